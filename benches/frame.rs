@@ -76,7 +76,7 @@ fn main() -> ExitCode {
     }
     let cost = Scene::new(16, PROCESSES, history).measure("t", rounds);
     is_slow |= cost.report(&floor, 16, "trees, all one family", rounds);
-    if is_slow {
+    if is_slow && !quick {
         println!("a frame took more than {MOST_MILLISECONDS} ms");
         return ExitCode::FAILURE;
     }
@@ -177,8 +177,14 @@ struct Scene {
 
 impl Scene {
     fn new(gpus: u32, family: u32, history: u32) -> Self {
-        let setup =
-            Setup { replay: None, version: "0", me: Me::default(), has_color: true, ascii: false };
+        let setup = Setup {
+            replay: None,
+            host: None,
+            version: "0",
+            me: Me::default(),
+            has_color: true,
+            ascii: false,
+        };
         let engine = Engine::new(RuleSet::default());
         let interval = Duration::from_secs(1);
         let app = App::new(setup, engine, interval, SCREEN.width, SCREEN.height);

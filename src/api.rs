@@ -88,6 +88,9 @@ pub mod report {
             CheckOutcome, CheckReport, Counts, Limit, LimitVerdict, SCHEMA, WaitVerdict,
         };
     }
+    pub mod hosts {
+        pub use crate::report::hosts::HostsReport;
+    }
     pub mod totals {
         pub use crate::report::totals::TotalsReport;
     }

@@ -22,7 +22,6 @@ use std::sync::LazyLock;
 use serde::Deserialize;
 
 use crate::model::Process;
-use crate::model::program::file_name;
 
 pub use owner::{owner, owner_of};
 pub use place::{place_lines, quote, thaw};
@@ -159,19 +158,11 @@ fn plain(name: &str) -> String {
 /// The row of what holds a process's memory, by framework and version. `None` where that is unknown.
 pub fn of(process: &Process) -> Option<&'static Framework> {
     let name = process.framework.as_deref()?;
-    // Older recordings name Ollama's runner by the libraries that it maps, and only Ollama can unload
-    // its models.
-    let is_ollama = process
-        .command
-        .as_deref()
-        .and_then(<[_]>::first)
-        .is_some_and(|program| file_name(program) == "ollama");
     let is_first = process
         .framework_version
         .as_deref()
         .is_some_and(|version| version.split('.').next() == Some("1"));
     find(match name {
-        "llama.cpp" if is_ollama => "ollama",
         "tensorflow" if is_first => "tensorflow1",
         name => name,
     })

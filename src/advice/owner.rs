@@ -7,8 +7,6 @@
 //! proof of whose it is. Names come from processes, so they are quoted for a shell; a name that cannot be
 //! typed as it is shown is left out, together with its command.
 
-use std::sync::Arc;
-
 use super::place::{self, quote};
 use crate::model::Process;
 use crate::model::process::{Container, Slurm};
@@ -150,14 +148,7 @@ fn doubt(process: &Process, slurm: &Slurm, job: &str) -> Option<String> {
 
 fn pod(process: &Process) -> Option<Owner> {
     let pod = process.kubernetes.as_deref()?;
-    // What a process says of itself may name another's pod; its uid is the kernel's word. Where both
-    // names may be the process's own, the pod has to be looked up.
-    let is_claimed = |name: &str, value: &Option<Arc<str>>| {
-        let environment = process.environment.as_deref();
-        environment.is_some_and(|it| it.get(name).is_some() && it.get(name) == value.as_ref())
-    };
-    let is_certain = !is_claimed("POD_NAMESPACE", &pod.namespace);
-    let name = pod.pod_name.as_deref().and_then(quote).filter(|_| is_certain);
+    let name = pod.pod_name.as_deref().and_then(quote);
     let space = pod.namespace.as_deref().and_then(quote);
     let uid = pod.pod_uid.as_deref().and_then(quote);
     Some(match (name, space, uid) {

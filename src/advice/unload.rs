@@ -67,8 +67,6 @@ pub struct UnloadApi {
     pub identify: Vec<Question>,
     /// What proves that it is idle.
     pub idle: Vec<Question>,
-    /// The same of each model.
-    pub idle_model: Option<Question>,
     /// It has no request that shows whether it is idle, or unloading ends what runs: nothing may be connected.
     pub is_idle_unconnected: bool,
     /// What counts as use, and so is asked of each model just before the deed, once.
@@ -85,8 +83,6 @@ pub struct UnloadApi {
     pub needs_host_memory: bool,
     /// Why only a person who names it may ask for it.
     pub risk: Option<String>,
-    /// What is lost by it: a person has to insist.
-    pub loses: Option<String>,
     /// The first version in which it is safe.
     pub since: Option<(u32, u32)>,
     /// A flag of its command line without which it frees nothing.
@@ -122,8 +118,6 @@ pub struct Question {
     is_metrics: bool,
     /// It need not know this request.
     may_be_absent: bool,
-    /// What a refusal (400) says where it wants a key.
-    key_missing: Option<String>,
     /// The answer is this text.
     text: Option<String>,
     /// Where its version stands.
@@ -352,7 +346,7 @@ fn encoded(name: &str) -> String {
 /// A request.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ServerRequest {
-    /// `GET`, `POST` or `PUT`.
+    /// `GET` or `POST`.
     pub verb: String,
     /// From the root on, with what follows a `?`.
     pub path: String,
@@ -451,16 +445,12 @@ impl Question {
 
     /// Judges an answer, and keeps what it says.
     pub fn check(&self, answer: &UnloadAnswer, known: &mut Known) -> AnswerCheckResult {
-        let body = String::from_utf8_lossy(&answer.body);
-        if answer.status == 400 && self.key_missing.as_ref().is_some_and(|it| body.contains(it)) {
-            return Err(AnswerVerdict::Key);
-        }
         match answer.success() {
             Err(AnswerVerdict::Absent) if self.may_be_absent => return Ok(()),
             success => success?,
         }
         if let Some(text) = &self.text {
-            return match body.trim() == text {
+            return match String::from_utf8_lossy(&answer.body).trim() == text {
                 true => Ok(()),
                 false => another("a page that is another server's"),
             };

@@ -4,12 +4,14 @@ mod explain;
 mod reap;
 mod release;
 mod run;
+mod serve;
 mod terms;
 mod watch;
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use clap::builder::{PossibleValue, Styles};
+use clap::builder::{NonEmptyStringValueParser, PossibleValue, Styles};
 use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum, ValueHint};
 
 use crate::model::field::Field;
@@ -20,6 +22,7 @@ pub use explain::Explain;
 pub use reap::{HowToKill, Kill, ReapArgs};
 pub use release::ReleaseArgs;
 pub use run::{RunArgs, RunFailure};
+pub use serve::{MetricsArgs, ServeArgs};
 pub use terms::Where;
 pub(super) use watch::cells;
 pub use watch::{Once, ThemeChoice, WatchArgs};
@@ -34,7 +37,7 @@ Exit codes:
   2  wrong usage or configuration
   3  could not measure: no driver, or a GPU that cannot be read and nothing found";
 
-/// Those of a command that only prints what is built in.
+/// The exit codes of a command that only prints built-in text.
 const EXIT_CODES_OF_PRINTING: &str = "\
 Exit codes:
   0  done
@@ -42,11 +45,11 @@ Exit codes:
 
 /// See who is using GPU memory, whether they still need it, and reclaim it
 ///
-/// gpumem samples what every process holds and does on every NVIDIA GPU of this machine, applies
-/// rules with thresholds that you can set, and shows the result on the terminal, as a verdict for
-/// scripts, or as a recording to which rules can be applied again later.
+/// gpumem samples what every process holds and does on every NVIDIA GPU of this machine, applies rules
+/// with configurable thresholds, and shows the result on the terminal, as a verdict for scripts, or as
+/// a recording to which rules can be applied again later.
 ///
-/// Without a command it is `gpumem watch` on a terminal, and prints this help elsewhere.
+/// Without a command it runs `gpumem watch` on a terminal, and prints this help otherwise.
 #[derive(Parser, Debug)]
 #[command(
     name = "gpumem",
@@ -57,7 +60,7 @@ Exit codes:
     max_term_width = 100
 )]
 pub struct Cli {
-    /// Print the version of gpumem, and those of NVML and the driver where there is one
+    /// Print the versions of gpumem and, if there is a driver, of NVML and the driver
     #[arg(short = 'V', long, action = ArgAction::SetTrue)]
     pub version: bool,
 
@@ -65,7 +68,7 @@ pub struct Cli {
     #[command(flatten)]
     pub global: Global,
 
-    /// What to do; without it, watch on a terminal, and else this help.
+    /// The subcommand; without one, watch on a terminal, otherwise this help.
     #[command(subcommand)]
     pub command: Option<Command>,
 }
@@ -78,12 +81,12 @@ pub struct Global {
     #[arg(long, global = true, value_name = "PATH", value_hint = ValueHint::FilePath)]
     pub nvml_library: Option<PathBuf>,
 
-    /// How long one GPU may take to answer; then it is shown as stale, and the others are sampled on
+    /// Time for one GPU to answer; after it the GPU is shown as stale, and the others are still sampled
     #[arg(long, global = true, value_name = "DURATION", default_value = "2s")]
     pub nvml_timeout: Span,
 
-    /// The configuration file, instead of /etc/gpumem/config.toml and ~/.config/gpumem/config.toml; /dev/null
-    /// is none
+    /// Configuration file, instead of /etc/gpumem/config.toml and ~/.config/gpumem/config.toml;
+    /// /dev/null for none
     #[arg(long, global = true, value_name = "PATH", value_hint = ValueHint::FilePath)]
     pub config: Option<PathBuf>,
 
@@ -91,11 +94,11 @@ pub struct Global {
     #[arg(long, global = true, value_name = "WHEN", default_value = "auto")]
     pub color: Color,
 
-    /// Show times in UTC instead of this machine's time zone; JSON always is in UTC
+    /// Show times in UTC instead of this machine's time zone; JSON always uses UTC
     #[arg(long, global = true)]
     pub utc: bool,
 
-    /// The directory of the stored history, instead of /var/lib/gpumem/store and
+    /// Directory of the stored history, instead of /var/lib/gpumem/store and
     /// ~/.local/state/gpumem/store
     #[arg(long, global = true, value_name = "DIR", value_hint = ValueHint::DirPath)]
     pub store_dir: Option<PathBuf>,
@@ -125,6 +128,8 @@ pub enum Command {
     Release(ReleaseArgs),
     Run(RunArgs),
     Record(RecordArgs),
+    Metrics(MetricsArgs),
+    Serve(ServeArgs),
     Rules(RulesArgs),
     Config(ConfigArgs),
     Doctor(Doctor),
@@ -145,7 +150,23 @@ pub struct Recorded {
     pub demo: bool,
 }
 
-/// Whether the history counts that `gpumem record --store` keeps.
+/// Other machines to ask instead of this one.
+#[derive(Args, Clone, Debug, Default)]
+pub struct OtherHosts {
+    /// Ask these machines over your own ssh (HOST or USER@HOST, as for ssh), instead of this one
+    #[arg(long, value_name = "HOST", value_hint = ValueHint::Hostname, value_delimiter = ',', conflicts_with_all = ["replay", "demo"])]
+    pub host: Vec<String>,
+
+    /// Ask the machines listed in this file, one per line
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, conflicts_with_all = ["replay", "demo"])]
+    pub hosts: Option<PathBuf>,
+
+    /// Command that runs gpumem on those machines, for the remote shell: `sudo -n gpumem`
+    #[arg(long, value_name = "COMMAND", value_hint = ValueHint::CommandString, value_parser = NonEmptyStringValueParser::new(), default_value = "gpumem")]
+    pub host_command: String,
+}
+
+/// Whether the history that `gpumem record --store` keeps is used.
 #[derive(Args, Clone, Copy, Debug, Default)]
 pub struct Stored {
     /// Do not use the history that `gpumem record --store` keeps
@@ -155,10 +176,12 @@ pub struct Stored {
 
 /// Show who holds GPU memory now
 ///
-/// One table of the GPUs and one of the processes that NVML lists on them. "-" means not known,
-/// never 0. The first line says how much memory is reclaimable, and how much is suspected: without the
-/// history that `gpumem record --store` keeps one look proves little, and FINDING marks processes that
-/// `gpumem check` would have to watch. With --json, the snapshot itself. With --by, totals instead.
+/// One table of the GPUs and one of the processes that NVML lists on them. "-" means unknown, never 0.
+/// The first line says how much memory is reclaimable, and how much is suspected. Without the history
+/// that `gpumem record --store` keeps, one sample proves little; FINDING then marks processes that
+/// `gpumem check` would have to watch.
+///
+/// With --json it prints the snapshot itself. With --by it prints totals instead.
 #[derive(Args, Debug)]
 #[command(after_help = EXIT_CODES)]
 pub struct Ps {
@@ -174,56 +197,61 @@ pub struct Ps {
     #[arg(long, value_name = "USER", value_delimiter = ',')]
     pub user: Vec<String>,
 
-    /// Which rows.
+    /// Selects rows.
     #[command(flatten)]
     pub terms: Where,
 
-    /// Order of the processes
+    /// Sort the processes by this field
     #[arg(long, value_name = "KEY", default_value = "gpu")]
     pub sort: Field,
 
-    /// Add up instead: memory, processes and GPUs of each user, job, container or framework, the most
+    /// Print totals instead: memory, processes and GPUs by user, job, container or framework, most
     /// memory first
     #[arg(long, value_name = "KEY", value_parser = terms::grouped(), conflicts_with = "sort")]
     pub by: Option<Field>,
 
-    /// Whether the stored history counts.
+    /// Whether the stored history is used.
     #[command(flatten)]
     pub stored: Stored,
 
     /// Where snapshots come from.
     #[command(flatten)]
     pub recorded: Recorded,
+
+    /// The machines to ask.
+    #[command(flatten)]
+    pub others: OtherHosts,
 }
 
 /// Check whether GPU memory is wasted; the exit code is the verdict
 ///
 /// Samples this machine for --window, or reads a whole recording with --replay, and reports the
-/// findings at its end, the worst first. Rules that need more history, or data that the driver does
+/// findings at its end, most severe first. Rules that need more history, or data that the driver does
 /// not provide, are listed as undecided and never produce a finding. If `gpumem record --store` is
 /// running, its history is used too, and two seconds of sampling are enough.
 ///
-/// The first line says how much memory is reclaimable: what `gpumem reap --all-users` would take
-/// by default, before its plan asks what protects a process. What looks like waste already and is not
-/// proved is listed as a suspect, with the command that decides it; suspects never change the exit
-/// code, and nothing is done about them.
+/// The first line says how much memory is reclaimable: what `gpumem reap --all-users` would target by
+/// default, before its plan checks what protects a process. A process that looks like waste but is not
+/// yet proved to be is listed as a suspect, with the command that decides it. Suspects never change the
+/// exit code, and nothing is done about them.
 ///
-/// With --max-used or --max-unattributed a GPU that exceeds the limit fails the check, and with --baseline a
-/// process that held no memory before does; where the
-/// value is not known, the check could not measure (3). Alone, or with --gpu, they are decided by
-/// the first sample and no rule is applied; with --kind, --fail-on, --window or, without --baseline, --user or
-/// --where, findings count too, and limits are judged at the end. With --wait-free the question is
-/// whether the memory became free in time: 0 if so, 1 if not. The
-/// report begins with that answer and who holds the rest. Findings are listed where it did not, and count
-/// for the exit code only where --fail-on is given.
-#[derive(Args, Debug)]
+/// With --max-used or --max-unattributed, a GPU that exceeds the limit fails the check; with
+/// --baseline, a process that held no memory before does. If the value is unknown, the check could not
+/// measure (3). Alone, or with --gpu, these are decided by the first sample, and no rules are applied.
+/// With --kind, --fail-on, --window or, without --baseline, --user or --where, findings count too, and
+/// limits are checked at the end.
+///
+/// With --wait-free, the question is whether the memory became free in time: 0 if so, 1 if not. The
+/// report begins with that answer and who holds the rest. Findings are listed if the memory did not
+/// become free, and affect the exit code only with --fail-on.
+#[derive(Args, Clone, Debug)]
 #[command(after_help = EXIT_CODES)]
 pub struct CheckArgs {
-    /// How the verdict is printed [default: text]
+    /// Output format [default: text]
     #[arg(long, value_name = "FORMAT")]
     pub format: Option<CheckFormat>,
 
-    /// Print the verdict as JSON (gpumem.check/1): one document, also where the check fails; the short form of
+    /// Print the verdict as JSON (gpumem.check/1): one document, even if the check fails; short for
     /// --format json
     #[arg(long, conflicts_with = "format")]
     pub json: bool,
@@ -242,7 +270,7 @@ pub struct CheckArgs {
     #[arg(long, value_name = "SEVERITY")]
     pub fail_on: Option<Severity>,
 
-    /// Apply only rules of these kinds, also where they are switched off
+    /// Apply only rules of these kinds, even if they are disabled
     #[arg(long, value_name = "KIND", value_delimiter = ',')]
     pub kind: Vec<Kind>,
 
@@ -254,32 +282,34 @@ pub struct CheckArgs {
     #[arg(long, value_name = "USER", value_delimiter = ',')]
     pub user: Vec<String>,
 
-    /// What else it is about.
+    /// Further selection.
     #[command(flatten)]
     pub terms: Where,
 
-    /// Fail where a GPU uses more than this at the end
+    /// Fail if a GPU uses more than this at the end
     ///
-    /// A size (500MiB) or a share of the GPU's memory (90%). Memory that driver and firmware reserve
-    /// does not count as used, except with drivers before R510, which do not report it separately.
+    /// A size (500MiB) or a share of the GPU's memory (90%). Memory that the driver and firmware
+    /// reserve does not count as used, except with drivers before R510, which do not report it
+    /// separately.
     #[arg(long, value_name = "SIZE|PERCENT")]
     pub max_used: Option<Amount>,
 
-    /// Fail where more than this is used by no process that NVML lists, at the end
+    /// Fail if more than this is in use on a GPU and held by no process that NVML lists
     ///
-    /// As --max-used. It is known only in the host's pid namespace, without MIG, and where the
-    /// memory of every listed process is.
+    /// A size or share, as for --max-used. It is known only in the host's pid namespace, without MIG,
+    /// and if the memory of every listed process is known.
     #[arg(long, value_name = "SIZE|PERCENT")]
     pub max_unattributed: Option<Amount>,
 
-    /// Wait until this much memory is free on that GPU, or on any one (of --gpu); then exit with 0
+    /// Wait until this much memory is free on that GPU, or on any one GPU (of --gpu); then exit with 0
     ///
-    /// Given several times, all have to be free at once, each checked by itself. With --replay or
+    /// If given several times, all have to be free at once, each checked by itself. With --replay or
     /// --demo, time is the recording's.
     #[arg(long, value_name = "SIZE[:GPU]", conflicts_with = "window")]
     pub wait_free: Vec<WaitFree>,
 
-    /// Print only the GPUs that --wait-free found, with commas between them, as CUDA_VISIBLE_DEVICES takes them
+    /// Print only the GPUs that --wait-free found, separated by commas, as CUDA_VISIBLE_DEVICES takes
+    /// them
     ///
     /// The report goes to standard error. Nothing is printed unless the exit code is 0: an empty
     /// CUDA_VISIBLE_DEVICES hides every GPU.
@@ -290,28 +320,33 @@ pub struct CheckArgs {
     #[arg(long, value_name = "DURATION", default_value = "5m", requires = "wait_free")]
     pub timeout: Span,
 
-    /// Fail where a process holds memory on a GPU on which it held none in FILE, which `gpumem ps --json` printed
+    /// Fail if a process holds memory on a GPU where it held none in FILE, the output of `gpumem ps
+    /// --json`
     ///
-    /// One that holds more than it did is not new; --max-used limits that. FILE has to be of this boot of this
-    /// machine.
+    /// A process that holds more than before is not new; --max-used limits that. FILE has to be from
+    /// the current boot of this machine.
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub baseline: Option<PathBuf>,
 
-    /// With --wait-free, list what rules find when it is free, and what they have not decided, too
+    /// With --wait-free, also list undecided rules, and the findings if the memory became free
     #[arg(short, long)]
     pub verbose: bool,
 
-    /// Print no report: the exit code is the answer
+    /// Print no report; only the exit code answers
     #[arg(short, long, conflicts_with_all = ["json", "format", "verbose"])]
     pub quiet: bool,
 
-    /// Whether the stored history counts.
+    /// Whether the stored history is used.
     #[command(flatten)]
     pub stored: Stored,
 
     /// Where snapshots come from.
     #[command(flatten)]
     pub recorded: Recorded,
+
+    /// The machines to ask.
+    #[command(flatten)]
+    pub others: OtherHosts,
 }
 
 impl CheckArgs {
@@ -323,7 +358,7 @@ impl CheckArgs {
     }
 }
 
-/// How `check` prints its verdict.
+/// Output format of `check`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
 pub enum CheckFormat {
     /// For people
@@ -332,23 +367,23 @@ pub enum CheckFormat {
     Json,
     /// JUnit XML: a test for each rule, limit, wait and baseline
     Junit,
-    /// Annotations of a job of GitHub Actions
+    /// Annotations for a GitHub Actions job
     Github,
 }
 
-/// How a GPU is named.
+/// How to name a GPU.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
 pub enum GpuName {
     /// By its UUID
     Uuid,
-    /// By NVML's index, which is CUDA's only where CUDA_DEVICE_ORDER is PCI_BUS_ID
+    /// By NVML's index, which equals CUDA's only if CUDA_DEVICE_ORDER is PCI_BUS_ID
     Index,
 }
 
-/// How much memory is to be free, and where: `8GiB`, `8GiB:1`, `8GiB:GPU-…`.
+/// How much memory has to become free, and on which GPU: `8GiB`, `8GiB:1`, `8GiB:GPU-…`.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct WaitFree {
-    /// How much.
+    /// The amount.
     pub size: Bytes,
     /// Index or UUID; `None` is any one GPU.
     pub gpu: Option<String>,
@@ -399,25 +434,25 @@ impl ValueEnum for Severity {
 
 /// Record what is observed, one JSON snapshot per line
 ///
-/// The recording holds what was observed, never what was concluded: `gpumem check --replay`
-/// applies today's rules to it. An existing FILE is continued. It ends on SIGINT or SIGTERM, after
-/// --duration, or with a clear error when the disk is full, and every line in it is whole.
+/// The recording holds what was observed, never what was concluded: `gpumem check --replay` applies
+/// today's rules to it. An existing FILE is appended to; when it is moved away, a new one is begun. It
+/// grows until the recording ends: on SIGINT or SIGTERM, after --duration, or with an error when the
+/// disk is full; every line in FILE is complete.
 ///
 /// With --store it keeps a ring of compressed recordings in a directory, bounded by age and size, which
-/// `gpumem check` and `gpumem watch` use; when the disk is full it removes the oldest and
-/// continues. The directory
-/// is --store-dir, the service's $STATE_DIRECTORY, /var/lib/gpumem/store for root, or
+/// `gpumem check` and `gpumem watch` use; when the disk is full it removes the oldest and continues.
+/// The directory is --store-dir, the service's $STATE_DIRECTORY, /var/lib/gpumem/store for root, or
 /// $XDG_STATE_HOME/gpumem/store (~/.local/state/gpumem/store) for other users.
 #[derive(Args, Debug)]
 #[command(after_help = EXIT_CODES)]
 pub struct RecordArgs {
-    /// Where to write; standard output without it
-    #[arg(value_name = "FILE", value_hint = ValueHint::FilePath)]
+    /// Output file [default: standard output]
+    #[arg(value_name = "FILE", value_hint = ValueHint::FilePath, conflicts_with = "store")]
     pub file: Option<PathBuf>,
 
     /// Time between samples [default: 1s, 5s with --store, or the configuration's]
     ///
-    /// Use of the GPU between two samples is not missed: it is read from the driver every 4s at least.
+    /// GPU use between two samples is not missed: it is read from the driver at least every 4s.
     #[arg(long, value_name = "DURATION")]
     pub interval: Option<Span>,
 
@@ -425,73 +460,80 @@ pub struct RecordArgs {
     #[arg(long, value_name = "DURATION")]
     pub duration: Option<Span>,
 
-    /// Start a new file when this one would grow larger; FILE becomes FILE.1, FILE.1 FILE.2
-    #[arg(long, value_name = "SIZE", default_value = "100MiB")]
-    pub max_size: Bytes,
+    /// First write this much of the most recent history from `gpumem record --store`
+    #[arg(long = "history", value_name = "DURATION", conflicts_with = "store")]
+    pub history_span: Option<Span>,
 
-    /// How many full files to keep
-    #[arg(long, value_name = "N", default_value_t = 5)]
-    pub keep: u32,
+    /// The store.
+    #[command(flatten)]
+    pub store: StoreArgs,
 
+    /// Also serve what is recorded on this address, as `gpumem serve --listen` does
+    #[arg(long, value_name = "ADDRESS", value_parser = serve::address, requires = "store")]
+    pub serve: Option<SocketAddr>,
+}
+
+/// The store to keep.
+#[derive(Args, Clone, Debug, Default)]
+pub struct StoreArgs {
     /// Keep a ring of recordings in a directory, for check and watch
-    #[arg(long, conflicts_with_all = ["file", "max_size", "keep"])]
+    #[arg(long)]
     pub store: bool,
 
-    /// Remove from the store what is older
+    /// Remove recordings older than this from the store
     #[arg(long, value_name = "DURATION", default_value = "24h", requires = "store")]
     pub store_age: Span,
 
-    /// Remove the oldest from the store where it would grow larger
+    /// Remove the oldest recordings when the store would grow larger
     #[arg(long, value_name = "SIZE", default_value = "256MiB", requires = "store")]
     pub store_size: Bytes,
 }
 
 /// List the rules: what each finds, its settings, their values and what they mean
 ///
-/// The values are those in force; where one is not the default, the default is shown beside it.
+/// The values are those in force; if one is not the default, the default is shown beside it.
 #[derive(Args, Debug)]
 #[command(after_help = EXIT_CODES)]
 pub struct RulesArgs {
-    /// Only this rule, or those of this kind
+    /// Show only this rule, or the rules of this kind
     #[arg(value_name = "NAME")]
     pub name: Option<String>,
 
-    /// Print them as JSON (gpumem.rules/1)
+    /// Print the rules as JSON (gpumem.rules/1)
     #[arg(long)]
     pub json: bool,
 }
 
 /// Show, validate or test the configuration
 ///
-/// It holds [rules.KIND] tables with the settings that `gpumem rules` lists, and entries of which there
-/// may be many: `[[rule]]`, another rule of a kind, with a name, settings and a where of its own, which
-/// starts from its kind's settings and matches every process where it has none.
-/// `[[override]]` changes a rule's settings for matching processes. `[[keep]]` exempts matching processes
-/// from all rules or the named ones, with a reason and an optional expiry date (until). Where it is
-/// not known whether a process matches, an exemption protects it, and a rule or an override does
-/// not apply.
+/// The configuration has [rules.KIND] tables with the settings that `gpumem rules` lists, and any number of the
+/// following entries. `[[rule]]` adds a rule of a kind, with its own name, settings and `where`; it
+/// starts from the settings of its kind, and without a `where` it matches every process. `[[override]]`
+/// changes a rule's settings for matching processes. `[[keep]]` exempts matching processes from all
+/// rules or the named ones, with a reason and an optional expiry date (until). If it is unknown whether
+/// a process matches, an exemption protects it, and a rule or an override does not apply.
 ///
-/// Which processes an entry is for is its where: terms as `--where` has them, such as
-/// "user=ann gpu:0 mem>50%", but for idle, finding and is. Users, containers, pods, jobs and units are named whole
-/// (user=ann): a part of a name may be in others' names too. Each GPU that a process is on is asked by itself, so that
-/// "!gpu:0" matches it on the others.
+/// The `where` of an entry selects processes. It takes the terms of --where, such as "user=ann gpu:0
+/// mem>50%", except idle, finding and is. Users, containers, pods, jobs and units are given by their
+/// whole names (user=ann), because other names may contain a part of a name. Each GPU of a process is
+/// matched separately: "!gpu:0" matches the process on its other GPUs.
 ///
-/// The action of a `[[rule]]` or of a kind's own rule is what `gpumem reap --watch` does about its
-/// findings:
-/// "notify" (the default: notify the owner), "release" (notify the owner and ask the process to release
-/// memory, as `gpumem release` does; never kill; for idle, server-idle and pressure, where each process on the GPU is
-/// asked that has announced a signal for that, while it works) or "reap" (warn the owner, then
-/// kill; for orphan, stopped, hung, idle and leak). `[reap]` sets how: warn (15m: from the first warning to the last), grace
-/// (1m: from the last warning to the kill), settle (15s: a pause after each kill), most (3 kills)
-/// within
-/// (10m; nor is a process that works asked twice in that time), notify (a program by its whole path and its arguments, run without a shell, with the finding as
-/// JSON on its standard input; it has 10s, and if it fails the owner does not count as warned)
-/// and never (file names of programs that are never
-/// killed, not by `gpumem reap` and `gpumem kill` either).
+/// The action of a `[[rule]]`, or of a kind's own rule, is what `gpumem reap --watch` does about its
+/// findings. "notify" (the default) notifies the owner. "release" notifies the owner and asks the
+/// process to release memory, as `gpumem release` does, and never kills; it is for idle, server-idle
+/// and pressure, and for pressure it asks each process on the GPU that has announced a signal for that,
+/// while it works. "reap" warns the owner, then kills; it is for orphan, stopped, hung, idle and leak.
+///
+/// `[reap]` sets how: warn (15m: from the first warning to the last), grace (1m: from the last warning
+/// to the kill), settle (15s: a pause after each kill), most (3 kills) within (10m; a working process
+/// is not asked twice in that time either), notify (a program by its whole path and its arguments, run
+/// without a shell, with the finding as JSON on its standard input; it has 10s, and if it fails the
+/// owner does not count as warned) and never (file names of programs that are never killed, not by
+/// `gpumem reap` and `gpumem kill` either).
 #[derive(Args, Debug)]
 #[command(after_help = EXIT_CODES)]
 pub struct ConfigArgs {
-    /// What to do with it.
+    /// The action.
     #[command(subcommand)]
     pub action: ConfigAction,
 }
@@ -501,9 +543,7 @@ pub struct ConfigArgs {
 pub enum ConfigAction {
     /// Print the configuration in force, defaults included, as TOML
     Show,
-    /// Print the paths of the configuration files, and which of them exist
-    Path,
-    /// Validate a file, or the configuration in force: an error names file, line and key
+    /// Validate a file, or the configuration in force; errors name file, line and key
     Check {
         /// The file to validate
         #[arg(value_name = "FILE", value_hint = ValueHint::FilePath)]
@@ -511,10 +551,10 @@ pub enum ConfigAction {
     },
     /// Show what each rule would have found in a recording, and when
     ///
-    /// Lists every finding of every rule, also those that an exemption keeps; the exit code does not
-    /// depend on them.
+    /// Lists every finding of every rule, including findings that an exemption covers; they do not
+    /// affect the exit code.
     Test {
-        /// Print it as JSON (gpumem.test/1)
+        /// Print the result as JSON (gpumem.test/1)
         #[arg(long)]
         json: bool,
 
@@ -527,26 +567,25 @@ pub enum ConfigAction {
 /// Show what works on this machine, what does not, and what to do about it
 ///
 /// Checks the driver and its library, device files, each GPU, access to other users' processes, the
-/// configuration in force and the stored history: each is ok, limited (gpumem works, with
-/// less data), broken, unknown or n/a, with the command to type next. It changes nothing and needs
-/// neither
-/// root nor a driver. The exit code is 0 where NVML answers and one GPU at least can be read, else 3.
+/// configuration in force and the stored history. Each check is ok, limited (gpumem works, with less
+/// data), broken, unknown or n/a, with the command to run next. It changes nothing and needs neither
+/// root nor a driver. The exit code is 0 if NVML answers and at least one GPU can be read, otherwise 3.
 #[derive(Args, Debug)]
 #[command(after_help = EXIT_CODES)]
 pub struct Doctor {
-    /// Print it as JSON (gpumem.doctor/1)
+    /// Print the result as JSON (gpumem.doctor/1)
     #[arg(long)]
     pub json: bool,
 }
 
-/// Print the JSON Schema of what gpumem writes
+/// Print the JSON Schema of a format that gpumem writes
 ///
 /// Draft 2020-12. Readers must ignore unknown fields and treat null as absent; an unknown value is
 /// never 0.
 #[derive(Args, Debug)]
 #[command(after_help = EXIT_CODES_OF_PRINTING)]
 pub struct SchemaArgs {
-    /// Which format
+    /// The format
     #[arg(value_name = "FORMAT")]
     pub name: SchemaName,
 }
@@ -562,6 +601,8 @@ pub enum SchemaName {
     Explain,
     /// What reap --history --json prints (gpumem.history/1)
     History,
+    /// What ps --json and check --json print for other machines (gpumem.hosts/1)
+    Hosts,
     /// What reap --json prints (gpumem.reap/1)
     Reap,
     /// What release --json prints (gpumem.release/1)
@@ -576,7 +617,8 @@ pub enum SchemaName {
 
 /// Print the completion script of a shell
 ///
-/// Tab also offers values that gpumem knows: processes (largest first), GPUs, users, rules, findings.
+/// Tab also completes values that gpumem knows: processes (largest first), GPUs, users, rules,
+/// findings.
 #[derive(Args, Debug)]
 #[command(after_help = EXIT_CODES_OF_PRINTING)]
 pub struct Completions {
@@ -585,7 +627,7 @@ pub struct Completions {
     pub shell: Shell,
 }
 
-/// A shell that completions are written for
+/// A supported shell
 #[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Shell {
     Bash,
@@ -593,11 +635,11 @@ pub enum Shell {
     Fish,
 }
 
-/// Show a manual page; where standard output is no terminal, print it as roff
+/// Show a manual page; if standard output is not a terminal, print its roff source
 #[derive(Args, Debug)]
 #[command(after_help = EXIT_CODES_OF_PRINTING)]
 pub struct Man {
-    /// The command whose page to print, or ci or performance; gpumem's own without it
+    /// The command whose page to show, or ci or performance [default: gpumem's own page]
     #[arg(value_name = "COMMAND")]
     pub command: Option<String>,
 }

@@ -31,22 +31,23 @@ pub(super) fn run(json: bool, from: &Recorded, global: &Global) -> anyhow::Resul
     if json { print(&json::document(&outcome)?) } else { print(&outcome.to_text()) }
 }
 
-/// More than these are counted and not listed: a recording may be made to have any number of them.
+/// The most events that are listed; others are only counted, because a recording may have any number of
+/// them.
 const MOST_EVENTS: usize = 100_000;
 
-/// What the backtest came to: the document that `--json` prints.
+/// Result of the backtest: the document that `--json` prints.
 #[derive(Serialize)]
 struct BacktestOutcome {
     schema: &'static str,
-    /// The recording's first and last snapshot; `null` where it has none.
+    /// Times of the recording's first and last snapshot; `null` if it has none.
     from: Option<Time>,
     to: Option<Time>,
-    /// In the order in which they happened.
+    /// Events, in chronological order.
     events: Vec<BacktestEvent>,
-    /// How many more there were; they count in `rules`.
+    /// Number of events that are not listed; they count in `rules`.
     #[serde(skip_serializing_if = "is_zero")]
     events_left_out: u64,
-    /// In the order of the rules.
+    /// Totals, in the order of the rules.
     rules: Vec<Summary>,
 }
 
@@ -56,10 +57,10 @@ fn is_zero(count: &u64) -> bool {
     *count == 0
 }
 
-/// A finding began, became better or worse, or was over.
+/// A finding began, changed its severity, or ended.
 #[derive(Clone, Serialize)]
 struct BacktestEvent {
-    /// The snapshot that showed it.
+    /// Time of the snapshot that showed it.
     time: Time,
     event: Change,
     rule: Arc<str>,
@@ -68,12 +69,12 @@ struct BacktestEvent {
     id: Arc<str>,
     pid: Option<u32>,
     gpus: Vec<u32>,
-    /// When the state began, before the rule's duration.
+    /// When the condition began, before the rule's duration.
     since: Time,
-    /// From then to this event.
+    /// Seconds from then to this event.
     duration_seconds: f64,
     message: String,
-    /// Why an exemption keeps it; `null` where none does.
+    /// Reason of the exemption that covers it; `null` if none does.
     kept: Option<Arc<str>>,
 }
 
@@ -81,27 +82,27 @@ struct BacktestEvent {
 #[serde(rename_all = "lowercase")]
 enum Change {
     Began,
-    /// Its severity is another one.
+    /// Its severity changed.
     Changed,
     Ended,
 }
 
-/// What a rule found in all.
+/// Totals of one rule.
 #[derive(Serialize)]
 struct Summary {
     rule: Arc<str>,
     kind: Kind,
     enabled: bool,
     findings: usize,
-    /// How many of them an exemption kept.
+    /// Number of findings that an exemption covered.
     kept: usize,
-    /// How many of them last at the end.
+    /// Number of findings that are active at the end.
     lasting: usize,
-    /// When the first was found.
+    /// When the first finding was reported.
     first: Option<Time>,
-    /// All of them together, each from when its state began.
+    /// Total duration of the findings, each from when its condition began.
     total_seconds: f64,
-    /// Why it could not be decided at the end.
+    /// Why the rule could not be decided at the end.
     undecided: Vec<String>,
 }
 
@@ -111,7 +112,7 @@ struct Backtest {
     summaries: Vec<Summary>,
     first: Option<Time>,
     last: Option<Time>,
-    /// What stands, by rule, id and whether an exemption keeps it, as it began.
+    /// Active findings as they began, by rule, id and whether an exemption covers them.
     active: HashMap<(Arc<str>, Arc<str>, bool), BacktestEvent>,
     events: Vec<BacktestEvent>,
     events_left_out: u64,

@@ -7,7 +7,7 @@
 mod baseline;
 mod interrupt;
 mod limit;
-mod verdict;
+pub(super) mod verdict;
 mod wait;
 
 use std::ffi::OsString;
@@ -23,23 +23,34 @@ use self::verdict::{CheckVerdict, VerdictProgress};
 use super::args::{CheckArgs, CheckFormat, Cli, Global, GpuName};
 use super::commands::{self, CommandSource};
 use super::exit::Exit;
+use super::hosts::HostOutput;
 use super::reap::json::ReapReport;
 use super::release::json::ReleaseDocument;
 use super::session::{self, SampleWindow};
 use super::watch::shows_unicode;
-use super::{config, live, print, recorded, store, style, terminal_width, warn, warn_of_damage};
+use super::{
+    UsageError, config, hosts, live, print, recorded, store, style, terminal_width, warn,
+    warn_of_damage,
+};
+use crate::config::Config;
 use crate::model::json::document;
 use crate::model::{Kind, Time};
 use crate::report::check::{CheckOutcome, CheckReport, TextLook, error_line};
+use crate::report::style::Style;
 use crate::rules::RuleSet;
+use crate::source::remote::RemoteHost;
 use crate::source::replay::PlaybackPace;
 use crate::units::Span;
 
-/// How long this machine is sampled where the stored history leaves only the present to be seen.
+/// How long this machine is sampled if there is a stored history.
 const LOOK: Span = Span(Duration::from_secs(2));
 
 pub(super) fn run(args: &CheckArgs, global: &Global) -> anyhow::Result<Exit> {
     let format = args.format();
+    let others = hosts::named(&args.others)?;
+    if !others.is_empty() {
+        return of_hosts(args, global, others);
+    }
     let prepared = prepare(args, global).and_then(|(verdict, interval)| {
         interrupt::report_on_signal(&verdict, format, args.quiet)?;
         Ok((verdict, interval))
@@ -70,15 +81,11 @@ pub(super) fn run(args: &CheckArgs, global: &Global) -> anyhow::Result<Exit> {
     if let (Some(what), CheckOutcome::Ok) = (args.print, report.status) {
         print(&free_gpus(&report, what)?)?;
     }
-    Ok(match report.status {
-        CheckOutcome::Ok => Exit::Clean,
-        CheckOutcome::Findings => Exit::Findings,
-        CheckOutcome::Error => Exit::CannotMeasure,
-    })
+    Ok(exit_of(&report))
 }
 
 impl CheckFormat {
-    /// The document, whole; nothing where it is for people.
+    /// The complete document; empty for the text format.
     fn of(self, report: &CheckReport) -> anyhow::Result<String> {
         let now = jiff::Timestamp::now().as_millisecond();
         Ok(match self {
@@ -90,20 +97,28 @@ impl CheckFormat {
     }
 }
 
-/// The report for people: to standard error where standard output is for the GPUs that are free.
+/// Prints the report for people; to standard error if standard output is for the free GPUs.
 fn put_text(report: &CheckReport, args: &CheckArgs, global: &Global) -> anyhow::Result<()> {
-    let mut look =
-        TextLook { ascii: !shows_unicode(), verbose: args.verbose, ..TextLook::default() };
+    let look = look(args, global);
     if args.print.is_some() {
+        let plain = TextLook { style: Style::default(), width: None, ..look };
         // There is nowhere to say that standard error is closed.
-        let _ = io::stderr().write_all(report.to_text(look).as_bytes());
+        let _ = io::stderr().write_all(report.to_text(plain).as_bytes());
         return Ok(());
     }
-    (look.style, look.width) = (style(global.color), terminal_width());
     print(&report.to_text(look))
 }
 
-/// The GPUs that have what was waited for, each once, as CUDA_VISIBLE_DEVICES takes them.
+fn look(args: &CheckArgs, global: &Global) -> TextLook {
+    TextLook {
+        ascii: !shows_unicode(),
+        verbose: args.verbose,
+        style: style(global.color),
+        width: terminal_width(),
+    }
+}
+
+/// The GPUs with the requested memory, each once, as CUDA_VISIBLE_DEVICES takes them.
 fn free_gpus(report: &CheckReport, what: GpuName) -> anyhow::Result<String> {
     let mut gpus: Vec<String> = Vec::new();
     for wait in &report.wait {
@@ -119,7 +134,7 @@ fn free_gpus(report: &CheckReport, what: GpuName) -> anyhow::Result<String> {
     Ok(gpus.join(",") + "\n")
 }
 
-/// Why the exit code is that of blindness, in a line.
+/// Why the check could not measure, in a line.
 fn could_not_measure(report: &CheckReport) -> String {
     let mut reasons = report.errors.iter();
     let Some(first) = reasons.next() else {
@@ -132,24 +147,97 @@ fn could_not_measure(report: &CheckReport) -> String {
     format!("could not measure everything: {}{more}", error_line(first))
 }
 
-/// What is asked, and the interval between samples.
+/// Checks each machine separately, in the order in which they were named.
+fn of_hosts(args: &CheckArgs, global: &Global, named: Vec<RemoteHost>) -> anyhow::Result<Exit> {
+    if !args.wait_free.is_empty() || args.baseline.is_some() {
+        let why = "--wait-free and --baseline are about one machine; leave --host out, or run them \
+            there: ssh HOST gpumem check";
+        return Err(UsageError(why.to_owned()).into());
+    }
+    if !matches!(args.format(), CheckFormat::Text | CheckFormat::Json) {
+        let why = "--format junit and github are for one machine; with --host use text or json";
+        return Err(UsageError(why.to_owned()).into());
+    }
+    let rules = chosen_rules(args, &config::load(global)?)?;
+    let interval = args.interval.map_or(hosts::INTERVAL, |interval| interval.0);
+    // A wrong selection is said once, before anybody is asked.
+    CheckVerdict::new(args, rules.clone(), CommandSource::by_rules(&rules, false))?;
+    let needed = rules.longest();
+    let looks = match args.window {
+        Some(window) => vec![window.0],
+        None => vec![LOOK.0, store::WINDOW.0],
+    };
+    let time = looks.iter().sum();
+    let asked = args.clone();
+    let answers = hosts::ask_all(named, time, move |host, hangup| {
+        let commands = CommandSource::on_host(&rules, host.clone());
+        let mut verdict = CheckVerdict::new(&asked, rules.clone(), commands)?;
+        let mut stored = asked.stored;
+        for look in &looks {
+            // Where what is stored there decides, a short look is enough.
+            let request = hosts::request(interval.min(*look), Some(*look), stored, needed);
+            hosts::look(host, request, hangup, |snapshot| {
+                verdict.observe(snapshot.clone());
+                Ok(())
+            })?;
+            if verdict.engine().history().span_seconds()
+                >= needed.min(store::WINDOW.0).as_secs_f64()
+            {
+                break;
+            }
+            stored.no_store = true;
+        }
+        verdict.prove_machine()?;
+        verdict.conclude();
+        Ok(verdict.report(None))
+    })?;
+    let printed = answers.map(|(host, answer)| {
+        let output = answer.and_then(|report: CheckReport| {
+            let output = match args.format() {
+                CheckFormat::Json => HostOutput::Document(serde_json::to_value(&report)?),
+                _ if args.quiet => HostOutput::Nothing,
+                _ => HostOutput::Text(report.to_text(look(args, global))),
+            };
+            Ok((output, exit_of(&report)))
+        });
+        (host, output)
+    });
+    hosts::put(printed, args.format() == CheckFormat::Json, args.quiet, style(global.color))
+}
+
+/// Exit code for the verdict on one machine.
+fn exit_of(report: &CheckReport) -> Exit {
+    match report.status {
+        CheckOutcome::Ok => Exit::Clean,
+        CheckOutcome::Findings => Exit::Findings,
+        CheckOutcome::Error => Exit::CannotMeasure,
+    }
+}
+
+/// The question, and the interval between samples.
 fn prepare(
     args: &CheckArgs,
     global: &Global,
 ) -> anyhow::Result<(Arc<Mutex<CheckVerdict>>, Duration)> {
     let config = config::load(global)?;
-    let mut settings = config.rules.clone();
-    choose(&mut settings, &args.kind)?;
-    if asks_only_for_memory(args) {
-        settings.clear();
-    }
+    let settings = chosen_rules(args, &config)?;
     let commands = CommandSource::new(&config, &args.recorded);
     let interval = args.interval.unwrap_or(config.sample.interval);
     let verdict = CheckVerdict::new(args, settings, commands)?;
     Ok((Arc::new(Mutex::new(verdict)), interval.0))
 }
 
-/// Whether limits or a baseline are asked for and no rule is, so that one snapshot has the answer.
+/// The rules that are applied.
+fn chosen_rules(args: &CheckArgs, config: &Config) -> anyhow::Result<RuleSet> {
+    let mut settings = config.rules.clone();
+    choose(&mut settings, &args.kind)?;
+    if asks_only_for_memory(args) {
+        settings.clear();
+    }
+    Ok(settings)
+}
+
+/// Whether only limits or a baseline are requested, so that one snapshot is enough.
 fn asks_only_for_memory(args: &CheckArgs) -> bool {
     let has_limit = args.max_used.is_some() || args.max_unattributed.is_some();
     let selects_processes = !args.user.is_empty() || !args.terms.terms.is_empty();
@@ -162,7 +250,7 @@ fn asks_only_for_memory(args: &CheckArgs) -> bool {
         && args.window.is_none()
 }
 
-/// Keeps the rules of these kinds, also where they are switched off; none given means any.
+/// Keeps the rules of these kinds, even disabled ones; all rules if no kind is given.
 fn choose(settings: &mut RuleSet, kinds: &[Kind]) -> anyhow::Result<()> {
     let rules = settings.rules().iter().filter(|rule| kinds.contains(&rule.kind()));
     let chosen: Vec<Arc<str>> = rules.map(|rule| Arc::clone(&rule.name)).collect();
@@ -201,7 +289,7 @@ fn observe(
     if at_once && args.baseline.is_none() {
         live = live.of_gpus_only();
     }
-    let suffices = at_once || lock(verdict).feed(&live, args, global)?.suffices;
+    let suffices = at_once || lock(verdict).feed(&live, args, global, |_, _| {})?.suffices;
     let patience = asked.unwrap_or(if suffices { LOOK } else { store::WINDOW });
     if !at_once && !args.quiet && args.format() == CheckFormat::Text && io::stderr().is_terminal() {
         warn(&lock(verdict).purpose(patience));
@@ -218,12 +306,13 @@ fn observe(
     })
 }
 
-/// What a panic left is still true.
+/// Ignores poisoning: the state is valid even after a panic.
 fn lock(verdict: &Mutex<CheckVerdict>) -> MutexGuard<'_, CheckVerdict> {
     verdict.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Arguments that could not be parsed: who asked `check`, `reap` or `release` for a document gets one nevertheless.
+/// Reports arguments that could not be parsed, as a document if `check`, `reap` or `release` was asked
+/// for one.
 pub(super) fn report_misuse(error: &clap::Error, arguments: impl Iterator<Item = OsString>) {
     let arguments: Vec<OsString> = arguments.skip(1).take_while(|word| word != "--").collect();
     let cli = Cli::command();

@@ -9,75 +9,105 @@ use super::warn;
 use crate::config::Config;
 use crate::model::{Finding, Snapshot};
 use crate::reclaim::Plan;
-use crate::reclaim::commands::{self, NextSteps};
+use crate::reclaim::commands::{self, NextSteps, Typist};
 use crate::rules::{RuleSet, serves};
+use crate::source::remote::RemoteHost;
 
-/// What a plan is made of besides what was found.
+/// The input of a plan, besides findings.
 #[derive(Debug)]
 pub(super) struct CommandSource {
     configured: ConfiguredPolicy,
-    /// Whether it is about this machine now, not about a recording.
+    /// Whether the commands are for this machine now, not for a recording.
     is_live: bool,
+    /// The other machine that the commands are for.
+    host: Option<RemoteHost>,
 }
 
 impl CommandSource {
-    /// By the configuration, which spares some processes.
+    /// From the configuration, which exempts some processes.
     pub(super) fn new(config: &Config, recorded: &Recorded) -> Self {
         let is_live = recorded.replay.is_none() && !recorded.demo;
         Self::by_rules(&config.rules, is_live)
     }
 
-    /// By rules, which spare some processes.
+    /// From rules, which exempt some processes.
     pub(super) fn by_rules(rules: &RuleSet, is_live: bool) -> Self {
-        Self { configured: ConfiguredPolicy::new(rules), is_live }
+        Self { configured: ConfiguredPolicy::new(rules), is_live, host: None }
     }
 
-    /// Fills in what to type; `all` that was found in the snapshot decides it.
+    /// For commands typed here about another machine.
+    pub(super) fn on_host(rules: &RuleSet, host: RemoteHost) -> Self {
+        Self { host: Some(host), ..Self::by_rules(rules, false) }
+    }
+
+    /// Fills in the commands of findings; `all` findings of the snapshot decide them.
     pub(super) fn fill_in<'f>(
         &self,
         findings: impl Iterator<Item = &'f mut Finding>,
         all: &[Finding],
         snapshot: &Snapshot,
     ) {
-        if let Some((plan, typed_by)) = self.plan(all, snapshot) {
-            commands::fill_in(findings, &plan, snapshot, typed_by);
+        let Some((plan, typist)) = self.plan(all, snapshot) else { return };
+        for finding in findings.filter(|finding| finding.resolved_at.is_none()) {
+            self.steps(finding, &plan, snapshot, typist).put(finding);
         }
     }
 
-    /// What to do next about each of these findings, by its id; nothing where that cannot be said.
+    /// Commands for each of these findings, by its id; none if they cannot be determined.
     pub(super) fn next_steps(
         &self,
         findings: &[Finding],
         snapshot: &Snapshot,
     ) -> Vec<(Arc<str>, NextSteps)> {
-        let Some((plan, typed_by)) = self.plan(findings, snapshot) else {
+        let Some((plan, typist)) = self.plan(findings, snapshot) else {
             return Vec::new();
         };
-        let steps = |finding: &Finding| NextSteps::new(finding, &plan, snapshot, typed_by);
+        let steps = |finding: &Finding| self.steps(finding, &plan, snapshot, typist);
         let findings = findings.iter();
         findings.map(|finding| (Arc::clone(&finding.id), steps(finding))).collect()
     }
 
-    /// Who would type a command; `None` where that is whose the processes are.
-    pub(super) fn typed_by(&self) -> Option<u32> {
-        self.is_live.then(|| rustix::process::geteuid().as_raw())
+    fn steps(
+        &self,
+        finding: &Finding,
+        plan: &Plan,
+        snapshot: &Snapshot,
+        typist: Typist,
+    ) -> NextSteps {
+        let mut steps = NextSteps::new(finding, plan, snapshot, typist);
+        steps.commands.iter_mut().for_each(|command| *command = self.typed_here(command));
+        steps
     }
 
-    /// The plan, and who would type what it comes to; `None` where there can be none.
-    fn plan(&self, findings: &[Finding], snapshot: &Snapshot) -> Option<(Plan, Option<u32>)> {
+    /// What is typed here to have a command carried out on its machine.
+    pub(super) fn typed_here(&self, command: &str) -> String {
+        self.host.as_ref().map_or_else(|| command.to_owned(), |host| host.typed(command))
+    }
+
+    /// Who would type a command.
+    pub(super) fn typist(&self) -> Typist {
+        match self.is_live {
+            true => Typist::User(rustix::process::geteuid().as_raw()),
+            false if self.host.is_some() => Typist::Elsewhere,
+            false => Typist::Owner,
+        }
+    }
+
+    /// The plan, and the user who would run its commands; `None` if there can be no plan.
+    fn plan(&self, findings: &[Finding], snapshot: &Snapshot) -> Option<(Plan, Typist)> {
         let scene = PlanSource { snapshot, findings, configured: &self.configured, selected: None };
         let policy = commands::policy(serves);
         if self.is_live {
             // Without /proc nothing can be ended, and the findings are what they are.
             let (plan, guard) = plan_here(policy, scene).ok()?;
-            Some((plan, Some(guard.ourselves.uid)))
+            Some((plan, Typist::User(guard.ourselves.uid)))
         } else {
-            Some((plan_there(policy, scene).0, None))
+            Some((plan_there(policy, scene).0, self.typist()))
         }
     }
 }
 
-/// Says of the commands of a recording when and where they are right.
+/// Warns when and where the commands of a recording are valid.
 pub(super) fn warn_of_recorded(recorded: &Recorded, findings: &[Finding]) {
     if recorded.replay.is_some() && findings.iter().any(|finding| !finding.commands.is_empty()) {
         warn(

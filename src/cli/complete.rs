@@ -28,18 +28,18 @@ use crate::model::json::is_hostile;
 use crate::report::escape::{escape, fit};
 use crate::units::Span;
 
-/// A person waits for it with a finger on a key: for a machine that does not answer not long, for a recording
-/// that was asked for until it is read.
+/// How long to wait for a machine, because a person is waiting for the completion. A requested
+/// recording is always read to its end.
 const PATIENCE: Duration = Duration::from_secs(2);
 const PATIENCE_FOR_RECORDING: Duration = Duration::from_secs(15);
 /// A healthy GPU answers in milliseconds.
 const NVML_TIMEOUT: Duration = Duration::from_millis(500);
-/// Columns of a description at most.
+/// The most columns of a description.
 const DESCRIPTION_MAX: usize = 100;
-/// Bytes of a value at most: a longer one was not made for people.
+/// The longest value, in bytes: longer ones are not meant for people.
 const VALUE_MAX: usize = 512;
 
-/// The words that a completion script asks about, where that is what gpumem was started for.
+/// The words to complete, if a completion script started gpumem.
 pub(super) fn requested(
     mut arguments: impl Iterator<Item = OsString>,
 ) -> Option<impl Iterator<Item = OsString>> {
@@ -47,12 +47,12 @@ pub(super) fn requested(
     is_asked.then_some(arguments)
 }
 
-/// What is typed on the line about where snapshots come from and how they are judged.
+/// The options on the line that select the source of snapshots and the rules.
 #[derive(Clone, Debug)]
 struct Sources {
     global: Global,
     recorded: Recorded,
-    /// A library was named: it is not loaded before Enter is pressed.
+    /// Whether a library was named: it is not loaded before Enter is pressed.
     names_library: bool,
     no_store: bool,
 }
@@ -80,7 +80,7 @@ impl Sources {
     }
 }
 
-/// Prints what could stand at the end of these words.
+/// Prints the candidates for the last of these words.
 pub(super) fn run(words: impl Iterator<Item = OsString>) -> Exit {
     if mind_rights(None).is_err() {
         return Exit::Findings;
@@ -106,7 +106,8 @@ pub(super) fn run(words: impl Iterator<Item = OsString>) -> Exit {
     Exit::Clean
 }
 
-/// A candidate's line; `None` of a value that could not be typed as it is, or would be taken for an option.
+/// The line for a candidate; `None` if its value cannot be typed literally, or would be taken for an
+/// option.
 fn line(candidate: &OfferedValue) -> Option<String> {
     let OfferedValue { value, description } = candidate;
     let is_typed = !value.is_empty()

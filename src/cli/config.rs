@@ -1,4 +1,4 @@
-//! `gpumem config`: show, find or prove the configuration. Trying it is in [`backtest`].
+//! `gpumem config`: show or prove the configuration. Trying it is in [`backtest`].
 
 use std::env;
 use std::path::{Path, PathBuf};
@@ -18,19 +18,6 @@ use crate::rules::rule::Rule;
 pub(super) fn run(args: &Args, global: &Global) -> anyhow::Result<Exit> {
     match &args.action {
         ConfigAction::Show => print(&load(global)?.to_toml())?,
-        ConfigAction::Path => {
-            let mut text = String::new();
-            for path in paths(global) {
-                let name = path.display();
-                let note = match prove_ours(&path) {
-                    _ if !path.exists() => " (not there)".to_owned(),
-                    Ok(()) => String::new(),
-                    Err(why) => format!(" (refused: {why})"),
-                };
-                text.push_str(&format!("{name}{note}\n"));
-            }
-            print(&text)?;
-        }
         ConfigAction::Check { file: Some(file) } => {
             let config = obeyed(std::slice::from_ref(file), true)?;
             prove_notify(&config)?;
@@ -47,7 +34,7 @@ pub(super) fn run(args: &Args, global: &Global) -> anyhow::Result<Exit> {
     Ok(Exit::Clean)
 }
 
-/// The files that are in order, and a line for each rule and exemption that they come to.
+/// Text for valid files: a line for each resulting rule and exemption.
 fn proved(files: &[PathBuf], config: &Config, now: Time) -> String {
     let mut text = String::new();
     for file in files {
@@ -107,7 +94,7 @@ fn keep_line(keep: &Exemption, now: Time) -> String {
     words.join("; ")
 }
 
-/// To say which exemptions have expired; judging goes by the snapshots' time.
+/// The current time, to show which exemptions have expired; rules use the snapshots' time.
 pub(super) fn now() -> Time {
     Time::from_unix_milliseconds(jiff::Timestamp::now().as_millisecond())
 }

@@ -26,7 +26,7 @@ use crate::report::doctor::{CheckStatus, DoctorCheck, DoctorReport, SCHEMA, Topi
 use crate::source::nvml::{self, Nvml};
 use crate::units::Span;
 
-/// How long files are waited for that may lie on a server: configuration, store, notebooks.
+/// Timeout for files that may be on a server: configuration, store, notebooks.
 const FILES_TIMEOUT: Duration = Duration::from_secs(3);
 
 pub(super) fn run(args: &Doctor, global: &Global) -> anyhow::Result<Exit> {
@@ -94,13 +94,13 @@ pub(super) fn run(args: &Doctor, global: &Global) -> anyhow::Result<Exit> {
     Ok(if report.works { Exit::Clean } else { Exit::CannotMeasure })
 }
 
-/// Of files that do not answer.
+/// The check for files that do not answer.
 fn too_long(topic: Topic) -> DoctorCheck {
     let seen = format!("no answer for {}", Span(FILES_TIMEOUT));
-    topic.unknown(seen).means("the file system that they lie on may hang").next("mount | grep nfs")
+    topic.unknown(seen).means("their file system may hang").next("mount | grep nfs")
 }
 
-/// Where the library lies that was loaded: by its usual name, or the one that was named.
+/// Path of the loaded library, by its usual name or the given one.
 fn mapped(roots: &Roots, named: Option<&Path>) -> Option<std::path::PathBuf> {
     host::read_own_mapped_file(&roots.proc, |path| {
         let name = path.file_name().and_then(std::ffi::OsStr::to_str);
@@ -111,7 +111,7 @@ fn mapped(roots: &Roots, named: Option<&Path>) -> Option<std::path::PathBuf> {
     })
 }
 
-/// Whether the main job can be done, and why not.
+/// The report: whether gpumem works here, and if not, why.
 fn conclude(checks: Vec<DoctorCheck>, sample: Option<&nvml::NvmlSample>) -> DoctorReport {
     let gpus = sample.map_or(&[][..], |sample| &sample.gpus);
     let readable = gpus.iter().filter(|it| gpus::is_readable(&it.gpu)).count();
@@ -127,18 +127,17 @@ fn conclude(checks: Vec<DoctorCheck>, sample: Option<&nvml::NvmlSample>) -> Doct
             }
         };
         let total = gpus.len();
-        format!(
-            "gpumem can do its work here: NVML answers, {readable} of {total} GPUs can be read{trouble}"
-        )
+        format!("gpumem works here: NVML answers, {readable} of {total} GPUs can be read{trouble}")
     } else {
         let first = checks.iter().find(|it| it.verdict == CheckStatus::Broken);
         let why = first.map_or_else(String::new, |it| format!(": {}: {}", it.topic.title, it.seen));
-        format!("gpumem cannot do its work here{why}")
+        format!("gpumem does not work here{why}")
     };
     DoctorReport { schema: SCHEMA, version: env!("CARGO_PKG_VERSION"), works, summary, checks }
 }
 
-/// What came of it; `None` where it takes longer from its start on, or there was no thread for it.
+/// Result of a task; `None` if it takes longer than `time` from its start, or there was no thread for
+/// it.
 fn within<T: Send + 'static>(task: io::Result<Task<T>>, time: Duration) -> Option<T> {
     task.ok()?.within(time).ok()
 }
@@ -172,7 +171,7 @@ mod tests {
         for sample in [None, Some(&sample(&[])), Some(&sample(&[false]))] {
             let report = conclude(checks.clone(), sample);
             assert!(!report.works);
-            assert_eq!(report.summary, "gpumem cannot do its work here: answers: gone");
+            assert_eq!(report.summary, "gpumem does not work here: answers: gone");
         }
     }
 }

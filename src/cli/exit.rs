@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use crate::reclaim::{executor, ledger};
 use crate::{config, recording, rules, source, watch};
 
-/// What a person typed makes no sense together.
+/// An error in the command line.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct UsageError(pub(super) String);
@@ -21,7 +21,7 @@ pub enum Exit {
     Usage,
     /// 3: could not measure: no driver, or a GPU that cannot be read and nothing found.
     CannotMeasure,
-    /// What a command that failed under `run` ended with.
+    /// The exit code of a command that failed under `run`.
     Command(u8),
 }
 
@@ -37,7 +37,19 @@ impl Exit {
         }
     }
 
-    /// What a failure ends with: what a person typed is usage, what could not be read is blindness.
+    /// The worse of the results of two machines: findings before "could not measure", as for one
+    /// machine.
+    pub(super) fn or_worse(self, other: Self) -> Self {
+        let badness = |exit: &Self| match exit {
+            Self::Clean => 0,
+            Self::CannotMeasure => 1,
+            Self::Command(_) | Self::Findings => 2,
+            Self::Usage => 3,
+        };
+        if badness(&other) > badness(&self) { other } else { self }
+    }
+
+    /// The exit code of a failure: usage errors, or "could not measure".
     pub fn of(error: &anyhow::Error) -> Self {
         for cause in error.chain() {
             if cause.is::<UsageError>()
@@ -69,7 +81,8 @@ impl Exit {
         Self::CannotMeasure
     }
 
-    /// A file that was named wrongly is usage; one that cannot be read or written, blindness.
+    /// A wrong file name is a usage error; a file that cannot be read or written is "could not
+    /// measure".
     fn of_recording(error: &recording::RecordingError) -> Self {
         use recording::RecordingError as E;
         match error {

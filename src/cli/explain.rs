@@ -33,12 +33,12 @@ use crate::source::replay::PlaybackPace;
 use crate::units::Span;
 use crate::watch::state::judged;
 
-/// How long this machine is sampled at most for a finding that is asked about: some are found by use, which is
-/// known from the second sample on. The first sample that has it ends it.
+/// The longest sampling for a requested finding: some are based on use, which is known from the second
+/// sample on. Sampling ends with the first sample that has the finding.
 const LOOK: Span = Span(Duration::from_secs(2));
-/// The word that asks for every framework.
+/// The name that selects every framework.
 const LIST: &str = "list";
-/// Columns where standard output is no terminal and no width is given.
+/// Width in columns if standard output is not a terminal and none is given.
 const WIDTH: usize = 80;
 
 pub(super) fn run(args: &Explain, global: &Global) -> anyhow::Result<Exit> {
@@ -83,7 +83,7 @@ pub(super) fn run(args: &Explain, global: &Global) -> anyhow::Result<Exit> {
     })
 }
 
-/// The page about what was found.
+/// The page about a target.
 fn page(target: &TypedTarget, found: &ExplainSubject, known: KnownSoFar<'_>) -> ExplainPage {
     let mut page = match found {
         ExplainSubject::Process(pid, asked) => explain::process(known, *pid, asked.as_ref()),
@@ -93,7 +93,7 @@ fn page(target: &TypedTarget, found: &ExplainSubject, known: KnownSoFar<'_>) -> 
     page
 }
 
-/// The page of the framework of this name; all of them for `list`.
+/// The page of the framework with this name; of all frameworks for `list`.
 fn frameworks(name: &str) -> Result<ExplainPage, UsageError> {
     if name == LIST {
         return Ok(explain::frameworks());
@@ -111,34 +111,31 @@ fn put(page: &ExplainPage, json: bool, look: PageStyle) -> anyhow::Result<()> {
     if json { print(&document(page)?) } else { print(&text(page, look)) }
 }
 
-/// As shells say how wide a terminal is.
+/// Width of the terminal from COLUMNS.
 fn columns() -> usize {
     let columns = std::env::var("COLUMNS").ok();
     let columns = columns.and_then(|text| text.parse().ok());
     columns.filter(|&columns| columns > 0).unwrap_or(WIDTH)
 }
 
-/// Whether the page is about a GPU that could not be looked at.
+/// Whether the page is about a GPU that could not be read.
 fn is_blind(page: &ExplainPage) -> bool {
     let gpu = page.gpu.as_ref();
     gpu.is_some_and(|gpu| gpu.stale_seconds.is_some() || gpu.processes.is_none())
 }
 
-/// What has been seen.
+/// The sampled history.
 #[derive(Debug)]
 struct SampledHistory {
     engine: Engine,
     courses: Courses,
     last: Option<Snapshot>,
-    /// The longest time that a rule asks for.
-    needed: Duration,
     is_live: bool,
 }
 
 impl SampledHistory {
     fn new(settings: RuleSet) -> Self {
         Self {
-            needed: store::longest(&settings),
             engine: Engine::new(settings),
             courses: Courses::default(),
             last: None,
@@ -152,7 +149,7 @@ impl SampledHistory {
         self.last = Some(snapshot);
     }
 
-    /// The page that is made of it, with what rules, plans and commands tell.
+    /// The page, with rules, plans and commands.
     fn page(
         &mut self,
         source: &CommandSource,
@@ -164,24 +161,24 @@ impl SampledHistory {
         self.engine.mark_planned(&marks);
         let commands = |findings: &mut [Finding], process: Option<&Process>| {
             source.fill_in(findings.iter_mut(), self.engine.findings(), last);
-            judged::own_commands(&self.engine, process, last, source.typed_by())
+            judged::own_commands(&self.engine, process, last, source.typist())
         };
         make(self, self.known(last, &commands))
     }
 
-    /// All of it that a page is made of.
+    /// The facts that a page is made from.
     fn known<'k>(&'k self, last: &'k Snapshot, commands: &'k FillIn<'k>) -> KnownSoFar<'k> {
         KnownSoFar {
             engine: &self.engine,
             courses: &self.courses,
             last,
-            needed: self.needed,
+            needed: self.engine.settings().longest(),
             more: if self.is_live { More::ByWindow } else { More::Nowhere },
             commands,
         }
     }
 
-    /// What the rules found, whatever became of it; what lasts comes first.
+    /// All findings of the rules, active ones first.
     fn findings(&self) -> impl Iterator<Item = &Finding> {
         self.engine.active_findings().chain(self.engine.resolved())
     }
@@ -206,14 +203,7 @@ fn observe(
     // There are two samples at least in a window, however short.
     let interval = interval.min(window.0.max(Duration::from_millis(100)));
     let mut live = live(global, interval)?;
-    let ask = store::Ask {
-        global,
-        stored: args.stored,
-        needed: seen.needed,
-        most_bytes: store::MOST_FOR_CHECK,
-        quiet: false,
-        until: None,
-    };
+    let ask = store::Ask::new(global, args.stored, store::MOST_FOR_CHECK);
     let (engine, courses) = (&mut seen.engine, &mut seen.courses);
     store::feed_each(engine, &live, ask, |engine, snapshot| {
         courses.follow(engine.history(), snapshot);

@@ -6,18 +6,19 @@ use clap_mangen::Man;
 
 use super::args::{Cli, Shell};
 use super::rules;
+use crate::report::metrics::{METRICS, Metric};
 
 /// The shells that completions are committed for, and their files.
 pub const SHELLS: [(Shell, &str); 3] =
     [(Shell::Bash, "gpumem.bash"), (Shell::Zsh, "_gpumem"), (Shell::Fish, "gpumem.fish")];
 
-/// What asks gpumem itself for values, in the shells' languages.
+/// Scripts that ask gpumem itself for values, in the shells' languages.
 const VALUES_IN_BASH: &str = include_str!("complete/gpumem.bash");
 const VALUES_IN_ZSH: &str = include_str!("complete/gpumem.zsh");
 const VALUES_IN_FISH: &str = include_str!("complete/gpumem.fish");
 
-/// A shell's completion script: commands, options and built-in words as `clap_complete` writes them; values that
-/// only gpumem knows are asked of it (`complete`).
+/// A shell's completion script: `clap_complete` writes commands, options and built-in words; other
+/// values come from gpumem itself (`complete`).
 pub fn completions(shell: Shell) -> String {
     let mut script = Vec::new();
     let renderer = match shell {
@@ -34,14 +35,14 @@ pub fn completions(shell: Shell) -> String {
     }
 }
 
-/// The function that zsh calls asks for values first, and where there are none to ask for goes on to what it was.
+/// Makes zsh's function ask gpumem for values first, and continue as before if there are none.
 fn with_values_in_zsh(script: &str) -> String {
     let script = script.replacen("\n_gpumem() {\n", "\n_gpumem_static() {\n", 1);
     let registration = "if [ \"$funcstack[1]\"";
     script.replacen(registration, &format!("{VALUES_IN_ZSH}{registration}"), 1)
 }
 
-/// Where a value has neither files nor words of its own, and where such a value stands without an option.
+/// Adds values for arguments that take neither files nor built-in words, also without an option.
 fn with_values_in_fish(script: &str) -> String {
     const ASKED: &str = "-k -a \"(__fish_gpumem_values)\"";
     let mut out = VALUES_IN_FISH.to_owned();
@@ -107,7 +108,7 @@ pub fn man_page(command: Option<&str>) -> Result<String, String> {
 }
 
 /// The sections of each command's page that are written by hand, roff after roff(7). A line of [`EXIT_STATUS`]
-/// stands for that section, and one of [`RULES`] for the list of rules.
+/// stands for that section, one of [`RULES`] for the list of rules, one of [`METRIC_LIST`] for that of metrics.
 const SECTIONS: &[(&str, &str)] = &[
     ("gpumem", include_str!("manual/gpumem.roff")),
     ("gpumem-check", include_str!("manual/gpumem-check.roff")),
@@ -117,6 +118,7 @@ const SECTIONS: &[(&str, &str)] = &[
     ("gpumem-explain", include_str!("manual/gpumem-explain.roff")),
     ("gpumem-kill", include_str!("manual/gpumem-kill.roff")),
     ("gpumem-man", include_str!("manual/gpumem-man.roff")),
+    ("gpumem-metrics", include_str!("manual/gpumem-metrics.roff")),
     ("gpumem-ps", include_str!("manual/gpumem-ps.roff")),
     ("gpumem-reap", include_str!("manual/gpumem-reap.roff")),
     ("gpumem-record", include_str!("manual/gpumem-record.roff")),
@@ -124,20 +126,26 @@ const SECTIONS: &[(&str, &str)] = &[
     ("gpumem-rules", include_str!("manual/gpumem-rules.roff")),
     ("gpumem-run", include_str!("manual/gpumem-run.roff")),
     ("gpumem-schema", include_str!("manual/gpumem-schema.roff")),
+    ("gpumem-serve", include_str!("manual/gpumem-serve.roff")),
     ("gpumem-watch", include_str!("manual/gpumem-watch.roff")),
 ];
 
-/// The pages that are of no command.
-const TOPICS: [(&str, &str); 2] = [
+/// Pages that do not belong to a command.
+const TOPICS: [(&str, &str); 4] = [
     ("gpumem-ci", include_str!("manual/gpumem-ci.roff")),
+    ("gpumem-kubernetes", include_str!("manual/gpumem-kubernetes.roff")),
     ("gpumem-performance", include_str!("manual/gpumem-performance.roff")),
+    ("gpumem-slurm", include_str!("manual/gpumem-slurm.roff")),
 ];
 
-/// Where the section of exit codes stands.
+/// Marks the place of the section of exit codes.
 const EXIT_STATUS: &str = ".\\\" EXIT STATUS\n";
 
-/// Where the list of rules stands.
+/// Marks the place of the list of rules.
 const RULES: &str = ".\\\" RULES\n";
+
+/// Marks the place of the list of metrics.
+const METRIC_LIST: &str = ".\\\" METRICS\n";
 
 fn command() -> clap::Command {
     let mut command = Cli::command();
@@ -145,7 +153,7 @@ fn command() -> clap::Command {
     command
 }
 
-/// The commands, and what each does.
+/// The commands with their descriptions.
 pub(super) fn commands_and_meanings() -> Vec<(String, String)> {
     let meaning = |command: &clap::Command| {
         let about = command.get_about().map(ToString::to_string);
@@ -154,7 +162,7 @@ pub(super) fn commands_and_meanings() -> Vec<(String, String)> {
     Cli::command().get_subcommands().map(meaning).collect()
 }
 
-/// A page, `see_also` being the pages that it refers to at its end.
+/// Renders a page; `see_also` lists the pages it refers to.
 fn render(mut command: clap::Command, see_also: &[String]) -> String {
     let manual = format!("gpumem {}", env!("CARGO_PKG_VERSION"));
     let name = command.get_display_name().unwrap_or_else(|| command.get_name()).to_owned();
@@ -180,7 +188,8 @@ fn render(mut command: clap::Command, see_also: &[String]) -> String {
     let sections = SECTIONS.iter().find(|(of, _)| *of == name);
     let rules = || format!(".SH RULES\n.nf\n{}.fi\n", roff(&rules::manual()));
     if let Some((_, text)) = sections {
-        page.push_str(&text.replace(EXIT_STATUS, &exit_status).replace(RULES, &rules()));
+        let text = text.replace(EXIT_STATUS, &exit_status).replace(RULES, &rules());
+        page.push_str(&text.replace(METRIC_LIST, &metrics()));
     }
     page.push_str(".SH \"SEE ALSO\"\n");
     let references: Vec<_> = see_also
@@ -193,13 +202,13 @@ fn render(mut command: clap::Command, see_also: &[String]) -> String {
     page
 }
 
-/// How a command is typed, from its usage line.
+/// The synopsis, from a command's usage line.
 fn synopsis(usage: &str) -> String {
     let typed = usage.trim_start_matches("Usage: ");
     format!(".SH SYNOPSIS\n\\fB{}\\fR\n", roff(typed).trim_end())
 }
 
-/// The commands of a command, which have no pages of their own.
+/// Subcommands of a command, which have no pages of their own.
 fn commands(nested: &[clap::Command]) -> String {
     let mut section = ".SH COMMANDS\n".to_owned();
     for command in nested {
@@ -215,7 +224,7 @@ fn commands(nested: &[clap::Command]) -> String {
     section
 }
 
-/// The exit codes, from what `--help` says of them at its end.
+/// The exit codes, from the end of `--help`.
 fn exit_status(command: &clap::Command) -> String {
     let codes = command.get_after_help().map(ToString::to_string);
     let mut section = ".SH \"EXIT STATUS\"\n".to_owned();
@@ -231,7 +240,18 @@ fn exit_status(command: &clap::Command) -> String {
     section
 }
 
-/// Text as it is, whatever in it roff would take for a request or an escape.
+/// The metrics, as the page has them.
+fn metrics() -> String {
+    let metric = |metric: &&Metric| {
+        let total = if metric.is_counter { "_total" } else { "" };
+        let labels = metric.labels.join(", ");
+        let labels = if labels.is_empty() { labels } else { format!(" {{{labels}}}") };
+        format!(".TP\n\\fB{}{total}\\fR{labels}\n{}.", metric.name, roff(metric.help).trim_end())
+    };
+    METRICS.iter().map(|it| metric(it) + "\n").collect()
+}
+
+/// Escapes text so that roff prints it literally.
 fn roff(text: &str) -> String {
     let mut out = String::new();
     for line in text.lines() {

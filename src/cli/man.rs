@@ -16,7 +16,7 @@ pub(super) fn show(page: &str) -> anyhow::Result<()> {
     }
 }
 
-/// Through man(1) and its pager; `None` where there is none that takes a page.
+/// Shows a page with man(1) and its pager; `None` if there is no man that takes a page.
 fn by_man(page: &str) -> Option<()> {
     let mut man = Command::new("man");
     man.args(["-l", "-"]).stdin(Stdio::piped()).stderr(Stdio::null());

@@ -13,7 +13,9 @@ mod doctor;
 pub mod exit;
 mod explain;
 pub mod generate;
+mod hosts;
 mod man;
+mod metrics;
 mod output;
 mod ps;
 pub mod reap;
@@ -23,6 +25,7 @@ mod rules;
 mod run;
 mod schema;
 mod selection;
+mod serve;
 mod session;
 mod signals;
 mod store;
@@ -66,10 +69,10 @@ pub fn main() -> ExitCode {
         }
     };
     let checked = mind_rights(cli.global.nvml_library.as_deref());
-    if checked.is_ok() {
-        host::read_memory_by_child();
+    let _reading = checked.is_ok().then(|| {
         time_zone::choose(&cli);
-    }
+        host::read_memory_by_child()
+    });
     match checked.and_then(|()| run(cli)) {
         Ok(exit) => exit.into(),
         Err(error) => {
@@ -102,6 +105,8 @@ fn run(cli: Cli) -> anyhow::Result<Exit> {
         Some(Command::Release(args)) => release::run(&args, global),
         Some(Command::Run(args)) => run::run(&args, global),
         Some(Command::Record(args)) => record::run(&args, global),
+        Some(Command::Metrics(args)) => metrics::run(&args, global),
+        Some(Command::Serve(args)) => serve::run(&args, global),
         Some(Command::Rules(args)) => rules::run(&args, global),
         Some(Command::Config(args)) => config::run(&args, global),
         Some(Command::Doctor(args)) => doctor::run(&args, global),
@@ -116,7 +121,7 @@ fn run(cli: Cli) -> anyhow::Result<Exit> {
     }
 }
 
-/// Without a command: the screen where the terminal has one, as `gpumem watch` shows it; else the help.
+/// Without a command: `gpumem watch` if the terminal can show a screen, otherwise the help.
 fn run_bare(global: &Global) -> anyhow::Result<Exit> {
     let typed = ["gpumem", "watch"];
     match Cli::try_parse_from(typed).map(|cli| cli.command) {
@@ -131,8 +136,8 @@ fn run_bare(global: &Global) -> anyhow::Result<Exit> {
 /// The loader leaves `LD_LIBRARY_PATH` and its like out by itself then (ld.so(8)).
 fn mind_rights(library: Option<&Path>) -> anyhow::Result<()> {
     if host::has_gained_ids() {
-        let why = "the program has the setuid or setgid bit, and does not run with it: whoever \
-        may start it could write files as its owner; remove it (chmod ug-s), and use sudo";
+        let why = "the program has the setuid or setgid bit and refuses to run with it: everyone \
+        who may start it could write files as its owner; remove the bit (chmod ug-s), and use sudo";
         return Err(UsageError(why.to_owned()).into());
     }
     if !host::has_gained_rights() {
@@ -141,8 +146,9 @@ fn mind_rights(library: Option<&Path>) -> anyhow::Result<()> {
     if let Some(library) = library {
         let name = library.display();
         return Err(UsageError(format!(
-            "--nvml-library {name} is not loaded: the program has capabilities that its caller has \
-             not, and what it loads has them too; leave it out, or name it as root (sudo)"
+            "--nvml-library {name} is not loaded: the program has capabilities that its caller \
+            lacks, and the library would get them too; leave the option out, or use it as root \
+            (sudo)"
         ))
         .into());
     }

@@ -10,7 +10,7 @@ use super::args::Color;
 use crate::report::escape::escape;
 use crate::report::style::{Style, broken};
 
-/// Data, to standard output. A reader that has seen enough and closed the pipe is no error.
+/// Prints data to standard output. A closed pipe is not an error: its reader has seen enough.
 pub(super) fn print(text: &str) -> anyhow::Result<()> {
     let mut out = io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
@@ -19,7 +19,7 @@ pub(super) fn print(text: &str) -> anyhow::Result<()> {
     }
 }
 
-/// Talk, to standard error. There is nowhere to say that standard error is closed.
+/// Prints a message to standard error. If that is closed, the message is lost.
 pub(super) fn warn(text: &str) {
     let text = format!("gpumem: {}\n", escape(text));
     let text = match width_of(&io::stderr()) {
@@ -29,7 +29,7 @@ pub(super) fn warn(text: &str) {
     let _ = io::stderr().write_all(text.as_bytes());
 }
 
-/// What is wrong with the arguments, to standard error; or the help that was asked for, to standard output.
+/// Prints a usage error to standard error, or requested help to standard output.
 pub(super) fn print_usage_error(error: &clap::Error) {
     let plain = error.render().to_string();
     let width = width_of(&io::stderr()).filter(|_| error.use_stderr());
@@ -40,7 +40,7 @@ pub(super) fn print_usage_error(error: &clap::Error) {
     };
 }
 
-/// Whether standard output takes colour.
+/// The style for standard output.
 pub(super) fn style(color: Color) -> Style {
     let color = match color {
         Color::Always => true,
@@ -54,12 +54,12 @@ pub(super) fn style(color: Color) -> Style {
     Style { color }
 }
 
-/// The terminal's width, where standard output is one.
+/// Width of the terminal, if standard output is one.
 pub(super) fn terminal_width() -> Option<usize> {
     width_of(&io::stdout())
 }
 
-/// The same of standard error.
+/// Width of the terminal, if standard error is one.
 pub(super) fn terminal_width_of_errors() -> Option<usize> {
     width_of(&io::stderr())
 }

@@ -6,10 +6,11 @@ use anyhow::Context as _;
 
 use super::args::{Global, Ps};
 use super::exit::Exit;
+use super::hosts::HostOutput;
 use super::selection::Selection;
 use super::watch::shows_unicode;
 use super::{
-    config, live, print, recorded, session, store, style, terminal_width, unreadable, warn,
+    config, hosts, live, print, recorded, session, store, style, terminal_width, unreadable, warn,
 };
 use crate::model::field::Field;
 use crate::model::finding::{Finding, FindingProcess};
@@ -19,26 +20,35 @@ use crate::model::totals::Total;
 use crate::model::{self, Snapshot};
 use crate::report::processes::{self, RuleResults};
 use crate::report::totals::{self, TotalsReport};
-use crate::rules::Engine;
+use crate::rules::{Engine, RuleSet};
 use crate::source::Source as _;
+use crate::source::remote::RemoteHost;
 use crate::source::replay::PlaybackPace;
 use crate::watch::state::judged;
+
+/// How long another machine is sampled: use is known from the second sample on.
+const LOOK: Duration = Duration::from_secs(1);
 
 pub(super) fn run(args: &Ps, global: &Global) -> anyhow::Result<Exit> {
     let selection = Selection::new(&args.gpu, &args.user, &args.terms);
     let is_listed_only = args.json && args.by.is_none();
-    let mut engine = match (selection.needs_history(), is_listed_only) {
-        (true, _) => Some(Engine::new(config::load(global)?.rules)),
+    let rules = match (selection.needs_history(), is_listed_only) {
+        (true, _) => Some(config::load(global)?.rules),
         (false, true) => None,
         (false, false) => match config::load(global) {
-            Ok(config) => Some(Engine::new(config.rules)),
+            Ok(config) => Some(config.rules),
             Err(error) => {
                 warn(&format!("{error:#}; findings and suspects are not shown"));
                 None
             }
         },
     };
-    let mut snapshot = match recorded(&args.recorded, PlaybackPace::AsFast)? {
+    let hosts = hosts::named(&args.others)?;
+    if !hosts.is_empty() {
+        return of_hosts(args, global, &selection, rules, hosts);
+    }
+    let mut engine = rules.map(Engine::new);
+    let snapshot = match recorded(&args.recorded, PlaybackPace::AsFast)? {
         Some(replay) => session::last(replay, |snapshot| {
             engine.iter_mut().for_each(|it| it.observe(snapshot));
         })?,
@@ -46,6 +56,70 @@ pub(super) fn run(args: &Ps, global: &Global) -> anyhow::Result<Exit> {
             selection.check_users()?;
             now(args, global, engine.as_mut(), selection.needs_history())?
         }
+    };
+    let (listing, exit) = list(args, global, &selection, (snapshot, engine), None)?;
+    print(&match listing {
+        Listing::Text(text) => text,
+        Listing::Snapshot(snapshot) => json::to_string(&*snapshot)? + "\n",
+        Listing::Totals(totals) => document(&totals)?,
+    })?;
+    Ok(exit)
+}
+
+/// The output for one machine.
+enum Listing {
+    Text(String),
+    Snapshot(Box<Snapshot>),
+    Totals(TotalsReport),
+}
+
+/// Lists the machines in the order in which they were named.
+fn of_hosts(
+    args: &Ps,
+    global: &Global,
+    selection: &Selection,
+    rules: Option<RuleSet>,
+    named: Vec<RemoteHost>,
+) -> anyhow::Result<Exit> {
+    let needed = rules.as_ref().map_or(Duration::ZERO, RuleSet::longest);
+    let request = hosts::request(LOOK, Some(LOOK), args.stored, needed);
+    let answers = hosts::ask_all(named, LOOK, move |host, hangup| {
+        let mut engine = rules.clone().map(Engine::new);
+        let last = hosts::look(host, request, hangup, |snapshot| {
+            engine.iter_mut().for_each(|it| it.observe(snapshot));
+            Ok(())
+        })?;
+        Ok((last, engine))
+    })?;
+    let printed = answers.map(|(host, answer)| {
+        let output = answer.and_then(|(snapshot, engine)| {
+            let seen = (snapshot, engine);
+            let (listing, exit) = list(args, global, selection, seen, Some(&host.name))?;
+            let output = match listing {
+                Listing::Text(text) => HostOutput::Text(text),
+                Listing::Snapshot(snapshot) => {
+                    HostOutput::Document(serde_json::to_value(&*snapshot)?)
+                }
+                Listing::Totals(totals) => HostOutput::Document(serde_json::to_value(totals)?),
+            };
+            Ok((output, exit))
+        });
+        (host, output)
+    });
+    hosts::put(printed, args.json, false, style(global.color))
+}
+
+/// What there is to say of one machine, by its name where it is another one.
+fn list(
+    args: &Ps,
+    global: &Global,
+    selection: &Selection,
+    (mut snapshot, mut engine): (Snapshot, Option<Engine>),
+    host: Option<&str>,
+) -> anyhow::Result<(Listing, Exit)> {
+    let warn = |text: &str| match host {
+        Some(host) => warn(&format!("{host}: {text}")),
+        None => warn(text),
     };
     if let Some(engine) = &mut engine {
         let marks = judged::plan_marks(engine, &snapshot);
@@ -57,44 +131,45 @@ pub(super) fn run(args: &Ps, global: &Global) -> anyhow::Result<Exit> {
     let is_blind = unreadable && !snapshot.gpus.is_empty();
     let by = args.by.map(|field| (field, sums(&snapshot, engine.as_ref(), field)));
     let is_judged = engine.as_ref().is_some_and(|it| it.reclaimable().is_known());
+    // With no GPU at all there is nothing that was not measured.
+    let exit = if is_blind { Exit::CannotMeasure } else { Exit::Clean };
     if args.json {
         if is_blind {
             warn("not every GPU could be read; see the snapshot's errors");
         }
-        print(&match by {
-            Some((field, sums)) => document(&TotalsReport::new(&snapshot, field, sums, is_judged))?,
-            None => json::to_string(&snapshot)? + "\n",
-        })?;
-    } else {
-        for error in &snapshot.errors {
-            let gpu = error.gpu.map_or_else(String::new, |gpu| format!("GPU {gpu}: "));
-            warn(&format!("{gpu}{}: {}", error.call, error.error));
-        }
-        let options = processes::ProcessesOptions {
-            sort: args.sort,
-            width: terminal_width(),
-            style: style(global.color),
-            everyone,
-        };
-        let headline = engine.as_ref().and_then(|it| headline(it, &snapshot, is_blind));
-        let results = RuleResults {
-            findings: engine.as_ref().map_or(&[], Engine::findings),
-            suspects: engine.as_ref().map_or(&[], Engine::suspects),
-            headline: headline.as_deref(),
-        };
-        print(&match by {
-            Some((_, sums)) if sums.is_empty() => processes::no_rows(&snapshot, everyone),
+        let listing = match by {
             Some((field, sums)) => {
-                totals::table(field, &sums, is_judged, options.width, options.style)
+                Listing::Totals(TotalsReport::new(&snapshot, field, sums, is_judged))
             }
-            None => processes::write(&snapshot, results, options),
-        })?;
+            None => Listing::Snapshot(Box::new(snapshot)),
+        };
+        return Ok((listing, exit));
     }
-    // With no GPU at all there is nothing that was not measured.
-    Ok(if is_blind { Exit::CannotMeasure } else { Exit::Clean })
+    for error in &snapshot.errors {
+        let gpu = error.gpu.map_or_else(String::new, |gpu| format!("GPU {gpu}: "));
+        warn(&format!("{gpu}{}: {}", error.call, error.error));
+    }
+    let options = processes::ProcessesOptions {
+        sort: args.sort,
+        width: terminal_width(),
+        style: style(global.color),
+        everyone,
+    };
+    let headline = engine.as_ref().and_then(|it| headline(it, &snapshot, is_blind));
+    let results = RuleResults {
+        findings: engine.as_ref().map_or(&[], Engine::findings),
+        suspects: engine.as_ref().map_or(&[], Engine::suspects),
+        headline: headline.as_deref(),
+    };
+    let text = match by {
+        Some((_, sums)) if sums.is_empty() => processes::no_rows(&snapshot, everyone),
+        Some((field, sums)) => totals::table(field, &sums, is_judged, options.width, options.style),
+        None => processes::write(&snapshot, results, options),
+    };
+    Ok((Listing::Text(text), exit))
 }
 
-/// What the rows that are shown come to by this field.
+/// Totals of the shown rows by this field.
 fn sums(shown: &Snapshot, engine: Option<&Engine>, by: Field) -> Vec<Total> {
     let findings: Vec<Finding> = engine.map_or_else(Vec::new, |it| it.unkept().cloned().collect());
     let rows: Vec<ProcessRow<'_>> = places(shown, &findings)
@@ -105,7 +180,7 @@ fn sums(shown: &Snapshot, engine: Option<&Engine>, by: Field) -> Vec<Total> {
     model::totals::totals(&rows, by, is_reclaimable)
 }
 
-/// What is reclaimable of the processes that are shown; `None` where that nothing can is not known.
+/// How much of the shown processes is reclaimable; `None` if it is unknown whether anything is.
 fn headline(engine: &Engine, shown: &Snapshot, is_blind: bool) -> Option<String> {
     let is_shown = |process: &FindingProcess| {
         let shown = shown.process(process.pid);
@@ -121,7 +196,7 @@ fn headline(engine: &Engine, shown: &Snapshot, is_blind: bool) -> Option<String>
     (is_known || !sum.is_nothing()).then(|| sum.headline(!shows_unicode()))
 }
 
-/// This machine now. Of what was before, the engine is told what is stored.
+/// Samples this machine; the engine is also fed the stored history.
 fn now(
     args: &Ps,
     global: &Global,
@@ -132,14 +207,7 @@ fn now(
     let Some(engine) = engine else {
         return live.next()?.context("the driver gave no snapshot");
     };
-    let ask = store::Ask {
-        global,
-        stored: args.stored,
-        needed: store::longest(engine.settings()),
-        most_bytes: store::MOST_FOR_WATCH,
-        quiet: false,
-        until: None,
-    };
+    let ask = store::Ask::new(global, args.stored, store::MOST_FOR_WATCH);
     if store::feed(engine, &live, ask)?.first.is_none() && needs_history {
         warn(
             "idle times and findings need a stored history (gpumem record --store) or longer \

@@ -76,8 +76,8 @@ fn run_at(place: RefusalPlace, args: &ReapArgs, global: &Global) -> anyhow::Resu
         for pid in members.map(|it| it.pid) {
             if look.snapshot.process(pid).is_some_and(|it| it.environment.is_none()) {
                 warn(&format!(
-                    "{pid}: whether its owner keeps it is not known: its environment cannot be read, or was \
-                     written over"
+                    "{pid}: whether its owner keeps it is not known: its environment cannot be \
+                    read, or was overwritten"
                 ));
             }
         }
@@ -135,17 +135,17 @@ fn run_at(place: RefusalPlace, args: &ReapArgs, global: &Global) -> anyhow::Resu
 /// How far the plan was carried out.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Carried {
-    /// That was not asked for.
+    /// Not at all: that was not requested.
     Not,
-    /// Somebody was asked, and did not say yes.
+    /// The answer was not yes.
     Declined,
-    /// All of it.
+    /// Completely.
     Out,
-    /// This signal ended it early.
+    /// This signal interrupted it.
     Interrupted(i32),
 }
 
-/// Carries the plan out, if that is wanted, and notes in the report the result.
+/// Carries the plan out, if requested, and records the result in the report.
 fn carry_out(
     args: &ReapArgs,
     reader: RefusalReader,
@@ -201,7 +201,7 @@ fn carry_out(
     Ok(Carried::Out)
 }
 
-/// Whether a GPU that is asked for cannot be read, so that there may be more on it than was found.
+/// Whether a selected GPU cannot be read, so that it may have more targets than were found.
 fn is_unreadable(args: &ReapArgs, snapshot: &Snapshot) -> bool {
     let mut asked = snapshot.clone();
     policy_from_args::rows(args).retain_gpus(&mut asked);

@@ -1,50 +1,85 @@
-//! `gpumem record`: what is observed, a JSON snapshot a line; or, with --store, a ring of recordings.
+//! `gpumem record`: what is observed, a JSON snapshot a line; or, with --store, a ring of recordings. What keeps a
+//! store and serves is a [`Recording`], of `gpumem reap --watch`, too: one process samples.
 
-use std::num::NonZeroU32;
+use std::net::SocketAddr;
 use std::process;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGXFSZ};
 
-use super::args::{Global, RecordArgs};
+use super::args::{Global, RecordArgs, Recorded, StoreArgs, Stored};
 use super::exit::Exit;
+use super::serve::Service;
 use super::{UsageError, config, live, signals, store, warn};
+use crate::config::Config;
 use crate::model::{Snapshot, Time};
 use crate::recording::store::{StoreLimits, StoreWriter};
-use crate::recording::{self, Rotation, Writer};
+use crate::recording::{self, Writer};
+use crate::rules::RuleSet;
 use crate::source::Source as _;
+use crate::source::live::Live;
 use crate::units::{MIB, Span, number_of};
 
-/// Between samples for the store: what is stored for a day is looked at by the minute.
+/// Interval between samples for the store: a day's history is looked at by the minute.
 const STORE_INTERVAL: Span = Span(Duration::from_secs(5));
-/// Less holds no history worth keeping.
+/// The shortest age of a store that is worth keeping.
 const LEAST_STORE_AGE: Duration = Duration::from_secs(60);
 const LEAST_STORE_BYTES: u64 = MIB;
 
-/// Where it goes.
-enum Sink {
+/// Destination of a recording.
+pub(super) enum Sink {
     File(Writer),
     Store {
         // Boxed, for it is much larger than the other one.
         writer: Box<StoreWriter>,
-        /// The last write failed, and that was said.
+        /// The last write failed, and a warning was printed.
         failing: bool,
     },
 }
 
-/// The sink and how much went into it; locked while a snapshot is being written.
-struct Recording {
-    sink: Sink,
+/// The destination and the number of snapshots written; locked while a snapshot is being written.
+pub(super) struct Recording {
+    /// `None` if snapshots are only served.
+    sink: Option<Sink>,
     snapshots: u64,
+    /// The server, if snapshots are also served.
+    service: Option<Service>,
 }
 
 impl Recording {
-    fn write(&mut self, snapshot: &Snapshot) -> Result<(), recording::RecordingError> {
+    pub(super) fn new(
+        sink: Option<Sink>,
+        serve: Option<SocketAddr>,
+        config: &Config,
+        stored: Stored,
+        interval: Duration,
+    ) -> anyhow::Result<Self> {
+        let open = |address| Service::open(address, config, &Recorded::default(), stored, interval);
+        Ok(Self { sink, snapshots: 0, service: serve.map(open).transpose()? })
+    }
+
+    /// Feeds the stored history to the server.
+    pub(super) fn feed(&mut self, live: &Live, global: &Global) -> anyhow::Result<()> {
+        self.service.as_mut().map_or(Ok(()), |service| service.feed(live, global))
+    }
+
+    /// Applies these rules to the served verdict from now on.
+    pub(super) fn set_rules(&mut self, rules: &RuleSet) {
+        self.service.iter_mut().for_each(|service| service.set_rules(rules));
+    }
+
+    pub(super) fn write(&mut self, snapshot: &Snapshot) -> Result<(), recording::RecordingError> {
         self.snapshots += 1;
+        if let Some(service) = &mut self.service
+            && let Err(error) = service.serve(snapshot)
+        {
+            warn(&format!("{error:#}"));
+        }
         match &mut self.sink {
-            Sink::File(writer) => writer.write(snapshot),
-            Sink::Store { writer, failing } => {
+            None => Ok(()),
+            Some(Sink::File(writer)) => writer.write(snapshot),
+            Some(Sink::Store { writer, failing }) => {
                 // A recorder that dies at night is worth nothing: it says so once and goes on.
                 match (writer.write(snapshot), *failing) {
                     (Ok(()), false) | (Err(_), true) => {}
@@ -63,11 +98,13 @@ impl Recording {
         }
     }
 
-    /// Writes what waits, and says what there is.
-    fn end(&mut self) -> Result<(), recording::RecordingError> {
+    /// Writes buffered snapshots, and reports the result.
+    pub(super) fn end(&mut self) -> Result<(), recording::RecordingError> {
+        self.service.iter_mut().for_each(Service::end);
         let name = match &mut self.sink {
-            Sink::File(writer) => writer.name().to_owned(),
-            Sink::Store { writer, .. } => {
+            None => return Ok(()),
+            Some(Sink::File(writer)) => writer.name().to_owned(),
+            Some(Sink::Store { writer, .. }) => {
                 let flushed = writer.flush();
                 self.snapshots -= writer.lost();
                 flushed?;
@@ -82,16 +119,28 @@ impl Recording {
 
 pub(super) fn run(args: &RecordArgs, global: &Global) -> anyhow::Result<Exit> {
     let config = config::load(global)?;
-    let default = if args.store && !config.sets("sample.interval") {
-        STORE_INTERVAL
-    } else {
-        config.sample.interval
+    let interval = args.interval.unwrap_or_else(|| interval(&args.store, &config));
+    let sink = match open_store(&args.store, global)? {
+        Some(store) => store,
+        None => open_file(args)?,
     };
-    let interval = args.interval.unwrap_or(default);
-    let sink = if args.store { open_store(args, global)? } else { open_file(args)? };
+    let mut recording =
+        Recording::new(Some(sink), args.serve, &config, Stored::default(), interval.0)?;
     // Only once there is somewhere to write and something to read is there anything to end.
     let mut live = live(global, interval.0)?;
-    let recording = Arc::new(Mutex::new(Recording { sink, snapshots: 0 }));
+    recording.feed(&live, global)?;
+    if let Some(history) = args.history_span {
+        let part = store::StoredPart {
+            reach: history.seconds(),
+            until: live.now(),
+            most_bytes: Some(store::MOST_FOR_WATCH),
+        };
+        match store::each_stored(global, &live, part, true, |snapshot| recording.write(&snapshot)) {
+            Err(recording::RecordingError::Closed { .. }) => return Ok(Exit::Clean),
+            result => drop(result?),
+        }
+    }
+    let recording = Arc::new(Mutex::new(recording));
     end_between_snapshots(&recording)?;
 
     let mut first: Option<Time> = None;
@@ -111,20 +160,26 @@ pub(super) fn run(args: &RecordArgs, global: &Global) -> anyhow::Result<Exit> {
     Ok(Exit::Clean)
 }
 
-fn open_file(args: &RecordArgs) -> anyhow::Result<Sink> {
-    let keep = NonZeroU32::new(args.keep)
-        .ok_or_else(|| UsageError("--keep must be at least 1; write 5".to_owned()))?;
-    if args.max_size.0 == 0 {
-        return Err(UsageError("--max-size must be larger than 0; write 100MiB".to_owned()).into());
+/// The default interval between samples.
+pub(super) fn interval(store: &StoreArgs, config: &Config) -> Span {
+    match store.store && !config.sets("sample.interval") {
+        true => STORE_INTERVAL,
+        false => config.sample.interval,
     }
-    let rotation = Rotation { max_bytes: args.max_size.0, keep };
+}
+
+fn open_file(args: &RecordArgs) -> anyhow::Result<Sink> {
     Ok(Sink::File(match &args.file {
-        Some(path) if path.as_os_str() != "-" => Writer::append(path, Some(rotation))?,
+        Some(path) if path.as_os_str() != "-" => Writer::append(path)?,
         _ => Writer::to_stdout()?,
     }))
 }
 
-fn open_store(args: &RecordArgs, global: &Global) -> anyhow::Result<Sink> {
+/// Opens the store; `None` if none is requested.
+pub(super) fn open_store(args: &StoreArgs, global: &Global) -> anyhow::Result<Option<Sink>> {
+    if !args.store {
+        return Ok(None);
+    }
     if args.store_age.0 < LEAST_STORE_AGE {
         return Err(UsageError("--store-age must be at least 1m; write 24h".to_owned()).into());
     }
@@ -135,10 +190,10 @@ fn open_store(args: &RecordArgs, global: &Global) -> anyhow::Result<Sink> {
     }
     let limits = StoreLimits { max_age: args.store_age.0, max_bytes: args.store_size.0 };
     let (folder, access) = store::to_write(global)?;
-    Ok(Sink::Store {
+    Ok(Some(Sink::Store {
         writer: Box::new(StoreWriter::open(&folder, limits, access)?),
         failing: false,
-    })
+    }))
 }
 
 /// On a signal, ends the program when no snapshot is being written.

@@ -27,13 +27,13 @@ use crate::reclaim::target::Step;
 use crate::reclaim::{Guard, Outcome, Target};
 use crate::units::Span;
 
-/// So many are looked at at once.
+/// The most targets probed at once.
 const MOST_PROBES: usize = 16;
-/// A look takes no longer, however long a release may take.
+/// Time limit of a probe, however long a release may take.
 const PROBE_TIME: Duration = Duration::from_secs(10);
-/// A release may take no longer; a kernel that is asked stays asked.
+/// The longest time limit of a release; a request to a kernel stays queued after it.
 const MOST_WAIT: Duration = Duration::from_secs(3600);
-/// For no longer than this a server is looked at.
+/// The longest time that a server is watched.
 const MOST_IDLE: Duration = Duration::from_secs(3600);
 
 pub(super) fn run(args: &ReleaseArgs, global: &Global) -> anyhow::Result<Exit> {
@@ -48,7 +48,7 @@ pub(super) fn run(args: &ReleaseArgs, global: &Global) -> anyhow::Result<Exit> {
     }
 }
 
-/// What was typed, as what `reap` is asked.
+/// The arguments, as those of `reap`.
 fn asked(args: &ReleaseArgs) -> Result<ReapArgs, UsageError> {
     if args.wait.0.is_zero() || args.wait.0 > MOST_WAIT {
         let most = Span(MOST_WAIT);
@@ -78,7 +78,7 @@ fn asked(args: &ReleaseArgs) -> Result<ReapArgs, UsageError> {
     asked.of_targets(&args.target)
 }
 
-/// The plan, with what was proved of its targets.
+/// The plan, with the results of probing its targets.
 fn plan(
     args: &ReleaseArgs,
     global: &Global,
@@ -92,7 +92,7 @@ fn plan(
     Ok((look, guard, report))
 }
 
-/// Looks at each whether it rests and can be asked, some at once; that changes nothing.
+/// Probes whether each target is idle and can be asked, some at once; that changes nothing.
 pub(super) fn probed(targets: Vec<Target>) -> Vec<ProbedTarget> {
     let mut all = Vec::with_capacity(targets.len());
     let mut left = targets.into_iter().peekable();
@@ -116,7 +116,7 @@ fn begin_probe(target: &Target) -> Option<Task<ReleaseAnswer>> {
     Task::start("release-probe", look).ok()
 }
 
-/// A target by what a look at it has shown.
+/// A target with the result of its probe.
 fn judged(target: Target, answer: Option<ReleaseAnswer>) -> ProbedTarget {
     let (proved, outcome) = match answer {
         Some(Ok(report)) => (report.why, None),
@@ -129,7 +129,7 @@ fn judged(target: Target, answer: Option<ReleaseAnswer>) -> ProbedTarget {
     ProbedTarget { target, proved, outcome }
 }
 
-/// Shows the plan, and carries it out if that is wanted.
+/// Shows the plan, and carries it out if requested.
 fn finish(
     args: &ReleaseArgs,
     global: &Global,
@@ -168,7 +168,7 @@ fn finish(
     })
 }
 
-/// Carries the plan out, if that is wanted, and notes in the report the result.
+/// Carries the plan out, if requested, and records the result in the report.
 fn carry_out(
     args: &ReleaseArgs,
     look: Observation,

@@ -28,10 +28,10 @@ struct ListedRule {
     name: String,
     kind: Kind,
     meaning: &'static str,
-    /// Which processes it is for, in words; `null` where it is for all.
+    /// Processes that the rule applies to, in words; `null` for all.
     scope: Option<String>,
     settings: Vec<ListedSetting>,
-    /// How many overrides change it for some.
+    /// Number of overrides of this rule.
     overrides: usize,
 }
 
@@ -57,7 +57,7 @@ pub(super) fn run(args: &Args, global: &Global) -> anyhow::Result<Exit> {
     Ok(Exit::Clean)
 }
 
-/// The rules as they are without any configuration, for the manual.
+/// The rules with their default settings, for the manual.
 pub(super) fn manual() -> String {
     let defaults = RuleSet::default();
     text(&defaults.rules().iter().collect::<Vec<_>>())

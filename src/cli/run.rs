@@ -44,9 +44,9 @@ use crate::report::run::{HeldMemory, RunAssertion, RunReport, RunStatus, SCHEMA}
 use crate::source::live::Live;
 use crate::units::Bytes;
 
-/// The width of a page where there is no terminal.
+/// Width of a page without a terminal, in columns.
 const PAGE_WIDTH: usize = 100;
-/// How much longer than it should the look at what is held may take.
+/// Extra time for the last sample of held memory.
 const PATIENCE: Duration = Duration::from_secs(3);
 
 pub(super) fn run(args: &RunArgs, global: &Global) -> anyhow::Result<Exit> {
@@ -147,7 +147,8 @@ pub(super) fn run(args: &RunArgs, global: &Global) -> anyhow::Result<Exit> {
     })
 }
 
-/// Whoever reads what the command writes, or writes what it reads, is to see its end, and not gpumem's.
+/// Closes standard input and output, so that processes at the other ends see the command's end, not
+/// gpumem's.
 fn give_up_input_and_output() {
     if let Ok(null) = OpenOptions::new().read(true).write(true).open("/dev/null") {
         // Where that is not possible, they are closed a little later.
@@ -160,7 +161,7 @@ fn give_up_input_and_output() {
 struct Sampling {
     opened: Receiver<anyhow::Result<()>>,
     began: Sender<()>,
-    /// Whether something may still be held, so that it has to be looked for.
+    /// Whether memory may still be held, so that it has to be looked for.
     ended: Sender<bool>,
     held: Receiver<Option<Vec<HeldMemory>>>,
 }
@@ -240,7 +241,7 @@ impl Sampling {
     }
 }
 
-/// What is known of a run beside what was sampled.
+/// Facts about a run besides samples.
 #[derive(Debug)]
 struct Run {
     time: Time,
@@ -248,7 +249,7 @@ struct Run {
     ending: Ending,
     held: Option<Vec<HeldMemory>>,
     has_driver: bool,
-    /// For GPUs.
+    /// Time spent waiting for GPUs.
     waited: Option<Duration>,
 }
 
@@ -323,7 +324,7 @@ fn masked(command: &[OsString]) -> Arc<[Arc<str>]> {
     host::parse_cmdline(&words.join(&0)).unwrap_or_default()
 }
 
-/// Says what it came to; whether all that was asked for was written.
+/// Prints and writes the reports; returns whether all of them were written.
 fn tell(args: &RunArgs, report: &RunReport, reports: Vec<Report>) -> bool {
     if !args.quiet {
         for line in report.lines() {
@@ -351,7 +352,7 @@ fn tell(args: &RunArgs, report: &RunReport, reports: Vec<Report>) -> bool {
     is_written
 }
 
-/// A report that was asked for, opened before the command starts.
+/// A requested report, opened before the command starts.
 #[derive(Debug)]
 struct Report {
     path: PathBuf,
@@ -364,7 +365,7 @@ enum Format {
     Json,
     Junit,
     Markdown,
-    /// Markdown, after what other steps have written.
+    /// Markdown, appended to the output of other steps.
     StepSummary,
 }
 

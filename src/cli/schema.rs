@@ -16,6 +16,7 @@ fn committed(name: SchemaName) -> &'static str {
         SchemaName::Doctor => schema::DOCTOR,
         SchemaName::Explain => schema::EXPLAIN,
         SchemaName::History => schema::HISTORY,
+        SchemaName::Hosts => schema::HOSTS,
         SchemaName::Reap => schema::REAP,
         SchemaName::Release => schema::RELEASE,
         SchemaName::Run => schema::RUN,

@@ -17,7 +17,7 @@ use crate::source::nvml;
 use crate::source::replay::{PlaybackPace, Replay};
 use crate::units::Span;
 
-/// How the driver is opened.
+/// Options for opening the driver.
 pub(super) fn nvml_options(global: &Global) -> anyhow::Result<nvml::NvmlOptions> {
     if global.nvml_timeout.0.is_zero() {
         return Err(UsageError("--nvml-timeout must be longer than 0; write 2s".to_owned()).into());
@@ -55,7 +55,7 @@ pub(super) fn unreadable(snapshot: &Snapshot) -> bool {
         || snapshot.gpus.iter().any(gpu)
 }
 
-/// Says what was skipped of a recording, once it has been read to its end.
+/// Warns of skipped lines of a recording, once it has been read to its end.
 pub(super) fn warn_of_damage(replay: &Replay) {
     const SHOWN: usize = 3;
     for damage in replay.damage().iter().take(SHOWN) {
@@ -67,7 +67,7 @@ pub(super) fn warn_of_damage(replay: &Replay) {
     }
 }
 
-/// Goes through a recording until `seen` has enough, or to its end.
+/// Plays a recording until `seen` has enough, or to its end.
 pub(super) fn play(
     replay: &mut Replay,
     mut seen: impl FnMut(Snapshot) -> ControlFlow<()>,
@@ -80,7 +80,7 @@ pub(super) fn play(
     Ok(())
 }
 
-/// Goes through a recording to its end, and says what was skipped of it.
+/// Plays a recording to its end, and warns of skipped lines.
 pub(super) fn play_all(mut replay: Replay, mut seen: impl FnMut(Snapshot)) -> anyhow::Result<()> {
     play(&mut replay, |snapshot| {
         seen(snapshot);
@@ -100,15 +100,15 @@ pub(super) fn last(replay: Replay, mut seen: impl FnMut(&Snapshot)) -> anyhow::R
     last.context("the recording has no snapshot")
 }
 
-/// For how long this machine is sampled, and when that begins.
+/// The period in which this machine is sampled.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SampleWindow {
     /// The time between two samples.
     pub(super) interval: Duration,
     /// From the first sample to the last.
     pub(super) length: Span,
-    /// It begins when the machine has answered, so that what a slow GPU takes of it is added; else with
-    /// the time of the first sample.
+    /// Whether it begins when the machine has answered, so that a slow GPU does not shorten it;
+    /// otherwise it begins with the time of the first sample.
     pub(super) begins_answered: bool,
 }
 

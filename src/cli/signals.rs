@@ -61,7 +61,8 @@ pub(super) fn end_as_by(signal: i32) -> std::io::Result<()> {
     low_level::emulate_default_handler(signal)
 }
 
-/// SIGINT, SIGTERM and SIGHUP while a plan is carried out: nothing more is sent, and what was is said.
+/// SIGINT, SIGTERM and SIGHUP while a plan is carried out: nothing more is sent, and what was sent is
+/// reported.
 #[derive(Debug)]
 pub(super) struct Interrupt(Arc<AtomicUsize>);
 
@@ -82,7 +83,7 @@ impl Interrupt {
         Ok(Self(caught))
     }
 
-    /// What was caught.
+    /// The caught signal.
     pub(super) fn signal(&self) -> Option<i32> {
         let caught = i32::try_from(self.0.load(Ordering::Relaxed));
         caught.ok().filter(|&signal| signal != 0)

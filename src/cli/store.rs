@@ -20,37 +20,37 @@ use crate::model::{Snapshot, Time};
 use crate::reclaim::{ReleaseLog, ledger};
 use crate::recording::RecordingError;
 use crate::recording::store::{Access, Latest, Store};
-use crate::rules::{Engine, RuleSet};
+use crate::rules::Engine;
 use crate::source::live::Live;
 use crate::units::{Bytes, MIB, Span};
 
-/// Where the service's state is, and that of root.
+/// State directory of the service and of root.
 const SYSTEM_STATE: &str = "/var/lib/gpumem";
-/// The service's store, and that of root.
+/// Store of the service and of root.
 const SYSTEM: &str = "/var/lib/gpumem/store";
-/// The user's state, below the folder of state.
+/// State directory of a user, below the XDG state directory.
 const USER_STATE: &str = "gpumem";
-/// The store, below any of them.
+/// Name of the store's directory in a state directory.
 const STORE: &str = "store";
-/// This far back a command looks, or as far as a rule asks: then findings that have begun before the
-/// rules' durations have their true age, within reason.
+/// How far back a command reads, in seconds, if no rule needs more: older findings then have about
+/// their true age.
 const REACH_SECONDS: f64 = 2.0 * 3600.0;
-/// What a rule asks for has to be covered although the writer drops and rotates.
+/// Extra history in seconds, so that what a rule needs is covered although the writer drops the oldest.
 const MARGIN_SECONDS: f64 = 600.0;
-/// The writer holds snapshots back for as long, to compress them together.
+/// How long the writer holds snapshots back to compress them together, in seconds.
 const HELD_BACK_SECONDS: f64 = 10.0;
-/// Two clocks that differ by less are the same.
+/// Two clocks that differ by less than this many seconds are the same.
 const SAME_CLOCK_SECONDS: f64 = 1.0;
-/// Compressed bytes that `check` takes in at most, the newest: some seconds of work.
+/// The most compressed bytes that `check` reads, newest first: some seconds of work.
 pub(super) const MOST_FOR_CHECK: u64 = 128 * MIB;
-/// And `watch`, before its first frame: some hundreds of milliseconds.
+/// The most that `watch` reads before its first frame: some hundreds of milliseconds.
 pub(super) const MOST_FOR_WATCH: u64 = 8 * MIB;
-/// How long a command samples this machine where nothing is known of its past.
+/// How long a command samples this machine without a stored history.
 pub(super) const WINDOW: Span = Span(Duration::from_secs(30));
-/// Segments that are complained of one by one.
+/// The most damaged segments reported individually.
 const MOST_WARNINGS: usize = 3;
 
-/// Where a store may be: what was typed and what the environment says.
+/// The possible places of a store, from the arguments and the environment.
 #[derive(Clone, Copy, Debug, Default)]
 struct Places<'a> {
     chosen: Option<&'a Path>,
@@ -61,20 +61,20 @@ struct Places<'a> {
 }
 
 impl Places<'_> {
-    /// The one place that was chosen for this run, by a person or by the service manager.
+    /// The place chosen for this run, by a person or by the service manager.
     fn chosen(self) -> Option<PathBuf> {
         let service = || self.service().map(|folder| folder.join(STORE));
         self.chosen.map(Path::to_owned).or_else(service)
     }
 
-    /// Where the service manager wants state to be.
+    /// The state directory of the service manager.
     fn service(self) -> Option<PathBuf> {
         // systemd separates several by colons; the first one is ours.
         let first = self.state_directory?.to_str()?.split(':').next()?;
         absolute(Some(OsStr::new(first)))
     }
 
-    /// The user's own.
+    /// The user's own store.
     fn own(self) -> Option<PathBuf> {
         self.own_state().map(|folder| folder.join(STORE))
     }
@@ -88,7 +88,7 @@ impl Places<'_> {
             .map(|folder| folder.join(USER_STATE))
     }
 
-    /// Where what is kept beside the store is.
+    /// The state directory beside the store.
     fn state(self) -> Option<PathBuf> {
         self.service().or_else(|| self.own_state())
     }
@@ -163,47 +163,48 @@ pub(super) fn state() -> Result<PathBuf, UsageError> {
     }
 }
 
-/// What a command takes in of the past.
+/// The history that a command reads.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Ask<'a> {
     pub(super) global: &'a Global,
     pub(super) stored: Stored,
-    /// The longest that a rule asks for: [`longest`].
-    pub(super) needed: Duration,
-    /// Compressed bytes that are read at most, the newest.
+    /// The most compressed bytes to read, newest first.
     pub(super) most_bytes: u64,
-    /// Nothing is complained of.
+    /// Whether warnings are suppressed.
     pub(super) quiet: bool,
-    /// The time that is asked about, where that is not now.
+    /// The requested time, if it is not now.
     pub(super) until: Option<Time>,
 }
 
-/// What was taken in.
+impl<'a> Ask<'a> {
+    /// Up to now, with warnings.
+    pub(super) fn new(global: &'a Global, stored: Stored, most_bytes: u64) -> Self {
+        Self { global, stored, most_bytes, quiet: false, until: None }
+    }
+}
+
+/// The history that was read.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Fed {
-    /// The time of the first snapshot; `None` where there was none.
+    /// Time of the first snapshot; `None` if there was none.
     pub(super) first: Option<Time>,
-    /// A recorder is at work, and what it stored tells more than a long look would: a short one decides.
+    /// Whether a recorder is running and its history is longer than a long sampling would be, so that a
+    /// short one is enough.
     pub(super) suffices: bool,
 }
 
-/// The longest time that a rule which is switched on asks for.
-pub(super) fn longest(rules: &RuleSet) -> Duration {
-    rules.longest()
-}
-
-/// Has the engine judge what is stored of this boot, up to now; the machine's own snapshots follow.
+/// Feeds the engine the stored history of this boot, up to now; live snapshots follow.
 pub(super) fn feed(engine: &mut Engine, live: &Live, ask: Ask<'_>) -> Result<Fed, RecordingError> {
     feed_each(engine, live, ask, |_, _| {})
 }
 
-/// The releases of this user's audit log, where there is a place for one.
+/// The releases in this user's audit log, if there is a place for one.
 pub(super) fn release_log() -> Option<ReleaseLog> {
     let folder = state().ok()?;
     Some(ReleaseLog::new(folder.join(ledger::FILE_NAME)))
 }
 
-/// As [`feed`], and shows each snapshot that was judged, with the engine that did.
+/// Like [`feed`], and passes on each judged snapshot with the engine.
 pub(super) fn feed_each(
     engine: &mut Engine,
     live: &Live,
@@ -213,43 +214,77 @@ pub(super) fn feed_each(
     if ask.stored.no_store {
         return Ok(Fed::default());
     }
+    let needed = engine.settings().longest().as_secs_f64();
+    let until = ask.until.unwrap_or_else(|| live.now());
+    let part = StoredPart {
+        reach: REACH_SECONDS.max(needed + MARGIN_SECONDS),
+        until,
+        most_bytes: ask.until.is_none().then_some(ask.most_bytes),
+    };
+    let mut fed = Fed::default();
+    let latest = each_stored(ask.global, live, part, ask.quiet, |snapshot| {
+        engine.observe(&snapshot);
+        seen(engine, &snapshot);
+        fed.first.get_or_insert(snapshot.time);
+        Ok(())
+    })?;
+    if latest.is_some_and(|latest| is_fresh(&latest, live.now())) {
+        engine.note_recorder();
+        fed.suffices = engine.history().span_seconds() >= needed.min(WINDOW.seconds());
+    }
+    Ok(fed)
+}
+
+/// The requested part of the stored history.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct StoredPart {
+    /// Start, in seconds before `until`.
+    pub(super) reach: f64,
+    pub(super) until: Time,
+    /// The most compressed bytes to read, newest first.
+    pub(super) most_bytes: Option<u64>,
+}
+
+/// Passes on each stored snapshot of this boot in that part; returns the end of the store.
+pub(super) fn each_stored(
+    global: &Global,
+    live: &Live,
+    part: StoredPart,
+    quiet: bool,
+    mut seen: impl FnMut(Snapshot) -> Result<(), RecordingError>,
+) -> Result<Option<Latest>, RecordingError> {
     let warn_unless_quiet = |text: &str| {
-        if !ask.quiet {
+        if !quiet {
             warn(text);
         }
     };
-    let now = live.now();
-    let Some((store, latest)) = choose(ask.global, live.host(), now, warn_unless_quiet)? else {
-        return Ok(Fed::default());
+    let Some((store, latest)) = choose(global, live.host(), live.now(), warn_unless_quiet)? else {
+        return Ok(None);
     };
-    let needed = ask.needed.as_secs_f64();
-    let reach = REACH_SECONDS.max(needed + MARGIN_SECONDS);
-    let until = ask.until.unwrap_or(now);
-    let mut stored = store.since(until.plus_seconds(-reach));
-    if ask.until.is_none() && stored.keep_newest(ask.most_bytes) {
+    let mut stored = store.since(part.until.plus_seconds(-part.reach));
+    if let Some(most) = part.most_bytes
+        && stored.keep_newest(most)
+    {
         warn_unless_quiet(&format!(
             "the store {} is large; of the last {} only the newest {} are used",
             store.folder().display(),
-            Span::from_seconds(reach),
-            Bytes(ask.most_bytes)
+            Span::from_seconds(part.reach),
+            Bytes(most)
         ));
     }
-    let mut fed = Fed::default();
     let mut releases = release_log();
     let mut warnings = 0;
     for item in stored {
         match item {
             // What a recorder adds meanwhile is seen by the machine's own snapshots, too.
             Ok(mut snapshot)
-                if snapshot.time <= until && same_machine(&snapshot.host, live.host()) =>
+                if snapshot.time <= part.until && same_machine(&snapshot.host, live.host()) =>
             {
                 // It may have been stored by somebody who does not know of it.
                 if let Some(releases) = &mut releases {
                     releases.mark(&mut snapshot);
                 }
-                engine.observe(&snapshot);
-                seen(engine, &snapshot);
-                fed.first.get_or_insert(snapshot.time);
+                seen(snapshot)?;
             }
             Ok(_) => {}
             Err(error) => {
@@ -260,14 +295,10 @@ pub(super) fn feed_each(
             }
         }
     }
-    if is_fresh(&latest, now) {
-        engine.note_recorder();
-        fed.suffices = engine.history().span_seconds() >= needed.min(WINDOW.seconds());
-    }
-    Ok(fed)
+    Ok(Some(latest))
 }
 
-/// Of the stores that may be believed, the one with the newest snapshot of this boot.
+/// Chooses the trusted store with the newest snapshot of this boot.
 fn choose(
     global: &Global,
     host: &Host,
@@ -316,20 +347,20 @@ fn choose(
     Ok(found)
 }
 
-/// What there is of history, for `gpumem doctor`.
+/// Summary of the stored history, for `gpumem doctor`.
 #[derive(Debug)]
 pub(super) struct Survey {
     /// Where `record --store` would write, or why there is no such place.
     pub(super) to_write: Result<PathBuf, String>,
-    /// The store that is used, how many bytes it has, and how old its last snapshot is, in seconds.
+    /// The store that is used, its size in bytes, and the age of its last snapshot in seconds.
     pub(super) used: Option<(PathBuf, u64, f64)>,
-    /// A recorder is at work.
+    /// Whether a recorder is running.
     pub(super) is_fresh: bool,
-    /// Why others are not used.
+    /// Why other stores are not used.
     pub(super) warnings: Vec<String>,
 }
 
-/// Looks for the store that a command would use, and takes in nothing of it.
+/// Finds the store that a command would use, without reading its snapshots.
 pub(super) fn survey(global: &Global, host: &Host, now: Time) -> Survey {
     let warnings = RefCell::new(Vec::new());
     let warn = |text: &str| warnings.borrow_mut().push(text.to_owned());
@@ -347,12 +378,13 @@ pub(super) fn survey(global: &Global, host: &Host, now: Time) -> Survey {
     }
 }
 
-/// There need not be a store, and another user's may be closed.
+/// Whether an error is expected: there need not be a store, and another user's may be closed.
 fn is_no_news(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied)
 }
 
-/// Whoever can write to a store can make up a history. A plain user believes one that was chosen.
+/// Checks that a store can be trusted: whoever can write to it can forge a history. A plain user trusts
+/// a chosen one.
 fn prove_trusted(folder: &Path, chosen: bool) -> Result<(), NotOurs> {
     match (has_more_rights(), chosen) {
         (true, _) => prove_directory_ours(folder),
@@ -361,7 +393,7 @@ fn prove_trusted(folder: &Path, chosen: bool) -> Result<(), NotOurs> {
     }
 }
 
-/// Whether two snapshots are of one boot of one machine, and mean the same processes by their pids.
+/// Whether two snapshots are from the same boot of the same machine and use the same PIDs.
 fn same_machine(stored: &Host, here: &Host) -> bool {
     stored.boot_id.is_some()
         && stored.boot_id == here.boot_id
@@ -369,8 +401,8 @@ fn same_machine(stored: &Host, here: &Host) -> bool {
         && stored.pid_namespace == here.pid_namespace
 }
 
-/// Whether the recorder is at work: its last snapshot is younger than three of its intervals, and
-/// what it may hold back.
+/// Whether the recorder is running: its last snapshot is younger than three of its intervals plus the
+/// time that it holds snapshots back.
 fn is_fresh(latest: &Latest, now: Time) -> bool {
     let interval = latest.interval_seconds.unwrap_or(0.0).max(0.0);
     now.seconds_since(latest.time) < 3.0 * interval + HELD_BACK_SECONDS
@@ -380,6 +412,7 @@ fn is_fresh(latest: &Latest, now: Time) -> bool {
 mod tests {
     use super::*;
     use crate::model::snapshot::PidNamespace;
+    use crate::rules::RuleSet;
     use crate::rules::testing::written;
 
     fn os(text: &str) -> Option<&OsStr> {
@@ -460,15 +493,15 @@ mod tests {
     #[test]
     fn the_longest_duration_of_a_rule_that_is_on_is_needed() {
         let mut rules = RuleSet::default();
-        let before = longest(&rules);
+        let before = rules.longest();
         assert!(before >= Duration::from_secs(600));
         assert!(before < Duration::from_secs(7200), "a cell that sleeps is no reason to wait");
         let day = written(Span::from_seconds(80_000.0));
         let idle = rules.rule_mut("idle").unwrap();
         assert!(idle.set("duration", &day).is_ok());
-        assert_eq!(longest(&rules), Duration::from_secs(80_000));
+        assert_eq!(rules.longest(), Duration::from_secs(80_000));
         let idle = rules.rule_mut("idle").unwrap();
         assert!(idle.set("enabled", &written(false)).is_ok());
-        assert!(longest(&rules) < Duration::from_secs(80_000));
+        assert!(rules.longest() < Duration::from_secs(80_000));
     }
 }

@@ -8,7 +8,7 @@ use super::args::{Cli, Command, ConfigAction};
 use super::warn;
 use crate::model::local_time::show_times_in;
 
-/// Chooses the zone. What programs read is UTC, words in it included.
+/// Chooses the time zone. Output for programs is in UTC, including text in it.
 pub(super) fn choose(cli: &Cli) {
     if cli.global.utc || is_for_programs(cli) {
         return;
@@ -28,7 +28,7 @@ pub(super) fn choose(cli: &Cli) {
     }
 }
 
-/// Whether a document is printed, or something in which there is no time.
+/// Whether output is a document, or contains no times.
 fn is_for_programs(cli: &Cli) -> bool {
     match &cli.command {
         None => true,
@@ -42,6 +42,7 @@ fn is_for_programs(cli: &Cli) -> bool {
             Command::Doctor(args) => args.json,
             Command::Config(args) => matches!(args.action, ConfigAction::Test { json: true, .. }),
             Command::Watch(_) | Command::Kill(_) | Command::Record(_) | Command::Run(_) => false,
+            Command::Metrics(_) | Command::Serve(_) => true,
             Command::Schema(_) | Command::Completions(_) | Command::Man(_) => true,
         },
     }

@@ -9,11 +9,12 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 
+use self::reclaim_worker::LocalReclaimWorker;
 use super::args::{Color, Global, Once, ThemeChoice, WatchArgs, cells};
 use super::exit::Exit;
 use super::selection::{Selection, me};
 use super::{
-    UsageError, config, live, print, recorded, signals, store, style, unreadable, warn,
+    UsageError, config, hosts, live, print, recorded, signals, store, style, unreadable, warn,
     warn_of_damage,
 };
 use crate::config::Config;
@@ -21,13 +22,14 @@ use crate::model::Snapshot;
 use crate::rules::Engine;
 use crate::source::Source;
 use crate::source::live::Live;
+use crate::source::remote::{Hangup, RemoteSource};
 use crate::source::replay::{DEMO_HISTORY_SECONDS, PlaybackPace, Replay};
 use crate::watch::column::Columns;
 use crate::watch::once::Still;
 use crate::watch::theme::{Theme, has_colors};
-use crate::watch::{self, Options, Past, WatchOutcome, terminal};
+use crate::watch::{self, Options, Past, WatchOutcome, Watched, terminal};
 
-/// Columns and rows of a picture where no one says otherwise.
+/// Default columns and rows of a picture.
 const SIZE: (u16, u16) = (80, 24);
 
 pub(super) fn run(args: &WatchArgs, global: &Global) -> anyhow::Result<Exit> {
@@ -44,14 +46,28 @@ pub(super) fn run(args: &WatchArgs, global: &Global) -> anyhow::Result<Exit> {
         let why = "TERM=dumb names a terminal without a screen; use `gpumem ps` or `gpumem check`";
         return Err(UsageError(why.to_owned()).into());
     }
-    let worker = reclaim_worker::LocalReclaimWorker::new(&config, is_recording(args));
-    let needed = store::longest(&config.rules);
-    let mut past = Past::new(Engine::new(config.rules));
-    let source: Box<dyn Source> = match recorded(&args.recorded, PlaybackPace::Speed(args.speed))? {
-        Some(replay) => Box::new(replay),
-        None => Box::new(judged_live(args, global, interval, needed, &mut past)?),
-    };
     let options = options(args, global, interval);
+    let others = hosts::named(&args.others)?;
+    let is_elsewhere = is_recording(args) || !others.is_empty();
+    let mut hangups = Vec::new();
+    let watched = match others.is_empty() {
+        true => vec![this_machine(args, global, &config, interval)?],
+        false => {
+            let needed = config.rules.longest();
+            let request = hosts::request(interval, None, args.stored, needed);
+            let watched = others.into_iter().map(|host| {
+                let hangup = Hangup::default();
+                hangups.push(hangup.clone());
+                Watched {
+                    past: Past::new(Engine::new(config.rules.clone())),
+                    worker: Box::new(LocalReclaimWorker::on_host(&config, host.clone())),
+                    source: Box::new(RemoteSource::new(host.clone(), request, hangup)),
+                    host: Some(host),
+                }
+            });
+            watched.collect()
+        }
+    };
     let mut ui_state = ui_state::load();
     // What is typed counts.
     if args.theme.is_some() {
@@ -63,8 +79,9 @@ pub(super) fn run(args: &WatchArgs, global: &Global) -> anyhow::Result<Exit> {
     if !args.columns.is_empty() {
         ui_state.remove("columns");
     }
-    let outcome = watch::run(source, past, Box::new(worker), options, &mut ui_state);
-    if !is_recording(args) {
+    let outcome = watch::run(watched, &options, &mut ui_state);
+    hangups.iter().for_each(Hangup::hang_up);
+    if !is_elsewhere {
         // How one looks at another machine's day is not how one looks at this one.
         ui_state::save(ui_state);
     }
@@ -78,7 +95,23 @@ pub(super) fn run(args: &WatchArgs, global: &Global) -> anyhow::Result<Exit> {
     }
 }
 
-/// Whether standard output is a terminal that has a screen.
+/// Watches this machine, or a recording.
+fn this_machine(
+    args: &WatchArgs,
+    global: &Global,
+    config: &Config,
+    interval: Duration,
+) -> anyhow::Result<Watched> {
+    let worker = Box::new(LocalReclaimWorker::new(config, is_recording(args)));
+    let mut past = Past::new(Engine::new(config.rules.clone()));
+    let source: Box<dyn Source> = match recorded(&args.recorded, PlaybackPace::Speed(args.speed))? {
+        Some(replay) => Box::new(replay),
+        None => Box::new(judged_live(args, global, interval, &mut past)?),
+    };
+    Ok(Watched { host: None, source, past, worker })
+}
+
+/// Whether standard output is a terminal with a screen.
 pub(super) fn has_screen() -> bool {
     std::io::stdout().is_terminal() && !is_dumb()
 }
@@ -88,29 +121,22 @@ fn is_dumb() -> bool {
     variable("TERM") == "dumb"
 }
 
-/// Whether it is a recording that is shown, where no one can be sent anything.
+/// Whether a recording is shown, in which nothing can be signalled.
 fn is_recording(args: &WatchArgs) -> bool {
     args.recorded.replay.is_some() || args.recorded.demo
 }
 
-/// This machine. What is stored of it is judged before the first frame, which shows what is so at once.
+/// Watches this machine. Its stored history is judged before the first frame, which therefore shows
+/// findings at once.
 fn judged_live(
     args: &WatchArgs,
     global: &Global,
     interval: Duration,
-    needed: Duration,
     past: &mut Past,
 ) -> anyhow::Result<Live> {
     Selection::new(&[], &args.user, &args.terms).check_users()?;
     let live = live(global, interval)?;
-    let ask = store::Ask {
-        global,
-        stored: args.stored,
-        needed,
-        most_bytes: store::MOST_FOR_WATCH,
-        quiet: false,
-        until: None,
-    };
+    let ask = store::Ask::new(global, args.stored, store::MOST_FOR_WATCH);
     let courses = &mut past.courses;
     store::feed_each(&mut past.engine, &live, ask, |engine, snapshot| {
         courses.follow(engine.history(), snapshot);
@@ -149,8 +175,7 @@ fn once(
     config: Config,
     interval: Duration,
 ) -> anyhow::Result<Exit> {
-    let mut worker = reclaim_worker::LocalReclaimWorker::new(&config, is_recording(args));
-    let needed = store::longest(&config.rules);
+    let mut worker = LocalReclaimWorker::new(&config, is_recording(args));
     let mut past = Past::new(Engine::new(config.rules));
     let mut options = options(args, global, interval);
     if format != Once::Text {
@@ -167,7 +192,7 @@ fn once(
             (still, last, false)
         }
         None => {
-            let mut live = judged_live(args, global, interval, needed, &mut past)?;
+            let mut live = judged_live(args, global, interval, &mut past)?;
             let mut still = Still::new(options, None, past, size);
             let mut next = || live.next()?.context("the driver gave no snapshot");
             // Use is known from the second sample on.
@@ -191,7 +216,7 @@ fn once(
     })
 }
 
-/// Plays a recording to its end, or the demo to where its screen comes up; the last snapshot.
+/// Plays a recording to its end, or the demo to its starting point; returns the last snapshot.
 fn play(replay: &mut Replay, still: &mut Still, is_demo: bool) -> anyhow::Result<Snapshot> {
     let mut next = replay.next()?;
     let first = next.as_ref().map(|snapshot| snapshot.time);
@@ -230,7 +255,7 @@ fn has_escapes(color: Color) -> bool {
     color == Color::Always || has_screen()
 }
 
-/// A variable of the environment; nothing where it is not set, or is no text.
+/// An environment variable; empty if it is not set, or not text.
 fn variable(name: &str) -> String {
     std::env::var(name).unwrap_or_default()
 }

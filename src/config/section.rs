@@ -129,7 +129,7 @@ impl<'f> Entry<'f> {
         let (at, source) = (self.source.span(), self.source.get_ref());
         match source.as_table() {
             Some(table) => Ok(Section::new(self.file, &self.key, at, table)),
-            None => Err(self.error(format!("is to be a table; write [{}]", self.key))),
+            None => Err(self.error(format!("has to be a table; write [{}]", self.key))),
         }
     }
 
@@ -137,7 +137,7 @@ impl<'f> Entry<'f> {
     pub(super) fn sections(&self) -> Result<Vec<Section<'f>>, ConfigError> {
         let name = self.name;
         let wrong = |at| {
-            let message = format!("is to be a list of tables; begin each with [[{name}]]");
+            let message = format!("has to be a list of tables; begin each with [[{name}]]");
             self.file.wrong(at, name, message)
         };
         let section = |source: &'f Spanned<DeValue<'f>>| {

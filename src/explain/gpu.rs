@@ -33,7 +33,7 @@ pub fn gpu(seen: KnownSoFar<'_>, place: usize, asked: Option<&Finding>) -> Expla
     let past = seen.courses.gpu(gpu);
     what(&mut facts, gpu, past.and_then(MemorySeries::percent_mean));
     memory(&mut facts, last, gpu);
-    course(&mut facts, past, None, CHART_LINES);
+    course(&mut facts, past, CHART_LINES);
     let marks = Marks { findings: &verdict.findings, suspects: seen.engine.suspects() };
     page.sections.extend([facts, mig(gpu), held_by(last, gpu, &holders, marks)]);
     page.sections.push(verdict.section(seen, |finding| finding.process.is_none()));

@@ -28,7 +28,7 @@ use crate::units::{Bytes, Span, number_of};
 pub use framework::{framework, frameworks};
 pub use gpu::{Marks, gpu, holders_table};
 pub use out_of_memory::{Shortage, out_of_memory};
-use page::{ExplainPage, ForecastLine, MemoryCurve, Row, Section};
+use page::{ExplainPage, MemoryCurve, Row, Section};
 pub use process::process;
 
 /// Less than this between the least and the most is standing still, as for the rule of leaks.
@@ -133,13 +133,8 @@ fn used(now: Option<u32>, mean: Option<f64>) -> Option<String> {
     }
 }
 
-/// How memory moved: a chart where it did, with what is to come where that is told; a line where it did not.
-fn course(
-    section: &mut Section,
-    past: Option<&MemorySeries>,
-    forecast: Option<ForecastLine>,
-    lines: usize,
-) {
+/// How memory moved: a chart where it did, a line where it did not.
+fn course(section: &mut Section, past: Option<&MemorySeries>, lines: usize) {
     let Some(past) = past.filter(|past| past.samples() >= 2) else {
         return;
     };
@@ -157,7 +152,6 @@ fn course(
     section.rows.push(Row::Curve(MemoryCurve {
         points: points.to_vec(),
         vouched_milliseconds: last.vouched,
-        forecast,
         lines,
     }));
     let moved = if last.last_bytes >= first.low_bytes {

@@ -41,7 +41,7 @@ pub fn out_of_memory(seen: KnownSoFar<'_>, shortage: &Shortage<'_>) -> ExplainPa
     let is_asked = |gpu: &&Gpu| shortage.gpus.is_empty() || shortage.gpus.contains(&gpu.index);
     let asked = last.gpus.iter().filter(is_asked);
     let Some(gpu) = asked.min_by_key(|gpu| gpu.free_bytes().unwrap_or(u64::MAX)) else {
-        return seen.page("out of memory, on a GPU that is not known".to_owned(), |_| true);
+        return seen.page("out of memory, on an unknown GPU".to_owned(), |_| true);
     };
     let mut findings: Vec<Finding> = seen.engine.findings().to_vec();
     (seen.commands)(&mut findings, None);
@@ -115,7 +115,8 @@ fn listed(unused: &[Unused<'_>]) -> Section {
     if unused.is_empty() {
         section.item(
             "- ",
-            "nothing that is known: every process listed was at work, or is not known well enough",
+            "nothing, as far as known: every listed process was working, or too little is known \
+            about it",
         );
     }
     for it in unused {
@@ -161,8 +162,8 @@ fn sufficient(
         section.item(
             "- ",
             format!(
-                "{} was free at this sample, which is enough: what was taken after it, or memory in pieces that \
-                 were too small, is not seen here",
+                "{} was free at this sample, which is enough: this cannot show memory that was \
+                taken later, or fragmentation",
                 Bytes(free_bytes)
             ),
         );

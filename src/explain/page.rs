@@ -12,44 +12,44 @@ use crate::report::table::Table;
 /// The `schema` that this version writes.
 pub const SCHEMA: &str = "gpumem.explain/1";
 
-/// What another format describes: a snapshot, or a verdict.
+/// An object that another format describes: a snapshot's, or a finding.
 type Object = serde_json::Map<String, serde_json::Value>;
 
-/// The page that `gpumem explain --json` prints: sections of rows, in the order of the printed page. What is not
-/// known is absent or `null`, never 0. A reader ignores fields and rows that it does not know.
+/// The page that `gpumem explain --json` prints: sections of rows, in the order of the printed page.
+/// Unknown values are absent or `null`, never 0. Readers must ignore unknown fields and rows.
 #[derive(Clone, PartialEq, Debug, JsonSchema, Serialize)]
 pub struct ExplainPage {
     /// Format and major version.
     #[schemars(extend("const" = SCHEMA))]
     pub schema: &'static str,
-    /// Time of the last snapshot: RFC 3339, UTC; `null` where none was needed.
+    /// Time of the last snapshot: RFC 3339, UTC; `null` if none was needed.
     pub time: Option<Time>,
-    /// The span of history that the page rests on, in seconds.
+    /// Length of the history that the page is based on, in seconds.
     pub window_seconds: f64,
-    /// What the page is about. Holds names that a process chose: escape it for a terminal.
+    /// Subject of the page. Contains names chosen by a process: escape it for a terminal.
     pub title: String,
-    /// The process that was asked about, as in gpumem.snapshot/1; of an unresolved one, the pid and the reason
-    /// only.
+    /// The process that was asked about, as in gpumem.snapshot/1; only PID and reason if it is
+    /// unresolved.
     #[schemars(with = "Option<Object>")]
     pub process: Option<Process>,
     /// The GPU that was asked about, as in gpumem.snapshot/1.
     #[schemars(with = "Option<Object>")]
     pub gpu: Option<Gpu>,
-    /// What the rules find, as in gpumem.check/1: the one that was asked about first; also what ceased within the
-    /// history.
+    /// Findings, as in gpumem.check/1: the one that was asked about first, and also those resolved
+    /// within the history.
     #[schemars(with = "Vec<Object>")]
     pub findings: Vec<Finding>,
-    /// What there is to say, section by section.
+    /// The sections of the page.
     pub sections: Vec<Section>,
-    /// What the page lacks, and what would add it.
+    /// What the page lacks, and how to add it.
     pub notes: Vec<String>,
-    /// What could not be read; each as in gpumem.check/1.
+    /// Read errors, as in gpumem.check/1.
     #[schemars(with = "Vec<Object>")]
     pub errors: Vec<ReadError>,
 }
 
 impl ExplainPage {
-    /// A page without anything on it yet.
+    /// A page without content.
     pub fn new(title: String, time: Option<Time>, window_seconds: f64) -> Self {
         Self {
             schema: SCHEMA,
@@ -66,60 +66,48 @@ impl ExplainPage {
     }
 }
 
-/// Rows that belong together.
+/// A group of related rows.
 #[derive(Clone, PartialEq, Debug, Default, JsonSchema, Serialize)]
 pub struct Section {
-    /// What they are about; empty at the top of the page.
+    /// Heading of the section; empty at the top of the page.
     pub heading: String,
     /// The rows, from top to bottom.
     #[schemars(with = "Vec<Object>")]
     pub rows: Vec<Row>,
 }
 
-/// A row of the page. Its text may hold names that a process chose: escape it for a terminal.
+/// A row of the page. Its text may contain names chosen by a process: escape it for a terminal.
 #[derive(Clone, PartialEq, Debug, JsonSchema, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Row {
-    /// A text beside a label; where the label is empty, it goes on with the one above.
+    /// Text beside a label; an empty label continues the entry above.
     Entry { label: String, text: String },
-    /// An item of a list behind its mark.
+    /// An item of a list, with its mark.
     Item {
         mark: String,
         text: String,
-        /// How bad what it says is.
+        /// Severity of what the item says.
         #[serde(skip_serializing_if = "Option::is_none")]
         #[schemars(with = "String")]
         severity: Option<Severity>,
     },
-    /// Columns and lines of cells.
+    /// Columns and rows of cells.
     Table(Table),
-    /// How memory moved, to be drawn.
+    /// Memory over time, as a chart.
     Curve(MemoryCurve),
 }
 
-/// How memory moved over the history.
+/// Memory over the history.
 #[derive(Clone, PartialEq, Debug, Default, JsonSchema, Serialize)]
 pub struct MemoryCurve {
-    /// Stretches of time, oldest first; 240 at most.
+    /// Time buckets, oldest first; at most 240.
     pub points: Vec<MemoryBucket>,
-    /// Of how many milliseconds after it a sample tells.
+    /// For how many milliseconds after a sample its value is taken to hold.
     #[serde(skip)]
     pub vouched_milliseconds: i64,
-    /// What is to come.
-    #[serde(skip)]
-    pub forecast: Option<ForecastLine>,
-    /// Lines of the chart.
+    /// Height of the chart, in lines.
     #[serde(skip)]
     pub lines: usize,
-}
-
-/// Growth that goes on as it is, to the end.
-#[derive(Clone, Copy, PartialEq, Debug)]
-pub struct ForecastLine {
-    /// From the last point until nothing is left.
-    pub seconds: f64,
-    /// What will be held then.
-    pub full_bytes: u64,
 }
 
 impl Section {
@@ -133,14 +121,14 @@ impl Section {
         self.rows.push(Row::Entry { label: label.to_owned(), text: text.into() });
     }
 
-    /// Adds facts in a line beside a label; nothing where there are none.
+    /// Adds facts in one line beside a label; adds nothing if there are none.
     pub fn facts(&mut self, label: &str, facts: &[String]) {
         if !facts.is_empty() {
             self.entry(label, facts.join(", "));
         }
     }
 
-    /// Adds an item of a list.
+    /// Adds an item to a list.
     pub fn item(&mut self, mark: &str, text: impl Into<String>) {
         self.rows.push(Row::Item { mark: mark.to_owned(), text: text.into(), severity: None });
     }

@@ -1,6 +1,6 @@
-//! A process's page: what it is, whose, since when, how its memory moved, what holds it, what to do.
+//! A process's page: what it is, whose, since when, how its memory changed, what holds it, what to do.
 
-use super::page::{ExplainPage, ForecastLine, Section};
+use super::page::{ExplainPage, Section};
 use super::verdict::{Verdict, commands};
 use super::{KnownSoFar, course, steps, used, who};
 use crate::advice;
@@ -369,13 +369,8 @@ impl Subject<'_> {
         if let Some(unused) = seen.engine.history().idle_since(identity, gpu.index) {
             facts.entry("", format!("not used since {}", seen.ago(unused)));
         }
-        let will = self.exhaustion(gpu, row);
-        let forecast = will.and_then(|will| {
-            let full_bytes = row.used_bytes?.saturating_add(will.free_bytes);
-            Some(ForecastLine { seconds: will.seconds, full_bytes })
-        });
-        course(facts, past, forecast, lines);
-        if let Some(will) = will {
+        course(facts, past, lines);
+        if let Some(will) = self.exhaustion(gpu, row) {
             let span = Span::from_seconds;
             let between = match will.between {
                 Some((low, high)) => format!(" ({} to {})", span(low), span(high)),

@@ -173,16 +173,18 @@ fn write(section: &mut Section, finding: &Finding) {
 /// nothing where it is only to open this page.
 pub(super) fn commands(findings: &[Finding], own: &OwnCommands) -> Section {
     let mut section = Section::new("What to type");
+    // One for another machine begins with ssh.
+    let is = |command: &str, word| command.split(' ').any(|it| it == word);
     let mut written: Vec<&str> = Vec::new();
     for command in findings.iter().flat_map(|finding| &finding.commands) {
-        if !command.starts_with("gpumem explain ") && !written.contains(&command.as_str()) {
+        if !is(command, "explain") && !written.contains(&command.as_str()) {
             section.item("", format!("`{command}`"));
             written.push(command);
         }
     }
     // A finding's names others of its job with it.
     let (releases, ends): (Vec<&str>, Vec<&str>) =
-        written.into_iter().partition(|it| it.starts_with("gpumem release "));
+        written.into_iter().partition(|it| is(it, "release"));
     if let (Some(command), true) = (&own.release, releases.is_empty()) {
         section.item("to free what it caches: ", format!("`{command}`"));
     }

@@ -1,6 +1,5 @@
-//! The mean of what is known of a number, without keeping the numbers.
+//! A running mean of known values; the values themselves are not kept.
 
-/// A running mean.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
 pub struct Average {
     sum: f64,
@@ -8,7 +7,7 @@ pub struct Average {
 }
 
 impl Average {
-    /// Takes in a sample; what is not known does not count.
+    /// Adds a sample; unknown ones do not count.
     pub(super) fn push(&mut self, value: Option<f64>) {
         if let Some(value) = value {
             self.sum += value;
@@ -16,18 +15,18 @@ impl Average {
         }
     }
 
-    /// Takes in all that another one took in.
+    /// Adds all of another's samples.
     pub(super) fn add(&mut self, other: Self) {
         self.sum += other.sum;
         self.count += other.count;
     }
 
-    /// `None` where nothing is known.
+    /// `None` if nothing is known.
     pub fn mean(&self) -> Option<f64> {
         (self.count > 0).then(|| self.sum / self.count as f64)
     }
 
-    /// How many samples are known.
+    /// The number of known samples.
     pub fn count(&self) -> u64 {
         self.count
     }

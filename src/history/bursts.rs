@@ -1,33 +1,32 @@
-//! Short bursts of use at a constant period, and what the GPU drew meanwhile.
+//! Detects short bursts of use at a constant period, and how much power the GPU drew meanwhile.
 //!
-//! Who has to look busy wakes the GPU up by the clock. A burst begins with a sample that shows use after
-//! one that shows none, so that its beginning is known to an interval. Periods that differ by more than two
-//! intervals, a burst that is longer than a third of the period, one that does not come, and a gap in the
-//! samples begin it anew. A period of fewer than six intervals cannot be told from chance.
+//! A program that has to look busy wakes the GPU by the clock. A burst begins with a sample that shows use
+//! after one that shows none, so its beginning is known to within an interval. The count restarts if periods
+//! differ by more than two intervals, a burst exceeds a third of the period, one is missing, or samples have a
+//! gap. A period of fewer than six intervals cannot be told from chance.
 
 use super::row::Use;
 use super::{SampleTime, row::NoUseSource};
 use crate::model::{Gpu, Time};
 
-/// A period has to be so many intervals long.
+/// The shortest period, in intervals.
 const LEAST_INTERVALS: i64 = 6;
-/// Periods may differ by so many intervals.
+/// How much periods may differ, in intervals.
 const MOST_JITTER: i64 = 2;
-/// A burst is at most this part of a period.
+/// A burst is at most one part in this many of a period.
 const SHARE_OF_PERIOD: i64 = 3;
 
 /// A time throughout which a process used a GPU in short bursts at a constant period.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Bursts {
-    /// When the first one began.
+    /// When the first burst began.
     pub since: Time,
     /// The last sample.
     pub until: Time,
-    /// How many have begun.
+    /// Bursts begun.
     pub count: u64,
-    /// How many samples there are.
     pub samples: u64,
-    /// The most that the GPU drew, as a share of its limit, 0 to 1; `None` where a sample did not tell.
+    /// The GPU's highest power as a share of its limit, 0 to 1; `None` if a sample lacks it.
     pub power_share_max: Option<f64>,
     last: Time,
     shortest: i64,
@@ -55,13 +54,13 @@ impl Bursts {
         self.until.seconds_since(self.since)
     }
 
-    /// The mean period; `None` before the second one.
+    /// `None` before the second burst.
     pub fn period_seconds(&self) -> Option<f64> {
         let periods = self.count.checked_sub(1).filter(|periods| *periods > 0)?;
         Some(self.last.seconds_since(self.since) / periods as f64)
     }
 
-    /// The bursts after a sample; `was_used` is what the sample before it said.
+    /// The bursts after a sample; `was_used` is the previous sample's answer.
     pub(super) fn observe(
         known: Option<Self>,
         was_used: Option<bool>,
@@ -72,7 +71,7 @@ impl Bursts {
         let is_used = match now {
             Use::Used => true,
             Use::NotUsed(NoUseSource::Process) => false,
-            // It is not this process of which anything is known.
+            // Nothing is known about this process in particular.
             Use::NotUsed(NoUseSource::Device) | Use::DeviceUsed | Use::Unknown => return None,
         };
         let share = gpu.power_watts.zip(gpu.power_limit_watts);
@@ -147,7 +146,7 @@ mod tests {
         assert_eq!((bursts.count, bursts.period_seconds()), (5, Some(80.0)));
         assert_eq!((bursts.seconds(), bursts.samples), (320.0, 33));
         assert_eq!(bursts.power_share_max, Some(0.25));
-        // An interval more or less is the sampling.
+        // Sampling can shift it by an interval.
         assert_eq!(count(".......#......#........#.......#"), 4);
         assert_eq!(count(&".......##".repeat(5)), 5);
     }

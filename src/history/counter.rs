@@ -1,24 +1,24 @@
-//! What a process has used so far, CPU seconds or bytes, so that its mean use over a window can be told.
+//! A process's cumulative counter, CPU seconds or bytes, from which mean use over a window follows.
 //!
-//! The counter at coarse times: every second for the last half minute, so that short windows can be told, every 15 s
-//! for the last hour, every 6 minutes for the last day.
-//! A mean needs two points and no sum. Where a stream carries only percentages they are added up.
+//! It keeps the counter at coarse times: every second for the last half minute, for short windows; every 15 s
+//! for the last hour; every 6 minutes for the last day. A mean takes two points and no sum. For a stream that
+//! has only percentages, they are added up.
 
 use std::collections::VecDeque;
 
 use crate::model::Time;
 
-/// How many points a tier keeps.
+/// The most points in a tier.
 const POINTS: usize = 256;
-/// And so many are kept of the last seconds.
+/// The most points in the tier of the last half minute.
 const LAST_POINTS: usize = 32;
-/// Milliseconds between two points of the last half minute, less what a sample may be early.
+/// Milliseconds between points of the last half minute, less what a sample may be early.
 const LAST_MILLISECONDS: i64 = 900;
-/// Milliseconds between two points of the last hour.
+/// Milliseconds between points of the last hour.
 const FINE_MILLISECONDS: i64 = 15_000;
-/// Milliseconds between two points of the last day.
+/// Milliseconds between points of the last day.
 const COARSE_MILLISECONDS: i64 = 360_000;
-/// The longest window over which a mean can be told, in seconds.
+/// The longest window for a mean, in seconds.
 pub const LONGEST_WINDOW_SECONDS: f64 = 86_400.0;
 
 /// Mean CPU use over a window.
@@ -26,16 +26,16 @@ pub const LONGEST_WINDOW_SECONDS: f64 = 86_400.0;
 pub struct Mean {
     /// One core is 100.
     pub percent: f64,
-    /// The window that was really seen; about the one asked for, or shorter where less is known.
+    /// The window really covered: about the requested one, or shorter if less is known.
     pub seconds: f64,
 }
 
-/// The CPU seconds of a process, or the bytes that it has read and written.
+/// A process's CPU seconds, or the bytes it has read and written.
 #[derive(Clone, Debug, Default)]
 pub struct Counter {
-    /// CPU seconds since they were first known.
+    /// CPU seconds since the first known value.
     total: f64,
-    /// The counter as it was last read; absent where percentages are added up.
+    /// The last value read; `None` if percentages are added up.
     counter: Option<f64>,
     known_at: Option<Time>,
     last: VecDeque<CpuPoint>,
@@ -50,8 +50,8 @@ struct CpuPoint {
 }
 
 impl Counter {
-    /// Takes in what a snapshot says: the counter, else the percentage since the last snapshot, which
-    /// covers no more than `allowed_gap` milliseconds.
+    /// Takes in a snapshot's counter, or else its percentage since the last snapshot, which covers at most
+    /// `allowed_gap` milliseconds.
     pub(super) fn observe(
         &mut self,
         time: Time,
@@ -65,7 +65,7 @@ impl Counter {
         let elapsed = self.known_at.map(|known_at| time - known_at);
         match (seconds, self.counter, percent, elapsed) {
             (None, _, None, _) => return,
-            // A counter only ever goes up; one that fell is of something else.
+            // A counter only rises; one that fell counts something else.
             (Some(now), Some(before), ..) if now >= before => self.total += now - before,
             (None, _, Some(percent), Some(elapsed)) | (_, None, Some(percent), Some(elapsed))
                 if elapsed <= allowed_gap =>
@@ -90,14 +90,14 @@ impl Counter {
         }
     }
 
-    /// CPU seconds since they were first known, if they are known at `time`.
+    /// CPU seconds since the first known value, if known at `time`.
     pub fn total_at(&self, time: Time) -> Option<f64> {
         (self.known_at == Some(time)).then_some(self.total)
     }
 
-    /// Mean use over the `seconds` before the last time that it was known; `None` where nothing is
-    /// known before then. The window begins at the nearest point kept, rather before than after: up to
-    /// 10 s off in the last hour, 4 minutes beyond it, where samples are as frequent.
+    /// Mean use over the `seconds` before the last known value; `None` if nothing earlier is known. The window
+    /// begins at the nearest point kept, preferably an earlier one: up to 10 s off in the last hour, 4 minutes
+    /// beyond, if samples are that frequent.
     pub fn mean(&self, seconds: f64) -> Option<Mean> {
         let now = self.known_at?;
         let start = now.plus_seconds(-seconds);
@@ -105,9 +105,9 @@ impl Counter {
             |tier: &&VecDeque<CpuPoint>| tier.front().is_some_and(|oldest| oldest.time <= start);
         let tiers = [&self.last, &self.fine];
         let tier = tiers.into_iter().find(reaches_back).unwrap_or(&self.coarse);
-        // All tiers hold the very first point until they are full.
+        // All tiers hold the first point until they are full.
         let after = tier.partition_point(|point| point.time < start);
-        // Of two that are about as near, the earlier: a window too short proves too little.
+        // Of two similarly near points the earlier: too short a window proves too little.
         let distance = |point: &&CpuPoint| match point.time - start {
             late if late > 0 => 2 * late,
             early => -early,
@@ -122,17 +122,17 @@ impl Counter {
         Some(Mean { percent: (self.total - nearest.total) / window * 100.0, seconds: window })
     }
 
-    /// Mean use over the `seconds` before, a second: bytes, where it counts these.
+    /// Mean use a second over the `seconds` before; bytes, if it counts those.
     pub fn rate(&self, seconds: f64) -> Option<f64> {
         self.mean(seconds).map(|mean| mean.percent / 100.0)
     }
 
-    /// Since when, as far back as is known, no more than `percent` of a core was used in any six minutes;
-    /// up to six minutes late. `None` where nothing is known.
+    /// Since when, as far as known, no six minutes used more than `percent` of a core; up to six minutes late.
+    /// `None` if nothing is known.
     pub fn quiet_since(&self, percent: f64) -> Option<Time> {
         let (mut since, mut total) = (self.known_at?, self.total);
         for point in self.coarse.iter().rev() {
-            // A burst at the end is measured by the whole interval, so that a tick is none.
+            // Divides a burst at the end by a whole interval, so that a single tick does not count.
             let milliseconds = (since - point.time).max(COARSE_MILLISECONDS);
             if total - point.total > percent / 100.0 * milliseconds as f64 / 1000.0 {
                 break;
@@ -150,7 +150,7 @@ impl Counter {
 
 #[cfg(test)]
 impl Counter {
-    /// Bytes held on the heap, by capacity.
+    /// Heap bytes, by capacity.
     pub(super) fn size(&self) -> usize {
         (self.last.capacity() + self.fine.capacity() + self.coarse.capacity())
             * size_of::<CpuPoint>()
@@ -211,7 +211,7 @@ mod tests {
             cpu.observe(at(second), None, Some(50.0), 60_000);
         }
         assert!((cpu.mean(300.0).unwrap().percent - 50.0).abs() < 1e-9);
-        // What happened in a gap of ten minutes is not in the percentage after it.
+        // The percentage after a gap of ten minutes does not cover the gap.
         cpu.observe(at(1_200), None, Some(0.0), 60_000);
         assert_eq!(cpu.mean(300.0), None);
     }

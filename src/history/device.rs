@@ -1,4 +1,4 @@
-//! A GPU over time: what it draws, how full it is, and how much of that no process accounts for.
+//! A GPU over time: its power, how full it is, and how much memory no process accounts for.
 
 use std::sync::Arc;
 
@@ -9,27 +9,26 @@ use super::row;
 use super::streak::{Clause, Streak};
 use crate::model::{Gpu, GpuProcess, Identity, Time};
 
-/// The driver takes some seven samples of processes a second, each of one of them: snapshots that are
-/// closer together than this may see use of the GPU and no process's sample.
+/// How close snapshots may be and still have process samples. The driver takes some seven of them a second,
+/// each for one process, so closer snapshots may see the GPU used and no process's sample.
 const EXPLAINED_MILLISECONDS: i64 = 2_000;
 
-/// A GPU that has been seen.
 #[derive(Clone, Debug)]
 pub struct Device {
     uuid: Option<Arc<str>>,
     index: u32,
     /// When its process list was last read.
     listed_at: Option<Time>,
-    /// All of its memory, as it was last told; 0 before it was.
+    /// Its total memory, as last reported; 0 before that.
     total_bytes: u64,
     draw: Draw,
-    /// When a sample last said of one of its processes that it used it.
+    /// When a sample last showed one of its processes using it.
     used_at: Option<Time>,
-    /// It is unused.
+    /// Whether it is unused.
     unused: Clause,
     /// Memory in use that no listed process holds.
     unattributed: Floors,
-    /// How far from free its memory is: the highest number there is, less what is free.
+    /// How full it is: the maximum of u64 less its free bytes.
     filled: Floors,
 }
 
@@ -48,7 +47,7 @@ impl Device {
         }
     }
 
-    /// By uuid; the index, which a reboot may deal out anew, only where there is none.
+    /// Matches by UUID; by index, which a reboot may change, only if there is no UUID.
     pub(super) fn is(&self, gpu: &Gpu) -> bool {
         match (&self.uuid, &gpu.uuid) {
             (Some(mine), Some(other)) => mine == other,
@@ -57,8 +56,8 @@ impl Device {
         }
     }
 
-    /// Takes in what a snapshot says of the GPU; `is_listed` where it answered and its processes are
-    /// known, `alone` where one of them was alone at work.
+    /// Takes in a snapshot of the GPU. `is_listed`: it answered and its processes are known; `alone`: the only
+    /// process at work.
     pub(super) fn observe(
         &mut self,
         gpu: &Gpu,
@@ -71,10 +70,10 @@ impl Device {
             self.listed_at = Some(moment.time);
         }
         self.draw.observe(gpu, alone, moment);
-        // What a GPU that does not answer had in use is no news.
+        // The figures of a GPU that does not answer are old.
         let memory = gpu.memory.filter(|_| gpu.stale_seconds.is_none());
         self.total_bytes = memory.map_or(self.total_bytes, |memory| memory.total_bytes);
-        // Memory that several processes share is counted twice: never less than nothing.
+        // Memory shared by processes is counted twice, so the difference is at least 0.
         let unattributed = memory
             .zip(gpu.process_bytes())
             .map(|(memory, listed)| memory.used_bytes.saturating_sub(listed));
@@ -83,8 +82,8 @@ impl Device {
         self.filled.observe(filled, moment);
     }
 
-    /// Whether it was used, and its processes' samples have put that down to none of them for longer than
-    /// it takes the next sample to come.
+    /// Whether it was used, and no process's sample explains that for longer than the next sample takes to
+    /// come.
     pub(super) fn is_unexplained(&mut self, gpu: &Gpu, rows: &[GpuProcess], time: Time) -> bool {
         if row::is_used(gpu, rows) {
             self.used_at = Some(time);
@@ -94,12 +93,12 @@ impl Device {
         row::is_unexplained(gpu, rows) && !self.used_at.is_some_and(is_recent)
     }
 
-    /// Takes in whether it is unused; `None` where that is not known.
+    /// Takes in whether it is unused; `None` if unknown.
     pub(super) fn observe_unused(&mut self, is_unused: Option<bool>, moment: SampleTime) {
         self.unused.observe(is_unused, moment);
     }
 
-    /// Since when it has been unused, as long as a process was given a GPU.
+    /// Since when it has been unused, while some process was given a GPU.
     pub fn unused(&self) -> Option<&Streak> {
         self.unused.streak()
     }
@@ -109,7 +108,7 @@ impl Device {
         self.uuid.as_ref()
     }
 
-    /// NVML's index, as it was last.
+    /// NVML's index, as last seen.
     pub fn index(&self) -> u32 {
         self.index
     }
@@ -119,12 +118,12 @@ impl Device {
         self.listed_at
     }
 
-    /// All of its memory, as it was last told; `None` before it was.
+    /// Its total memory, as last reported; `None` before that.
     pub fn total_bytes(&self) -> Option<u64> {
         (self.total_bytes > 0).then_some(self.total_bytes)
     }
 
-    /// Since when at least so much memory has been in use that no listed process holds.
+    /// Since when at least this much memory has been in use that no listed process holds.
     pub fn unattributed(&self, least_bytes: u64) -> Option<HighStretch> {
         self.unattributed.at_least(least_bytes)
     }
@@ -135,22 +134,22 @@ impl Device {
         self.filled.at_least(u64::MAX - most_free)
     }
 
-    /// The time of full use at a fraction of the power, where there is one.
+    /// The current low-power phase, if any.
     pub fn low_power_phase(&self) -> Option<&LowPowerPhase> {
         self.draw.low_power_phase()
     }
 
-    /// What it drew while a process was alone at work, where enough was seen of that.
+    /// What it drew while this process worked alone, if enough was observed.
     pub fn work(&self, who: Identity) -> Option<&Work> {
         self.draw.work(who)
     }
 
-    /// Whether its power is known: a few samples without it change nothing.
+    /// Whether its power is known; a few samples without it are bridged.
     pub fn is_power_known(&self) -> bool {
         self.draw.is_read()
     }
 
-    /// Who was alone at work on it at the last snapshot.
+    /// The process that worked alone at the last snapshot.
     pub fn alone(&self) -> Option<Identity> {
         self.draw.alone()
     }

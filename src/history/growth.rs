@@ -1,37 +1,37 @@
-//! Does the memory of a process on a GPU grow and not stop? Asked of the floor, not of the peaks.
+//! Detects memory of a process on a GPU that grows without stopping, from its floor rather than its peaks.
 //!
-//! [`Growth`] is fed the bytes of one row and keeps a downsampled series of them: a few words while they stand
-//! still, at most 72 buckets with their lowest and highest value once they move, each no wider than some twentieth
-//! of its age. The *floor* at an instant is the least that has been held since then: it forgets peaks, spikes and
-//! whatever was given back, and keeps what never was. A window, from a quarter of an hour up to half a day, is cut
-//! into twelfths, and the floor's rise in them has to be
+//! [`Growth`] is fed the bytes of one row and keeps a downsampled series: a few words while the memory is
+//! constant, at most 72 buckets with lowest and highest value once it moves, each no wider than about a
+//! twentieth of its age. The *floor* at an instant is the least that has been held since: it ignores peaks,
+//! spikes and whatever was given back. A window, from a quarter of an hour to half a day, is cut into twelfths,
+//! and the floor's rise in them has to be
 //!
-//! - spread: no twelfth counts for more than a quarter of the whole, so that loading a model, another batch size, or
+//! - spread: no twelfth counts for more than a quarter of the whole, so loading a model, another batch size, or
 //!   up to three steps of any size count for nothing; the fewer twelfths rise, the longer the window has to be;
 //! - lasting: the last third rises nearly as fast as the whole, and little is given back between sixths;
-//! - new: where the process has climbed as slowly to the same height before and come down, the climb proves nothing;
-//! - more than the samples may miss the bottom of a valley by (`grain`);
-//! - no slower: the rises of twelfths since it began do not become less (`slowing`);
-//! - no high water and no cache that fills: what is never given back rises evenly, or comes no more rarely than at
-//!   first (`steps`);
-//! - no band that fills: what goes up and down comes to higher peaks, and does not stray from a line as what comes
-//!   and goes by chance does (`band`).
+//! - new: the process has not climbed as slowly to the same height before and come down;
+//! - more than the samples may miss of a valley's depth (`grain`);
+//! - no slower: the twelfths' rises do not decline (`slowing`);
+//! - no high-water mark and no filling cache: growth that never gives back rises evenly, or its steps come no
+//!   more rarely than at first (`steps`);
+//! - no filling band: memory that goes up and down reaches higher peaks, and stays closer to a line than what
+//!   comes and goes by chance (`band`).
 //!
-//! Growth once found is followed (`steady`, `halt`). It stays found through a peak of some minutes and through pauses
-//! like those before, and has stopped after five minutes (or longer than it ever paused) without a rise, or where what
-//! goes up and down stays where it was. That takes back the forecast, not the finding. It ends when a tenth of it, and
-//! more than ever before, is given back, and when it has stopped for three quarters of an hour.
+//! Growth once found is followed (`steady`, `halt`). It stays found through a peak of some minutes and through
+//! pauses like those before. It has stopped after five minutes (or longer than it ever paused) without a rise,
+//! or if what goes up and down stays where it was; that withdraws the forecast, not the finding. It ends when a
+//! tenth of it, and more than ever before, is given back, or three quarters of an hour after it stopped.
 //!
-//! On the 519 hours of the scenarios, 34 real device-level curves of 67 h and 22 families of curves made by chance at
-//! samples every 1 to 60 s this finds all of 541 leaks, half of them within 16 minutes. A straight line (R² ≥ 0.7)
-//! finds 78 % and accuses 16 % of the innocent, Mann-Kendall with Theil-Sen 87 % and 21 %. The thresholds were set while
-//! looking at these curves, so the figures flatter them. Each test above was left out in turn: each that changed
-//! nothing is gone. What cannot be told from a leak is called one until it stops: a first slow climb of a quarter of
-//! an hour, be it a fill, the start of a slow sawtooth, or an approach to a level that takes an hour and more. What is
-//! missed: fewer than four equal steps, a drip in a sawtooth for the first six periods or so, and for an hour what comes
-//! at random every few minutes, because a high water does so at first.
+//! On the 519 hours of the scenarios, 34 real device-level curves of 67 h and 22 families of random curves
+//! sampled every 1 to 60 s, this finds all 541 leaks, half of them within 16 minutes. A straight line (R² ≥
+//! 0.7) finds 78 % and reports 16 % of the innocent, Mann-Kendall with Theil-Sen 87 % and 21 %. The thresholds
+//! were tuned on these curves, so the figures flatter them. Each test above was left out in turn, and those
+//! that changed nothing were removed. Some innocent growth is reported until it stops: a first slow climb of a
+//! quarter of an hour, be it a fill, the start of a slow sawtooth, or the approach to a level that takes over
+//! an hour. Some leaks are missed: fewer than four equal steps, a drip in a sawtooth for about six periods,
+//! and, for an hour, random growth every few minutes, because a high-water mark starts like that.
 //!
-//! It judges no process ([`crate::rules`] does), and asks no clock.
+//! [`crate::rules`] makes findings of it. Nothing here reads a clock.
 
 mod band;
 mod grain;
@@ -51,51 +51,50 @@ use series::{Bucket, GrowthSeries};
 use steady::{GrowthDetector, Steady};
 pub use trend::Trend;
 
-/// Less than 16 MiB between lowest and highest is standing still.
+/// The difference between lowest and highest, below which memory is constant: 16 MiB.
 const STILL: u32 = (16 << 20) / UNIT as u32;
 
-/// What is to be called a leak.
+/// The conditions of a leak.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Demand {
-    /// Least growth.
+    /// The least growth.
     pub bytes: u64,
-    /// Least time of growth; less than a quarter of an hour proves nothing, and is taken for that.
+    /// The least time of growth; at least a quarter of an hour, because less proves nothing.
     pub seconds: f64,
 }
 
-/// What the growth so far comes to.
+/// The result so far.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum Verdict {
-    /// It grows, by as much and for as long as was demanded.
+    /// It grows, by as much and for as long as required.
     Leak(Trend),
-    /// It grows steadily, and not yet by so much or for so long.
+    /// It grows steadily, not yet by as much or for as long as required.
     Growing(Trend),
-    /// It grew, as was demanded, and nothing has risen for a while.
+    /// It grew as required, and nothing has risen for a while.
     Stopped(Trend),
-    /// It has risen, and was not seen for long enough to tell.
+    /// It has risen, and was not observed for long enough.
     TooShort {
-        /// For how long it was seen.
+        /// The time observed.
         seconds: f64,
-        /// For how long it has to be.
+        /// The time required.
         needed: f64,
     },
-    /// It does not.
     Not,
 }
 
-/// The series and the judgement of a row's memory over time.
+/// Series and detector for a row's memory.
 #[derive(Clone, Debug, Default)]
 pub struct Growth {
     /// First and last sample.
     seen: Option<(Time, Time)>,
-    /// Everything, as long as it stands still.
+    /// The whole history while it is constant.
     still: Option<Bucket>,
     moved: Option<Box<GrowthDetector>>,
 }
 
 impl Growth {
-    /// Takes in what is held at a time; `None` where that is not known. After more than
-    /// `allowed_gap` milliseconds without it, what was held meanwhile is unknown.
+    /// Takes in the memory held at a time; `None` if unknown. After more than `allowed_gap` milliseconds of
+    /// that, the time between is unknown.
     pub fn observe(&mut self, time: Time, bytes: Option<u64>, allowed_gap: i64) {
         let Some(bytes) = bytes else {
             return;
@@ -132,12 +131,12 @@ impl Growth {
         }
     }
 
-    /// Whether it has ever been other than still; else it needs no verdict.
+    /// Whether it has ever moved; otherwise there is no verdict to ask for.
     pub fn has_moved(&self) -> bool {
         self.moved.is_some()
     }
 
-    /// What the growth so far comes to; costs nothing, because it was judged when it was observed.
+    /// The result so far; cheap, because `observe` computes it.
     pub fn verdict(&self, demand: &Demand) -> Verdict {
         let Some(detector) = &self.moved else {
             return Verdict::Not;
@@ -146,7 +145,7 @@ impl Growth {
         match detector.steady {
             Some(Steady { trend, pace, .. }) => {
                 let has_stopped = pace.has_stopped();
-                // A quarter of an hour is one of growth, not of growth and the silence after it.
+                // A quarter of an hour of growth, not of growth and the silence after it.
                 if trend.grown_bytes >= demand.bytes && trend.rising_seconds >= needed {
                     if has_stopped { Verdict::Stopped(trend) } else { Verdict::Leak(trend) }
                 } else if has_stopped {

@@ -1,8 +1,8 @@
-//! A process on a GPU that NVML does not list there: only the device file that it holds open tells.
+//! A process on a GPU whose NVML list lacks it: only its open device file shows it.
 //!
-//! A worker that was forked from a trainer holds what the trainer's context held, under the trainer's
-//! name or under none. It is watched only where its parent and its group's leader are gone, on GPUs
-//! whose memory the list does not explain; which process has that memory is not known.
+//! A worker forked from a trainer holds what the trainer's context held, listed under the trainer's pid or
+//! none. It is watched only if its parent and its group's leader are gone, and on GPUs whose memory the list
+//! does not explain; which process holds that memory is unknown.
 
 use super::SampleTime;
 use super::row::Use;
@@ -10,11 +10,11 @@ use super::streak::{Clause, Streak};
 use crate::model::Gpu;
 use crate::units::GIB;
 
-/// Less memory than this is what contexts and the driver round off.
+/// The least unexplained memory; less is rounding by contexts and driver.
 const LEAST_UNEXPLAINED_BYTES: u64 = GIB;
-/// What the driver reserves of a GPU, at most, where it does not tell: a share of all its memory.
+/// The driver's reserve if it does not report one: at most one part in this many of the memory.
 const RESERVED_SHARE: u64 = 50;
-/// A process has no more device files than this machine has GPUs.
+/// The most device files of a process; a machine has fewer GPUs.
 const MOST_FILES: usize = 256;
 
 /// A GPU whose device file a process holds open without being listed on it.
@@ -29,13 +29,13 @@ impl Hidden {
         self.device as usize
     }
 
-    /// Since when the GPU's memory has not been explained by its list and the process has not used it.
+    /// Since when the list has not explained the GPU's memory and the process has not used the GPU.
     pub fn streak(&self) -> Option<&Streak> {
         self.clause.streak()
     }
 }
 
-/// Takes in what a snapshot says of one GPU whose file a process holds open.
+/// Takes in a snapshot of a GPU whose file the process holds open.
 pub(super) fn observe(
     known: &mut Vec<Hidden>,
     device: usize,
@@ -57,7 +57,7 @@ pub(super) fn observe(
     known[place].clause.observe(holds, moment);
 }
 
-/// Whether the memory of a GPU is more than its list explains; `None` where that cannot be told.
+/// Whether a GPU has more memory in use than its list explains; `None` if unknown.
 pub(super) fn is_unexplained(gpu: &Gpu) -> Option<bool> {
     if gpu.is_divided() || gpu.stale_seconds.is_some() {
         return None;
@@ -71,8 +71,8 @@ pub(super) fn is_unexplained(gpu: &Gpu) -> Option<bool> {
     Some(used.saturating_sub(listed) >= LEAST_UNEXPLAINED_BYTES)
 }
 
-/// Whether a process that is not listed on a GPU did not use it: no process did, or a listed one
-/// did and this one did nothing at all (`is_still`).
+/// Whether an unlisted process did not use a GPU: no process did, or a listed one did and this one did nothing
+/// at all (`is_still`).
 pub(super) fn is_unused(gpu: &Gpu, is_still: bool) -> Option<bool> {
     let rows = gpu.processes.as_ref()?;
     match gpu.gpu_percent? {

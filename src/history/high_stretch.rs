@@ -1,24 +1,21 @@
-//! Since when a number has been at least this much, for any "this much".
+//! Since when a number has been at least N, for any N.
 //!
-//! A rule's threshold is not known here and may be another for every GPU. So the lowest value since each
-//! of a few times is kept: times further back have lower floors, and the first floor that is high enough
-//! says since when. Nothing here knows what the number is.
+//! The threshold is a rule's, unknown here, and may differ between GPUs. So this keeps the lowest value since
+//! each of some times: earlier times have lower floors, and the first floor that is high enough gives the
+//! answer. The number may be anything.
 
 use super::SampleTime;
 use crate::model::Time;
 
-/// How many floors are kept. Beyond that the one between the two nearest to each other goes, and what it
-/// would have answered is answered with a later time: never with a longer stretch than there was.
+/// The most floors. Beyond that, the one between the two nearest is dropped, and its answers become a later
+/// time: never a longer stretch than there was.
 const MOST_FLOORS: usize = 32;
 
-/// A time throughout which a number was at least as high as was asked for.
+/// A time throughout which a number was at least as high as requested.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct HighStretch {
-    /// The first sample in which it was.
     pub since: Time,
-    /// The last one.
     pub until: Time,
-    /// How many samples there are.
     pub samples: u64,
 }
 
@@ -32,7 +29,7 @@ impl HighStretch {
 /// A number over time.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Floors {
-    /// The further back the lower.
+    /// Lower the further back.
     floors: Vec<HighFloor>,
     until: Option<Time>,
     samples: u64,
@@ -47,8 +44,8 @@ struct HighFloor {
 }
 
 impl Floors {
-    /// Takes in the number; `None` where it is not known. Up to the allowed gap that changes nothing,
-    /// beyond it all is forgotten.
+    /// Takes in the number; `None` if unknown, which changes nothing up to the allowed gap and clears
+    /// everything beyond it.
     pub(super) fn observe(&mut self, value: Option<u64>, moment: SampleTime) {
         if self.until.is_some_and(|until| moment.time - until > moment.allowed_gap) {
             *self = Self::default();
@@ -75,7 +72,7 @@ impl Floors {
         }
     }
 
-    /// The stretch that lasts throughout which the number was `least` or more.
+    /// The current stretch throughout which the number was at least `least`.
     pub(super) fn at_least(&self, least: u64) -> Option<HighStretch> {
         let at = self.floors.partition_point(|floor| floor.least < least);
         let floor = self.floors.get(at)?;

@@ -1,11 +1,9 @@
-//! The usual time between two snapshots.
-//!
-//! The median of the last few, so that neither a snapshot that came late nor one that was asked for in
-//! between moves it.
+//! The usual time between two snapshots: the median of the last few, so that neither a late snapshot nor an
+//! extra one moves it.
 
 /// How many times the median is taken of.
 const KEPT: usize = 15;
-/// Rarer samples than this do not make a gap of hours a usual thing.
+/// The longest interval in milliseconds; rarer samples must not make a gap of hours usual.
 const LONGEST_MILLISECONDS: i64 = 600_000;
 
 /// A running median.
@@ -20,7 +18,7 @@ impl Interval {
     /// Takes in the milliseconds between two snapshots.
     pub(super) fn push(&mut self, milliseconds: i64) {
         self.recent[self.count % KEPT] = milliseconds.clamp(1, LONGEST_MILLISECONDS);
-        // Beyond twice the size only the place in the ring matters.
+        // Beyond twice the size only the position in the ring matters.
         self.count = if self.count + 1 == 2 * KEPT { KEPT } else { self.count + 1 };
         let mut sorted = self.recent;
         let known = &mut sorted[..self.count.min(KEPT)];

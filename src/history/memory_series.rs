@@ -1,11 +1,10 @@
-//! How memory moved: a series of what each process held on each GPU, and of what each GPU had in use,
-//! and how much each used or was used, for charts and for a page about one of them.
+//! Time series for charts and pages: each process's memory on each GPU, each GPU's memory, and their
+//! utilization.
 //!
-//! Beside [`History`], which rules ask and which keeps less of more: a series is at
-//! most [`MOST_BUCKETS`] stretches of time with what was held at least and at most in them, fewer where
-//! there are many processes, and the stretches grow with the time that it covers. What stays level is one
-//! stretch, however long: most rows hold the same for hours, and are drawn every second. It judges no process
-//! and asks no clock.
+//! Rules ask [`History`], which keeps less about more. A series has at most [`MOST_BUCKETS`] buckets with
+//! lowest and highest value, fewer if there are many processes, and buckets widen with the time covered. A
+//! constant time is one bucket, however long, because most rows hold the same for hours and are drawn every
+//! second. It judges no process and reads no clock.
 
 use foldhash::HashMap;
 use schemars::JsonSchema;
@@ -15,18 +14,18 @@ use super::interval::Interval;
 use super::{Average, History};
 use crate::model::{Gpu, GpuProcess, Identity, Snapshot, Start, Time};
 
-/// Stretches kept of one series: wider than any terminal's chart.
+/// The most buckets in a series: more than any terminal's chart has columns.
 pub const MOST_BUCKETS: usize = 240;
-/// Stretches kept of no process's series fewer than these, however many there are.
+/// The least buckets that a process's series gets, however many processes there are.
 const LEAST_BUCKETS: usize = 60;
-/// Stretches that the series of all processes share: where there are many, each is coarser.
+/// The buckets that all processes' series share: with many processes each is coarser.
 const SHARED_BUCKETS: usize = 64 * 1024;
-/// Series kept; of a machine with more rows at once some have none.
+/// The most series; on a machine with more rows at once some have none.
 const MOST_COURSES: usize = 4096;
-/// The width of a stretch once every sample has none of its own any more.
+/// The width of a bucket, in milliseconds, once samples no longer have their own.
 const FIRST_WIDTH_MILLISECONDS: i64 = 1000;
-/// A sample tells of the time after it, as far as to the next one, but of no more than this, which the
-/// rules bridge, too, or than three times the usual distance of two samples.
+/// For how long after it, in milliseconds, a sample is valid at most, unless three usual intervals are longer;
+/// the rules bridge as much.
 const VOUCHED_MILLISECONDS: i64 = 60_000;
 
 /// What was held in a stretch of time.
@@ -47,42 +46,42 @@ pub struct MemoryBucket {
     pub vouched: i64,
 }
 
-/// How much a GPU was used in a stretch of time, by all or by one process.
+/// How much a GPU was used in a bucket, by all processes or by one.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Load {
-    /// The first sample in it.
+    /// First sample.
     pub since: Time,
-    /// The last one.
+    /// Last sample.
     pub until: Time,
-    /// Mean utilization; never without a sample.
+    /// Mean utilization, of at least one sample.
     pub percent: Average,
-    /// Of how many milliseconds after it the last sample tells.
+    /// For how many milliseconds the last sample is valid.
     pub vouched: i64,
-    /// All its samples told the same.
+    /// All its samples are equal.
     is_level: bool,
 }
 
-/// What a series is made of: what was seen in a stretch of time.
+/// What a series consists of: the observations in some time.
 pub trait SeriesBucket {
-    /// The first sample in it.
+    /// First sample.
     fn since(&self) -> Time;
-    /// The last one.
+    /// Last sample.
     fn until(&self) -> Time;
-    /// The most, to be drawn: of memory in bytes, of use the mean in percent.
+    /// The value to draw: the most bytes, or mean percent.
     fn most(&self) -> f64;
-    /// At its last sample, likewise.
+    /// The same at its last sample.
     fn last(&self) -> f64;
-    /// Of how many milliseconds after it the last sample tells.
+    /// For how many milliseconds the last sample is valid.
     fn vouched(&mut self) -> &mut i64;
-    /// Whether the one that follows tells the same, and both tell nothing else.
+    /// Whether the next one has the same single value.
     fn is_level_with(&self, later: &Self) -> bool;
-    /// Takes in the one that follows.
+    /// Merges the next one into it.
     fn join(&mut self, later: &Self);
-    /// Whether its last sample tells of the time up to the next one, or to the end of what is looked at.
+    /// Whether its last sample is valid until the next one, or until the end of the view.
     fn is_seen_until(&self, next: Time) -> bool;
 }
 
-/// The stretches that had begun by `end`: where a screen is paused, or shows the past, more is known by now.
+/// The buckets that had begun by `end`: a paused or past screen must not show later ones.
 pub fn seen_until<S: SeriesBucket>(stretches: &[S], end: Time) -> &[S] {
     if stretches.last().is_none_or(|last| last.since() <= end) {
         return stretches;
@@ -90,7 +89,7 @@ pub fn seen_until<S: SeriesBucket>(stretches: &[S], end: Time) -> &[S] {
     &stretches[..stretches.partition_point(|stretch| stretch.since() <= end)]
 }
 
-/// Stretches of time, oldest first, and what each may span.
+/// Buckets, oldest first, and how long each may be.
 #[derive(Clone, PartialEq, Debug)]
 struct Downsampled<S> {
     stretches: Vec<S>,
@@ -104,10 +103,10 @@ impl<S> Default for Downsampled<S> {
 }
 
 impl<S: SeriesBucket> Downsampled<S> {
-    /// Adds the sample that follows, and keeps at most so many stretches.
+    /// Adds the next sample, and keeps at most this many buckets.
     fn push(&mut self, mut next: S, most: usize) {
         if let Some(last) = self.stretches.last_mut() {
-            // How far apart samples are is only known with this one.
+            // Only this sample shows how far apart samples are.
             *last.vouched() = *next.vouched();
             let is_level = last.is_seen_until(next.since()) && last.is_level_with(&next);
             if is_level || next.until() - last.since() < self.width {
@@ -121,7 +120,7 @@ impl<S: SeriesBucket> Downsampled<S> {
         self.stretches.push(next);
     }
 
-    /// Joins neighbours until half of the room is free, or as much as the gaps between them allow.
+    /// Merges neighbours until half of the room is free, or as far as gaps allow.
     fn widen(&mut self, most: usize) {
         while self.stretches.len() > most / 2 {
             self.width = FIRST_WIDTH_MILLISECONDS.max(self.width.saturating_mul(2));
@@ -213,7 +212,7 @@ impl SeriesBucket for Load {
     }
 }
 
-/// When a sample was taken, of how many milliseconds after it it tells, and how many stretches are kept.
+/// A sample's time, its validity in milliseconds, and how many buckets to keep.
 #[derive(Clone, Copy, Debug)]
 struct SeriesSample {
     time: Time,
@@ -221,7 +220,7 @@ struct SeriesSample {
     most: usize,
 }
 
-/// The series of one row, or of one GPU.
+/// The series of one row, or one GPU.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct MemorySeries {
     held: Downsampled<MemoryBucket>,
@@ -232,7 +231,7 @@ pub struct MemorySeries {
 }
 
 impl MemorySeries {
-    /// The series of what samples told of something else that has bytes and percents, oldest first.
+    /// A series of other samples with bytes and percent, oldest first.
     pub fn of(samples: impl Iterator<Item = (Time, Option<u64>, Option<u32>)>) -> Self {
         let mut series = Self::default();
         for (time, bytes, percent) in samples {
@@ -268,22 +267,22 @@ impl MemorySeries {
         self.held.push(bucket, most);
     }
 
-    /// The series, oldest first; empty where it was never told what is held.
+    /// Memory, oldest first; empty if it was never known.
     pub fn buckets(&self) -> &[MemoryBucket] {
         &self.held.stretches
     }
 
-    /// How much a GPU was used, or by a process (SM), oldest first; empty where that was never told.
+    /// Utilization of the GPU, or by the process (SM), oldest first; empty if it was never known.
     pub fn loads(&self) -> &[Load] {
         &self.used.stretches
     }
 
-    /// How many samples told what is held.
+    /// How many samples had memory.
     pub fn samples(&self) -> u64 {
         self.samples
     }
 
-    /// Mean utilization; `None` where it was never told.
+    /// Mean utilization; `None` if it was never known.
     pub fn percent_mean(&self) -> Option<f64> {
         self.percent.mean()
     }
@@ -314,7 +313,7 @@ impl SeriesKey {
     }
 }
 
-/// The series of every row and every GPU of one machine, in one boot.
+/// The series of every row and GPU of one machine, in one boot.
 #[derive(Clone, Debug, Default)]
 pub struct Courses {
     rows: HashMap<SeriesKey, MemorySeries>,
@@ -326,8 +325,7 @@ pub struct Courses {
 }
 
 impl Courses {
-    /// Takes in a snapshot that `history` was given, unless it passed it over; begins anew where the
-    /// history did.
+    /// Takes in a snapshot that `history` accepted; restarts if the history did.
     pub fn follow(&mut self, history: &History, snapshot: &Snapshot) {
         if history.last_time() != Some(snapshot.time) {
             return;
@@ -339,7 +337,7 @@ impl Courses {
         self.observe(snapshot);
     }
 
-    /// Takes in the next snapshot. What a GPU that does not answer shows is no news.
+    /// Takes in the next snapshot. The values of a GPU that does not answer are old.
     pub fn observe(&mut self, snapshot: &Snapshot) {
         let who: HashMap<u32, Identity> = snapshot
             .processes
@@ -365,7 +363,7 @@ impl Courses {
             for row in gpu.processes.iter().flatten() {
                 let key = SeriesKey::of(identity_of(&who, row.pid), gpu, row);
                 if self.rows.len() >= MOST_COURSES && !self.rows.contains_key(&key) {
-                    // Of those that are gone, only that they were there is missed.
+                    // Rows that are gone lose their series.
                     self.rows.retain(|_, course| course.last_seen == Some(time));
                 }
                 if self.rows.len() < MOST_COURSES || self.rows.contains_key(&key) {
@@ -377,29 +375,28 @@ impl Courses {
         }
     }
 
-    /// Forgets everything: what follows is another boot, or comes after a sleep.
+    /// Forgets everything, after a reboot or suspend.
     pub fn forget(&mut self) {
         *self = Self::default();
     }
 
-    /// What a process held by one row; `None` where it was never seen.
+    /// A process's memory in one row; `None` if it was never seen.
     pub fn row(&self, who: Identity, gpu: &Gpu, row: &GpuProcess) -> Option<&MemorySeries> {
         self.rows.get(&SeriesKey::of(who, gpu, row))
     }
 
-    /// What a GPU had in use.
     pub fn gpu(&self, gpu: &Gpu) -> Option<&MemorySeries> {
         self.gpus.get(&gpu.index)
     }
 
-    /// When a process of this number was last on a GPU, and on which (NVML's index).
+    /// When a process with this pid was last on a GPU, and on which (NVML's index).
     pub fn last_on_gpu(&self, pid: u32) -> Option<(Time, u32)> {
         let of_pid = self.rows.iter().filter(|(key, _)| key.who.pid == pid);
         of_pid.filter_map(|(key, course)| Some((course.last_seen?, key.gpu))).max()
     }
 }
 
-/// Which process a pid is, by the snapshot.
+/// The identity of a pid in the snapshot.
 fn identity_of(who: &HashMap<u32, Identity>, pid: u32) -> Identity {
     who.get(&pid).copied().unwrap_or(Identity { pid, start: Start::Unknown })
 }

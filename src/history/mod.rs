@@ -1,15 +1,13 @@
-//! What has been seen so far: a bounded window of points per process and GPU, with running statistics.
+//! The history of snapshots: a bounded window of points per process and GPU, with running statistics.
 //!
-//! [`History::observe`] takes a snapshot and keeps what rules ask for: since when a process has not
-//! used a GPU and how well that is covered ([`row`]), what CPU it used ([`counter`]), since when it holds the
-//! same; of a GPU what it draws ([`LowPowerPhase`]), and since when it is full or has memory in use
-//! that no process accounts for ([`HighStretch`]). It knows gaps: a few missing samples neither prove nor break anything,
-//! a longer one ends a run, and a machine that slept or a clock that was set back starts everything
-//! afresh ([`Reset`]).
+//! [`History::observe`] takes a snapshot and keeps what rules ask for. For a process: since when it has not
+//! used a GPU and how complete the samples are ([`row`]), its CPU use ([`counter`]), since when its memory is
+//! constant. For a GPU: its power ([`LowPowerPhase`]), and since when it is full or has memory in use that no
+//! process accounts for ([`HighStretch`]). A few missing samples neither prove nor break anything, a longer gap
+//! ends a run, and a suspend or a clock that was set back restarts everything ([`Reset`]).
 //!
-//! It never asks a clock, reads no file, and judges no process; that is [`crate::rules`]. Memory is bounded
-//! per process (8 KiB) and per process and GPU (3 KiB), and a row costs the same however long it has
-//! been watched.
+//! It reads no clock and no file, and judges no process; that is [`crate::rules`]. Memory is bounded per
+//! process (8 KiB) and per process and GPU (3 KiB), and a row costs the same however long it has been watched.
 
 mod average;
 mod bursts;
@@ -50,22 +48,21 @@ pub use streak::Streak;
 pub use unlisted_pid::UnlistedPid;
 use unlisted_pid::UnlistedPids;
 
-/// A minute or three intervals, whichever is longer, may pass without evidence and change nothing.
+/// How long, in milliseconds, evidence may be missing without effect, unless three intervals are longer.
 const ALLOWED_GAP_MILLISECONDS: i64 = 60_000;
-/// After this long without a snapshot, nothing that was known before says anything of now.
+/// The gap between snapshots, in milliseconds, after which earlier ones say nothing about now.
 const LONGEST_GAP_MILLISECONDS: i64 = 3_600_000;
-/// So many snapshots in a row that are older than the last one are strays; one more, and the clock was
-/// set back.
+/// The most snapshots in a row, older than the last one, that are strays; one more means that the clock was set
+/// back.
 const MOST_STRAYS: u32 = 2;
-/// A change of `suspended_seconds` by less is the rounding of two clocks.
+/// The least change of `suspended_seconds` that is a suspend; less is rounding of two clocks.
 const SLEPT_SECONDS: u64 = 2;
-/// More GPUs than any machine has; a recording with more does not grow the history.
+/// The most GPUs that are kept; a recording with more does not grow the history.
 const MOST_DEVICES: usize = 1024;
 
-/// Why everything seen before was forgotten.
+/// Why the history was cleared.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Reset {
-    /// The machine was suspended.
     Slept,
     /// Another boot, or another host.
     OtherBoot,
@@ -75,21 +72,16 @@ pub enum Reset {
     Gap,
 }
 
-/// How often everything was forgotten, and when last.
+/// How often the history was cleared, and when last.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Resets {
-    /// The machine was suspended.
     pub slept: u32,
-    /// Another boot, or another host.
     pub other_boot: u32,
-    /// Several snapshots in a row were older than the one before them.
     pub clock_went_back: u32,
-    /// An hour or more passed without a snapshot.
     pub gap: u32,
-    /// The latest, and the time of the snapshot that told it.
+    /// The latest, and the time of the snapshot that showed it.
     pub last: Option<(Reset, Time)>,
-    /// How many snapshots were passed over because they came after a later one. Nothing was forgotten
-    /// for them.
+    /// How many snapshots were skipped because a later one had come first. Nothing was cleared for them.
     pub strays: u32,
 }
 
@@ -106,16 +98,15 @@ impl Resets {
     }
 }
 
-/// The places in a snapshot of a row whose process is not known for certain.
+/// The positions in a snapshot of a row whose process is not known for certain.
 #[derive(Clone, Copy, Debug)]
 struct UnresolvedRow {
     gpu: usize,
     row: usize,
-    /// What the snapshot has of the process all the same.
+    /// The process as the snapshot has it nevertheless.
     process: Option<usize>,
 }
 
-/// What has been seen so far, bounded.
 #[derive(Debug, Default)]
 pub struct History {
     hostname: Option<Arc<str>>,
@@ -128,7 +119,7 @@ pub struct History {
     interval: Interval,
     resets: Resets,
     devices: Vec<Device>,
-    /// By pid; the identity inside tells a number that was handed out again.
+    /// By pid; the identity inside detects a reused pid.
     // Boxed: a map keeps room for more entries than it has.
     processes: HashMap<u32, Box<ProcessHistory>>,
     /// The last snapshot's rows whose process is not known for certain.
@@ -137,8 +128,8 @@ pub struct History {
 }
 
 impl History {
-    /// Takes in the next snapshot. `false` where it is ignored: it is of the same time as the last one
-    /// and says nothing new, or it is older and came too late.
+    /// Takes in the next snapshot. `false` if it is ignored: it has the same time as the last one, or is older
+    /// and came too late.
     pub fn observe(&mut self, snapshot: &Snapshot) -> bool {
         if !self.is_other_boot(snapshot) {
             if self.last == Some(snapshot.time) {
@@ -237,18 +228,18 @@ impl History {
 
     fn observe_rows(&mut self, snapshot: &Snapshot, moment: SampleTime, previous: Option<Time>) {
         self.unresolved_rows.clear();
-        // Seldom needed: nearly every row's process is known for certain.
+        // Rarely needed: nearly every row's process is known for certain.
         let mut places: Option<HashMap<u32, usize>> = None;
         for (place, gpu) in snapshot.gpus.iter().enumerate() {
             let Some(device) = self.remember_device(gpu, place) else {
                 continue;
             };
-            // What a GPU that does not answer shows is what it said last: no news.
+            // The rows of a GPU that does not answer are old.
             let Some(rows) = gpu.processes.as_ref().filter(|_| gpu.stale_seconds.is_none()) else {
                 self.devices[device].observe(gpu, moment, false, None);
                 continue;
             };
-            // A row that appears while the list was being read began just now; any other may be old.
+            // A row that appears between two reads of the list has just begun; any other may be old.
             let was_listed = previous.is_some() && self.devices[device].listed_at() == previous;
             let alone = power::alone(gpu, rows).and_then(|row| {
                 let process = self.processes.get(&row.pid)?;
@@ -273,7 +264,7 @@ impl History {
         }
     }
 
-    /// Looks for unused GPUs; only called where a process was given one.
+    /// Looks for unused GPUs; called only if a process was given one.
     fn observe_unused(&mut self, snapshot: &Snapshot, moment: SampleTime) {
         let reservations = snapshot.reservations.as_deref().unwrap_or_default();
         if reservations.is_empty() {
@@ -291,7 +282,7 @@ impl History {
 
     /// Looks for GPUs on which an abandoned process may hold memory without being listed.
     fn observe_hidden(&mut self, snapshot: &Snapshot, moment: SampleTime) {
-        // By the places of the GPUs; only worked out where there is somebody to ask for.
+        // By the GPUs' positions; computed only if some process needs it.
         let mut unexplained: Option<Vec<Option<bool>>> = None;
         for process in &snapshot.processes {
             let Some(known) = self.processes.get_mut(&process.pid).filter(|known| {
@@ -300,7 +291,7 @@ impl History {
                 continue;
             };
             let unexplained = unexplained.get_or_insert_with(|| {
-                // Who is not on a list that failed may be on it all the same.
+                // A process may be on a list that could not be read.
                 let of_gpu = |gpu: &Gpu| {
                     let is_whole = snapshot.lists_all(gpu);
                     hidden::is_unexplained(gpu).filter(|_| is_whole)
@@ -317,7 +308,7 @@ impl History {
                     known.observe_hidden(device, gpu, Some(false), moment);
                     continue;
                 }
-                // What is booked on the leader that is gone is held by who outlived it.
+                // What is listed for the dead leader is held by a survivor.
                 let leader_is_listed = self.unresolved_rows.iter().any(|unresolved| {
                     let rows = snapshot.gpus[unresolved.gpu].processes.as_deref();
                     let row = rows.and_then(|rows| rows.get(unresolved.row));
@@ -330,7 +321,7 @@ impl History {
         }
     }
 
-    /// The place of a GPU among those seen; nearly always the same as in the snapshot.
+    /// The index of a GPU among those seen; nearly always the same as in the snapshot.
     fn remember_device(&mut self, gpu: &Gpu, place: usize) -> Option<usize> {
         if self.devices.get(place).is_some_and(|device| device.is(gpu)) {
             return Some(place);
@@ -355,7 +346,7 @@ impl History {
         });
     }
 
-    /// What is known of a process; `None` where it was never seen, or has been gone for a while.
+    /// A process's history; `None` if it was never seen, or has been gone for a while.
     pub fn process(&self, identity: Identity) -> Option<&ProcessHistory> {
         self.processes
             .get(&identity.pid)
@@ -363,14 +354,14 @@ impl History {
             .filter(|process| process.identity() == identity)
     }
 
-    /// What is known of a GPU; `None` where it was never seen.
+    /// A GPU's history; `None` if it was never seen.
     pub fn device(&self, gpu: &Gpu) -> Option<&Device> {
         self.devices.iter().find(|device| device.is(gpu))
     }
 
-    /// The rows of the last snapshot, which this has to be, whose process is not known for certain:
-    /// /proc does not know the pid, or what it knows is not believed; with what the snapshot has of the
-    /// process all the same.
+    /// The last snapshot's rows whose process is not known for certain, because /proc does not know the pid or
+    /// it is not believed; with the process as the snapshot has it nevertheless. `snapshot` has to be the last
+    /// one.
     pub fn unresolved_rows<'s>(
         &self,
         snapshot: &'s Snapshot,
@@ -383,15 +374,14 @@ impl History {
         })
     }
 
-    /// What is known of a pid that a GPU lists and that is no living process; `None` where it is one, or
-    /// where that cannot be told.
+    /// What is known of a pid that a GPU lists and that is no living process; `None` if it is one, or that is
+    /// unknown.
     pub fn unlisted_pid(&self, gpu: &Gpu, pid: u32) -> Option<&UnlistedPid> {
         let device = self.devices.iter().position(|device| device.is(gpu))?;
         self.unlisted.get(device, pid)
     }
 
-    /// Whether a process that the last snapshot does not show may be there all the same: a GPU that
-    /// it was on did not answer.
+    /// Whether a process that the last snapshot does not show may still exist: one of its GPUs did not answer.
     pub fn may_be_hidden(&self, identity: Identity) -> bool {
         self.process(identity).is_some_and(|process| {
             Some(process.last_seen()) != self.last
@@ -402,8 +392,8 @@ impl History {
         })
     }
 
-    /// Whether a process was listed on a GPU before: on this snapshot's list, or on one so far back that it
-    /// may be there still.
+    /// Whether a process was listed on a GPU before: on this snapshot's list, or recently enough to be there
+    /// still.
     pub fn was_on(&self, identity: Identity, gpu: &Gpu) -> bool {
         let device = self.devices.iter().position(|device| device.is(gpu));
         let rows = self.process(identity).map_or(&[][..], ProcessHistory::rows);
@@ -415,33 +405,33 @@ impl History {
         self.devices.iter().any(|device| device.low_power_phase().is_some())
     }
 
-    /// The GPU that a row is of.
+    /// A row's GPU.
     pub fn device_of(&self, row: &RowHistory) -> &Device {
         &self.devices[row.device()]
     }
 
-    /// The GPU of the last snapshot, which this has to be, on which a process is hidden.
+    /// The GPU of the last snapshot, which `snapshot` has to be, on which a process is hidden.
     pub fn hidden_gpu<'s>(&self, hidden: &Hidden, snapshot: &'s Snapshot) -> Option<&'s Gpu> {
         let device = &self.devices[hidden.device()];
         snapshot.gpus.iter().find(|gpu| device.is(gpu))
     }
 
-    /// NVML's index of the GPU that a row is of.
+    /// NVML's index of a row's GPU.
     pub fn gpu_index(&self, row: &RowHistory) -> u32 {
         self.devices[row.device()].index()
     }
 
-    /// The uuid of the GPU that a row is of.
+    /// The UUID of a row's GPU.
     pub fn gpu_uuid(&self, row: &RowHistory) -> Option<&Arc<str>> {
         self.devices[row.device()].uuid()
     }
 
-    /// Whether the last snapshot told which processes are on the GPU that a row is of.
+    /// Whether the last snapshot has the process list of a row's GPU.
     pub fn is_listed(&self, row: &RowHistory) -> bool {
         self.devices[row.device()].listed_at() == self.last
     }
 
-    /// The rows of a process on a GPU (NVML's index): one, or several under MIG.
+    /// A process's rows on a GPU (NVML's index): one, or several under MIG.
     fn rows_on(&self, identity: Identity, gpu: u32) -> impl Iterator<Item = &RowHistory> {
         self.process(identity)
             .map_or(&[][..], ProcessHistory::rows)
@@ -449,8 +439,8 @@ impl History {
             .filter(move |row| self.devices[row.device()].index() == gpu)
     }
 
-    /// Since when a process is known not to have used a GPU (NVML's index); `None` while it uses it
-    /// or where that is unknown.
+    /// Since when a process is known not to have used a GPU (NVML's index); `None` while it uses it or that is
+    /// unknown.
     pub fn idle_since(&self, identity: Identity, gpu: u32) -> Option<Time> {
         self.rows_on(identity, gpu)
             .map(|row| row.run().map(|run| run.since))
@@ -458,12 +448,11 @@ impl History {
             .flatten()
     }
 
-    /// Time of the first snapshot since everything was last forgotten.
+    /// Time of the first snapshot since the last reset.
     pub fn first_time(&self) -> Option<Time> {
         self.first
     }
 
-    /// Time of the last snapshot.
     pub fn last_time(&self) -> Option<Time> {
         self.last
     }
@@ -473,7 +462,7 @@ impl History {
         self.first.zip(self.last).map_or(0.0, |(first, last)| last.seconds_since(first))
     }
 
-    /// Seconds between two snapshots, as a rule; `None` before the second one.
+    /// The usual seconds between two snapshots; `None` before the second one.
     pub fn interval_seconds(&self) -> Option<f64> {
         match self.interval.milliseconds() {
             0 => None,
@@ -481,7 +470,7 @@ impl History {
         }
     }
 
-    /// How often everything was forgotten, and why.
+    /// How often the history was cleared, and why.
     pub fn resets(&self) -> Resets {
         self.resets
     }
@@ -489,7 +478,7 @@ impl History {
 
 fn places_by_pid(snapshot: &Snapshot) -> HashMap<u32, usize> {
     let places = snapshot.processes.iter().enumerate();
-    // Of two of the same number the first counts, as in `Snapshot::process`.
+    // Of two with one pid the first counts, as in `Snapshot::process`.
     places.rev().map(|(place, it)| (it.pid, place)).collect()
 }
 

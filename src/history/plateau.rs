@@ -1,30 +1,25 @@
-//! A time throughout which what a process holds stays the same, and how much it used the GPU meanwhile.
+//! A time throughout which a process's memory is constant, and how much it used the GPU meanwhile.
 //!
-//! A framework that reserves a GPU's memory does so in one go and never again; the plateau that follows
-//! is what tells it from memory that was needed.
+//! A framework that reserves a GPU's memory does so at once and never again; the plateau that follows tells
+//! that from memory that was needed.
 
 use super::SampleTime;
 use super::average::Average;
 use crate::model::{Gpu, GpuProcess, Time};
 
-/// The highest and the lowest of a plateau differ by less than this share of the highest: libraries
-/// that are loaded later, a context that grows.
+/// How much a plateau may vary, as a share of its highest value: libraries loaded later, a growing context.
 const TOLERANCE: f64 = 0.04;
 
-/// A time throughout which what a process holds on a GPU stays the same.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Plateau {
-    /// The first sample of it.
+    /// First sample.
     pub since: Time,
-    /// The last one.
+    /// Last sample.
     pub until: Time,
-    /// The least that was held.
     pub least_bytes: u64,
-    /// The most.
     pub most_bytes: u64,
-    /// How many samples there are.
     pub samples: u64,
-    /// SM utilization of the process; of the GPU, which is no less, where the driver tells no better.
+    /// The process's SM utilization; or the GPU's, which is no less, if the driver reports only that.
     pub sm_percent: Average,
     /// Memory utilization, likewise.
     pub memory_percent: Average,
@@ -36,8 +31,8 @@ impl Plateau {
         self.until.seconds_since(self.since)
     }
 
-    /// The plateau after a row of a GPU that answered: the same, a new one, or none where what is held
-    /// has not been known for longer than a gap may be.
+    /// The plateau after a row of a GPU that answered: the same, a new one, or none if memory has been unknown
+    /// for longer than a gap may be.
     pub(super) fn observe(
         known: Option<Self>,
         gpu: &Gpu,
@@ -69,7 +64,7 @@ impl Plateau {
             plateau = new;
         }
         plateau.samples += 1;
-        // Where no process's samples explain the GPU's use, it may be this one's.
+        // If no process's sample explains the GPU's use, it may be this one's.
         let own = row.sm_percent.filter(|_| !is_unexplained);
         let sm = own.or(gpu.gpu_percent);
         let memory = row.memory_percent.or(gpu.memory_percent);

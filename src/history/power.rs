@@ -1,12 +1,11 @@
-//! What a GPU draws while one process alone uses it, and since when that has been a fraction of before.
+//! A GPU's power while one process alone uses it, and since when that is a fraction of before.
 //!
-//! A process that waits for ever in a kernel keeps its GPU at full use and moves no data: the power falls
-//! and the utilization does not. That is told of a process only by what the GPU drew while it was the
-//! only one at work, then and now: where several share a GPU, no share of the power is known. A process
-//! that merely holds memory there does not share.
+//! A process that waits forever in a kernel keeps its GPU fully used and moves no data: power falls,
+//! utilization does not. Only the GPU's power while the process was the only one at work shows that, then and
+//! now: if several work, nobody knows each one's share. A process that merely holds memory does not count.
 //!
-//! Which settings a verdict takes is the rule's business; here stand the wider bounds within which
-//! a [`LowPowerPhase`] lasts. Bounded: the last few processes that were alone on the GPU.
+//! A rule's settings decide its findings; this file has the wider bounds within which a [`LowPowerPhase`]
+//! lasts. Bounded: the last few processes that were alone on the GPU.
 
 use super::average::Average;
 use super::row::Use;
@@ -14,27 +13,27 @@ use super::sample_time::{BRIDGED_GAP_MILLISECONDS, SampleTime};
 use crate::model::snapshot::ProcessType;
 use crate::model::{Gpu, GpuProcess, Identity, Time};
 
-/// A GPU that is used less than this is not in full use.
+/// The utilization, in percent, from which a GPU is fully used.
 pub const FULL_PERCENT: f64 = 90.0;
-/// A GPU that draws this share of what it drew before, or more, is at work.
+/// The share of its former power from which a GPU is at work.
 pub const LOW_SHARE: f64 = 0.5;
-/// What a process drew before is known when it was seen alone at work for so long.
+/// For how long, in seconds, a process has to work alone before its power is known.
 pub const LEAST_WORK_SECONDS: f64 = 180.0;
-/// And in so many samples.
+/// How many samples that takes.
 const LEAST_WORK_SAMPLES: u64 = 5;
-/// A process that keeps a GPU in full use has at least this share of it.
+/// The least share, in percent, that a process has of a GPU that it keeps fully used.
 const LEAST_OWN_PERCENT: u32 = 50;
-/// A desktop that draws its windows uses no more than this, and does not share the GPU.
+/// The most that a desktop uses, in percent, to draw its windows; it does not share the GPU.
 pub(super) const DESKTOP_PERCENT: u32 = 10;
-/// Of how many processes what they drew is remembered.
+/// For how many processes power is remembered.
 const MOST_USERS: usize = 8;
 
-/// What a GPU drew while a process was alone at work on it.
+/// A GPU's power while a process worked on it alone.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Work {
     who: Identity,
     until: Time,
-    /// How long it was seen, in milliseconds.
+    /// The time observed, in milliseconds.
     covered: i64,
     /// Utilization of the GPU, percent.
     pub gpu_percent: Average,
@@ -47,33 +46,32 @@ pub struct Work {
 }
 
 impl Work {
-    /// The seconds in which it was seen.
+    /// The seconds observed.
     pub fn covered_seconds(&self) -> f64 {
         self.covered as f64 / 1000.0
     }
 
-    /// Whether enough was seen of it to compare with.
+    /// Whether that suffices for a comparison.
     fn is_known(&self) -> bool {
         self.covered as f64 / 1000.0 >= LEAST_WORK_SECONDS
             && self.power.count() >= LEAST_WORK_SAMPLES
     }
 }
 
-/// A time throughout which a GPU was in full use by one process alone and drew a fraction of what it
-/// drew when the same process was at work.
+/// A time throughout which one process alone used a GPU fully, and the GPU drew a fraction of what it drew when
+/// that process worked.
 #[derive(Clone, PartialEq, Debug)]
 pub struct LowPowerPhase {
-    /// Who is alone on the GPU.
+    /// The only process on the GPU.
     pub who: Identity,
-    /// The first sample of it.
+    /// First sample.
     pub since: Time,
-    /// The last one.
+    /// Last sample.
     pub until: Time,
-    /// How many samples there are.
     pub samples: u64,
     covered: i64,
     bridged: i64,
-    /// The least utilization of the GPU.
+    /// The GPU's least utilization.
     pub gpu_percent_min: u32,
     /// Utilization of the GPU, percent.
     pub gpu_percent: Average,
@@ -85,7 +83,7 @@ pub struct LowPowerPhase {
     pub clock: Average,
     /// Degrees.
     pub temperature: Average,
-    /// The power limit in watts, as it was last told.
+    /// The power limit in watts, as last reported.
     pub power_limit: Option<f64>,
 }
 
@@ -108,8 +106,7 @@ impl LowPowerPhase {
         }
     }
 
-    /// The share of it that its samples cover, or that lies between two of them with no more missing than
-    /// a few, 0 to 1.
+    /// The share that its samples cover, including short gaps between two of them, 0 to 1.
     pub fn bridged(&self) -> f64 {
         match self.until - self.since {
             0 => 1.0,
@@ -118,16 +115,15 @@ impl LowPowerPhase {
     }
 }
 
-/// The process that is alone at work on a GPU.
+/// The only process at work on a GPU.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Alone {
     pub(super) who: Identity,
-    /// Its SM utilization, where the driver tells it.
+    /// Its SM utilization, if the driver reports it.
     pub(super) sm_percent: Option<u32>,
 }
 
-/// The row of the only process at work on a GPU; `None` where there is none or several, or that is
-/// not known.
+/// The row of the only process at work on a GPU; `None` if there is none, or several, or that is unknown.
 pub(super) fn alone<'g>(gpu: &Gpu, rows: &'g [GpuProcess]) -> Option<&'g GpuProcess> {
     let may_work = |row: &&GpuProcess| match row.kind {
         ProcessType::Graphics => row.sm_percent.unwrap_or(0) > DESKTOP_PERCENT,
@@ -138,22 +134,22 @@ pub(super) fn alone<'g>(gpu: &Gpu, rows: &'g [GpuProcess]) -> Option<&'g GpuProc
     at_work.all(|other| other.pid == only.pid).then_some(only)
 }
 
-/// What a GPU draws.
+/// A GPU's power history.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Draw {
     /// The latest last.
     works: Vec<Work>,
     phase: Option<LowPowerPhase>,
-    /// Who was alone on it at the last sample.
+    /// The process that worked alone at the last sample.
     alone: Option<Identity>,
-    /// When its power was last told.
+    /// When its power was last reported.
     read_at: Option<Time>,
-    /// Whether it was told now, or a few samples ago.
+    /// Whether it was reported now, or a few samples ago.
     is_read: bool,
 }
 
 impl Draw {
-    /// Takes in a sample of the GPU, whose process list was read where `alone` is given.
+    /// Takes in a sample of the GPU; `alone` requires that its process list was read.
     pub(super) fn observe(&mut self, gpu: &Gpu, alone: Option<Alone>, moment: SampleTime) {
         self.alone = alone.map(|alone| alone.who);
         self.phase.take_if(|phase| moment.time - phase.until >= BRIDGED_GAP_MILLISECONDS);
@@ -169,7 +165,7 @@ impl Draw {
         if gpu.stale_seconds.is_some() {
             return;
         }
-        // The GPU as a whole says that it is over, whoever used it.
+        // The whole GPU shows that it is over, whoever used it.
         let is_over =
             self.phase.as_ref().is_some_and(|phase| !self.is_low(phase.who, percent, power));
         if is_over && let Some(phase) = self.phase.take() {
@@ -221,7 +217,7 @@ impl Draw {
         self.works.push(work);
     }
 
-    /// A low-power phase that came to its end by itself was lighter work, which is to be expected again.
+    /// A low-power phase that ended by itself was lighter work, which may come again.
     fn count_as_work(&mut self, phase: &LowPowerPhase) {
         if let Some(work) = self.works.iter_mut().find(|work| work.who == phase.who) {
             work.gpu_percent.add(phase.gpu_percent);
@@ -268,7 +264,7 @@ impl Draw {
         self.phase = Some(phase);
     }
 
-    /// What the GPU drew while the process was alone at work, where enough was seen of that.
+    /// A GPU's power while the process worked alone, if enough was observed.
     pub(super) fn work(&self, who: Identity) -> Option<&Work> {
         self.works.iter().find(|work| work.who == who).filter(|work| work.is_known())
     }

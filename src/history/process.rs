@@ -1,5 +1,4 @@
-//! What is known of one process over time: its state, its CPU use, whether it outlived its job, its rows
-//! on GPUs.
+//! One process over time: its state, its CPU use, whether it outlived its job, its rows on GPUs.
 
 use super::counter::Counter;
 use super::hidden::{self, Hidden};
@@ -14,14 +13,13 @@ use crate::model::shared::equal;
 use crate::model::snapshot::ProcessType;
 use crate::model::{Gpu, GpuProcess, Identity, Process, Time};
 
-/// A row per GPU, and under MIG per instance: no process has more.
+/// The most rows of a process: one per GPU, or per instance under MIG.
 const MOST_ROWS: usize = 256;
-/// CPU seconds that two ticks of a scheduler put on any process.
+/// CPU seconds that two scheduler ticks may charge to any process.
 const TICKS_OF_CPU: f64 = 0.02;
-/// The share of a core that the threads of a process use which does nothing.
+/// The share of a core that an inactive process's threads use.
 const TRACE_OF_CPU: f64 = 0.01;
 
-/// What is known of one process.
 #[derive(Clone, Debug)]
 pub struct ProcessHistory {
     identity: Identity,
@@ -29,17 +27,17 @@ pub struct ProcessHistory {
     last_seen: Time,
     state: Option<(char, Streak)>,
     resumed_at: Option<Time>,
-    /// When gpumem last asked it to release memory.
+    /// The last request by gpumem to release memory.
     asked: Option<Arc<AskedRelease>>,
     asked_cpu: AskedCpu,
     cpu_wait: CpuWait,
     cpu: Counter,
-    /// `cpu` holds what the descendants used, too.
+    /// `cpu` includes descendants.
     counts_descendants: bool,
     still: Option<CpuIdle>,
     abandoned: Clause,
-    /// What it had read and written at the last sample that told, and since when that stands still and it
-    /// has no socket.
+    /// Bytes read and written at the last sample that had them, and since when that stands still without any
+    /// socket.
     io_bytes: Option<u64>,
     io: Counter,
     silent: Clause,
@@ -49,7 +47,7 @@ pub struct ProcessHistory {
     may_have_display: bool,
 }
 
-/// What the names of a process tell, for as long as they stay the same.
+/// What a process's names tell, cached while they stay the same.
 #[derive(Clone, Debug, Default)]
 struct KnownNames {
     command: Option<Arc<[Arc<str>]>>,
@@ -80,18 +78,18 @@ impl KnownNames {
     }
 }
 
-/// What of all rows of a process tells a rule that it need not look at any.
+/// What all rows together tell a rule, so that it can skip them.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct RowsSummary {
     /// The last snapshot showed use on all of them.
     pub uses_all: bool,
-    /// The memory of one has moved at some time.
+    /// Some row's memory has moved at some time.
     pub has_moved: bool,
-    /// What one of them holds is not known.
+    /// Some row's memory is unknown.
     pub is_unread: bool,
 }
 
-/// A time in which a process used no CPU, but for a trace.
+/// A time in which a process used no CPU, except a trace.
 #[derive(Clone, Copy, Debug)]
 struct CpuIdle {
     since: Time,
@@ -100,7 +98,7 @@ struct CpuIdle {
     total: f64,
 }
 
-/// What of a process's CPU time went into what gpumem asked of it, in seconds.
+/// CPU time that gpumem's requests took, in seconds.
 #[derive(Clone, Copy, Debug, Default)]
 struct AskedCpu {
     last: Option<f64>,
@@ -108,7 +106,7 @@ struct AskedCpu {
 }
 
 impl AskedCpu {
-    /// The CPU seconds less those that the request took: one thread of it, and no more than it lasted.
+    /// CPU seconds less the request's own: one thread, for no longer than the request lasted.
     fn without(&mut self, seconds: Option<f64>, asked: Option<&AskedRelease>) -> Option<f64> {
         let now = seconds?;
         if let (Some(asked), Some(last)) = (asked, self.last) {
@@ -120,7 +118,7 @@ impl AskedCpu {
     }
 }
 
-/// What a process waited for a processor since that was first known, in seconds.
+/// How long a process has waited for a CPU since that was first known, in seconds.
 #[derive(Clone, Copy, Debug, Default)]
 struct CpuWait {
     last: Option<f64>,
@@ -184,9 +182,9 @@ impl ProcessHistory {
         }
     }
 
-    /// Takes in what the process used of the CPU and, where they were looked at, its descendants: who lets
-    /// others work is at work. Where they were looked at in vain, nothing is known of the sum. The time in which the
-    /// process was runnable and waited for a CPU counts as use: on a less busy host it would have run.
+    /// Takes in CPU use of the process and, if they were read, its descendants, since a process whose children
+    /// work is at work. If reading them failed, the sum is unknown. Time spent runnable without a CPU counts as
+    /// use: on a less busy host it would have run.
     fn observe_cpu(&mut self, process: &Process, previous: Time, moment: SampleTime) {
         let own = (process.cpu_seconds, process.cpu_percent);
         let (seconds, percent) = match process.descendants.as_deref() {
@@ -198,7 +196,7 @@ impl ProcessHistory {
         };
         let counts_descendants = process.descendants.is_some();
         if counts_descendants != self.counts_descendants {
-            // A sum is not to be compared with one of its parts.
+            // A sum cannot be compared with one of its parts.
             self.cpu = Counter::default();
             self.counts_descendants = counts_descendants;
             self.asked_cpu = AskedCpu::default();
@@ -211,7 +209,7 @@ impl ProcessHistory {
         self.cpu.observe(moment.time, seconds, percent, moment.allowed_gap);
     }
 
-    /// Takes in what it has read and written, and which sockets it has.
+    /// Takes in its I/O, and which sockets it has.
     fn observe_silence(&mut self, process: &Process, moment: SampleTime) {
         let unchanged =
             process.io_bytes.map(|now| self.io_bytes.is_none_or(|before| now == before));
@@ -223,8 +221,8 @@ impl ProcessHistory {
         self.io.observe(moment.time, bytes, None, moment.allowed_gap);
     }
 
-    /// Whether it draws a desktop, or on one, as the driver has it: a program with a window that also computes, with
-    /// a person's unsaved work in it.
+    /// Whether the driver shows it drawing a desktop, or on one: a program with a window that also computes,
+    /// perhaps with unsaved work.
     pub fn is_display(&self) -> bool {
         let draws = |row: &RowHistory| row.kind() == ProcessType::ComputeGraphics;
         self.names.facts.is_display || self.may_have_display && self.rows.iter().any(draws)
@@ -235,8 +233,7 @@ impl ProcessHistory {
         &self.names.facts
     }
 
-    /// Since when it has read and written nothing and has had no socket; `None` where it has not been so,
-    /// or that is not known.
+    /// Since when it has done no I/O and had no socket; `None` if it has, or that is unknown.
     pub fn silent(&self) -> Option<&Streak> {
         self.silent.streak()
     }
@@ -256,8 +253,8 @@ impl ProcessHistory {
         }
     }
 
-    /// Takes in the CPU seconds. `true` where they vouch for the time since they were last known, in
-    /// which nothing can have gone on that a CPU is needed for.
+    /// Takes in CPU seconds. `true` if they prove that nothing that needs a CPU happened since they were last
+    /// known.
     fn observe_stillness(&mut self, moment: SampleTime) -> bool {
         let Some(total) = self.cpu.total_at(moment.time) else {
             return false;
@@ -275,7 +272,7 @@ impl ProcessHistory {
         continued.is_some()
     }
 
-    /// Takes in what a snapshot says of a GPU whose device file it holds open, not being listed there.
+    /// Takes in a snapshot of a GPU whose device file it holds open without being listed.
     pub(super) fn observe_hidden(
         &mut self,
         device: usize,
@@ -304,7 +301,7 @@ impl ProcessHistory {
         self.rows[place].observe(gpu, row, moment, cpu_total, marks);
     }
 
-    /// The place of a row; `None` where it is one too many.
+    /// A row's index; `None` if there are too many.
     fn row_index(&mut self, shown: Shown, row: &GpuProcess, moment: SampleTime) -> Option<usize> {
         let device = shown.device;
         let known = self.rows.iter().position(|known| known.is(device, row));
@@ -316,14 +313,13 @@ impl ProcessHistory {
         }
         // Most processes are on one GPU, and never get a second row.
         self.rows.reserve_exact(1);
-        // The process appeared with its row, or the row in a list that was being read: either way its
-        // beginning was seen.
+        // The process or the row appeared between two snapshots: either way its beginning was observed.
         self.rows.push(RowHistory::new(device, row, moment.time, shown.was_listed));
         Some(self.rows.len() - 1)
     }
 
-    /// Lets time pass over what this snapshot did not show; `is_listed` says whether it showed a GPU's
-    /// processes. `false` where nothing of the process is worth keeping.
+    /// Handles rows that this snapshot did not show; `is_listed` tells whether it showed a GPU's processes.
+    /// `false` if nothing of the process is worth keeping.
     pub(super) fn observe_what_is_missing(
         &mut self,
         moment: SampleTime,
@@ -349,7 +345,7 @@ impl ProcessHistory {
         gone <= keep
     }
 
-    /// What of all its rows together a rule may ask before it looks at any.
+    /// What a rule may ask of all rows together before it looks at any.
     pub fn rows_summary(&self) -> RowsSummary {
         RowsSummary {
             uses_all: self.rows.iter().all(|row| row.last_use() == Use::Used),
@@ -358,7 +354,6 @@ impl ProcessHistory {
         }
     }
 
-    /// Who it is.
     pub fn identity(&self) -> Identity {
         self.identity
     }
@@ -373,51 +368,48 @@ impl ProcessHistory {
         self.last_seen
     }
 
-    /// Its state as in /proc, and the time throughout which every sample showed that one; `None` while
-    /// unknown.
+    /// Its state as in /proc, and the time throughout which every sample showed it; `None` while unknown.
     pub fn state(&self) -> Option<(char, Streak)> {
         self.state
     }
 
-    /// Since when its CPU seconds have not advanced by more than a trace from sample to sample; `None`
-    /// where the last snapshot did not tell them.
+    /// Since when its CPU seconds have not advanced by more than a trace between samples; `None` if the last
+    /// snapshot lacks them.
     pub fn still_since(&self) -> Option<Time> {
         self.still.filter(|still| still.until == self.last_seen).map(|still| still.since)
     }
 
-    /// Since when its parent has been gone (a reaper adopted it) and the leader of its process group too;
-    /// or, of a notebook kernel, its server.
+    /// Since when it has lost its parent (a reaper adopted it) and its process group's leader; or, for a
+    /// notebook kernel, its server.
     pub fn abandoned(&self) -> Option<&Streak> {
         self.abandoned.streak()
     }
 
-    /// The GPUs whose device file it holds open without being listed; only of an abandoned process.
+    /// GPUs whose device file it holds open without being listed; only for an abandoned process.
     pub fn hidden(&self) -> &[Hidden] {
         &self.hidden
     }
 
-    /// When it was last seen running again after it had been stopped by a signal or a debugger.
+    /// When it was last seen running again after a signal or debugger had stopped it.
     pub fn resumed_at(&self) -> Option<Time> {
         self.resumed_at
     }
 
-    /// What it has read and written, in bytes.
+    /// Bytes read and written.
     pub fn io(&self) -> &Counter {
         &self.io
     }
 
-    /// Its CPU use.
     pub fn cpu(&self) -> &Counter {
         &self.cpu
     }
 
-    /// Its rows on GPUs.
     pub fn rows(&self) -> &[RowHistory] {
         &self.rows
     }
 }
 
-/// Whether both are so; a known no outweighs what is not known.
+/// Whether both hold; a known no outweighs an unknown.
 fn both(one: Option<bool>, other: Option<bool>) -> Option<bool> {
     match (one, other) {
         (Some(false), _) | (_, Some(false)) => Some(false),
@@ -426,14 +418,14 @@ fn both(one: Option<bool>, other: Option<bool>) -> Option<bool> {
     }
 }
 
-/// Whether a state is that of a process stopped by a signal or a terminal (`T`) or a debugger (`t`).
+/// Whether a state is that of a process stopped by a signal or terminal (`T`) or debugger (`t`).
 fn is_stopped(state: char) -> bool {
     matches!(state, 'T' | 't')
 }
 
 #[cfg(test)]
 impl ProcessHistory {
-    /// Bytes held, by capacity.
+    /// Heap bytes, by capacity.
     pub(super) fn size(&self) -> usize {
         size_of::<Self>()
             + self.cpu.size()

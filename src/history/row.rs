@@ -1,4 +1,4 @@
-//! A process on one GPU (under MIG, on one instance) over time: its memory, and its run without use.
+//! A process on one GPU (under MIG, one instance) over time: its memory, and its time without use.
 
 use super::bursts::Bursts;
 use super::growth::Growth;
@@ -9,50 +9,48 @@ use crate::model::process::AskedRelease;
 use crate::model::snapshot::ProcessType;
 use crate::model::{Gpu, GpuProcess, Time};
 
-/// A process that uses this share of one core, or less, is doing nothing but waiting.
+/// The share of a core up to which a process only waits.
 const TRACE_OF_CPU: f64 = 0.02;
-/// With this share of a core, or less, no process has begun a burst of work on a GPU once a minute.
+/// The share of a core up to which a process cannot have started a burst of GPU work once a minute.
 const CPU_OF_NO_BURST: f64 = 0.005;
 /// CPU seconds of two ticks.
 const TICK_OF_CPU: f64 = 0.02;
-/// CPU seconds that a scheduler's tick can put on any process.
+/// CPU seconds that scheduler ticks may charge to any process.
 const TICKS_OF_CPU: f64 = 0.1;
 
-/// For so long after a process was asked to release memory what falls is what was asked for, in seconds: as
-/// long as a release is looked at.
+/// For how long, in seconds, after a request to release memory a fall counts as its effect: as long as a
+/// release is watched.
 const RELEASED_SECONDS: f64 = 10.0;
-/// Memory that comes or goes by this much is somebody's doing; less is the driver's.
+/// The least change of memory that a process makes; less is the driver's.
 const MOVEMENT_BYTES: u64 = 64 << 20;
-/// A GPU that draws more than this share of its limit is at work, whatever utilization it reports.
+/// The share of its power limit from which a GPU is at work, whatever utilization it reports.
 const POWER_AT_WORK: f64 = 0.6;
-/// Of so many samples of a run one may show use that no process's sample explains: the GPU's figure is
-/// of another moment than theirs.
+/// In a run, one sample in this many may show use that no process's sample explains: the GPU's figure is from
+/// another moment.
 const EXPLAINED_TO_UNEXPLAINED: u64 = 10;
 
 /// What shows that a process did not use a GPU.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum NoUseSource {
-    /// The driver's samples of this process.
+    /// The driver's samples for this process.
     Process,
-    /// The GPU as a whole was not used.
+    /// The whole GPU was not used.
     Device,
 }
 
-/// What one sample says about whether a process used a GPU.
+/// What one sample says about a process's use of a GPU.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Use {
     /// The driver saw it use an engine.
     Used,
-    /// Somebody used the GPU, and the driver does not tell who. Counts as use.
+    /// Some process used the GPU, and the driver does not report which. Counts as use.
     DeviceUsed,
-    /// It did not.
     NotUsed(NoUseSource),
-    /// Nothing is known.
     Unknown,
 }
 
 impl Use {
-    /// Reads a process's row on a GPU that answered.
+    /// From a process's row on a GPU that answered.
     pub fn of(gpu: &Gpu, row: &GpuProcess) -> Self {
         let engines =
             [row.sm_percent, row.memory_percent, row.encoder_percent, row.decoder_percent];
@@ -64,7 +62,7 @@ impl Use {
             let share = gpu.power_watts.zip(gpu.power_limit_watts);
             *percent > 0 || share.is_none_or(|(power, limit)| power < limit * POWER_AT_WORK)
         });
-        // The driver may book the work of an MPS client to the server, so that a 0 proves nothing.
+        // The driver may charge an MPS client's work to the server, so a 0 proves nothing.
         let own = row.sm_percent.filter(|_| row.kind != ProcessType::Mps);
         match (own, device) {
             (Some(_), _) => Self::NotUsed(NoUseSource::Process),
@@ -75,8 +73,8 @@ impl Use {
     }
 }
 
-/// Whether a GPU was used and the samples of its processes put that down to none of them: the driver
-/// gave none, or gave them late, and their zeros prove nothing. A compositor's few percent round to 0.
+/// Whether a GPU was used and its processes' samples do not explain it: the driver gave none, or late, and
+/// their zeros prove nothing. A compositor's few percent round to 0.
 pub(super) fn is_unexplained(gpu: &Gpu, rows: &[GpuProcess]) -> bool {
     let is_desktop = |row: &GpuProcess| {
         use ProcessType::{ComputeGraphics, Graphics};
@@ -89,49 +87,48 @@ pub(super) fn is_unexplained(gpu: &Gpu, rows: &[GpuProcess]) -> bool {
     gpu.gpu_percent.is_some_and(|percent| percent > 0 && percent > noise()) && !is_used(gpu, rows)
 }
 
-/// Whether a sample says of one of a GPU's processes that it used it.
+/// Whether a sample shows one of a GPU's processes using it.
 pub(super) fn is_used(gpu: &Gpu, rows: &[GpuProcess]) -> bool {
     rows.iter().any(|row| Use::of(gpu, row) == Use::Used)
 }
 
-/// A GPU of the snapshot that is being taken in.
+/// A GPU in the current snapshot.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Shown {
-    /// Its place among those seen.
+    /// Its index among those seen.
     pub(super) device: usize,
-    /// Its list was read the last time, too.
+    /// Its list was read in the previous snapshot, too.
     pub(super) was_listed: bool,
-    /// It was used, and no sample of a process explains it.
+    /// It was used, and no process's sample explains it.
     pub(super) is_unexplained: bool,
 }
 
 /// How a run without use began.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Began {
-    /// The use before it was seen, or the row appeared before our eyes: it is no older.
+    /// Use before it was observed, or the row appeared between two snapshots: it is no older.
     Witnessed,
     /// After use of the GPU that the driver did not attribute.
     AfterDeviceUse,
-    /// Where the history begins, or after a gap: it may be older than what was seen of it.
+    /// At the beginning of the history, or after a gap: it may be older.
     Unwitnessed,
 }
 
 /// A time throughout which a process did not use a GPU.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct UnusedRun {
-    /// The first sample that showed no use.
+    /// The first sample without use.
     pub since: Time,
     /// The last one.
     pub until: Time,
-    /// How it began.
     pub began: Began,
-    /// How many samples showed no use.
+    /// Samples without use.
     pub samples: u64,
-    /// How many of them only by the use of the whole device.
+    /// How many of them show it only for the whole device.
     pub by_device: u64,
-    /// In how many of them the GPU was used, and no process's sample explains it.
+    /// In how many of them the GPU was used and no process's sample explains it.
     pub unexplained: u64,
-    /// How much of the time before `since` its first sample covers, in seconds.
+    /// Seconds before `since` that its first sample covers.
     pub seconds_before: f64,
     covered: i64,
 }
@@ -142,8 +139,8 @@ impl UnusedRun {
         self.until.seconds_since(self.since)
     }
 
-    /// Whether the GPU was used, more than chance allows, by a process that no sample names: then what the
-    /// driver says of this process's use is worth nothing.
+    /// Whether an unnamed process used the GPU more than chance allows: then the driver's figures for this
+    /// process are worthless.
     pub fn is_unexplained(&self) -> bool {
         self.unexplained.saturating_mul(EXPLAINED_TO_UNEXPLAINED) > self.samples
     }
@@ -160,19 +157,19 @@ impl UnusedRun {
 /// A process on one GPU over time.
 #[derive(Clone, Debug)]
 pub struct RowHistory {
-    /// Place among the GPUs seen.
+    /// Index among the GPUs seen.
     device: u32,
     gpu_instance: Option<u32>,
     compute_instance: Option<u32>,
     kind: ProcessType,
-    /// What was held, and when the driver last told it.
+    /// Its memory, and when the driver last reported it.
     used: Option<(u64, Time)>,
     growth: Growth,
-    /// What was held when it last came to rest, and when it last moved away from there.
+    /// Its memory when it last settled, and when it last moved away from there.
     settled: Option<u64>,
     moved_at: Option<Time>,
     last_use: Use,
-    /// When anything was last known of use.
+    /// When its use was last known.
     known_at: Time,
     /// How a run that began now would have begun.
     before: Began,
@@ -267,7 +264,7 @@ impl RowHistory {
         }
     }
 
-    /// What falls because gpumem asked for it has not moved by itself.
+    /// A fall that gpumem asked for is not the process's own movement.
     fn note_movement(&mut self, bytes: u64, time: Time, is_asked: bool) {
         let settled = *self.settled.get_or_insert(bytes);
         if settled.abs_diff(bytes) >= MOVEMENT_BYTES {
@@ -278,7 +275,7 @@ impl RowHistory {
         }
     }
 
-    /// Lets time pass over a row that a snapshot did not show.
+    /// Handles a row that a snapshot did not show.
     pub(super) fn pass(&mut self, moment: SampleTime, cpu_total: Option<f64>) {
         self.last_use = Use::Unknown;
         self.let_pass(moment, cpu_total);
@@ -290,12 +287,12 @@ impl RowHistory {
         self.known_at = known_at;
     }
 
-    /// The longest time without use after which it used the GPU again, in seconds; 0 where none was seen.
+    /// The longest time without use after which it used the GPU again, in seconds; 0 if none was observed.
     pub fn longest_pause(&self) -> f64 {
         self.longest_pause
     }
 
-    /// Forgets what was known where the time since then is more than a gap may be.
+    /// Forgets what was known if it is older than a gap may be.
     fn let_pass(&mut self, moment: SampleTime, cpu_total: Option<f64>) {
         let gap = moment.time - self.known_at;
         let is_bridged = self.run.is_some()
@@ -329,7 +326,7 @@ impl RowHistory {
             }
             Some(run) => {
                 let gap = moment.time - run.until;
-                // A sample vouches for what the driver saw of an interval; for the rest only a still CPU does.
+                // A sample vouches for the driver's view of one interval; for the rest only a still CPU does.
                 let is_vouched = if gap > moment.interval + moment.interval / 2 {
                     self.cpu_was_still(gap, cpu_total)
                 } else {
@@ -351,8 +348,7 @@ impl RowHistory {
         self.cpu_at_until = cpu_total;
     }
 
-    /// Whether the process is known to have used no more than a trace of CPU since the run's last
-    /// sample.
+    /// Whether the process is known to have used no more than a trace of CPU since the run's last sample.
     fn cpu_was_still(&self, gap: i64, cpu_total: Option<f64>) -> bool {
         let trace = TICKS_OF_CPU + TRACE_OF_CPU * gap as f64 / 1000.0;
         self.cpu_used_since(cpu_total).is_some_and(|used| used <= trace)
@@ -378,27 +374,26 @@ impl RowHistory {
         self.kind
     }
 
-    /// What the process holds, as the driver last told; `None` where it does not tell.
+    /// Its memory, as the driver last reported; `None` if it does not.
     pub fn used_bytes(&self) -> Option<u64> {
         self.used.map(|(bytes, _)| bytes)
     }
 
-    /// When memory was last seen to come or go, by 64 MiB or more.
+    /// When its memory last changed by 64 MiB or more.
     pub fn moved_at(&self) -> Option<Time> {
         self.moved_at
     }
 
-    /// The time in which what is held stays the same, as far as it was seen.
+    /// The current plateau, as far as it was observed.
     pub fn plateau(&self) -> Option<&Plateau> {
         self.plateau.as_ref()
     }
 
-    /// The short bursts at a constant period in which it uses the GPU, as far as they were seen.
+    /// Its short bursts of use at a constant period, as far as they were observed.
     pub fn bursts(&self) -> Option<&Bursts> {
         self.bursts.as_ref()
     }
 
-    /// Whether what it holds grows.
     pub fn growth(&self) -> &Growth {
         &self.growth
     }
@@ -408,12 +403,12 @@ impl RowHistory {
         self.last_use
     }
 
-    /// The run without use that lasts; `None` while the GPU is used, or where that is unknown.
+    /// The current run without use; `None` while the GPU is used, or that is unknown.
     pub fn run(&self) -> Option<&UnusedRun> {
         self.run.as_ref()
     }
 
-    /// How a run that is yet to begin will have begun.
+    /// How a run that begins later will have begun.
     pub fn before(&self) -> Began {
         self.before
     }

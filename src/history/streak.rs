@@ -1,19 +1,18 @@
-//! Since when something has been so without a break, and in how many samples.
+//! Since when something holds without a break, and in how many samples.
 
 use super::SampleTime;
 use super::row::Began;
 use crate::model::Time;
 
-/// A time throughout which every sample that told showed the same.
+/// A time throughout which every known sample was the same.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Streak {
-    /// The first sample of it.
+    /// First sample.
     pub since: Time,
-    /// The last one.
+    /// Last sample.
     pub until: Time,
-    /// How many there are.
     pub samples: u64,
-    /// Whether the samples before it showed otherwise, or its beginning was not seen.
+    /// Whether the samples before it differed, or its beginning was not observed.
     pub began: Began,
 }
 
@@ -22,8 +21,8 @@ impl Streak {
         Self { since: time, until: time, samples: 1, began }
     }
 
-    /// Takes in another sample that shows the same. After a gap it begins anew, unless something else
-    /// vouches for the time between (`is_bridged`).
+    /// Takes in another equal sample. After a gap it restarts, unless something else vouches for the time
+    /// between (`is_bridged`).
     pub(super) fn extend(&mut self, moment: SampleTime, is_bridged: bool) {
         let gap = moment.time - self.until;
         if gap > moment.allowed_gap && !is_bridged {
@@ -40,7 +39,7 @@ impl Streak {
     }
 }
 
-/// Something that is so, is not so, or is not told.
+/// A condition that holds, does not hold, or is unknown.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Clause {
     streak: Option<Streak>,
@@ -48,7 +47,7 @@ pub(super) struct Clause {
 }
 
 impl Clause {
-    /// Takes in a sample; what is not told (`None`) neither proves nor breaks anything for a while.
+    /// Takes in a sample; an unknown one (`None`) neither proves nor breaks anything for a while.
     pub(super) fn observe(&mut self, holds: Option<bool>, moment: SampleTime) {
         match (holds, &mut self.streak) {
             (Some(true), Some(streak)) => streak.extend(moment, false),
@@ -106,7 +105,7 @@ mod tests {
         clause.observe(Some(false), at(70));
         clause.observe(Some(true), at(80));
         assert_eq!(clause.streak().unwrap().began, Began::Witnessed);
-        // The same sample twice is one.
+        // The same sample twice counts once.
         clause.observe(Some(true), at(80));
         assert_eq!(clause.streak().unwrap().samples, 1);
 

@@ -1,4 +1,4 @@
-//! A scene for tests: one machine whose snapshots are made by hand, a step of time after another.
+//! A test scene: one machine whose hand-made snapshots advance step by step.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use crate::model::dice::Dice;
 use crate::model::snapshot::{Memory, ProcessType};
 use crate::model::{Gpu, GpuProcess, Process, Snapshot, Time};
 
-/// A moment of samples 10 s apart, of which a minute may be missing.
+/// A sample time at an interval of 10 s, with a minute of allowed gap.
 pub(super) fn moment(seconds: i64) -> SampleTime {
     SampleTime {
         time: Time::from_unix_milliseconds(seconds * 1000),
@@ -16,7 +16,7 @@ pub(super) fn moment(seconds: i64) -> SampleTime {
     }
 }
 
-/// A machine; change `now` as you like between two steps.
+/// A machine; change `now` between two steps.
 #[derive(Clone, Debug)]
 pub(crate) struct Scene {
     pub(crate) now: Snapshot,
@@ -24,7 +24,7 @@ pub(crate) struct Scene {
 }
 
 impl Scene {
-    /// A machine with this many GPUs, on which no process does anything.
+    /// A machine with this many idle GPUs.
     pub(crate) fn new(gpus: u32, interval_seconds: f64) -> Self {
         let mut now = Snapshot::new(Time::from_unix_milliseconds(1_763_706_000_000));
         now.host.hostname = Some("gpu1".into());
@@ -68,7 +68,7 @@ impl Scene {
         }
     }
 
-    /// Sets what a GPU has in use, of all that it has; the driver reserves nothing.
+    /// Sets a GPU's used and total memory, without a driver reserve.
     pub(crate) fn memory(&mut self, gpu: u32, used_bytes: u64, total_bytes: u64) {
         self.gpu(gpu).memory = Some(Memory {
             total_bytes,
@@ -78,14 +78,14 @@ impl Scene {
         });
     }
 
-    /// A process uses a GPU, which draws power for it alone.
+    /// Makes a process use a GPU, which draws power for it alone.
     pub(crate) fn draws(&mut self, gpu: u32, pid: u32, percent: u32, watts: f64) {
         self.row(gpu, pid).sm_percent = Some(percent);
         self.gpu(gpu).gpu_percent = Some(percent);
         self.gpu(gpu).power_watts = Some(watts);
     }
 
-    /// Adds `python train.py` as [`holder`](Self::holder) does, adopted by init, its group's leader gone.
+    /// Adds an orphan: a [`holder`](Self::holder) adopted by init, its group's leader gone.
     pub(crate) fn orphan(&mut self, pid: u32, gpus: &[u32], bytes: u64) {
         self.holder(pid, gpus, bytes);
         let process = self.process(pid);
@@ -112,12 +112,11 @@ impl Scene {
         self.now.processes.iter_mut().find(|process| process.pid == pid).unwrap()
     }
 
-    /// Lets an interval pass, in which each process uses the CPU as its `cpu_percent` says.
+    /// Advances one interval, with CPU time from each process's `cpu_percent`.
     pub(crate) fn step(&mut self) -> &Snapshot {
         self.pass(self.interval_seconds)
     }
 
-    /// Lets `seconds` pass.
     pub(crate) fn pass(&mut self, seconds: f64) -> &Snapshot {
         self.now.time = self.now.time.plus_seconds(seconds);
         for process in &mut self.now.processes {
@@ -128,7 +127,7 @@ impl Scene {
         &self.now
     }
 
-    /// Snapshots of the next `seconds`, the present one first.
+    /// Snapshots of the next `seconds`, beginning with the current one.
     pub(crate) fn play(&mut self, seconds: f64, mut observe: impl FnMut(&Snapshot)) {
         let end = self.now.time.plus_seconds(seconds);
         observe(&self.now);
@@ -138,8 +137,8 @@ impl Scene {
     }
 }
 
-/// A recording as it should not be: gaps, duplicates, snapshots out of order, lists and processes that
-/// come and go, numbers that are none. The same for the same seed.
+/// A broken recording: gaps, duplicates, snapshots out of order, lists and processes that come and go,
+/// impossible numbers. The same for the same seed.
 pub(crate) fn disorder(seed: u64, snapshots: usize, mut observe: impl FnMut(&Snapshot)) {
     let mut dice = Dice(seed);
     let mut scene = Scene::new(3, 10.0);
@@ -152,7 +151,7 @@ pub(crate) fn disorder(seed: u64, snapshots: usize, mut observe: impl FnMut(&Sna
             0 => scene.now.clone(),
             1 if !past.is_empty() => past[dice.roll(past.len() as u64) as usize].clone(),
             2 => scene.pass(dice.roll(20_000) as f64 - 2_000.0).clone(),
-            // A few steps on, so that there is something to disturb.
+            // A few steps, so that there is something to disturb.
             _ => scene.pass(dice.roll(30) as f64 * 10.0).clone(),
         };
         match dice.roll(10) {

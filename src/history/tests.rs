@@ -1,4 +1,4 @@
-//! Runs, gaps and resets, on scenes made by hand.
+//! Runs, gaps and resets, on hand-made scenes.
 
 use super::row::{NoUseSource, UnusedRun};
 use super::testing::{Scene, disorder};
@@ -10,7 +10,7 @@ use crate::units::{GIB, MIB};
 
 const PID: u32 = 4242;
 
-/// A holder of 20 GiB on GPU 0 that has been watched for `seconds`, a sample every 10 s.
+/// A holder of 20 GiB on GPU 0, observed for `seconds`, a sample every 10 s.
 fn watched(seconds: f64) -> (Scene, History) {
     let mut scene = Scene::new(1, 10.0);
     scene.holder(PID, &[0], 20 * GIB);
@@ -19,7 +19,7 @@ fn watched(seconds: f64) -> (Scene, History) {
     (scene, history)
 }
 
-/// Has a history observe the next `seconds` of a scene.
+/// Feeds the next `seconds` of a scene to a history.
 fn play(scene: &mut Scene, history: &mut History, seconds: f64) {
     scene.play(seconds, |snapshot| {
         history.observe(snapshot);
@@ -57,7 +57,7 @@ fn a_run_begins_with_the_first_sample_without_use() {
 #[test]
 fn every_engine_counts_as_use_and_the_zero_of_mps_proves_nothing() {
     let gpu = |percent| Gpu { gpu_percent: percent, ..Gpu::default() };
-    // The driver says 0 of each client of MPS.
+    // The driver reports 0 for each MPS client.
     let mps = GpuProcess { kind: ProcessType::Mps, sm_percent: Some(0), ..GpuProcess::default() };
     let row = |sm, memory, encoder, decoder| GpuProcess {
         sm_percent: sm,
@@ -94,7 +94,7 @@ fn a_few_missing_samples_neither_prove_nor_break() {
         |scene| scene.now.gpus.clear(),
     ] {
         let (mut scene, mut history) = watched(100.0);
-        // Busy enough that its CPU says nothing.
+        // Busy enough that its CPU proves nothing.
         scene.process(PID).cpu_percent = Some(15.0);
         scene.gpu(0).gpu_percent = None;
         let whole = scene.clone();
@@ -128,7 +128,7 @@ fn a_longer_gap_ends_a_run_unless_the_cpu_was_unused() {
         assert_eq!(idle_seconds(&mut scene, &history), Some(idle), "{gap} s at {cpu_percent} %");
         assert_eq!(run(&mut scene, &history).began, Began::Unwitnessed);
     }
-    // Use before it is no evidence for the end of use within it.
+    // Use before the gap does not show when use ended within it.
     let (mut scene, mut history) = watched(100.0);
     scene.row(0, PID).sm_percent = Some(50);
     history.observe(scene.step());
@@ -303,7 +303,7 @@ fn memory_that_the_driver_omits_is_remembered_for_a_minute() {
     assert_eq!(used(&history), None);
 }
 
-/// Counts what is held, not what it costs to hold it: the bound of the module's documentation.
+/// Counts the memory held, not its overhead: the bound in the module's documentation.
 #[test]
 fn a_thousand_processes_on_sixteen_gpus_stay_small() {
     let mut scene = Scene::new(16, 60.0);
@@ -411,7 +411,7 @@ fn names_are_read_again_when_any_of_them_changes() {
     for _ in 0..3000 {
         let process = scene.process(PID);
         let pick = |list: &[&str], at: usize| list.get(at).map(|it| Arc::<str>::from(*it));
-        // Mostly nothing changes; what does may come as another copy of the same.
+        // Usually nothing changes, and what does may be an equal copy.
         match roll(12) {
             0 => process.command = commands.get(roll(10)).map(|line| words(line)),
             1 => process.command = Some(spawned.clone().into()),

@@ -1,4 +1,4 @@
-//! Rows of processes that are none any more: the pid is not in /proc, or is a zombie that cannot be told
+//! Rows whose pid has no living process: /proc does not know it, or it is a zombie that cannot be identified
 //! for certain.
 //!
 //! A zombie that is known for certain has a [`ProcessHistory`](super::ProcessHistory) like any other.
@@ -10,24 +10,24 @@ use super::row::Began;
 use super::streak::Streak;
 use crate::model::Process;
 
-/// More rows without a known process than this are not watched.
+/// The most rows without a known process that are watched.
 const MOST_UNLISTED: usize = 4096;
 
-/// A pid that NVML lists on a GPU while there is no living process of that number.
+/// A pid that NVML lists on a GPU although no living process has it.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct UnlistedPid {
     /// Since when every list that was read showed it so.
     pub streak: Streak,
-    /// `Z` or `X`; `None` where /proc does not know the pid.
+    /// `Z` or `X`; `None` if /proc does not know the pid.
     pub state: Option<char>,
 }
 
-/// The unlisted pids, by the place of their GPU and their pid.
+/// By the GPU's index and the pid.
 #[derive(Clone, Debug, Default)]
 pub(super) struct UnlistedPids(HashMap<(usize, u32), UnlistedPid>);
 
 impl UnlistedPids {
-    /// Takes in a row without a known process; `was_listed` where the list before this one was read too.
+    /// Takes in a row without a known process; `was_listed` if the previous list was read too.
     pub(super) fn observe(
         &mut self,
         device: usize,
@@ -50,8 +50,7 @@ impl UnlistedPids {
         }
     }
 
-    /// Forgets those whose pid is a known process (`is_known`), and those that were not listed for longer
-    /// than a gap may be.
+    /// Forgets pids that a known process has (`is_known`), and those unlisted for longer than a gap may be.
     pub(super) fn forget(&mut self, moment: SampleTime, is_known: impl Fn(u32) -> bool) {
         self.0.retain(|(_, pid), unlisted| {
             moment.time - unlisted.streak.until <= moment.allowed_gap && !is_known(*pid)
@@ -68,8 +67,8 @@ impl UnlistedPids {
     }
 }
 
-/// The state of a process that is none any more: `Some(None)` where /proc does not know it. One that
-/// was looked up and not believed has a reason, and may well be alive.
+/// The state of a dead process: `Some(None)` if /proc does not know it. `None` for a pid that was looked up and
+/// not believed: it has a reason, and may be alive.
 fn state_of_unlisted(process: &Process) -> Option<Option<char>> {
     match process.state {
         Some('Z' | 'X') => Some(process.state),

@@ -1,20 +1,19 @@
 //! What Linux knows of a process, and of the machine it runs on.
 //!
-//! | room | what is in it |
+//! | module | content |
 //! |---|---|
-//! | `proc` | one process, from /proc: [`Processes`] is the table that a live source keeps between samples, `entry` and `visit` bring one process up to date, a file for each of stat, status, cmdline, environ, sockets and so on; `tree` has parents and descendants |
+//! | `proc` | one process, from /proc: [`Processes`] is the table that a live source keeps between samples, `entry` and `visit` update one process, one file each parses stat, status, cmdline, environ, sockets and so on; `tree` has parents and descendants |
 //! | `gpu` | device files and who holds them ([`Holders`]), the kernel module, MPS, PCI |
-//! | `owner` | whose a process is: cgroup, container, pod, Slurm job, unit, user, reservation |
+//! | `owner` | whom a process belongs to: cgroup, container, pod, Slurm job, unit, user, reservation |
 //! | `machine` | clocks, rights, mounts, ownership of paths |
 //! | [`jupyter`] | notebook servers and kernels; [`http`]: requests to a proven listener |
-//! | [`python`] | code that a Python interpreter runs on request |
-//! | `secrets` | what is left out of argv and environment |
+//! | [`python`] | has a Python interpreter run code |
+//! | `secrets` | masks secrets in argv and environment |
 //!
-//! Functions named `parse_*` are pure and take bytes, those named `read_*` do the reading. Everything is rooted at a
-//! path ([`Roots`]), so that a test points it at a folder of its own. Nothing here prints or knows of NVML. What may
-//! hang (names of containers, users' files and servers, interpreters) is read on a thread or in a child that can be
-//! left behind (`deadline`). What a process says of itself is bounded in length and made valid UTF-8 here; it is
-//! escaped where it is shown.
+//! `parse_*` functions are pure and take bytes; `read_*` functions do the I/O, rooted at a path ([`Roots`]) so that a
+//! test points them at a folder of its own. Nothing here prints or knows of NVML. Reads that may hang (container
+//! names, users' files and servers, interpreters) run on a thread or in a child that can be abandoned (`deadline`).
+//! Text that a process controls is bounded and made valid UTF-8 here, and escaped where it is shown.
 
 use std::path::PathBuf;
 
@@ -44,6 +43,7 @@ pub use machine::ownership::{
     NotOurs, has_more_rights, prove_directory_ours, prove_leaf_ours, prove_ours,
 };
 pub use machine::platform::{Platform, read_platform};
+pub use machine::replace::{replace_file, replace_own_file};
 pub use machine::rights::{
     Rights, Visibility, give_up_reading, has_gained_ids, has_gained_rights, read_rights, try_pidfd,
 };
@@ -51,7 +51,6 @@ pub use owner::reservations::Reservations;
 pub use owner::users::{Users, is_unknown as is_unknown_user};
 pub use proc::cmdline::parse_cmdline;
 pub use proc::environment::read_environment;
-pub use proc::framework::{has_version_metadata, read_version};
 pub use proc::guarded::{
     Guarded, ListedProcess, Ourselves, descends_from, read_all, read_guarded, read_ourselves,
     read_signal_masks, read_state, read_wait_channel,
@@ -62,14 +61,12 @@ pub use proc::notebook::parse_kernel;
 pub use proc::processes::Processes;
 pub use proc::stat::read_start_ticks;
 
-/// Where the kernel's folders are, and the machine's own files.
+/// Where the kernel's folders and the machine's own files are; tests point it elsewhere.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Roots {
-    /// Where proc is mounted.
     pub proc: PathBuf,
-    /// Where device files are.
     pub dev: PathBuf,
-    /// Where the files of container runtimes are, `/var/lib/docker` and others.
+    /// Below it are container runtimes' files, such as `/var/lib/docker`.
     pub root: PathBuf,
 }
 
@@ -79,27 +76,28 @@ impl Default for Roots {
     }
 }
 
-/// What kept a process from being read. That it does not exist is no error.
+/// Why a process could not be read. That it does not exist is no error.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum HostError {
-    /// The kernel refused, or had no descriptor left.
+    /// The kernel refused, or gpumem was out of descriptors.
     #[error("cannot read {}: {errno}{}", path.display(), remedy(*errno))]
     Read { path: PathBuf, errno: Errno },
-    /// The content is not what Linux writes.
+    /// The content is not in Linux's format.
     #[error("{} is not what Linux writes; is this path a proc file system?", path.display())]
     Malformed { path: PathBuf },
-    /// Absent from a proc file system that hides the processes of others.
+    /// Absent, on a proc file system that hides other users' processes.
     #[error(
-        "{} is absent, and this proc file system hides other users' processes; to see them takes root, or a mount without hidepid",
+        "{} is absent, and this proc file system hides other users' processes; to see them \
+        requires root, or a mount without hidepid",
         path.display()
     )]
     Hidden { path: PathBuf },
 }
 
-/// What to do next about an error of the kernel's.
+/// What to do about an error of the kernel.
 fn remedy(errno: Errno) -> &'static str {
     if errno == Errno::ACCESS || errno == Errno::PERM {
-        "; that takes root or the process's owner"
+        "; that requires root or the process's owner"
     } else if proc::folder::is_out_of_descriptors(errno) {
         "; raise the limit on open files (ulimit -n)"
     } else {

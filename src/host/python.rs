@@ -1,14 +1,14 @@
-//! Has a CPython 3.14 that is at work run a script, by the interpreter's own `sys.remote_exec` (PEP 768).
+//! Has a running CPython 3.14 process execute a script, with the interpreter's own `sys.remote_exec` (PEP 768).
 //!
-//! The process's own interpreter does it, in a child with the process's user and namespaces and no capability: what
-//! that program is, its user decides, and whatever it does it could do before. gpumem opens, maps and waits for
-//! nothing that the user can write; a child that does not answer is killed and left. Where root runs gpumem and the
-//! interpreter is one that only root can change, root runs it, with the right to trace and to act as the user: so
-//! Yama's `ptrace_scope` 1 is no obstacle.
+//! The process's own interpreter does this, in a child with the process's user and namespaces and without
+//! capabilities: the user chose that program, and it can do nothing that it could not do before. gpumem opens,
+//! maps and waits for nothing that the user can write; a child that does not answer is killed and abandoned. If
+//! gpumem runs as root and only root can change the interpreter, root runs it, with the rights to trace and to
+//! act as the user, so Yama's `ptrace_scope` 1 does not forbid it.
 //!
-//! The script runs once the main thread next evaluates bytecode. A file that whoever comes first creates decides
-//! whether it runs or is withdrawn, so that it runs once, within its time, in this process, or never. The protocol
-//! is in `python.py`, what the script does in `advice::recipe`.
+//! The script runs when the main thread next evaluates bytecode. A file, created by whichever side comes first,
+//! decides whether the script runs or is withdrawn, so it runs once, in time, in this process, or never.
+//! `python.py` implements the protocol; `advice::recipe` has the scripts.
 
 use std::io::{self, Read as _, Write as _};
 use std::os::unix::fs::MetadataExt as _;
@@ -36,23 +36,25 @@ use super::proc::status::STATUS_BYTES;
 use super::{Roots, read_time};
 use crate::deadline::{Deadline, Task};
 
-/// The version that can be asked: the script and the recipe are known to run in it.
+/// The version that can be asked: script and recipe are tested with it.
 const PROGRAM: &str = "python3.14";
 const DRIVER: &str = include_str!("python.py");
 const SCRIPT: &str = include_str!("python_script.py");
-/// A pipe takes so much without a reader (pipe(7) has 64 KiB).
+/// The longest script: a pipe takes this much without a reader (pipe(7): 64 KiB).
 const SCRIPT_BYTES: usize = 48 << 10;
 const ANSWER_BYTES: usize = 2 << 20;
-/// From starting the child to its running: its file may lie on a network.
+/// The longest wait until the child runs; its file may be on a network.
 const STARTS: Duration = Duration::from_secs(5);
-/// How long a script that begins at the last moment may take, and the child to say so.
+/// How much longer a script that begins at the last moment may take, with the child's report.
 const ENDS: Duration = Duration::from_secs(2);
-/// How long a killed child may take to be gone.
+/// The longest wait for a killed child to be gone.
 const DIES: Duration = Duration::from_secs(1);
+/// The longest that a process may be blocked in the kernel before it counts as held up.
+const BLOCKS: Duration = Duration::from_millis(500);
 const LOOK: Duration = Duration::from_millis(10);
 
-/// What may differ between a process and gpumem. A user namespace is left out: a thread cannot enter one, and its
-/// owner may trace what is in it.
+/// The namespaces that are entered if they differ from gpumem's. Not user namespaces: a thread cannot enter
+/// one, and its owner may trace what is in it.
 const NAMESPACES: [(&std::ffi::CStr, &str, ThreadNameSpaceType); 6] = [
     (c"ns/mnt", "mnt", ThreadNameSpaceType::MOUNT),
     (c"ns/pid", "pid", ThreadNameSpaceType::PROCESS_ID),
@@ -62,7 +64,7 @@ const NAMESPACES: [(&std::ffi::CStr, &str, ThreadNameSpaceType); 6] = [
     (c"ns/cgroup", "cgroup", ThreadNameSpaceType::CONTROL_GROUP),
 ];
 
-/// Why an interpreter cannot be asked, or a script was not run.
+/// Why an interpreter cannot be asked, or a script did not run.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum PythonError {
     #[error("it has exited, or runs another program now; make a new plan")]
@@ -71,7 +73,7 @@ pub enum PythonError {
     Changed,
     #[error("it is blocked in the kernel, or stopped; try again when it runs")]
     HeldUp,
-    #[error("it belongs to another user; that takes root or that user")]
+    #[error("it belongs to another user; that requires root or that user")]
     OtherUser,
     #[error(
         "kernel.yama.ptrace_scope is {scope}: {}",
@@ -100,14 +102,13 @@ pub enum PythonError {
     Unreadable(Errno),
 }
 
-/// What came of a script.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum ScriptResult {
-    /// It has run, and left this: a JSON object with `out` or with `error`, or whatever the process put there.
+    /// It ran and left this: a JSON object with `out` or `error`, or whatever the process put there.
     Answered(Vec<u8>),
-    /// The main thread evaluated nothing in time. Nothing runs later.
+    /// The main thread evaluated nothing in time. The script will not run later.
     NotBegun,
-    /// It has begun and was not done in time; it goes on.
+    /// It began, was not finished in time, and continues.
     NotDone,
 }
 
@@ -124,18 +125,17 @@ pub struct PythonProcess {
 }
 
 impl PythonProcess {
-    /// Opens the process that started then, as far as it can be asked. Starts and changes nothing.
+    /// Opens the process with this pid and start, if it can be asked. Starts and changes nothing.
     ///
     /// # Errors
     ///
-    /// Where it is not the one that is meant, or cannot be asked.
+    /// If it is another process, or cannot be asked.
     pub fn open(roots: &Roots, pid: u32, start_ticks: u64) -> Result<Self, PythonError> {
         let process = OpenedProcess::open(roots, pid);
         let process = process.map_err(PythonError::Unreadable)?.ok_or(PythonError::Gone)?;
         match process.state {
             _ if process.start_ticks != start_ticks => return Err(PythonError::Changed),
             'Z' | 'X' => return Err(PythonError::Gone),
-            'D' | 'T' | 't' => return Err(PythonError::HeldUp),
             _ => {}
         }
         let mut status = Vec::new();
@@ -162,16 +162,31 @@ impl PythonProcess {
         if scope >= if is_by_root { 3 } else { 1 } {
             return Err(PythonError::Yama { scope });
         }
-        Ok(Self { roots: roots.clone(), process, program, uid, gid, is_by_root })
+        let process = Self { roots: roots.clone(), process, program, uid, gid, is_by_root };
+        process.wait_until_it_runs()?;
+        Ok(process)
     }
 
-    /// Has it run a script, made of what `source` makes of the last moment (milliseconds since the Unix epoch) at
-    /// which that may begin, and waits for its answer as long as is given. The last two seconds of it, or the last
-    /// quarter, are for one that has begun.
+    /// Every process blocks briefly, on a page fault or a write. One that stays blocked may hold its mmap lock, which
+    /// reading its memory needs.
+    fn wait_until_it_runs(&self) -> Result<(), PythonError> {
+        let deadline = Deadline::after(BLOCKS);
+        loop {
+            match self.look()?.state {
+                'D' if !deadline.left().is_zero() => thread::sleep(LOOK),
+                'D' | 'T' | 't' => return Err(PythonError::HeldUp),
+                _ => return Ok(()),
+            }
+        }
+    }
+
+    /// Runs a script and waits for its answer within the given time. `source` builds it from the latest moment
+    /// (in milliseconds since the Unix epoch) at which it may begin. The last two seconds, or the last quarter,
+    /// are reserved for a script that has begun.
     ///
     /// # Errors
     ///
-    /// Where it could not be asked, or has ended meanwhile. Then the script does not run any more either.
+    /// If it could not be asked, or has exited meanwhile. Then the script will not run later either.
     pub fn run(
         self,
         time: Duration,
@@ -223,18 +238,18 @@ impl PythonProcess {
             program: self.program.clone(),
             errno: Errno::from_io_error(&error).unwrap_or(Errno::IO),
         };
-        // One that starts later finds its script cut short, and ends.
+        // A child that starts later finds its script truncated, and exits.
         let child = started.map_err(failed)?.wait(STARTS.min(deadline.left()));
         let mut child = child.map_err(|_| PythonError::NoAnswer)?.map_err(failed)?;
         let answer = converse(&mut child, &script, &deadline);
         end(&mut child);
         let result = read(&answer.ok_or(PythonError::NoAnswer)?);
-        // What has ended has run nothing, whatever else was seen of it.
-        self.check()?;
+        // A process that has exited ran nothing, whatever else was seen.
+        self.look()?;
         result
     }
 
-    /// The namespaces of it that are entered: none where its files are ours, so that its number is one of ours, too.
+    /// Its namespaces that are entered: none if its files are ours, because then its pid is ours, too.
     fn namespaces(&self) -> ThreadNameSpaceType {
         let differing =
             NAMESPACES.iter().filter(|(link, name, _)| differs(&self.process, link, name));
@@ -249,38 +264,38 @@ impl PythonProcess {
         let pid = i32::try_from(self.process.pid).ok().and_then(Pid::from_raw);
         let pidfd = pidfd_open(pid.ok_or(PythonError::Gone)?, PidfdFlags::empty());
         let pidfd = pidfd.map_err(|_| PythonError::Gone)?;
-        self.check()?;
+        self.look()?;
         Ok(pidfd)
     }
 
-    /// Whether it is the same process and program still.
-    fn check(&self) -> Result<(), PythonError> {
+    /// The process now, if it is still the same one and runs the same program.
+    fn look(&self) -> Result<OpenedProcess, PythonError> {
         let now = OpenedProcess::open(&self.roots, self.process.pid);
         let now = now.map_err(PythonError::Unreadable)?.ok_or(PythonError::Gone)?;
         let is_same =
             now.start_ticks == self.process.start_ticks && !matches!(now.state, 'Z' | 'X');
         let program = now.link(c"exe").map(PathBuf::from);
         (is_same && program.as_deref() == Some(&*self.program))
-            .then_some(())
+            .then_some(now)
             .ok_or(PythonError::Gone)
     }
 }
 
-/// The first, which is the real one, of the four ids of a line of `/proc/PID/status`.
+/// The first, the real one, of the four ids in a line of `/proc/PID/status`.
 fn real_id(status: &[u8], name: &str) -> Option<u32> {
     let mut lines = status.split(|&byte| byte == b'\n');
     let line = lines.find_map(|line| line.strip_prefix(name.as_bytes()))?;
     std::str::from_utf8(line).ok()?.split('\t').next()?.parse().ok()
 }
 
-/// Whether a process is in another namespace of a kind, as far as it is known.
+/// Whether a process is in another namespace of this kind, if known.
 fn differs(process: &OpenedProcess, link: &std::ffi::CStr, name: &str) -> bool {
     let own = std::fs::read_link(Path::new("/proc/self/ns").join(name)).ok();
     process.link(link).map(PathBuf::from) != own
 }
 
-/// Whether root may run an interpreter as root: nobody else can change it or the library beside it, and no other
-/// library is taken instead.
+/// Whether root may run an interpreter as root: only root can change it or the library beside it, and no other
+/// library can replace that.
 fn is_changed_by_root_only(program: &Path) -> bool {
     let Some(folder) = program.parent() else { return false };
     let Some(prefix) = folder.parent() else { return false };
@@ -293,8 +308,8 @@ fn is_changed_by_root_only(program: &Path) -> bool {
         && !redirects.iter().any(|file| file.exists())
 }
 
-/// Whether a path, which has no links, and all above it belong to root, and nobody else may write there. From `/`
-/// down: what somebody else may have mounted is not looked at.
+/// Whether a path without links, and everything above it, belongs to root and only root can write there.
+/// Checked from `/` down, so nothing that another user may have mounted is read.
 fn is_of_root(path: &Path) -> bool {
     let mut all: Vec<&Path> = path.ancestors().collect();
     all.reverse();
@@ -304,17 +319,17 @@ fn is_of_root(path: &Path) -> bool {
     })
 }
 
-/// Gives the calling thread, and what it starts, the namespaces of a process and no more capabilities than `kept`
-/// once it has executed a program.
+/// Moves the calling thread, and what it starts, into a process's namespaces; after its next exec it has no
+/// capabilities beyond `kept`.
 fn enter(pidfd: &OwnedFd, namespaces: ThreadNameSpaceType, kept: CapabilitySet) -> io::Result<()> {
     if !namespaces.is_empty() {
-        // A thread has a root and a current directory of its own before it changes its mounts.
+        // A thread needs its own root and current directory before it changes its mount namespace.
         unshare(CloneFlags::CLONE_FS)?;
         move_into_thread_name_spaces(pidfd.as_fd(), namespaces)?;
     }
     set_no_new_privs(true)?;
     if geteuid().is_root() {
-        // Up to the last that the kernel knows.
+        // Up to the last capability that the kernel knows.
         for bit in 0..64 {
             let one = CapabilitySet::from_bits_retain(1 << bit);
             let is_known = kept.contains(one) || remove_capability_from_bounding_set(one).is_ok();
@@ -329,9 +344,9 @@ fn enter(pidfd: &OwnedFd, namespaces: ThreadNameSpaceType, kept: CapabilitySet) 
     Ok(())
 }
 
-/// Gives the child its script and reads its answer; `None` where that does not end in time.
+/// Sends the child its script and reads its answer; `None` if that does not finish in time.
 fn converse(child: &mut Child, script: &str, deadline: &Deadline) -> Option<Vec<u8>> {
-    // One that has ended already does not read it, and says nothing.
+    // A child that has exited does not read it.
     let _ = child.stdin.take()?.write_all(script.as_bytes());
     read_all(child.stdout.take()?, deadline)
 }
@@ -355,7 +370,7 @@ fn read_all(mut pipe: ChildStdout, deadline: &Deadline) -> Option<Vec<u8>> {
     None
 }
 
-/// Kills a child that has not ended. One that the kernel holds up is left.
+/// Kills a running child. One that is blocked in the kernel is abandoned.
 fn end(child: &mut Child) {
     let deadline = Deadline::after(DIES);
     let _ = child.kill();
@@ -364,7 +379,7 @@ fn end(child: &mut Child) {
     }
 }
 
-/// What the driver prints; or whatever the user's program did.
+/// Parses what `python.py` prints, or whatever the user's program printed.
 fn read(answer: &[u8]) -> Result<ScriptResult, PythonError> {
     let answer = String::from_utf8_lossy(answer);
     let (state, text) = answer.split_once(' ').ok_or(PythonError::NoAnswer)?;
@@ -380,8 +395,8 @@ fn read(answer: &[u8]) -> Result<ScriptResult, PythonError> {
         _ => Err(PythonError::Malformed),
     }
 }
-/// A script that runs `source` once, in the process that started then and until `deadline_ms` (since the Unix epoch)
-/// at the latest, and leaves what that sets `out` to, or how it failed, in its folder.
+/// A script that runs `source` once, in the process that started at `start_ticks`, beginning by `deadline_ms`
+/// (since the Unix epoch), and writes the `out` it sets, or how it failed, to its folder.
 fn wrap(source: &str, start_ticks: u64, deadline_ms: i64) -> String {
     SCRIPT
         .replace("@DEADLINE_MS@", &deadline_ms.to_string())
@@ -389,7 +404,7 @@ fn wrap(source: &str, start_ticks: u64, deadline_ms: i64) -> String {
         .replace("@SOURCE@", &quote(source))
 }
 
-/// A Python literal of a text.
+/// A Python string literal.
 fn quote(text: &str) -> String {
     let mut literal = String::with_capacity(text.len() + 2);
     literal.push('"');

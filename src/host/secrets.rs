@@ -1,14 +1,13 @@
-//! Secrets in argv and in the environment: what a snapshot must not carry on into screens, reports and
+//! Masks secrets in argv and environment, so that no snapshot carries them into screens, reports and
 //! recordings.
 //!
-//! People start servers with `--IdentityProvider.token=…`, `--api-key …` or `HF_TOKEN=… vllm`. Whoever
-//! may list a machine's processes sees that, but a recording is attached to tickets and read for years.
-//! So the value is left out where argv is read, and `***` stands for it; what it belongs to stays.
+//! People start servers with `--IdentityProvider.token=…`, `--api-key …` or `HF_TOKEN=… vllm`. Whoever can list
+//! a machine's processes sees that, but recordings are attached to tickets and read for years. So the value is
+//! replaced by `***` where argv is read; its name stays.
 //!
-//! A secret is told by its name, by its looks, or by where it stands: in an address, after `Bearer`, after
-//! an option of a program that takes one. What is none of these is not found. Names and looks are data
-//! (`secrets.toml`). Every step goes through the text once, for argv is of any length. Next: `cmdline`
-//! reads argv.
+//! A secret is recognised by its name, its form, or its position: in a URL, after `Bearer`, after a program's
+//! option that takes one. Other secrets are missed. Names and forms are data (`secrets.toml`). Every step is
+//! linear in the text, because argv may have any length. `cmdline` reads argv.
 
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
@@ -17,17 +16,16 @@ use std::sync::LazyLock;
 
 use serde::Deserialize;
 
-/// What stands for a secret.
 const HIDDEN: &str = "***";
 
-/// How far back from its sign a name may begin.
+/// How far before its `=` or `:` a name may begin.
 const LONGEST_NAME: usize = 128;
 
-/// How far a value is searched that its name does not make a secret, or a text of signs would be gone
-/// through once for each of them.
+/// How much of a value is searched if its name does not make it a secret. Unbounded, a text full of signs would
+/// be searched once for each of them.
 const LONGEST_OPAQUE: usize = 512;
 
-/// A shorter value is no secret by its looks alone.
+/// A shorter value is no secret by its form alone.
 const SHORTEST_OPAQUE: usize = 20;
 
 const QUOTES: [char; 4] = ['"', '\'', '`', '\\'];
@@ -60,24 +58,24 @@ fn parse() -> Result<Table, toml::de::Error> {
     toml::from_str(include_str!("secrets/secrets.toml"))
 }
 
-/// A test reads it as well, so the default is never seen.
+/// A test parses it too, so the default is never used.
 static TABLE: LazyLock<Table> = LazyLock::new(|| parse().unwrap_or_default());
 
-/// What a name says of its value; the later outweighs the earlier.
+/// What a name implies about its value; a later variant outweighs an earlier one.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 enum Secrecy {
     Plain,
-    /// It is a secret where it looks like one: an option that says where one is, or how it is treated,
-    /// and a key of which it is not known what it opens.
+    /// A secret if it looks like one: for options that locate or configure a secret, and keys for unknown
+    /// purposes.
     IfOpaque,
-    /// It is a name and a secret where it has a colon or a `%`: `ann:s3cret`.
+    /// A name and a secret if it contains a colon or a `%`: `ann:s3cret`.
     IfPair,
     Secret,
-    /// It is a secret, to the end of the line: a header.
+    /// A secret to the end of the line: a header.
     Line,
 }
 
-/// Hides the secrets of a whole argv, in place.
+/// Masks the secrets in a whole argv, in place.
 pub(super) fn hide(arguments: &mut [Cow<'_, str>]) {
     let mut scan = SecretScan::default();
     for argument in arguments {
@@ -87,20 +85,20 @@ pub(super) fn hide(arguments: &mut [Cow<'_, str>]) {
     }
 }
 
-/// Hides the secrets that stand in the value of a variable whose own value is none.
+/// Masks secrets inside the value of a variable that is not secret itself.
 pub(super) fn hide_in_value(value: &mut Cow<'_, str>) {
     if let Some(hidden) = hide_in_text(value) {
         *value = Cow::Owned(hidden);
     }
 }
 
-/// Whether a variable of this name is known to hold no secret.
+/// Whether a variable with this name is known to hold no secret.
 pub(super) fn is_harmless_variable(name: &str) -> bool {
     let families = &TABLE.variable_families;
     TABLE.variables.contains(name) || families.iter().any(|family| name.starts_with(&**family))
 }
 
-/// Hides the value of a variable that is not `harmless`, and the secrets that stand in one that is.
+/// Masks the value of a variable that is not harmless, and secrets inside one that is.
 pub(super) fn hide_variable(is_harmless: bool, value: &mut Cow<'_, str>) {
     match is_harmless {
         true => hide_in_value(value),
@@ -109,32 +107,32 @@ pub(super) fn hide_variable(is_harmless: bool, value: &mut Cow<'_, str>) {
     }
 }
 
-/// Goes through the words of a command, in order.
+/// Scans a command's words in order.
 #[derive(Default)]
 struct SecretScan {
     follows: Follows,
-    /// The option of the running program whose value is a secret.
+    /// The running program's option that takes a secret.
     option: Option<&'static str>,
-    /// The running program has no password after `-p`.
+    /// The running program takes no password after `-p`.
     has_no_password: bool,
-    /// `wandb login` takes a bare key: what looks like one is hidden from then on.
+    /// `wandb login` takes a bare key: anything that looks like one is masked from here on.
     is_login: bool,
-    /// The last argument was `-c`, or ended with it: the next is text of many words, not one assignment.
+    /// The last argument was `-c`, or ended with it: the next is text with many words, not one assignment.
     is_script: bool,
 }
 
-/// What a word says of the next.
+/// What a word implies about the next.
 #[derive(Clone, Copy, PartialEq, Eq, Default)]
 enum Follows {
     #[default]
     Nothing,
-    /// The name of a parameter.
+    /// The next word names a parameter.
     Name,
     Value(Secrecy),
 }
 
 impl SecretScan {
-    /// The argument without its secrets; `None` where it has none.
+    /// The argument with secrets masked; `None` if it has none.
     fn hide_argument(&mut self, argument: &str) -> Option<String> {
         let is_short = argument.starts_with('-') && !argument.starts_with("--");
         let is_script = std::mem::replace(&mut self.is_script, is_short && argument.ends_with('c'));
@@ -151,13 +149,13 @@ impl SecretScan {
         }
     }
 
-    /// Likewise a word of a text, in which what stands within a word was hidden already.
+    /// As [`Self::hide_argument`], for a word in a text whose words were already masked by themselves.
     fn hide_word(&mut self, word: &str) -> Option<String> {
         if word.contains(HIDDEN) {
             self.follows = Follows::Nothing;
             return None;
         }
-        // What opens a string that holds a command, or the word itself.
+        // Skips what opens a quoted command or word.
         let bare = word.trim_start_matches(['"', '\'', '`', '(', '{']);
         let Some(hidden) = self.step(bare) else {
             self.follows = after(bare);
@@ -166,7 +164,7 @@ impl SecretScan {
         hidden.map(|hidden| format!("{}{hidden}", &word[..word.len() - bare.len()]))
     }
 
-    /// What a word is by those before it, or as an option; `None` where these do not tell.
+    /// Judges a word by those before it, or as an option; `None` if they imply nothing.
     fn step(&mut self, word: &str) -> Option<Option<String>> {
         match std::mem::take(&mut self.follows) {
             Follows::Name if !self.has_no_password && may_be_password(word) => {
@@ -176,7 +174,7 @@ impl SecretScan {
                 self.follows = Follows::Value(judge(word));
                 return Some(None);
             }
-            // What looks like another option is one, and the one before it was a switch.
+            // A word that looks like another option is one, and the option before it was a switch.
             Follows::Value(verdict) if !word.starts_with('-') => {
                 if let hidden @ Some(_) = hide_as(verdict, word) {
                     return Some(hidden);
@@ -194,7 +192,7 @@ impl SecretScan {
             self.option = Some(option);
         }
         self.has_no_password |= TABLE.not_before_password.contains(program);
-        // As a netrc has it: `login ann password s3cret`.
+        // As in a netrc: `login ann password s3cret`.
         if TABLE.before_secret.contains(word)
             || is_name_of_secret(word)
             || (self.is_login && word == "password")
@@ -210,7 +208,7 @@ impl SecretScan {
                 self.follows = Follows::Value(Secrecy::Secret);
                 return Some(None);
             }
-            // A port, a number of rows, a folder that is mapped are none.
+            // A port, a number of rows or a mapped folder is no secret.
             let is_secret = !rest.contains(['=', ':', '/']) && rest.parse::<u32>().is_err();
             return Some(is_secret.then(|| format!("{option}{HIDDEN}")));
         }
@@ -227,7 +225,7 @@ impl SecretScan {
     }
 }
 
-/// Whether a word behind `-p` is more likely a password than a port, a path, or the name of a parameter: it has
+/// Whether a word after `-p` is more likely a password than a port, a path or a parameter's name: it has
 /// letters, and digits or signs between them.
 fn may_be_password(word: &str) -> bool {
     let is_sign = |c: char| !c.is_ascii_alphabetic() && !matches!(c, '_' | '-');
@@ -238,8 +236,8 @@ fn may_be_password(word: &str) -> bool {
         && word.contains(is_sign)
 }
 
-/// Whether a word without a dash names a secret that follows, as in `aws configure set aws_session_token X`: a
-/// name of several words that ends with one of a secret's.
+/// Whether a word without a dash names the secret that follows, as in `aws configure set aws_session_token X`:
+/// a name of several words ending in a secret's.
 fn is_name_of_secret(word: &str) -> bool {
     let is_name = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.');
     let words = if word.starts_with('-') { Vec::new() } else { words(word) };
@@ -249,7 +247,7 @@ fn is_name_of_secret(word: &str) -> bool {
         && judge_word(&words, words.len() - 1) == Secrecy::Secret
 }
 
-/// What a word says of the next by itself: `Bearer`, or `"Authorization: Bearer`.
+/// What a word implies about the next by itself: `Bearer`, or `"Authorization: Bearer`.
 fn after(word: &str) -> Follows {
     let last = word.rsplit([' ', ':', '"', '\'', '=']).next().unwrap_or(word);
     if last.starts_with("--") {
@@ -263,7 +261,7 @@ fn after(word: &str) -> Follows {
     }
 }
 
-/// An argument that is a name and a value: `--token=a b`, `TOKEN=a b`.
+/// Masks the value in an argument that is a name and a value: `--token=a b`, `TOKEN=a b`.
 fn hide_assigned(argument: &str) -> Option<String> {
     let (name, value) = argument.split_once('=')?;
     let is_name = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.' | '+');
@@ -271,7 +269,7 @@ fn hide_assigned(argument: &str) -> Option<String> {
         return None;
     }
     let hidden = match judge(name) {
-        // An address is of parts, some of which say something.
+        // A URL has parts, and only some are secret.
         verdict if verdict < Secrecy::Secret && value.contains("://") => None,
         verdict => hide_as(verdict, value),
     };
@@ -280,7 +278,7 @@ fn hide_assigned(argument: &str) -> Option<String> {
     Some(format!("{name}={}", hidden.or_else(within)?))
 }
 
-/// Hides them in text of several words, as a shell is given with `-c`.
+/// Masks secrets in a text of several words, such as a shell's `-c`.
 fn hide_in_text(text: &str) -> Option<String> {
     let by_place = hide_in_word(text);
     let mut rest = by_place.as_deref().unwrap_or(text);
@@ -299,7 +297,7 @@ fn hide_in_text(text: &str) -> Option<String> {
     if is_changed { Some(shown) } else { by_place }
 }
 
-/// Where a word ends; white space within the quotes of a value does not end it.
+/// Where a word ends; white space inside the quotes of a value does not end it.
 fn word_end(text: &str) -> usize {
     let mut quote = None;
     let mut before = ' ';
@@ -307,25 +305,25 @@ fn word_end(text: &str) -> usize {
         match quote {
             Some((open, _)) if c == open => quote = None,
             None if c.is_whitespace() => return at,
-            // Within a word an apostrophe is one; a quoted value follows its `=`.
+            // An apostrophe inside a word is no quote; a quoted value follows its `=`.
             None if matches!(c, '\'' | '"') && before == '=' => quote = Some((c, at)),
             _ => {}
         }
         before = c;
     }
-    // A quote that nothing closes is none.
+    // An unclosed quote is no quote.
     let end = quote.and_then(|(_, at)| Some(at + text[at..].find(char::is_whitespace)?));
     end.unwrap_or(text.len())
 }
 
-/// Hides what stands in a word or a text by itself: values behind names, addresses, tokens, keys.
+/// Masks secrets recognisable inside a word or text: values after names, URLs, tokens, keys.
 fn hide_in_word(text: &str) -> Option<String> {
     let values = mask(text, &values(text));
     let text = values.as_deref().unwrap_or(text);
     mask(text, &tokens(text)).or(values)
 }
 
-/// The text with `***` for these parts of it; `None` where there are none.
+/// The text with `***` for these parts; `None` if there are none.
 fn mask(text: &str, secrets: &[Range<usize>]) -> Option<String> {
     let mut shown = String::new();
     let mut done = 0;
@@ -337,13 +335,13 @@ fn mask(text: &str, secrets: &[Range<usize>]) -> Option<String> {
     (!secrets.is_empty()).then(|| shown + &text[done..])
 }
 
-/// A value by what its name says of it; `None` where it is no secret, in whole or in part.
+/// A value masked as its name implies; `None` if no part of it is secret.
 fn hide_as(verdict: Secrecy, value: &str) -> Option<String> {
     secret_part(verdict, value)
         .map(|part| format!("{}{HIDDEN}{}", &value[..part.start], &value[part.end..]))
 }
 
-/// Which part of a value is a secret, by what its name says of it; quotes around it are none.
+/// The secret part of a value, as its name implies, without quotes around it.
 fn secret_part(verdict: Secrecy, value: &str) -> Option<Range<usize>> {
     let begin = value.len() - value.trim_start_matches(QUOTES).len();
     let inner = value.trim_matches(QUOTES);
@@ -368,7 +366,7 @@ fn secret_part(verdict: Secrecy, value: &str) -> Option<Range<usize>> {
     (is_pair && !is_address).then(|| end - secret.len()..end)
 }
 
-/// Tokens that are told by their looks, and a private key (RFC 7468), in order.
+/// Tokens recognised by their form, and private keys (RFC 7468), in order.
 fn tokens(text: &str) -> Vec<Range<usize>> {
     let mut found = Vec::new();
     let is_apart = |c: char| !c.is_ascii_alphanumeric() && !matches!(c, '_' | '-' | '.');
@@ -393,7 +391,7 @@ fn tokens(text: &str) -> Vec<Range<usize>> {
     found
 }
 
-/// Whether a word is a token of a known service, or of the form that many share (RFC 7519).
+/// Whether a word is a known service's token, or a JSON web token (RFC 7519).
 fn is_token(word: &str) -> bool {
     word.len() >= 15
         && TABLE.tokens.iter().any(|(begin, least)| {
@@ -402,7 +400,8 @@ fn is_token(word: &str) -> bool {
         })
 }
 
-/// Whether some part of it is not a word: `sk-learn-contrib-project` has none, nor `hf_hub_download`.
+/// Whether some part of it is not an ordinary word: `sk-learn-contrib-project` has none, nor has
+/// `hf_hub_download`.
 fn has_chance(text: &str) -> bool {
     text.split(|c: char| !c.is_ascii_alphanumeric()).any(|part| {
         let count = |is: fn(&u8) -> bool| part.bytes().filter(is).count();
@@ -412,8 +411,8 @@ fn has_chance(text: &str) -> bool {
     })
 }
 
-/// Whether a value looks like nothing but a secret: long, of one word, without order. Hashes, numbers
-/// of GPUs, paths and names of models do not.
+/// Whether a value can hardly be anything but a secret: long, one word, random. Hashes, GPU numbers, paths and
+/// model names are not.
 pub(super) fn is_opaque(value: &str) -> bool {
     let value = value.trim_matches(['"', '\'']);
     if value.len() < SHORTEST_OPAQUE || value.starts_with(['/', '.', '~']) || value.contains("://")
@@ -427,8 +426,7 @@ pub(super) fn is_opaque(value: &str) -> bool {
     is_token(value) || value.split(|c: char| !c.is_ascii_alphanumeric()).any(is_random)
 }
 
-/// By how often it changes between small letters, capital ones and digits; one of hexadecimal digits
-/// is a hash.
+/// Counts changes between lower case, upper case and digits; a word of hexadecimal digits is a hash.
 fn is_random(word: &str) -> bool {
     if word.len() < SHORTEST_OPAQUE || word.bytes().all(|byte| byte.is_ascii_hexdigit()) {
         return false;
@@ -446,8 +444,8 @@ fn is_random(word: &str) -> bool {
     100 * changes / (word.len() - 1) >= least_percent
 }
 
-/// What of a text its names or its addresses make a secret: `KEY=…`, `"key": "…"`, `Key: …`, `?key=…&`,
-/// and what stands before the `@` of an address. In order.
+/// The parts of a text that a name or URL makes secret, in order: `KEY=…`, `"key": "…"`, `Key: …`, `?key=…&`,
+/// and what is before the `@` of a URL.
 fn values(text: &str) -> Vec<Range<usize>> {
     let mut found: Vec<Range<usize>> = Vec::new();
     let mut done = 0;
@@ -467,7 +465,7 @@ fn values(text: &str) -> Vec<Range<usize>> {
     found
 }
 
-/// The secret of an address that goes on at its `://`.
+/// The secret in the URL whose `://` is here.
 fn in_address(text: &str, sign: usize) -> Option<Range<usize>> {
     let rest = &text[sign..];
     let ends = |c: char| c.is_whitespace() || matches!(c, '"' | '\'' | '`' | '>' | '<');
@@ -489,14 +487,14 @@ fn in_address(text: &str, sign: usize) -> Option<Range<usize>> {
     let end = begin + user.len();
     let secret = match user.split_once(':') {
         Some((name, _)) => begin + name.len() + 1..end,
-        // A name alone is a token where users do not log in by name.
+        // A name alone is a token if users do not log in by name.
         None if text[..sign].ends_with("http") || text[..sign].ends_with("https") => begin..end,
         None => return None,
     };
     (!secret.is_empty()).then_some(secret)
 }
 
-/// The secret behind the `=` or `:` of a name; nothing before `floor` is looked at.
+/// The secret after the `=` or `:` of a name; nothing before `floor` is considered.
 fn behind_name(text: &str, floor: usize, sign: usize) -> Option<Range<usize>> {
     let is_colon = text[sign..].starts_with(':');
     let floor = floor.max(sign.saturating_sub(LONGEST_NAME));
@@ -507,7 +505,8 @@ fn behind_name(text: &str, floor: usize, sign: usize) -> Option<Range<usize>> {
     let name = &unquoted[unquoted.trim_end_matches(is_of_name).len()..];
     let verdict = judge(name);
     let previous = unquoted[..unquoted.len() - name.len()].chars().next_back();
-    // In prose a colon is one; it belongs to a name in quotes, at the beginning, in a table, in a header.
+    // In prose a colon is punctuation; it belongs to a name in quotes, at the beginning, in a table, or in a
+    // header.
     let begins = matches!(previous, None | Some('{' | ',' | '"' | '\'' | '\n' | '('));
     if name.is_empty() || (is_colon && !is_quoted && !begins && verdict != Secrecy::Line) {
         return None;
@@ -524,18 +523,18 @@ fn behind_name(text: &str, floor: usize, sign: usize) -> Option<Range<usize>> {
     };
     let bare = value.trim_start_matches('\\');
     let length = if verdict == Secrecy::Line && is_colon && !is_quoted {
-        // To the end of what encloses the header.
+        // To the end of whatever encloses the header.
         match previous {
             Some(quote @ ('"' | '\'')) => value.find(quote),
             None => None,
             _ => value.find(['"', '\'', '\n', ',']),
         }
     } else if let Some(quote) = bare.chars().next().filter(|c| QUOTES.contains(c)) {
-        // A quote that nothing closes is none.
+        // An unclosed quote is no quote.
         let close = bare[1..].find(quote).map(|at| value.len() - bare.len() + 1 + at);
         close.or_else(|| value.find(char::is_whitespace))
     } else {
-        // Of rows of signs each value ends before the next, unless it is a secret.
+        // In a row of assignments each value ends before the next, unless it is a secret.
         value.find(|c: char| {
             c.is_whitespace()
                 || ",;&}])\"'`#|".contains(c)
@@ -544,7 +543,7 @@ fn behind_name(text: &str, floor: usize, sign: usize) -> Option<Range<usize>> {
         })
     };
     let value = &value[..length.unwrap_or(value.len())];
-    // An address is of parts, some of which say something.
+    // A URL has parts, and only some are secret.
     if verdict < Secrecy::Secret && value.contains("://") {
         return None;
     }
@@ -552,16 +551,15 @@ fn behind_name(text: &str, floor: usize, sign: usize) -> Option<Range<usize>> {
     Some(begin + secret.start..begin + secret.end)
 }
 
-/// Where a character begins at or after this place.
+/// The first character boundary at or after this offset.
 fn char_boundary(text: &str, at: usize) -> usize {
     (at..text.len()).find(|&at| text.is_char_boundary(at)).unwrap_or(text.len())
 }
 
-/// What a name says of its value. It is judged by its words, however they are joined (`--hf-token`,
-/// `ServerApp.token`, `apiKey`), because those of `--max-tokens`, `--tokenizer`, `--key-frames` and
-/// `--num-key-value-heads` are others.
+/// What a name implies about its value, by its words however they are joined (`--hf-token`, `ServerApp.token`,
+/// `apiKey`): `--max-tokens`, `--tokenizer`, `--key-frames` and `--num-key-value-heads` have other words.
 fn judge(name: &str) -> Secrecy {
-    // `-auth` is an X server's, and names a file.
+    // `-auth` belongs to an X server and names a file.
     if name.len() > 2 * LONGEST_NAME || name == "-auth" {
         return Secrecy::Plain;
     }
@@ -573,7 +571,7 @@ fn judge(name: &str) -> Secrecy {
     if verdict == Secrecy::Secret && is_about { Secrecy::IfOpaque } else { verdict }
 }
 
-/// What one word says, among the others.
+/// What one word implies among the others.
 fn judge_word(words: &[String], at: usize) -> Secrecy {
     let word = words[at].as_str();
     let before = at.checked_sub(1).map_or("", |at| words[at].as_str());
@@ -607,13 +605,13 @@ fn judge_word(words: &[String], at: usize) -> Secrecy {
     }
 }
 
-/// Lowercase, without the digits that they end with: `apiKey2` is `api` and `key`.
+/// Lower-case words without trailing digits: `apiKey2` gives `api` and `key`.
 fn words(name: &str) -> Vec<String> {
     let mut words: Vec<String> = Vec::new();
     let mut before = '-';
     for (c, next) in name.chars().zip(name.chars().skip(1).chain(['-'])) {
         if c.is_ascii_alphanumeric() {
-            // `apiKey`, and the last of `APIKey`'s capital letters.
+            // Splits `apiKey`, and before the last capital of `APIKey`.
             let begins = c.is_ascii_uppercase()
                 && (before.is_ascii_lowercase()
                     || (before.is_ascii_uppercase() && next.is_ascii_lowercase()));

@@ -1,4 +1,4 @@
-//! A folder of made-up processes that looks like /proc, with /dev and the machine's files beside it.
+//! A fake /proc with made-up processes, and /dev and the machine's files beside it.
 
 use std::fs;
 use std::ops::Deref;
@@ -9,13 +9,12 @@ use tempfile::TempDir;
 
 use super::Roots;
 
-/// Removed at the end.
+/// Removed when dropped.
 pub struct FakeProc {
     _folder: TempDir,
     pub roots: Roots,
 }
 
-/// What a process's stat line says.
 #[derive(Clone, Copy)]
 pub struct StatLine {
     pub comm: &'static str,
@@ -36,7 +35,7 @@ impl StatLine {
     /// As a group or session: the process's own.
     const OWN: u32 = u32::MAX;
 
-    /// A process that sleeps, in a group and session of its own.
+    /// A sleeping process in its own group and session.
     pub const ASLEEP: Self = Self {
         comm: "x",
         state: 'S',
@@ -62,7 +61,7 @@ impl Deref for FakeProc {
 }
 
 impl FakeProc {
-    /// With a folder of the first process, as every /proc that hides none has.
+    /// Contains the first process, as every /proc does that hides none.
     pub fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
         let [proc, dev, root] = ["proc", "dev", "root"].map(|name| folder.path().join(name));
@@ -76,14 +75,14 @@ impl FakeProc {
         self.proc.join(pid.to_string())
     }
 
-    /// Writes a file of a process, its folders with it.
+    /// Writes a process's file, creating its folders.
     pub fn put(&self, pid: u32, name: &str, content: impl AsRef<[u8]>) {
         let path = self.folder(pid).join(name);
         fs::create_dir_all(path.parent().unwrap()).unwrap();
         fs::write(path, content).unwrap();
     }
 
-    /// Makes a link of a process, its folders with it.
+    /// Creates a process's link and its folders.
     pub fn link(&self, pid: u32, name: &str, target: impl AsRef<Path>) {
         let path = self.folder(pid).join(name);
         fs::create_dir_all(path.parent().unwrap()).unwrap();
@@ -102,7 +101,7 @@ impl FakeProc {
         self.put(pid, "stat", line);
     }
 
-    /// As when a process dies: what was kept open answers nothing more, and the folder is gone.
+    /// Like a dying process: open files return nothing more, and the folder is gone.
     pub fn end(&self, pid: u32) {
         self.put(pid, "stat", "");
         fs::remove_dir_all(self.folder(pid)).unwrap();

@@ -1,42 +1,41 @@
-//! Where a GPU's memory is: free, reserved, held by listed processes, and in use without a listed process.
+//! Where a GPU's memory is: free, reserved, held by listed processes, or in use without a listed process.
 
 use super::snapshot::{Gpu, GpuProcess, PidNamespace, Snapshot};
 use crate::units::MIB;
 
-/// A GPU's memory by who has it, in bytes. By the driver's figures `total` is the sum of the others;
-/// measured, they can be a MiB apart.
+/// A GPU's memory by holder, in bytes. `total` is the sum of the others by the driver's figures; measured, they
+/// can differ by a MiB.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Balance {
-    /// All of it.
     pub total_bytes: u64,
     pub free_bytes: u64,
-    /// Held by the driver and firmware; unknown where only memory info v1 exists, whose free and used
-    /// memory add up to all of it.
+    /// Held by driver and firmware; `None` if there is only memory info v1, whose free and used memory add up
+    /// to the total.
     pub reserved_bytes: Option<u64>,
-    /// Held by the listed processes; unknown where one of them is.
+    /// Held by the listed processes; `None` if one of them is unknown.
     pub process_bytes: Option<u64>,
-    /// In use, and no listed process holds it; 0 where they hold more than is in use. Where it is not
-    /// known, why.
+    /// In use without a listed process; 0 if the processes hold more than is in use. `Err` says why it is
+    /// unknown.
     pub unattributed: Result<u64, &'static str>,
 }
 
-/// Below this, memory that no listed process accounts for is context and rounding (captures of
-/// drivers 590 to 610 show up to 259 MiB on a desktop).
+/// Unaccounted memory below this is contexts and rounding (captures of drivers 590 to 610 show up to 259 MiB on
+/// a desktop).
 pub const WORTH_MENTIONING_BYTES: u64 = 512 * MIB;
 
 impl Balance {
-    /// The memory in use without a listed process, where it is worth a word.
+    /// The memory in use without a listed process, if it is worth mentioning.
     pub fn notable_bytes(&self) -> Option<u64> {
         self.unattributed.ok().filter(|&bytes| bytes >= WORTH_MENTIONING_BYTES)
     }
 }
 
-/// Names of GPUs whose memory is part of the system's, where the driver does not tell.
+/// Names of GPUs that share the system's memory, if the driver does not tell.
 const UNIFIED: &[&str] =
     &["GH200", "GB200", "GB300", "GB10", "Grace", "Orin", "Thor", "Xavier", "Tegra"];
 
 impl Gpu {
-    /// Whether its memory is part of the system's, which may use it without a process on the GPU.
+    /// Whether it shares the system's memory, which may be used without a process on the GPU.
     pub fn is_unified(&self) -> bool {
         let is_named_so = || {
             let name = self.name.as_deref();
@@ -45,7 +44,7 @@ impl Gpu {
         self.numa_node.is_some() || self.memory_unavailable.is_some() || is_named_so()
     }
 
-    /// Whether it is divided into instances, as far as anything of it says so.
+    /// Whether it is divided into instances, by any sign of that.
     pub fn is_divided(&self) -> bool {
         let has_instance = |row: &GpuProcess| row.gpu_instance_id.is_some();
         self.mig_mode == Some(true)
@@ -53,7 +52,7 @@ impl Gpu {
             || self.processes.iter().flatten().any(has_instance)
     }
 
-    /// Where its memory is; `None` where no figure of it is known.
+    /// Where its memory is; `None` if no figure is known.
     pub fn balance(&self) -> Option<Balance> {
         let memory = self.memory?;
         let process_bytes = self.process_bytes();
@@ -80,8 +79,7 @@ impl Gpu {
 }
 
 impl Snapshot {
-    /// As [`Gpu::balance`]; in a container, where NVML lists only the processes that are visible there,
-    /// what is left says nothing.
+    /// As [`Gpu::balance`]; in a container, where NVML lists only visible processes, the remainder is unknown.
     pub fn balance(&self, gpu: &Gpu) -> Option<Balance> {
         let mut balance = gpu.balance()?;
         if self.host.pid_namespace == Some(PidNamespace::Container) {

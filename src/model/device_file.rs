@@ -1,9 +1,9 @@
-//! A GPU's device file, `/dev/nvidiaN`: N is the GPU's minor number, which need not be its index.
+//! A GPU's device file, `/dev/nvidiaN`: N is the GPU's minor number, which may differ from its index.
 
 use super::program::file_name;
 use super::{Gpu, Process};
 
-/// N of `nvidiaN`; `None` of the driver's other files.
+/// N of `nvidiaN`; `None` for the driver's other files.
 pub fn minor_number(name: &str) -> Option<u32> {
     name.strip_prefix("nvidia")?.parse().ok()
 }
@@ -14,19 +14,19 @@ pub fn minor_number_of(path: &str) -> Option<u32> {
 }
 
 impl Gpu {
-    /// The path of its device file; by its index where NVML does not tell the minor number.
+    /// The path of its device file; by its index if NVML does not report the minor number.
     pub fn device_file(&self) -> String {
         format!("/dev/nvidia{}", self.device_number())
     }
 
-    /// Whether the process holds its device file open; `None` where its files may not be read.
+    /// Whether the process holds its device file open; `None` if its files may not be read.
     pub fn is_open_in(&self, process: &Process) -> Option<bool> {
         let number = Some(self.device_number());
         let mut files = process.gpu_files.as_ref()?.iter();
         Some(files.any(|file| minor_number_of(file) == number))
     }
 
-    /// Whether a process that NVML does not list here may hold memory of it all the same: see
+    /// Whether a process that NVML does not list here may hold memory of it: see
     /// [`Process::may_hold_gpu_memory`].
     pub fn may_be_held_by(&self, process: &Process) -> Option<bool> {
         Some(process.may_hold_gpu_memory()? && self.is_open_in(process)?)
@@ -38,9 +38,9 @@ impl Gpu {
 }
 
 impl Process {
-    /// Whether it has the file of a driver's memory management open, as each process with a context has and each one
-    /// forked from it; who only reads NVML has not (Linux: `nvidia-uvm`; WSL's and Jetson's drivers have one file for
-    /// all). `None` where its files may not be read.
+    /// Whether it has a driver's memory management file open. Each process with a context has, and each one
+    /// forked from it; a process that only reads NVML has not (Linux: `nvidia-uvm`; WSL's and Jetson's drivers
+    /// have one file for everything). `None` if its files may not be read.
     pub fn may_hold_gpu_memory(&self) -> Option<bool> {
         let manages = |path: &str| matches!(file_name(path), "nvidia-uvm" | "dxg" | "nvmap");
         Some(self.gpu_files.as_ref()?.iter().any(|path| manages(path)))

@@ -1,6 +1,6 @@
-//! Chance with a seed, for tests: what fails once fails in every run.
+//! Seeded random numbers for tests: what fails once fails in every run.
 
-/// A small generator (xorshift, G. Marsaglia 2003), with its state, which may be any number but 0.
+/// A small generator (xorshift, G. Marsaglia 2003); its state may be any number but 0.
 #[derive(Clone, Debug)]
 pub struct Dice(pub u64);
 
@@ -10,7 +10,6 @@ impl Dice {
         Self(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1)
     }
 
-    /// The next number.
     pub fn next(&mut self) -> u64 {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
@@ -18,12 +17,12 @@ impl Dice {
         self.0
     }
 
-    /// A number below `below`; 0 where that is 0.
+    /// A number below `below`; 0 if that is 0.
     pub fn roll(&mut self, below: u64) -> u64 {
         self.next() % below.max(1)
     }
 
-    /// The place of one of so many.
+    /// An index into `count` items.
     pub fn place(&mut self, count: usize) -> usize {
         self.roll(count as u64) as usize
     }

@@ -1,8 +1,8 @@
-//! Makes text that a process chose harmless for a terminal, a mail and a log: one line.
+//! Makes text that a process chose safe for a terminal, a mail and a log: one line.
 //!
-//! argv, names, paths and notebook names may hold escape sequences, newlines, and characters that
-//! reorder or hide what follows. Each is shown as `\n`, `\e`, `\u{…}`; nothing is dropped, so that
-//! two different names never look the same. Escaped text is escaped again to the same.
+//! argv, names, paths and notebook names may contain escape sequences, newlines, and characters that reorder or
+//! hide what follows. Each becomes `\n`, `\e` or `\u{…}`; nothing is dropped, so different names never look the
+//! same. Escaping is idempotent.
 
 use std::borrow::Cow;
 use std::fmt::Write as _;
@@ -12,7 +12,7 @@ use super::json::is_hostile;
 /// Escapes what a terminal would act on: control characters (C0, C1, DEL) and the invisible ones of
 /// [`is_hostile`].
 pub fn escape(text: &str) -> Cow<'_, str> {
-    // Nearly all text is plain, and a look at bytes says so soonest.
+    // Nearly all text is plain, which a scan of bytes shows fastest.
     let is_plain = text.bytes().all(|byte| matches!(byte, b' '..=b'~'));
     if is_plain || !text.chars().any(is_hostile) {
         return Cow::Borrowed(text);

@@ -1,8 +1,8 @@
-//! What a verdict rests on: facts that a rule saw, as its kind of finding has them.
+//! Evidence: the facts that a rule observed, as each kind of finding has them.
 //!
-//! Numbers as they were seen or worked out, with their units in their names; what is not known is
-//! `null`. Each kind's facts are a plain struct in its file in `rules`, with the words for them; here is
-//! what all of them have in common, so that a finding is plain data for those who know no rule.
+//! Numbers as observed or computed, with units in their names; unknown ones are `null`. Each kind's facts are a
+//! struct in its file in `rules`, with the words for them. This file has what they share, so that a finding is
+//! plain data for rooms that know no rule.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -13,29 +13,29 @@ use serde_json::Value;
 
 use crate::units::number_of;
 
-/// What a kind's verdict rests on; its fields are those of `evidence` in JSON.
+/// The facts of one kind; its fields are those of `evidence` in JSON.
 pub trait KindEvidence: Serialize + JsonSchema {
-    /// The facts in a line. Holds names that a process chose: escape it for a terminal.
+    /// The facts in one line. Contains names that a process chose: escape it for a terminal.
     fn words(&self) -> String;
 
-    /// When a GPU's memory will be used up, where they tell.
+    /// When a GPU's memory will be used up, if the facts show that.
     fn forecast(&self) -> Option<Exhaustion> {
         None
     }
 }
 
-/// When a GPU's memory will be used up, if what grows on it goes on.
+/// When a GPU's memory will be used up, if growth continues.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Exhaustion {
-    /// What is free by now.
+    /// Bytes still free.
     pub free_bytes: u64,
-    /// Until that is used up.
+    /// Until they are used up.
     pub seconds: f64,
-    /// The soonest and the latest.
+    /// The earliest and the latest.
     pub between: Option<(f64, f64)>,
 }
 
-/// What a verdict rests on, of whatever kind.
+/// The evidence of any kind.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 #[serde(transparent)]
 pub struct Evidence {
@@ -47,7 +47,6 @@ pub struct Evidence {
 }
 
 impl Evidence {
-    /// Of a kind's facts.
     pub fn new(facts: impl KindEvidence) -> Self {
         Self {
             words: facts.words().into(),

@@ -1,10 +1,9 @@
-//! Families: which processes belong together, who launched them, and how they hang together.
+//! Families: which processes belong together, who launched them, and how they are related.
 //!
-//! A family may be ended as a whole, so that what is joined here must be one job. A common parent,
-//! login, terminal, container or notebook server is not enough: two programs typed into one shell are
-//! two families, and two notebook kernels always are. Each [`Tie`] says what joined a family; where
-//! the evidence fits two jobs at once it joins nothing. Only processes that a snapshot has are
-//! members; one that is unresolved belongs to no family.
+//! A family may be ended as a whole, so it has to be one job. A common parent, login, terminal, container or
+//! notebook server is not enough: two programs typed into one shell are two families, and two notebook kernels
+//! always are. Each [`Tie`] names what joined a family; evidence that fits two jobs joins nothing. Only
+//! processes in the snapshot are members; an unresolved one is in no family.
 //!
 //! Pure: nothing here reads, signals or decides; whoever ends a family shows it first.
 
@@ -18,25 +17,25 @@ mod joining;
 
 use joining::{Joining, is_dead};
 
-/// What joins the members of a family.
+/// What joins a family's members.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Tie {
     /// One process group: one command line of a shell, or one script.
     ProcessGroup,
     /// One session, whose leader is a member.
     Session,
-    /// One Slurm step, or the service or container whose first process is a member.
+    /// One Slurm step, or a service or container whose first process is a member.
     Cgroup,
     /// Ranks of one run: torchrun, DeepSpeed, MPI, a Slurm step, a Ray job.
     Run,
     /// One member started another.
     Parent,
-    /// Holders of device files of a GPU on which a dead member is still listed.
+    /// Holders of a GPU's device files, while a dead member is still listed on that GPU.
     GpuFiles,
 }
 
 impl Tie {
-    /// What joins them, in words.
+    /// The tie in words.
     pub fn words(self) -> &'static str {
         match self {
             Self::ProcessGroup => "one process group",
@@ -49,59 +48,57 @@ impl Tie {
     }
 }
 
-/// Processes that belong together; one that belongs to no other is a family of its own.
+/// Processes that belong together; one without others is its own family.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Family {
-    /// `family:PID`, of its oldest member; stays the same while that one is listed, dead or alive.
+    /// `family:PID` of its oldest member; constant while that one is listed, dead or alive.
     pub id: Arc<str>,
-    /// The pids of its members, in ascending order. The dead one whose memory the others hold is
-    /// among them.
+    /// Pids of its members, ascending, including a dead one whose memory the others hold.
     pub members: Vec<u32>,
-    /// What joins them; empty where there is but one.
+    /// What joins them; empty for a single process.
     pub ties: BTreeSet<Tie>,
-    /// Who started it, where that is known and is one process that is not a member.
+    /// The process that started it, if known and not a member.
     pub launcher: Option<Arc<Parent>>,
-    /// The name of the user whose processes they are.
+    /// The name of the processes' owner.
     pub user: Option<Arc<str>>,
 }
 
 /// A line of a family's tree.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Branch {
-    /// The member.
     pub pid: u32,
-    /// 0 at a root, one more for each generation.
+    /// 0 for a root, one more for each generation.
     pub depth: usize,
 }
 
-/// The families of a snapshot, by their ids' pids. Each process is in one at most; those that are
-/// unresolved are in none.
+/// The families of a snapshot, in order of the pids in their ids. Each process is in at most one; unresolved
+/// ones are in none.
 pub fn families(snapshot: &Snapshot) -> Vec<Family> {
     let mut joining = Joining::new(snapshot);
     joining.join_groups();
     joining.join_sessions();
     joining.join_children();
     joining.join_the_dead();
-    // The rest compares jobs with jobs: a rank's data loaders have its rank, too.
+    // Later steps compare jobs with jobs: a rank's data loaders have its rank, too.
     joining.join_runs();
     joining.join_cgroups();
     joining.finish()
 }
 
-/// The family that a process is in.
+/// The family of a process.
 pub fn member(families: &[Family], pid: u32) -> Option<&Family> {
     families.iter().find(|family| family.members.binary_search(&pid).is_ok())
 }
 
 impl Family {
-    /// Its members as a tree: whoever started another comes before it. A dead member comes before
-    /// those that carry its number as their group or session.
+    /// Its members as a tree, parents first. A dead member comes before those with its pid as their group or
+    /// session.
     pub fn tree(&self, snapshot: &Snapshot) -> Vec<Branch> {
         self.tree_of(|pid| snapshot.process(pid))
     }
 
-    /// As [`tree`](Self::tree), for whoever has the snapshot's processes by pid: to search it for each
-    /// of a thousand members takes as long as all else of a table.
+    /// As [`tree`](Self::tree), with a fast lookup by pid: searching the snapshot for each of a thousand
+    /// members takes as long as the rest of a table.
     pub fn tree_of<'a>(&self, find: impl Fn(u32) -> Option<&'a Process>) -> Vec<Branch> {
         let members: Vec<(u32, Option<&Process>)> =
             self.members.iter().map(|&pid| (pid, find(pid))).collect();
@@ -120,7 +117,7 @@ impl Family {
         }
         let mut tree = Vec::with_capacity(members.len());
         let mut seen = BTreeSet::new();
-        // Those that a recording made each other's parents have no root; they follow as roots.
+        // Processes that a recording made each other's parents have no root; they follow as roots.
         let rest = members.iter().map(|&(pid, _)| pid);
         for root in roots.iter().map(|&(_, pid)| pid).chain(rest) {
             let mut due = vec![(root, 0)];

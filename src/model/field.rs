@@ -1,10 +1,10 @@
-//! The table of fields: what can be known of a row, what each is called, and what it says of a row.
+//! The table of fields: what can be known of a row, each field's names, and its value.
 //!
-//! The [selector](super::selector) is parsed by it and the help shows it. A field answers yes, no or
-//! nothing: what is not known is no evidence either way. A process that is resolved and in no container,
-//! though, is known to be in none.
+//! The [selector](super::selector) is parsed with it and the help shows it. A field's answer is yes, no or
+//! unknown, and unknown is no evidence either way. But a resolved process outside a container is known to be in
+//! none.
 //!
-//! What is one value of a GPU has its own table, in [`gpu`].
+//! [`gpu`] has its own table, of a GPU's single values.
 
 use super::finding::{Finding, Kind};
 use super::row::ProcessRow;
@@ -26,7 +26,7 @@ pub use read::is_called;
 use spec::field;
 pub use spec::{FieldSpec, Notation, STAYS};
 
-/// What can be known of a row, in the order in which tables show it.
+/// What can be known of a row, in the tables' order.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Field {
     /// The GPU, or the part of it, by NVML's index.
@@ -39,7 +39,7 @@ pub enum Field {
     Memory,
     /// The same as a share of the GPU's memory.
     MemoryPercent,
-    /// How that memory moved; sorted by how much it grew.
+    /// Its memory over time; sorted by growth.
     History,
     /// Use of the GPU's multiprocessors, in percent.
     SmPercent,
@@ -55,9 +55,9 @@ pub enum Field {
     Idle,
     /// How long it has run, in seconds.
     Runtime,
-    /// What it computes with.
+    /// Its framework.
     Framework,
-    /// The container, pod, job or unit that it runs in.
+    /// The container, pod, job or unit it runs in.
     Place,
     /// What the rules found.
     Finding,
@@ -65,7 +65,7 @@ pub enum Field {
     Command,
     /// The program.
     Name,
-    /// The notebook that it is the kernel of.
+    /// The notebook whose kernel it is.
     Notebook,
     /// The container that it runs in.
     Container,
@@ -77,16 +77,16 @@ pub enum Field {
     Unit,
     /// Which of NVML's lists it is on.
     Kind,
-    /// What else it can be.
+    /// Other properties.
     Is,
 }
 
-/// What stands for a value that is not known, in every table.
+/// The text for an unknown value, in every table.
 pub const UNKNOWN: &str = "-";
-/// What stands for a value that this GPU or driver does not have; `ps` says why below its tables.
+/// The text for a value that this GPU or driver lacks; `ps` says why below its tables.
 pub const NOT_AVAILABLE: &str = "n/a";
 
-/// Every field, in the order of the columns. Widths leave room for the sort mark behind the heading.
+/// Every field, in the columns' order. Widths leave room for the sort mark after the heading.
 pub const FIELDS: [FieldSpec; 25] = {
     use Notation::{Bytes, BytesOrShare, Number, OneOf, Percent, Seconds, Text};
     [
@@ -126,7 +126,7 @@ pub const FIELDS: [FieldSpec; 25] = {
             .number("MEM%", true)
             .called("memory-percent")
             .on_screen('n', 11, 5),
-        field(Field::History, &[], Bytes, "", "how its memory moved")
+        field(Field::History, &[], Bytes, "", "how its memory changed")
             .text("HISTORY")
             .called("history")
             .most_first()
@@ -153,7 +153,7 @@ pub const FIELDS: [FieldSpec; 25] = {
             &["state"],
             OneOf(state_names),
             "state:stopped",
-            "its state, as the kernel's scheduler has it",
+            "its state, as in /proc",
         )
         .text("STATE")
         .on_screen('t', 12, 8)
@@ -213,12 +213,12 @@ pub const FIELDS: [FieldSpec; 25] = {
     ]
 };
 
-/// The fields that a selector can ask for.
+/// The fields that a selector may name.
 pub fn selectable() -> impl Iterator<Item = &'static FieldSpec> {
     FIELDS.iter().filter(|spec| !spec.names.is_empty())
 }
 
-/// The columns of the screen, in order.
+/// The screen's columns, in order.
 pub const ON_SCREEN: [Field; count(&FIELDS, true)] = {
     let mut columns = [Field::Gpu; count(&FIELDS, true)];
     let (mut at, mut next) = (0, 0);
@@ -232,7 +232,7 @@ pub const ON_SCREEN: [Field; count(&FIELDS, true)] = {
     columns
 };
 
-/// The columns of the screen, from the one that stays longest to the one that goes first.
+/// The screen's columns, from the last to the first that a narrow terminal drops.
 pub const BY_NEED: [Field; ON_SCREEN.len()] = {
     let mut columns = ON_SCREEN;
     let mut at = 0;
@@ -273,7 +273,7 @@ const fn count(fields: &[FieldSpec], on_screen: bool) -> usize {
     count
 }
 
-/// The states by the word that is typed and shown, and the kernel's letter.
+/// The states: the word that is typed and shown, and the kernel's letter.
 const STATES: [(&str, char); 10] = [
     ("running", 'R'),
     ("sleeping", 'S'),
@@ -288,9 +288,9 @@ const STATES: [(&str, char); 10] = [
 ];
 /// NVML's lists.
 const KINDS: [&str; 4] = ["compute", "graphics", "mps", "other"];
-/// What a process can be.
+/// Other properties of a process.
 const TRAITS: [&str; 2] = ["mine", "unlisted"];
-/// Fits whatever the rules found.
+/// Matches any finding.
 const ANY: &str = "any";
 
 fn state_names() -> Vec<&'static str> {
@@ -302,13 +302,13 @@ fn finding_names() -> Vec<&'static str> {
     kinds.chain([ANY]).collect()
 }
 
-/// What a state is called; `None` of a letter that no kernel of today has.
+/// A state's word; `None` for a letter that no current kernel has.
 pub fn state_name(letter: char) -> Option<&'static str> {
     let mut states = STATES.iter();
     states.find(|(_, state)| *state == letter).map(|(name, _)| *name)
 }
 
-/// The state that a single letter is; `T` is stopped and `t` traced, as for ps.
+/// The state of a single letter; `T` is stopped and `t` traced, as in ps.
 fn state_letter(value: &str) -> Option<char> {
     let mut chars = value.chars();
     let letter = chars.next()?;
@@ -317,7 +317,7 @@ fn state_letter(value: &str) -> Option<char> {
 }
 
 impl FieldSpec {
-    /// Whether `value` can be the value of this field; else those that can.
+    /// Whether `value` is possible for this field; `Err` has the values that are.
     pub(super) fn allows(&self, value: &str) -> Result<(), Vec<&'static str>> {
         let Notation::OneOf(words) = self.notation else {
             return Ok(());
@@ -336,11 +336,11 @@ impl Field {
     /// Its line in the table.
     pub fn spec(self) -> &'static FieldSpec {
         let at = FIELDS.iter().position(|spec| spec.field == self);
-        // A test holds that every field has one.
+        // A test checks that every field has one.
         &FIELDS[at.unwrap_or_default()]
     }
 
-    /// Its value as a number, in the unit of its notation; `None` of what is none, or is not known.
+    /// Its value as a number, in the unit of its notation; `None` if it is no number, or unknown.
     pub fn number(self, row: &ProcessRow<'_>) -> Option<f64> {
         let process = row.process.ok();
         match self {
@@ -360,8 +360,7 @@ impl Field {
         }
     }
 
-    /// What a table's cell says, as it is: to be escaped and cut. `None` where that is not known, or is
-    /// more than a word.
+    /// The text of a table's cell, to be escaped and cut by the caller. `None` if unknown, or more than a word.
     pub fn text(self, row: &ProcessRow<'_>) -> Option<String> {
         let process = row.process.ok();
         match self {
@@ -374,7 +373,7 @@ impl Field {
                 Some(user) => Some(user.to_string()),
                 None => process?.uid.map(|uid| uid.to_string()),
             },
-            // It is drawn, not written.
+            // Drawn rather than written.
             Self::History => None,
             Self::SmPercent => self.number(row).map(|percent| percent.to_string()),
             Self::State => process?.state.map(|letter| match state_name(letter) {
@@ -399,13 +398,13 @@ impl Field {
     }
 }
 
-/// The finding in a word or two: `IDLE 29m`, `ORPHAN 29m +1` where something else is so as well, `IDLE 29m kept`
-/// where `reap` leaves it alone.
+/// The finding in a word or two: `IDLE 29m`, `ORPHAN 29m +1` if there are others, `IDLE 29m kept` if `reap`
+/// leaves it alone.
 pub fn badge(finding: &Finding) -> String {
     let mut text = finding.kind.to_string().to_uppercase();
     let span = Span::from_seconds(finding.duration_seconds).to_string();
     text.push(' ');
-    // The largest unit says enough here; the exact span is in the message.
+    // The largest unit suffices here; the message has the exact span.
     text.push_str(span.split(' ').next().unwrap_or_default());
     if !finding.also.is_empty() {
         text.push_str(&format!(" +{}", finding.also.len()));

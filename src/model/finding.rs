@@ -1,4 +1,4 @@
-//! A finding: what a rule concluded, with its evidence and what can be done about it.
+//! A finding: what a rule concluded, its evidence, and the actions it offers.
 
 use std::fmt;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use super::keep::KeptBy;
 use super::process::Process;
 use super::time::Time;
 
-/// How bad a finding is.
+/// Severity of a finding.
 #[derive(
     Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, JsonSchema, Serialize, Deserialize,
 )]
@@ -48,22 +48,22 @@ pub enum KindSubject {
 /// When `reap` ends what is found.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Ends {
-    /// Unless other kinds are asked for; and by a rule with `action = "reap"`.
+    /// Unless other kinds are requested; and by a rule with `action = "reap"`.
     Always,
-    /// When the kind or the rule is named; and by a rule with `action = "reap"`.
+    /// If the kind or the rule is named; and by a rule with `action = "reap"`.
     Configured,
-    /// Only when the kind or the rule is named: it may be a server's work to wait.
+    /// Only if the kind or the rule is named: waiting may be a server's work.
     Named,
     /// Never: nothing certain could be signalled, or it would not help.
     Never,
 }
 
-/// A line a kind: its name, what it is about, and when `reap` ends what is found. All else that a kind is
-/// stands in its file in `rules`.
+/// One line for each kind: name, subject, and when `reap` ends what is found. The rest of a kind is in its file
+/// in `rules`.
 macro_rules! kinds {
     ($($(#[$meaning:meta])* $kind:ident = $name:literal, $about:ident, $ends:ident;)*) => {
-        /// What kind of waste it is; declared in the order in which something has to be done about it,
-        /// so that of several on one process the first is the accusation.
+        /// Kind of finding. Kinds are declared in order of urgency: of several equally severe findings
+        /// on one process, the first kind is reported.
         #[derive(
             Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug,
             JsonSchema, Serialize, Deserialize,
@@ -73,24 +73,22 @@ macro_rules! kinds {
         }
 
         impl Kind {
-            /// All of them, in their order.
+            /// All kinds, in their order.
             pub const ALL: &'static [Self] = &[$(Self::$kind),*];
 
-            /// As it is written in a report and a configuration.
+            /// As written in reports and configurations.
             pub const fn name(self) -> &'static str {
                 match self {
                     $(Self::$kind => $name,)*
                 }
             }
 
-            /// What it is about.
             pub const fn about(self) -> KindSubject {
                 match self {
                     $(Self::$kind => KindSubject::$about,)*
                 }
             }
 
-            /// When `reap` ends what is found.
             pub const fn ends(self) -> Ends {
                 match self {
                     $(Self::$kind => Ends::$ends,)*
@@ -103,44 +101,44 @@ macro_rules! kinds {
 kinds! {
     /// NVML lists a process that is defunct or does not exist.
     Dead = "dead", Process, Never;
-    /// In uninterruptible sleep, sample after sample.
+    /// A process that holds GPU memory stays in uninterruptible sleep.
     Stuck = "stuck", Process, Never;
-    /// Outlived the job that started it.
+    /// A process outlived the job that started it.
     Orphan = "orphan", Process, Always;
-    /// Stopped by a signal or a terminal while it holds memory.
+    /// A process that holds memory was stopped by a signal or a terminal.
     Stopped = "stopped", Process, Always;
-    /// Full use is reported while power has fallen to a fraction of what it was.
+    /// The GPU reports full use, but its power draw has fallen to a fraction of what it was.
     Hung = "hung", Process, Configured;
-    /// A program that is made to hold a GPU, or acts as one.
+    /// A program only occupies a GPU, by its purpose or by its behaviour.
     Placeholder = "placeholder", Process, Named;
-    /// Holds memory and has not used the GPU for the rule's duration.
+    /// A process holds memory and has not used the GPU for the rule's duration.
     Idle = "idle", Process, Always;
-    /// Grows and does not level off.
+    /// A process's memory grows and does not level off.
     Leak = "leak", Process, Configured;
-    /// As idle, but it is an inference server that waits for requests.
+    /// Like idle, but the process is an inference server that waits for requests.
     ServerIdle = "server-idle", Process, Named;
-    /// A job or a container was given a GPU and runs nothing on it.
+    /// A job or container was allocated a GPU and runs nothing on it.
     Reserved = "reserved", Gpu, Never;
-    /// A GPU's used memory exceeds what its processes hold.
+    /// A GPU has more memory in use than its processes hold.
     Unattributed = "unattributed", Gpu, Never;
     /// A GPU has little memory left.
     Pressure = "pressure", Gpu, Never;
 }
 
 impl Kind {
-    /// Whether what a rule of it finds may be ended without a person to confirm it.
+    /// Whether a rule of this kind may end its findings without a person's confirmation.
     pub const fn may_be_reaped(self) -> bool {
         matches!(self.ends(), Ends::Always | Ends::Configured)
     }
 
-    /// Whether it says that memory is held and the GPU not used.
+    /// Whether it means that memory is held and the GPU not used.
     pub const fn is_unused(self) -> bool {
         use Kind::{Idle, Orphan, Placeholder, ServerIdle, Stopped};
         matches!(self, Orphan | Stopped | Placeholder | Idle | ServerIdle)
     }
 
-    /// Whether what a rule of it finds may be asked to release memory: it rests, and lives on; on a GPU that is nearly
-    /// full, who has announced a signal for that and works.
+    /// Whether its findings may be asked to release memory: the process is idle and lives on; or, on a nearly
+    /// full GPU, it has announced a signal for that while it works.
     pub const fn may_be_released(self) -> bool {
         matches!(self, Self::Idle | Self::ServerIdle | Self::Pressure)
     }
@@ -152,74 +150,76 @@ impl fmt::Display for Kind {
     }
 }
 
-/// What a rule found.
+/// A finding of a rule.
 #[derive(Clone, PartialEq, Debug, JsonSchema, Serialize)]
 pub struct Finding {
-    /// The same for as long as it lasts, and over a restart.
+    /// Identifier of the finding; stays the same while the finding lasts, also across restarts.
     pub id: Arc<str>,
-    /// The rule's name.
+    /// Name of the rule.
     pub rule: Arc<str>,
-    /// What kind of waste it is.
+    /// Kind of the finding.
     pub kind: Kind,
-    /// How bad it is.
+    /// Severity of the finding.
     pub severity: Severity,
-    /// When the state began, not when it was noticed.
+    /// When the condition began, not when it was noticed.
     pub since: Time,
-    /// From since to the last snapshot in which it was so, in seconds.
+    /// Time from since to the last snapshot in which the condition held, in seconds.
     pub duration_seconds: f64,
-    /// When it ceased; `null` while it lasts.
+    /// When the finding was resolved; `null` while it is active.
     pub resolved_at: Option<Time>,
-    /// The GPUs it is about.
+    /// The GPUs that the finding is about.
     pub gpus: Vec<FindingGpu>,
-    /// The process it is about; `null` where it is about a GPU.
+    /// The process that the finding is about; `null` if it is about a GPU.
     pub process: Option<FindingProcess>,
-    /// The memory at stake, in bytes.
+    /// GPU memory concerned, in bytes.
     pub memory_bytes: Option<u64>,
-    /// What the verdict rests on; its fields depend on kind.
+    /// Evidence for the finding; its fields depend on kind.
     pub evidence: Evidence,
-    /// The sentence a person reads. One line: control and invisible characters of names in it are escaped.
+    /// The finding in one sentence, for people. One line: control and invisible characters of names in
+    /// it are escaped.
     pub message: String,
-    /// What would give the memory back, gentlest first.
+    /// Ways to get the memory back, gentlest first.
     pub advice: Vec<String>,
-    /// What to type next, each a whole command: `gpumem kill 4242`, or the command of what owns the
-    /// process; where there is nothing to kill, `gpumem explain`. Rules leave it empty; a report fills it
-    /// in from a plan. Holds names that others chose, quoted for a shell: escape it for a terminal.
+    /// Commands to run next, each complete: `gpumem kill 4242`, or the command of what owns the
+    /// process; `gpumem explain` if there is nothing to kill. Filled in from a plan by a report, not by
+    /// rules. Contains names chosen by others, quoted for a shell: escape it for a terminal.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub commands: Vec<String>,
-    /// What gpumem may do about it by default: `notify`, `jupyter-shutdown`, `terminate`.
+    /// Actions that gpumem may take by default: `notify`, `jupyter-shutdown`, `terminate`.
     pub actions: Vec<Action>,
-    /// What else is so of the same process, and would be a finding of its own if this one were not;
-    /// absent where nothing is.
+    /// Other findings on the same process, which would be reported on their own if this one did not
+    /// exist; absent if there are none.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub also: Vec<Also>,
-    /// What keeps the process from being killed for it, as far as that is known; absent where nothing does.
-    /// `reap` leaves it alone, and what it holds is not reclaimable.
+    /// What exempts the process from being killed for this finding, as far as known; absent if nothing
+    /// does. `reap` leaves an exempt process alone, and its memory is not reclaimable.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub kept_by: Option<KeptBy>,
-    /// Why `reap` skips it where nothing keeps the process itself: another of its job is kept or has no finding,
-    /// or the process only draws, as far as a snapshot shows it; absent where nothing speaks against it. What it
-    /// holds is not reclaimable. Rules leave it empty. Holds words that others chose: escape it for a terminal.
+    /// Why `reap` skips a process that is not exempt itself: another process of its job is exempt or
+    /// has no finding, or the process only uses graphics, as far as a snapshot shows; absent if there
+    /// is no such reason. The memory of a skipped process is not reclaimable. Filled in from a plan by
+    /// a report, not by rules. Contains text chosen by others: escape it for a terminal.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub skipped: Option<Arc<str>>,
-    /// What a plan frees with it beside [`Finding::memory_bytes`], where it says so.
+    /// What a plan frees beyond [`Finding::memory_bytes`], if the plan says so.
     #[serde(skip)]
     pub more_bytes: Option<u64>,
 }
 
-/// A finding that another one on the same process stands before.
+/// A finding that is subordinate to another one on the same process.
 #[derive(Clone, PartialEq, Debug, JsonSchema, Serialize)]
 pub struct Also {
-    /// The rule's name.
+    /// Name of the rule.
     pub rule: Arc<str>,
-    /// What kind of waste it is.
+    /// Kind of the finding.
     pub kind: Kind,
-    /// How bad it is.
+    /// Severity of the finding.
     pub severity: Severity,
-    /// When the state began.
+    /// When the condition began.
     pub since: Time,
-    /// What the verdict rests on; its fields depend on kind.
+    /// Evidence for the finding; its fields depend on kind.
     pub evidence: Evidence,
-    /// The sentence a person reads.
+    /// The finding in one sentence, for people.
     pub message: String,
 }
 
@@ -236,52 +236,53 @@ impl From<&Finding> for Also {
     }
 }
 
-/// A finding that an exemption of the configuration keeps from being reported and acted upon.
+/// A finding that is neither reported nor acted upon, because an exemption in the configuration covers
+/// it.
 #[derive(Clone, PartialEq, Debug, JsonSchema, Serialize)]
 pub struct Kept {
-    /// What would be reported.
+    /// The finding that would be reported.
     pub finding: Finding,
-    /// Why it is not, as the configuration says.
+    /// Reason given in the configuration.
     pub reason: Arc<str>,
-    /// Until when; `null` where that is not limited.
+    /// End of the exemption; `null` if unlimited.
     pub until: Option<Time>,
-    /// Whether the exemption is known to be for it; `false` where something that it asks for is not
-    /// known, and protects.
+    /// Whether the exemption certainly covers the process; `false` if one of its conditions is unknown,
+    /// in which case it still protects.
     pub certain: bool,
 }
 
 /// A GPU in a finding.
 #[derive(Clone, PartialEq, Eq, Debug, JsonSchema, Serialize)]
 pub struct FindingGpu {
-    /// NVML's index.
+    /// NVML index.
     pub index: u32,
-    /// `"GPU-…"`.
+    /// UUID: `"GPU-…"`.
     pub uuid: Option<Arc<str>>,
-    /// What the process holds there, in bytes.
+    /// Memory that the process holds on this GPU, in bytes.
     pub used_bytes: Option<u64>,
 }
 
-/// The process that a finding is about; `null` where it is about a GPU.
+/// The process that a finding or figure is about.
 #[derive(Clone, PartialEq, Eq, Debug, JsonSchema, Serialize)]
 pub struct FindingProcess {
-    /// The process id.
+    /// Process ID.
     pub pid: u32,
-    /// Clock ticks from boot to its start.
+    /// Start time in clock ticks since boot.
     pub start_ticks: Option<u64>,
-    /// The same for people.
+    /// Start time as wall-clock time.
     pub start_time: Option<Time>,
-    /// Its owner.
+    /// User name of the owner.
     pub user: Option<Arc<str>>,
-    /// argv.
+    /// The process's argv.
     pub command: Option<Arc<[Arc<str>]>>,
-    /// The whole of who it is.
+    /// The process's full identity.
     #[serde(skip)]
     pub identity: Identity,
 }
 
 impl FindingProcess {
-    /// The process as a finding carries it; one that has ended by the names that it had, and by no start: what has
-    /// its number is another one.
+    /// The process as a finding carries it. One that has exited gets its former names and no start, because its
+    /// pid may be another's.
     pub fn of(process: &Process) -> Self {
         let (user, command) = match process.ended() {
             Some(ended) => (&ended.user, &ended.command),
@@ -298,54 +299,55 @@ impl FindingProcess {
     }
 }
 
-/// What gpumem may do about a finding by default.
+/// An action that gpumem may take by default.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, JsonSchema, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Action {
-    /// Tell the owner.
+    /// Notify the owner.
     Notify,
     /// Ask the notebook server to shut the kernel down.
     JupyterShutdown,
-    /// End the process.
+    /// Terminate the process.
     Terminate,
 }
 
-/// What will be a finding when the rule's duration is over, if nothing changes.
+/// A condition that becomes a finding when the rule's duration is over, if nothing changes.
 #[derive(Clone, PartialEq, Debug, JsonSchema, Serialize)]
 pub struct Pending {
-    /// The rule's name.
+    /// Name of the rule.
     pub rule: Arc<str>,
-    /// Its kind.
+    /// Kind of the finding.
     pub kind: Kind,
-    /// The process it is about; `null` where it is about a GPU.
+    /// PID of the process; `null` if the finding would be about a GPU.
     pub pid: Option<u32>,
-    /// The GPU, by NVML's index.
+    /// NVML index of the GPU.
     pub gpu: u32,
-    /// When the state began.
+    /// When the condition began.
     pub since: Time,
-    /// When the duration is over.
+    /// When the rule's duration is over.
     pub due: Time,
 }
 
 /// A rule that could not be decided, and why.
 #[derive(Clone, PartialEq, Eq, Debug, JsonSchema, Serialize)]
 pub struct Undecided {
-    /// The rule's name.
+    /// Name of the rule.
     pub rule: Arc<str>,
-    /// The process of which that is so; `null` where it is so of none in particular.
+    /// PID of the process for which the rule is undecided; `null` if that concerns no particular
+    /// process.
     pub pid: Option<u32>,
-    /// The GPU of which that is so, by NVML's index; `null` where it is so of none in particular.
+    /// NVML index of the GPU for which the rule is undecided; `null` if that concerns no particular
+    /// GPU.
     pub gpu: Option<u32>,
-    /// Why, in words.
+    /// Why the rule is undecided, in words.
     pub reason: String,
 }
 
-/// What to type about a process itself.
+/// Commands to type about a process itself.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct OwnCommands {
-    /// By which it gives back what it keeps and lives on: where a snapshot shows a way, and what it has loaded
-    /// returns memory by that way.
+    /// Makes it release memory and live on, if a snapshot shows a way that works for what it has loaded.
     pub release: Option<String>,
-    /// Which ends it.
+    /// Ends it.
     pub kill: Option<String>,
 }

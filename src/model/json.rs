@@ -1,18 +1,18 @@
-//! JSON in which nothing stands that a terminal acts on, or that hides or reorders what is beside it.
+//! JSON without characters that a terminal acts on, or that hide or reorder their neighbours.
 //!
-//! serde_json escapes what JSON demands (RFC 8259, section 7): the control characters below U+0020.
-//! Those above, and invisible characters, go out as they are, and whoever looks at the document
-//! with `cat` or in an editor is shown something else than what it holds. Here they are escaped as well
-//! (`\u202e`), which every parser reads as the same string. Next: `escape` does so for text.
+//! serde_json escapes what JSON demands (RFC 8259, section 7): control characters below U+0020. Those above,
+//! and invisible characters, would go out as they are, and `cat` or an editor would show something else than
+//! the document has. Here they are escaped as well (`\u202e`), which every parser reads as the same string.
+//! `escape` does this for text.
 
 use std::fmt::Write as _;
 
 use serde::Serialize;
 use serde_json::Result;
 
-/// Whether a terminal acts on a character, or it is invisible and hides or reorders what follows
-/// (bidirectional controls, zero-width characters, line separators, fillers, tags), or it changes
-/// another one's width in some terminals only (variation selectors, skin tones).
+/// Whether a terminal acts on a character; or it is invisible and hides or reorders what follows (bidirectional
+/// controls, zero-width characters, line separators, fillers, tags); or it changes another one's width only in
+/// some terminals (variation selectors, skin tones).
 pub fn is_hostile(c: char) -> bool {
     c.is_control()
         || matches!(c,
@@ -28,32 +28,32 @@ pub fn is_hostile(c: char) -> bool {
 ///
 /// # Errors
 ///
-/// As of serde_json.
+/// As for serde_json.
 pub fn to_string<T: Serialize + ?Sized>(value: &T) -> Result<String> {
     serde_json::to_string(value).map(harmless)
 }
 
-/// A document as people read it, with a newline at its end.
+/// A document for people, with a newline at its end.
 ///
 /// # Errors
 ///
-/// As of serde_json: where a number is one that JSON lacks, or a map's key is no text.
+/// As for serde_json: a number that JSON lacks, or a map's key that is no text.
 pub fn document<T: Serialize + ?Sized>(value: &T) -> Result<String> {
     serde_json::to_string_pretty(value).map(|text| harmless(text) + "\n")
 }
 
-/// Puts it behind what is there, on one line.
+/// Appends it on one line.
 ///
 /// # Errors
 ///
-/// As of serde_json; then there is no more than was.
+/// As for serde_json; then nothing is appended.
 pub fn append<T: Serialize + ?Sized>(bytes: &mut Vec<u8>, value: &T) -> Result<()> {
     let before = bytes.len();
     if let Err(error) = serde_json::to_writer(&mut *bytes, value) {
         bytes.truncate(before);
         return Err(error);
     }
-    // Nearly all of it is plain, and then it is what it was.
+    // Nearly all of it is plain and stays.
     if bytes[before..].iter().any(|&byte| byte >= 0x7f)
         && let Ok(text) = String::from_utf8(bytes.split_off(before))
     {
@@ -62,9 +62,9 @@ pub fn append<T: Serialize + ?Sized>(bytes: &mut Vec<u8>, value: &T) -> Result<(
     Ok(())
 }
 
-/// Such characters stand in strings only, so that the whole document may be gone through.
+/// Such characters occur only in strings, so the whole document can be scanned.
 fn harmless(json: String) -> String {
-    // Line feeds and the like stand between values, and are escaped within.
+    // Line feeds and the like occur between values, and are escaped within.
     let is_meant = |c: char| c >= '\u{7f}' && is_hostile(c);
     if !json.bytes().any(|byte| byte >= 0x7f) || !json.contains(is_meant) {
         return json;

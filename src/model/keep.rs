@@ -1,9 +1,9 @@
-//! What keeps a process from being killed, whatever a rule finds: its owner by `GPUMEM_KEEP`, the
-//! configuration, the program that it runs, or that it serves.
+//! What keeps a process from being ended, whatever a rule finds: its owner by `GPUMEM_KEEP`, the configuration,
+//! its program, or that it serves.
 //!
-//! A value of `GPUMEM_KEEP` is a day or an instant until which the process is not to be touched. It protects,
-//! so that whatever is not clear means to keep. Who is kept is asked in `rules::exemption::kept_by`; the
-//! guard of `reclaim` asks its parts one by one, as a policy may leave some out.
+//! A value of `GPUMEM_KEEP` is a day or an instant until which the process must not be touched. It protects, so
+//! anything unclear means to keep. `rules::exemption::kept_by` combines the reasons; the guard in `reclaim`
+//! checks them one by one, because a policy may skip some.
 
 use std::fmt;
 use std::str::FromStr as _;
@@ -20,24 +20,24 @@ use super::{Finding, Identity, Kind, Process, Time};
 
 /// The variable in a process's environment.
 pub const VARIABLE: &str = "GPUMEM_KEEP";
-/// Words that say no.
+/// Words that mean no.
 const NO: [&str; 4] = ["0", "no", "false", "off"];
-/// Where a day ends last, in hours behind UTC: whose day it is, is not said.
+/// The UTC offset, in hours, at which a day ends last: a value does not say whose day it is.
 const LAST_ZONE_HOURS: i8 = -12;
 
-/// What a value says.
+/// The meaning of a value.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum KeepEnd {
-    /// Not to keep it.
+    /// Do not keep it.
     No,
-    /// To keep it until then.
+    /// Keep it until then.
     Until(Time),
-    /// To keep it.
+    /// Keep it.
     Always,
 }
 
 impl KeepEnd {
-    /// Reads a value: `2026-12-01` (through that day, wherever it ends last), RFC 3339, or a word.
+    /// Parses a value: `2026-12-01` (through that day, wherever it ends last), RFC 3339, or a word.
     pub fn parse(value: &str) -> Self {
         let value = value.trim();
         if NO.iter().any(|no| value.eq_ignore_ascii_case(no)) {
@@ -59,7 +59,7 @@ impl KeepEnd {
             .map_or(Self::Always, until)
     }
 
-    /// Whether it is in force at a time.
+    /// Whether it applies at a time.
     pub fn is_in_force(self, now: Time) -> bool {
         match self {
             Self::No => false,
@@ -68,7 +68,7 @@ impl KeepEnd {
         }
     }
 
-    /// Until when, where that is limited.
+    /// `None` if unlimited.
     pub fn until(self) -> Option<Time> {
         match self {
             Self::Until(end) => Some(end),
@@ -77,34 +77,34 @@ impl KeepEnd {
     }
 }
 
-/// What keeps a process.
+/// What exempts a process from being killed.
 #[skip_serializing_none]
 #[derive(Clone, PartialEq, Eq, Debug, JsonSchema, Serialize)]
 #[serde(tag = "by", rename_all = "lowercase")]
 pub enum KeptBy {
-    /// Its owner, by `GPUMEM_KEEP`.
+    /// The owner's `GPUMEM_KEEP`.
     Owner {
-        /// Until when; absent where that is not limited.
+        /// End of the exemption; absent if unlimited.
         until: Option<Time>,
     },
-    /// An exemption of the configuration, which may be for it.
+    /// An exemption in the configuration that covers the process, or may cover it.
     Configuration {
-        /// Why, as the configuration says.
+        /// Reason given in the configuration.
         reason: Arc<str>,
-        /// Until when; absent where that is not limited.
+        /// End of the exemption; absent if unlimited.
         until: Option<Time>,
     },
-    /// It is a program that is never killed.
+    /// The process is a program that is never killed.
     Program {
-        /// By this name.
+        /// Name of the program.
         name: Arc<str>,
     },
-    /// It is an inference server, which reap takes only when it is asked to.
+    /// The process is an inference server, which `reap` targets only on request.
     Server,
 }
 
 impl KeptBy {
-    /// Until when; `None` where that is not limited.
+    /// `None` if unlimited.
     fn until(&self) -> Option<Time> {
         match self {
             Self::Owner { until } | Self::Configuration { until, .. } => *until,
@@ -114,7 +114,7 @@ impl KeptBy {
 }
 
 impl fmt::Display for KeptBy {
-    /// Holds a reason that others wrote: escape it for a terminal.
+    /// Contains a reason written by others: escape it for a terminal.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let until = match self.until() {
             Some(until) => format!(" until {}", until.local()),
@@ -135,25 +135,24 @@ impl fmt::Display for KeptBy {
 #[derive(Clone, PartialEq, Debug)]
 pub struct Exempt {
     pub identity: Identity,
-    /// Only from findings of these kinds and of the rules below; where both are empty, from being
-    /// ended at all.
+    /// Covers only findings of these kinds and of the rules below; if both are empty, everything.
     pub kinds: Vec<Kind>,
-    /// Only from findings of these rules and of the kinds above.
+    /// Covers only findings of these rules and of the kinds above.
     pub rules: Vec<Arc<str>>,
-    /// Why, as the configuration says.
+    /// Reason given in the configuration.
     pub reason: Arc<str>,
-    /// Until when; `None` where that is not limited.
+    /// `None` if unlimited.
     pub until: Option<Time>,
 }
 
 impl Exempt {
-    /// Whether the process is not to be ended, for whatever reason.
+    /// Whether the process must not be ended for any reason.
     pub fn is_from_all(&self, process: Identity, now: Time) -> bool {
         let is_limited = !(self.kinds.is_empty() && self.rules.is_empty());
         !is_limited && self.is_in_force(process, now)
     }
 
-    /// Whether the process of a finding is not to be ended for it.
+    /// Whether the process must not be ended for this finding.
     pub fn is_for(&self, finding: &Finding, now: Time) -> bool {
         let about = finding.process.as_ref();
         let is_from = (self.kinds.is_empty() && self.rules.is_empty())

@@ -1,9 +1,9 @@
-//! Short names that every view gives alike: where a process runs, what it is to the Multi-Process
-//! Service, which part of a GPU it is on, which GPU files it holds.
+//! Short names shared by every view: where a process runs, its role in the Multi-Process Service, its part of a
+//! GPU, the GPU files it holds.
 //!
-//! They stand here because tables and terminal show the same ones and neither knows the other. They are
-//! made of text that processes and clusters chose: bounded here, escaped by whoever shows it. Nothing is
-//! judged here; what a daemon or a hidden holder means is for `rules`.
+//! Tables and terminal show the same ones and neither knows the other. They are made of text that processes and
+//! clusters chose: bounded here, escaped by whoever shows it. Nothing is judged here; `rules` interprets a
+//! daemon or an unlisted holder.
 
 use foldhash::{HashSet, HashSetExt as _};
 
@@ -12,13 +12,13 @@ use super::process::Process;
 use super::program::file_name;
 use super::snapshot::{Gpu, GpuProcess, Host, MigDevice, ProcessType, Snapshot};
 
-/// Characters of a name that are kept.
+/// The most characters of a name that are kept.
 const NAME_CHARS: usize = 40;
-/// Characters of an id that tell it from others, as docker shows them.
+/// How many characters of an id are shown, as docker does.
 const ID_CHARS: usize = 12;
-/// Files that are named; further ones are counted.
+/// The most files that are named; more are counted.
 const FILES_NAMED: usize = 3;
-/// The kernel keeps so many bytes of a short name.
+/// The kernel's limit for a short name, in bytes.
 const COMM_BYTES: usize = 15;
 
 /// The programs of the Multi-Process Service (NVIDIA's MPS documentation).
@@ -26,8 +26,8 @@ const MPS_SERVER: &str = "nvidia-cuda-mps-server";
 const MPS_CONTROL: &str = "nvidia-cuda-mps-control";
 
 impl Process {
-    /// Where it runs, the most telling first: `pod:train/bert-0`, `job:812.0`, `docker:bert`,
-    /// `vllm.service`. `None` where it runs in a login session, or that is not known.
+    /// Where it runs, most specific first: `pod:train/bert-0`, `job:812.0`, `docker:bert`, `vllm.service`.
+    /// `None` in a login session, or if unknown.
     pub fn place(&self) -> Option<String> {
         let pod = self.kubernetes.as_deref().and_then(|pod| {
             let name = pod.pod_name.as_deref().map(|name| head(name, NAME_CHARS));
@@ -60,14 +60,14 @@ impl Process {
         };
         let unit = || {
             let unit = self.systemd_unit.as_deref()?;
-            // Who is logged in is told by the owner.
+            // The owner already says who is logged in.
             let is_login = unit.starts_with("user@") || unit.starts_with("session-");
             (!is_login).then(|| head(unit, NAME_CHARS).to_owned())
         };
         pod.or_else(job).or_else(container).or_else(unit)
     }
 
-    /// Its pid, with the one in its own pid namespace behind it: `4242 (17)`.
+    /// Its pid, followed by that in its own pid namespace: `4242 (17)`.
     pub fn pid_text(&self) -> String {
         match self.namespace_pid {
             Some(own) => format!("{} ({own})", self.pid),
@@ -75,7 +75,7 @@ impl Process {
         }
     }
 
-    /// What it computes with, as far as that is known: `pytorch 2.9.1`.
+    /// Its framework, as far as known: `pytorch 2.9.1`.
     pub fn framework_text(&self) -> Option<String> {
         let name = head(self.framework.as_deref()?, NAME_CHARS);
         Some(match self.framework_version.as_deref() {
@@ -84,8 +84,8 @@ impl Process {
         })
     }
 
-    /// What a process is to the Multi-Process Service: its server and its control daemon are known by
-    /// their program, a client by the list that NVML has it on.
+    /// A process's role in the Multi-Process Service: server and control daemon are recognised by program, a
+    /// client by NVML's list.
     pub fn mps_role(&self, on_gpu: Option<&GpuProcess>) -> Option<&'static str> {
         let file = |path: &str| -> Option<&'static str> {
             let path = path.strip_suffix(" (deleted)").unwrap_or(path);
@@ -99,7 +99,7 @@ impl Process {
         let program = self.command.as_deref().and_then(|command| command.first());
         let by_program =
             executable.and_then(file).or_else(|| file(program.filter(|_| executable.is_none())?));
-        // A short name is cut before the two differ; without argv it is all there is.
+        // A short name is cut before the two differ; without argv there is nothing else.
         let comm = self.comm.as_deref().filter(|_| program.is_none());
         let by_comm = comm.filter(|comm| MPS_SERVER.get(..COMM_BYTES) == Some(comm));
         let is_client = on_gpu.is_some_and(|row| row.kind == ProcessType::Mps);
@@ -108,8 +108,8 @@ impl Process {
 }
 
 impl Host {
-    /// That a holder may be among processes whose files could not be read; `None` where all were read or
-    /// none were looked for.
+    /// A note that processes with unreadable files may include a holder; `None` if all were read or none were
+    /// searched.
     pub fn unread_text(&self) -> Option<String> {
         let whose = match self.unread_processes? {
             0 => return None,
@@ -117,14 +117,14 @@ impl Host {
             count => format!("{count} processes'"),
         };
         Some(format!(
-            "{whose} files could not be read; to see hidden holders takes root on the host"
+            "{whose} files could not be read; only root on the host can see hidden holders"
         ))
     }
 }
 
 impl MigDevice {
-    /// Its number on its GPU as containers are given it (`0:3` is device 3 of GPU 0); by its instances
-    /// where that is not known: `0:gi9/ci0`.
+    /// Its number on its GPU as containers are given it (`0:3` is device 3 of GPU 0); by its instances if that
+    /// is unknown: `0:gi9/ci0`.
     pub fn name_on(&self, gpu: u32) -> String {
         match self.index {
             Some(index) => format!("{gpu}:{index}"),
@@ -145,7 +145,7 @@ fn instances(gpu: u32, gpu_instance: Option<u32>, compute_instance: Option<u32>)
 }
 
 impl Gpu {
-    /// The MIG device that a GPU instance and a compute instance are.
+    /// The MIG device with these GPU and compute instances.
     pub fn mig_device(
         &self,
         gpu_instance: Option<u32>,
@@ -158,7 +158,7 @@ impl Gpu {
         })
     }
 
-    /// The GPU, or the part of it that an instance is: `0`, `0:3`, `0:gi9/ci0`.
+    /// The GPU, or an instance's part of it: `0`, `0:3`, `0:gi9/ci0`.
     pub fn part_name(&self, gpu_instance: Option<u32>, compute_instance: Option<u32>) -> String {
         match self.mig_device(gpu_instance, compute_instance) {
             Some(device) => device.name_on(self.index),
@@ -168,11 +168,11 @@ impl Gpu {
 }
 
 impl Snapshot {
-    /// The processes that may hold GPU memory by their open files and that NVML lists on no GPU. Monitors and the
-    /// driver's daemons are none: they have no memory of their own there.
+    /// Processes that may hold GPU memory by their open files and that NVML lists on no GPU. Without monitors
+    /// and the driver's daemons, which hold no memory of their own.
     pub fn unlisted_holders(&self) -> impl Iterator<Item = &Process> {
         let rows = || self.gpus.iter().flat_map(|gpu| gpu.processes.iter());
-        // All at once: they are listed in every sample.
+        // Collected at once: they are listed in every sample.
         let count = rows().map(Vec::len).sum();
         let mut listed = HashSet::with_capacity(count);
         listed.extend(rows().flatten().map(|row| row.pid));
@@ -182,14 +182,14 @@ impl Snapshot {
         })
     }
 
-    /// The GPUs whose device files such a process holds open: `0-3,6`; empty where it is none of these.
+    /// The GPUs whose device files such a process holds open: `0-3,6`; empty if none.
     pub fn held_gpus(&self, process: &Process) -> String {
         let held = self.gpus.iter().filter(|gpu| gpu.is_open_in(process) == Some(true));
         ranges(held.map(|gpu| gpu.index))
     }
 
-    /// What is known of such a process: `holds /dev/nvidia0, not listed by NVML`. Where a GPU's list
-    /// could not be read, that it is not on it is not known.
+    /// What is known of such a process: `holds /dev/nvidia0, not listed by NVML`. If a GPU's list could not be
+    /// read, whether it is listed is unknown.
     pub fn holding(&self, process: &Process) -> String {
         let files = process.gpu_files.as_deref().unwrap_or_default();
         let mut shown: Vec<&str> = files

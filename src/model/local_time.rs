@@ -1,7 +1,7 @@
-//! An instant as people read it: date, time of day and zone, in the zone that the program was started in.
+//! An instant for people: date, time of day and zone, in the zone that the program was started in.
 //!
-//! The zone is set once, before anything is shown; without one it is UTC. Formats are always in UTC: they are
-//! written by [`Time`]'s own `Display`.
+//! The zone is set once, before anything is shown; the default is UTC. Formats always use UTC, through
+//! [`Time`]'s own `Display`.
 
 use std::fmt;
 use std::sync::OnceLock;
@@ -23,7 +23,7 @@ fn zone() -> TimeZone {
     ZONE.get().cloned().unwrap_or(TimeZone::UTC)
 }
 
-/// An instant as people read it: `2026-11-21 11:04:05 CET`.
+/// An instant for people: `2026-11-21 11:04:05 CET`.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct LocalTime {
     time: Time,
@@ -32,7 +32,7 @@ pub struct LocalTime {
 }
 
 impl Time {
-    /// As people read it, in the zone that times are shown in.
+    /// In the zone that times are shown in.
     pub fn local(self) -> LocalTime {
         self.in_zone(zone())
     }
@@ -42,8 +42,8 @@ impl Time {
         LocalTime { time: self, zoned: timestamp.map(|timestamp| timestamp.to_zoned(zone)) }
     }
 
-    /// The instant at which the clock of the shown zone says so; where it does twice, the first, and where it
-    /// jumps over it, as long after the jump.
+    /// The instant at which the clock of the shown zone shows this: the first if it does twice; if it skips it,
+    /// as long after the skip.
     pub fn of_local(shown: DateTime) -> Option<Self> {
         Self::of_zone(shown, &zone())
     }
@@ -55,7 +55,7 @@ impl Time {
 }
 
 impl LocalTime {
-    /// `2026-11-21`; nothing outside the calendar.
+    /// `2026-11-21`; empty outside the calendar.
     pub fn date(&self) -> String {
         self.day().map_or_else(String::new, |date| date.to_string())
     }
@@ -65,7 +65,7 @@ impl LocalTime {
         Some(self.zoned.as_ref()?.date())
     }
 
-    /// `11:04:05`; outside the calendar all that there is.
+    /// `11:04:05`; outside the calendar the whole time.
     pub fn clock(&self) -> String {
         match &self.zoned {
             Some(zoned) => zoned.strftime("%H:%M:%S").to_string(),
@@ -73,7 +73,7 @@ impl LocalTime {
         }
     }
 
-    /// `CET`, or `+03` where the zone has no name for it.
+    /// `CET`, or `+03` if the zone has no name.
     pub fn zone(&self) -> String {
         match &self.zoned {
             Some(zoned) => zoned.strftime("%Z").to_string(),

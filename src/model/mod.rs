@@ -1,16 +1,22 @@
 //! The nouns of gpumem: plain data with serde, no I/O and no clock.
 //!
-//! [`snapshot`] is what was observed at one instant and is the format of `ps --json`, `record` and
-//! `--replay`; [`finding`] is what the rules concluded from it, and
-//! [`evidence`] what that rests on, [`suspect`] what they cannot prove yet,
-//! [`reclaimable`] what both come to; [`identity`] says when two
-//! observations are of the same process, [`family`] which processes belong together; [`time`] is an
-//! instant as all of them write it, [`local_time`] as people read it; [`balance`] is where a GPU's memory is, [`device_file`] how it is
-//! held, [`json`] how all of them are written, [`keep`] what keeps a process, [`label`] how every view names what it shows, [`pool`]
-//! which workers are started again, [`release`] what a process reports of memory it gave back, [`reservation`] which GPUs jobs and containers were given, [`row`] a
-//! process on a GPU, [`field`] what can be known of one and [`selector`] the language in which it is asked, [`mod@totals`] what groups of them hold,
-//! [`processes_by_pid`] finds many of them, [`process_name`] what it is called, [`program`] what it is by its program's name, [`server_name`] whether that is a server's, [`name_facts`] all that names tell at once, [`names`] the lists of them, [`shared`] whether what is shared is the same, [`mod@unit`] what a
-//! systemd unit is to the processes in it, [`unread`] who may be where that is not known.
+//! What is observed: [`snapshot`] is one instant, and the format of `ps --json`, `record` and `--replay`;
+//! [`mod@process`] is one process in it, [`identity`] tells when two observations are of the same process,
+//! [`reservation`] which GPUs jobs and containers were given, [`release`] is a process's report about memory it
+//! gave back.
+//!
+//! What is concluded: [`finding`] and its [`evidence`], [`suspect`] without proof yet, [`reclaimable`] the sum
+//! of both, [`family`] which processes belong together, [`keep`] what keeps a process, [`balance`] where a
+//! GPU's memory is, [`unread`] who may be on an unreadable GPU, [`waste`] what findings have cost.
+//!
+//! What is shown and selected: [`row`] is a process on a GPU, [`field`] what can be known of it, [`selector`]
+//! the language that asks, [`mod@totals`] the sums of groups; [`label`], [`process_name`] and [`local_time`]
+//! are texts for people, [`time`], [`mod@escape`] and [`json`] the written forms.
+//!
+//! What names tell: [`names`] are the lists, [`name_facts`] everything at once; [`program`], [`server_name`],
+//! [`pool`], [`placeholder`] and [`mod@unit`] interpret one each.
+//!
+//! Helpers: [`device_file`], [`processes_by_pid`], [`shared`].
 
 pub mod balance;
 pub mod device_file;
@@ -35,6 +41,7 @@ pub mod process_name;
 pub mod processes_by_pid;
 pub mod program;
 pub mod reclaimable;
+pub mod reclaimed;
 pub mod release;
 pub mod reservation;
 pub mod row;
@@ -49,6 +56,7 @@ pub mod time;
 pub mod totals;
 pub mod unit;
 pub mod unread;
+pub mod waste;
 
 pub use finding::{Finding, Kind, Severity};
 pub use identity::{Identity, Start};

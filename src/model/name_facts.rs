@@ -1,13 +1,13 @@
-//! What the names of a process alone tell of it: what it runs, what it calls itself, who started it.
+//! What a process's names alone tell: program, title, starter.
 //!
-//! Told by hundreds of names, and asked several times of every process in every sample: whoever watches keeps it
-//! while the names stay the same.
+//! They are matched against hundreds of names, several times for every process in every sample, so callers
+//! cache this while the names stay the same.
 
 use super::Process;
 use super::pool::Pool;
 use super::program::never_killed;
 
-/// What the command line, the program file, the short name, the framework and the parent's command line tell.
+/// What command line, program file, short name, framework and the parent's command line tell.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct NameFacts {
     /// [`Process::is_display`].
@@ -18,9 +18,9 @@ pub struct NameFacts {
     pub is_worker_of_a_server: bool,
     /// [`Process::looks_like_a_server`].
     pub looks_like_a_server: bool,
-    /// [`Process::mps_role`] of it alone.
+    /// [`Process::mps_role`] of the process alone.
     pub has_mps_role: bool,
-    /// Whether its program is on the list of those that are [`never_killed`], whoever's file it is.
+    /// Whether its program is on the list of [`never_killed`], whoever owns the file.
     pub is_never_killed: bool,
     /// [`Process::placeholder`].
     pub placeholder: Option<&'static str>,
@@ -29,7 +29,7 @@ pub struct NameFacts {
 }
 
 impl NameFacts {
-    /// Of a process as it is called now.
+    /// From the process's current names.
     pub fn of(process: &Process) -> Self {
         let (executable, comm) = (process.executable.as_deref(), process.comm.as_deref());
         Self {

@@ -1,4 +1,4 @@
-//! The names by which programs, units and servers are known: `names.toml`, read once.
+//! The names of known programs, units and servers: `names.toml`, read once.
 
 use std::sync::LazyLock;
 
@@ -6,7 +6,7 @@ use serde::Deserialize;
 
 use super::unit::Way;
 
-/// What each list holds is said in the file.
+/// The file explains each list.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Names {
@@ -25,7 +25,6 @@ pub struct Names {
     pub runners: Vec<Way>,
 }
 
-/// The names.
 pub static NAMES: LazyLock<Names> = LazyLock::new(|| parse().unwrap_or_default());
 
 fn parse() -> Result<Names, toml::de::Error> {

@@ -1,8 +1,8 @@
-//! Programs that are made to hold a GPU so that no other process gets it, and do no work of their own there.
+//! Programs made to hold a GPU so that no other process gets it, without doing work there.
 //!
-//! Published programs only, by the whole name of the program, or of the script or module that an
-//! interpreter runs. One that also starts the work of others (`nvertake run`) is a placeholder only where it
-//! starts none. What a person calls a script of his own says nothing.
+//! Only published programs, by the whole name of the program, or of an interpreter's script or module. One that
+//! can also start other work (`nvertake run`) is a placeholder only if it starts none. What people call their
+//! own scripts proves nothing.
 
 use std::sync::Arc;
 
@@ -44,7 +44,7 @@ fn named(command: &[Arc<str>]) -> Option<&'static str> {
     })
 }
 
-/// Whether nVertake was told to fill memory, and no word of its arguments may be a command that works.
+/// Whether nVertake was told to fill memory, and none of its arguments may be a command to run.
 fn fills_only(arguments: &[Arc<str>]) -> bool {
     let mut fills = false;
     let mut rest = arguments.iter().map(|argument| &**argument);

@@ -1,7 +1,7 @@
-//! Workers that belong to what starts them again: ended one by one they come back, or their work is lost.
+//! Workers that something restarts: ended one by one they come back, or their work is lost.
 //!
-//! One table of the pools that are known, by what their workers call themselves or by the command line of
-//! whoever started them. A worker of a pool waits for work: that is what it is for. Names are compared whole.
+//! One table of known pools, by their workers' titles or their starters' command lines. A pool's worker waits
+//! for work by design. Names are compared whole.
 
 use std::sync::LazyLock;
 
@@ -14,22 +14,22 @@ use super::program::{file_name, is_interpreter};
 #[derive(PartialEq, Eq, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Pool {
-    /// As it names itself: `Celery`.
+    /// Its own name: `Celery`.
     pub name: String,
-    /// What starts a worker again that has ended.
+    /// What restarts an ended worker.
     pub restarted_by: String,
-    /// What ends or empties the pool: one line, what is to be typed in backquotes, without a full stop.
+    /// How to end or empty the pool: one line, commands in backquotes, without a full stop.
     pub words: String,
-    /// Its workers listen for each other and for what gives them work, not for clients.
+    /// Its workers listen for each other and for their work's source, not for clients.
     #[serde(default)]
     pub listens_for_itself: bool,
-    /// A worker is kept for the next work, and ended by whoever started it; another one is started for work only.
+    /// A worker is kept for the next work, and ended by its starter; another is started only for work.
     #[serde(default)]
     pub keeps_the_idle: bool,
-    /// Whoever starts its workers restarts them, whatever its command line is.
+    /// The starter restarts its workers, whatever its command line is.
     #[serde(default)]
     always_restarts: bool,
-    /// Beginnings of the titles that its workers write.
+    /// Beginnings of its workers' titles.
     #[serde(default)]
     titles: Vec<String>,
     /// What its workers run: a program, script or module, and words among its arguments.
@@ -53,13 +53,13 @@ impl Process {
     pub fn pool(&self) -> Option<&'static Pool> {
         let command = self.command.as_deref().unwrap_or_default();
         named(command).or_else(|| {
-            // What is spawned anew has a command line that says nothing but that.
+            // A spawned process's command line shows only that it was spawned.
             let parent = self.parent.as_deref()?.command.as_deref()?;
             is_spawned(command).then(|| named(parent)).flatten()
         })
     }
 
-    /// Whether whoever started it would start another one if it ended, or keeps it and ends it itself.
+    /// Whether its starter would start another if it ended, or keeps it and ends it itself.
     pub fn is_restarted_by_its_pool(&self) -> bool {
         let Some(pool) = self.pool() else {
             return false;
@@ -75,7 +75,7 @@ impl Process {
     }
 }
 
-/// The pool that a command line is of.
+/// The pool that a command line belongs to.
 pub fn named<T: AsRef<str>>(command: &[T]) -> Option<&'static Pool> {
     let title = command.first()?.as_ref();
     // Replicas of Ray Serve are servers.
@@ -97,13 +97,12 @@ pub fn named<T: AsRef<str>>(command: &[T]) -> Option<&'static Pool> {
     POOLS.iter().find(|it| it.titles.iter().any(is_titled) || it.commands.iter().any(runs))
 }
 
-/// Whether a title is that of a Ray worker without a task.
+/// Whether a title is an idle Ray worker's.
 pub fn is_ray_idle(title: &str) -> bool {
     title.trim_end() == "ray::IDLE"
 }
 
-/// What a command line runs: the program, or the script or module that an interpreter is given; and the
-/// arguments after it.
+/// What a command line runs: the program, or an interpreter's script or module; and the arguments after it.
 pub fn tool<T: AsRef<str>>(command: &[T]) -> Option<(&str, &[T])> {
     let (program, mut rest) = command.split_first()?;
     let program = file_name(program.as_ref());
@@ -114,7 +113,7 @@ pub fn tool<T: AsRef<str>>(command: &[T]) -> Option<(&str, &[T])> {
         match argument.as_ref() {
             "-m" => return after.split_first().map(|(it, after)| (it.as_ref(), after)),
             "-c" => return None,
-            // These have a value of their own.
+            // These take a value.
             "-W" | "-X" => rest = after.get(1..).unwrap_or_default(),
             option if option.starts_with('-') => rest = after,
             script => return Some((file_name(script), after)),
@@ -123,7 +122,7 @@ pub fn tool<T: AsRef<str>>(command: &[T]) -> Option<(&str, &[T])> {
     None
 }
 
-/// Whether it is a process that Python's `multiprocessing` spawned.
+/// Whether Python's `multiprocessing` spawned it.
 pub fn is_spawned<T: AsRef<str>>(command: &[T]) -> bool {
     let mut arguments = command.iter().map(AsRef::as_ref);
     let is_python = arguments.next().is_some_and(|it| is_interpreter(file_name(it)));

@@ -1,4 +1,4 @@
-//! One process of a snapshot: what Linux knows of it, where it runs, and which notebook it is.
+//! One process in a snapshot: what Linux knows of it, where it runs, and which notebook it is.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -12,68 +12,73 @@ use super::identity::{Identity, Start};
 use super::server_name::is_worker_command;
 use super::time::Time;
 
-/// A process, as Linux knows it; identified by (boot_id, pid, start_ticks), never by pid alone. Without
-/// start_ticks and start_time /proc does not know it, or what it knows was not believed.
+/// A process as Linux reports it, identified by (boot_id, pid, start_ticks), never by pid alone. If
+/// start_ticks and start_time are absent, /proc does not list the process, or its entry could not be
+/// proved to belong to it.
 #[skip_serializing_none]
 #[derive(Clone, PartialEq, Debug, Default, JsonSchema, Serialize, Deserialize)]
 pub struct Process {
-    /// The process id.
+    /// Process ID.
     pub pid: u32,
-    /// Clock ticks from boot to its start.
+    /// Start time in clock ticks since boot.
     pub start_ticks: Option<u64>,
-    /// The same for people; moves when the clock is set.
+    /// Start time as wall-clock time; changes when the clock is set.
     pub start_time: Option<Time>,
-    /// Why the process behind this pid could not be told, in words; absent where it could.
+    /// Why gpumem could not tell which process has this PID; absent if it could.
     pub unresolved: Option<Arc<str>>,
-    /// Who had this pid when it was last seen, where NVML has listed it ever since and no process has it
-    /// now. It is a name for what is still listed, and no identity.
+    /// Last known details of the process that had this PID, if NVML has listed the PID ever since and
+    /// no process has it now. For display only; not an identity.
     pub last_known: Option<Arc<LastKnown>>,
-    /// Parent.
+    /// PID of the parent.
     pub ppid: Option<u32>,
-    /// Process group.
+    /// Process group ID.
     pub process_group: Option<u32>,
-    /// Session.
+    /// Session ID.
     pub session: Option<u32>,
-    /// The parent is pid 1 of the namespace or a child subreaper.
+    /// Whether the parent is PID 1 of the namespace or a child subreaper.
     pub parent_is_reaper: Option<bool>,
-    /// A process with the process group's number exists.
+    /// Whether a process exists whose PID is the process group ID.
     pub group_leader_alive: Option<bool>,
-    /// A process with the session's number exists.
+    /// Whether a process exists whose PID is the session ID.
     pub session_leader_alive: Option<bool>,
-    /// R S D T t Z X I, as in /proc; absent when the pid is not in /proc.
+    /// State as in /proc: R, S, D, T, t, Z, X or I; absent if /proc does not list the PID.
     pub state: Option<char>,
-    /// The state of a thread that goes on where the first one has ended: `D` only where all of them are so.
+    /// State of a remaining thread, if the first thread has exited; `D` only if all remaining threads
+    /// are in `D`.
     pub left_thread_state: Option<char>,
-    /// The kernel function in which it is in uninterruptible sleep, where that may be known
-    /// (`/proc/PID/wchan`).
+    /// Kernel function in which the process is in uninterruptible sleep (`/proc/PID/wchan`), if that
+    /// may be read.
     pub wchan: Option<Arc<str>>,
-    /// Its pid in its own pid namespace, where that is another one than this snapshot's.
+    /// PID in the process's own PID namespace, if that is not the snapshot's namespace.
     pub namespace_pid: Option<u32>,
-    /// Who started it: its parent, unless that only adopted it.
+    /// The process that started this one: its parent, unless the parent only adopted it.
     pub parent: Option<Arc<Parent>>,
-    /// Real user id; of a process in a user namespace that a user made, as in a container without root, that user's.
+    /// Real user ID. In a user namespace that a user created, such as a rootless container, that user's
+    /// ID.
     pub uid: Option<u32>,
-    /// Its name.
+    /// User name.
     pub user: Option<Arc<str>>,
-    /// The kernel's short name (`/proc/PID/stat`, field 2); all there is for a process without argv.
+    /// Process name that the kernel keeps (`comm`, field 2 of `/proc/PID/stat`); the only name of a
+    /// process without argv.
     pub comm: Option<Arc<str>>,
-    /// argv; bounded in length, the last one ends with `…` where it was cut; secrets are masked (`***`).
+    /// argv, limited in length; the last argument ends with `…` if it was cut. Secrets are masked
+    /// (`***`).
     pub command: Option<Arc<[Arc<str>]>>,
-    /// Those of its environment variables that show what it belongs to or how it takes memory; only
-    /// names of a fixed list, which has no secret on it. Absent where it may not be read, or was written over.
+    /// Environment variables that show what the process belongs to or how it allocates memory, from a
+    /// fixed list without secrets. Absent if the environment may not be read, or was overwritten.
     pub environment: Option<Arc<BTreeMap<Arc<str>, Arc<str>>>>,
-    /// `/proc/PID/exe`.
+    /// Path of the executable (`/proc/PID/exe`).
     pub executable: Option<Arc<str>>,
-    /// Whether that file is root's, and no one else may write to it. Read only where it has the name of a program
-    /// that is never killed.
+    /// Whether the executable is owned by root and writable by no one else. Checked only if it has the
+    /// name of a program that is never killed.
     pub executable_is_roots: Option<bool>,
-    /// CPU use since the last snapshot. Percent; one core is 100.
+    /// CPU use since the last snapshot, in percent; one core is 100.
     #[schemars(range(min = 0))]
     pub cpu_percent: Option<f64>,
-    /// CPU time in total, in seconds.
+    /// Total CPU time, in seconds.
     #[schemars(range(min = 0))]
     pub cpu_seconds: Option<f64>,
-    /// How long its first thread could have run and waited for a processor, in total, in seconds
+    /// Total time in which the first thread was runnable and waited for a CPU, in seconds
     /// (`/proc/PID/schedstat`).
     #[schemars(range(min = 0))]
     pub cpu_wait_seconds: Option<f64>,
@@ -81,73 +86,77 @@ pub struct Process {
     pub rss_bytes: Option<u64>,
     /// Number of threads.
     pub threads: Option<u32>,
-    /// Controlling terminal, `"pts/3"`.
+    /// Controlling terminal: `"pts/3"`.
     pub terminal: Option<Arc<str>>,
-    /// Has a listening socket: of TCP, or a stream socket of Unix.
+    /// Whether the process has a listening TCP or Unix stream socket.
     pub listening: Option<bool>,
-    /// Its open sockets, without the one that CUDA's library opens in every process that has a context.
+    /// Number of open sockets, without the one that the CUDA library opens in every process with a
+    /// context.
     pub sockets: Option<u32>,
-    /// Read and written in all, by read(2), write(2) and their like, and what its TCP connections have carried.
-    /// Looked at every half minute. Absent where it may not be read.
+    /// Total bytes read and written by read(2), write(2) and similar calls, plus bytes transferred over
+    /// TCP connections. Read every 30 seconds; absent if not readable.
     pub io_bytes: Option<u64>,
-    /// Where it listens: `tcp:127.0.0.1:8000`, `tcp:[::]:8000`, `unix:/run/x.sock`, `unix:@abstract`. TCP
-    /// before Unix, by port; bounded in number. Absent where it listens nowhere, or that is not known.
+    /// Addresses that the process listens on: `tcp:127.0.0.1:8000`, `tcp:[::]:8000`,
+    /// `unix:/run/x.sock`, `unix:@abstract`. TCP before Unix, by port; limited in number. Absent if
+    /// there are none, or if unknown.
     pub listening_on: Option<Arc<[Arc<str>]>>,
-    /// The processes that work with it and listen; empty if none does, absent if that was not checked.
+    /// Related processes that listen for connections; empty if there are none, absent if not checked.
     pub listening_relatives: Option<Arc<[Relative]>>,
-    /// What those do who work with it; absent where that was not looked at.
+    /// Activity of the process's descendants and of its process group; absent if not checked.
     pub descendants: Option<Arc<Descendants>>,
-    /// GPU device files held open; absent where its descriptors may not be read.
+    /// GPU device files that the process has open; absent if its file descriptors may not be read.
     pub gpu_files: Option<Arc<[Arc<str>]>>,
-    /// `pytorch`, `tensorflow`, `jax` …, from the libraries mapped: the one that holds its memory.
+    /// Framework that holds the process's GPU memory, by its mapped libraries: `pytorch`, `tensorflow`,
+    /// `jax` …
     pub framework: Option<Arc<str>>,
-    /// Its version, where a path or its package's metadata tells it: `"2.9.1"`, or as much of it as is told, `"2"`.
+    /// Version of the framework, as far as the name of a mapped library tells: `"2"`.
     pub framework_version: Option<Arc<str>>,
-    /// What it has loaded beside its framework: other frameworks, `deepspeed`, `nccl`, `ray`. Absent where
-    /// none of them is known to be.
+    /// Other loaded libraries: other frameworks, `deepspeed`, `nccl`, `ray`. Absent if none is known.
     pub libraries: Option<Arc<[Arc<str>]>>,
-    /// Its cgroup: the path in the unified hierarchy, or in that of memory.
+    /// cgroup path in the unified hierarchy, or else in the memory controller's.
     pub cgroup: Option<Arc<str>>,
-    /// Its cgroup is frozen, as by `docker pause` or `systemctl freeze`. Looked at every half minute; absent where
-    /// that is not known, as in a hierarchy of the first version.
+    /// Whether the process's cgroup is frozen, for example by `docker pause` or `systemctl freeze`.
+    /// Read every 30 seconds; absent if unknown, as with cgroup v1.
     pub frozen: Option<bool>,
-    /// The container it runs in.
+    /// The container that the process runs in.
     pub container: Option<Arc<Container>>,
-    /// The Kubernetes pod it runs in.
+    /// The Kubernetes pod that the process runs in.
     pub kubernetes: Option<Arc<Kubernetes>>,
-    /// The Slurm job it belongs to.
+    /// The Slurm job that the process belongs to.
     pub slurm: Option<Arc<Slurm>>,
-    /// The systemd unit it belongs to.
+    /// The systemd unit that the process belongs to.
     pub systemd_unit: Option<Arc<str>>,
-    /// The Jupyter kernel it is.
+    /// The Jupyter kernel, if the process is one.
     pub jupyter: Option<Arc<Jupyter>>,
-    /// When gpumem last asked it to release memory; absent where it has not, by the audit log of the user
-    /// who took the snapshot.
+    /// When gpumem last asked the process to release memory; absent if it has not, according to the
+    /// audit log of the user who took the snapshot.
     pub asked: Option<Arc<AskedRelease>>,
 }
 
-/// When gpumem asked a process to release memory: what it does then is none of its own work.
+/// When gpumem asked a process to release memory. Activity in this period is not the process's own
+/// work.
 #[derive(Clone, PartialEq, Eq, Debug, JsonSchema, Serialize, Deserialize)]
 pub struct AskedRelease {
-    /// From then
+    /// Start of the request.
     pub since: Time,
-    /// until then; the time of the snapshot while it is under way.
+    /// End of the request; the snapshot's time while the request is in progress.
     pub until: Time,
-    /// When its notebook's server had last seen it active before; absent where it has no server, or that was not
-    /// known.
+    /// Last activity before the request, as reported by the notebook server; absent if there is no
+    /// server, or if unknown.
     pub last_activity: Option<Time>,
 }
 
-/// The clocks of a notebook's server and of the audit log agree by as much, in seconds.
+/// How much the clocks of a notebook's server and of the audit log may differ, in seconds.
 const ASKED_SLACK_SECONDS: f64 = 2.0;
 
 impl AskedRelease {
-    /// Whether what happened then was gpumem's request.
+    /// Whether gpumem's request explains an event at this time.
     pub fn explains(&self, time: Time) -> bool {
         self.overlaps(time, time, 0.0)
     }
 
-    /// Whether some of the request lies in this time, or its effects, which may be seen so many seconds later.
+    /// Whether this period includes part of the request, or of its effects, which may show this many seconds
+    /// later.
     pub fn overlaps(&self, since: Time, until: Time, later_seconds: f64) -> bool {
         let begin = self.since.plus_seconds(-ASKED_SLACK_SECONDS);
         let end = self.until.plus_seconds(ASKED_SLACK_SECONDS + later_seconds);
@@ -156,7 +165,7 @@ impl AskedRelease {
 }
 
 impl Process {
-    /// When a kernel was last active by its server, without what gpumem itself asked of it.
+    /// A kernel's last activity by its server, without gpumem's own requests.
     pub fn last_activity(&self) -> Option<Time> {
         let last = self.jupyter.as_deref()?.last_activity?;
         match self.asked.as_deref().filter(|it| it.explains(last)) {
@@ -165,7 +174,7 @@ impl Process {
         }
     }
 
-    /// Who this is, within its boot.
+    /// Its identity within its boot.
     pub fn identity(&self) -> Identity {
         let start = match (self.start_ticks, self.start_time) {
             (Some(ticks), _) => Start::Ticks(ticks),
@@ -175,22 +184,22 @@ impl Process {
         Identity { pid: self.pid, start }
     }
 
-    /// What it was while it lived, where it has ended and NVML still lists it: of one that /proc knows, or of
-    /// which it is not known whose number it is, nothing.
+    /// What it was while it lived, if it has exited and NVML still lists it; `None` if /proc knows it, or it is
+    /// unknown whose pid it is.
     pub fn ended(&self) -> Option<&LastKnown> {
         let is_ended = self.unresolved.is_none() && !self.identity().is_certain();
         self.last_known.as_deref().filter(|_| is_ended)
     }
 
-    /// Whether only its first thread has ended: the process has the state of a zombie, and others of
-    /// its threads go on (`pthread_exit` in `main`, or an exit that waits for a driver).
+    /// Whether only its first thread has ended: the state is a zombie's, and other threads go on
+    /// (`pthread_exit` in `main`, or an exit that waits for a driver).
     pub fn has_threads_left(&self) -> bool {
         self.state == Some('Z') && self.threads.is_some_and(|threads| threads > 1)
     }
 
-    /// The state by which it can go on: of what is left where its first thread has ended. Where that is not known, an
-    /// end which the others do not follow is one that they cannot. Who is frozen with its cgroup sleeps, as the kernel has
-    /// it; it is stopped.
+    /// The state of what is still alive: of the other threads if its first one has ended. If they are unknown,
+    /// an end that they do not follow means that they cannot. A process frozen with its cgroup sleeps, by the
+    /// kernel's word; it counts as stopped.
     pub fn live_state(&self) -> Option<char> {
         match self.has_threads_left() {
             true => self.left_thread_state.or(Some('D')),
@@ -199,21 +208,21 @@ impl Process {
         }
     }
 
-    /// Whether it was stopped, by a signal or with its cgroup.
+    /// Whether a signal stopped it, or its cgroup is frozen.
     pub fn is_stopped(&self) -> bool {
         self.live_state() == Some('T')
     }
 
-    /// Whether who started it is gone, and with it the leader of its process group: nothing is left of
-    /// the job that it was a part of. Never one that leads its own group. Unknown is no.
+    /// Whether its starter is gone, and its process group's leader too: nothing is left of its job. Never for a
+    /// leader of its own group. Unknown counts as no.
     pub fn is_left_behind(&self) -> bool {
         self.parent_is_reaper == Some(true)
             && self.group_leader_alive == Some(false)
             && self.process_group != Some(self.pid)
     }
 
-    /// The kernel that a kernel's worker was forked from, by its pid: no two kernels have the same argv, which
-    /// names a connection file, and what one forks keeps it. `None` where it is the kernel itself, or is none.
+    /// The pid of the kernel that a kernel's worker was forked from: argv names a connection file, so no two
+    /// kernels have the same, and a fork keeps it. `None` for the kernel itself, and for other processes.
     pub fn kernel_forked_from(&self) -> Option<u32> {
         let parent = self.parent.as_deref()?;
         let is_same = parent.command.is_some() && parent.command == self.command;
@@ -226,16 +235,16 @@ impl Process {
         jupyter.is_some_and(|jupyter| jupyter.server_alive == Some(false))
     }
 
-    /// Whether who started it is proved to be gone though no leader has to be: a notebook kernel's server, or the
-    /// front of an inference server's worker, which nobody else starts. A front that is its container's first
-    /// process adopts, too, but leads the group of its workers.
+    /// Whether its starter is proved to be gone, whatever its group's leader: a notebook kernel's server, or
+    /// the front end of an inference server's worker, which nothing else starts. A front end that is its
+    /// container's first process adopts orphans, too, but leads its workers' group.
     pub fn has_lost_front(&self) -> bool {
         let group = self.process_group.filter(|group| *group != self.pid);
         let is_adopted = |ppid: Option<u32>, by_reaper: Option<bool>| {
             by_reaper == Some(true) && group.is_some() && ppid.is_some() && ppid != group
         };
         let parent = self.parent.as_deref();
-        // An engine's own workers are left with it.
+        // An engine's own workers are orphaned with it.
         let with_parent = || {
             parent.is_some_and(|it| {
                 is_adopted(it.ppid, it.parent_is_reaper)
@@ -248,24 +257,24 @@ impl Process {
     }
 }
 
-/// What a process was that has ended while NVML still lists it.
+/// Last known details of a process that has exited but is still listed by NVML.
 #[skip_serializing_none]
 #[derive(Clone, PartialEq, Eq, Debug, Default, JsonSchema, Serialize, Deserialize)]
 pub struct LastKnown {
-    /// Clock ticks from boot to its start.
+    /// Start time in clock ticks since boot.
     pub start_ticks: Option<u64>,
-    /// The same for people.
+    /// Start time as wall-clock time.
     pub start_time: Option<Time>,
-    /// Its owner's name.
+    /// User name of the owner.
     pub user: Option<Arc<str>>,
-    /// The kernel's short name of it.
+    /// Process name (`comm`).
     pub comm: Option<Arc<str>>,
-    /// argv; bounded in length, cut with `…`.
+    /// argv, limited in length; ends with `…` if it was cut.
     pub command: Option<Arc<[Arc<str>]>>,
 }
 
 impl LastKnown {
-    /// A process of these names and nothing else, for what names a process.
+    /// A process with these names and nothing else, for functions that name processes.
     pub fn as_named(&self) -> Process {
         Process {
             user: self.user.clone(),
@@ -276,146 +285,149 @@ impl LastKnown {
     }
 }
 
-/// Who started a process: its parent, unless that only adopted it.
+/// The process that started another one: its parent, unless the parent only adopted it.
 #[skip_serializing_none]
 #[derive(Clone, PartialEq, Eq, Debug, Default, JsonSchema, Serialize, Deserialize)]
 pub struct Parent {
-    /// The process id.
+    /// Process ID.
     pub pid: u32,
-    /// Clock ticks from boot to its start.
+    /// Start time in clock ticks since boot.
     pub start_ticks: Option<u64>,
-    /// The kernel's short name of it.
+    /// Process name (`comm`).
     pub comm: Option<Arc<str>>,
-    /// argv; bounded in length, cut with `…`.
+    /// argv, limited in length; ends with `…` if it was cut.
     pub command: Option<Arc<[Arc<str>]>>,
-    /// Its own parent, where it is a worker of an inference server.
+    /// PID of its own parent, if it is a worker of an inference server.
     pub ppid: Option<u32>,
-    /// Whether that is pid 1 of the namespace or a child subreaper.
+    /// Whether that parent is PID 1 of the namespace or a child subreaper.
     pub parent_is_reaper: Option<bool>,
 }
 
-/// One who works with a process and listens.
+/// A related process that listens for connections.
 #[skip_serializing_none]
 #[derive(Clone, PartialEq, Eq, Debug, JsonSchema, Serialize, Deserialize)]
 pub struct Relative {
-    /// The process id.
+    /// Process ID.
     pub pid: u32,
-    /// Clock ticks from boot to its start.
+    /// Start time in clock ticks since boot.
     pub start_ticks: Option<u64>,
-    /// What it is to the process: `ancestor` of the same session, `descendant`, or `cgroup`, another
-    /// one of its service or container; `other` is one that gpumem did not know.
+    /// Relation to the process: `ancestor` in the same session, `descendant`, or `cgroup` for another
+    /// process of the same service or container; `other` is a relation of a later version.
     #[schemars(with = "String")]
     pub relation: Relation,
-    /// argv; bounded in length, secrets are masked. Absent where it has none.
+    /// argv, limited in length, with secrets masked; absent if it has none.
     pub command: Option<Arc<[Arc<str>]>>,
-    /// Where it listens, as [`Process::listening_on`].
+    /// Addresses that it listens on, as in [`Process::listening_on`].
     pub listening_on: Arc<[Arc<str>]>,
 }
 
-/// What one process is to another.
+/// Relation of one process to another.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, JsonSchema, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Relation {
-    /// Its parent, or a parent's parent of the same session.
+    /// The parent, or a more distant ancestor in the same session.
     Ancestor,
-    /// A child, or a child's child.
+    /// A child, or a more distant descendant.
     Descendant,
-    /// Another one of its service or container.
+    /// Another process of the same service or container.
     Cgroup,
-    /// One that this version does not know.
+    /// A relation of a later version.
     #[serde(other)]
     Other,
 }
 
-/// What those do who work with a process: its descendants, by parent links, and the others of its process group. Who
-/// they are is looked at every five seconds, what they use in each sample.
+/// Combined activity of a process's descendants, by parent links, and of the other processes in its
+/// process group. Membership is read every five seconds, usage in each sample.
 #[skip_serializing_none]
 #[derive(Clone, PartialEq, Debug, Default, JsonSchema, Serialize, Deserialize)]
 pub struct Descendants {
-    /// How many descendants there are; absent where that is not known.
+    /// Number of descendants; absent if unknown.
     pub count: Option<u32>,
-    /// What they and the others used of the CPU since the last snapshot, with what children used that have ended
-    /// meanwhile; one core is 100. Percent.
+    /// CPU use of all these processes since the last snapshot, including children that have exited
+    /// meanwhile, in percent; one core is 100.
     #[schemars(range(min = 0))]
     pub cpu_percent: Option<f64>,
-    /// The same in total, in seconds: it only goes up. Absent where it is not known.
+    /// Total CPU time of all these processes, in seconds; never decreases. Absent if unknown.
     #[schemars(range(min = 0))]
     pub cpu_seconds: Option<f64>,
-    /// What those that live have read and written in all, by read(2), write(2) and their like. Looked at every
-    /// half minute. Absent where it was not looked at.
+    /// Total bytes read and written by the living ones, by read(2), write(2) and similar calls. Read
+    /// every 30 seconds; absent if not read.
     pub io_bytes: Option<u64>,
-    /// Those descendants that are processes of this snapshot, in ascending order.
+    /// PIDs of the descendants that are in this snapshot, in ascending order.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub listed: Vec<u32>,
 }
 
-/// The container that a process runs in, as its cgroup names it, or the program that watches over it.
-/// One of which nothing is known is there too: a pid namespace of its own.
+/// The container that a process runs in, according to its cgroup or to the program that monitors it.
+/// Present even if nothing but a separate PID namespace is known.
 #[skip_serializing_none]
 #[derive(Clone, PartialEq, Eq, Debug, Default, JsonSchema, Serialize, Deserialize)]
 pub struct Container {
-    /// `docker`, `containerd`, `cri-o`, `podman`, `nerdctl`, `runc`, `crun`, `lxc`, `nspawn` …
+    /// Container runtime: `docker`, `containerd`, `cri-o`, `podman`, `nerdctl`, `runc`, `crun`, `lxc`,
+    /// `nspawn` …
     pub runtime: Option<Arc<str>>,
-    /// containerd's namespace: `k8s.io`, `moby`, `default`. Absent where it is not known.
+    /// containerd namespace: `k8s.io`, `moby`, `default`. Absent if unknown.
     pub namespace: Option<Arc<str>>,
-    /// Who made it, where that is not root (rootless): the user's name, or the number of one without a name.
-    /// What such a container is called is that user's word, and not here.
+    /// User who created the container, if not root (rootless): the user name, or the user ID if there
+    /// is no name. The name of such a container is omitted, because that user can choose it.
     pub user: Option<Arc<str>>,
-    /// 64 hexadecimal digits; the name of one of LXC, of systemd-nspawn or of runc by itself.
+    /// Container ID, 64 hexadecimal digits; for LXC, systemd-nspawn and standalone runc, the
+    /// container's name.
     pub id: Option<Arc<str>>,
-    /// What people call it, where the runtime's files may be read.
+    /// Container name, if the runtime's files may be read.
     pub name: Option<Arc<str>>,
 }
 
-/// A Kubernetes pod, as its cgroup names it.
+/// A Kubernetes pod. Its UID and QoS class come from the cgroup, names from the files of the kubelet
+/// and the runtime, never from the process's environment.
 #[skip_serializing_none]
 #[derive(Clone, PartialEq, Eq, Debug, Default, JsonSchema, Serialize, Deserialize)]
 pub struct Kubernetes {
-    /// The pod's uid.
+    /// UID of the pod.
     pub pod_uid: Option<Arc<str>>,
-    /// Its name.
+    /// Name of the pod.
     pub pod_name: Option<Arc<str>>,
-    /// Its namespace.
+    /// Namespace of the pod.
     pub namespace: Option<Arc<str>>,
-    /// The container's name within the pod.
+    /// Name of the container within the pod.
     pub container_name: Option<Arc<str>>,
     /// Quality-of-service class: `guaranteed`, `burstable`, `besteffort`.
     pub qos: Option<Arc<str>>,
 }
 
-/// A Slurm job and step; text, because newer Slurm's ids are not numbers.
+/// A Slurm job and step. The IDs are text, because newer Slurm versions use IDs that are not numbers.
 ///
-/// It is the kernel's word: by the cgroup, or by the step daemon (`slurmstepd`) among the ancestors. What
-/// only the environment says is not known, for that is inherited and copied.
+/// They come from the kernel: from the cgroup, or from a step daemon (`slurmstepd`) among the ancestors. The
+/// environment alone is not used, because it is inherited and copied.
 #[skip_serializing_none]
 #[derive(Clone, PartialEq, Eq, Debug, Default, JsonSchema, Serialize, Deserialize)]
 pub struct Slurm {
-    /// The job; of an array, the task's own number; gpumem writes text.
+    /// Job ID, as text; for an array task, the task's own job ID.
     #[serde(default, deserialize_with = "text_or_number")]
     #[schemars(with = "Option<TextOrNumber>")]
     pub job_id: Option<Arc<str>>,
-    /// The step; gpumem writes text.
+    /// Step ID, as text.
     #[serde(default, deserialize_with = "text_or_number")]
     #[schemars(with = "Option<TextOrNumber>")]
     pub step_id: Option<Arc<str>>,
-    /// The job's name.
+    /// Name of the job.
     pub job_name: Option<Arc<str>>,
-    /// The number of the array that the job is a task of. The last of its tasks to start has the same
-    /// number for its own, and whoever types that means them all.
+    /// Job ID of the array that the job is a task of. The last task of an array to start has this ID as
+    /// its own job ID, but Slurm commands apply it to the whole array.
     #[serde(default, deserialize_with = "text_or_number")]
     #[schemars(with = "Option<TextOrNumber>")]
     pub array_job_id: Option<Arc<str>>,
-    /// Which task of the array; gpumem writes text.
+    /// Index of the task in its array, as text.
     #[serde(default, deserialize_with = "text_or_number")]
     #[schemars(with = "Option<TextOrNumber>")]
     pub array_task_id: Option<Arc<str>>,
-    /// No step of the job is left on this machine: none of its step daemons lives. Absent where that
-    /// cannot be told.
+    /// Whether no step of the job is left on this machine: none of its step daemons is running. Absent
+    /// if unknown.
     pub over: Option<bool>,
 }
 
 impl Slurm {
-    /// What Slurm's programs call the job: `812`, or `3_4` for a task of an array.
+    /// The job as Slurm's programs name it: `812`, or `3_4` for an array's task.
     pub fn id(&self) -> Option<String> {
         match (&self.array_job_id, &self.array_task_id) {
             (Some(array), Some(task)) => Some(format!("{array}_{task}")),
@@ -424,61 +436,62 @@ impl Slurm {
     }
 }
 
-/// A Jupyter kernel and what its server reports of it.
+/// A Jupyter kernel, and what its server reports about it.
 #[skip_serializing_none]
 #[derive(Clone, PartialEq, Eq, Debug, Default, JsonSchema, Serialize, Deserialize)]
 pub struct Jupyter {
-    /// What runs it: `jupyter`, `jupyterhub`, `voila`, `kernelgateway`, `vscode`, `papermill`, `nbconvert`,
-    /// `marimo`, `colab`, `databricks`, `jupyter-console`, `jupyter-qtconsole`, `spyder`; `ipykernel` where a
-    /// person has typed that; `batch` where a program without a server does.
+    /// Program that runs the kernel: `jupyter`, `jupyterhub`, `voila`, `kernelgateway`, `vscode`,
+    /// `papermill`, `nbconvert`, `marimo`, `colab`, `databricks`, `jupyter-console`,
+    /// `jupyter-qtconsole`, `spyder`; `ipykernel` if a person started it by hand; `batch` if a program
+    /// without a server runs it.
     pub application: Option<Arc<str>>,
-    /// The kernel's id.
+    /// ID of the kernel.
     pub kernel_id: Option<Arc<str>>,
-    /// Its connection file.
+    /// Path of the kernel's connection file.
     pub connection_file: Option<Arc<str>>,
-    /// Its server.
+    /// URL of the kernel's server.
     pub server_url: Option<Arc<str>>,
-    /// The server's process.
+    /// PID of the server.
     pub server_pid: Option<u32>,
-    /// Whether the process that started it, nearly always its server, is still there; `false` only where it is
-    /// proved to be gone.
+    /// Whether the process that started the kernel, usually its server, still exists; `false` only if
+    /// it is proved to be gone.
     pub server_alive: Option<bool>,
-    /// The folder that the server serves.
+    /// Directory that the server serves.
     pub server_root: Option<Arc<str>>,
-    /// Why the server could not be asked, and what to do.
+    /// Why the server could not be queried, and what to do about it.
     pub server_error: Option<Arc<str>>,
-    /// `true` while the kernel's files or its server are still being asked: what is unknown of it here may be
-    /// known in the next snapshot. Absent once there is nothing more to come.
+    /// `true` while the kernel's files or its server are still being queried: unknown fields may be
+    /// known in the next snapshot. Absent when the queries are complete.
     pub asking: Option<bool>,
-    /// The notebook: relative to the server's root where there is one, else as it is known.
+    /// Path of the notebook: relative to the server's root if there is a server, else as far as it is
+    /// known.
     pub notebook_path: Option<Arc<str>>,
-    /// `idle`, `busy` …
+    /// Execution state: `idle`, `busy` …
     pub execution_state: Option<Arc<str>>,
-    /// When it was last active, as the server reports.
+    /// Time of the last activity, as reported by the server.
     pub last_activity: Option<Time>,
     /// Number of open connections.
     pub connections: Option<u32>,
 }
 
 impl Jupyter {
-    /// What is under way of it, in words; `None` where nothing more is to come.
+    /// What is still being queried about the kernel, in words; `None` if nothing is.
     pub fn under_way(&self) -> Option<&'static str> {
-        // Its files tell the server.
+        // The server is known from its files.
         (self.asking == Some(true)).then_some(match self.server_url {
             Some(_) => "asking its server",
             None => "reading its files",
         })
     }
 
-    /// Whether a program runs the notebook from its first cell to its last, as any script.
+    /// Whether a program runs the notebook from first cell to last, like a script.
     pub fn is_batch(&self) -> bool {
         let application = self.application.as_deref();
         matches!(application, Some("papermill" | "nbconvert" | "nbclient" | "batch"))
     }
 
-    /// Whether a server stands behind the kernel, or may, that knows what it does and starts it again where
-    /// it ends by itself. An editor, a console, a person who types `python -m ipykernel` and a program that
-    /// serves no clients do not know it.
+    /// Whether a server, or possibly one, knows what the kernel does and restarts it if it ends. An editor, a
+    /// console, a person who types `python -m ipykernel` and a program that serves no clients do not.
     pub fn is_served(&self) -> bool {
         let application = self.application.as_deref();
         let is_by_itself = matches!(
@@ -492,7 +505,7 @@ impl Jupyter {
                     | "spyder"
             )
         );
-        // Who started it is there, and was seen to be no server.
+        // Its starter exists, and is known to be no server.
         let is_programs = self.server_alive == Some(true)
             && self.server_pid.is_none()
             && self.server_error.is_none()
@@ -501,13 +514,13 @@ impl Jupyter {
         !is_by_itself && !is_programs && !self.is_batch()
     }
 
-    /// Whether a server may start the kernel again: there is one, or may be, and it is not proved to be gone.
+    /// Whether a server may restart the kernel: one exists or may exist, and is not proved to be gone.
     pub fn may_be_restarted(&self) -> bool {
         self.is_served() && self.server_alive != Some(false)
     }
 }
 
-/// An identifier: text; older writers gave numbers.
+/// An identifier: text, or a number from older writers.
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum TextOrNumber {

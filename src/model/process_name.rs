@@ -1,6 +1,6 @@
-//! What a process is called, in findings, plans and messages alike: by what it runs.
+//! A process's name in findings, plans and messages, by what it runs.
 //!
-//! Names are as the process chose them, only bounded; escaping is for whoever prints them.
+//! Names are as the process chose them, only bounded; whoever prints them escapes them.
 
 use std::sync::Arc;
 
@@ -10,11 +10,11 @@ use super::Process;
 use super::pool::{is_ray_idle, is_spawned};
 use super::program::{file_name, is_interpreter};
 
-/// A name in a sentence is no longer than this many columns.
+/// The longest name in a sentence, in columns.
 const LONGEST_NAME: usize = 60;
 
-/// What to call a process in a sentence: a notebook by its file, a script by its interpreter and name,
-/// a program by its name and what it was asked to do; one that has ended by what it was.
+/// A process's name in a sentence: a notebook by its file, a script by interpreter and name, a program by name
+/// and subcommand; one that has exited by what it was.
 pub fn name_of(process: &Process) -> String {
     if let Some(ended) = process.ended() {
         return name_of(&ended.as_named());
@@ -47,7 +47,7 @@ pub fn name_of(process: &Process) -> String {
         });
     }
     let runs = program_and_script(program, arguments);
-    // A cell started it, with `!` or as a child: its kernel's server has named the notebook for all of them.
+    // A cell started it, with `!` or as a child: the kernel's server named the notebook for all of them.
     let environment = process.environment.as_deref();
     let session = environment.and_then(|it| it.get("JPY_SESSION_NAME"));
     match session.map(|path| file_name(path)).filter(|name| name.ends_with(".ipynb")) {
@@ -56,7 +56,7 @@ pub fn name_of(process: &Process) -> String {
     }
 }
 
-/// The file's name; all of a title that the process gave itself (setproctitle), in which a `/` parts no path.
+/// The file's name; all of a title that the process set itself (setproctitle), in which `/` separates nothing.
 fn program_name(program: &str) -> &str {
     let is_title = program.contains(' ') && !program.starts_with(['/', '.']);
     if is_title { program } else { file_name(program) }
@@ -68,7 +68,7 @@ fn program_and_script(program: &str, arguments: &[Arc<str>]) -> String {
     let subject = if is_interpreter(program) {
         script(program, arguments)
     } else {
-        // `vllm serve`, `ollama runner`: a word that says what the program was asked to do.
+        // `vllm serve`, `ollama runner`: a subcommand.
         arguments
             .first()
             .map(ToString::to_string)
@@ -80,7 +80,7 @@ fn program_and_script(program: &str, arguments: &[Arc<str>]) -> String {
     }
 }
 
-/// The script that an interpreter runs: `train.py`, `-m package.module`, `-c`, `com.example.Main`.
+/// An interpreter's script: `train.py`, `-m package.module`, `-c`, `com.example.Main`.
 fn script(program: &str, all: &[Arc<str>]) -> Option<String> {
     let mut arguments = all.iter().map(|argument| &**argument).peekable();
     while let Some(argument) = arguments.next() {
@@ -109,7 +109,7 @@ fn script(program: &str, all: &[Arc<str>]) -> Option<String> {
     None
 }
 
-/// Whether an option of an interpreter takes the next argument.
+/// Whether an interpreter's option takes the next argument.
 fn takes(program: &str, option: &str, next: &str) -> bool {
     match program.trim_end_matches(|c: char| c.is_ascii_digit() || c == '.') {
         "python" | "pypy" => matches!(option, "-W" | "-X"),
@@ -118,7 +118,7 @@ fn takes(program: &str, option: &str, next: &str) -> bool {
         "julia" => matches!(option, "-t" | "--threads" | "-p" | "--procs" | "-J" | "--sysimage"),
         "node" => matches!(option, "-r" | "--require" | "--import" | "--loader"),
         "ruby" | "perl" => matches!(option, "-I" | "-r"),
-        // Most of theirs do, and what they run is a script of Python's.
+        // Most of their options do, and they run a Python script.
         "torchrun" | "accelerate" | "deepspeed" => {
             !option.contains('=') && !next.starts_with('-') && !next.ends_with(".py")
         }
@@ -126,12 +126,12 @@ fn takes(program: &str, option: &str, next: &str) -> bool {
     }
 }
 
-/// Cuts a name to its bound, the last column `…` where anything was cut.
+/// Cuts a name at the limit; the last column is `…` if it was cut.
 fn cut(name: &str) -> String {
     let mut columns = 0;
     let mut end = 0;
     for (at, c) in name.char_indices() {
-        // A control character will be shown escaped; one column stands for it here.
+        // A control character is shown escaped; here it counts as one column.
         columns += c.width().unwrap_or(1);
         if columns > LONGEST_NAME {
             return format!("{}…", &name[..end]);

@@ -1,4 +1,4 @@
-//! The processes of a snapshot by their numbers, for whoever asks for many of them.
+//! Finds a snapshot's processes by pid, for many lookups.
 
 use std::cell::OnceCell;
 
@@ -6,7 +6,7 @@ use foldhash::HashMap;
 
 use super::{Process, Snapshot};
 
-/// Finds the processes of a snapshot. Nothing is made before the first is asked for.
+/// An index that is built at the first lookup.
 #[derive(Debug)]
 pub struct ProcessesByPid<'a> {
     snapshot: &'a Snapshot,
@@ -14,12 +14,11 @@ pub struct ProcessesByPid<'a> {
 }
 
 impl<'a> ProcessesByPid<'a> {
-    /// Those of this snapshot.
     pub fn new(snapshot: &'a Snapshot) -> Self {
         Self { snapshot, all: OnceCell::new() }
     }
 
-    /// As [`Snapshot::process`], which looks at each: of two of the same number the first.
+    /// As [`Snapshot::process`], which scans: of two with one pid the first.
     pub fn get(&self, pid: u32) -> Option<&'a Process> {
         let all = self.all.get_or_init(|| {
             let listed = self.snapshot.processes.iter().rev();

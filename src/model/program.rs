@@ -1,16 +1,16 @@
-//! What a process is by the name of its program: an interpreter, a monitor, a display.
+//! What a process is by its program's name: an interpreter, a monitor, a display.
 //!
-//! Here are also the programs that are never killed: root's own files of these names, for any user may call a
-//! program of theirs so. Monitors, the driver's own daemons and displays hold a GPU open and are no job. That
-//! is a guess that protects, by the name of the program file, else by what the process calls itself. Names are
-//! compared whole: a part of a name is somebody else's.
+//! Also the programs that are never killed: only root's own files with these names, because any user may give a
+//! program such a name. Monitors, the driver's daemons and displays hold a GPU open and are no job; that is a
+//! guess that protects, by the program file's name, or else the process's own. Names are compared whole,
+//! because a part may be anybody's.
 
 use std::sync::Arc;
 
 use super::Process;
 use super::names::{NAMES, is_on};
 
-/// The kernel keeps so many bytes of a short name.
+/// The kernel's limit for a short name, in bytes.
 const COMM_BYTES: usize = 15;
 
 /// The last part of a path.
@@ -41,13 +41,13 @@ pub fn is_interpreter(program: &str) -> bool {
 }
 
 impl Process {
-    /// Whether it watches GPUs or is a daemon of the driver.
+    /// Whether it monitors GPUs or is a driver daemon.
     pub fn is_monitor(&self) -> bool {
         is_one_of(self, &NAMES.monitors)
     }
 
-    /// Whether it draws a desktop: by the program file, which is root's, and by what it calls itself only where
-    /// that is not known.
+    /// Whether it draws a desktop: by its program file, which is root's; by its own name only if the file is
+    /// unknown.
     pub fn is_display(&self) -> bool {
         match self.executable.as_deref() {
             Some(path) => {
@@ -57,7 +57,7 @@ impl Process {
         }
     }
 
-    /// Whether its environment names a display of this machine, X11's (`:0`) or Wayland's, or is not known.
+    /// Whether its environment names a display of this machine, X11's (`:0`) or Wayland's, or is unknown.
     pub fn may_have_display(&self) -> bool {
         self.environment.as_deref().is_none_or(|variables| {
             variables.contains_key("WAYLAND_DISPLAY")
@@ -66,9 +66,8 @@ impl Process {
     }
 }
 
-/// The name under which a program is on the list of those that are never killed, where its file `is_roots` or
-/// that is not known, or on one's `own`: that of the file that it runs, else what it calls itself. Whole names
-/// only.
+/// A program's name on the list of those never killed, if its file `is_roots` or that is unknown, or on the
+/// user's `own` list: the name of its file, or else the process's own. Whole names only.
 pub fn never_killed<'a>(
     executable: Option<&'a str>,
     is_roots: Option<bool>,
@@ -97,7 +96,7 @@ pub fn never_killed<'a>(
 fn is_one_of(process: &Process, names: &[String]) -> bool {
     let command = process.command.as_deref().unwrap_or_default();
     let file = process.executable.as_deref().map(|path| {
-        // What an update has replaced goes on under its old name.
+        // A replaced program continues under its old name.
         file_name(path.strip_suffix(" (deleted)").unwrap_or(path))
     });
     let own_name = command.first().map(|program| file_name(program));
@@ -142,7 +141,7 @@ mod tests {
         }
         let display = of(&["/usr/lib/xorg/Xorg", ":0"], None, None);
         assert!(display.is_display() && !display.is_monitor());
-        // A user may call a program so.
+        // A user may give a program this name.
         assert!(!of(&["Xorg", ":0"], Some("/usr/bin/python3"), None).is_display());
         let mut own = of(&["Xorg", ":0"], Some("/home/ann/Xorg"), None);
         assert!(own.is_display());

@@ -1,9 +1,9 @@
-//! How much memory is reclaimable, from how many, in a line: the first of `check`, `ps` and the screen.
+//! How much memory is reclaimable, from how many processes: the first line of `check`, `ps` and the screen.
 //!
-//! Reclaimable is what the findings hold that `gpumem reap` takes by default, everybody's: those of kinds
-//! that it takes without being asked for them, where the rule offers more than to notify, nothing that is
-//! known keeps the process, and a plan by the snapshot alone does not skip it. What is read only when a plan is
-//! to be carried out is for that plan. Suspected is what suspects hold.
+//! Reclaimable is what `gpumem reap` takes by default, for all users: findings of kinds that it takes unasked,
+//! whose rule offers more than notifying, whose process nothing known keeps, and which a plan from the snapshot
+//! does not skip. Facts that are read only to carry out a plan are left to that plan. Suspected is what
+//! suspects hold.
 
 use std::sync::Arc;
 
@@ -16,21 +16,23 @@ use super::identity::Identity;
 use super::suspect::Suspect;
 use crate::units::{Bytes, number_of};
 
-/// What is reclaimable, in numbers.
+/// Totals of reclaimable and suspected memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, JsonSchema, Serialize)]
 pub struct Reclaimable {
-    /// What the processes hold that `gpumem reap --all-users` takes by default, in bytes, as far as that is
-    /// known. What is kept, or skipped for another of its job, is not counted.
+    /// Memory of the processes that `gpumem reap --all-users` targets by default, in bytes, as far as
+    /// known. Processes that are exempt, or skipped because of another process of their job, are not
+    /// counted.
     pub bytes: u64,
-    /// How many processes these are.
+    /// Number of these processes.
     pub processes: usize,
-    /// Of how many users.
+    /// Number of users who own these processes.
     pub users: usize,
-    /// What suspects hold, in bytes, as far as that is known: not proved, and nothing takes it.
+    /// Memory held by suspects, in bytes, as far as known. It is not proved to be waste, and nothing
+    /// reclaims it.
     pub suspected_bytes: u64,
-    /// How many suspects there are.
+    /// Number of suspects.
     pub suspected_processes: usize,
-    /// What one of them holds is not known.
+    /// The memory of one of these processes is unknown.
     #[serde(skip)]
     is_least: bool,
     /// How many findings there are, reclaimable or not.
@@ -41,27 +43,27 @@ pub struct Reclaimable {
     pub is_undecided: bool,
 }
 
-/// What a plan says of a finding that its rule offers.
+/// What a plan does with a finding that its rule offers.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct PlanMark {
-    /// The finding's id.
     pub finding: Arc<str>,
-    /// Why the plan skips it; `None` where it takes it.
+    /// Why the plan skips it; `None` if it takes it.
     pub skipped: Option<Arc<str>>,
-    /// What the plan frees beside what NVML lists of the processes found: of the dead of their job, or of those of
-    /// it that are found to be nothing. On one finding of a target.
+    /// Bytes that the plan frees beyond what NVML lists for the found processes: those of their job's dead
+    /// processes, and of its members without a finding. Set on one finding of a target.
     pub more_bytes: Option<u64>,
 }
 
 impl Finding {
-    /// Whether its rule only notifies where others of the kind are offered for reclaiming. Of what is stopped
-    /// the rule never offers more.
+    /// Whether its rule only notifies although others of the kind are offered for reclaiming. For stopped
+    /// processes rules never offer more.
     pub fn is_only_notified(&self) -> bool {
         let offers = |action: &Action| *action != Action::Notify;
         matches!(self.kind, Kind::Idle | Kind::Orphan) && !self.actions.iter().any(offers)
     }
 
-    /// Whether its rule offers it to `gpumem reap --all-users` by default, and nothing keeps the process itself.
+    /// Whether its rule offers it to `gpumem reap --all-users` by default, and nothing keeps the process
+    /// itself.
     pub fn is_offered(&self) -> bool {
         self.resolved_at.is_none()
             && self.kind.ends() == Ends::Always
@@ -69,21 +71,21 @@ impl Finding {
             && self.kept_by.is_none()
     }
 
-    /// Takes down what a plan says of it.
+    /// Records what a plan does with it.
     pub fn mark_planned(&mut self, marks: &[PlanMark]) {
         let of_it = marks.iter().find(|mark| mark.finding == self.id);
         self.skipped = of_it.and_then(|mark| mark.skipped.clone());
         self.more_bytes = of_it.and_then(|mark| mark.more_bytes);
     }
 
-    /// Whether `gpumem reap --all-users` takes it by default, as far as that is known.
+    /// Whether `gpumem reap --all-users` takes it by default, as far as known.
     pub fn is_reclaimable(&self) -> bool {
         self.is_offered() && self.skipped.is_none()
     }
 }
 
 impl Reclaimable {
-    /// Sums up what every rule finds, also beside a worse finding of the same process, and the suspects.
+    /// Sums up all findings, including those beside a worse one on the same process, and the suspects.
     pub fn new<'a>(
         findings: impl Iterator<Item = &'a Finding> + Clone,
         suspects: impl Iterator<Item = &'a Suspect>,
@@ -127,20 +129,17 @@ impl Reclaimable {
         self.processes > 0 || !self.is_undecided
     }
 
-    /// Whether there is neither a finding nor a suspect.
     pub fn is_nothing(&self) -> bool {
         self.processes + self.findings + self.suspected_processes == 0
     }
 
-    /// `78.4 GiB reclaimable: 4 processes of 3 users · 12.0 GiB suspected`; with a comma for the dot where
-    /// only ASCII can be shown.
+    /// `78.4 GiB reclaimable: 4 processes of 3 users · 12.0 GiB suspected`; with a comma for the dot in ASCII.
     pub fn headline(&self, ascii: bool) -> String {
         let [whole, ..] = self.headlines();
         whole.text(ascii)
     }
 
-    /// The headline in less and less words: all of it, without whose it is, and the one figure that matters
-    /// most.
+    /// The headline, ever shorter: all of it, without the users, and only the main figure.
     pub fn headlines(&self) -> [Headline; 3] {
         let processes = |count: usize| match count {
             1 => "1 process".to_owned(),
@@ -184,19 +183,18 @@ impl Reclaimable {
 /// What is reclaimable, in words.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Headline {
-    /// What was found: `78.4 GiB reclaimable`; empty where only suspects have room.
+    /// `78.4 GiB reclaimable`; empty if only suspects have room.
     pub found: String,
-    /// What is suspected: `12.0 GiB suspected`.
+    /// `12.0 GiB suspected`.
     pub suspected: Option<String>,
 }
 
 impl Headline {
-    /// What is between the two.
+    /// The text between the two.
     pub const fn separator(ascii: bool) -> &'static str {
         if ascii { ", " } else { " · " }
     }
 
-    /// All of it.
     pub fn text(&self, ascii: bool) -> String {
         let parts = [Some(&self.found), self.suspected.as_ref()].into_iter();
         let parts = parts.flatten().filter(|it| !it.is_empty());

@@ -1,5 +1,5 @@
-//! What a process reports after it has given memory back: its own numbers, which prove nothing; that it helped
-//! is what NVML sees. The ways to ask for it are `reclaim::release`, what is asked is `advice::recipe`.
+//! A process's report after it has given memory back: its own numbers, which prove nothing; NVML shows whether
+//! it helped. `reclaim::release` has the ways to ask, `advice::recipe` what is asked.
 
 use std::sync::Arc;
 
@@ -8,30 +8,31 @@ use serde::{Deserialize, Serialize};
 
 use super::Time;
 
-/// What a process says after it; its own numbers, which prove nothing.
+/// What a process reports after a release. These are its own figures, which prove nothing.
 #[derive(Clone, PartialEq, Eq, Debug, Default, JsonSchema, Serialize, Deserialize)]
 pub struct ReleaseReport {
-    /// In use by live objects.
+    /// Bytes in use by live objects.
     pub live_bytes: Option<u64>,
-    /// Still kept by allocators.
+    /// Bytes still cached by allocators.
     pub cached_bytes_left: Option<u64>,
-    /// Why more did not come back. Holds words of the process: escape it for a terminal.
+    /// Why no more memory was released. Contains text from the process: escape it for a terminal.
     pub why: Option<Arc<str>>,
-    /// What wakes it again.
+    /// What makes the process load its memory again: a command, or an event such as the next request.
     pub wake: Option<Arc<str>>,
-    /// What holds memory, largest first.
+    /// Objects that hold memory, largest first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub references: Vec<Reference>,
-    /// From when to when a kernel was asked: its server takes that for activity.
+    /// Start and end of the request to a kernel: its server counts the request as activity.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub asked: Option<(Time, Time)>,
 }
 
-/// What keeps memory in use.
+/// An object that keeps memory in use.
 #[derive(Clone, PartialEq, Eq, Debug, JsonSchema, Serialize, Deserialize)]
 pub struct Reference {
-    /// Its name in the notebook, `Out[7]`, or `last traceback`. Chosen by the user: escape it.
+    /// Name of the object in the notebook: `Out[7]`, or `last traceback`. Chosen by the user: escape it
+    /// for a terminal.
     pub name: Arc<str>,
-    /// How much.
+    /// Memory that it holds, in bytes.
     pub bytes: u64,
 }

@@ -1,7 +1,7 @@
-//! GPUs that a job or a container was given, whether it runs anything on them or not.
+//! GPUs that a job or container was given, whether or not it runs anything on them.
 //!
-//! Observed is only what the environment of one of its processes names; which GPUs of a snapshot that are,
-//! and whether one is unused, is worked out here.
+//! Only the environment of one of its processes is observed; this file computes which GPUs of a snapshot it
+//! means, and whether one is unused.
 
 use std::sync::Arc;
 
@@ -15,19 +15,20 @@ use super::time::Time;
 use super::{Gpu, Process, Snapshot};
 use crate::units::GIB;
 
-/// With this much memory in use and no process listed, one may be on a GPU all the same; less is what the
-/// driver takes, where it does not tell that apart.
+/// Memory in use without a listed process from which an unlisted one may be on a GPU; less is the driver's, if
+/// it does not report its reserve.
 const UNLISTED_BYTES: u64 = GIB;
 
-/// What a job or a container was given, by the environment of its oldest process that names it.
+/// GPUs allocated to a job or container, according to the environment of its oldest process that names
+/// them.
 #[skip_serializing_none]
 #[derive(Clone, PartialEq, Eq, Debug, Default, JsonSchema, Serialize, Deserialize)]
 pub struct Reservation {
-    /// The process.
+    /// PID of that process.
     pub pid: u32,
-    /// When that started: since then at least it is so.
+    /// Start time of that process: the allocation is at least that old.
     pub since: Option<Time>,
-    /// Its owner's name.
+    /// User name of the owner.
     pub user: Option<Arc<str>>,
     /// The Slurm job.
     pub slurm: Option<Arc<Slurm>>,
@@ -35,23 +36,23 @@ pub struct Reservation {
     pub container: Option<Arc<Container>>,
     /// The Kubernetes pod.
     pub kubernetes: Option<Arc<Kubernetes>>,
-    /// The variable that names the GPUs: `SLURM_JOB_GPUS`, `SLURM_STEP_GPUS`, `CUDA_VISIBLE_DEVICES`,
-    /// `NVIDIA_VISIBLE_DEVICES`.
+    /// Environment variable that names the GPUs: `SLURM_JOB_GPUS`, `SLURM_STEP_GPUS`,
+    /// `CUDA_VISIBLE_DEVICES`, `NVIDIA_VISIBLE_DEVICES`.
     pub variable: Arc<str>,
-    /// The GPUs as it names them: `3`, `GPU-…`. Never all of them in one word.
+    /// The GPUs as the variable names them: `3`, `GPU-…`. Never a word that stands for all GPUs.
     pub devices: Arc<[Arc<str>]>,
 }
 
-/// The variables of Slurm that count GPUs as the machine does, whatever a cgroup hides.
+/// Slurm's variable with the machine's own GPU numbers, whatever a cgroup hides.
 const SLURM_JOB: &str = "SLURM_JOB_GPUS";
 const SLURM_STEP: &str = "SLURM_STEP_GPUS";
-/// Within a job they count what the job sees, so that only uuids are told.
+/// Within a job its numbers are relative, so only UUIDs count.
 const CUDA: &str = "CUDA_VISIBLE_DEVICES";
 const CONTAINER: &str = "NVIDIA_VISIBLE_DEVICES";
 
 impl Reservation {
-    /// What a process says that its job or container was given; `None` where it says nothing that is its own
-    /// alone, or is of neither.
+    /// The allocation of its job or container that a process's environment shows; `None` if it shows none of
+    /// its own, or the process is in neither.
     ///
     /// Sources: sbatch(1) and srun(1), output environment variables (global numbers; `SLURM_JOB_GPUS` is set
     /// for the batch script and interactive jobs, and is inherited by steps on other nodes, where it means
@@ -100,8 +101,7 @@ impl Reservation {
         })
     }
 
-    /// The places of its GPUs among those of a snapshot, in their order; what is not known to be one of them is
-    /// left out.
+    /// The indexes of its GPUs in a snapshot, in order; unknown ones are left out.
     pub fn places(&self, gpus: &[Gpu]) -> Vec<usize> {
         let mut places: Vec<usize> =
             self.devices.iter().filter_map(|device| self.position(device, gpus)).collect();
@@ -114,25 +114,24 @@ impl Reservation {
         if device.starts_with("GPU-") {
             let is_named = |gpu: &Gpu| gpu.uuid.as_deref().is_some_and(|it| it.starts_with(device));
             let mut found = (0..gpus.len()).filter(|&place| is_named(&gpus[place]));
-            // A uuid may be cut short as long as no other GPU's begins alike.
+            // A UUID may be shortened if only one GPU's begins like that.
             return found.next().filter(|_| found.next().is_none());
         }
         let number: u32 = device.parse().ok()?;
         let place = gpus.iter().position(|gpu| gpu.index == number)?;
-        // Slurm counts device files, and NVML by bus: where they differ, it is not known which is meant.
+        // Slurm counts device files, and NVML by bus: if they differ, it is unknown which is meant.
         let is_by_slurm = *self.variable != *CONTAINER;
         let differs = gpus[place].minor_number.is_some_and(|it| it != number);
         (!(is_by_slurm && differs)).then_some(place)
     }
 }
 
-/// Whether a value of a variable may name GPUs that are given to its process alone.
+/// Whether a variable's value may name GPUs given to its process alone.
 pub fn names_devices(value: &str) -> bool {
     devices(value).is_some()
 }
 
-/// The GPUs that a list names; `None` where it names none, or all of them in one word (`all`, `none`, `void`,
-/// a path of CDI).
+/// The GPUs in a list; `None` if it names none, or all in one word (`all`, `none`, `void`, a CDI path).
 fn devices(list: &str) -> Option<Arc<[Arc<str>]>> {
     let is_device = |word: &str| {
         let is_number = (1..=4).contains(&word.len()) && word.bytes().all(|b| b.is_ascii_digit());
@@ -144,9 +143,8 @@ fn devices(list: &str) -> Option<Arc<[Arc<str>]>> {
 }
 
 impl Snapshot {
-    /// Whether a GPU is unused: no process listed on it, none that has its file open, no use, and no more
-    /// memory than the driver's. What watches GPUs and what draws does not count. `None` where that is not
-    /// known.
+    /// Whether a GPU is unused: no process listed, none with its file open, no utilization, and no more memory
+    /// than the driver's. Monitors and desktops do not count. `None` if unknown.
     pub fn is_unused(&self, gpu: &Gpu) -> Option<bool> {
         if gpu.stale_seconds.is_some() || !self.lists_all(gpu) {
             return None;

@@ -1,8 +1,8 @@
-//! Rows: a process on a GPU, or a process that holds GPU device files and is listed on no GPU, with all
-//! that one snapshot and what the rules found tell of it.
+//! Rows: a process on a GPU, or a process that holds GPU device files and is listed on no GPU, with everything
+//! that one snapshot and the findings tell.
 //!
-//! Every table and every selection is about these rows. What can be asked of one is in
-//! [`field`](super::field), the language in which it is asked in [`selector`](super::selector).
+//! Every table and selection is about rows. [`field`](super::field) has what can be asked of one,
+//! [`selector`](super::selector) the language.
 
 use std::sync::Arc;
 
@@ -16,18 +16,17 @@ use super::{Identity, Start, Time};
 /// The user that gpumem runs as.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Me {
-    /// By number; of no account in a recording, which another machine may have made.
+    /// `None` for a recording, which another machine may have made.
     pub uid: Option<u32>,
-    /// By name.
     pub name: Option<String>,
 }
 
-/// Where the parts of a row are, by position in a snapshot and in what was found of it.
+/// The indexes of a row's parts in a snapshot and its findings.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct RowPlace {
-    /// In [`Snapshot::gpus`]; of an unlisted process, the first GPU that it holds open.
+    /// In [`Snapshot::gpus`]; for an unlisted process, the first GPU it holds open.
     pub gpu: Option<usize>,
-    /// In [`Gpu::processes`]; `None` where NVML does not list it.
+    /// In [`Gpu::processes`]; `None` if NVML does not list it.
     pub entry: Option<usize>,
     /// In [`Snapshot::processes`].
     pub process: Option<usize>,
@@ -35,9 +34,9 @@ pub struct RowPlace {
     pub finding: Option<usize>,
 }
 
-/// The rows of a snapshot: those that NVML lists, GPU by GPU, then those that it does not.
+/// A snapshot's rows: those that NVML lists, GPU by GPU, then the others.
 pub fn places(snapshot: &Snapshot, findings: &[Finding]) -> Vec<RowPlace> {
-    // Of two of the same number the first counts, as in `Snapshot::process`.
+    // Of two with one pid the first counts, as in `Snapshot::process`.
     let processes = snapshot.processes.iter().enumerate().rev();
     let processes: HashMap<u32, usize> = processes.map(|(at, it)| (it.pid, at)).collect();
     let about: HashMap<Identity, usize> = findings
@@ -65,42 +64,41 @@ pub fn places(snapshot: &Snapshot, findings: &[Finding]) -> Vec<RowPlace> {
             gpu: snapshot.gpus.iter().position(holds),
             entry: None,
             process: processes.get(&process.pid).copied(),
-            // What is found of it is of a GPU that does not list it.
+            // A finding on it is about a GPU that does not list it.
             finding: about.get(&process.identity()).copied(),
         });
     }
     rows
 }
 
-/// A row of a snapshot, looked up.
+/// A row with its parts looked up.
 #[derive(Clone, Copy, Debug)]
 pub struct ProcessRow<'a> {
-    /// All that was observed with it.
+    /// The snapshot it is in.
     pub snapshot: &'a Snapshot,
-    /// Which process it is, also where it is not believed; `None` of a GPU as a whole.
+    /// The process, even if it is not believed; `None` for a whole GPU.
     pub identity: Option<Identity>,
-    /// Its GPU; of an unlisted process, the first one that it holds open.
+    /// Its GPU; for an unlisted process, the first one it holds open.
     pub gpu: Option<&'a Gpu>,
-    /// Its share of the GPU; `None` where it is not listed.
+    /// Its entry on the GPU; `None` if it is not listed.
     pub entry: Option<&'a GpuProcess>,
-    /// The process, or why it could not be told who that is. What /proc says of an unresolved pid
-    /// may be about a stranger, and is not given out.
+    /// The process, or why it is unresolved. What /proc says about an unresolved pid may be about a stranger,
+    /// and is withheld.
     pub process: Result<&'a Process, &'a str>,
-    /// What it was, where it has ended and NVML still lists it.
+    /// What it was, if it has exited and NVML still lists it.
     pub ended: Option<&'a LastKnown>,
     /// The worst finding about it.
     pub finding: Option<&'a Finding>,
-    /// What it is suspected of on this GPU, where nothing is found of it.
+    /// Its suspicion on this GPU, if there is no finding.
     pub suspect: Option<&'a Suspect>,
-    /// Seconds without use of this GPU: 0 while it is used, `None` where that is unknown.
+    /// Seconds without use of this GPU: 0 while it is used, `None` if unknown.
     pub idle_seconds: Option<f64>,
-    /// By how many bytes its memory grew, where somebody has followed it.
+    /// By how many bytes its memory grew, if that was followed.
     pub growth_bytes: Option<i64>,
 }
 
 impl<'a> ProcessRow<'a> {
-    /// The row at a place. How long it has not used its GPU is not in one snapshot: see
-    /// [`ProcessRow::idle`].
+    /// The row at a place. Its idle time needs more than one snapshot: see [`ProcessRow::idle`].
     pub fn new(snapshot: &'a Snapshot, findings: &'a [Finding], place: RowPlace) -> Self {
         let gpu = place.gpu.map(|at| &snapshot.gpus[at]);
         let entry = gpu.and_then(|gpu| gpu.processes.as_ref()?.get(place.entry?));
@@ -125,7 +123,7 @@ impl<'a> ProcessRow<'a> {
         }
     }
 
-    /// A GPU as a whole, with a finding about it.
+    /// A whole GPU, with a finding about it.
     pub fn of_gpu(snapshot: &'a Snapshot, gpu: &'a Gpu, finding: Option<&'a Finding>) -> Self {
         Self {
             snapshot,
@@ -141,7 +139,7 @@ impl<'a> ProcessRow<'a> {
         }
     }
 
-    /// With what it is suspected of, as `suspect_of` tells it of a process.
+    /// Adds its suspicion, which `suspect_of` knows by process.
     pub fn suspected(self, suspect_of: impl Fn(Identity) -> Option<&'a Suspect>) -> Self {
         let index = self.gpu.map(|gpu| gpu.index);
         let is_here = |suspect: &&Suspect| suspect.gpus.iter().any(|on| Some(on.index) == index);
@@ -149,8 +147,7 @@ impl<'a> ProcessRow<'a> {
         Self { suspect: suspect.filter(|_| self.finding.is_none()), ..self }
     }
 
-    /// With how long it has not used its GPU; `idle_since` tells since when a process has not used the
-    /// GPU of an index.
+    /// Adds its idle time; `idle_since` knows since when a process has not used the GPU with an index.
     pub fn idle(self, idle_since: impl Fn(Identity, u32) -> Option<Time>) -> Self {
         let idle_seconds = match (self.entry, self.gpu, self.identity) {
             (Some(entry), _, _) if entry.sm_percent.is_some_and(|percent| percent > 0) => Some(0.0),
@@ -161,12 +158,12 @@ impl<'a> ProcessRow<'a> {
         Self { idle_seconds, ..self }
     }
 
-    /// Its number, as NVML gives it; `None` of a GPU as a whole.
+    /// NVML's pid; `None` for a whole GPU.
     pub fn pid(&self) -> Option<u32> {
         Some(self.identity?.pid)
     }
 
-    /// Its owner's name; of one that has ended, the one that it had.
+    /// Its owner's name; for one that has exited, the former one.
     pub fn user(&self) -> Option<&'a Arc<str>> {
         match (self.process, self.ended) {
             (Ok(process), _) => process.user.as_ref(),
@@ -189,7 +186,7 @@ impl<'a> ProcessRow<'a> {
         self.entry?.used_bytes
     }
 
-    /// Whether it is found or suspected to hold memory without using the GPU.
+    /// Whether a finding or suspicion says that it holds memory without using the GPU.
     pub fn is_unused(&self) -> bool {
         let kind = self.finding.map(|it| it.kind).or(self.suspect.map(|it| it.kind));
         kind.is_some_and(Kind::is_unused)
@@ -201,7 +198,7 @@ impl<'a> ProcessRow<'a> {
         Some(self.snapshot.time.seconds_since(start).max(0.0))
     }
 
-    /// Whether it is this user's: by number where that is known, or else by name.
+    /// Whether it is this user's: by uid if known, else by name.
     pub fn is_of(&self, me: &Me) -> Option<bool> {
         let process = self.process.ok()?;
         if let (Some(mine), Some(uid)) = (me.uid, process.uid) {
@@ -210,7 +207,7 @@ impl<'a> ProcessRow<'a> {
         Some(me.name.as_deref()? == process.user.as_deref()?)
     }
 
-    /// Whether it is on the GPU of this index, or holds its files.
+    /// Whether it is on the GPU with this index, or holds its files.
     pub fn is_on(&self, index: u32) -> Option<bool> {
         if self.is_listed() || self.identity.is_none() {
             return Some(self.gpu?.index == index);
@@ -220,7 +217,7 @@ impl<'a> ProcessRow<'a> {
         gpu.map_or(Some(false), |gpu| gpu.is_open_in(process))
     }
 
-    /// Its share of the memory of the GPU, or of the part of it that it is on.
+    /// Its share of the memory of the GPU, or of its part.
     pub fn memory_percent(&self) -> Option<f64> {
         let (gpu_instance, compute_instance) = self.instance();
         let memory = match gpu_instance {
@@ -231,7 +228,7 @@ impl<'a> ProcessRow<'a> {
         (total > 0).then(|| self.used_bytes().map(|used| percent(used, total)))?
     }
 
-    /// The GPU, or the part of it, or the GPUs whose files it holds; `None` where that is none.
+    /// The GPU, or the part of it, or the GPUs whose files it holds; `None` if none.
     pub fn place_on_gpus(&self) -> Option<String> {
         let (gpu_instance, compute_instance) = self.instance();
         let text = match self.process {
@@ -241,25 +238,25 @@ impl<'a> ProcessRow<'a> {
         Some(text).filter(|text| !text.is_empty())
     }
 
-    /// Which files it holds, where it is not listed.
+    /// Which files it holds, if it is not listed.
     pub fn holding(&self) -> Option<String> {
         let process = self.process.ok().filter(|_| !self.is_listed())?;
         Some(self.snapshot.holding(process))
     }
 
-    /// What it is to the Multi-Process Service.
+    /// Its role in the Multi-Process Service.
     pub fn mps_role(&self) -> Option<&'static str> {
         self.process.ok()?.mps_role(self.entry)
     }
 }
 
-/// The process behind a pid that NVML gives, where anything is known of one.
+/// The process behind NVML's pid, if anything is known of it.
 fn identity(pid: u32, process: Option<&Process>) -> Identity {
     let unknown = Identity { pid, start: Start::Unknown };
     process.map_or(unknown, Process::identity)
 }
 
-/// Why /proc's word on this pid is not to be believed; `None` where it is.
+/// Why /proc is not believed about this pid; `None` if it is.
 fn stranger(process: &Process) -> Option<&str> {
     match &process.unresolved {
         Some(reason) => Some(reason),
@@ -278,7 +275,7 @@ pub fn percent(part: u64, whole: u64) -> f64 {
     part as f64 * 100.0 / whole as f64
 }
 
-/// The notebook that a process is the kernel of.
+/// The notebook whose kernel a process is.
 pub fn notebook(process: &Process) -> Option<&str> {
     process.jupyter.as_ref()?.notebook_path.as_deref()
 }

@@ -1,14 +1,13 @@
-//! The selector: words and terms that say which rows are meant, as they are typed.
+//! The selector: words and terms that select rows, as they are typed.
 //!
-//! Terms as `user:ann gpu:0 idle>10m mem>4GiB`, with blanks between them; all of them have to fit. A word
-//! fits where the row has it anywhere, whatever the case. `:` looks for a part of a
-//! text (`=` for all of it) and commas part alternatives; `>`, `>=`, `<`, `<=` and `=` compare numbers,
-//! `=` in whole units. `!` or `-` before a term negates it. Quotes keep blanks, commas and signs
-//! together, with `\` before a quote.
+//! Terms such as `user:ann gpu:0 idle>10m mem>4GiB` are separated by blanks; all have to match. A word matches
+//! if the row contains it anywhere, in any case. `:` searches for a part of a text (`=` for all of it) and
+//! commas separate alternatives; `>`, `>=`, `<`, `<=` and `=` compare numbers, `=` in whole units. `!` or `-`
+//! before a term negates it. Quotes keep blanks, commas and signs together, with `\` before a quote.
 //!
-//! What is not known fits no term, negated or not: it is no evidence either way.
+//! Unknown matches no term, negated or not: it is no evidence either way.
 //!
-//! Pure. What can be asked is in [`field`](super::field), of what in [`row`](super::row).
+//! Pure. [`field`](super::field) has what can be asked, [`row`](super::row) of what.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
@@ -25,10 +24,10 @@ mod parse;
 use parse::tokens;
 pub use parse::{is_begun, without_last};
 
-/// How alike, from 0 to 1, a name has to be to one that there is for that to be suggested.
+/// How similar, from 0 to 1, a name has to be to an existing one for a suggestion.
 const ALIKE: f64 = 0.85;
 
-/// Conditions on a row; shown as they were typed.
+/// Conditions on a row; printed as typed.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Selector {
     typed: String,
@@ -41,26 +40,24 @@ impl fmt::Display for Selector {
     }
 }
 
-/// What was typed is no selector, and what would be.
+/// The text is no selector, and what would be.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum SelectorError {
-    /// There is no such term.
     #[error(
         "no term is called {name:?}{}; put \"quotes\" around plain text, or use {}",
         suggestion(name),
         names()
     )]
     Unknown { name: String },
-    /// It does not say what to look for yet.
+    /// It has no value yet.
     #[error("{term} needs a value; write {example}")]
     Unfinished { term: String, example: &'static str },
-    /// Its value is of another kind.
+    /// Its value has another unit.
     #[error("{name}: {error}")]
     Quantity { name: &'static str, error: ParseError },
-    /// Its value is not a number.
     #[error("{name}: {value:?} is not a number; write {example}")]
     Number { name: &'static str, value: String, example: &'static str },
-    /// Its value is none of those that there are.
+    /// Its value is none of the possible ones.
     #[error("no {name} begins with {value:?}; there are {there_are}")]
     NoneSuch { name: &'static str, value: String, there_are: String },
     /// Texts have no order.
@@ -68,50 +65,49 @@ pub enum SelectorError {
     NoOrder { name: &'static str, example: &'static str },
 }
 
-/// The terms' names.
 fn names() -> String {
     let names: Vec<&str> = selectable().map(|spec| spec.names[0]).collect();
     names.join(" ")
 }
 
-/// `; did you mean user?`, where there is a name like it.
+/// `; did you mean user?`, if there is a similar name.
 fn suggestion(name: &str) -> String {
     let near = near(name, selectable().flat_map(|spec| spec.names).copied());
     near.map_or_else(String::new, |known| format!("; did you mean {known}?"))
 }
 
-/// The name that is most alike to one that there is not.
+/// The existing name most similar to one that does not exist.
 pub fn near<'k>(name: &str, known: impl Iterator<Item = &'k str>) -> Option<&'k str> {
-    // Longer than any name: nothing is near it, and it shall cost nothing.
+    // Nothing resembles a name longer than all others, so skip the work.
     let alike = known.filter(|_| name.len() <= 64);
     let alike = alike.map(|known| (strsim::jaro_winkler(name, known), known));
     let nearest = alike.max_by(|(one, _), (other, _)| one.total_cmp(other))?;
     (nearest.0 >= ALIKE).then_some(nearest.1)
 }
 
-/// What of a snapshot, and of what was found in it, a selector means.
+/// What a selector selects from a snapshot and its findings.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Selected {
-    /// Processes that have a row on a GPU, or hold its files.
+    /// Processes with a row on a GPU, or that hold its files.
     pub processes: HashSet<Identity>,
-    /// The same by pid and GPU (NVML's index); without a pid, the GPU as a whole.
+    /// The same by pid and GPU (NVML's index); without a pid, the whole GPU.
     pub on_gpus: HashSet<(Option<u32>, u32)>,
-    /// Findings, by their ids.
+    /// Findings, by id.
     pub findings: HashSet<Arc<str>>,
 }
 
-/// What a selector calls GPUs.
+/// The GPUs that a selector names.
 #[derive(Clone, PartialEq, Debug)]
 pub struct NamedGpus<'s, 'g> {
-    /// As it was typed.
+    /// As typed.
     pub typed: &'s str,
     /// Whether it is a UUID, or the beginning of one.
     pub is_uuid: bool,
-    /// Those that are called so.
+    /// The GPUs with that name.
     pub gpus: Vec<&'g Gpu>,
 }
 
-/// How a number is compared with the one that was typed.
+/// How a number is compared with the typed one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Order {
     Less,
@@ -171,11 +167,11 @@ impl Sign {
 }
 
 impl Selector {
-    /// Understands what was typed; `None` where it leaves nothing out.
+    /// Parses a selector; `None` if it excludes nothing.
     ///
     /// # Errors
     ///
-    /// The first term that makes no sense, with what would.
+    /// The first invalid term, and what would be valid.
     pub fn parse(text: &str) -> Result<Option<Self>, SelectorError> {
         let mut terms = Vec::new();
         for (_, token) in tokens(text) {
@@ -184,7 +180,7 @@ impl Selector {
         Ok((!terms.is_empty()).then(|| Self { typed: text.trim().to_owned(), terms }))
     }
 
-    /// What has any of these texts as its value of a field: a part of it, or `whole`; `None` without any.
+    /// Selects rows whose field contains, or with `whole` equals, any of these texts; `None` without texts.
     pub fn of_field(field: Field, whole: bool, any: &[String]) -> Option<Self> {
         let is_plain = |c: char| c.is_alphanumeric() || "-_./".contains(c);
         let typed = any.iter().map(|value| match value.chars().all(is_plain) {
@@ -199,7 +195,7 @@ impl Selector {
         (!any.is_empty()).then(|| Self { typed, terms: vec![term] })
     }
 
-    /// What fits all of these; `None` without any.
+    /// Selects what matches all of these; `None` without any.
     pub fn all(selectors: impl IntoIterator<Item = Option<Self>>) -> Option<Self> {
         let selectors = selectors.into_iter().flatten();
         selectors.reduce(|one, other| Self {
@@ -208,12 +204,12 @@ impl Selector {
         })
     }
 
-    /// Whether a row is known to fit; `me` is who asks.
+    /// Whether a row is known to match; `me` is who asks.
     pub fn fits(&self, row: &ProcessRow<'_>, me: &Me) -> bool {
         self.answer(row, me) == Some(true)
     }
 
-    /// Whether a row fits; `None` where what is known fits, and something that is asked for is not known.
+    /// Whether a row matches; `None` if its known fields match, and a requested one is unknown.
     pub fn answer(&self, row: &ProcessRow<'_>, me: &Me) -> Option<bool> {
         let mut answer = Some(true);
         for term in &self.terms {
@@ -226,8 +222,8 @@ impl Selector {
         answer
     }
 
-    /// Whether a process is meant that has `rows`: one of them that `counts` fits, and none is what is to
-    /// be left out. So `!gpu:0` leaves out what is on GPU 0 and on GPU 1.
+    /// Whether a process with these `rows` is selected: one that `counts` matches, and none is excluded. So
+    /// `!gpu:0` excludes a process on GPUs 0 and 1.
     fn selects(
         &self,
         rows: &[ProcessRow<'_>],
@@ -242,7 +238,7 @@ impl Selector {
         counting.any(|row| self.fits(row, me)) && !rows.iter().any(is_left_out)
     }
 
-    /// Which processes of a snapshot are meant, by their `rows`, and which of `found`.
+    /// Which processes of a snapshot are selected, by their `rows`, and which of `found`.
     pub fn select<'f>(
         &self,
         snapshot: &Snapshot,
@@ -282,7 +278,7 @@ impl Selector {
                 }
                 Some(process) => {
                     let rows = by_process.get(&process.identity).map_or(&[][..], |rows| rows);
-                    // Where it holds files only, its rows are not those of its finding's GPUs.
+                    // If it only holds files, its rows are not those of its finding's GPUs.
                     let counts = |row: &ProcessRow<'_>| {
                         let index = row.gpu.map(|gpu| gpu.index);
                         finding.gpus.is_empty() || !row.is_listed() || index.is_some_and(is_about)
@@ -298,14 +294,14 @@ impl Selector {
         selected
     }
 
-    /// Whether rows on a GPU can fit, by what is asked of GPUs.
+    /// Whether rows on a GPU can match, by the terms about GPUs.
     pub fn allows_gpu(&self, gpu: &Gpu) -> bool {
         let mut of_gpus = self.terms.iter().filter(|term| term.test.is_of_gpus());
         of_gpus.all(|term| term.test.is_called(gpu, term.is_negated) != term.is_negated)
     }
 
-    /// What it calls GPUs that it asks for, as it was typed, and which of these are called so. Of a UUID
-    /// the beginning suffices, as long as no other has it.
+    /// The GPU names it contains, as typed, and the GPUs with these names. The beginning of a UUID suffices if
+    /// it is unique.
     pub fn named_gpus<'g>(&self, gpus: &'g [Gpu]) -> Vec<NamedGpus<'_, 'g>> {
         let mut named = Vec::new();
         for term in self.terms.iter().filter(|term| !term.is_negated) {
@@ -321,7 +317,7 @@ impl Selector {
         named
     }
 
-    /// Leaves the GPUs that are asked for, and what could not be read of them.
+    /// Keeps only the requested GPUs, and their errors.
     pub fn retain_gpus(&self, snapshot: &mut Snapshot) {
         snapshot.gpus.retain(|gpu| self.allows_gpu(gpu));
         let left = &snapshot.gpus;
@@ -330,22 +326,22 @@ impl Selector {
         });
     }
 
-    /// Whether it asks for GPUs.
+    /// Whether it has terms about GPUs.
     pub fn asks_for_gpus(&self) -> bool {
         self.terms.iter().any(|term| term.test.is_of_gpus())
     }
 
-    /// Whether it asks for GPUs only, and for all that is on them.
+    /// Whether it has only terms about GPUs, and selects everything on them.
     pub fn is_of_gpus(&self) -> bool {
         self.terms.iter().all(|term| term.test.is_of_gpus())
     }
 
-    /// Whether it asks for what one snapshot cannot tell: idle times, and what the rules find.
+    /// Whether it needs more than one snapshot: idle times, findings.
     pub fn needs_history(&self) -> bool {
         self.fields().any(|field| matches!(field, None | Some(Field::Idle | Field::Finding)))
     }
 
-    /// What its terms ask for; `None` of a word, which may be anywhere.
+    /// The fields of its terms; `None` for a word, which may match anywhere.
     pub fn fields(&self) -> impl Iterator<Item = Option<Field>> {
         self.terms.iter().map(|term| match &term.test {
             Test::Word(_) => None,
@@ -353,7 +349,7 @@ impl Selector {
         })
     }
 
-    /// The fields of which it looks for a part of the text (`:`), which others may have in theirs.
+    /// The fields with a partial match (`:`), which other texts may contain.
     pub fn fields_in_part(&self) -> impl Iterator<Item = Field> {
         self.terms.iter().filter_map(|term| match &term.test {
             Test::Text { field, whole: false, .. } => Some(*field),
@@ -361,7 +357,7 @@ impl Selector {
         })
     }
 
-    /// The fields of which it looks for a whole text (`=`) with a star in it, as who writes a pattern does.
+    /// The fields with a whole text (`=`) that has a star in it, as in a pattern.
     pub fn fields_with_star(&self) -> impl Iterator<Item = Field> {
         self.terms.iter().filter_map(|term| match &term.test {
             Test::Text { field, whole: true, any } => {
@@ -373,7 +369,7 @@ impl Selector {
 }
 
 impl Test {
-    /// Whether a row fits; `None` where that is not known.
+    /// Whether a row matches; `None` if unknown.
     fn holds(&self, row: &ProcessRow<'_>, me: &Me) -> Option<bool> {
         match self {
             Self::Word(needle) => Some(any_has(row, needle)),
@@ -401,7 +397,7 @@ impl Test {
         }
     }
 
-    /// Whether a GPU is called so, or a part of it unless `all` of it is meant.
+    /// Whether a GPU has this name, or a part of it unless `all` of it is meant.
     fn is_called(&self, gpu: &Gpu, all: bool) -> bool {
         match self {
             Self::Word(_) => false,
@@ -416,7 +412,7 @@ impl Test {
     }
 }
 
-/// Whether one of them is so; `None` where none is known to be, and one is not known.
+/// Whether any is true; `None` if none is and one is unknown.
 fn one_of(answers: impl Iterator<Item = Option<bool>>) -> Option<bool> {
     let mut known = true;
     for answer in answers {

@@ -1,7 +1,7 @@
-//! What the name of a process says of whether it serves: inference servers, their workers, notebooks' kernels.
+//! What a process's name says about serving: inference servers, their workers, notebook kernels.
 //!
-//! A name is no proof. What follows from it is for [`serves`](crate::rules::serves) to tell, which asks where a
-//! process listens, too. Names are compared by whole words: `reserve.py` does not serve.
+//! A name is no proof; [`serves`](crate::rules::serves) decides, and also considers where a process listens.
+//! Names are compared by whole words: `reserve.py` does not serve.
 
 use std::sync::Arc;
 
@@ -11,17 +11,17 @@ use super::pool::tool;
 use super::program::{file_name, is_interpreter};
 
 impl Process {
-    /// Whether it is a notebook's kernel by its command line.
+    /// Whether it is a notebook kernel by its command line.
     pub fn is_kernel(&self) -> bool {
         is_kernel_command(self.command.as_deref().unwrap_or_default())
     }
 
-    /// Whether it calls itself a worker of a server.
+    /// Whether it calls itself a server's worker.
     pub fn is_worker_of_a_server(&self) -> bool {
         is_worker_command(self.command.as_deref().unwrap_or_default())
     }
 
-    /// Whether its framework, program or script has the name of a server.
+    /// Whether its framework, program or script has a server's name.
     pub fn looks_like_a_server(&self) -> bool {
         looks_like_server(self)
     }
@@ -76,12 +76,12 @@ fn looks_like_server(process: &Process) -> bool {
     if is_module && NAMES.server_modules.iter().any(|module| is_in(module)) {
         return true;
     }
-    // A script of one's own: only its name tells, by a whole word.
+    // A user's own script: only its name tells, by a whole word.
     is_on(&NAMES.server_programs, tool)
         || words(tool).iter().any(|word| is_on(&NAMES.server_words, word))
 }
 
-/// The words of a name, in lower case: `modelServer_v2.py` has `model`, `server`, `v2`, `py`.
+/// A name's words, in lower case: `modelServer_v2.py` has `model`, `server`, `v2`, `py`.
 fn words(name: &str) -> Vec<String> {
     let mut words = vec![String::new()];
     let mut was_lower = false;

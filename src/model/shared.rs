@@ -1,7 +1,7 @@
-//! Whether two shared values are equal, without reading them where they are the very same.
+//! Compares two shared values, skipping the content if they are the same allocation.
 //!
-//! What is known of a process is shared from sample to sample. The standard library looks at the address first
-//! only where the size of a type is known: two `Arc<str>` are read to the end.
+//! Samples share what is known of a process. The standard library compares addresses first only for sized
+//! types: two `Arc<str>` are read to the end.
 
 use std::sync::Arc;
 

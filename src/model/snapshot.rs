@@ -1,8 +1,8 @@
-//! The snapshot: everything that gpumem saw at one instant.
+//! The snapshot: everything that gpumem observed at one instant.
 //!
-//! One Rust type, one JSON shape: `gpumem ps --json` prints one, `gpumem record` writes one a line,
-//! and every `--replay` reads them. Units are in the names; what is not known is absent, never 0.
-//! Strings are shared (`Arc`), because the next sample carries the same ones again.
+//! One Rust type, one JSON shape: `gpumem ps --json` prints one, `gpumem record` writes one a line, and every
+//! `--replay` reads them. Units are in the names; unknown values are absent, never 0. Strings are shared
+//! (`Arc`), because the next sample carries the same ones.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -20,15 +20,15 @@ use super::time::Time;
 /// The `schema` that this version writes.
 pub const SCHEMA: &str = "gpumem.snapshot/1";
 
-/// Everything that gpumem saw at one instant: what `gpumem ps --json` prints, and each line of a
-/// recording. Units are in the names. What is not known is absent or `null`, never 0. A reader ignores
-/// fields that it does not know.
+/// Everything that gpumem observed at one instant: what `gpumem ps --json` prints, and each line of a
+/// recording. Units are part of the field names. Unknown values are absent or `null`, never 0. Readers
+/// must ignore unknown fields.
 #[skip_serializing_none]
 #[derive(Clone, PartialEq, Debug, JsonSchema, Serialize, Deserialize)]
 pub struct Snapshot {
     /// Format and major version.
     pub schema: Schema,
-    /// When the sample was taken: RFC 3339, UTC.
+    /// Time of the sample: RFC 3339, UTC.
     pub time: Time,
     /// The machine.
     #[serde(default, deserialize_with = "or_default")]
@@ -36,17 +36,17 @@ pub struct Snapshot {
     /// The NVIDIA driver.
     #[serde(default, deserialize_with = "or_default")]
     pub driver: Driver,
-    /// The GPUs, in the order of NVML's indices.
+    /// The GPUs, in the order of their NVML indices.
     #[serde(default, deserialize_with = "or_default")]
     pub gpus: Vec<Gpu>,
-    /// Each process that NVML lists on a GPU, or that holds a GPU device file open; once, whatever the
-    /// number of its GPUs.
+    /// The processes that NVML lists on a GPU or that have a GPU device file open. Each is listed once,
+    /// however many GPUs it uses.
     #[serde(default, deserialize_with = "or_default")]
     pub processes: Vec<Process>,
-    /// The GPUs that jobs and containers were given, as far as the environments of their processes may be read;
-    /// looked at every half minute. Absent where that was not looked at.
+    /// GPUs allocated to jobs and containers, as far as the environments of their processes may be
+    /// read. Read every 30 seconds; absent if not read.
     pub reservations: Option<Arc<[Reservation]>>,
-    /// What could not be read this time; the rest of the snapshot stands.
+    /// Read errors of this sample; the rest of the snapshot is valid.
     #[serde(default, deserialize_with = "or_default")]
     pub errors: Vec<ReadError>,
 }
@@ -98,23 +98,11 @@ impl Serialize for Schema {
 
 impl<'de> Deserialize<'de> for Schema {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Visitor;
-        impl de::Visitor<'_> for Visitor {
-            type Value = Schema;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                write!(f, "the schema {SCHEMA:?}")
-            }
-
-            fn visit_str<E: de::Error>(self, text: &str) -> Result<Schema, E> {
-                if text == SCHEMA {
-                    Ok(Schema)
-                } else {
-                    Err(E::custom(format_args!("schema is {text:?}, this gpumem reads {SCHEMA:?}")))
-                }
-            }
+        let text = String::deserialize(deserializer)?;
+        if text == SCHEMA {
+            return Ok(Self);
         }
-        deserializer.deserialize_str(Visitor)
+        Err(de::Error::custom(format_args!("schema is {text:?}, this gpumem reads {SCHEMA:?}")))
     }
 }
 
@@ -122,24 +110,24 @@ impl<'de> Deserialize<'de> for Schema {
 #[skip_serializing_none]
 #[derive(Clone, PartialEq, Eq, Debug, Default, JsonSchema, Serialize, Deserialize)]
 pub struct Host {
-    /// The host's name.
+    /// Hostname.
     pub hostname: Option<Arc<str>>,
-    /// `/proc/sys/kernel/random/boot_id`.
+    /// Boot ID (`/proc/sys/kernel/random/boot_id`).
     pub boot_id: Option<Arc<str>>,
-    /// The kernel's release.
+    /// Kernel release.
     pub kernel: Option<Arc<str>>,
-    /// Whose pids these are: `host` or `container`.
+    /// PID namespace of the snapshot's PIDs: `host` or `container`.
     #[schemars(with = "Option<String>")]
     pub pid_namespace: Option<PidNamespace>,
-    /// Seconds that the machine has been suspended since boot (`CLOCK_BOOTTIME` less
-    /// `CLOCK_MONOTONIC`). A change between two snapshots means that it slept.
+    /// Total time that the machine has been suspended since boot, in seconds (`CLOCK_BOOTTIME` minus
+    /// `CLOCK_MONOTONIC`). A change between two snapshots means that it was suspended in between.
     pub suspended_seconds: Option<u64>,
-    /// Processes whose descriptors could not be read when all were last looked through: a holder
-    /// that NVML does not list may be among them. 0 means that all were seen.
+    /// Number of processes whose file descriptors could not be read in the last full scan; they may
+    /// include holders that NVML does not list. 0 means that all were read.
     pub unread_processes: Option<u32>,
 }
 
-/// Whose pids a snapshot's pids are.
+/// Namespace of a snapshot's PIDs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, JsonSchema, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum PidNamespace {
@@ -154,131 +142,135 @@ pub enum PidNamespace {
 #[skip_serializing_none]
 #[derive(Clone, PartialEq, Eq, Debug, Default, JsonSchema, Serialize, Deserialize)]
 pub struct Driver {
-    /// `"580.159.03"`.
+    /// Driver version: `"580.159.03"`.
     pub version: Option<Arc<str>>,
-    /// `"13.580.159.03"`.
+    /// NVML version: `"13.580.159.03"`.
     pub nvml_version: Option<Arc<str>>,
-    /// The newest CUDA that the driver supports: `"13.0"`.
+    /// Newest CUDA version that the driver supports: `"13.0"`.
     pub cuda_version: Option<Arc<str>>,
 }
 
-/// One GPU. A lost one keeps its identity and has neither memory nor processes.
+/// A GPU. A lost GPU keeps its identity and has neither memory nor processes.
 #[skip_serializing_none]
 #[derive(Clone, PartialEq, Debug, Default, JsonSchema, Serialize, Deserialize)]
 pub struct Gpu {
-    /// NVML's index.
+    /// NVML index.
     pub index: u32,
-    /// `"GPU-…"`; stable over reboots, unlike the index.
+    /// UUID, `"GPU-…"`; stable across reboots, unlike the index.
     pub uuid: Option<Arc<str>>,
-    /// Marketing name.
+    /// Product name.
     pub name: Option<Arc<str>>,
-    /// `"00000000:17:00.0"`.
+    /// PCI bus ID: `"00000000:17:00.0"`.
     pub pci_bus_id: Option<Arc<str>>,
-    /// N of `/dev/nvidiaN`.
+    /// Device minor number: N of `/dev/nvidiaN`.
     pub minor_number: Option<u32>,
-    /// The NUMA node that its memory is, where it is the system's, too (`nvmlDeviceGetNumaNodeId`).
+    /// NUMA node of the GPU's memory, if that is also system memory (`nvmlDeviceGetNumaNodeId`).
     pub numa_node: Option<u32>,
     /// Framebuffer memory.
     #[serde(default, deserialize_with = "memory")]
     pub memory: Option<Memory>,
-    /// Why there is no `memory`, where that is no failure: the GPU shares the machine's memory.
+    /// Why `memory` is absent, if that is not an error: the GPU shares the machine's memory.
     pub memory_unavailable: Option<Arc<str>>,
-    /// What the cgroup that gpumem runs in may take of `memory`, where the driver limits that (R615 and
-    /// newer). `memory` is the GPU's own, whose `reserved_bytes` that driver then does not tell.
+    /// Limit on `memory` for the cgroup that gpumem runs in, in bytes, if the driver enforces one (R615
+    /// and newer). `memory` is the whole GPU's, and that driver then does not report its
+    /// `reserved_bytes`.
     pub memory_limit_bytes: Option<u64>,
-    /// What that limit leaves.
+    /// Memory left under that limit, in bytes.
     pub memory_limit_free_bytes: Option<u64>,
-    /// Why the rows of `processes` have no `used_bytes`, or why there are none, where that is no
-    /// failure: under WSL the driver does not tell.
+    /// Why the rows of `processes` have no `used_bytes`, or why there are no rows, if that is not an
+    /// error: under WSL the driver does not report them.
     pub process_memory_unavailable: Option<Arc<str>>,
-    /// Share of time in which any kernel ran. Percent, 0 to 100.
+    /// Share of time in which any kernel was running, in percent, 0 to 100.
     #[serde(default, deserialize_with = "whole")]
     #[schemars(with = "Option<f64>", range(min = 0))]
     pub gpu_percent: Option<u32>,
-    /// Share of time in which memory was read or written. Percent, 0 to 100.
+    /// Share of time in which memory was read or written, in percent, 0 to 100.
     #[serde(default, deserialize_with = "whole")]
     #[schemars(with = "Option<f64>", range(min = 0))]
     pub memory_percent: Option<u32>,
-    /// Degrees Celsius.
+    /// Temperature, in degrees Celsius.
     #[serde(default, deserialize_with = "whole")]
     #[schemars(with = "Option<f64>")]
     pub temperature_celsius: Option<u32>,
-    /// Power drawn, in watts.
+    /// Power draw, in watts.
     pub power_watts: Option<f64>,
-    /// The enforced power limit, in watts.
+    /// Enforced power limit, in watts.
     pub power_limit_watts: Option<f64>,
     /// SM clock, in MHz.
     #[serde(default, deserialize_with = "whole")]
     #[schemars(with = "Option<f64>", range(min = 0))]
     pub sm_clock_mhz: Option<u32>,
-    /// Memory clock, in MHz. This and what follows, up to the fan, is read twice a minute.
+    /// Memory clock, in MHz. This field and those that follow, up to the fan speed, are read twice a
+    /// minute.
     #[serde(default, deserialize_with = "whole")]
     #[schemars(with = "Option<f64>", range(min = 0))]
     pub memory_clock_mhz: Option<u32>,
-    /// What holds the clocks down, as NVML names it; empty where nothing does.
+    /// Reasons why the clocks are throttled, by their NVML names; empty if there are none.
     #[serde(default)]
     pub throttle_reasons: Option<Arc<[Arc<str>]>>,
-    /// Use of the video encoder. Percent.
+    /// Utilization of the video encoder, in percent, 0 to 100.
     #[serde(default, deserialize_with = "whole")]
     #[schemars(with = "Option<f64>", range(min = 0))]
     pub encoder_percent: Option<u32>,
-    /// Use of the video decoder. Percent.
+    /// Utilization of the video decoder, in percent, 0 to 100.
     #[serde(default, deserialize_with = "whole")]
     #[schemars(with = "Option<f64>", range(min = 0))]
     pub decoder_percent: Option<u32>,
-    /// Memory errors that could not be corrected, since the driver was loaded.
+    /// Uncorrected memory errors (ECC) since the driver was loaded.
     #[serde(default)]
     pub ecc_uncorrected_errors: Option<u64>,
-    /// What the GPU received over PCIe in some 20 ms, as bytes a second.
+    /// PCIe receive throughput of the GPU, measured over about 20 ms, in bytes per second.
     #[serde(default)]
     pub pcie_received_bytes_per_second: Option<u64>,
-    /// What it sent.
+    /// PCIe transmit throughput of the GPU, measured over about 20 ms, in bytes per second.
     #[serde(default)]
     pub pcie_sent_bytes_per_second: Option<u64>,
-    /// Fan speed. Percent.
+    /// Fan speed, in percent.
     #[serde(default, deserialize_with = "whole")]
     #[schemars(with = "Option<f64>", range(min = 0))]
     pub fan_percent: Option<u32>,
-    /// P-state, 0 (fastest) to 15.
+    /// Performance state (P-state), 0 (fastest) to 15.
     #[schemars(range(max = 15))]
     pub performance_state: Option<u32>,
-    /// `default`, `exclusive_thread`, `prohibited`, `exclusive_process`.
+    /// Compute mode: `default`, `exclusive_thread`, `prohibited`, `exclusive_process`.
     pub compute_mode: Option<Arc<str>>,
-    /// Whether the driver stays loaded without clients.
+    /// Whether persistence mode is on: the driver stays loaded without clients.
     pub persistence_mode: Option<bool>,
-    /// Whether the driver keeps accounts of processes; absent where it cannot.
+    /// Whether accounting mode is on: the driver keeps accounts of processes. Absent if the GPU does
+    /// not support it.
     #[serde(default)]
     pub accounting_mode: Option<bool>,
-    /// Whether MIG is on; absent where the GPU has none.
+    /// Whether MIG mode is on; absent if the GPU does not support MIG.
     pub mig_mode: Option<bool>,
-    /// Its MIG devices.
+    /// MIG devices of the GPU.
     #[serde(default, deserialize_with = "or_default")]
     #[schemars(with = "Option<Vec<MigDevice>>")]
     pub mig_devices: Vec<MigDevice>,
-    /// Seconds since the driver last answered for this GPU; absent while it answers. Memory, power
-    /// and the process list are then the last known ones; utilization is absent.
+    /// Seconds since the driver last answered for this GPU; absent while it answers. While stale,
+    /// memory, power and the process list are the last known ones, and utilization is absent.
     #[schemars(range(min = 0))]
     pub stale_seconds: Option<f64>,
-    /// For how many of the seconds since the last snapshot the driver's samples of its processes were read,
-    /// which keeps some 10 s of them; absent where that is not known.
+    /// Part of the time since the last snapshot, in seconds, that the driver's utilization samples of
+    /// processes cover; the driver keeps about 10 s of them. Absent if unknown.
     #[schemars(range(min = 0))]
     pub sampled_seconds: Option<f64>,
-    /// Who has claimed it; absent where nobody has, or that is not known.
+    /// The claim on the GPU; absent if there is none, or if unknown.
     #[serde(default)]
     pub claim: Option<Claim>,
-    /// One row per (process, GPU instance); absent where the list could not be read.
+    /// The GPU's processes, one row per (process, GPU instance); absent if the list could not be read.
     pub processes: Option<Vec<GpuProcess>>,
 }
 
-/// A claim on a GPU (`gpumem run --claim`), which other such runs respect.
+/// A claim on a GPU (`gpumem run --claim`); other runs with `--claim` respect it.
 #[skip_serializing_none]
 #[derive(Clone, PartialEq, Eq, Debug, Default, JsonSchema, Serialize, Deserialize)]
 pub struct Claim {
-    /// The gpumem that claimed it; absent where that has ended, and only its command goes on.
+    /// PID of the gpumem process that claimed the GPU; absent if it has exited and only its command is
+    /// still running.
     pub pid: Option<u32>,
-    /// Its user id.
+    /// User ID of the claimant.
     pub uid: Option<u32>,
-    /// That user's name.
+    /// User name of the claimant.
     pub user: Option<Arc<str>>,
 }
 
@@ -296,7 +288,7 @@ impl fmt::Display for Claim {
 }
 
 impl Gpu {
-    /// The sum of what the listed processes hold, where every one of them is known.
+    /// The sum of the listed processes' memory, if all of it is known.
     pub fn process_bytes(&self) -> Option<u64> {
         self.processes
             .as_ref()?
@@ -304,25 +296,25 @@ impl Gpu {
             .try_fold(0u64, |sum, row| Some(sum.saturating_add(row.used_bytes?)))
     }
 
-    /// What can be taken of it: the smaller of what is free and of what this cgroup's limit leaves.
+    /// What can be allocated: the lower of the GPU's free memory and what this cgroup's limit leaves.
     pub fn free_bytes(&self) -> Option<u64> {
         Some(self.memory?.free_bytes.min(self.memory_limit_free_bytes.unwrap_or(u64::MAX)))
     }
 }
 
-/// Framebuffer memory, in bytes; of a MIG device, its GPU instance's. Used excludes reserved (NVML's
-/// memory info v2).
+/// Framebuffer memory, in bytes; for a MIG device, that of its GPU instance. Used memory excludes
+/// reserved memory (NVML's memory info v2).
 #[skip_serializing_none]
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, JsonSchema, Serialize, Deserialize)]
 pub struct Memory {
-    /// All of it.
+    /// Total memory.
     pub total_bytes: u64,
-    /// Held by driver and firmware; absent where the driver is too old to report it separately, and
-    /// then used_bytes includes it.
+    /// Memory reserved by the driver and firmware; absent if the driver is too old to report it
+    /// separately, in which case used_bytes includes it.
     pub reserved_bytes: Option<u64>,
-    /// Allocated.
+    /// Allocated memory.
     pub used_bytes: u64,
-    /// Free.
+    /// Free memory.
     pub free_bytes: u64,
 }
 
@@ -330,17 +322,17 @@ pub struct Memory {
 #[skip_serializing_none]
 #[derive(Clone, PartialEq, Eq, Debug, Default, JsonSchema, Serialize, Deserialize)]
 pub struct MigDevice {
-    /// Its number on its GPU, as `CUDA_VISIBLE_DEVICES` and `nvidia-smi -L` count.
+    /// Index of the MIG device on its GPU, as in `CUDA_VISIBLE_DEVICES` and `nvidia-smi -L`.
     pub index: Option<u32>,
-    /// GPU instance.
+    /// GPU instance ID.
     pub gpu_instance_id: Option<u32>,
-    /// Compute instance.
+    /// Compute instance ID.
     pub compute_instance_id: Option<u32>,
-    /// `"MIG-…"`.
+    /// UUID: `"MIG-…"`.
     pub uuid: Option<Arc<str>>,
-    /// `"1g.10gb"`.
+    /// MIG profile: `"1g.10gb"`.
     pub profile: Option<Arc<str>>,
-    /// The GPU instance's memory.
+    /// Memory of the GPU instance.
     #[serde(default, deserialize_with = "memory")]
     pub memory: Option<Memory>,
 }
@@ -367,7 +359,7 @@ pub enum ProcessType {
 }
 
 impl ProcessType {
-    /// As nvidia-smi writes it; `M` is a client of MPS, `?` a type of a later version.
+    /// As nvidia-smi prints it; `M` is an MPS client, `?` a type from a later version.
     pub fn letters(self) -> &'static str {
         match self {
             Self::Compute => "C",
@@ -379,56 +371,57 @@ impl ProcessType {
     }
 }
 
-/// A process's share of one GPU.
+/// A process's use of one GPU.
 #[skip_serializing_none]
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, JsonSchema, Serialize, Deserialize)]
 pub struct GpuProcess {
-    /// As NVML gives it: a hint, not a proof.
+    /// PID as reported by NVML: a hint, not proof of identity.
     pub pid: u32,
-    /// Which of the process lists of NVML it was on: `compute`, `graphics`, `compute+graphics` or `mps`;
-    /// `other` is one that gpumem did not know.
+    /// NVML process list that the process was on: `compute`, `graphics`, `compute+graphics` or `mps`;
+    /// `other` is a type of a later version.
     #[serde(rename = "type", default, deserialize_with = "or_default")]
     #[schemars(with = "String")]
     pub kind: ProcessType,
-    /// Memory held; absent where NVML reports it as not available.
+    /// GPU memory that the process holds, in bytes; absent if NVML reports it as not available.
     pub used_bytes: Option<u64>,
-    /// Use of the SMs: the highest sample since the last snapshot. 0 where the driver reports the
-    /// use of processes and had no sample of this one; absent where it does not. Percent, 0 to 100.
+    /// SM utilization: the highest sample since the last snapshot, in percent, 0 to 100. 0 if the
+    /// driver reports utilization by process but had no sample of this process; absent if the driver
+    /// does not report it.
     #[serde(default, deserialize_with = "whole")]
     #[schemars(with = "Option<f64>", range(min = 0))]
     pub sm_percent: Option<u32>,
-    /// As sm_percent, of memory traffic. Percent, 0 to 100.
+    /// Utilization of memory bandwidth, measured like sm_percent, in percent, 0 to 100.
     #[serde(default, deserialize_with = "whole")]
     #[schemars(with = "Option<f64>", range(min = 0))]
     pub memory_percent: Option<u32>,
-    /// As sm_percent, of the encoder. Percent, 0 to 100.
+    /// Utilization of the video encoder, measured like sm_percent, in percent, 0 to 100.
     #[serde(default, deserialize_with = "whole")]
     #[schemars(with = "Option<f64>", range(min = 0))]
     pub encoder_percent: Option<u32>,
-    /// As sm_percent, of the decoder. Percent, 0 to 100.
+    /// Utilization of the video decoder, measured like sm_percent, in percent, 0 to 100.
     #[serde(default, deserialize_with = "whole")]
     #[schemars(with = "Option<f64>", range(min = 0))]
     pub decoder_percent: Option<u32>,
-    /// Share of the time since lifetime_since in which the process had a kernel running on the GPU, by the
-    /// driver's accounting, which rounds it; looked up once a minute. Absent where accounting is off, or knows
-    /// nothing of the process. Percent, 0 to 100.
+    /// Share of the time since lifetime_since in which the process had a kernel running on the GPU,
+    /// according to the driver's accounting, which rounds it; in percent, 0 to 100. Read once a minute;
+    /// absent if accounting is off or has no record of the process.
     #[serde(default, deserialize_with = "whole")]
     #[schemars(with = "Option<f64>", range(min = 0))]
     pub lifetime_percent: Option<u32>,
-    /// When the process started, by the driver's accounting.
+    /// Start time of the process, according to the driver's accounting.
     #[serde(default)]
     pub lifetime_since: Option<Time>,
-    /// GPU instance, under MIG.
+    /// GPU instance ID, under MIG.
     pub gpu_instance_id: Option<u32>,
-    /// Compute instance, under MIG.
+    /// Compute instance ID, under MIG.
     pub compute_instance_id: Option<u32>,
 }
 
 impl GpuProcess {
-    /// What the driver's accounting has of this process: how busy it was, in percent, and since when. A life
-    /// that began before the process did is that of an earlier one with its pid.
+    /// The driver's account of this process: how busy it was, in percent, and since when. An account that began
+    /// before the process belongs to an earlier one with its pid.
     pub fn lifetime_of(&self, process: &Process) -> Option<(u32, Time)> {
-        // A process's start is counted from boot: a clock that was set since then moves it.
+        // A process's start counts from boot: setting the clock since then moves it.
         const SLACK_SECONDS: f64 = 60.0;
         let (percent, since) = self.lifetime_percent.zip(self.lifetime_since)?;
         let is_its = process.start_time?.seconds_since(since) <= SLACK_SECONDS;
@@ -436,15 +429,16 @@ impl GpuProcess {
     }
 }
 
-/// Something that could not be read; the rest is valid.
+/// A read error; everything else in the document is valid.
 #[skip_serializing_none]
 #[derive(Clone, PartialEq, Eq, Debug, JsonSchema, Serialize, Deserialize)]
 pub struct ReadError {
-    /// The GPU it was of, by NVML's index; absent for the whole driver or host.
+    /// NVML index of the GPU that could not be read; absent if the error concerns the whole driver or
+    /// host.
     pub gpu: Option<u32>,
-    /// The call, file or option.
+    /// The call, file or option that failed.
     pub call: Arc<str>,
-    /// What went wrong, in words.
+    /// The error message.
     pub error: Arc<str>,
 }
 
@@ -455,7 +449,7 @@ fn or_default<'de, D: Deserializer<'de>, T: Deserialize<'de> + Default>(
     Option::deserialize(deserializer).map(Option::unwrap_or_default)
 }
 
-/// What is lacking of a GPU's memory is worked out of the rest, or all of it is unknown.
+/// A missing figure of a GPU's memory is computed from the others, or all of it is unknown.
 fn memory<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Memory>, D::Error> {
     #[derive(Deserialize)]
     struct SnapshotOrFinding {
@@ -478,7 +472,7 @@ fn memory<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Memory>, 
     }))
 }
 
-/// Whole numbers that another writer may have given a fraction.
+/// Whole numbers to which another writer may have given a fraction.
 fn whole<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u32>, D::Error> {
     let number: Option<f64> = Option::deserialize(deserializer)?;
     let Some(number) = number else {

@@ -1,8 +1,7 @@
-//! A suspect: a process that looks like waste already, while the rule that would find it has not seen
-//! enough to say so.
+//! A suspect: a process that looks like waste while its rule has not observed enough to say so.
 //!
-//! It is no finding and never becomes a target: nothing that kills or frees memory reads it, and no
-//! exit code counts it. Plain data; `rules::suspect` makes it.
+//! It is no finding and never a target: nothing that ends processes or frees memory reads it, and no exit code
+//! counts it. Plain data; `rules::suspect` makes it.
 
 use std::fmt::{self, Write as _};
 use std::sync::Arc;
@@ -17,58 +16,59 @@ use super::finding::{FindingGpu, FindingProcess, Kind};
 use super::time::Time;
 use crate::units::Span;
 
-/// A process that looks like waste, before a rule can prove it.
+/// A process that looks like waste, but is not yet proved to be.
 #[derive(Clone, PartialEq, Debug, JsonSchema, Serialize)]
 pub struct Suspect {
-    /// The rule that would find it.
+    /// The rule that would report it.
     pub rule: Arc<str>,
-    /// The kind that the finding would have.
+    /// Kind of the expected finding.
     pub kind: Kind,
     /// The process.
     pub process: FindingProcess,
-    /// The GPUs on which it holds memory, as far as the rule counts them.
+    /// GPUs on which the process holds memory, as far as the rule counts them.
     pub gpus: Vec<FindingGpu>,
-    /// What it holds there, in bytes; `null` where that is not known.
+    /// Memory that the process holds there, in bytes; `null` if unknown.
     pub memory_bytes: Option<u64>,
-    /// Since when it has been seen so; it may have been so before.
+    /// When the condition was first observed; it may have begun earlier.
     pub since: Time,
-    /// For how long it has been seen so, in seconds.
+    /// How long the condition has been observed, in seconds.
     #[schemars(range(min = 0))]
     pub seen_seconds: f64,
-    /// For how long it has to be so until the rule finds it, in seconds.
+    /// How long the condition has to last before the rule reports it, in seconds.
     #[schemars(range(min = 0))]
     pub needed_seconds: f64,
-    /// When the rule can tell at the latest, if samples go on.
+    /// When the rule can decide at the latest, if sampling continues.
     pub due: Time,
-    /// What it is suspected for.
+    /// Evidence so far.
     pub evidence: SuspectEvidence,
-    /// A mark for a cell of a table: `idle? 12s of 10m`.
+    /// Short form for a table cell: `idle? 12s of 10m`.
     #[serde(serialize_with = "as_text")]
     #[schemars(with = "String")]
     pub mark: SeenSoFar,
-    /// The sentence a person reads. One line: control and invisible characters of names in it are escaped.
+    /// The suspicion in one sentence, for people. One line: control and invisible characters of names
+    /// in it are escaped.
     pub message: Arc<str>,
-    /// What is missing until a rule can tell.
+    /// What is missing before the rule can decide.
     #[serde(serialize_with = "as_text")]
     #[schemars(with = "String")]
     pub missing: StillMissing,
-    /// The command that decides it.
+    /// Command that decides it.
     pub command: Arc<str>,
 }
 
-/// What is written of a suspect once it is shown: there may be many in each sample.
+/// Formats lazily, when a suspect is shown: each sample may have many.
 fn as_text<S: Serializer>(text: &impl fmt::Display, to: S) -> Result<S::Ok, S::Error> {
     to.collect_str(text)
 }
 
-/// For how long a process was seen so, of the time that the rule asks for: `idle? 12s of 10m`.
+/// How long the condition was observed, of the time the rule needs: `idle? 12s of 10m`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SeenSoFar {
-    /// What it is suspected to be.
+    /// The suspected kind.
     pub kind: Kind,
     /// In whole seconds.
     pub seconds: u64,
-    /// What the rule asks for.
+    /// The time the rule needs.
     pub needed: Span,
 }
 
@@ -85,12 +85,12 @@ impl fmt::Display for SeenSoFar {
     }
 }
 
-/// What is missing until a rule can tell: `can tell in 9m 48s`.
+/// The time until a rule can decide: `can tell in 9m 48s`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct StillMissing {
-    /// In whole seconds, begun ones too; 0 where the next samples tell.
+    /// In seconds, rounded up; 0 if the next samples decide.
     pub seconds: u64,
-    /// It was seen to begin, or a recorder runs: no other history would know more.
+    /// Its beginning was observed, or a recorder runs: no other history would know more.
     pub is_recorded: bool,
 }
 
@@ -107,45 +107,47 @@ impl fmt::Display for StillMissing {
     }
 }
 
-/// What a process is suspected for; what is not known is absent.
+/// Evidence for a suspicion; unknown values are absent.
 #[skip_serializing_none]
 #[derive(Clone, PartialEq, Debug, Default, JsonSchema, Serialize)]
 pub struct SuspectEvidence {
-    /// Samples in which it was so.
+    /// Number of samples in which the condition held.
     pub samples: u64,
-    /// The highest use of the SMs in these samples; absent where the whole GPU's use stood in for it.
-    /// Percent, 0 to 100.
+    /// Highest SM utilization in these samples, in percent, 0 to 100; absent if the whole GPU's
+    /// utilization was used instead.
     pub sm_percent_max: Option<u32>,
-    /// The highest use of the whole GPU in these samples, where that is the evidence. Percent, 0 to 100.
+    /// Highest utilization of the whole GPU in these samples, if that is the evidence; in percent, 0 to
+    /// 100.
     pub gpu_percent_max: Option<u32>,
-    /// What it and its descendants have used of the CPU since it started, in seconds.
+    /// CPU time of the process and its descendants since the process started, in seconds.
     #[schemars(range(min = 0))]
     pub cpu_seconds: Option<f64>,
-    /// For how long it has run, in seconds.
+    /// Time since the process started, in seconds.
     #[schemars(range(min = 0))]
     pub age_seconds: Option<f64>,
-    /// Share of its life in which it had a kernel running, by the driver's accounting, on the GPU where that is
-    /// most. Percent, 0 to 100.
+    /// Share of the process's lifetime in which it had a kernel running, according to the driver's
+    /// accounting, on the GPU where that share is highest; in percent, 0 to 100.
     pub lifetime_percent: Option<u32>,
-    /// How long that life is, in seconds.
+    /// Length of that lifetime, in seconds.
     #[schemars(range(min = 0))]
     pub lifetime_seconds: Option<f64>,
-    /// When the notebook was last active, as its server says.
+    /// Last activity of the notebook, as reported by its server.
     pub last_activity: Option<Time>,
-    /// How long ago that is, in seconds.
+    /// Time since that activity, in seconds.
     #[schemars(range(min = 0))]
     pub inactive_seconds: Option<f64>,
-    /// The longest time without use after which it went back to work, in seconds; absent where none was seen.
+    /// Longest pause after which the process used the GPU again, in seconds; absent if none was
+    /// observed.
     #[schemars(range(min = 0))]
     pub paused_seconds: Option<f64>,
-    /// The state of a stopped process, `T`, as in /proc.
+    /// State of a stopped process, as in /proc: `T`.
     pub state: Option<char>,
-    /// The parent and the process group's leader are gone, or the notebook's server is.
+    /// Whether its job is gone: the parent and the process group's leader, or the notebook's server.
     pub job_gone: Option<bool>,
 }
 
 impl SuspectEvidence {
-    /// The facts in a line.
+    /// The facts in one line.
     pub fn words(&self) -> String {
         let span = |seconds: f64| Span::from_seconds(seconds);
         let mut parts = Vec::new();

@@ -14,27 +14,25 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 pub struct Time(i64);
 
 impl Time {
-    /// The instant `milliseconds` after the Unix epoch.
     pub const fn from_unix_milliseconds(milliseconds: i64) -> Self {
         Self(milliseconds)
     }
 
-    /// Milliseconds since the Unix epoch.
     pub const fn unix_milliseconds(self) -> i64 {
         self.0
     }
 
-    /// Whole seconds since the Unix epoch, rounded down.
+    /// Rounded down.
     pub const fn unix_seconds(self) -> i64 {
         self.0.div_euclid(1000)
     }
 
-    /// Seconds from `earlier` to `self`; negative where `earlier` is the later one.
+    /// Negative if `earlier` is later.
     pub fn seconds_since(self, earlier: Self) -> f64 {
         (self - earlier) as f64 / 1000.0
     }
 
-    /// The instant `seconds` later (or earlier, where negative).
+    /// The instant `seconds` later (earlier if negative).
     pub fn plus_seconds(self, seconds: f64) -> Self {
         Self(self.0.saturating_add((seconds * 1000.0).round() as i64))
     }
@@ -90,19 +88,9 @@ impl Serialize for Time {
 
 impl<'de> Deserialize<'de> for Time {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Visitor;
-        impl de::Visitor<'_> for Visitor {
-            type Value = Time;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a time such as \"2026-11-21T10:04:05.123Z\"")
-            }
-
-            fn visit_str<E: de::Error>(self, text: &str) -> Result<Time, E> {
-                text.parse().map_err(|_| E::invalid_value(de::Unexpected::Str(text), &self))
-            }
-        }
-        deserializer.deserialize_str(Visitor)
+        let text = String::deserialize(deserializer)?;
+        let shown = "a time such as \"2026-11-21T10:04:05.123Z\"";
+        text.parse().map_err(|_| de::Error::invalid_value(de::Unexpected::Str(&text), &shown))
     }
 }
 

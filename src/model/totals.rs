@@ -1,7 +1,6 @@
 //! Totals: what the rows of each user, job, container or framework hold together.
 //!
-//! Pure, and a reading of the table of [`field`](super::field)s: what rows are grouped by is a field.
-//! `ps --by` and the screen's page of totals both show these.
+//! Pure, and grouped by a [`field`](super::field). `ps --by` and the screen's page of totals show these.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
@@ -12,22 +11,21 @@ use super::row::ProcessRow;
 /// What the rows of one group hold together.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Total {
-    /// Whose it is.
+    /// The group.
     pub of: GroupName,
     /// Processes; one on several GPUs counts once.
     pub processes: usize,
     /// The GPUs that list them, by NVML's index.
     pub gpus: BTreeSet<u32>,
-    /// GPU memory in bytes, of the rows of which it is known; `None` where it is known of none.
+    /// GPU memory in bytes, of the rows where it is known; `None` if it is known for none.
     pub used_bytes: Option<u64>,
-    /// Listed rows whose memory is not known: `used_bytes` is a lower bound where there are any.
+    /// Listed rows with unknown memory; if there are any, `used_bytes` is a lower bound.
     pub unknown_rows: usize,
-    /// Bytes of the rows that can be reclaimed; `None` where there are such rows and what they hold is
-    /// not known of any.
+    /// Bytes of reclaimable rows; `None` if there are some and none is known.
     pub reclaimable_bytes: Option<u64>,
 }
 
-/// A group while it is summed up.
+/// A group being summed up.
 #[derive(Default)]
 struct GroupSum {
     processes: HashSet<Identity>,
@@ -36,7 +34,7 @@ struct GroupSum {
     reclaimable: SummedBytes,
 }
 
-/// Bytes of rows, some of which may not be known.
+/// Bytes of rows, some of which may be unknown.
 #[derive(Default)]
 struct SummedBytes {
     known: Option<u64>,
@@ -52,8 +50,8 @@ impl SummedBytes {
     }
 }
 
-/// The totals of these rows by a field of [`GROUPED`](super::field::GROUPED), the one that holds most first, equal ones by name.
-/// `is_reclaimable` tells the rows whose memory `reap` would free by default.
+/// These rows' totals by a field of [`GROUPED`](super::field::GROUPED), largest first, equal ones by name.
+/// `is_reclaimable` marks rows whose memory `reap` would free by default.
 pub fn totals<'a, 'r: 'a>(
     rows: impl IntoIterator<Item = &'a ProcessRow<'r>>,
     by: Field,
@@ -66,7 +64,7 @@ pub fn totals<'a, 'r: 'a>(
         };
         let sum = sums.entry(by.group(row)).or_default();
         sum.processes.insert(identity);
-        // What holds a device file and is not listed has no memory that is told.
+        // An unlisted holder of a device file has no known memory.
         if !row.is_listed() {
             continue;
         }
@@ -90,7 +88,7 @@ pub fn totals<'a, 'r: 'a>(
             },
         })
         .collect();
-    // Stable: equal ones stay in the order of their names.
+    // Stable: equal ones stay in order of name.
     totals.sort_by_key(|total| std::cmp::Reverse(total.used_bytes));
     totals
 }
@@ -133,8 +131,8 @@ mod tests {
         Gpu { index, processes: Some(rows.iter().map(row).collect()), ..Gpu::default() }
     }
 
-    /// ann on three GPUs, in a job; ben in a container, his memory not known on one GPU; the owner of pid 9 is
-    /// not known.
+    /// ann on three GPUs, in a job; ben in a container, his memory unknown on one GPU; the owner of pid 9 is
+    /// unknown.
     fn machine() -> Snapshot {
         let mut snapshot = Snapshot::new(Time::default());
         snapshot.gpus = vec![
@@ -187,7 +185,7 @@ mod tests {
             ]
         );
         assert_eq!(in_short(Field::Container)[1], named("0123456789ab", 2, 1, &[1, 2]));
-        // Versions are one framework, and whether the others have loaded one could not be seen.
+        // Versions count as one framework; whether the others have loaded one is unknown.
         let frameworks = in_short(Field::Framework);
         assert_eq!(frameworks[0], named("pytorch", 9, 2, &[0, 1, 2]));
         assert_eq!((&frameworks[1].0, frameworks.len()), (&GroupName::Unknown, 2));

@@ -1,42 +1,41 @@
-//! What a unit of systemd is to the processes in it: their work, or a roof over the work of others.
+//! What a systemd unit is to its processes: their own work, or a host for others' work.
 //!
-//! One table for all who ask: `family` (do the processes of a unit belong together), the rule `orphan`
-//! (may one that lost its parent be the unit's own daemon), `advice::owner` (may the unit be stopped for
-//! one of its processes).
+//! One table for `family` (do a unit's processes belong together), the rule `orphan` (may an orphan be the
+//! unit's own daemon), and `advice::owner` (may the unit be stopped for one of its processes).
 
 use serde::Deserialize;
 
 use super::names::{NAMES, is_on};
 
-/// What a unit is to a process in it.
+/// What a unit is to its processes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Role {
-    /// The unit is the work: to stop it ends that work and no other.
+    /// The unit is the work: stopping it ends that work and no other.
     Work,
-    /// A daemon under which the programs of many run: logins, timetables, jobs, notebooks, containers.
-    /// To stop it would end them all, or the way in. What it started and left is not its own.
+    /// A daemon that runs many people's programs: logins, timers, jobs, notebooks, containers. Stopping it
+    /// would end them all, or lock people out. What it started and left behind is not its own.
     Host {
-        /// How one of those programs is ended through the daemon; `None` where that takes no daemon.
+        /// How to end one of those programs through the daemon; `None` if it is not needed.
         way: Option<&'static Way>,
     },
-    /// It starts daemons at boot and is done: what runs in it was meant to stay.
+    /// It starts daemons at boot and is done: processes in it were meant to stay.
     Starter,
-    /// No service: a login, a terminal, a slice, or the manager of a user's units.
+    /// No service: a login, a terminal, a slice, or a user's service manager.
     Login,
 }
 
-/// How a program is ended through the daemon that runs it.
+/// How to end a program through the daemon that runs it.
 #[derive(PartialEq, Eq, Debug, Deserialize)]
 pub struct Way {
     /// The daemon's units.
     units: Vec<String>,
     /// Who runs it, in words: `GitLab's runner`.
     pub by: String,
-    /// What to do, as one does it: `cancel its job in GitLab`.
+    /// What to do, as an imperative: `cancel its job in GitLab`.
     pub words: String,
 }
 
-/// What a unit is to the processes in it, by its name: `llm.service`, `session-3.scope`.
+/// A unit's role, by its name: `llm.service`, `session-3.scope`.
 pub fn role(unit: &str) -> Role {
     let Some(name) = unit.strip_suffix(".service") else {
         return Role::Login;

@@ -1,9 +1,9 @@
-//! GPUs whose processes are not known now, and who may be on one of them.
+//! GPUs whose processes are unknown now, and which processes may be on one.
 //!
-//! A list that fails hides whoever is on it, and what they do there. A process may be on such a GPU
-//! where it holds the GPU's device file open, was on it before, or is listed in what the GPU said last;
-//! with it all of its family, of which one waits for the others; and a rank of a run of which not every
-//! rank is seen. Whose descriptors may not be read is not put on every GPU for that alone.
+//! A list that fails hides its processes, and what they do there. A process may be on such a GPU if it holds
+//! the GPU's device file open, was on it before, or is in the GPU's last list; with it its whole family, whose
+//! members wait for each other; and a rank of a run that has unseen ranks. Unreadable descriptors alone do not
+//! put a process on every GPU.
 //!
 //! Pure: nothing here reads, judges or decides.
 
@@ -13,15 +13,14 @@ use super::family::Family;
 use super::{Gpu, Process, Snapshot};
 
 impl Gpu {
-    /// Whether it is not known which processes are on it: it does not answer, or a list failed.
+    /// Whether its processes are unknown: it does not answer, or a list failed.
     pub fn is_unread(&self) -> bool {
         self.stale_seconds.is_some() || self.processes.is_none()
     }
 }
 
 impl Snapshot {
-    /// Whether a GPU's list of processes is complete: every kind of list was read, and none held
-    /// what cannot be true.
+    /// Whether a GPU's process list is complete: every kind of list was read, without impossible entries.
     pub fn lists_all(&self, gpu: &Gpu) -> bool {
         let is_of_list =
             |call: &str| call.contains("RunningProcesses") && call.starts_with("nvmlDeviceGet");
@@ -39,17 +38,17 @@ impl Snapshot {
     }
 }
 
-/// Who may be on a GPU whose processes are not known.
+/// Processes that may be on a GPU whose processes are unknown.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Unread {
     /// By pid, the lowest such GPU (NVML's index) that it may be on itself.
     own: BTreeMap<u32, u32>,
-    /// Likewise, it or one of its family.
+    /// The same for it or one of its family.
     gpus: BTreeMap<u32, u32>,
 }
 
 impl Unread {
-    /// Who may be on one in a snapshot. `was_on` tells who was on it before.
+    /// The processes that may be on one in a snapshot. `was_on` knows those that were on it before.
     pub fn new(
         snapshot: &Snapshot,
         families: &[Family],
@@ -99,12 +98,12 @@ impl Unread {
     }
 }
 
-/// Whether there are more ranks on this machine than are seen, by what the launcher told them.
+/// Whether this machine has more ranks than are seen, by what the launcher told them.
 fn lacks_a_rank(family: &[&Process]) -> bool {
     let number = |process: &Process, name: &str| -> Option<u64> {
         process.environment.as_deref()?.get(name)?.parse().ok()
     };
-    // Of the ranks of several machines only this one's can be seen.
+    // For a run on several machines only this one's ranks can be seen.
     [("LOCAL_RANK", "LOCAL_WORLD_SIZE"), ("RANK", "WORLD_SIZE")]
         .iter()
         .find_map(|(rank, size)| {
@@ -137,7 +136,7 @@ mod tests {
         }
     }
 
-    /// Two GPUs, of which the second is not read; each of these is listed on the first one.
+    /// Two GPUs, of which the second is not read; each process is listed on the first.
     fn snapshot(processes: Vec<Process>) -> Snapshot {
         let rows = processes
             .iter()

@@ -1,11 +1,11 @@
-//! One target, from the first look to the outcome: a machine that is driven by data.
+//! Carries out one target, from the first check to the outcome, as a state machine driven by data.
 //!
-//! [`Act::advance`] is called again and again, with the time, the newest snapshot and whether the rule
-//! still holds; it does what is due, by [`ProcessControl`], and says until when nothing is. It never waits. It
-//! is the only sender of signals and requests, and before each it asks anew whether it may: who it is,
-//! what protects it, whether what the rule said is still so. What it is about to do is in the ledger
-//! before it does it. Who may be sent something is in `handles`, what is done in `step`: nothing here knows
-//! one way to get memory back from another.
+//! The caller calls [`Act::advance`] repeatedly with the time, the newest snapshot and whether the rule still
+//! holds. It does what is due through [`ProcessControl`] and returns until when nothing is; it never waits. It
+//! is the only sender of signals and requests, and checks before each of them again who the process is, what
+//! protects it, and whether the rule's finding still holds. The ledger has each action before it is done.
+//! `handles` knows which processes may be sent something, `step` what is done: nothing here tells one way of
+//! reclaiming from another.
 
 mod checks;
 
@@ -23,56 +23,49 @@ use super::target::{Deed, LedgerProcess, Recipients, Step, Target, TargetProcess
 use super::verify::{Back, Baseline, DEADLINE_SECONDS, Outcome, ReleaseMeter, hold_anything};
 use crate::model::{Snapshot, Time};
 
-/// For how long the GPU and what started the members are watched after the memory is back, at least, in
-/// seconds: a supervisor waits a second or more before it starts a process again (systemd's
-/// `RestartSec=`, a shell's `sleep 1`).
+/// The shortest time, in seconds, for which the GPU and the members' starters are watched after the memory is
+/// back: a supervisor waits a second or more before it restarts a process (systemd's `RestartSec=`, a shell's
+/// `sleep 1`).
 const LOOK_OUT_SECONDS: f64 = 5.0;
 
-/// After its time is up a process that still writes is looked at again so often, in seconds.
+/// Interval, in seconds, between checks of a process that still writes when its time is up.
 const WRITING_SECONDS: f64 = 5.0;
-/// Less than this written since the last look is no checkpoint.
+/// Bytes written since the last check; fewer are no checkpoint.
 const LEAST_WRITTEN: u64 = 1 << 20;
-/// No process is waited for longer than this after the first signal, in seconds.
+/// The longest wait for a writing process after the first signal, in seconds.
 const MOST_WRITING_SECONDS: f64 = 600.0;
 
 /// For how long it may be unknown whether the rule holds before the act is given up, in seconds.
 pub const PATIENCE_SECONDS: f64 = 30.0;
 
-/// Whether what a rule said of a target's members, those that are alive, is still so.
+/// Whether a rule's finding about the members that are alive still holds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Recheck {
-    /// It is.
     StillTrue,
-    /// It is not.
     NoLonger,
-    /// It cannot be told.
     Unknown,
 }
 
-/// What an act is given with each sample.
+/// The input to an act with each sample.
 #[derive(Clone, Copy, Debug)]
 pub struct StepInput<'a> {
-    /// Now, by the clock of the snapshots.
+    /// Now, by the snapshots' clock.
     pub now: Time,
-    /// The newest one.
     pub snapshot: &'a Snapshot,
-    /// Whether the rule still holds by it; of no account where the target was named by a person.
+    /// Whether the rule still holds; ignored if a person named the target.
     pub recheck: Recheck,
 }
 
-/// How far an act is.
+/// The state of an act after a call.
 #[derive(Clone, PartialEq, Debug)]
 pub enum ActProgress {
-    /// There is nothing to do before then, unless a process exits, or a newer snapshot comes.
+    /// Nothing to do before then, unless a process exits or a newer snapshot arrives.
     Waiting {
-        /// When.
         until: Time,
     },
-    /// It is over.
     Ended(Outcome),
 }
 
-/// One target being ended.
 #[derive(Debug)]
 pub struct Act {
     id: Arc<str>,
@@ -82,42 +75,39 @@ pub struct Act {
     stage: ActStage,
     held: Handles,
     baseline: Option<Baseline>,
-    /// When the first deed was done.
+    /// When the first action was taken.
     first_deed: Option<Time>,
-    /// Since when it is not known whether the rule holds.
+    /// Since when it is unknown whether the rule holds.
     unknown_since: Option<Time>,
-    /// What those who are alive had written when it was last looked at.
+    /// Bytes written by the members alive at the last check.
     written: u64,
-    /// The members were made to go on, so that they are stopped no longer.
+    /// The members were sent SIGCONT, and so are no longer stopped.
     has_continued: bool,
-    /// Who was sent which signal.
+    /// Signals sent so far.
     signalled: Vec<(LedgerProcess, Signal)>,
-    /// The server has shut the kernel down, and will not start it again.
+    /// The server has shut the kernel down and will not restart it.
     is_shut: bool,
-    /// What somebody was asked and has not answered.
+    /// The unanswered request.
     asked: Option<Deed>,
-    /// What was answered last.
     answer: RequestResult,
-    /// When that was seen.
+    /// When the last answer arrived.
     answered: Option<Time>,
-    /// What the target holds since then.
+    /// Measures what the target has released since then.
     meter: ReleaseMeter,
-    /// What came of a step after which the processes live on.
+    /// The outcome of a step that left the processes alive.
     settled: Option<Outcome>,
-    /// Who was asked lately to release memory, and when.
+    /// Recent requests to release memory.
     releases: Vec<PastRelease>,
     is_begun: bool,
 }
 
 #[derive(Clone, PartialEq, Debug)]
 enum ActStage {
-    /// Nothing has been done.
     Fresh,
-    /// A step is due.
     Due(usize),
     /// A step was taken, and has until then.
     Taken(usize, Time),
-    /// No process should hold anything now; who takes memory again is dealt with from where it was.
+    /// No process should hold memory now; if one takes it again, the act continues from this step.
     Verifying {
         since: Time,
         freed: Option<(u64, Time)>,
@@ -126,7 +116,7 @@ enum ActStage {
     Over(Outcome),
 }
 
-/// What comes next within one call.
+/// The next state within one call.
 enum NextMove {
     Go(ActStage),
     Wait(Time),
@@ -134,7 +124,6 @@ enum NextMove {
 }
 
 impl Act {
-    /// An act upon a target. Nothing is done yet.
     pub fn new(target: Target, guard: Arc<Guard>, actor: Actor) -> Self {
         let boot_id = target.boot_id.clone();
         let guard = match target.is_release() {
@@ -165,17 +154,16 @@ impl Act {
         }
     }
 
-    /// With what was released before, by the ledger.
+    /// Adds earlier releases, from the ledger.
     pub fn after(self, releases: Vec<PastRelease>) -> Self {
         Self { releases, ..self }
     }
 
-    /// Upon what.
     pub fn target(&self) -> &Target {
         &self.target
     }
 
-    /// What it came to, once it is over.
+    /// The outcome, once the act is over.
     pub fn outcome(&self) -> Option<&Outcome> {
         match &self.stage {
             ActStage::Over(outcome) => Some(outcome),
@@ -183,7 +171,7 @@ impl Act {
         }
     }
 
-    /// The members that were alive at the last look: those that the rule is asked about.
+    /// The members alive at the last check: those that the rule is asked about.
     pub fn alive(&self) -> Vec<&TargetProcess> {
         let members = self.target.members.iter();
         members.filter(|member| !self.held.has_ended(member.pid)).collect()
@@ -193,8 +181,8 @@ impl Act {
     ///
     /// # Errors
     ///
-    /// Where the ledger could not be written: the action was not carried out, and the act is
-    /// over, with whatever was done before.
+    /// If the ledger cannot be written: the action was not carried out, and the act is over, with what it had
+    /// done before.
     pub fn advance(
         &mut self,
         moment: StepInput<'_>,
@@ -258,7 +246,7 @@ impl Act {
         record.write(&LedgerEntry { time, act, event })
     }
 
-    /// Takes hold of everybody, before anything is sent to anybody.
+    /// Opens a handle on every process before anything is sent to any.
     fn begin(&mut self, moment: StepInput<'_>, control: &mut dyn ProcessControl) -> NextMove {
         if let Some(command) = self.target.steps.first().and_then(|it| it.advice()) {
             let command = Arc::clone(command);
@@ -272,7 +260,7 @@ impl Act {
         let launcher = self.target.launcher.iter().map(|member| (member, false));
         for (member, is_member) in members.chain(launcher) {
             match self.held.open(member, is_member, control) {
-                // Who has gone needs nothing more.
+                // A process that has exited needs nothing more.
                 Ok(()) | Err(NotOpened::Gone(_)) => {}
                 Err(error) => return NextMove::End(of_not_opened(error)),
             }
@@ -280,7 +268,7 @@ impl Act {
         if self.family(moment.snapshot, control).is_empty() {
             return NextMove::End(Outcome::AlreadyGone);
         }
-        // What a person named may have let go in the meantime.
+        // A process that a person named may have released the GPU meanwhile.
         if self.target.call() == Call::Named
             && hold_anything(&self.target, moment.snapshot) == Some(false)
         {
@@ -299,7 +287,7 @@ impl Act {
         NextMove::Go(ActStage::Due(0))
     }
 
-    /// Takes a step, if it still may.
+    /// Takes a step, if that is still allowed.
     fn take_step(
         &mut self,
         place: usize,
@@ -357,7 +345,7 @@ impl Act {
                 self.meter = ReleaseMeter::new(&self.target, moment.snapshot);
                 taken
             }
-            // What is signalled after all may be started again.
+            // A process that is signalled after all may be restarted.
             Started::Done => {
                 self.is_shut = false;
                 taken
@@ -384,7 +372,7 @@ impl Act {
         }
     }
 
-    /// The members that are alive.
+    /// Handles of the living members.
     fn family(&mut self, snapshot: &Snapshot, control: &mut dyn ProcessControl) -> Vec<Handle> {
         self.scene(snapshot, control).alive(Recipients::Family)
     }
@@ -397,7 +385,7 @@ impl Act {
         moment: StepInput<'_>,
         control: &mut dyn ProcessControl,
     ) -> NextMove {
-        // What they have started since is found by those that are alive.
+        // The living members lead to the processes they have started since.
         let call = self.target.call();
         let now = moment.now;
         self.held.adopt(call, &self.guard, now, moment.snapshot, control);
@@ -418,7 +406,7 @@ impl Act {
             StepEffect::Ends(outcome) => return NextMove::End(outcome),
             StepEffect::Settled(outcome) => return self.settle(place, outcome),
         }
-        // Activity cancels; what is asked of those who live on is seen through.
+        // Activity cancels a step that ends processes; a request to a living one is completed.
         if step.ends_processes()
             && moment.recheck == Recheck::NoLonger
             && let Some(next) = self.still_due(moment)
@@ -440,7 +428,7 @@ impl Act {
         }
     }
 
-    /// What those who are alive have written in all.
+    /// Total bytes written by the living members.
     fn written_bytes(&mut self, control: &mut dyn ProcessControl) -> u64 {
         let alive = self.held.alive(control).into_iter();
         let pids: Vec<u32> = alive.filter_map(|it| Some(self.held.get(it)?.pid)).collect();
@@ -448,7 +436,7 @@ impl Act {
         pids.into_iter().filter_map(written).fold(0, u64::saturating_add)
     }
 
-    /// Whether one of them goes on writing, a checkpoint say, and may be waited for.
+    /// Whether a member is still writing, a checkpoint say, and may be waited for.
     fn still_writes(&mut self, now: Time, control: &mut dyn ProcessControl) -> bool {
         let now_written = self.written_bytes(control);
         let before = std::mem::replace(&mut self.written, now_written);
@@ -456,7 +444,7 @@ impl Act {
         waited < MOST_WRITING_SECONDS && self.written.saturating_sub(before) >= LEAST_WRITTEN
     }
 
-    /// Hears what came of what was asked, and writes it down.
+    /// Takes the answer to a request and records it.
     fn record(
         &mut self,
         now: Time,
@@ -488,8 +476,8 @@ impl Act {
         self.note(now, LedgerEvent::Done { deed, failures }, record)
     }
 
-    /// Whether no member is left, or those that are left have let go. What they have started since may go on
-    /// where it holds no GPU: it saves a checkpoint, say. A release is done when it says so.
+    /// Whether every member has exited or released the GPU. Processes they have started since may go on without
+    /// a GPU, to save a checkpoint for example. A release is done when it reports so.
     fn is_done(
         &mut self,
         step: Option<&Step>,
@@ -519,7 +507,7 @@ impl Act {
         moment: StepInput<'_>,
         control: &mut dyn ProcessControl,
     ) -> NextMove {
-        // Whoever lives on may take the memory again.
+        // A process that lives on may take the memory again.
         if !self.family(moment.snapshot, control).is_empty()
             && hold_anything(&self.target, moment.snapshot) == Some(true)
         {
@@ -536,7 +524,7 @@ impl Act {
         let deadline = since.plus_seconds(DEADLINE_SECONDS.max(seconds));
         let successor = self.held.successor(&self.target, moment.snapshot, control);
         let ms_until = |at: Time| u64::try_from(at - self.first_deed.unwrap_or(since)).unwrap_or(0);
-        // No step of the plan ends a process: it exited by itself when it was asked.
+        // No step of the plan ends a process, so it exited by itself when asked.
         let was_asked = !self.target.steps.iter().any(Step::ends_processes);
         let ended = |bytes, at, why: String| {
             let report = ReleaseReport { why: Some(why.into()), ..ReleaseReport::default() };
@@ -550,7 +538,7 @@ impl Act {
                 if bytes == 0 || !was_asked {
                     return NextMove::End(Outcome::Respawned { pid, bytes });
                 }
-                ended(bytes, at, format!("it ended, and {pid} goes on in its place"))
+                ended(bytes, at, format!("it exited, and {pid} continues in its place"))
             }
             (None, Some(pid)) if moment.now >= look_out => {
                 NextMove::End(Outcome::Respawned { pid, bytes: 0 })
@@ -576,21 +564,21 @@ impl Act {
         }
     }
 
-    /// What a process holds by a snapshot on the GPUs of the target.
+    /// Bytes a process holds on the target's GPUs, by a snapshot.
     fn taken_by(&self, pid: u32, snapshot: &Snapshot) -> u64 {
         let rows = snapshot.gpus.iter().flat_map(|gpu| &gpu.processes);
         let rows = rows.flatten().filter(|row| row.pid == pid);
         rows.filter_map(|row| row.used_bytes).fold(0, u64::saturating_add)
     }
 
-    /// What a snapshot says that was taken after the first deed; `None` of an older one.
+    /// What a snapshot taken after the first action shows; `None` for an older one.
     fn compare(&self, moment: StepInput<'_>) -> Option<Back> {
         let baseline = self.baseline.as_ref()?;
         let first_deed = self.first_deed?;
         (moment.snapshot.time > first_deed).then(|| baseline.compare(&self.target, moment.snapshot))
     }
 
-    /// What became of those who outlive everything.
+    /// The outcome for processes that outlived every step.
     fn alive_at_the_end(&mut self, control: &mut dyn ProcessControl) -> Outcome {
         for handle in self.held.alive(control) {
             let Some(one) = self.held.get(handle) else {

@@ -1,8 +1,8 @@
-//! A plan by a snapshot alone: what root would plan on the machine that it shows. Pure.
+//! Plans from a snapshot alone: what root would plan on the machine it shows. Pure.
 //!
-//! For recordings, and for what is said of a plan before somebody asks for one: how much `reap` would take, and
-//! which process `release` could ask. What only the machine itself could tell (`oom_score_adj`, an environment that
-//! was not read) protects nobody here, where nothing is sent; a plan to be carried out is made by whoever reads it.
+//! For recordings, and to tell before anybody asks how much `reap` would take and which process `release` could
+//! ask. What only the machine could tell (`oom_score_adj`, an unread environment) protects nobody here, because
+//! nothing is sent. A plan to be carried out uses facts read from the machine.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -17,7 +17,7 @@ use crate::model::family::families;
 use crate::model::reclaimable::PlanMark;
 use crate::model::{Finding, Process, Snapshot};
 
-/// The plan, and who decided whom it may touch.
+/// The plan, and the guard that decided whom it may touch.
 pub fn plan_by_snapshot(
     mut policy: Policy,
     findings: &[Finding],
@@ -47,7 +47,7 @@ pub fn plan_by_snapshot(
     (plan(&seen, &guard), guard)
 }
 
-/// What a snapshot tells of a process.
+/// What a snapshot shows of a process.
 fn guarded_by_snapshot(process: &Process) -> Option<Guarded> {
     Some(Guarded {
         start_ticks: process.start_ticks?,
@@ -69,7 +69,7 @@ fn guarded_by_snapshot(process: &Process) -> Option<Guarded> {
     })
 }
 
-/// What a snapshot tells of the launcher of a rank. Whose it is it does not tell: the rank's, mostly.
+/// What a snapshot shows of a rank's launcher. It does not show the owner, which is nearly always the rank's.
 fn guarded_launcher(rank: &Process, snapshot: &Snapshot) -> Option<(u32, Guarded)> {
     let parent = launcher_of(rank, snapshot)?;
     let program = parent.command.as_deref().and_then(<[_]>::first);
@@ -81,14 +81,14 @@ fn guarded_launcher(rank: &Process, snapshot: &Snapshot) -> Option<(u32, Guarded
         executable: program.cloned(),
         comm: parent.comm.clone(),
         command: parent.command.clone(),
-        // As of the others here, what was not read keeps nobody.
+        // As elsewhere here, an unread environment keeps nobody.
         environment: Some(Arc::default()),
         ..Guarded::default()
     };
     Some((parent.pid, guarded))
 }
 
-/// What a plan of this policy for all users says of the findings that their rules offer.
+/// What an all-users plan with this policy does with the findings that their rules offer.
 pub fn marks(findings: &[Finding], snapshot: &Snapshot, policy: Policy) -> Vec<PlanMark> {
     let offered = || findings.iter().filter(|finding| finding.is_offered());
     if offered().next().is_none() {
@@ -105,7 +105,7 @@ pub fn marks(findings: &[Finding], snapshot: &Snapshot, policy: Policy) -> Vec<P
             Some(why) => why.to_string().into(),
         }
     };
-    // What of a target no process has that something is found of, told once.
+    // A target's memory that belongs to no process with a finding, counted once.
     let mut more: BTreeMap<u32, u64> = BTreeMap::new();
     for target in &plan.targets {
         let of_it = offered().filter(|finding| target.is_for(finding));

@@ -1,9 +1,9 @@
-//! What to type about each finding: the command that does what the plan for it does. Pure.
+//! What to type about each finding: the command that does what a plan for it would do. Pure.
 //!
-//! What rests and can be asked to release memory gets that command first. Then:
-//! What the plan would end by signals or requests is `gpumem kill` with every process of the target that a
-//! rule found; what something else owns is that owner's own command. What `reap` would not take gets no
-//! command that kills, only the one that explains it.
+//! First the command that asks an idle process to release memory, if it can be asked. Then: `gpumem kill` with
+//! every process of the target that a rule found, if a plan would end it by signals or requests; or the owner's
+//! own command, if something else owns it. What `reap` would not take gets no command that kills, only one that
+//! explains it.
 
 use super::by_snapshot::plan_by_snapshot;
 use super::guard::Protection;
@@ -15,52 +15,68 @@ use crate::advice;
 use crate::model::finding::{Finding, Kind, OwnCommands};
 use crate::model::{Process, Snapshot};
 
-/// The user who may ask anybody's process.
+/// The user who may ask any process.
 const ROOT: u32 = 0;
 
-/// What a plan is asked about, for it to tell what to type: what `reap` takes by default, whoever's it is.
+/// The policy of the plan that tells what to type: what `reap` takes by default, for all users.
 pub fn policy(serves: Serves) -> Policy {
     Policy { all_users: true, ..Policy::new(Targets::Found(FindingSelector::default()), serves) }
 }
 
-/// Fills in the commands of what lasts, by the plan that [`policy`] made of a snapshot. `typed_by` is the
-/// uid of who would type them; `None` where that is whose the processes are, as for a recording.
-pub fn fill_in<'f>(
-    findings: impl Iterator<Item = &'f mut Finding>,
-    plan: &Plan,
-    snapshot: &Snapshot,
-    typed_by: Option<u32>,
-) {
-    for finding in findings.filter(|finding| finding.resolved_at.is_none()) {
-        NextSteps::new(finding, plan, snapshot, typed_by).put(finding);
+/// Who types a command, and where.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Typist {
+    /// The user of this uid, here and now.
+    User(u32),
+    /// The owner of the processes, as of a recording.
+    Owner,
+    /// Their owner, on another machine and later, when a pid may be another process's.
+    Elsewhere,
+}
+
+impl Typist {
+    fn is_other_than(self, owner: u32) -> bool {
+        matches!(self, Self::User(uid) if uid != owner)
+    }
+
+    /// What these processes are called; `None` where one of them has no name that holds.
+    fn names(self, mut pids: Vec<u32>, snapshot: &Snapshot) -> Option<String> {
+        pids.sort_unstable();
+        pids.dedup();
+        let boot_id = snapshot.host.boot_id.as_deref();
+        let name = |pid: &u32| match self {
+            Self::Elsewhere => snapshot.process(*pid)?.identity().exact_name(boot_id?),
+            Self::User(_) | Self::Owner => Some(pid.to_string()),
+        };
+        Some(pids.iter().map(name).collect::<Option<Vec<_>>>()?.join(" "))
     }
 }
 
 /// What to do next about a finding.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct NextSteps {
-    /// What to type, each a whole command.
+    /// Commands to type, each complete.
     pub commands: Vec<String>,
-    /// Whose it is and what they may type, where only rights stand in the way.
+    /// The owner and what that user may type, if only rights are missing.
     ask_owner: Option<String>,
 }
 
 impl NextSteps {
-    /// By a plan, as [`fill_in`] has it.
-    pub fn new(finding: &Finding, plan: &Plan, snapshot: &Snapshot, typed_by: Option<u32>) -> Self {
+    /// From the plan that [`policy`] made of a snapshot.
+    pub fn new(finding: &Finding, plan: &Plan, snapshot: &Snapshot, typist: Typist) -> Self {
         let target = plan.targets.iter().find(|it| it.is_for(finding));
         let command = target.and_then(|target| {
             let Reason::Found { findings } = &target.reason else {
                 return None;
             };
             let pids = findings.iter().map(|because| because.pid).collect();
-            kill(target, pids, snapshot, typed_by)
+            kill(target, pids, snapshot, typist)
         });
         let command = command.or_else(|| explain(finding));
         let ask_owner = ask_owner(finding, plan);
         let release = match &ask_owner {
             Some(_) => None,
-            None => release(finding, target, snapshot, typed_by),
+            None => release(finding, target, snapshot, typist),
         };
         Self { commands: release.into_iter().chain(command).collect(), ask_owner }
     }
@@ -74,38 +90,35 @@ impl NextSteps {
     }
 }
 
-/// The command that ends a target, which is about these processes; `None` where it takes more than one, or cannot
-/// be typed.
+/// The command that ends a target with exactly these processes; `None` if it takes more than one command, or
+/// cannot be typed.
 fn kill(
     target: &Target,
     mut pids: Vec<u32>,
     snapshot: &Snapshot,
-    typed_by: Option<u32>,
+    typist: Typist,
 ) -> Option<String> {
     if target.is_advice() {
         let members = target.members.iter();
         let job: Vec<_> = members.filter_map(|it| snapshot.process(it.pid)).collect();
         return advice::owner_of(snapshot.process(target.leader)?, &job)?.command;
     }
-    if let Some(launcher) = &target.launcher {
+    // Only its pid tells who it is; its ranks name it as well.
+    if let Some(launcher) = target.launcher.as_ref().filter(|_| typist != Typist::Elsewhere) {
         pids = vec![launcher.pid];
     }
-    pids.sort_unstable();
-    pids.dedup();
-    let is_others = |uid: u32| typed_by.is_some_and(|own| own != uid);
-    let others = target.members.iter().any(|member| is_others(member.uid));
+    let others = target.members.iter().any(|member| typist.is_other_than(member.uid));
     let option = if others { " --all-users" } else { "" };
-    let pids: Vec<String> = pids.iter().map(ToString::to_string).collect();
-    Some(format!("gpumem kill{option} {}", pids.join(" ")))
+    Some(format!("gpumem kill{option} {}", typist.names(pids, snapshot)?))
 }
 
-/// The command by which a process, and the others of its job of which the same was found, give memory back and
-/// live on, where they rest and there is a way.
+/// The command that asks an idle process, and the others of its job with the same finding, to release memory
+/// and live on, if there is a way.
 fn release(
     finding: &Finding,
     target: Option<&Target>,
     snapshot: &Snapshot,
-    typed_by: Option<u32>,
+    typist: Typist,
 ) -> Option<String> {
     let found = finding.process.as_ref()?;
     if !finding.kind.may_be_released() || !found.identity.is_certain() {
@@ -119,41 +132,35 @@ fn release(
         let others = findings.iter().filter(|it| it.kind.may_be_released());
         pids.extend(others.map(|it| it.pid).filter(|&pid| process(pid).is_some()));
     }
-    pids.sort_unstable();
-    pids.dedup();
-    let is_others = |pid: &u32| {
-        let uid = process(*pid).and_then(|it| it.uid);
-        uid.zip(typed_by).is_some_and(|(uid, own)| uid != own)
-    };
-    let option = match pids.iter().any(is_others) {
+    let uids = pids.iter().filter_map(|&pid| process(pid)?.uid);
+    let option = match uids.into_iter().any(|uid| typist.is_other_than(uid)) {
         true => " --all-users",
         false => "",
     };
-    let pids: Vec<String> = pids.iter().map(ToString::to_string).collect();
-    Some(format!("gpumem release{option} {}", pids.join(" ")))
+    Some(format!("gpumem release{option} {}", typist.names(pids, snapshot)?))
 }
 
-/// Whether it is a kernel that runs a cell: it is asked nothing before that is interrupted.
+/// Whether it is a kernel that runs a cell, which cannot be asked until that is interrupted.
 fn is_busy(process: &Process) -> bool {
     let kernel = process.jupyter.as_deref();
     kernel.is_some_and(|kernel| kernel.execution_state.as_deref() == Some("busy"))
 }
 
-/// What a process that holds memory of a GPU is told by name, whatever was found of it, where whoever would type it
-/// may; `policy` says what is kept.
+/// The commands for a named process that holds GPU memory, whatever was found, if the person may type them;
+/// `policy` says what is kept.
 pub fn of_process(
     process: &Process,
     snapshot: &Snapshot,
     policy: &Policy,
-    typed_by: Option<u32>,
+    typist: Typist,
 ) -> OwnCommands {
     let rows = snapshot.gpus.iter().flat_map(|gpu| &gpu.processes).flatten();
     let mut rows = rows.filter(|row| row.pid == process.pid);
-    let may_type = match typed_by {
-        None | Some(ROOT) => true,
-        Some(_) => typed_by == process.uid,
+    let may_type = match typist {
+        Typist::User(uid) => uid == ROOT || Some(uid) == process.uid,
+        Typist::Owner | Typist::Elsewhere => true,
     };
-    let Some(targets) = Targets::of_pids(&[process.pid]).filter(|_| may_type) else {
+    let Some(targets) = Targets::named(vec![process.pid], Vec::new()).filter(|_| may_type) else {
         return OwnCommands::default();
     };
     let policy = Policy { targets, ..policy.clone() };
@@ -162,8 +169,8 @@ pub fn of_process(
     let (plan, _) = plan_by_snapshot(policy, &[], snapshot);
     let target = plan.targets.first();
     OwnCommands {
-        release: release.and_then(|policy| release_of(process, snapshot, policy, typed_by)),
-        kill: target.and_then(|target| kill(target, vec![process.pid], snapshot, typed_by)),
+        release: release.and_then(|policy| release_of(process, snapshot, policy, typist)),
+        kill: target.and_then(|target| kill(target, vec![process.pid], snapshot, typist)),
     }
 }
 
@@ -171,7 +178,7 @@ fn release_of(
     process: &Process,
     snapshot: &Snapshot,
     policy: Policy,
-    typed_by: Option<u32>,
+    typist: Typist,
 ) -> Option<String> {
     let release = Release::Only(ReleaseOptions { is_named: true, ..ReleaseOptions::by_rule() });
     let policy = Policy { release, ..policy };
@@ -187,21 +194,21 @@ fn release_of(
         ReleaseBy::Kernel { .. } => returns_memory(),
         ReleaseBy::Python => release::python::is_shown(process) && returns_memory(),
     };
-    let pid = process.pid;
-    let option = match typed_by.is_some() && typed_by != process.uid {
-        true => " --all-users",
-        false => "",
+    let option = match typist {
+        Typist::User(uid) if Some(uid) != process.uid => " --all-users",
+        _ => "",
     };
-    is_certain.then(|| format!("gpumem release{option} {pid}"))
+    let name = typist.names(vec![process.pid], snapshot)?;
+    is_certain.then(|| format!("gpumem release{option} {name}"))
 }
 
-/// Whether there is a way that a snapshot shows. Which version a Python is, only a look into it shows.
+/// Whether the snapshot shows a way. A Python's version shows only in a probe.
 fn can_be_asked(process: &Process, snapshot: &Snapshot) -> bool {
     let way = release::find(process, snapshot);
     way.is_ok_and(|way| way.by != ReleaseBy::Python || release::python::is_shown(process))
 }
 
-/// The command that shows more; `None` where it is not known what it is about.
+/// The command that explains a finding; `None` if its subject is unknown.
 fn explain(finding: &Finding) -> Option<String> {
     match (&finding.process, finding.gpus.first()) {
         (Some(process), _) => {
@@ -213,7 +220,7 @@ fn explain(finding: &Finding) -> Option<String> {
     }
 }
 
-/// Whose it is and what they may type, where only rights stand in the way.
+/// The owner and what that user may type, if only rights are missing.
 fn ask_owner(finding: &Finding, plan: &Plan) -> Option<String> {
     let mut refused = plan.refused.iter();
     let refused = refused.find(|it| it.finding.as_ref() == Some(&finding.id))?;

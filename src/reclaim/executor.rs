@@ -1,11 +1,11 @@
-//! The one driver of a plan: target after target, each to its end, whoever asked for it.
+//! Carries out plans, one target after another, for every caller.
 //!
-//! A command, the screen and the service each supply judged samples and are told what happens as an
-//! [`Observer`]; everything else is here and in [`Act`]: the recheck of what the rules said, the ledger
-//! before every step, and the lock, which is held for as long as the executor lives. [`Executor::run`]
-//! is for who waits, [`Executor::advance`] for who is called with each sample.
+//! A command, the screen and the service supply samples with findings and receive events as an [`Observer`].
+//! The rest is here and in [`Act`]: rechecking the findings, writing the ledger before every step, and the
+//! lock, held while the executor lives. [`Executor::run`] is for callers that wait, [`Executor::advance`] for
+//! those called with each sample.
 //!
-//! Sends nothing itself (see `act`) and asks no clock.
+//! It sends nothing itself (see `act`) and reads no clock.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -31,27 +31,27 @@ pub enum ExecutorError {
     /// Another reaper is at work, or the lock cannot be taken.
     #[error(transparent)]
     Lock(#[from] lock::LockError),
-    /// There can be no ledger.
+    /// The ledger cannot be opened.
     #[error(transparent)]
     Ledger(#[from] ledger::LedgerError),
 }
 
-/// What nothing is done without: the lock, the ledger, and control of processes.
+/// What every executor needs: lock, ledger, and control of processes.
 pub struct Tools {
     control: Box<dyn ProcessControl + Send>,
     record: Box<dyn LedgerSink + Send>,
     unattended: Vec<Time>,
-    /// Who was asked to release memory, and when.
+    /// Earlier requests to release memory.
     releases: Vec<PastRelease>,
     _lock: Option<Lock>,
 }
 
 impl Tools {
-    /// Takes the lock of a directory of state, which exists, and opens the ledger in it.
+    /// Takes the lock in an existing state directory, and opens the ledger there.
     ///
     /// # Errors
     ///
-    /// Another reaper is at work, or there can be no ledger.
+    /// If another reaper is at work, or the ledger cannot be opened.
     pub fn open(folder: &Path, roots: &Roots) -> Result<Self, ExecutorError> {
         let lock = Lock::acquire(&folder.join(lock::FILE_NAME))?;
         let path = folder.join(ledger::FILE_NAME);
@@ -68,7 +68,7 @@ impl Tools {
         })
     }
 
-    /// Of other process control and another ledger, without a lock.
+    /// With another process control and ledger, without a lock.
     pub(crate) fn new(
         control: Box<dyn ProcessControl + Send>,
         record: Box<dyn LedgerSink + Send>,
@@ -76,7 +76,7 @@ impl Tools {
         Self { control, record, unattended: Vec::new(), releases: Vec::new(), _lock: None }
     }
 
-    /// With unattended acts of the past that began then.
+    /// Adds start times of earlier unattended acts.
     #[cfg(test)]
     pub(crate) fn after(self, unattended: Vec<Time>) -> Self {
         Self { unattended, ..self }
@@ -94,44 +94,41 @@ impl std::fmt::Debug for Tools {
     }
 }
 
-/// A sample, and what the rules say by it.
+/// A sample, and the rules' findings on it.
 #[derive(Clone, Debug)]
 pub struct JudgedSample<'a> {
-    /// Now, by the clock of the snapshots.
+    /// Now, by the snapshots' clock.
     pub now: Time,
-    /// The newest one.
     pub snapshot: &'a Snapshot,
-    /// All that the rules find in it and no exemption keeps; `None` where that is not known any more:
-    /// the sample is old, or other rules are in force.
+    /// All findings in it that no exemption covers; `None` if unknown: the sample is old, or other rules are in
+    /// force.
     pub found: Option<Vec<&'a Finding>>,
 }
 
-/// Who supplies samples to [`Executor::run`].
+/// Supplies samples to [`Executor::run`].
 pub trait SampleSource {
-    /// The newest sample; `None` where nothing more is to be sent.
+    /// The newest sample; `None` if nothing more may be sent.
     fn sample(&mut self) -> Option<JudgedSample<'_>>;
 
-    /// Nothing is due before this time, unless a process exits or a newer snapshot comes: waits for a
-    /// while, at most until then.
+    /// Waits until then at most: nothing is due before, unless a process exits or a newer snapshot arrives.
     fn wait(&mut self, until: Time);
 }
 
-/// Who is told what an executor does. `place` is that of the target in the plan.
+/// Receives what an executor does. `place` is the target's index in the plan.
 pub trait Observer {
     /// This is in the ledger, and is done next.
     fn intended(&mut self, place: usize, deed: &Deed);
 
-    /// Of what was done last, this failed.
+    /// These parts of the last action failed.
     fn failed(&mut self, place: usize, failures: &[Failure]);
 
     /// The target has until then.
     fn waiting(&mut self, place: usize, until: Time);
 
-    /// The target is at its end.
     fn ended(&mut self, place: usize, target: &Target, outcome: &Outcome);
 }
 
-/// Carries targets out, one after another.
+/// Carries out targets one after another.
 #[derive(Debug)]
 pub struct Executor {
     targets: Vec<Target>,
@@ -140,14 +137,14 @@ pub struct Executor {
     guard: Arc<Guard>,
     actor: Actor,
     tools: Tools,
-    /// As of the first sample: the plan was just made.
+    /// From the first sample: the plan was made just before.
     at_plan: Option<UsedAtPlan>,
-    /// Something was done to the target that it is at: what that uses now, it uses to end.
+    /// Something was done to the current target, so what it uses now, it uses to end.
     has_acted: bool,
 }
 
 impl Executor {
-    /// Carries these out, in this order, under the guard that they were planned by. Nothing is done yet.
+    /// Carries out these targets in this order, under the guard they were planned with. Does nothing yet.
     pub fn new(targets: Vec<Target>, guard: Guard, actor: Actor, tools: Tools) -> Self {
         Self {
             targets,
@@ -161,17 +158,17 @@ impl Executor {
         }
     }
 
-    /// The target that it is at; `None` where all are at their end.
+    /// The current target; `None` after the last.
     pub fn target(&self) -> Option<&Target> {
         self.targets.get(self.place)
     }
 
-    /// Does what is due by a sample; `None` where no target is left. After the end of one, the next
-    /// call begins the next.
+    /// Does what is due by a sample; `None` if no target is left. The call after a target's end begins the next
+    /// one.
     ///
     /// # Errors
     ///
-    /// The ledger cannot be written: the action was not carried out, and no other may be.
+    /// If the ledger cannot be written: the action was not carried out, and no other may be.
     pub fn advance(
         &mut self,
         sample: &JudgedSample<'_>,
@@ -214,8 +211,8 @@ impl Executor {
         Ok(Some(progress))
     }
 
-    /// Carries the next target out, to its end; `None` where none is left, or the supplier of samples
-    /// wants nothing more sent.
+    /// Carries out the next target to its end; `None` if none is left, or the supplier of samples wants nothing
+    /// more sent.
     ///
     /// # Errors
     ///
@@ -236,7 +233,7 @@ impl Executor {
     }
 }
 
-/// Whether what the rules said of a target is still so; what a person named is.
+/// Whether the findings on a target still hold; always for a named one.
 fn recheck_by(
     act: &Act,
     sample: &JudgedSample<'_>,
@@ -254,7 +251,7 @@ fn recheck_by(
     }
 }
 
-/// The ledger, and who is told what it was told.
+/// Writes to the ledger, and tells the observer what it wrote.
 struct ObservedRecord<'a> {
     record: &'a mut dyn LedgerSink,
     place: usize,

@@ -1,9 +1,9 @@
-//! Who is never touched, and why. Pure: what is to be known is read by [`crate::host`] and given.
+//! Which processes are never touched, and why. Pure: [`crate::host`] reads the facts.
 //!
-//! The same questions are asked when a plan is made and again at the deed. Programs are matched by the
-//! file that they run, where that is root's, whole names only; a part of a name is somebody else's. What is not known
-//! protects from a rule; from a person who names a process only what is known does, and what cannot be
-//! told of any process that may be signalled.
+//! The same checks run when a plan is made and again before each action. Programs are matched by the name of
+//! the file they run, if that is root's; only whole names count, because a part of a name may be anybody's.
+//! Unknown facts protect a process from a rule. From a person who names a process only known facts do, and what
+//! cannot be told about any process that may be signalled.
 
 use std::fmt;
 use std::sync::Arc;
@@ -20,82 +20,83 @@ use crate::model::snapshot::Parent;
 use crate::model::snapshot::{PidNamespace, ProcessType};
 use crate::model::{Process, Snapshot, Time};
 
-/// What the out-of-memory killer is told of a process that it must never touch.
+/// The out-of-memory adjustment of a process that must never be killed.
 const NEVER: i32 = -1000;
 
 /// Why a process is not killed.
 #[derive(Clone, PartialEq, Debug, JsonSchema, Serialize, Deserialize)]
 #[serde(tag = "reason", rename_all = "snake_case")]
 pub enum Protection {
-    /// The first process, or the first of the kernel's.
+    /// The init process of the machine, or the kernel's first thread.
     Init,
-    /// A thread of the kernel's own.
+    /// A kernel thread.
     KernelThread,
     /// gpumem itself.
     Ourselves,
-    /// gpumem was started by it, or by what it started.
+    /// An ancestor of gpumem.
     Ancestor,
-    /// It leads gpumem's own session.
+    /// The leader of gpumem's session.
     SessionLeader,
-    /// On the list of programs that are never killed.
+    /// A program that is never killed.
     Program {
-        /// By this name.
+        /// Name of the program.
         name: Arc<str>,
     },
-    /// The machine's owner has exempted it from the out-of-memory killer.
+    /// The administrator has exempted the process from the OOM killer.
     OomProtected,
-    /// It draws and does not compute.
+    /// The process only uses graphics.
     Graphics,
-    /// It is another user's.
+    /// The process belongs to another user.
     OtherUser {
-        /// Whose.
+        /// User ID of the owner.
         uid: u32,
     },
-    /// It is another user's, and gpumem may not signal it.
+    /// The process belongs to another user, and gpumem may not signal it.
     NotPermitted {
-        /// Whose.
+        /// User ID of the owner.
         uid: u32,
     },
-    /// The pids are not the host's: NVML's number may be a stranger's.
+    /// The PIDs are not the host's, and the PID that NVML reports may belong to an unrelated process.
     OtherNamespace,
-    /// Its owner keeps it.
+    /// The owner keeps the process.
     KeptByOwner {
-        /// Until when; `None` where that is not limited.
+        /// End of the exemption; `None` if unlimited.
         until: Option<Time>,
     },
-    /// The configuration keeps it.
+    /// The configuration keeps the process.
     KeptByConfiguration {
-        /// As it says.
+        /// Reason given in the configuration.
         why: Arc<str>,
-        /// Until when; `None` where that is not limited.
+        /// End of the exemption; `None` if unlimited.
         until: Option<Time>,
     },
-    /// It serves, and waits for requests.
+    /// The process is an inference server, which waits for requests.
     Server,
-    /// Who it is is not certain.
+    /// The identity of the process is not certain.
     Unresolved,
-    /// Its number is another process's now.
+    /// The PID belongs to another process now.
     Replaced,
-    /// Something that would protect it is not known.
+    /// A fact that could protect the process is unknown.
     Unknown {
-        /// What.
+        /// The unknown fact.
         what: Arc<str>,
     },
-    /// A scheduler, a service manager or a container runtime owns it.
+    /// A scheduler, a service manager or a container runtime owns the process.
     Owned {
-        /// What to type.
+        /// Command to use instead.
         command: Arc<str>,
     },
-    /// Its descendants hold a GPU and are not in the plan: killing it may kill them.
+    /// Descendants of the process hold a GPU and are not in the plan. Killing the process may kill
+    /// them.
     Descendants {
-        /// Which.
+        /// PIDs of the descendants.
         pids: Vec<u32>,
     },
-    /// The kernel cannot hold on to a process, so that its number could become another's on the way.
+    /// No pidfd is available, so the PID could be reused before a signal arrives.
     NoPidfd,
-    /// It could not be held on to.
+    /// The pidfd of the process could not be opened.
     NotHeld {
-        /// What the kernel said.
+        /// The kernel's error.
         error: Arc<str>,
     },
 }
@@ -159,34 +160,31 @@ impl fmt::Display for Protection {
     }
 }
 
-/// Whether a process was named by a person or found by a rule.
+/// Whether a person named a process, or a rule found it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Call {
-    /// A person named it.
     Named,
-    /// A rule found it.
     Rule,
 }
 
-/// What decides who is touched: the policy, and who asks.
+/// Decides what may be touched: the policy, and who asks.
 #[derive(Clone, Debug)]
 pub struct Guard {
-    /// What may be done.
     pub policy: Policy,
-    /// Who does it.
+    /// gpumem's own process.
     pub ourselves: Ourselves,
 }
 
 impl Guard {
-    /// The same for who lives on: to be asked harms no inference server.
+    /// The same for processes that live on: asking does not harm an inference server.
     pub fn for_release(&self) -> Self {
         let mut guard = self.clone();
         guard.policy.servers = true;
         guard
     }
 
-    /// Why a process is not touched, by what Linux tells of it now; `None` where nothing speaks
-    /// against it. `known_executable` is what it ran when it still told.
+    /// Why a process must not be touched, by what Linux says now; `None` if it may be. `known_executable` is
+    /// its program when that could last be read.
     pub fn by_facts(
         &self,
         call: Call,
@@ -244,8 +242,7 @@ impl Guard {
         None
     }
 
-    /// Why a process is not touched, by what was observed of it; `None` where nothing speaks against
-    /// it.
+    /// Why a process must not be touched, by what a snapshot shows; `None` if it may be.
     pub fn by_sight(
         &self,
         call: Call,
@@ -257,7 +254,7 @@ impl Guard {
         }
         let host = Some(PidNamespace::Host);
         let is_host = snapshot.host.pid_namespace == host && self.ourselves.pid_namespace == host;
-        // Its own open GPU proves that this process holds one, whatever NVML's number means.
+        // Its own open GPU file proves that this process holds a GPU, whatever NVML's pid means.
         if !is_host && (call == Call::Rule || !holds_gpu(process)) {
             return Some(Protection::OtherNamespace);
         }
@@ -273,7 +270,7 @@ impl Guard {
         self.kept(call, process, snapshot.time)
     }
 
-    /// Why the launcher of a run is not touched, by what its owner and the configuration keep.
+    /// Why a run's launcher must not be touched, by what its owner and the configuration keep.
     pub fn keeps_launcher(
         &self,
         call: Call,
@@ -312,13 +309,13 @@ impl Guard {
     }
 }
 
-/// Whether a process has a GPU itself open, not only what controls the driver.
+/// Whether a process itself has a GPU open, not only the driver's control file.
 pub(super) fn holds_gpu(process: &Process) -> bool {
     let files = process.gpu_files.as_deref().unwrap_or_default();
     files.iter().any(|path| is_gpu_open(path))
 }
 
-/// Whether a device file is that of a GPU, not of what controls the driver.
+/// Whether a device file is a GPU's, rather than the driver's control file.
 pub(super) fn is_gpu_open(path: &str) -> bool {
     let name = path.rsplit('/').next().unwrap_or(path);
     let number = name.strip_prefix("nvidia");
@@ -326,7 +323,7 @@ pub(super) fn is_gpu_open(path: &str) -> bool {
         || matches!(name, "dxg" | "nvmap")
 }
 
-/// Whether NVML lists a process, and only for drawing, or for what this version does not know.
+/// Whether NVML lists a process only for graphics, or for a type this version does not know.
 fn only_draws(process: &Process, snapshot: &Snapshot) -> bool {
     let rows = || {
         let rows = snapshot.gpus.iter().flat_map(|gpu| &gpu.processes);

@@ -1,10 +1,9 @@
-//! The processes an act holds by pidfd: those of its target, its launcher, and descendants that are born
-//! meanwhile.
+//! The processes an act holds by pidfd: members of the target, its launcher, and descendants started meanwhile.
 //!
-//! A process that was not in the plan is added only where it is a child of one that is held and alive at
-//! that moment, was born after the act took hold of its parents, holds a GPU, and is asked all that the
-//! members of a plan are asked. Sessions, process groups, cgroups and names add no process: what shares
-//! one with a target may be anybody's. Nothing is sent here; see `act`.
+//! A process outside the plan is added only if it is a child of a held one that is alive at that moment,
+//! started after the act opened its parents, holds a GPU, and passes every check that members pass. Sessions,
+//! process groups, cgroups and names add nothing: what shares one with a target may be anybody's. Nothing is
+//! sent here; see `act`.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -17,56 +16,55 @@ use super::target::{LedgerProcess, Target, TargetProcess};
 use crate::host::{Guarded, ListedProcess};
 use crate::model::{self, Snapshot, Time};
 
-/// How old a process is at least when it is added, by when it was first seen, in seconds: between its
-/// fork and the program that it executes it has its parent's environment and open files.
+/// The minimum age of an added process since it was first seen, in seconds: between fork and exec it has its
+/// parent's environment and open files.
 const LEAST_AGE_SECONDS: f64 = 1.0;
 
-/// How many are taken hold of besides the target: a fork bomb is bounded by its user's limit.
+/// The most added processes; a fork bomb is bounded by its user's limit.
 const MOST_ADOPTED: usize = 4096;
 
-/// A process that is held.
 #[derive(Clone, Debug)]
 pub(super) struct HeldProcess {
     pub pid: u32,
     pub start_ticks: u64,
     uid: u32,
     pub handle: Handle,
-    /// Of the family, and not its launcher.
+    /// In the family, not its launcher.
     pub is_member: bool,
-    /// It was born after the plan.
+    /// Started after the plan.
     is_adopted: bool,
-    /// What it ran when it still told.
+    /// Its program when that could last be read.
     pub executable: Option<Arc<str>>,
 }
 
 impl HeldProcess {
-    /// As it is written down.
+    /// As the ledger writes it.
     pub fn process(&self) -> LedgerProcess {
         LedgerProcess { pid: self.pid, start_ticks: self.start_ticks }
     }
 }
 
-/// Everybody who is held.
+/// All held processes.
 #[derive(Debug, Default)]
 pub(super) struct Handles {
     all: Vec<HeldProcess>,
     boot_id: Option<Arc<str>>,
-    /// Who was gone before anything was done, or has exited since.
+    /// Processes gone before the act began, or exited since.
     ended: HashSet<u32>,
-    /// Who there was before anything was done.
+    /// Processes that existed before the act began.
     present: HashSet<(u32, u64)>,
-    /// When children that are born since were first seen.
+    /// When children started since were first seen.
     born: HashMap<(u32, u64), Time>,
     respawn: Respawn,
 }
 
 impl Handles {
-    /// No handles, in a boot.
+    /// No handles yet, in this boot.
     pub fn new(boot_id: Option<Arc<str>>) -> Self {
         Self { boot_id, ..Self::default() }
     }
 
-    /// Takes hold of a member, or the launcher, of a target.
+    /// Opens a handle on a member, or the launcher, of a target.
     pub fn open(
         &mut self,
         member: &TargetProcess,
@@ -94,14 +92,14 @@ impl Handles {
         Ok(())
     }
 
-    /// Remembers what a process ran.
+    /// Remembers a process's program.
     pub fn remember(&mut self, pid: u32, executable: Option<Arc<str>>) {
         if let Some(one) = self.all.iter_mut().find(|one| one.pid == pid) {
             one.executable = executable;
         }
     }
 
-    /// Reads which processes there are before anything is done, and what would take the members' places.
+    /// Reads which processes exist before anything is done, and what would take the members' places.
     pub fn look_around(&mut self, snapshot: &Snapshot, control: &mut dyn ProcessControl) {
         let listed = control.list();
         self.present = listed.iter().map(|it| (it.pid, it.start_ticks)).collect();
@@ -113,22 +111,21 @@ impl Handles {
         }
     }
 
-    /// Who is held by a handle.
     pub fn get(&self, handle: Handle) -> Option<&HeldProcess> {
         self.all.iter().find(|one| one.handle == handle)
     }
 
-    /// Whether a process was not there, or has exited.
+    /// Whether a process did not exist, or has exited.
     pub fn has_ended(&self, pid: u32) -> bool {
         self.ended.contains(&pid)
     }
 
-    /// Whether a held process was born after the plan.
+    /// Whether a held process was started after the plan.
     pub fn is_adopted(&self, handle: Handle) -> bool {
         self.get(handle).is_some_and(|one| one.is_adopted)
     }
 
-    /// Those who are alive; of those that were not in the plan, only those that hold a GPU.
+    /// The living processes; of added ones only those that hold a GPU.
     pub fn concerned(
         &mut self,
         snapshot: &Snapshot,
@@ -140,7 +137,7 @@ impl Handles {
         all.filter_map(|handle| self.get(handle).cloned()).collect()
     }
 
-    /// Whether a held process is one of the plan's, or holds a GPU, or may.
+    /// Whether a held process is in the plan, or holds or may hold a GPU.
     fn is_concerned(
         &self,
         handle: Handle,
@@ -153,7 +150,7 @@ impl Handles {
         })
     }
 
-    /// Those who have not exited, the launcher among them.
+    /// Those that have not exited, including the launcher.
     pub fn alive(&mut self, control: &mut dyn ProcessControl) -> Vec<Handle> {
         let mut alive = Vec::new();
         for one in &self.all {
@@ -166,7 +163,7 @@ impl Handles {
         alive
     }
 
-    /// Takes hold of the children that the held processes have started since and that hold a GPU.
+    /// Opens handles on children that the held processes have started since and that hold a GPU.
     pub fn adopt(
         &mut self,
         call: Call,
@@ -176,7 +173,7 @@ impl Handles {
         control: &mut dyn ProcessControl,
     ) {
         let listed = control.list();
-        // Asked after the list was made: whoever is alive now had its number all the while.
+        // Checked after listing: a process that is alive now owned its pid all the while.
         let alive = self.alive(control);
         let parents: HashSet<u32> = self
             .all
@@ -223,7 +220,7 @@ impl Handles {
     }
 
     fn adopt_one(&mut self, it: &ListedProcess, uid: u32, control: &mut dyn ProcessControl) {
-        // HeldProcess that has gone meanwhile is no loss.
+        // A process that has exited meanwhile is no loss.
         let Ok(handle) = control.open(&Approved {
             pid: it.pid,
             start_ticks: it.start_ticks,
@@ -243,8 +240,8 @@ impl Handles {
         });
     }
 
-    /// The living descendants of the held processes that hold a GPU, or may, and are not held themselves:
-    /// ending their ancestors may end them.
+    /// Living descendants of the held processes that hold or may hold a GPU and are not held: ending their
+    /// ancestors may end them.
     pub fn descendants_not_held(
         &self,
         handles: &[Handle],
@@ -278,7 +275,7 @@ impl Handles {
         found
     }
 
-    /// A process that was started since in the place of a member of the target.
+    /// A process started since in the place of a member.
     pub fn successor(
         &self,
         target: &Target,
@@ -296,8 +293,8 @@ impl Handles {
     }
 }
 
-/// Whether a process holds a GPU: by NVML's list in the newest snapshot, or by an open device file.
-/// `None` where its descriptors may not be read and NVML lists it nowhere.
+/// Whether a process holds a GPU: by NVML's list in the newest snapshot, or by an open device file. `None` if
+/// its descriptors may not be read and NVML does not list it.
 pub(super) fn holds_gpu(pid: u32, facts: &Guarded, snapshot: &Snapshot) -> Option<bool> {
     let rows = snapshot.gpus.iter().flat_map(|gpu| &gpu.processes);
     let shown = snapshot.process(pid).and_then(|it| it.start_ticks);
@@ -309,8 +306,7 @@ pub(super) fn holds_gpu(pid: u32, facts: &Guarded, snapshot: &Snapshot) -> Optio
     Some(files.iter().any(|path| is_gpu_open(path)))
 }
 
-/// Whether nothing speaks against a process that was not in the plan: all that is asked of the plan's
-/// members is asked of it, as of one that a rule found.
+/// Whether a process outside the plan passes every check that the plan's members pass, as one found by a rule.
 fn may_be_added(
     call: Call,
     guard: &Guard,
@@ -328,15 +324,15 @@ fn may_be_added(
         process.cpu_percent.is_some_and(|percent| percent >= WORKING_CPU_PERCENT)
             || rows.any(|row| row.sm_percent.is_some_and(|percent| percent > 0))
     };
-    // What a person named may have an environment that is not known; what is added may not.
+    // A named process may have an unknown environment; an added one may not.
     facts.environment.is_some()
         && !is_at_work
         && guard.by_sight(call, &process, snapshot).is_none()
         && !guard.policy.keeps.has(&process, snapshot)
 }
 
-/// A process as a snapshot would show it: what is not read of it by now is what is known of its parent,
-/// whose place it shares, or unknown.
+/// A process as a snapshot would show it: what is not read yet comes from its parent, whose place it shares, or
+/// is unknown.
 fn newborn(it: &ListedProcess, facts: &Guarded, snapshot: &Snapshot) -> model::Process {
     let shown = snapshot.process(it.pid);
     if let Some(shown) = shown.filter(|shown| shown.start_ticks == Some(it.start_ticks)) {
@@ -359,7 +355,7 @@ fn newborn(it: &ListedProcess, facts: &Guarded, snapshot: &Snapshot) -> model::P
         cpu_percent: None,
         cpu_seconds: None,
         listening: None,
-        // Its libraries were not read: what is said by them is unknown.
+        // Its libraries were not read, so what they would tell is unknown.
         gpu_files: None,
         framework: None,
         framework_version: None,

@@ -1,7 +1,7 @@
-//! Who launches the ranks of a distributed run, and who leads a family. Pure.
+//! Which process launches the ranks of a distributed run, and which leads a family. Pure.
 //!
-//! A launcher ends all ranks where one ends, or starts it again. It is known by its name, or by what it is to the ranks:
-//! the parent of several whose variables number them, as MPI's proxies are whose names nobody lists.
+//! A launcher ends all ranks when one ends, or restarts it. It is recognised by name, or as the parent of
+//! several processes whose variables number them, as MPI's proxies are, whose names nobody lists.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use crate::model::program::file_name;
 use crate::model::snapshot::Parent;
 use crate::model::{Process, Snapshot};
 
-/// Programs, and modules of Python, that start the ranks of a run and end them when they are told to.
+/// Programs and Python modules that start the ranks of a run, and end them when they are ended.
 const LAUNCHERS: &[&str] = &[
     "torchrun",
     "deepspeed",
@@ -28,15 +28,15 @@ const LAUNCHERS: &[&str] = &[
     "accelerate.commands.launch",
 ];
 
-/// The variables that number the ranks of a run, of which each launcher sets some.
+/// Variables that number the ranks; each launcher sets some of them.
 const RANKS: &[&str] =
     &["RANK", "PMI_RANK", "OMPI_COMM_WORLD_RANK", "LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK"];
 
-/// Ranks that somebody typed into a shell, or into a script, end by themselves.
+/// Ranks started from a shell or script end by themselves.
 const SHELLS: &[&str] = &["bash", "sh", "dash", "zsh", "fish", "ksh", "tcsh", "csh"];
 
-/// The member that the others depend on: the parent of the most, else who leads their group or
-/// session, else the oldest.
+/// The member that the others depend on: the parent of most, else the leader of their group or session, else
+/// the oldest.
 pub(super) fn leader(members: &[TargetProcess], processes: &[&Process]) -> u32 {
     let children = |pid: u32| {
         let parents = processes.iter().filter(|it| it.ppid == Some(pid));
@@ -49,24 +49,24 @@ pub(super) fn leader(members: &[TargetProcess], processes: &[&Process]) -> u32 {
     };
     members
         .iter()
-        // Of several the first, which is the oldest.
+        // Of several the first, the oldest.
         .rev()
         .max_by_key(|it| (children(it.pid), leads(it.pid)))
         .map_or(0, |it| it.pid)
 }
 
-/// The launcher of a run that a process is a rank of, while it lives; a shell or a daemon is none.
+/// The living launcher of the run that this rank belongs to; never a shell or a daemon.
 pub(super) fn launcher_of<'a>(rank: &'a Process, snapshot: &Snapshot) -> Option<&'a Arc<Parent>> {
     let parent = rank.parent.as_ref().filter(|it| rank.ppid == Some(it.pid))?;
     let is_launcher = || launches(parent.command.as_deref()) || has_ranks(parent, rank, snapshot);
     is_launcher().then_some(parent)
 }
 
-/// Whether a parent has another child of the same run, with the next number or the one before.
+/// Whether a parent has another child in the same run, with the next or the previous number.
 fn has_ranks(parent: &Parent, rank: &Process, snapshot: &Snapshot) -> bool {
     let program = parent.command.as_deref().and_then(<[_]>::first);
     let program = program.or(parent.comm.as_ref()).map_or("", |it| file_name(it));
-    // Slurm's daemon is not a user's to signal.
+    // Slurm's daemon is not for a user to signal.
     if rank.slurm.is_some() || SHELLS.contains(&program.trim_start_matches('-')) {
         return false;
     }
@@ -81,8 +81,7 @@ fn has_ranks(parent: &Parent, rank: &Process, snapshot: &Snapshot) -> bool {
     siblings.any(|other| RANKS.iter().any(|name| is_next(other, &name)))
 }
 
-/// Whether a command starts the ranks of a run: the program, or for an interpreter the script or the
-/// module.
+/// Whether a command starts the ranks of a run: the program, or an interpreter's script or module.
 pub(super) fn launches(command: Option<&[Arc<str>]>) -> bool {
     let base = |word: &Arc<str>| word.rsplit('/').next().unwrap_or(word).to_owned();
     let Some((program, arguments)) = command.and_then(<[_]>::split_first) else {

@@ -1,9 +1,8 @@
 //! What was done, when, to which process and why: an append-only file of JSON Lines.
 //!
-//! A line is on the disk before what it announces is done, so that whatever ends gpumem in the middle
-//! of an act, the ledger says what was sent or was about to be. A line that cannot be written stops the
-//! act. The last line of a file may be torn: the next writer begins a new one, and the reader goes on
-//! behind it.
+//! A line is on disk before what it announces is done, so if anything ends gpumem in the middle of an act, the
+//! ledger says what was sent or about to be. A line that cannot be written stops the act. The last line of a
+//! file may be torn: the next writer begins a new line, and the reader skips it.
 
 use std::collections::HashMap;
 use std::fs::{File, OpenOptions};
@@ -22,25 +21,22 @@ use super::verify::Outcome;
 use crate::model::Time;
 use crate::model::json;
 
-/// Its name, in the directory of state.
+/// File name in the state directory.
 pub const FILE_NAME: &str = "reap.jsonl";
-/// What is read of its end: some thousand acts.
+/// The most that is read from its end, in bytes: some thousand acts.
 pub const MOST_READ_BYTES: u64 = 16 << 20;
 /// The `schema` of each line.
 pub const SCHEMA: &str = "gpumem.ledger/1";
-/// A line is not longer; a family of a thousand members is half as long.
+/// The longest line, in bytes; a family of a thousand members takes half.
 const MOST_LINE_BYTES: usize = 1 << 20;
 
-/// What keeps the ledger from being written or read.
+/// Why the ledger cannot be written or read.
 #[derive(Debug, thiserror::Error)]
 pub enum LedgerError {
-    /// It cannot be opened to write.
     #[error("cannot open the audit log {}: {cause}; nothing is killed without one", path.display())]
     Open { path: PathBuf, cause: io::Error },
-    /// A line could not be written.
     #[error("cannot write to the audit log {}: {cause}; the action was not carried out", path.display())]
     Write { path: PathBuf, cause: io::Error },
-    /// It cannot be read.
     #[error("cannot read the audit log {}: {cause}", path.display())]
     Read { path: PathBuf, cause: io::Error },
 }
@@ -49,7 +45,7 @@ pub enum LedgerError {
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct LedgerEntry {
     pub time: Time,
-    /// The act that it is of.
+    /// Identifier of the act that the line belongs to.
     pub act: Arc<str>,
     #[serde(flatten)]
     pub event: LedgerEvent,
@@ -62,7 +58,7 @@ pub enum LedgerEvent {
     /// An act begins.
     Begun {
         actor: Actor,
-        /// Upon what: with the reason, its evidence and all steps.
+        /// The target, with the reason, its evidence and all steps.
         target: Box<Target>,
     },
     /// Something is about to be done; whether it was is in a later line, if gpumem lived to write it.
@@ -77,57 +73,55 @@ pub enum LedgerEvent {
     Ended(Outcome),
 }
 
-/// Who acts.
+/// The process and user that act.
 #[derive(Clone, PartialEq, Eq, Debug, Default, JsonSchema, Serialize, Deserialize)]
 pub struct Actor {
-    /// gpumem's process.
+    /// PID of gpumem.
     pub pid: u32,
-    /// Its user.
+    /// User ID of gpumem.
     pub uid: u32,
-    /// The user's name.
+    /// User name.
     pub user: Option<Arc<str>>,
-    /// Who became that user by sudo.
+    /// User name before sudo.
     pub sudo_user: Option<Arc<str>>,
-    /// No person was asked: `gpumem reap --watch` acted by itself.
+    /// Whether `gpumem reap --watch` acted by itself, without asking a person.
     #[serde(default)]
     pub is_unattended: bool,
 }
 
-/// What was not done.
+/// A part of an action that failed.
 #[derive(Clone, PartialEq, Eq, Debug, JsonSchema, Serialize, Deserialize)]
 pub struct Failure {
-    /// The process; `None` where somebody was asked.
+    /// PID of the process; `None` if the action is a request.
     pub pid: Option<u32>,
-    /// Why.
+    /// Why it failed.
     pub error: String,
 }
 
-/// Where lines go.
 pub trait LedgerSink {
-    /// Writes a line; when it returns, the line is on the disk.
+    /// Writes a line; when it returns, the line is on disk.
     ///
     /// # Errors
     ///
-    /// Where it is not.
+    /// If it is not.
     fn write(&mut self, entry: &LedgerEntry) -> Result<(), LedgerError>;
 }
 
-/// The ledger, open to append to.
+/// The ledger, open for appending.
 #[derive(Debug)]
 pub struct Ledger {
     path: PathBuf,
     file: File,
-    /// The last line has no end.
+    /// The last line is incomplete.
     is_torn: bool,
 }
 
 impl Ledger {
-    /// Opens a ledger, which is created where it is missing; only its owner may read it, because it
-    /// tells what others ran.
+    /// Opens a ledger, creating it if missing; only its owner may read it, because it tells what others ran.
     ///
     /// # Errors
     ///
-    /// Where it cannot be opened, or is no ordinary file.
+    /// If it cannot be opened, or is no regular file.
     pub fn open(path: &Path) -> Result<Self, LedgerError> {
         let failed = |cause| LedgerError::Open { path: path.to_owned(), cause };
         let file = OpenOptions::new()
@@ -135,7 +129,7 @@ impl Ledger {
             .append(true)
             .create(true)
             .mode(0o600)
-            // A pipe would hang, a link would lead elsewhere.
+            // A pipe would block, a link would lead elsewhere.
             .custom_flags((OFlags::NOFOLLOW | OFlags::NONBLOCK).bits().cast_signed())
             .open(path)
             .map_err(failed)?;
@@ -147,7 +141,7 @@ impl Ledger {
         if let Some(end) = metadata.len().checked_sub(1) {
             file.read_exact_at(&mut last, end).map_err(failed)?;
         }
-        // That it exists has to be on the disk as well.
+        // The directory entry has to be on disk as well.
         let folder = path.parent().filter(|it| !it.as_os_str().is_empty());
         File::open(folder.unwrap_or(Path::new(".")))
             .and_then(|folder| folder.sync_all())
@@ -175,7 +169,7 @@ impl LedgerSink for Ledger {
         if line.len() > MOST_LINE_BYTES {
             return Err(failed(io::Error::other("the line would be too long")));
         }
-        // Until the whole of it is there.
+        // Until the line is written in full.
         self.is_torn = true;
         self.file.write_all(&line).and_then(|()| self.file.sync_data()).map_err(failed)?;
         self.is_torn = false;
@@ -183,54 +177,53 @@ impl LedgerSink for Ledger {
     }
 }
 
-/// What a ledger tells.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct LedgerSummary {
-    /// The acts, oldest first.
+    /// Oldest first.
     pub acts: Vec<PastAct>,
     /// Lines that are torn, or of a later version.
     pub unread_lines: usize,
-    /// There is more before them.
+    /// Earlier lines were not read.
     pub is_cut: bool,
 }
 
-/// An act as the ledger tells it. What the ledger does not hold of it is `None`.
+/// An act from the audit log. Values that the log does not have are `None`.
 #[derive(Clone, PartialEq, Debug, JsonSchema, Serialize)]
 pub struct PastAct {
-    /// Its name.
+    /// Identifier of the act.
     pub id: Arc<str>,
-    /// When it began, or was first heard of.
+    /// When the act began, or the time of its first line.
     pub time: Time,
     /// Who acted.
     pub actor: Option<Actor>,
-    /// Upon what.
+    /// The target of the act.
     pub target: Option<Box<Target>>,
-    /// What was done, in order.
+    /// The actions taken, in order.
     pub deeds: Vec<PastDeed>,
-    /// What it came to; `None` where gpumem did not live to see it.
+    /// Outcome of the act; `None` if gpumem ended before it was known.
     pub outcome: Option<Outcome>,
 }
 
-/// An act as the audit log has it.
+/// One action of an act, from the audit log.
 #[derive(Clone, PartialEq, Debug, JsonSchema, Serialize)]
 pub struct PastDeed {
-    /// When it was announced or reported.
+    /// When the action was announced, or reported as done.
     pub time: Time,
-    /// What.
+    /// The action.
     #[serde(flatten)]
     pub deed: Deed,
-    /// What of it was not done; `None` where it is not known whether anything was.
+    /// Failed parts of the action; `None` if unknown.
     pub failures: Option<Vec<Failure>>,
-    /// When that was known; absent where it is not.
+    /// When the result was recorded; absent if it was not.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ended: Option<Time>,
 }
 
-/// Reads the end of a ledger, `most_bytes` of it at most. One that does not exist is empty.
+/// Reads at most the last `most_bytes` of a ledger. A missing one is empty.
 ///
 /// # Errors
 ///
-/// Where it cannot be read.
+/// If it cannot be read.
 pub fn read(path: &Path, most_bytes: u64) -> Result<LedgerSummary, LedgerError> {
     let failed = |cause| LedgerError::Read { path: path.to_owned(), cause };
     let opened = OpenOptions::new()
@@ -252,7 +245,7 @@ pub fn read(path: &Path, most_bytes: u64) -> Result<LedgerSummary, LedgerError> 
     let mut past = LedgerSummary { is_cut: begin > 0, ..LedgerSummary::default() };
     let mut lines = content.split(|&byte| byte == b'\n');
     if past.is_cut {
-        // The rest of a line.
+        // The rest of a cut line.
         lines.next();
     }
     let mut places = HashMap::new();
@@ -265,7 +258,7 @@ pub fn read(path: &Path, most_bytes: u64) -> Result<LedgerSummary, LedgerError> 
     Ok(past)
 }
 
-fn parse(line: &[u8]) -> Option<LedgerEntry> {
+pub(super) fn parse(line: &[u8]) -> Option<LedgerEntry> {
     #[derive(Deserialize)]
     struct Header {
         schema: String,
@@ -275,9 +268,8 @@ fn parse(line: &[u8]) -> Option<LedgerEntry> {
 }
 
 impl LedgerSummary {
-    /// When acts began that did something without asking a person, for a
-    /// [`ReapPace`](super::policy::ReapPace). What a person has said yes to is no automaton's; an act of which
-    /// the ledger does not hold whose it was counts.
+    /// When acts began without asking a person, for a [`ReapPace`](super::policy::ReapPace). Acts that a person
+    /// confirmed do not count; those of unknown origin do.
     pub fn unattended_times(&self) -> Vec<Time> {
         let is_unattended = |act: &&PastAct| act.actor.as_ref().is_none_or(|it| it.is_unattended);
         let acts = self.acts.iter().filter(|act| !act.deeds.is_empty());

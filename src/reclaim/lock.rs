@@ -1,4 +1,4 @@
-//! One reaper a machine: a lock on a file, held for as long as one acts.
+//! One reaper on a machine: a file lock, held while it acts.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read as _, Write as _};
@@ -9,20 +9,18 @@ use std::process;
 use rustix::fs::{FlockOperation, OFlags, flock};
 use rustix::io::Errno;
 
-/// Its name, in the directory of state.
+/// File name in the state directory.
 pub(super) const FILE_NAME: &str = "reap.lock";
 
 /// Why the lock was not taken.
 #[derive(Debug, thiserror::Error)]
 pub enum LockError {
-    /// Somebody has it.
     #[error("another reaper{} is running ({} is locked); wait for it to exit", holder(*pid), path.display())]
     Held {
         path: PathBuf,
-        /// Who, by what it wrote there.
+        /// The holder's pid, as it wrote it there.
         pid: Option<u32>,
     },
-    /// It cannot be locked.
     #[error("cannot lock {}: {cause}; nothing is done without the lock", path.display())]
     Failed { path: PathBuf, cause: io::Error },
 }
@@ -31,18 +29,18 @@ fn holder(pid: Option<u32>) -> String {
     pid.map_or_else(String::new, |pid| format!(" ({pid})"))
 }
 
-/// The lock; given back when dropped, or when its holder ends in whatever way.
+/// The lock; released when dropped, or when its holder ends in any way.
 #[derive(Debug)]
 pub struct Lock {
     _held: File,
 }
 
 impl Lock {
-    /// Takes the lock of a file, which is created where it is missing. Does not wait.
+    /// Locks a file, creating it if missing. Does not wait.
     ///
     /// # Errors
     ///
-    /// Where another process has it, and where it cannot be locked.
+    /// If another process holds the lock, or it cannot be taken.
     pub fn acquire(path: &Path) -> Result<Self, LockError> {
         let failed = |cause| LockError::Failed { path: path.to_owned(), cause };
         let mut file = OpenOptions::new()
@@ -50,7 +48,7 @@ impl Lock {
             .write(true)
             .create(true)
             .truncate(false)
-            // Who may open it, if only to read, may take it, and keep a reaper from acting.
+            // Anyone who may open it, even for reading, could lock it and keep a reaper from acting.
             .mode(0o600)
             .custom_flags((OFlags::NOFOLLOW | OFlags::NONBLOCK).bits().cast_signed())
             .open(path)
@@ -67,7 +65,7 @@ impl Lock {
             }
             Err(errno) => return Err(failed(errno.into())),
         }
-        // Who has it is a courtesy.
+        // The pid is only information.
         let _ = file.set_len(0).and_then(|()| writeln!(file, "{}", process::id()));
         Ok(Self { _held: file })
     }

@@ -1,14 +1,15 @@
-//! Getting memory back: what to end and how, doing it, and proof that it helped.
+//! Getting memory back: what to end and how, doing it, and proving that it helped.
 //!
-//! [`mod@plan`] makes of findings, or of what a person names, targets ([`target`]) with their steps and
-//! refusals with their reasons; it is pure, and so are [`guard`] (who is never touched), [`policy`] (what is asked
-//! for), [`by_snapshot`] (a plan by what a snapshot alone shows), [`mod@recheck`] (whether what a rule said is still so) and [`verify`] (what came back, as NVML sees it). [`executor`] carries a plan out, for whoever
-//! asked, and [`act`] one target of it, one call at a time, driven by data; [`process_control`] is the only place that touches processes, through pidfds and never
-//! through a number. Each way to get memory back is a file of [`step`].
-//! [`ledger`] is written before anything is sent, [`lock`] holds off a second reaper, [`warnings`]
-//! remember who was warned before an unattended act.
+//! [`mod@plan`] makes targets ([`target`]) with their steps, and refusals with reasons, from findings or from
+//! what a person names. It is pure, and so are [`guard`] (what is never touched), [`policy`] (what is asked
+//! for), [`by_snapshot`] (a plan from a snapshot alone), [`mod@recheck`] (whether a finding still holds) and
+//! [`verify`] (what came back, as NVML sees it). [`executor`] carries out a plan for every caller, and [`act`]
+//! one target of it, driven by data; [`process_control`] is the only place that touches processes, through
+//! pidfds and never by number. Each way of reclaiming is a file in [`step`]. [`ledger`] is written before
+//! anything is sent, [`lock`] excludes a second reaper, and [`warnings`] remembers who was warned before an
+//! unattended act.
 //!
-//! Nothing here prints, asks a clock, knows NVML or judges: what rules find now is said with each sample.
+//! Nothing here prints, reads a clock, calls NVML or evaluates rules: each sample brings the current findings.
 
 pub mod act;
 pub mod by_snapshot;
@@ -19,6 +20,7 @@ mod handles;
 mod launcher;
 pub mod ledger;
 pub mod lock;
+pub mod past_reclaim;
 pub mod past_release;
 pub mod plan;
 pub mod policy;
@@ -39,6 +41,7 @@ pub use by_snapshot::plan_by_snapshot;
 pub use executor::{Executor, JudgedSample, Observer, SampleSource, Tools};
 pub use guard::{Guard, Protection};
 pub use ledger::Ledger;
+pub use past_reclaim::ReclaimLog;
 pub use past_release::ReleaseLog;
 pub use plan::{Plan, Refused, plan};
 pub use policy::{FindingSelector, Policy, Signal, Targets};

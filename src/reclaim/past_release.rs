@@ -1,9 +1,9 @@
-//! Who was asked to release memory, and when, by the ledger.
+//! Which processes were asked to release memory, and when, by the ledger.
 //!
-//! It is kept apart from the processes' own work: a notebook's server takes a request for activity, and memory
-//! that comes back looks as if a program had freed it. So each snapshot is marked with it
-//! ([`Process::asked`](crate::model::Process::asked)), those of this machine and those of a store; what rules
-//! make of it is theirs. And a process is not asked again at once.
+//! A request must not count as the process's own work: a notebook server takes it for activity, and memory that
+//! comes back looks as if a program had freed it. So snapshots, live and stored, are marked with it
+//! ([`Process::asked`](crate::model::Process::asked)), and rules decide what to make of it. It also keeps a
+//! process from being asked again at once.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -15,26 +15,25 @@ use super::target::{Deed, LedgerProcess};
 use crate::model::process::AskedRelease;
 use crate::model::{Snapshot, Time};
 
-/// What is read of the end of a ledger: some hundred acts.
+/// How much of the ledger's end is read: some hundred acts.
 const MOST_READ_BYTES: u64 = 1 << 20;
-/// Of a release of which gpumem did not live to see the end, this is taken for it, in seconds.
+/// The assumed length, in seconds, of a release whose end is not in the ledger.
 const LONGEST_SECONDS: f64 = 60.0;
 
-/// A process was asked to release memory.
+/// A past request to a process to release memory.
 #[derive(Clone, PartialEq, Debug)]
 pub struct PastRelease {
-    /// Which; of a server the one that listens.
+    /// The process; for a server the one that listens.
     pub process: LedgerProcess,
-    /// From then on.
     pub since: Time,
-    /// Until then; `None` where that is not known.
+    /// `None` if unknown.
     until: Option<Time>,
-    /// A kernel's last activity before.
+    /// A kernel's last activity before it.
     last_activity: Option<Time>,
 }
 
 impl PastRelease {
-    /// Of one by this way.
+    /// For a process asked in this way.
     pub fn new(way: &ReleaseWay, since: Time, until: Option<Time>) -> Self {
         let last_activity = match way.by {
             ReleaseBy::Kernel { last_activity, .. } => last_activity,
@@ -43,7 +42,7 @@ impl PastRelease {
         Self { process: LedgerProcess::of(way), since, until, last_activity }
     }
 
-    /// The same as a snapshot of now has it.
+    /// As a current snapshot shows it.
     pub fn asked(&self, now: Time) -> AskedRelease {
         let under_way = || now.min(self.since.plus_seconds(LONGEST_SECONDS));
         let until = self.until.unwrap_or_else(under_way);
@@ -55,7 +54,7 @@ impl PastRelease {
     }
 }
 
-/// What a ledger has of this boot, oldest first: what was about to be done counts as well.
+/// A ledger's releases in this boot, oldest first; announced ones count as well.
 pub fn past_releases(past: &LedgerSummary, boot_id: Option<&str>) -> Vec<PastRelease> {
     let is_of_boot = |act: &&ledger::PastAct| {
         let target = act.target.as_deref();
@@ -69,23 +68,22 @@ pub fn past_releases(past: &LedgerSummary, boot_id: Option<&str>) -> Vec<PastRel
     releases.collect()
 }
 
-/// The releases of a ledger, read again whenever it has changed.
+/// A ledger's releases, read again when the file changes.
 #[derive(Clone, Debug)]
 pub struct ReleaseLog {
     path: PathBuf,
-    /// How the file was when it was read.
+    /// The file's size and time when it was read.
     read: Option<(u64, Option<SystemTime>)>,
     releases: Vec<PastRelease>,
 }
 
 impl ReleaseLog {
-    /// Of the ledger at this path, which need not exist.
+    /// For the ledger at this path, which need not exist.
     pub fn new(path: PathBuf) -> Self {
         Self { path, read: None, releases: Vec::new() }
     }
 
-    /// Marks in a snapshot which processes were asked to release memory. A ledger that cannot be read marks
-    /// none.
+    /// Marks the processes in a snapshot that were asked to release memory. An unreadable ledger marks none.
     pub fn mark(&mut self, snapshot: &mut Snapshot) {
         self.refresh(snapshot.host.boot_id.as_deref());
         if self.releases.is_empty() {
@@ -95,7 +93,7 @@ impl ReleaseLog {
             let is_it = |it: &&PastRelease| {
                 it.process.pid == process.pid && Some(it.process.start_ticks) == process.start_ticks
             };
-            // The last one begun by then: in a store's snapshot what was asked later is not yet so.
+            // The last one begun by then: a stored snapshot must not show later requests.
             let releases = self.releases.iter().rev();
             let mut before = releases.filter(|it| it.since <= snapshot.time);
             if let Some(last) = before.find(is_it) {

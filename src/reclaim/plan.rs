@@ -1,9 +1,9 @@
-//! Findings and a policy to a plan: targets with their steps, refusals with their reasons. Pure.
+//! Makes a plan from findings and a policy: targets with their steps, refusals with their reasons. Pure.
 //!
-//! What is shown is this value, and what is carried out is this very value: see `act`. The families of
-//! [`crate::model::family`] say what belongs together, and a family is ended whole or not at all: by a
-//! rule only where the rule found every one of its members that NVML lists. What a policy selects is in
-//! `select`, how a target is ended in `step`, who is never one in `guard`.
+//! The plan that is shown is the plan that is carried out; see `act`. [`crate::model::family`] says what
+//! belongs together, and a family is ended whole or not at all: for a rule only if it found every member that
+//! NVML lists. `select` finds what a policy selects, `step` says how a target is ended, `guard` what is never a
+//! target.
 
 mod release;
 
@@ -27,23 +27,23 @@ use crate::model::process::Parent;
 use crate::model::process_name::name_of;
 use crate::model::{Process, Snapshot, Time, Unread};
 
-/// How many generations are followed from a process to one that is asked for.
+/// How many generations may be between a process and a requested one.
 const MOST_GENERATIONS: usize = 64;
 
-/// What a plan is made of.
+/// The input of a plan.
 #[derive(Clone, Copy, Debug)]
 pub struct PlanInput<'a> {
-    /// What the rules found.
+    /// The rules' findings.
     pub findings: &'a [Finding],
-    /// What they found it in.
+    /// The snapshot they are about.
     pub snapshot: &'a Snapshot,
-    /// What belongs together in it.
+    /// Its families.
     pub families: &'a [Family],
-    /// What Linux tells of the processes that [`pids`] names, as far as it does.
+    /// What Linux says about the processes that [`pids`] names, where it can be read.
     pub facts: &'a BTreeMap<u32, Guarded>,
 }
 
-/// The processes of which a plan has to know more than the snapshot tells.
+/// Processes of which a plan needs more than the snapshot has.
 pub fn pids(snapshot: &Snapshot, families: &[Family]) -> Vec<u32> {
     let launchers = families.iter().filter_map(|family| Some(family.launcher.as_ref()?.pid));
     let mut pids: Vec<u32> =
@@ -53,31 +53,31 @@ pub fn pids(snapshot: &Snapshot, families: &[Family]) -> Vec<u32> {
     pids
 }
 
-/// What is to be done, and what is not.
+/// Targets of a plan, and what it leaves alone.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Plan {
-    /// Of the snapshot that it was made from.
+    /// Time of the snapshot that the plan was made from.
     pub time: Time,
-    /// What would be ended, most memory first.
+    /// The targets, most memory first.
     pub targets: Vec<Target>,
-    /// What was asked for, or found, and is left alone.
+    /// What was requested or found, but is left alone.
     pub refused: Vec<Refused>,
 }
 
-/// What is left alone.
+/// Something that a plan leaves alone.
 #[derive(Clone, PartialEq, Debug, JsonSchema, Serialize)]
 pub struct Refused {
-    /// The process; `None` where there is none.
+    /// PID of the process; `None` if there is none.
     pub pid: Option<u32>,
-    /// Its owner.
+    /// User name of the owner.
     pub user: Option<Arc<str>>,
-    /// What it is called, as findings name it. Chosen by the process: escape it for a terminal.
+    /// Name of the process, as in findings. Chosen by the process: escape it for a terminal.
     pub name: Option<Arc<str>>,
-    /// The finding's id; `None` where it was named.
+    /// Identifier of the finding; `None` if the process was named.
     pub finding: Option<Arc<str>>,
-    /// The finding's kind.
+    /// Kind of the finding.
     pub kind: Option<Kind>,
-    /// Why.
+    /// Why it is left alone.
     pub why: Why,
 }
 
@@ -85,65 +85,61 @@ pub struct Refused {
 #[derive(Clone, PartialEq, Debug, JsonSchema, Serialize)]
 #[serde(tag = "why", rename_all = "snake_case")]
 pub enum Why {
-    /// It, or one of its family, is not to be touched.
+    /// The process, or another one of its family, is protected.
     Protected {
-        /// Who of them.
+        /// PID of the protected process.
         pid: u32,
-        /// Why.
+        /// What protects it.
         protection: Protection,
     },
-    /// There is nothing certain to signal, or it would not help.
+    /// Nothing can be signalled safely, or it would not help.
     NeverTaken {
-        /// Such a finding.
+        /// Kind of the finding.
         kind: Kind,
     },
-    /// Only what is asked for by its kind.
+    /// Findings of this kind are targeted only on request.
     OnlyWhenAsked {
-        /// This one.
+        /// The kind.
         kind: Kind,
     },
-    /// The rule only notifies the owner: the process is at work elsewhere, for example, or kept on
-    /// another GPU.
+    /// The rule only notifies the owner, for example because the process is working elsewhere, or is
+    /// exempt on another GPU.
     #[serde(rename = "only_told")]
     OnlyNotified,
-    /// Others of its family were not found, and would be ended with it.
+    /// Other processes of its family have no finding and would be ended with it.
     Family {
-        /// Which.
+        /// PIDs of these processes.
         pids: Vec<u32>,
     },
-    /// It is a rank of a run whose other ranks are not asked for: its launcher starts it again, or ends
-    /// them all.
+    /// The process is a rank of a run whose other ranks are not targets; its launcher would restart it
+    /// or end them all.
     Rank {
-        /// The launcher.
+        /// PID of the launcher.
         launcher: u32,
-        /// Its program.
+        /// Program of the launcher.
         program: Arc<str>,
-        /// The other ranks.
+        /// PIDs of the other ranks.
         pids: Vec<u32>,
     },
-    /// It, or one of its family, may be at work on a GPU whose process list could not be read.
+    /// The process, or another one of its family, may be working on a GPU whose process list could not
+    /// be read.
     Unread {
-        /// NVML's index.
+        /// NVML index of the GPU.
         gpu: u32,
     },
-    /// No GPU lists the process, and it has none open.
+    /// NVML lists the process on no GPU, and it has none open.
     NotOnGpu,
-    /// It cannot be asked to release memory.
+    /// The process cannot be asked to release memory.
     NoWayIn {
-        /// Why, of each way. Holds words of others: escape it for a terminal.
+        /// Why each of the ways is impossible. Contains text from others: escape it for a terminal.
         ways: Arc<str>,
     },
-    /// The snapshot does not show it any more.
+    /// The process is no longer in the snapshot.
     Gone,
-    /// It is about a GPU and no process.
+    /// The finding is about a GPU, not a process.
     NoProcess,
-    /// Nothing on a GPU is called so: no GPU, notebook, kernel or server, and no finding.
+    /// The name matches nothing on a GPU: no GPU, notebook, kernel or server, and no finding.
     NoTarget {
-        /// The name.
-        name: Arc<str>,
-    },
-    /// There is no kernel or notebook of this name on a GPU.
-    NotFound {
         /// The name.
         name: Arc<str>,
     },
@@ -164,7 +160,9 @@ impl fmt::Display for Why {
                 }
                 _ => "killing it does not help; see the finding's advice",
             }),
-            Self::OnlyWhenAsked { kind } => write!(f, "killed only with --kind {kind}"),
+            Self::OnlyWhenAsked { kind } => {
+                write!(f, "killed only on request; add --kind {kind}")
+            }
             Self::OnlyNotified => {
                 f.write_str("the rule only notifies its owner; name it with --pid")
             }
@@ -190,28 +188,24 @@ impl fmt::Display for Why {
             ),
             Self::NotOnGpu => f.write_str("it holds no GPU; gpumem ps shows who does"),
             Self::NoWayIn { ways } => write!(f, "no way in: {ways}"),
-            Self::Gone => f.write_str("it does not exist any more"),
+            Self::Gone => f.write_str("it no longer exists"),
             Self::NoProcess => f.write_str("it is about a GPU, and there is no process to kill"),
             Self::NoTarget { name } => write!(
                 f,
                 "nothing on a GPU is called {name}; write a PID, a notebook, a kernel's id, a \
                 finding's id, gpu:0 or a server's name, as gpumem ps and gpumem check show them"
             ),
-            Self::NotFound { name } => {
-                write!(f, "no kernel on a GPU is {name}; gpumem ps shows them")
-            }
         }
     }
 }
 
-/// Makes a plan.
 pub fn plan(seen: &PlanInput<'_>, guard: &Guard) -> Plan {
     let mut plan = Plan { time: seen.snapshot.time, targets: Vec::new(), refused: Vec::new() };
     let families = by_launcher(seen);
     let seen = &PlanInput { families: &families, ..*seen };
     let refused = &mut plan.refused;
     let (call, accused) = match &guard.policy.targets {
-        Targets::Named(it) => (Call::Named, named(seen, guard, it.names(), refused)),
+        Targets::Named(it) => (Call::Named, named(seen, guard, it, refused)),
         Targets::Found(it) => (Call::Rule, found(seen, guard, it, refused)),
     };
     let unread = Unread::new(seen.snapshot, seen.families, |_, _| false);
@@ -233,7 +227,7 @@ pub fn plan(seen: &PlanInput<'_>, guard: &Guard) -> Plan {
         done.extend(together.iter().map(|it| it.process.pid));
         match target(seen, guard, call, &together, family, &unread) {
             Ok(target) => plan.targets.push(target),
-            // Each that was asked for is listed, whichever of them stands in the way.
+            // Each requested process is listed, whichever of them is the reason.
             Err(why) => {
                 let refused = together.iter().map(|it| it.refused(why.clone()));
                 plan.refused.extend(refused);
@@ -250,8 +244,8 @@ impl Plan {
     }
 }
 
-/// The families, with all that one launcher started in one: to end a launcher ends them all, whatever
-/// joins them otherwise.
+/// Families, merged if one launcher started them: ending a launcher ends them all, even if nothing else joins
+/// them.
 fn by_launcher(seen: &PlanInput<'_>) -> Vec<Family> {
     let mut families: Vec<Family> = seen.families.to_vec();
     let launcher_of = |pid: u32| launcher_of(seen.snapshot.process(pid)?, seen.snapshot);
@@ -282,7 +276,7 @@ fn by_launcher(seen: &PlanInput<'_>) -> Vec<Family> {
     families
 }
 
-/// Makes a target of what belongs together, or says why not.
+/// Makes a target of a family, or says why not.
 fn target(
     seen: &PlanInput<'_>,
     guard: &Guard,
@@ -314,7 +308,7 @@ fn target(
         } else if descends(process, accused, seen.snapshot) {
             processes.push(process);
         } else {
-            // It shares a session, a group or a run with them, and is not theirs to be ended with.
+            // It shares a session, group or run with them, but is not to be ended with it.
             unasked.push(pid);
         }
     }
@@ -323,7 +317,7 @@ fn target(
     }
     let is_whole = others.is_empty() && unasked.is_empty();
     if !others.is_empty() {
-        // Others of the family live on: the memory of the dead is theirs.
+        // Other members live on, and hold the memory of the dead.
         dead.clear();
     }
     let launcher = accused.iter().find_map(|it| launcher_of(it.process, seen.snapshot));
@@ -397,7 +391,7 @@ fn target(
     })
 }
 
-/// A process of a target, or why it is not to be touched. `on_gpu`: it has to be on a GPU.
+/// A target's process, or why it must not be touched. `on_gpu`: it has to be on a GPU.
 fn target_process(
     seen: &PlanInput<'_>,
     guard: &Guard,
@@ -440,7 +434,7 @@ fn target_process(
     })
 }
 
-/// Whether a process uses a CPU, as far as can be told.
+/// Whether a process uses a CPU, as far as is known.
 fn works(process: &Process) -> bool {
     process.cpu_percent.is_none_or(|percent| percent >= WORKING_CPU_PERCENT)
 }
@@ -457,10 +451,10 @@ fn reason(call: Call, accused: &[&Accused<'_>]) -> Reason {
     }
 }
 
-/// Whether a process is a living descendant of one that is asked for, by the links of the snapshot.
+/// Whether a process is a living descendant of a requested one, by the snapshot's links.
 fn descends(process: &Process, accused: &[&Accused<'_>], snapshot: &Snapshot) -> bool {
     let mut child = process;
-    // A recording may hold two that are each other's parents.
+    // A recording may have two processes that are each other's parents.
     for _ in 0..MOST_GENERATIONS {
         let parent = child.ppid.and_then(|ppid| snapshot.process(ppid));
         let is_older =
@@ -476,7 +470,7 @@ fn descends(process: &Process, accused: &[&Accused<'_>], snapshot: &Snapshot) ->
     false
 }
 
-/// What a process holds by NVML's lists: (GPU's index, its uuid, bytes), a GPU once.
+/// What a process holds by NVML's lists: (GPU index, UUID, bytes), each GPU once.
 fn rows(process: &Process, snapshot: &Snapshot) -> Vec<MemberGpu> {
     let mut found: Vec<MemberGpu> = Vec::new();
     for gpu in &snapshot.gpus {
@@ -494,7 +488,7 @@ fn rows(process: &Process, snapshot: &Snapshot) -> Vec<MemberGpu> {
     found
 }
 
-/// Where a process holds memory, or has a GPU open and is not listed.
+/// Where a process holds memory, or has a GPU open without being listed.
 pub(super) fn gpus(process: &Process, snapshot: &Snapshot) -> Vec<MemberGpu> {
     let mut found = rows(process, snapshot);
     let files = process.gpu_files.as_deref().unwrap_or_default();
@@ -508,7 +502,7 @@ pub(super) fn gpus(process: &Process, snapshot: &Snapshot) -> Vec<MemberGpu> {
     found
 }
 
-/// What NVML says the members and the dead hold together.
+/// The total that NVML reports for the members and the dead.
 fn bytes(members: &[TargetProcess], dead: &[u32], snapshot: &Snapshot) -> Option<u64> {
     let is_theirs = |pid: u32| dead.contains(&pid) || members.iter().any(|it| it.pid == pid);
     let rows = snapshot.gpus.iter().flat_map(|gpu| &gpu.processes);

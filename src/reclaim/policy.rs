@@ -1,4 +1,4 @@
-//! What a person or a configuration asks for: which targets, how, and at what pace. Plain data.
+//! What a person or configuration asks for: which targets, how, and how fast. Plain data.
 //!
 //! Nothing is decided here; see `plan` and `guard`.
 
@@ -10,56 +10,52 @@ use std::time::Duration;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::release::ReleaseOptions;
+use super::release::way::ReleaseOptions;
 use crate::model::finding::Ends;
 pub use crate::model::keep::Exempt;
 use crate::model::selector::Selected;
 use crate::model::{Kind, Process, Snapshot, Time};
 
-/// A member of a family that NVML does not list, and no rule judges, is at work from here on.
+/// The CPU share from which a family member that NVML does not list, and no rule judges, counts as working.
 pub(super) const WORKING_CPU_PERCENT: f64 = 10.0;
 
-/// Whether a process of a snapshot is an inference server, for which waiting is work.
+/// Whether a process in a snapshot is an inference server, for which waiting is normal.
 pub type Serves = fn(&Process, &Snapshot) -> bool;
 
-/// What may be done, and to which processes.
 #[derive(Clone, Debug)]
 pub struct Policy {
-    /// What a plan is about.
     pub targets: Targets,
-    /// Only what a selector means of the snapshot that is planned from; `None` means all of it.
+    /// Only what a selector selected from the snapshot; `None` means everything.
     pub selected: Option<Selected>,
-    /// Processes of other users too.
+    /// Include other users' processes.
     pub all_users: bool,
-    /// Graphics-only processes, too.
+    /// Include graphics-only processes.
     pub graphics: bool,
-    /// Inference servers too, by a rule.
+    /// Include inference servers that a rule found.
     pub servers: bool,
-    /// What a scheduler, a service manager or a container runtime owns, too: by signals, instead of
-    /// naming the command that would do it properly.
+    /// Signal what a scheduler, service manager or container runtime owns, instead of naming the proper
+    /// command.
     pub direct: bool,
-    /// What its owner or the configuration keeps, too; only what is named.
+    /// Include named processes that their owner or the configuration keeps.
     pub even_kept: bool,
-    /// Whether targets are to give memory back and live on.
     pub release: Release,
-    /// What these rules find is asked to release memory and never ended.
+    /// Rules whose findings are asked to release memory, never ended.
     pub releasing: Vec<Arc<str>>,
-    /// Instead of SIGTERM.
+    /// Replaces SIGTERM.
     pub signal: Option<Signal>,
-    /// How long to wait for each signal's effect, instead of what is usual for its recipients.
+    /// How long to wait for each signal's effect, instead of the recipients' usual time.
     pub grace: Option<Duration>,
-    /// File names of programs never to be touched, besides those that are compiled in.
+    /// File names of programs never to be touched, besides the built-in ones.
     pub never: Vec<Arc<str>>,
     /// What the configuration keeps.
     pub kept: Vec<Exempt>,
-    /// The same, to be asked of a process that was born after the plan.
+    /// The same, as a check for processes that start after the plan.
     pub keeps: Keeps,
-    /// Who is a server.
     pub serves: Serves,
 }
 
 impl Policy {
-    /// The defaults: one's own processes, gently.
+    /// The defaults: the caller's own processes, gently.
     pub fn new(targets: Targets, serves: Serves) -> Self {
         Self {
             targets,
@@ -81,33 +77,31 @@ impl Policy {
     }
 }
 
-/// Whether targets are to give memory back and live on.
+/// Whether targets release memory and live on.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub enum Release {
-    /// They are ended.
     #[default]
     Never,
-    /// Those that rules find idle are asked first, inference servers excepted, and ended where what they
-    /// found is still so.
+    /// Targets that rules find idle, except inference servers, are asked first, and ended if the finding still
+    /// holds.
     First(ReleaseOptions),
     /// They are asked, and none is ended.
     Only(ReleaseOptions),
 }
 
-/// Whether the configuration keeps a process, from whatever.
+/// Whether the configuration keeps a process.
 type KeepCheck = dyn Fn(&Process, &Snapshot) -> bool + Send + Sync;
 
-/// What the configuration keeps, asked of a process at any time. Without a question it keeps none.
+/// The configuration's keeps, as a check that can run at any time. The default keeps nothing.
 #[derive(Clone, Default)]
 pub struct Keeps(Option<Arc<KeepCheck>>);
 
 impl Keeps {
-    /// Keeps those for which `keep` answers yes.
+    /// Keeps processes for which `keep` returns true.
     pub fn new(keep: impl Fn(&Process, &Snapshot) -> bool + Send + Sync + 'static) -> Self {
         Self(Some(Arc::new(keep)))
     }
 
-    /// Whether it keeps this process.
     pub fn has(&self, process: &Process, snapshot: &Snapshot) -> bool {
         self.0.as_ref().is_some_and(|keep| keep(process, snapshot))
     }
@@ -119,20 +113,20 @@ impl fmt::Debug for Keeps {
     }
 }
 
-/// What a plan is about. A list of names that is empty is neither: nothing is asked for then.
+/// What a plan is about. An empty list of names is neither: nothing is requested then.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Targets {
-    /// These processes, whatever the rules say of them.
-    Named(NamedProcesses),
+    /// These processes, whatever rules found.
+    Named(ProcessNames),
     /// The processes of these findings.
     Found(FindingSelector),
 }
 
 impl Targets {
-    /// Processes by number; `None` where there is no number.
-    pub fn of_pids(pids: &[u32]) -> Option<Self> {
-        let names = ProcessNames { pids: pids.to_vec(), ..ProcessNames::default() };
-        NamedProcesses::new(names).map(Self::Named)
+    /// Processes by pid, and by other names; `None` if there is no name.
+    pub fn named(pids: Vec<u32>, words: Vec<Arc<str>>) -> Option<Self> {
+        let has_names = !pids.is_empty() || !words.is_empty();
+        has_names.then_some(Self::Named(ProcessNames { pids, words }))
     }
 
     /// Whether processes are named, so that no finding is needed.
@@ -140,15 +134,15 @@ impl Targets {
         matches!(self, Self::Named(_))
     }
 
-    /// Whether a name may be that of a finding: of no process it has a colon.
+    /// Whether a name may be a finding's, which contain colons; processes' names do not.
     pub fn names_findings(&self) -> bool {
         match self {
-            Self::Named(named) => named.names().words.iter().any(|word| word.contains(':')),
+            Self::Named(named) => named.words.iter().any(|word| word.contains(':')),
             Self::Found(_) => false,
         }
     }
 
-    /// Whether findings of a rule, of this kind, are asked for.
+    /// Whether findings by this rule, of this kind, are requested.
     pub fn concerns(&self, rule: &Arc<str>, kind: Kind) -> bool {
         let Self::Found(FindingSelector { kinds, rules, .. }) = self else {
             return false;
@@ -160,63 +154,33 @@ impl Targets {
     }
 }
 
-/// Processes by what they are called; any of them.
-#[derive(Clone, PartialEq, Debug, Default)]
+/// Processes by name; any of these, and there is one.
+#[derive(Clone, PartialEq, Debug)]
 pub struct ProcessNames {
     pub pids: Vec<u32>,
-    /// Notebooks by their paths, or the ends of their paths.
-    pub notebooks: Vec<Arc<str>>,
-    /// Notebook kernels by their ids.
-    pub kernels: Vec<Arc<str>>,
-    /// Any of these: a GPU, a notebook, a kernel, a finding by its id or the beginning of it, an inference
-    /// server by its name.
+    /// Any of these: a GPU, a notebook, a kernel, a finding's id or its beginning, an inference server's name.
     pub words: Vec<Arc<str>>,
 }
 
-impl ProcessNames {
-    /// Whether there is no name.
-    pub fn is_empty(&self) -> bool {
-        self.pids.is_empty()
-            && self.notebooks.is_empty()
-            && self.kernels.is_empty()
-            && self.words.is_empty()
-    }
-}
-
-/// Names of processes, at least one.
-#[derive(Clone, PartialEq, Debug)]
-pub struct NamedProcesses(ProcessNames);
-
-impl NamedProcesses {
-    /// `None` where there is no name.
-    pub fn new(names: ProcessNames) -> Option<Self> {
-        (!names.is_empty()).then_some(Self(names))
-    }
-
-    pub fn names(&self) -> &ProcessNames {
-        &self.0
-    }
-}
-
-/// Which findings. Those that are set have all to fit; of several values of one, any.
+/// Selects findings. All set fields have to match; of a field's values any.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct FindingSelector {
-    /// Of these processes only; of any where there is no name.
-    pub names: ProcessNames,
-    /// Kinds; where there are none, those of [`Ends::Always`].
+    /// Only on these processes, by pid; on any if there is none.
+    pub pids: Vec<u32>,
+    /// Kinds; if empty, those with [`Ends::Always`].
     pub kinds: Vec<Kind>,
     /// Rules by name.
     pub rules: Vec<Arc<str>>,
 }
 
-/// How fast unattended acts may follow each other. When something was done stands in the ledger.
+/// How fast unattended acts may follow each other. The ledger has the times of earlier ones.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct ReapPace {
-    /// After each act, for its effect to be seen before the next.
+    /// Pause after each act, so that its effect shows before the next.
     pub settle: Duration,
-    /// So many acts
+    /// The most acts in `within`.
     pub most: usize,
-    /// within this time.
+    /// The period that `most` applies to.
     pub within: Duration,
 }
 
@@ -227,14 +191,14 @@ impl Default for ReapPace {
 }
 
 impl ReapPace {
-    /// When the next act may begin, by when earlier ones did, in any order; not before `now`. An act of
-    /// the future, by a clock that was set back, counts as one of now.
+    /// When the next act may begin, by the start times of earlier ones in any order; not before `now`. An act
+    /// in the future, from a clock that was set back, counts as now.
     pub fn next(&self, acts: &[Time], now: Time) -> Time {
         let mut acts: Vec<Time> = acts.iter().map(|&act| act.min(now)).collect();
         acts.sort_unstable();
         let settled = acts.last().map(|last| last.plus_seconds(self.settle.as_secs_f64()));
         let allowed = match self.most.checked_sub(1) {
-            // None at all: never in sight.
+            // None at all: always one period away.
             None => Some(now.plus_seconds(self.within.as_secs_f64())),
             Some(_) => acts
                 .iter()
@@ -246,36 +210,36 @@ impl ReapPace {
     }
 }
 
-/// A signal that is sent.
+/// A signal to a process.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, JsonSchema, Serialize, Deserialize)]
 #[serde(rename_all = "UPPERCASE")]
 pub enum Signal {
-    /// Hang up.
+    /// SIGHUP: hang up.
     Hup,
-    /// As Ctrl-C.
+    /// SIGINT: interrupt, as by Ctrl-C.
     Int,
-    /// As Ctrl-\, with a core dump.
+    /// SIGQUIT: quit with a core dump, as by Ctrl-\.
     Quit,
-    /// A program's own.
+    /// SIGUSR1: defined by the program.
     Usr1,
-    /// A program's own.
+    /// SIGUSR2: defined by the program.
     Usr2,
-    /// End, please.
+    /// SIGTERM: terminate.
     Term,
-    /// End.
+    /// SIGKILL: kill.
     Kill,
-    /// Go on.
+    /// SIGCONT: continue.
     Cont,
-    /// Rest.
+    /// SIGSTOP: stop.
     Stop,
 }
 
 impl Signal {
-    /// Those that a person may ask for.
+    /// Signals that a person may ask for.
     pub const ASKED: [Self; 7] =
         [Self::Term, Self::Int, Self::Hup, Self::Quit, Self::Usr1, Self::Usr2, Self::Kill];
 
-    /// With the name of each, and its number on the machines that NVIDIA's driver is for (signal(7)).
+    /// Name and number of each, on the machines that NVIDIA's driver supports (signal(7)).
     const TABLE: [(Self, &'static str, u32); 9] = [
         (Self::Hup, "SIGHUP", 1),
         (Self::Int, "SIGINT", 2),
@@ -288,7 +252,7 @@ impl Signal {
         (Self::Stop, "SIGSTOP", 19),
     ];
 
-    /// As Linux numbers it.
+    /// Linux's number.
     pub const fn number(self) -> u32 {
         Self::TABLE[self as usize].2
     }
@@ -305,7 +269,7 @@ impl fmt::Display for Signal {
     }
 }
 
-/// What was typed is no signal that gpumem sends.
+/// The text names no signal that gpumem sends.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("{0:?} is no signal for this; write TERM, INT, HUP, QUIT, USR1, USR2 or KILL")]
 pub struct NoSignal(String);
@@ -358,9 +322,8 @@ mod tests {
 
     #[test]
     fn no_name_is_no_target_and_not_whatever_rules_found() {
-        assert_eq!(Targets::of_pids(&[]), None);
-        assert_eq!(NamedProcesses::new(ProcessNames::default()), None);
-        let named = Targets::of_pids(&[7]).unwrap();
+        assert_eq!(Targets::named(Vec::new(), Vec::new()), None);
+        let named = Targets::named(vec![7], Vec::new()).unwrap();
         assert!(named.is_named());
         assert!(!named.concerns(&"idle".into(), Kind::Idle), "no rule is asked");
     }

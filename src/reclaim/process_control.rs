@@ -1,9 +1,8 @@
-//! What touches processes: signals through pidfds, requests to servers. Nothing else here does.
+//! The only code that touches processes: signals through pidfds, and requests to servers.
 //!
-//! [`ProcessControl`] is what an act may do; [`PidfdControl`] does it. The order in which a process is taken hold of
-//! is what makes it safe: first a pidfd, then who it is is read again by its number, then it is seen that
-//! the pidfd's process has not exited. As long as it has not, the number was its own all the while. No
-//! signal goes to a number. Decides nothing: see `act`.
+//! [`ProcessControl`] is what an act may do; [`PidfdControl`] does it. Opening a process is safe because of its
+//! order: first open a pidfd, then read the identity again by pid, then check that the pidfd's process has not
+//! exited. Until it exits, the pid cannot be reused. No signal is sent by pid. Decides nothing: see `act`.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,7 +14,7 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open, pidfd_send_signal};
 use rustix::time::Timespec;
 
 use super::policy::Signal;
-use super::release::ReleaseAnswer;
+use super::release::way::ReleaseAnswer;
 use super::target::Request;
 use crate::deadline::{NoAnswer, Task};
 use crate::host::{
@@ -25,40 +24,35 @@ use crate::host::{
 /// A process that may be touched.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Approved {
-    /// The process id.
     pub pid: u32,
     /// Clock ticks from boot to its start.
     pub start_ticks: u64,
-    /// Its owner.
     pub uid: u32,
-    /// The boot that its start counts from; without one no process is the one that is meant.
+    /// The boot from which its start counts; `None` matches no process.
     pub boot_id: Option<Arc<str>>,
 }
 
-/// A process that is held on to.
+/// An opened process.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Handle(pub usize);
 
-/// Why a process could not be taken hold of.
+/// Why a process could not be opened.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum NotOpened {
-    /// There is none.
     #[error("{0} is gone")]
     Gone(u32),
-    /// The number is another process's, or a thread's, or of another boot.
+    /// The pid was reused, is a thread's, or is from another boot.
     #[error("{0} is another process now; make a new plan")]
     Changed(u32),
-    /// The kernel has no pidfds, or a sandbox forbids them: to hold on to a process takes no right.
+    /// The kernel has no pidfds, or a sandbox forbids them; opening one needs no right.
     #[error(
         "cannot open a pidfd for process {0}: needs Linux 5.3 and a seccomp profile that allows pidfd_open"
     )]
     NoPidfd(u32),
-    /// Something else.
     #[error("cannot open a pidfd for process {pid}: {error}; try again")]
     Failed {
-        /// The process.
         pid: u32,
-        /// What the kernel, or reading /proc, said.
+        /// The error of the kernel, or of reading /proc.
         error: String,
     },
 }
@@ -66,76 +60,68 @@ pub enum NotOpened {
 /// Why a signal was not sent.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum NotSent {
-    /// The process is gone.
     #[error("gone")]
     Gone,
-    /// The kernel refused.
-    #[error("not permitted; that takes root or the process's owner")]
+    #[error("not permitted; that requires root or the process's owner")]
     NotPermitted,
-    /// Something else.
     #[error("not sent: {0}; try again")]
     Failed(String),
 }
 
-/// What came of a request.
+/// The result of a request.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum RequestResult {
-    /// Nothing so far.
     Waiting,
-    /// It was done.
     Done,
-    /// It was not done, because the process is at work now.
+    /// Not done, because the process is at work.
     AtWork,
-    /// It was not done.
     Failed(String),
-    /// A notebook server has not done it, and would start again what is ended without it.
+    /// A notebook server has not done it, and would restart a kernel that is merely ended.
     Restarts(String),
-    /// What came of a release.
     Released(ReleaseAnswer),
 }
 
-/// Makes a request and waits for the answer, which may take seconds; it is called on a thread of its own.
+/// Sends a request and waits for the answer, for seconds perhaps; called on a separate thread.
 pub type PerformRequest = Arc<dyn Fn(&Request) -> RequestResult + Send + Sync>;
 
-/// What an act may do. Nothing here waits.
+/// What an act may do to processes. Nothing here waits.
 pub trait ProcessControl {
-    /// Takes hold of a process, if it is who is meant.
+    /// Opens a process if it is the approved one.
     ///
     /// # Errors
     ///
-    /// Where it is not, or cannot be held.
+    /// If it is not, or cannot be opened.
     fn open(&mut self, who: &Approved) -> Result<Handle, NotOpened>;
 
-    /// What is known of a process now; `None` where it is gone or cannot be looked at.
+    /// What is known of a process now; `None` if it is gone or cannot be read.
     fn read_guarded(&mut self, pid: u32) -> Option<Guarded>;
 
-    /// Sends a signal to a process that is held.
+    /// Sends a signal to an opened process.
     ///
     /// # Errors
     ///
-    /// Where it was not sent.
+    /// If it was not sent.
     fn signal(&mut self, handle: Handle, signal: Signal) -> Result<(), NotSent>;
 
-    /// Whether a process that is held has exited, with all of its threads.
+    /// Whether an opened process has exited, with all its threads.
     fn has_exited(&mut self, handle: Handle) -> bool;
 
-    /// Every process that there is.
+    /// All processes.
     fn list(&mut self) -> Vec<ListedProcess>;
 
-    /// Where in the kernel a process is held up; `None` where it is not.
+    /// Where in the kernel a process is blocked; `None` if it is not.
     fn held_up(&mut self, pid: u32) -> Option<String>;
 
-    /// Begins to ask.
+    /// Starts a request.
     fn start_request(&mut self, request: Request);
 
-    /// What has come of what was asked last.
+    /// The state of the last request.
     fn answer(&mut self) -> RequestResult;
 
-    /// Lets go of everybody; no handle of before is one any more, and no answer is waited for.
+    /// Closes all handles, and drops the pending answer.
     fn release(&mut self);
 }
 
-/// Signals through pidfds, and requests to services.
 pub struct PidfdControl {
     roots: Roots,
     held: Vec<OwnedFd>,
@@ -145,7 +131,6 @@ pub struct PidfdControl {
 }
 
 impl PidfdControl {
-    /// Holds nothing yet, and makes no request.
     pub fn new(roots: Roots) -> Self {
         Self {
             roots,
@@ -156,7 +141,7 @@ impl PidfdControl {
         }
     }
 
-    /// What makes requests; see `step::perform_requests`.
+    /// Sets what sends requests; see `step::perform_requests`.
     pub fn with_requests(mut self, perform: PerformRequest) -> Self {
         self.perform = perform;
         self
@@ -165,7 +150,7 @@ impl PidfdControl {
     fn is_readable(fd: &OwnedFd) -> bool {
         let mut fds = [PollFd::new(fd, PollFlags::IN)];
         let now = Timespec { tv_sec: 0, tv_nsec: 0 };
-        // A failure to ask is no exit.
+        // A failed poll does not mean an exit.
         poll(&mut fds, Some(&now)).is_ok_and(|ready| ready > 0)
     }
 }
@@ -178,7 +163,7 @@ impl ProcessControl for PidfdControl {
         let fd = match pidfd_open(number, PidfdFlags::empty()) {
             Ok(fd) => fd,
             Err(Errno::SRCH) => return Err(NotOpened::Gone(pid)),
-            // A thread's number: older kernels say the first, newer ones the second.
+            // The pid is a thread's: older kernels return the first error, newer ones the second.
             Err(Errno::INVAL | Errno::NOENT) => return Err(NotOpened::Changed(pid)),
             Err(Errno::NOSYS | Errno::PERM | Errno::ACCESS) => return Err(NotOpened::NoPidfd(pid)),
             Err(errno) => {

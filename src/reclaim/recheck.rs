@@ -1,4 +1,4 @@
-//! Whether what a rule said of a target is still so, by the newest snapshot. Pure.
+//! Whether a finding on a target still holds, by the newest snapshot. Pure.
 
 use std::collections::BTreeMap;
 
@@ -8,50 +8,50 @@ use crate::model::family::families;
 use crate::model::finding::Finding;
 use crate::model::{Gpu, Identity, Process, Snapshot, Time, Unread};
 
-/// Whether it is. `found` is all that the rules say now and no exemption keeps, by `snapshot`.
+/// Whether it holds. `found` is all current findings, in `snapshot`, that no exemption covers.
 pub fn recheck<'a>(
     act: &Act,
     found: impl IntoIterator<Item = &'a Finding>,
     snapshot: &Snapshot,
 ) -> Recheck {
     let Reason::Found { findings } = &act.target().reason else {
-        // What a person named stands.
+        // A target that a person named stands.
         return Recheck::StillTrue;
     };
     let found: Vec<&Finding> = found.into_iter().collect();
     of_members(&act.alive(), findings, &found, snapshot)
 }
 
-/// Less CPU than this in all is no work. Seconds.
+/// CPU seconds in total; fewer are no work.
 const LEAST_WORK_SECONDS: f64 = 5.0;
-/// So much of a core since then is.
+/// The share of a core since the plan from which CPU use counts as work.
 const WORK_SHARE: f64 = 0.1;
-/// Less than this read and written in all is no work.
+/// Bytes read and written in total; fewer are no work.
 const LEAST_WORK_BYTES: u64 = 50_000_000;
 
-/// Whether so many CPU seconds in such a time are work that was begun.
+/// Whether this many CPU seconds in this time show that work has begun.
 pub fn is_work(cpu_seconds: f64, in_seconds: f64) -> bool {
     cpu_seconds >= LEAST_WORK_SECONDS.max(WORK_SHARE * in_seconds)
 }
 
-/// What everybody had used when a plan was made.
+/// What each process had used when the plan was made.
 #[derive(Debug)]
 pub struct UsedAtPlan {
     time: Time,
     used: BTreeMap<Identity, Used>,
 }
 
-/// What a process has used, with what those have who work with it.
+/// What a process has used, with its family.
 #[derive(Debug)]
 struct Used {
     cpu_seconds: Option<f64>,
-    /// What it waited for a processor.
+    /// Time it has waited for a CPU.
     wait_seconds: Option<f64>,
     io_bytes: Option<u64>,
 }
 
 impl UsedAtPlan {
-    /// By the snapshot that the plan rests on.
+    /// From the snapshot that the plan is based on.
     pub fn new(snapshot: &Snapshot) -> Self {
         let used = snapshot.processes.iter().map(|it| (it.identity(), used(it)));
         Self { time: snapshot.time, used: used.collect() }
@@ -85,8 +85,7 @@ fn used(process: &Process) -> Used {
     }
 }
 
-/// It is still true while each member that had the finding still has it; those that merely belong to
-/// them have none.
+/// It holds while each member that had a finding still has it; the other members have none.
 fn of_members(
     alive: &[&TargetProcess],
     findings: &[Because],
@@ -96,7 +95,7 @@ fn of_members(
     let mut verdict = Recheck::StillTrue;
     let unread = unread(snapshot);
     for member in alive {
-        // Where it or one of its family may be at work unseen, nothing said of any of them is certain.
+        // If a family member may be at work unseen, findings on all of them are uncertain.
         let is_elsewhere = unread.gpu_of(member.pid).is_some();
         if is_elsewhere {
             verdict = Recheck::Unknown;
@@ -113,7 +112,7 @@ fn of_members(
         let still = |because: &&Because| {
             let is_it = |finding: &&Finding| {
                 let whose: Option<Identity> = finding.process.as_ref().map(|it| it.identity);
-                // What is said of a GPU is said of whoever was asked on it.
+                // A finding on a GPU holds for the member it was reported for.
                 let mut on = member.gpus.iter();
                 let mut is_on = || on.any(|on| finding.gpus.iter().any(|it| it.index == on.index));
                 finding.rule == because.rule
@@ -128,7 +127,7 @@ fn of_members(
     verdict
 }
 
-/// Who may be on a GPU whose processes the snapshot does not tell.
+/// Processes that may be on a GPU whose process list is missing.
 fn unread(snapshot: &Snapshot) -> Unread {
     match snapshot.gpus.iter().any(Gpu::is_unread) {
         true => Unread::new(snapshot, &families(snapshot), |_, _| false),
@@ -136,8 +135,7 @@ fn unread(snapshot: &Snapshot) -> Unread {
     }
 }
 
-/// Whether the snapshot shows a member and every GPU that it is on: else what is said of it is what was
-/// said before.
+/// Whether the snapshot shows a member and each of its GPUs; otherwise its findings are old.
 fn is_seen(member: &TargetProcess, snapshot: &Snapshot) -> bool {
     let process = snapshot.process(member.pid);
     let is_it = process.is_some_and(|process| process.start_ticks == Some(member.start_ticks));

@@ -1,17 +1,16 @@
-//! What takes the place of a process that was ended: what its parent, its notebook server, its service or
-//! its container starts again.
+//! Finds what takes the place of an ended process: what its parent, notebook server, service or container
+//! starts again.
 //!
-//! Told by what there was before the first signal and what is new since. A new process with the command
-//! of the one that was ended is its successor; one with another command is, where NVML lists it on a GPU
-//! of the target and the same parent, service or container started it. Nothing is sent to a successor: it is in no plan.
+//! It compares the processes from before the first signal with those that are new since. A new process with the
+//! ended one's command is its successor. One with another command is, if NVML lists it on one of the target's
+//! GPUs and the same parent, service or container started it. Nothing is sent to a successor, because it is in
+//! no plan.
 //!
-//! One that takes memory on a GPU of the target is, too, where it is of the same user and has the command of the one
-//! that was ended, wherever it stands: a process that forks when it is told to end, or starts itself again in a
-//! session of its own, leaves its place.
+//! So is a process of the same user with the ended one's command that takes memory on one of the target's GPUs,
+//! wherever it is: a process that forks on SIGTERM, or restarts itself in its own session, leaves its place.
 //!
-//! Whoever has lost its parent has another one that only adopted it, and adopts others: of those, only one of
-//! the same user counts, in a session of its own or in that of the process that it follows. What an ended login has left
-//! is in that login's session.
+//! An orphan's parent only adopted it, and adopts others: of those, only processes of the same user count, in
+//! their own session or in that of the ended process. What an ended login left is in that login's session.
 
 use std::sync::Arc;
 
@@ -20,32 +19,32 @@ use super::target::Target;
 use crate::host::{Guarded, ListedProcess, parse_kernel};
 use crate::model::{Gpu, Process, Snapshot};
 
-/// Where a process stood that is being ended.
+/// The place of a process before it was ended.
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct FormerPlace {
     ppid: Option<u32>,
-    /// Its parent only adopted it: what else that parent has is not its successor.
+    /// Its parent only adopted it; that parent's other children do not follow it.
     is_orphan: bool,
     session: Option<u32>,
     uid: Option<u32>,
     /// Its parent held a GPU by itself.
     parent_holds: bool,
     command: Option<Arc<[Arc<str>]>>,
-    /// The command is that of one kernel of a notebook, whoever starts it: a server may start it through
-    /// a wrapper, which is another one each time.
+    /// The command is that of one notebook kernel, whoever starts it: a server may use a wrapper, a different
+    /// one each time.
     is_kernel: bool,
-    /// The service or the container that it is of.
+    /// Its service or container.
     manager: Option<Arc<str>>,
 }
 
-/// The places of all members of a target.
+/// The places of a target's members.
 #[derive(Debug, Default)]
 pub(super) struct Respawn {
     places: Vec<FormerPlace>,
 }
 
 impl Respawn {
-    /// Remembers the place of a member that is alive.
+    /// Remembers the place of a living member.
     pub fn expect(&mut self, pid: u32, facts: &Guarded, snapshot: &Snapshot) {
         let shown = snapshot.process(pid);
         let shown = shown.filter(|it| it.start_ticks == Some(facts.start_ticks));
@@ -63,7 +62,7 @@ impl Respawn {
         });
     }
 
-    /// The process that took a member's place, among those that are new since.
+    /// Finds the process that took a member's place, among those that are new since.
     pub fn find(
         &self,
         target: &Target,
@@ -125,7 +124,7 @@ impl Respawn {
     }
 }
 
-/// The service or the container that starts a process again.
+/// The service or container that restarts a process.
 fn manager(process: &Process) -> Option<Arc<str>> {
     let container = process.container.as_deref().and_then(|it| it.id.clone());
     let unit = process.systemd_unit.as_ref();

@@ -1,4 +1,4 @@
-//! Which processes a plan is about: those that a person names, or that rules found. Pure.
+//! Selects the processes that a plan is about: those that a person names, or that rules found. Pure.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use crate::model::process_name::name_of;
 use crate::model::selector::Selected;
 use crate::model::{Process, Snapshot};
 
-/// A process that is asked for, and what was found of it.
+/// A requested process, and its findings.
 pub(super) struct Accused<'a> {
     pub process: &'a Process,
     pub findings: Vec<&'a Finding>,
@@ -55,7 +55,7 @@ pub(super) fn named<'a>(
             add(process);
             continue;
         }
-        // A launcher holds no GPU; to name it is to name its ranks.
+        // A launcher holds no GPU; naming it names its ranks.
         let is_its = |process: &&Process| {
             launcher_of(process, seen.snapshot).is_some_and(|launcher| launcher.pid == pid)
         };
@@ -64,24 +64,6 @@ pub(super) fn named<'a>(
             refused.push(refused_name(Some(pid), Why::NotOnGpu));
         }
         ranks.for_each(&mut add);
-    }
-    let kernels = names.kernels.iter().map(|name| (name, false));
-    for (name, is_path) in kernels.chain(names.notebooks.iter().map(|name| (name, true))) {
-        let mut any = false;
-        for process in &seen.snapshot.processes {
-            let is_it = match is_path {
-                true => is_notebook(process, name),
-                false => is_kernel(process, name),
-            };
-            if is_it {
-                add(process);
-                any = true;
-            }
-        }
-        if !any {
-            let name = Arc::clone(name);
-            refused.push(refused_name(None, Why::NotFound { name }));
-        }
     }
     for word in &names.words {
         let found = called(word, seen.snapshot, seen.findings, guard.policy.serves);
@@ -94,8 +76,8 @@ pub(super) fn named<'a>(
     accused
 }
 
-/// The processes that a word means: those on a GPU, a notebook's, a kernel, an inference server's, or that of one
-/// finding.
+/// The processes that a word names: those on a GPU, a notebook's, a kernel, an inference server's, one finding's, or
+/// the one of an [exact name](crate::model::Identity::exact_name).
 pub fn called<'a>(
     word: &str,
     snapshot: &'a Snapshot,
@@ -115,14 +97,21 @@ pub fn called<'a>(
         };
         by_table || (process.framework.as_deref() == Some(word) && serves(process, snapshot))
     };
+    let boot_id = snapshot.host.boot_id.as_deref().filter(|_| word.contains('@'));
+    let is_exactly = |process: &Process| {
+        boot_id.is_some_and(|boot| process.identity().exact_name(boot).as_deref() == Some(word))
+    };
     let is_it = |process: &&Process| {
-        is_kernel(process, word) || is_notebook(process, word) || serves(process)
+        is_kernel(process, word)
+            || is_notebook(process, word)
+            || serves(process)
+            || is_exactly(process)
     };
     let mut found: Vec<&Process> = snapshot.processes.iter().filter(is_it).collect();
     let begun = |finding: &&Finding| !word.is_empty() && finding.id.starts_with(word);
     let findings: Vec<&Finding> = findings.iter().filter(begun).collect();
     let exact = findings.iter().find(|finding| *finding.id == *word);
-    // The beginning of several is none of them.
+    // A prefix of several ids names none.
     let finding = exact.or(findings.first().filter(|_| findings.len() == 1));
     let about = finding.and_then(|finding| finding.process.as_ref());
     let process = about.and_then(|about| {
@@ -133,7 +122,7 @@ pub fn called<'a>(
     found
 }
 
-/// The processes that rules found and the selector asks for.
+/// The processes that rules found and the selector requests.
 pub(super) fn found<'a>(
     seen: &PlanInput<'a>,
     guard: &Guard,
@@ -149,7 +138,7 @@ pub(super) fn found<'a>(
             continue;
         }
         let is_asked = selector.kinds.contains(&finding.kind);
-        // What is found by a rule that is named is asked for as well.
+        // Naming a rule requests whatever it finds.
         let by_name = is_asked || (selector.kinds.is_empty() && !selector.rules.is_empty());
         let is_released = guard.policy.releasing.contains(&finding.rule);
         if !(by_name || selector.kinds.is_empty()) {
@@ -175,7 +164,7 @@ pub(super) fn found<'a>(
         let process =
             seen.snapshot.process(about.pid).filter(|process| process.identity() == about.identity);
         let fits = |process: &Process| {
-            (selector.names.is_empty() || has_name(process, &selector.names, seen.snapshot))
+            (selector.pids.is_empty() || is_of_pids(process, &selector.pids, seen.snapshot))
                 && fits(selected, process, Some(finding))
         };
         if !process.is_none_or(fits) {
@@ -186,7 +175,7 @@ pub(super) fn found<'a>(
             Ends::Always => {}
             Ends::Configured | Ends::Named if by_name || is_released => {}
             Ends::Configured | Ends::Named => {
-                // A server, or a process that works, is not expected on the list of what is refused.
+                // Nobody expects a server, or a working process, on the list of refusals.
                 if kind != Kind::ServerIdle {
                     refuse(Why::OnlyWhenAsked { kind });
                 }
@@ -231,8 +220,8 @@ pub(super) fn found<'a>(
     accused
 }
 
-/// Whether a process is no placeholder, or such are asked for: what else is found of one, that it is idle
-/// say, says no more against it than that it is one.
+/// Whether a process is not a placeholder, or placeholders are requested. A placeholder's other findings, such
+/// as idle, add nothing to being one.
 fn is_asked_for_as_placeholder(
     seen: &PlanInput<'_>,
     selector: &FindingSelector,
@@ -248,7 +237,7 @@ fn is_asked_for_as_placeholder(
         || (found.is_none() && process.placeholder().is_none())
 }
 
-/// Whether a process, and what was found of it, is among what is asked for.
+/// Whether a process and its finding are selected.
 fn fits(selected: Option<&Selected>, process: &Process, finding: Option<&Finding>) -> bool {
     selected.is_none_or(|selected| match finding {
         Some(finding) => selected.findings.contains(&finding.id),
@@ -256,13 +245,10 @@ fn fits(selected: Option<&Selected>, process: &Process, finding: Option<&Finding
     })
 }
 
-/// Whether one of the names is that of a process, or of the launcher of its run.
-fn has_name(process: &Process, names: &ProcessNames, snapshot: &Snapshot) -> bool {
-    let is_rank = || launcher_of(process, snapshot).is_some_and(|it| names.pids.contains(&it.pid));
-    names.pids.contains(&process.pid)
-        || is_rank()
-        || names.kernels.iter().any(|it| is_kernel(process, it))
-        || names.notebooks.iter().any(|it| is_notebook(process, it))
+/// Whether one of the pids is the process's, or its run's launcher's.
+fn is_of_pids(process: &Process, pids: &[u32], snapshot: &Snapshot) -> bool {
+    let is_rank = || launcher_of(process, snapshot).is_some_and(|it| pids.contains(&it.pid));
+    pids.contains(&process.pid) || is_rank()
 }
 
 fn is_kernel(process: &Process, id: &str) -> bool {
@@ -270,7 +256,7 @@ fn is_kernel(process: &Process, id: &str) -> bool {
     kernel.is_some_and(|kernel| kernel.kernel_id.as_deref() == Some(id))
 }
 
-/// Whether a path is that of a process's notebook, or the whole end of it.
+/// Whether a path is a notebook's, or ends it in whole components.
 fn is_notebook(process: &Process, path: &str) -> bool {
     let Some(kernel) = process.jupyter.as_deref() else {
         return false;

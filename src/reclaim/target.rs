@@ -1,5 +1,5 @@
-//! A target: what is ended together, why, by which steps, and what is done and asked for it. Plain data, as it
-//! is shown and written; what a step does is in `step`.
+//! A target: what is ended together, why, by which steps, and the actions and requests for it. Plain data, as
+//! shown and written; `step` has the behaviour.
 
 use std::sync::Arc;
 
@@ -8,33 +8,34 @@ use serde::{Deserialize, Serialize};
 
 use super::guard::Call;
 use super::policy::Signal;
-use super::release::{ReleaseOptions, ReleaseWay};
+use super::release::way::{ReleaseOptions, ReleaseWay};
 use crate::model::finding::{Finding, Kind};
 use crate::model::process::AskedRelease;
 use crate::model::{Identity, Start, Time};
 
-/// What is ended together.
+/// Processes that are ended, or asked to release memory, together.
 #[derive(Clone, PartialEq, Debug, JsonSchema, Serialize, Deserialize)]
 pub struct Target {
-    /// `pid:start` of its leader.
+    /// Identifier: `pid:start` of the leader.
     pub id: Arc<str>,
-    /// The boot that start ticks count from.
+    /// Boot that the start ticks count from.
     pub boot_id: Option<Arc<str>>,
-    /// Why.
+    /// Why it is a target.
     pub reason: Reason,
-    /// The processes to kill, oldest first; never empty.
+    /// The processes to act on, oldest first; never empty.
     pub members: Vec<TargetProcess>,
-    /// What started them and would start them again; killed before them.
+    /// The process that started the members and would start them again; killed before them.
     pub launcher: Option<TargetProcess>,
-    /// The member that the others depend on.
+    /// PID of the member that the others depend on.
     pub leader: u32,
-    /// Pids without a process that NVML lists; the members hold what they took.
+    /// PIDs that NVML lists and no process has; the members hold their memory.
     pub dead: Vec<u32>,
-    /// What should come back; `None` where NVML does not say of one.
+    /// Memory that should be freed, in bytes; `None` if NVML does not report it for one of the
+    /// processes.
     pub bytes: Option<u64>,
-    /// What to do, gentlest first; the next where one does not help.
+    /// Steps to take, gentlest first; the next one if a step does not help.
     pub steps: Vec<Step>,
-    /// For how long to look out for one that is started in its place, in seconds.
+    /// How long to watch for a process started in its place, in seconds.
     pub respawn_seconds: f64,
 }
 
@@ -47,7 +48,7 @@ impl Target {
         }
     }
 
-    /// Whether rules found it, so that what they said has to hold still.
+    /// Whether rules found it, so that their findings still have to hold.
     pub fn is_found(&self) -> bool {
         self.call() == Call::Rule
     }
@@ -66,7 +67,7 @@ impl Target {
         !self.steps.is_empty() && self.steps.iter().all(is_release)
     }
 
-    /// Whether it is there because of a finding.
+    /// Whether this finding is one of its reasons.
     pub fn is_for(&self, finding: &Finding) -> bool {
         match &self.reason {
             Reason::Found { findings } => findings.iter().any(|because| because.id == finding.id),
@@ -74,7 +75,7 @@ impl Target {
         }
     }
 
-    /// Whether there is only something to say.
+    /// Whether it only says what to type.
     pub fn is_advice(&self) -> bool {
         self.steps.iter().all(|step| step.advice().is_some())
     }
@@ -88,27 +89,28 @@ pub enum Reason {
     Named,
     /// Rules found it.
     Found {
-        /// What they found.
+        /// The findings.
         findings: Vec<Because>,
     },
 }
 
-/// A finding as it is written down.
+/// A finding as the audit log records it.
 #[derive(Clone, PartialEq, Debug, JsonSchema, Serialize, Deserialize)]
 pub struct Because {
-    /// Its id.
+    /// Identifier of the finding.
     pub id: Arc<str>,
-    /// The rule's name.
+    /// Name of the rule.
     pub rule: Arc<str>,
-    /// Its kind.
+    /// Kind of the finding.
     pub kind: Kind,
-    /// The process.
+    /// PID of the process.
     pub pid: u32,
-    /// When the state began.
+    /// When the condition began.
     pub since: Time,
-    /// The sentence. One line: control and invisible characters of names in it are escaped.
+    /// The finding in one sentence. One line: control and invisible characters of names in it are
+    /// escaped.
     pub message: String,
-    /// What the verdict rests on.
+    /// Evidence for the finding.
     #[schemars(with = "serde_json::Map<String, serde_json::Value>")]
     pub evidence: serde_json::Value,
 }
@@ -122,117 +124,118 @@ impl Because {
             pid,
             since: finding.since,
             message: finding.message.clone(),
-            // Plain data is always a value; were it not, there would be no evidence.
+            // Plain data always serialises; otherwise there would be no evidence.
             evidence: serde_json::to_value(&finding.evidence).unwrap_or_default(),
         }
     }
 }
 
-/// A process that is ended, and who it is.
+/// A process of a target, with its identity.
 #[derive(Clone, PartialEq, Eq, Debug, JsonSchema, Serialize, Deserialize)]
 pub struct TargetProcess {
-    /// The process id.
+    /// Process ID.
     pub pid: u32,
-    /// Clock ticks from boot to its start.
+    /// Start time in clock ticks since boot.
     pub start_ticks: u64,
-    /// Its owner.
+    /// User ID of the owner.
     pub uid: u32,
-    /// The owner's name.
+    /// User name of the owner.
     pub user: Option<Arc<str>>,
-    /// What it is called, as findings name it. Chosen by the process: escape it for a terminal.
+    /// Name of the process, as in findings. Chosen by the process: escape it for a terminal.
     pub name: Arc<str>,
-    /// Where it holds memory by NVML's list, or has a GPU open.
+    /// GPUs on which NVML lists the process, or that it has open.
     pub gpus: Vec<MemberGpu>,
-    /// NVML lists it.
+    /// Whether NVML lists the process.
     pub is_listed: bool,
-    /// Its process group.
+    /// Process group ID.
     pub process_group: Option<u32>,
-    /// Its session.
+    /// Session ID.
     pub session: Option<u32>,
-    /// It is stopped: a signal that asks it to end is followed by SIGCONT, as it handles no other until it goes on.
+    /// Whether the process is stopped. SIGCONT then follows a signal that asks it to terminate, because
+    /// a stopped process handles no such signal.
     #[serde(default)]
     pub is_stopped: bool,
 }
 
 impl TargetProcess {
-    /// Who it is.
     pub fn identity(&self) -> Identity {
         Identity { pid: self.pid, start: Start::Ticks(self.start_ticks) }
     }
 }
 
-/// A GPU on which memory is held.
+/// A GPU on which a process may hold memory.
 #[derive(Clone, PartialEq, Eq, Debug, JsonSchema, Serialize, Deserialize)]
 pub struct MemberGpu {
-    /// NVML's index.
+    /// NVML index.
     pub index: u32,
-    /// `"GPU-…"`.
+    /// UUID: `"GPU-…"`.
     pub uuid: Option<Arc<str>>,
-    /// How much; `None` where NVML does not say.
+    /// Memory that the process holds there, in bytes; `None` if NVML does not report it.
     pub used_bytes: Option<u64>,
 }
 
-/// One thing to do.
+/// One step of a plan.
 #[derive(Clone, PartialEq, Debug, JsonSchema, Serialize, Deserialize)]
 #[serde(tag = "step", rename_all = "snake_case")]
 pub enum Step {
-    /// Have a process give memory back and live on.
+    /// Ask a process to release memory and live on.
     Release {
-        /// By which way.
+        /// How the process is asked.
         way: ReleaseWay,
-        /// What is asked of it.
+        /// What the process is asked to do.
         options: ReleaseOptions,
-        /// How long to wait.
+        /// How long to wait, in seconds.
         grace_seconds: f64,
     },
     /// Ask the notebook server to shut the kernel down.
     ShutKernel {
-        /// Which, and where.
+        /// The kernel and its server.
         kernel: KernelAtServer,
-        /// How long to wait.
+        /// How long to wait, in seconds.
         grace_seconds: f64,
     },
     /// Send a signal.
     Signal {
-        /// Which.
+        /// The signal.
         signal: Signal,
-        /// To which processes; `whom` in JSON.
+        /// Recipients of the signal; `whom` in JSON.
         #[serde(rename = "whom")]
         recipients: Recipients,
-        /// How long to wait.
+        /// How long to wait, in seconds.
         grace_seconds: f64,
     },
-    /// Only say what to type.
+    /// Only show a command to run.
     Advise {
-        /// That. Holds names that others chose: escape it for a terminal.
+        /// The command. Contains names chosen by others: escape it for a terminal.
         command: Arc<str>,
     },
 }
 
-/// A notebook kernel at its server.
+/// A notebook kernel and its server.
 #[derive(Clone, PartialEq, Eq, Debug, JsonSchema, Serialize, Deserialize)]
 pub struct KernelAtServer {
-    /// The kernel's id.
+    /// ID of the kernel.
     pub id: Arc<str>,
-    /// Its process.
+    /// PID of the kernel.
     pub pid: u32,
-    /// Clock ticks from boot to the process's start.
+    /// Start time of the kernel in clock ticks since boot.
     pub start_ticks: u64,
-    /// The server's last word of activity; what is later is not what the plan was made of.
+    /// Last activity of the kernel, as reported by the server; later activity is not covered by the
+    /// plan.
     pub last_activity: Option<Time>,
-    /// The server.
+    /// URL of the server.
     pub server_url: Arc<str>,
-    /// The server's process.
+    /// PID of the server.
     pub server_pid: Option<u32>,
-    /// The notebook.
+    /// Path of the notebook.
     pub notebook: Option<Arc<str>>,
 }
 
-/// To which processes a signal goes.
+/// Recipients of a signal.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, JsonSchema, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Recipients {
-    /// What started the members.
+    /// The process that started the members.
     Launcher,
     /// The member that the others depend on.
     Leader,
@@ -240,67 +243,61 @@ pub enum Recipients {
     Family,
 }
 
-/// One thing that is done, as it is written down.
+/// One action, as the audit log records it.
 #[derive(Clone, PartialEq, Eq, Debug, JsonSchema, Serialize, Deserialize)]
 #[serde(tag = "deed", rename_all = "snake_case")]
 pub enum Deed {
-    /// Signals are sent, to each of the processes all of them in this order.
+    /// Signals are sent to processes: all signals to each process, in this order.
     Signal {
-        /// Which.
+        /// The signals.
         signals: Vec<Signal>,
-        /// To which processes.
+        /// The recipients.
         processes: Vec<LedgerProcess>,
     },
-    /// A process is to give memory back.
+    /// A process is asked to release memory.
     Release {
-        /// By which way; of a kernel with when its server saw its last activity.
+        /// How the process is asked; for a kernel, with the last activity that its server reported.
         way: ReleaseWay,
     },
     /// A notebook server is asked to shut a kernel down.
     ShutKernel {
-        /// Which.
+        /// ID of the kernel.
         kernel_id: Arc<str>,
     },
 }
 
-/// A process, as the ledger has it.
+/// A process, as the audit log records it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, JsonSchema, Serialize, Deserialize)]
 pub struct LedgerProcess {
-    /// The process id.
+    /// Process ID.
     pub pid: u32,
-    /// Clock ticks from boot to its start.
+    /// Start time in clock ticks since boot.
     pub start_ticks: u64,
 }
 
 impl LedgerProcess {
-    /// Who is asked to give memory back.
+    /// The process that is asked to release memory.
     pub fn of(way: &ReleaseWay) -> Self {
         Self { pid: way.pid, start_ticks: way.start_ticks }
     }
 }
 
-/// What is asked of somebody else.
+/// A request to a process or server.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Request {
-    /// Of a process: to give memory back.
-    Release {
-        /// By which way.
-        way: ReleaseWay,
-        /// What is asked of it.
-        options: ReleaseOptions,
-    },
-    /// Of a notebook server: to shut a kernel down.
+    /// Asks a process to release memory.
+    Release { way: ReleaseWay, options: ReleaseOptions },
+    /// Asks a notebook server to shut a kernel down.
     ShutKernel {
-        /// Which.
         kernel: KernelAtServer,
-        /// Also where it is at work now.
+        /// Even if the kernel is busy now.
         even_at_work: bool,
-        /// When it was asked to release memory, which is no work.
+        /// When gpumem asked it to release memory, which does not count as work.
         asked: Vec<AskedRelease>,
     },
 }
 
-/// Pids as a sentence lists them.
+/// Pids as listed in a sentence.
 pub fn listed<'p>(pids: impl IntoIterator<Item = &'p u32>) -> String {
     let words: Vec<String> = pids.into_iter().map(ToString::to_string).collect();
     words.join(", ")

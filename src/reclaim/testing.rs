@@ -1,4 +1,4 @@
-//! What the tests of this room are made of: snapshots, findings, and process control that touches nothing.
+//! Test fixtures of this room: snapshots, findings, and simulated process control.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -21,7 +21,7 @@ use crate::units::GIB;
 pub const BOOT: &str = "boot";
 pub const OWNER: u32 = 1000;
 
-/// A process of the owner's that started with its pid as ticks, alone in its session and group.
+/// The owner's process, with its pid as start ticks, alone in its session and group.
 pub fn process(pid: u32, command: &str) -> Process {
     Process {
         pid,
@@ -47,7 +47,7 @@ pub fn at(seconds: f64) -> Time {
     Time::from_unix_milliseconds(1_700_000_000_000).plus_seconds(seconds)
 }
 
-/// A GPU with rows of (pid, bytes), and so many bytes that no process accounts for.
+/// A GPU with rows of (pid, bytes), and this many unaccounted bytes.
 pub fn gpu(index: u32, rows: &[(u32, u64)], loose: u64) -> Gpu {
     let used = rows.iter().map(|row| row.1).sum::<u64>() + loose;
     Gpu {
@@ -83,7 +83,7 @@ pub fn snapshot(time: Time, processes: &[Process], gpus: Vec<Gpu>) -> Snapshot {
     snapshot
 }
 
-/// A finding on a process, on GPU 0, of two hours.
+/// A finding on a process on GPU 0, two hours old.
 pub fn finding(kind: Kind, process: &Process) -> Finding {
     let mut actions = vec![Action::Notify];
     if matches!(kind, Kind::Idle | Kind::Orphan) {
@@ -124,7 +124,7 @@ pub fn finding(kind: Kind, process: &Process) -> Finding {
     }
 }
 
-/// What Linux tells of the processes of a snapshot.
+/// What Linux says about a snapshot's processes.
 pub fn facts(snapshot: &Snapshot) -> BTreeMap<u32, Guarded> {
     let known = snapshot.processes.iter().filter_map(|it| {
         let facts = Guarded {
@@ -148,13 +148,13 @@ pub fn facts(snapshot: &Snapshot) -> BTreeMap<u32, Guarded> {
     known.collect()
 }
 
-/// Serves by its name.
+/// Recognises a server by its name.
 pub fn serves(process: &Process, _: &Snapshot) -> bool {
     let command = process.command.as_deref().unwrap_or_default();
     command.first().is_some_and(|program| &**program == "vllm")
 }
 
-/// The owner, on the host.
+/// The owner's guard, on the host.
 pub fn guard() -> Guard {
     Guard {
         policy: Policy::new(Targets::Found(FindingSelector::default()), serves),
@@ -170,14 +170,14 @@ pub fn guard() -> Guard {
     }
 }
 
-/// The owner, who names these.
+/// The owner's guard, naming these.
 pub fn naming(pids: &[u32]) -> Guard {
     let mut guard = guard();
-    guard.policy.targets = Targets::of_pids(pids).unwrap();
+    guard.policy.targets = Targets::named(pids.to_vec(), Vec::new()).unwrap();
     guard
 }
 
-/// The plan of a snapshot, with the families and the facts that are its own.
+/// A snapshot's plan, with its own families and facts.
 pub fn plan_of(findings: &[Finding], snapshot: &Snapshot, guard: &Guard) -> Plan {
     plan_with(findings, snapshot, &families(snapshot), &facts(snapshot), guard)
 }
@@ -192,10 +192,9 @@ pub fn plan_with(
     plan(&PlanInput { findings, snapshot, families, facts }, guard)
 }
 
-/// Control of simulated processes: does what a test says, and remembers what was sent.
+/// Control of simulated processes: does what a test says, and records what was sent.
 #[derive(Debug, Default)]
 pub struct FakeControl {
-    /// The processes that there are.
     pub processes: BTreeMap<u32, Guarded>,
     /// Processes that cannot be opened.
     pub refuses: HashMap<u32, NotOpened>,
@@ -203,15 +202,14 @@ pub struct FakeControl {
     pub rejects: HashMap<u32, NotSent>,
     /// Which signal ends which process.
     pub ends_on: HashMap<u32, Vec<Signal>>,
-    /// Which process starts which, when it is sent a signal.
+    /// Which processes one starts when it gets a signal.
     pub forks: HashMap<u32, Vec<(u32, Guarded)>>,
     /// Processes in uninterruptible sleep, and where.
     pub held_up: HashMap<u32, String>,
-    /// What is answered.
     pub answer: Option<RequestResult>,
-    /// What was asked.
+    /// Requests received.
     pub asked: Vec<Request>,
-    /// What was sent.
+    /// Signals received.
     pub sent: Vec<(u32, Signal)>,
     opened: Vec<Approved>,
     exited: HashSet<(u32, u64)>,
@@ -222,7 +220,6 @@ impl FakeControl {
         Self { processes: facts(snapshot), ..Self::default() }
     }
 
-    /// A process ends.
     pub fn end(&mut self, pid: u32) {
         if let Some(facts) = self.processes.remove(&pid) {
             self.exited.insert((pid, facts.start_ticks));
@@ -234,7 +231,7 @@ impl FakeControl {
     }
 }
 
-/// Looked at by a test while an executor has it.
+/// A value that a test reads while an executor owns it.
 #[derive(Debug, Default)]
 pub struct Shared<T>(Arc<Mutex<T>>);
 
@@ -335,7 +332,7 @@ impl LedgerSink for Shared<Pages> {
     }
 }
 
-/// A ledger in memory, with room for so many lines.
+/// A ledger in memory, with room for this many lines.
 #[derive(Debug)]
 pub struct Pages {
     pub lines: Vec<LedgerEntry>,

@@ -1,9 +1,8 @@
-//! Whether the memory came back, as NVML sees it, and what an act came to. Pure.
+//! Whether the memory came back, as NVML sees it, and the outcome of an act. Pure.
 //!
-//! That a process has exited proves nothing: a fork that inherited its descriptors, or a driver that is
-//! held up, keeps its memory. It is back when NVML no longer lists its processes *and* no memory is left
-//! that no process accounts for and that was accounted for before. How much is in use in all says less:
-//! another process may have taken it in the same second.
+//! An exit proves nothing: a fork that inherited the descriptors, or a blocked driver, keeps the memory. It is
+//! back when NVML no longer lists the processes *and* no memory is left unaccounted that was accounted for
+//! before. The total in use proves less: another process may have taken it in the same second.
 
 use std::fmt;
 use std::sync::Arc;
@@ -20,111 +19,115 @@ use crate::units::{Bytes, MIB};
 /// How long the driver may take to give memory back after the last exit, in seconds.
 pub const DEADLINE_SECONDS: f64 = 10.0;
 
-/// Unaccounted memory moves by as much without anybody's doing: a share of what is expected, within
-/// bounds.
+/// Unaccounted memory varies by this much by itself: a share of what is expected, at least 16 MiB.
 const LEAST_SLACK: u64 = 16 * MIB;
-/// Less than this is nothing: a GPU's memory is given to processes in pieces of some MiB.
+/// Bytes released; fewer count as nothing, because GPU memory is allocated in pieces of some MiB.
 pub const LEAST_RELEASED: u64 = 16 * MIB;
-/// So many samples have to agree on what was released.
+/// How many samples have to agree on what was released.
 const RELEASE_SAMPLES: usize = 3;
 const MOST_SLACK: u64 = 256 * MIB;
 
-/// What an act came to.
+/// Outcome of an act.
 #[derive(Clone, PartialEq, Debug, JsonSchema, Serialize, Deserialize)]
 #[serde(tag = "outcome", rename_all = "snake_case")]
 pub enum Outcome {
-    /// NVML shows that the memory came back.
+    /// NVML shows that the memory is free.
     Freed {
-        /// How much.
+        /// Memory that was freed, in bytes.
         bytes: u64,
-        /// From the first deed until it was seen.
+        /// Time from the first action until the memory was seen to be free, in milliseconds.
         ms: u64,
     },
-    /// All have exited and the memory is not back.
+    /// All processes have exited, but the memory is not free.
     ExitedNotFreed {
-        /// Who may hold it: processes with the GPU open that NVML does not list, or pids that NVML
-        /// lists and no process has.
+        /// PIDs that may hold the memory: processes that have the GPU open and are not listed by NVML,
+        /// or PIDs that NVML lists and no process has.
         holders: Vec<u32>,
     },
-    /// Another one was started in its place.
+    /// Another process was started in its place.
     Respawned {
-        /// Which.
+        /// PID of the new process.
         pid: u32,
-        /// What came back all the same: less what the new one holds by now.
+        /// Memory that was freed nevertheless, in bytes, minus what the new process holds by now.
         #[serde(default)]
         bytes: u64,
     },
     /// There was nothing left to end.
     AlreadyGone,
-    /// A number of the plan is another process's now; nothing was sent.
+    /// A PID of the plan belongs to another process now; nothing was sent.
     IdentityChanged,
-    /// The finding is no longer true, or no longer certain.
+    /// The finding no longer holds, or is no longer certain.
     RuleNoLongerTrue,
-    /// It is protected.
+    /// The process is protected.
     Protected {
-        /// Why.
+        /// What protects it.
         why: Protection,
     },
-    /// The kernel did not allow it.
+    /// The kernel denied permission.
     NotPermitted,
-    /// A thread is blocked in the kernel: not even SIGKILL kills it before the driver releases it.
+    /// A thread is blocked in the kernel. Not even SIGKILL has an effect until the driver releases it.
     StuckInDriver {
-        /// Where, as the kernel names it; `"?"` where it does not say.
+        /// Kernel function in which the thread is blocked; `"?"` if the kernel does not report it.
         wchan: Arc<str>,
     },
-    /// It has outlived all that was sent.
+    /// The process survived everything that was sent.
     StillAlive,
-    /// The pids are not the host's.
+    /// The PIDs are not the host's.
     OtherNamespace,
-    /// The process gave memory back, as NVML sees it, and lives on, or has ended by itself.
+    /// The process released memory according to NVML, and lives on or has exited by itself.
     Released {
-        /// How much: the least of three samples after it was done.
+        /// Memory that was released, in bytes: the lowest of three samples after the request was done.
         bytes: u64,
-        /// From asking until so much was back.
+        /// Time from the request until that much was free, in milliseconds.
         ms: u64,
-        /// What the process says itself, which proves nothing.
+        /// The process's own report, which proves nothing.
         #[serde(flatten)]
         report: Box<ReleaseReport>,
     },
-    /// It was asked, and NVML shows next to nothing back; it lives on.
+    /// The process was asked and lives on, but NVML shows next to nothing released.
     NothingToRelease {
-        /// What came back, under 16 MiB.
+        /// Memory that was released, in bytes; less than 16 MiB.
         bytes: u64,
-        /// What the process says itself; why nothing came back is in `why`.
+        /// The process's own report; `why` says why nothing was released.
         #[serde(flatten)]
         report: Box<ReleaseReport>,
     },
-    /// It is at work, and was left alone.
+    /// The process is at work and was left alone.
     Busy {
-        /// Why. Holds words of others: escape it for a terminal.
+        /// Evidence that it is at work. Contains text from others: escape it for a terminal.
         why: Arc<str>,
     },
-    /// It cannot be asked to release memory.
+    /// The process cannot be asked to release memory.
     NoWayIn {
-        /// Why, of each way. Holds words of others: escape it for a terminal.
+        /// Why each of the ways is impossible. Contains text from others: escape it for a terminal.
         why: Arc<str>,
     },
-    /// It could be asked, and must not be, or has said no.
+    /// The process can be asked but must not be, or it refused.
     Refused {
-        /// Why, and what to do. Holds words of others: escape it for a terminal.
+        /// Why, and what to do. Contains text from others: escape it for a terminal.
         why: Arc<str>,
     },
-    /// It has not answered in time.
+    /// The process did not answer in time.
     TimedOut {
-        /// Whether it still may. Holds words of others: escape it for a terminal.
+        /// Whether it may still answer. Contains text from others: escape it for a terminal.
         why: Arc<str>,
     },
-    /// It exited while it was asked to release memory: what came back came with its end.
+    /// The process exited while it was asked to release memory; any memory was freed by its exit.
     Exited,
 }
 
 impl Outcome {
-    /// Whether what was asked for is so: the memory is back, or no process held it.
+    /// Whether the request succeeded: the memory is back, or no process held it.
     pub fn is_success(&self) -> bool {
         matches!(self, Self::Freed { .. } | Self::AlreadyGone | Self::Released { .. })
     }
 
-    /// What came back.
+    /// Its name in the audit log.
+    pub fn name(&self) -> Arc<str> {
+        let value = serde_json::to_value(self).ok();
+        value.as_ref().and_then(|it| it["outcome"].as_str()).unwrap_or_default().into()
+    }
+
     pub fn freed_bytes(&self) -> u64 {
         match self {
             Self::Freed { bytes, .. }
@@ -134,7 +137,7 @@ impl Outcome {
         }
     }
 
-    /// What wakes again what was released.
+    /// What wakes a released process again.
     pub fn wake(&self) -> Option<&Arc<str>> {
         match self {
             Self::Released { report, .. } | Self::NothingToRelease { report, .. } => {
@@ -144,7 +147,7 @@ impl Outcome {
         }
     }
 
-    /// What it means that a process released nothing.
+    /// The outcome if a process released nothing.
     pub fn of_release(error: &NotReleased) -> Self {
         let why = error.why().into();
         match error {
@@ -155,7 +158,7 @@ impl Outcome {
         }
     }
 
-    /// What it means that a process is protected.
+    /// The outcome if a process is protected.
     pub fn of(protection: Protection) -> Self {
         match protection {
             Protection::OtherNamespace => Self::OtherNamespace,
@@ -192,7 +195,7 @@ impl fmt::Display for Outcome {
             Self::RuleNoLongerTrue => f.write_str("skipped: the finding is no longer certain"),
             Self::Protected { why } => write!(f, "skipped: {why}"),
             Self::NotPermitted => {
-                f.write_str("not permitted; that takes root or the process's owner")
+                f.write_str("not permitted; that requires root or the process's owner")
             }
             Self::StuckInDriver { wchan } => write!(
                 f,
@@ -227,7 +230,7 @@ impl fmt::Display for Outcome {
     }
 }
 
-/// What a process says of itself after a release.
+/// A process's own report after a release.
 fn write_report(f: &mut fmt::Formatter<'_>, report: &ReleaseReport) -> fmt::Result {
     if let Some(live) = report.live_bytes {
         write!(f, "; it has {} in use", Bytes(live))?;
@@ -238,21 +241,21 @@ fn write_report(f: &mut fmt::Formatter<'_>, report: &ReleaseReport) -> fmt::Resu
     Ok(())
 }
 
-/// How much less a target holds than it did, if it lives on.
+/// How much less a target that lives on holds than before.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct ReleaseMeter {
     before: Option<u64>,
-    /// What was held at times after it was done, oldest first.
+    /// Bytes held at times after it was done, oldest first.
     after: Vec<(Time, u64)>,
 }
 
 impl ReleaseMeter {
-    /// Of what a target holds before it is asked.
+    /// Starts from what a target holds before it is asked.
     pub fn new(target: &Target, snapshot: &Snapshot) -> Self {
         Self { before: held_bytes(target, snapshot), after: Vec::new() }
     }
 
-    /// Takes in a snapshot of after it was done; one twice counts once.
+    /// Adds a snapshot taken after it was done; the same one counts once.
     pub fn add(&mut self, target: &Target, snapshot: &Snapshot) {
         let last = self.after.last().map(|(time, _)| *time);
         if last.is_none_or(|last| last < snapshot.time)
@@ -262,13 +265,12 @@ impl ReleaseMeter {
         }
     }
 
-    /// Whether NVML has said how much the target holds, before and often enough after.
+    /// Whether NVML has reported what the target holds, before and often enough after.
     pub fn is_known(&self) -> bool {
         self.before.is_some() && self.after.len() >= RELEASE_SAMPLES
     }
 
-    /// What came back and stayed away: the least of the last three samples. And when so much was first
-    /// back.
+    /// What came back and stayed away: the least of the last three samples. And when that much was first back.
     pub fn released(&self) -> Option<(u64, Time)> {
         let before = self.before.filter(|_| self.is_known())?;
         let last = self.after.iter().rev().take(RELEASE_SAMPLES);
@@ -278,7 +280,7 @@ impl ReleaseMeter {
     }
 }
 
-/// What NVML lists the members with; `None` where it does not say of one, or not now.
+/// Bytes NVML lists for the members; `None` if one is unknown.
 fn held_bytes(target: &Target, snapshot: &Snapshot) -> Option<u64> {
     let on = |gpu: &&Gpu| {
         let mut of_members = target.members.iter().flat_map(|it| &it.gpus);
@@ -293,7 +295,7 @@ fn held_bytes(target: &Target, snapshot: &Snapshot) -> Option<u64> {
     })
 }
 
-/// What GPUs were like before a deed.
+/// The state of GPUs before an action.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Baseline(Vec<BytesBefore>);
 
@@ -302,23 +304,22 @@ struct BytesBefore {
     index: u32,
     uuid: Option<Arc<str>>,
     used: Option<u64>,
-    /// Memory that no listed process accounts for; `None` where that cannot be told.
+    /// Memory that no listed process accounts for; `None` if unknown.
     loose: Option<u64>,
-    /// What the target's rows say together; `None` where one does not say.
+    /// The sum of the target's rows; `None` if one is unknown.
     held: Option<u64>,
 }
 
-/// Whether memory is back.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Back {
-    /// It is, and so much of it.
+    /// This many bytes are back.
     Yes(u64),
-    /// Not so far, or it cannot be told; who may hold it.
+    /// Not yet, or unknown; processes that may hold it.
     NotYet(Vec<u32>),
 }
 
 impl Baseline {
-    /// What the GPUs of a target's members are like.
+    /// The state of the GPUs of a target's members.
     pub fn of(target: &Target, snapshot: &Snapshot) -> Self {
         let is_theirs = |gpu: &Gpu| {
             let mut rows = gpu.processes.iter().flatten();
@@ -338,7 +339,7 @@ impl Baseline {
         )
     }
 
-    /// Whether a snapshot, taken after the first deed, shows it back.
+    /// Whether a snapshot taken after the first action shows the memory back.
     pub fn compare(&self, target: &Target, snapshot: &Snapshot) -> Back {
         let (mut bytes, mut is_back, mut holders) = (0u64, true, Vec::new());
         for before in &self.0 {
@@ -368,7 +369,7 @@ impl BytesBefore {
         snapshot.gpus.iter().find(same)
     }
 
-    /// The bytes that came back here; `None` where they have not, or it cannot be told.
+    /// Bytes that came back on this GPU; `None` if they have not, or it is unknown.
     fn freed(&self, target: &Target, snapshot: &Snapshot) -> Option<u64> {
         let gpu = self.gpu(snapshot)?;
         if gpu.stale_seconds.is_some() || gpu.processes.is_none() {
@@ -379,14 +380,14 @@ impl BytesBefore {
             return None;
         }
         let Some(used) = gpu.memory.map(|memory| memory.used_bytes) else {
-            // Where NVML gives no figures, its list is all the proof there is.
+            // If NVML reports no bytes, its list is all the proof there is.
             return self.used.is_none().then_some(self.held.unwrap_or(0));
         };
         let slack = (self.held.unwrap_or(0) / 4).clamp(LEAST_SLACK, MOST_SLACK);
         let dropped = self.used.map(|before| before.saturating_sub(used));
         match (self.loose, loose(gpu)) {
             (Some(before), Some(after)) => match self.held {
-                // None of its own by NVML's list: what no process accounted for has to have shrunk.
+                // NVML listed no bytes for it, so unaccounted memory has to have shrunk.
                 Some(0) if before <= LEAST_SLACK => Some(0),
                 Some(0) => Some(before.saturating_sub(after)).filter(|&freed| freed > LEAST_SLACK),
                 Some(held) => (after <= before.saturating_add(slack)).then_some(held),
@@ -424,7 +425,7 @@ impl BytesBefore {
     }
 }
 
-/// Whether NVML's row of this number is the target's: not a later process's with a number of it.
+/// Whether NVML's row with this pid is the target's, rather than a later process's with a reused pid.
 fn is_listed(pid: u32, target: &Target, snapshot: &Snapshot) -> bool {
     let start = snapshot.process(pid).and_then(|process| process.start_ticks);
     let is =
@@ -432,12 +433,12 @@ fn is_listed(pid: u32, target: &Target, snapshot: &Snapshot) -> bool {
     target.members.iter().any(is) || (start.is_none() && target.dead.contains(&pid))
 }
 
-/// Whether a number is the target's, as long as it has not been given to another.
+/// Whether a pid is the target's, as long as it has not been reused.
 fn is_of(pid: u32, target: &Target) -> bool {
     target.members.iter().any(|it| it.pid == pid) || target.dead.contains(&pid)
 }
 
-/// Whether the members hold anything by a snapshot; `None` where that cannot be told.
+/// Whether the members hold anything, by a snapshot; `None` if unknown.
 pub(super) fn hold_anything(target: &Target, snapshot: &Snapshot) -> Option<bool> {
     let mut known = true;
     for gpu in &snapshot.gpus {
@@ -457,7 +458,7 @@ pub(super) fn hold_anything(target: &Target, snapshot: &Snapshot) -> Option<bool
         match files {
             Some(Some([])) => {}
             Some(Some(_)) => return Some(true),
-            // What the snapshot does not show holds nothing that was looked for, unless it was not.
+            // A process missing from the snapshot holds nothing, unless it was never on NVML's list.
             Some(None) | None => known &= member.is_listed,
         }
     }

@@ -1,14 +1,14 @@
-//! Who was warned of what and when, on the disk: nothing is ended unattended without a warning that was
-//! given before, and a restart forgets none.
+//! Who was warned of what and when, on disk: nothing is ended unattended without an earlier warning, and a
+//! restart forgets none.
 //!
-//! A warning is for one finding on one process of one boot. It is given twice: when the finding has
-//! come, and again shortly before the act. A finding that ceased and came back starts over, also where
-//! that happened while gpumem did not run: its state began after the warning then. The file is replaced
-//! whole, so that it is never torn; one that cannot be read forgets all warnings, which only delays.
-//! Asks no clock, sends nothing and ends no process.
+//! A warning is about one finding on one process of one boot, and is given twice: when the finding appears, and
+//! shortly before the act. A finding that ceased and came back starts over, also if that happened while gpumem
+//! did not run: its state then began after the warning. The file is replaced as a whole, so it is never torn;
+//! an unreadable one forgets all warnings, which only delays. Reads no clock, sends nothing and ends no
+//! process.
 
-use std::fs::{self, File, OpenOptions};
-use std::io::{self, Read as _, Write as _};
+use std::fs::OpenOptions;
+use std::io::{self, Read as _};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -17,31 +17,30 @@ use std::time::Duration;
 use rustix::fs::OFlags;
 use serde::{Deserialize, Serialize};
 
+use crate::host::replace_file;
 use crate::model::finding::Finding;
 use crate::model::json;
 use crate::model::{Start, Time};
 
 /// The `schema` of the file. In files of version 1 undelivered warnings count, too.
 const SCHEMA: &str = "gpumem.warnings/2";
-/// More warnings than this do not stand at one time on any machine.
+/// The most warnings at one time; no machine has as many.
 const MOST: usize = 4096;
-/// And are not larger.
+/// The largest file.
 const MOST_BYTES: u64 = 4 << 20;
-/// What was found before a restart and not again for so long is no more, in seconds.
+/// After this many seconds without the finding, a warning from before a restart expires.
 const LONGEST_SECONDS: f64 = 2.0 * 86_400.0;
 
-/// What keeps warnings from being kept.
+/// Why warnings cannot be kept.
 #[derive(Debug, thiserror::Error)]
 pub enum WarningsError {
-    /// They cannot be read.
     #[error("cannot read the warnings in {}: {cause}; affected owners will be warned again", path.display())]
     Read { path: PathBuf, cause: io::Error },
-    /// They cannot be written.
     #[error("cannot write the warnings to {}: {cause}; owners without a saved warning count as not warned", path.display())]
     Write { path: PathBuf, cause: io::Error },
 }
 
-/// How long it is waited.
+/// The waiting times.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Terms {
     /// From the first warning to the last.
@@ -55,7 +54,6 @@ pub struct Terms {
 pub enum WarningDue {
     First,
     Last,
-    /// The act.
     Act,
     /// Nothing before then.
     Nothing {
@@ -66,27 +64,26 @@ pub enum WarningDue {
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Warning {
     pub finding: Arc<str>,
-    /// The boot that start ticks count from.
+    /// The boot from which start ticks count.
     pub boot_id: Arc<str>,
-    /// The process; `None` where the finding is about a GPU.
+    /// The process; `None` if the finding is about a GPU.
     pub pid: Option<u32>,
     /// Clock ticks from boot to its start.
     pub start_ticks: Option<u64>,
     /// When the first warning was given.
     pub first: Time,
-    /// And the last.
+    /// When the last warning was given.
     pub last: Option<Time>,
-    /// It was said that it would be ended. Who was only told of it was not warned.
+    /// The warning said that the process would be ended, rather than only reporting the finding.
     pub is_of_end: bool,
-    /// What was due then was said or done: it is not said or tried again.
+    /// What was due then is done, and is not repeated.
     pub is_over: bool,
-    /// It is of another run, and whether the finding has lasted since is not known yet.
+    /// From an earlier run; whether the finding has lasted since is not known yet.
     #[serde(skip)]
     is_old: bool,
 }
 
 impl Warning {
-    /// What is due next.
     pub fn due(&self, now: Time, terms: Terms) -> WarningDue {
         let (after, due) = match self.last {
             None => (self.first.plus_seconds(terms.warn.as_secs_f64()), WarningDue::Last),
@@ -118,7 +115,7 @@ struct WarningsDocument {
     warnings: Vec<Warning>,
 }
 
-/// The warnings that stand.
+/// The current warnings.
 #[derive(Debug)]
 pub struct Warnings {
     path: PathBuf,
@@ -127,8 +124,7 @@ pub struct Warnings {
 }
 
 impl Warnings {
-    /// Reads the warnings of this boot; a file that is not there holds none. What cannot be read is
-    /// told beside them.
+    /// Reads this boot's warnings; a missing file has none. Also returns why it could not be read.
     pub fn open(path: &Path, boot_id: Arc<str>) -> (Self, Option<WarningsError>) {
         let mut warnings = Self { path: path.to_owned(), boot_id, warnings: Vec::new() };
         let error = match read(path) {
@@ -147,24 +143,23 @@ impl Warnings {
         (warnings, error)
     }
 
-    /// The warnings that stand.
     pub fn all(&self) -> &[Warning] {
         &self.warnings
     }
 
-    /// The warning of a finding: that it would be ended, or only that it is so.
+    /// The warning about a finding: that its process would be ended, or only that it exists.
     pub fn of(&self, finding: &Finding, is_of_end: bool) -> Option<&Warning> {
         let mut current = self.warnings.iter();
         current.find(|it| it.is_for((finding, is_of_end), &self.boot_id))
     }
 
-    /// Takes in what is found now, all of it, and whether it is to be ended: the warning of what is no more is forgotten, and so is one
-    /// of an earlier run where what it was of has begun since, or one that is of the future by a clock
-    /// that was set back.
+    /// Takes in all current findings, and whether each is to be ended. Forgets warnings whose finding is gone;
+    /// those of an earlier run if the finding began since; and those in the future, from a clock that was set
+    /// back.
     ///
     /// # Errors
     ///
-    /// Where that cannot be written.
+    /// If that cannot be written.
     pub fn update(&mut self, found: &[(&Finding, bool)], now: Time) -> Result<(), WarningsError> {
         let before = self.warnings.len();
         let boot_id = &self.boot_id;
@@ -175,7 +170,7 @@ impl Warnings {
             let lasts = match finding {
                 Some(finding) if it.is_old => finding.since <= it.first,
                 Some(_) => true,
-                // Before there is a history again, rules find nothing.
+                // Until there is a history again, rules find nothing.
                 None => it.is_old && now.seconds_since(it.first) < LONGEST_SECONDS,
             };
             it.is_old &= finding.is_none();
@@ -187,12 +182,11 @@ impl Warnings {
         }
     }
 
-    /// A warning was given, the first or the last; or somebody was only told. It counts once this
-    /// returns.
+    /// Records the first or last warning, or a mere notice. It counts once this returns.
     ///
     /// # Errors
     ///
-    /// Where it cannot be written, and then it does not count.
+    /// If it cannot be written; then it does not count.
     pub fn note(
         &mut self,
         finding: &Finding,
@@ -226,11 +220,11 @@ impl Warnings {
         self.replace(current)
     }
 
-    /// What was due of findings has been said or done.
+    /// Records that what was due about findings is done.
     ///
     /// # Errors
     ///
-    /// Where it cannot be written.
+    /// If that cannot be written.
     pub fn conclude(&mut self, findings: &[Arc<str>]) -> Result<(), WarningsError> {
         let mut current = self.warnings.clone();
         for warning in &mut current {
@@ -239,11 +233,11 @@ impl Warnings {
         self.replace(current)
     }
 
-    /// Findings start over.
+    /// Makes findings start over.
     ///
     /// # Errors
     ///
-    /// Where it cannot be written.
+    /// If that cannot be written.
     pub fn forget(&mut self, findings: &[Arc<str>]) -> Result<(), WarningsError> {
         let mut current = self.warnings.clone();
         current.retain(|it| !findings.contains(&it.finding));
@@ -260,22 +254,7 @@ impl Warnings {
         let document = WarningsDocument { schema: SCHEMA.to_owned(), warnings: current.to_vec() };
         let write = || {
             let text = json::document(&document)?;
-            let mut name = self.path.as_os_str().to_owned();
-            name.push(".new");
-            let new = PathBuf::from(name);
-            let mut file = OpenOptions::new()
-                .write(true)
-                .create(true)
-                .truncate(true)
-                .mode(0o600)
-                .custom_flags((OFlags::NOFOLLOW | OFlags::NONBLOCK).bits().cast_signed())
-                .open(&new)?;
-            file.write_all(text.as_bytes())?;
-            file.sync_all()?;
-            fs::rename(&new, &self.path)?;
-            // That it was replaced has to be on the disk as well.
-            let folder = self.path.parent().filter(|it| !it.as_os_str().is_empty());
-            File::open(folder.unwrap_or(Path::new(".")))?.sync_all()
+            replace_file(&self.path, text.as_bytes(), 0o600)
         };
         write().map_err(|cause| WarningsError::Write { path: self.path.clone(), cause })
     }
@@ -297,6 +276,8 @@ fn read(path: &Path) -> io::Result<Vec<Warning>> {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::super::testing::{BOOT, at, finding, process};
     use super::*;
     use crate::model::Kind;
@@ -369,7 +350,7 @@ mod tests {
         let mut later = process(70, "python train.py");
         later.start_ticks = Some(99_999);
         let mut other = finding(Kind::Idle, &later);
-        // Were ids ever alike.
+        // If two ids were ever equal.
         other.id = Arc::clone(&found.id);
         assert!(warnings.of(&other, true).is_none());
     }
@@ -385,7 +366,7 @@ mod tests {
         again.update(&[], at(100.0)).unwrap();
         again.update(&[(&found, true)], at(101.0)).unwrap();
         assert_eq!(due(&again, &found, at(900.0)), WarningDue::Last);
-        // From now on it is seen when it ceases.
+        // From here on its end is noticed.
         again.update(&[], at(902.0)).unwrap();
         assert!(again.of(&found, true).is_none() && open(&path).all().is_empty());
     }

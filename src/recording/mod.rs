@@ -1,10 +1,9 @@
-//! The snapshot file: one JSON snapshot a line, as `gpumem record` writes it and `--replay` reads it.
+//! Recordings: files with one JSON snapshot a line, which `gpumem record` writes and `--replay` reads.
 //!
-//! [`RecordingReader`] streams snapshots out of a file of any size, plain or compressed, and steps over what
-//! is damaged; [`Writer`] appends them so that whatever interrupts it costs at most the line at
-//! hand; [`store`] is a ring of such files that outlives the command. None of them knows what a
-//! snapshot means: that is for `rules`. To play a recording at a pace, go to
-//! [`crate::source::replay`]; the format itself is [`crate::model::snapshot`].
+//! [`RecordingReader`] streams snapshots from a file of any size, plain or compressed, and skips damage;
+//! [`Writer`] appends them so that an interruption costs at most the current line; [`store`] is a ring of such
+//! files that outlives the command. Nothing here knows what a snapshot means: that is for `rules`.
+//! [`crate::source::replay`] plays a recording at a pace; [`crate::model::snapshot`] is the format.
 
 mod reader;
 mod rewind;
@@ -17,18 +16,17 @@ use std::io;
 use std::path::PathBuf;
 
 pub use reader::{Damage, Flaw, RecordingReader};
-pub use writer::{Rotation, Writer};
+pub use writer::Writer;
 
 use crate::model::Time;
 use crate::model::snapshot::SCHEMA;
 
 /// Why a recording cannot be read or written.
 ///
-/// What the system said is part of each message, in the middle of it; so there is no
-/// [`source`](std::error::Error::source) to print behind it.
+/// Each message contains the system's own error in its middle, so there is no
+/// [`source`](std::error::Error::source) to print after it.
 #[derive(Debug, thiserror::Error)]
 pub enum RecordingError {
-    /// It cannot be opened for reading.
     #[error("cannot open {name}: {}; name a recording made by `gpumem record`", plain(.cause))]
     Open { name: String, cause: io::Error },
     /// A directory was named where a file is needed.
@@ -38,7 +36,7 @@ pub enum RecordingError {
     #[error("cannot read {name} beyond line {line}: {}; copy it from where it can be read whole", plain(.cause))]
     Read {
         name: String,
-        /// The last line that was read, from 1; 0 where there was none.
+        /// The last line that was read, from 1; 0 if none was.
         line: u64,
         cause: io::Error,
     },
@@ -47,22 +45,22 @@ pub enum RecordingError {
         "{name}, line {line}: its schema is {found:?} and this gpumem reads {SCHEMA:?}; read it with the version of gpumem that recorded it"
     )]
     Schema { name: String, line: u64, found: String },
-    /// It ended and there was no snapshot in it.
-    #[error("{name} holds no snapshot ({}); give it what `gpumem record` writes: one JSON snapshot a line, plain or compressed with zstd", blame(.first.as_ref()))]
+    /// It has no snapshot.
+    #[error("{name} holds no snapshot ({}); give it what `gpumem record` writes: one JSON snapshot per line, plain or compressed with zstd", blame(.first.as_ref()))]
     Empty {
         name: String,
-        /// What was wrong first; `None` where it holds no text at all.
+        /// The first damage; `None` if it has no text at all.
         first: Option<Damage>,
     },
-    /// There was nothing but what is no snapshot for so long that it may have no end.
+    /// It had no snapshot for so long that it may have no end.
     #[error("{name}, line {line}: {}", barren(*.found, .last.as_ref()))]
     Barren {
         name: String,
-        /// The line at which it was given up, from 1.
+        /// The line at which reading stopped, from 1.
         line: u64,
-        /// The line of the last snapshot; 0 where there was none.
+        /// The line of the last snapshot; 0 if there was none.
         found: u64,
-        /// What was wrong last; `None` where all of it was blank.
+        /// The last damage; `None` if all lines were blank.
         last: Option<Flaw>,
     },
     /// It cannot be opened or created for writing.
@@ -73,15 +71,18 @@ pub enum RecordingError {
         "cannot record to {name}: it is compressed; record to a .jsonl file and compress it afterwards with `zstd FILE.jsonl`"
     )]
     Compressed { name: String },
-    /// What is in the file is no recording.
-    #[error("cannot record to {name}: it holds something else than a recording; name another file")]
-    Foreign { name: String },
-    /// Root does not write into what another user has put there.
+    /// The file has other content than a recording.
     #[error(
-        "cannot record to {name}: as root only to a file of root's, and this is of uid {uid}; name another file"
+        "cannot record to {name}: it holds something other than a recording; name another file"
+    )]
+    Foreign { name: String },
+    /// Root does not write to another user's file.
+    #[error(
+        "cannot record to {name}: as root gpumem writes only to root's files, and this one \
+        belongs to uid {uid}; name another file"
     )]
     Others { name: String, uid: u32 },
-    /// Another recorder has the file.
+    /// Another process is recording to the file.
     #[error(
         "cannot record to {name}: another gpumem is recording to it; stop that one or name another file"
     )]
@@ -91,28 +92,25 @@ pub enum RecordingError {
     Write {
         name: String,
         cause: io::Error,
-        /// The time of the last snapshot that this writer wrote whole; `None` where there is none.
+        /// The time of the last snapshot that this writer wrote whole; `None` if there is none.
         whole: Option<Time>,
-        /// Part of the line is left at the end of the file and could not be taken back.
+        /// Part of the line remains at the end of the file and could not be removed.
         torn: bool,
     },
-    /// The reader of a pipe has gone; not a failure of ours, and a reason to end quietly.
+    /// The reader of a pipe has gone: no failure, and a reason to end quietly.
     #[error("{name} was closed by its reader")]
     Closed { name: String },
-    /// A full file could not be moved out of the way.
-    #[error("cannot rename {} to {}: {}; make the directory writable or record without rotation", .from.display(), .to.display(), plain(.cause))]
-    Rotate { from: PathBuf, to: PathBuf, cause: io::Error },
-    /// A directory cannot be made a store, or be written to.
+    /// A directory cannot become a store, or be written to.
     #[error("cannot keep a store in {}: {}; name a directory that you may write to with --store-dir", .folder.display(), plain(.cause))]
     StoreUnwritable { folder: PathBuf, cause: io::Error },
-    /// Another recorder has the store.
+    /// Another process is recording to the store.
     #[error(
         "cannot record to the store {}: {} is recording to it; stop that one or name another directory with --store-dir",
         .folder.display(), holder(*.pid)
     )]
     StoreBusy {
         folder: PathBuf,
-        /// The other one's pid, where it says it.
+        /// Its pid, if known.
         pid: Option<u32>,
     },
     /// A frame could not be written; all before it is whole.
@@ -121,7 +119,7 @@ pub enum RecordingError {
     /// A directory cannot be listed.
     #[error("cannot read the store {}: {}; name the directory that `gpumem record --store` writes to", .folder.display(), plain(.cause))]
     StoreUnreadable { folder: PathBuf, cause: io::Error },
-    /// Part of a segment cannot be read; it was stepped over.
+    /// Part of a segment cannot be read, and was skipped.
     #[error("{name}, {damage}{}; the rest of the store is intact", others(*.more))]
     Damaged {
         name: String,
@@ -131,12 +129,12 @@ pub enum RecordingError {
     },
 }
 
-/// Who has a store.
+/// Names the process that has a store.
 fn holder(pid: Option<u32>) -> String {
     pid.map_or_else(|| "another gpumem".to_owned(), |pid| format!("the gpumem with pid {pid}"))
 }
 
-/// Damage beyond the first.
+/// Mentions damage beyond the first.
 fn others(more: u64) -> String {
     match more {
         0 => String::new(),
@@ -144,7 +142,7 @@ fn others(more: u64) -> String {
     }
 }
 
-/// The system's own words, in lower case and without the number.
+/// The system's error message, in lower case and without the number.
 fn plain(error: &io::Error) -> String {
     let text = error.to_string();
     let text = text.split_once(" (os error").map_or(text.as_str(), |(words, _)| words);
@@ -152,18 +150,18 @@ fn plain(error: &io::Error) -> String {
     chars.next().map_or_else(String::new, |first| first.to_lowercase().chain(chars).collect())
 }
 
-/// Why there is no snapshot in a file.
+/// Why a file has no snapshot.
 fn blame(first: Option<&Damage>) -> String {
     first.map_or_else(|| "it is empty".to_owned(), ToString::to_string)
 }
 
-/// What there was in place of a snapshot, and what to do next.
+/// What the file had instead of snapshots, and what to do next.
 fn barren(found: u64, last: Option<&Flaw>) -> String {
     let last = last.map_or_else(|| "blank lines".to_owned(), ToString::to_string);
     match found {
         0 => format!(
-            "no snapshot so far ({last}); give it what `gpumem record` writes: one JSON snapshot a line, \
-             plain or compressed with zstd"
+            "no snapshot so far ({last}); give it what `gpumem record` writes: one JSON snapshot \
+            per line, plain or compressed with zstd"
         ),
         found => format!(
             "no snapshot since line {found} ({last}); cut it off there with `head -n {found}`"
@@ -183,8 +181,7 @@ fn kept(whole: Option<Time>, torn: bool) -> String {
     text
 }
 
-/// Whether bytes begin as zstd does: a frame, or one of the skippable frames that some compressors
-/// put first.
+/// Whether bytes begin like zstd: a frame, or a skippable frame that some compressors put first.
 fn is_zstd(head: &[u8]) -> bool {
     matches!(head, [0x28, 0xb5, 0x2f, 0xfd, ..] | [0x50..=0x5f, 0x2a, 0x4d, 0x18, ..])
 }

@@ -1,4 +1,4 @@
-//! Streams snapshots out of a recording, a line at a time, and steps over damage.
+//! Streams snapshots from a recording line by line, skipping damage.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -15,32 +15,31 @@ use crate::model::Snapshot;
 use crate::model::snapshot::SCHEMA;
 use crate::units::MIB;
 
-/// A longer line is not held in memory. A snapshot of a thousand processes is about one MiB.
+/// The longest line in memory. A snapshot of a thousand processes has about one MiB.
 const LINE_LIMIT: u64 = 16 * MIB;
-/// So much text in a row without a snapshot is no recording, and it may have no end: a device, a
-/// pipe, zeros that a few kilobytes unpack to.
+/// The most text in a row without a snapshot. More is no recording, and may have no end: a device, a pipe,
+/// zeros that a few kilobytes unpack to.
 const BARREN_LIMIT: u64 = 64 * MIB;
-/// So many lines in a row without a snapshot are none either.
+/// The most lines in a row without a snapshot.
 const BARREN_LINES: u64 = 100_000;
-/// Objects in a line. Ten bytes of text may be a process, which takes a hundred times that in memory;
+/// The most objects in a line. Ten bytes of text may be a process, which takes a hundred times that in memory;
 /// a snapshot of a thousand processes has a few thousand.
 const OBJECT_LIMIT: usize = 100_000;
-/// Commas in a line, for lists of empty texts.
+/// The most commas in a line, against lists of empty texts.
 const VALUE_LIMIT: usize = 2_000_000;
-/// A compressed file says how far back it looks, and so much memory is taken at once: 128 MiB, as far
-/// as `zstd` itself goes without being told.
+/// The largest zstd window, 128 MiB, which is allocated at once: the limit of `zstd` itself by default.
 const WINDOW_LOG_LIMIT: u32 = 27;
-/// Damage beyond this many lines is counted and no longer kept.
+/// The most damaged lines that are kept; more are counted.
 const DAMAGE_LIMIT: usize = 100;
-/// Read at once; a few snapshots of a busy host.
+/// The read buffer: a few snapshots of a busy host.
 const BUFFER_BYTES: usize = 1 << 17;
-/// How our own lines begin, which finds the whole line that follows a torn one without a newline.
+/// The beginning of our own lines, which finds a whole line after a torn one without a newline.
 const START: &[u8] = br#"{"schema":"#;
 
-/// Yields the snapshots of a recording, of any size, in bounded memory.
+/// Yields the snapshots of a recording of any size, in bounded memory.
 ///
-/// A damaged line is skipped and noted in [`RecordingReader::damage`]. An error ends the iteration: the
-/// recording cannot be read on, is of another major version, or has ended without one snapshot.
+/// A damaged line is skipped and listed in [`RecordingReader::damage`]. An error ends the iteration: the
+/// recording cannot be read on, is of another major version, or has ended without a snapshot.
 pub struct RecordingReader {
     name: String,
     input: Box<dyn BufRead + Send>,
@@ -49,9 +48,9 @@ pub struct RecordingReader {
     line: Vec<u8>,
     number: u64,
     bytes: u64,
-    /// Text read since the last snapshot, or the beginning.
+    /// Bytes read since the last snapshot, or the beginning.
     barren: u64,
-    /// The line of the last snapshot; 0 where there was none.
+    /// The line of the last snapshot; 0 if there was none.
     found: u64,
     ended: bool,
     damage: Vec<Damage>,
@@ -59,12 +58,11 @@ pub struct RecordingReader {
 }
 
 impl RecordingReader {
-    /// Opens a recording; `-` is standard input. Whether it is compressed is told from its first
-    /// bytes, not from its name.
+    /// Opens a recording; `-` is standard input. Its first bytes, not its name, tell whether it is compressed.
     ///
     /// # Errors
     ///
-    /// What is missing, a directory, or not ours to read.
+    /// If it is missing, a directory, or not readable.
     pub fn open(path: &Path) -> Result<Self, RecordingError> {
         let name = path.display().to_string();
         let open_error = |name, cause| RecordingError::Open { name, cause };
@@ -90,7 +88,7 @@ impl RecordingReader {
         Ok(Self { rewind, ..reader })
     }
 
-    /// Reads a recording that is part of the program; `name` is what errors call it.
+    /// Reads a recording that is part of the program; errors call it `name`.
     ///
     /// # Errors
     ///
@@ -104,16 +102,16 @@ impl RecordingReader {
         Ok(Self { rewind, ..reader })
     }
 
-    /// Whether [`RecordingReader::rewind`] goes back: a pipe cannot.
+    /// Whether [`RecordingReader::rewind`] works: not for a pipe.
     pub fn can_rewind(&self) -> bool {
         self.rewind.is_some()
     }
 
-    /// Goes back to the beginning, as if nothing had been read; in a pipe it does nothing.
+    /// Goes back to the beginning, as if nothing had been read; does nothing for a pipe.
     ///
     /// # Errors
     ///
-    /// Where its first bytes cannot be read any more.
+    /// If its first bytes cannot be read any more.
     pub fn rewind(&mut self) -> Result<(), RecordingError> {
         let Some(rewind) = self.rewind.take() else {
             return Ok(());
@@ -128,24 +126,24 @@ impl RecordingReader {
         Ok(())
     }
 
-    /// How much of it has been read, from 0 to 1; `None` where its length is not known, as of a pipe
-    /// or of a small compressed file.
+    /// How much of it has been read, from 0 to 1; `None` if its length is unknown, as for a pipe or a small
+    /// compressed file.
     pub fn share_read(&self) -> Option<f64> {
         self.rewind.as_ref()?.share(self.compressed, self.bytes)
     }
 
-    /// Reads a recording from anywhere; `name` is what errors call it.
+    /// Reads a recording from any reader; errors call it `name`.
     ///
     /// # Errors
     ///
-    /// Where its first bytes cannot be read.
+    /// If its first bytes cannot be read.
     pub fn from_read(
         mut input: impl Read + Send + 'static,
         name: impl Into<String>,
     ) -> Result<Self, RecordingError> {
         let name = name.into();
         let read_error = |name, cause| RecordingError::Read { name, line: 0, cause };
-        // Four bytes tell, and a pipe may hand them over one by one.
+        // Four bytes suffice, and a pipe may deliver them one by one.
         let mut head = Vec::with_capacity(4);
         if let Err(cause) = input.by_ref().take(4).read_to_end(&mut head) {
             return Err(read_error(name, cause));
@@ -180,27 +178,27 @@ impl RecordingReader {
         })
     }
 
-    /// What the recording is called: the file as it was named, or `standard input`.
+    /// The file as it was named, or `standard input`.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// The damage met so far, the first hundred lines of it.
+    /// The damage so far, at most a hundred lines.
     pub fn damage(&self) -> &[Damage] {
         &self.damage
     }
 
-    /// How many damaged lines were met so far, kept in [`RecordingReader::damage`] or not.
+    /// The number of damaged lines so far, including those not kept.
     pub fn damage_count(&self) -> u64 {
         self.damage_count
     }
 
-    /// How much text was read so far.
+    /// Bytes of text read so far.
     pub(super) fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// Reads one line: its snapshot, or `None` where it holds none or there is no further line.
+    /// Reads one line: its snapshot, or `None` if it has none or was the last.
     fn step(&mut self) -> Result<Option<Snapshot>, RecordingError> {
         self.line.clear();
         self.number += 1;
@@ -212,7 +210,7 @@ impl RecordingReader {
                 self.check_barren()
             }
             Ok(RecordingLine::End) => self.end(None),
-            // What has no error number comes from the decompressor: what precedes it is good.
+            // An error without a number comes from the decompressor: what precedes it is good.
             Err(cause) if self.compressed && cause.raw_os_error().is_none() => {
                 self.end(Some(match cause.kind() {
                     io::ErrorKind::UnexpectedEof => Flaw::TornCompression,
@@ -249,7 +247,7 @@ impl RecordingReader {
         self.barren += read as u64;
     }
 
-    /// Gives up where nothing was found for too long.
+    /// An error if nothing was found for too long.
     fn check_barren(&self) -> Result<Option<Snapshot>, RecordingError> {
         if self.barren <= BARREN_LIMIT && self.number - self.found <= BARREN_LINES {
             return Ok(None);
@@ -370,11 +368,10 @@ enum RecordingLine {
 pub struct Damage {
     /// The line, from 1.
     pub line: u64,
-    /// What is wrong with it.
     pub flaw: Flaw,
 }
 
-/// What is wrong with a line. Text in it is bounded and harmless for a terminal.
+/// What is wrong with a line. Text from it is bounded and safe for a terminal.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum Flaw {
     /// The file ends within it.
@@ -383,36 +380,34 @@ pub enum Flaw {
     /// The file ends within a compressed frame.
     #[error("torn compressed data: the file was cut off")]
     TornCompression,
-    /// The decompressor gave up; nothing behind it can be read.
+    /// The decompressor failed; nothing after it can be read.
     #[error("damaged compressed data, the rest cannot be read: {0}")]
     Compression(String),
-    /// It asks for more memory to unpack than it is given.
+    /// It needs more memory to unpack than is allowed.
     #[error("compressed with a window of more than 128 MiB; unpack it with `zstd -d --long=31`")]
     Window,
     /// It is longer than a snapshot can be.
     #[error("longer than 16 MiB")]
     TooLong,
-    /// It holds more than a snapshot can.
+    /// It has more values than a snapshot can.
     #[error("more objects or values than a snapshot can hold")]
     Overfull,
-    /// It holds NUL bytes, as a file does after a power cut.
+    /// It has NUL bytes, as a file does after a power cut.
     #[error("holds NUL bytes")]
     Nul,
-    /// It is not text.
     #[error("not UTF-8")]
     NotUtf8,
-    /// It is not a snapshot in JSON.
     #[error("not a snapshot: {0}")]
     Json(String),
 }
 
-/// What zstd says of a window that is larger than it may be.
+/// zstd's message about a window above the limit.
 const TOO_FAR_BACK: &str = "requires too much memory";
 
-/// Whether a line would take far more memory than it has text. Braces and commas in texts count, too;
-/// no command line has so many.
+/// Whether a line would take far more memory than its text. Braces and commas inside strings count, too; no
+/// command line has that many.
 fn is_overfull(text: &[u8]) -> bool {
-    // A short line cannot be, and most are.
+    // Short lines, and so most, cannot be.
     if text.len() < OBJECT_LIMIT * br#"{"pid":1},"#.len() {
         return false;
     }
@@ -440,7 +435,7 @@ fn foreign_schema(text: &[u8]) -> Option<String> {
     foreign.then(|| bounded(&head.schema))
 }
 
-/// The whole snapshot at the end of a line whose beginning is another one's torn half.
+/// The whole snapshot at the end of a line that begins with another one's torn half.
 fn salvage(text: &[u8]) -> Option<Snapshot> {
     let at = text.windows(START.len()).rposition(|window| window == START)?;
     if at == 0 {
@@ -449,14 +444,14 @@ fn salvage(text: &[u8]) -> Option<Snapshot> {
     serde_json::from_slice(&text[at..]).ok()
 }
 
-/// The parser's reason, with the column in place of a line number that is always 1.
+/// The parser's reason, with the column instead of a line number that is always 1.
 fn reason(error: &serde_json::Error) -> String {
     let text = error.to_string();
     let words = text.rsplit_once(" at line ").map_or(&*text, |(w, _)| w);
     format!("{} (column {})", bounded(words), error.column())
 }
 
-/// Text out of a recording, cut short and harmless for a terminal.
+/// Text from a recording, shortened and safe for a terminal.
 fn bounded(text: &str) -> String {
     const CHARS: usize = 160;
     let mut out = String::new();
@@ -466,7 +461,7 @@ fn bounded(text: &str) -> String {
             break;
         }
         match c {
-            // The parser's own quotes and escapes are fine as they are.
+            // The parser's own quotes and escapes stay.
             '"' | '\'' | '\\' => out.push(c),
             c => out.extend(c.escape_debug()),
         }

@@ -1,30 +1,28 @@
-//! The way back to the beginning of a recording, for those that have one: a pipe has none.
+//! Goes back to the beginning of a recording, except for a pipe.
 
 use std::fs::File;
 use std::io::{self, Cursor, Read, Seek as _, SeekFrom};
 
 use crate::units::MIB;
 
-/// A compressed file is read so far ahead of what it yields that a small one is read at once; of a
-/// larger one the position says how far it is.
+/// A compressed file is read so far ahead that a small one is read at once; in a larger one the position shows
+/// the progress.
 const LEAST_COMPRESSED_BYTES: u64 = 4 * MIB;
 
 /// A recording that can be read again.
 #[derive(Debug)]
 pub(super) enum Rewind {
-    /// A file, open already: whatever its name stands for by then, it is the same one. Its position
-    /// is that of whoever reads it.
+    /// An open file, the same whatever its name means by then. It shares its position with the reader.
     File {
         file: File,
         /// Where the recording begins in it.
         start: u64,
     },
-    /// What is part of the program.
     Bytes(&'static [u8]),
 }
 
 impl Rewind {
-    /// The way back in a file that is about to be read; `None` where it has none.
+    /// How to rewind a file that is about to be read; `None` if it cannot be.
     pub(super) fn of(file: &File) -> Option<Self> {
         let mut file = file.try_clone().ok()?;
         let is_file = file.metadata().is_ok_and(|it| it.is_file());
@@ -32,7 +30,7 @@ impl Rewind {
         Some(Self::File { file, start })
     }
 
-    /// The recording, from its beginning. Who read it before must not read on.
+    /// The recording, from its beginning. An earlier reader must stop.
     pub(super) fn open(&self) -> io::Result<Box<dyn Read + Send>> {
         Ok(match self {
             Self::File { file, start } => {
@@ -44,7 +42,7 @@ impl Rewind {
         })
     }
 
-    /// How much of it has been read, from 0 to 1, where `lines` is how many bytes of text it yielded.
+    /// How much has been read, from 0 to 1, after `lines` bytes of text.
     pub(super) fn share(&self, compressed: bool, lines: u64) -> Option<f64> {
         let (read, length) = match self {
             Self::File { file, start } => {

@@ -1,14 +1,13 @@
-//! The store: a ring of recordings in a directory, for as long as a machine is worth remembering.
+//! The store: a ring of recordings in a directory.
 //!
-//! [`StoreWriter`] keeps it within an age and a size; [`Store`] reads what is there. A segment is a
-//! `.jsonl.zst` file named by the time of its first snapshot, a row of zstd frames each of which is
-//! whole and carries a checksum: so a crash tears at most the last frame of the last segment, a
-//! reader sees all but the last seconds, and `--replay` and `zstd` read any segment as it is.
+//! [`StoreWriter`] keeps it within an age and a size; [`Store`] reads it. A segment is a `.jsonl.zst` file
+//! named by the time of its first snapshot, a sequence of zstd frames, each complete and with a checksum. So a
+//! crash tears at most the last frame of the last segment, a reader sees all but the last seconds, and
+//! `--replay` and `zstd` read any segment as it is.
 //!
-//! Reader and writer never wait for each other. The writer only appends, begins segments and removes
-//! the oldest; a reader takes a segment that is gone, or that ends within a frame while it is being
-//! written, for what it is. Nothing here knows what a snapshot means beyond its time; where the store
-//! is and how far back anybody looks is for `cli::store`.
+//! Reader and writer never wait for each other. The writer only appends, begins segments and removes the
+//! oldest; a reader copes with a segment that is gone, or that ends within a frame being written. Of a snapshot
+//! only its time matters here; `cli::store` decides where the store is and how far back to read.
 
 mod ring;
 
@@ -28,51 +27,48 @@ use crate::model::snapshot::Host;
 use crate::model::{Snapshot, Time};
 use crate::units::MIB;
 
-/// What a segment's name ends with.
+/// The suffix of a segment's name.
 const SUFFIX: &str = ".jsonl.zst";
-/// The last millisecond that a segment can be named by: where calendars of four digits end.
+/// The last millisecond that can name a segment, where four-digit years end.
 const LAST_NAMEABLE: i64 = 253_402_207_199_999;
-/// To find the latest snapshot, so many segments are tried: the last may be torn, or just begun.
+/// How many segments are tried for the latest snapshot: the last may be torn, or just begun.
 const SEGMENTS_TRIED: usize = 4;
-/// No segment is larger by far; of a file that is, the beginning is looked at.
+/// How much of a segment is read; none is much larger.
 const SEGMENT_LIMIT: u64 = 64 * MIB;
-/// No frame is larger by far, unpacked; of one that is, the beginning is looked at.
+/// How much of an unpacked frame is read; none is much larger.
 const FRAME_LIMIT: u64 = 64 * MIB;
 
 /// A file of the store.
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct Segment {
-    /// By its name; its first snapshot is not older, unless the clock was set back.
+    /// From its name; its first snapshot is not older, unless the clock was set back.
     start: Time,
     path: PathBuf,
     bytes: u64,
 }
 
-/// What is in a store, as its directory was when it was opened.
+/// A store's content, as its directory was when opened.
 #[derive(Clone, Debug)]
 pub struct Store {
     folder: PathBuf,
     segments: Vec<Segment>,
 }
 
-/// The latest snapshot of a store.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Latest {
-    /// When it was taken.
     pub time: Time,
-    /// On which machine, and in which boot of it.
+    /// The machine, and its boot.
     pub host: Host,
-    /// Seconds since the one before it; `None` where that could not be read beside it.
+    /// Seconds since the one before; `None` if that could not be read with it.
     pub interval_seconds: Option<f64>,
 }
 
 impl Store {
-    /// Lists the segments in a directory; other files in it are none of ours. Needs no lock and
-    /// writes nothing.
+    /// Lists the segments in a directory, ignoring other files. Takes no lock and writes nothing.
     ///
     /// # Errors
     ///
-    /// What is missing, no directory, or not ours to read.
+    /// If it is missing, no directory, or not readable.
     pub fn open(folder: &Path) -> Result<Self, RecordingError> {
         match list(folder) {
             Ok(segments) => Ok(Self { folder: folder.to_owned(), segments }),
@@ -80,28 +76,26 @@ impl Store {
         }
     }
 
-    /// The directory.
     pub fn folder(&self) -> &Path {
         &self.folder
     }
 
-    /// The size of all segments.
+    /// The total size of all segments.
     pub fn bytes(&self) -> u64 {
         self.segments.iter().map(|segment| segment.bytes).sum()
     }
 
-    /// The latest snapshot that is written whole; `None` where there is none. Costs the reading of
-    /// one segment and the decoding of its end.
+    /// The latest complete snapshot; `None` if there is none. Reads one segment and decodes its end.
     pub fn latest(&self) -> Option<Latest> {
         self.segments.iter().rev().take(SEGMENTS_TRIED).find_map(|segment| latest_of(&segment.path))
     }
 
-    /// The snapshots from `time` on, in the order in which they were written, which is that of time
-    /// unless the clock was set back. Files are opened one by one, as they are reached.
+    /// The snapshots from `time` on, in the order of writing, which is that of time unless the clock was set
+    /// back. Files are opened one by one, when they are reached.
     ///
-    /// An error is about one segment, and the iteration goes on behind it.
+    /// An error concerns one segment, and the iteration continues after it.
     pub fn since(&self, time: Time) -> Since {
-        // A segment is over when the next one begins.
+        // A segment ends when the next one begins.
         let over = |next: &Segment| next.start <= time;
         let skip = self.segments.iter().skip(1).take_while(|next| over(next));
         Since { time, segments: self.segments[skip.count()..].to_vec().into(), reader: None }
@@ -117,8 +111,8 @@ pub struct Since {
 }
 
 impl Since {
-    /// Before the first snapshot: leaves out the oldest segments until the rest is no larger, as
-    /// compressed, than `bytes`; the newest one always stays. Says whether any was left out.
+    /// Call before the first snapshot: drops the oldest segments until the rest has at most `bytes`,
+    /// compressed; the newest always stays. Returns whether any was dropped.
     pub fn keep_newest(&mut self, bytes: u64) -> bool {
         let mut total = 0;
         let kept = self.segments.iter().rev().take_while(|segment| {
@@ -131,7 +125,7 @@ impl Since {
         left_out > 0
     }
 
-    /// What to say of a segment that has been read to its end. The newest one may just be growing.
+    /// What to report about a segment that has been read. The newest may still be growing.
     fn judge(&self, name: &str, first: Option<&Damage>, count: u64) -> Option<RecordingError> {
         let damage = first?;
         let grows = self.segments.is_empty()
@@ -160,7 +154,7 @@ impl Iterator for Since {
             match reader.next() {
                 Some(Ok(snapshot)) if snapshot.time < self.time => {}
                 Some(Ok(snapshot)) => return Some(Ok(snapshot)),
-                // Nothing in it, for the reason that the damage tells if there is one.
+                // Empty, for the reason that its damage gives, if any.
                 None | Some(Err(RecordingError::Empty { .. })) => {
                     let reader = self.reader.take()?;
                     let (first, count) = (reader.damage().first(), reader.damage_count());
@@ -185,7 +179,7 @@ fn list(folder: &Path) -> io::Result<Vec<Segment>> {
         let Some(start) = entry.file_name().to_str().and_then(start_of) else {
             continue;
         };
-        // Of the entry itself, not of what a link leads to; gone already is gone.
+        // Metadata of the entry itself, not of a link's target; a missing entry is fine.
         match entry.metadata() {
             Ok(metadata) if metadata.is_file() => {
                 segments.push(Segment { start, path: entry.path(), bytes: metadata.len() });
@@ -197,7 +191,7 @@ fn list(folder: &Path) -> io::Result<Vec<Segment>> {
     Ok(segments)
 }
 
-/// `20261121T130500.123Z.jsonl.zst`; names sort as their times do.
+/// `20261121T130500.123Z.jsonl.zst`; names sort like their times.
 fn name_of(start: Time) -> String {
     let nameable = start.unix_milliseconds().clamp(0, LAST_NAMEABLE);
     let mut name = Time::from_unix_milliseconds(nameable).to_string();
@@ -205,14 +199,14 @@ fn name_of(start: Time) -> String {
     name + SUFFIX
 }
 
-/// The time that a segment is named by; `None` where it is no segment's name.
+/// The time in a segment's name; `None` for other names.
 fn start_of(name: &str) -> Option<Time> {
     let text = name.strip_suffix(SUFFIX)?;
     let start: Time = text.parse().ok()?;
     (name_of(start) == name).then_some(start)
 }
 
-/// Opens a segment without following a link or waiting for a pipe; `None` where it is gone.
+/// Opens a segment without following a link or waiting for a pipe; `None` if it is gone.
 fn open(path: &Path) -> Result<Option<RecordingReader>, RecordingError> {
     let name = path.display().to_string();
     match open_file(path) {
@@ -228,7 +222,7 @@ fn open_file(path: &Path) -> io::Result<File> {
     if file.metadata()?.is_file() { Ok(file) } else { Err(io::ErrorKind::InvalidInput.into()) }
 }
 
-/// The latest whole snapshot of a segment. Of the frames only the last two are decoded.
+/// The latest complete snapshot of a segment. Only the last two frames are decoded.
 fn latest_of(path: &Path) -> Option<Latest> {
     let mut bytes = Vec::new();
     let file = open_file(path).ok()?;

@@ -3,11 +3,11 @@
 use std::path::Path;
 use std::process::Command;
 
-/// A disk of its own that is mounted on a folder until the test ends, however it ends.
+/// A small disk mounted on a folder until the test ends, however it ends.
 pub(super) struct SmallDisk<'a>(&'a Path);
 
 impl<'a> SmallDisk<'a> {
-    /// `None`, and that is printed, where it cannot be mounted.
+    /// Prints why and returns `None` if it cannot be mounted.
     pub(super) fn mount(folder: &'a Path, size: &str) -> Option<Self> {
         let mut command = Command::new("mount");
         command.args(["-t", "tmpfs", "-o", size, "tmpfs"]).arg(folder);

@@ -1,9 +1,7 @@
 //! Appends snapshots to a file or standard output, a whole line at a time.
 
-use std::ffi::OsString;
 use std::fs::{self, File, Metadata, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom, Write};
-use std::num::NonZeroU32;
 use std::os::fd::AsFd;
 use std::os::unix::fs::{FileExt, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
@@ -14,43 +12,32 @@ use super::{RecordingError, is_zstd};
 use crate::model::json;
 use crate::model::{Snapshot, Time};
 
-/// When a recording is moved aside, and how many are kept.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Rotation {
-    /// A line that would make the file larger than this begins a new one. A single line may.
-    pub max_bytes: u64,
-    /// How many older files stay: `FILE.1` is the latest of them.
-    pub keep: NonZeroU32,
-}
-
 /// Writes snapshots, one `write(2)` a line.
 ///
-/// Nothing that was in the file before is ever changed, and what a failed write has left of its
-/// line is taken back, so that after an error the caller may end or try again.
+/// Existing content is never changed, and the remains of a failed write are removed, so that after an error the
+/// caller may end or try again.
 #[derive(Debug)]
 pub struct Writer {
     name: String,
     file: File,
     /// `None` for standard output.
     path: Option<PathBuf>,
-    rotation: Option<Rotation>,
-    bytes: u64,
-    /// What the file ends with is no whole line: a newline has to come first.
+    /// The file does not end with a whole line: a newline has to come first.
     isolate: bool,
     line: Vec<u8>,
     whole: Option<Time>,
 }
 
 impl Writer {
-    /// Appends to a file and creates it where it is missing. A torn last line, as a crash leaves
-    /// one, stays and is closed off by a newline.
+    /// Appends to a file, creating it if missing. A torn last line, as after a crash, stays and is ended by a
+    /// newline.
     ///
-    /// Pipes and devices may be named; they are never rotated.
+    /// Pipes and devices may be named.
     ///
     /// # Errors
     ///
-    /// What cannot be opened, is a directory, is compressed, or is being recorded to already.
-    pub fn append(path: &Path, rotation: Option<Rotation>) -> Result<Self, RecordingError> {
+    /// If it cannot be opened, is a directory or compressed, or another process records to it.
+    pub fn append(path: &Path) -> Result<Self, RecordingError> {
         let name = path.display().to_string();
         if path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("zst")) {
             return Err(RecordingError::Compressed { name });
@@ -58,25 +45,15 @@ impl Writer {
         if path.is_dir() {
             return Err(RecordingError::Directory { path: path.to_owned() });
         }
-        let (file, end) = open(path, &name)?;
-        let rotation = rotation.filter(|_| end.regular);
-        Ok(Self {
-            name,
-            file,
-            path: Some(path.to_owned()),
-            rotation,
-            bytes: end.bytes,
-            isolate: end.torn,
-            line: Vec::new(),
-            whole: None,
-        })
+        let (file, isolate) = open(path, &name)?;
+        Ok(Self { name, file, path: Some(path.to_owned()), isolate, line: Vec::new(), whole: None })
     }
 
-    /// Writes to standard output, past the buffer of [`io::stdout`].
+    /// Writes to standard output, bypassing the buffer of [`io::stdout`].
     ///
     /// # Errors
     ///
-    /// Where standard output is closed.
+    /// If standard output is closed.
     pub fn to_stdout() -> Result<Self, RecordingError> {
         let name = "standard output".to_owned();
         match io::stdout().as_fd().try_clone_to_owned() {
@@ -84,8 +61,6 @@ impl Writer {
                 name,
                 file: File::from(stdout),
                 path: None,
-                rotation: None,
-                bytes: 0,
                 isolate: false,
                 line: Vec::new(),
                 whole: None,
@@ -98,8 +73,8 @@ impl Writer {
     ///
     /// # Errors
     ///
-    /// A full disk and the like, after which the file still ends with a whole line and another try
-    /// is welcome; [`RecordingError::Closed`] where it is a pipe and its reader has gone.
+    /// A full disk and the like, after which the file still ends with a whole line and the caller may try
+    /// again; [`RecordingError::Closed`] for a pipe whose reader has gone.
     pub fn write(&mut self, snapshot: &Snapshot) -> Result<(), RecordingError> {
         self.line.clear();
         self.line.push(b'\n');
@@ -108,10 +83,8 @@ impl Writer {
         }
         self.line.push(b'\n');
         self.find_again()?;
-        self.rotate()?;
         let from = usize::from(!self.isolate);
         let (written, result) = write_all(&mut self.file, &self.line[from..]);
-        self.bytes += written;
         match result {
             Ok(()) => {
                 self.isolate = false;
@@ -129,7 +102,7 @@ impl Writer {
         }
     }
 
-    /// The name of what is written to, for messages.
+    /// The name in messages.
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -138,7 +111,7 @@ impl Writer {
         RecordingError::Write { name: self.name.clone(), cause, whole: self.whole, torn }
     }
 
-    /// Cuts off the last `written` bytes, which are ours, unless somebody else has appended since.
+    /// Cuts off the last `written` bytes, which are ours, unless something has been appended since.
     fn take_back(&mut self, written: u64) -> bool {
         let mut cut = || -> io::Result<bool> {
             // An appending write leaves the position behind its own last byte.
@@ -152,15 +125,10 @@ impl Writer {
             self.file.seek(SeekFrom::Start(end - written))?;
             Ok(true)
         };
-        let done = cut().unwrap_or(false);
-        if done {
-            self.bytes -= written;
-        }
-        done
+        cut().unwrap_or(false)
     }
 
-    /// Opens the file anew where what is there by its name is another one, or none: it was moved away, deleted or
-    /// replaced.
+    /// Reopens the file if its name leads to another one, or none: it was moved away, deleted or replaced.
     fn find_again(&mut self) -> Result<(), RecordingError> {
         let Some(path) = self.path.as_deref() else {
             return Ok(());
@@ -171,66 +139,17 @@ impl Writer {
             return Ok(());
         };
         if !fs::metadata(path).is_ok_and(|named| identity(&named) == identity(&own)) {
-            self.reopen()?;
+            (self.file, self.isolate) = open(path, &self.name)?;
         }
         Ok(())
     }
-
-    /// Begins a new file, or goes on with what is there.
-    fn reopen(&mut self) -> Result<(), RecordingError> {
-        if let Some(path) = self.path.as_deref() {
-            let (file, end) = open(path, &self.name)?;
-            self.file = file;
-            self.bytes = end.bytes;
-            self.isolate = end.torn;
-        }
-        Ok(())
-    }
-
-    /// Moves a full file aside and begins a new one, before the line at hand is written.
-    fn rotate(&mut self) -> Result<(), RecordingError> {
-        let (Some(rotation), Some(path)) = (self.rotation, self.path.as_deref()) else {
-            return Ok(());
-        };
-        if self.bytes == 0 || self.bytes + self.line.len() as u64 <= rotation.max_bytes {
-            return Ok(());
-        }
-        for n in (0..rotation.keep.get()).rev() {
-            let (from, to) = (numbered(path, n), numbered(path, n + 1));
-            match fs::rename(&from, &to) {
-                Err(cause) if cause.kind() != io::ErrorKind::NotFound => {
-                    return Err(RecordingError::Rotate { from, to, cause });
-                }
-                // A gap in the row is no harm.
-                _ => {}
-            }
-        }
-        self.reopen()
-    }
 }
 
-/// `FILE.n`, and FILE itself for 0.
-fn numbered(path: &Path, n: u32) -> PathBuf {
-    if n == 0 {
-        return path.to_owned();
-    }
-    let mut name = OsString::from(path);
-    name.push(format!(".{n}"));
-    name.into()
-}
-
-/// What a file to append to ends with.
-struct FileEnd {
-    regular: bool,
-    bytes: u64,
-    torn: bool,
-}
-
-/// Opens a file for appending and takes its lock.
-fn open(path: &Path, name: &str) -> Result<(File, FileEnd), RecordingError> {
+/// Opens a file for appending and locks it; whether it ends with a torn line.
+fn open(path: &Path, name: &str) -> Result<(File, bool), RecordingError> {
     let create_error = |cause| RecordingError::Create { name: name.to_owned(), cause };
     let is_root = rustix::process::geteuid().is_root();
-    // A link in a folder that others write to leads root to any file.
+    // In a folder that others can write to, a link could lead root to any file.
     let flags = if is_root { OFlags::NOFOLLOW } else { OFlags::empty() };
     let mut options = OpenOptions::new();
     options.append(true).create(true).custom_flags(flags.bits().cast_signed());
@@ -239,39 +158,39 @@ fn open(path: &Path, name: &str) -> Result<(File, FileEnd), RecordingError> {
     if is_root && metadata.uid() != 0 {
         return Err(RecordingError::Others { name: name.to_owned(), uid: metadata.uid() });
     }
-    let mut end = FileEnd { regular: metadata.is_file(), bytes: metadata.len(), torn: false };
-    if !end.regular {
-        return Ok((file, end));
+    if !metadata.is_file() {
+        return Ok((file, false));
     }
-    // Two writers would rotate the file away under each other. A file system without locks has
-    // to do without this guard.
+    // Two writers would mix their lines. A file system without locks has to do without this
+    // guard.
     if rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive)
         == Err(rustix::io::Errno::WOULDBLOCK)
     {
         return Err(RecordingError::Busy { name: name.to_owned() });
     }
-    if end.bytes > 0 {
-        // A file that we may write and not read is taken to end badly: an empty line is no harm.
-        let (head, last) = edges(path, end.bytes).unwrap_or_default();
+    let mut is_torn = false;
+    if metadata.len() > 0 {
+        // A file that is writable and not readable is assumed to end badly: an empty line does no harm.
+        let (head, last) = edges(path, metadata.len()).unwrap_or_default();
         if is_zstd(&head) {
             return Err(RecordingError::Compressed { name: name.to_owned() });
         }
         if !is_begun_recording(&head) {
             return Err(RecordingError::Foreign { name: name.to_owned() });
         }
-        end.torn = last != b'\n';
+        is_torn = last != b'\n';
     }
-    Ok((file, end))
+    Ok((file, is_torn))
 }
 
-/// Whether a file that begins so is a recording, be its first line torn.
+/// Whether a file with this beginning is a recording, even if its first line is torn.
 fn is_begun_recording(head: &[u8]) -> bool {
     const BEGINNING: &[u8] = b"{\"schema\":\"gpumem.snapshot/";
     let written = head.iter().filter(|byte| !byte.is_ascii_whitespace());
     written.zip(BEGINNING).all(|(one, other)| one == other)
 }
 
-/// The first bytes of a file and its last one.
+/// A file's first bytes and its last one.
 fn edges(path: &Path, bytes: u64) -> io::Result<(Vec<u8>, u8)> {
     let file = File::open(path)?;
     let mut last = [0];
@@ -281,7 +200,7 @@ fn edges(path: &Path, bytes: u64) -> io::Result<(Vec<u8>, u8)> {
     Ok((head, last[0]))
 }
 
-/// Writes everything, by one call where the system takes it in one, and tells how much it took.
+/// Writes everything, in one call if the system takes it in one, and returns how much was written.
 fn write_all(file: &mut File, bytes: &[u8]) -> (u64, io::Result<()>) {
     let mut written = 0;
     while written < bytes.len() {
@@ -295,13 +214,13 @@ fn write_all(file: &mut File, bytes: &[u8]) -> (u64, io::Result<()>) {
     (written as u64, Ok(()))
 }
 
-/// What to do about a write that failed.
+/// What to do about a failed write.
 pub(super) fn remedy(cause: &io::Error) -> &'static str {
     match cause.kind() {
         io::ErrorKind::StorageFull => "free space or record to another disk",
         io::ErrorKind::QuotaExceeded => "free some of your quota or record to another disk",
         io::ErrorKind::FileTooLarge => {
-            "raise the limit on file sizes (ulimit -f) or rotate by a smaller size"
+            "raise the limit on file sizes (ulimit -f) or record with --store"
         }
         _ => "record to another file",
     }
@@ -322,29 +241,25 @@ mod tests {
         snapshot
     }
 
-    /// The snapshots of a file, and how many lines of it are damaged.
+    /// A file's snapshots, and its number of damaged lines.
     fn read(path: &Path) -> (Vec<Snapshot>, u64) {
         let mut reader = RecordingReader::open(path).unwrap();
         let snapshots = reader.by_ref().map(Result::unwrap).collect();
         (snapshots, reader.damage_count())
     }
 
-    fn rotation(max_bytes: u64, keep: u32) -> Option<Rotation> {
-        Some(Rotation { max_bytes, keep: NonZeroU32::new(keep).unwrap() })
-    }
-
     #[test]
     fn what_is_written_reads_back_and_each_line_is_there_at_once() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("r.jsonl");
-        let mut writer = Writer::append(&path, None).unwrap();
+        let mut writer = Writer::append(&path).unwrap();
         for n in 0..3 {
             writer.write(&at(n)).unwrap();
             assert!(fs::read(&path).unwrap().ends_with(b"\n"));
             assert_eq!(read(&path).0.len() as i64, n + 1);
         }
         drop(writer);
-        Writer::append(&path, None).unwrap().write(&at(3)).unwrap();
+        Writer::append(&path).unwrap().write(&at(3)).unwrap();
         assert_eq!(read(&path), ((0..4).map(at).collect(), 0));
     }
 
@@ -353,7 +268,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("r.jsonl");
         fs::write(&path, "{\"schema\":\"gpum").unwrap();
-        let mut writer = Writer::append(&path, None).unwrap();
+        let mut writer = Writer::append(&path).unwrap();
         writer.write(&at(0)).unwrap();
         writer.write(&at(1)).unwrap();
         let text = fs::read_to_string(&path).unwrap();
@@ -366,7 +281,7 @@ mod tests {
     fn what_was_moved_away_or_deleted_is_begun_anew() {
         let folder = tempfile::tempdir().unwrap();
         let [path, aside] = ["r.jsonl", "aside.jsonl"].map(|name| folder.path().join(name));
-        let mut writer = Writer::append(&path, None).unwrap();
+        let mut writer = Writer::append(&path).unwrap();
         writer.write(&at(0)).unwrap();
         fs::rename(&path, &aside).unwrap();
         writer.write(&at(1)).unwrap();
@@ -385,8 +300,8 @@ mod tests {
         let path = folder.path().join("profile");
         for text in ["export PATH\n", "{\"schema\":\"gpumem.check/1\"}\n", "{}\n", "x"] {
             fs::write(&path, text).unwrap();
-            let error = Writer::append(&path, None).unwrap_err();
-            assert!(error.to_string().contains("something else than a recording"), "{text}");
+            let error = Writer::append(&path).unwrap_err();
+            assert!(error.to_string().contains("something other than a recording"), "{text}");
             assert_eq!(fs::read_to_string(&path).unwrap(), text);
         }
         if !rustix::process::geteuid().is_root() {
@@ -395,57 +310,16 @@ mod tests {
         fs::remove_file(&path).unwrap();
         let link = folder.path().join("link");
         std::os::unix::fs::symlink(&path, &link).unwrap();
-        assert!(Writer::append(&link, None).is_err() && !path.exists());
+        assert!(Writer::append(&link).is_err() && !path.exists());
         fs::write(&path, "").unwrap();
         std::os::unix::fs::chown(&path, Some(1000), None).unwrap();
-        assert!(Writer::append(&path, None).unwrap_err().to_string().contains("uid 1000"));
-    }
-
-    #[test]
-    fn full_files_move_down_the_row() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("r.jsonl");
-        let line = serde_json::to_vec(&at(0)).unwrap().len() as u64 + 1;
-        let mut writer = Writer::append(&path, rotation(2 * line + 1, 2)).unwrap();
-        for n in 0..9 {
-            writer.write(&at(n)).unwrap();
-        }
-        // Two lines a file; the first four snapshots have left the row.
-        assert_eq!(read(&path), (vec![at(8)], 0));
-        assert_eq!(read(&numbered(&path, 1)), (vec![at(6), at(7)], 0));
-        assert_eq!(read(&numbered(&path, 2)), (vec![at(4), at(5)], 0));
-        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 3);
-
-        // A line larger than the limit still has a file of its own.
-        drop(writer);
-        let mut writer = Writer::append(&path, rotation(1, 1)).unwrap();
-        writer.write(&at(9)).unwrap();
-        writer.write(&at(10)).unwrap();
-        assert_eq!(read(&path), (vec![at(10)], 0));
-        assert_eq!(read(&numbered(&path, 1)), (vec![at(9)], 0));
-    }
-
-    #[test]
-    fn what_cannot_be_rotated_is_reported_and_nothing_is_lost() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("r.jsonl");
-        // A directory that is not empty cannot be replaced by a file.
-        fs::create_dir_all(numbered(&path, 1).join("x")).unwrap();
-        let mut writer = Writer::append(&path, rotation(1, 1)).unwrap();
-        writer.write(&at(0)).unwrap();
-        let error = writer.write(&at(1)).unwrap_err();
-        assert!(matches!(error, RecordingError::Rotate { .. }), "{error}");
-        assert_eq!(read(&path), (vec![at(0)], 0));
-        fs::remove_dir_all(numbered(&path, 1)).unwrap();
-        writer.write(&at(1)).unwrap();
-        assert_eq!(read(&path), (vec![at(1)], 0));
+        assert!(Writer::append(&path).unwrap_err().to_string().contains("uid 1000"));
     }
 
     #[test]
     fn what_it_would_spoil_is_refused() {
         let folder = tempfile::tempdir().unwrap();
-        let error =
-            |name: &str| Writer::append(&folder.path().join(name), None).unwrap_err().to_string();
+        let error = |name: &str| Writer::append(&folder.path().join(name)).unwrap_err().to_string();
         assert!(error("r.jsonl.zst").contains("compress it afterwards"));
         fs::write(folder.path().join("r.jsonl"), b"\x28\xb5\x2f\xfd\0\0").unwrap();
         assert!(error("r.jsonl").contains("compress it afterwards"));
@@ -453,10 +327,10 @@ mod tests {
         assert!(error("none/r.jsonl").contains("no such file or directory;"));
 
         let path = folder.path().join("busy.jsonl");
-        let first = Writer::append(&path, rotation(1, 1)).unwrap();
+        let first = Writer::append(&path).unwrap();
         assert!(error("busy.jsonl").contains("another gpumem is recording to it"));
         drop(first);
-        Writer::append(&path, None).unwrap();
+        Writer::append(&path).unwrap();
     }
 
     #[test]
@@ -474,9 +348,9 @@ mod tests {
     fn a_torn_line_that_is_not_the_last_is_left_alone() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("r.jsonl");
-        let mut writer = Writer::append(&path, None).unwrap();
+        let mut writer = Writer::append(&path).unwrap();
         writer.write(&at(0)).unwrap();
-        let line = writer.bytes;
+        let line = fs::metadata(&path).unwrap().len();
         let mut other = OpenOptions::new().append(true).open(&path).unwrap();
         other.write_all(b"somebody else's\n").unwrap();
         assert!(!writer.take_back(line));
@@ -486,7 +360,7 @@ mod tests {
     /// Fills a file until it fails, and asserts that it is whole then and after space was made.
     fn fill(path: &Path, kind: io::ErrorKind, words: &str, make_space: impl FnOnce()) {
         fs::write(path, "{\"schema").unwrap();
-        let mut writer = Writer::append(path, None).unwrap();
+        let mut writer = Writer::append(path).unwrap();
         let mut n = 0;
         let error = loop {
             match writer.write(&at(n)) {
@@ -518,8 +392,8 @@ mod tests {
         assert_eq!(read(path), ((0..=n).map(at).collect(), 1));
     }
 
-    /// The same without privileges: the limit on file sizes holds for a whole process, so the test
-    /// runs itself in one of its own.
+    /// The same without privileges: the limit on file sizes applies to a whole process, so the test runs itself
+    /// in another one.
     #[test]
     fn a_limit_on_file_sizes_leaves_a_whole_recording() {
         use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -536,7 +410,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let (_crate, module) = module_path!().split_once("::").unwrap();
         let name = format!("{module}::a_limit_on_file_sizes_leaves_a_whole_recording");
-        // Ignored in the shell, SIGXFSZ stays ignored in what it becomes.
+        // Ignored in the shell, SIGXFSZ stays ignored in what it executes.
         let output = Command::new("sh")
             .args(["-c", "trap '' XFSZ; ulimit -S -f 40; exec \"$@\"", "sh"])
             .arg(env::current_exe().unwrap())

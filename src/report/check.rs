@@ -20,32 +20,32 @@ use crate::units::{Bytes, Span, number_of};
 /// The `schema` that this version writes.
 pub const SCHEMA: &str = "gpumem.check/1";
 
-/// What the check came to.
+/// Result of a check.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, JsonSchema, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum CheckOutcome {
-    /// Nothing at or above the severity asked for.
+    /// Nothing fails the check.
     Ok,
-    /// Something at or above it.
+    /// Something fails the check: a finding, a limit, a new holder, or memory that did not become free.
     Findings,
-    /// It could not be measured.
+    /// The check could not measure.
     #[default]
     Error,
 }
 
-/// How many findings there are of each severity.
+/// Number of active findings of each severity.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, JsonSchema, Serialize)]
 pub struct Counts {
-    /// Of severity info.
+    /// Findings of severity `info`.
     pub info: usize,
-    /// Of severity warning.
+    /// Findings of severity `warning`.
     pub warning: usize,
-    /// Of severity critical.
+    /// Findings of severity `critical`.
     pub critical: usize,
 }
 
 impl Counts {
-    /// Counts what lasts; what has ceased does not count.
+    /// Counts active findings; resolved ones do not count.
     pub fn of(findings: &[Finding]) -> Self {
         let mut counts = Self::default();
         for finding in findings.iter().filter(|finding| finding.resolved_at.is_none()) {
@@ -59,71 +59,73 @@ impl Counts {
     }
 }
 
-/// The verdict that `gpumem check --json` prints: one document, also where the check failed. Units are
-/// in the names. What is not known is absent or `null`, never 0. A reader ignores fields that it does
-/// not know.
+/// The result that `gpumem check --json` prints: one document, even if the check failed. Units are part
+/// of the field names. Unknown values are absent or `null`, never 0. Readers must ignore unknown
+/// fields.
 #[derive(Clone, PartialEq, Debug, Default, JsonSchema, Serialize)]
 pub struct CheckReport {
     /// Format and major version.
     #[schemars(extend("const" = SCHEMA))]
     pub schema: &'static str,
-    /// Time of the last snapshot: RFC 3339, UTC; `null` where there was none.
+    /// Time of the last snapshot: RFC 3339, UTC; `null` if there was none.
     pub time: Option<Time>,
-    /// The span of history that was judged, in seconds.
+    /// Length of the evaluated history, in seconds.
     pub window_seconds: f64,
-    /// `ok`, the exit code is 0; `findings`, 1: something at or above --fail-on, a limit exceeded, a new
-    /// holder, or memory not free in time; `error`, 2 or 3: it could not be measured, and errors says why.
+    /// `ok`: exit code 0; `findings`: exit code 1, a finding at or above --fail-on, a limit exceeded, a
+    /// new holder, or memory not free in time; `error`: exit code 2 or 3, the check could not measure,
+    /// and errors says why.
     pub status: CheckOutcome,
-    /// How many findings last, by severity.
+    /// Number of active findings, by severity.
     pub counts: Counts,
-    /// How much is reclaimable, and how much is suspected.
+    /// Totals of reclaimable and suspected memory.
     pub reclaimable: Reclaimable,
-    /// Whether rules were applied; `false` where only limits were asked for, so that no finding means
-    /// nothing.
+    /// Whether rules were applied; `false` if only limits were requested, in which case the absence of
+    /// findings means nothing.
     pub rules_applied: bool,
-    /// What lasts, the worst first, then what cleared since, latest first.
+    /// Active findings, most severe first, followed by resolved ones, most recent first.
     pub findings: Vec<Finding>,
-    /// What will be a finding when its rule's duration is over, if nothing changes.
+    /// Conditions that become findings when the duration of their rule is over, if nothing changes.
     pub pending: Vec<Pending>,
-    /// What looks like waste already and is not proved, what holds most first. It counts for no exit code, and
-    /// nothing is done about it.
+    /// Processes that look like waste but are not yet proved to be, most memory first. They do not
+    /// affect the exit code, and nothing is done about them.
     pub suspects: Vec<Suspect>,
-    /// What an exemption of the configuration keeps from being a finding.
+    /// Findings that an exemption in the configuration covers.
     pub kept: Vec<Kept>,
-    /// Rules that could not be decided; they produce no finding.
+    /// Rules that could not be decided; they produce no findings.
     pub undecided: Vec<Undecided>,
-    /// Each limit that was asked for, on each GPU; empty where none was.
+    /// Result of each requested limit on each GPU; empty if none was requested.
     pub limits: Vec<LimitVerdict>,
-    /// What was waited for; empty without `--wait-free`.
+    /// Results of waiting for free memory; empty without `--wait-free`.
     pub wait: Vec<WaitVerdict>,
-    /// Who holds memory and did not in the snapshot that `--baseline` names; `null` without it.
+    /// Processes that hold memory and did not in the snapshot given with `--baseline`; `null` without
+    /// it.
     pub new_holders: Option<Vec<NewHolder>>,
-    /// What could not be read, and why the check failed.
+    /// Read errors, and why the check failed.
     pub errors: Vec<ReadError>,
-    /// How many GPUs it is about.
+    /// Number of GPUs in the report.
     #[serde(skip)]
     pub gpus: usize,
-    /// The host's name.
+    /// Hostname.
     #[serde(skip)]
     pub hostname: Option<Arc<str>>,
     /// The rules that were applied.
     #[serde(skip)]
     pub rules: Vec<Arc<str>>,
-    /// The least severity that fails the check; none where findings do not.
+    /// The lowest severity that fails the check; `None` if findings do not fail it.
     #[serde(skip)]
     pub fail_on: Option<Severity>,
-    /// Of each GPU that was waited for: what is free of it, and who holds the rest.
+    /// For each GPU that was waited for: how much of its memory is free, and who holds the rest.
     #[serde(skip)]
     pub holders: Vec<(String, Table)>,
 }
 
-/// A limit that a GPU may be held to.
+/// A memory limit for a GPU.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, JsonSchema, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Limit {
-    /// On the GPU's used memory.
+    /// Limit on the GPU's used memory.
     MaxUsed,
-    /// On what of it no listed process holds.
+    /// Limit on used memory that no listed process holds.
     MaxUnattributed,
 }
 
@@ -136,64 +138,65 @@ impl fmt::Display for Limit {
     }
 }
 
-/// What a GPU came to, against a limit, in the last snapshot.
+/// A GPU compared with a limit, in the last snapshot.
 #[derive(Clone, PartialEq, Eq, Debug, JsonSchema, Serialize)]
 pub struct LimitVerdict {
-    /// On used memory, or on what of it no listed process holds. Reserved memory is not used; but where
-    /// memory.reserved_bytes of the snapshot is `null`, used includes it.
+    /// What is limited: used memory, or used memory that no listed process holds. Used memory excludes
+    /// reserved memory, unless memory.reserved_bytes of the snapshot is `null`.
     pub limit: Limit,
-    /// The GPU's index.
+    /// NVML index of the GPU.
     pub gpu: u32,
-    /// Its UUID.
+    /// UUID of the GPU.
     pub uuid: Option<Arc<str>>,
-    /// The most that it may be, in bytes; `null` for a share of an unknown whole.
+    /// The limit, in bytes; `null` if it is a share of an unknown total.
     pub limit_bytes: Option<u64>,
-    /// What it is, in bytes; `null` where that is not known.
+    /// The measured value, in bytes; `null` if unknown.
     pub actual_bytes: Option<u64>,
-    /// Whether that is more; `null` where it cannot be told, and then status is not `ok`.
+    /// Whether the measured value exceeds the limit; `null` if unknown, in which case status is not
+    /// `ok`.
     pub exceeded: Option<bool>,
 }
 
-/// A process that holds memory on a GPU on which it held none in the baseline.
+/// A process that holds memory on a GPU where it held none in the baseline.
 #[derive(Clone, PartialEq, Eq, Debug, JsonSchema, Serialize)]
 pub struct NewHolder {
-    /// The GPU's index.
+    /// NVML index of the GPU.
     pub gpu: u32,
-    /// Its UUID.
+    /// UUID of the GPU.
     pub uuid: Option<Arc<str>>,
-    /// As NVML names it.
+    /// PID as reported by NVML.
     pub pid: u32,
-    /// What it is called; a process may choose that.
+    /// Name of the process, which the process may choose.
     pub name: String,
-    /// Its owner; `null` where that is not known.
+    /// User name of the owner; `null` if unknown.
     pub user: Option<String>,
-    /// What it holds there, in bytes; `null` where that is not known.
+    /// Memory that the process holds there, in bytes; `null` if unknown.
     pub used_bytes: Option<u64>,
 }
 
-/// What became of waiting for free memory.
+/// Result of waiting for free memory.
 #[derive(Clone, PartialEq, Debug, JsonSchema, Serialize)]
 pub struct WaitVerdict {
-    /// The GPU that was named, as it was typed; `null` where it may be any.
+    /// The GPU as given on the command line; `null` if any GPU will do.
     pub named: Option<String>,
-    /// The GPU that has it, or that came nearest, by NVML's index; `null` where nothing is known of
-    /// any.
+    /// NVML index of the GPU that has the memory free, or came closest; `null` if nothing is known
+    /// about any.
     pub gpu: Option<u32>,
-    /// Its UUID.
+    /// UUID of that GPU.
     pub uuid: Option<Arc<str>>,
-    /// What it has free or, where satisfied is false, had at most, in bytes.
+    /// Free memory of that GPU, in bytes; if satisfied is false, the most that was free.
     pub free_bytes: Option<u64>,
-    /// What was to be free, in bytes.
+    /// Memory that was to become free, in bytes.
     pub wanted_bytes: u64,
-    /// Whether so much was free in the last snapshot.
+    /// Whether that much was free in the last snapshot.
     pub satisfied: bool,
-    /// From the first snapshot to the last, in seconds.
+    /// Time from the first snapshot to the last, in seconds.
     #[schemars(range(min = 0))]
     pub waited_seconds: f64,
 }
 
 impl CheckReport {
-    /// The report of a check that came to nothing, because of this.
+    /// The report of a check that failed with this error.
     pub fn failed(error: &str) -> Self {
         Self {
             schema: SCHEMA,
@@ -202,7 +205,7 @@ impl CheckReport {
         }
     }
 
-    /// The report for people; its lines broken for a terminal of `width` columns, where one is given.
+    /// The report for people, wrapped at the terminal's width if that is given.
     pub fn to_text(&self, look: TextLook) -> String {
         let TextLook { style, width, ascii, verbose } = look;
         let mut out = String::new();
@@ -220,7 +223,7 @@ impl CheckReport {
         }
     }
 
-    /// What lasts.
+    /// Active findings.
     fn lasting(&self) -> impl Iterator<Item = &Finding> {
         self.findings.iter().filter(|finding| finding.resolved_at.is_none())
     }
@@ -255,7 +258,7 @@ impl CheckReport {
         writeln!(out, "{}", self.summary())
     }
 
-    /// The verdict in a line, in which nothing stands that a process chose.
+    /// The result in one line, without any text that a process chose.
     fn summary(&self) -> String {
         let counts = self.counts;
         let mut found = Vec::new();
@@ -314,7 +317,7 @@ impl CheckReport {
         self.limits.iter().filter(exceeded)
     }
 
-    /// What the wait came to, a line each, and who holds the rest.
+    /// The results of waiting, one line each, and who holds the rest.
     fn write_wait(&self, out: &mut String, style: Style) -> fmt::Result {
         for wait in &self.wait {
             writeln!(out, "{}", style.heading(&wait.to_string()))?;
@@ -330,20 +333,20 @@ impl CheckReport {
     }
 }
 
-/// How the report looks to people.
+/// Appearance of the report for people.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct TextLook {
     pub style: Style,
-    /// Columns of the terminal, where it is one.
+    /// Width of the terminal in columns, if it is one.
     pub width: Option<usize>,
-    /// A headline of ASCII characters only.
+    /// Whether the headline is ASCII only.
     pub ascii: bool,
-    /// Where something was waited for: what rules have not decided, and all that they find when it is free, too.
+    /// After waiting: also list undecided rules, and all findings even if the memory is free.
     pub verbose: bool,
 }
 
 impl fmt::Display for LimitVerdict {
-    /// What the GPU comes to, against the limit.
+    /// The GPU compared with the limit.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let bytes = |bytes: Option<u64>| Bytes(bytes.unwrap_or_default());
         let what = match self.limit {
@@ -386,12 +389,12 @@ impl fmt::Display for NewHolder {
     }
 }
 
-/// Whether it says why waiting is in vain.
+/// Whether it says why waiting is useless.
 fn is_of_wait(error: &ReadError) -> bool {
     &*error.call == "--wait-free"
 }
 
-/// What could not be read, in a line.
+/// A read error in one line.
 pub fn error_line(error: &ReadError) -> String {
     let gpu = error.gpu.map_or_else(String::new, |gpu| format!("GPU {gpu}: "));
     format!("{gpu}{}: {}", escape(&error.call), escape(&error.error))
@@ -440,7 +443,7 @@ fn write_suspect(out: &mut String, suspect: &Suspect, style: Style) -> fmt::Resu
     writeln!(out)
 }
 
-/// Findings that say the same of processes of one job, in their order: each of them in one paragraph.
+/// Groups equal findings on processes of one job, in their order; each group becomes one paragraph.
 fn fold<'f>(findings: impl Iterator<Item = &'f Finding>) -> Vec<Vec<&'f Finding>> {
     let mut folded: Vec<Vec<&Finding>> = Vec::new();
     for finding in findings {
@@ -452,8 +455,8 @@ fn fold<'f>(findings: impl Iterator<Item = &'f Finding>) -> Vec<Vec<&'f Finding>
     folded
 }
 
-/// Whether two findings differ in nothing but the process: the same program of the same user, the same to
-/// do, and one command that names both.
+/// Whether two findings differ only in the process: same program, same user, same advice, and one
+/// command that names both.
 fn is_same(one: &Finding, other: &Finding) -> bool {
     let (Some(first), Some(second)) = (&one.process, &other.process) else {
         return false;
@@ -478,7 +481,7 @@ fn is_same(one: &Finding, other: &Finding) -> bool {
         && other.also.is_empty()
 }
 
-/// `3 processes, 1.4 GiB: 402519, 402520, 402521`; without the bytes where not all are known.
+/// `3 processes, 1.4 GiB: 402519, 402520, 402521`; without the bytes if one is unknown.
 fn together(equal: &[&Finding]) -> String {
     let bytes: Option<u64> = equal.iter().map(|finding| finding.memory_bytes).sum();
     let bytes = bytes.map_or_else(String::new, |bytes| format!(", {}", Bytes(bytes)));
@@ -487,7 +490,7 @@ fn together(equal: &[&Finding]) -> String {
     format!("{} processes{bytes}: {}", equal.len(), pids.join(", "))
 }
 
-/// Writes a paragraph about findings that are the same.
+/// Writes a paragraph about equal findings.
 fn write_finding(out: &mut String, equal: &[&Finding], style: Style) -> fmt::Result {
     let finding = equal[0];
     write!(

@@ -17,24 +17,24 @@ use super::style::Style;
 /// The `schema` that this version writes.
 pub const SCHEMA: &str = "gpumem.doctor/1";
 
-/// What a check came to.
+/// Result of one check.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, JsonSchema, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum CheckStatus {
-    /// As it should be.
+    /// Works as it should.
     Ok,
-    /// gpumem works, and knows or does less for it.
+    /// gpumem works, but knows or does less because of this.
     Limited,
-    /// Something does not work for it.
+    /// Something does not work because of this.
     Broken,
-    /// It could not be found out.
+    /// Could not be determined.
     Unknown,
-    /// There is no such thing on this machine.
+    /// Does not exist on this machine.
     NotApplicable,
 }
 
 impl CheckStatus {
-    /// The word that people see.
+    /// The word shown to people.
     fn word(self) -> &'static str {
         match self {
             Self::Ok => "ok",
@@ -45,13 +45,13 @@ impl CheckStatus {
         }
     }
 
-    /// Whether something may be done about it.
+    /// Whether something can be done about it.
     fn is_open(self) -> bool {
         matches!(self, Self::Limited | Self::Broken | Self::Unknown)
     }
 }
 
-/// What belongs together.
+/// Group of a check.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, JsonSchema, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum CheckGroup {
@@ -59,7 +59,7 @@ pub enum CheckGroup {
     Driver,
     /// Each GPU.
     Gpus,
-    /// What may be seen of processes.
+    /// What gpumem can see of processes.
     Processes,
     /// The machine.
     Machine,
@@ -67,16 +67,16 @@ pub enum CheckGroup {
     Gpumem,
 }
 
-/// What a check is about. Later versions have others.
+/// Subject of a check. Later versions may have others.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, JsonSchema, Serialize)]
 pub struct Topic {
-    /// What it is about: `library`, `driver`, `pid-namespace` and so on.
+    /// Identifier of the subject: `library`, `driver`, `pid-namespace` and so on.
     #[schemars(regex(pattern = "^[a-z]+(-[a-z]+)*$"))]
     pub id: &'static str,
-    /// What it belongs to: `driver`, `gpus`, `processes`, `machine` or `gpumem`.
+    /// Group of the check: `driver`, `gpus`, `processes`, `machine` or `gpumem`.
     #[schemars(with = "String")]
     pub group: CheckGroup,
-    /// What it is about, for people.
+    /// Title for people.
     pub title: &'static str,
 }
 
@@ -110,32 +110,32 @@ impl Topic {
 }
 
 impl Topic {
-    /// As it should be.
+    /// Works as it should.
     pub fn ok(self, seen: impl Into<String>) -> DoctorCheck {
         self.check(CheckStatus::Ok, seen)
     }
 
-    /// gpumem works, and knows or does less for what was seen.
+    /// gpumem works, but knows or does less because of what was seen.
     pub fn limited(self, seen: impl Into<String>) -> DoctorCheck {
         self.check(CheckStatus::Limited, seen)
     }
 
-    /// Something does not work for what was seen.
+    /// Something does not work because of what was seen.
     pub fn broken(self, seen: impl Into<String>) -> DoctorCheck {
         self.check(CheckStatus::Broken, seen)
     }
 
-    /// It could not be found out.
+    /// Could not be determined.
     pub fn unknown(self, seen: impl Into<String>) -> DoctorCheck {
         self.check(CheckStatus::Unknown, seen)
     }
 
-    /// There is no such thing on this machine.
+    /// Does not exist on this machine.
     pub fn not_applicable(self, seen: impl Into<String>) -> DoctorCheck {
         self.check(CheckStatus::NotApplicable, seen)
     }
 
-    /// A check that says what was seen.
+    /// A check with what was seen.
     pub fn check(self, verdict: CheckStatus, seen: impl Into<String>) -> DoctorCheck {
         DoctorCheck {
             topic: self,
@@ -148,26 +148,26 @@ impl Topic {
     }
 }
 
-/// One thing that was looked at. There may be several of one id, each of other GPUs.
+/// One check. Several checks may have the same id, each for different GPUs.
 #[derive(Clone, PartialEq, Eq, Debug, JsonSchema, Serialize)]
 pub struct DoctorCheck {
     /// What it is about.
     #[serde(flatten)]
     pub topic: Topic,
-    /// The GPUs that it is about, by NVML's index; empty where it is about none.
+    /// NVML indices of the GPUs that the check is about; empty if it is about none.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub gpus: Vec<u32>,
-    /// `ok`; `limited`: gpumem works, and knows or does less for it; `broken`: something does not work
-    /// for it; `unknown`: it could not be found out; `not-applicable`: there is no such thing on this
-    /// machine.
+    /// `ok`; `limited`: gpumem works, but knows or does less because of this; `broken`: something does
+    /// not work because of this; `unknown`: could not be determined; `not-applicable`: does not exist
+    /// on this machine.
     pub verdict: CheckStatus,
     /// What was seen.
     pub seen: String,
-    /// What that means for gpumem; absent where it goes without saying.
+    /// What this means for gpumem; absent if it is obvious.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "String")]
     pub means: Option<String>,
-    /// What to do next, each a command to type or a sentence; absent where there is nothing to do.
+    /// What to do next: commands to run, or sentences. Absent if there is nothing to do.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub next: Vec<String>,
 }
@@ -187,7 +187,7 @@ impl DoctorCheck {
         self
     }
 
-    /// Whether two say the same, of whatever GPUs.
+    /// Whether two checks say the same, whatever their GPUs.
     fn is_as(&self, other: &Self) -> bool {
         self.topic == other.topic
             && self.verdict == other.verdict
@@ -197,7 +197,7 @@ impl DoctorCheck {
     }
 }
 
-/// The checks of each GPU as one list, by topic; GPUs of which the same is so are one check.
+/// The checks of each GPU as one list, by topic; GPUs with equal results share one check.
 pub fn merge(gpus: impl IntoIterator<Item = (u32, Vec<DoctorCheck>)>) -> Vec<DoctorCheck> {
     let mut merged: Vec<DoctorCheck> = Vec::new();
     for (index, checks) in gpus {
@@ -215,7 +215,7 @@ pub fn merge(gpus: impl IntoIterator<Item = (u32, Vec<DoctorCheck>)>) -> Vec<Doc
     merged
 }
 
-/// Numbers in order, with a hyphen for what lies between: `0-3,5`.
+/// Numbers in order, with ranges: `0-3,5`.
 pub fn ranges(numbers: &[u32]) -> String {
     let mut out = String::new();
     let mut rest = numbers;
@@ -238,26 +238,26 @@ pub fn ranges(numbers: &[u32]) -> String {
     out
 }
 
-/// What `gpumem doctor --json` prints: what works on this machine, what does not, and what to do. A
-/// reader ignores fields, checks and groups that it does not know.
+/// What `gpumem doctor --json` prints: what works on this machine, what does not, and what to do.
+/// Readers must ignore unknown fields, checks and groups.
 #[derive(Clone, PartialEq, Eq, Debug, JsonSchema, Serialize)]
 pub struct DoctorReport {
     /// Format and major version.
     #[schemars(extend("const" = SCHEMA))]
     pub schema: &'static str,
-    /// gpumem's version.
+    /// Version of gpumem.
     pub version: &'static str,
-    /// NVML answers and one GPU at least can be read: the exit code is 0, else 3.
+    /// Whether NVML answers and at least one GPU can be read. The exit code is 0 if so, else 3.
     pub works: bool,
-    /// The same in a sentence, and why.
+    /// Summary in one sentence, with the reason.
     pub summary: String,
-    /// What was looked at, by group.
+    /// The checks, by group.
     pub checks: Vec<DoctorCheck>,
 }
 
 impl DoctorReport {
-    /// The report for people: a line for what is well, more where something may be done, and at the
-    /// end the sentence.
+    /// The report for people: one line for each check that is fine, more if something can be done, and
+    /// the summary at the end.
     pub fn to_text(&self, style: Style) -> String {
         let mut out = String::new();
         // Writing to a String cannot fail.
@@ -298,7 +298,7 @@ impl DoctorReport {
     }
 }
 
-/// A check's title, with the GPUs that it is about.
+/// A check's title, with its GPUs.
 fn name(check: &DoctorCheck) -> String {
     if check.gpus.is_empty() {
         check.topic.title.to_owned()
@@ -337,7 +337,7 @@ mod tests {
             schema: SCHEMA,
             version: "1",
             works: true,
-            summary: "gpumem can do its work here".to_owned(),
+            summary: "gpumem works here".to_owned(),
             checks: vec![
                 Topic::LIBRARY.ok("found").means("not shown"),
                 check(CheckStatus::Limited, "off\x1b[31m").means("slow").next("type this"),

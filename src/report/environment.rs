@@ -4,9 +4,9 @@ use super::escape::escape;
 use super::style::Style;
 use super::wrap::wrap;
 
-/// No value takes more lines.
+/// The most lines of one value.
 const MOST_LINES: usize = 40;
-/// So much further in stands what goes on of a variable.
+/// Indentation of a variable's further lines, in columns.
 const HANG: usize = 4;
 
 /// A page of the variables, in lines of at most `width` columns; `None` while they are being read.
@@ -33,8 +33,8 @@ pub fn page(
             let note = match variables.is_empty() {
                 true => "it has no variables",
                 false => {
-                    "as it was given them at its start; shown are the values of names that are known to be \
-                    harmless, the others are masked (***)"
+                    "as of its start; values of names that are known to be harmless are shown, \
+                    all others are masked (***)"
                 }
             };
             for line in wrap(note, (width, width), MOST_LINES) {

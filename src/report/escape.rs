@@ -3,8 +3,8 @@
 pub use super::wrap::fit;
 pub use crate::model::escape::escape;
 
-/// A command line as a person would read it: arguments joined by spaces, those that hold a space or
-/// nothing in quotes, all of it escaped.
+/// A command line for people: arguments joined by spaces, empty ones and those with a space in quotes,
+/// all of it escaped.
 pub fn command_line<S: AsRef<str>>(arguments: &[S]) -> String {
     let mut line = String::new();
     for argument in arguments {
@@ -23,8 +23,8 @@ pub fn command_line<S: AsRef<str>>(arguments: &[S]) -> String {
     line
 }
 
-/// A program without its folder. What stands alone may be a title that the process gave itself, of
-/// several words: only the first is a path.
+/// A program without its directory. An argv of a single string may be a title of several words that the
+/// process set itself: only its first word is a path.
 pub fn without_folder(program: &str, has_arguments: bool) -> &str {
     if !program.starts_with('/') {
         return program;
@@ -39,7 +39,7 @@ pub fn without_folder(program: &str, has_arguments: bool) -> &str {
     }
 }
 
-/// What runs: its command line, or else the kernel's short name of it in brackets; escaped.
+/// What a process runs: its command line, or else its `comm` in brackets; escaped.
 pub fn program<S: AsRef<str>>(command: Option<&[S]>, comm: Option<&str>) -> Option<String> {
     command.map(command_line).or_else(|| comm.map(|comm| format!("[{}]", escape(comm))))
 }

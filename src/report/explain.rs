@@ -14,31 +14,32 @@ use super::wrap::wrap;
 use crate::explain::page::{ExplainPage, MemoryCurve, Row};
 use crate::units::Bytes;
 
-/// No page is narrower: a command that is cut in two cannot be typed.
+/// The narrowest page, in columns: a narrower one would cut commands in two.
 const LEAST_WIDTH: usize = 40;
-/// No page is wider: longer lines are hard to read.
+/// The widest page, in columns: longer lines are hard to read.
 const MOST_WIDTH: usize = 120;
-/// Where the text beside a label begins.
+/// The column at which the text beside a label begins.
 const MARGIN: usize = 10;
-/// Text beside a label is not shown at more length than this many lines.
+/// The most lines of text beside a label.
 const MOST_BESIDE: usize = 4;
-/// However long a mark is, its text has this many columns.
+/// The fewest columns of an item's text, however long its mark is.
 const LEAST_ROOM: usize = 8;
-/// An item of a list, which may be a sentence with names that a process chose, neither.
+/// The most lines of a list item, which may contain names chosen by a process.
 const MOST_LINES: usize = 8;
 
-/// How a page looks.
+/// Appearance of a page.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct PageStyle {
-    /// Columns.
+    /// Width in columns.
     pub width: usize,
     /// Colour.
     pub style: Style,
-    /// Charts of ASCII characters only.
+    /// Whether charts use only ASCII.
     pub ascii: bool,
 }
 
-/// The page, each line no wider than the look's width (but for 40 to 120 columns).
+/// The page as text. Lines are at most as wide as the look's width, which is limited to 40 to 120
+/// columns.
 pub fn text(page: &ExplainPage, look: PageStyle) -> String {
     let look = PageStyle { width: look.width.clamp(LEAST_WIDTH, MOST_WIDTH), ..look };
     let mut sheet = PageText { out: String::new(), look };
@@ -62,19 +63,19 @@ pub fn text(page: &ExplainPage, look: PageStyle) -> String {
     sheet.out
 }
 
-/// The page as far as it is written.
+/// The text written so far.
 struct PageText {
     out: String,
     look: PageStyle,
 }
 
 impl PageText {
-    /// Columns of the text beside a label.
+    /// Width of the text beside a label, in columns.
     fn room(&self) -> usize {
         self.look.width.saturating_sub(MARGIN)
     }
 
-    /// A section's heading, after an empty line; the first section has none.
+    /// Writes a section's heading, after an empty line except for the first section.
     fn heading(&mut self, text: &str) {
         if !text.is_empty() {
             self.out.push('\n');
@@ -109,7 +110,7 @@ impl PageText {
         }
     }
 
-    /// A line that is as wide as it may be, and escaped, beside a label.
+    /// Writes one line, already wrapped and escaped, beside a label.
     fn beside(&mut self, label: &str, line: &str) {
         let padding = " ".repeat(MARGIN.saturating_sub(label.width()).max(1));
         let label = match label {
@@ -119,7 +120,7 @@ impl PageText {
         self.put(&format!("{label}{padding}{line}"));
     }
 
-    /// An item of a list: its mark, as it is shown, and text whose further lines stand below the first one's.
+    /// Writes a list item: its mark as shown, and its text, with further lines aligned below the first.
     fn item(&mut self, mark: &str, shown: &str, text: &str) {
         const INDENT: usize = 2;
         let columns = mark.width();

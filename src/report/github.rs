@@ -2,7 +2,7 @@
 
 use super::escape::escape;
 
-/// How bad GitHub says that it is.
+/// Severity of an annotation on GitHub.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Level {
     Error,
@@ -10,8 +10,8 @@ pub enum Level {
     Notice,
 }
 
-/// A line that annotates the job, with its newline. The message may have several lines; whatever is in it, the
-/// runner finds no other command there.
+/// A line that annotates the job, including the newline. The message may have several lines; the runner
+/// finds no other command in it, whatever it contains.
 pub fn annotation(level: Level, title: &str, message: &str) -> String {
     let command = match level {
         Level::Error => "error",
@@ -33,7 +33,7 @@ mod tests {
     use super::*;
     use crate::model::dice::Dice;
 
-    /// As the runner reads a line (its ActionCommand.TryParseV2): command, title and message.
+    /// Parses a line as the runner does (ActionCommand.TryParseV2): command, title and message.
     fn read(line: &str) -> Option<(String, String, String)> {
         let (info, message) = line.trim_start().strip_prefix("::")?.split_once("::")?;
         let (command, properties) = info.split_once(' ')?;

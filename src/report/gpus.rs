@@ -72,7 +72,7 @@ fn gpu_row(gpu: &Gpu) -> Vec<String> {
     row
 }
 
-/// A MIG device has memory of its own; the rest is its GPU's.
+/// A MIG device has its own memory; other figures are its GPU's.
 fn mig_row(gpu: &Gpu, device: &MigDevice) -> Vec<String> {
     let profile = device.profile.as_deref().unwrap_or("device");
     let mut row = vec![device.name_on(gpu.index), format!("MIG {}", escape(profile))];
@@ -95,8 +95,9 @@ fn memory_cells(memory: Option<Memory>, free: Option<u64>, missing: &str) -> [St
     [free, used, total, known(full)]
 }
 
-/// `Free: GPU 2 32.8 GiB, GPU 1 30.1 GiB, …; largest unused: 38.0 GiB, ben's 398120`: where a job fits, of as many
-/// GPUs as fit on a line, and whom to ask. One that is claimed is for somebody else.
+/// `Free: GPU 2 32.8 GiB, GPU 1 30.1 GiB, …; largest unused: 38.0 GiB, ben's 398120`: where a job fits,
+/// for as many GPUs as fit on a line, and whose unused memory could be asked for. Claimed GPUs are left
+/// out.
 pub(super) fn free(
     snapshot: &Snapshot,
     unused: Option<&ProcessRow<'_>>,
@@ -126,8 +127,8 @@ pub(super) fn free(
     (1..=free.len()).rev().map(line).find(fits).or_else(|| (!free.is_empty()).then(|| line(1)))
 }
 
-/// Why figures are not to be had, each reason once; and, where the rows are of `everyone`, what they
-/// leave open: memory without a listed process, and files that could not be read.
+/// Why figures are missing, each reason once. If the rows are of `everyone`, also what they leave
+/// unexplained: memory without a listed process, and files that could not be read.
 pub(super) fn notes(snapshot: &Snapshot, everyone: bool) -> String {
     let mut out = String::new();
     let reasons = |of: fn(&Gpu) -> Option<&str>| {

@@ -8,7 +8,7 @@ use std::fmt::Write as _;
 use super::escape::escape;
 use crate::model::Time;
 
-/// A page: one suite of cases.
+/// A document with one suite of test cases.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Suite {
     pub name: String,
@@ -16,13 +16,13 @@ pub struct Suite {
     pub hostname: Option<String>,
     pub seconds: f64,
     pub cases: Vec<Case>,
-    /// What the command printed for people.
+    /// The command's report for people.
     pub output: String,
 }
 
 #[derive(Clone, PartialEq, Debug)]
 pub struct Case {
-    /// What kind of case it is; a CI server groups by it.
+    /// Class of the test case; CI servers group by it.
     pub class: String,
     pub name: String,
     pub seconds: f64,
@@ -32,19 +32,19 @@ pub struct Case {
 #[derive(Clone, PartialEq, Debug)]
 pub enum CaseResult {
     Passed,
-    /// It is not so: the kind of failure, one line, and any number of them.
+    /// The case failed: the kind of failure, a summary in one line, and details of any number of lines.
     Failed {
         kind: String,
         message: String,
         text: String,
     },
-    /// It could not be measured; likewise.
+    /// The case could not be measured; fields as above.
     Error {
         kind: String,
         message: String,
         text: String,
     },
-    /// Not decided, and why.
+    /// The case was not decided, with the reason.
     Skipped(String),
 }
 
@@ -109,13 +109,13 @@ impl Case {
     }
 }
 
-/// Text between quotes. What XML cannot hold, [`escape`] has made visible.
+/// Text as an attribute's value. [`escape`] has replaced characters that XML cannot contain.
 fn attribute(text: &str) -> String {
     let text = escape(text).replace('&', "&amp;").replace('<', "&lt;");
     text.replace('>', "&gt;").replace('"', "&quot;")
 }
 
-/// Text between tags: the same, line by line.
+/// Text between tags, escaped line by line.
 fn lines(text: &str) -> String {
     text.split('\n').map(attribute).collect::<Vec<String>>().join("\n")
 }

@@ -3,7 +3,7 @@
 //! Each takes what was observed or concluded and writes it out; none knows where it came from.
 //! [`processes`] is `gpumem ps` for people, with the tables of `gpus` before its own, [`totals`] its sums, [`check`] the
 //! verdict for people and as JSON, [`explain`] the page about one process or GPU, [`environment`] the variables of a process, [`doctor`] what works
-//! on this machine, [`junit`] and [`github`] what CI servers show, [`table`] aligns columns by their width on a terminal, [`totals`]
+//! on this machine, [`junit`] and [`github`] what CI servers show, [`metrics`] what Prometheus scrapes, [`table`] aligns columns by their width on a terminal, [`totals`]
 //! what groups of rows hold, [`wrap`] cuts and
 //! breaks text at a width, [`escape`] makes hostile text harmless, [`schema`] is what is written, as JSON Schema.
 
@@ -14,7 +14,9 @@ pub mod escape;
 pub mod explain;
 pub mod github;
 mod gpus;
+pub mod hosts;
 pub mod junit;
+pub mod metrics;
 pub mod processes;
 pub mod run;
 pub mod schema;

@@ -17,38 +17,37 @@ use crate::model::row::{ProcessRow, places};
 use crate::model::snapshot::{LastKnown, ProcessType};
 use crate::model::{Finding, Identity, Snapshot, Suspect};
 
-/// Columns of an owner on a terminal, at most: a daemon's long name must not push others out.
+/// The most columns of an owner on a terminal: a daemon's long name must not push out other columns.
 const OWNER_MAX: usize = 12;
-/// Columns of a place, at most; on a narrow terminal, and elsewhere.
+/// The most columns of a place, on a narrow terminal and elsewhere.
 const PLACE_MAX_NARROW: usize = 16;
 const PLACE_MAX: usize = 32;
-/// Columns of a terminal that is not narrow.
+/// Width from which a terminal is not narrow, in columns.
 const WIDE: usize = 120;
 
-/// How `ps` is written.
+/// Options of the tables of `ps`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ProcessesOptions {
-    /// What the process table is ordered by, one of those that [`SORTED`](crate::model::field::SORTED)
-    /// lists.
+    /// The field to sort by, one of [`SORTED`](crate::model::field::SORTED).
     pub sort: Field,
-    /// Columns of the terminal; `None` cuts nothing.
+    /// Width of the terminal in columns; `None` cuts nothing.
     pub width: Option<usize>,
     pub style: Style,
-    /// Whether the processes are everybody's; of some only, they say nothing of where the rest of the
-    /// memory is.
+    /// Whether the rows include all processes; if not, they cannot show who holds the rest of the
+    /// memory.
     pub everyone: bool,
 }
 
-/// What the rules find and suspect of the processes.
+/// Findings and suspects of the processes.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct RuleResults<'a> {
     pub findings: &'a [Finding],
     pub suspects: &'a [Suspect],
-    /// How much is reclaimable, in a line; `None` where nothing is known of it.
+    /// The line that says how much is reclaimable; `None` if unknown.
     pub headline: Option<&'a str>,
 }
 
-/// What is free and reclaimable, the GPUs, their processes, and what cannot be told.
+/// The page: free and reclaimable memory, the GPUs, their processes, and what is unknown.
 pub fn write(snapshot: &Snapshot, results: RuleResults<'_>, options: ProcessesOptions) -> String {
     let ProcessesOptions { width, style, .. } = options;
     let table = gpus::table(snapshot, width, style);
@@ -84,7 +83,7 @@ pub fn write(snapshot: &Snapshot, results: RuleResults<'_>, options: ProcessesOp
     out
 }
 
-/// Why there is no row.
+/// The text that says why there are no rows.
 pub fn no_rows(snapshot: &Snapshot, everyone: bool) -> String {
     let unread = snapshot.gpus.iter().filter(|gpu| gpu.processes.is_none());
     let unread: Vec<String> = unread.map(|gpu| gpu.index.to_string()).collect();
@@ -148,14 +147,14 @@ fn cell(field: Field, row: &ProcessRow<'_>, snapshot: &Snapshot, width: Option<u
     }
 }
 
-/// What a process was that has ended.
+/// Description of a process that has exited.
 fn what_ended(ended: &LastKnown) -> String {
     let was = program(ended.command.as_deref(), ended.comm.as_deref());
     was.unwrap_or_else(|| "not known".to_owned())
 }
 
-/// What the process is, in the words that tell a person most. On a terminal without the folder that its
-/// program lies in, and on a narrow one a notebook is its path alone: the room is for the script.
+/// Description of a process, with the words that tell most first. On a terminal the program's directory
+/// is left out, and on a narrow one a notebook is shown only by its path, to leave room for the script.
 fn what(row: &ProcessRow<'_>, snapshot: &Snapshot, width: Option<usize>) -> String {
     let Some(process) = row.pid().and_then(|pid| snapshot.process(pid)) else {
         return "(not looked up)".to_owned();

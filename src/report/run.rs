@@ -23,60 +23,63 @@ const NAMED: usize = 4;
 /// The width of a page in a report.
 const PLAIN_WIDTH: usize = 100;
 
-/// What `gpumem run --report FILE.json` writes: what a command and its descendants took of the GPUs. Units are in the
-/// names. What is not known is absent or `null`, never 0. A reader ignores fields that it does not know.
+/// What `gpumem run --report FILE.json` writes: GPU use of a command and its descendants. Units are
+/// part of the field names. Unknown values are absent or `null`, never 0. Readers must ignore unknown
+/// fields.
 #[skip_serializing_none]
 #[derive(Clone, PartialEq, Debug, JsonSchema, Serialize)]
 pub struct RunReport {
     /// Format and major version.
     #[schemars(extend("const" = SCHEMA))]
     pub schema: &'static str,
-    /// When the command was started: RFC 3339, UTC.
+    /// Start time of the command: RFC 3339, UTC.
     pub time: Time,
-    /// How long it ran.
+    /// Run time of the command, in seconds.
     pub seconds: f64,
-    /// How long it waited for GPUs before; absent where it did not have to choose.
+    /// Time spent waiting for GPUs before the start, in seconds; absent if gpumem did not have to
+    /// choose GPUs.
     pub waited_seconds: Option<f64>,
-    /// The command and its arguments; secrets are masked (`***`).
+    /// The command and its arguments. Secrets are masked (`***`).
     pub command: Arc<[Arc<str>]>,
-    /// Its exit code; absent where a signal ended it.
+    /// Exit code of the command; absent if a signal ended it.
     pub exit_code: Option<i32>,
-    /// The signal that ended it, by number.
+    /// Number of the signal that ended the command.
     pub signal: Option<i32>,
-    /// `ok`; `failed`, the command failed; `findings`, it succeeded and something that was to hold did not; `error`,
-    /// that could not be measured.
+    /// `ok`; `failed`: the command failed; `findings`: the command succeeded, but an assertion failed;
+    /// `error`: the command succeeded, but an assertion could not be measured.
     pub status: RunStatus,
-    /// How often the GPUs were sampled while it ran.
+    /// Number of samples of the GPUs while the command ran.
     pub samples: u64,
-    /// What it and its descendants held together, on each GPU that they were on.
+    /// What the command and its descendants used together, for each of their GPUs.
     pub gpus: Vec<RunGpu>,
-    /// What each of them held on each GPU, the most first.
+    /// What each of these processes used on each GPU, most memory first.
     pub processes: Vec<RunProcess>,
-    /// Whether it ran for long enough to tell a leak, at least of processes of which none was found.
+    /// Whether the run was long enough to rule out leaks in processes for which none was found.
     pub leaks_decided: bool,
-    /// Which of them leaked.
+    /// Leaks of the command and its descendants.
     pub leaks: Vec<Finding>,
-    /// What of them still held memory five seconds after the end; absent where that could not be seen.
+    /// Processes of the run that still held memory five seconds after its end; absent if unknown.
     pub held: Option<Vec<HeldMemory>>,
-    /// Who held the memory that it asked for; only where it failed, and its standard error says that memory ran out.
+    /// Who held the GPU memory that the command requested; only if the command failed and its standard
+    /// error reports that memory ran out.
     pub out_of_memory: Option<ExplainPage>,
-    /// What was to hold (`--max-peak`, `--fail-on`).
+    /// Results of the assertions (`--max-peak`, `--fail-on`).
     pub assertions: Vec<RunAssertion>,
-    /// What could not be read, and other notes.
+    /// Read errors and other notes.
     pub errors: Vec<String>,
 }
 
-/// What a run came to.
+/// Result of a run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, JsonSchema, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum RunStatus {
-    /// The command succeeded, and all held that was to.
+    /// The command succeeded, and all assertions passed.
     Ok,
     /// The command failed.
     Failed,
-    /// It succeeded, and something did not hold.
+    /// The command succeeded, but an assertion failed.
     Findings,
-    /// It succeeded, and what was to hold could not be measured.
+    /// The command succeeded, but an assertion could not be measured.
     Error,
 }
 
@@ -84,28 +87,28 @@ pub enum RunStatus {
 #[skip_serializing_none]
 #[derive(Clone, Copy, PartialEq, Debug, Default, JsonSchema, Serialize)]
 pub struct RunFigures {
-    /// The most memory held in a sample; absent where it was never known.
+    /// Peak memory in a sample, in bytes; absent if it was never known.
     pub peak_bytes: Option<u64>,
-    /// When that was first so.
+    /// Time of the first sample with the peak.
     pub peak_time: Option<Time>,
-    /// The mean of the samples.
+    /// Mean memory over the samples, in bytes.
     pub mean_bytes: Option<u64>,
-    /// In the last sample before the end.
+    /// Memory in the last sample before the end, in bytes.
     pub last_bytes: Option<u64>,
-    /// The highest use of the SMs. Percent.
+    /// Highest SM utilization, in percent.
     pub sm_percent_max: Option<u32>,
-    /// The mean of it over the samples. Percent.
+    /// Mean SM utilization over the samples, in percent.
     pub sm_percent_mean: Option<f64>,
-    /// Whether it was not known in some sample what was held.
+    /// Whether memory was unknown in some sample.
     #[serde(skip)]
     pub has_unknown: bool,
-    /// The sum and the number of what is known, for the means: of bytes, and of use.
+    /// Sum and number of the known values, for the means: bytes, and SM utilization.
     #[serde(skip)]
     sums: [(u64, u64); 2],
 }
 
 impl RunFigures {
-    /// Takes in a sample.
+    /// Adds a sample.
     pub fn add(&mut self, time: Time, bytes: Option<u64>, sm: Option<u32>) {
         let [of_bytes, of_sm] = &mut self.sums;
         self.last_bytes = bytes;
@@ -125,63 +128,63 @@ impl RunFigures {
     }
 }
 
-/// A GPU of a run.
+/// A GPU that a run used.
 #[skip_serializing_none]
 #[derive(Clone, PartialEq, Debug, JsonSchema, Serialize)]
 pub struct RunGpu {
-    /// NVML's index.
+    /// NVML index.
     pub index: u32,
-    /// `"GPU-…"`.
+    /// UUID: `"GPU-…"`.
     pub uuid: Option<Arc<str>>,
-    /// Marketing name.
+    /// Product name.
     pub name: Option<Arc<str>>,
-    /// All of its memory.
+    /// Total memory of the GPU, in bytes.
     pub total_bytes: Option<u64>,
-    /// Of what the command and its descendants held together.
+    /// Figures of the command and its descendants together.
     #[serde(flatten)]
     pub figures: RunFigures,
 }
 
-/// A process of a run, on a GPU.
+/// A process of a run, on one GPU.
 #[skip_serializing_none]
 #[derive(Clone, PartialEq, Debug, JsonSchema, Serialize)]
 pub struct RunProcess {
-    /// Who it is.
+    /// The process.
     pub process: FindingProcess,
-    /// Its short name.
+    /// Short name of the process.
     pub name: String,
-    /// The GPU, by NVML's index.
+    /// NVML index of the GPU.
     pub gpu: u32,
-    /// Of what it held there.
+    /// Figures of the process on this GPU.
     #[serde(flatten)]
     pub figures: RunFigures,
 }
 
-/// What a process still holds after the command's end.
+/// Memory that a process still holds after the end of the command.
 #[skip_serializing_none]
 #[derive(Clone, PartialEq, Debug, JsonSchema, Serialize)]
 pub struct HeldMemory {
-    /// Who it is.
+    /// The process.
     pub process: FindingProcess,
-    /// Its short name.
+    /// Short name of the process.
     pub name: String,
-    /// The GPU, by NVML's index.
+    /// NVML index of the GPU.
     pub gpu: u32,
-    /// What it holds there.
+    /// Memory that the process holds there, in bytes.
     pub used_bytes: Option<u64>,
-    /// What to type to get it back, or to learn more.
+    /// Command that gets the memory back, or shows more.
     pub command: String,
 }
 
-/// Something that was to hold.
+/// An assertion about a run.
 #[skip_serializing_none]
 #[derive(Clone, PartialEq, Eq, Debug, JsonSchema, Serialize)]
 pub struct RunAssertion {
-    /// As it was typed: `--max-peak 20GiB`, `--fail-on leak`.
+    /// The assertion as given on the command line: `--max-peak 20GiB`, `--fail-on leak`.
     pub name: String,
-    /// Whether it held; absent where that is not known.
+    /// Whether it passed; absent if unknown.
     pub passed: Option<bool>,
-    /// Why.
+    /// Why it passed, failed, or is unknown.
     pub message: String,
 }
 
@@ -237,7 +240,7 @@ impl RunReport {
         format!("{} ({samples})", named.join("; "))
     }
 
-    /// Whether it leaked, and what it left.
+    /// Whether the run leaked, and what it left behind.
     pub fn afterwards(&self) -> String {
         let leaks = match (self.leaks.len(), self.leaks_decided) {
             (0, true) => "no leak found".to_owned(),
@@ -256,7 +259,7 @@ impl RunReport {
         format!("{leaks}; {held}")
     }
 
-    /// Three lines, and one for each leak, each process left behind, what did not hold and what could not be read.
+    /// Three lines, and one for each leak, process left behind, failed assertion and read error.
     pub fn lines(&self) -> Vec<String> {
         let mut lines = vec![self.end(), self.memory(), self.afterwards()];
         lines.extend(self.details());
@@ -271,7 +274,7 @@ impl RunReport {
         leaks.chain(held).chain(failed).chain(self.errors.iter().cloned())
     }
 
-    /// The page about memory that ran out, where it did.
+    /// The page about memory that ran out, if it did.
     pub fn page(&self, look: PageStyle) -> Option<String> {
         self.out_of_memory.as_ref().map(|page| text(page, look))
     }
@@ -281,7 +284,7 @@ impl RunReport {
             .unwrap_or_default()
     }
 
-    /// As a step's summary shows it.
+    /// The report as Markdown, for a step's summary.
     pub fn to_markdown(&self) -> String {
         let cell = |text: &str| {
             let is_markup = |c: char| matches!(c, '\\' | '|' | '`' | '<' | '&' | '*' | '_' | '[');
@@ -319,7 +322,7 @@ impl RunReport {
         out
     }
 
-    /// As tests: the command, and each thing that was to hold.
+    /// The report as JUnit tests: the command, and each assertion.
     pub fn to_junit(&self) -> String {
         let case = |name: &str, result: CaseResult| Case {
             class: "gpumem.run".to_owned(),
@@ -357,7 +360,7 @@ impl RunReport {
         suite.to_xml()
     }
 
-    /// What a GitHub runner shows at a step: leaks, leftovers, what did not hold.
+    /// Annotations for a GitHub workflow step: leaks, leftovers, failed assertions.
     pub fn to_annotations(&self) -> String {
         let level = |passed| if passed == Some(false) { Level::Error } else { Level::Warning };
         let leaks = self.leaks.iter().map(|it| (Level::Warning, "leak", it.message.to_string()));

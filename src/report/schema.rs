@@ -13,6 +13,8 @@ pub const DOCTOR: &str = include_str!("schema/doctor.json");
 pub const EXPLAIN: &str = include_str!("schema/explain.json");
 /// `gpumem.history/1`: what `reap --history --json` prints.
 pub const HISTORY: &str = include_str!("schema/history.json");
+/// `gpumem.hosts/1`: what `ps --json` and `check --json` print of other machines.
+pub const HOSTS: &str = include_str!("schema/hosts.json");
 /// `gpumem.reap/1`: what `reap --json` prints.
 pub const REAP: &str = include_str!("schema/reap.json");
 /// `gpumem.release/1`: what `release --json` prints.

@@ -15,10 +15,10 @@ pub struct Style {
     pub color: bool,
 }
 
-/// What a piece of text stands out as.
+/// Meaning of a coloured piece of text.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Emphasis {
-    /// As nothing.
+    /// Plain text.
     Plain,
     Heading,
     /// A chart of memory.
@@ -27,11 +27,11 @@ pub enum Emphasis {
     Severity(Severity),
 }
 
-/// SGR's code of a heading.
+/// SGR code of a heading.
 const HEADING: &str = "1";
-/// SGR's code of a chart.
+/// SGR code of a chart.
 const CHART: &str = "32";
-/// What ends every colour.
+/// Resets all colours.
 const END: &str = "\x1b[0m";
 
 fn code(severity: Severity) -> &'static str {
@@ -42,14 +42,15 @@ fn code(severity: Severity) -> &'static str {
     }
 }
 
-/// A line is not broken into more than this many.
+/// The most lines that one line is broken into.
 const MOST_LINES: usize = 64;
-/// On the narrowest terminal, it has this many columns.
+/// The fewest columns of a broken line, even on the narrowest terminal.
 const LEAST_ROOM: usize = 8;
-/// So much further in than its line stands what goes on of it.
+/// Indentation of continuation lines, in columns.
 const HANG: usize = 4;
 
-/// Breaks lines that are wider than a terminal between words; colours stand at the head of a line only.
+/// Breaks lines that are wider than the terminal between words; colours may stand only at the head of a
+/// line.
 pub fn broken(text: &str, width: usize) -> String {
     let wide = |text: &str| -> usize { pieces(text).map(|(_, piece)| piece.width()).sum() };
     let mut out = String::new();
@@ -77,8 +78,8 @@ pub fn broken(text: &str, width: usize) -> String {
     out
 }
 
-/// Takes apart what a [`Style`] has coloured, for a screen with colours of its own: no escape character
-/// is left in it.
+/// Splits text coloured by a [`Style`] into pieces, for a screen with its own colours; no escape
+/// character remains.
 pub fn pieces(text: &str) -> impl Iterator<Item = (Emphasis, &str)> {
     let parts = text.split('\x1b').enumerate();
     let pieces = parts.map(|(at, part)| {
@@ -111,22 +112,22 @@ impl Style {
         self.paint(HEADING, text)
     }
 
-    /// What is drawn in a chart of memory.
+    /// Colours a chart of memory.
     pub fn chart(self, text: &str) -> String {
         self.paint(CHART, text)
     }
 
-    /// What matters less.
+    /// Dims text.
     pub fn faint(self, text: &str) -> String {
         self.paint("2", text)
     }
 
-    /// A severity's word, in its colour.
+    /// The word for a severity, in its colour.
     pub fn severity(self, severity: Severity) -> String {
         self.paint(code(severity), &severity.to_string())
     }
 
-    /// What a verdict's word stands in, in its colour.
+    /// Text in the colour of a verdict.
     pub fn verdict(self, verdict: CheckStatus, text: &str) -> String {
         let code = match verdict {
             CheckStatus::Ok => "32",

@@ -8,27 +8,27 @@ use unicode_width::UnicodeWidthStr;
 
 use super::wrap::fit;
 
-/// On which side a column's text stands.
+/// Alignment of a column.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, JsonSchema, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Align {
-    /// Words.
+    /// For words.
     Left,
-    /// Numbers.
+    /// For numbers.
     Right,
 }
 
-/// Columns that the last one keeps, where others can give way for it.
+/// The fewest columns of text left to the last column, while others can give way.
 const LAST_COLUMN_MIN: usize = 16;
 
-/// A table: the last column takes the room that is left.
+/// A table whose last column takes the remaining room.
 #[derive(Clone, PartialEq, Eq, Debug, JsonSchema, Serialize)]
 pub struct Table {
-    /// Headings, and on which side of its column each stands.
+    /// Headings and alignments.
     columns: Vec<(&'static str, Align)>,
     #[serde(skip)]
     giving_way: Vec<&'static str>,
-    /// Cells, line by line.
+    /// Cells, row by row.
     rows: Vec<Vec<String>>,
 }
 
@@ -38,14 +38,14 @@ impl Table {
         Self { columns: columns.to_vec(), giving_way: Vec::new(), rows: Vec::new() }
     }
 
-    /// The columns that are left out, the first one first, where there is no room for all.
+    /// Sets the columns that are dropped, in this order, if there is not enough room.
     #[must_use]
     pub fn giving_way(mut self, columns: &[&'static str]) -> Self {
         self.giving_way = columns.to_vec();
         self
     }
 
-    /// Adds a row of escaped text, one cell a column.
+    /// Adds a row of escaped text, one cell per column.
     pub fn row(&mut self, cells: Vec<String>) {
         debug_assert_eq!(cells.len(), self.columns.len());
         self.rows.push(cells);
@@ -56,8 +56,8 @@ impl Table {
         self.rows.is_empty()
     }
 
-    /// The table as lines; the last column is cut to `width` columns in all, where one is given. A
-    /// column without any text is left out.
+    /// The table as lines. The last column is cut so that lines have at most `width` columns, if given.
+    /// Columns without any text are left out.
     pub fn render(&self, width: Option<usize>, heading: impl Fn(&str) -> String) -> String {
         let mut widths: Vec<usize> = (0..self.columns.len())
             .map(|column| {
@@ -80,7 +80,7 @@ impl Table {
         out
     }
 
-    /// Leaves columns out until the last one has room.
+    /// Drops columns until the last one has enough room.
     fn make_room(&self, widths: &mut [usize], width: usize) {
         for name in &self.giving_way {
             let Some(last) = widths.iter().rposition(|&width| width > 0) else {

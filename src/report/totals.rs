@@ -18,11 +18,11 @@ use crate::units::Bytes;
 /// The `schema` that this version writes.
 pub const SCHEMA: &str = "gpumem.totals/1";
 
-/// What stands before a sum that some of what belongs to it is missing from.
+/// Prefix of a sum that lacks unknown amounts.
 const AT_LEAST: &str = ">=";
 
-/// The totals that `gpumem ps --by --json` prints. Units are in the names. What is not known is `null`,
-/// never 0. A reader ignores fields that it does not know.
+/// The totals that `gpumem ps --by --json` prints. Units are part of the field names. Unknown values
+/// are `null`, never 0. Readers must ignore unknown fields.
 #[derive(Clone, PartialEq, Debug, JsonSchema, Serialize)]
 pub struct TotalsReport {
     /// Format and major version.
@@ -30,39 +30,39 @@ pub struct TotalsReport {
     pub schema: &'static str,
     /// Time of the snapshot: RFC 3339, UTC.
     pub time: Time,
-    /// What the rows are added up by: `user`, `job`, `container` or `framework`.
+    /// What the totals are grouped by: `user`, `job`, `container` or `framework`.
     pub by: &'static str,
-    /// A total each, the most memory first.
+    /// One total for each group, most memory first.
     pub totals: Vec<GroupTotal>,
-    /// What could not be read.
+    /// Read errors.
     pub errors: Vec<ReadError>,
 }
 
-/// What the processes of one user, job, container or framework come to.
+/// Total of the processes of one user, job, container or framework.
 #[derive(Clone, PartialEq, Eq, Debug, JsonSchema, Serialize)]
 pub struct GroupTotal {
-    /// Its name; `null` of those that belong to none, or of which that is not known. Holds names that
-    /// others chose: escape it for a terminal.
+    /// Name of the group; `null` for processes that belong to none, or if that is unknown. Contains
+    /// names chosen by others: escape it for a terminal.
     pub name: Option<String>,
-    /// Whether it is known to what they belong, none included.
+    /// Whether it is known which group the processes belong to; belonging to none counts as known.
     pub is_known: bool,
-    /// What they hold as far as it is known, in bytes; `null` where it is not known of any.
+    /// Memory that the processes hold, in bytes, as far as known; `null` if none of it is known.
     pub memory_bytes: Option<u64>,
-    /// On how many GPUs a process of theirs holds memory of which the amount is not known, each process
-    /// counted: where there are any, they hold more than `memory_bytes`.
+    /// Number of (process, GPU) pairs that hold an unknown amount of memory. If it is not 0, the
+    /// processes hold more than `memory_bytes`.
     pub unknown_rows: usize,
-    /// What of it `gpumem reap --all-users` would take by default, in bytes, before its plan asks what
-    /// protects a process; `null` where that is not known, as at a first look.
+    /// Part of the memory that `gpumem reap --all-users` would target by default, in bytes, before a
+    /// plan checks what protects a process; `null` if unknown, for example in a first sample.
     pub reclaimable_bytes: Option<u64>,
-    /// How many processes they are.
+    /// Number of processes.
     pub processes: usize,
-    /// The GPUs that they are on, by NVML's index.
+    /// NVML indices of the GPUs that the processes are on.
     pub gpus: Vec<u32>,
 }
 
 impl TotalsReport {
-    /// The totals of a snapshot's rows by this field. Where the rows were not judged, it is not known of any
-    /// whether its memory is reclaimable.
+    /// The totals of a snapshot's rows by this field. If no rules were applied, it is unknown which
+    /// memory is reclaimable.
     pub fn new(snapshot: &Snapshot, by: Field, totals: Vec<Total>, is_judged: bool) -> Self {
         let total = |total: Total| GroupTotal {
             is_known: total.of != GroupName::Unknown,
@@ -86,8 +86,8 @@ impl TotalsReport {
     }
 }
 
-/// One line for each total, in their order, at most `width` columns wide where one is given; without
-/// any, an empty text. Whoever has not judged the rows leaves out what can be reclaimed.
+/// One line for each total, in order, at most `width` columns wide if given; empty if there are none.
+/// Without applied rules, the column of reclaimable memory is left out.
 pub fn table(
     by: Field,
     totals: &[Total],
@@ -126,7 +126,7 @@ pub fn table(
     }
 }
 
-/// A page of totals by several fields; of what no row has, nothing is said.
+/// A page of totals by several fields; fields that no row has are left out.
 pub fn page(title: &str, groups: &[(Field, Vec<Total>)], width: usize, style: Style) -> String {
     let mut out = String::new();
     for line in wrap(&escape(title), (width, width), 2) {
@@ -155,7 +155,7 @@ fn heading(by: Field) -> &'static str {
     }
 }
 
-/// Whose a total is, escaped.
+/// The name of a group, escaped.
 fn name(by: Field, of: &GroupName) -> String {
     match of {
         GroupName::Named(name) => escape(name).into_owned(),

@@ -6,7 +6,7 @@ use std::borrow::Cow;
 
 use unicode_width::{UnicodeWidthChar as _, UnicodeWidthStr as _};
 
-/// Cuts escaped text to a width in terminal columns, the last one `…` where anything was cut.
+/// Cuts escaped text to a width in terminal columns; the last column is `…` if anything was cut.
 pub fn fit(text: &str, columns: usize) -> Cow<'_, str> {
     if text.len() <= columns && text.is_ascii() {
         return Cow::Borrowed(text);
@@ -30,10 +30,10 @@ pub fn fit(text: &str, columns: usize) -> Cow<'_, str> {
     Cow::Borrowed(text)
 }
 
-/// Breaks escaped text into at most so many lines, the first and the others of at most so many columns: between
-/// words, and within one that is longer than a line. What is in backquotes is to be typed, and is one word where it
-/// fits into a line. The last line ends with `…` where there was more; text without a character has no line, nor has
-/// one of which not even a character fits.
+/// Breaks escaped text into at most `most_lines` lines, the first of at most `first` columns and the
+/// others of at most `others`: between words, or within a word longer than a line. Text in backquotes
+/// is a command and counts as one word if it fits on a line. The last line ends with `…` if text was
+/// left out. Empty text has no lines, nor has text of which not even one character fits.
 pub fn wrap(text: &str, (first, others): (usize, usize), most_lines: usize) -> Vec<Cow<'_, str>> {
     // Characters without any width could be without number.
     let most = most_lines * first.max(others) * 4;
@@ -59,8 +59,8 @@ pub fn wrap(text: &str, (first, others): (usize, usize), most_lines: usize) -> V
     lines
 }
 
-/// The byte at which a line of `width` columns ends: after the last word that fits, or where it is full. Lines have
-/// `most` columns.
+/// The byte at which a line of `width` columns ends: after the last word that fits, or where the line
+/// is full. Full lines have `most` columns.
 fn line_end(text: &str, width: usize, most: usize) -> usize {
     let (mut used, mut end) = (0, 0);
     while let Some(length) = word(&text[end..], most) {
@@ -82,7 +82,7 @@ fn line_end(text: &str, width: usize, most: usize) -> usize {
     over.map_or(text.len(), |(at, _)| at)
 }
 
-/// Bytes of the first word of a text and of the blanks before it; `None` where there is none.
+/// Length in bytes of the first word and the blanks before it; `None` if there is no word.
 fn word(text: &str, width: usize) -> Option<usize> {
     let word = text.trim_start_matches(' ');
     let plain = word.find(' ').unwrap_or(word.len());

@@ -1,22 +1,21 @@
-//! `dead`: NVML lists a process that is none any more.
+//! `dead`: NVML lists a pid whose process no longer runs.
 //!
-//! Either it is defunct (`Z`, `X`), or /proc does not know its pid. Memory that is still booked on it is
-//! held by somebody else: a worker that was forked from it and keeps its device files open, or the
-//! driver. It is accused only when several samples in a row show it, over longer than a process takes to
-//! exit.
+//! Either the process is defunct (`Z`, `X`), or /proc does not know the pid. Something else holds the memory
+//! listed for it: a worker forked from it that keeps its device files open, or the driver. Several samples in a
+//! row have to show it, over longer than a process takes to exit.
 //!
 //! Never dead:
 //!
-//! - a pid that /proc does not know where the pids are not the host's, because the number is another
-//!   namespace's; where that is not known it is undecided;
-//! - a pid whose process was found and not believed: the number may be a stranger's by now, and who
-//!   had it may be anywhere;
-//! - a pid that the snapshot says nothing of;
-//! - a process of which only the first thread has ended (`Z` with other threads): it may be at work, and
-//!   what its threads do is not known;
+//! - a pid that /proc does not know, if pids are not the host's, because it may be another namespace's; if that
+//!   is unknown, the rule is undecided;
+//! - a pid whose process was found and not believed: it may have been reused, and its first owner may be
+//!   anywhere;
+//! - a pid that the snapshot says nothing about;
+//! - a process of which only the first thread has ended (`Z` with other threads): it may be at work, and what
+//!   its threads do is unknown;
 //! - a process that leaves NVML's list as it exits.
 //!
-//! There is nothing to end: it is only told.
+//! There is nothing to end, so it is only reported.
 
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -42,22 +41,22 @@ pub static KIND: RuleKind = RuleKind {
         Kind::Dead,
         "the driver lists a process that is defunct or does not exist",
         &[
-            ("duration", "how long it has to be dead; one that exits is listed for a while"),
+            ("duration", "how long it has to be dead; an exiting process stays listed for a while"),
             SEVERITY,
         ],
         Settings { duration: seconds(30), severity: Severity::Critical, ..Settings::NONE },
     )
 };
 
-/// One sample may have been taken while it exited.
+/// One sample may catch a process as it exits.
 const LEAST_SAMPLES: u64 = 2;
 
-/// Evidence that NVML lists a process that is none any more.
+/// Evidence that NVML lists a process that is defunct or does not exist.
 #[derive(Clone, PartialEq, Debug, JsonSchema, Serialize)]
 pub struct DeadEvidence {
-    /// `Z` or `X`, as in /proc; `null` where /proc does not know the pid.
+    /// Process state as in /proc, `Z` or `X`; `null` if /proc does not list the PID.
     pub state: Option<char>,
-    /// Samples in which it was so without a break.
+    /// Number of consecutive samples in which the condition held.
     pub samples: u64,
 }
 
@@ -111,8 +110,8 @@ fn unresolved_row(
     }
 }
 
-/// The GPUs that list a pid without a process, and how long the longest of them has; `None` where an earlier row
-/// has told it all.
+/// The GPUs that list a pid without a process, and for how long the first of them has; `None` if an earlier row
+/// reported them all.
 fn everywhere(
     seen: RuleInput<'_>,
     gpu: &Gpu,
@@ -143,7 +142,6 @@ fn everywhere(
     (!gpus.is_empty()).then(|| (subject::by_gpu(gpus.into_iter()), longest))
 }
 
-/// A process that may be dead.
 struct Death<'a> {
     seen: RuleInput<'a>,
     process: &'a Process,
@@ -170,9 +168,7 @@ impl Death<'_> {
                     Some(_) => name,
                     None => format!("process {}", process.pid),
                 };
-                format!(
-                    "{whose} does not exist any more and is still listed with {held} after {span}"
-                )
+                format!("{whose} no longer exists and is still listed with {held} after {span}")
             }
         };
         let told = Told {
@@ -192,8 +188,8 @@ fn advice(process: &Process, state: Option<char>, gpus: &[FindingGpu]) -> Vec<St
     let mut advice = Vec::new();
     if let (Some(_), Some(parent)) = (state, process.ppid) {
         advice.push(format!(
-            "a defunct process goes when its parent ({parent}) reaps it or exits; where threads \
-             of it live on, the driver is still closing its files"
+            "a defunct process disappears when its parent ({parent}) reaps it or exits; if it \
+            still has threads, the driver is still closing its files"
         ));
     }
     advice.push(

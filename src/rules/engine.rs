@@ -1,13 +1,13 @@
-//! Feeds snapshots to the history, asks every rule, and keeps the findings: what is so and what ceased.
+//! Feeds snapshots to the history, runs every rule, and keeps active and resolved findings.
 //!
-//! A finding has a life. It is *pending* while what it says has not lasted long enough; *active* from
-//! then on, under the same id for as long as it lasts; *resolved* once it has ceased. What cannot be seen
-//! any more, because a GPU does not answer, neither lasts nor ceases.
+//! A finding is *pending* until its condition has lasted long enough, *active* from then on, under one id for
+//! as long as it lasts, and *resolved* once it has ceased. A condition that cannot be observed, because a GPU
+//! does not answer, neither lasts nor ceases.
 //!
-//! If several rules match a process, only the most severe finding is reported, and of equals the one about
-//! which something has to be done first. The others stay attached to it, and are reported when it resolves.
+//! If several rules match a process, only the most severe finding is reported, and of equals the one that calls
+//! for action first. The others are attached to it, and are reported when it resolves.
 //!
-//! What an exemption keeps is no finding, and no evidence of one; it is listed apart.
+//! What an exemption covers is neither a finding nor evidence of one; it is listed apart.
 
 use std::cmp::Reverse;
 use std::sync::Arc;
@@ -26,10 +26,10 @@ use crate::model::processes_by_pid::ProcessesByPid;
 use crate::model::reclaimable::PlanMark;
 use crate::model::{Gpu, Identity, Kind, Reclaimable, Snapshot, Suspect, Unread};
 
-/// How many findings that have ceased are kept.
+/// The most resolved findings that are kept.
 const MOST_RESOLVED: usize = 256;
 
-/// Judges snapshots as they come.
+/// Evaluates rules on a stream of snapshots.
 #[derive(Debug, Default)]
 pub struct Engine {
     settings: RuleSet,
@@ -43,22 +43,20 @@ pub struct Engine {
 }
 
 impl Engine {
-    /// An engine without any history.
     pub fn new(settings: RuleSet) -> Self {
         Self { settings, ..Self::default() }
     }
 
-    /// Judges by other settings from the next snapshot on; what was seen so far still counts.
+    /// Uses other settings from the next snapshot on; the history stays.
     pub fn set_settings(&mut self, settings: RuleSet) {
         self.settings = settings;
     }
 
-    /// What it judges by.
     pub fn settings(&self) -> &RuleSet {
         &self.settings
     }
 
-    /// Forgets all that was seen; the settings stay.
+    /// Drops the history; the settings stay.
     pub fn forget(&mut self) {
         let (settings, has_recorder) = (std::mem::take(&mut self.settings), self.has_recorder);
         *self = Self { has_recorder, ..Self::new(settings) };
@@ -69,12 +67,11 @@ impl Engine {
         self.has_recorder = true;
     }
 
-    /// Whether a recorder keeps this machine's history.
     pub fn has_recorder(&self) -> bool {
         self.has_recorder
     }
 
-    /// Takes in the next snapshot and judges again. One of the same time as the last says nothing new.
+    /// Takes in the next snapshot and evaluates the rules. One with the same time as the last is ignored.
     pub fn observe(&mut self, snapshot: &Snapshot) {
         if !self.history.observe(snapshot) {
             return;
@@ -99,11 +96,11 @@ impl Engine {
             |rule| RuleInput { rule, history: &self.history, snapshot, active: &self.active };
         let run: Vec<(usize, &Rule)> =
             self.settings.rules().iter().enumerate().filter(|(_, rule)| rule.is_run()).collect();
-        // Everything of a process is judged while it is at hand.
+        // All rules run on a process while it is at hand.
         for process in &snapshot.processes {
             if let Some(known) = self.history.process(process.identity()) {
-                // A desktop waits for its user. Only that it cannot go on is worth a word: nothing that
-                // is said then would end it.
+                // A desktop waits for its user. Only that it is hung or orphaned is worth reporting, and
+                // nothing that would end it is offered.
                 let is_display = known.is_display();
                 for &(place, rule) in &run {
                     if !is_display || matches!(rule.kind(), Kind::Dead | Kind::Stuck) {
@@ -131,9 +128,8 @@ impl Engine {
         verdicts
     }
 
-    /// There is no finding about a process that may be on a GPU whose processes are not known: what it, or
-    /// its family, does there is not known. What was found before stays as it was, and nothing is done
-    /// about it.
+    /// Drops new findings on a process that may be on a GPU whose process list is missing, because what it, or
+    /// its family, does there is unknown. Earlier findings stay, without actions.
     fn withhold(&self, verdicts: &mut RuleOutput, snapshot: &Snapshot) {
         let RuleOutput { findings, pending, candidates, .. } = verdicts;
         let is_needed = findings.iter().any(|finding| finding.process.is_some())
@@ -182,7 +178,7 @@ impl Engine {
         rules.zip(&verdicts.doubts).flat_map(|(rule, doubts)| doubts.name(&rule.name)).collect()
     }
 
-    /// What stands now: each finding of before lasts, cannot be seen, or has ceased.
+    /// Carries earlier findings over: each lasts, cannot be observed, or has ceased.
     fn carry_over(
         &mut self,
         mut found: Vec<Finding>,
@@ -193,11 +189,11 @@ impl Engine {
         let mut subjects: HashSet<FindingSubject> = HashSet::with_capacity(found.len());
         found.retain_mut(|finding| {
             let subject = FindingSubject::of(finding);
-            // The GPUs that it is about may have changed; it keeps its name.
+            // Its GPUs may have changed; its id stays.
             if let Some(known) = before.get(&subject) {
                 finding.id = Arc::clone(&known.id);
             }
-            // A recording may show a process twice; it is accused once.
+            // A recording may have a process twice; it gets one finding.
             subjects.insert(subject)
         });
         for (mut finding, was_accused) in before.into_findings() {
@@ -219,7 +215,7 @@ impl Engine {
         self.active = ActiveFindings::new(open, kept);
     }
 
-    /// Parts what is to be reported from what an exemption keeps.
+    /// Separates findings that are reported from those that an exemption covers.
     fn exempt(
         &self,
         found: Vec<Finding>,
@@ -234,12 +230,12 @@ impl Engine {
             match exemption::exempts(self.settings.keeps(), &finding, snapshot) {
                 Exempts::No => open.push(finding),
                 Exempts::InPart => {
-                    // To end it would end what is exempt as well.
+                    // Ending it would end what is exempt as well.
                     finding.actions.retain(|action| *action == Action::Notify);
                     open.push(finding);
                 }
                 Exempts::Wholly(keep, certain) => kept.push(keep.kept(finding, certain)),
-                // What it was when it was last seen it still is.
+                // It stays what it was when it was last seen.
                 Exempts::Unseen => {
                     match kept_before.iter().find(|it| it.finding.id == finding.id) {
                         Some(before) => kept.push(before.clone()),
@@ -251,8 +247,8 @@ impl Engine {
         (open, kept)
     }
 
-    /// Marks what `reap` leaves alone because something keeps the process; of a process that is not seen now,
-    /// what was known before holds.
+    /// Marks findings that `reap` leaves because something keeps the process; for a process that is not shown
+    /// now, the earlier mark holds.
     fn mark_kept(
         &self,
         open: &mut [Finding],
@@ -273,7 +269,7 @@ impl Engine {
         }
     }
 
-    /// Whether what a finding is about may be there all the same: its GPU did not answer.
+    /// Whether the subject of a finding may exist although its GPU did not answer.
     fn may_be_hidden(&self, finding: &Finding, snapshot: &Snapshot) -> bool {
         match &finding.process {
             Some(process) if process.identity.is_certain() => {
@@ -286,57 +282,56 @@ impl Engine {
         }
     }
 
-    /// What is so now, worst first.
+    /// Active findings, worst first.
     pub fn findings(&self) -> &[Finding] {
         &self.active.accusations
     }
 
-    /// What is so and is not reported, because the configuration exempts it.
+    /// Findings that the configuration exempts.
     pub fn kept(&self) -> &[Kept] {
         &self.active.kept
     }
 
-    /// What each rule finds now, whether it is an accusation, evidence of one, or kept.
+    /// What each rule finds now, whether reported, attached or exempt.
     pub fn active_findings(&self) -> impl Iterator<Item = &Finding> {
         self.active.all()
     }
 
-    /// What each rule finds now, but for what an exemption keeps.
+    /// What each rule finds now, except exempt findings.
     pub fn unkept(&self) -> impl Iterator<Item = &Finding> + Clone {
         let current = &self.active;
         current.accusations.iter().chain(&current.subordinate)
     }
 
-    /// Marks what a plan of the last snapshot says of each finding. The engine makes no plans: who has it asks for
-    /// one.
+    /// Marks each finding with what a plan of the last snapshot does about it. The caller makes the plan.
     pub fn mark_planned(&mut self, marks: &[PlanMark]) {
         let current = &mut self.active;
         let open = current.accusations.iter_mut().chain(&mut current.subordinate);
         open.for_each(|finding| finding.mark_planned(marks));
     }
 
-    /// What was so and has ceased, latest first; bounded in number.
+    /// Resolved findings, latest first; bounded in number.
     pub fn resolved(&self) -> &[Finding] {
         &self.resolved
     }
 
-    /// What will be so if nothing changes.
+    /// Findings that will become active if nothing changes.
     pub fn pending(&self) -> &[Pending] {
         &self.pending
     }
 
-    /// What looks like waste already and is not proved, the one that holds most first. It is never acted
-    /// upon and counts for no exit code.
+    /// Processes that look like waste without proof yet, largest first. They lead to no action and no exit
+    /// code.
     pub fn suspects(&self) -> &[Suspect] {
         &self.suspects
     }
 
-    /// How much is reclaimable, and how much is suspected.
+    /// How much is reclaimable, and how much suspected.
     pub fn reclaimable(&self) -> Reclaimable {
         self.reclaimable_of(|_| true, self.suspects.iter())
     }
 
-    /// The same of some findings and suspects only.
+    /// The same for some findings and suspects.
     pub fn reclaimable_of<'a>(
         &'a self,
         is_asked: impl Fn(&Finding) -> bool,
@@ -357,28 +352,27 @@ impl Engine {
         self.undecided.clone()
     }
 
-    /// What has been seen so far.
     pub fn history(&self) -> &History {
         &self.history
     }
 }
 
-/// What every rule found, as accusations: one a process, worst first.
+/// Every rule's findings: one reported for a process, worst first.
 #[derive(Debug, Default)]
 pub(super) struct ActiveFindings {
     accusations: Vec<Finding>,
-    /// What an accusation of the same process stands before.
+    /// Findings attached to a reported one on the same process.
     subordinate: Vec<Finding>,
-    /// What an exemption keeps from being an accusation.
+    /// Findings that an exemption covers.
     kept: Vec<Kept>,
-    /// Where each is, counted through the three.
+    /// The position of each, counted through all three lists.
     places: HashMap<FindingSubject, usize>,
 }
 
 impl ActiveFindings {
-    /// Puts findings into their order; no two are of the same subject.
+    /// Sorts findings; no two have the same subject.
     fn new(mut findings: Vec<Finding>, kept: Vec<Kept>) -> Self {
-        // A finding is large: it is put into its place once, and not moved about until it has it.
+        // Findings are large, so each is moved once, into its final place.
         findings.sort_by_cached_key(|finding| (Reverse(finding.severity), finding.kind));
         let mut first: HashSet<Identity> = HashSet::with_capacity(findings.len());
         let (mut accusations, mut subordinate) = (Vec::with_capacity(findings.len()), Vec::new());
@@ -404,13 +398,13 @@ impl ActiveFindings {
         current
     }
 
-    /// What every rule found: accusations, what they stand before, and what is kept.
+    /// All findings: reported, attached and exempt.
     fn all(&self) -> impl Iterator<Item = &Finding> {
         let kept = self.kept.iter().map(|kept| &kept.finding);
         self.accusations.iter().chain(&self.subordinate).chain(kept)
     }
 
-    /// Makes what is subordinate evidence of the accusation of its process.
+    /// Attaches subordinate findings to the reported one on their process.
     fn attach(&mut self) {
         if self.subordinate.is_empty() {
             return;
@@ -429,7 +423,7 @@ impl ActiveFindings {
         }
     }
 
-    /// Every finding, and whether it was an accusation.
+    /// Every finding, and whether it was reported.
     fn into_findings(self) -> impl Iterator<Item = (Finding, bool)> {
         let accusations = self.accusations.into_iter().map(|finding| (finding, true));
         let kept = self.kept.into_iter().map(|kept| kept.finding);
@@ -437,7 +431,7 @@ impl ActiveFindings {
         accusations.chain(others.map(|finding| (finding, false)))
     }
 
-    /// The processes of which anything is found, reported or kept.
+    /// The processes with any finding, reported or exempt.
     pub(super) fn identities(&self) -> impl Iterator<Item = Identity> {
         let kept = self.kept.iter().map(|kept| &kept.finding);
         let all = self.accusations.iter().chain(kept);
@@ -463,13 +457,12 @@ impl ActiveFindings {
     }
 }
 
-/// Two findings are the same one at two times when a rule found them in the same process or on the
-/// same GPU.
+/// Identifies a finding across snapshots: the rule, and the process or GPU.
 #[derive(PartialEq, Eq, Hash, Debug)]
 enum FindingSubject {
     Process(Arc<str>, Identity),
     Gpu(Arc<str>, Arc<str>),
-    /// A GPU without a uuid, by NVML's index.
+    /// A GPU without a UUID, by NVML's index.
     Unnamed(Arc<str>, u32),
 }
 

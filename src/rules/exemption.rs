@@ -1,9 +1,8 @@
-//! Exemptions: processes that no rule is to accuse, with a reason and perhaps an expiry date.
+//! Exemptions: processes on which no rule reports, with a reason and perhaps an expiry date.
 //!
-//! An exemption protects, so what is unknown counts for it: where its scope asks for an owner and the
-//! owner of a process is not known, the process is kept. That holds for processes that could be ended;
-//! one that is not known for certain never is, and has to be known to match. It expires by the snapshot's
-//! clock.
+//! An exemption protects, so unknown counts as a match: if its scope names an owner and a process's owner is
+//! unknown, the process is kept. That holds for processes that could be ended; an unresolved one never is, and
+//! has to be known to match. Exemptions expire by the snapshot's clock.
 
 use std::sync::Arc;
 
@@ -15,23 +14,21 @@ use crate::model::keep::{Exempt, KeptBy};
 use crate::model::program::never_killed;
 use crate::model::{Process, Snapshot, Time};
 
-/// An exemption.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Exemption {
-    /// Which processes it is for; never empty.
+    /// The processes it covers; never empty.
     pub scope: Scope,
-    /// Why, for those who read the report.
+    /// For readers of the report.
     pub reason: Arc<str>,
-    /// From then on it has no effect; `None` where it never ends.
+    /// When it expires; `None` if never.
     pub until: Option<Time>,
-    /// Only from findings of these kinds and of the rules below; where both are empty, from all.
+    /// Covers only findings of these kinds and of the rules below; if both are empty, all.
     pub kinds: Vec<Kind>,
-    /// Only from findings of these rules and of the kinds above.
+    /// Covers only findings of these rules and of the kinds above.
     pub rules: Vec<Arc<str>>,
 }
 
 impl Exemption {
-    /// Whether it has ended by this time.
     pub fn is_expired(&self, time: Time) -> bool {
         self.until.is_some_and(|until| time >= until)
     }
@@ -42,12 +39,12 @@ impl Exemption {
             || self.rules.contains(rule)
     }
 
-    /// A finding that it keeps, as it is listed; `certain` where it is known to be for it.
+    /// An exempt finding as it is listed; `certain` if it is known to be covered.
     pub(super) fn kept(&self, finding: Finding, certain: bool) -> Kept {
         Kept { finding, reason: Arc::clone(&self.reason), until: self.until, certain }
     }
 
-    /// Whether it is for a process or a GPU, `None` where its scope does not fit; whether it is known.
+    /// Whether it covers a process or GPU: `None` if its scope does not match, else whether that is certain.
     fn protects(&self, input: &ScopeInput<'_>) -> Option<bool> {
         let could_be_ended = |process: &Process| process.identity().is_certain();
         match self.scope.answer(input) {
@@ -58,20 +55,19 @@ impl Exemption {
     }
 }
 
-/// Whether a finding is to be reported.
+/// Whether a finding is exempt.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(super) enum Exempts<'a> {
-    /// It is.
     No,
-    /// It is, but its process is exempt on another GPU, or on some of those that it is about.
+    /// It is reported, but its process is exempt on another GPU, or on some of the finding's.
     InPart,
-    /// It is not, by this exemption, which is known to be for it or may be.
+    /// It is covered by this exemption, certainly or possibly.
     Wholly(&'a Exemption, bool),
-    /// The snapshot does not show the process: what was said of it before still holds.
+    /// The snapshot does not show the process: the earlier answer holds.
     Unseen,
 }
 
-/// Whether one of the exemptions is for a finding; of several the first, and rather a certain one.
+/// The exemption that covers a finding; of several the first, preferring a certain one.
 pub(super) fn exempts<'a>(
     keeps: &'a [Exemption],
     finding: &Finding,
@@ -98,7 +94,7 @@ pub(super) fn exempts<'a>(
             || places.iter().map(|(is_accused, input)| (*is_accused, keep.protects(input)));
         in_part |= answers().any(|(_, answer)| answer.is_some());
         let mut accused = answers().filter_map(|(is_accused, answer)| is_accused.then_some(answer));
-        // Known to fit everywhere, fits as far as is known, or does not fit somewhere.
+        // Certain on all GPUs, possible on all, or no match on one.
         let certain = accused.try_fold(true, |all, answer| Some(all && answer?));
         match certain {
             Some(true) => {
@@ -118,15 +114,14 @@ pub(super) fn exempts<'a>(
 /// What the configuration exempts.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct KeepRules<'a> {
-    /// By its exemptions.
     pub(super) keeps: &'a [Exemption],
-    /// By the file names of programs that are never killed, besides those that are compiled in.
+    /// File names of programs that are never killed, besides the built-in ones.
     pub(super) never: &'a [Arc<str>],
 }
 
-/// What keeps a process from being killed for a finding of this kind and rule, as far as a snapshot shows it:
-/// an exemption that is, or may be, for it on any of its GPUs, its owner, the program that it runs, or that
-/// it serves. What `reap` skips for it is neither reclaimable nor suspected. `known` is what the history has of it.
+/// What keeps a process from being ended for a finding of this kind and rule, as far as a snapshot shows: an
+/// exemption that covers, or may cover, it on any of its GPUs, its owner, its program, or that it serves. What
+/// `reap` skips for that is neither reclaimable nor suspected. `known` is its history.
 pub(super) fn kept_by(
     keep_rules: KeepRules<'_>,
     (process, known): (&Process, Option<&ProcessHistory>),
@@ -153,7 +148,7 @@ pub(super) fn kept_by(
     }
     process.kept_by_owner(now).or_else(|| {
         let (executable, comm) = (process.executable.as_deref(), process.comm.as_deref());
-        // A hundred names, of which it was seen that it has none.
+        // A hundred names that the process is known not to have.
         let may_be_one =
             !keep_rules.never.is_empty() || known.is_none_or(|known| known.names().is_never_killed);
         let is_roots = process.executable_is_roots;
@@ -164,17 +159,17 @@ pub(super) fn kept_by(
             Some(known) => server::is_server(process, known, snapshot),
             None => server::serves(process, snapshot),
         };
-        // What is asked for by name takes a server as well.
+        // A finding requested by name includes servers.
         let is_server = || kind.ends() == Ends::Always && is_server();
         program.or_else(|| is_server().then_some(KeptBy::Server))
     })
 }
 
-/// The processes that exemptions are for on any of their GPUs, and their parents, of which less is known, where they
-/// are for them for certain: whoever ends processes leaves them alone.
+/// Processes covered by exemptions on any of their GPUs, and parents, of which less is known, if they are
+/// certainly covered: `reap` leaves them alone.
 pub fn exempt_processes(keeps: &[Exemption], snapshot: &Snapshot) -> Vec<Exempt> {
     let mut exempt = Vec::new();
-    // Mostly there are none, and many processes.
+    // Usually there are no exemptions, and many processes.
     let processes = snapshot.processes.iter().filter(|_| !keeps.is_empty());
     let parents: Vec<Process> = processes.clone().filter_map(parent_of).collect();
     let parents = parents.iter().map(|it| (it, true));
@@ -196,8 +191,7 @@ pub fn exempt_processes(keeps: &[Exemption], snapshot: &Snapshot) -> Vec<Exempt>
     exempt
 }
 
-/// What is known of a process's parent, which may be the launcher of a run: where it runs and whose it is, is what its
-/// child has.
+/// What is known of a process's parent, which may be a run's launcher: it shares its child's place and owner.
 fn parent_of(child: &Process) -> Option<Process> {
     let parent = child.parent.as_deref().filter(|it| child.ppid == Some(it.pid))?;
     Some(Process {
@@ -216,7 +210,7 @@ fn parent_of(child: &Process) -> Option<Process> {
     })
 }
 
-/// Whether any exemption may be for a process, wherever it is: of one that was just born not all is known.
+/// Whether any exemption may cover a process, on any GPU: not everything is known of a new one.
 pub fn may_exempt(keeps: &[Exemption], process: &Process, snapshot: &Snapshot) -> bool {
     let is_for = |keep: &Exemption| {
         snapshot.gpus.iter().any(|gpu| {
@@ -229,8 +223,8 @@ pub fn may_exempt(keeps: &[Exemption], process: &Process, snapshot: &Snapshot) -
     keeps.any(is_for)
 }
 
-/// Where a finding's process is, or its GPUs: whether the finding is about that place, and the place as
-/// a scope asks for it.
+/// Where a finding's process is, or its GPUs: whether the finding is about that place, and the place as input
+/// of a scope.
 fn places<'a>(
     finding: &'a Finding,
     process: Option<&'a Process>,
@@ -251,7 +245,7 @@ fn places<'a>(
     places
 }
 
-/// Where a process is, besides the GPUs on which it is accused; where it is on none, it is nowhere.
+/// Where a process is, including GPUs without a finding; nowhere, if it is on none.
 fn places_of<'a>(
     process: &'a Process,
     accused: &[FindingGpu],
@@ -268,7 +262,7 @@ fn places_of<'a>(
                 held_bytes: row.used_bytes,
                 snapshot,
             };
-            // A finding about no GPU in particular is about all that its process is on.
+            // A finding about no particular GPU is about all of its process's.
             places.push((accused.is_empty(), input));
         }
     }

@@ -1,27 +1,26 @@
-//! `hung`: a GPU reports full use for one process while its power has fallen to a fraction of what it
-//! drew before, when the same process was alone at work there: a deadlocked collective, a kernel that
-//! spins.
+//! `hung`: a GPU reports full use by one process while its power has fallen to a fraction of what it drew
+//! before, when the same process worked there alone: a deadlocked collective, a spinning kernel.
 //!
-//! It is accused only by comparison with itself: it was seen alone at work on that GPU for some minutes,
-//! and alone it keeps the GPU in full use now. Where others work on the GPU, no share of the power
-//! is known and the rule says nothing; a process that merely holds memory there does not count.
+//! The process is compared only with itself: it worked alone on that GPU for some minutes, and alone it keeps
+//! the GPU fully used now. If others work on the GPU, nobody knows their share of the power and the rule says
+//! nothing; a process that merely holds memory there does not count.
 //!
 //! Not hung, whatever the power:
 //!
 //! - memory traffic goes on: lighter kernels than before are work;
-//! - the power limit was lowered beneath what it drew, and it draws much of that;
-//! - the GPU is hot and its clock fell, or the clock is far below what it was: it was slowed down;
-//! - another rank of its job is at work on the CPU or on a GPU, and not in the same state: rank 0 that validates for a
-//!   quarter of an hour keeps the others in a collective for as long;
+//! - the power limit was lowered below what it drew, and it draws much of that;
+//! - the GPU is hot and its clock fell, or the clock is far below what it was: it was throttled;
+//! - another rank of its job works on the CPU or a GPU, and is not in the same state: rank 0 that validates for
+//!   a quarter of an hour keeps the others in a collective for as long;
 //! - a kernel that was light from the start: nothing has fallen. A process that hung before it was first
-//!   seen cannot be told from one.
+//!   observed looks the same.
 //!
-//! One that outlived its job (as an orphan does) and was never seen otherwise than in full use, at less than a third
-//! of the GPU's power limit and without memory traffic, is told of as info: ranks whose collective can never end look
-//! so to whoever looks only afterwards, and so does a light kernel under `nohup`.
+//! An orphan that was only ever seen at full use, at less than a third of the GPU's power limit and without
+//! memory traffic, is reported as info: ranks whose collective can never end look like that afterwards, and so
+//! does a light kernel under `nohup`.
 //!
-//! It begins at the settings, and ends where the use falls below 90 % or the power rises above half of
-//! what it was. Nothing is offered that would end the process: only its owner knows what it waits for.
+//! The finding begins at the settings, and ends when use falls below 90 % or power rises above half of what it
+//! was. No action ends the process: only its owner knows what it waits for.
 
 use std::fmt::Write as _;
 
@@ -49,8 +48,8 @@ pub static KIND: RuleKind = RuleKind {
     gpu,
     ..RuleKind::new::<HungEvidence>(
         Kind::Hung,
-        "a GPU reports full use by a process while its power has fallen to a fraction of what it drew \
-         before for the same process",
+        "a GPU reports full use by a process, but its power draw has fallen to a fraction of what \
+        it was for the same process",
         &[
             (
                 "min_utilization",
@@ -60,7 +59,7 @@ pub static KIND: RuleKind = RuleKind {
                 "max_power_share",
                 "the mean power is less than this, in percent of the mean before (up to 50)",
             ),
-            ("duration", "how long it has to be so"),
+            ("duration", "how long this has to last"),
             SEVERITY,
         ],
         Settings {
@@ -72,45 +71,46 @@ pub static KIND: RuleKind = RuleKind {
     )
 };
 
-/// Fewer samples are a coincidence.
+/// The fewest samples; fewer may be chance.
 const LEAST_SAMPLES: u64 = 3;
-/// Where more samples are lost than [`is_covered`] allows, they have to cover this share of the time, and
-/// in all the whole duration: between two that say the same a few missing ones change nothing, but work
-/// that comes and goes may happen to be in each hole.
+/// If more samples are lost than [`is_covered`] allows, the others have to cover this share of the time, and as
+/// much time as the duration: between two equal samples a few missing ones change nothing, but intermittent
+/// work may fall into every hole.
 const LEAST_OF_LOST: f64 = 0.55;
-/// And for what is found already, this share.
+/// The same share for a finding that is already active.
 const LOST_TO_STAY: f64 = 0.4;
-/// Less memory traffic than this, in percent of the time, is what waiting makes.
+/// Memory traffic, in percent of the time, up to which a GPU may be waiting.
 const TRACE_OF_TRAFFIC: f64 = 3.0;
-/// A kernel under a power limit draws this share of it, or more.
+/// A kernel throttled by a power limit draws at least this share of it.
 const SHARE_OF_LIMIT: f64 = 0.6;
-/// In full use, a GPU that draws less than this share of its limit runs a kernel that does next to nothing.
+/// A fully used GPU that draws less than this share of its limit runs a kernel that does next to nothing.
 const LIGHT_SHARE: f64 = 0.3;
-/// With as much of a core a rank is at work on the CPU. Percent.
+/// CPU use, in percent of a core, from which a rank counts as working.
 const WORK_CPU_PERCENT: f64 = 20.0;
-/// From here on GPUs slow down for heat.
+/// The temperature from which GPUs may throttle, in degrees Celsius.
 const HOT_CELSIUS: f64 = 80.0;
-/// A hot GPU with a clock below this share of before is slowed down.
+/// A hot GPU whose clock is below this share of before is throttled.
 const SLOWED_SHARE: f64 = 0.9;
-/// Any GPU with a clock below this share of before is: waiting in a kernel keeps the clock up.
+/// Any GPU whose clock is below this share of before is throttled: waiting in a kernel keeps the clock up.
 const HELD_SHARE: f64 = 0.6;
 
-/// What says that a process spins without working.
+/// Evidence that a process spins without making progress.
 #[derive(Clone, PartialEq, Debug, JsonSchema, Serialize)]
 pub struct HungEvidence {
-    /// The least use that the GPU reported meanwhile. Percent, 0 to 100.
+    /// Lowest utilization that the GPU reported in this time, in percent, 0 to 100.
     pub gpu_percent_min: u32,
-    /// Mean power of the GPU meanwhile, in watts.
+    /// Mean power draw of the GPU in this time, in watts.
     pub power_watts_mean: f64,
-    /// Mean power of the GPU before, while the same process was at work.
+    /// Mean power draw of the GPU while the same process was working, in watts.
     pub power_watts_before: Option<f64>,
-    /// The GPU's power limit in watts, where that stands for what it drew before: its job is gone.
+    /// Power limit of the GPU, in watts, if it is used instead of the former power draw because the job
+    /// is gone.
     pub power_limit_watts: Option<f64>,
-    /// Mean memory traffic of the GPU meanwhile. Percent, 0 to 100.
+    /// Mean memory traffic of the GPU in this time, in percent, 0 to 100.
     pub memory_percent_mean: Option<f64>,
-    /// Mean memory traffic of the GPU while the same process was at work. Percent, 0 to 100.
+    /// Mean memory traffic of the GPU while the same process was working, in percent, 0 to 100.
     pub memory_percent_before: Option<f64>,
-    /// Samples in which it was so.
+    /// Number of samples in which the condition held.
     pub samples: u64,
 }
 
@@ -149,7 +149,7 @@ fn contradiction(settings: &Settings) -> Option<String> {
 }
 
 fn gpu(seen: RuleInput<'_>, gpu: &Gpu, device: &Device, verdicts: &mut RuleOutput) {
-    // Of a GPU that answers, in full use by one process alone.
+    // The GPU answers, and one process alone uses it fully.
     let (Some(who), Some(percent)) = (device.alone(), gpu.gpu_percent) else {
         return;
     };
@@ -170,7 +170,6 @@ fn gpu(seen: RuleInput<'_>, gpu: &Gpu, device: &Device, verdicts: &mut RuleOutpu
     }
 }
 
-/// A GPU on which a process is hung.
 struct HungOn {
     gpu: FindingGpu,
     severity: Severity,
@@ -185,7 +184,7 @@ fn process(it: ProcessInput<'_>, verdicts: &mut RuleOutput) {
     if !is_left && !it.seen.history.has_low_power_phase() {
         return;
     }
-    // The server of MPS books the work of others as its own.
+    // The MPS server is charged with its clients' work.
     if it.process.mps_role(None) == Some("mps server") {
         return;
     }
@@ -240,7 +239,7 @@ fn process(it: ProcessInput<'_>, verdicts: &mut RuleOutput) {
     }
 }
 
-/// Whether another process of its job is at work, and does not spin as it does.
+/// Whether another process in its job is at work, and does not spin itself.
 fn job_is_at_work(it: ProcessInput<'_>) -> bool {
     let (history, snapshot) = (it.seen.history, it.seen.snapshot);
     let families = families(snapshot);
@@ -260,7 +259,7 @@ fn job_is_at_work(it: ProcessInput<'_>) -> bool {
     })
 }
 
-/// Whether enough of a low-power phase was seen.
+/// Whether enough of a low-power phase was observed.
 fn is_seen(phase: &LowPowerPhase, settings: &Settings, is_active: bool) -> bool {
     let (least, seconds) =
         if is_active { (LOST_TO_STAY, 0.0) } else { (LEAST_OF_LOST, settings.duration.seconds()) };
@@ -270,8 +269,8 @@ fn is_seen(phase: &LowPowerPhase, settings: &Settings, is_active: bool) -> bool 
     phase.samples >= LEAST_SAMPLES && (is_covered(phase.coverage(), is_active) || is_bridged)
 }
 
-/// What says that a process is hung on a GPU; `None` where something else explains the fall. What
-/// `stands` has met the settings already, and lasts as long as the history's wider bounds hold.
+/// Evidence that a process is hung on a GPU; `None` if something else explains the fall. A finding that is
+/// active has met the settings already, and lasts while the history's wider bounds hold.
 fn evidence(
     phase: &LowPowerPhase,
     work: &Work,
@@ -302,7 +301,7 @@ fn evidence(
     })
 }
 
-/// What says that a process which outlived its job spins there, though it was never seen at work.
+/// Evidence that an orphan spins, though it was never seen at work.
 fn left_spinning(it: ProcessInput<'_>, row: &RowHistory, settings: &Settings) -> Option<HungOn> {
     let left = it.known.abandoned()?;
     let device = it.seen.history.device_of(row);
@@ -331,14 +330,14 @@ fn left_spinning(it: ProcessInput<'_>, row: &RowHistory, settings: &Settings) ->
     })
 }
 
-/// Whether memory traffic has not fallen as the power has.
+/// Whether memory traffic has not fallen with the power.
 fn moves_data(now: Option<f64>, before: Option<f64>, settings: &Settings) -> bool {
     now.zip(before).is_some_and(|(now, before)| {
         now >= TRACE_OF_TRAFFIC && now >= before * settings.max_power_share.0 / 100.0
     })
 }
 
-/// Whether the power limit no longer allows what was drawn before, and much of it is drawn.
+/// Whether the power limit no longer allows the former power, and most of it is drawn.
 fn is_capped(phase: &LowPowerPhase, before: f64) -> bool {
     phase
         .power_limit
@@ -346,11 +345,11 @@ fn is_capped(phase: &LowPowerPhase, before: f64) -> bool {
         .is_some_and(|(limit, now)| limit < before && now >= limit * SHARE_OF_LIMIT)
 }
 
-/// Whether heat, or somebody who set the clock, has slowed the GPU down.
+/// Whether heat, or someone who set the clock, throttles the GPU.
 fn is_slowed_down(phase: &LowPowerPhase, work: &Work) -> bool {
     let share = phase.clock.mean().zip(work.clock.mean()).map(|(now, before)| now / before);
     let is_hot = phase.temperature.mean().is_some_and(|degrees| degrees >= HOT_CELSIUS);
-    // Unknown is no proof that it was not slowed down.
+    // Unknown does not prove that it is not throttled.
     share.is_some_and(|share| share < HELD_SHARE)
         || is_hot && share.is_none_or(|share| share < SLOWED_SHARE)
 }
@@ -361,7 +360,7 @@ fn told(it: ProcessInput<'_>, mut hung: Vec<HungOn>) -> Option<Told> {
     let since = hung.iter().map(|on| on.since).max()?;
     let until = hung.iter().map(|on| on.until).max()?;
     hung.sort_by_key(|on| on.gpu.index);
-    // The numbers of the GPU on which they say least.
+    // Numbers of the GPU with the weakest evidence.
     let before = |it: &HungEvidence| it.power_watts_before.or(it.power_limit_watts);
     let share = |it: &HungEvidence| it.power_watts_mean / before(it).unwrap_or(f64::NAN);
     let evidence = hung.iter().map(|on| &on.evidence);
@@ -390,7 +389,7 @@ fn told(it: ProcessInput<'_>, mut hung: Vec<HungOn>) -> Option<Told> {
     Some(Told { severity, gpus, since, until, evidence, message, advice })
 }
 
-/// What to look at before it is ended: afterwards there is nothing to see.
+/// What to look at before ending it: afterwards nothing is left to see.
 fn advice(process: &Process) -> Vec<String> {
     let pid = process.pid;
     let program = process.executable.as_deref().or_else(|| {
@@ -411,12 +410,13 @@ fn advice(process: &Process) -> Vec<String> {
     if process.framework.as_deref() == Some("pytorch") {
         lines.push(
             "at the next start: TORCH_NCCL_TRACE_BUFFER_SIZE=2000 and TORCH_NCCL_DUMP_ON_TIMEOUT=1 \
-             write down which collective each rank was in, NCCL_DEBUG=INFO how NCCL was set up"
+             log which collective each rank was in, NCCL_DEBUG=INFO how NCCL was set up"
                 .to_owned(),
         );
     }
     lines.push(
-        "kill it once that is written down: its work since the last checkpoint is lost".to_owned(),
+        "save that output before you kill it: its work since the last checkpoint is lost"
+            .to_owned(),
     );
     lines
 }

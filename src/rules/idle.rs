@@ -1,36 +1,41 @@
 //! `idle`: a process holds memory on a GPU and has not used that GPU for a while.
 //!
-//! It is accused only where every part is known: what it holds; that the driver saw no use of it (or,
-//! where the driver does not tell processes apart, none of the whole GPU) throughout the duration, with
-//! samples for three quarters of it; that it did little on the CPU meanwhile, and that no memory came or
-//! went; and for a notebook that its server calls it neither busy nor lately active, or that its `cell` has
-//! run for hours and done nothing. Of a kernel that waits for
-//! a network, another process or a person, CPU and files look as those of one that rests, so that nothing but
-//! its server's word counts: where the server does not say what it does, as of every kernel of another user, the finding
-//! says so, is of severity `info`, and its end is not offered. Nor is it where no server is behind a kernel, as in an
-//! editor. A GPU that draws the
-//! power of work is not believed to be unused. What is unknown makes the rule undecided.
+//! Every part has to be known:
+//!
+//! - what it holds;
+//! - that the driver saw no use of the GPU by it (or, if the driver does not tell processes apart, by anyone)
+//!   throughout the duration, with samples for three quarters of it;
+//! - that it did little on the CPU meanwhile, and allocated and freed no GPU memory;
+//! - for a notebook, that its server reports it neither busy nor recently active, or that its `cell` has run
+//!   for hours and done nothing.
+//!
+//! A kernel that waits for a network, another process or a person looks idle by CPU and files, so only its
+//! server's word counts. If that is missing, as for other users' kernels, the finding says so, has severity
+//! `info`, and offers no action that ends it; nor does it if no server is behind a kernel, as in an editor. A
+//! GPU that draws the power of work is not believed to be unused. Anything unknown makes the rule undecided.
 //!
 //! Never idle, whatever the numbers:
 //!
 //! - graphics: a desktop draws when there is something to draw;
-//! - an inference server that listens: waiting is its work, and it has a kind of its own;
+//! - an inference server that listens: waiting is its work, and it has its own kind;
 //! - a daemon of the Multi-Process Service: it waits for its clients;
-//! - a process that is stopped (`T`, `t`): somebody stopped it and will go on, an owner, a scheduler or a
-//!   debugger. The time before it went on does not count against it either;
-//! - a zombie or dead one (`Z`, `X`), or one in uninterruptible sleep (`D`) for two minutes: it cannot
-//!   use a GPU nor be ended, and is another kind's business. A shorter `D` is reading a disk;
-//! - what draws a desktop, whatever the driver lists it as, and what draws on one and computes (Blender, a browser's
-//!   GPU process): in both of the driver's lists, with a display in its environment;
-//! - whose descendant is at work on a GPU. What descendants do on the CPU counts as its own.
+//! - a stopped process (`T`, `t`): an owner, a scheduler or a debugger stopped it and will resume it. The time
+//!   before it was resumed does not count against it either;
+//! - a dead process or zombie (`Z`, `X`), or one in uninterruptible sleep (`D`) for two minutes: it can neither
+//!   use a GPU nor be ended, and has other kinds. A shorter `D` is disk I/O;
+//! - a desktop's compositor, whatever the driver lists it as, and a program that draws on a desktop and
+//!   computes (Blender, a browser's GPU process): in both of the driver's lists, with a display in its
+//!   environment;
+//! - a process with a descendant at work on a GPU. Descendants' CPU use counts as its own.
 //!
-//! A process that went back to work after a pause, a client that waits for its round or a worker for its queue, will
-//! do so again: it is idle once this pause is half as long again as its longest one. Until then it is a suspect.
+//! A process that went back to work after a pause (a client that waits for its round, a worker for its queue)
+//! will do so again: it is idle once this pause is half as long again as its longest. Until then it is a
+//! suspect.
 //!
-//! One finding for a process, over all the GPUs on which it is idle. Where it is at work on another GPU,
-//! nothing is offered that would end it.
+//! One finding covers all GPUs on which a process is idle. If it works on another GPU, no action that ends it
+//! is offered.
 //!
-//! `judge` is also the judgement of [`server_idle`](super::server_idle).
+//! [`server_idle`](super::server_idle) uses `judge`, too.
 
 mod cell;
 mod finding;
@@ -74,13 +79,13 @@ pub static KIND: RuleKind = RuleKind {
     )
 };
 
-/// What both kinds have that measure idleness.
+/// Shared by both kinds that measure idleness.
 pub(super) const MIN_MEMORY: (&str, &str) =
     ("min_memory", "less memory than this on a GPU is ignored");
 pub(super) const DURATION: (&str, &str) = ("duration", "how long the GPU has to be unused");
 pub(super) const MAX_CPU_PERCENT: (&str, &str) =
-    ("max_cpu_percent", "with this mean CPU use or more meanwhile it is at work (one core is 100)");
-/// The setting of how long a cell may run without a sign of work.
+    ("max_cpu_percent", "with this mean CPU use or more it counts as working (one core is 100)");
+/// The setting for how long a cell may run without a sign of work.
 pub(super) const MAX_BUSY: &str = "max_busy";
 pub(super) const DEFAULTS: Settings = Settings {
     min_memory: Bytes(GIB),
@@ -90,9 +95,9 @@ pub(super) const DEFAULTS: Settings = Settings {
     ..Settings::NONE
 };
 
-/// A pause has to be so many times as long as the longest after which the process went back to work.
+/// A pause has to exceed the longest after which the process resumed work by this factor.
 const LONGER_THAN_PAUSES: f64 = 1.5;
-/// A run of fewer samples is a coincidence.
+/// The fewest samples; a shorter run may be chance.
 const LEAST_SAMPLES: u64 = 3;
 
 fn remark(settings: &Settings) -> Option<String> {
@@ -128,7 +133,7 @@ fn unresolved_row(
     }
 }
 
-/// Judges whether a process is idle on any of its GPUs.
+/// Reports whether a process is idle on any of its GPUs.
 pub(super) fn judge(it: ProcessInput<'_>, verdicts: &mut RuleOutput) {
     let ProcessInput { seen, process, known } = it;
     // Cheapest first: nearly every process of a busy machine ends here.
@@ -145,7 +150,7 @@ pub(super) fn judge(it: ProcessInput<'_>, verdicts: &mut RuleOutput) {
         let Some(settings) = it.settings(row) else {
             continue;
         };
-        // What is found already ends at three quarters of the threshold, so that it does not flicker.
+        // An active finding ends at three quarters of the threshold, so that it does not flicker.
         let least = settings.min_memory.0;
         let is_active = || *is_active.get_or_init(|| it.is_active());
         let is_enough = |bytes: u64| bytes >= least || (bytes >= least - least / 4 && is_active());
@@ -193,7 +198,7 @@ pub(super) fn judge(it: ProcessInput<'_>, verdicts: &mut RuleOutput) {
     verdicts.findings.extend(finding(it, idle));
 }
 
-/// Whether a descendant used a GPU lately, or was not seen for long enough not to use it.
+/// Whether a descendant used a GPU recently, or was not observed for long enough to exclude it.
 pub(super) fn descendants_use_a_gpu(seen: RuleInput<'_>, process: &Process, seconds: f64) -> bool {
     let below = process.descendants.as_deref();
     let below = below.into_iter().flat_map(|it| &it.listed);
@@ -206,15 +211,15 @@ pub(super) fn descendants_use_a_gpu(seen: RuleInput<'_>, process: &Process, seco
         })
 }
 
-/// What needs no history to be told: see the module's documentation.
+/// The exceptions that need no history; see the module's documentation.
 fn is_never_idle(it: ProcessInput<'_>) -> bool {
     let ProcessInput { seen, process, known } = it;
     let asks_servers = asks_servers(it);
-    // How long it stays so tells for who does not serve.
+    // For other processes the length of the state decides.
     let is_busy = asks_servers && cell::is_busy(process);
     let is_stopped = matches!(known.state(), Some(('T' | 't', _)));
     let cannot_run = is_stopped || stuck::is_beyond_signals(seen, known);
-    // The daemons of the Multi-Process Service wait for their clients, and hold memory for them.
+    // The MPS daemons wait for their clients, and hold memory for them.
     let is_mps = known.names().has_mps_role;
     is_busy
         || cannot_run
@@ -223,18 +228,18 @@ fn is_never_idle(it: ProcessInput<'_>) -> bool {
         || server::is_server(process, known, seen.snapshot) != asks_servers
 }
 
-/// Whether it is asked of inference servers, for which waiting is work; else of all others.
+/// Whether the rule is for inference servers, for which waiting is work, or for all others.
 fn asks_servers(it: ProcessInput<'_>) -> bool {
     it.seen.rule.kind() == Kind::ServerIdle
 }
 
-/// A process on a GPU that may be idle there.
+/// A process that may be idle on one GPU.
 struct IdleCandidate<'a> {
     it: ProcessInput<'a>,
     row: &'a RowHistory,
     index: u32,
     settings: Settings,
-    /// Since when its notebook's cell runs and does nothing, where one runs.
+    /// Since when its notebook's cell has run without doing anything.
     cell: Option<Time>,
 }
 
@@ -243,7 +248,7 @@ enum IdleAnswer {
     NotYet {
         since: Time,
     },
-    /// Its beginning was not seen, and what was seen is too short to tell.
+    /// Its beginning was not observed, and the history is too short to tell.
     TooShort {
         since: Time,
         seen: f64,
@@ -258,7 +263,7 @@ enum IdleAnswer {
 }
 
 impl IdleCandidate<'_> {
-    /// For how long the settings ask, in seconds.
+    /// The settings' duration, in seconds.
     fn asked(&self) -> f64 {
         let duration = self.settings.duration.seconds();
         match self.cell {
@@ -267,7 +272,7 @@ impl IdleCandidate<'_> {
         }
     }
 
-    /// How long without use it takes, in seconds.
+    /// The required time without use, in seconds.
     fn needed(&self) -> f64 {
         self.asked().max(LONGER_THAN_PAUSES * self.row.longest_pause())
     }
@@ -278,14 +283,15 @@ impl IdleCandidate<'_> {
         let Some(run) = self.row.run() else {
             return match (self.row.last_use(), self.row.before()) {
                 (Use::DeviceUsed, _) => IdleAnswer::Unknown(UndecidedReason::NoUtilization { gpu }),
-                // The GPU says so itself, or the row has just gone; neither is this row's to tell.
+                // The GPU reports this itself, or the row has just gone; neither is for this row to report.
                 (Use::Unknown, Began::Unwitnessed) if self.is_shown() => {
                     IdleAnswer::Unknown(UndecidedReason::NoUtilization { gpu })
                 }
                 _ => IdleAnswer::No,
             };
         };
-        // What was before it was resumed was not its own doing, and who allocates or frees is at work.
+        // The time before it was resumed was not its own choice, and a process that allocates or frees is at
+        // work.
         let since = [known.resumed_at(), self.row.moved_at(), self.cell]
             .into_iter()
             .flatten()
@@ -296,7 +302,7 @@ impl IdleCandidate<'_> {
         }
         if seconds < needed {
             return match run.began {
-                // A cell that runs protects it until then.
+                // A running cell protects it until then.
                 _ if self.cell.is_some() => IdleAnswer::No,
                 _ if since > run.since => IdleAnswer::NotYet { since },
                 Began::Witnessed => IdleAnswer::NotYet { since },
@@ -353,7 +359,7 @@ impl IdleCandidate<'_> {
         }
     }
 
-    /// The same as what looks idle, and is not proved.
+    /// The same as a suspect, which looks idle without proof.
     fn suspect(&self, since: Time, began: Began) -> Candidate {
         let samples = self.row.run().map_or(0, |run| run.samples);
         let gpus = vec![self.it.on(self.row)];
@@ -364,13 +370,13 @@ impl IdleCandidate<'_> {
         }
     }
 
-    /// Whether it is a kernel whose server could say what it does, and does not.
+    /// Whether it is a kernel whose server could report its state, and does not.
     fn is_kernel_unknown(&self) -> bool {
         let kernel = self.it.process.jupyter.as_deref();
         kernel.is_some_and(|it| it.may_be_restarted() && it.execution_state.is_none())
     }
 
-    /// Whether the last snapshot shows the row.
+    /// Whether the last snapshot has the row.
     fn is_shown(&self) -> bool {
         self.row.last_seen() == self.it.seen.snapshot.time
     }

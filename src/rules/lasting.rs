@@ -1,4 +1,4 @@
-//! What the kinds share that rest on a state which lasts while memory is held.
+//! Helpers for kinds that rest on a state which lasts while memory is held.
 
 use super::rule::{ProcessInput, RuleInput, RuleOutput, Settings};
 use super::subject;
@@ -6,25 +6,25 @@ use super::undecided_reason::UndecidedReason;
 use crate::history::{Began, ProcessHistory, RowHistory, Streak};
 use crate::model::finding::FindingGpu;
 
-/// Of a time that has to be without use, samples have to cover this share: now and then one is missing,
-/// and what was seen before and after it speaks for it.
+/// The share of a time without use that samples have to cover: an occasional missing one is bridged by those
+/// before and after it.
 pub(super) const LEAST_COVERAGE: f64 = 0.75;
-/// What is found already stays so down to this share.
+/// The same share for an active finding.
 const COVERAGE_TO_STAY: f64 = 0.5;
-/// CPU use that was not told for longer than this is unknown.
+/// The age in seconds from which CPU use counts as unknown.
 pub(super) const OLDEST_CPU_SECONDS: f64 = 60.0;
 /// The share of the duration over which CPU use has to be known.
 pub(super) const LEAST_CPU_SHARE: f64 = 0.75;
 
-/// What a process does now is looked at for so long. Seconds.
+/// The window, in seconds, for what a process does now.
 pub(super) const NOW_SECONDS: f64 = 90.0;
-/// What it reads and writes is told twice a minute, and over less time than this not known. Seconds.
+/// The shortest time, in seconds, over which I/O is known: it is reported twice a minute.
 const LEAST_IO_SECONDS: f64 = 60.0;
-/// Who reads and writes more than this is at work: a download, a checkpoint to a slow disk. Bytes a second.
+/// I/O in bytes a second from which a process is at work: a download, a checkpoint to a slow disk.
 const WORK_BYTES_PER_SECOND: f64 = 1e6;
 
-/// Whether a process whose GPU rests is at work all the same: on the CPU just now, whatever the mean over the rule's
-/// time is, or on files, pipes and sockets, just now or for as long as the rule asks for.
+/// Whether a process with an idle GPU is at work all the same: on the CPU just now, whatever the mean over the
+/// rule's time is, or on files, pipes and sockets, just now or over the rule's time.
 pub(super) fn is_at_work(known: &ProcessHistory, most_cpu_percent: f64, needed: f64) -> bool {
     let now = NOW_SECONDS.min(needed);
     let computes = known.cpu().mean(now).is_some_and(|mean| mean.percent >= most_cpu_percent);
@@ -33,14 +33,14 @@ pub(super) fn is_at_work(known: &ProcessHistory, most_cpu_percent: f64, needed: 
     computes || moves(now) || moves(needed)
 }
 
-/// Whether samples cover enough of a time, for what stands already or does not.
+/// Whether samples cover enough of a time, for an active or a new finding.
 pub(super) fn is_covered(coverage: f64, is_active: bool) -> bool {
     let least = if is_active { COVERAGE_TO_STAY } else { LEAST_COVERAGE };
     coverage >= least
 }
 
-/// What a process holds on the GPUs on which the rule is for it and its rows count, the lowest first, with
-/// the most severe settings; `None` where no row counts.
+/// What a process holds on the GPUs on which the rule applies and its rows count, lowest index first, with the
+/// most severe settings; `None` if no row counts.
 pub(super) fn held(
     it: ProcessInput<'_>,
     counts: impl Fn(&Settings, &RowHistory) -> bool,
@@ -59,13 +59,13 @@ pub(super) fn held(
     Some((worst?, subject::by_gpu(gpus.into_iter())))
 }
 
-/// Whether the row is shown, or cannot be seen while the finding stood.
+/// Whether the row is shown, or cannot be observed while the finding is active.
 pub(super) fn is_listed(it: ProcessInput<'_>, row: &RowHistory) -> bool {
     row.last_seen() == it.seen.snapshot.time || (!it.seen.history.is_listed(row) && it.is_active())
 }
 
-/// Says of something that has not lasted long enough when it will have. Where its beginning was not
-/// seen it may have already, and the history is too short to tell.
+/// Reports when a condition will have lasted long enough. If its beginning was not observed, it may have
+/// already, and the history is too short to tell.
 pub(super) fn wait(
     (seen, pid): (RuleInput<'_>, u32),
     gpu: u32,

@@ -1,20 +1,19 @@
-//! `leak`: what a process holds on a GPU grows and does not level off.
+//! `leak`: a process's memory on a GPU grows and does not level off.
 //!
-//! Whether it grows is told by [`crate::history::growth`]: by the floor of its memory, over a quarter of an
-//! hour at least. The forecast divides what the whole GPU has free by that rate, and by the bounds of the
-//! rate; there is none where what is free is not known, or the rate may as well be 0.
+//! [`crate::history::growth`] detects growth, by the floor of its memory over a quarter of an hour at least.
+//! The forecast divides the GPU's free memory by the rate and by its bounds; there is none if free memory is
+//! unknown, or the rate may be 0.
 //!
-//! A forecast is as good as what follows. Where nothing has risen for five minutes, or for as long as it
-//! gave the GPU, it is withdrawn, and with it the severity: that the process stopped growing is said for a
-//! while, and is no accusation. Growth that comes with requests and goes on by then has only paused, and is the
-//! same finding.
+//! A forecast is as good as what follows. If nothing has risen for five minutes, or for as long as it gave the
+//! GPU, it is withdrawn, and the severity with it: the finding says for a while that growth has stopped. Growth
+//! that comes with requests and then resumes has only paused, and is the same finding.
 //!
-//! Never a leak: growth that becomes ever slower; what moves in the last twentieth of a GPU that was that full
-//! before; rows of type graphics (a desktop has as much as is on the screen), and what a GPU has in use as a whole. Nothing is offered that ends a process: to lose a training that leaks is for its owner
-//! to choose.
+//! Never a leak: growth that slows down steadily; changes within the last twentieth of a GPU that was that full
+//! before; graphics rows (a desktop has as much as is on the screen), and a GPU's total. No action ends a
+//! process: whether to lose a leaking training is for its owner to decide.
 //!
-//! One finding for a process, over all the GPUs on which it leaks; evidence and forecast are those of the
-//! one that is full first.
+//! One finding covers all GPUs on which a process leaks; evidence and forecast are those of the GPU that fills
+//! first.
 
 use std::fmt::Write as _;
 
@@ -31,46 +30,46 @@ use crate::model::snapshot::ProcessType;
 use crate::model::{Gpu, GpuProcess, Process};
 use crate::units::{Bytes, MIB, Span};
 
-/// What began in the last twentieth of a GPU has no room to leak into.
+/// The free share of a GPU below which growth that begins there has no room to be a leak.
 const PINNED_SHARE: f64 = 0.05;
-/// Sooner than this a forecast is not refuted: samples are that far apart.
+/// The shortest time, in seconds, after which a forecast can be refuted: samples are that far apart.
 const SHORTEST_REFUTATION_SECONDS: f64 = 60.0;
-/// Growth that never paused for as long may not be pausing now.
+/// The longest pause, in seconds, that growth may make even if it never paused before.
 const LEAST_PAUSE_SECONDS: f64 = 120.0;
-/// A forecast beyond this is a number without a meaning.
+/// The longest forecast, in seconds; beyond it the number is meaningless.
 const LONGEST_FORECAST_SECONDS: f64 = 30.0 * 86_400.0;
-/// No growth is judged over less, whatever the window is set to; see [`crate::history::growth`].
+/// The shortest window, in seconds, whatever the setting; see [`crate::history::growth`].
 const LEAST_WINDOW_SECONDS: f64 = 900.0;
 
-/// What says that a process's memory grows without end.
+/// Evidence that a process's memory grows without end.
 #[derive(Clone, PartialEq, Debug, JsonSchema, Serialize)]
 pub struct LeakEvidence {
-    /// Growth of the lower envelope, in bytes a second.
+    /// Growth of the lower envelope, in bytes per second.
     pub bytes_per_second: f64,
-    /// The lower bound of it.
+    /// Lower bound of the growth, in bytes per second.
     pub bytes_per_second_low: f64,
-    /// The upper bound of it.
+    /// Upper bound of the growth, in bytes per second.
     pub bytes_per_second_high: f64,
-    /// The window that was judged, in seconds.
+    /// Length of the evaluated window, in seconds.
     #[schemars(range(min = 0))]
     pub span_seconds: f64,
-    /// Samples in the window.
+    /// Number of samples in the window.
     pub samples: u64,
-    /// By how much the lower envelope grew in it, in bytes.
+    /// Growth of the lower envelope in the window, in bytes.
     pub grown_bytes: u64,
-    /// The share of the window in which it grew, 0 to 1.
+    /// Share of the window in which memory grew, 0 to 1.
     #[schemars(range(min = 0, max = 1))]
     pub growing_share: f64,
-    /// How long ago it stopped growing, in seconds; `null` while it grows.
+    /// Seconds since growth stopped; `null` while the memory still grows.
     #[schemars(range(min = 0))]
     pub stopped_seconds: Option<f64>,
-    /// What the GPU had free at the end of it, in bytes.
+    /// Free memory of the GPU at the end of the window, in bytes.
     pub free_bytes: Option<u64>,
-    /// Seconds until that is used up at this rate; `null` where it cannot be told.
+    /// Seconds until the free memory is used up at this rate; `null` if unknown.
     pub out_of_memory_seconds: Option<f64>,
-    /// The soonest, by the upper bound of the rate.
+    /// Earliest time to that point, from the upper bound of the growth, in seconds.
     pub out_of_memory_seconds_low: Option<f64>,
-    /// The latest, by the lower bound of the rate.
+    /// Latest time to that point, from the lower bound of the growth, in seconds.
     pub out_of_memory_seconds_high: Option<f64>,
 }
 
@@ -112,15 +111,15 @@ pub static KIND: RuleKind = RuleKind {
     gpu,
     ..RuleKind::new::<LeakEvidence>(
         Kind::Leak,
-        "what a process holds on a GPU grows throughout the window and does not level off",
+        "a process's memory on a GPU grows throughout the window and does not level off",
         &[
             ("min_growth", "less growth than this is ignored; jumps do not count"),
-            ("window", "how long it has to have grown; less than 15m counts as 15m"),
+            ("window", "how long its memory has to have grown; less than 15m counts as 15m"),
             (
                 "out_of_memory_within",
-                "critical where the GPU will be full sooner than this at the rate of growth",
+                "critical if the GPU will be full sooner than this at the rate of growth",
             ),
-            ("severity", "how bad a finding is otherwise: info, warning or critical"),
+            ("severity", "severity of other findings: info, warning or critical"),
         ],
         Settings {
             min_growth: Bytes(256 * MIB),
@@ -170,13 +169,12 @@ fn gpu(seen: RuleInput<'_>, gpu: &Gpu, _known: &Device, verdicts: &mut RuleOutpu
     }
 }
 
-/// A GPU on which a process leaks.
 struct LeakOn {
     gpu: FindingGpu,
     trend: Trend,
     forecast: Option<Forecast>,
     free_bytes: Option<u64>,
-    /// It grew, and does not any more.
+    /// Memory grew, and has stopped growing.
     has_stopped: bool,
     severity: Severity,
 }
@@ -190,7 +188,7 @@ struct Forecast {
 }
 
 impl Forecast {
-    /// `None` where the growth may as well be none, or is too slow to tell.
+    /// `None` if there may be no growth, or too little to forecast.
     fn of(trend: &Trend, free_bytes: u64) -> Option<Self> {
         let until_full = |rate: f64| free_bytes as f64 / rate;
         let forecast = Self {
@@ -248,7 +246,7 @@ fn judge(it: ProcessInput<'_>, row: &RowHistory, verdicts: &mut RuleOutput) -> O
     }
     let free_bytes = memory.map(|memory| memory.free_bytes);
     let forecast = free_bytes.and_then(|free| Forecast::of(&trend, free));
-    // By now the GPU would be full.
+    // By now the GPU should be full.
     let is_refuted = forecast.is_some_and(|forecast| {
         trend.is_quiet_for(forecast.seconds.max(SHORTEST_REFUTATION_SECONDS))
     });
@@ -272,7 +270,7 @@ fn judge(it: ProcessInput<'_>, row: &RowHistory, verdicts: &mut RuleOutput) -> O
     })
 }
 
-/// How long growth takes to be enough, if it goes on as it is.
+/// When growth will suffice, if it continues.
 fn pending_seconds(settings: &Settings, trend: &Trend) -> f64 {
     let seconds_for_bytes = settings.min_growth.0 as f64 / trend.bytes_per_second.max(1.0);
     seconds_for_bytes.max(settings.window.seconds()).min(LONGEST_FORECAST_SECONDS)

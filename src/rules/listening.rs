@@ -1,14 +1,13 @@
-//! Whether a socket that listens is there for clients, or for a reason that is known and is no service.
+//! Whether a listening socket serves clients, or has a known other purpose.
 //!
-//! Whoever listens is taken for a server, and is not ended. Training listens too: the ranks of a run meet
-//! at a port and keep others open for each other, a debugger waits for its editor, Python's
-//! `multiprocessing` shares files through a socket. Such a socket is known by where it is bound and by the
-//! command line and environment of whoever has it; one whose reason is not known is a service's. So it is
-//! decided in doubt: a server that is taken for a training ends in an outage, the other way round only
-//! memory stays held.
+//! A process that listens is taken for a server, and is not ended. Training listens too: ranks of a run meet at
+//! a port and keep others open for each other, a debugger waits for its editor, Python's `multiprocessing`
+//! shares files through a socket. Such a socket is recognised by its address and by its process's command line
+//! and environment; an unrecognised one counts as a service. A server mistaken for training would mean an
+//! outage, the opposite mistake only memory that stays held.
 //!
-//! TensorBoard's page is about a training and is not its work: one beside a training makes that no server.
-//! A TensorBoard that itself holds a GPU is a server as any other.
+//! TensorBoard's page is about a training and not its work: one beside a training does not make that a server.
+//! A TensorBoard that holds a GPU itself is a server like any other.
 
 use crate::model::names::{NAMES, is_on};
 use crate::model::pool::{self, tool};
@@ -17,14 +16,14 @@ use crate::model::program::file_name;
 use crate::model::server_name::is_kernel_command;
 use crate::model::{Process, Snapshot};
 
-/// Where torch's ranks meet unless they are told otherwise, torchrun's own agents, and the port of
-/// PyTorch's tutorial, which many scripts have.
+/// Default ports where torch's ranks and torchrun's agents meet, and that of PyTorch's tutorial, which many
+/// scripts copy.
 const MEETING_PORTS: &[u16] = &[29_500, 29_400, 12_355];
 
-/// The kernel chooses ports from here on (`ip_local_port_range`), and JAX on Slurm does above those.
+/// The first port that the kernel chooses by itself (`ip_local_port_range`); JAX on Slurm chooses above it too.
 const FIRST_CHOSEN_PORT: u16 = 32_768;
 
-/// What only a process of a run of several has in its environment.
+/// Variables that only a process in a distributed run has.
 const RUN_VARIABLES: &[&str] = &[
     "LOCAL_RANK",
     "MASTER_PORT",
@@ -36,7 +35,7 @@ const RUN_VARIABLES: &[&str] = &[
     "TORCHELASTIC_RUN_ID",
 ];
 
-/// Arguments that are followed by the place where ranks meet.
+/// Arguments followed by the address where ranks meet.
 const MEETING_ARGUMENTS: &[&str] = &[
     "dist-init-addr",
     "dist-url",
@@ -46,14 +45,14 @@ const MEETING_ARGUMENTS: &[&str] = &[
     "rdzv-endpoint",
 ];
 
-/// Folders in which editors keep what they run on a machine that they are used from afar.
+/// Folders in which remote editors keep what they run.
 const EDITORS: &[&str] = &[".cursor-server", ".vscode-server", ".vscode-server-insiders"];
 
-/// What debugpy runs beside the program that is looked at, to talk to the editor.
+/// What debugpy runs beside the debugged program, to talk to the editor.
 const DEBUG_ADAPTER: &str = "debugpy/adapter";
 
-/// Whether the process itself has a socket for clients, as far as is told; `None` where it is not told
-/// where its sockets are.
+/// Whether the process itself has a socket for clients, as far as is known; `None` if its sockets' addresses
+/// are unknown.
 pub(super) fn has_clients(process: &Process, snapshot: &Snapshot) -> Option<bool> {
     match process.listening {
         Some(false) => return Some(false),
@@ -64,7 +63,7 @@ pub(super) fn has_clients(process: &Process, snapshot: &Snapshot) -> Option<bool
         return Some(false);
     }
     let command = process.command.as_deref().unwrap_or_default();
-    // An old recording tells only that there are some.
+    // An old recording has only whether there are any.
     let Some(on) = process.listening_on.as_deref() else {
         return if is_of_a_run(process, snapshot) { Some(false) } else { None };
     };
@@ -72,7 +71,7 @@ pub(super) fn has_clients(process: &Process, snapshot: &Snapshot) -> Option<bool
     Some(on.iter().any(|place| !run.explains(place, command)))
 }
 
-/// Whether one who works with the process has a socket for clients.
+/// Whether a process that works with this one has a socket for clients.
 pub(super) fn has_listening_family(process: &Process, snapshot: &Snapshot) -> bool {
     let mut relatives = process.listening_relatives.iter().flat_map(|it| it.iter());
     relatives.any(|relative| is_front_end(relative, process, snapshot))
@@ -88,17 +87,17 @@ fn is_front_end(relative: &Relative, process: &Process, snapshot: &Snapshot) -> 
     }
     let run = DistributedRun::of(process, snapshot);
     let mut places = relative.listening_on.iter();
-    // A loopback port that the kernel chose is known only to those that its owner told: its own workers.
+    // A loopback port chosen by the kernel is known only to whom its owner told it: its own workers.
     places.any(|place| !is_chosen_loopback(place) && !run.explains(place, command))
 }
 
-/// Whether a program gives access, watches or holds together, by its name.
+/// Whether a program, by its name, gives access, monitors or supervises.
 fn is_attendant<T: AsRef<str>>(command: &[T]) -> bool {
     let Some(title) = command.first().map(AsRef::as_ref) else {
         return false;
     };
     let is_known = |name: &str| is_on(&NAMES.attendants, name);
-    // What writes a title of its own begins it with its name: `sshd: ann@pts/1`, `wandb-service(2-…)`.
+    // A self-chosen title begins with the program's name: `sshd: ann@pts/1`, `wandb-service(2-…)`.
     let end = title.find([':', '(']).unwrap_or(title.len());
     if is_known(file_name(title)) || is_known(title[..end].trim_end()) {
         return true;
@@ -111,7 +110,7 @@ fn is_attendant<T: AsRef<str>>(command: &[T]) -> bool {
     programs.any(|argument| is_editors(argument) || argument.ends_with(DEBUG_ADAPTER))
 }
 
-/// What is known of the run of several processes that a process may be of.
+/// The distributed run that a process may belong to.
 struct DistributedRun {
     is_one: bool,
     /// Where its ranks meet.
@@ -132,8 +131,8 @@ impl DistributedRun {
         Self { is_one: meets || has_run_variables(process), ports }
     }
 
-    /// Whether a socket at this place of a process with this command line is known to be there for
-    /// something else than clients.
+    /// Whether a socket at this address, of a process with this command line, has a known purpose other than
+    /// clients.
     fn explains<T: AsRef<str>>(&self, place: &str, command: &[T]) -> bool {
         if let Some(name) = place.strip_prefix("unix:") {
             return is_of_a_library(name);
@@ -144,7 +143,7 @@ impl DistributedRun {
         if self.ports.contains(&port) || is_of_a_debugger(port, command) {
             return true;
         }
-        // Whoever is told a port to listen on was told it for clients.
+        // A process that is told a port to listen on was told it for clients.
         if names_port(port, command) {
             return false;
         }
@@ -152,7 +151,7 @@ impl DistributedRun {
     }
 }
 
-/// Whether a process is of a run of several, by its environment and command line.
+/// Whether a process is in a distributed run, by its environment and command line.
 fn is_of_a_run(process: &Process, snapshot: &Snapshot) -> bool {
     let command = process.command.as_deref().unwrap_or_default();
     has_run_variables(process)
@@ -166,7 +165,7 @@ fn has_run_variables(process: &Process) -> bool {
     environment.is_some_and(|it| RUN_VARIABLES.iter().any(|name| it.contains_key(*name)))
 }
 
-/// Parents, children and the processes of its group that the snapshot has.
+/// Parents, children and group members in the snapshot.
 fn family<'a>(process: &'a Process, snapshot: &'a Snapshot) -> impl Iterator<Item = &'a Process> {
     snapshot.processes.iter().filter(move |other| {
         other.pid != process.pid
@@ -193,7 +192,7 @@ fn names_port<T: AsRef<str>>(port: u16, command: &[T]) -> bool {
     named_ports(command, is_address).any(|it| it == port)
 }
 
-/// The ports that follow the arguments of these names: `--port 80`, `--port=80`, `--bind 0.0.0.0:80`.
+/// The ports after the arguments with these names: `--port 80`, `--port=80`, `--bind 0.0.0.0:80`.
 fn named_ports<T: AsRef<str>>(
     command: &[T],
     is_wanted: impl Fn(&str) -> bool,
@@ -211,7 +210,7 @@ fn named_ports<T: AsRef<str>>(
     })
 }
 
-/// Whether a debugger that waits for its editor has this port.
+/// Whether a debugger that waits for its editor uses this port.
 fn is_of_a_debugger<T: AsRef<str>>(port: u16, command: &[T]) -> bool {
     let is_debugger = |argument: &T| {
         let name = file_name(argument.as_ref());
@@ -220,20 +219,20 @@ fn is_of_a_debugger<T: AsRef<str>>(port: u16, command: &[T]) -> bool {
     let Some(at) = command.iter().position(is_debugger) else {
         return false;
     };
-    // What stands after the program's own name is the program's.
+    // Arguments after the program's own name are the program's.
     let is_script = |argument: &T| argument.as_ref().ends_with(".py");
     let rest = &command[at + 1..];
     let end = rest.iter().position(is_script).unwrap_or(rest.len());
     port >= FIRST_CHOSEN_PORT || named_ports(&rest[..end], |_| true).any(|it| it == port)
 }
 
-/// Whether the socket of this name is one that a library opens for the processes of one program.
+/// Whether a library opens a socket of this name for a program's own processes.
 fn is_of_a_library(name: &str) -> bool {
     // Python's `multiprocessing`: managers, shared descriptors, the fork server.
     if let Some(own) = name.strip_prefix("@listener-") {
         return own.chars().all(|c| c.is_ascii_digit() || c == '-');
     }
-    // The driver's library, and NCCL's.
+    // The CUDA library's, and NCCL's.
     if name.starts_with("@cuda-uvmfd-") || name.starts_with("@/tmp/nccl-socket-") {
         return true;
     }
@@ -245,7 +244,7 @@ fn is_of_a_library(name: &str) -> bool {
         || file.starts_with("nccl-socket-")
 }
 
-/// The port of a place of TCP.
+/// The port of a TCP address.
 fn tcp_port(place: &str) -> Option<u16> {
     place.strip_prefix("tcp:")?.rsplit(':').next()?.parse().ok()
 }

@@ -1,15 +1,14 @@
-//! A file per kind of finding, and the engine that runs them.
+//! One file for each kind of finding, and the engine that runs them.
 //!
-//! A kind is one file: its thresholds with their units and defaults, a pure function from what was seen
-//! of a process or a GPU to findings, its words, and its tests; and one line in [`KINDS`]. What it is made of is
-//! in [`rule`], how its settings are written in [`setting`], which processes a rule or an override is for in
-//! [`scope`], which ones none is to accuse in [`exemption`], why a rule may be undecided in [`undecided_reason`]. [`Engine`]
-//! feeds snapshots to the history, asks every rule, and makes one accusation of what several say of one
-//! process.
-//! What a rule cannot prove yet and already looks so is a suspect ([`suspect`]), never a finding.
+//! A kind's file has its thresholds with units and defaults, a pure function from observations of a process or
+//! GPU to findings, its words and its tests; one line in [`KINDS`] adds it. [`rule`] has the building blocks,
+//! [`setting`] reads settings, [`scope`] says which processes a rule or override is for, [`exemption`] which
+//! ones are exempt, and [`undecided_reason`] why a rule may be undecided. [`Engine`] feeds snapshots to the
+//! history, runs every rule, and merges findings on one process into one. A condition that looks met and is not
+//! proved yet is a suspect ([`suspect`]), never a finding.
 //!
-//! A rule accuses only on evidence: what is unknown makes it undecided, which is said. Nothing here
-//! asks a clock, reads a file or acts.
+//! Rules report only on evidence: anything unknown makes them undecided, and that is reported. Nothing here
+//! reads a clock or a file, or acts.
 
 pub mod dead;
 mod engine;
@@ -51,7 +50,6 @@ use schemars::{Schema, SchemaGenerator};
 use crate::model::Kind;
 use crate::units::Span;
 
-/// Every kind of rule.
 pub static KINDS: [&RuleKind; 12] = [
     &dead::KIND,
     &stuck::KIND,
@@ -67,12 +65,12 @@ pub static KINDS: [&RuleKind; 12] = [
     &pressure::KIND,
 ];
 
-/// What the findings of each kind rest on, as schemas.
+/// The JSON schema of each kind's evidence.
 pub fn evidence(generator: &mut SchemaGenerator) -> Vec<(Kind, Schema)> {
     KINDS.iter().map(|it| (it.kind, (it.evidence)(generator))).collect()
 }
 
-/// Every rule, with its settings, and the processes that none of them is to accuse.
+/// Every rule with its settings, and the exemptions.
 #[derive(Clone, PartialEq, Debug)]
 pub struct RuleSet {
     rules: Vec<Rule>,
@@ -87,7 +85,7 @@ impl Default for RuleSet {
     }
 }
 
-/// A rule was named that there is not.
+/// No rule has this name.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("there is no rule {name:?}; the rules are: {known}")]
 pub struct UnknownRule {
@@ -96,22 +94,19 @@ pub struct UnknownRule {
 }
 
 impl RuleSet {
-    /// The rules.
     pub fn rules(&self) -> &[Rule] {
         &self.rules
     }
 
-    /// The rules, to change them.
     pub fn rules_mut(&mut self) -> &mut [Rule] {
         &mut self.rules
     }
 
-    /// Adds a rule after the others.
     pub fn add(&mut self, rule: Rule) {
         self.rules.push(rule);
     }
 
-    /// The longest time that a rule which is switched on asks for.
+    /// The longest time that an enabled rule needs.
     pub fn longest(&self) -> Duration {
         let run = self.rules.iter().filter(|rule| rule.settings.enabled);
         let values = run.flat_map(|rule| {
@@ -120,50 +115,45 @@ impl RuleSet {
             own.chain(changes)
         });
         let spans = values.filter_map(|(name, value)| {
-            // How long a cell may sleep is asked of notebooks in which one runs; all others are decided sooner.
+            // `max_busy` matters only to notebooks with a running cell; everything else is decided sooner.
             let span: Span = value.try_into().ok()?;
             (name != idle::MAX_BUSY).then_some(span.0)
         });
         spans.max().unwrap_or_default()
     }
 
-    /// The exemptions, in their order.
     pub fn keeps(&self) -> &[Exemption] {
         &self.keeps
     }
 
-    /// Adds an exemption.
     pub fn add_keep(&mut self, keep: Exemption) {
         self.keeps.push(keep);
     }
 
-    /// File names of programs that are never killed, besides those that are compiled in.
+    /// File names of programs that are never killed, besides the built-in ones.
     pub fn never(&self) -> &[Arc<str>] {
         &self.never
     }
 
-    /// What they exempt.
     fn keep_rules(&self) -> KeepRules<'_> {
         KeepRules { keeps: &self.keeps, never: &self.never }
     }
 
-    /// Names the programs that are never killed.
     pub fn set_never(&mut self, names: Vec<Arc<str>>) {
         self.never = names;
     }
 
-    /// A rule, to change it.
     pub fn rule_mut(&mut self, name: &str) -> Option<&mut Rule> {
         self.rules.iter_mut().find(|rule| &*rule.name == name)
     }
 
-    /// Leaves no rule: nothing will be found.
+    /// Removes all rules: nothing will be found.
     pub fn clear(&mut self) {
         self.rules.clear();
     }
 
-    /// Keeps the named rules only, and runs them also where they are switched off: who asks for a rule
-    /// by name wants its verdict. Without any name nothing changes.
+    /// Keeps only the named rules, and runs them even if disabled: a caller that names a rule wants its result.
+    /// Without names nothing changes.
     ///
     /// # Errors
     ///

@@ -1,33 +1,32 @@
 //! `orphan`: a process outlived the job that started it and keeps memory on a GPU.
 //!
-//! A DataLoader worker whose trainer was killed, say: adopted by a reaper, the leader of its process group
-//! gone, waiting for work that will not come. It is accused only where all of this is known and lasted
-//! together for the duration:
+//! For example a DataLoader worker whose trainer was killed: adopted by a reaper, its process group's leader
+//! gone, waiting for work that will not come. All of this has to be known and to have lasted together for the
+//! duration:
 //!
-//! - its parent is a reaper, and the leader of its process group is gone; or it is a notebook kernel,
-//!   which leads its own group, and its server is gone (`host::jupyter` proves that); or it is a worker of an
-//!   inference server, which nobody but its front starts, and its parent is a reaper;
-//! - it did not use any GPU on which it is listed, by the driver's samples of it, else by those of the
-//!   whole GPU; or, where it is not listed, it holds the device file of a GPU whose memory the list does
-//!   not explain (at least 1 GiB of it, or what is booked on the leader that is gone), and that no
-//!   process uses, or only others while its own CPU seconds do not grow;
-//! - it did little on the CPU, and so did its descendants. That is more than the word asks for: a job under `nohup` whose shell is
-//!   gone looks just the same while it prepares its data, and an orphan that spins is found by its owner.
+//! - its parent is a reaper and its process group's leader is gone; or it is a notebook kernel, which leads its
+//!   own group, and its server is gone (`host::jupyter` proves that); or it is an inference server's worker,
+//!   which only a front end starts, and its parent is a reaper;
+//! - it used none of the GPUs that list it, by the driver's samples for it, else by those for the whole GPU;
+//!   or, if no GPU lists it, it holds the device file of a GPU with unexplained memory (at least 1 GiB, or
+//!   memory listed for the dead leader) that no process uses, or only others while its own CPU seconds stand
+//!   still;
+//! - it and its descendants did little on the CPU. The word asks for less, but a `nohup` job whose shell is
+//!   gone looks the same while it prepares its data, and the owner of a spinning orphan finds it.
 //!
 //! Never an orphan:
 //!
-//! - who leads its own process group, as what is started by `nohup`, `setsid`, tmux or a notebook server
-//!   does, while nothing proves that server gone;
+//! - a leader of its own process group, such as one started by `nohup`, `setsid`, tmux or a notebook server,
+//!   unless that server is proved gone;
 //! - monitors, the driver's daemons, displays (`model::program`), and graphics;
-//! - the daemon of a systemd service (it forks twice and so loses parent and leader), though not what a
-//!   service that runs others' programs has left (Slurm's daemon, cron, a runner of jobs, JupyterHub;
-//!   `model::unit`), nor what is older than the main process that is there, nor what runs in a user's own
-//!   session;
-//! - an inference server that listens, and those that work for one;
-//! - a notebook kernel that is busy, connected or lately active;
-//! - who cannot be ended (`Z`, `X`, long in `D`) or is held by a debugger (`t`).
+//! - a systemd service's daemon, which forks twice and so loses parent and leader. Not so: what a service that
+//!   runs others' programs left behind (Slurm's daemon, cron, a job runner, JupyterHub; `model::unit`), what is
+//!   older than the unit's present main process, and what runs in a user's own session;
+//! - an inference server that listens, and its helpers;
+//! - a notebook kernel that is busy, connected or recently active;
+//! - a process that cannot be ended (`Z`, `X`, long in `D`) or is being debugged (`t`).
 //!
-//! One that is stopped (`T`) is an orphan too, and nothing is offered that would end it.
+//! A stopped process (`T`) may be an orphan, without an action that ends it.
 
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -63,31 +62,33 @@ pub static KIND: RuleKind = RuleKind {
     )
 };
 
-/// Fewer samples are a coincidence.
+/// The fewest samples; fewer may be chance.
 const LEAST_SAMPLES: u64 = 3;
 
-/// What says that a process outlived its job.
+/// Evidence that a process outlived its job.
 #[derive(Clone, PartialEq, Debug, JsonSchema, Serialize)]
 pub struct OrphanEvidence {
-    /// The reaper that adopted it; `None` of one that still has another parent.
+    /// PID of the reaper that adopted the process; `None` if it still has another parent.
     pub ppid: Option<u32>,
-    /// The process group whose leader is gone; `None` where that need not be.
+    /// ID of the process group whose leader is gone; `None` if the leader need not be gone.
     pub process_group: Option<u32>,
-    /// The server that started it is gone: it is a notebook kernel, or a worker of an inference server.
+    /// Whether the server that started the process is gone; true only for a notebook kernel or a worker
+    /// of an inference server.
     pub server_gone: bool,
-    /// Whether the session's leader still exists.
+    /// Whether the session leader still exists.
     pub session_leader_alive: Option<bool>,
-    /// How long no use of a GPU was seen, in seconds.
+    /// How long no GPU use was observed, in seconds.
     #[schemars(range(min = 0))]
     pub unused_seconds: f64,
     /// Mean CPU use over the rule's duration, in percent; one core is 100.
     #[schemars(range(min = 0))]
     pub cpu_percent_mean: Option<f64>,
-    /// Samples in which it was so.
+    /// Number of samples in which the condition held.
     pub samples: u64,
-    /// Whether NVML lists it; else it holds a device file of a GPU that has unattributed memory.
+    /// Whether NVML lists the process; if not, it has a device file open of a GPU with unattributed
+    /// memory.
     pub listed: bool,
-    /// The GPU device files that it holds open; `null` where they could not be read.
+    /// GPU device files that the process has open; `null` if they could not be read.
     pub gpu_files: Option<Vec<Arc<str>>>,
 }
 
@@ -118,7 +119,7 @@ impl KindEvidence for OrphanEvidence {
 
 fn process(it: ProcessInput<'_>, verdicts: &mut RuleOutput) {
     let ProcessInput { seen, process, known } = it;
-    // Cheapest first: nearly everybody has a parent or leads its own group.
+    // Cheapest first: nearly every process has a parent or leads its own group.
     let parentage = match (process.parent_is_reaper, process.group_leader_alive) {
         _ if process.has_lost_front() => known.abandoned(),
         (Some(false), _) | (_, Some(true)) | (None, None) => return,
@@ -229,7 +230,7 @@ impl Unused {
         self.until.seconds_since(self.since)
     }
 
-    /// Takes in another GPU: it was unused since the last use of any.
+    /// Adds a GPU: unused since the last use of any.
     fn add(&mut self, gpu: FindingGpu, (since, until): (Time, Time), began: Began, samples: u64) {
         self.gpus.push(gpu);
         if since > self.since || self.gpus.len() == 1 {
@@ -240,7 +241,7 @@ impl Unused {
     }
 }
 
-/// `None` where it uses a GPU or holds none, or where that cannot be told, which is then said.
+/// `None` if it uses a GPU or holds none, or if that is unknown, which it reports.
 fn unused(it: ProcessInput<'_>, verdicts: &mut RuleOutput) -> Option<Unused> {
     let ProcessInput { seen, process, known } = it;
     let mut unused = Unused {
@@ -288,7 +289,7 @@ fn unused(it: ProcessInput<'_>, verdicts: &mut RuleOutput) -> Option<Unused> {
         let Some(settings) = seen.settings_on(Some(process), gpu) else {
             continue;
         };
-        // Beside a row, what is hidden elsewhere adds a GPU, and takes no time away.
+        // Beside a listed row, unexplained memory elsewhere adds a GPU and does not shorten the time.
         if unused.is_listed && streak.seconds() < settings.duration.seconds() {
             continue;
         }
@@ -303,7 +304,7 @@ fn unused(it: ProcessInput<'_>, verdicts: &mut RuleOutput) -> Option<Unused> {
     Some(unused)
 }
 
-/// What the numbers do not count against: see the module's documentation.
+/// The exceptions; see the module's documentation.
 fn is_never_orphan(it: ProcessInput<'_>, needed: f64) -> bool {
     let ProcessInput { seen, process, known } = it;
     let is_traced = matches!(known.state(), Some(('t', _)));
@@ -324,9 +325,9 @@ fn is_never_orphan(it: ProcessInput<'_>, needed: f64) -> bool {
         || server::is_server(process, known, seen.snapshot)
 }
 
-/// Whether a process may be what its unit is there for. A daemon that forks twice looks like a worker that
-/// was left, so that all but these may be: what is in a unit that runs the programs of others, a kernel
-/// without its server, and what was there before the unit's main process, which has a session of its own.
+/// Whether a process may be its unit's daemon. A daemon that forks twice looks like a worker left behind, so
+/// any may be, except what is in a unit that runs others' programs, a kernel without its server, and what is
+/// older than the unit's main process and in another session.
 fn is_its_units_daemon(process: &Process, snapshot: &Snapshot) -> bool {
     let Some(unit) = process.systemd_unit.as_deref() else {
         return false;
@@ -371,7 +372,7 @@ fn lines(process: &Process) -> Vec<String> {
     if let Some(group) = process.process_group {
         lines.push(format!("see what is left of its job: `pgrep -a -g {group}`"));
     }
-    // No user is there any more to type anything into it: only the last way, its end, is left.
+    // No user is left to type into it, so only the last way, ending it, remains.
     let end = advice::lines(process).last().map(|line| line.text.to_owned());
     lines.extend(end);
     lines

@@ -1,20 +1,17 @@
-//! `placeholder`: a program that holds a GPU so that no other process gets it, and does no work of its own there.
+//! `placeholder`: a program that holds a GPU to keep others off it, and does no work there.
 //!
-//! Known by its name: published programs that are made for it (`Process::placeholder`).
+//! Known programs published for this purpose are found by name (`Process::placeholder`), once they have run for
+//! the duration, so that a burn-in test of some minutes is none, and while they hold memory on a GPU.
 //!
-//! It is accused once it has run for the duration, so that a burn-in test of some minutes is none, and
-//! while it holds memory on a GPU.
+//! Others are found by their behaviour, as info only: for the duration the process used the GPU in short bursts
+//! at a constant period (`history::bursts`), held the same memory, drew less power than a GPU at work, used
+//! little CPU, had no socket, and read and wrote nothing at all: its results go nowhere. That excludes health
+//! checks and periodic inference, which report results, collectives that keep in touch, which have sockets, and
+//! servers and notebooks. Results passed only through shared memory are not visible, nor is a socket that lives
+//! for less than half a minute, so it is reported and no more. Anything unknown makes the rule undecided.
 //!
-//! Or told by its conduct, as info only: for the duration it has used the GPU in short bursts at a
-//! constant period (`history::bursts`), held the same memory, drawn less power than a GPU
-//! at work, used little of a CPU, had no socket, and read and written nothing at all: what it computes
-//! goes nowhere. That tells it from health checks and inference by the clock, which report their results,
-//! from collectives that keep in touch, which have sockets, and from servers and notebooks. What a process
-//! passes on by shared memory alone is not seen, nor a socket that lives for less than half a minute: so
-//! it is told, and no more. What is unknown makes the rule undecided.
-//!
-//! Nothing is offered that would end it: whoever needs the GPU talks to its owner. That goes for what other
-//! rules find of it, too: see `reclaim::select`.
+//! No action ends it: whoever needs the GPU talks to its owner. That goes for other rules' findings on it, too:
+//! see `reclaim::select`.
 
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -47,30 +44,30 @@ pub static KIND: RuleKind = RuleKind {
     )
 };
 
-/// Fewer bursts are a coincidence.
+/// The fewest bursts; fewer may be chance.
 const LEAST_BURSTS: u64 = 10;
-/// Who wakes the GPU up more seldom than this, in seconds, does not keep it from being called idle.
+/// The longest period in seconds: one that wakes the GPU more rarely can be found idle.
 const LONGEST_PERIOD_SECONDS: f64 = 900.0;
-/// A GPU that draws this share of its power limit, or more, is at work.
+/// The share of its power limit from which a GPU is at work.
 const POWER_AT_WORK: f64 = 0.5;
-/// With this mean CPU use or more, a process is at work; one core is 100.
+/// The mean CPU use, in percent of a core, from which a process is at work.
 const CPU_AT_WORK: f64 = 20.0;
 
-/// What is to be done, before what ends it.
+/// What to do, other than ending it.
 const ADVICE: &str = "it holds a GPU and does no work on it; ask its owner what it is reserved for";
 
-/// What says that a process only keeps a GPU from others.
+/// Evidence that a process only reserves a GPU.
 #[derive(Clone, PartialEq, Debug, JsonSchema, Serialize)]
 pub struct PlaceholderEvidence {
-    /// The known program that it runs; `None` where its conduct tells.
+    /// Known program that the process runs; `None` if its behaviour is the evidence.
     pub program: Option<Arc<str>>,
-    /// How often it used the GPU for a moment at a constant period; `None` of a known program.
+    /// Number of short bursts of GPU use at a constant interval; `None` for a known program.
     pub bursts: Option<u64>,
-    /// The mean period, in seconds.
+    /// Mean interval between bursts, in seconds.
     pub period_seconds: Option<f64>,
-    /// The most that the GPU drew meanwhile, in percent of its power limit.
+    /// Highest power draw of the GPU in this time, in percent of its power limit.
     pub power_percent_max: Option<f64>,
-    /// Samples that were judged.
+    /// Number of samples evaluated.
     pub samples: u64,
 }
 
@@ -102,13 +99,13 @@ fn process(it: ProcessInput<'_>, verdicts: &mut RuleOutput) {
     }
 }
 
-/// Judges a process that runs a known placeholder, by how long it has run.
+/// Evaluates a known placeholder by how long it has run.
 fn by_name(it: ProcessInput<'_>, program: &'static str, verdicts: &mut RuleOutput) -> Option<Told> {
     let now = it.seen.snapshot.time;
     let mut gpus: Vec<FindingGpu> = Vec::new();
     let mut severity = None;
     let mut samples = 0;
-    // It was started to hold; what it is was so before its memory was seen.
+    // It was started to hold; that was so before its memory was observed.
     let began = it.process.start_time.filter(|start| *start <= now);
     let since = began.or_else(|| it.known.rows().iter().map(RowHistory::first_seen).min())?;
     for row in it.known.rows() {
@@ -150,7 +147,7 @@ fn advice(it: ProcessInput<'_>) -> Vec<String> {
     [ADVICE.to_owned()].into_iter().chain(advice::steps(it.process)).collect()
 }
 
-/// Whether its results may be waited for, or it may be at work otherwise.
+/// Whether someone may wait for its results, or it may do other work.
 fn may_be_awaited(it: ProcessInput<'_>) -> bool {
     let world = it.process.environment.as_deref().and_then(|it| it.get("WORLD_SIZE"));
     let below = it.process.descendants.as_deref().and_then(|it| it.count);
@@ -160,7 +157,7 @@ fn may_be_awaited(it: ProcessInput<'_>) -> bool {
         || server::is_server(it.process, it.known, it.seen.snapshot)
 }
 
-/// A GPU that is kept from others by bursts of use.
+/// A GPU kept from others by bursts of use.
 struct HeldGpu {
     gpu: FindingGpu,
     evidence: PlaceholderEvidence,
@@ -168,7 +165,7 @@ struct HeldGpu {
     until: Time,
 }
 
-/// Judges what a process does on a GPU, by its bursts of use.
+/// Evaluates a process's behaviour on one GPU, by its bursts of use.
 fn kept(it: ProcessInput<'_>, row: &RowHistory, verdicts: &mut RuleOutput) -> Option<HeldGpu> {
     // Nearly every process ends here.
     let bursts = row.bursts().filter(|it| it.count >= LEAST_BURSTS)?;
@@ -219,13 +216,13 @@ fn kept(it: ProcessInput<'_>, row: &RowHistory, verdicts: &mut RuleOutput) -> Op
     })
 }
 
-/// Judges what a process does on all of its GPUs.
+/// Evaluates a process's behaviour on all of its GPUs.
 fn by_conduct(it: ProcessInput<'_>, verdicts: &mut RuleOutput) -> Option<Told> {
     let rows = it.known.rows().iter();
     let found: Vec<HeldGpu> = rows.filter_map(|row| kept(it, row, verdicts)).collect();
     let since = found.iter().map(|kept| kept.since).max()?;
     let until = found.iter().map(|kept| kept.until).max()?;
-    // The numbers of the GPU with the fewest bursts.
+    // Numbers of the GPU with the fewest bursts.
     let fewest = found.iter().min_by_key(|kept| kept.evidence.bursts)?;
     let evidence = fewest.evidence.clone();
     let gpus = subject::by_gpu(found.into_iter().map(|kept| kept.gpu));

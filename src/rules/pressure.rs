@@ -1,11 +1,11 @@
 //! `pressure`: a GPU has less free memory than a threshold.
 //!
-//! A full GPU is no fault: TensorFlow, JAX and vLLM reserve all of it and train and serve well. So it
-//! is worth a word (`info`) and no more. Whether the next allocation fails is known only to who knows what
-//! will be asked for; `min_free_warning` is theirs to set, and nothing is less than its default of 0.
+//! A full GPU is no fault: TensorFlow, JAX and vLLM reserve all of it and work well. So it is reported as
+//! `info` and no more. Only the owner knows whether the next allocation fails; `min_free_warning` is theirs to
+//! set, and its default of 0 never applies.
 //!
-//! Not under MIG, where an instance is what may be full, and not where the GPU's memory is the system's
-//! too. It begins below the threshold, and ends at five quarters of it.
+//! Not under MIG, where an instance may be full rather than the GPU, nor if GPU and system share memory. It
+//! begins below the threshold, and ends at five quarters of it.
 
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -25,10 +25,10 @@ pub static KIND: RuleKind = RuleKind {
         Kind::Pressure,
         "a GPU has little memory left",
         &[
-            ("min_free", "less free memory than this is found"),
-            ("min_free_warning", "less than this is a warning; 0B is never"),
-            ("duration", "how long it has to be so"),
-            ("severity", "how bad it is above the second threshold: info, warning or critical"),
+            ("min_free", "less free memory than this is reported"),
+            ("min_free_warning", "less free memory than this is a warning; 0B for never"),
+            ("duration", "how long this has to last"),
+            ("severity", "severity above the second threshold: info, warning or critical"),
         ],
         Settings {
             min_free: Bytes(512 * MIB),
@@ -40,17 +40,17 @@ pub static KIND: RuleKind = RuleKind {
     )
 };
 
-/// A coincidence has fewer samples.
+/// The fewest samples; fewer may be chance.
 const LEAST_SAMPLES: u64 = 2;
 
-/// What says that a GPU is nearly full.
+/// Evidence that a GPU is nearly full.
 #[derive(Clone, PartialEq, Debug, JsonSchema, Serialize)]
 pub struct PressureEvidence {
-    /// What is free, in bytes.
+    /// Free memory of the GPU, in bytes.
     pub free_bytes: u64,
-    /// All that there is, in bytes.
+    /// Total memory of the GPU, in bytes.
     pub total_bytes: u64,
-    /// Samples in which it was so.
+    /// Number of samples in which the condition held.
     pub samples: u64,
 }
 
@@ -69,8 +69,8 @@ fn contradiction(settings: &Settings) -> Option<String> {
     let (free, warning) = (settings.min_free, settings.min_free_warning);
     (warning > free).then(|| {
         format!(
-            "min_free_warning ({warning}) is above min_free ({free}): nothing would be found before it is \
-             a warning; write less"
+            "min_free_warning ({warning}) is above min_free ({free}): every finding would be a \
+            warning; write less"
         )
     })
 }
@@ -100,7 +100,7 @@ fn gpu(seen: RuleInput<'_>, gpu: &Gpu, device: &Device, verdicts: &mut RuleOutpu
         return;
     }
     let Some(memory) = gpu.memory else {
-        // What it was last stands as long as a gap may be.
+        // The last state holds as long as a gap may be.
         verdicts.findings.extend(active.cloned());
         return;
     };
@@ -134,8 +134,8 @@ fn gpu(seen: RuleInput<'_>, gpu: &Gpu, device: &Device, verdicts: &mut RuleOutpu
             Span::from_seconds(stretch.until.seconds_since(since)),
         ),
         advice: vec![format!(
-            "`gpumem ps --gpu {}` shows who holds it; where a framework reserves all of it at its start, \
-             this is how it works",
+            "`gpumem ps --gpu {}` shows who holds it; if a framework reserves all memory at its \
+            start, this is normal",
             gpu.index
         )],
     };

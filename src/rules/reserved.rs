@@ -1,16 +1,15 @@
-//! `reserved`: a Slurm job or a container was given a GPU and runs nothing on it.
+//! `reserved`: a Slurm job or container was given a GPU and runs nothing on it.
 //!
-//! Reported for as long as the GPU is unused ([`Snapshot::is_unused`](crate::model::Snapshot::is_unused)):
-//! one that another works on is not kept from anybody. It takes the duration without any use, since the job
-//! began, in samples about a minute apart or less, so that a job that has just begun, one between two steps and a
-//! shell in which the GPU was used a while ago are none. What was given is known by the environment of its
-//! processes, as far as that may be read and names GPUs one by one
-//! ([`Reservation`]): `all` and `none` are no claim, and where
-//! it is not known which GPU is meant, there is no finding.
+//! Reported while the GPU is unused ([`Snapshot::is_unused`](crate::model::Snapshot::is_unused)): a GPU on
+//! which another process works is kept from nobody. It has to be unused for the duration, since the job began,
+//! in samples about a minute apart or less; so a job that has just begun, one between two steps, and a shell
+//! that used its GPU a while ago are not found. Processes' environments show what was given, if they may be
+//! read and name GPUs one by one ([`Reservation`]): `all` and `none` claim nothing, and if it is unknown which
+//! GPU is meant, there is no finding.
 //!
-//! Not under MIG, where parts are given; not in a container, which does not see who is on a GPU. Nothing is
-//! offered that would end it: only its owner knows what it waits for. Snapshots without the field say nothing,
-//! and leave nothing undecided.
+//! Not under MIG, where parts are given; not in a container, which does not see who is on a GPU. No action ends
+//! it: only its owner knows what it waits for. Snapshots without the field find nothing, and leave nothing
+//! undecided.
 
 use std::sync::Arc;
 
@@ -32,34 +31,34 @@ pub static KIND: RuleKind = RuleKind {
     gpu,
     ..RuleKind::new::<ReservedEvidence>(
         Kind::Reserved,
-        "a Slurm job or a container was given a GPU and runs nothing on it",
+        "a Slurm job or a container was allocated a GPU and runs nothing on it",
         &[("duration", "how long no process may have been on the GPU"), SEVERITY],
         Settings { duration: seconds(1800), severity: Severity::Info, ..Settings::NONE },
     )
 };
 
-/// Samples farther apart than this on the mean, in seconds, may have missed a use: one a minute, of which
-/// some are late or lost.
+/// The longest mean interval of samples, in seconds, that cannot have missed a use: one a minute, some late or
+/// lost.
 const SPARSEST_SECONDS: f64 = 75.0;
-/// A coincidence has fewer samples.
+/// The fewest samples; fewer may be chance.
 const LEAST_SAMPLES: u64 = 10;
 
-/// What says that a GPU was given to somebody who runs nothing on it.
+/// Evidence that a GPU is allocated to a job or container that runs nothing on it.
 #[derive(Clone, PartialEq, Debug, JsonSchema, Serialize)]
 pub struct ReservedEvidence {
     /// The job, pod or container, in words.
     pub holder: Arc<str>,
-    /// Its owner's name.
+    /// User name of the owner.
     pub user: Option<Arc<str>>,
-    /// The process whose environment says so.
+    /// PID of the process whose environment shows the allocation.
     pub pid: u32,
-    /// The variable that names the GPUs.
+    /// Environment variable that names the GPUs.
     pub variable: Arc<str>,
-    /// All of its GPUs, as the variable names them.
+    /// All GPUs of the allocation, as the variable names them.
     pub devices: Vec<Arc<str>>,
-    /// When that process started: since then at least the GPUs are its own.
+    /// Start time of that process: the allocation is at least that old.
     pub given_at: Time,
-    /// Samples in which all of them were unused.
+    /// Number of samples in which all of these GPUs were unused.
     pub samples: u64,
 }
 
@@ -86,7 +85,7 @@ fn gpu(seen: RuleInput<'_>, gpu: &Gpu, device: &Device, verdicts: &mut RuleOutpu
         let mut places = it.places(gpus).into_iter();
         places.any(|place| gpus[place].index == gpu.index)
     };
-    // Of several, the one that was given it first.
+    // Of several, the first that was given it.
     let holder = reservations
         .iter()
         .filter(names)
@@ -103,7 +102,7 @@ fn gpu(seen: RuleInput<'_>, gpu: &Gpu, device: &Device, verdicts: &mut RuleOutpu
         seen.expect_on(gpu, unused.since.max(given), needed, verdicts);
         return;
     }
-    // One finding for all of its unused GPUs, at the first of them.
+    // One finding covers all of its unused GPUs, and is reported at the first of them.
     let unused: Vec<(&Gpu, &Streak)> = holder
         .places(gpus)
         .into_iter()
@@ -163,11 +162,11 @@ fn told(severity: Severity, holder: &Reservation, given: Time, unused: &[(&Gpu, 
     }
 }
 
-/// What to call a job or a container, and what its owner would type to give its GPUs back.
+/// A job's or container's name, and the command with which its owner gives the GPUs back.
 fn described(holder: &Reservation) -> (String, Option<String>) {
     let slurm = holder.slurm.as_deref().map(|slurm| {
         let mut job = slurm.clone();
-        // It is the job that has the GPUs, whichever step tells it.
+        // The job has the GPUs, whichever step shows it.
         job.step_id = None;
         job.into()
     });

@@ -1,7 +1,7 @@
-//! What a kind of rule is made of, and a rule that is made of one.
+//! What a kind of rule consists of, and a rule made from one.
 //!
-//! A kind is its thresholds, its functions and its words: a [`RuleKind`]. A [`Rule`] is a kind with a name,
-//! values for its settings, and other values for some processes.
+//! A kind is a [`RuleKind`]: thresholds, functions and words. A [`Rule`] is a kind with a name, values for its
+//! settings, and other values for some processes.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,7 +25,7 @@ use crate::model::finding::{
 use crate::model::{Gpu, GpuProcess, Identity, Process, Snapshot, Time};
 use crate::units::{Bytes, Percent, Span};
 
-/// What rules can be tuned by. A kind has some of these: see [`RuleKind::settings`].
+/// The settings of all kinds. Each kind has some of them: see [`RuleKind::settings`].
 #[derive(Clone, Copy, PartialEq, Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct Settings {
@@ -45,7 +45,7 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// Those that a kind does not have.
+    /// The value of settings that a kind does not have.
     pub(super) const NONE: Self = Self {
         enabled: true,
         min_memory: Bytes(0),
@@ -63,43 +63,41 @@ impl Settings {
     };
 }
 
-/// A length of time, for a table of defaults.
+/// A duration for a table of defaults.
 pub(super) const fn seconds(seconds: u64) -> Span {
     Span(Duration::from_secs(seconds))
 }
 
 /// The first setting of every kind.
-const ENABLED: (&str, &str) = ("enabled", "whether the rule is run");
+const ENABLED: (&str, &str) = ("enabled", "whether the rule is applied");
 /// The last setting of most kinds.
 pub(super) const SEVERITY: (&str, &str) =
-    ("severity", "how bad a finding is: info, warning or critical");
+    ("severity", "severity of a finding: info, warning or critical");
 
-/// A kind of rule. All of it is pure: history and snapshot to verdicts.
+/// A kind of rule: pure functions from history and snapshot to findings.
 ///
-/// The engine asks every rule about each process, then about each GPU, then about each row of a
-/// process that is not known for certain. A kind answers to what it is about.
+/// The engine calls every rule for each process, then for each GPU, then for each row whose process is not
+/// known for certain. A kind implements what it needs.
 #[derive(Debug)]
 pub struct RuleKind {
-    /// The kind of its findings.
     pub kind: Kind,
-    /// What it finds, in a line.
+    /// What it finds, in one line.
     pub meaning: &'static str,
-    /// Its settings besides `enabled`, in their order, and what each means.
+    /// Its settings besides `enabled`, in order, and their meanings.
     pub(super) settings: &'static [(&'static str, &'static str)],
-    /// The values of the settings by default.
     pub(super) defaults: Settings,
-    /// What its verdicts rest on.
+    /// The schema of its findings' evidence.
     pub(super) evidence: fn(&mut SchemaGenerator) -> Schema,
-    /// What is wrong with settings together, and what would be right; `None` where nothing is.
+    /// Why settings contradict each other, and what would be right; `None` if they do not.
     pub(super) contradiction: fn(&Settings) -> Option<String>,
-    /// What settings say that cannot hold: allowed, and without the effect that it seems to have.
+    /// What in the settings has no effect although it seems to; `None` if everything has.
     pub(super) remark: fn(&Settings) -> Option<String>,
-    /// Judges a process of the snapshot whose identity is certain.
+    /// Called for each process whose identity is certain.
     pub(super) process: fn(ProcessInput<'_>, &mut RuleOutput),
-    /// Judges a GPU of the snapshot.
+    /// Called for each GPU.
     pub(super) gpu: fn(RuleInput<'_>, &Gpu, &Device, &mut RuleOutput),
-    /// Judges a row of a GPU that answered, whose process is not known for certain: /proc does not know
-    /// the pid, or what it knows is not believed. The process is what the snapshot has of it all the same.
+    /// Called for each row of a GPU that answered whose process is not known for certain: /proc does not know
+    /// the pid, or what it knows is not believed. The process is whatever the snapshot has of it.
     pub(super) unresolved_row:
         fn(RuleInput<'_>, &Gpu, &GpuProcess, Option<&Process>, &mut RuleOutput),
 }
@@ -111,7 +109,7 @@ impl PartialEq for RuleKind {
 }
 
 impl RuleKind {
-    /// A kind that judges nothing yet, and whose verdicts rest on facts of this type.
+    /// A kind that finds nothing yet, with evidence of this type.
     pub(super) const fn new<E: JsonSchema>(
         kind: Kind,
         meaning: &'static str,
@@ -132,21 +130,21 @@ impl RuleKind {
         }
     }
 
-    /// The names of its settings, in their order.
+    /// The names of its settings, in order.
     pub fn setting_names(&self) -> impl Iterator<Item = &'static str> {
         self.settings().map(|(name, _)| name)
     }
 
-    /// Its settings, in their order, and what each means.
+    /// Its settings, in order, and their meanings.
     pub fn settings(&self) -> impl Iterator<Item = (&'static str, &'static str)> {
         [ENABLED].into_iter().chain(self.settings.iter().copied())
     }
 }
 
-/// Other values for some, as the configuration gives them.
+/// Other settings for some processes, as the configuration gives them.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Override {
-    /// Which processes they are for.
+    /// The processes it is for.
     pub scope: Scope,
     /// Settings and their values.
     pub changes: Table,
@@ -154,28 +152,27 @@ pub struct Override {
 
 impl Override {
     fn over(&self, settings: Settings) -> Settings {
-        // Each was read when it was added.
+        // Each was parsed when it was added.
         setting::changed(&settings, self.changes.clone()).unwrap_or(settings)
     }
 }
 
-/// A rule: a kind with a name, values for its settings, and other values for some.
+/// A kind with a name, settings, and overrides.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Rule {
-    /// Its name; findings carry it.
+    /// Its name, which findings carry.
     pub name: Arc<str>,
-    /// What it is made of.
     pub made_of: &'static RuleKind,
-    /// Which processes it is for; empty where it is for all.
+    /// The processes it is for; empty means all.
     pub scope: Scope,
     /// The settings without overrides.
     pub settings: Settings,
-    /// Other values for some, in the order in which they are applied.
+    /// In the order in which they are applied.
     pub overrides: Vec<Override>,
 }
 
 impl Rule {
-    /// The rule of a kind, with its defaults.
+    /// A kind's rule with its defaults.
     pub fn new(made_of: &'static RuleKind) -> Self {
         Self {
             name: made_of.kind.name().into(),
@@ -186,17 +183,16 @@ impl Rule {
         }
     }
 
-    /// The kind of its findings.
     pub fn kind(&self) -> Kind {
         self.made_of.kind
     }
 
-    /// Whether it is the kind's own, without a name of its own.
+    /// Whether it has its kind's name, rather than one of its own.
     pub fn is_own(&self) -> bool {
         *self.name == *self.kind().name()
     }
 
-    /// The values of its settings as they are written, in their order.
+    /// The values of its settings as written, in order.
     pub fn values(&self) -> Vec<(&'static str, Value)> {
         let mut table = Table::try_from(self.settings).unwrap_or_default();
         let names = self.made_of.setting_names();
@@ -214,19 +210,18 @@ impl Rule {
         Ok(())
     }
 
-    /// What is wrong with its settings together, with and without each override.
+    /// Why its settings contradict each other, with or without an override.
     pub fn contradiction(&self) -> Option<String> {
         let changed = self.overrides.iter().map(|change| change.over(self.settings));
         [self.settings].into_iter().chain(changed).find_map(|it| (self.made_of.contradiction)(&it))
     }
 
-    /// What of its settings and overrides cannot hold, each in a line: allowed, and without the effect that
-    /// it seems to have.
+    /// What in its settings and overrides has no effect although it seems to, a line each.
     pub fn remarks(&self) -> Vec<String> {
         let remark = |settings: &Settings| (self.made_of.remark)(settings);
         let mut remarks: Vec<String> = remark(&self.settings).into_iter().collect();
         for change in &self.overrides {
-            // What it shares with the rule is said once.
+            // A remark that the rule itself has is given once.
             if let Some(remark) = remark(&change.over(self.settings))
                 && !remarks.iter().any(|known| known.ends_with(&*remark))
             {
@@ -236,7 +231,7 @@ impl Rule {
         remarks
     }
 
-    /// Whether it is run for anybody.
+    /// Whether it is enabled for any process.
     pub fn is_run(&self) -> bool {
         let switches_on = |change: &Override| {
             change.changes.get("enabled").and_then(Value::as_bool) == Some(true)
@@ -244,8 +239,8 @@ impl Rule {
         self.settings.enabled || self.overrides.iter().any(switches_on)
     }
 
-    /// The settings for a process on a GPU: every override that fits is applied, the later one last.
-    /// `None` where the rule is not for it, or switched off.
+    /// The settings for a process on a GPU: every override that matches is applied, the last one winning.
+    /// `None` if the rule is not for it, or disabled.
     pub fn settings_for(&self, input: &ScopeInput<'_>) -> Option<Settings> {
         if !self.scope.fits(input) {
             return None;
@@ -256,35 +251,32 @@ impl Rule {
     }
 }
 
-/// What a rule judges by: the history, into which the snapshot has been taken, and the snapshot.
+/// A rule's input: the snapshot, and the history that already includes it.
 #[derive(Clone, Copy, Debug)]
 pub struct RuleInput<'a> {
-    /// The rule that is asked.
     pub rule: &'a Rule,
-    /// All that was seen.
     pub history: &'a History,
-    /// The last of it.
     pub snapshot: &'a Snapshot,
-    /// What stood after the snapshot before it.
+    /// The findings that were active after the previous snapshot.
     pub(super) active: &'a ActiveFindings,
 }
 
 impl<'a> RuleInput<'a> {
-    /// What the rule found in a process at the last snapshot. A finding ends at a lower threshold than it
+    /// The rule's finding on a process at the last snapshot. A finding ends at a lower threshold than it
     /// begins, so that nothing flickers.
     pub fn active_finding(self, process: Identity) -> Option<&'a Finding> {
         let active = self.active.of_process(&self.rule.name, process);
         active.filter(|finding| self.is_remembered(finding))
     }
 
-    /// What the rule found on a GPU at the last snapshot.
+    /// The rule's finding on a GPU at the last snapshot.
     pub fn active_finding_on(self, gpu: &Gpu) -> Option<&'a Finding> {
         let active = self.active.of_gpu(&self.rule.name, gpu);
         active.filter(|finding| self.is_remembered(finding))
     }
 
-    /// As [`active_finding_on`](Self::active_finding_on), where what it rests on has lasted since: across a hole in
-    /// the samples nothing does.
+    /// As [`active_finding_on`](Self::active_finding_on), if its condition has lasted since: none does across a
+    /// gap in the samples.
     pub fn lasting_on(self, gpu: &Gpu, stretch: Option<&HighStretch>) -> Option<&'a Finding> {
         self.active_finding_on(gpu).filter(|finding| {
             let until = finding.since.plus_seconds(finding.duration_seconds);
@@ -292,18 +284,18 @@ impl<'a> RuleInput<'a> {
         })
     }
 
-    /// Whether the history reaches back to when it began; else it is of another boot, of before the
-    /// machine slept, or of a clock that was set.
+    /// Whether the history reaches back to when it began; if not, the finding is from another boot, from before
+    /// a suspend, or from a clock that was set.
     fn is_remembered(self, finding: &Finding) -> bool {
         self.history.first_time() <= Some(finding.since) && finding.since <= self.snapshot.time
     }
 
-    /// The settings for a GPU, or for a process there of which no row is known.
+    /// The settings for a GPU, or for a process there without a known row.
     pub fn settings_on(self, process: Option<&Process>, gpu: &Gpu) -> Option<Settings> {
         self.rule.settings_for(&self.scope_on(process, gpu))
     }
 
-    /// A GPU as a scope asks for it.
+    /// A GPU as the input of a scope.
     pub fn scope_on<'s>(self, process: Option<&'s Process>, gpu: &Gpu) -> ScopeInput<'s>
     where
         'a: 's,
@@ -311,14 +303,14 @@ impl<'a> RuleInput<'a> {
         ScopeInput { process, index: gpu.index, held_bytes: None, snapshot: self.snapshot }
     }
 
-    /// What will be so `needed` seconds after `since` if nothing changes.
+    /// A finding that becomes active `needed` seconds after `since` if nothing changes.
     pub fn pending(self, pid: Option<u32>, gpu: u32, since: Time, needed: f64) -> Pending {
         let due = since.plus_seconds(needed);
         Pending { rule: self.rule.name.clone(), kind: self.rule.kind(), pid, gpu, since, due }
     }
 
-    /// It will be so on a GPU if nothing changes; where it may have begun before the history did, that it is
-    /// not so yet cannot be told either.
+    /// Reports a pending finding on a GPU; if its condition may have begun before the history did, also that
+    /// the rule is undecided.
     pub fn expect_on(self, gpu: &Gpu, since: Time, needed: f64, verdicts: &mut RuleOutput) {
         if Some(since) <= self.history.first_time() {
             let seen = self.snapshot.time.seconds_since(since);
@@ -327,8 +319,7 @@ impl<'a> RuleInput<'a> {
         verdicts.expect(self.pending(None, gpu.index, since, needed));
     }
 
-    /// A finding of the rule, about a process or else about the first of the GPUs. Nothing is offered but to
-    /// notify its owner.
+    /// A finding about a process, or else about the first of the GPUs. Its only action is to notify the owner.
     pub(super) fn finding(self, process: Option<&Process>, told: Told) -> Finding {
         Finding {
             id: subject::id(&self.rule.name, &told.gpus, process),
@@ -342,7 +333,7 @@ impl<'a> RuleInput<'a> {
             gpus: told.gpus,
             process: process.map(FindingProcess::of),
             evidence: told.evidence,
-            // Who is sent it as a mail has nothing else between them and the names in it.
+            // A mail shows the message, and the names in it, without further escaping.
             message: escape(&told.message).into_owned(),
             advice: told.advice,
             actions: vec![Action::Notify],
@@ -355,7 +346,7 @@ impl<'a> RuleInput<'a> {
     }
 }
 
-/// What a finding says, and of when.
+/// A finding's sentence, evidence and times.
 pub(super) struct Told {
     pub(super) severity: Severity,
     pub(super) gpus: Vec<FindingGpu>,
@@ -366,14 +357,13 @@ pub(super) struct Told {
     pub(super) advice: Vec<String>,
 }
 
-/// A process that a rule is asked about.
+/// A process that a rule is called for.
 #[derive(Clone, Copy, Debug)]
 pub struct ProcessInput<'a> {
-    /// What it is judged by.
     pub seen: RuleInput<'a>,
-    /// The process as the snapshot has it.
+    /// As the snapshot has it.
     pub process: &'a Process,
-    /// What the history has of it.
+    /// Its history.
     pub known: &'a ProcessHistory,
 }
 
@@ -383,12 +373,12 @@ impl<'a> ProcessInput<'a> {
         format!("{} ({})", super::name_of(self.process), self.process.pid)
     }
 
-    /// Whether the rule found something in it at the last snapshot.
+    /// Whether the rule found something on it at the last snapshot.
     pub fn is_active(self) -> bool {
         self.seen.active_finding(self.process.identity()).is_some()
     }
 
-    /// The settings for the GPU of one of its rows.
+    /// The settings for a row's GPU.
     pub fn settings(self, row: &RowHistory) -> Option<Settings> {
         self.seen.rule.settings_for(&ScopeInput {
             process: Some(self.process),
@@ -398,7 +388,7 @@ impl<'a> ProcessInput<'a> {
         })
     }
 
-    /// The GPU of one of its rows, as a finding carries it.
+    /// A row's GPU, as a finding carries it.
     pub fn on(self, row: &RowHistory) -> FindingGpu {
         FindingGpu {
             index: self.seen.history.gpu_index(row),
@@ -407,12 +397,12 @@ impl<'a> ProcessInput<'a> {
         }
     }
 
-    /// Says that there will be a finding `needed` seconds after `since`.
+    /// Reports a finding that becomes active `needed` seconds after `since`.
     pub fn expect(self, gpu: u32, since: Time, needed: f64, verdicts: &mut RuleOutput) {
         verdicts.expect(self.seen.pending(Some(self.process.pid), gpu, since, needed));
     }
 
-    /// What meets the conditions of the rule on these GPUs but for the time that it takes.
+    /// A candidate that meets the rule's conditions on these GPUs, except for the time.
     pub(super) fn candidate(
         self,
         gpus: Vec<FindingGpu>,
@@ -440,33 +430,33 @@ impl<'a> ProcessInput<'a> {
 pub struct RuleOutput {
     pub(super) findings: Vec<Finding>,
     pub(super) pending: Vec<Pending>,
-    /// By the place of the rule.
+    /// By the rule's position.
     pub(super) doubts: Vec<Doubts>,
-    /// What looks so and is not proved.
+    /// What looks so without proof.
     pub(super) candidates: Vec<Candidate>,
-    /// The place of the rule that is being asked.
+    /// The position of the current rule.
     pub(super) rule: usize,
 }
 
 impl RuleOutput {
-    /// It is so.
+    /// Reports a finding.
     pub fn find(&mut self, finding: Finding) {
         self.findings.push(finding);
     }
 
-    /// It will be so if nothing changes.
+    /// Reports a pending finding.
     pub fn expect(&mut self, pending: Pending) {
         self.pending.push(pending);
     }
 
-    /// It looks so, and has not been seen for long enough.
+    /// Reports a candidate, which has not been observed for long enough.
     pub(super) fn suspect(&mut self, candidate: Candidate) {
         if candidate.kind.ends() == Ends::Always {
             self.candidates.push(candidate);
         }
     }
 
-    /// It cannot be decided. The same doubt is listed once.
+    /// Reports why the rule is undecided, each reason once.
     pub fn doubt(&mut self, doubt: UndecidedReason) {
         if self.doubts.len() <= self.rule {
             self.doubts.resize_with(self.rule + 1, Doubts::default);

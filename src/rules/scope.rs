@@ -1,7 +1,7 @@
-//! Which processes a rule, an override or an exemption is for.
+//! Which processes a rule, override or exemption is for.
 //!
-//! A scope answers yes, no or unknown. What is unknown leads to no finding: a rule and an override are for
-//! processes that are known to match. What an exemption makes of it is in [`exemption`](super::exemption).
+//! A scope answers yes, no or unknown. For rules and overrides unknown means no: they apply to processes that
+//! are known to match. For exemptions see [`exemption`](super::exemption).
 
 use std::fmt;
 
@@ -13,13 +13,13 @@ use crate::model::row::{Me, ProcessRow};
 use crate::model::selector::Selector;
 use crate::model::{GpuProcess, Process, Snapshot};
 
-/// The fields that say whose a process is. A configuration names them whole.
+/// The fields that say whose a process is. A configuration has to name them in full.
 const OWNERS: [Field; 5] = [Field::User, Field::Container, Field::Pod, Field::Job, Field::Unit];
 
-/// Which processes a rule, an override or an exemption is for: a selector, or all.
+/// The processes a rule, override or exemption is for: a selector, or all.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Scope {
-    /// As `--where` has it, of what one snapshot tells.
+    /// As for `--where`, on one snapshot.
     pub selector: Option<Selector>,
 }
 
@@ -33,17 +33,18 @@ impl<'de> Deserialize<'de> for Scope {
         for field in selector.fields() {
             match field {
                 None => return Err(wrong("has a word that names no field")),
-                // They are what rules conclude, and the caller is no user.
+                // Rules produce these, and the configuration has no user who asks.
                 Some(Field::Idle | Field::Finding | Field::Is) => {
-                    return Err(wrong("asks for idle, finding or is, which no rule can be asked"));
+                    return Err(wrong("uses idle, finding or is, which only filters have"));
                 }
                 Some(_) => {}
             }
         }
-        // What is done about ann's processes must not be done about hannah's.
+        // What is done to ann's processes must not be done to hannah's.
         if let Some(field) = selector.fields_in_part().find(|field| OWNERS.contains(field)) {
             let name = field.spec().names[0];
-            let why = format!("has {name}: with a part of a name, which others may have in theirs");
+            let why =
+                format!("has {name}: with a part of a name, which other names may contain too");
             return Err(de::Error::custom(format!(
                 "{text:?} {why}; write {name}= and the whole name"
             )));
@@ -65,19 +66,19 @@ impl Scope {
         self.selector.is_none()
     }
 
-    /// Whether only a process can be asked it; a finding about a GPU never fits it.
+    /// Whether it can match only processes; it never matches a finding about a GPU.
     pub fn is_of_processes(&self) -> bool {
         self.selector.as_ref().is_some_and(|it| !it.is_of_gpus())
     }
 
-    /// Whether it is known to be for this one.
+    /// Whether it is known to match.
     pub fn fits(&self, input: &ScopeInput<'_>) -> bool {
         self.answer(input) == Some(true)
     }
 
-    /// Whether it is for this one; `None` where what is known does not tell.
+    /// Whether it matches; `None` if unknown.
     pub fn answer(&self, input: &ScopeInput<'_>) -> Option<bool> {
-        // There is no user who asks: `is:mine` is refused.
+        // No user asks: `is:mine` is refused.
         let asks = |selector: &Selector| input.with_row(|row| selector.answer(row, &Me::default()));
         self.selector.as_ref().map_or(Some(true), asks)
     }
@@ -92,27 +93,27 @@ impl fmt::Display for Scope {
     }
 }
 
-/// What a rule is asked about, and when.
+/// What a scope is matched against.
 #[derive(Clone, Copy, Debug)]
 pub struct ScopeInput<'a> {
-    /// The process; `None` where it is about a GPU.
+    /// The process; `None` for a GPU.
     pub process: Option<&'a Process>,
     /// The GPU, by NVML's index.
     pub index: u32,
     /// What the process holds there.
     pub held_bytes: Option<u64>,
-    /// All that was seen with it.
+    /// The snapshot it is from.
     pub snapshot: &'a Snapshot,
 }
 
 impl ScopeInput<'_> {
-    /// Asks of it as of a row of a table.
+    /// Matches it as a row of a table.
     fn with_row<T>(&self, ask: impl FnOnce(&ProcessRow<'_>) -> T) -> T {
         let mut gpus = self.snapshot.gpus.iter();
         let gpu = gpus.find(|gpu| gpu.index == self.index);
         let is_own = |entry: &&GpuProcess| self.process.is_some_and(|it| it.pid == entry.pid);
         let entries = || gpu.into_iter().flat_map(|gpu| gpu.processes.iter().flatten());
-        // Of several on one GPU the one that is asked about.
+        // Of several entries on one GPU the one in question.
         let is_it = |entry: &&GpuProcess| is_own(entry) && entry.used_bytes == self.held_bytes;
         let entry = entries().find(is_it).or_else(|| entries().find(is_own));
         let entry = entry.map(|entry| GpuProcess { used_bytes: self.held_bytes, ..*entry });

@@ -1,12 +1,12 @@
 //! Whether a process looks like an inference server, for which waiting is work.
 //!
-//! Who listens for clients serves, whatever it is called, and so does who works for one that does: that is
-//! [`listening`]'s to tell. Names protect beside that, where it is not known whether a
-//! process listens: only a known no makes a process with a server's name an ordinary one. Names are compared by
-//! whole words: `reserve.py` does not serve.
+//! A process that listens for clients serves, whatever its name, and so does one that works for it:
+//! [`listening`] decides that. Names protect in addition, if it is unknown whether a process listens: only a
+//! known no makes a process with a server's name an ordinary one. Names are compared by whole words:
+//! `reserve.py` does not serve.
 //!
-//! So does what an administrator made a service of its own, whatever its program is called, unless it is known
-//! not to listen. A worker that a notebook's kernel started works for the notebook alone.
+//! The main process of an administrator's service also serves, whatever its program, unless it is known not to
+//! listen. A worker that a notebook kernel started works only for the notebook.
 
 use super::listening;
 use crate::history::ProcessHistory;
@@ -15,23 +15,23 @@ use crate::model::server_name::is_kernel_command;
 use crate::model::unit::{Role, role};
 use crate::model::{Process, Snapshot};
 
-/// Whether the process serves, as far as can be told: it listens for clients, or somebody who works with it does;
-/// or it looks like a server and is not known not to listen.
+/// Whether the process serves, as far as is known: it or a process that works with it listens for clients; or
+/// it looks like a server and is not known not to listen.
 pub fn serves(process: &Process, snapshot: &Snapshot) -> bool {
     serves_by(process, &NameFacts::of(process), snapshot)
 }
 
-/// The same of a process that the history knows, and what its names tell.
+/// The same for a process with a history, which knows what its names tell.
 pub(super) fn is_server(process: &Process, known: &ProcessHistory, snapshot: &Snapshot) -> bool {
     serves_by(process, known.names(), snapshot)
 }
 
 fn serves_by(process: &Process, names: &NameFacts, snapshot: &Snapshot) -> bool {
-    // A notebook listens to its own server, whatever library is loaded in it.
+    // A notebook listens to its own server, whatever library it has loaded.
     if process.jupyter.is_some() || names.is_kernel {
         return false;
     }
-    // Nobody starts a worker but its front, and clients ask that: what a worker listens on is for the others.
+    // Only a front end starts a worker, and clients ask that: a worker's own sockets are for the others.
     if process.has_lost_front() {
         return false;
     }
@@ -51,13 +51,13 @@ fn serves_by(process: &Process, names: &NameFacts, snapshot: &Snapshot) -> bool 
     if has_clients.is_none() && is_service(process) {
         return true;
     }
-    // An old recording does not tell where it listens: there its name has to do.
+    // An old recording has no addresses, so the name decides.
     let has_listen_arguments = || process.listening == Some(true) && has_port_argument(process);
     (names.looks_like_a_server && (may_listen(process) || family_listens(process, snapshot)))
         || (has_clients.is_none() && has_listen_arguments())
 }
 
-/// Whether a server of the same session or group listens: then this one works for it.
+/// Whether a server in the same session or group listens: then this process works for it.
 fn family_listens(process: &Process, snapshot: &Snapshot) -> bool {
     let shares = |mine: Option<u32>, other: Option<u32>| mine.is_some() && mine == other;
     snapshot.processes.iter().any(|other| {
@@ -69,14 +69,14 @@ fn family_listens(process: &Process, snapshot: &Snapshot) -> bool {
     })
 }
 
-/// Whether a notebook's kernel started the process, be the kernel itself in the snapshot or not.
+/// Whether a notebook kernel started the process, even if the kernel is not in the snapshot.
 fn is_child_of_a_kernel(process: &Process, parent: Option<&Process>) -> bool {
     let started_by = process.parent.as_deref();
     parent.is_some_and(|parent| parent.jupyter.is_some() || parent.is_kernel())
         || started_by.and_then(|parent| parent.command.as_deref()).is_some_and(is_kernel_command)
 }
 
-/// Whether the process is the main one of a unit that is its own: systemd started it, and starts it again.
+/// Whether the process is the main one of its own unit: systemd started it, and restarts it.
 fn is_service(process: &Process) -> bool {
     let unit = process.systemd_unit.as_deref();
     unit.is_some_and(|unit| role(unit) == Role::Work)

@@ -1,14 +1,14 @@
 //! `server-idle`: an inference server holds memory on a GPU and got no request.
 //!
-//! Judged as [`idle`], for the processes that `idle` skips because waiting is their work: a
-//! process that looks like an inference server and is not known not to listen, and those that work for
-//! one. The memory may be wanted, so it is reported; nothing is ever offered that would end it.
+//! Evaluated like [`idle`], for the processes that `idle` skips because waiting is their work: those that look
+//! like an inference server and are not known not to listen, and those that work for one. The memory may be
+//! wanted, so this is reported and no action ends the server.
 
 use super::idle::{self, DEFAULTS, DURATION, IdleEvidence, MAX_CPU_PERCENT, MIN_MEMORY};
 use super::rule::{RuleKind, SEVERITY, Settings};
 use crate::model::finding::{Kind, Severity};
 
-/// As idle, without notebooks, which serve no clients.
+/// As `idle`, without notebooks, which serve no clients.
 pub static KIND: RuleKind = RuleKind {
     process: idle::judge,
     ..RuleKind::new::<IdleEvidence>(

@@ -1,7 +1,7 @@
-//! How settings are written: in the configuration's TOML, and in messages about it.
+//! Reads settings from the configuration's TOML, and prints them in messages.
 //!
-//! What is wrong with a size, a time or a number of percent is said with what was written and what is to be
-//! written; all else in the words of serde and `toml`.
+//! A wrong size, time or percentage is reported with what was written and what to write; everything else in the
+//! words of serde and `toml`.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use crate::history::counter::LONGEST_WINDOW_SECONDS;
 use crate::model::selector;
 use crate::units::{Bytes, Percent, Span};
 
-/// Settings with some of their values changed.
+/// Settings with some values changed.
 ///
 /// # Errors
 ///
@@ -27,11 +27,11 @@ pub fn changed<T: DeserializeOwned + Serialize>(
     table.try_into()
 }
 
-/// A value as a mistake in it is told.
+/// A value as error messages show it.
 pub fn shown(value: &Value) -> String {
     match value {
         Value::String(text) => format!("{text:?}"),
-        // Also one of more digits than TOML's numbers have.
+        // Also one with more digits than TOML's numbers have.
         Value::Float(number) if number.is_infinite() => "the number".to_owned(),
         Value::Datetime(_) => "the date".to_owned(),
         Value::Array(_) => "the list".to_owned(),
@@ -40,11 +40,11 @@ pub fn shown(value: &Value) -> String {
     }
 }
 
-/// Reads a value that is written as in the `example`.
+/// Reads a value written as in the `example`.
 ///
 /// # Errors
 ///
-/// It is written otherwise.
+/// If it is written otherwise.
 pub fn parsed<'de, T, D: Deserializer<'de>>(
     from: D,
     example: &str,
@@ -61,7 +61,7 @@ pub fn text(written: &Value) -> Option<Arc<str>> {
     text.map(Arc::from)
 }
 
-/// A length of time as text, in milliseconds, because it can be written again then.
+/// A duration from text, rounded to milliseconds so that it can be written again.
 pub fn span(written: &Value) -> Option<Span> {
     let span: Span = written.as_str()?.parse().ok()?;
     Some(Span::from_seconds((span.seconds() * 1000.0).round() / 1000.0))
@@ -84,7 +84,7 @@ impl<'de> Deserialize<'de> for Span {
 
 impl<'de> Deserialize<'de> for Percent {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        let example = "a number of percent above 0 such as 20 (one core of CPU is 100)";
+        let example = "a percentage above 0 such as 20 (one core of CPU is 100)";
         parsed(from, example, |written| {
             let number = written.as_float().or_else(|| Some(written.as_integer()? as f64))?;
             (number > 0.0 && number.is_finite()).then_some(Self(number))
@@ -106,7 +106,7 @@ impl Serialize for Span {
 
 impl Serialize for Percent {
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
-        // As people write it: 20 and not 20.0.
+        // As people write it: 20, not 20.0.
         match self.0 as i64 {
             whole if whole as f64 == self.0 => to.serialize_i64(whole),
             _ => to.serialize_f64(self.0),
@@ -114,7 +114,7 @@ impl Serialize for Percent {
     }
 }
 
-/// `; did you mean "duration"?`, where a known name is a typing error away.
+/// `; did you mean "duration"?`, if a known name is a typing error away.
 pub fn near<'k>(name: &str, known: impl Iterator<Item = &'k str>) -> String {
     let near = selector::near(name, known);
     near.map_or_else(String::new, |known| format!("; did you mean {known:?}?"))

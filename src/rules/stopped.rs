@@ -1,11 +1,10 @@
-//! `stopped`: a process is stopped by a signal or a terminal (`T`) while it holds memory on a GPU.
+//! `stopped`: a signal or terminal has stopped a process (`T`) that holds memory on a GPU.
 //!
-//! Ctrl-Z, a shell that gave it no terminal to read from, `kill -STOP`, or a frozen cgroup (`docker pause`). Every sample of the duration
-//! has to show it; one that does not begins the time anew.
+//! By Ctrl-Z, a shell that gave it no terminal to read from, `kill -STOP`, or a frozen cgroup (`docker pause`).
+//! Every sample of the duration has to show it; one that does not restarts the time.
 //!
-//! Never stopped: a process that a debugger holds (`t`), which is somebody's work; one that holds nothing
-//! on a GPU, or graphics only. Nothing is offered that would end it: who stopped it means to go on, an
-//! owner or a scheduler.
+//! Never stopped: a process under a debugger (`t`), which is someone's work; one that holds nothing on a GPU,
+//! or only graphics. No action ends it: the owner or scheduler that stopped it means to resume it.
 
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -38,16 +37,16 @@ pub static KIND: RuleKind = RuleKind {
     )
 };
 
-/// What says that a process was stopped.
+/// Evidence that a process is stopped.
 #[derive(Clone, PartialEq, Debug, JsonSchema, Serialize)]
 pub struct StoppedEvidence {
-    /// `T`.
+    /// Process state: `T`.
     pub state: char,
-    /// Samples in which it was so without a break.
+    /// Number of consecutive samples in which the condition held.
     pub samples: u64,
-    /// Its controlling terminal, where it has one: `fg` there would let it go on.
+    /// Controlling terminal, if there is one; `fg` there continues the process.
     pub terminal: Option<Arc<str>>,
-    /// Frozen with its cgroup, which `/proc` calls asleep.
+    /// Whether the process is frozen with its cgroup; /proc reports it as sleeping.
     #[serde(rename = "frozen")]
     pub is_frozen: bool,
 }
@@ -67,7 +66,7 @@ fn process(it: ProcessInput<'_>, verdicts: &mut RuleOutput) {
     let Some(('T', streak)) = it.known.state() else {
         return;
     };
-    // What the driver does not tell is held.
+    // Memory that the driver does not report counts as held.
     let counts = |settings: &Settings, row: &RowHistory| {
         let is_enough = |bytes: u64| bytes > 0 && bytes >= settings.min_memory.0;
         row.kind() != ProcessType::Graphics && row.used_bytes().is_none_or(is_enough)

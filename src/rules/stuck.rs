@@ -1,15 +1,15 @@
 //! `stuck`: a process holds memory on a GPU and is in uninterruptible sleep (`D`), sample after sample.
 //!
-//! It waits inside the kernel, nearly always in a driver, and no signal reaches it. It is accused only
-//! where every sample of the duration shows `D` (one that does not ends it), there are enough of them,
-//! and its CPU seconds stood still meanwhile: who reads a slow disk is in `D` whenever somebody looks, and
-//! gets on in between. Where CPU seconds are not known, more samples have to do.
+//! It waits inside the kernel, nearly always in a driver, and no signal reaches it. Every sample of the
+//! duration has to show `D`, there have to be enough, and its CPU seconds must not advance: a process that
+//! reads a slow disk is in `D` whenever it is sampled, and gets on in between. If CPU seconds are unknown, it
+//! takes more samples.
 //!
-//! Where its first thread has ended (`Z`) and every other is in `D`, that is its state: it was killed, and a thread
-//! that waits for a file system or a driver keeps all that it holds.
+//! If its first thread has ended (`Z`) and every other is in `D`, it counts as `D`: it was killed, and a thread
+//! that waits for a file system or driver keeps everything it holds.
 //!
-//! Never stuck: a process that holds nothing on a GPU; one that is in `D` for a moment; one whose CPU
-//! seconds advance. Nothing is offered that would end it, because nothing does.
+//! Never stuck: a process that holds nothing on a GPU; one that is in `D` for a moment; one whose CPU seconds
+//! advance. No action ends it, because nothing can.
 
 use std::sync::Arc;
 
@@ -37,23 +37,23 @@ pub static KIND: RuleKind = RuleKind {
     )
 };
 
-/// Fewer samples are a coincidence, though the CPU seconds stood still.
+/// The fewest samples, if CPU seconds stood still; fewer may be chance.
 const LEAST_SAMPLES: u64 = 3;
-/// Fewer are one where the CPU seconds are not known.
+/// The fewest samples if CPU seconds are unknown.
 const LEAST_SAMPLES_WITHOUT_CPU: u64 = 5;
-/// In uninterruptible sleep for this long, a process is out of the reach of signals.
+/// After this many seconds in uninterruptible sleep, signals no longer reach a process.
 const BEYOND_SIGNALS_SECONDS: f64 = 120.0;
 
-/// What says that a process cannot go on.
+/// Evidence that a process is blocked in the kernel.
 #[derive(Clone, PartialEq, Debug, JsonSchema, Serialize)]
 pub struct StuckEvidence {
-    /// `D`, as in /proc.
+    /// Process state as in /proc: `D`.
     pub state: char,
-    /// Its first thread has ended, and another is in that state.
+    /// Whether the first thread has exited, and another thread is in that state.
     pub of_a_thread: bool,
-    /// The kernel function in which it waits, where that may be known.
+    /// Kernel function in which the process waits, if known.
     pub wchan: Option<Arc<str>>,
-    /// Samples in which it was so without a break.
+    /// Number of consecutive samples in which the condition held.
     pub samples: u64,
 }
 
@@ -84,7 +84,7 @@ fn process(it: ProcessInput<'_>, verdicts: &mut RuleOutput) {
     let process = it.process;
     let of_a_thread = process.has_threads_left();
     let what = match of_a_thread {
-        true => "has ended but for a thread, which has been",
+        true => "has exited except for one thread, which has been",
         false => "has been",
     };
     let message = format!(
@@ -110,10 +110,10 @@ fn process(it: ProcessInput<'_>, verdicts: &mut RuleOutput) {
     verdicts.find(it.seen.finding(Some(process), told));
 }
 
-/// The part of the time in `D` in which its CPU seconds stood still, where they are known.
+/// The part of the time in `D` in which its CPU seconds stood still, if they are known.
 fn while_still(streak: Streak, known: &ProcessHistory) -> Streak {
     match known.still_since() {
-        // The CPU seconds of its first sample in `D` are those that it used before.
+        // Its first sample in `D` still has the CPU seconds used before it.
         Some(since) if since > streak.since => Streak { since, began: Began::Witnessed, ..streak },
         _ => streak,
     }
@@ -128,13 +128,14 @@ pub(super) fn is_beyond_signals(seen: RuleInput<'_>, known: &ProcessHistory) -> 
     })
 }
 
-/// What ends a wait, by the beginning of the kernel function's name.
+/// What ends a wait, by the prefix of the kernel function's name.
 const WAITS: [(&str, &str); 4] =
     [("fuse_", FUSE), ("request_wait_answer", FUSE), ("nfs", NFS), ("rpc_", NFS)];
 
 const FUSE: &str = "its file system's FUSE server does not answer: end that server, or abort its connection as root, \
     `echo 1 > /sys/fs/fuse/connections/N/abort` (N is the mount's minor device number in /proc/self/mountinfo)";
-const NFS: &str = "its NFS server does not answer: bring that back, or unmount by force as root, `umount -f MOUNT`";
+const NFS: &str =
+    "its NFS server does not answer: restore it, or unmount by force as root, `umount -f MOUNT`";
 
 fn advice(process: &Process) -> Vec<String> {
     let pid = process.pid;
@@ -145,8 +146,8 @@ fn advice(process: &Process) -> Vec<String> {
     let seen = format!("{threads}`ps -L -o tid,stat,wchan:32,comm -p {pid}`");
     let signals =
         "a kill takes effect only when the kernel releases it; do not wait for it in a script";
-    let driver = "look for errors of the driver: `dmesg | grep -i -e xid -e nvrm`; where it waits for a file \
-                  system (fuse, nfs), see to that one's server; where nothing else brings it back, reboot";
+    let driver = "look for driver errors: `dmesg | grep -i -e xid -e nvrm`; if it waits for a \
+    file system (fuse, nfs), repair the server of that file system; if nothing else helps, reboot";
     let last = match &known {
         Some(_) => None,
         None => Some(driver.to_owned()),

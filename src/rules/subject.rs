@@ -1,6 +1,6 @@
-//! What a finding is about, as every kind of finding names it: the id, the process, the sentence.
+//! The subject of a finding as every kind names it: id, process, sentence.
 //!
-//! Names are as the process chose them, only bounded; escaping is for whoever prints them.
+//! Names are as the process chose them, only bounded; whoever prints them escapes them.
 
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -9,10 +9,10 @@ use crate::model::finding::FindingGpu;
 use crate::model::{Identity, Process, Start};
 use crate::units::Bytes;
 
-/// More GPUs than this are counted, not listed.
+/// The most GPUs that are listed; more are counted.
 const MOST_GPUS_LISTED: usize = 4;
 
-/// `rule:uuid:pid:start`: the same for as long as rule, lowest GPU and process are. About a GPU, `rule:uuid`.
+/// `rule:uuid:pid:start`: constant while rule, lowest GPU and process are. About a GPU, `rule:uuid`.
 pub(super) fn id(rule: &str, gpus: &[FindingGpu], process: Option<&Process>) -> Arc<str> {
     let mut id = format!("{rule}:");
     // Writing to a String cannot fail.
@@ -45,7 +45,7 @@ pub(super) fn gpus(gpus: &[FindingGpu]) -> String {
     }
 }
 
-/// One entry a GPU, the lowest first: under MIG a process may have several rows on one.
+/// One entry for each GPU, lowest index first: under MIG a process may have several rows on one.
 pub(super) fn by_gpu(rows: impl Iterator<Item = FindingGpu>) -> Vec<FindingGpu> {
     let mut gpus: Vec<FindingGpu> = Vec::with_capacity(rows.size_hint().1.unwrap_or(0));
     for on in rows {
@@ -61,12 +61,12 @@ pub(super) fn by_gpu(rows: impl Iterator<Item = FindingGpu>) -> Vec<FindingGpu> 
     gpus
 }
 
-/// What a process holds on all of them; `None` where that is not known of one.
+/// What a process holds on all of them; `None` if one is unknown.
 pub(super) fn sum(gpus: &[FindingGpu]) -> Option<u64> {
     gpus.iter().try_fold(0u64, |sum, gpu| Some(sum.saturating_add(gpu.used_bytes?)))
 }
 
-/// `20.0 GiB on GPU 0`, `memory on GPU 0` where it is not known how much.
+/// `20.0 GiB on GPU 0`; `memory on GPU 0` if the size is unknown.
 pub(super) fn held(gpus_held: &[FindingGpu]) -> String {
     match sum(gpus_held) {
         Some(bytes) => format!("{} on {}", Bytes(bytes), gpus(gpus_held)),

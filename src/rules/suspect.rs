@@ -1,16 +1,15 @@
-//! Which processes look like waste before a rule can prove it.
+//! Processes that look like waste before a rule can prove it.
 //!
-//! The rules name the candidates: what meets each of their conditions and has not been seen for long
-//! enough. Here it is asked whether a first look already speaks against them, by what is known without a
-//! history: that a notebook's server calls it idle for longer than the rule asks for, that a process has
-//! used next to no CPU in all its life or, by the driver's accounting, next to none of its GPUs, that it is
-//! stopped; or that it was seen unused for some seconds. Who used a GPU for most of its life has to be seen
-//! unused for as long as one that was seen at work just before, and who went back to work after a pause, for longer
-//! than that.
+//! The rules name candidates, which meet all conditions but the time. This file asks whether a first look
+//! already supports a candidate, by what is known without a history: a notebook's server has reported it idle
+//! for longer than the rule needs; it used next to no CPU in all its life or, by the driver's accounting, next
+//! to none of its GPUs; it is stopped; or it was observed unused for some seconds. A process that used a GPU
+//! for most of its life has to be unused for as long as one that was just seen at work, and one that resumed
+//! work after a pause, for longer than that.
 //!
-//! Never a suspect: a process with a finding, one that is kept, one that is busy now on any GPU or on the
-//! CPU, and one that the rule could not decide later either. Unknown is no reason to suspect a process.
-//! Kinds only that `reap` takes by default: a server that waits does its work.
+//! Never a suspect: a process with a finding, one that is kept, one that is busy now on any GPU or the CPU, and
+//! one that the rule could not decide later either. Unknown is no reason for suspicion. Only kinds that `reap`
+//! takes by default: a server that waits does its work.
 
 use std::cmp::Reverse;
 use std::sync::Arc;
@@ -29,23 +28,22 @@ use crate::model::suspect::{SeenSoFar, StillMissing, Suspect, SuspectEvidence};
 use crate::model::{Identity, Kind, Process, Snapshot, Time};
 use crate::units::Span;
 
-/// A process that used less of a core than this in all its life has waited for most of it. Percent.
+/// The lifetime CPU use, in percent of a core, below which a process has mostly waited.
 const LITTLE_CPU_PERCENT: f64 = 5.0;
-/// A process that used its GPUs for less of its life than this has hardly needed them. Percent; the driver
-/// rounds it.
+/// The lifetime GPU use, in percent as the driver rounds it, below which a process hardly needed its GPUs.
 const LITTLE_GPU_PERCENT: u32 = 5;
-/// One that used a GPU for more of its life than this works there. Percent.
+/// The lifetime GPU use, in percent, above which a process works there.
 const MUCH_GPU_PERCENT: u32 = 50;
-/// Seen unused for as long, what was going on before may be over.
+/// How long, in seconds, a process has to be unused before it may be a suspect.
 const LEAST_SECONDS: f64 = 10.0;
-/// Where it was seen at work just before, a pause of this share of the rule's duration is nothing yet.
+/// The share of the rule's duration that a process just seen at work has to be unused.
 const LEAST_SHARE: f64 = 0.1;
-/// CPU use that was not told for longer than this is unknown.
+/// The age in seconds from which CPU use counts as unknown.
 const OLDEST_CPU_SECONDS: f64 = 60.0;
-/// A window that is to hold the whole duration begins a little before it.
+/// How much earlier than the duration, in seconds, a window begins that has to contain all of it.
 const MARGIN_SECONDS: f64 = 5.0;
 
-/// What meets the conditions of a rule but for the time that it takes.
+/// A process that meets a rule's conditions except for the time.
 #[derive(Clone, PartialEq, Debug)]
 pub(super) struct Candidate {
     pub(super) rule: Arc<str>,
@@ -53,21 +51,21 @@ pub(super) struct Candidate {
     pub(super) process: Identity,
     /// Where it holds memory.
     pub(super) gpus: Vec<FindingGpu>,
-    /// Since when it has been seen so.
+    /// Since when it has been observed so.
     pub(super) since: Time,
-    /// Whether that is since when it is so.
+    /// Whether the beginning itself was observed.
     pub(super) began: Began,
     pub(super) samples: u64,
-    /// How long it has to be so, in seconds.
+    /// How long the rule requires, in seconds.
     pub(super) needed: f64,
-    /// With this CPU use or more it is at work.
+    /// The CPU use from which it is at work.
     pub(super) max_cpu_percent: f64,
-    /// The longest time after which it went back to work, in seconds; 0 where none was seen.
+    /// The longest pause after which it resumed work, in seconds; 0 if none was observed.
     pub(super) longest_pause: f64,
 }
 
 impl Candidate {
-    /// Joins what a rule says of each GPU of a process: it is so since it is so on all of them.
+    /// Merges a rule's candidates on each GPU of a process: from when all of them hold.
     fn joined(of_one: &[Self]) -> Option<Self> {
         let mut joined = of_one.iter().max_by_key(|it| it.since)?.clone();
         joined.gpus = subject::by_gpu(of_one.iter().flat_map(|it| it.gpus.iter().cloned()));
@@ -81,8 +79,8 @@ impl Candidate {
     }
 }
 
-/// The suspects among the candidates of a sample, the one that holds most first; each process once. Of those
-/// in `found` something is found.
+/// The suspects among a sample's candidates, largest first, each process once. Processes in `found` have
+/// findings.
 pub(super) fn suspects(
     (history, snapshot, processes): (&History, &Snapshot, &ProcessesByPid<'_>),
     found: &HashSet<Identity>,
@@ -90,7 +88,7 @@ pub(super) fn suspects(
     mut candidates: Vec<Candidate>,
 ) -> Vec<Suspect> {
     candidates.retain(|it| !found.contains(&it.process));
-    // As of several findings of a process, the kind about which something is to be done first.
+    // As for several findings on a process, the kind that calls for action first.
     candidates.sort_by(|a, b| (a.process, a.kind, &a.rule).cmp(&(b.process, b.kind, &b.rule)));
     let mut suspects: Vec<Suspect> = Vec::new();
     for of_one in candidates.chunk_by(|a, b| a.process == b.process && a.rule == b.rule) {
@@ -120,11 +118,11 @@ pub(super) fn suspects(
 /// How much of its life a process used GPUs, by the driver's accounting.
 #[derive(Clone, Copy)]
 struct GpuLife {
-    /// On the GPU that it used most of the time, in percent.
+    /// On its most used GPU, in percent.
     percent: u32,
-    /// Since when that GPU's account of it is.
+    /// Since when that GPU's account runs.
     since: Time,
-    /// Whether there is an account of it on every GPU that it is on.
+    /// Whether every GPU it is on has an account of it.
     is_whole: bool,
 }
 
@@ -148,13 +146,13 @@ struct SuspectInput<'a> {
 }
 
 impl SuspectInput<'_> {
-    /// For how long it was seen so, in seconds.
+    /// For how long it was observed so, in seconds.
     fn seconds(&self) -> f64 {
         self.now.seconds_since(self.candidate.since).max(0.0)
     }
 
     fn is_suspect(&self) -> bool {
-        // A process that is stopped does nothing, whatever was seen of it before.
+        // A stopped process does nothing, whatever was observed before.
         if self.candidate.kind == Kind::Stopped {
             return true;
         }
@@ -162,8 +160,8 @@ impl SuspectInput<'_> {
         self.is_quiet(mean) && (self.is_known_quiet() || self.was_seen_quiet(mean.is_some()))
     }
 
-    /// Whether nothing shows it at work: neither on any GPU that it is on, nor on the CPU, of which both
-    /// are known. `mean` is its CPU use over the time that the rule asks for.
+    /// Whether nothing shows it at work, on any of its GPUs or the CPU, both of which are known. `mean` is its
+    /// CPU use over the rule's time.
     fn is_quiet(&self, mean: Option<Mean>) -> bool {
         let is_unused = |row: &RowHistory| {
             row.last_seen() == self.now
@@ -175,7 +173,7 @@ impl SuspectInput<'_> {
         let most = self.candidate.max_cpu_percent;
         let last = self.cpu_percent();
         let may_run = match self.process.state {
-            // It reads or writes a disk.
+            // It does disk I/O.
             Some('D') => true,
             Some('R') => last.is_none(),
             _ => false,
@@ -187,7 +185,7 @@ impl SuspectInput<'_> {
             && last.is_none_or(|percent| percent < most)
     }
 
-    /// What is known without a history says that it waits.
+    /// Facts known without a history show that it waits.
     fn is_known_quiet(&self) -> bool {
         let needed = self.candidate.needed;
         if let Some(seconds) = self.inactive_seconds() {
@@ -196,7 +194,7 @@ impl SuspectInput<'_> {
         let Some((cpu, age)) = self.lifetime().filter(|(_, age)| *age >= needed) else {
             return false;
         };
-        // Who hardly used a GPU may have done more on the CPU, but not what would be work by the rule.
+        // A process that hardly used a GPU may have used more CPU, but no more than the rule allows.
         let most_cpu = match self.life {
             None => LITTLE_CPU_PERCENT,
             Some(life) if life.percent > LITTLE_GPU_PERCENT => return false,
@@ -208,12 +206,12 @@ impl SuspectInput<'_> {
         self.candidate.began == Began::Unwitnessed && cpu < age * most_cpu / 100.0
     }
 
-    /// Whether the driver has it at work on a GPU for most of its life.
+    /// Whether the driver's accounting has it at work on a GPU for most of its life.
     fn works_mostly(&self) -> bool {
         self.life.is_some_and(|it| it.percent > MUCH_GPU_PERCENT)
     }
 
-    /// It was seen to wait for some seconds, and did not start just now.
+    /// It was observed to wait for some seconds, and did not start just now.
     fn was_seen_quiet(&self, has_cpu: bool) -> bool {
         let needed = self.candidate.needed;
         let share = needed * LEAST_SHARE;
@@ -222,11 +220,12 @@ impl SuspectInput<'_> {
             Began::Unwitnessed | Began::Witnessed | Began::AfterDeviceUse => share,
         };
         let is_settled = self.age_seconds().is_none_or(|age| age >= share);
-        // What it uses of the CPU tells only from the second sample on.
+        // CPU use is known only from the second sample on.
         is_settled && has_cpu && self.watched_seconds() >= least.max(self.candidate.longest_pause)
     }
 
-    /// How long it was seen so, with the time before the first sample of which the driver told; seconds.
+    /// How long it was observed so, including the time before the first sample that the driver reports;
+    /// seconds.
     fn watched_seconds(&self) -> f64 {
         let before = || {
             let runs = self.rows().filter_map(|row| Some(row.run()?.seconds_before));
@@ -239,7 +238,7 @@ impl SuspectInput<'_> {
             }
     }
 
-    /// What it uses of the CPU, with its descendants; `None` where that is not known.
+    /// Its CPU use with its descendants; `None` if unknown.
     fn cpu_percent(&self) -> Option<f64> {
         let own = self.process.cpu_percent?;
         match self.process.descendants.as_deref() {
@@ -248,7 +247,7 @@ impl SuspectInput<'_> {
         }
     }
 
-    /// What it and its descendants used of the CPU since it started, and how long ago that was; seconds.
+    /// CPU time of it and its descendants since it started, and how long ago that was; seconds.
     fn lifetime(&self) -> Option<(f64, f64)> {
         let own = self.process.cpu_seconds?;
         let cpu = match self.process.descendants.as_deref() {
@@ -263,7 +262,7 @@ impl SuspectInput<'_> {
         (age >= 0.0).then_some(age)
     }
 
-    /// How long ago a notebook was last active, where its server calls it idle.
+    /// How long ago a notebook was last active, if its server reports it idle.
     fn inactive_seconds(&self) -> Option<f64> {
         let kernel = self.process.jupyter.as_deref()?;
         let is_idle = kernel.execution_state.as_deref() == Some("idle");
@@ -271,7 +270,7 @@ impl SuspectInput<'_> {
         Some(self.now.seconds_since(last).max(0.0))
     }
 
-    /// Its rows but for those of graphics.
+    /// Its rows without graphics.
     fn rows(&self) -> impl Iterator<Item = &RowHistory> {
         let rows = self.known.rows().iter();
         rows.filter(|row| row.kind() != ProcessType::Graphics)
@@ -344,7 +343,7 @@ impl SuspectInput<'_> {
     }
 }
 
-/// The command that watches for as long as the rule asks for.
+/// The command that watches for as long as the rule needs.
 fn command(kind: Kind, needed: f64) -> String {
     let window = Span::from_seconds((needed + MARGIN_SECONDS).ceil()).exact();
     format!("gpumem check --kind {kind} --window {window}")

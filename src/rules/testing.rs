@@ -1,4 +1,4 @@
-//! What the tests of the kinds share: judging a scene, and looking at the result.
+//! Fixtures for the kinds' tests: evaluating a scene, and reading the result.
 
 use std::borrow::Borrow;
 
@@ -10,31 +10,31 @@ use super::{Engine, RuleSet};
 use crate::history::testing::Scene;
 use crate::model::finding::{Finding, Kind};
 
-/// The process that the tests are about.
+/// The process under test.
 pub(super) const PID: u32 = 4242;
 
-/// Judges the next `seconds` of a scene with every rule as it is by default.
+/// Evaluates the next `seconds` of a scene with every default rule.
 pub(super) fn judge(scene: &mut Scene, seconds: f64) -> Engine {
     let mut engine = Engine::new(RuleSet::default());
     scene.play(seconds, |snapshot| engine.observe(snapshot));
     engine
 }
 
-/// An engine with one rule, as it is by default.
+/// An engine with one default rule.
 pub(super) fn engine_of(rule: &str) -> Engine {
     let mut settings = RuleSet::default();
     settings.select(&[rule]).unwrap();
     Engine::new(settings)
 }
 
-/// Judges the next `seconds` of a scene with one rule.
+/// Evaluates the next `seconds` of a scene with one rule.
 pub(super) fn judge_only(rule: &str, scene: &mut Scene, seconds: f64) -> Engine {
     let mut engine = engine_of(rule);
     scene.play(seconds, |snapshot| engine.observe(snapshot));
     engine
 }
 
-/// What a kind is to say of a scene.
+/// A kind's expected result on a scene.
 pub(super) enum Says {
     Found,
     /// Neither found nor undecided.
@@ -43,30 +43,29 @@ pub(super) enum Says {
     Unsure(&'static str),
 }
 
-/// A change of a scene.
 pub(super) type Change = fn(&mut Scene);
 
-/// Its start is not known, so it may be anybody.
+/// Its start is unknown, so it may be any process.
 pub(super) fn unidentified(scene: &mut Scene) {
     let process = scene.process(PID);
     (process.start_ticks, process.start_time) = (None, None);
 }
 
-/// What it uses of the CPU is not known.
+/// Its CPU use is unknown.
 pub(super) fn cpu_untold(scene: &mut Scene) {
     let process = scene.process(PID);
     (process.cpu_percent, process.cpu_seconds) = (None, None);
 }
 
-/// It is this program.
+/// Sets its program.
 pub(super) fn runs(scene: &mut Scene, executable: &str) {
     scene.process(PID).executable = Some(executable.into());
 }
 
-/// What it is called, what a kind is to say of it, and how it comes about.
+/// Name, expected result, and the change to the scene.
 pub(super) type Case = (&'static str, Says, Change);
 
-/// Holds a kind to what it is to say of each case: a scene, changed and then judged for so long.
+/// Checks each case of a kind: a scene, changed and then evaluated for this long.
 #[track_caller]
 pub(super) fn each(kind: Kind, scene: impl Fn() -> Scene, seconds: f64, cases: &[Case]) {
     for (case, expected, change) in cases {
@@ -99,17 +98,17 @@ pub(super) fn judge_with(
     engine
 }
 
-/// What a verdict rests on, as it is written.
+/// A finding's evidence, as JSON.
 pub(super) fn facts(finding: &Finding) -> serde_json::Value {
     serde_json::to_value(&finding.evidence).unwrap()
 }
 
-/// A setting's value as it is written.
+/// A setting's value as TOML.
 pub(crate) fn written(value: impl Serialize) -> Value {
     Value::try_from(value).unwrap()
 }
 
-/// The findings of a kind, also those that stay as the evidence of another.
+/// The number of findings of a kind, including attached ones.
 pub(super) fn count(engine: &Engine, kind: Kind) -> usize {
     let findings = engine.findings().iter();
     findings
@@ -135,14 +134,14 @@ pub(super) fn reasons(engine: &Engine, kind: Kind) -> Vec<String> {
     undecided.filter(|it| *it.rule == *kind.name()).map(|it| it.reason).collect()
 }
 
-/// Neither found nor undecided.
+/// Asserts neither finding nor doubt.
 #[track_caller]
 pub(super) fn assert_clean(engine: &Engine, kind: Kind) {
     assert_eq!(count(engine, kind), 0, "{:?}", engine.findings());
     assert_eq!(reasons(engine, kind), [""; 0]);
 }
 
-/// What these terms select.
+/// The scope with these terms.
 pub(crate) fn scope(terms: &str) -> super::scope::Scope {
     let selector = crate::model::selector::Selector::parse(terms).unwrap();
     super::scope::Scope { selector }

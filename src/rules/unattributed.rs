@@ -1,13 +1,13 @@
-//! `unattributed`: a GPU has memory in use that no process which NVML lists on it accounts for.
+//! `unattributed`: a GPU has memory in use that none of its listed processes accounts for.
 //!
-//! A worker that outlived the process whose context it inherited, a client of another pid namespace,
-//! managed memory (`cudaMallocManaged`), which NVML lists for no process. It says how much, and which
+//! A worker that outlived the process whose context it inherited, a client in another pid namespace, or managed
+//! memory (`cudaMallocManaged`), which NVML lists for no process. The finding says how much, and which
 //! processes hold the GPU's device file without being listed on it.
 //!
-//! It is found only where the difference means something: among the host's own pids, with the list and
-//! every figure in it known. Not under MIG, where figures are per instance; not where the GPU's memory is
-//! the system's too (Grace, GB10, Jetson: the kernel puts pages there that outlive every process); not in
-//! WSL, which lists no process of Windows. A listed pid that is dead still accounts for its memory.
+//! It is reported only if the difference is meaningful: among the host's own pids, with list and figures
+//! complete. Not under MIG, where figures are per instance; not if GPU and system share memory (Grace, GB10,
+//! Jetson: the kernel puts pages there that outlive every process); not in WSL, which lists no Windows process.
+//! A listed pid that is dead still accounts for its memory.
 //!
 //! It begins at the threshold and ends below three quarters of it.
 
@@ -33,48 +33,48 @@ pub static KIND: RuleKind = RuleKind {
         "a GPU has memory in use that no process listed on it accounts for",
         &[
             ("min_memory", "less unaccounted memory than this is ignored"),
-            ("duration", "how long it has to be so"),
+            ("duration", "how long this has to last"),
             SEVERITY,
         ],
         Settings { min_memory: Bytes(GIB), duration: seconds(60), ..Settings::NONE },
     )
 };
 
-/// What used memory may include of what the driver reserves, where it does not tell that apart (memory
-/// info v1): an idle GPU then shows 300 to 900 MiB.
+/// How much of used memory may be the driver's reserve, if it does not report that apart (memory info v1): an
+/// idle GPU then shows 300 to 900 MiB.
 const RESERVED_ALLOWANCE_BYTES: u64 = GIB;
-/// A coincidence has fewer samples.
+/// The fewest samples; fewer may be chance.
 const LEAST_SAMPLES: u64 = 2;
-/// More holders than this are not listed.
+/// The most holders that are listed.
 const MOST_HOLDERS: usize = 16;
-/// More holders than this are counted, not named, in the sentence.
+/// The most holders that the sentence names; more are counted.
 const MOST_NAMED: usize = 3;
 
-/// What shows that memory is held by no process that NVML lists.
+/// Evidence that no process listed by NVML holds some of a GPU's used memory.
 #[derive(Clone, PartialEq, Debug, JsonSchema, Serialize)]
 pub struct UnattributedEvidence {
-    /// What the GPU has in use, without what the driver reserves, in bytes.
+    /// Used memory of the GPU, without memory that the driver reserves, in bytes.
     pub used_bytes: u64,
-    /// The sum of what the listed processes hold, in bytes.
+    /// Sum of the memory that the listed processes hold, in bytes.
     pub attributed_bytes: u64,
-    /// The difference, in bytes.
+    /// Used memory that no listed process holds, in bytes.
     pub unattributed_bytes: u64,
-    /// How many processes are listed.
+    /// Number of listed processes.
     pub listed: u64,
-    /// Samples in which it was so.
+    /// Number of samples in which the condition held.
     pub samples: u64,
-    /// Processes that hold the GPU's device file open and are not listed on it.
+    /// Processes that have the GPU's device file open and are not listed on it.
     pub holders: Vec<DeviceFileHolder>,
 }
 
-/// A process that holds a GPU's device file open.
+/// A process that has a GPU's device file open.
 #[derive(Clone, PartialEq, Eq, Debug, JsonSchema, Serialize)]
 pub struct DeviceFileHolder {
-    /// The process id.
+    /// Process ID.
     pub pid: u32,
-    /// Its owner.
+    /// User name of the owner.
     pub user: Option<Arc<str>>,
-    /// What to call it. Holds names that a process chose: escape it for a terminal.
+    /// Name of the process. Contains names chosen by the process: escape it for a terminal.
     pub name: String,
 }
 
@@ -101,7 +101,7 @@ impl KindEvidence for UnattributedEvidence {
 
 fn gpu(seen: RuleInput<'_>, gpu: &Gpu, device: &Device, verdicts: &mut RuleOutput) {
     let host = &seen.snapshot.host;
-    // In a container it is normal: NVML lists what is visible there.
+    // Normal in a container: NVML lists what is visible there.
     if host.pid_namespace == Some(PidNamespace::Container) || has_no_answer(seen.snapshot, gpu) {
         return;
     }
@@ -110,7 +110,7 @@ fn gpu(seen: RuleInput<'_>, gpu: &Gpu, device: &Device, verdicts: &mut RuleOutpu
     };
     if let Some(doubt) = doubt_of_figures(seen.snapshot, gpu) {
         verdicts.doubt(doubt);
-        // What stood stands as long as it cannot be told.
+        // The old finding stays while it is unknown.
         verdicts.findings.extend(seen.active_finding_on(gpu).cloned());
         return;
     }
@@ -135,7 +135,7 @@ fn gpu(seen: RuleInput<'_>, gpu: &Gpu, device: &Device, verdicts: &mut RuleOutpu
         return;
     }
     let Some(evidence) = evidence(seen.snapshot, gpu, stretch.samples) else {
-        // It is not known this time; what it was last stands as long as a gap may be.
+        // Unknown this time; the last state holds as long as a gap may be.
         verdicts.findings.extend(active.cloned());
         return;
     };
@@ -166,7 +166,7 @@ fn gpu(seen: RuleInput<'_>, gpu: &Gpu, device: &Device, verdicts: &mut RuleOutpu
     verdicts.find(seen.finding(None, told));
 }
 
-/// Where the difference says nothing, or a GPU that does not answer says nothing new.
+/// Whether the difference means nothing, or the GPU does not answer and there is nothing new.
 fn has_no_answer(snapshot: &Snapshot, gpu: &Gpu) -> bool {
     let is_wsl = snapshot
         .host
@@ -180,12 +180,12 @@ fn has_no_answer(snapshot: &Snapshot, gpu: &Gpu) -> bool {
 fn threshold(memory: Option<Memory>, settings: &Settings) -> u64 {
     let reserved_is_apart = memory.is_none_or(|memory| memory.reserved_bytes.is_some());
     let allowance = if reserved_is_apart { 0 } else { RESERVED_ALLOWANCE_BYTES };
-    // None at all would be true of every GPU.
+    // Zero would match every GPU.
     settings.min_memory.0.max(1).saturating_add(allowance)
 }
 
-/// Why the difference may say nothing, where that could not be read: whether the list is whole, whether the
-/// GPU is divided, whether its memory is the system's.
+/// Why the difference may mean nothing, if that could not be read: whether the list is complete, the GPU
+/// divided, its memory shared with the system.
 fn doubt_of_figures(snapshot: &Snapshot, gpu: &Gpu) -> Option<UndecidedReason> {
     let index = gpu.index;
     let lacks = |call: &str, what| {
@@ -199,7 +199,7 @@ fn doubt_of_figures(snapshot: &Snapshot, gpu: &Gpu) -> Option<UndecidedReason> {
         .or_else(|| gpu.name.is_none().then(|| lacks("nvmlDeviceGetName", "name"))?)
 }
 
-/// Why it cannot be told how much is unaccounted for, where that could be so much.
+/// Why it is unknown how much is unaccounted for, if it could exceed the threshold.
 fn doubt(gpu: &Gpu, threshold: u64) -> Option<UndecidedReason> {
     let index = gpu.index;
     let Some(rows) = &gpu.processes else {
@@ -228,7 +228,7 @@ fn evidence(snapshot: &Snapshot, gpu: &Gpu, samples: u64) -> Option<Unattributed
     })
 }
 
-/// Who holds the GPU's device file and is not listed on it, the lowest pid first.
+/// Processes that hold the GPU's device file without being listed on it, lowest pid first.
 fn holders(snapshot: &Snapshot, gpu: &Gpu) -> Vec<DeviceFileHolder> {
     let rows = gpu.processes.as_deref().unwrap_or_default();
     let holds = |process: &&Process| {

@@ -1,4 +1,4 @@
-//! Why a rule could not decide, each reason once.
+//! Why a rule is undecided, each reason once.
 
 use std::sync::Arc;
 
@@ -6,44 +6,78 @@ use crate::model::Gpu;
 use crate::model::finding::Undecided;
 use crate::units::Span;
 
-/// More reasons than this are not listed: a person reads them.
+/// The most reasons that are listed, since people read them.
 const MOST_DOUBTS: usize = 32;
 
-/// Why a rule could not be decided. GPUs are named by NVML's index, times are in seconds, shares from 0 to 1.
+/// Why a rule could not be decided. GPUs are NVML's indexes, times are in seconds, shares from 0 to 1.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum UndecidedReason {
-    /// The history is shorter than what the rule asks for.
-    ShortHistory { needed: f64, seen: f64 },
-    /// The driver does not tell which process used the GPU.
-    NoUtilization { gpu: u32 },
-    /// Samples are missing.
-    Gaps { gpu: u32, covered: f64, samples: u64, least_covered: f64, least_samples: u64 },
-    /// The CPU use of a process is not known.
-    NoCpu { pid: u32 },
-    /// What a process reads, writes and sends is not known.
-    NoIo { pid: u32 },
-    /// Whether the job that started a process is gone is not known.
-    NoParentage { pid: u32 },
-    /// What a process holds is not known.
-    NoMemory { pid: u32, gpu: u32 },
-    /// Who a process is cannot be told for certain.
-    Unresolved { pid: u32, gpu: u32 },
-    /// A GPU has not answered for so long.
-    Stale { gpu: u32, seconds: Span },
-    /// The process list of a GPU could not be read.
-    NoList { gpu: u32 },
+    /// The history is shorter than the rule needs.
+    ShortHistory {
+        needed: f64,
+        seen: f64,
+    },
+    /// The driver does not report which process used the GPU.
+    NoUtilization {
+        gpu: u32,
+    },
+    Gaps {
+        gpu: u32,
+        covered: f64,
+        samples: u64,
+        least_covered: f64,
+        least_samples: u64,
+    },
+    NoCpu {
+        pid: u32,
+    },
+    /// A process's I/O is unknown.
+    NoIo {
+        pid: u32,
+    },
+    /// Whether the job that started a process is gone is unknown.
+    NoParentage {
+        pid: u32,
+    },
+    /// What a process holds is unknown.
+    NoMemory {
+        pid: u32,
+        gpu: u32,
+    },
+    /// It is uncertain which process this is.
+    Unresolved {
+        pid: u32,
+        gpu: u32,
+    },
+    /// A GPU has not answered for this long.
+    Stale {
+        gpu: u32,
+        seconds: Span,
+    },
+    /// A GPU's process list could not be read.
+    NoList {
+        gpu: u32,
+    },
     /// A process, or one of its family, may be on a GPU whose process list could not be read.
-    Elsewhere { pid: u32, gpu: u32 },
-    /// The GPU was used, and the driver's samples put that down to none of its processes.
-    Unexplained { gpu: u32 },
-    /// A reading of a GPU that the rule rests on is missing: `power`, `memory`.
-    NoReading { gpu: u32, what: &'static str },
-    /// Whether the pids are the host's own is not known.
+    Elsewhere {
+        pid: u32,
+        gpu: u32,
+    },
+    /// The GPU was used, but the driver's samples attribute that to no process.
+    Unexplained {
+        gpu: u32,
+    },
+    /// A GPU reading that the rule needs is missing: `power`, `memory`.
+    NoReading {
+        gpu: u32,
+        what: &'static str,
+    },
+    /// Whether pids are the host's own is unknown.
     NoNamespace,
 }
 
 impl UndecidedReason {
-    /// Of a GPU that does not answer, or whose process list could not be read; `None` of any other.
+    /// For a GPU that does not answer or whose process list could not be read; `None` for others.
     pub fn of_silent(gpu: &Gpu) -> Option<Self> {
         match (gpu.stale_seconds, &gpu.processes) {
             (Some(seconds), _) => {
@@ -54,7 +88,7 @@ impl UndecidedReason {
         }
     }
 
-    /// As it is listed for the rule of this name.
+    /// As listed for the rule with this name.
     fn of_rule(self, rule: &Arc<str>) -> Undecided {
         let (pid, gpu, reason) = match self {
             Self::ShortHistory { needed, seen } => {
@@ -124,14 +158,14 @@ impl UndecidedReason {
     }
 }
 
-/// The reasons why a rule is undecided, each once.
+/// A rule's reasons, each once.
 #[derive(Debug, Default)]
 pub(super) struct Doubts(Vec<UndecidedReason>);
 
 impl Doubts {
     pub(super) fn add(&mut self, doubt: UndecidedReason) {
         if let UndecidedReason::ShortHistory { needed, seen } = doubt {
-            // Of several that are too young, the youngest says how long it takes.
+            // If several histories are too short, the longest wait is reported.
             let same = self.0.iter_mut().find_map(|known| match known {
                 UndecidedReason::ShortHistory { needed: for_one, seen } if *for_one == needed => {
                     Some(seen)
@@ -148,7 +182,7 @@ impl Doubts {
         }
     }
 
-    /// What the rule of this name could not decide, and why.
+    /// What the rule with this name could not decide, and why.
     pub(super) fn name(&self, rule: &Arc<str>) -> impl Iterator<Item = Undecided> {
         self.0.iter().map(|doubt| doubt.of_rule(rule))
     }

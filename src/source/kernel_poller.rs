@@ -1,11 +1,11 @@
-//! The notebooks behind the kernels of each snapshot: what their files and servers say.
+//! Adds to each snapshot what notebook files and servers say about its kernels.
 //!
-//! A home directory may be on a file system that hangs, and a server may never answer. So each kernel has a thread
-//! of its own, which reads its files every minute, asks its server every ten seconds and holds up nobody else. A
-//! sample takes what has been answered so far; one that meets a kernel for the first time waits for at most
-//! [`ANSWER_TIME`]. What is still missing then is marked as being asked (`Jupyter::asking`) and comes with a later
-//! sample. An answer belongs to one process, by pid and start. After half a minute it says nothing about what the
-//! kernel does now, and only its names are kept.
+//! A home directory may be on a file system that hangs, and a server may never answer. So each kernel has its
+//! own thread, which reads its files every minute, asks its server every ten seconds, and delays nothing else.
+//! A sample takes the answers so far; one that meets a new kernel waits for at most [`ANSWER_TIME`]. What is
+//! still missing is marked as being asked (`Jupyter::asking`) and comes with a later sample. An answer belongs
+//! to one process, by pid and start. After half a minute it says nothing about the kernel's current state, and
+//! only its names are kept.
 
 use std::collections::HashMap;
 use std::io;
@@ -23,57 +23,57 @@ use crate::host::jupyter::{
 use crate::model::Process;
 use crate::model::snapshot::Jupyter;
 
-/// An answer that is older says nothing about what goes on.
+/// The age from which an answer says nothing about the current state.
 const OLDEST: Duration = Duration::from_secs(30);
 
-/// How often a server is asked, and a kernel's starter looked for.
+/// Interval of requests to a server, and of checks for a kernel's starter.
 const ASK_AGAIN_AFTER: Duration = Duration::from_secs(10);
 
-/// How often files are read again.
+/// Interval of reading files.
 const READ_AGAIN_AFTER: Duration = Duration::from_secs(60);
 
-/// How long a server has for all that it is asked.
+/// The time limit for all requests to a server.
 const SERVER_TIME: Duration = Duration::from_secs(3);
 
-/// Threads at once, those that hang among them. Further kernels are known by their argv only.
+/// The most threads at once, including hung ones. Further kernels are known only by their argv.
 const MOST_THREADS: usize = 64;
 
-/// Who a process is: pid and start ticks.
+/// Pid and start ticks.
 type KernelKey = (u32, u64);
 
-/// What a thread has found out about its kernel.
+/// What a thread found out about its kernel.
 #[derive(Clone, Debug)]
 struct KernelAnswer {
-    /// `None` where it is no kernel after all.
+    /// `None` if it turns out to be no kernel.
     jupyter: Option<Arc<Jupyter>>,
-    /// When this was so.
+    /// When it was found out.
     at: Instant,
     /// Its server was asked, or there is none to ask.
     is_settled: bool,
 }
 
-/// The kernels of the last snapshot, and what was heard of them.
+/// The kernels of the last snapshot, and their answers.
 #[derive(Debug)]
 pub(super) struct Notebooks {
     roots: Roots,
     known: HashMap<KernelKey, KnownKernel>,
-    /// Held by each thread, so that they can be counted.
+    /// Each thread holds one, so that they can be counted.
     threads: Arc<()>,
 }
 
 #[derive(Debug)]
 struct KnownKernel {
-    /// What its argv tells; another program was executed where it differs.
+    /// What its argv shows; a difference means that it executed another program.
     found: Option<Arc<Jupyter>>,
-    /// `None` before there is a thread that may answer. Once dropped, the thread ends.
+    /// `None` until a thread has been started. Dropping it ends the thread.
     answers: Option<Receiver<KernelAnswer>>,
     answer: Option<KernelAnswer>,
-    /// A sample has waited for it; what it lacks is taken when it comes.
+    /// A sample has waited for it; what it lacks is added later.
     is_met: bool,
 }
 
 impl KnownKernel {
-    /// Takes what has come, and waits for the rest as long as is given.
+    /// Takes the answers that have arrived, and waits this long for the rest.
     fn take(&mut self, time: Duration) {
         let deadline = Deadline::after(time);
         let Some(answers) = &self.answers else { return };
@@ -106,7 +106,7 @@ impl KnownKernel {
     }
 }
 
-/// Marks what is not complete, because its files or its server are being asked.
+/// Marks a kernel as incomplete while its files or server are being asked.
 fn mark(jupyter: &Arc<Jupyter>, is_asked: bool) -> Arc<Jupyter> {
     let mut jupyter = Arc::clone(jupyter);
     if is_asked {
@@ -120,7 +120,7 @@ impl Notebooks {
         Self { roots, known: HashMap::new(), threads: Arc::default() }
     }
 
-    /// Forgets which kernels are gone, and has those that are new asked about.
+    /// Forgets kernels that are gone, and starts asking about new ones.
     pub(super) fn ask(&mut self, processes: &[Process]) {
         let mut before = std::mem::take(&mut self.known);
         for candidate in processes.iter().filter_map(candidate) {
@@ -139,7 +139,7 @@ impl Notebooks {
         }
     }
 
-    /// Puts into each kernel what is known of it now; they were asked about before.
+    /// Adds to each kernel what is known now; call `ask` first.
     pub(super) fn join(&mut self, processes: &mut [Process]) {
         let deadline = Deadline::after(ANSWER_TIME);
         for known in self.known.values_mut() {
@@ -154,7 +154,7 @@ impl Notebooks {
         }
     }
 
-    /// Starts a kernel's thread. It ends when nobody takes its answers any more.
+    /// Starts a kernel's thread. It ends once nobody takes its answers.
     fn start(&self, candidate: KernelCandidate) -> io::Result<Receiver<KernelAnswer>> {
         if Arc::strong_count(&self.threads) > MOST_THREADS {
             return Err(io::ErrorKind::QuotaExceeded.into());
@@ -179,7 +179,7 @@ fn candidate(process: &Process) -> Option<KernelCandidate> {
     Some(KernelCandidate { pid, start_ticks, jupyter: process.jupyter.clone() })
 }
 
-/// A kernel's thread: reads and asks until its answers are not taken any more.
+/// A kernel's thread: reads and asks until nobody takes its answers.
 fn while_wanted(roots: &Roots, candidate: &KernelCandidate, answers: &Sender<KernelAnswer>) {
     let mut kernel: Option<LocalKernel> = None;
     let mut read_at: Option<Instant> = None;
@@ -199,7 +199,7 @@ fn while_wanted(roots: &Roots, candidate: &KernelCandidate, answers: &Sender<Ker
         let mut jupyter = kernel.as_ref().map(|kernel| kernel.jupyter.clone());
         let server = kernel.as_ref().and_then(|kernel| kernel.server.as_ref());
         if let (Some(jupyter), Some(server)) = (&mut jupyter, server) {
-            // The names first: a server that hangs does not keep them back.
+            // Names first, so that a server that hangs does not delay them.
             let names =
                 KernelAnswer { jupyter: Some(jupyter.clone().into()), at, is_settled: false };
             if is_first && answers.send(names).is_err() {
@@ -216,7 +216,7 @@ fn while_wanted(roots: &Roots, candidate: &KernelCandidate, answers: &Sender<Ker
     }
 }
 
-/// Asks a server for a kernel: among those with a session, then among all.
+/// Asks a server about a kernel: first among those with a session, then among all.
 fn ask(roots: &Roots, server: &Server, id: Option<&str>) -> Result<KernelState, ServerError> {
     let deadline = Deadline::after(SERVER_TIME);
     let left = || deadline.left().max(Duration::from_millis(1));
@@ -229,7 +229,7 @@ fn ask(roots: &Roots, server: &Server, id: Option<&str>) -> Result<KernelState, 
     of_id(client.kernels(left())?).ok_or(ServerError::UnknownKernel)
 }
 
-/// Puts a server's answer into what is known of a kernel.
+/// Adds a server's answer to a kernel.
 fn apply(jupyter: &mut Jupyter, result: Result<KernelState, ServerError>) {
     match result {
         Ok(state) => {

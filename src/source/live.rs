@@ -1,14 +1,12 @@
-//! This machine, now: joins NVML's rows with what Linux knows of their processes, and stamps the
-//! time.
+//! This machine, now: joins NVML's rows with what Linux knows of their processes, and stamps the time.
 //!
-//! A pid from NVML is a hint, not a proof: the process that created the memory may be dead and its
-//! number recycled by a stranger. `doubt` decides whether the process that has the number now is
-//! the one that NVML means; what is doubted is shown as unresolved, with nothing of the stranger in
-//! it, and no rule or deed ever meets it. What has ended keeps the name that it had, as long as NVML goes on
-//! listing its pid and no other process has been seen to have it.
+//! A pid from NVML is a hint, not a proof: the process that created the memory may be dead and its pid reused
+//! by a stranger. `doubt` decides whether the current process is the one that NVML means; otherwise the row is
+//! shown as unresolved, with nothing of the stranger in it, and no rule or action uses it. A process that has
+//! exited keeps its name for as long as NVML lists its pid and no other process has been seen with it.
 //!
-//! Who holds a GPU's device file and is on no list of NVML's is shown, too, with that file as all the
-//! evidence there is: what memory it holds is not known.
+//! A process that holds a GPU's device file without being on NVML's list is shown, too, with the file as the
+//! only evidence: how much memory it holds is unknown.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -20,14 +18,13 @@ use super::kernel_poller::Notebooks;
 use super::named_pids::NamedPids;
 use super::nvml::{self, Nvml};
 use super::sample_timer::SampleTimer;
-use super::versions::Versions;
 use super::{Control, NextSnapshot, Origin, Source, SourceError, Taken};
 use crate::host::{self, Claims, Clocks, Holders, Processes, Reservations, Roots, Users};
 use crate::model::snapshot::{Gpu, Host, PidNamespace};
 use crate::model::{Process, Snapshot, Time};
 use crate::units::MIB;
 
-/// So much more memory that no process accounts for is worth a look at all of them.
+/// How much unaccounted memory has to rise before all processes are searched.
 const UNATTRIBUTED_BYTES: u64 = 256 * MIB;
 
 /// This machine, sampled at an interval.
@@ -38,28 +35,27 @@ pub struct Live {
     holders: Holders,
     reservations: Reservations,
     claims: Claims,
-    /// The names of those who claim.
+    /// Names of users with claims.
     users: Users,
     roots: Roots,
-    /// By GPU: the memory that no process accounted for when it was last looked for, or less since.
+    /// By GPU: the unaccounted memory at the last search, or a lower value since.
     unattributed: HashMap<u32, u64>,
     notebooks: Notebooks,
-    versions: Versions,
     host: Host,
-    /// Wall-clock time and boot time when it was opened; from then on only the latter is asked, so
-    /// that a clock that is set does not bend a history.
+    /// Wall-clock and boot time when it was opened; later only the boot time is read, so that setting the clock
+    /// does not distort a history.
     opened: (Time, Clocks),
     timer: SampleTimer,
-    /// What marks each snapshot with what else is known.
+    /// Adds other knowledge to each snapshot.
     marks: Option<Marks>,
-    /// The pids that NVML names, for as long as it goes on naming them.
+    /// The pids that NVML names, for as long as it does.
     named: NamedPids,
     ticks_per_second: u64,
-    /// Nobody asks who the processes are.
+    /// Processes are not wanted.
     is_of_gpus_only: bool,
 }
 
-/// What marks snapshots.
+/// A function that marks snapshots.
 struct Marks(Box<dyn FnMut(&mut Snapshot) + Send>);
 
 impl std::fmt::Debug for Marks {
@@ -69,8 +65,7 @@ impl std::fmt::Debug for Marks {
 }
 
 impl Live {
-    /// With what marks each snapshot as it is taken: what gpumem itself has done to a process, say. It must
-    /// not take long.
+    /// Calls `marks` on each snapshot, to add what gpumem itself has done to a process, say. It must be quick.
     pub fn marked_by(self, marks: impl FnMut(&mut Snapshot) + Send + 'static) -> Self {
         Self { marks: Some(Marks(Box::new(marks))), ..self }
     }
@@ -84,7 +79,7 @@ impl Live {
         Self::open_at(options, interval, Roots::default())
     }
 
-    /// Opens NVML, for a machine whose processes and device files are under `roots`.
+    /// Opens NVML, for a machine whose processes and device files are below `roots`.
     ///
     /// # Errors
     ///
@@ -105,7 +100,6 @@ impl Live {
             roots: roots.clone(),
             unattributed: HashMap::new(),
             notebooks: Notebooks::new(roots.clone()),
-            versions: Versions::new(roots.clone()),
             processes: Processes::new(roots),
             opened: (wall_clock(), host::read_clocks()),
             timer: SampleTimer::new(interval, Instant::now()),
@@ -116,13 +110,13 @@ impl Live {
         })
     }
 
-    /// Only what NVML tells is sampled, pids among it; who the processes are is not, and /proc not read.
+    /// Samples only NVML, including pids, and does not read /proc.
     pub fn of_gpus_only(mut self) -> Self {
         self.is_of_gpus_only = true;
         self
     }
 
-    /// A snapshot now, without waiting for the interval.
+    /// Takes a snapshot now, without waiting for the interval.
     pub fn sample(&mut self) -> Snapshot {
         let clocks = host::read_clocks();
         let mut snapshot = Snapshot::new(self.time_at(clocks));
@@ -146,19 +140,18 @@ impl Live {
         snapshot
     }
 
-    /// Who is on the GPUs, and who may be.
+    /// Adds the processes that are on the GPUs, or may be.
     fn add_processes(&mut self, snapshot: &mut Snapshot) {
         self.look_for_holders(&snapshot.gpus);
         snapshot.processes = self.look_up(&snapshot.gpus);
-        // What may be slow is asked for first, and taken last.
+        // Slow answers are requested first, and taken last.
         self.notebooks.ask(&snapshot.processes);
         let now_ns = host::read_clocks().boottime_ns;
         snapshot.reservations = self.reservations.refresh(now_ns, snapshot);
-        self.versions.join(&mut snapshot.processes);
         self.notebooks.join(&mut snapshot.processes);
     }
 
-    /// Brings up to date who holds device files: where there are none, no process does.
+    /// Updates who holds device files; without device files nobody does.
     fn look_for_holders(&mut self, gpus: &[Gpu]) {
         let mut has_grown = false;
         for gpu in gpus {
@@ -184,7 +177,7 @@ impl Live {
         let pids: Vec<u32> =
             listed.iter().copied().chain(hidden.filter(|&pid| !is_listed(pid))).collect();
         let mut found = self.processes.sample(&pids, host::read_clocks().boottime_ns);
-        // Who is on no list has to hold a file now to be shown.
+        // A process on no list is shown only if it holds a file now.
         found.processes.retain_mut(|process| {
             if is_listed(process.pid) {
                 return true;
@@ -236,7 +229,7 @@ impl Live {
         }
     }
 
-    /// The machine, as its snapshots will name it.
+    /// The machine as its snapshots name it.
     pub fn host(&self) -> &Host {
         &self.host
     }
@@ -295,43 +288,41 @@ fn holds_files(process: &Process) -> bool {
     files.is_some_and(|files| !files.is_empty())
 }
 
-/// Memory in use that no listed process accounts for; `None` where that cannot be told.
+/// Memory in use that no listed process accounts for; `None` if unknown.
 fn unattributed_bytes(gpu: &Gpu) -> Option<u64> {
     let used_bytes = gpu.memory?.used_bytes;
     Some(used_bytes.saturating_sub(gpu.process_bytes()?))
 }
 
-/// Whether memory that no process accounts for is so much more than at the last rise that it has to be
-/// looked for; keeps the level.
+/// Whether unaccounted memory has risen enough since the last search for another; updates the level.
 fn rises(level: &mut u64, bytes: u64) -> bool {
     let rises = bytes >= level.saturating_add(UNATTRIBUTED_BYTES);
     *level = if rises { bytes } else { bytes.min(*level) };
     rises
 }
 
-/// What the belief in a pid depends on, besides its process.
+/// What, besides its process, decides whether a pid is believed.
 #[derive(Clone, Copy, Debug)]
 struct PidBelief {
     namespace: Option<PidNamespace>,
     has_gpu_device_files: bool,
 }
 
-/// Why the process that has a pid now is not believed to be the one that NVML means; `None` where
-/// it is.
+/// Why the process that has a pid now is not believed to be the one that NVML means; `None` if it is.
 ///
-/// It is believed when it started before NVML first named the pid and, where the driver is reached
-/// through device files, holds one of them open. Where its descriptors may not be read, that half is
-/// unknown: on the host the first half has to do, in a container the number may be another
-/// namespace's and nothing is believed without it.
+/// It is believed if it started before NVML first named the pid and, if the driver is reached through device
+/// files, holds one of them open. If its descriptors may not be read, the second half is unknown: on the host
+/// the first half then suffices; in a container the pid may be another namespace's, and nothing is believed
+/// without the second.
 ///
-/// A real driver is always reached through device files: NVML holds one open in this very process,
-/// which is seen even where `/dev` shows none, as in a container that was given none but the library.
-/// Where that is not so either, there is no evidence to ask of anybody, and the first half decides.
+/// A real driver is always reached through device files: NVML holds one open in this very process, which is
+/// visible even if `/dev` has none, as in a container that was given only the library. If not even that is so,
+/// there can be no such evidence, and the first half decides.
 fn doubt(process: &Process, named_ticks: Option<u64>, whose: PidBelief) -> Option<&'static str> {
     if process.start_ticks.zip(named_ticks).is_some_and(|(start, named)| start > named) {
         return Some("the process with this pid started after NVML first named it");
     }
-    // A zombie has closed its files, and its number cannot have been recycled.
+    // A zombie has closed its files, and its pid cannot have been reused.
     if !whose.has_gpu_device_files || process.state == Some('Z') {
         return None;
     }
@@ -342,7 +333,7 @@ fn doubt(process: &Process, named_ticks: Option<u64>, whose: PidBelief) -> Optio
         (Some(_), _) | (None, Some(PidNamespace::Host)) => None,
         (None, _) => Some(
             "NVML's pid may be that of a process in another pid namespace, and the open files of \
-            the local process cannot be read; that takes root",
+            the local process cannot be read; that requires root",
         ),
     }
 }
@@ -363,7 +354,7 @@ mod tests {
             (511, false),
             (512, true),
             (600, false),
-            // What was given back and comes again is new.
+            // Memory given back and taken again is new.
             (100, false),
             (355, false),
             (356, true),

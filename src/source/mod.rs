@@ -1,17 +1,18 @@
 //! Where snapshots come from.
 //!
-//! [`Source`] is all that the rest of the house knows: the next snapshot, please. `live` joins NVML
-//! and /proc and stamps the time, when `sample_timer` says; `kernel_poller` asks kernels' files and servers for it, `versions`
-//! packages for theirs, `named_pids` keeps who NVML's pids were; `replay` plays recordings by a `playback`; `nvml` holds every NVML call.
+//! Other rooms know only [`Source`], which returns the next snapshot. `live` joins NVML and /proc and stamps
+//! the time, when `sample_timer` says so. `kernel_poller` asks kernels' files and servers,
+//! `named_pids` remembers whose NVML's pids were. `replay` plays recordings at the pace of a
+//! `playback`. `remote` reads what another machine records. `nvml` makes every NVML call.
 
 mod kernel_poller;
 pub mod live;
 mod named_pids;
 pub mod nvml;
 pub mod playback;
+pub mod remote;
 pub mod replay;
 mod sample_timer;
-mod versions;
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -19,18 +20,18 @@ use std::time::{Duration, Instant};
 use crate::model::{Snapshot, Time};
 use crate::recording;
 
-/// Yields snapshots at its own pace, which can be steered.
+/// Yields snapshots at its own, adjustable pace.
 ///
-/// Who only wants the snapshots calls [`Source::next`]. Who has to hear something else meanwhile
-/// asks when the next one is [`due`](Source::due), waits for that as it likes, and takes it.
+/// Callers that want only snapshots call [`Source::next`]. Callers that wait for other events too ask when the
+/// next one is [`due`](Source::due), wait as they like, and take it.
 pub trait Source: Send {
-    /// When the next snapshot is due, by a clock that shows `now`. Where a recording is read from a
-    /// pipe, this waits for the pipe.
+    /// When the next snapshot is due, by a clock that shows `now`. This waits for a recording that is read from
+    /// a pipe.
     ///
     /// # Errors
     ///
-    /// Only where nothing more can come: no driver at all, or a recording that cannot be read on.
-    /// What is broken in part is in the snapshot's `errors`.
+    /// Only if nothing more can come: no driver at all, or a recording that cannot be read on. Partial failures
+    /// are in the snapshot's `errors`.
     fn due(&mut self, now: Instant) -> Result<NextSnapshot, SourceError>;
 
     /// The next snapshot, due or not; `None` at the end of a recording.
@@ -40,23 +41,27 @@ pub trait Source: Send {
     /// As [`Source::due`].
     fn take(&mut self, now: Instant) -> Result<Option<Taken>, SourceError>;
 
-    /// Does as it is told; what makes no sense to this source is no error and does nothing.
+    /// Carries out a control; one that makes no sense for this source does nothing.
     ///
     /// # Errors
     ///
-    /// Where a recording cannot be read again from its beginning.
+    /// If a recording cannot be read again from its beginning.
     fn steer(&mut self, control: Control, now: Instant) -> Result<(), SourceError>;
 
     /// Where the snapshots come from.
     fn origin(&self) -> Origin;
 
-    /// How much of a recording has been read, from 0 to 1; `None` where that is not known.
+    /// Why no snapshot comes at the moment, where that is known and may pass.
+    fn trouble(&self) -> Option<String> {
+        None
+    }
+
+    /// How much of a recording has been read, from 0 to 1; `None` if unknown.
     fn share_read(&self) -> Option<f64> {
         None
     }
 
-    /// The next snapshot; blocks until it is due. `None` at the end of a recording, and where one
-    /// stands still.
+    /// Blocks until the next snapshot is due. `None` at the end of a recording, and while one is paused.
     ///
     /// # Errors
     ///
@@ -77,54 +82,50 @@ pub trait Source: Send {
 /// When a source has its next snapshot.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum NextSnapshot {
-    /// So long from now.
     In(Duration),
-    /// Not before it is steered: it stands still.
+    /// Only after a control: it is paused.
     OnRequest,
-    /// Never, unless it is a recording that is begun again.
+    /// Never, unless a recording is rewound.
     Ended,
 }
 
-/// A snapshot that was taken.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Taken {
-    /// What was observed.
     pub snapshot: Snapshot,
-    /// Whether it is only passed over, on the way to what was asked for.
+    /// Whether it is only skipped, on the way to a requested one.
     pub is_passing: bool,
 }
 
-/// What a source can be told.
+/// How a source can be controlled.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum Control {
-    /// Sample this machine so often.
+    /// Sample this machine at this interval.
     Interval(Duration),
-    /// Sample this machine at once and several times a second, or no longer so.
+    /// Sample this machine at once and several times a second, or stop doing so.
     Fast(bool),
-    /// Play a recording so many times as fast as it was made.
+    /// Play a recording at this multiple of real time.
     Speed(f64),
-    /// Play a recording, or stand still.
+    /// Play a recording, or pause it.
     Playing(bool),
-    /// The next sample of a recording, then stand still.
+    /// Go to a recording's next sample, then pause.
     Step,
-    /// Pass over the samples that follow and are before this time, then stand still.
+    /// Skip samples before this time, then pause.
     SeekTo(Time),
-    /// Pass over the samples that follow until told otherwise.
+    /// Skip samples until the next control.
     Run,
-    /// Go back to the beginning of a recording, and stand still there.
+    /// Go back to a recording's beginning, and pause.
     Rewind,
 }
 
 /// Where snapshots come from.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Origin {
-    /// This machine, now.
     Live,
     /// A recording; nothing in it can be signalled.
     Replay {
-        /// What to call it on the screen: the file's name, `standard input`, `demo`.
+        /// Its name on the screen: the file's name, `standard input`, `demo`.
         name: String,
-        /// Whether it can be begun again; a pipe cannot.
+        /// Whether it can be rewound; a pipe cannot.
         can_rewind: bool,
     },
 }
@@ -132,10 +133,10 @@ pub enum Origin {
 /// Why a source has no more snapshots.
 #[derive(Debug, thiserror::Error)]
 pub enum SourceError {
-    /// There is no NVML to ask.
+    /// NVML cannot be used.
     #[error(transparent)]
     Nvml(#[from] nvml::NvmlFailure),
-    /// The recording cannot be read on.
+    /// The recording cannot be read further.
     #[error(transparent)]
     Recording(#[from] recording::RecordingError),
 }

@@ -1,4 +1,4 @@
-//! The pids that NVML names: since when, and who had each when it was last believed.
+//! The pids that NVML names: since when, and which process each was when last believed.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -9,7 +9,7 @@ use super::nvml::SampledGpu;
 use crate::model::Process;
 use crate::model::snapshot::LastKnown;
 
-/// The pids that NVML names, for as long as it goes on naming them.
+/// The pids that NVML names, for as long as it does.
 #[derive(Debug, Default)]
 pub(super) struct NamedPids {
     pids: HashMap<u32, NamedPid>,
@@ -22,14 +22,14 @@ pub(super) struct NamedPids {
 pub(super) struct NamedPid {
     /// When it was first named, in nanoseconds since boot.
     pub(super) first_ns: u64,
-    /// The number of the last sample in which it was named.
+    /// The last sample in which it was named.
     sample: u64,
-    /// Who had it when it was last looked at, where that was believed.
+    /// Its process at the last sample, if that was believed.
     process: Option<Arc<LastKnown>>,
 }
 
 impl NamedPid {
-    /// Keeps who has the pid now; of another process than before, and one that is not believed, nothing.
+    /// Remembers the pid's process; forgets it if another process has the pid, or it is not believed.
     pub(super) fn note(&mut self, process: &Process, is_believed: bool) {
         let known = self.process.as_deref();
         let is_same = known.is_some_and(|known| known.start_ticks == process.start_ticks);
@@ -58,7 +58,7 @@ impl NamedPid {
 }
 
 impl NamedPids {
-    /// Remembers when NVML first named each pid. `now` is the time, and the same in nanoseconds since boot.
+    /// Records when NVML first named each pid. `now` is the time, also in nanoseconds since boot.
     pub(super) fn note(&mut self, gpus: &[SampledGpu], now: (Instant, u64)) {
         self.number += 1;
         let sample = self.number;
@@ -86,18 +86,17 @@ impl NamedPids {
         if all_known {
             self.pids.retain(|_, named| named.sample == sample);
         } else {
-            // A list that cannot be read now does not say that a pid has left it, nor that it has not.
+            // A list that cannot be read says neither that a pid has left it nor that it has not.
             let unseen = self.pids.values_mut().filter(|it| it.sample != sample);
             unseen.for_each(|it| it.process = None);
         }
     }
 
-    /// What is known of a pid that NVML names.
     pub(super) fn get_mut(&mut self, pid: u32) -> Option<&mut NamedPid> {
         self.pids.get_mut(&pid)
     }
 
-    /// Who had a pid that NVML names, where that was believed.
+    /// The process that a pid was when it was last believed.
     pub(super) fn last_known(&self, pid: u32) -> Option<Arc<LastKnown>> {
         self.pids.get(&pid)?.process.clone()
     }
@@ -139,9 +138,9 @@ mod tests {
         };
         assert_eq!(note(&[Some(&[7, 8]), Some(&[7])], 10), [(7, 10), (8, 10)]);
         assert_eq!(note(&[Some(&[7, 9]), Some(&[9])], 20), [(7, 10), (9, 20)]);
-        // One list cannot be read: who was on it may be on it still.
+        // One list cannot be read: its pids may still be on it.
         assert_eq!(note(&[Some(&[9]), None], 30), [(7, 10), (9, 20)]);
-        // Who comes as another goes is new, and one who comes again too.
+        // A pid that appears as another leaves is new, and so is one that returns.
         assert_eq!(note(&[Some(&[9]), Some(&[8])], 40), [(8, 40), (9, 20)]);
         assert_eq!(note(&[Some(&[]), Some(&[])], 50), []);
     }
@@ -181,10 +180,10 @@ mod tests {
         named.note(&process(5, "python"), true);
         named.note(&process(5, "train"), true);
         assert_eq!(name(&named).as_deref(), Some("train"));
-        // It has closed its files, and is the same one.
+        // It has closed its files, and is the same process.
         named.note(&process(5, "train"), false);
         assert_eq!(name(&named).as_deref(), Some("train"));
-        // Another one has its number now.
+        // Another process has its pid now.
         named.note(&process(9, "stranger"), false);
         assert_eq!(name(&named), None);
     }

@@ -1,14 +1,14 @@
-//! How recordings are played: when each snapshot is due, by its own time, on a clock that is handed in; pause,
-//! step and seek.
+//! When each snapshot of a recording is due, by its own time, on a clock that the caller passes in; pause, step
+//! and seek.
 
 use std::time::Duration;
 
 use super::Control;
 use crate::model::Time;
 
-/// A gap in a recording is not waited for longer than this.
+/// The longest wait for a gap in a recording.
 const LONGEST_WAIT: Duration = Duration::from_secs(5);
-/// What was late by more, because it was held up by Ctrl-Z say, is not made up for.
+/// The most lateness that is caught up with; more comes from a suspension such as Ctrl-Z.
 const MOST_LATE: Duration = Duration::from_secs(1);
 
 /// How fast a recording plays.
@@ -16,23 +16,23 @@ const MOST_LATE: Duration = Duration::from_secs(1);
 pub enum PlaybackPace {
     /// Without waiting.
     AsFast,
-    /// By the snapshots' times: 1 is real time, 10 is ten times as fast. What is not above 0 waits
-    /// the longest that is ever waited between two snapshots, 5 s.
+    /// By the snapshots' times: 1 is real time, 10 is ten times as fast. At 0 or less each wait is the longest,
+    /// 5 s.
     Speed(f64),
 }
 
-/// The clock of snapshots that are played: it says when each is due, pauses, steps and seeks.
+/// Decides when each snapshot is due, pauses, steps and seeks.
 ///
-/// It holds no snapshot and reads no time itself: those of snapshots, and of a clock that only goes forward, are
-/// handed in. The snapshots may be read from a recording as they are due, or lie on a screen's timeline; there, a
-/// jump to a snapshot is a new clock to which that one was delivered.
+/// It holds no snapshot and reads no clock: the caller passes in the times of snapshots and of a monotonic
+/// clock. Snapshots may come from a recording or from a screen's timeline; there, a jump to a snapshot is a new
+/// clock to which that one was delivered.
 #[derive(Clone, PartialEq, Debug)]
 pub struct PlaybackClock {
     pace: PlaybackPace,
     /// Not paused.
     is_playing: bool,
     seek: Option<Seek>,
-    /// Of the first so many seconds, nothing is waited for.
+    /// This many first seconds play without waiting.
     history_seconds: f64,
     first: Option<Time>,
     previous: Option<Time>,
@@ -40,14 +40,14 @@ pub struct PlaybackClock {
     due: Duration,
 }
 
-/// What is played at once, whatever the pace; then it is paused.
+/// What plays at once, at any pace; then it pauses.
 #[derive(Clone, Copy, PartialEq, Debug)]
 enum Seek {
     /// One snapshot.
     Step,
-    /// All before this time, and the one after them.
+    /// All before this time, and the next one.
     To(Time),
-    /// All that there are.
+    /// Everything.
     Run,
 }
 
@@ -65,19 +65,19 @@ impl PlaybackClock {
         }
     }
 
-    /// Waits for nothing in the first `seconds`, by the snapshots' own times.
+    /// Plays the first `seconds`, by the snapshots' own times, without waiting.
     #[must_use]
     pub fn start_after(mut self, seconds: f64) -> Self {
         self.history_seconds = seconds;
         self
     }
 
-    /// Whether nothing is due until it is steered.
+    /// Whether nothing is due until the next control.
     pub fn is_paused(&self) -> bool {
         !self.is_playing && self.seek.is_none()
     }
 
-    /// Does as it is told at `now`; what is not about playing does nothing.
+    /// Carries out a control at `now`; ignores those that are not about playing.
     pub fn steer(&mut self, control: Control, now: Duration) {
         let seek = match control {
             Control::Interval(_) | Control::Fast(_) => return,
@@ -95,7 +95,7 @@ impl PlaybackClock {
                 return;
             }
             Control::Rewind => {
-                // Whoever goes back waits from the first snapshot on.
+                // After a rewind the first snapshots are waited for.
                 *self = Self::new(self.pace);
                 None
             }
@@ -107,18 +107,18 @@ impl PlaybackClock {
         self.seek = seek;
     }
 
-    /// How long to wait at `now` for the next snapshot, taken at `time`; `None` while it is paused.
+    /// How long to wait at `now` for the next snapshot, taken at `time`; `None` while paused.
     pub fn wait(&self, time: Time, now: Duration) -> Option<Duration> {
         let gap = self.gap(time).filter(|_| self.seek.is_none());
         let wait = gap.map_or(Duration::ZERO, |gap| (self.due + gap).saturating_sub(now));
         (!self.is_paused()).then_some(wait)
     }
 
-    /// The snapshot taken at `time` is handed out at `now`; whether it is only passed over, on the way to what is
-    /// sought.
+    /// Records that the snapshot taken at `time` is delivered at `now`; returns whether it is only skipped
+    /// while seeking.
     pub fn delivered(&mut self, time: Time, now: Duration) -> bool {
-        // Counted from when the previous one was due, so that delays do not add up; but what was
-        // held up for long does not rush to make up for it.
+        // Counted from when the previous one was due, so that delays do not add up; but a long suspension is
+        // not caught up with.
         self.due = match self.gap(time) {
             Some(gap) if now.saturating_sub(self.due + gap) < MOST_LATE => {
                 (self.due + gap).min(now)
@@ -138,7 +138,7 @@ impl PlaybackClock {
         is_passing
     }
 
-    /// From when the previous snapshot was due to when this one is; `None` where nothing is waited for.
+    /// The time from when the previous snapshot was due to when this one is; `None` without waiting.
     fn gap(&self, time: Time) -> Option<Duration> {
         let (PlaybackPace::Speed(speed), Some(first), Some(previous)) =
             (self.pace, self.first, self.previous)
@@ -154,7 +154,7 @@ impl PlaybackClock {
 
 /// How long to wait between two snapshots of a recording.
 fn gap(previous: Time, time: Time, speed: f64) -> Duration {
-    // A clock that jumped back waits for nothing.
+    // If the clock jumped back there is no wait.
     let seconds = time.seconds_since(previous).max(0.0);
     if speed > 0.0 {
         Duration::try_from_secs_f64(seconds / speed).map_or(LONGEST_WAIT, |it| it.min(LONGEST_WAIT))
@@ -173,7 +173,7 @@ mod tests {
         Time::default().plus_seconds(seconds)
     }
 
-    /// Plays `times` on a clock that stands still but for the waits, and returns those in seconds.
+    /// Plays `times` on a clock that advances only by the waits, and returns these in seconds.
     fn waits(pace: PlaybackPace, skip_seconds: f64, times: &[f64]) -> Vec<f64> {
         let mut playback = PlaybackClock::new(pace).start_after(skip_seconds);
         let mut now = Duration::ZERO;
@@ -220,14 +220,14 @@ mod tests {
         let milliseconds = Duration::from_millis;
         let mut playback = PlaybackClock::new(PlaybackPace::Speed(1.0));
         playback.delivered(at(0.0), Duration::ZERO);
-        // The screen took 0.3 s to draw.
+        // Drawing took 0.3 s.
         let wait = playback.wait(at(1.0), milliseconds(300));
         assert_eq!(wait, Some(milliseconds(700)));
-        // Who waited woke up late.
+        // The caller woke up late.
         playback.delivered(at(1.0), milliseconds(1200));
         let wait = playback.wait(at(2.0), milliseconds(1200));
         assert_eq!(wait, Some(milliseconds(800)));
-        // It was stopped for an hour.
+        // It was suspended for an hour.
         let later = Duration::from_secs(3600);
         assert_eq!(playback.wait(at(2.0), later), Some(Duration::ZERO));
         playback.delivered(at(2.0), later);
@@ -257,14 +257,14 @@ mod tests {
         assert_eq!(playback.wait(at(2.0), 9 * SECOND), None);
         playback.steer(Control::Playing(true), 20 * SECOND);
         assert_eq!(playback.wait(at(2.0), 20 * SECOND), Some(SECOND));
-        // Told what it does already, it does not begin the wait again; what is not about playing changes nothing.
+        // A repeated control does not restart the wait; one that is not about playing changes nothing.
         playback.steer(Control::Playing(true), 20 * SECOND + SECOND / 2);
         playback.steer(Control::Fast(true), 20 * SECOND + SECOND / 2);
         let wait = playback.wait(at(2.0), 20 * SECOND + SECOND / 2);
         assert_eq!(wait, Some(SECOND / 2));
     }
 
-    /// A timeline that a screen plays on: of each of these ticks, in milliseconds, the last second that is shown.
+    /// Plays a screen's timeline: for each of these ticks, in milliseconds, the last second shown.
     fn shown(playback: &mut PlaybackClock, from: i64, ticks: &[u64]) -> Vec<i64> {
         let mut next = from + 1;
         let mut tick = |&milliseconds| {
@@ -285,11 +285,11 @@ mod tests {
         let ticks = [50_000, 50_900, 51_000, 51_300, 52_000, 52_900, 53_000];
         let seconds = shown(&mut playback, 10, &ticks);
         assert_eq!(seconds, [10, 10, 11, 11, 12, 12, 13]);
-        // Faster than ticks come, only the last of those that are due is seen.
+        // Faster than the ticks, only the last due snapshot shows.
         playback.steer(Control::Speed(64.0), 53 * SECOND);
         let seconds = shown(&mut playback, 13, &[53_000, 53_100, 53_200, 53_500]);
         assert_eq!(seconds, [13, 19, 25, 45]);
-        // An hour under Ctrl-Z is not made up for.
+        // An hour under Ctrl-Z is not caught up with.
         assert_eq!(shown(&mut playback, 45, &[3_653_500]), [46]);
     }
 }

@@ -1,8 +1,8 @@
-//! Plays recordings: a file, standard input, or the demo that is built in.
+//! Plays recordings: a file, standard input, or the built-in demo.
 //!
-//! A recording is passed on as it is, also where its clock jumps back: what that means is for
-//! `rules`. What is damaged in it is skipped; [`Replay::damage`] says what. How a recording is read
-//! is in [`crate::recording`], when each snapshot is due in [`playback`](super::playback); the demo is made by `tests/it/demo.rs`.
+//! A recording is passed on as it is, even if its clock jumps back, which `rules` interprets. Damaged lines are
+//! skipped and listed in [`Replay::damage`]. [`crate::recording`] reads recordings,
+//! [`playback`](super::playback) decides when each snapshot is due, and `tests/it/demo.rs` makes the demo.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -13,23 +13,22 @@ use super::{Control, NextSnapshot, Origin, Source, SourceError, Taken};
 use crate::model::Snapshot;
 use crate::recording::{self, Damage, RecordingReader};
 
-/// The demo: a recording of a machine that does not exist.
+/// A recording of a machine that does not exist.
 static DEMO: &[u8] = include_bytes!("demo.jsonl.zst");
-/// How much of the demo is history when its screen comes up.
+/// How much of the demo is history when its screen opens.
 pub const DEMO_HISTORY_SECONDS: f64 = 25.0 * 60.0;
 
 /// A recording as a source.
 #[derive(Debug)]
 pub struct Replay {
     reader: RecordingReader,
-    /// What was read and is not due yet.
+    /// Read, and not due yet.
     read: Option<Snapshot>,
     playback: PlaybackClock,
     started: Option<Instant>,
 }
 
 impl Replay {
-    /// Plays what `reader` reads.
     pub fn new(reader: RecordingReader, pace: PlaybackPace) -> Self {
         Self { reader, read: None, playback: PlaybackClock::new(pace), started: None }
     }
@@ -43,8 +42,8 @@ impl Replay {
         Ok(Self::new(RecordingReader::open(path)?, pace))
     }
 
-    /// Plays the demo. Its first 25 minutes are delivered at once, so that there is history to judge
-    /// when the screen comes up; 15 minutes follow.
+    /// Plays the demo. Its first 25 minutes are delivered at once, so that the screen opens with a history; 15
+    /// minutes follow.
     ///
     /// # Errors
     ///
@@ -61,17 +60,17 @@ impl Replay {
         self
     }
 
-    /// What to call the recording in a message.
+    /// The recording's name in messages.
     pub fn name(&self) -> &str {
         self.reader.name()
     }
 
-    /// The damage met so far (see [`RecordingReader::damage`]).
+    /// The damage so far (see [`RecordingReader::damage`]).
     pub fn damage(&self) -> &[Damage] {
         self.reader.damage()
     }
 
-    /// How many damaged lines were met so far.
+    /// The number of damaged lines so far.
     pub fn damage_count(&self) -> u64 {
         self.reader.damage_count()
     }
@@ -186,7 +185,7 @@ mod tests {
         assert_eq!(demo.damage_count(), 0);
     }
 
-    /// A file of a snapshot a second from 100 s on, as the screen plays it, and a clock.
+    /// A file with a snapshot a second from 100 s on, as the screen plays it, and a clock.
     fn steered(count: i64) -> (Replay, Instant) {
         let times: Vec<i64> = (100..100 + count).collect();
         let bytes: &'static [u8] = recording(&snapshots(&times)).leak();
@@ -198,7 +197,7 @@ mod tests {
         snapshot.time.unix_seconds()
     }
 
-    /// Takes what is due without waiting: the seconds, and whether it was passed over.
+    /// Takes what is due without waiting: the seconds, and whether it was skipped.
     fn at_once(replay: &mut Replay, now: Instant) -> Vec<(i64, bool)> {
         let mut taken = Vec::new();
         while replay.due(now).unwrap() == NextSnapshot::In(Duration::ZERO) && taken.len() < 50 {
@@ -220,7 +219,7 @@ mod tests {
         let passed = at_once(&mut replay, now);
         assert_eq!(passed, [(100, true), (101, true), (102, true), (103, false)]);
         assert_eq!(wait(&mut replay, now), NextSnapshot::OnRequest);
-        // What is behind is passed over already.
+        // What is behind was skipped already.
         replay.steer(Control::SeekTo(time), now).unwrap();
         assert_eq!(at_once(&mut replay, now), [(104, false)]);
         replay.steer(Control::Run, now).unwrap();
@@ -246,7 +245,7 @@ mod tests {
         assert!(at_once(&mut demo, now).len() > 10, "its history");
         demo.steer(Control::Rewind, now).unwrap();
         demo.steer(Control::Playing(true), now).unwrap();
-        // Who went back wants to see it, not to be rushed through the history once more.
+        // After a rewind one wants to watch, not to be rushed through the history again.
         assert_eq!(at_once(&mut demo, now).len(), 1);
     }
 }

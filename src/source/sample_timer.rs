@@ -1,23 +1,23 @@
-//! When this machine is to be sampled next, by a clock that is handed in.
+//! When to sample this machine next, by a clock that the caller passes in.
 
 use std::time::{Duration, Instant};
 
 /// The interval while a person watches a process end.
 const FAST: Duration = Duration::from_millis(250);
 
-/// An even interval, which can be changed at any time.
+/// A regular interval that can be changed at any time.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SampleTimer {
     interval: Duration,
     is_fast: bool,
     /// When the last sample was due; `None` before the first.
     last: Option<Instant>,
-    /// When the next one is.
+    /// When the next one is due.
     due: Instant,
 }
 
 impl SampleTimer {
-    /// A timer whose first sample is due at once.
+    /// The first sample is due at once.
     pub(super) fn new(interval: Duration, now: Instant) -> Self {
         Self { interval, is_fast: false, last: None, due: now }
     }
@@ -27,7 +27,7 @@ impl SampleTimer {
         self.due.saturating_duration_since(now)
     }
 
-    /// A sample is taken `now`.
+    /// Records that a sample is taken `now`.
     pub(super) fn taken(&mut self, now: Instant) {
         // A sample that took longer than the interval does not make the next ones faster.
         let due = (self.due + self.current()).max(now);
@@ -35,13 +35,13 @@ impl SampleTimer {
         self.due = due;
     }
 
-    /// Goes by another interval from the last sample on.
+    /// Uses another interval from the last sample on.
     pub(super) fn set_interval(&mut self, interval: Duration) {
         self.interval = interval;
         self.replan();
     }
 
-    /// Samples fast from `now` on, beginning with a sample at once, or no longer.
+    /// Samples fast from `now` on, beginning at once, or stops doing so.
     pub(super) fn set_fast(&mut self, is_fast: bool, now: Instant) {
         if self.is_fast == is_fast {
             return;
@@ -73,7 +73,7 @@ mod tests {
         Duration::from_millis(number)
     }
 
-    /// A timer of 2 s that took its first sample at once, and when that was.
+    /// A timer of 2 s that took its first sample at once, and when.
     fn begun() -> (SampleTimer, Instant) {
         let start = Instant::now();
         let mut timer = SampleTimer::new(milliseconds(2000), start);
@@ -86,11 +86,11 @@ mod tests {
     fn it_is_even_and_what_was_late_is_not_made_up_for() {
         let (mut timer, start) = begun();
         assert_eq!(timer.wait(start + milliseconds(500)), milliseconds(1500));
-        // Late by 300 ms: the one after is due when it always was.
+        // Late by 300 ms: the next one is due when it always was.
         let late = start + milliseconds(2300);
         timer.taken(late);
         assert_eq!(timer.wait(late), milliseconds(1700));
-        // Late by several intervals: one is due at once, and no more than one.
+        // Late by several intervals: one is due at once, and only one.
         let stopped = start + milliseconds(60_000);
         timer.taken(stopped);
         assert_eq!(timer.wait(stopped), Duration::ZERO);
@@ -116,7 +116,7 @@ mod tests {
         assert_eq!(timer.wait(now), Duration::ZERO);
         timer.taken(now);
         assert_eq!(timer.wait(now), milliseconds(250));
-        // Told again, it does not sample for that alone.
+        // A repeated control does not cause a sample.
         timer.set_fast(true, now);
         assert_eq!(timer.wait(now), milliseconds(250));
         timer.set_interval(milliseconds(100));

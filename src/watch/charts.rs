@@ -8,13 +8,14 @@ use ratatui::layout::Rect;
 
 use super::command;
 use super::gpus::{is_lost, memory_text};
+use super::layout::charts::{ChartGrid, beside};
 use super::layout::{Form, Layout};
-use super::page::About;
 use super::state::App;
+use super::state::page::About;
 use super::text::{NOT_AVAILABLE, UNKNOWN, columns};
 use super::theme::{ChartColor, Styles};
 use super::view::chart::{self, ChartWindow};
-use super::view::plot::{FindingMark, Plot, Scale, TIMES_FROM};
+use super::view::plot::{FindingMark, Plot, Scale};
 use super::view_model::{Subject, percent};
 use crate::history::memory_series::{Courses, Load, MemoryBucket, MemorySeries, SeriesBucket};
 use crate::model::evidence::Exhaustion;
@@ -23,14 +24,6 @@ use crate::report::escape::fit;
 use crate::rules::scope::ScopeInput;
 use crate::units::{Bytes, Span};
 
-/// Fewer rows than these show no chart: a caption, two rows of blocks, the times.
-pub const CHARTS_ROWS_MIN: u16 = TIMES_FROM;
-/// Blank columns between two charts.
-const GAP: u16 = 2;
-/// Columns of a GPU's cell, at the least.
-const CELL_COLUMNS: u16 = 38;
-/// Rows of a GPU's cell where there are enough: a caption, four rows of blocks, the times.
-const CELL_ROWS: u16 = 6;
 /// A shorter time without use has no mark: most processes rest now and then.
 const UNUSED_SECONDS: f64 = 60.0;
 /// With fewer columns a command is not part of a caption.
@@ -43,63 +36,6 @@ const PAGE_ROWS_MIN: u16 = 16;
 const PAGE_CELL_ROWS: u16 = 9;
 /// From this width on, a page's four charts are side by side.
 const PAGE_BESIDE: u16 = 118;
-/// Cells of one size, side by side and one below the other.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct ChartGrid {
-    area: Rect,
-    across: u16,
-    /// Rows of each cell.
-    rows: u16,
-}
-
-impl ChartGrid {
-    /// So many cells, as few side by side as there are rows for; `None` where they have no room.
-    fn new(area: Rect, count: usize) -> Option<Self> {
-        let count = u16::try_from(count).ok().filter(|count| *count > 0)?;
-        let most = cells_across(area.width).clamp(1, count);
-        let rows = |across: u16| area.height / count.div_ceil(across);
-        // As few as have as many rows, where there are not enough rows for high ones.
-        let fewest = || count.div_ceil(count.div_ceil(most));
-        let across = (1..=most).find(|across| rows(*across) >= CELL_ROWS).unwrap_or_else(fewest);
-        let rows = rows(across);
-        (rows >= CHARTS_ROWS_MIN).then_some(Self { area, across, rows })
-    }
-
-    /// The cell of this number, counted from 0.
-    pub fn cell(&self, at: usize) -> Rect {
-        let across = usize::from(self.across);
-        let (row, column) = ((at / across) as u16, (at % across) as u16);
-        let width = (self.area.width + GAP) / self.across;
-        Rect::new(
-            self.area.x + column * width,
-            self.area.y.saturating_add(row.saturating_mul(self.rows)),
-            width.saturating_sub(GAP),
-            self.rows,
-        )
-        .intersection(self.area)
-    }
-}
-
-/// The rows that charts of so many GPUs are sure of, of at most so many: with their times, or none.
-pub fn rows_kept(width: u16, most: u16, gpus: usize) -> u16 {
-    let across = usize::from(cells_across(width)).max(1);
-    let down = u16::try_from(gpus.div_ceil(across)).unwrap_or(u16::MAX);
-    let heights = (TIMES_FROM..=CELL_ROWS).rev().map(|rows| down.saturating_mul(rows));
-    heights.filter(|rows| *rows <= most).max().unwrap_or(0)
-}
-
-/// How many cells have room side by side.
-fn cells_across(width: u16) -> u16 {
-    (width + GAP) / (CELL_COLUMNS + GAP)
-}
-
-/// Two charts beside each other.
-fn beside(area: Rect) -> [Rect; 2] {
-    let half = area.width.saturating_sub(GAP) / 2;
-    let right = (half + GAP).min(area.width);
-    [Rect { width: half, ..area }, Rect { x: area.x + right, width: area.width - right, ..area }]
-}
-
 /// The process whose charts are drawn below cards, which have those of their GPUs: the selected one, or the first.
 fn process<'a>(app: &'a App, layout: &Layout) -> Option<Subject<'a>> {
     let is_listed = |subject: &Subject<'_>| subject.row.is_listed;
@@ -365,34 +301,5 @@ fn exhaustion(subject: &Subject<'_>) -> Option<Exhaustion> {
     match &finding.gpus[..] {
         [only] if only.index == gpu.index => finding.evidence.forecast(),
         _ => None,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn cells_stay_in_their_area_and_do_not_overlap() {
-        for width in (40..=220).step_by(7) {
-            for height in CHARTS_ROWS_MIN..=50 {
-                for count in [0, 1, 2, 3, 5, 8, 13, 64, 100_000] {
-                    let area = Rect::new(3, 5, width, height);
-                    let Some(grid) = ChartGrid::new(area, count) else {
-                        assert!(
-                            count == 0
-                                || usize::from(height) < count * usize::from(CHARTS_ROWS_MIN)
-                        );
-                        continue;
-                    };
-                    let cells: Vec<Rect> = (0..count).map(|at| grid.cell(at)).collect();
-                    for (at, cell) in cells.iter().enumerate() {
-                        assert_eq!(cell.intersection(area), *cell);
-                        assert!(cell.width >= CELL_COLUMNS - GAP && cell.height >= CHARTS_ROWS_MIN);
-                        assert!(cells[at + 1..].iter().all(|other| !cell.intersects(*other)));
-                    }
-                }
-            }
-        }
     }
 }

@@ -5,6 +5,7 @@ use ratatui::layout::{Position, Rect};
 
 use super::column::{Column, Columns};
 use super::keys::KeyAction;
+use super::state::table::ColumnList;
 use super::state::{App, Effect, Mode};
 use super::theme::Styles;
 use super::view::line_writer::{LineWriter, clear};
@@ -14,23 +15,12 @@ const WIDTH: u16 = 48;
 /// Terminal columns of a heading.
 const TITLE: u16 = 9;
 
-/// The list while it is open.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct ColumnList {
-    /// Every column in the order in which the table has them, and whether it is shown.
-    pub entries: Vec<(Column, bool)>,
-    /// The entry that keys act on.
-    pub cursor: usize,
-    /// What the table had before.
-    before: Columns,
-}
-
 impl ColumnList {
     /// All columns, of which the table has these.
     fn new(columns: &Columns) -> Self {
         let mut entries: Vec<(Column, bool)> =
             columns.iter().map(|column| (column, true)).collect();
-        // What is not shown stands where it would by itself: after its neighbour.
+        // A hidden column stands where it would by default: after its neighbour.
         let mut after = 0;
         for column in Column::ALL {
             match entries.iter().position(|(entry, _)| *entry == column) {
@@ -44,7 +34,7 @@ impl ColumnList {
         Self { entries, cursor: 0, before: columns.clone() }
     }
 
-    /// The columns that are to be shown; `None` where that is none.
+    /// The columns that are to be shown; `None` where there are none.
     fn chosen(&self) -> Option<Columns> {
         let shown = self.entries.iter().filter(|(_, is_shown)| *is_shown);
         Columns::new(shown.map(|(column, _)| *column))
@@ -64,8 +54,7 @@ impl ColumnList {
         self.cursor = to;
     }
 
-    /// The list at the right edge of a screen, between its first line and its last; and the first entry that
-    /// is below its heading.
+    /// Where the list is, at the right edge between the first line and the last, and the first entry below its heading.
     fn place(&self, area: Rect) -> (Rect, usize) {
         let width = WIDTH.min(area.width);
         let count = self.entries.len();
@@ -150,10 +139,7 @@ pub fn draw(list: &ColumnList, styles: Styles, area: Rect, canvas: &mut Buffer) 
     clear(canvas, place);
     let shown = list.entries.iter().filter(|(_, is_shown)| *is_shown).count();
     let title = format!("columns: {shown} of {}", list.entries.len());
-    let mut writer = LineWriter::new(canvas, place, 0);
-    writer.fill("─", 2, styles.faint()).skip(1).text(&title, styles.strong()).skip(1);
-    let room = writer.room();
-    writer.fill("─", room, styles.faint());
+    LineWriter::new(canvas, place, 0).rule(&title, styles.strong(), styles.faint());
     let entries = list.entries.iter().enumerate().skip(first);
     for (line, (at, (column, is_shown))) in (1..place.height).zip(entries) {
         if at == list.cursor {

@@ -1,59 +1,32 @@
-//! The list of findings: which of them is selected, which are seen, and how they are drawn, the worst first; then
-//! what could not be decided or read.
+//! The list of findings: which of them are visible, and how they are drawn, the worst first; then what could not be
+//! decided or read.
 //!
-//! A line each, with a mark on the selected one while the keys move here.
+//! Each has a line; the selected one has a mark while the keys move here.
 
 use std::collections::HashSet;
-use std::sync::Arc;
 
 use ratatui::style::Style;
 
 use super::layout::{Form, Layout};
-use super::next_commands::NextCommands;
-use super::state::{App, End, Focus};
-use super::text::{MESSAGE_CHARS, UNKNOWN, clean, clock, columns, wrap};
+use super::state::findings::unavailable;
+use super::state::next_commands::NextCommands;
+use super::state::{App, Focus};
+use super::text::{MESSAGE_CHARS, UNKNOWN, clean, columns, wrap};
 use super::theme::Styles;
 use super::view::line_writer::LineWriter;
 use super::view::lines::PanelWriter;
 use super::view_model::{Screenful, badge};
 use crate::model::finding::{Finding, Severity};
-use crate::model::snapshot::Snapshot;
 use crate::report::check::counted;
 use crate::report::escape::escape;
 use crate::units::Bytes;
 
 /// From this width on, the sentence of each may be below its evidence.
 const WIDE: u16 = 72;
-/// So many suspects have a line, and more where there is room: the table has a mark for each.
-const SUSPECTS_WANTED: usize = 2;
 /// A panel that is lower has no title.
 const TITLED: u16 = 4;
 
-/// The list of findings.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct FindingsState {
-    /// The selected finding's id.
-    pub selected: Option<Arc<str>>,
-    /// The first finding that is visible.
-    pub offset: usize,
-}
-
-impl FindingsState {
-    /// The selected one of these and its place; `None` where it is no more.
-    pub fn selected_of<'a>(&self, findings: &'a [Finding]) -> Option<(usize, &'a Finding)> {
-        let id = self.selected.as_ref()?;
-        let mut findings = findings.iter().enumerate();
-        findings.find(|(_, finding)| finding.id == *id)
-    }
-
-    /// Selects the one at this place, or the last one.
-    pub(in crate::watch) fn select(&mut self, at: usize, findings: &[Finding]) {
-        let finding = findings.get(at).or(findings.last());
-        self.selected = finding.map(|finding| Arc::clone(&finding.id));
-    }
-}
-
-/// Which findings are seen.
+/// Which findings are visible.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct VisibleFindings {
     /// The first one, by its place.
@@ -71,7 +44,7 @@ pub fn are_shown(app: &App) -> bool {
     app.focus == Focus::Findings || !app.table.is_chosen()
 }
 
-/// Which findings are seen; `None` where the list is not on the screen.
+/// Which findings are visible; `None` where the list is not on the screen.
 pub fn visible(app: &App, layout: &Layout) -> Option<VisibleFindings> {
     let area = layout.status;
     if !are_shown(app) {
@@ -79,7 +52,7 @@ pub fn visible(app: &App, layout: &Layout) -> Option<VisibleFindings> {
     }
     let screenful = app.screenful.as_ref()?;
     let mut used = u16::from(area.height >= TITLED);
-    for (text, limit) in alarms(app) {
+    for (text, limit) in app.alarms() {
         let room = area.height.saturating_sub(used).min(limit);
         used += wrap(&text, area.width, usize::from(room)).len() as u16;
     }
@@ -90,11 +63,8 @@ pub fn visible(app: &App, layout: &Layout) -> Option<VisibleFindings> {
     let count = screenful.findings.len();
     let twice = area.width >= WIDE && count * 2 + kept <= room;
     let shown = count.min(room - kept);
-    let selected = match app.focus {
-        Focus::Findings => app.selected_finding().map(|(at, _)| at),
-        Focus::Table => None,
-    };
-    let first = selected.map_or(app.findings.offset, |at| {
+    let selected = app.selected_finding().filter(|_| app.focus == Focus::Findings);
+    let first = selected.map_or(app.findings.offset, |(at, _)| {
         app.findings.offset.clamp((at + 1).saturating_sub(shown), at)
     });
     Some(VisibleFindings {
@@ -113,35 +83,6 @@ pub fn at_row(app: &App, layout: &Layout, row: u16) -> Option<usize> {
     (at < visible.shown).then_some(visible.first + at)
 }
 
-/// Lines that the list, what is wrong, and the notes would take.
-pub fn lines_wanted(app: &App, screenful: &Screenful) -> usize {
-    let errors = usize::from(!screenful.snapshot.errors.is_empty());
-    let unavailable = unavailable(&screenful.snapshot, false).len();
-    let suspects = screenful.suspects.len().min(SUSPECTS_WANTED);
-    let undecided = match suspects {
-        0 => screenful.undecided.len(),
-        // Each suspect says when its rule can tell.
-        _ => screenful.undecided.len().min(1),
-    };
-    let notes = errors + unavailable + suspects + undecided;
-    screenful.findings.len() + notes + alarms(app).len()
-}
-
-/// What is wrong with the samples themselves, each with the lines that it may take.
-pub fn alarms(app: &App) -> Vec<(String, u16)> {
-    let mut alarms = Vec::new();
-    if let Some(End::Failed(error)) = &app.end {
-        let text = format!("no more samples: {}", clean(error, MESSAGE_CHARS));
-        alarms.push((text, 2));
-    }
-    if let (Some(screenful), true) = (&app.screenful, app.is_overdue()) {
-        let time = clock(screenful.snapshot.time);
-        let text = format!("the driver does not answer; all of this is from {time}");
-        alarms.push((text, 1));
-    }
-    alarms
-}
-
 /// What a note is about.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum NoteKind {
@@ -153,7 +94,7 @@ enum NoteKind {
     Undecided,
 }
 
-/// What could not be read, what is not available, who is suspected, and what could not be decided yet.
+/// What could not be read, what is not available, the suspects, and the rules that could not decide yet.
 fn notes(screenful: &Screenful, form: Form) -> impl Iterator<Item = (NoteKind, String)> {
     let errors = &screenful.snapshot.errors;
     let unread = errors.first().map(|error| {
@@ -187,36 +128,9 @@ fn notes(screenful: &Screenful, form: Form) -> impl Iterator<Item = (NoteKind, S
     missing.chain(suspects).chain(undecided)
 }
 
-/// Why figures are not to be had, each reason once; and that a hidden holder may not have been seen,
-/// where there is memory that no one holds.
-fn unavailable(snapshot: &Snapshot, has_words: bool) -> Vec<String> {
-    let mut notes: Vec<String> = Vec::new();
-    for gpu in &snapshot.gpus {
-        for (what, reason) in [
-            ("memory", &gpu.memory_unavailable),
-            ("memory of processes", &gpu.process_memory_unavailable),
-        ] {
-            // A GPU's own line tells it already.
-            let Some(reason) = reason.as_ref().filter(|_| !has_words || what != "memory") else {
-                continue;
-            };
-            let text = format!("{what} n/a: {}", clean(reason, 400));
-            if !notes.iter().any(|note| note.ends_with(&text)) {
-                notes.push(format!("GPU {}: {text}", gpu.index));
-            }
-        }
-    }
-    let gpus = snapshot.gpus.iter();
-    let mut balances = gpus.filter_map(|gpu| snapshot.balance(gpu));
-    if balances.any(|balance| balance.notable_bytes().is_some()) {
-        notes.extend(snapshot.host.unread_text());
-    }
-    notes
-}
-
 /// From this width on, the severity has a column of its own.
 const WIDEST: u16 = 100;
-/// A command is left out where what is found would have fewer columns than this beside it.
+/// A command is left out where it would leave fewer columns than this to the finding.
 const LEAST_TEXT: u16 = 24;
 /// `findings 3-7 of 12: 2 critical, 9 warnings, 1 info`, or that there are none so far; where a GPU does not
 /// answer, nothing is known of it.
@@ -254,7 +168,7 @@ pub fn title(app: &App, layout: &Layout) -> String {
     }
 }
 
-/// The GPUs whose processes are not known; `None` where they are of all.
+/// The GPUs whose processes could not be read; `None` where all were.
 fn unread(screenful: &Screenful) -> Option<String> {
     let mut unread = screenful.snapshot.gpus.iter().filter(|gpu| gpu.is_unread());
     let first = unread.next()?;
@@ -277,14 +191,11 @@ pub fn draw(app: &App, layout: &Layout, lines: &mut PanelWriter<'_>) {
     let seen = visible.first..visible.first + visible.shown;
     let commands = &app.next_commands;
     let columns = FindingColumns::new(&screenful.findings[seen], commands, lines.area.width);
-    let selected = match app.focus {
-        Focus::Findings => app.selected_finding().map(|(at, _)| at),
-        Focus::Table => None,
-    };
+    let selected = app.selected_finding().filter(|_| app.focus == Focus::Findings);
     let seen = screenful.findings.iter().enumerate();
     for (at, finding) in seen.skip(visible.first).take(visible.shown) {
         let is_last = at + 1 == visible.first + visible.shown;
-        let is_selected = selected == Some(at);
+        let is_selected = selected.is_some_and(|(selected, _)| selected == at);
         // One command for several stands at the last of them.
         let command = commands.first(finding).filter(|command| {
             let next = screenful.findings.get(at + 1).filter(|_| !is_last);
@@ -314,7 +225,7 @@ pub fn draw(app: &App, layout: &Layout, lines: &mut PanelWriter<'_>) {
     }
 }
 
-/// Only what is missing needs somebody; the rest goes on by itself.
+/// Only what is missing needs a person; the rest resolves by itself.
 fn note_style(kind: NoteKind, styles: Styles) -> Style {
     match kind {
         NoteKind::Missing => styles.caution(),

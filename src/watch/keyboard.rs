@@ -1,8 +1,9 @@
 //! What comes from the terminal: keys, clicks, pastes and sizes, as events.
 
 use std::sync::mpsc::SyncSender;
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use nix::sys::signal::{SigSet, Signal};
@@ -10,11 +11,58 @@ use nix::sys::signal::{SigSet, Signal};
 use super::{TRY_AGAIN, ThreadMessage, WatchError, terminal};
 use crate::watch::state::Event;
 
-/// Sends keys, clicks and sizes, until no one listens.
-pub(super) fn read(start: Instant, sender: &SyncSender<ThreadMessage>) {
+/// How often it is seen whether keys are for somebody else.
+const LOOK: Duration = Duration::from_millis(200);
+
+/// Leaves the keys to another program for a while.
+#[derive(Clone, Default)]
+pub(super) struct Pausing(Arc<(Mutex<KeysFor>, Condvar)>);
+
+#[derive(Clone, Copy, PartialEq, Eq, Default)]
+enum KeysFor {
+    #[default]
+    Screen,
+    /// It wants them, and the thread that reads them has not seen it.
+    Wanted,
+    Other,
+}
+
+impl Pausing {
+    /// Does something that reads keys itself.
+    pub(super) fn while_paused(&self, work: impl FnOnce()) {
+        let (keys, changed) = &*self.0;
+        let lock = || keys.lock().unwrap_or_else(PoisonError::into_inner);
+        *lock() = KeysFor::Wanted;
+        // A thread that has ended reads nothing.
+        drop(changed.wait_timeout_while(lock(), LOOK * 5, |keys| *keys == KeysFor::Wanted));
+        work();
+        *lock() = KeysFor::Screen;
+        changed.notify_all();
+    }
+
+    /// Waits while the keys are for somebody else.
+    fn stand_by(&self) {
+        let (keys, changed) = &*self.0;
+        let mut keys = keys.lock().unwrap_or_else(PoisonError::into_inner);
+        while *keys != KeysFor::Screen {
+            *keys = KeysFor::Other;
+            changed.notify_all();
+            keys = changed.wait(keys).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+}
+
+/// Sends keys, clicks and sizes, until no one listens; `pausing` may leave them to another program.
+pub(super) fn read(start: Instant, sender: &SyncSender<ThreadMessage>, pausing: Option<&Pausing>) {
     fail_in_background();
     let mut is_last_try = false;
     loop {
+        if let Some(pausing) = pausing {
+            pausing.stand_by();
+            if let Ok(false) = crossterm::event::poll(LOOK) {
+                continue;
+            }
+        }
         let read = crossterm::event::read();
         if let Err(error) = &read
             && terminal::is_gone(error)

@@ -72,6 +72,8 @@ pub enum KeyAction {
     Environment,
     Totals,
     Columns,
+    /// Back to the list of hosts.
+    Hosts,
     SwitchColumn,
     ColumnLeft,
     ColumnRight,
@@ -115,7 +117,7 @@ pub const GROUPS: &[Group] = &[
 
 const LOOK: &[Binding] = &[
     ("j Down", "select the next process", Do::Down),
-    ("k Up", "select the one before", Do::Up),
+    ("k Up", "select the previous process", Do::Up),
     ("PgDn Ctrl-F", "a screenful down", Do::PageDown),
     ("PgUp Ctrl-B", "a screenful up", Do::PageUp),
     ("Home g", "the first", Do::First),
@@ -130,8 +132,8 @@ const LOOK: &[Binding] = &[
 ];
 
 const RECLAIM: &[Binding] = &[
-    ("Space", "mark the process, and go on to the next", Do::Tag),
-    ("U", "take all marks away", Do::UntagAll),
+    ("Space", "mark the process, and select the next", Do::Tag),
+    ("U", "clear all marks", Do::UntagAll),
     ("x K F9 Del", "show the plan to kill the marked, or the selected", Do::Reap),
     ("X", "show the plan to kill all that the rules found", Do::ReapFindings),
     ("R", "show the plan to have them release memory and live on", Do::Release),
@@ -144,14 +146,14 @@ const CHOOSE: &[Binding] = &[
     (DIGITS, "only the GPU of this number, of one or two digits; again: all", Do::Gpu(0)),
     ("u", "only my own", Do::Mine),
     ("f", "only those with findings", Do::OnlyFindings),
-    ("z", "hide what holds little", Do::HideSmall),
+    ("z", "hide small processes", Do::HideSmall),
     ("o F6", "sort by a column: its letter, or arrows", Do::ChooseSort),
     ("< ,", "sort by the column to the left", Do::SortLeft),
     ("> .", "sort by the column to the right", Do::SortRight),
     ("M", "sort by GPU memory", Do::SortBy(Column::Memory)),
     ("P", "sort by CPU use", Do::SortBy(Column::CpuPercent)),
     ("T", "sort by runtime", Do::SortBy(Column::Runtime)),
-    ("r I", "turn the order around", Do::Reverse),
+    ("r I", "reverse the order", Do::Reverse),
 ];
 
 const TIME: &[Binding] = &[
@@ -161,7 +163,7 @@ const TIME: &[Binding] = &[
     ("{", "a minute back", Do::LeapBack),
     ("}", "a minute on", Do::LeapOn),
     ("n", "to where the next finding begins", Do::NextFinding),
-    ("N", "to where the finding before began", Do::PreviousFinding),
+    ("N", "to where the previous finding began", Do::PreviousFinding),
     ("@", "to a time: 10:04, -5m, +1h", Do::Seek),
     ("L", "to the newest sample", Do::Now),
     ("+ =", "sample more often; play faster", Do::Faster),
@@ -171,8 +173,9 @@ const TIME: &[Binding] = &[
 const SCREEN: &[Binding] = &[
     ("? h F1", "this help", Do::Help),
     ("F2", "choose the table's columns", Do::Columns),
-    ("v", "the GPUs in another form", Do::NextForm),
+    ("v", "change the form of the GPUs", Do::NextForm),
     ("C", "the next theme", Do::NextTheme),
+    ("H", "the list of hosts (--host)", Do::Hosts),
     ("Ctrl-L Ctrl-R", "draw the screen again", Do::Repaint),
     ("Ctrl-Z", "back to the shell; fg returns", Do::Suspend),
     ("Esc", "one step back: what is open, the selection, marks, filters", Do::Back),
@@ -208,8 +211,8 @@ const COLUMNS: &[Binding] = &[
     ("Left < F7", "move it to the left in the table", Do::ColumnLeft),
     ("Right > F8", "move it to the right", Do::ColumnRight),
     ("r", "all columns, in their usual order", Do::DefaultColumns),
-    ("Enter F2", "keep them, for the next time too", Do::Open),
-    ("Esc q F10", "leave them as they were", Do::Back),
+    ("Enter F2", "keep them, also for later sessions", Do::Open),
+    ("Esc q F10", "discard the changes", Do::Back),
 ];
 
 /// What the help writes for the ten digits.

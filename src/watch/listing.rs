@@ -9,7 +9,6 @@
 
 use std::collections::HashMap;
 
-use super::column::Column;
 use super::view_model::{RowKey, Screenful, Sort, Subject};
 use crate::history::memory_series::Courses;
 use crate::model::family::{Family, families};
@@ -23,7 +22,7 @@ const SMALL_BYTES: u64 = 64 * MIB;
 const DEEPEST: usize = 31;
 
 /// Which rows are wanted, and in which order.
-#[derive(Clone, PartialEq, Debug)]
+#[derive(Clone, PartialEq, Debug, Default)]
 pub struct Choice {
     /// The order.
     pub sort: Sort,
@@ -37,19 +36,6 @@ pub struct Choice {
     pub hide_small: bool,
     /// Only those that fit what was typed.
     pub filter: Option<Selector>,
-}
-
-impl Default for Choice {
-    fn default() -> Self {
-        Self {
-            sort: Sort { column: Column::Memory, reversed: false },
-            tree: false,
-            mine: false,
-            only_findings: false,
-            hide_small: false,
-            filter: None,
-        }
-    }
 }
 
 impl Choice {
@@ -148,10 +134,11 @@ impl Listing {
         Self { lines: order.into_iter().map(|row| root(row, 0)).collect(), hidden }
     }
 
-    /// The line of a row.
+    /// The line of a row, which may be of another snapshot.
     pub fn position(&self, screenful: &Screenful, key: &RowKey) -> Option<usize> {
-        let is_it =
-            |line: &ListingLine| screenful.rows.get(line.row).is_some_and(|row| row.key == *key);
+        let is_it = |line: &ListingLine| {
+            screenful.rows.get(line.row).is_some_and(|row| row.key.may_be(key))
+        };
         self.lines.iter().position(is_it)
     }
 }

@@ -137,6 +137,17 @@ impl MemoryShares {
         })
     }
 
+    /// Those of several memories together; `None` of none.
+    pub fn sum<'a>(all: impl Iterator<Item = &'a Self>) -> Option<Self> {
+        all.copied().reduce(|mut sum, one| {
+            sum.total_bytes = sum.total_bytes.saturating_add(one.total_bytes);
+            for (part, bytes) in sum.bytes.iter_mut().zip(one.bytes) {
+                *part = part.saturating_add(bytes);
+            }
+            sum
+        })
+    }
+
     /// So much of it is this part.
     pub fn bytes(&self, part: MemoryShare) -> u64 {
         self.bytes[part as usize]

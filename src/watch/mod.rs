@@ -4,17 +4,18 @@
 //! signals, and one makes plans and carries them out. The main thread owns state and terminal, and draws
 //! when something has changed; so a driver that hangs freezes its own numbers and nothing else.
 //!
-//! - [`state`]: the state, in parts; [`mod@update`]: what each event does to it, which is pure;
+//! - [`state`]: the state, in parts, those of features too; [`mod@update`]: what each event does to it, which is pure;
 //! - [`layout`]: where everything is, read by the mouse and by the view alike;
 //! - [`view`]: state and layout to cells, a file per panel, in the styles of [`theme`];
-//! - [`gpus`], [`charts`], [`findings`]: a panel with its state, layout and drawing;
+//! - [`gpus`], [`charts`], [`findings`]: a panel, its parts under the mouse, and its drawing;
 //! - [`keys`]: the table of keys; [`mod@column`]: the table of columns; [`command`] and [`text`]: what is in
 //!   them;
 //! - [`view_model`]: one snapshot with its verdicts, as rows; [`listing`]: which of them are shown, in which
 //!   order, by the selector that is typed;
 //!   [`memory_shares`]: what a GPU's memory is in use for;
 //! - [`reaping`]: ending processes, by the [`reclaim_worker`]; [`page`]: what explains a process or a GPU;
-//!   [`column_list`]: which columns the table has; [`next_commands`]: what to type about a finding;
+//!   [`column_list`]: which columns the table has;
+//! - `hosts`: several machines: the list of them, and which one's screen is shown;
 //! - [`ui_state`]: what is kept from one run to the next;
 //! - [`double_buffer`]: what of a frame has changed;
 //! - [`terminal`]: the terminal, taken and given back; `output`: what waits to be written to it; `keyboard`:
@@ -27,12 +28,12 @@ pub mod command;
 pub mod double_buffer;
 pub mod findings;
 pub mod gpus;
+mod hosts;
 mod keyboard;
 pub mod keys;
 pub mod layout;
 pub mod listing;
 pub mod memory_shares;
-pub mod next_commands;
 pub mod once;
 mod output;
 pub mod page;
@@ -50,32 +51,33 @@ pub mod update;
 pub mod view;
 pub mod view_model;
 
-use std::io;
-use std::sync::mpsc::{
-    Receiver, RecvTimeoutError, Sender, SyncSender, TryRecvError, channel, sync_channel,
-};
+use std::io::{self, Write as _};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, channel, sync_channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use signal_hook::consts::SIGHUP;
 
-use crate::deadline::Task;
+use crate::deadline::{Deadline, Task};
 use crate::history::memory_series::Courses;
 use crate::model::Selector;
 use crate::model::row::Me;
 use crate::rules::Engine;
 pub use crate::source::Control;
 pub(crate) use crate::source::playback::{PlaybackClock, PlaybackPace};
-use crate::source::{NextSnapshot, Origin, Source};
+use crate::source::remote::RemoteHost;
+use crate::source::{NextSnapshot, Origin, Source, SourceError};
 use column::{Column, Columns};
-use reclaim_worker::mailbox::{MailboxReceiver, Received, ReclaimHandle, mailbox};
+use hosts::{AppScreen, Stage};
+use keyboard::Pausing;
+use reclaim_worker::mailbox::{MailboxReceiver, Received, mailbox};
 use reclaim_worker::{ReclaimRequest, ReclaimWorker};
 use signals::{SignalWatch, stop, stop_in_background, suspend};
+use state::timeline::Timeline;
 use state::{App, Effect, Event, Setup};
 use terminal::Screen;
 use theme::Theme;
 use ui_state::UiState;
-use update::update;
 use view_model::Sort;
 
 /// How the screen is shown.
@@ -105,11 +107,19 @@ pub struct Options {
 }
 
 impl Options {
-    /// A screen of this size that waits for its first sample, of the recording of this name or of this
-    /// machine.
-    fn start(self, replay: Option<String>, past: Past, columns: u16, rows: u16) -> App {
+    /// A screen of this size that waits for its first sample, of the recording of this name, of another machine or of
+    /// this one.
+    fn start(
+        self,
+        replay: Option<String>,
+        host: Option<RemoteHost>,
+        past: Past,
+        columns: u16,
+        rows: u16,
+    ) -> App {
         let setup = Setup {
             replay,
+            host,
             version: env!("CARGO_PKG_VERSION"),
             me: self.me,
             has_color: self.has_color,
@@ -190,7 +200,10 @@ pub enum WatchError {
 
 /// What a thread tells the main thread.
 enum ThreadMessage {
+    /// For what is shown.
     Event(Event),
+    /// For the screen of what is watched there, shown or not.
+    Of(usize, Event),
     Failed(WatchError),
 }
 
@@ -203,66 +216,90 @@ const TRY_AGAIN: Duration = Duration::from_millis(50);
 /// Messages are taken in for so long before the screen is drawn again.
 const BATCH: Duration = Duration::from_millis(8);
 
-/// Shows what `source` yields, judged after the `past`, until a person or a signal ends it. What a person
-/// asks to be ended `worker` ends; it is told to [leave](ReclaimRequest::Leave) once the terminal is given back. The
-/// screen is arranged as `ui_state` says, which then says what was changed of that, and no more.
+/// What is watched: this machine, a recording, or another machine.
+pub struct Watched {
+    /// The other machine, where it is one.
+    pub host: Option<RemoteHost>,
+    pub source: Box<dyn Source>,
+    pub past: Past,
+    /// Ends what a person asks to be ended.
+    pub worker: Box<dyn ReclaimWorker + Send>,
+}
+
+/// Shows what each source yields, judged after its past, until a person or a signal ends it; of several, a list first.
+/// The workers are told to [leave](ReclaimRequest::Leave) once the terminal is given back. The screen is arranged as
+/// `ui_state` says, which then says what was changed of that, and no more.
 ///
-/// A thread that waits in `source` or for a key stays behind when this returns; the program is
+/// A thread that waits in a source or for a key stays behind when this returns; the program is
 /// expected to end soon after.
 ///
 /// # Errors
 ///
-/// Where there is no terminal, or where the source fails before its first snapshot. A source that
+/// Where there is no terminal, or where the only source fails before its first snapshot. A source that
 /// fails later leaves its last snapshot on the screen, and says so there.
 pub fn run(
-    source: Box<dyn Source>,
-    past: Past,
-    worker: Box<dyn ReclaimWorker + Send>,
-    options: Options,
+    watched: Vec<Watched>,
+    options: &Options,
     ui_state: &mut UiState,
 ) -> Result<WatchOutcome, WatchError> {
     if !terminal::is_terminal() {
         return Err(WatchError::NotATerminal);
     }
-    let (replay, can_rewind) = match source.origin() {
-        Origin::Live => (None, false),
-        Origin::Replay { name, can_rewind } => (Some(name), can_rewind),
-    };
     let (columns, rows) = terminal::size();
-    let mouse = options.mouse;
-    let mut app = options.start(replay, past, columns, rows);
-    app.playback.can_rewind = can_rewind;
-    app.restore(ui_state);
-    let arranged = app.ui_state();
+    let is_elsewhere = watched.iter().any(|it| it.host.is_some());
     let start = Instant::now();
     let (sender, messages) = sync_channel(QUEUE);
-    // The thread that samples may hang in the driver; no one who tells it something waits for it.
-    let (control_sender, controls) = channel();
-    let (reclaim, requests) = mailbox();
-    let mut reclaiming = None;
+    let count = watched.len();
+    let mut stage = Stage::new(options, count);
+    let mut sources = Vec::new();
+    for Watched { host, source, past, worker } in watched {
+        let (replay, can_rewind) = match source.origin() {
+            Origin::Live => (None, false),
+            Origin::Replay { name, can_rewind } => (Some(name), can_rewind),
+        };
+        let mut app = options.clone().start(replay, host, past, columns, rows);
+        app.playback.can_rewind = can_rewind;
+        app.timeline = Timeline::one_of(count);
+        app.restore(ui_state);
+        // The thread that samples may hang in the driver; no one who tells it something waits for it.
+        let (control_sender, controls) = channel();
+        let (reclaim, requests) = mailbox();
+        stage.screens.push(AppScreen { app, controls: control_sender, reclaim });
+        sources.push((source, controls, worker, requests));
+    }
+    let arranged = stage.app().ui_state();
+    let mut reclaiming = Vec::new();
 
-    let outcome = terminal::with_screen(mouse, |screen| {
+    let outcome = terminal::with_screen(options.mouse, |screen| {
         // Before the threads: a signal that comes now must find the terminal's keeper.
         let signals = SignalWatch::start(&sender)?;
-        spawn("sampling", &sender, move |sender| {
-            sample(source, &controls, start, sender);
-        })?;
+        for (at, (source, controls, worker, requests)) in sources.into_iter().enumerate() {
+            spawn("sampling", &sender, move |sender| {
+                let send = |event| sender.send(ThreadMessage::Of(at, event)).is_ok();
+                sample(source, &controls, start, send);
+            })?;
+            reclaiming.push(spawn("reclaim", &sender, move |sender| {
+                let send = |event| sender.send(ThreadMessage::Of(at, event)).is_ok();
+                work(worker, &requests, send);
+            })?);
+        }
+        let keys = Pausing::default();
+        let keyboard = keys.clone();
         spawn("keyboard", &sender, move |sender| {
-            keyboard::read(start, sender);
+            keyboard::read(start, sender, is_elsewhere.then_some(&keyboard));
         })?;
-        reclaiming = Some(spawn("reclaim", &sender, move |sender| {
-            work(worker, &requests, sender);
-        })?);
-        let channels = ThreadChannels { controls: &control_sender, reclaim: &reclaim };
-        drive(&mut app, screen, &messages, &channels, &signals, start)
+        drive(&mut stage, screen, &messages, &keys, &signals, start)
     });
-    *ui_state = app.ui_state();
+    *ui_state = stage.app().ui_state();
     ui_state.retain(|name, value| arranged.get(name) != Some(&*value));
     // No receiver is left, so that nothing holds the worker up.
     drop(messages);
-    reclaim.send(ReclaimRequest::Leave, Instant::now());
-    if let Some(reclaiming) = reclaiming {
-        let _ = reclaiming.wait(LEAVE);
+    for screen in &stage.screens {
+        screen.reclaim.send(ReclaimRequest::Leave, Instant::now());
+    }
+    let deadline = Deadline::after(LEAVE);
+    for task in reclaiming {
+        let _ = task.wait(deadline.left());
     }
     match outcome {
         Ok(Err(WatchError::Terminal(error))) | Err(error) if terminal::is_gone(&error) => {
@@ -273,36 +310,28 @@ pub fn run(
     }
 }
 
-/// Where the main thread sends what other threads are to do.
-struct ThreadChannels<'a> {
-    controls: &'a Sender<Control>,
-    reclaim: &'a ReclaimHandle,
-}
-
 /// The loop: takes in what has come, carries effects out, draws if anything changed and the terminal has
 /// taken what was drawn before.
 fn drive(
-    app: &mut App,
+    stage: &mut Stage,
     screen: &mut Screen,
     messages: &Receiver<ThreadMessage>,
-    channels: &ThreadChannels<'_>,
+    keys: &Pausing,
     signals: &SignalWatch,
     start: Instant,
 ) -> Result<WatchOutcome, WatchError> {
     let mut changed = true;
     loop {
-        if let Some(ask) = next_commands::request(app) {
-            channels.reclaim.send(ask, Instant::now());
-        }
+        stage.request_commands();
         if screen.is_behind() {
             screen.catch_up().map_err(WatchError::Terminal)?;
         }
         if changed && !screen.is_behind() {
-            screen.draw(|canvas| view::draw(app, canvas)).map_err(WatchError::Terminal)?;
+            screen.draw(|canvas| stage.draw(canvas)).map_err(WatchError::Terminal)?;
             changed = false;
-            update(app, Event::Drawn);
+            stage.drawn();
         }
-        let mut tick = app.next_tick();
+        let mut tick = stage.next_tick();
         if screen.is_behind() {
             let soon = start.elapsed() + TRY_AGAIN;
             tick = Some(tick.map_or(soon, |tick| tick.min(soon)));
@@ -312,17 +341,18 @@ fn drive(
         let in_time = || Instant::now() < until;
         let more = std::iter::from_fn(|| in_time().then(|| messages.try_recv().ok())?);
         for message in std::iter::once(first).chain(more).flat_map(timed(start)).flatten() {
-            let event = match message {
-                ThreadMessage::Event(event) => event,
+            let (of, effect) = match message {
+                ThreadMessage::Event(event) => stage.update(event),
+                ThreadMessage::Of(at, event) => (at, stage.update_of(at, event)),
                 ThreadMessage::Failed(error) => return Err(error),
             };
-            let Some(effect) = update(app, event) else {
+            let Some(effect) = effect else {
                 continue;
             };
-            changed = true;
+            changed |= stage.shows(of);
             match effect {
                 Effect::Draw => {}
-                Effect::Repaint => screen.resize(app.area),
+                Effect::Repaint => screen.resize(stage.app().area),
                 Effect::Suspend => suspend()?,
                 Effect::Stop if signals.is_to_stop() => stop()?,
                 Effect::Stop => {}
@@ -332,7 +362,7 @@ fn drive(
                     let is_to_go_on = terminal::is_foreground() || signals.is_to_end();
                     // It may have come to the foreground meanwhile.
                     if terminal::is_foreground() {
-                        resume(app, screen).map_err(WatchError::Terminal)?;
+                        resume(stage, screen).map_err(WatchError::Terminal)?;
                     } else if !is_to_go_on {
                         stop_in_background()?;
                     }
@@ -341,9 +371,54 @@ fn drive(
                 Effect::Die(signal) => return Ok(WatchOutcome::Signal(signal)),
                 Effect::Fail(error) => return Err(WatchError::Source(error)),
                 // A source that has failed listens to no one.
-                Effect::Control(control) => drop(channels.controls.send(control)),
-                Effect::Reclaim(ask) => channels.reclaim.send(ask, Instant::now()),
+                Effect::Control(control) => drop(stage.screens[of].controls.send(control)),
+                Effect::Reclaim(ask) => stage.screens[of].reclaim.send(ask, Instant::now()),
+                Effect::Hosts => stage.show_list(),
+                Effect::OnHost(command) => {
+                    keys.while_paused(|| {
+                        on_host(stage.app().setup.host.as_ref(), &command, signals);
+                    });
+                    // Else its event is on its way.
+                    if !signals.is_asked() {
+                        resume(stage, screen).map_err(WatchError::Terminal)?;
+                    }
+                }
             }
+        }
+    }
+}
+
+/// Gives the terminal to a command on another machine, until it has ended and what it said has been read, or until
+/// gpumem is to end.
+fn on_host(host: Option<&RemoteHost>, command: &str, signals: &SignalWatch) {
+    let Some(host) = host else { return };
+    terminal::give_back();
+    // Where the terminal is gone, the next thing that is written to it says so.
+    let say = |text: &str| drop(io::stdout().write_all(text.as_bytes()));
+    say(&format!("{}\n", host.typed(command)));
+    match host.on_terminal(command).spawn() {
+        Ok(mut ssh) => {
+            // As long as ssh does not have the terminal raw, its Ctrl-C and Ctrl-Z are for both of them.
+            while let Ok(None) = ssh.try_wait() {
+                if signals.is_asked() {
+                    drop(ssh.kill().and_then(|()| ssh.wait()));
+                    return;
+                }
+                signals.stop_if_told();
+                thread::sleep(TRY_AGAIN);
+            }
+        }
+        Err(error) => say(&format!("ssh cannot be started: {error}; install an OpenSSH client\n")),
+    }
+    if !signals.is_asked() {
+        say("\nEnter goes back to the screen.");
+        let _ = io::stdout().flush();
+    }
+    while !signals.is_asked() {
+        signals.stop_if_told();
+        if terminal::has_input(TRY_AGAIN) {
+            let _ = io::stdin().lines().next();
+            return;
         }
     }
 }
@@ -358,12 +433,12 @@ fn timed(start: Instant) -> impl Fn(ThreadMessage) -> [Option<ThreadMessage>; 2]
 }
 
 /// Takes the terminal again.
-fn resume(app: &mut App, screen: &mut Screen) -> io::Result<()> {
+fn resume(stage: &mut Stage, screen: &mut Screen) -> io::Result<()> {
     screen.retake()?;
     // The window may have changed meanwhile.
     let (columns, rows) = terminal::size();
-    update(app, Event::Resize(columns, rows));
-    screen.resize(app.area);
+    stage.update(Event::Resize(columns, rows));
+    screen.resize(stage.app().area);
     Ok(())
 }
 
@@ -386,69 +461,65 @@ fn sample(
     mut source: Box<dyn Source>,
     controls: &Receiver<Control>,
     start: Instant,
-    sender: &SyncSender<ThreadMessage>,
+    send: impl Fn(Event) -> bool,
 ) {
-    let send = |event| sender.send(ThreadMessage::Event(event)).is_ok();
     let mut percent = None;
-    loop {
-        let next = match source.due(Instant::now()) {
-            Ok(due) => {
-                if due == NextSnapshot::Ended && !send(Event::SourceEnded) {
-                    return;
-                }
-                next_step(due, controls)
+    let mut trouble = None;
+    // Whether to go on.
+    let mut step = || -> Result<bool, SourceError> {
+        // Whichever comes first: the next sample is due, or something is told.
+        let due = source.due(Instant::now())?;
+        if source.trouble() != trouble {
+            trouble = source.trouble();
+            if !send(Event::SourceTrouble(trouble.clone())) {
+                return Ok(false);
             }
-            Err(error) => SamplingStep::Fail(error),
-        };
-        let failed = match next {
-            SamplingStep::Leave => return,
-            SamplingStep::Fail(error) => Some(error),
-            SamplingStep::Control(control) => match source.steer(control, Instant::now()) {
-                Ok(()) if control == Control::Rewind => {
-                    percent = None;
-                    if !send(Event::SourceRewound) {
-                        return;
-                    }
-                    None
-                }
-                steered => steered.err(),
-            },
-            SamplingStep::Take => match source.take(Instant::now()) {
-                Err(error) => Some(error),
-                Ok(None) => None,
-                Ok(Some(taken)) => {
-                    let share = source.share_read();
-                    let read = share.map(|share| (share * 100.0).floor() as u8);
-                    if let Some(read) = read.filter(|_| read != percent) {
-                        percent = Some(read);
-                        if !send(Event::SourceRead(read)) {
-                            return;
-                        }
-                    }
-                    let event = Event::Snapshot {
-                        now: start.elapsed(),
-                        snapshot: Box::new(taken.snapshot),
-                        is_passing: taken.is_passing,
-                    };
-                    if !send(event) {
-                        return;
-                    }
-                    None
-                }
-            },
-        };
-        if let Some(error) = failed {
-            send(Event::SourceFailed(in_full(&error)));
-            return;
         }
-    }
+        let told = match due {
+            NextSnapshot::In(wait) => controls.recv_timeout(wait),
+            NextSnapshot::Ended if !send(Event::SourceEnded) => return Ok(false),
+            NextSnapshot::OnRequest | NextSnapshot::Ended => controls.recv().map_err(Into::into),
+        };
+        match told {
+            Ok(control) => {
+                source.steer(control, Instant::now())?;
+                if control == Control::Rewind {
+                    percent = None;
+                    return Ok(send(Event::SourceRewound));
+                }
+                return Ok(true);
+            }
+            Err(RecvTimeoutError::Disconnected) => return Ok(false),
+            Err(RecvTimeoutError::Timeout) => {}
+        }
+        let Some(taken) = source.take(Instant::now())? else {
+            return Ok(true);
+        };
+        let read = source.share_read().map(|share| (share * 100.0).floor() as u8);
+        if let Some(read) = read.filter(|_| read != percent) {
+            percent = Some(read);
+            if !send(Event::SourceRead(read)) {
+                return Ok(false);
+            }
+        }
+        let (now, snapshot) = (start.elapsed(), Box::new(taken.snapshot));
+        Ok(send(Event::Snapshot { now, snapshot, is_passing: taken.is_passing }))
+    };
+    let error = loop {
+        match step() {
+            Ok(true) => {}
+            Ok(false) => return,
+            Err(error) => break error,
+        }
+    };
+    send(Event::SourceFailed(in_full(&error)));
 }
 
 /// Does what is requested, until the mailbox is closed or the request is to leave.
 fn work(
     mut worker: Box<dyn ReclaimWorker + Send>,
     requests: &MailboxReceiver,
-    sender: &SyncSender<ThreadMessage>,
+    send: impl Fn(Event) -> bool,
 ) {
     let mut patience = None;
     loop {
@@ -460,37 +531,10 @@ fn work(
         let is_last = matches!(request, Some((ReclaimRequest::Leave, _)));
         patience = worker.handle(request, &mut |progress| {
             // Where the main thread has ended, a request to leave comes next.
-            let _ = sender.send(ThreadMessage::Event(Event::Reclaim(progress)));
+            send(Event::Reclaim(progress));
         });
         if is_last {
             return;
-        }
-    }
-}
-
-/// What the thread that samples does next.
-enum SamplingStep {
-    Take,
-    Control(Control),
-    Fail(crate::source::SourceError),
-    Leave,
-}
-
-/// Waits until the next sample is due or something is told, whichever comes first.
-fn next_step(due: NextSnapshot, controls: &Receiver<Control>) -> SamplingStep {
-    match due {
-        NextSnapshot::In(Duration::ZERO) => match controls.try_recv() {
-            Ok(control) => SamplingStep::Control(control),
-            Err(TryRecvError::Empty) => SamplingStep::Take,
-            Err(TryRecvError::Disconnected) => SamplingStep::Leave,
-        },
-        NextSnapshot::In(wait) => match controls.recv_timeout(wait) {
-            Ok(control) => SamplingStep::Control(control),
-            Err(RecvTimeoutError::Timeout) => SamplingStep::Take,
-            Err(RecvTimeoutError::Disconnected) => SamplingStep::Leave,
-        },
-        NextSnapshot::OnRequest | NextSnapshot::Ended => {
-            controls.recv().map_or(SamplingStep::Leave, SamplingStep::Control)
         }
     }
 }

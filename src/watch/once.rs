@@ -22,7 +22,6 @@ use super::view;
 use super::{Options, Past};
 use crate::model::Snapshot;
 use crate::report::escape::escape;
-use crate::watch::next_commands;
 use crate::watch::state::{App, Effect, Event};
 use crate::watch::update::update;
 
@@ -99,7 +98,11 @@ impl Still {
         (columns, rows): (u16, u16),
     ) -> Self {
         let interval = options.interval;
-        Self { app: options.start(replay, past, columns, rows), interval, now: Duration::ZERO }
+        Self {
+            app: options.start(replay, None, past, columns, rows),
+            interval,
+            now: Duration::ZERO,
+        }
     }
 
     /// Takes a sample in; one that is passing need not be shown, for others follow.
@@ -116,7 +119,7 @@ impl Still {
 
     /// Has the worker find what to type about what is found.
     fn request_commands(&mut self, worker: &mut dyn ReclaimWorker) {
-        if let Some(ask) = next_commands::request(&mut self.app) {
+        if let Some(ask) = self.app.request_commands() {
             let mut answer = None;
             let ask = Some((ask, Duration::ZERO));
             worker.handle(ask, &mut |progress| answer = Some(progress));
@@ -136,16 +139,10 @@ impl Still {
     ) -> Result<(), OnceError> {
         self.request_commands(worker);
         let mut keys = keys.into_iter().flat_map(|keys| &keys.0);
-        keys.try_for_each(|key| self.press_key(key, worker))
-    }
-
-    fn press_key(
-        &mut self,
-        (name, key): &(String, KeyEvent),
-        worker: &mut dyn ReclaimWorker,
-    ) -> Result<(), OnceError> {
-        let effect = update(&mut self.app, Event::Key(*key));
-        self.carry_out(effect, name, worker)
+        keys.try_for_each(|(name, key)| {
+            let effect = update(&mut self.app, Event::Key(*key));
+            self.carry_out(effect, name, worker)
+        })
     }
 
     /// Does what a key asks for, as far as there is a picture of that.
@@ -158,6 +155,9 @@ impl Still {
         let mut effects: VecDeque<Effect> = effect.into_iter().collect();
         while let Some(asked) = effects.pop_front() {
             let request = match asked {
+                Effect::Reclaim(
+                    request @ (ReclaimRequest::Plan(_) | ReclaimRequest::Environment(_)),
+                ) => request,
                 Effect::Draw
                 | Effect::Repaint
                 | Effect::Control(
@@ -165,11 +165,8 @@ impl Still {
                     | Control::Fast(_)
                     | Control::Speed(_)
                     | Control::Playing(_),
-                ) => continue,
-                Effect::Reclaim(
-                    request @ (ReclaimRequest::Plan(_) | ReclaimRequest::Environment(_)),
-                ) => request,
-                Effect::Reclaim(
+                )
+                | Effect::Reclaim(
                     ReclaimRequest::Observe(_)
                     | ReclaimRequest::Stop { .. }
                     | ReclaimRequest::Commands(_)
@@ -181,10 +178,8 @@ impl Still {
             let mut came = Vec::new();
             let request = Some((request, Duration::ZERO));
             worker.handle(request, &mut |progress| came.push(progress));
-            let came = came.into_iter();
-            effects.extend(
-                came.filter_map(|progress| update(&mut self.app, Event::Reclaim(progress))),
-            );
+            let came = came.into_iter().map(Event::Reclaim);
+            effects.extend(came.filter_map(|event| update(&mut self.app, event)));
         }
         self.request_commands(worker);
         Ok(())

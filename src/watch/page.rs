@@ -8,24 +8,23 @@ use ratatui::layout::Rect;
 
 use super::charts;
 use super::keys::KeyAction;
-use super::layout::Layout;
 use super::reaping;
 use super::reclaim_worker::ReclaimRequest;
+use super::state::page::{About, Page, PageContent};
 use super::state::{App, Effect, Focus, GONE, HIDDEN, Mode, NO_FINDING, NOTHING_SEEN, judged};
 use super::text::clock;
 use super::theme::Styles;
-use super::update::{gpus, playback};
 use super::view::line_writer::LineWriter;
-use super::view::{header, hints};
 use super::view_model::Subject;
 use crate::explain::page::ExplainPage;
 use crate::explain::{self, KnownSoFar, More};
 use crate::history::memory_series::MemorySeries;
-use crate::model::field::{Field, GROUPED};
-use crate::model::finding::Finding;
+use crate::model::field::GROUPED;
+use crate::model::finding::{Finding, OwnCommands};
 use crate::model::row::ProcessRow;
-use crate::model::totals::{Total, totals};
+use crate::model::totals::totals;
 use crate::model::{Identity, Snapshot, Time};
+use crate::reclaim::commands::Typist;
 use crate::report::environment;
 use crate::report::explain::{PageStyle, text as explain_text};
 use crate::report::style::{Emphasis, Style, pieces};
@@ -38,77 +37,6 @@ const LEAST_WIDTH: u16 = 40;
 
 /// Why the environment of a page's process is not to be had.
 const GONE_PAGE: &str = "the process is gone; there is no environment to read";
-
-/// What a page is about.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum About {
-    /// A process, whatever becomes of its number.
-    Process(Identity),
-    /// A GPU, by NVML's index.
-    Gpu(u32),
-    /// The environment of a process.
-    Environment(Identity),
-    /// What users, jobs, containers and frameworks hold together.
-    Totals,
-}
-
-impl About {
-    /// The process that it is about.
-    pub fn process(self) -> Option<Identity> {
-        match self {
-            Self::Process(who) | Self::Environment(who) => Some(who),
-            Self::Gpu(_) | Self::Totals => None,
-        }
-    }
-}
-
-/// What a page has to say.
-#[derive(Clone, PartialEq, Debug)]
-pub enum PageContent {
-    /// The page of `gpumem explain`.
-    Report(Box<ExplainPage>),
-    /// Variables of a process.
-    Environment {
-        title: String,
-        /// By name; or why they cannot be read; `None` while they are being read.
-        variables: Option<Result<Vec<(String, String)>, String>>,
-    },
-    /// Totals by each of the fields that rows can be grouped by.
-    Totals {
-        /// Of what.
-        title: String,
-        /// By field.
-        groups: Vec<(Field, Vec<Total>)>,
-    },
-}
-
-/// A page of explanation.
-#[derive(Clone, PartialEq, Debug)]
-pub struct Page {
-    /// What it is about.
-    pub about: About,
-    /// Its lines as [`Style`] colours them, which [`pieces`] takes apart.
-    pub lines: Vec<String>,
-    /// Lines that are scrolled away.
-    pub offset: usize,
-    /// The time of the sample that it is of.
-    pub time: Option<Time>,
-    /// When it was missed first; the page stays what it was before.
-    pub gone: Option<Time>,
-    /// What was asked about, which comes first.
-    pub asked: Option<Finding>,
-    /// The page itself.
-    pub content: PageContent,
-    /// What its process holds and does on the host, as far as the samples are kept.
-    pub host: MemorySeries,
-}
-
-impl Page {
-    /// Whether it is about a process that is still there.
-    pub fn has_subject(&self) -> bool {
-        self.about.process().is_some() && self.gone.is_none()
-    }
-}
 
 /// Explains what is selected.
 pub fn open(app: &mut App) -> Option<Effect> {
@@ -183,7 +111,7 @@ pub fn open_environment(app: &mut App) -> Option<Effect> {
         return app.refuse("it is not known which process this is");
     };
     let (time, mut title) = (Some(last.time), format!("environment of {}", who.pid));
-    let (variables, effect) = if app.is_live() {
+    let (variables, effect) = if app.is_here() {
         (None, Effect::Reclaim(ReclaimRequest::Environment(who)))
     } else {
         title.push_str(", as far as it was recorded");
@@ -325,10 +253,14 @@ fn text_area(area: Rect) -> Rect {
 fn parts(app: &App, area: Rect) -> [Rect; 2] {
     let text = text_area(area);
     let above = text.height.min(notice(app).is_some().into());
-    let charts = app
-        .page
-        .as_ref()
-        .map_or(0, |page| charts::page_rows(page.about, (text.width, text.height - above)));
+    // A process that is gone has no charts, and its text their room.
+    let has_charts = |about| match about {
+        About::Process(who) => charted(app, who).is_some(),
+        _ => true,
+    };
+    let page = app.page.as_ref().filter(|page| has_charts(page.about));
+    let charts =
+        page.map_or(0, |page| charts::page_rows(page.about, (text.width, text.height - above)));
     let part = |from: u16, height| Rect { y: text.y.saturating_add(from), height, ..text };
     [part(above, charts), part(above + charts, text.height - above - charts)]
 }
@@ -387,8 +319,8 @@ pub fn lay_out(app: &mut App) {
 }
 
 /// Scrolls the page, or leaves it.
-pub fn on_key(app: &mut App, action: Option<KeyAction>) -> Option<Effect> {
-    match action? {
+pub fn on_key(app: &mut App, action: KeyAction) -> Option<Effect> {
+    match action {
         KeyAction::Down => scroll_to(app, |offset, _| offset.saturating_add(1)),
         KeyAction::Up => scroll_to(app, |offset, _| offset.saturating_sub(1)),
         KeyAction::PageDown => scroll_to(app, usize::saturating_add),
@@ -398,12 +330,8 @@ pub fn on_key(app: &mut App, action: Option<KeyAction>) -> Option<Effect> {
         KeyAction::Back | KeyAction::Quit => close(app),
         KeyAction::Reap => return reap_page(app, false),
         KeyAction::Release => return reap_page(app, true),
-        KeyAction::Gpu(digit) => return gpus::on_digit(app, digit),
-        KeyAction::GpuPage => return gpus::open_page(app),
         KeyAction::Environment => return open_environment(app),
         KeyAction::Totals => return open_totals(app),
-        // Whoever reads does not want it to move.
-        KeyAction::Pause => return playback::act(app, KeyAction::Pause),
         _ => return None,
     }
     Some(Effect::Draw)
@@ -463,8 +391,11 @@ fn report(
     asked: Option<&Finding>,
     last: &Snapshot,
 ) -> Option<ExplainPage> {
-    // Of a recording it is what its owner would type.
-    let me = app.setup.me.uid.filter(|_| app.is_live());
+    let typist = match app.setup.me.uid.filter(|_| app.is_here()) {
+        Some(uid) => Typist::User(uid),
+        None if app.setup.host.is_some() => Typist::Elsewhere,
+        None => Typist::Owner,
+    };
     let known = KnownSoFar {
         engine: &app.judged.engine,
         courses: &app.judged.courses,
@@ -476,7 +407,12 @@ fn report(
         },
         commands: &|findings, process| {
             app.next_commands.fill_in(findings.iter_mut());
-            judged::own_commands(&app.judged.engine, process, last, me)
+            let mut own = judged::own_commands(&app.judged.engine, process, last, typist);
+            if let Some(host) = &app.setup.host {
+                let there = |command: Option<String>| command.map(|it| host.typed(&it));
+                own = OwnCommands { release: there(own.release), kill: there(own.kill) };
+            }
+            own
         },
     };
     match about {
@@ -492,12 +428,11 @@ fn report(
     }
 }
 
-/// Draws the header, the page and the line of keys.
-pub fn draw(app: &App, styles: Styles, layout: &Layout, area: Rect, canvas: &mut Buffer) {
+/// Draws the page between the header and the line of keys.
+pub fn draw(app: &App, styles: Styles, area: Rect, canvas: &mut Buffer) {
     let Some(page) = &app.page else {
         return;
     };
-    header::draw(app, styles, Rect { height: 1, ..area }, canvas);
     if let Some(notice) = notice(app) {
         LineWriter::new(canvas, text_area(area), 0).text(&notice, styles.caution());
     }
@@ -524,8 +459,6 @@ pub fn draw(app: &App, styles: Styles, layout: &Layout, area: Rect, canvas: &mut
             writer.text(piece, style(mark, styles));
         }
     }
-    let keys = Rect { y: area.bottom().saturating_sub(1), height: 1, ..area };
-    hints::draw(app, styles, layout, keys, canvas);
 }
 
 fn style(mark: Emphasis, styles: Styles) -> ratatui::style::Style {

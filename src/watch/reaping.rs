@@ -1,12 +1,10 @@
 //! Ending processes: the plan as it is shown, a yes to it, and what is carried out.
 //!
-//! Pure: the [`reclaim_worker`](super::reclaim_worker) makes plans and carries them out. A number binds its
-//! answer to the question, so that what is confirmed is the very plan on the screen: the plan never changes by
-//! itself, and a newer sample makes no other plan. A yes counts only once the plan has been drawn. For [`UNDO`] it
-//! can be taken back and nothing is sent; it is void where the plan goes out of sight or time is missing. A plan
-//! that is [`OLD`] takes no yes. What is carried out is a [`batch`]; `panel.rs` draws both.
+//! Pure: the [`reclaim_worker`](super::reclaim_worker) makes plans and carries them out. A number ties each answer to
+//! its request, so that what a person confirms is the very plan on the screen: a newer sample does not change it. A
+//! yes counts only once the plan has been drawn. For [`UNDO`] it can be undone and nothing is sent; it is undone by
+//! itself where the plan leaves the screen or gpumem was stopped meanwhile. A plan that is [`OLD`] takes no yes. `panel.rs` draws the plan, and the [`Batch`] that is carried out.
 
-pub mod batch;
 pub mod panel;
 
 use std::sync::Arc;
@@ -17,117 +15,26 @@ use crossterm::event::{KeyCode, KeyEvent};
 use super::Control;
 use super::keys::KeyAction;
 use super::reclaim_worker::{
-    ObservedSample, PlanOptions, PlanRequest, PlanScope, Proposal, ReclaimProgress, ReclaimRequest,
+    ObservedSample, PlanOptions, PlanRequest, PlanScope, ReclaimProgress, ReclaimRequest,
 };
+use super::state::batch::Batch;
+use super::state::reaping::{Answer, Dialog};
 use super::state::{App, Effect, Mode, NOTHING_FOUND, NOTHING_SEEN};
 use super::view_model::RowKey;
-use crate::model::{Snapshot, Time};
-use crate::reclaim::{Signal, Target};
+use crate::model::Snapshot;
+use crate::reclaim::Signal;
 use crate::units::Span;
-use batch::Batch;
 use panel::lay_out;
 
-/// A plan that is so many seconds old is made anew before it takes a yes.
+/// A plan of this age, in seconds, is made anew before it takes a yes.
 pub const OLD: f64 = 300.0;
-/// How long a yes can be taken back.
+/// How long a yes can be undone.
 pub const UNDO: Duration = Duration::from_secs(3);
-/// A countdown that is late by so much was not seen to its end: gpumem was stopped, or the terminal stood
-/// still.
+/// A countdown that ends this late was not on the screen all the time: gpumem was stopped, or the terminal did not
+/// take what was drawn.
 const LATE: Duration = Duration::from_secs(3);
-/// What is said to who would quit while a plan is being carried out, and so leave it half done.
+/// Warns a person who quits while a plan is being carried out, which would leave it half done.
 pub const STILL_ENDING: &str = "still killing; q again leaves, and nothing more is sent";
-
-/// What is to be ended, and what is being ended.
-#[derive(Clone, PartialEq, Debug, Default)]
-pub struct Reaping {
-    /// The plan, while it is open.
-    pub dialog: Option<Dialog>,
-    /// What is being carried out, or was and has not been looked at since.
-    pub batch: Option<Batch>,
-    /// The last question's.
-    pub number: u64,
-}
-
-/// A plan that is asked for and shown.
-#[derive(Clone, PartialEq, Debug)]
-pub struct Dialog {
-    /// Which processes, and how.
-    pub options: PlanOptions,
-    /// Who was marked or selected when it was opened.
-    pub selected: Vec<RowKey>,
-    pub answer: Answer,
-    /// Lines that are scrolled away.
-    pub offset: usize,
-    /// When a yes begins the plan, as time since the screen started; until then it can be taken back.
-    pub countdown: Option<Duration>,
-    /// What came of the last key, in words.
-    pub note: Option<String>,
-    /// When the plan was asked for, by the clock of the samples.
-    pub asked: Option<Time>,
-    /// All that is shown has been on the screen.
-    pub is_drawn: bool,
-}
-
-/// What has come of the question.
-#[derive(Clone, PartialEq, Debug)]
-pub enum Answer {
-    Asked,
-    Plan(Proposal),
-    /// There is none, and why.
-    Failed(String),
-}
-
-impl Reaping {
-    /// Whether a plan is being carried out.
-    pub fn is_running(&self) -> bool {
-        let batch = self.batch.as_ref();
-        batch.is_some_and(|batch| batch.over.is_none())
-    }
-
-    /// When something here will read differently, as time since the start of the screen.
-    pub fn next_tick(&self, now: Duration) -> Option<Duration> {
-        if let Some(ends) = self.dialog.as_ref().and_then(|it| it.countdown) {
-            let next = seconds_left(ends, now).saturating_sub(1);
-            return Some(ends.saturating_sub(Duration::from_secs(next)));
-        }
-        self.is_running().then(|| Duration::from_secs(now.as_secs() + 1))
-    }
-}
-
-impl Dialog {
-    /// The plan, where there is one.
-    pub fn proposal(&self) -> Option<&Proposal> {
-        match &self.answer {
-            Answer::Plan(proposal) => Some(proposal),
-            _ => None,
-        }
-    }
-
-    fn targets(&self) -> &[Target] {
-        self.proposal().map_or(&[], |it| &it.plan.targets)
-    }
-
-    /// How many targets gpumem itself would end.
-    pub fn ends(&self) -> usize {
-        self.targets().iter().filter(|it| !it.is_advice()).count()
-    }
-
-    /// How many processes would be sent something.
-    pub fn receivers(&self) -> usize {
-        let ended = self.targets().iter().filter(|it| !it.is_advice());
-        ended.map(|it| it.members.len() + usize::from(it.launcher.is_some())).sum()
-    }
-
-    /// Whether there is anything that `direct` would change.
-    pub fn offers_direct(&self) -> bool {
-        self.options.direct || self.targets().iter().any(Target::is_advice)
-    }
-}
-
-/// Whole seconds until then, the last one to its end.
-pub fn seconds_left(ends: Duration, now: Duration) -> u64 {
-    ends.saturating_sub(now).as_millis().div_ceil(1000) as u64
-}
 
 /// Shows how the marked processes, or the selected one, would be ended, or asked to release memory.
 pub fn open_selected(app: &mut App, release: bool) -> Option<Effect> {
@@ -159,7 +66,7 @@ fn selected(app: &App) -> Vec<RowKey> {
 
 fn open(app: &mut App, scope: PlanScope, selected: Vec<RowKey>, release: bool) -> Option<Effect> {
     if app.reaping.batch.is_some() {
-        // One at a time; what has come of it is looked at first.
+        // One at a time; a person looks at its result first.
         app.mode = Mode::Plan;
         return Some(Effect::Draw);
     }
@@ -175,6 +82,9 @@ fn open(app: &mut App, scope: PlanScope, selected: Vec<RowKey>, release: bool) -
         }
         _ => {}
     }
+    if app.setup.host.is_some() {
+        return open_there(app, &scope, release);
+    }
     app.mode = Mode::Plan;
     app.reaping.dialog = Some(Dialog {
         options: PlanOptions { scope, release, signal: None, all_users: false, direct: false },
@@ -189,8 +99,25 @@ fn open(app: &mut App, scope: PlanScope, selected: Vec<RowKey>, release: bool) -
     request_plan(app)
 }
 
-/// Asks for the plan that the dialog wishes: of this machine as it is now, whatever the screen shows; of a
-/// recording as it is at the time that is shown.
+/// Has another machine make the plan, show it on this terminal, ask and carry it out: by what it knows then, of the
+/// processes of these names, which no other process ever has.
+fn open_there(app: &mut App, scope: &PlanScope, release: bool) -> Option<Effect> {
+    let (PlanScope::Processes(rows) | PlanScope::Families(rows)) = scope else {
+        return Some(Effect::OnHost("gpumem reap".to_owned()));
+    };
+    let boot_id = app.screenful.as_ref()?.snapshot.host.boot_id.clone();
+    let name = |row: &RowKey| row.identity.exact_name(boot_id.as_deref()?);
+    let Some(mut names) = rows.iter().map(name).collect::<Option<Vec<_>>>() else {
+        return app
+            .refuse("when the process started is not known, and without that it has no name");
+    };
+    names.dedup();
+    let command = if release { "release" } else { "kill" };
+    Some(Effect::OnHost(format!("gpumem {command} --all-users {}", names.join(" "))))
+}
+
+/// Asks for the plan of the dialog's options: of this machine as it is now, whatever the screen shows; of a recording
+/// as it is at the time that is shown.
 fn request_plan(app: &mut App) -> Option<Effect> {
     let newest = app.timeline.newest().filter(|_| app.is_behind() && app.is_live());
     let newest = newest.and_then(|frame| app.timeline.screenful(frame.number));
@@ -211,7 +138,7 @@ fn request_plan(app: &mut App) -> Option<Effect> {
     }))))
 }
 
-/// Hands a sample that the engine has judged to what is being carried out.
+/// Hands a judged sample to the worker while it carries out a plan.
 pub fn on_snapshot(app: &App, snapshot: &Snapshot) -> Option<Effect> {
     app.reaping.is_running().then(|| {
         Effect::Reclaim(ReclaimRequest::Observe(ObservedSample {
@@ -221,7 +148,7 @@ pub fn on_snapshot(app: &App, snapshot: &Snapshot) -> Option<Effect> {
     })
 }
 
-/// Takes in what came of what was asked.
+/// Takes in what the worker reports.
 pub fn on_progress(app: &mut App, progress: ReclaimProgress) -> Option<Effect> {
     let reaping = &mut app.reaping;
     if let ReclaimProgress::Planned { number, plan } = progress {
@@ -266,7 +193,7 @@ fn is_in_sight(app: &App) -> bool {
     app.mode == Mode::Plan && app.layout().is_some()
 }
 
-/// Takes a yes back where it can still be taken back; says why, if only to who looks later.
+/// Undoes a yes that has not begun yet, and notes why for whoever looks later.
 fn undo(app: &mut App, why: &str) -> Option<Effect> {
     let dialog = app.reaping.dialog.as_mut()?;
     dialog.countdown.take()?;
@@ -274,19 +201,19 @@ fn undo(app: &mut App, why: &str) -> Option<Effect> {
     Some(Effect::Draw)
 }
 
-/// The screen has changed: a yes that can be taken back has to be seen.
+/// The screen has changed: a yes is undone where its countdown is not in sight any more.
 pub fn on_screen_change(app: &mut App) {
     if !is_in_sight(app) {
         undo(app, "the plan was no longer on screen; nothing was sent");
     }
 }
 
-/// gpumem is about to be stopped, and time will be missing.
+/// gpumem is about to be stopped; the countdown cannot be seen meanwhile.
 pub fn on_suspend(app: &mut App) {
     undo(app, "gpumem was suspended; nothing was sent");
 }
 
-/// Time has passed: a yes that was seen to its end begins the plan.
+/// Time has passed: a yes whose countdown was seen to its end begins the plan.
 pub fn tick(app: &mut App) -> Option<Effect> {
     let Some(ends) = app.reaping.dialog.as_ref().and_then(|it| it.countdown) else {
         // A plan tells its age.
@@ -305,7 +232,7 @@ pub fn tick(app: &mut App) -> Option<Effect> {
     }
 }
 
-/// A yes. It counts where there is a plan, and it has been seen.
+/// A yes. It counts where there is a plan that has been drawn.
 fn confirm(app: &mut App) -> Option<Effect> {
     let (is_live, has_ended) = (app.is_live(), app.end.is_some());
     let ends = app.judged.now() + UNDO;
@@ -345,7 +272,7 @@ fn begin(app: &mut App) -> Option<Effect> {
         return None;
     };
     if dialog.options.scope != PlanScope::Findings {
-        // Done with: the next plan is of whoever is marked after this.
+        // The next plan is about whoever is marked after this.
         for row in &dialog.selected {
             app.table.tagged.remove(row);
         }
@@ -355,7 +282,7 @@ fn begin(app: &mut App) -> Option<Effect> {
     Some(Effect::Reclaim(ReclaimRequest::Begin { number, plan }))
 }
 
-/// Takes a key while the plan is open, or what is carried out.
+/// Takes a key while the plan or the batch is open.
 pub fn on_key(app: &mut App, key: &KeyEvent, action: Option<KeyAction>) -> Option<Effect> {
     let action = action?;
     let is_counting = app.reaping.dialog.as_ref().is_some_and(|it| it.countdown.is_some());
@@ -378,7 +305,7 @@ pub fn on_key(app: &mut App, key: &KeyEvent, action: Option<KeyAction>) -> Optio
     let dialog = app.reaping.dialog.as_mut()?;
     match action {
         KeyAction::NextSignal if dialog.options.release => {
-            dialog.note = Some("a release ends nothing; x plans to kill, by a signal".to_owned());
+            dialog.note = Some("a release kills nothing; x plans to kill with a signal".to_owned());
             return Some(Effect::Draw);
         }
         KeyAction::NextSignal => {
@@ -411,7 +338,7 @@ pub fn on_key(app: &mut App, key: &KeyEvent, action: Option<KeyAction>) -> Optio
     request_plan(app)
 }
 
-/// Leaves the plan, or what is carried out, which goes on all the same.
+/// Leaves the plan, or the batch, which goes on all the same.
 fn close(app: &mut App) -> Option<Effect> {
     app.mode = Mode::Main;
     if !app.reaping.is_running() {

@@ -71,13 +71,24 @@ impl SignalWatch {
         self.last_of_job.load(Ordering::SeqCst) != SIGCONT as usize
     }
 
-    /// Whether gpumem was told to end, also where that event is still on its way; looks for it for a moment.
-    /// A shell that ends a stopped job sends the signal and then continues it, and two threads may take one
-    /// each.
+    /// Stops where that was told while the terminal was another program's, which was told as well.
+    pub(super) fn stop_if_told(&self) {
+        if self.last_of_job.load(Ordering::SeqCst) == SIGTSTP as usize {
+            // It then goes on.
+            let _ = stop();
+        }
+    }
+
+    /// Whether gpumem was told to end, also where that event is still on its way.
+    pub(super) fn is_asked(&self) -> bool {
+        self.asked.iter().any(|asked| asked.load(Ordering::SeqCst))
+    }
+
+    /// As [`is_asked`](Self::is_asked); looks for it for a moment. A shell that ends a stopped job sends the signal and
+    /// then continues it, and two threads may take one each.
     pub(super) fn is_to_end(&self) -> bool {
-        let is_asked = || self.asked.iter().any(|asked| asked.load(Ordering::SeqCst));
         (0..LOOKS).any(|_| {
-            let is_asked = is_asked();
+            let is_asked = self.is_asked();
             if !is_asked {
                 thread::sleep(BETWEEN_LOOKS);
             }

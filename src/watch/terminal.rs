@@ -10,6 +10,7 @@ use std::io::{self, IsTerminal, Write as _};
 use std::panic;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, Once};
+use std::time::Duration;
 
 use crossterm::cursor::{Hide, Show};
 use crossterm::event::{DisableBracketedPaste, EnableBracketedPaste};
@@ -20,6 +21,7 @@ use crossterm::terminal::{
     enable_raw_mode,
 };
 use ratatui::layout::Rect;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
 use super::double_buffer::DoubleBuffer;
@@ -136,6 +138,13 @@ impl Drop for Screen {
 pub fn with_screen<T>(mouse: bool, work: impl FnOnce(&mut Screen) -> T) -> io::Result<T> {
     let mut screen = Screen::take(mouse)?;
     Ok(work(&mut screen))
+}
+
+/// Whether something is typed within this time, while the terminal is given back.
+pub(super) fn has_input(patience: Duration) -> bool {
+    let input = io::stdin();
+    let mut polled = [PollFd::new(&input, PollFlags::IN)];
+    poll(&mut polled, Timespec::try_from(patience).ok().as_ref()).is_ok_and(|count| count > 0)
 }
 
 /// Makes the terminal what it was before it was taken; nothing where it is not taken.

@@ -20,6 +20,7 @@ pub fn screen(columns: u16, rows: u16) -> App {
 /// The same of the recording of this name, with a sample every so many seconds.
 pub fn screen_of(replay: Option<&str>, seconds: u64, (columns, rows): (u16, u16)) -> App {
     let setup = Setup {
+        host: None,
         replay: replay.map(str::to_owned),
         version: "0.1.0",
         me: Me::default(),

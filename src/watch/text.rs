@@ -5,11 +5,11 @@
 
 use std::borrow::Cow;
 
-use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
+use unicode_width::{UnicodeWidthChar as _, UnicodeWidthStr as _};
 
 use crate::model::Time;
 pub use crate::model::field::{NOT_AVAILABLE, UNKNOWN};
-use crate::report::escape::{escape, fit};
+use crate::report::escape::escape;
 
 /// The text of one finding is cut here, whatever a rule or a recording put into it.
 pub const MESSAGE_CHARS: u16 = 1000;
@@ -66,42 +66,10 @@ pub fn scrolled(text: &str, count: u16) -> Cow<'_, str> {
     Cow::Borrowed("")
 }
 
-/// Breaks `text` into at most `lines` lines of `width` columns, at spaces where there are any; what
-/// is left over is cut with `…`.
+/// As [`report::wrap`](crate::report::wrap::wrap), in lines of one width.
 pub fn wrap(text: &str, width: u16, lines: usize) -> Vec<Cow<'_, str>> {
     let width = usize::from(width);
-    let mut out = Vec::new();
-    let mut rest = text.trim();
-    while !rest.is_empty() && out.len() < lines {
-        if out.len() + 1 == lines || rest.width() <= width {
-            out.push(fit(rest, width));
-            break;
-        }
-        let cut = break_at(rest, width);
-        if cut == 0 {
-            // Not even one character has room.
-            break;
-        }
-        out.push(Cow::Borrowed(rest[..cut].trim_end()));
-        rest = rest[cut..].trim_start();
-    }
-    out
-}
-
-/// The byte at which a line of `width` columns ends: after its last space, or where it is full.
-fn break_at(text: &str, width: usize) -> usize {
-    let mut used = 0;
-    let mut space = None;
-    for (at, c) in text.char_indices() {
-        used += c.width().unwrap_or(0);
-        if c == ' ' {
-            space = Some(at + 1);
-        }
-        if used > width {
-            return space.unwrap_or(at);
-        }
-    }
-    text.len()
+    crate::report::wrap::wrap(text, (width, width), lines)
 }
 
 #[cfg(test)]

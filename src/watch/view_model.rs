@@ -9,10 +9,10 @@ use std::ops::Deref;
 use std::sync::Arc;
 
 use foldhash::HashMap;
-use unicode_width::UnicodeWidthStr;
 
 use super::column::Column;
 use super::memory_shares::{GpuShares, UseVerdict};
+use super::text::columns;
 use crate::history::memory_series::{Courses, MemorySeries, seen_until};
 use crate::model::field::SortValue;
 pub use crate::model::field::badge;
@@ -35,6 +35,22 @@ pub struct RowKey {
     pub gpu: Option<u32>,
     /// GPU instance and compute instance, under MIG.
     pub instance: (Option<u32>, Option<u32>),
+}
+
+impl RowKey {
+    /// Whether nothing that is known tells the two apart: a sample may lack when a process started.
+    pub fn may_be(&self, other: &Self) -> bool {
+        let is_same_start = self.identity.start == other.identity.start
+            || !self.is_certain()
+            || !other.is_certain();
+        is_same_start
+            && self.identity.pid == other.identity.pid
+            && (self.gpu, self.instance) == (other.gpu, other.instance)
+    }
+
+    pub fn is_certain(&self) -> bool {
+        self.identity.is_certain()
+    }
 }
 
 /// A process on a GPU.
@@ -113,6 +129,12 @@ pub struct Sort {
     pub column: Column,
     /// Against the column's own direction.
     pub reversed: bool,
+}
+
+impl Default for Sort {
+    fn default() -> Self {
+        Self { column: Column::Memory, reversed: false }
+    }
 }
 
 impl Sort {
@@ -205,9 +227,10 @@ impl Screenful {
                 runtime_seconds: facts.runtime_seconds(),
                 finding: place.finding,
                 suspect,
-                verdict: match suspect {
-                    Some(_) => UseVerdict::Suspected,
-                    None => verdict(facts.finding),
+                verdict: match facts.finding {
+                    _ if suspect.is_some() => UseVerdict::Suspected,
+                    Some(finding) if finding.is_reclaimable() => UseVerdict::Reclaimable,
+                    _ => UseVerdict::InUse,
                 },
                 entry: facts
                     .entry
@@ -293,25 +316,25 @@ impl Screenful {
             widths.pid = widths.pid.max(digits(row.key.identity.pid));
             if !row.is_listed || row.key.instance.0.is_some() {
                 let text = subject.place_on_gpus().unwrap_or_default();
-                widths.gpu = widths.gpu.max(wide(&text));
+                widths.gpu = widths.gpu.max(columns(&text));
             }
             if let Ok(process) = subject.process {
                 if process.namespace_pid.is_some() {
-                    widths.pid = widths.pid.max(wide(&process.pid_text()));
+                    widths.pid = widths.pid.max(columns(&process.pid_text()));
                 }
                 let place = process.place();
-                widths.place = widths.place.max(place.map_or(0, |text| wide(&text)));
-                widths.user = widths.user.max(columns(process.user.as_ref()));
-                let framework = process.framework_text().map_or(0, |text| wide(&text));
+                widths.place = widths.place.max(place.map_or(0, |text| columns(&text)));
+                widths.user = widths.user.max(process.user.as_deref().map_or(0, columns));
+                let framework = process.framework_text().map_or(0, |text| columns(&text));
                 widths.framework = widths.framework.max(framework);
             }
-            let ended = subject.ended.and_then(|it| it.user.as_ref());
-            widths.user = widths.user.max(columns(ended));
+            let ended = subject.ended.and_then(|it| it.user.as_deref());
+            widths.user = widths.user.max(ended.map_or(0, columns));
             if let Some(finding) = subject.finding {
-                widths.finding = widths.finding.max(wide(&badge(finding)));
+                widths.finding = widths.finding.max(columns(&badge(finding)));
             }
             if let Some(suspect) = self.suspect(row) {
-                widths.finding = widths.finding.max(wide(&suspect.mark.to_string()));
+                widths.finding = widths.finding.max(columns(&suspect.mark.to_string()));
             }
         }
         // A column of which nothing is known takes no room.
@@ -355,24 +378,8 @@ fn growth_bytes(course: &MemorySeries, end: Time) -> Option<i64> {
     i64::try_from(grown).ok()
 }
 
-/// What is made of the memory of a process with this finding, as the headline has it.
-fn verdict(finding: Option<&Finding>) -> UseVerdict {
-    match finding.filter(|it| it.is_reclaimable()) {
-        Some(_) => UseVerdict::Reclaimable,
-        None => UseVerdict::InUse,
-    }
-}
-
 fn digits(number: u32) -> u16 {
     number.checked_ilog10().unwrap_or(0) as u16 + 1
-}
-
-fn columns(text: Option<&Arc<str>>) -> u16 {
-    text.map_or(0, |text| wide(text))
-}
-
-fn wide(text: &str) -> u16 {
-    u16::try_from(text.width()).unwrap_or(u16::MAX)
 }
 
 #[cfg(test)]

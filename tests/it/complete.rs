@@ -146,9 +146,8 @@ fn what_is_inserted_is_one_word_whatever_is_in_it() {
     let made = installed.folder.path().join("b");
     let demo = support::run(&["ps", "--json", "--demo"]);
     let mut snapshot = demo.json();
-    let processes = snapshot["processes"].as_array_mut().unwrap().iter_mut();
-    for process in processes.filter(|process| !process["jupyter"].is_null()) {
-        process["jupyter"]["notebook_path"] = hostile(made.to_str().unwrap()).into();
+    for process in snapshot["processes"].as_array_mut().unwrap() {
+        process["user"] = hostile(made.to_str().unwrap()).into();
     }
     let recording = installed.path("hostile.jsonl");
     fs::write(&recording, snapshot.to_string() + "\n").unwrap();
@@ -156,14 +155,13 @@ fn what_is_inserted_is_one_word_whatever_is_in_it() {
         let Some(mut terminal) = installed.shell(shell) else {
             continue;
         };
-        let typed = format!("gpumem reap --dry-run --replay {recording} --notebook ");
-        terminal.press(&format!("{typed}\t"));
-        terminal.wait_for("notebook", |text| text.contains("ipynb"));
+        terminal.press(&format!("gpumem ps --by user --replay {recording} --user \t"));
+        terminal.wait_for("user", |text| text.contains("ipynb"));
         terminal.press("\r");
-        // It was found by this name: every character of it arrived.
-        terminal.wait_for("plan", |text| text.contains("you named it"));
+        // They were found by this name: every character of it arrived.
+        terminal.wait_for("total", |text| text.contains("170.9 GiB"));
         still_takes_commands(&mut terminal);
-        assert!(!made.exists(), "{shell} has run a notebook's name");
+        assert!(!made.exists(), "{shell} has run a user's name");
     }
 }
 

@@ -70,9 +70,9 @@ fn a_machine_without_a_driver_gets_that_report() {
     assert_eq!((output.code, output.stderr.as_str()), (3, ""));
     let first = output.stdout.lines().next().unwrap();
     assert!(first.starts_with("broken") && first.contains(NOWHERE), "{first}");
-    assert!(output.stdout.contains("-> correct the path after --nvml-library"));
+    assert!(output.stdout.contains("-> correct the path given with --nvml-library"));
     let last = output.stdout.lines().last().unwrap();
-    assert!(last.starts_with("gpumem cannot do its work here: NVML library: "), "{last}");
+    assert!(last.starts_with("gpumem does not work here: NVML library: "), "{last}");
 
     let diagnosis = Diagnosis::from(run(&["doctor", "--json", "--nvml-library", NOWHERE]), 3);
     diagnosis.assert_check("library", "broken", &[NOWHERE]);

@@ -66,7 +66,7 @@ fn a_dead_process_keeps_its_name_in_recordings_and_on_every_page() {
     assert!(line(&ps, pid).contains(user) && line(&ps, pid).contains("(ended: sleep 600)"), "{ps}");
     assert!(line(&ps, listed_dead).contains("(no such process)"), "{ps}");
     let check = replay(&["check"]);
-    let sentence = format!("sleep 600 ({pid}) does not exist any more and is still listed");
+    let sentence = format!("sleep 600 ({pid}) no longer exists and is still listed");
     assert!(check.contains(&sentence), "{check}");
     let page = replay(&["explain", &pid.to_string()]);
     assert!(page.contains("sleep 600") && page.contains(&format!("of {user}")), "{page}");

@@ -31,6 +31,14 @@ fn schemas_are_fresh() {
     assert_eq!(committed, SchemaName::value_variants().len());
 }
 
+/// Names, labels and values are a public format, and rules and the dashboard are tried on this page.
+#[test]
+fn the_demos_page_for_prometheus_is_fresh() {
+    let version = format!("version=\"{}\"", env!("CARGO_PKG_VERSION"));
+    let page = run(&["metrics", "--demo"]).exits(0).stdout;
+    compare_or_bless("tests/data/metrics.prom", &page.replace(&version, "version=\"\""));
+}
+
 #[test]
 fn manual_pages_are_fresh_and_complete() {
     let pages = generate::man_pages();

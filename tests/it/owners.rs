@@ -1,7 +1,7 @@
 //! Who owns a process, with real owners: a Slurm of one node, podman, runc. The command that gpumem shows
 //! is typed as it stands, and ends what it is shown for and nothing beside it.
 
-mod containers;
+pub(crate) mod containers;
 mod slurm;
 
 use std::path::Path;

@@ -14,7 +14,7 @@ use crate::support::{self, wait_until};
 
 /// `unshare` with these namespaces and a first process of their own; a user namespace where that
 /// takes one. `None`, after a printed reason, where the kernel or a sandbox does not allow it.
-fn unshare(namespaces: &str) -> Option<Vec<String>> {
+pub fn unshare(namespaces: &str) -> Option<Vec<String>> {
     let unshare = support::find("unshare", "util-linux")?;
     for user in ["", "r"] {
         let options = [
@@ -33,7 +33,7 @@ fn unshare(namespaces: &str) -> Option<Vec<String>> {
 }
 
 /// `sh` in namespaces of its own, with this script, on this machine.
-fn in_namespace(machine: &Machine, unshare: &[String], script: &str) -> Command {
+pub fn in_namespace(machine: &Machine, unshare: &[String], script: &str) -> Command {
     // What follows the script are the words of gpumem's own command, for `"$@"`.
     let gpumem = machine.command(&[]);
     let mut command = Command::new(&unshare[0]);

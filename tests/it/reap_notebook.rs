@@ -147,7 +147,7 @@ fn the_command_has_a_kernel_shut_and_shows_what_was_freed(server: &Server) {
         // The test may be over.
         let _ = one_gpu(&[]).write(&scene);
     });
-    let output = machine.act(&["reap", "--yes", "--json", "--kernel", &kernel.id]);
+    let output = machine.act(&["reap", "--yes", "--json", "--pid", &kernel.pid.to_string()]);
     let ledger = fs::read_to_string(machine.path("state/reap.jsonl")).unwrap_or_default();
     assert_no_secret(&[&output.stdout, &output.stderr, &ledger]);
     let report = output.json();

@@ -56,7 +56,7 @@ pub struct Stage {
 impl Stage {
     pub fn new(listed: &[u32]) -> Self {
         let found = Targets::Found(FindingSelector::default());
-        let targets = Targets::of_pids(listed).unwrap_or(found);
+        let targets = Targets::named(listed.to_vec(), Vec::new()).unwrap_or(found);
         let mut policy = Policy::new(targets, |_, _| false);
         policy.grace = Some(Duration::from_millis(400));
         let mut ourselves = read_ourselves(&Roots::default()).unwrap();
@@ -289,19 +289,19 @@ fn one_that_forks_while_it_is_killed_is_killed_with_its_children() {
 signal.alarm(40)
 gpu = open({device:?})
 print('ready', flush=True)
-for _ in range(3000):
+for _ in range(1000):
     if os.fork() == 0:
         signal.alarm(40)
         if os.fork() == 0:
             signal.alarm(40)
         while True: signal.pause()
-    time.sleep(0.005)
+    time.sleep(0.015)
 while True: signal.pause()"
     );
     let cast = Cast::python(&python, &script);
     cast.session(20);
     stage.listed = vec![cast.pid()];
-    stage.guard.policy.targets = Targets::of_pids(&[cast.pid()]).unwrap();
+    stage.guard.policy.targets = Targets::named(vec![cast.pid()], Vec::new()).unwrap();
     // Children are added when they are a second old.
     stage.guard.policy.grace = Some(Duration::from_secs(2));
     let (outcome, past) = stage.end();
@@ -405,7 +405,7 @@ fn freed_means_that_nobody_has_taken_it_again() {
                 let mut command = Command::new(python);
                 let mut innocent = Cast::new(command.args(["-c", other]).arg(&file).process_group(0));
                 stage.lists_holders = true;
-                stage.guard.policy.targets = Targets::of_pids(&[cast.pid()]).unwrap();
+                stage.guard.policy.targets = Targets::named(vec![cast.pid()], Vec::new()).unwrap();
                 stage.guard.policy.grace = Some(Duration::from_secs(4));
                 let (outcome, past) = stage.end();
                 thread::sleep(Duration::from_secs(1));

@@ -365,6 +365,20 @@ fn another_version_or_no_python_is_refused_in_words() {
 }
 
 #[test]
+fn who_is_stopped_is_not_asked_before_it_runs() {
+    let program = or_skip!(Program::start(LOOP));
+    procs::send(program.pid(), Signal::STOP);
+    wait_until("it is stopped", || procs::state(program.pid()) == Some('T'));
+    let answer = program.perform(20_000);
+    assert!(matches!(answer, Err(NotReleased::Busy(_))), "{answer:?}");
+    procs::send(program.pid(), Signal::CONT);
+    wait_until("it runs", || procs::state(program.pid()) != Some('T'));
+    assert_eq!(program.releases(), 0);
+    assert!(program.perform(20_000).is_ok());
+    assert_eq!((program.releases(), program.held_gib()), (1, 2));
+}
+
+#[test]
 fn who_has_said_no_is_left() {
     let interpreter = or_skip!(python(14));
     let mut command = without_capabilities(&interpreter);
@@ -501,6 +515,7 @@ fn one_with_a_second_interpreter_is_refused_by_its_own() {
 
 #[test]
 fn an_interrupt_in_the_middle_is_the_program_s() {
+    or_skip!(support::interrupts("a program that is interrupted"));
     let source = r#"
 def slow():
     open("slow", "w").close()

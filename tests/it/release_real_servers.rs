@@ -1,6 +1,5 @@
-//! Real inference servers, which need no GPU, are asked to unload: llama.cpp as a router and with one model, and
-//! TorchServe. Their own states and the ends of their runners show what came of it; the mock driver's rows go
-//! with the processes, as a driver's do.
+//! A real inference server, which needs no GPU, is asked to unload: llama.cpp as a router and with one model. Its own
+//! state and the end of its runner show what came of it; the mock driver's rows go with the processes, as a driver's do.
 
 use std::fs;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
@@ -15,7 +14,7 @@ use std::time::Duration;
 use gpumem::api::host::Roots;
 use gpumem::api::model::Snapshot;
 use gpumem::api::reclaim::{
-    NotReleased, ReleaseBy, ReleaseOptions, ReleaseWay, ServerUnload, find_release as find,
+    NotReleased, ReleaseBy, ReleaseWay, ServerUnload, find_release as find,
     perform_release as perform, probe_release as probe,
 };
 use serde_json::{Value, json};
@@ -30,7 +29,7 @@ fn installed(server: &str) -> Option<PathBuf> {
     let folder = std::env::var_os("GPUMEM_TEST_SERVERS");
     let folder = folder.map(|folder| Path::new(&folder).join(server));
     if folder.is_none() {
-        support::skip(server, ".ci/servers FOLDER PIP, GPUMEM_TEST_SERVERS=FOLDER");
+        support::skip(server, ".ci/servers FOLDER, GPUMEM_TEST_SERVERS=FOLDER");
     }
     folder
 }
@@ -53,15 +52,11 @@ fn send(port: u16, verb: &str, path: &str, body: &str) -> TcpStream {
     let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
     let timeout = Some(Duration::from_secs(90));
     stream.set_read_timeout(timeout).unwrap();
-    let kind = match body.starts_with('{') {
-        true => "application/json",
-        false => "text/plain",
-    };
     let length = body.len();
     write!(
         stream,
-        "{verb} {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Type: {kind}\r\n\
-         Content-Length: {length}\r\n\r\n{body}"
+        "{verb} {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\
+         Content-Type: application/json\r\nContent-Length: {length}\r\n\r\n{body}"
     )
     .unwrap();
     stream
@@ -69,29 +64,14 @@ fn send(port: u16, verb: &str, path: &str, body: &str) -> TcpStream {
 
 /// Its status and its whole answer.
 fn ask(port: u16, verb: &str, path: &str, body: &str) -> (u16, String) {
-    answer(send(port, verb, path, body))
-}
-
-fn answer(stream: TcpStream) -> (u16, String) {
-    let mut reader = BufReader::new(stream);
+    let mut reader = BufReader::new(send(port, verb, path, body));
     let mut head = String::new();
     while !head.ends_with("\r\n\r\n") {
         assert_ne!(reader.read_line(&mut head).unwrap(), 0, "{head}");
     }
     let status = head.split(' ').nth(1).unwrap().parse().unwrap();
-    // TorchServe closes no connection by itself, and llama.cpp's router does not say how long it is.
-    let lower = head.to_lowercase();
     let mut body = Vec::new();
-    match lower.split_once("content-length:") {
-        Some((_, length)) => {
-            let length = length.lines().next().unwrap().trim().parse().unwrap();
-            body.resize(length, 0);
-            reader.read_exact(&mut body).unwrap();
-        }
-        None => {
-            reader.read_to_end(&mut body).unwrap();
-        }
-    }
+    reader.read_to_end(&mut body).unwrap();
     (status, String::from_utf8_lossy(&body).into_owned())
 }
 
@@ -115,7 +95,6 @@ impl Server {
         let way = find(&snapshot.processes[0], &snapshot);
         let way = way.unwrap_or_else(|why| panic!("{why} {snapshot:?}"));
         let server = unload(&way);
-        // Java listens on `[::ffff:127.0.0.1]`.
         let port = format!(":{}", self.port);
         assert!(server.address.ends_with(&port), "{way:?}");
         assert_eq!(server.held_bytes, Some(2 * GIB));
@@ -136,7 +115,7 @@ impl Server {
                     self.machine.play(&one_gpu(&[]));
                 }
             });
-            let arguments = ["release", "--yes", "--json", "--idle-for=3s", "--force", &pid];
+            let arguments = ["release", "--yes", "--json", "--idle-for=3s", &pid];
             let output = self.machine.act(&arguments);
             is_over.store(true, Ordering::Relaxed);
             output
@@ -257,139 +236,4 @@ fn llama_cpp_with_one_model_is_left_alone() {
     assert_eq!(outcome["outcome"], "no_way_in", "{outcome}");
     let (status, answer) = ask(server.port, "POST", "/v1/completions", COMPLETION);
     assert_eq!(status, 200, "{answer}");
-}
-
-/// TorchServe is asked only by who insists.
-fn insisting() -> ReleaseOptions {
-    ReleaseOptions { insists: true, ..options(60_000) }
-}
-
-/// Sleeps for as many seconds as it is sent.
-const HANDLER: &str = "
-import time
-
-def handle(data, context):
-    if data is not None:
-        time.sleep(float(data[0]['body']))
-        return ['done']
-";
-
-const ARCHIVE: &str = "
-import json, zipfile
-
-model = {'modelName': 'tiny', 'handler': 'handler.py:handle', 'modelVersion': '1.0'}
-with zipfile.ZipFile('tiny.mar', 'w') as archive:
-    archive.write('handler.py')
-    archive.writestr('MAR-INF/MANIFEST.json', json.dumps({'runtime': 'python', 'model': model}))
-";
-
-/// TorchServe with one model of one worker, on the port that its management has by default, and the port where it
-/// is asked for predictions.
-fn torchserve(more: &[&str]) -> Option<(Server, u16)> {
-    let packages = installed("torchserve")?;
-    support::find("java", "default-jre-headless")?;
-    let machine = Machine::new(&one_gpu(&[]));
-    fs::write(machine.path("handler.py"), HANDLER).unwrap();
-    support::finish(Command::new("python3").args(["-c", ARCHIVE]).current_dir(machine.path("")))
-        .exits(0);
-    let [inference, grpc, management_grpc, workers] = [(); 4].map(|()| support::free_port());
-    let configuration = format!(
-        "inference_address=http://127.0.0.1:{inference}\n\
-         management_address=http://127.0.0.1:8081\n\
-         metrics_address=http://127.0.0.1:8082\n\
-         metrics_mode=prometheus\n\
-         grpc_inference_port={grpc}\n\
-         grpc_management_port={management_grpc}\n\
-         initial_worker_port={workers}\n\
-         load_models=tiny.mar\n\
-         default_workers_per_model=1\n"
-    );
-    fs::write(machine.path("config.properties"), configuration).unwrap();
-    let folder = machine.path("");
-    let mut command = Command::new("/usr/bin/python3");
-    command
-        .args(["-m", "ts.model_server", "--start", "--foreground"])
-        .args(["--ts-config", "config.properties"])
-        .arg("--model-store")
-        .arg(&folder)
-        .args(more)
-        .env("PYTHONPATH", packages)
-        .env("LOG_LOCATION", machine.path("logs"))
-        .env("METRICS_LOCATION", machine.path("logs"))
-        // Where it keeps who runs: another may run on this machine.
-        .env("TMPDIR", &folder)
-        .current_dir(&folder)
-        .process_group(0);
-    let mut server = Server { running: Running::start(&mut command), machine, port: 8081 };
-    // Without a key it says nothing of its workers.
-    wait_until("its worker has started", || {
-        let ended = server.running.0.try_wait().unwrap();
-        assert!(ended.is_none(), "TorchServe has ended: {ended:?}");
-        let log = fs::read_to_string(server.machine.path("logs/model_log.log"));
-        log.is_ok_and(|log| log.contains("Torch worker started"))
-            && TcpStream::connect(("127.0.0.1", inference)).is_ok()
-    });
-    Some((server, inference))
-}
-
-/// TorchServe's worker: the program that its Java has started.
-fn worker(server: &Server) -> Option<u32> {
-    child_of(child_of(server.running.pid())?)
-}
-
-#[test]
-fn torchserve_scales_its_workers_down_at_rest_only() {
-    let (server, inference) = or_skip!(torchserve(&["--disable-token-auth"]));
-    let state = || {
-        let (_, model) = ask(8081, "GET", "/models/tiny", "");
-        serde_json::from_str::<Value>(&model).unwrap()[0].clone()
-    };
-    wait_until("its worker is ready", || state()["workers"][0]["status"] == "READY");
-    let held = worker(&server).unwrap();
-    let way = server.way(held);
-    assert_eq!(&*unload(&way).server, "torchserve");
-    assert_eq!(Some(way.pid), child_of(server.running.pid()));
-    // Its metrics count requests from the first one on; before, it is not known to rest.
-    let unknown = probe(&Roots::default(), &way, &insisting());
-    assert!(
-        matches!(&unknown, Err(NotReleased::Refused(why)) if why.contains("ts_inference_requests")),
-        "{unknown:?}"
-    );
-    assert_eq!(ask(inference, "POST", "/predictions/tiny", "0").0, 200);
-    let probed = probe(&Roots::default(), &way, &insisting());
-    assert!(probed.is_ok(), "{probed:?}");
-
-    // Its management shows no request that runs, only those that wait; and it would end the worker at once.
-    let at_work = send(inference, "POST", "/predictions/tiny", "6");
-    thread::sleep(Duration::from_millis(200));
-    let answer = perform(&Roots::default(), &way, &insisting());
-    assert!(
-        matches!(&answer, Err(NotReleased::Busy(why)) if why.contains("a client is connected to it")),
-        "{answer:?}"
-    );
-    let (status, body) = self::answer(at_work);
-    assert_eq!((status, &*body), (200, "done"));
-    assert_eq!(worker(&server), Some(held));
-
-    let outcome = server.release(held);
-    assert_eq!(outcome["outcome"], "released", "{outcome} {}", state());
-    assert_eq!(outcome["bytes"], json!(2 * GIB));
-    assert!(!lives(held));
-    assert_eq!(state()["workers"], json!([]));
-    // It is woken as was said.
-    let (status, answer) = ask(8081, "PUT", "/models/tiny?min_worker=1&synchronous=true", "");
-    assert_eq!(status, 200, "{answer}");
-    let (status, body) = ask(inference, "POST", "/predictions/tiny", "0");
-    assert_eq!((status, &*body), (200, "done"));
-    drop(server);
-
-    // As it is started by default it wants a key.
-    let (server, _) = torchserve(&[]).unwrap();
-    let held = worker(&server).unwrap();
-    let answer = perform(&Roots::default(), &server.way(held), &insisting());
-    assert!(
-        matches!(&answer, Err(NotReleased::Refused(why)) if why.contains("needs a key")),
-        "{answer:?}"
-    );
-    assert!(lives(held));
 }

@@ -360,7 +360,7 @@ fn a_server_in_use_is_not_touched() {
         let server = StandIn::start(python, program, "used");
         let answer = performed(&server.way(), 30_000);
         assert!(
-            matches!(&answer, Err(NotReleased::Busy(why)) if why.contains("a request was done")),
+            matches!(&answer, Err(NotReleased::Busy(why)) if why.contains("it handled a request")),
             "{}: {answer:?}",
             program.row
         );

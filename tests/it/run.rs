@@ -116,6 +116,7 @@ fn dispositions_and_masks_are_inherited() {
 
 #[test]
 fn signals_to_gpumem_alone_reach_the_command() {
+    or_skip!(support::interrupts("a program that is interrupted"));
     let machine = Machine::new(&one_gpu(&[]));
     let script = "trap 'echo $name; exit 4' TERM; trap 'echo usr1' USR1; trap 'echo int' INT; \
         echo started; while :; do sleep 0.05; done";

@@ -44,6 +44,7 @@ fn stop_and_continue(terminal: &mut Terminal) {
 
 #[test]
 fn a_program_gets_what_is_typed_and_each_signal_once() {
+    or_skip!(support::interrupts("a program that is interrupted"));
     or_skip!(support::find("python3", "python3"));
     // It waits for signals instead of being interrupted by them, so that none is missed.
     let script = r#"

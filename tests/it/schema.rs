@@ -206,7 +206,7 @@ fn what_each_command_prints_is_valid_also_when_it_fails() {
         (&["explain", "--framework", "pytorch"], "explain"),
         (&["reap", "--demo"], "reap"),
         (&["reap", "--demo", "--kind", "dead,stuck,pressure,unattributed,leak"], "reap"),
-        (&["reap", "--demo", "--pid", "1,412301", "--notebook", "no.ipynb"], "reap"),
+        (&["reap", "--demo", "--pid", "1,412301"], "reap"),
         (&["reap", "--demo", "--knid", "idle"], "reap"),
         (&[&["reap"], &nowhere[..]].concat(), "reap"),
         (&["reap", "--history"], "history"),

@@ -1,7 +1,7 @@
 //! What the tests share: running the binary, finding real programs, comparing generated files.
 
-use std::io::{BufRead as _, BufReader, Write as _};
-use std::net::TcpListener;
+use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
+use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU16, Ordering};
@@ -132,6 +132,20 @@ pub fn root(what: &str) -> Option<()> {
     is_root.then_some(())
 }
 
+/// Whether children react to Ctrl-C; `None`, after a printed reason, where they inherit that it is ignored, as a shell
+/// script's background job does.
+pub fn interrupts(what: &str) -> Option<()> {
+    let status = fs::read_to_string("/proc/self/status").unwrap();
+    let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:\t")).unwrap();
+    let is_ignored = u64::from_str_radix(ignored, 16).unwrap()
+        & (1 << (rustix::process::Signal::INT.as_raw() - 1))
+        != 0;
+    if is_ignored {
+        skip(what, "run in the foreground: SIGINT is ignored here");
+    }
+    (!is_ignored).then_some(())
+}
+
 /// Starts a program, and waits for the first line that it prints.
 pub fn hear(command: &mut Command) -> (Child, String) {
     let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().unwrap();
@@ -176,6 +190,17 @@ pub fn wait_until(what: &str, mut so: impl FnMut() -> bool) {
         assert!(begun.elapsed() < PATIENCE, "in vain waited until {what}");
         thread::sleep(Duration::from_millis(20));
     }
+}
+
+/// Head and body of what a server of this machine answers to a request.
+pub fn http(port: u16, request: &str) -> io::Result<(String, String)> {
+    let mut stream = TcpStream::connect(("127.0.0.1", port))?;
+    stream.set_read_timeout(Some(Duration::from_secs(20)))?;
+    stream.write_all(request.as_bytes())?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer)?;
+    let (head, body) = answer.split_once("\r\n\r\n").ok_or(io::ErrorKind::UnexpectedEof)?;
+    Ok((head.to_owned(), body.to_owned()))
 }
 
 /// A port that nobody listens on, and that is given to nobody else here: tests start many servers at once, and what

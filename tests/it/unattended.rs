@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 
 use crate::machine::{GIB, Machine, Running, Talking, one_gpu};
 use crate::procs::{self, state};
-use crate::support::{PATIENCE, clean_environment, find, gpumem, wait_until};
+use crate::support::{PATIENCE, clean_environment, find, free_port, gpumem, http, run, wait_until};
 
 /// A stopped process is a finding after a second; nobody is written to.
 const TELLS: &str = "[sample]\ninterval = \"200ms\"\n[reap]\nwarn = \"1s\"\ngrace = \"1s\"\n\
@@ -35,6 +35,10 @@ struct Service {
 
 impl Service {
     fn start(scene: &Scene, toml: &str) -> Self {
+        Self::start_with(scene, toml, &[])
+    }
+
+    fn start_with(scene: &Scene, toml: &str, arguments: &[&str]) -> Self {
         let mut command = Command::new(gpumem());
         let machine = Machine::new(scene);
         let notices = machine.path("told");
@@ -52,7 +56,9 @@ impl Service {
         });
         clean_environment(&mut command);
         command
-            .args(["reap", "--watch", "--no-store", "--nvml-library"])
+            .args(["reap", "--watch", "--no-store"])
+            .args(arguments)
+            .arg("--nvml-library")
             .arg(machine.library())
             .env("NOTIFY_SOCKET", machine.path("notify"))
             .env("WATCHDOG_USEC", "1000000")
@@ -155,6 +161,48 @@ fn its_manager_gets_ready_alive_reloading_and_stopping() {
     assert!(complaints.contains(broken), "{complaints}");
 }
 
+/// One process samples, and what it sees is recorded and served as well, by the rules that are in force.
+#[test]
+fn it_records_and_serves_what_it_sees() {
+    let child = stopped();
+    let port = free_port();
+    let address = format!("127.0.0.1:{port}");
+    let switches = ["--store", "--serve", &address];
+    let mut service = Service::start_with(&one_gpu(&[child.pid()]), TELLS, &switches);
+    let served = |path: &str| {
+        let answer = http(port, &format!("GET {path} HTTP/1.1\r\n\r\n")).unwrap_or_default();
+        if answer.0.starts_with("HTTP/1.1 200") { answer.1 } else { String::new() }
+    };
+    let finding = "gpumem_finding_active{kind=\"stopped\"";
+    wait_until("the finding is served", || served("/metrics").contains(finding));
+    let check: Value = serde_json::from_str(&served("/check")).unwrap();
+    assert_eq!(check["findings"][0]["process"]["pid"], child.pid());
+    // Another one is told who has the store.
+    let mut second = Command::new(gpumem());
+    clean_environment(&mut second);
+    second.args(["record", "--store", "--nvml-library"]).arg(service.machine.library());
+    second.env("STATE_DIRECTORY", service.machine.path("state"));
+    service.machine.environment(&mut second);
+    let second = second.output().unwrap();
+    let refusal = String::from_utf8_lossy(&second.stderr).into_owned();
+    assert!(!second.status.success(), "{refusal}");
+    assert!(refusal.contains(&format!("the gpumem with pid {}", service.child.id())), "{refusal}");
+    // A rule that is switched off is out of the page, too.
+    service.machine.configure("[rules.stopped]\nenabled = false\n");
+    service.signal(Signal::HUP);
+    wait_until("the finding is gone", || {
+        let page = served("/metrics");
+        page.contains("gpumem_gpu_up") && !page.contains(finding)
+    });
+    service.signal(Signal::TERM);
+    assert_eq!(service.child.wait().unwrap().code(), Some(0));
+    let segments =
+        fs::read_dir(service.machine.path("state/store")).unwrap().map(|it| it.unwrap().path());
+    let segment = segments.into_iter().find(|it| it.to_str().unwrap().ends_with(".zst")).unwrap();
+    let replayed = run(&["ps", "--replay", segment.to_str().unwrap(), "--json"]);
+    assert_eq!(replayed.json()["processes"][0]["pid"], child.pid(), "{replayed:?}");
+}
+
 #[test]
 fn a_notify_command_gets_the_finding_and_nothing_is_sent() {
     let child = stopped();
@@ -246,7 +294,7 @@ fn it_ends_at_once_where_there_is_no_driver() {
 #[test]
 fn what_cannot_be_meant_together_is_refused() {
     for more in [&["--yes"][..], &["--pid", "1"], &["--kind", "idle"], &["--json"]] {
-        crate::support::run(&[&["reap", "--watch"], more].concat()).exits(2);
+        run(&[&["reap", "--watch"], more].concat()).exits(2);
     }
 }
 
@@ -257,7 +305,7 @@ fn what_the_configuration_never_kills_a_plan_skips_too() {
     let planned = |toml: &str| {
         fs::write(&path, toml).unwrap();
         let path = path.to_str().unwrap();
-        let output = crate::support::run(&["reap", "--demo", "--json", "--config", path]).exits(0);
+        let output = run(&["reap", "--demo", "--json", "--config", path]).exits(0);
         let targets = output.json()["targets"].as_array().unwrap().clone();
         let is_it = |target: &Value| target["leader"] == 448_016;
         targets.iter().any(is_it)

@@ -169,16 +169,6 @@ fn what_only_the_process_claims_is_not_put_into_commands() {
     let newer = "/system.slice/slurmstepd.scope/s0123456789ABC/step_0/user/task_0";
     assert!(only(&within(newer)).contains(doubt));
     assert_eq!(owner(&within(newer)).unwrap().command, None);
-
-    let with_environment = |variables: &[(&str, &str)]| Process {
-        environment: environment(variables),
-        ..in_pod(Some("train-0"), Some("1234-ab"))
-    };
-    let other = [("POD_NAME", "train-0"), ("POD_NAMESPACE", "team-b")];
-    assert!(only(&with_environment(&other)).contains("kubectl delete pod -n team-a train-0"));
-    let same = [("POD_NAME", "train-0"), ("POD_NAMESPACE", "team-a")];
-    let line = only(&with_environment(&same));
-    assert!(line.contains("grep 1234-ab") && !line.contains("delete pod"), "{line}");
 }
 
 #[test]

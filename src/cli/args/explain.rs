@@ -7,22 +7,21 @@ use crate::units::{Bytes, Span};
 
 /// Explain one process, GPU or finding: whose, since when, why, and what to do
 ///
-/// Shows what it is, whose and since when, how its memory changed, its findings with their evidence,
-/// what holds it, and what would free the memory, gentlest first. If `gpumem record --store` is
-/// running,
-/// its history is used; otherwise a short sample is, and the page lists what that cannot show. With
-/// --replay or --demo it describes the recording's end.
+/// Shows what the process or GPU is, its owner and start, how its memory changed, its findings with
+/// their evidence, what holds it, and what would free the memory, gentlest first. If `gpumem record
+/// --store` is running, its history is used; otherwise a short sample is, and the page lists what that
+/// cannot show. With --replay or --demo it describes the end of the recording.
 ///
 /// With --oom it explains a moment at which a GPU had no memory left.
 ///
-/// With --framework it explains how a framework takes memory, what returns it and what does not; no GPU
-/// is needed for that. With --snippet it prints code for a program of one's own that gives memory back when
-/// asked.
+/// With --framework it explains how a framework takes memory, what returns it and what does not; that
+/// needs no GPU. With --snippet it prints code for your own program that releases memory when asked.
 #[derive(Args, Debug)]
 #[command(after_help = EXIT_CODES)]
 pub struct Explain {
-    /// A PID, a notebook's path or the end of it, a kernel's id, a GPU (gpu:0, GPU-…, MIG-…), a finding's id, which
-    /// check --json prints, or the beginning of one that no other has, or the name of an inference server (vllm)
+    /// A PID, a notebook's path or the end of it, a kernel's id, a GPU (gpu:0, GPU-…, MIG-…), a
+    /// finding's id as printed by check --json or the beginning of one if unambiguous, or the name of
+    /// an inference server (vllm)
     #[arg(
         value_name = "TARGET",
         required_unless_present_any = ["framework", "snippet", "oom"],
@@ -30,7 +29,7 @@ pub struct Explain {
     )]
     pub target: Option<String>,
 
-    /// Explain a framework; without NAME, list those that are known
+    /// Explain a framework; without NAME, list the known ones
     #[arg(
         long,
         value_name = "NAME",
@@ -40,21 +39,23 @@ pub struct Explain {
     )]
     pub framework: Option<String>,
 
-    /// Print a signal handler in Python, to paste into a program, by which it gives cached memory back when `gpumem
-    /// release` asks; for PyTorch, TensorFlow, JAX and CuPy. With --framework tensorflow: training in a child process
-    /// that saves and ends when asked, as TensorFlow's own pool is returned with its process only
+    /// Print a signal handler in Python, to paste into a program, that releases cached memory when
+    /// `gpumem release` asks; for PyTorch, TensorFlow, JAX and CuPy. With --framework tensorflow:
+    /// training in a child process that saves and exits when asked, because TensorFlow's own pool is
+    /// freed only when its process exits
     #[arg(long, conflicts_with_all = ["target", "json", "window", "replay", "demo"])]
     pub snippet: bool,
 
-    /// Explain why a GPU had no memory left: who held it, which of it was unused, and what would have sufficed
+    /// Explain why a GPU had no memory left: who held it, how much of it was unused, and what would
+    /// have been enough
     #[arg(long, conflicts_with_all = ["framework", "snippet", "window"])]
     pub oom: bool,
 
-    /// With --oom, when that was: 10:04, 2026-11-21 10:04:30 or, on this machine, -5m [default: now, or the recording's
-    /// end]
+    /// With --oom, the time: 10:04, 2026-11-21 10:04:30 or, on this machine, -5m [default: now, or the
+    /// recording's end]
     ///
-    /// What is told is of the last sample until then: in a recording, or in the history that `gpumem record --store`
-    /// keeps.
+    /// The page describes the last sample up to that time, in a recording or in the history that
+    /// `gpumem record --store` keeps.
     #[arg(long, value_name = "TIME", requires = "oom", conflicts_with_all = ["target", "framework", "snippet"], allow_hyphen_values = true)]
     pub at: Option<String>,
 
@@ -62,7 +63,7 @@ pub struct Explain {
     #[arg(long, value_name = "GPU", requires = "oom", conflicts_with_all = ["target", "framework", "snippet"])]
     pub gpu: Option<String>,
 
-    /// With --oom, how much was asked for, as the program's message says
+    /// With --oom, the size of the failed allocation, as in the program's message
     #[arg(long, value_name = "SIZE", requires = "oom", conflicts_with_all = ["target", "framework", "snippet"])]
     pub asked: Option<Bytes>,
 
@@ -70,12 +71,12 @@ pub struct Explain {
     #[arg(long)]
     pub json: bool,
 
-    /// How long to sample this machine first; use of CPU and GPU over time is known only with a window or a
-    /// stored history [default: a single sample; for a finding until it is found, 2s at most]
+    /// How long to sample this machine first; CPU and GPU use over time is known only with a window or
+    /// a stored history [default: a single sample; for a finding until it is found, at most 2s]
     #[arg(long, value_name = "DURATION", conflicts_with_all = ["replay", "demo"])]
     pub window: Option<Span>,
 
-    /// Whether the stored history counts.
+    /// Whether the stored history is used.
     #[command(flatten)]
     pub stored: Stored,
 

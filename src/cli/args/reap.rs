@@ -1,8 +1,10 @@
 //! What may be typed to `gpumem reap` and `gpumem kill`.
 
+use std::net::SocketAddr;
+
 use clap::Args;
 
-use super::{EXIT_CODES, Recorded, Stored, Where};
+use super::{EXIT_CODES, Recorded, StoreArgs, Stored, Where};
 use crate::cli::UsageError;
 use crate::cli::explain::TypedTarget;
 use crate::model::Kind;
@@ -10,58 +12,44 @@ use crate::reclaim::Signal;
 use crate::reclaim::release::ReleaseOptions;
 use crate::units::Span;
 
-/// Free GPU memory that is not needed: show a plan, kill what it names, verify that memory came back
+/// Free unneeded GPU memory: show a plan, kill what it names, verify that the memory was freed
 ///
-/// Prints a plan: which processes it would kill, why, by which steps, how much memory should be
-/// freed, and
-/// what it skips and why. Signals go to these processes, and to children that they start meanwhile
-/// and that
-/// hold a GPU; never to what only shares a session, a process group or a job with them. Without
-/// --yes it
-/// changes nothing; on a terminal it asks, and exits with 1 if the answer is no. --yes carries out
-/// exactly
-/// that plan. If a named target is refused, or is not gpumem's to kill, it exits with 1, in a dry
-/// run too.
-/// Before each signal it checks again the process's identity, what protects it, and whether the
-/// rule still
-/// holds; a process that became active is skipped. A target is done when NVML shows its memory as
-/// free and nothing has taken it again within 5 seconds.
+/// Prints a plan: which processes it would kill, why, by which steps, how much memory should be freed,
+/// and what it skips and why. Signals go to these processes, and to children that they start meanwhile
+/// and that hold a GPU; never to processes that only share a session, a process group or a job with
+/// them. Without --yes it changes nothing; on a terminal it asks, and exits with 1 if the answer is no.
+/// --yes carries out exactly that plan. If a named target is refused, or is not gpumem's to kill, it
+/// exits with 1, in a dry run too. Before each signal it checks again the process's identity, what
+/// protects it, and whether the rule still holds; a process that became active is skipped. A target is
+/// done when NVML shows its memory as free and nothing has taken it again within 5 seconds.
 ///
-/// By default it targets your own processes that a rule reports as idle, orphaned or stopped; hung, leak,
-/// placeholder and server-idle only with --kind. With --pid, --notebook or --kernel it targets what you
-/// name, with or without a finding. Never terminated: system and shared services (init, sshd, display
-/// servers, schedulers, container runtimes, the driver's daemons and so on), the processes that started
-/// gpumem, and what the owner (GPUMEM_KEEP=2026-12-01 in its environment) or the configuration
-/// (`[[keep]]`) keeps.
+/// By default it targets your own processes that a rule reports as idle, orphaned or stopped; hung,
+/// leak, placeholder and server-idle only with --kind. With --pid it targets the processes that you
+/// name, with or without a finding, as `gpumem kill` does. Never terminated: system and shared services
+/// (init, sshd, display servers, schedulers, container runtimes, the driver's daemons and so on), the
+/// processes that started gpumem, and what the owner (GPUMEM_KEEP=2026-12-01 in its environment) or the
+/// configuration (`[[keep]]`) keeps.
 ///
-/// What a rule reports as idle, a notebook's kernel say, is first asked to release memory, as `gpumem
-/// release` does, and killed only if the rule still holds by what it uses then. What a rule with action =
-/// "release" reports is only asked.
+/// A process that a rule reports as idle, such as a notebook's kernel, is first asked to release
+/// memory, as `gpumem release` does, and killed only if the rule still holds afterwards. A process that
+/// a rule with action = "release" reports is only asked.
 ///
-/// Targets are killed one at a time, most memory first; only --watch pauses after each and keeps a
-/// limit (`[reap]` in the configuration). Every act is in the audit log before it is done:
-/// /var/lib/gpumem/reap.jsonl for root, ~/.local/state/gpumem/reap.jsonl for other users; --history
-/// shows it.
+/// Targets are killed one at a time, most memory first; only --watch pauses after each one and limits
+/// their number (`[reap]` in the configuration). Every act is written to the audit log before it is
+/// done: /var/lib/gpumem/reap.jsonl for root, ~/.local/state/gpumem/reap.jsonl for other users;
+/// --history shows it.
 #[derive(Args, Debug, Default)]
-#[command(after_help = EXIT_CODES)]
+#[command(after_help = EXIT_CODES, mut_arg("store", |store| store.requires("watch")))]
 pub struct ReapArgs {
     /// Target these processes, with or without a finding
     #[arg(long, value_name = "PID", value_delimiter = ',', value_parser = pid)]
     pub pid: Vec<u32>,
 
-    /// Target the kernels of these notebooks, by path or the end of it, with or without a finding
-    #[arg(long, value_name = "PATH")]
-    pub notebook: Vec<String>,
-
-    /// Target these notebook kernels, by id, with or without a finding
-    #[arg(long, value_name = "ID", value_delimiter = ',')]
-    pub kernel: Vec<String>,
-
-    /// Targets of any kind, by whatever they are called; of `gpumem kill` and `gpumem release`.
+    /// Targets of any kind, as given to `gpumem kill` and `gpumem release`.
     #[arg(skip)]
     pub(in crate::cli) words: Vec<String>,
 
-    /// They are asked to release memory, and none is killed; of `gpumem release`.
+    /// Only ask the targets to release memory, for `gpumem release`.
     #[arg(skip)]
     pub(in crate::cli) release: Option<ReleaseOptions>,
 
@@ -73,12 +61,11 @@ pub struct ReapArgs {
     #[arg(long, value_name = "USER", value_delimiter = ',')]
     pub user: Vec<String>,
 
-    /// What else has to be so of it.
+    /// Further selection.
     #[command(flatten)]
     pub terms: Where,
 
-    /// Only findings of these kinds, also of rules that are switched off [default: orphan,
-    /// stopped, idle]
+    /// Only findings of these kinds, even of disabled rules [default: orphan, stopped, idle]
     #[arg(long, value_name = "KIND", value_delimiter = ',')]
     pub kind: Vec<Kind>,
 
@@ -90,7 +77,7 @@ pub struct ReapArgs {
     #[arg(short = 'n', long)]
     pub dry_run: bool,
 
-    /// How they are killed.
+    /// How targets are killed.
     #[command(flatten)]
     pub how: HowToKill,
 
@@ -102,52 +89,60 @@ pub struct ReapArgs {
     #[arg(long)]
     pub json: bool,
 
-    /// Show what was done, from the audit log; with --json as gpumem.history/1
+    /// Show past acts, from the audit log; with --json as gpumem.history/1
     #[arg(
         long,
-        conflicts_with_all = ["pid", "notebook", "kernel", "gpu", "user", "terms", "kind", "replay", "demo", "window"]
+        conflicts_with_all = ["pid", "gpu", "user", "terms", "kind", "replay", "demo", "window"]
     )]
     pub history: bool,
 
-    /// Run as a daemon: notify owners of findings, and terminate processes found by rules with
-    /// action = "reap" after warning their owners
+    /// Run as a daemon: notify owners of findings, and terminate processes found by rules with action =
+    /// "reap" after warning their owners
     ///
-    /// As a service: packaging/gpumem-reap.service. SIGHUP reads the configuration again. See `gpumem man
-    /// reap` for how owners are warned and how long before.
+    /// The service unit is packaging/gpumem-reap.service. SIGHUP reloads the configuration. `gpumem man
+    /// reap` describes how and when owners are warned.
     #[arg(
         long,
-        conflicts_with_all = ["pid", "notebook", "kernel", "gpu", "user", "terms", "kind", "yes", "dry_run", "servers", "json", "history", "window", "replay", "demo"]
+        conflicts_with_all = ["pid", "gpu", "user", "terms", "kind", "yes", "dry_run", "servers", "json", "history", "window", "replay", "demo"]
     )]
     pub watch: bool,
+
+    /// The store that the daemon keeps.
+    #[command(flatten)]
+    pub store: StoreArgs,
+
+    /// Also serve what the daemon sees on this address, as `gpumem serve --listen` does
+    #[arg(long, value_name = "ADDRESS", value_parser = super::serve::address, requires = "watch")]
+    pub serve: Option<SocketAddr>,
 
     /// How long to sample this machine before the plan [default: 30s, or 2s while `gpumem record --store`
     /// runs, or if processes are named]
     #[arg(long, value_name = "DURATION", conflicts_with_all = ["replay", "demo"])]
     pub window: Option<Span>,
 
-    /// Whether the stored history counts.
+    /// Whether the stored history is used.
     #[command(flatten)]
     pub stored: Stored,
 
-    /// Where snapshots come from; of a recording there is only a plan.
+    /// Where snapshots come from; for a recording there is only a plan.
     #[command(flatten)]
     pub recorded: Recorded,
 }
 
-/// How targets are killed, and which of them may be.
+/// How targets are killed, and which ones may be.
 #[derive(Args, Clone, Debug, Default)]
 pub struct HowToKill {
     /// The first signal, instead of TERM: INT, HUP, QUIT, USR1, USR2 or KILL
     #[arg(long, value_name = "SIGNAL")]
     pub signal: Option<Signal>,
 
-    /// How long each signal may take before the next one, instead of the default: 30s, 35s for the
-    /// launcher of a distributed run
+    /// How long to wait for each signal before the next one [default: 30s, 35s for the launcher of a
+    /// distributed run]
     #[arg(long, value_name = "DURATION")]
     pub grace: Option<Span>,
 
-    /// Signal also what a scheduler, a service manager or a container runtime owns, instead of printing
-    /// what to type
+    /// Also signal what a scheduler, a service manager or a container runtime owns, instead of printing
+    /// the command to run
     #[arg(long)]
     pub direct: bool,
 
@@ -159,7 +154,7 @@ pub struct HowToKill {
     #[arg(long)]
     pub graphics: bool,
 
-    /// Include what GPUMEM_KEEP or the configuration keeps, where it is named
+    /// Include named processes that GPUMEM_KEEP or the configuration keeps
     #[arg(long)]
     pub kept: bool,
 }
@@ -182,19 +177,19 @@ impl ReapArgs {
     }
 }
 
-/// Kill processes of yours that hold GPU memory, and verify that the memory came back
+/// Kill processes of yours that hold GPU memory, and verify that the memory was freed
 ///
-/// Shows the plan that `gpumem reap` makes of what is named, and asks, unless --yes is given. It
-/// exits with 1 if a named process is not killed, also because the answer is no.
+/// Shows the plan that `gpumem reap` makes for the named targets, and asks, unless --yes is given. It
+/// exits with 1 if a named process is not killed, even if only because the answer is no.
 #[derive(Args, Debug)]
 #[command(after_help = EXIT_CODES)]
 pub struct Kill {
     /// A PID, a notebook's path or the end of it, a kernel's id, a finding's id, a GPU (gpu:0, gpu:2-4, GPU-…) for
-    /// all that is on it, or the name of an inference server (vllm)
+    /// all that is on it, the name of an inference server (vllm), or PID@TICKS@BOOT_ID: that process or none
     #[arg(value_name = "TARGET", required = true)]
     pub target: Vec<String>,
 
-    /// What has to be so of them; what does not fit is left alone.
+    /// Further selection; what does not match is left alone.
     #[command(flatten)]
     pub terms: Where,
 
@@ -206,11 +201,11 @@ pub struct Kill {
     #[arg(short = 'n', long)]
     pub dry_run: bool,
 
-    /// How they are killed.
+    /// How targets are killed.
     #[command(flatten)]
     pub how: HowToKill,
 
-    /// Whether the stored history counts; it is read where a finding is named.
+    /// Whether the stored history is used; it is read only if a finding is named.
     #[command(flatten)]
     pub stored: Stored,
 }

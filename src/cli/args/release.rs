@@ -5,17 +5,19 @@ use clap::Args;
 use super::{EXIT_CODES, Stored, Where};
 use crate::units::Span;
 
-/// Have processes release GPU memory that they do not need, without killing them, and verify that it was freed
+/// Have processes release GPU memory that they do not need, without killing them, and verify that it
+/// was freed
 ///
-/// Finds how each process can be asked: an inference server unloads its models; a Jupyter kernel or CPython
-/// 3.14 empties the caches of its frameworks; a process that announces a signal (GPUMEM_RELEASE_SIGNAL) is
-/// sent it. The process keeps running: variables, sessions and listeners stay. A busy process is skipped.
-/// Prints a plan with what was verified of each process, and asks, unless --yes is given.
+/// Finds how each process can be asked: an inference server unloads its models; a Jupyter kernel or
+/// CPython 3.14 empties the caches of its frameworks; a process that announces a signal
+/// (GPUMEM_RELEASE_SIGNAL) is sent that signal. The process keeps running, with its variables, sessions
+/// and listeners. A busy process is skipped. Prints a plan with what was verified about each process,
+/// and asks, unless --yes is given.
 ///
-/// Memory counts as released if NVML shows that the process holds at least 16 MiB less than before, in each of
-/// three samples in the 5 seconds afterwards. The last line says how to load again what the next request does
-/// not. A process is not asked again within 60 seconds. If there is no way to ask a process, the plan says why
-/// and what to do instead, and the exit code is 1.
+/// Memory counts as released if NVML shows that the process holds at least 16 MiB less than before, in
+/// each of three samples in the 5 seconds afterwards. The last line says how to reload what the next
+/// request does not load by itself. A process is not asked again within 60 seconds. If there is no way
+/// to ask a process, the plan says why and what to do instead, and the exit code is 1.
 #[derive(Args, Debug)]
 #[command(after_help = EXIT_CODES)]
 pub struct ReleaseArgs {
@@ -24,7 +26,7 @@ pub struct ReleaseArgs {
     #[arg(value_name = "TARGET", required = true)]
     pub target: Vec<String>,
 
-    /// What else has to be true of them; what does not match is skipped.
+    /// Further selection; what does not match is skipped.
     #[command(flatten)]
     pub terms: Where,
 
@@ -36,15 +38,15 @@ pub struct ReleaseArgs {
     #[arg(short = 'n', long)]
     pub dry_run: bool,
 
-    /// How long each process may take
+    /// Time limit for each process
     #[arg(long, value_name = "DURATION", default_value = "10s")]
     pub wait: Span,
 
-    /// How long an inference server must be seen to do no request before it is asked to unload
+    /// How long an inference server must be seen without a request before it is asked to unload
     #[arg(long, value_name = "DURATION", default_value = "1m")]
     pub idle_for: Span,
 
-    /// Ask a server also where that ends requests (TorchServe), or host memory may not hold its weights (vLLM)
+    /// Ask a server (vLLM) even if host memory may not hold its weights
     #[arg(long)]
     pub force: bool,
 
@@ -68,7 +70,7 @@ pub struct ReleaseArgs {
     #[arg(long)]
     pub json: bool,
 
-    /// Whether the stored history counts; it is read where a finding is named.
+    /// Whether the stored history is used; it is read only if a finding is named.
     #[command(flatten)]
     pub stored: Stored,
 }

@@ -9,29 +9,32 @@ use crate::units::{Amount, Bytes, Span};
 
 const EXIT_CODES: &str = "\
 Exit codes:
-  those of COMMAND (128+N where signal N ended it, 127 where it is not found, 126 where it cannot be run);
-  1  COMMAND succeeded, and --max-peak or --fail-on did not hold, or a report could not be written;
+  those of COMMAND (128+N if signal N ended it, 127 if it is not found, 126 if it cannot be run);
+  1  COMMAND succeeded, and --max-peak or --fail-on failed, or a report could not be written;
      or the GPUs were not free in time, and COMMAND was not started
   2  wrong usage or configuration
-  3  could not measure: no driver, and COMMAND was not started; or COMMAND succeeded, and it is not known whether
-     --max-peak or --fail-on held";
+  3  could not measure: no driver, and COMMAND was not started; or COMMAND succeeded, and it is unknown whether
+     --max-peak or --fail-on passed";
 
-/// Run a command, and report what it used of the GPUs, whether it leaked, and what it left behind
+/// Run a command, and report its GPU use, whether it leaked, and what it left behind
 ///
-/// COMMAND runs as it would without gpumem: the same terminal, standard input and output, environment, process group,
-/// signals and exit code. Meanwhile gpumem samples what it and its descendants hold on every GPU, those too that
-/// detach from it. At its end three lines on standard error say what it took; what still holds GPU memory five seconds
-/// later is listed with the command that frees it. gpumem ends nothing itself. If COMMAND fails and has written to a
-/// pipe or file for errors that memory ran out (PyTorch, TensorFlow, JAX, CUDA), a page says who held it.
+/// COMMAND runs as it would without gpumem: the same terminal, standard input and output, environment,
+/// process group, signals and exit code. Meanwhile gpumem samples what it and its descendants hold on
+/// every GPU, including descendants that detach from it. At its end three lines on standard error
+/// report its use; processes that still hold GPU memory five seconds later are listed with the command
+/// that frees it. gpumem ends nothing itself.
 ///
-/// What a daemon starts for COMMAND (a container, a Slurm step, a unit of systemd) is not among its descendants.
+/// If COMMAND fails and its standard error, a pipe or file, says that memory ran out (PyTorch,
+/// TensorFlow, JAX, CUDA), a page shows who held it. Processes that a daemon starts for COMMAND (a
+/// container, a Slurm step, a systemd unit) are not among its descendants.
 #[derive(Args, Debug)]
 #[command(after_help = EXIT_CODES)]
 pub struct RunArgs {
-    /// Wait for this many GPUs, the freest first, and show COMMAND only these (CUDA_VISIBLE_DEVICES)
+    /// Wait for this many GPUs, those with the most free memory first, and show COMMAND only these
+    /// (CUDA_VISIBLE_DEVICES)
     ///
-    /// A GPU that somebody has claimed is not free. If CUDA_VISIBLE_DEVICES is set already, its GPUs are those to
-    /// choose from; a GPU that is divided by MIG is none of them. --wait-free and --claim alone mean one GPU.
+    /// A claimed GPU is not free. If CUDA_VISIBLE_DEVICES is already set, GPUs are chosen among its
+    /// GPUs; GPUs divided by MIG are never chosen. --wait-free or --claim alone means one GPU.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..), conflicts_with = "gpu")]
     pub gpus: Option<u32>,
 
@@ -39,7 +42,7 @@ pub struct RunArgs {
     #[arg(long, value_name = "GPU", value_delimiter = ',')]
     pub gpu: Vec<String>,
 
-    /// A GPU is free with so much free memory, as `check --wait-free` has it
+    /// A GPU counts as free with this much free memory, as for `check --wait-free`
     #[arg(long, value_name = "SIZE")]
     pub wait_free: Option<Bytes>,
 
@@ -47,31 +50,32 @@ pub struct RunArgs {
     #[arg(long, value_name = "DURATION", default_value = "5m")]
     pub timeout: Span,
 
-    /// Claim the GPUs, so that no other `gpumem run` takes them until COMMAND has ended; first come, first served
+    /// Claim the GPUs, so that no other `gpumem run` takes them until COMMAND has ended; first come,
+    /// first served
     #[arg(long)]
     pub claim: bool,
 
-    /// Exit with 1 where COMMAND and its descendants held more than this on a GPU
+    /// Exit with 1 if COMMAND and its descendants held more than this on a GPU
     ///
     /// A size (20GiB) or a share of the GPU's memory (90%).
     #[arg(long, value_name = "SIZE|PERCENT")]
     pub max_peak: Option<Amount>,
 
-    /// Exit with 1 where memory was found to leak, or is still held five seconds after the end
+    /// Exit with 1 if memory leaked, or is still held five seconds after the end
     #[arg(long, value_name = "WHAT", value_delimiter = ',')]
     pub fail_on: Vec<RunFailure>,
 
-    /// Write a report, by the file's ending: .json (gpumem.run/1), .xml (JUnit) or .md; the file $GITHUB_STEP_SUMMARY is appended
-    /// to
+    /// Write a report in the format of the file name extension: .json (gpumem.run/1), .xml (JUnit) or
+    /// .md; the file $GITHUB_STEP_SUMMARY is appended to
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub report: Vec<PathBuf>,
 
-    /// The longest time between samples; it begins with 50ms, for short commands [default: 1s, or the
-    /// configuration's]
+    /// The longest time between samples; the first ones are 50ms apart, for short commands [default:
+    /// 1s, or the configuration's]
     #[arg(long, value_name = "DURATION")]
     pub interval: Option<Span>,
 
-    /// Run COMMAND also where there is no driver, and say so
+    /// Run COMMAND even if there is no driver, and say so
     #[arg(long)]
     pub allow_no_gpu: bool,
 
@@ -79,7 +83,7 @@ pub struct RunArgs {
     #[arg(short, long)]
     pub quiet: bool,
 
-    /// What to run, and its arguments
+    /// The command to run, and its arguments
     #[arg(
         value_name = "COMMAND",
         value_hint = ValueHint::CommandWithArguments,
@@ -90,11 +94,11 @@ pub struct RunArgs {
     pub command: Vec<OsString>,
 }
 
-/// What fails a run, beside the command itself.
+/// What fails a run, besides the command itself.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
 pub enum RunFailure {
-    /// Memory of a process grew throughout, by the rule `leak`
+    /// The memory of a process grew throughout, according to the rule `leak`
     Leak,
-    /// Something still held memory five seconds after the end
+    /// A process still held memory five seconds after the end
     Held,
 }

@@ -6,20 +6,21 @@ use clap::{Args, ValueEnum};
 use crate::model::Selector;
 use crate::model::field::{Field, GROUPED, SORTED};
 
-/// Which rows are meant.
+/// Selects rows.
 #[derive(Args, Clone, Debug, Default)]
 pub struct Where {
-    /// Only what fits all of these terms: 'user:ann gpu:0 idle>10m mem>4GiB', as after / in watch
+    /// Only what matches all of these terms: 'user:ann gpu:0 idle>10m mem>4GiB', as after / in watch
     ///
-    /// A word is looked for everywhere; NAME:VALUE in one field, with commas between alternatives; < and >
-    /// compare what has a number; ! before a term negates it. Unknown values never match, negated or
-    /// not. 'mem>4GiB' is what frees much, 'idle>2h' what was long idle, 'runtime>1d !user:ann' what runs
-    /// long and is not ann's. ? in `gpumem watch` lists the fields.
+    /// A word is searched for in all fields; NAME:VALUE in one field, with commas between alternatives;
+    /// < and > compare numbers; ! before a term negates it. Unknown values never match, negated or not.
+    ///
+    /// 'mem>4GiB' selects large processes, 'idle>2h' those that have been idle for long, 'runtime>1d
+    /// !user:ann' those that have run for long and are not ann's. ? in `gpumem watch` lists the fields.
     #[arg(long = "where", value_name = "TERMS", value_parser = terms)]
     pub terms: Vec<Selector>,
 }
 
-/// What leaves nothing out was hardly meant: a variable of a script was empty.
+/// Rejects terms that leave nothing out: a script's variable was probably empty.
 fn terms(text: &str) -> Result<Selector, String> {
     match Selector::parse(text) {
         Ok(Some(selector)) => Ok(selector),
@@ -28,7 +29,7 @@ fn terms(text: &str) -> Result<Selector, String> {
     }
 }
 
-/// The fields that rows are added up by, as they are typed.
+/// The fields that totals can be grouped by, by their names.
 pub(super) fn grouped() -> impl TypedValueParser<Value = Field> {
     let names = GROUPED.iter().filter_map(|field| field.spec().names.first());
     PossibleValuesParser::new(names).map(|typed| {

@@ -5,7 +5,7 @@ mod picture;
 use clap::Args;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 
-use super::{EXIT_CODES, Recorded, Stored, Where};
+use super::{EXIT_CODES, OtherHosts, Recorded, Stored, Where};
 use crate::units::Span;
 use crate::watch::column::Column;
 use crate::watch::once::Keys;
@@ -22,17 +22,17 @@ pub use picture::{Once, ThemeChoice};
 /// With --once it prints one picture and exits; that needs no terminal. The picture shows this
 /// machine's second sample, the recording's end, or the demo's 25th minute.
 ///
-/// Keys: ? shows them all, q quits; F1 to F10 are in the line at the bottom, to press or to click. j, k and
-/// the arrows select, Enter explains what is selected, / filters as in `user:ann gpu:0 idle>10m mem>4GiB`, F3 finds,
-/// digits show one GPU only, i its page, s totals by user and job, e the environment of a process with its
-/// secrets masked, F2 chooses the columns, p pauses, `[` and `]` step back and forth. The manual page (gpumem
-/// man watch) has all keys and the filter's terms.
+/// Keys: ? shows all keys, q quits; the line at the bottom has F1 to F10, to press or to click. j, k
+/// and the arrows select, Enter explains the selection, / filters as in `user:ann gpu:0 idle>10m
+/// mem>4GiB`, F3 finds, digits show one GPU only, i shows its page, s totals by user and job, e the
+/// environment of a process with secrets masked, F2 chooses the columns, p pauses, `[` and `]` step
+/// back and forth. The manual page (gpumem man watch) lists all keys and the filter's terms.
 ///
-/// Freeing memory: Space marks a process; x shows the plan that `gpumem reap` would make for the
-/// marked, or the selected, X that for all findings. In a plan Tab switches to families and to all
+/// Freeing memory: Space marks a process; x shows the plan that `gpumem reap` would make for the marked
+/// or selected processes, X the plan for all findings. In a plan, Tab switches to families and to all
 /// findings, s chooses another signal, y confirms, and u cancels until the first signal is sent.
 ///
-/// On a signal that terminates it, it restores the terminal first and then dies of that signal.
+/// When a signal terminates gpumem, it first restores the terminal and then dies of that signal.
 #[derive(Args, Debug)]
 #[command(after_help = EXIT_CODES)]
 pub struct WatchArgs {
@@ -40,7 +40,8 @@ pub struct WatchArgs {
     #[arg(long, value_name = "DURATION", conflicts_with_all = ["replay", "demo"])]
     pub interval: Option<Span>,
 
-    /// Start with these GPUs alone and the processes on them, by index or UUID (or its beginning); / changes it
+    /// Start with only these GPUs and the processes on them, by index or UUID (or its beginning); /
+    /// changes it
     #[arg(long, value_name = "GPU", value_delimiter = ',')]
     pub gpu: Vec<String>,
 
@@ -52,19 +53,20 @@ pub struct WatchArgs {
     #[command(flatten)]
     pub terms: Where,
 
-    /// Order of the processes; r reverses it, o changes it [default: as it was left, or memory]
+    /// Sort the processes by this column; r reverses the order, o changes it [default: as last used, or
+    /// memory]
     #[arg(long, value_name = "COLUMN", value_parser = columns())]
     pub sort: Option<Column>,
 
-    /// The table's columns, from left to right, for this session [default: as F2 left them, or all]
+    /// Columns of the table, from left to right, for this session [default: as chosen with F2, or all]
     #[arg(long, value_name = "COLUMN,…", value_delimiter = ',', value_parser = columns())]
     pub columns: Vec<Column>,
 
-    /// How fast a recording plays, as a multiple of real time
+    /// Speed of a recording, as a multiple of real time
     #[arg(long, value_name = "N", default_value = "1", value_parser = speed, allow_negative_numbers = true)]
     pub speed: f64,
 
-    /// Draw with ASCII only [default: where the locale is not UTF-8, and on Linux's console]
+    /// Draw with ASCII only [default: if the locale is not UTF-8, and on the Linux console]
     #[arg(long)]
     pub ascii: bool,
 
@@ -78,15 +80,16 @@ pub struct WatchArgs {
         value_name = "FORMAT",
         num_args = 0..=1,
         require_equals = true,
-        default_missing_value = "text"
+        default_missing_value = "text",
+        conflicts_with_all = ["host", "hosts"]
     )]
     pub once: Option<Once>,
 
-    /// The picture's columns and rows [default: the terminal's, or COLUMNS and LINES, or 80x24]
+    /// Columns and rows of the picture [default: the terminal's, or COLUMNS and LINES, or 80x24]
     #[arg(long, value_name = "COLUMNSxROWS", requires = "once", value_parser = picture::size)]
     pub size: Option<(u16, u16)>,
 
-    /// Keys that are pressed before the picture is taken: `jj<Enter>`, `?<PgDn>`; `<lt>` is <
+    /// Keys to press before the picture is taken: `jj<Enter>`, `?<PgDn>`; `<lt>` is <
     #[arg(long, value_name = "KEYS", requires = "once", allow_hyphen_values = true)]
     pub keys: Option<Keys>,
 
@@ -94,16 +97,20 @@ pub struct WatchArgs {
     #[arg(long)]
     pub no_mouse: bool,
 
-    /// Whether the stored history counts.
+    /// Whether the stored history is used.
     #[command(flatten)]
     pub stored: Stored,
 
     /// Where snapshots come from.
     #[command(flatten)]
     pub recorded: Recorded,
+
+    /// The machines to ask.
+    #[command(flatten)]
+    pub others: OtherHosts,
 }
 
-/// The columns by their names, which are those of `ps --sort` and of the filter's terms.
+/// The columns by name, as for `ps --sort` and the filter's terms.
 fn columns() -> impl TypedValueParser<Value = Column> {
     let values = Column::ALL.map(|column| {
         let spec = column.spec();

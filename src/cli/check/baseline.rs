@@ -12,7 +12,7 @@ use crate::model::snapshot::ReadError;
 use crate::model::{Gpu, GpuProcess, Identity, Process, Snapshot, Start};
 use crate::report::check::NewHolder;
 
-/// A file with more is no snapshot.
+/// The largest file that is read as a snapshot.
 const MOST_BYTES: u64 = 64 << 20;
 
 /// An earlier snapshot, and the name of its file.
@@ -23,11 +23,11 @@ pub(super) struct Baseline {
 }
 
 impl Baseline {
-    /// Reads what `gpumem ps --json` printed.
+    /// Reads the output of `gpumem ps --json`.
     ///
     /// # Errors
     ///
-    /// There is no such file, or it holds something else.
+    /// If there is no such file, or it is something else.
     pub(super) fn read(path: &Path) -> Result<Self, UsageError> {
         use std::io::Read as _;
         let name = path.display().to_string();
@@ -46,20 +46,21 @@ impl Baseline {
         }
     }
 
-    /// Why it says nothing of this snapshot: its processes are others, even where they have the same numbers.
+    /// Why it cannot be compared with this snapshot: its processes are others, even if their PIDs are
+    /// the same.
     pub(super) fn unusable(&self, now: &Snapshot) -> Option<String> {
         let (then, now) = (&self.snapshot.host, &now.host);
         let why = match (&then.boot_id, &now.boot_id) {
             (then, now) if then == now => return None,
-            (Some(_), Some(_)) if then.hostname == now.hostname => "of an earlier boot",
+            (Some(_), Some(_)) if then.hostname == now.hostname => "from an earlier boot",
             (Some(_), Some(_)) => "of another machine",
-            _ => "of a boot that is not known",
+            _ => "from an unknown boot",
         };
         let name = &self.name;
         Some(format!("--baseline {name} is {why}; make a new one: gpumem ps --json > {name}"))
     }
 
-    /// The new holders, and what is not known of them.
+    /// The new holders, and errors for what is unknown.
     pub(super) fn judge(&self, now: &Snapshot) -> (Vec<NewHolder>, Vec<ReadError>) {
         let (mut new, mut errors) = (Vec::new(), Vec::new());
         for gpu in &now.gpus {
@@ -97,7 +98,7 @@ impl Baseline {
     }
 }
 
-/// Who a row names; of one that is not known for certain, by its number alone.
+/// Identity of a row's process; if that is uncertain, only its PID.
 fn identity(snapshot: &Snapshot, row: &GpuProcess) -> Identity {
     let unknown = Identity { pid: row.pid, start: Start::Unknown };
     snapshot.process(row.pid).map_or(unknown, Process::identity)

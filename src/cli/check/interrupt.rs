@@ -10,7 +10,7 @@ use crate::cli::args::CheckFormat;
 use crate::cli::exit::Exit;
 use crate::cli::{print, signals, warn};
 
-/// From now on, a signal ends the check with a report of what is known: a document or a line.
+/// From now on, a signal ends the check with a report of what is known so far: a document or a line.
 pub(super) fn report_on_signal(
     verdict: &Arc<Mutex<CheckVerdict>>,
     format: CheckFormat,

@@ -7,7 +7,7 @@ use crate::model::{Gpu, Snapshot};
 use crate::report::check::{Limit, LimitVerdict};
 use crate::units::Amount;
 
-/// Each limit on each GPU, and why some could not be judged.
+/// Verdicts for each limit on each GPU, and errors for those that could not be measured.
 pub(super) fn judge(
     limits: &[(Limit, Amount)],
     snapshot: &Snapshot,

@@ -2,7 +2,6 @@
 
 use std::collections::HashSet;
 use std::sync::Arc;
-use std::time::Duration;
 
 use super::baseline::Baseline;
 use super::limit;
@@ -28,43 +27,41 @@ use crate::source::live::Live;
 use crate::units::{Amount, Bytes, Span};
 use crate::watch::state::judged;
 
-/// What is asked of a machine, and what is known so far.
+/// The question about a machine, and what is known so far.
 #[derive(Debug)]
-pub(super) struct CheckVerdict {
+pub(in crate::cli) struct CheckVerdict {
     selection: Selection,
     fail_on: Option<Severity>,
     limits: Vec<(Limit, Amount)>,
     wait: Option<Wait>,
     baseline: Option<Baseline>,
-    /// Why that says nothing of this machine.
+    /// Why the baseline cannot be compared with this machine.
     unusable: Option<String>,
     engine: Engine,
     commands: CommandSource,
-    /// The longest time that a rule asks for.
-    needed: Duration,
-    /// Whether there is no rule to be decided.
+    /// Whether no rule is applied.
     is_without_rules: bool,
     first: Option<Time>,
     last: Option<Last>,
-    /// The findings that were asked for, by their ids; each as it was when it last stood.
+    /// Ids of the selected findings, also of resolved ones.
     selected: HashSet<Arc<str>>,
-    /// Whether snapshots are of this machine now; a recording is judged at its end.
+    /// Whether snapshots are live; a recording is judged at its end.
     is_live: bool,
-    /// Every GPU seen so far: what it is called.
+    /// Every GPU seen so far, by its names.
     known: Vec<Gpu>,
     impossible: Option<String>,
     concluded: bool,
 }
 
-/// What a verdict needs of the last snapshot.
+/// The part of the last snapshot that a verdict needs.
 #[derive(Debug)]
 struct Last {
     time: Time,
-    /// All of it, where something was found in it: what to type depends on who works together.
+    /// The whole snapshot, if there are findings: commands depend on all processes.
     whole: Option<Snapshot>,
-    /// Those that were asked for.
+    /// Number of selected GPUs.
     gpus: usize,
-    /// Which of `--gpu` it lacks.
+    /// GPUs given with `--gpu` that the snapshot lacks.
     missing: Vec<String>,
     errors: Vec<ReadError>,
     unreadable: bool,
@@ -73,16 +70,16 @@ struct Last {
     is_unknown: bool,
     new_holders: Option<Vec<NewHolder>>,
     hostname: Option<Arc<str>>,
-    /// What of it was asked for; `None` where that is all.
+    /// The selection; `None` means everything.
     selected: Option<Selected>,
 }
 
 /// Whether to go on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum VerdictProgress {
+pub(in crate::cli) enum VerdictProgress {
     /// More snapshots may change the answer.
     Open,
-    /// What was waited for is there, or never will be.
+    /// The requested memory is free, or can never be.
     Answered,
 }
 
@@ -90,7 +87,7 @@ impl CheckVerdict {
     /// # Errors
     ///
     /// The baseline is none.
-    pub(super) fn new(
+    pub(in crate::cli) fn new(
         args: &CheckArgs,
         settings: RuleSet,
         commands: CommandSource,
@@ -109,7 +106,6 @@ impl CheckVerdict {
             is_without_rules,
             limits: limits.into_iter().filter_map(asked).collect(),
             wait: wait.then(|| Wait::new(&args.wait_free, args.timeout)),
-            needed: store::longest(&settings),
             engine: Engine::new(settings),
             commands,
             first: None,
@@ -122,7 +118,12 @@ impl CheckVerdict {
         })
     }
 
-    /// What is being done for so long, for people.
+    /// Applies these rules from now on.
+    pub(in crate::cli) fn set_rules(&mut self, settings: RuleSet) {
+        self.engine.set_settings(settings);
+    }
+
+    /// What the check is doing, for people.
     pub(super) fn purpose(&self, patience: Span) -> String {
         match &self.wait {
             Some(wait) => format!("waiting for {wait}, up to {patience} (--timeout)"),
@@ -135,35 +136,33 @@ impl CheckVerdict {
         self.wait.as_ref().is_some_and(|wait| wait.is_too_late(time))
     }
 
-    /// Takes in what is stored of the past: the rules judge by it, and it answers nothing else.
+    /// Feeds the stored history to the rules; it answers nothing else.
     ///
     /// # Errors
     ///
-    /// A store was named that cannot be read.
-    pub(super) fn feed(
+    /// If a store was named that cannot be read.
+    pub(in crate::cli) fn feed(
         &mut self,
         live: &Live,
         args: &CheckArgs,
         global: &Global,
+        mut seen: impl FnMut(&Engine, &Snapshot),
     ) -> Result<Fed, recording::RecordingError> {
         let ask = store::Ask {
-            global,
-            stored: args.stored,
-            needed: self.needed,
-            most_bytes: store::MOST_FOR_CHECK,
             quiet: args.quiet,
-            until: None,
+            ..store::Ask::new(global, args.stored, store::MOST_FOR_CHECK)
         };
         let (selection, selected) = (&self.selection, &mut self.selected);
         let fed = store::feed_each(&mut self.engine, live, ask, |engine, snapshot| {
             select(selection, engine, snapshot, selected);
+            seen(engine, snapshot);
         })?;
         self.first = fed.first;
         Ok(fed)
     }
 
     /// Takes in the next snapshot.
-    pub(super) fn observe(&mut self, mut snapshot: Snapshot) -> VerdictProgress {
+    pub(in crate::cli) fn observe(&mut self, mut snapshot: Snapshot) -> VerdictProgress {
         self.engine.observe(&snapshot);
         let selected = select(&self.selection, &self.engine, &snapshot, &mut self.selected);
         // The rules saw all of it: what a process does on one GPU excuses it on another.
@@ -215,6 +214,11 @@ impl CheckVerdict {
         progress
     }
 
+    /// The rules, with their history and findings.
+    pub(in crate::cli) fn engine(&self) -> &Engine {
+        &self.engine
+    }
+
     fn note_gpus(&mut self, gpus: &[Gpu]) {
         for gpu in gpus {
             let is_it = |known: &Gpu| known.index == gpu.index && known.uuid == gpu.uuid;
@@ -230,16 +234,17 @@ impl CheckVerdict {
         }
     }
 
-    /// Whether this machine has the users that were named.
+    /// Checks that this machine has the named users.
     pub(super) fn check_users(&self) -> Result<(), UsageError> {
         self.selection.check_users()
     }
 
-    /// Whether the GPUs that were named exist, once there is a machine to ask, and the baseline is of it.
+    /// Checks that the named GPUs exist, once the machine has answered, and that the baseline is of
+    /// this machine.
     ///
     /// # Errors
     ///
-    /// One was named that was never seen; or the baseline is of another machine or boot.
+    /// If a named GPU was never seen, or the baseline is of another machine or boot.
     pub(super) fn prove_machine(&self) -> Result<(), UsageError> {
         if self.known.is_empty() {
             return Ok(());
@@ -260,7 +265,7 @@ impl CheckVerdict {
         Ok(())
     }
 
-    /// No snapshot follows, and the report is about to be printed.
+    /// Ends the check: no snapshot follows, and the report is about to be printed.
     pub(super) fn conclude(&mut self) {
         self.concluded = true;
     }
@@ -269,8 +274,8 @@ impl CheckVerdict {
         self.concluded
     }
 
-    /// What is known so far; with a `failure` it is an error, whatever it is.
-    pub(super) fn report(&mut self, failure: Option<&str>) -> CheckReport {
+    /// The report so far; with a `failure` its status is an error in any case.
+    pub(in crate::cli) fn report(&mut self, failure: Option<&str>) -> CheckReport {
         let whole = self.last.as_ref().and_then(|last| last.whole.as_ref());
         if let Some(whole) = whole {
             let marks = judged::plan_marks(&self.engine, whole);
@@ -342,7 +347,7 @@ impl CheckVerdict {
         asked.map(|gpu| (title(gpu), holders_table(whole, gpu, marks))).collect()
     }
 
-    /// What is pending of those asked for.
+    /// The selected pending findings.
     fn pending(&self) -> Vec<Pending> {
         let selected = self.last.as_ref().and_then(|last| last.selected.as_ref());
         let concerns = |pending: &&Pending| {
@@ -351,7 +356,7 @@ impl CheckVerdict {
         self.engine.pending().iter().filter(concerns).cloned().collect()
     }
 
-    /// The suspects of those asked for.
+    /// The selected suspects.
     fn suspects(&self) -> Vec<Suspect> {
         let selected = self.last.as_ref().and_then(|last| last.selected.as_ref());
         let concerns = |suspect: &&Suspect| {
@@ -361,10 +366,15 @@ impl CheckVerdict {
                 .is_none_or(|selected| suspect.gpus.iter().any(|gpu| is_on(selected, gpu.index)))
         };
         let suspects = self.engine.suspects().iter().filter(concerns);
-        suspects.cloned().collect()
+        let typed_here = |suspect: &Suspect| Suspect {
+            command: self.commands.typed_here(&suspect.command).into(),
+            ..suspect.clone()
+        };
+        suspects.map(typed_here).collect()
     }
 
-    /// What is reclaimable of the processes of these findings, by whatever is found of them.
+    /// Totals of reclaimable memory of the processes of these findings, considering all findings on
+    /// them.
     fn reclaimable(&self, findings: &[Finding], suspects: &[Suspect]) -> Reclaimable {
         let identity = |finding: &Finding| Some(finding.process.as_ref()?.identity);
         let concerned: HashSet<Identity> = findings.iter().filter_map(identity).collect();
@@ -400,7 +410,7 @@ impl CheckVerdict {
         }
     }
 
-    /// Whether a finding was asked for.
+    /// Whether a finding is selected.
     fn concerns(&self, finding: &Finding) -> bool {
         self.selection.is_empty() || self.selected.contains(&finding.id)
     }
@@ -433,8 +443,8 @@ impl CheckVerdict {
     }
 }
 
-/// What of a snapshot, which the engine has judged, is asked for. `ids` are the findings that were, also
-/// those that ceased.
+/// Selects from a snapshot that the engine has judged. `ids` are the findings selected so far,
+/// including resolved ones.
 fn select(
     selection: &Selection,
     engine: &Engine,
@@ -455,7 +465,7 @@ fn select(
     Some(selected)
 }
 
-/// What made the history start afresh: nothing before it counts.
+/// Reasons why the history started anew; nothing before counts.
 fn forgotten(resets: Resets) -> Vec<ReadError> {
     [
         (resets.slept, "the machine was suspended"),

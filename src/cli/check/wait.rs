@@ -10,7 +10,7 @@ use crate::model::{Gpu, Time};
 use crate::report::check::WaitVerdict;
 use crate::units::Span;
 
-/// What is waited for, and how far it has come.
+/// The requested memory, and the progress of the wait.
 #[derive(Debug)]
 pub(super) struct Wait {
     wants: Vec<Want>,
@@ -22,7 +22,7 @@ pub(super) struct Wait {
 #[derive(Debug)]
 struct Want {
     wanted: WaitFree,
-    /// What has it, or else what had the most.
+    /// The GPU that has the memory free, or that had the most free so far.
     nearest: Option<Nearest>,
     satisfied: bool,
 }
@@ -51,13 +51,13 @@ impl Wait {
         self.waited_at(time) > self.timeout.seconds()
     }
 
-    /// A clock that went back has not waited.
+    /// Time waited until `time`; a clock that went back adds nothing.
     fn waited_at(&self, time: Time) -> f64 {
         let step = self.latest.map_or(0.0, |latest| time.seconds_since(latest));
         self.waited_seconds + step.max(0.0)
     }
 
-    /// Takes in what is free now; of these GPUs only.
+    /// Adds a sample of these GPUs.
     pub(super) fn observe(&mut self, time: Time, gpus: &[Gpu]) {
         self.waited_seconds = self.waited_at(time);
         self.latest = Some(time);
@@ -75,17 +75,18 @@ impl Wait {
         }
     }
 
-    /// Whether all of it is free at once.
+    /// Whether all requested memory is free at once.
     pub(super) fn is_satisfied(&self) -> bool {
         self.wants.iter().all(|want| want.satisfied)
     }
 
-    /// Whether of something nothing was ever known, so that it cannot be said that it was not free.
+    /// Whether the free memory was never known for one of the requests, so that it cannot be called not
+    /// free.
     pub(super) fn is_blind(&self) -> bool {
         self.wants.iter().any(|want| want.nearest.is_none())
     }
 
-    /// Of these GPUs, those that have what was wanted; where something is not free, all that might.
+    /// The GPUs with the requested memory; for requests that are not satisfied, all candidates.
     pub(super) fn asked<'g>(&self, gpus: &'g [Gpu]) -> Vec<&'g Gpu> {
         let is_asked = |gpu: &&Gpu| {
             self.wants.iter().any(|want| match &want.nearest {
@@ -101,7 +102,7 @@ impl Wait {
         self.wants.iter().filter_map(|want| want.wanted.gpu.as_deref())
     }
 
-    /// Why waiting is in vain: more is asked for than there is.
+    /// Why waiting cannot succeed: a GPU has less memory in total.
     pub(super) fn impossible(&self, gpus: &[Gpu]) -> Option<String> {
         let too_much = |want: &&Want| {
             let mut totals = want
@@ -136,7 +137,7 @@ impl Wait {
 }
 
 impl std::fmt::Display for Wait {
-    /// What is waited for, for people.
+    /// The requests, for people.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         for (at, want) in self.wants.iter().enumerate() {
             let and = if at == 0 { "" } else { " and " };
@@ -157,7 +158,7 @@ impl Want {
     }
 }
 
-/// `GPU 1`; a UUID says for itself what it is.
+/// `GPU 1`; a UUID is used as it is.
 fn label(gpu: &str) -> String {
     if gpu.starts_with(|c: char| c.is_ascii_digit()) {
         format!("GPU {gpu}")
@@ -166,7 +167,7 @@ fn label(gpu: &str) -> String {
     }
 }
 
-/// What a GPU has free, where it is known.
+/// Free memory of a GPU, if known.
 fn free(gpu: &Gpu) -> Option<Nearest> {
     let free_bytes = gpu.free_bytes().filter(|_| gpu.stale_seconds.is_none())?;
     Some(Nearest { gpu: gpu.index, uuid: gpu.uuid.clone(), free_bytes })

@@ -21,15 +21,15 @@ use crate::rules::{Engine, RuleSet};
 use crate::source::replay::PlaybackPace;
 use crate::units::Bytes;
 
-/// Compressed bytes of stored history that are read for findings: a tenth of a second.
+/// The most compressed bytes of stored history read for findings: a tenth of a second.
 const MOST_STORED: u64 = 1 << 20;
 
-/// A word that could be typed.
+/// A possible value.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct OfferedValue {
-    /// The word, as it is: the shell quotes it.
+    /// The value, unescaped: the shell quotes it.
     pub(super) value: String,
-    /// What it is, as it is: not escaped.
+    /// Description of the value, unescaped.
     pub(super) description: String,
 }
 
@@ -39,7 +39,7 @@ impl OfferedValue {
     }
 }
 
-/// What an argument names.
+/// Kind of values that an argument takes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum ValueKind {
     /// Processes that NVML lists.
@@ -54,10 +54,6 @@ enum ValueKind {
     Frameworks,
     /// Rules.
     Rules,
-    /// Notebooks.
-    Notebooks,
-    /// Kernels, by id.
-    Kernels,
     /// Terms of the selector.
     Terms,
     /// Signals.
@@ -66,8 +62,8 @@ enum ValueKind {
     Commands,
 }
 
-/// What the argument of this name names, in any command; `None` where it is an amount, a time, or one of
-/// the words in its own definition.
+/// The kind of value of the argument with this name, in any command; `None` for amounts, times and
+/// words from the argument's own definition.
 fn value_kind(command: &str, id: &str) -> Option<ValueKind> {
     Some(match (command, id) {
         (_, "pid") => ValueKind::Pids,
@@ -76,8 +72,6 @@ fn value_kind(command: &str, id: &str) -> Option<ValueKind> {
         (_, "target") => ValueKind::Targets,
         (_, "framework") => ValueKind::Frameworks,
         ("rules", "name") => ValueKind::Rules,
-        (_, "notebook") => ValueKind::Notebooks,
-        (_, "kernel") => ValueKind::Kernels,
         (_, "terms") => ValueKind::Terms,
         (_, "signal") => ValueKind::Signals,
         ("man", "command") => ValueKind::Commands,
@@ -85,7 +79,7 @@ fn value_kind(command: &str, id: &str) -> Option<ValueKind> {
     })
 }
 
-/// The candidates for the value that is being typed: whole words but for the option's name.
+/// The candidates for the value being typed: whole words, without the option's name.
 pub(super) fn of(cursor: &Cursor) -> Vec<OfferedValue> {
     let before = &cursor.head;
     let found = match value_kind(&cursor.command, cursor.id()) {
@@ -103,7 +97,7 @@ pub(super) fn of(cursor: &Cursor) -> Vec<OfferedValue> {
         .collect()
 }
 
-/// The words of the argument's own definition.
+/// The possible values in the argument's own definition.
 fn defined(cursor: &Cursor) -> Vec<OfferedValue> {
     let words = cursor.argument.get_possible_values().into_iter();
     words
@@ -135,8 +129,6 @@ fn values(kind: ValueKind, cursor: &Cursor) -> Vec<OfferedValue> {
             .map(|row| OfferedValue::new(&*row.name, &*row.title))
             .collect(),
         ValueKind::Rules => rules(&sources, cursor.command == "rules"),
-        ValueKind::Notebooks => notebooks(&observed()),
-        ValueKind::Kernels => kernels(&observed()),
         ValueKind::Terms => terms(&cursor.typed, observed),
         ValueKind::Signals => Signal::ASKED
             .iter()
@@ -149,8 +141,8 @@ fn values(kind: ValueKind, cursor: &Cursor) -> Vec<OfferedValue> {
     }
 }
 
-/// This machine now, or the recording's end; `None` where there is nothing to see. An engine is shown what
-/// was before, too.
+/// A snapshot of this machine now, or the recording's end; `None` if there is none. An engine is also
+/// fed the history.
 fn observe(sources: &Sources, mut engine: Option<&mut Engine>) -> Option<Snapshot> {
     let mut last = None;
     match recorded(&sources.recorded, PlaybackPace::AsFast).ok()? {
@@ -164,13 +156,10 @@ fn observe(sources: &Sources, mut engine: Option<&mut Engine>) -> Option<Snapsho
         None => {
             let mut live = live(&sources.global, Duration::from_secs(1)).ok()?;
             if let Some(engine) = &mut engine {
+                let stored = Stored { no_store: sources.no_store };
                 let ask = store::Ask {
-                    global: &sources.global,
-                    stored: Stored { no_store: sources.no_store },
-                    needed: store::longest(engine.settings()),
-                    most_bytes: MOST_STORED,
                     quiet: true,
-                    until: None,
+                    ..store::Ask::new(&sources.global, stored, MOST_STORED)
                 };
                 // Without a history there are fewer findings.
                 let _ = store::feed(engine, &live, ask);
@@ -183,13 +172,13 @@ fn observe(sources: &Sources, mut engine: Option<&mut Engine>) -> Option<Snapsho
     last
 }
 
-/// What one sample has.
+/// One sample; empty if there is none.
 fn now(sources: &Sources) -> Snapshot {
     let nothing = || Snapshot::new(Time::default());
     observe(sources, None).unwrap_or_else(nothing)
 }
 
-/// What the rules found, where there are rules that can be used.
+/// Findings; `None` without usable rules.
 fn findings(sources: &Sources) -> Option<Vec<OfferedValue>> {
     let mut engine = Engine::new(config::load(&sources.global).ok()?.rules);
     observe(sources, Some(&mut engine))?;
@@ -197,7 +186,7 @@ fn findings(sources: &Sources) -> Option<Vec<OfferedValue>> {
     Some(engine.active_findings().map(candidate).collect())
 }
 
-/// The rows of processes that are believed to be who they are.
+/// The rows of processes whose identity is certain.
 fn rows(snapshot: &Snapshot) -> Vec<ProcessRow<'_>> {
     let places = places(snapshot, &[]).into_iter();
     places
@@ -206,7 +195,7 @@ fn rows(snapshot: &Snapshot) -> Vec<ProcessRow<'_>> {
         .collect()
 }
 
-/// A candidate of each process, by number.
+/// One candidate per process, by PID.
 fn each(
     snapshot: &Snapshot,
     candidate: impl Fn(&Process) -> Option<OfferedValue>,
@@ -216,7 +205,7 @@ fn each(
     processes.filter_map(candidate).collect()
 }
 
-/// What runs.
+/// What a process runs.
 fn line(process: &Process) -> String {
     program(process.command.as_deref(), process.comm.as_deref()).unwrap_or_default()
 }
@@ -262,7 +251,7 @@ fn pids(snapshot: &Snapshot, is_listed: bool) -> Vec<OfferedValue> {
     found.into_iter().filter_map(candidate).collect()
 }
 
-/// GPUs by index; by UUID, of parts too, where one is begun.
+/// GPUs by index; by UUID, including MIG devices, if the typed text begins one.
 fn gpus(snapshot: &Snapshot, typed: &str, before_index: &str) -> Vec<OfferedValue> {
     let mut found = Vec::new();
     for gpu in &snapshot.gpus {
@@ -287,7 +276,7 @@ fn gpus(snapshot: &Snapshot, typed: &str, before_index: &str) -> Vec<OfferedValu
     found
 }
 
-/// Who has processes on GPUs, and how much memory these hold.
+/// Users with processes on GPUs, and the memory that these hold.
 fn users(snapshot: &Snapshot) -> Vec<OfferedValue> {
     let mut found: BTreeMap<String, (BTreeSet<u32>, Option<u64>)> = BTreeMap::new();
     for row in rows(snapshot).iter().filter(|row| row.is_listed()) {
@@ -308,7 +297,8 @@ fn users(snapshot: &Snapshot) -> Vec<OfferedValue> {
     found.into_iter().map(candidate).collect()
 }
 
-/// Processes, GPUs, notebooks and kernels; findings where a name is begun, for those take a history.
+/// Processes, GPUs, notebooks and kernels; also findings if a name has been begun, because they need
+/// the history.
 fn targets(sources: &Sources, typed: &str) -> Vec<OfferedValue> {
     let is_kind = |kind: &Kind| !typed.is_empty() && kind.name().starts_with(typed);
     let is_finding = typed.contains(':') && !typed.starts_with("gpu:");
@@ -337,7 +327,7 @@ fn kernels(snapshot: &Snapshot) -> Vec<OfferedValue> {
     })
 }
 
-/// The rules in force, or without a configuration that can be used those that are built in; with kinds, too.
+/// The rules in force, or the built-in ones if the configuration is unusable; optionally also kinds.
 fn rules(sources: &Sources, with_kinds: bool) -> Vec<OfferedValue> {
     let set = config::load(&sources.global).map_or_else(|_| RuleSet::default(), |it| it.rules);
     let rules = set.rules().iter();
@@ -350,7 +340,7 @@ fn rules(sources: &Sources, with_kinds: bool) -> Vec<OfferedValue> {
     found
 }
 
-/// The last term of what is typed: a field's name, or a value of it.
+/// Candidates for the last term: field names, or values of a field.
 fn terms(typed: &str, observed: impl Fn() -> Snapshot) -> Vec<OfferedValue> {
     let at = typed.rfind(char::is_whitespace).map_or(0, |at| at + 1);
     let at = at + usize::from(typed[at..].starts_with('!'));
@@ -376,7 +366,7 @@ fn terms(typed: &str, observed: impl Fn() -> Snapshot) -> Vec<OfferedValue> {
     with_head(&format!("{name}:{listed}"), found)
 }
 
-/// The fields, each with its colon; of those that are compared, an example.
+/// The fields, each with its colon, and an example for those that are compared.
 fn fields() -> Vec<OfferedValue> {
     let word = |spec: &FieldSpec| match spec.notation {
         Notation::Percent | Notation::Bytes | Notation::BytesOrShare | Notation::Seconds => {
@@ -418,7 +408,7 @@ mod tests {
     use super::*;
     use crate::cli::args::Cli;
 
-    /// Amounts, times and what else cannot be known before it is typed.
+    /// Amounts, times and other values that cannot be known before they are typed.
     const NOT_OFFERED: &[&str] = &[
         "nvml_timeout",
         "window",
@@ -438,8 +428,9 @@ mod tests {
         "size",
         "keys",
         "duration",
-        "max_size",
-        "keep",
+        "history_span",
+        "listen",
+        "serve",
         "store_age",
         "store_size",
     ];

@@ -8,7 +8,7 @@ use clap::{Arg, ArgMatches, Command, CommandFactory as _, ValueHint};
 
 use crate::cli::args::Cli;
 
-/// Stands where the cursor is. No argument of a program can have it in it.
+/// Marks the cursor. No program argument can contain it.
 const MARK: char = '\0';
 
 /// The value that is being typed.
@@ -16,11 +16,11 @@ const MARK: char = '\0';
 pub(super) struct Cursor {
     /// The command, without gpumem's own name: `kill`, `config check`.
     pub(super) command: String,
-    /// The argument, as it is defined.
+    /// The argument's definition.
     pub(super) argument: Arg,
-    /// What stands before the value in its word: earlier values of a list.
+    /// The part of the word before the value: earlier values of a list.
     pub(super) head: String,
-    /// The value as far as it is typed.
+    /// The part of the value typed so far.
     pub(super) typed: String,
     matches: ArgMatches,
 }
@@ -31,12 +31,12 @@ impl Cursor {
         self.argument.get_id().as_str()
     }
 
-    /// Whether files are typed there, which the shell knows.
+    /// Whether the value is a file, which the shell completes.
     pub(super) fn is_of_files(&self) -> bool {
         self.argument.get_value_hint() != ValueHint::Unknown
     }
 
-    /// The last value of another argument, where one was typed.
+    /// The last value of another argument, if one was typed.
     pub(super) fn value(&self, id: &str) -> Option<&str> {
         self.values(id).last().copied()
     }
@@ -57,8 +57,8 @@ impl Cursor {
     }
 }
 
-/// The value at the end of these words, the first of which is gpumem's own name; `None` where an option or a
-/// command is typed there, or the words before make no sense.
+/// The value at the end of these words, of which the first is gpumem's own name; `None` if an option or
+/// a command is being typed, or the words make no sense.
 pub(super) fn find(words: &[String]) -> Option<Cursor> {
     let (last, before) = words.split_last()?;
     let last = unquoted(last);
@@ -90,7 +90,7 @@ pub(super) fn find(words: &[String]) -> Option<Cursor> {
     })
 }
 
-/// What is typed of the value that has the mark at its end.
+/// The typed part of the value that ends with the mark.
 fn marked(matches: &ArgMatches, argument: &Arg) -> Option<String> {
     let values = matches.try_get_raw(argument.get_id().as_str()).ok().flatten()?;
     let mut values = values.filter_map(|value| value.to_str());
@@ -101,7 +101,7 @@ fn takes_values(argument: &Arg) -> bool {
     argument.get_action().takes_values()
 }
 
-/// Takes every value as it is.
+/// Accepts every value literally.
 fn lenient(command: Command) -> Command {
     let any = |argument: Arg| match takes_values(&argument) {
         true => argument.value_parser(ValueParser::os_string()),
@@ -110,8 +110,8 @@ fn lenient(command: Command) -> Command {
     command.mut_args(any).mut_subcommands(lenient)
 }
 
-/// A word as the shell will hand it on, as far as that is told without running anything: without its quotes,
-/// also where the last one is still to be typed.
+/// A word without its quotes, as the shell will pass it, as far as that is known without running
+/// anything; the last quote may still be open.
 fn unquoted(word: &str) -> String {
     let mut plain = String::with_capacity(word.len());
     let mut quote = None;

@@ -13,14 +13,14 @@ use crate::report::doctor::{CheckStatus, DoctorCheck, Topic, ranges};
 use crate::source::nvml::NvmlFailure;
 use crate::units::Span;
 
-/// Where gpumem runs, as far as the cures differ.
+/// Where gpumem runs, as far as remedies depend on it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum RuntimeEnvironment {
     /// On the machine itself.
     Machine,
     /// In a container, of a runtime that may be known.
     Container(Option<&'static str>),
-    /// In Windows' Subsystem for Linux.
+    /// In the Windows Subsystem for Linux.
     Wsl,
 }
 
@@ -40,14 +40,14 @@ impl RuntimeEnvironment {
 pub(super) struct DriverFacts<'a> {
     /// The library that was asked for with `--nvml-library`.
     pub(super) named: Option<&'a Path>,
-    /// What starting NVML came to.
+    /// Result of initializing NVML.
     pub(super) opened: Result<&'a Driver, &'a NvmlFailure>,
-    /// Where the library lies, while it is loaded.
+    /// Path of the library, while it is loaded.
     pub(super) mapped: Option<PathBuf>,
     pub(super) module: KernelModule,
-    /// GPUs on the PCI bus; `None` where it cannot be looked at.
+    /// GPUs on the PCI bus; `None` if it cannot be read.
     pub(super) bus: Option<Vec<PciGpu>>,
-    /// `None` where `/dev` cannot be listed.
+    /// Device files; `None` if `/dev` cannot be listed.
     pub(super) devices: Option<Vec<DeviceFile>>,
     /// The GPUs that NVML lists.
     pub(super) gpus: Vec<&'a Gpu>,
@@ -92,7 +92,8 @@ impl DriverFacts<'_> {
     fn advise_on_missing_library(&self, check: DoctorCheck) -> DoctorCheck {
         if self.named.is_some() {
             return check.next(
-                "correct the path after --nvml-library, or leave it out: then the loader finds the driver's",
+                "correct the path given with --nvml-library, or leave it out to use the driver's \
+                library",
             );
         }
         match self.place {
@@ -101,9 +102,10 @@ impl DriverFacts<'_> {
                 .next("install or update the driver in Windows, none in Linux; then `wsl --update` there")
                 .next("ls -l /usr/lib/wsl/lib/libnvidia-ml.so.1"),
             RuntimeEnvironment::Container(_) if self.has_control_file() => check
-                .means("the container has the GPUs, and not the library: the capability `utility` is left out")
+                .means("the container has the GPUs but not the library: the capability `utility` \
+                is missing")
                 .next("docker run --gpus all -e NVIDIA_DRIVER_CAPABILITIES=compute,utility ...")
-                .next("where the file is there and not found: run `ldconfig` as root"),
+                .next("if the file exists but is not found: run `ldconfig` as root"),
             RuntimeEnvironment::Container(_) => self.pass_gpus_in(check),
             RuntimeEnvironment::Machine => match (&self.module, self.bus.as_deref()) {
                 (KernelModule::Loaded { version }, _) => {
@@ -115,7 +117,7 @@ impl DriverFacts<'_> {
                             "install the libraries of driver {version}: libnvidia-compute-{major} on Ubuntu, libnvidia-ml1 on Debian"
                         ))
                     } else {
-                        check.next("install the libraries of the driver's very version")
+                        check.next("install the libraries of exactly the driver's version")
                     };
                     check.next("or name the library with --nvml-library PATH")
                 }
@@ -124,7 +126,7 @@ impl DriverFacts<'_> {
                     .next("gpumem watch --demo, or --replay FILE, needs none"),
                 (_, Some(gpus)) => install(check, gpus),
                 (_, None) => check
-                    .next("where this machine has an NVIDIA GPU (`lspci -d 10de:`), install its driver")
+                    .next("if this machine has an NVIDIA GPU (`lspci -d 10de:`), install its driver")
                     .next("gpumem watch --demo, or --replay FILE, needs none"),
             },
         }
@@ -195,8 +197,8 @@ impl DriverFacts<'_> {
         }
     }
 
-    /// Every reason why NVML says that there is no driver: the module is not loaded, or its files
-    /// cannot be opened.
+    /// Adds the reason why NVML reports no driver: the module is not loaded, or its files cannot be
+    /// opened.
     fn advise_on_absent_driver(&self, check: DoctorCheck) -> DoctorCheck {
         let is_loaded = matches!(self.module, KernelModule::Loaded { .. });
         match self.place {
@@ -345,7 +347,7 @@ impl DriverFacts<'_> {
     }
 }
 
-/// Where the driver says what went wrong with it.
+/// Command that shows the driver's errors.
 pub(super) const KERNEL_LOG: &str = "dmesg | grep -iE 'xid|nvrm'    (as root)";
 const MAKE_DEVICE_FILES: &str = "nvidia-modprobe -u -c 0    (as root; 0 is the GPU's minor number)";
 

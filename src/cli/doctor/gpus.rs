@@ -7,7 +7,7 @@ use crate::report::doctor::{DoctorCheck, Topic, merge};
 use crate::source::nvml::{NvmlSample, SampledGpu};
 use crate::units::Bytes;
 
-/// Whether who holds this GPU's memory can be told.
+/// Whether the holders of this GPU's memory are known.
 pub(super) fn is_readable(gpu: &Gpu) -> bool {
     gpu.processes.is_some() && gpu.stale_seconds.is_none()
 }
@@ -123,15 +123,16 @@ fn process_utilization(sampled: &SampledGpu) -> DoctorCheck {
     }
 }
 
-/// It is no fault that it is off: that is the driver's default.
+/// Being off is not a defect: it is the driver's default.
 fn accounting(gpu: &Gpu) -> DoctorCheck {
     let topic = Topic::ACCOUNTING;
     match gpu.accounting_mode {
         Some(true) => topic.ok("on"),
-        Some(false) => topic.ok("off")
+        Some(false) => topic
+            .ok("off")
             .means(
-                "on, the driver keeps how busy each process was since it started, which is evidence at \
-                 the first look",
+                "on: the driver records how busy each process has been since it started, which is \
+                evidence in the first sample",
             )
             .next("nvidia-smi -am 1    (as root; until the driver is unloaded)"),
         None => topic.not_applicable("not reported"),
@@ -155,7 +156,7 @@ fn process_memory(gpu: &Gpu) -> DoctorCheck {
             .means("memory by process is not known on this GPU"),
         (all, reported) => topic
             .limited(format!("reported for {reported} of {all} processes"))
-            .means("the rest is shown as not known, never as 0"),
+            .means("the others are shown as unknown, never as 0"),
     }
 }
 

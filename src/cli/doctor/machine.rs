@@ -5,7 +5,7 @@ use crate::model::Time;
 use crate::report::doctor::{DoctorCheck, Topic};
 use crate::units::Span;
 
-/// 2024-01-01: before it there was no gpumem, so that a clock which says so was never set.
+/// 2024-01-01, before gpumem existed: a clock that shows an earlier date was never set.
 const FIRST_DAY: Time = Time::from_unix_milliseconds(1_704_067_200_000);
 
 #[derive(Clone, Copy, Debug)]

@@ -13,23 +13,23 @@ use crate::units::Span;
 
 /// How long a server has to answer.
 const SERVER_TIME: Duration = Duration::from_secs(3);
-/// What all of it may take: the files, the servers, and as much as it takes to give up.
+/// Timeout of the whole check: for files, servers, and giving up.
 pub(super) const TIMEOUT: Duration = Duration::from_secs(7);
-/// Servers, and stale files, that are named.
+/// The most servers and stale files that are named.
 const NAMED: usize = 16;
-/// Servers that do not answer have a check each; more are counted.
+/// The most unresponsive servers with their own check; more are counted.
 const FAILED: usize = 16;
 
 #[derive(Debug, Default)]
 pub(super) struct Servers {
     asked: Vec<ProbedServer>,
-    /// Files whose server has ended.
+    /// Files whose server has exited.
     stale: Vec<String>,
-    /// Folders that could not be read, with the reason.
+    /// Directories that could not be read, with the reason.
     unread: Vec<String>,
 }
 
-/// A server, and what came of asking it.
+/// A server, and the result of asking it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct ProbedServer {
     pid: u32,
@@ -37,7 +37,7 @@ struct ProbedServer {
     result: Result<(), ServerError>,
 }
 
-/// Finds them and asks each, all at once.
+/// Finds the servers and asks all of them at once.
 pub(super) fn read(roots: &Roots) -> Servers {
     let mut servers = Servers::default();
     let mut running: Vec<FoundServer> = Vec::new();
@@ -110,7 +110,7 @@ pub(super) fn checks(servers: Option<Servers>) -> Vec<DoctorCheck> {
         count => (CheckStatus::Ok, format!("{count} answer: {}", some_of(&answering))),
     };
     if servers.asked.is_empty() && servers.unread.is_empty() {
-        seen = "none runs, as far as may be seen".to_owned();
+        seen = "none is running, as far as can be seen".to_owned();
     }
     if !servers.stale.is_empty() {
         seen.push_str("; left behind by ones that ended: ");
@@ -121,7 +121,7 @@ pub(super) fn checks(servers: Option<Servers>) -> Vec<DoctorCheck> {
         let (seen, next) = text.rsplit_once("; ").unwrap_or((text, ""));
         let check = topic
             .limited(seen)
-            .means("what the kernels of a server that is not asked do is not known");
+            .means("the state of kernels is unknown if their server is not asked");
         if next.is_empty() { check } else { check.next(next) }
     };
     let failed = servers.asked.iter();

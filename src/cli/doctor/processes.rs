@@ -99,7 +99,7 @@ fn hidepid(hidepid: Option<Hidepid>, rights: Rights) -> DoctorCheck {
         Some(Hidepid::Off) => {
             return topic.ok("off: all processes are seen");
         }
-        Some(Hidepid::NoAccess) => "noaccess: what is in others' folders is hidden",
+        Some(Hidepid::NoAccess) => "noaccess: the contents of other users' directories are hidden",
         Some(Hidepid::Invisible) => "invisible: others' processes are hidden",
         Some(Hidepid::Ptraceable) => "ptraceable: processes that may not be traced are hidden",
     };

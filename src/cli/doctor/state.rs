@@ -15,14 +15,14 @@ use crate::model::snapshot::Host;
 use crate::report::doctor::{DoctorCheck, Topic};
 use crate::units::{Bytes, Span};
 
-/// The configuration: the files that there are, and what they come to or what is wrong with them.
+/// The configuration: existing files, and the resulting configuration or the error.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Configuration {
     files: Vec<PathBuf>,
     outcome: Result<ConfigSummary, String>,
 }
 
-/// What a configuration comes to.
+/// Summary of a configuration.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct ConfigSummary {
     all: usize,
@@ -73,14 +73,14 @@ pub(super) fn configuration(configuration: Option<Configuration>) -> DoctorCheck
     topic.ok(seen)
 }
 
-/// The stored history, and whether this user may write to where `record --store` does.
+/// The stored history, and whether this user may write to the directory of `record --store`.
 pub(super) fn read_history(global: &Global, host: &Host, now: Time) -> (Survey, bool) {
     let survey = store::survey(global, host, now);
     let may = survey.to_write.as_deref().is_ok_and(may_write);
     (survey, may)
 }
 
-/// Whether a folder can be written, or made where it is not there. Nothing is made to find out.
+/// Whether a directory is writable, or could be created if missing. Creates nothing.
 fn may_write(folder: &Path) -> bool {
     let there = folder.ancestors().find(|path| path.exists());
     there.is_some_and(|path| {

@@ -17,7 +17,7 @@ use crate::source::replay::PlaybackPace;
 use crate::units::Span;
 use crate::watch::update::playback::typed_time::{TypedTime, parse};
 
-/// A sample that is older than this at the time that was asked for is said to be.
+/// Age in seconds from which the page says that its sample is older than the requested time.
 const OLD_SECONDS: f64 = 30.0;
 
 pub(super) fn run(args: &Explain, global: &Global, look: PageStyle) -> anyhow::Result<Exit> {
@@ -46,7 +46,7 @@ pub(super) fn run(args: &Explain, global: &Global, look: PageStyle) -> anyhow::R
     Ok(if page.gpu.is_some() { Exit::Clean } else { Exit::CannotMeasure })
 }
 
-/// Takes in what was until the time that was asked for, which is returned; without one, all.
+/// Reads the history up to the requested time and returns that time; all of it if none was requested.
 fn observe(
     seen: &mut SampledHistory,
     args: &Explain,
@@ -94,14 +94,8 @@ fn observe(
     seen.is_live = true;
     let now = live.now();
     let at = typed(now, Some(now))?;
-    let ask = store::Ask {
-        global,
-        stored: args.stored,
-        needed: seen.needed,
-        most_bytes: store::MOST_FOR_CHECK,
-        quiet: false,
-        until: at,
-    };
+    let ask =
+        store::Ask { until: at, ..store::Ask::new(global, args.stored, store::MOST_FOR_CHECK) };
     let SampledHistory { engine, courses, last, .. } = seen;
     store::feed_each(engine, &live, ask, |engine, snapshot| {
         courses.follow(engine.history(), snapshot);

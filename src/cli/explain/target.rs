@@ -14,10 +14,10 @@ use crate::rules;
 
 use super::SampledHistory;
 
-/// More processes, or findings, than this are not listed in a message.
+/// The most processes or findings listed in a message.
 const MOST_LISTED: usize = 8;
 
-/// What was typed, for any command.
+/// A target as typed, for any command.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(in crate::cli) enum TypedTarget {
     /// `4242`.
@@ -28,12 +28,12 @@ pub(in crate::cli) enum TypedTarget {
     Name(String),
 }
 
-/// What it is; with the finding, where one was asked about.
+/// The target found; with the finding, if one was requested.
 #[derive(Clone, PartialEq, Debug)]
 pub(super) enum ExplainSubject {
     /// A process, by pid.
     Process(u32, Option<Finding>),
-    /// A GPU, by its place in the last snapshot.
+    /// A GPU, by its position in the last snapshot.
     Gpu(usize, Option<Finding>),
 }
 
@@ -73,7 +73,7 @@ impl TypedTarget {
         }
     }
 
-    /// What should be said of how it was found.
+    /// Notes about how the target was found.
     pub(super) fn notes(&self, found: &ExplainSubject, last: &Snapshot) -> Vec<String> {
         let (Self::Gpu(needle), ExplainSubject::Gpu(place, _)) = (self, found) else {
             return Vec::new();
@@ -133,7 +133,7 @@ fn find_gpu(needle: &Needle, last: &Snapshot) -> Result<ExplainSubject, UsageErr
     }
 }
 
-/// A finding, or else the process that is called so in the other commands.
+/// A finding, or else the process with this name in other commands.
 fn find_named(
     name: &str,
     seen: &SampledHistory,
@@ -218,7 +218,7 @@ fn ids<'f>(findings: impl Iterator<Item = &'f Finding>) -> String {
     list(findings.map(|finding| finding.id.to_string()).collect())
 }
 
-/// Who is on the GPUs: `there are 4242 (python train.py, ann) on GPU 0, …`.
+/// The processes on the GPUs: `there are 4242 (python train.py, ann) on GPU 0, …`.
 fn what_there_is(last: &Snapshot) -> String {
     let mut known: Vec<(u32, String)> = Vec::new();
     for gpu in &last.gpus {

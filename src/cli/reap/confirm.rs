@@ -7,7 +7,7 @@ use rustix::termios::{QueueSelector, tcflush};
 
 use crate::deadline::Task;
 
-/// Whether there is somebody who can read the question and answer it.
+/// Whether a person can read the question and answer it.
 pub(in crate::cli) fn can_ask() -> bool {
     io::stdin().is_terminal() && io::stderr().is_terminal()
 }

@@ -25,9 +25,9 @@ use crate::reclaim::{
 use crate::rules::Engine;
 use crate::source::live::Live;
 
-/// Between two looks while something is being ended.
+/// Interval between samples while targets are being ended.
 const INTERVAL: Duration = Duration::from_millis(250);
-/// Between two looks at the machine while somebody thinks.
+/// Interval between samples while waiting for an answer.
 const ASKING_INTERVAL: Duration = Duration::from_millis(500);
 
 /// Takes the lock of a directory of state, which exists, and opens the ledger in it.
@@ -53,7 +53,7 @@ pub(in crate::cli) fn tools_here() -> anyhow::Result<Tools> {
     tools(&folder)
 }
 
-/// This machine, sampled and judged until a signal comes.
+/// Samples this machine and applies the rules, until a signal comes.
 struct LiveSamples {
     live: Live,
     engine: Engine,
@@ -61,32 +61,11 @@ struct LiveSamples {
     interrupt: Interrupt,
 }
 
-impl LiveSamples {
-    /// `engine` has judged what `live` has shown so far, and goes on doing so. From now on signals are
-    /// only noted.
-    ///
-    /// # Errors
-    ///
-    /// Signals cannot be caught.
-    pub(in crate::cli) fn new(
-        live: Live,
-        engine: Engine,
-        snapshot: Snapshot,
-    ) -> anyhow::Result<Self> {
-        Ok(Self { live, engine, snapshot, interrupt: Interrupt::catch()? })
-    }
-
-    /// The signal that came.
-    pub(in crate::cli) fn interrupted(&self) -> Option<i32> {
-        self.interrupt.signal()
-    }
-}
-
 impl SampleSource for LiveSamples {
     fn sample(&mut self) -> Option<JudgedSample<'_>> {
         self.snapshot = self.live.sample();
         self.engine.observe(&self.snapshot);
-        self.interrupted().is_none().then(|| JudgedSample {
+        self.interrupt.signal().is_none().then(|| JudgedSample {
             now: self.live.now(),
             snapshot: &self.snapshot,
             found: Some(self.engine.unkept().collect()),
@@ -98,10 +77,10 @@ impl SampleSource for LiveSamples {
     }
 }
 
-/// Says on standard error what is done, and keeps it.
+/// Reports actions on standard error, and remembers them.
 #[derive(Debug, Default)]
 pub(in crate::cli) struct TerminalObserver {
-    /// What was done to the target that it is at, in words.
+    /// Actions on the current target, in words.
     pub(in crate::cli) sent: Vec<String>,
 }
 
@@ -166,13 +145,14 @@ pub(in crate::cli) fn carry_out(
 ) -> anyhow::Result<Option<(i32, String)>> {
     let tools = tools_here()?;
     let actor = actor(&snapshot);
-    let mut watched = LiveSamples::new(live, engine, snapshot)?;
+    // From now on signals are only noted.
+    let mut watched = LiveSamples { live, engine, snapshot, interrupt: Interrupt::catch()? };
     let mut executor = Executor::new(targets, guard, actor, tools);
     let mut spoken = TerminalObserver::default();
     while let Some(outcome) = executor.run(&mut watched, &mut spoken)? {
         ended(outcome)?;
     }
-    let interrupted = executor.target().zip(watched.interrupted());
+    let interrupted = executor.target().zip(watched.interrupt.signal());
     Ok(interrupted.map(|(target, signal)| {
         let sent = match &spoken.sent[..] {
             [] => String::new(),
@@ -183,7 +163,7 @@ pub(in crate::cli) fn carry_out(
     }))
 }
 
-/// Who acts here. The owners that a snapshot names tell what this user is called.
+/// The process and user that act. The user's name is taken from a snapshot's owners.
 pub(in crate::cli) fn actor(snapshot: &Snapshot) -> Actor {
     let uid = geteuid().as_raw();
     let own = snapshot.processes.iter().find(|it| it.uid == Some(uid));

@@ -29,46 +29,47 @@ use crate::source::live::Live;
 use crate::source::replay::PlaybackPace;
 use crate::units::Span;
 
-/// How long this machine is looked at where only the present is to be seen. A notebook's server answers within it, or is not asked.
+/// How long this machine is sampled if only the present matters. A notebook's server has to answer
+/// within this time.
 const LOOK: Span = Span(Duration::from_secs(2));
-/// Between the samples of a look.
+/// Interval between these samples.
 const INTERVAL: Duration = Duration::from_millis(500);
 
 pub(in crate::cli) struct Observation {
     pub(in crate::cli) engine: Engine,
     pub(in crate::cli) snapshot: Snapshot,
-    /// What rules that are asked for could not decide.
+    /// What the requested rules could not decide.
     pub(super) undecided: Vec<Undecided>,
     configured: ConfiguredPolicy,
     targets: Targets,
-    /// This machine; `None` where it is a recording.
+    /// The live source; `None` for a recording.
     pub(in crate::cli) live: Option<Live>,
 }
 
-/// What the configuration puts into every policy: exemptions, and rules that ask for memory.
+/// The configuration's part of every policy: exemptions, and rules whose action is to release memory.
 #[derive(Clone, Debug)]
 pub(in crate::cli) struct ConfiguredPolicy {
-    /// What it keeps.
+    /// Exemptions.
     keeps: Vec<Exemption>,
-    /// Programs that are never touched.
+    /// Programs that are never killed.
     never: Vec<Arc<str>>,
-    /// Rules of which what they find is asked to release memory, and not ended.
+    /// Rules whose findings are asked to release memory, and never ended.
     releasing: Vec<Arc<str>>,
 }
 
 impl ConfiguredPolicy {
-    /// By the rules of the configuration.
+    /// Takes the exemptions from the rules of the configuration.
     pub(in crate::cli) fn new(rules: &RuleSet) -> Self {
         Self { keeps: rules.keeps().to_vec(), never: rules.never().to_vec(), releasing: Vec::new() }
     }
 
-    /// And those whose rules say that they are asked to release memory.
+    /// Adds the rules whose action is to release memory.
     pub(in crate::cli) fn with_releases(self, reap: &ReapConfig) -> Self {
         let releasing = reap.releasing().cloned().collect();
         Self { releasing, ..self }
     }
 
-    /// Puts it into a policy, by what a snapshot shows.
+    /// Adds the exemptions to a policy, for a snapshot's processes.
     pub(in crate::cli) fn protect(&self, policy: &mut Policy, snapshot: &Snapshot) {
         policy.never.clone_from(&self.never);
         policy.releasing.clone_from(&self.releasing);
@@ -78,13 +79,13 @@ impl ConfiguredPolicy {
     }
 }
 
-/// What a plan is made from.
+/// The input of a plan.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::cli) struct PlanSource<'a> {
     pub(in crate::cli) snapshot: &'a Snapshot,
     pub(in crate::cli) findings: &'a [Finding],
     pub(in crate::cli) configured: &'a ConfiguredPolicy,
-    /// What a selector means of it; `None` means all.
+    /// The selection; `None` means everything.
     pub(in crate::cli) selected: Option<&'a Selected>,
 }
 
@@ -100,7 +101,6 @@ impl Observation {
         let configured = ConfiguredPolicy::new(&rules).with_releases(&reap);
         let targets = policy_from_args::targets(args);
         let concerned = concerned(&targets, &rules);
-        let needed = store::longest(&rules);
         let mut engine = Engine::new(rules);
         let mut live = None;
         let snapshot = match recorded(&args.recorded, PlaybackPace::AsFast)? {
@@ -113,14 +113,7 @@ impl Observation {
                 let fed = if is_clear && !rows.needs_history() {
                     Fed::default()
                 } else {
-                    let ask = store::Ask {
-                        global,
-                        stored: args.stored,
-                        needed,
-                        most_bytes: store::MOST_FOR_CHECK,
-                        quiet: false,
-                        until: None,
-                    };
+                    let ask = store::Ask::new(global, args.stored, store::MOST_FOR_CHECK);
                     store::feed(&mut engine, machine, ask)?
                 };
                 watch(machine, &mut engine, (args, &targets), fed)?
@@ -154,13 +147,13 @@ impl Observation {
         }
     }
 
-    /// Whether processes are named, so that no rule is asked.
+    /// Whether processes are named, so that no rule is needed.
     pub(super) fn is_named(&self) -> bool {
         self.targets.is_named()
     }
 }
 
-/// The rules whose doubts are of account to who asked.
+/// The rules whose undecided cases matter for the request.
 pub(in crate::cli) fn concerned(targets: &Targets, rules: &RuleSet) -> Vec<Arc<str>> {
     let rules = rules.rules().iter();
     rules
@@ -200,7 +193,7 @@ pub(in crate::cli) fn plan_there(mut policy: Policy, scene: PlanSource<'_>) -> (
     plan_by_snapshot(policy, scene.findings, scene.snapshot)
 }
 
-/// Looks at this machine for as long as it takes to know enough; the last snapshot.
+/// Samples this machine for as long as needed; returns the last snapshot.
 fn watch(
     live: &mut Live,
     engine: &mut Engine,
@@ -228,19 +221,15 @@ fn watch(
     last.context("the driver gave no snapshot")
 }
 
-/// Whether one snapshot tells all: processes are named, none of which is a notebook's, whose server
-/// would have to be asked.
+/// Whether one snapshot is enough: processes are named, and none is a notebook's, whose server would
+/// have to be asked.
 fn is_clear(targets: &Targets, snapshot: &Snapshot) -> bool {
     let Targets::Named(named) = targets else {
         return false;
     };
-    let names = named.names();
     let is_plain = |&pid: &u32| {
         let process = snapshot.process(pid);
         process.is_none_or(|process| process.jupyter.is_none())
     };
-    names.kernels.is_empty()
-        && names.notebooks.is_empty()
-        && names.words.is_empty()
-        && names.pids.iter().all(is_plain)
+    named.words.is_empty() && named.pids.iter().all(is_plain)
 }

@@ -5,33 +5,28 @@ use std::sync::Arc;
 use crate::cli::args::ReapArgs;
 use crate::cli::selection::Selection;
 use crate::model::Kind;
-use crate::reclaim::policy::{NamedProcesses, ProcessNames, Release};
+use crate::reclaim::policy::Release;
 use crate::reclaim::release::ReleaseOptions;
 use crate::reclaim::{FindingSelector, Policy, Targets};
 use crate::rules::{RuleSet, serves};
 
-/// What a plan is about: what is named, unless a kind is asked for as well.
+/// The targets of a plan: the named ones, unless a kind is given as well.
 pub(super) fn targets(args: &ReapArgs) -> Targets {
-    let names = ProcessNames {
-        pids: args.pid.clone(),
-        notebooks: shared(&args.notebook),
-        kernels: shared(&args.kernel),
-        words: shared(&args.words),
-    };
-    if args.kind.is_empty()
-        && let Some(named) = NamedProcesses::new(names.clone())
-    {
-        return Targets::Named(named);
+    let (pids, kinds) = (args.pid.clone(), args.kind.clone());
+    let words = args.words.iter().map(|word| Arc::from(&**word)).collect();
+    match Targets::named(pids.clone(), words).filter(|_| kinds.is_empty()) {
+        Some(named) => named,
+        None => Targets::Found(FindingSelector { pids, kinds, rules: Vec::new() }),
     }
-    Targets::Found(FindingSelector { names, kinds: args.kind.clone(), rules: Vec::new() })
 }
 
-/// Which rows are meant, by `--gpu`, `--user` and `--where`.
+/// The selection by `--gpu`, `--user` and `--where`.
 pub(super) fn rows(args: &ReapArgs) -> Selection {
     Selection::new(&args.gpu, &args.user, &args.terms)
 }
 
-/// What was typed, but for what a selector means of a snapshot. What the configuration exempts is not in it.
+/// The policy from the arguments, without the selection in a snapshot and without the configuration's
+/// exemptions.
 pub(super) fn policy_from_args(args: &ReapArgs) -> Policy {
     Policy {
         all_users: args.how.all_users,
@@ -46,7 +41,7 @@ pub(super) fn policy_from_args(args: &ReapArgs) -> Policy {
     }
 }
 
-/// What rules find idle is asked to release memory before it is ended.
+/// Findings of idle processes are asked to release memory before they are ended.
 fn release(args: &ReapArgs) -> Release {
     match &args.release {
         Some(options) => Release::Only(options.clone()),
@@ -54,14 +49,10 @@ fn release(args: &ReapArgs) -> Release {
     }
 }
 
-/// Switches the rules on that were asked for by kind. The others go on judging: what is the worse about a
-/// process decides what it is accused of.
+/// Enables the rules of the requested kinds. The others stay enabled, because the most severe finding
+/// on a process decides what is reported.
 pub(in crate::cli) fn switch_on(rules: &mut RuleSet, kinds: &[Kind]) {
     for rule in rules.rules_mut().iter_mut().filter(|rule| kinds.contains(&rule.kind())) {
         rule.settings.enabled = true;
     }
-}
-
-fn shared(words: &[String]) -> Vec<Arc<str>> {
-    words.iter().map(|word| Arc::from(&**word)).collect()
 }

@@ -3,13 +3,13 @@
 
 use rustix::process::geteuid;
 
-use super::text::{numbers, short};
+use super::text::short;
 use crate::reclaim::guard::Protection;
 use crate::reclaim::plan::Why;
 use crate::reclaim::{Outcome, Refused};
 use crate::report::escape::escape;
 
-/// Where a refusal is read.
+/// Where a refusal is shown.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(in crate::cli) enum RefusalPlace {
     /// `gpumem reap`.
@@ -27,19 +27,19 @@ pub(in crate::cli) enum RefusalPlace {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(in crate::cli) struct RefusalReader {
     pub(in crate::cli) place: RefusalPlace,
-    /// No user has more rights.
+    /// Whether the reader is root.
     pub(in crate::cli) is_root: bool,
 }
 
 impl RefusalReader {
-    /// Whoever runs gpumem.
+    /// The user who runs gpumem.
     pub(in crate::cli) fn at(place: RefusalPlace) -> Self {
         let is_root = geteuid().is_root();
         Self { place, is_root }
     }
 }
 
-/// What is skipped, and why.
+/// What is skipped, and why, in a line.
 pub(in crate::cli) fn refusal(refused: &Refused, reader: RefusalReader) -> String {
     let mut words = Vec::new();
     if let Some(pid) = refused.pid {
@@ -57,38 +57,33 @@ pub(in crate::cli) fn refusal(refused: &Refused, reader: RefusalReader) -> Strin
     words.join(": ")
 }
 
-/// Why it is skipped; who it is, the reader knows.
+/// Why it is skipped, without naming it.
 pub(in crate::cli) fn why(refused: &Refused, reader: RefusalReader) -> String {
-    let by_name = |flag: &str| match reader.place {
-        RefusalPlace::Screen => "; select it and press x to kill it by name".to_owned(),
-        RefusalPlace::Service => String::new(),
-        RefusalPlace::Reap | RefusalPlace::Kill | RefusalPlace::Release => format!("; {flag}"),
-    };
     match &refused.why {
         Why::Protected { pid, protection } if Some(*pid) == refused.pid => {
-            protected(protection, refused.user.as_deref(), reader)
+            return protected(protection, refused.user.as_deref(), reader);
         }
         Why::Protected { pid, protection } => {
-            format!("{pid}: {}", protected(protection, None, reader))
+            return format!("{pid}: {}", protected(protection, None, reader));
         }
-        Why::OnlyWhenAsked { kind } => {
-            let flag = format!("add --kind {kind}");
-            format!("killed only on request{}", by_name(&flag))
+        _ => {}
+    }
+    let words = refused.why.to_string();
+    let words = escape(&words);
+    let is_flagged =
+        matches!(refused.why, Why::OnlyWhenAsked { .. } | Why::OnlyNotified | Why::Family { .. });
+    // Its flag is for who types commands.
+    let fact = words.split("; ").next().unwrap_or_default();
+    match reader.place {
+        RefusalPlace::Screen if is_flagged => {
+            format!("{fact}; select it and press x to kill it by name")
         }
-        Why::OnlyNotified => {
-            let flag = "name it with --pid";
-            format!("the rule only notifies its owner{}", by_name(flag))
-        }
-        Why::Family { pids } => {
-            let pids = numbers(pids);
-            let by_name = by_name("name them with --pid");
-            format!("{pids} of its job have no finding and would be killed with it{by_name}")
-        }
-        why => escape(&why.to_string()).into_owned(),
+        RefusalPlace::Service if is_flagged => fact.to_owned(),
+        _ => words.into_owned(),
     }
 }
 
-/// What protects a process, whose owner is called so, and what can be done about it.
+/// What protects a process of this owner, and what can be done about it.
 pub(in crate::cli) fn protected(
     protection: &Protection,
     owner: Option<&str>,
@@ -106,7 +101,7 @@ pub(in crate::cli) fn protected(
     }
 }
 
-/// What a target came to, with what can be done about it.
+/// Outcome of a target, with what can be done about it.
 pub(in crate::cli) fn outcome(outcome: &Outcome, reader: RefusalReader) -> String {
     match outcome {
         Outcome::Protected { why } => format!("skipped: {}", protected(why, None, reader)),
@@ -114,7 +109,7 @@ pub(in crate::cli) fn outcome(outcome: &Outcome, reader: RefusalReader) -> Strin
     }
 }
 
-/// What its reader can do about a protection.
+/// What the reader can do about a protection.
 fn remedy(protection: &Protection, reader: RefusalReader) -> Option<&'static str> {
     let of = |flag, key, service| match reader.place {
         RefusalPlace::Reap | RefusalPlace::Kill | RefusalPlace::Release => Some(flag),

@@ -14,7 +14,7 @@ use crate::report::style::Style;
 use crate::report::wrap::fit;
 use crate::units::Bytes;
 
-/// Columns of a command; the rest of it is in the JSON.
+/// The most columns of a command; the JSON has all of it.
 const NAME_COLUMNS: usize = 100;
 
 pub(in crate::cli) fn plan(report: &ReapReport, style: Style, reader: RefusalReader) -> String {
@@ -72,7 +72,7 @@ fn write_plan(
     writeln!(out, "{}", words.join("; "))
 }
 
-/// What is asked before a plan is carried out.
+/// The question before a plan is carried out.
 pub(super) fn question(targets: &[&Target]) -> String {
     let (asked, ended): (Vec<&Target>, Vec<&Target>) =
         targets.iter().partition(|target| target.is_release());
@@ -85,7 +85,7 @@ pub(super) fn question(targets: &[&Target]) -> String {
     }
 }
 
-/// How many processes of targets are sent something, and where that is not the same, of how many jobs.
+/// How many processes of the targets receive something, and if that differs, of how many jobs.
 pub(in crate::cli) fn count(targets: &[&Target]) -> String {
     let processes: usize = targets.iter().map(|it| receivers(it).count()).sum();
     match (processes, targets.len()) {
@@ -96,12 +96,12 @@ pub(in crate::cli) fn count(targets: &[&Target]) -> String {
     }
 }
 
-/// The processes that something is sent to: the launcher first, then the members.
+/// The processes that receive something: the launcher first, then the members.
 fn receivers(target: &Target) -> impl Iterator<Item = &TargetProcess> {
     target.launcher.iter().chain(&target.members)
 }
 
-/// What targets should give back together, as far as it is known.
+/// Memory that the targets should free together, as far as known.
 pub(super) fn expected(targets: &[&Target]) -> String {
     let known: u64 = targets.iter().filter_map(|target| target.bytes).sum();
     let unknown = targets.iter().filter(|it| it.bytes.is_none()).count();
@@ -112,7 +112,7 @@ pub(super) fn expected(targets: &[&Target]) -> String {
     }
 }
 
-/// Who it is about, what should come back and from where, a line.
+/// The target, the memory that should be freed and the GPUs, in a line.
 pub(in crate::cli) fn title(target: &Target, style: Style) -> String {
     let Some(leader) = lead(target) else {
         return String::new();
@@ -167,7 +167,7 @@ fn write_target(
     Ok(())
 }
 
-/// One of several processes that something is sent to: its name, and what it holds by itself.
+/// One of several receiving processes: its name, and the memory it holds itself.
 fn receiver(member: &TargetProcess, target: &Target) -> String {
     let is_launcher = target.launcher.as_ref() == Some(member);
     let bytes: Option<u64> = member.gpus.iter().map(|gpu| gpu.used_bytes).sum();
@@ -181,7 +181,7 @@ fn receiver(member: &TargetProcess, target: &Target) -> String {
     format!("kills {pid} {owner}: {holds}: {name}")
 }
 
-/// What was said of a target, in a word.
+/// The reason for a target, in a word.
 pub(super) fn why(target: &Target) -> String {
     match &target.reason {
         Reason::Named => "named".to_owned(),
@@ -193,7 +193,7 @@ pub(super) fn why(target: &Target) -> String {
     }
 }
 
-/// The member that is named for all.
+/// The member that represents the others.
 pub(super) fn lead(target: &Target) -> Option<&TargetProcess> {
     let leader = target.members.iter().find(|it| it.pid == target.leader);
     leader.or(target.members.first())
@@ -226,12 +226,12 @@ fn in_words(step: &Step, target: &Target, reader: RefusalReader) -> String {
     }
 }
 
-/// What is about to be done, in words.
+/// An upcoming action, in words.
 pub(in crate::cli) fn deed(deed: &Deed) -> String {
     escape(&deed.to_string()).into_owned()
 }
 
-/// What of it was not done.
+/// Failed parts of an action.
 pub(in crate::cli) fn failures(failures: &[Failure]) -> String {
     let words: Vec<String> = failures
         .iter()
@@ -243,12 +243,12 @@ pub(in crate::cli) fn failures(failures: &[Failure]) -> String {
     words.join("; ")
 }
 
-/// What a target came to, a line.
+/// Outcome of a target, in a line.
 pub(in crate::cli) fn outcome(target: &Target, outcome: &Outcome, reader: RefusalReader) -> String {
     format!("{}: {}\n", target.leader, refusal::outcome(outcome, reader))
 }
 
-/// What all of it came to, a line.
+/// Overall result, in a line.
 pub(super) fn total(report: &ReapReport) -> String {
     let freed = Bytes(report.freed());
     let (ended, all) = (report.ended(), report.targets.len());

@@ -14,8 +14,8 @@ mod service;
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, SyncSender, sync_channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -30,9 +30,11 @@ use super::observe::ConfiguredPolicy;
 use super::policy_from_args;
 use crate::cli::args::{Global, ReapArgs as Args};
 use crate::cli::exit::Exit;
+use crate::cli::record::{self, Recording};
 use crate::cli::{config, live, signals, store, unreadable, warn};
 use crate::config::Config;
 use crate::config::reap::{ReapConfig, Response};
+use crate::deadline::Deadline;
 use crate::host::{Guarded, Roots, read_guarded, read_ourselves};
 use crate::model::{Snapshot, Time};
 use crate::reclaim::ledger::{self, Actor};
@@ -41,22 +43,24 @@ use crate::report::escape::command_line;
 use crate::rules::{Engine, RuleSet};
 use crate::source::live::Live;
 
-/// Who was warned, in the directory of state.
+/// File of the saved warnings, in the state directory.
 const WARNINGS: &str = "reap-warnings.json";
-/// Between two samples while something is being ended.
+/// Interval between samples while a target is being ended.
 const ACTING_INTERVAL: Duration = Duration::from_millis(250);
-/// The loop turns at least as often.
+/// The longest time between two iterations of the loop.
 const TURN: Duration = Duration::from_secs(1);
-/// What is heard and not yet dealt with.
+/// How long the loop waits for a disk.
+const DISK_TIME: Duration = Duration::from_secs(1);
+/// The most events waiting to be handled.
 const MOST_EVENTS: usize = 16;
-/// What is to be told and was not yet.
+/// The most notices waiting to be sent.
 const MOST_NOTICES: usize = 64;
 
-/// What is heard.
+/// An event for the loop.
 enum ServiceEvent {
     /// The driver cannot be opened, and why.
     NotOpened(String),
-    /// It is open, and this is what the store knows of the past.
+    /// The driver is open, and the stored history was read.
     Opened {
         engine: Box<Engine>,
         boot_id: Option<Arc<str>>,
@@ -66,7 +70,7 @@ enum ServiceEvent {
         snapshot: Box<Snapshot>,
         at: Instant,
     },
-    /// Somebody was told, or was not.
+    /// A notice was delivered, or failed.
     Delivered(Box<NoticeResult>),
     Signal(i32),
 }
@@ -89,11 +93,19 @@ pub(super) fn run(args: &Args, global: &Global) -> anyhow::Result<Exit> {
     let sampling = events.clone();
     // Often enough to be able to say that all is well.
     let longest = service.watchdog().unwrap_or(Duration::MAX);
-    let interval = config.sample.interval.0.min(longest);
-    let open = opening(args, global, &config, interval);
-    let sample = |live: &mut Live| ServiceEvent::Sample {
-        snapshot: Box::new(live.sample()),
-        at: Instant::now(),
+    let interval = record::interval(&args.store, &config).0.min(longest);
+    let store = record::open_store(&args.store, global)?;
+    let recording = Recording::new(store, args.serve, &config, args.stored, interval)?;
+    let recording = Arc::new(Mutex::new(recording));
+    let open = opening(args, global, &config, interval, &recording);
+    let recorded = Arc::clone(&recording);
+    let sample = move |live: &mut Live| {
+        let snapshot = live.sample();
+        let at = Instant::now();
+        if let Err(error) = lock(&recorded).write(&snapshot) {
+            warn(&error.to_string());
+        }
+        ServiceEvent::Sample { snapshot: Box::new(snapshot), at }
     };
     spawn("sampling", move || {
         sampler::run(open, sample, interval, &asks, &sampling);
@@ -106,6 +118,7 @@ pub(super) fn run(args: &Args, global: &Global) -> anyhow::Result<Exit> {
         scheduler: None,
         last: None,
         last_warning: None,
+        recording,
         status: String::new(),
         is_ready: false,
         is_sampled: false,
@@ -129,6 +142,11 @@ pub(super) fn run(args: &Args, global: &Global) -> anyhow::Result<Exit> {
         watch.pulse();
     }
     watch.service.stopping();
+    match lock_soon(&watch.recording).map(|mut recording| recording.end()) {
+        Some(Ok(())) => {}
+        Some(Err(error)) => warn(&error.to_string()),
+        None => warn("the store's disk does not answer; its last snapshots are lost"),
+    }
     if let Some(target) = watch.scheduler.as_ref().and_then(ReapScheduler::target) {
         warn(&format!(
             "stopped while killing {}: signals already sent are in the audit log, no more will be sent",
@@ -138,32 +156,46 @@ pub(super) fn run(args: &Args, global: &Global) -> anyhow::Result<Exit> {
     Ok(Exit::Clean)
 }
 
-/// How the driver is opened, and what is stored of the past is taken in.
+/// How the driver is opened and the stored history read.
 fn opening(
     args: &Args,
     global: &Global,
     config: &Config,
     interval: Duration,
+    recording: &Arc<Mutex<Recording>>,
 ) -> impl FnMut() -> Result<(Live, ServiceEvent), String> + use<> {
     let (global, rules) = (global.clone(), config.rules.clone());
     let stored = args.stored;
+    let recording = Arc::clone(recording);
     move || {
         let live = live(&global, interval).map_err(|error| format!("{error:#}"))?;
         let mut engine = Engine::new(rules.clone());
-        let ask = store::Ask {
-            global: &global,
-            stored,
-            needed: store::longest(&rules),
-            most_bytes: store::MOST_FOR_CHECK,
-            quiet: false,
-            until: None,
-        };
+        let ask = store::Ask::new(&global, stored, store::MOST_FOR_CHECK);
         if let Err(error) = store::feed(&mut engine, &live, ask) {
             warn(&format!("{error}; starting without history"));
+        } else if let Err(error) = lock(&recording).feed(&live, &global) {
+            warn(&format!("{error:#}; serving without history"));
         }
         let opened =
             ServiceEvent::Opened { engine: Box::new(engine), boot_id: live.host().boot_id.clone() };
         Ok((live, opened))
+    }
+}
+
+fn lock(recording: &Mutex<Recording>) -> MutexGuard<'_, Recording> {
+    recording.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Locks for the loop that ends processes, which waits for no disk.
+fn lock_soon(recording: &Mutex<Recording>) -> Option<MutexGuard<'_, Recording>> {
+    let deadline = Deadline::after(DISK_TIME);
+    loop {
+        match recording.try_lock() {
+            Ok(recording) => return Some(recording),
+            Err(TryLockError::Poisoned(left)) => return Some(left.into_inner()),
+            Err(TryLockError::WouldBlock) if deadline.left().is_zero() => return None,
+            Err(TryLockError::WouldBlock) => thread::sleep(Duration::from_millis(5)),
+        }
     }
 }
 
@@ -180,7 +212,7 @@ fn listen_for_signals(events: SyncSender<ServiceEvent>) -> anyhow::Result<()> {
     })
 }
 
-/// What the loop knows.
+/// State of the loop.
 struct ServiceLoop<'a> {
     global: &'a Global,
     service: Service,
@@ -189,18 +221,20 @@ struct ServiceLoop<'a> {
     scheduler: Option<ReapScheduler>,
     /// The time of the last sample, and when it came.
     last: Option<(Time, Instant)>,
-    /// What was last complained of.
+    /// The last warning printed.
     last_warning: Option<String>,
+    /// The store and server that also get each sample, on the sampling thread.
+    recording: Arc<Mutex<Recording>>,
     status: String,
     is_ready: bool,
-    /// A sample came since the service manager was last told that all is well.
+    /// A sample has come since the service manager was last notified.
     is_sampled: bool,
-    /// When that was.
+    /// Time of that notification.
     pulse: Instant,
 }
 
 impl ServiceLoop<'_> {
-    /// Says what is going to be done, to whom, by which rules, and where that is written.
+    /// Logs what the service will do, to whose processes, by which rules, and which files say so.
     fn announce(&self) {
         let reap = &self.config.reap;
         let rules = |response: Response| {
@@ -297,7 +331,7 @@ impl ServiceLoop<'_> {
         }
     }
 
-    /// Complains of what is not as it was.
+    /// Prints a warning once, until it changes.
     fn print_once(&mut self, text: Option<String>) {
         match &text {
             Some(text) if self.last_warning.as_ref() != Some(text) => warn(text),
@@ -314,7 +348,7 @@ impl ServiceLoop<'_> {
         }
     }
 
-    /// Says that all is well, where it is: samples come.
+    /// Notifies the service manager's watchdog while samples come.
     fn pulse(&mut self) {
         let is_due = |every| self.pulse.elapsed() >= every;
         if self.is_sampled && self.service.watchdog().is_some_and(is_due) {
@@ -323,13 +357,19 @@ impl ServiceLoop<'_> {
         }
     }
 
-    /// Reads the configuration again; one that cannot be used changes nothing.
+    /// Reloads the configuration; an unusable one changes nothing.
     fn reload(&mut self) {
         self.service.reloading();
         match config::load_to_act(self.global) {
             Ok(config) => {
                 if let Some(scheduler) = &mut self.scheduler {
                     scheduler.reconfigure(config.rules.clone(), config.reap.clone());
+                }
+                match lock_soon(&self.recording) {
+                    Some(mut recording) => recording.set_rules(&config.rules),
+                    None => {
+                        warn("the store's disk does not answer; what is served keeps its rules");
+                    }
                 }
                 self.config = config;
                 warn("the configuration was reloaded");
@@ -346,11 +386,11 @@ impl ServiceLoop<'_> {
     }
 }
 
-/// This machine, to be acted upon.
+/// This machine, as the scheduler acts on it.
 struct LocalSystem<'a> {
     args: &'a Args,
     roots: Roots,
-    /// Where ledger and lock are.
+    /// Directory of the audit log and the lock.
     folder: PathBuf,
     notices: SyncSender<Notice>,
 }

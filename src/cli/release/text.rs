@@ -13,7 +13,8 @@ use crate::report::escape::escape;
 use crate::report::style::Style;
 use crate::units::Bytes;
 
-/// Who would be asked, how, and what was proved of them; who not, why, and what to do instead.
+/// The plan: who would be asked, how, and what was verified; who would not, why, and what to do
+/// instead.
 pub(in crate::cli) fn plan(
     document: &ReleaseDocument,
     snapshot: &Snapshot,
@@ -61,13 +62,13 @@ pub(in crate::cli) fn plan(
     out
 }
 
-/// Those that are to be asked.
+/// Targets that will be asked.
 pub(in crate::cli) fn due(document: &ReleaseDocument) -> Vec<&Target> {
     let due = document.targets.iter().filter(|it| it.is_due());
     due.map(|it| &it.target).collect()
 }
 
-/// What returns the memory of one that is skipped for want of a way in.
+/// What frees the memory of a process that cannot be asked.
 fn instead_of(refused: &Refused, snapshot: &Snapshot) -> String {
     use crate::reclaim::plan::Why;
     match (&refused.why, refused.pid) {
@@ -88,7 +89,7 @@ fn instead(pid: u32, snapshot: &Snapshot) -> String {
     out
 }
 
-/// What a target came to; how to wake it stands last.
+/// Outcome of a target; the last line says how to wake it.
 pub(in crate::cli) fn outcome(leader: u32, outcome: &Outcome) -> String {
     let mut out = format!("{leader}: {}\n", escape(&outcome.to_string()));
     for reference in references(outcome) {

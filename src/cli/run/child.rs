@@ -32,7 +32,7 @@ use crate::host::{self, Roots};
 /// that the kernel gives orphans to. Those of other threads (the child that reads /proc) are theirs to wait for.
 const NO_THREAD: u32 = 0x2000_0000;
 
-/// The signals that end or stop a job, and those that a program may be sent.
+/// Signals that end or stop a job, and those that users send to programs.
 const PASSED_ON: [BlockedSignal; 10] = [
     BlockedSignal::SIGHUP,
     BlockedSignal::SIGINT,
@@ -74,42 +74,43 @@ pub(super) enum Ending {
     Signaled(i32),
 }
 
-/// What signals are for.
+/// Phase of a run, which decides what signals do.
 #[derive(Debug)]
 enum Stage {
-    /// There is no command yet: they end or stop gpumem.
+    /// Before the command: signals end or stop gpumem.
     Before,
-    /// They are passed on.
+    /// Signals are passed on.
     Running { child: Child, pidfd: OwnedFd },
-    /// The first one ends the wait for what is left, the next gpumem.
+    /// After the command: the first signal ends the wait for held memory, the next one ends gpumem.
     After,
 }
 
-/// What the command is given beside what gpumem was.
+/// What the command gets in addition to gpumem's own environment.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Given {
-    /// Descriptors of gpumem's, and their numbers there; one that keeps its number stays open in no other child.
+    /// File descriptors of gpumem and their numbers in the command; one that keeps its number stays
+    /// open in no other child.
     pub(super) descriptors: Vec<(i32, i32)>,
-    /// A variable, in place of the one that there may be.
+    /// An environment variable that is set or replaced.
     pub(super) variable: Option<(&'static str, String)>,
 }
 
-/// The command's process, which is not waited for by anybody else.
+/// The command's process, which nobody else waits for.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Child(Pid);
 
-/// The signals that gpumem gets; from [`Signals::block`] on.
+/// Signals received by gpumem, from [`Signals::block`] on.
 #[derive(Debug)]
 pub(super) struct Signals {
     stage: Arc<Mutex<Stage>>,
-    /// Whether one came after the command's end.
+    /// Whether a signal came after the command's end.
     pub(super) is_hurried: Arc<AtomicBool>,
-    /// What was blocked before.
+    /// The previous signal mask.
     mask: SigSet,
 }
 
 impl Signals {
-    /// Blocks them, and reads them on a thread. To be called while there is but one thread.
+    /// Blocks the signals, and reads them on a thread. Call it while there is only one thread.
     pub(super) fn block() -> anyhow::Result<Self> {
         let cannot = "cannot catch signals";
         let signals: SigSet = PASSED_ON.into_iter().collect();
@@ -136,7 +137,7 @@ impl Signals {
         Ok(Self { stage, is_hurried, mask })
     }
 
-    /// Starts the command, which is sent signals from now on.
+    /// Starts the command; signals are passed on from now on.
     pub(super) fn start(&self, command: &[OsString], given: &Given) -> Result<Child, nix::Error> {
         // Whoever detaches from the command stays a descendant of gpumem.
         let _ = set_child_subreaper(Some(getpid()));
@@ -150,7 +151,7 @@ impl Signals {
         Ok(child)
     }
 
-    /// Waits for its end, and for whoever else comes to be a child of gpumem; stops when it stops.
+    /// Waits for the command's end, reaping other children of gpumem; stops when the command stops.
     pub(super) fn wait(&self, child: Child) -> anyhow::Result<Ending> {
         loop {
             let options = WaitOptions::UNTRACED.union(WaitOptions::from_bits_retain(NO_THREAD));
@@ -178,7 +179,7 @@ impl Child {
     }
 }
 
-/// Waits for those of its children that have ended; whether there are others.
+/// Reaps children that have exited; returns whether there are others.
 pub(super) fn reap() -> bool {
     loop {
         let options = WaitOptions::NOHANG.union(WaitOptions::from_bits_retain(NO_THREAD));
@@ -195,7 +196,7 @@ fn ending(status: WaitStatus) -> Option<Ending> {
     exited.or_else(|| status.terminating_signal().map(Ending::Signaled))
 }
 
-/// What a signal does.
+/// Handles a signal.
 fn take(stage: &Stage, signal: i32, is_terminals: bool, hurry: &AtomicBool) {
     match stage {
         Stage::Before => {
@@ -244,7 +245,7 @@ fn has_terminal() -> bool {
     terminal.is_ok_and(|it| tcgetpgrp(it).is_ok_and(|group| group == getpgrp()))
 }
 
-/// Where the kernel or the loader says no, as a shell would have it: 127 not found, 126 cannot be run.
+/// Exit code if the command cannot be started, as in a shell: 127 not found, 126 cannot be run.
 pub(super) fn code_of_failure(error: nix::Error) -> u8 {
     if error == nix::Error::ENOENT { 127 } else { 126 }
 }

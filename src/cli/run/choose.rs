@@ -25,27 +25,27 @@ use crate::report::escape::escape;
 use crate::report::wrap::fit;
 use crate::rules::{Engine, RuleSet};
 use crate::source::live::Live;
-use crate::units::{Bytes, Span};
+use crate::units::{Bytes, Span, number_of};
 
-/// The variable that says which GPUs a program sees.
+/// The variable that limits which GPUs a program sees.
 pub(super) const VISIBLE: &str = "CUDA_VISIBLE_DEVICES";
-/// How often waiting is said where nobody looks on.
+/// Interval between messages about waiting, without a terminal.
 const SAID_EVERY: Duration = Duration::from_secs(60);
-/// Processes of a GPU that the line names.
+/// The most processes of a GPU that the line names.
 const HOLDERS: usize = 2;
-/// And how much of their names.
+/// The most columns of their names.
 const NAME_COLUMNS: usize = 16;
 
-/// Where nobody is before us in line, that is known so soon.
+/// How soon a free queue is noticed.
 const AT_ONCE: Duration = Duration::from_millis(50);
 
-/// The places in line before GPUs.
+/// The places in the queues of GPUs.
 type Places = Result<Vec<OwnedFd>, CannotClaim>;
 
-/// A GPU that was taken, and the claim on it where there is one.
+/// A chosen GPU, with its claim if it is claimed.
 type Taken<'a> = (&'a Gpu, Option<OwnedFd>);
 
-/// What was chosen.
+/// The chosen GPUs.
 #[derive(Debug)]
 pub(super) struct Chosen {
     /// The value of [`VISIBLE`].
@@ -55,7 +55,7 @@ pub(super) struct Chosen {
     pub(super) waited: Duration,
 }
 
-/// Whether anything is to be chosen.
+/// Whether GPUs have to be chosen.
 pub(super) fn is_asked(args: &RunArgs) -> bool {
     args.gpus.is_some() || !args.gpu.is_empty() || args.wait_free.is_some() || args.claim
 }
@@ -120,7 +120,7 @@ pub(super) fn choose(
     }
 }
 
-/// Takes so many of them, or none; claims them where that is asked for.
+/// Takes this many GPUs, or none; claims them if requested.
 fn take<'a>(
     ready: &[&'a Gpu],
     count: usize,
@@ -141,7 +141,7 @@ fn take<'a>(
     Ok((taken.len() == count).then_some(taken))
 }
 
-/// The places in line, where they are had in time.
+/// The places in the queues, if obtained in time.
 fn place(queue: &Receiver<Places>, patience: Duration) -> anyhow::Result<Option<Vec<OwnedFd>>> {
     match queue.recv_timeout(patience) {
         Ok(places) => Ok(Some(places?)),
@@ -152,7 +152,8 @@ fn place(queue: &Receiver<Places>, patience: Duration) -> anyhow::Result<Option<
     }
 }
 
-/// The places in line before these GPUs, once all are had, in the order of their numbers, as everybody asks for them.
+/// Queues for these GPUs, in the order of their indices, as every gpumem does; the places arrive once
+/// all are obtained.
 fn wait_in_line(claims: Claims, gpus: Vec<Gpu>) -> anyhow::Result<Receiver<Places>> {
     let (had, had_here) = channel();
     let wait = move || {
@@ -171,7 +172,7 @@ fn has_free(gpu: &Gpu, args: &RunArgs) -> bool {
     }
 }
 
-/// The indices of the GPUs that come into question: those that were named, or all, of those that the caller sees.
+/// The indices of candidate GPUs: the named ones, or all, among those that the caller sees.
 fn candidates(args: &RunArgs, snapshot: &Snapshot) -> anyhow::Result<Vec<u32>> {
     let gpus = &snapshot.gpus;
     let mut set: Vec<&Gpu> = visible(gpus, std::env::var(VISIBLE).ok().as_deref())?;
@@ -187,7 +188,8 @@ fn candidates(args: &RunArgs, snapshot: &Snapshot) -> anyhow::Result<Vec<u32>> {
     if let Some(divided) = set.iter().find(|gpu| gpu.mig_mode == Some(true) && !args.gpu.is_empty())
     {
         return Err(UsageError(format!(
-            "--gpu {}: it is divided by MIG, and its parts are not chosen among; set {VISIBLE} to one of them",
+            "--gpu {}: it is divided by MIG, and gpumem does not choose among MIG devices; set \
+            {VISIBLE} to one of them",
             divided.index
         ))
         .into());
@@ -202,7 +204,8 @@ fn candidates(args: &RunArgs, snapshot: &Snapshot) -> anyhow::Result<Vec<u32>> {
     if set.len() < count {
         let of_size = args.wait_free.map_or_else(String::new, |size| format!(" of {size} or more"));
         return Err(UsageError(format!(
-            "{count} GPUs{of_size} were asked for, and there are {} to choose from",
+            "asked for {}{of_size}, and there are {} to choose from",
+            number_of(count, "GPU"),
             set.len()
         ))
         .into());
@@ -210,7 +213,7 @@ fn candidates(args: &RunArgs, snapshot: &Snapshot) -> anyhow::Result<Vec<u32>> {
     Ok(set.into_iter().map(|gpu| gpu.index).collect())
 }
 
-/// The GPUs that a value of [`VISIBLE`] leaves, as CUDA reads it: up to the first that is none.
+/// The GPUs that a value of [`VISIBLE`] allows, as CUDA reads it: up to the first invalid entry.
 pub(super) fn visible<'a>(
     gpus: &'a [Gpu],
     value: Option<&str>,
@@ -223,7 +226,8 @@ pub(super) fn visible<'a>(
     for word in value.split(',').map(str::trim) {
         if word.starts_with("MIG-") {
             return Err(UsageError(format!(
-                "{VISIBLE} names {word}: parts of a GPU are not chosen among; leave out --gpus, --gpu, --wait-free and --claim"
+                "{VISIBLE} names {word}: gpumem does not choose among parts of a GPU; leave out \
+                --gpus, --gpu, --wait-free and --claim"
             )));
         }
         let is_number = word.parse::<u32>().is_ok();
@@ -242,7 +246,7 @@ pub(super) fn visible<'a>(
     Ok(found)
 }
 
-/// What is said while it waits.
+/// The messages while waiting.
 #[derive(Debug)]
 struct Waiting {
     engine: Engine,
@@ -254,20 +258,15 @@ struct Waiting {
 
 impl Waiting {
     fn new(args: &RunArgs, global: &Global, live: &Live, rules: RuleSet) -> anyhow::Result<Self> {
-        let needed = store::longest(&rules);
         let mut engine = Engine::new(rules);
-        let (stored, most_bytes) = (Stored::default(), store::MOST_FOR_CHECK);
+        let ask = store::Ask::new(global, Stored::default(), store::MOST_FOR_CHECK);
         // Who looks unused is known from the stored history at once.
-        store::feed(
-            &mut engine,
-            live,
-            store::Ask { global, stored, needed, most_bytes, quiet: true, until: None },
-        )?;
+        store::feed(&mut engine, live, store::Ask { quiet: true, ..ask })?;
         let free = args.wait_free.map_or_else(String::new, |size| format!(" with {size} free"));
         Ok(Self { engine, what: free, timeout: args.timeout, is_quiet: args.quiet, said: None })
     }
 
-    /// One line: rewritten on a terminal; else once a minute.
+    /// Shows one line: updated in place on a terminal, otherwise printed once a minute.
     fn say(
         &mut self,
         snapshot: &Snapshot,
@@ -302,7 +301,7 @@ impl Waiting {
         }
     }
 
-    /// What a GPU has free, and who holds the rest: who looks unused first.
+    /// Free memory of a GPU, and who holds the rest, unused-looking processes first.
     fn about(&self, gpu: &Gpu, snapshot: &Snapshot) -> String {
         let free = gpu.free_bytes().map_or("unknown".to_owned(), |free| Bytes(free).to_string());
         let mut text = format!("GPU {}: {free} free", gpu.index);
@@ -323,7 +322,7 @@ impl Waiting {
         text
     }
 
-    /// Whether something says of a process that it does not use what it holds.
+    /// Whether a finding or suspect says that a process does not use its memory.
     fn is_unused(&self, pid: u32) -> bool {
         let found = self.engine.findings().iter();
         let found = found.filter_map(|it| Some((it.kind, it.process.as_ref()?.pid)));
@@ -331,7 +330,7 @@ impl Waiting {
         found.chain(suspected).any(|(kind, of)| of == pid && kind.is_unused())
     }
 
-    /// Leaves the terminal's line to what follows.
+    /// Ends the terminal's line.
     fn finish(&self) {
         if self.said.is_some() && io::stderr().is_terminal() {
             let _ = write!(io::stderr(), "\r\x1b[K");

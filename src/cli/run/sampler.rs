@@ -11,15 +11,15 @@ use crate::model::Process;
 use crate::report::run::HeldMemory;
 use crate::source::live::Live;
 
-/// The first samples of a short command are so close; later ones a tenth of the time that it runs.
+/// Interval of the first samples, for short commands; later ones are a tenth of the elapsed time apart.
 const CLOSEST: Duration = Duration::from_millis(50);
 const SHARE: u32 = 10;
-/// So long after the end memory that is held counts as left behind.
+/// How long after the end held memory counts as left behind.
 pub(super) const HELD_AFTER: Duration = Duration::from_secs(5);
-/// Between the samples of that wait.
+/// Interval between the samples of that wait.
 const LOOK: Duration = Duration::from_millis(200);
 
-/// What main and sampler share. It is locked only for as long as a sample is taken in.
+/// State shared by main and sampler. It is locked only while a sample is added.
 #[derive(Clone, Debug)]
 pub(super) struct Shared(Arc<Mutex<Usage>>);
 

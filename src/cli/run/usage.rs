@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use super::choose;
 use crate::advice::out_of_memory::OutOfMemory;
 use crate::cli::commands::CommandSource;
-use crate::cli::{store, unreadable};
+use crate::cli::unreadable;
 use crate::explain::page::ExplainPage;
 use crate::explain::{KnownSoFar, More, Shortage, out_of_memory};
 use crate::history::memory_series::Courses;
@@ -14,6 +14,7 @@ use crate::model::finding::{FindingProcess, OwnCommands, Undecided};
 use crate::model::process_name::name_of;
 use crate::model::snapshot::GpuProcess;
 use crate::model::{Finding, Gpu, Identity, Kind, Process, Snapshot};
+use crate::reclaim::commands::Typist;
 use crate::report::run::{HeldMemory, RunFigures, RunGpu, RunProcess};
 use crate::rules::{Engine, RuleSet};
 use crate::watch::state::judged;
@@ -125,12 +126,12 @@ impl Usage {
         is_ours: impl Fn(&Process) -> bool,
     ) -> Option<Vec<HeldMemory>> {
         let ours = self.ours(snapshot, is_ours);
-        let typed_by = Some(rustix::process::geteuid().as_raw());
+        let typist = Typist::User(rustix::process::geteuid().as_raw());
         let mut held = Vec::new();
         for gpu in &snapshot.gpus {
             for row in rows(gpu, &ours).filter(|row| row.used_bytes != Some(0)) {
                 let Some(process) = snapshot.process(row.pid) else { continue };
-                let own = judged::own_commands(&self.engine, Some(process), snapshot, typed_by);
+                let own = judged::own_commands(&self.engine, Some(process), snapshot, typist);
                 held.push(HeldMemory {
                     process: FindingProcess::of(process),
                     name: name_of(process),
@@ -184,7 +185,7 @@ impl Usage {
             engine: &self.engine,
             courses: &Courses::default(),
             last,
-            needed: store::longest(rules),
+            needed: rules.longest(),
             more: More::Nowhere,
             commands: &commands,
         };

@@ -31,19 +31,20 @@ use crate::reclaim::{
 };
 use crate::report::style::Style;
 use crate::rules::{RuleSet, serves};
+use crate::source::remote::RemoteHost;
 use crate::units::Span;
 use crate::watch::reclaim_worker::{
     ObservedSample, PlanRequest, PlanScope, Proposal, ReclaimProgress, ReclaimRequest,
     ReclaimWorker, TargetStage,
 };
 
-/// How often it is seen whether somebody has exited, while that is waited for.
+/// How often exits are checked while waiting for them.
 const TURN: Duration = Duration::from_millis(250);
-/// A sample that is older says nothing any more of what rules see.
+/// The age from which a sample is too old for rules.
 const FRESH: Duration = Duration::from_secs(5);
-/// How long the environment of a process may take.
+/// Time limit for reading a process's environment.
 const ENVIRONMENT: Duration = Duration::from_millis(500);
-/// A yes that could not be acted upon for so long is none any more: whoever gave it has gone on.
+/// How long a confirmation is valid: after that, whoever gave it has moved on.
 const YES: Duration = Duration::from_secs(30);
 
 /// Makes plans, and carries them out on this machine.
@@ -52,7 +53,7 @@ pub(super) struct LocalReclaimWorker {
     configured: ConfiguredPolicy,
     commands: CommandSource,
     is_recording: bool,
-    /// The number of the last plan, the guard that decided what it may touch, and who would act.
+    /// The number of the last plan, its guard, and the actor.
     guard: Option<(u64, Guard, Actor)>,
     batch: Option<RunningBatch>,
     /// The newest sample, and when it came.
@@ -60,7 +61,7 @@ pub(super) struct LocalReclaimWorker {
 }
 
 impl LocalReclaimWorker {
-    /// A worker that has nothing to do.
+    /// A worker without tasks.
     pub(super) fn new(config: &Config, is_recording: bool) -> Self {
         Self {
             rules: config.rules.clone(),
@@ -73,12 +74,18 @@ impl LocalReclaimWorker {
         }
     }
 
+    /// A worker that returns commands to run for another machine.
+    pub(super) fn on_host(config: &Config, host: RemoteHost) -> Self {
+        let commands = CommandSource::on_host(&config.rules, host);
+        Self { commands, ..Self::new(config, true) }
+    }
+
     fn propose(&mut self, question: &PlanRequest) -> anyhow::Result<Proposal> {
         let snapshot = &*question.snapshot;
         let (pids, mut gone) = pids_in_scope(&question.options.scope, snapshot);
         let targets = match question.options.scope {
             PlanScope::Findings => Some(Targets::Found(FindingSelector::default())),
-            PlanScope::Processes(_) | PlanScope::Families(_) => Targets::of_pids(&pids),
+            PlanScope::Processes(_) | PlanScope::Families(_) => Targets::named(pids, Vec::new()),
         };
         let mut undecided = Vec::new();
         let mut plan = if let Some(targets) = targets {
@@ -134,7 +141,7 @@ impl LocalReclaimWorker {
         })
     }
 
-    /// Begins a plan to which a yes was said then.
+    /// Begins a plan that was confirmed at that time.
     fn begin(&mut self, number: u64, plan: &Plan, asked: Instant) -> anyhow::Result<RunningBatch> {
         anyhow::ensure!(
             !self.is_recording,
@@ -148,7 +155,7 @@ impl LocalReclaimWorker {
         Ok(RunningBatch::new(number, executor, asked))
     }
 
-    /// Does what is due, and says for how long nothing is.
+    /// Takes the due actions; returns the time until the next one.
     fn advance(&mut self, report: &mut dyn FnMut(ReclaimProgress)) -> Option<Duration> {
         let batch = self.batch.as_mut()?;
         let number = batch.number;
@@ -170,7 +177,7 @@ impl LocalReclaimWorker {
         None
     }
 
-    /// Nothing more is done of what is under way.
+    /// Ends the running batch.
     fn finish(
         &mut self,
         number: u64,
@@ -275,14 +282,14 @@ fn environment(of: Identity) -> anyhow::Result<Vec<(String, String)>> {
     }
 }
 
-/// A plan that is being carried out.
+/// A plan being carried out.
 struct RunningBatch {
     number: u64,
     executor: Executor,
     observer: ScreenObserver,
-    /// When the yes was said.
+    /// Time of the confirmation.
     asked: Instant,
-    /// The latest that it was; `None` before anything was looked at.
+    /// Time of the latest sample; `None` before the first.
     now: Option<Time>,
 }
 
@@ -297,7 +304,8 @@ impl RunningBatch {
         }
     }
 
-    /// Does what is due by a sample of some age; for how long nothing is, `None` where all is done.
+    /// Takes the actions due by a sample of some age; returns the time until the next one, `None` if
+    /// all is done.
     fn advance(
         &mut self,
         sample: &ObservedSample,
@@ -327,16 +335,16 @@ impl RunningBatch {
     }
 }
 
-/// What the screen is told, once an act has done what was due.
+/// Updates for the screen, sent once an act has taken its due actions.
 #[derive(Default)]
 struct ScreenObserver {
     number: u64,
     events: Vec<ReclaimProgress>,
-    /// What was told last of how far the target is.
+    /// The last reported stage of the target.
     last_stage: Option<TargetStage>,
-    /// What was done to the target, in words.
+    /// Actions on the target, in words.
     sent: Vec<String>,
-    /// Whether something was done to anybody.
+    /// Whether anything was sent.
     has_sent: bool,
 }
 
@@ -348,7 +356,7 @@ impl ScreenObserver {
         self.events.push(ReclaimProgress::Sent { number, place, words });
     }
 
-    /// Tells how far the target is, where that is news.
+    /// Reports the stage of the target, if it changed.
     fn report_stage(&mut self, place: usize, stage: TargetStage) {
         if self.last_stage.as_ref() != Some(&stage) {
             self.last_stage = Some(stage.clone());
@@ -383,7 +391,7 @@ impl Observer for ScreenObserver {
     }
 }
 
-/// The processes that a scope names, as they are still the ones that were meant; and those that are not.
+/// The processes of a scope that are still the ones meant, and refusals for the others.
 fn pids_in_scope(scope: &PlanScope, snapshot: &Snapshot) -> (Vec<u32>, Vec<Refused>) {
     let (rows, is_family) = match scope {
         PlanScope::Findings => return (Vec::new(), Vec::new()),

@@ -3,9 +3,9 @@
 //! A convenience: what cannot be read counts as nothing, what cannot be written is not written, and
 //! no one is told. It is replaced as a whole or not at all.
 
-use std::fs::{self, DirBuilder, File, OpenOptions};
-use std::io::{self, Read as _, Write as _};
-use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::fs::OpenOptions;
+use std::io::{self, Read as _};
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -13,19 +13,20 @@ use rustix::fs::OFlags;
 
 use super::store;
 use crate::deadline::Task;
+use crate::host::replace_own_file;
 use crate::watch::ui_state::{UiState, parse};
 
-/// More than this is no file of ours.
+/// The largest file that is read.
 const MOST_BYTES: u64 = 64 * 1024;
-/// How long a file system that hangs may keep a screen that has been left from ending.
+/// How long a hung file system may delay the exit of the screen.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// What was remembered; nothing where there is none.
+/// Loads the saved state; empty if there is none.
 pub(super) fn load() -> UiState {
     path().map_or_else(UiState::default, |path| read(&path))
 }
 
-/// Remembers `changes` on top of what is there now: another screen may have been left meanwhile.
+/// Saves `changes` on top of the current file: another screen may have been left meanwhile.
 pub(super) fn save(changes: UiState) {
     let Some(path) = path().filter(|_| !changes.is_empty()) else {
         return;
@@ -55,36 +56,16 @@ fn read(path: &Path) -> UiState {
 }
 
 fn write(path: &Path, changes: UiState) -> io::Result<()> {
-    let folder = path.parent().unwrap_or(Path::new("."));
-    DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
     let mut all = read(path);
     all.extend(changes);
     let mut text = serde_json::to_vec_pretty(&all)?;
     text.push(b'\n');
-    // Of this process alone: two screens may be left at once.
-    let new = folder.join(format!("watch.json.{}.new", std::process::id()));
-    let replaced = write_new(&new, &text).and_then(|()| fs::rename(&new, path));
-    if replaced.is_err() {
-        let _ = fs::remove_file(&new);
-    }
-    replaced
-}
-
-fn write_new(new: &Path, text: &[u8]) -> io::Result<()> {
-    let mut file: File = OpenOptions::new()
-        .write(true)
-        .create(true)
-        .truncate(true)
-        .mode(0o600)
-        .custom_flags((OFlags::NOFOLLOW | OFlags::NONBLOCK).bits().cast_signed())
-        .open(new)?;
-    file.write_all(text)?;
-    // Or a machine that loses power now has an empty file instead of the old one.
-    file.sync_all()
+    replace_own_file(path, &text)
 }
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
     use std::os::unix::fs::PermissionsExt as _;
 
     use super::*;
@@ -147,13 +128,12 @@ mod tests {
         let path = folder.path().join("watch.json");
         write(&path, tree(true)).unwrap();
         // As on a full disk: the new file cannot be made.
-        let new = folder.path().join(format!("watch.json.{}.new", std::process::id()));
-        std::os::unix::fs::symlink("/dev/full", &new).unwrap();
+        let new = folder.path().join(format!(".watch.json.{}.new", std::process::id()));
+        fs::create_dir(&new).unwrap();
         assert!(write(&path, tree(false)).is_err());
         assert_eq!(read(&path), tree(true));
-        assert!(!new.is_symlink(), "nothing is left behind");
+        fs::remove_dir(&new).unwrap();
         write(&path, tree(false)).unwrap();
-        assert!(write_new(Path::new("/dev/full"), b"{}").is_err());
         let in_a_file = path.join("watch.json");
         assert!(write(&in_a_file, tree(false)).is_err());
         assert_eq!(read(&path), tree(false));

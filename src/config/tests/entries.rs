@@ -116,7 +116,7 @@ fn a_mistake_in_an_entry_is_reported_with_its_line_and_key() {
     const RULE: &str = "[[rule]]\nname = 'x'\nkind = 'idle'";
     are_refused(&[
         (&format!("{RULE}\n{RULE}"), "5: rule.name: there is a rule \"x\" already"),
-        ("rule = 1", "1: rule: is to be a list of tables; begin each with [[rule]]"),
+        ("rule = 1", "1: rule: has to be a list of tables; begin each with [[rule]]"),
         ("[[rule]]\nkind = 'idle'", "1: rule: has no name; add name = NAME"),
         ("[[rule]]\nname = 'x'", "1: rule: has no kind; add kind = KIND, one of: "),
         ("[[rule]]\nname = 'x'\nkind = 'idel'", "3: rule.kind: \"idel\" is no kind; did you"),
@@ -125,7 +125,7 @@ fn a_mistake_in_an_entry_is_reported_with_its_line_and_key() {
         ("[[keep]]\nreason = 'x'", "1: keep: matches every process; add where"),
         ("[[keep]]\nwhere = 'user=ann'", "1: keep: gives no reason; add reason ="),
         ("[[keep]]\nwhere = 'user=ann'\nreason = ' '", "3: keep.reason: \" \" is not allowed"),
-        ("[[keep]]\nreason = 'x'\nwhere = 'is:mine'", "3: keep.where: \"is:mine\" asks for"),
+        ("[[keep]]\nreason = 'x'\nwhere = 'is:mine'", "3: keep.where: \"is:mine\" uses idle"),
     ]);
     for (rest, start) in [
         (
@@ -138,7 +138,7 @@ fn a_mistake_in_an_entry_is_reported_with_its_line_and_key() {
         ("where = 3", "rule.where: 3 is not allowed; write terms such as"),
         ("where = ' '", "rule.where: \" \" is not allowed; write terms such as"),
         ("where = 'gpu:0 train.py'", "rule.where: \"gpu:0 train.py\" has a word that names"),
-        ("where = 'user=ann idle>10m'", "rule.where: \"user=ann idle>10m\" asks for idle"),
+        ("where = 'user=ann idle>10m'", "rule.where: \"user=ann idle>10m\" uses idle"),
         ("where = 'gpu:0 user:ann'", "rule.where: \"gpu:0 user:ann\" has user: with a part"),
         ("where = 'user=*'", "rule.where: \"user=*\" has a * in user=, which compares whole names"),
         ("where = '!job:81'", "rule.where: \"!job:81\" has job: with a part of a name"),

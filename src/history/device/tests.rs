@@ -1,4 +1,4 @@
-//! What a GPU is told to have in use, on scenes made by hand.
+//! A GPU's reported memory, on hand-made scenes.
 
 use crate::history::History;
 use crate::history::testing::Scene;

@@ -1,31 +1,30 @@
-//! Whether growth leaves the band that memory moved in before: what only comes back to where it was takes
-//! nothing anew, and neither does what wanders up as far as it wandered before.
+//! Whether growth leaves the band that memory moved in before: returning to an earlier height is nothing new,
+//! and neither is wandering up as far as it wandered before.
 
 use super::view::{SLOTS, View};
 
-/// The highs rise by this share of the floor's rate.
+/// The least slope of the highs, as a share of the floor's.
 const CEILING_SHARE: f64 = 0.3;
-/// Lows that went up and down by more than this share of the growth before do so again.
+/// The share of the growth by which lows may have moved before; if more, they may do so again.
 const WANDERED_SHARE: f64 = 0.5;
-/// The lows of so many parts of the window, which are longer than most teeth,
+/// How many parts of a window the lows are taken of; a part is longer than most sawteeth.
 const PARTS: usize = SLOTS / 2;
-/// stray from a line through them by this share of the growth, as the root of the mean square.
+/// How far these lows may stray from a line through them: root mean square, as a share of the growth.
 const STRAYS: f64 = 0.07;
 
 impl View<'_> {
-    /// Whether it held as much as now, for minutes, before it grew: then it takes nothing anew.
+    /// Whether it held as much as now, for minutes, before it grew: then nothing is new.
     pub(super) fn is_in_its_band(&self, start: u32) -> bool {
         let mut before = self.buckets().iter().take_while(|bucket| bucket.start <= start);
         before.any(|bucket| bucket.held >= self.floor.last())
     }
 
-    /// Whether it leaves the band that it moved in: its highs rise, too.
+    /// Whether its highs rise too.
     pub(super) fn leaves_its_band(&self, start: u32, end: u32, counted: f64) -> bool {
         self.ceiling_rises(start, end, counted) >= CEILING_SHARE
     }
 
-    /// Whether it goes up as what comes and goes by chance does now and then: it went up and down as far before,
-    /// or does not keep to a line.
+    /// Whether it may have risen by chance: it moved up and down as far before, or does not keep to a line.
     pub(super) fn wanders(&self, start: u32, end: u32, counted: f64) -> bool {
         let before = &self.buckets()[..self.index(start)];
         let lows = || before.iter().filter(|it| !it.is_hole()).map(|it| it.low);
@@ -53,8 +52,8 @@ impl View<'_> {
         (rest / (count - 2.0)).sqrt()
     }
 
-    /// How fast the highs of the twelfths rise, as a share of the floor's mean rate. What moves within a band
-    /// comes to its top no higher than before, and fills the band at most.
+    /// The slope of the twelfths' highs, as a share of the floor's mean rate. What fills a band reaches its top
+    /// no higher than before.
     pub(super) fn ceiling_rises(&self, start: u32, end: u32, counted: f64) -> f64 {
         let highs = self.highs(start, end);
         let mut slopes = Vec::with_capacity(SLOTS * SLOTS / 2);
@@ -70,7 +69,7 @@ impl View<'_> {
         median.unwrap_or_default() * SLOTS as f64 / counted
     }
 
-    /// The most in each twelfth of a stretch; `None` where nothing was seen.
+    /// The most in each twelfth; `None` if it has no sample.
     fn highs(&self, start: u32, end: u32) -> [Option<f64>; SLOTS] {
         let mut highs = [None; SLOTS];
         let length = u64::from(end - start).max(1);

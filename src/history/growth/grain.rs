@@ -1,12 +1,11 @@
-//! How much the samples do not show of valleys.
+//! How much of valleys the samples miss.
 
-/// How far the samples may miss the bottom of a valley: by as much as is gained or lost from one sample
-/// to the next at it. Where teeth and samples beat, the least of each tooth creeps up without any growth,
-/// and never by more.
+/// How far samples may miss a valley's bottom: by what is gained or lost from one sample to the next around it.
+/// If sawtooth and sampling beat, the observed minimum creeps up without growth, never by more.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Grain {
     before: Option<u32>,
-    /// What was lost from the sample before to the last one.
+    /// The loss from the sample before to the last one.
     lost: u32,
     /// Mean over the last valleys.
     mean: u32,
@@ -27,7 +26,7 @@ impl Grain {
         }
     }
 
-    /// After time in which nothing was seen.
+    /// Call after a gap.
     pub(super) fn interrupt(&mut self) {
         self.before = None;
     }

@@ -1,38 +1,38 @@
-//! Whether growth that was found has stopped: when memory last rose, and what would be giving it back.
+//! Whether growth that was found has stopped: when memory last rose, and when enough was given back.
 //!
-//! The thresholds of [`super::window`] ask whether a window has grown; growth that ended a while ago still
-//! fills most of a long one. This asks when the highest last rose, and the highest of what was held for
-//! some minutes: peaks come and go, and what is below them tells. What moves within a band that was filled
-//! before does not rise. How long growth may pause without having stopped is told by its own pauses.
+//! The thresholds in [`super::window`] ask whether a window has grown, and growth that ended a while ago still
+//! fills most of a long one. This file asks when the highest value last rose, and the highest that was held for
+//! some minutes, since peaks come and go. Movement inside an earlier band is no rise. How long growth may pause
+//! depends on its earlier pauses.
 
 use super::scale::UNIT;
 use super::series::{Bucket, GrowthSeries, held_at};
 
-/// Growth that never paused has stopped after five minutes.
+/// How long, in seconds, growth that never paused has to rest to have stopped.
 const QUIET_SECONDS: u32 = 300;
-/// What stopped is told for so long, or as long as it may pause.
+/// For how long, in seconds, stopped growth is reported, unless its pauses are longer.
 const TOLD_SECONDS: u32 = 2700;
-/// A pause may be so many times as long as the longest before.
+/// A pause may exceed the longest before it by this factor.
 const PATIENCE: f64 = 1.5;
-/// A rise is no less than this share of what the rate would have brought meanwhile,
+/// The least rise that counts, as a share of what the rate would have brought meanwhile.
 const LEAST_SHARE: f64 = 0.15;
-/// where it had stopped this one,
+/// The same share if growth had stopped.
 const LEAST_SHARE_ANEW: f64 = 0.6;
-/// in so many seconds at most,
+/// The longest time, in seconds, that this share is computed over.
 const MOST_SECONDS_ANEW: u32 = 600;
-/// and in any case 1 MiB.
+/// The least rise that counts in any case: 1 MiB.
 const LEAST_UNITS: f64 = (1 << 20) as f64 / UNIT as f64;
-/// Peaks shorter than this do not hide what is below them.
+/// Peaks shorter than this, in seconds, do not hide the level below them.
 pub(super) const HELD_SECONDS: u32 = 150;
-/// What goes up and down has stopped where its lows are not above those of so long before,
+/// How far back, in seconds, the lows of what goes up and down are compared to see whether it has stopped.
 const STALL_SECONDS: u32 = 280;
-/// by this share of what the rate would have brought,
+/// How much these lows have to rise, as a share of what the rate would have brought.
 const STALL_SHARE: f64 = 0.4;
-/// nor the mean of what is between lows and highs, which chance moves less, by this one.
+/// How much the mean between lows and highs has to rise, as such a share; chance moves it less.
 const STALL_SHARE_OF_MEAN: f64 = 0.25;
-/// Growth has ended when this share of it came back,
+/// The least share of growth that has to come back to end it.
 const CAME_BACK: f64 = 0.1;
-/// and more than so many times what ever came back before.
+/// By what factor that has to exceed what ever came back before.
 const MORE_THAN_EVER: f64 = 2.0;
 
 /// When something rose, and the longest time between two rises.
@@ -46,45 +46,43 @@ impl Rises {
     fn rise(&mut self, bucket: &Bucket, end: u32) {
         let pause = bucket.start.saturating_sub(self.last);
         self.longest_pause = self.longest_pause.max(pause);
-        // A plateau rose at its start, anything else perhaps up to its end.
+        // A plateau rose at its start, anything else perhaps as late as its end.
         self.last = if bucket.low == bucket.high { bucket.start } else { end };
     }
 }
 
-/// How growth goes on. It is followed while it does: old buckets are too wide to tell when something rose.
+/// The progress of growth, followed as it happens: old buckets are too wide to tell when something rose.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Pace {
-    /// Up to when it was followed.
+    /// Followed up to here.
     at: u32,
-    /// Of the highest, or of the highest that was held for some minutes.
+    /// Rises of the highest, or of the highest held for some minutes.
     either: Rises,
-    /// Of the highest that was held for some minutes.
+    /// Rises of the highest held for some minutes.
     held_alone: Rises,
-    /// The highest so far, and the highest that was held for some minutes.
+    /// The highest so far, and the highest held for some minutes.
     high: u32,
     held: u32,
-    /// What these were when something rose last.
+    /// The same at the last rise.
     before: (u32, u32),
     held_before: u32,
-    /// How far it ever came down from its highest.
+    /// The deepest fall from its highest.
     deepest_fall: u32,
-    /// Since when it grows.
     since: u32,
-    /// Where it is called stopped.
+    /// Set while it counts as stopped.
     stopped: Option<Stop>,
 }
 
-/// A stop of growth.
 #[derive(Clone, Copy, Debug)]
 struct Stop {
-    /// When it was called so.
+    /// When it was detected.
     at: u32,
-    /// When something rose last, but for chance.
+    /// The last rise that was not chance.
     rose_at: u32,
 }
 
 impl Pace {
-    /// Follows growth from `since` on, at so many units a second.
+    /// Follows growth from `since` on, at this rate in units a second.
     pub(super) fn of(series: &GrowthSeries, since: u32, rate: f64) -> Self {
         let first =
             series.buckets.partition_point(|bucket| bucket.start <= since).saturating_sub(1);
@@ -106,7 +104,7 @@ impl Pace {
         pace
     }
 
-    /// Takes in what came since; `passes` where a window of it does just now, without which nothing begins anew.
+    /// Takes in what came since. `passes`: some window passes now, without which growth does not resume.
     pub(super) fn follow(&mut self, series: &GrowthSeries, rate: f64, passes: bool) {
         let end_of = |at: usize| {
             let next = series.buckets.get(at + 1);
@@ -115,14 +113,14 @@ impl Pace {
         let buckets = series.buckets.len();
         let first = (0..buckets).rev().take_while(|at| end_of(*at) > self.at).last();
         let (share, most) = match self.stopped {
-            // What was missed in a long pause need not be made up for.
+            // What a long pause missed need not be made up for.
             Some(_) => (LEAST_SHARE_ANEW, MOST_SECONDS_ANEW),
             None => (LEAST_SHARE, u32::MAX),
         };
         for at in first.unwrap_or(buckets)..buckets {
             let (bucket, end) = (&series.buckets[at], end_of(at));
             if bucket.is_hole() {
-                // What rose meanwhile is not known.
+                // What rose meanwhile is unknown.
                 self.either.last = self.either.last.max(end);
                 self.held_alone.last = self.held_alone.last.max(end);
                 continue;
@@ -157,24 +155,24 @@ impl Pace {
         self.stopped = stopped.map(|rose_at| self.stopped.unwrap_or(Stop { at: self.at, rose_at }));
     }
 
-    /// Below this, enough of so many units that it grew by has come back to end it.
+    /// The level below which growth by this many units has been given back.
     pub(super) fn came_back_below(&self, grown: f64) -> u32 {
         let deepest = f64::from(self.deepest_fall);
         let may_go = (CAME_BACK * grown + 0.75 * deepest).max(MORE_THAN_EVER * deepest);
         self.high.saturating_sub(may_go as u32)
     }
 
-    /// What it has to exceed to grow anew.
+    /// The height above which growth resumes.
     pub(super) fn height(&self) -> u32 {
         self.high
     }
 
-    /// When something rose last; where it goes up and down after it stopped, that which did not by chance.
+    /// The last rise; if it goes up and down after it stopped, the last that was not chance.
     pub(super) fn rose_at(&self) -> u32 {
         self.stopped.map_or(self.either.last, |stop| stop.rose_at)
     }
 
-    /// When anything rose last, by chance or not.
+    /// The last rise, by chance or not.
     pub(super) fn last_rise(&self) -> u32 {
         self.either.last
     }
@@ -184,12 +182,12 @@ impl Pace {
         self.either.longest_pause
     }
 
-    /// How long it may pause, for how it did.
+    /// How long it may pause, by its earlier pauses.
     fn usual_pause(&self) -> u32 {
         (PATIENCE * f64::from(self.either.longest_pause) + 60.0) as u32
     }
 
-    /// Whether nothing has risen for too long to be a pause; then it goes on only when something rises again.
+    /// Whether nothing has risen for too long to be a pause; it then resumes only with another rise.
     fn is_still(&self, now: u32) -> bool {
         match self.stopped {
             Some(stop) => self.either.last <= stop.at,
@@ -197,8 +195,8 @@ impl Pace {
         }
     }
 
-    /// Whether what goes up and down does so where it did before: peaks of teeth and noise exceed others by chance
-    /// long after growth has stopped.
+    /// Whether what goes up and down stays where it was: peaks of sawteeth and noise exceed earlier ones by
+    /// chance long after growth has stopped.
     fn stalls(&self, series: &GrowthSeries, rate: f64) -> bool {
         let pause = self.either.longest_pause.min(self.held_alone.longest_pause);
         let span = STALL_SECONDS.max(pause / 4 * 5);
@@ -212,7 +210,7 @@ impl Pace {
             return false;
         }
         let mut lows = [u32::MAX; 2];
-        // Sum and count of the middles between low and high.
+        // Sum and count of the means of low and high.
         let mut middles = [(0.0, 0.0); 2];
         let mut end = now;
         for bucket in series.buckets.iter().rev() {
@@ -240,7 +238,7 @@ impl Pace {
         self.stopped.is_some()
     }
 
-    /// Whether it stopped so long ago that there is no more to say.
+    /// Whether it stopped too long ago to report.
     pub(super) fn is_history(&self, now: u32) -> bool {
         now.saturating_sub(self.either.last) >= TOLD_SECONDS.max(self.usual_pause())
     }

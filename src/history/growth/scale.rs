@@ -1,16 +1,16 @@
-//! What growth is measured by: the unit of bytes, widths and numbers of buckets, lengths of windows.
+//! Units and sizes of growth detection: bytes, buckets, windows.
 
-/// Bytes are kept in units of 64 KiB: 256 TiB fit into 32 bits.
+/// Bytes in a unit, 64 KiB: 256 TiB fit into 32 bits.
 pub(super) const UNIT: u64 = 1 << 16;
-/// A floor that has risen by less than 64 MiB is not looked at.
+/// The least rise of a floor that is examined: 64 MiB.
 pub(super) const LEAST_RISE: u32 = (64 << 20) / UNIT as u32;
-/// Buckets kept of one row: 1.4 KiB.
+/// The most buckets of a row: 1.4 KiB.
 pub(super) const MOST_BUCKETS: usize = 72;
-/// A bucket's width before it is merged with another.
+/// The width of a bucket before it is merged, in seconds.
 pub(super) const BUCKET_SECONDS: u32 = 30;
-/// A plateau is judged for as long.
+/// For how long a new plateau is examined, in seconds.
 pub(super) const YOUNG_SECONDS: u32 = 180;
-/// No window is shorter.
+/// The shortest window, in seconds.
 pub(super) const SHORTEST_SECONDS: u32 = 900;
-/// No window is longer.
+/// The longest window, in seconds.
 pub(super) const LONGEST_SECONDS: u32 = 12 * 3600;

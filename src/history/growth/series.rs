@@ -1,27 +1,27 @@
-//! What a row held over time, downsampled: buckets with their lowest and highest value, each no wider than some
+//! A row's memory over time, downsampled into buckets with lowest and highest value, each no wider than about a
 //! twentieth of its age.
 
 use super::grain::Grain;
 use super::scale::{BUCKET_SECONDS, LEAST_RISE, MOST_BUCKETS, YOUNG_SECONDS};
 use crate::model::Time;
 
-/// What was held for so long before is no news.
+/// How long, in seconds, a level has to be held to belong to the band.
 const BAND_SECONDS: u32 = 240;
 
-/// What was held in a stretch of time, up to where the next begins.
+/// What was held during some time, up to the next bucket's start.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Bucket {
-    /// Seconds since the first sample of all.
+    /// Seconds since the very first sample.
     pub(super) start: u32,
     pub(super) low: u32,
     pub(super) high: u32,
-    /// The most that had been held for [`BAND_SECONDS`] at some time in it, once it is closed.
+    /// The most that was held for [`BAND_SECONDS`] during it, once it is closed.
     pub(super) held: u32,
     pub(super) samples: u32,
 }
 
 impl Bucket {
-    /// Time in which nothing was seen.
+    /// A time without samples.
     pub(super) fn hole(start: u32) -> Self {
         Self { start, low: u32::MAX, high: 0, held: 0, samples: 0 }
     }
@@ -74,7 +74,7 @@ pub(super) struct GrowthSeries {
 }
 
 impl GrowthSeries {
-    /// Of what stood still so far, up to `now`.
+    /// From memory that was constant up to `now`.
     pub(super) fn new(still: Bucket, first: Time, now: u32) -> Self {
         Self { buckets: vec![still], first, now, grain: Grain::default() }
     }
@@ -84,7 +84,7 @@ impl GrowthSeries {
         floor.last() - floor.at(0) >= LEAST_RISE
     }
 
-    /// Takes in a sample, after nothing was seen since `hole`; whether that closed a bucket.
+    /// Takes in a sample, after a gap since `hole` if any; returns whether that closed a bucket.
     pub(super) fn observe(&mut self, sample: Bucket, hole: Option<u32>) -> bool {
         self.now = sample.start;
         if hole.is_some() {
@@ -113,13 +113,13 @@ impl GrowthSeries {
         }
     }
 
-    /// Whether the last rise may yet prove to be a peak.
+    /// Whether the last rise may still turn out to be a peak.
     pub(super) fn is_young_plateau(&self) -> bool {
         let last = self.buckets.last();
         last.is_some_and(|last| self.now - last.start <= YOUNG_SECONDS)
     }
 
-    /// Notes what the last bucket held for long when it ends: once merged with others it tells no more.
+    /// Records what the last bucket held for long when it ends: merging loses that.
     fn note_held(&mut self, end: u32) {
         if end < BAND_SECONDS {
             return;
@@ -142,7 +142,7 @@ impl GrowthSeries {
         self.buckets.push(bucket);
     }
 
-    /// Merges the two neighbours whose union is the narrowest for its age.
+    /// Merges the two neighbours whose union is narrowest for its age.
     fn merge(&mut self) {
         let width_for_age = |at: usize| {
             let pair = &self.buckets[at..];
@@ -160,7 +160,7 @@ impl GrowthSeries {
     }
 }
 
-/// The least in the last `seconds` of some buckets, the last of which ends at `end`.
+/// The least in the last `seconds` of some buckets that end at `end`.
 pub(super) fn held_at(buckets: &[Bucket], end: u32, seconds: u32) -> u32 {
     let mut until = end;
     let mut least = u32::MAX;
@@ -168,7 +168,7 @@ pub(super) fn held_at(buckets: &[Bucket], end: u32, seconds: u32) -> u32 {
         if end - until >= seconds {
             break;
         }
-        // A hole has no least.
+        // A gap has no least.
         least = least.min(bucket.low);
         until = bucket.start;
     }

@@ -1,20 +1,20 @@
-//! Growth that becomes ever slower is no leak: the rises of its twelfths decline, by a line through them.
+//! Growth that slows down steadily is no leak: a line through its twelfths' rises declines.
 
 use super::view::View;
 
-/// Growth is cut into as many parts.
+/// The number of parts that growth is cut into.
 const PARTS: usize = 12;
 
-/// How much slower growth has to become, from its first twelfth to its last, to be called slowing.
+/// How much growth has to slow down, from first twelfth to last, to count as slowing.
 pub(super) struct Slower {
-    /// At least to this share.
+    /// The last rise is at most this share of the first.
     pub(super) share: f64,
-    /// It is no chance: so many times the standard error.
+    /// The decline is at least this many standard errors.
     pub(super) sure: f64,
 }
 
 impl View<'_> {
-    /// Whether growth becomes slower.
+    /// Whether growth slows down.
     pub(super) fn slows(&self, since: u32, end: u32, slower: &Slower) -> bool {
         let end = end.min(self.last_start());
         if end <= since {
@@ -24,8 +24,8 @@ impl View<'_> {
         bend.left <= slower.share && bend.odds >= slower.sure
     }
 
-    /// How far the floor is above where it was at `start`, there and at the ends of so many parts less one. It
-    /// rises evenly from bucket to bucket, and after a plateau at its end.
+    /// How far the floor is above its height at `start`, there and at the ends of the parts. It rises linearly
+    /// between buckets, and at the end of a plateau.
     fn heights(&self, start: u32, end: u32) -> [f64; PARTS + 1] {
         let mut at = self.index(start);
         let bottom = f64::from(self.floor.at(at));
@@ -47,20 +47,20 @@ impl View<'_> {
         })
     }
 
-    /// How much the rises of twelfths differ, but for a trend: their standard deviation as a share of their mean.
+    /// The standard deviation of the twelfths' rises around their trend, as a share of their mean.
     pub(super) fn unevenness(&self, start: u32, end: u32) -> f64 {
         let end = end.min(self.last_start()).max(start + 1);
         Bend::of(&self.heights(start, end)).uneven
     }
 }
 
-/// How the rises of the parts change from the first to the last.
+/// How the parts' rises change from first to last.
 struct Bend {
-    /// The last as a share of the first, by a line through all.
+    /// The last as a share of the first, on the fitted line.
     left: f64,
-    /// How many times its standard error the line goes down by.
+    /// The line's decline, in standard errors.
     odds: f64,
-    /// Their standard deviation from that line, as a share of their mean.
+    /// Standard deviation from the line, as a share of the mean.
     uneven: f64,
 }
 

@@ -1,6 +1,6 @@
-//! Whether growth is steady, as a row is watched: when it is found, how it is followed, and when it is over.
+//! Watches a row for steady growth: when it is found, how it is followed, and when it is over.
 //!
-//! What makes a window of growth steady is in [`super::window`], what ends it in [`super::halt`].
+//! [`super::window`] defines steady growth in a window, [`super::halt`] its end.
 
 use super::halt::Pace;
 use super::scale::{BUCKET_SECONDS, LEAST_RISE, LONGEST_SECONDS, SHORTEST_SECONDS, UNIT};
@@ -9,12 +9,12 @@ use super::trend::Trend;
 use super::view::View;
 use super::window::{EVEN, KEEP, START};
 
-/// Growth that becomes slower does so for as long,
+/// For how long, in seconds, growth has to slow down before it counts as slowing.
 const SLOW_FOR_SECONDS: u32 = 90;
-/// and what comes by chance, and so comes more rarely by chance, for as long as this.
+/// The same for growth by chance, whose rises are rarer by chance.
 const SLOW_BY_CHANCE_SECONDS: u32 = 300;
 
-/// Steady growth, as last judged.
+/// Steady growth, as last evaluated.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Steady {
     pub(super) since: u32,
@@ -22,16 +22,16 @@ pub(super) struct Steady {
     pub(super) held_at: u32,
     pub(super) trend: Trend,
     pub(super) pace: Pace,
-    /// Below this, what it grew by has come back.
+    /// Below this level its growth has been given back.
     pub(super) came_back_below: u32,
 }
 
-/// Growth that passes just now.
+/// A window that passes now.
 struct Passing {
     since: u32,
     trend: Trend,
-    /// For how many seconds it has to pass: what jumps up and down looks like growth now and then, and
-    /// not for long.
+    /// For how long, in seconds, it has to pass: memory that jumps up and down resembles growth now and then,
+    /// but not for long.
     probation: u32,
 }
 
@@ -39,13 +39,13 @@ fn units(bytes: f64) -> f64 {
     bytes / UNIT as f64
 }
 
-/// The series of a row, and what was last judged of it.
+/// A row's series, and the last result.
 #[derive(Clone, Debug)]
 pub(super) struct GrowthDetector {
     pub(super) series: GrowthSeries,
-    /// When it is judged next.
+    /// When the next evaluation is due.
     judge_at: u32,
-    /// Since when some window passes.
+    /// Since when some window has passed.
     passes_since: Option<u32>,
     pub(super) steady: Option<Steady>,
     /// When growth ended, and at what height.
@@ -53,16 +53,15 @@ pub(super) struct GrowthDetector {
 }
 
 impl GrowthDetector {
-    /// Nothing is judged of it so far.
     pub(super) fn new(series: GrowthSeries) -> Self {
         Self { series, judge_at: 0, passes_since: None, steady: None, ended: None }
     }
 
-    /// Takes in a sample, after nothing was seen since `hole`, and judges what there is.
+    /// Takes in a sample, after a gap since `hole` if any, and evaluates what is due.
     pub(super) fn observe(&mut self, sample: Bucket, hole: Option<u32>) {
         let is_closed = self.series.observe(sample, hole);
         self.look_back(&sample);
-        // On a plateau growth can cease, and cannot begin, once it is sure that it is one.
+        // On a plateau growth can end but not begin, once it certainly is one.
         let is_watched = self.steady.is_some() || self.series.is_young_plateau();
         if is_closed || (is_watched && self.series.now >= self.judge_at) {
             self.judge_at = self.series.now.saturating_add(BUCKET_SECONDS);
@@ -109,7 +108,7 @@ impl GrowthDetector {
         self.follow();
     }
 
-    /// Looks whether what grows steadily goes on.
+    /// Checks whether steady growth continues.
     fn follow(&mut self) {
         let Some(mut steady) = self.steady else {
             return;
@@ -129,14 +128,14 @@ impl GrowthDetector {
         }
     }
 
-    /// Looks whether what it grew by has come back.
+    /// Checks whether its growth has been given back.
     fn look_back(&mut self, sample: &Bucket) {
         if self.steady.is_some_and(|steady| sample.low < steady.came_back_below) {
             self.end(self.series.now);
         }
     }
 
-    /// Growth that has ended is over: what it came to proves nothing any more.
+    /// Forgets growth that has ended.
     fn end(&mut self, at: u32) {
         if let Some(steady) = self.steady.take() {
             self.ended = Some((at, steady.pace.height()));
@@ -153,7 +152,7 @@ impl GrowthDetector {
         let view = View { series: &self.series, floor: &floor };
         let thresholds = if self.steady.is_some() { &KEEP } else { &START };
         let mut length = self.series.now.min(LONGEST_SECONDS);
-        // What grew before is no news, and what it gave back it may take again.
+        // Earlier growth is nothing new, and what it gave back it may take again.
         if let Some((at, height)) = self.ended
             && floor.last() <= height
         {
@@ -186,10 +185,10 @@ impl GrowthDetector {
         Some(Passing { since, trend, probation })
     }
 
-    /// Whether growth that does not pass just now is still called so: a peak or a pause ends nothing.
+    /// Whether growth that does not pass now still counts: a peak or a pause ends nothing.
     fn may_last(&self, steady: &Steady) -> bool {
         if steady.pace.has_stopped() {
-            // How long there is a word to say of it is told by its pauses.
+            // Its pauses decide for how long it is reported.
             return true;
         }
         let passed = self.series.now - steady.held_at;

@@ -1,34 +1,35 @@
-//! Growth in steps: whether they keep coming as those of a leak do, or ever more rarely.
+//! Growth in steps: whether they keep coming, as a leak's do, or ever more rarely.
 //!
-//! A caching allocator's high water rises whenever a batch needs more than all before it, and a cache fills with
-//! what is asked for most first: both ever more rarely. What leaks at each epoch or request goes on as it began.
+//! A caching allocator's high-water mark rises when a batch needs more than all before, and a cache fills with
+//! the most frequent requests first: both ever more rarely. A leak at each epoch or request goes on as it
+//! began.
 
 use super::view::{Rise, View};
 
-/// A step is no less than this share of what counts.
+/// The smallest step, as a share of the counted growth.
 const LEAST_SHARE: f64 = 0.02;
-/// Time tells when the steps come better than its logarithm does, by so much (the logarithm of the odds).
+/// By how much (in log odds) time has to predict the steps better than its logarithm.
 const ODDS: f64 = 4.0;
-/// What a process takes in its first minutes is no high water.
+/// The start, in seconds, that is ignored: what a process takes then is no high-water mark.
 const BEGINNING_SECONDS: u32 = 120;
-/// Regular steps are so many at least,
+/// The fewest regular steps.
 const FEWEST: usize = 4;
-/// the longest time between two is so many times the shortest at most, but for the width of old buckets,
+/// The longest time between two steps, as a multiple of the shortest, apart from the width of old buckets.
 const LONGEST_GAP: f64 = 1.4;
 const WIDTH_SHARE: u32 = 16;
-/// and the highest so many times the lowest.
+/// The highest step, as a multiple of the lowest.
 const HIGHEST: f64 = 1.5;
 
 impl View<'_> {
-    /// Whether rises come no more rarely than at first, seen from the first of all to now. `counted` is what the
-    /// window rises by, but for single jumps.
+    /// Whether rises come no more rarely than at first, from the very first to now. `counted` is the window's
+    /// rise without single jumps.
     pub(super) fn keeps_coming(&self, start: u32, end: u32, counted: f64) -> bool {
         let first = self.first_rise();
         let odds = self.odds_of_time(first, counted.max(self.risen(first)));
         odds > if self.rises_regularly(start, end, counted) { 0.0 } else { ODDS }
     }
 
-    /// How much better time tells when it grew since then than the logarithm of its age does: that of the odds.
+    /// How much better time since the start predicts the rises than its logarithm, in log odds.
     fn odds_of_time(&self, start: u32, counted: f64) -> f64 {
         let rises = self.rises_of_buckets(start, self.series.now);
         let young = f64::from(start.max(BEGINNING_SECONDS));
@@ -36,7 +37,7 @@ impl View<'_> {
         // At a rate of 1 / age the density of growth is 1 / (age ln ages), at a steady one 1 / span.
         let by_log = (young * (ages - 1.0) / ages.ln()).ln();
         let cap = counted / 4.0;
-        // That there was a step just now is why it is asked.
+        // The last step is excluded: it is the reason for this question.
         let Some((_, rises)) = rises.split_last() else { return 0.0 };
         let (mut weight, mut squares, mut sum) = (0.0, 0.0, 0.0);
         for rise in rises.iter().filter(|rise| f64::from(rise.start) >= young) {
@@ -49,7 +50,7 @@ impl View<'_> {
         if squares > 0.0 { weight / squares * sum } else { 0.0 }
     }
 
-    /// Whether the steps of a window are alike, and the times between are.
+    /// Whether a window's steps, and the times between them, are alike.
     fn rises_regularly(&self, start: u32, end: u32, counted: f64) -> bool {
         let mut steps = self.rises_of_buckets(start, end);
         steps.retain(|rise| rise.size >= LEAST_SHARE * counted);

@@ -1,4 +1,4 @@
-//! A test a family of curves: what grows, what only looks like it, and what no row may send.
+//! A test for each family of curves: growth, lookalikes, and inputs no row may send.
 
 mod chance;
 
@@ -14,12 +14,12 @@ fn instant(seconds: f64) -> Time {
     Time::from_unix_milliseconds(1_763_706_000_000).plus_seconds(seconds)
 }
 
-/// What came of a curve.
+/// The result of a curve.
 struct Played {
     growth: Growth,
-    /// Minutes at which it was called a leak, and at which it no longer was.
+    /// Minutes at which it became a leak, and at which it ceased to be one.
     turns: Vec<f64>,
-    /// Minutes at which there was something to say of it, be it that it stopped, and at which there was not.
+    /// Minutes at which there was something to report, including a stop, and at which there no longer was.
     words: Vec<f64>,
 }
 
@@ -36,7 +36,7 @@ impl Played {
     }
 }
 
-/// Feeds MiB over minutes; NaN is not known.
+/// Feeds MiB over minutes; NaN is unknown.
 fn play(interval: f64, minutes: f64, mut curve: impl FnMut(f64) -> f64) -> Played {
     let mut growth = Growth::default();
     let (mut turns, mut words) = (Vec::new(), Vec::new());
@@ -58,7 +58,7 @@ fn play(interval: f64, minutes: f64, mut curve: impl FnMut(f64) -> f64) -> Playe
     Played { growth, turns, words }
 }
 
-/// Whether all intervals agree that it is a leak in the end, found once and not lost again.
+/// Asserts at all intervals that it ends as a leak, found once and not lost again.
 #[track_caller]
 fn assert_leak(minutes: f64, curve: impl Fn(f64) -> f64) {
     for interval in [1.0, 10.0, 30.0, 60.0] {
@@ -67,7 +67,7 @@ fn assert_leak(minutes: f64, curve: impl Fn(f64) -> f64) {
     }
 }
 
-/// Whether growth is never found.
+/// Asserts that growth is never found.
 #[track_caller]
 fn assert_never(minutes: f64, curve: impl Fn(f64) -> f64) {
     for interval in [1.0, 10.0, 30.0, 60.0] {
@@ -76,7 +76,7 @@ fn assert_never(minutes: f64, curve: impl Fn(f64) -> f64) {
     }
 }
 
-/// Whether no growth is found in the end.
+/// Asserts that no growth is found at the end.
 #[track_caller]
 fn assert_over(minutes: f64, curve: impl Fn(f64) -> f64) {
     for interval in [1.0, 10.0, 30.0, 60.0] {
@@ -86,7 +86,7 @@ fn assert_over(minutes: f64, curve: impl Fn(f64) -> f64) {
     }
 }
 
-/// In steps of whole allocations.
+/// Rounds to whole allocations.
 fn steps(value: f64, size: f64) -> f64 {
     (value / size).floor() * size
 }
@@ -163,7 +163,7 @@ fn epochs_that_keep_something_are_a_leak_from_the_fourth_on() {
 
 #[test]
 fn growth_that_was_not_sampled_proves_nothing() {
-    // Five samples that rise, and forty minutes of darkness between each two.
+    // Five rising samples, with forty minutes of darkness between each two.
     let mut growth = Growth::default();
     for visit in 0..5u64 {
         for sample in 0..6u64 {
@@ -194,7 +194,7 @@ fn what_settles_down_slowly_is_let_go() {
 
 #[test]
 fn what_settles_over_hours_is_let_go_before_it_is_half_way() {
-    // Up to a quarter of its time it cannot be told from a leak.
+    // For a quarter of its time it cannot be told from a leak.
     for hours in [0.75, 1.0, 2.0, 3.0] {
         for interval in [10.0, 60.0] {
             let settles = |t: f64| BASE + 12_000.0 * (1.0 - (-t / hours / 60.0).exp());
@@ -287,7 +287,7 @@ fn a_high_water_is_no_leak() {
 
 #[test]
 fn a_band_that_was_filled_before_is_no_leak() {
-    // The lowest of what moves below a fixed top creeps up for hours.
+    // The low of what moves below a fixed top creeps up for hours.
     for seed in 1..20 {
         let mut dice = Dice(seed * 0x9E37_79B9);
         let played = play(20.0, 300.0, |t| {
@@ -335,7 +335,7 @@ fn equal_peaks_are_no_leak_at_any_period() {
 
 #[test]
 fn teeth_that_beat_with_the_samples_are_no_leak() {
-    // The sample at the bottom comes 0.8 s later from tooth to tooth.
+    // The sample at the bottom comes 0.8 s later with each tooth.
     for (interval, period) in [(20.0, 339.2), (15.0, 149.6), (30.0, 299.0), (10.0, 119.9)] {
         let period = period / 60.0;
         let played = play(interval, 120.0, |t| BASE + 15_000.0 * (t % period) / period);
@@ -345,7 +345,7 @@ fn teeth_that_beat_with_the_samples_are_no_leak() {
 
 #[test]
 fn a_slow_climb_is_believed_once() {
-    // The first climb cannot be told from a leak; the ones after it can.
+    // The first climb cannot be told from a leak; later ones can.
     for period in [20.0, 30.0, 40.0] {
         for interval in [1.0, 30.0] {
             let played = play(interval, period * 6.0, |t| BASE + 5000.0 * (t / period).fract());

@@ -1,43 +1,43 @@
-//! How fast memory grows in a window, and how steadily: what is told of growth once it is found.
+//! How fast memory grows in a window, and how steadily: what is reported about growth.
 
 use super::scale::UNIT;
 use super::view::{SLOTS, View, Window};
 use crate::model::Time;
 
-/// What is given back is looked for between so many parts.
+/// How many parts are compared to see what was given back.
 const PARTS: usize = 6;
-/// Of all growth that counts, one slot may be no more than one part in so many.
+/// No slot counts for more than one part in this many of the counted growth.
 const LEAST_STEPS: f64 = 4.0;
 
 /// Growth that has been steady for a while.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Trend {
-    /// When it began, not when it was noticed.
+    /// When it began, rather than when it was noticed.
     pub since: Time,
     /// How fast the floor rises.
     pub bytes_per_second: f64,
-    /// It is hardly slower than this.
+    /// A likely lower bound.
     pub bytes_per_second_low: f64,
-    /// It is hardly faster than this.
+    /// A likely upper bound.
     pub bytes_per_second_high: f64,
     /// From `since` to the last sample.
     pub span_seconds: f64,
     /// Samples in that span.
     pub samples: u64,
-    /// What the floor has risen by in that span, less what single jumps added.
+    /// The floor's rise in that span, without what single jumps added.
     pub grown_bytes: u64,
     /// The share of the span's twelfths in which the floor rose, 0 to 1.
     pub growing_share: f64,
-    /// From `since` to when anything rose last.
+    /// From `since` to the last rise.
     pub rising_seconds: f64,
-    /// How long ago anything rose last.
+    /// Time since the last rise.
     pub quiet_seconds: f64,
     /// The longest time between two rises.
     pub longest_pause_seconds: f64,
 }
 
 impl Trend {
-    /// Whether nothing rose for so long, and for longer than it ever paused.
+    /// Whether nothing rose for this long, and for longer than it ever paused.
     pub fn is_quiet_for(&self, seconds: f64) -> bool {
         self.quiet_seconds >= seconds && self.quiet_seconds >= 1.5 * self.longest_pause_seconds
     }
@@ -49,7 +49,7 @@ impl View<'_> {
         let most = cap(&raw);
         let rises = raw.map(|rise| rise.min(most));
         let counted: f64 = rises.iter().sum();
-        // What was before it began says nothing of how fast it is.
+        // The time before it began says nothing about its speed.
         let start = since.max(window.start);
         let lately = self.rises(start, window.end);
         let most = cap(&lately);
@@ -71,14 +71,14 @@ impl View<'_> {
                 .sum(),
             grown_bytes: counted.max(window.counted) as u64 * UNIT,
             growing_share: rises.iter().filter(|rise| **rise > 0.0).count() as f64 / SLOTS as f64,
-            // What `halt` tells.
+            // `halt` fills these in.
             rising_seconds: 0.0,
             quiet_seconds: 0.0,
             longest_pause_seconds: 0.0,
         }
     }
 
-    /// What is given back between the lows of so many parts, as a share of what is added.
+    /// What is given back between the parts' lows, as a share of what is added.
     pub(super) fn gives_back(&self, start: u32, end: u32) -> f64 {
         let lows = self.lows(start, end, PARTS);
         let (mut rises, mut falls, mut before) = (0.0, 0.0, None);
@@ -93,8 +93,7 @@ impl View<'_> {
     }
 }
 
-/// The most that a slot may count for, so that it is no more than a quarter of what counts; 0 where
-/// fewer than four rise.
+/// The most that a slot may count for, so that it is at most a quarter of the total; 0 if fewer than four rise.
 pub(super) fn cap(rises: &[f64; SLOTS]) -> f64 {
     let mut sorted = *rises;
     sorted.sort_unstable_by(f64::total_cmp);
@@ -111,8 +110,8 @@ pub(super) fn cap(rises: &[f64; SLOTS]) -> f64 {
     sorted[SLOTS - LEAST_STEPS as usize]
 }
 
-/// Rise per slot: the median slope between ends of slots a third apart or more, and the tenths that
-/// are lowest and highest.
+/// Rise per slot: the median slope between ends of slots at least a third apart, and its tenth and ninetieth
+/// percentile.
 fn rates(rises: &[f64; SLOTS]) -> (f64, f64, f64) {
     let mut heights = [0.0; SLOTS + 1];
     for slot in 0..SLOTS {
@@ -144,7 +143,7 @@ mod tests {
         assert_eq!(cap(&rises(&[9.0, 9.0, 9.0])), 0.0);
         assert_eq!(cap(&rises(&[9.0, 7.0, 7.0, 7.0])), 7.0);
         assert_eq!(cap(&rises(&[1.0; 12])), 3.0);
-        // Twelve of 1 and one of 100 in their midst: (11 + c) / 4 = c.
+        // Twelve of 1 and one of 100 among them: (11 + c) / 4 = c.
         let mut jump = [1.0; 12];
         jump[5] = 100.0;
         assert!((cap(&jump) - 11.0 / 3.0).abs() < 1e-9);

@@ -1,21 +1,21 @@
-//! A row's buckets and their floor, as windows of time look at them. Pure arithmetic.
+//! A row's buckets with their floor, queried by windows of time. Pure arithmetic.
 
 use super::series::{Bucket, Floor, GrowthSeries};
 
-/// A window is cut into as many slots.
+/// The number of slots in a window.
 pub(super) const SLOTS: usize = 12;
-/// What goes down by less than this, of what it goes up by, keeps to no band.
+/// The ratio of falls to rises below which memory keeps to no band.
 const CALM: f64 = 0.1;
 
 /// A window in which the floor rises steadily, in seconds since the first sample.
 pub(super) struct Window {
     pub(super) start: u32,
     pub(super) end: u32,
-    /// What all slots count for.
+    /// The rise of all slots, each up to its cap.
     pub(super) counted: f64,
 }
 
-/// A rise of the floor: at its start, or up to when it ended.
+/// A rise of the floor: at its start, or until its end.
 pub(super) struct Rise {
     pub(super) start: u32,
     pub(super) until: u32,
@@ -33,7 +33,7 @@ impl View<'_> {
         &self.series.buckets
     }
 
-    /// The bucket in which a time lies.
+    /// The bucket at a time.
     pub(super) fn index(&self, at: u32) -> usize {
         self.buckets().partition_point(|bucket| bucket.start <= at).saturating_sub(1)
     }
@@ -42,7 +42,7 @@ impl View<'_> {
         self.buckets().get(at + 1).map_or(self.series.now, |next| next.start)
     }
 
-    /// What the floor rises by in each twelfth from `start` to `end`.
+    /// The floor's rise in each twelfth from `start` to `end`.
     pub(super) fn rises(&self, start: u32, end: u32) -> [f64; SLOTS] {
         let mut rises = [0.0; SLOTS];
         let length = u64::from(end - start).max(1);
@@ -58,7 +58,7 @@ impl View<'_> {
         rises
     }
 
-    /// Where the floor rises from bucket to bucket.
+    /// The floor's rises between buckets.
     pub(super) fn rises_of_buckets(&self, start: u32, end: u32) -> Vec<Rise> {
         let first = self.index(start);
         let inside = (first + 1..self.floor.len).filter(|at| {
@@ -76,12 +76,12 @@ impl View<'_> {
             .collect()
     }
 
-    /// What the floor has risen by since a time.
+    /// The floor's rise since a time.
     pub(super) fn risen(&self, since: u32) -> f64 {
         f64::from(self.floor.last() - self.floor.at(self.index(since)))
     }
 
-    /// The least in each of so many parts of a stretch; `None` where nothing was seen.
+    /// The least in each of `parts`; `None` for one without a sample.
     pub(super) fn lows(&self, start: u32, end: u32, parts: usize) -> [Option<f64>; SLOTS] {
         let mut lows = [u32::MAX; SLOTS];
         let (count, length) = (parts as u64, u64::from(end - start).max(1));
@@ -101,7 +101,7 @@ impl View<'_> {
         lows.map(|low| (low != u32::MAX).then_some(f64::from(low)))
     }
 
-    /// Whether it goes down nearly as much as up, from bucket to bucket.
+    /// Whether it falls nearly as much as it rises, between buckets.
     pub(super) fn is_restless(&self, window: &Window) -> bool {
         let (up, down) = self.ups_and_downs(window.start);
         down > up / 2.0
@@ -113,7 +113,7 @@ impl View<'_> {
         down <= up * CALM
     }
 
-    /// What the lows go up and down by, from bucket to bucket.
+    /// The sums of the lows' rises and falls between buckets.
     fn ups_and_downs(&self, start: u32) -> (f64, f64) {
         let lows = || {
             let inside = self.buckets()[self.index(start)..].iter();
@@ -127,7 +127,7 @@ impl View<'_> {
         (up, down)
     }
 
-    /// Up to when the floor has not risen at all.
+    /// Until when the floor has not risen at all.
     pub(super) fn first_rise(&self) -> u32 {
         let first = (1..self.floor.len).find(|at| self.floor.at(*at) > self.floor.at(0));
         first.map_or(0, |at| self.buckets()[at - 1].start)

@@ -1,7 +1,6 @@
 //! Whether the floor rises steadily in a window: spread over it, to its end, and as never before.
 //!
-//! Pure arithmetic on a row's buckets; what is made of the answer, and when it is asked for, is in
-//! [`super`].
+//! Pure arithmetic on a row's buckets; [`super`] decides when to ask and what follows.
 
 use std::ops::RangeInclusive;
 
@@ -10,30 +9,30 @@ use super::slowing::Slower;
 use super::trend::cap;
 use super::view::{SLOTS, View, Window};
 
-/// A climb is like another where it took a fifth of the time or more.
+/// An earlier climb is similar if it took at least this share of the time.
 const SAME_CLIMB: f64 = 0.2;
-/// Growth whose twelfths differ by less than this share of their mean, as the standard deviation, is not by chance.
+/// The standard deviation of twelfths, as a share of their mean, below which growth is not by chance.
 pub(super) const EVEN: f64 = 0.2;
-/// Highs that rise by this share of the floor's rate do as it does: all of it goes up.
+/// The range of the highs' slope, as a share of the floor's, in which everything rises together.
 const PARALLEL: RangeInclusive<f64> = 0.6..=1.6;
 
-/// What a window has to be.
+/// The conditions for a window.
 pub(super) struct Thresholds {
-    /// The rise of the last third, as a share of the mean third.
+    /// The least rise of the last third, as a share of the mean third.
     last_third: f64,
-    /// What may be given back, as a share of what is added.
+    /// The most that may be given back, as a share of what is added.
     falls: f64,
-    /// Times the shortest window, over the slots that rise.
+    /// The least length, in shortest windows, times the effective number of rising slots.
     patience: f64,
-    /// That, where the highs rise as fast as the floor.
+    /// The same if the highs rise as fast as the floor.
     patience_of_parallel: f64,
-    /// Becoming slower by this is settling down.
+    /// Growth that slows down this much is levelling off.
     pub(super) slower: Slower,
-    /// Whether it was not called steady just before.
+    /// Whether it was not steady just before.
     is_first: bool,
 }
 
-/// To call growth steady.
+/// To become steady growth.
 pub(super) const START: Thresholds = Thresholds {
     last_third: 0.7,
     falls: 0.15,
@@ -43,7 +42,7 @@ pub(super) const START: Thresholds = Thresholds {
     is_first: true,
 };
 
-/// To go on calling it so.
+/// To stay steady growth.
 pub(super) const KEEP: Thresholds = Thresholds {
     last_third: 0.45,
     falls: 0.3,
@@ -54,7 +53,7 @@ pub(super) const KEEP: Thresholds = Thresholds {
 };
 
 impl View<'_> {
-    /// The window from `start` up to now, where it passes.
+    /// The window from `start` to now, if it passes.
     pub(super) fn judge(&self, start: u32, thresholds: &Thresholds) -> Option<Window> {
         let (first, end) = (self.index(start), self.series.now);
         let length = end - start;
@@ -84,7 +83,7 @@ impl View<'_> {
         passes.then_some(Window { start, end, counted })
     }
 
-    /// Whether the rise from a bucket on is not one that was climbed as slowly and given back before.
+    /// Whether the rise from a bucket on is new, rather than climbed as slowly and given back before.
     fn is_news(&self, first: usize) -> bool {
         let bottom = self.floor.at(first);
         let rise = self.floor.last() - bottom;
@@ -99,17 +98,17 @@ impl View<'_> {
         before.is_none_or(|before| f64::from(before) < SAME_CLIMB * takes)
     }
 
-    /// How long the slowest climb from `low` to `high` took before a bucket; `None` where there was none.
+    /// The duration of the slowest climb from `low` to `high` before a bucket; `None` if there was none.
     fn slowest_climb(&self, before: usize, low: u32, high: u32) -> Option<u32> {
         let (mut slowest, mut climb) = (None, None);
-        // Where the history begins, only what is seen of a climb counts.
+        // At the beginning of the history only the observed part of a climb counts.
         let mut bottom = Some(0);
         for (at, bucket) in self.buckets()[..before].iter().enumerate() {
             if bucket.is_hole() {
                 continue;
             }
             if bucket.low <= low {
-                // It has come down: that was one.
+                // It came down, which completes a climb.
                 slowest = slowest.max(climb.take());
             }
             if bucket.high >= high
@@ -125,7 +124,7 @@ impl View<'_> {
         slowest
     }
 
-    /// Seconds in which nothing was seen.
+    /// Seconds without samples.
     fn unseen(&self, first: usize) -> u32 {
         (first..self.floor.len)
             .filter(|at| self.buckets()[*at].is_hole())
@@ -133,8 +132,8 @@ impl View<'_> {
             .sum()
     }
 
-    /// Whether it is neither a high water, nor a cache or a band that fills: what never comes down is asked for
-    /// these two, what does for the third.
+    /// Whether it is no high-water mark, cache or band that fills. The first two are checked if it never comes
+    /// down, the third if it does.
     fn is_no_high_water(&self, start: u32, end: u32, counted: f64) -> bool {
         if self.is_in_its_band(start) {
             false
@@ -145,26 +144,26 @@ impl View<'_> {
         }
     }
 
-    /// When the growth seen in a window began: perhaps before it, perhaps not at its start.
+    /// When a window's growth began: perhaps before it, perhaps not at its start.
     pub(super) fn beginning(&self, window: &Window) -> u32 {
         let pace = window.counted / f64::from((window.end - window.start).max(1));
         let at = |time: u32| f64::from(self.floor.at(self.index(time)));
         let mut start = window.start;
         loop {
-            // Wide enough for the buckets of that age.
+            // Wide enough for buckets of that age.
             let age = self.series.now - start;
             let stretch = ((window.end - window.start) / 4).max(age / 8).max(1);
             if start <= stretch {
                 break;
             }
             let before = (at(start) - at(start - stretch)) / f64::from(stretch);
-            // Much slower or faster is something else.
+            // Much slower or faster growth is something else.
             if !(0.4 * pace..=4.0 * pace).contains(&before) {
                 break;
             }
             start -= stretch;
         }
-        // Not while it still stood where it was.
+        // Not while it was still constant.
         let first = self.index(start);
         (first + 1..self.floor.len).find(|at| self.floor.at(*at) > self.floor.at(first)).map_or(
             start,

@@ -1,9 +1,9 @@
-//! Claims: who has taken a GPU for a command of theirs (`gpumem run --claim`).
+//! GPU claims: which GPU another user's `gpumem run --claim` has taken.
 //!
-//! A claim is a flock(2) on the GPU's own folder in sysfs, and a place in its queue one on a file in that folder. They
-//! are root's and are there for every user: nobody has to create a file, nobody can remove or replace one, and no disk
-//! is full. The kernel drops a lock when the last process that has it open has ended, whatever ends it. Who has one
-//! is read from `/proc/locks`, which no process writes.
+//! A claim is a flock(2) on the GPU's own folder in sysfs; a place in its queue is a flock on a file in that
+//! folder. Root owns both and every user can open them, so nobody creates, removes or replaces a lock file, and
+//! no full disk can prevent a claim. The kernel releases the lock when the last process that has it open ends,
+//! however it ends. Claims are read from `/proc/locks`, which no process can write.
 
 use std::fs;
 use std::io;
@@ -21,46 +21,45 @@ use crate::host::proc::folder::Folder;
 use crate::host::proc::small_file::read_start;
 use crate::model::snapshot::{Claim, Gpu};
 
-/// Another place that has a folder for each GPU, as a container may be given the host's.
+/// Overrides [`FOLDER`], for a container that mounts the host's folders elsewhere.
 const VARIABLE: &str = "GPUMEM_CLAIM_DIR";
-/// Where they are else.
+/// One folder for each PCI device.
 const FOLDER: &str = "/sys/bus/pci/devices";
-/// The file in a GPU's folder on which those wait who want it.
+/// The file in a GPU's folder that waiting claimers lock.
 const QUEUE: &str = "vendor";
-/// So much of the list of locks is read.
+/// The most that is read of `/proc/locks`.
 const LOCKS_BYTES: u64 = 4 << 20;
-/// What a process is called that has claimed a GPU.
+/// The `comm` of a process that has claimed a GPU.
 const COMM: &[u8] = b"gpumem\n";
 
-/// Why a GPU cannot be claimed here.
 #[derive(Debug, thiserror::Error)]
-#[error("GPU {gpu} cannot be claimed: {path}: {error}; that takes the GPUs' folders in sysfs, or GPUMEM_CLAIM_DIR", path = path.display())]
+#[error("GPU {gpu} cannot be claimed: {path}: {error}; that requires the GPUs' folders in sysfs, or GPUMEM_CLAIM_DIR", path = path.display())]
 pub struct CannotClaim {
     gpu: u32,
     path: PathBuf,
     error: io::Error,
 }
 
-/// Where claims are made.
+/// The folder with one lockable folder for each GPU.
 #[derive(Clone, Debug)]
 pub struct Claims {
     folder: PathBuf,
 }
 
 impl Claims {
-    /// Those of this machine.
     pub fn of_machine() -> Self {
-        // Who gives gpumem rights of theirs is not to have it lock what they may not.
+        // With setuid or file capabilities, gpumem must not lock a folder that the caller names and could not
+        // open.
         let chosen = std::env::var_os(VARIABLE).filter(|_| !has_gained_rights());
         Self { folder: chosen.unwrap_or_else(|| FOLDER.into()).into() }
     }
 
-    /// Waits until nobody is before us in the queue of a GPU, for as long as it takes; the place is held until it
-    /// is dropped. The kernel wakes those who wait in the order in which they came.
+    /// Waits, without limit, until nobody is ahead of us in the GPU's queue. Dropping the result gives up the
+    /// place. The kernel wakes waiters in order of arrival.
     ///
     /// # Errors
     ///
-    /// Where the GPU has no such folder.
+    /// If the GPU has no such folder.
     pub fn wait_in_queue(&self, gpu: &Gpu) -> Result<OwnedFd, CannotClaim> {
         let path = self.path(gpu).join(QUEUE);
         let failed =
@@ -71,7 +70,7 @@ impl Claims {
         Ok(file)
     }
 
-    /// Claims a GPU, unless somebody else has.
+    /// Claims a GPU; `None` if somebody else has it.
     ///
     /// # Errors
     ///
@@ -89,9 +88,9 @@ impl Claims {
         locked.map_err(|error| CannotClaim { gpu: gpu.index, path, error: error.into() })
     }
 
-    /// A GPU's own folder; none has that name where its place on the bus is not known.
+    /// The GPU's folder. If its bus address is unknown, a path that does not exist.
     fn path(&self, gpu: &Gpu) -> PathBuf {
-        // NVML writes the domain with eight digits, the kernel with four at least.
+        // NVML writes the PCI domain with eight digits, the kernel with four or more.
         let place = gpu.pci_bus_id.as_deref().unwrap_or_default().to_ascii_lowercase();
         let parts = place.split_once(':').and_then(|(domain, rest)| {
             Some(format!("{:04x}:{rest}", u32::from_str_radix(domain, 16).ok()?))
@@ -100,7 +99,7 @@ impl Claims {
         self.folder.join(place)
     }
 
-    /// Marks the GPUs that are claimed.
+    /// Fills in `claim` of each claimed GPU.
     pub fn mark(&self, gpus: &mut [Gpu], roots: &Roots, users: &mut Users, now_ns: u64) {
         let Ok(locks) = read_start(&roots.proc.join("locks"), LOCKS_BYTES) else { return };
         let held: Vec<Lock> = locks.split(|&byte| byte == b'\n').filter_map(parse_lock).collect();
@@ -120,15 +119,14 @@ impl Claims {
     }
 }
 
-/// Whether a number is of a gpumem: the one that locked may have ended, and its command have the lock still, while
-/// another process was given its number.
+/// Whether this pid is a gpumem now. The process that took the lock may have exited while its command still
+/// holds it, and the pid may belong to another process.
 fn is_gpumem(proc: &Path, pid: u32) -> bool {
     let mut content = [0; 32];
     let read = Folder::list(proc).and_then(|proc| proc.file_of(pid, "comm", &mut content));
     read.is_ok_and(|length| content[..length] == *COMM)
 }
 
-/// A lock of /proc/locks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Lock {
     pid: Option<u32>,
@@ -136,8 +134,8 @@ struct Lock {
     inode: u64,
 }
 
-/// A flock that is held, in a line of `/proc/locks` (proc_locks(5)): `1: FLOCK  ADVISORY  WRITE 7 00:16:4767 0 EOF`;
-/// of those that wait, an arrow is before the kind.
+/// Parses a held flock from a line of `/proc/locks` (proc_locks(5)): `1: FLOCK  ADVISORY  WRITE 7 00:16:4767 0
+/// EOF`. A waiter's line has an arrow before the kind and gives `None`.
 fn parse_lock(line: &[u8]) -> Option<Lock> {
     let line = std::str::from_utf8(line).ok()?;
     let mut words = line.split_ascii_whitespace().skip(1);

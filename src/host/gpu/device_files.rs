@@ -1,7 +1,7 @@
-//! The GPU device files of this machine, and whether this user may open them.
+//! The machine's GPU device files, and whether this user may open them.
 //!
-//! Permission is asked for, and nothing is opened: to open one may wake a sleeping GPU. What a
-//! container's device rules forbid is therefore not seen here; the driver's own answer tells it.
+//! This checks permissions and opens nothing, because opening a device may wake a sleeping GPU. So it does not
+//! see what a container's device rules forbid; the driver's own answer does.
 
 use std::fs;
 use std::io;
@@ -13,27 +13,25 @@ use rustix::fs::{Access, AtFlags, CWD, accessat};
 use crate::host::gpu::gpu_files::is_gpu_file;
 use crate::model::device_file::minor_number;
 
-/// A machine has fewer.
+/// The most device files that are listed; a machine has fewer.
 const MOST: usize = 1024;
 
-/// A GPU device file.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct DeviceFile {
-    /// Its name under `/dev`: `nvidiactl`, `nvidia0`, `nvidia-uvm`.
+    /// Name below `/dev`: `nvidiactl`, `nvidia0`, `nvidia-uvm`.
     pub name: String,
     /// Permission bits: `0o666`.
     pub mode: u32,
-    /// The group that it belongs to.
     pub gid: u32,
     /// Whether this user may read and write it.
     pub usable: bool,
 }
 
-/// The device files right under `dev`, by name: those with numbers in their order.
+/// Lists the device files directly below `dev` by name, numbered ones in numeric order.
 ///
 /// # Errors
 ///
-/// Where the folder cannot be listed.
+/// If the folder cannot be listed.
 pub fn read_device_files(dev: &Path) -> io::Result<Vec<DeviceFile>> {
     let mut files = Vec::new();
     for entry in fs::read_dir(dev)?.filter_map(Result::ok) {
@@ -43,7 +41,7 @@ pub fn read_device_files(dev: &Path) -> io::Result<Vec<DeviceFile>> {
         if !is_gpu_file(name.as_bytes()) || files.len() >= MOST {
             continue;
         }
-        // `nvidia-caps` is a folder of others.
+        // `nvidia-caps` is a folder with more files.
         let Ok(metadata) = fs::metadata(entry.path()) else {
             continue;
         };

@@ -1,9 +1,8 @@
 //! GPU device files, and which of them a process holds open.
 //!
-//! A process that uses a GPU holds its device files open for as long as it does, so that they tell a
-//! user of the GPU from a stranger who was given its pid. Links in `/proc/PID/fd` show the name that
-//! a file was opened by, also from within a container. Only root and the process's owner may see
-//! them.
+//! A process that uses a GPU keeps its device files open, which tells it from an unrelated process that was
+//! given its pid later. Links in `/proc/PID/fd` show the name a file was opened by, also from inside a
+//! container. Only root and the process's owner may read them.
 
 use std::ffi::CStr;
 use std::os::unix::ffi::OsStrExt;
@@ -15,16 +14,15 @@ use rustix::io::{self, Errno};
 use crate::host::Roots;
 use crate::host::proc::folder::{Folder, if_readable};
 
-/// How many descriptors of a process are looked at: a process may hold a million. The driver's have low
-/// numbers, since they are opened at the start, but a worker that is forked later has them too.
+/// The most descriptors that are read of a process, which may hold a million. The driver opens its files early,
+/// so they have low numbers, but a worker forked later inherits them above its parent's.
 const DESCRIPTORS: usize = 64 << 10;
 
-/// How many different device files are kept of a process; a machine has fewer.
+/// The most different device files that are kept of a process; a machine has fewer.
 const FILES: usize = 256;
 
-/// Whether a name under `/dev` is that of an NVIDIA GPU's device file: `nvidia0`, `nvidiactl`,
-/// `nvidia-uvm`, `nvidia-caps/…`, the GPU of Windows' Subsystem for Linux (`dxg`), those of Jetson
-/// (`nvmap`, `nvhost-…`, `nvgpu/…`).
+/// Whether a name below `/dev` is an NVIDIA GPU's device file: `nvidia0`, `nvidiactl`, `nvidia-uvm`,
+/// `nvidia-caps/…`, `dxg` (WSL), `nvmap`, `nvhost-…` and `nvgpu/…` (Jetson).
 pub fn is_gpu_file(name: &[u8]) -> bool {
     let is_after = |prefix: &[u8], next: fn(&u8) -> bool| {
         name.strip_prefix(prefix).is_some_and(|rest| rest.first().is_some_and(next))
@@ -36,8 +34,7 @@ pub fn is_gpu_file(name: &[u8]) -> bool {
         || is_after(b"nvgpu/", u8::is_ascii_graphic)
 }
 
-/// Whether this machine has GPU device files: without any, no process can hold one open, and that
-/// it holds none says nothing about it.
+/// Whether this machine has GPU device files. If not, no process can hold one, and holding none proves nothing.
 pub fn has_gpu_device_files(dev: &Path) -> bool {
     let Ok(names) = std::fs::read_dir(dev) else {
         return false;
@@ -45,10 +42,9 @@ pub fn has_gpu_device_files(dev: &Path) -> bool {
     names.filter_map(Result::ok).any(|entry| is_gpu_file(entry.file_name().as_bytes()))
 }
 
-/// Whether the driver of this machine is reached through device files: there are some, or this very
-/// process holds one open, as it does once it has opened NVML. Where neither is so, no client of the
-/// driver can hold one (a driver that stands in for the real one in tests, say), and that a process
-/// holds none says nothing about it, in a container no more than on the host.
+/// Whether the driver is reached through device files: either some exist, or gpumem itself holds one open, as
+/// it does once it has opened NVML. If neither is so (a stand-in driver in tests, say, on a host or in a
+/// container), no client can hold one, and holding none proves nothing.
 pub(in crate::host) fn is_driver_behind_files(roots: &Roots) -> bool {
     let own_pid = || -> Option<u32> {
         let link = std::fs::read_link(roots.proc.join("self")).ok()?;
@@ -62,26 +58,22 @@ pub(in crate::host) fn is_driver_behind_files(roots: &Roots) -> bool {
     has_gpu_device_files(&roots.dev) || holds_one().is_some()
 }
 
-/// What a process's descriptors are, as far as it concerns anybody here. Each is `None` where the
-/// descriptors may not be read.
+/// What a process's descriptors show. A field is `None` if the descriptors may not be read.
 #[derive(Debug, Default)]
 pub(in crate::host) struct HeldFiles {
-    /// The GPU device files, sorted, each once; empty where it holds none.
+    /// GPU device files, sorted and unique; empty if it holds none.
     pub gpu_files: Option<Arc<[Arc<str>]>>,
-    /// The inode numbers of its sockets.
     pub sockets: Option<Sockets>,
 }
 
-/// The sockets among a process's descriptors.
 #[derive(Debug, Default)]
 pub(in crate::host) struct Sockets {
-    /// Their inode numbers.
     pub inodes: Vec<u64>,
-    /// There may be more: not all descriptors were looked at.
+    /// Not all descriptors were read, so there may be more.
     pub is_partial: bool,
 }
 
-/// Reads which GPU device files under `dev` a process holds open, and which sockets.
+/// Reads which GPU device files below `dev`, and which sockets, a process holds.
 pub(in crate::host) fn read_held(folder: &Folder, dev: &Path) -> io::Result<HeldFiles> {
     let Some(descriptors) = if_readable(folder.folder(c"fd"))? else {
         return Ok(HeldFiles::default());
@@ -98,15 +90,15 @@ pub(in crate::host) fn read_held(folder: &Folder, dev: &Path) -> io::Result<Held
     })?;
     sockets.is_partial = walk == Walk::Partial;
     Ok(HeldFiles {
-        // Some that were seen are evidence; none among a part of them is not.
+        // Files found in part of the descriptors are evidence; finding none in a part is not.
         gpu_files: (walk == Walk::Whole || !files.held.is_empty()).then(|| files.held.into()),
         sockets: (walk != Walk::Refused).then_some(sockets),
     })
 }
 
-/// Whether a process holds a GPU device file under `dev` open, by its opened `fd` folder, and how many
-/// descriptors were looked at to tell. `None` where they may not be read, or where there are more than
-/// are looked at and no GPU file is among the first.
+/// Whether a process holds a GPU device file below `dev`, by its opened `fd` folder, and how many descriptors
+/// were read to tell. `None` if they may not be read, or if there are more than the limit and none of the first
+/// is a GPU file.
 pub(in crate::host) fn holds_gpu_file(
     descriptors: &Folder,
     dev: &Path,
@@ -121,11 +113,11 @@ pub(in crate::host) fn holds_gpu_file(
     Ok(((holds || walk == Walk::Whole).then_some(holds), seen))
 }
 
-/// The GPU device files under `dev` among the names that it is given; bounded in number.
+/// Collects the GPU device files below `dev` from names; bounded in number.
 #[derive(Debug)]
 pub(in crate::host) struct Files<'a> {
     dev: &'a [u8],
-    /// Sorted, each once.
+    /// Sorted and unique.
     pub held: Vec<Arc<str>>,
 }
 
@@ -134,7 +126,7 @@ impl<'a> Files<'a> {
         Self { dev: dev.as_os_str().as_bytes(), held: Vec::new() }
     }
 
-    /// Keeps a file that is one of the GPU's.
+    /// Keeps the name if it is a GPU device file.
     pub(in crate::host) fn add(&mut self, target: &[u8]) {
         if self.held.len() < FILES && is_gpu_file_under(self.dev, target) {
             let file = String::from_utf8_lossy(target);
@@ -150,18 +142,17 @@ fn is_gpu_file_under(dev: &[u8], target: &[u8]) -> bool {
     name.is_some_and(is_gpu_file)
 }
 
-/// How far a walk over descriptors came.
+/// How far a walk over descriptors got.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Walk {
-    /// All were seen.
     Whole,
-    /// It was ended before, or there were too many.
+    /// `each` stopped it, or there were more than the limit.
     Partial,
-    /// They may be listed and not read.
+    /// Listing is allowed, reading is not.
     Refused,
 }
 
-/// Calls `each` with the target of every descriptor, until it answers `false`; at most `limit` of them.
+/// Calls `each` with the target of at most `limit` descriptors, until it returns `false`.
 fn walk(
     descriptors: &Folder,
     limit: usize,
@@ -179,7 +170,7 @@ fn walk(
             Ok(true) => {}
             Ok(false) => walk = Walk::Partial,
             Err(Errno::ACCESS | Errno::PERM) => walk = Walk::Refused,
-            // Any other error means that it was closed since it was listed.
+            // Any other error means that it was closed after it was listed.
             Err(_) => {}
         }
         walk == Walk::Whole
@@ -190,7 +181,7 @@ fn walk(
     })
 }
 
-/// The inode number in `socket:[N]`.
+/// N of `socket:[N]`.
 fn parse_socket(target: &[u8]) -> Option<u64> {
     let number = target.strip_prefix(b"socket:[")?.strip_suffix(b"]")?;
     std::str::from_utf8(number).ok()?.parse().ok()

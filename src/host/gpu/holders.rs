@@ -1,28 +1,27 @@
-//! Who holds a GPU device file open, of all processes of the machine.
+//! Finds every process of the machine that holds a GPU device file open.
 //!
-//! NVML lists those who opened the device; a worker that was forked from one of them has its files, is
-//! on no list, and keeps the memory when the other is dead. Only a look at everybody's descriptors
-//! finds it, and that is not cheap: a call to the kernel for each. Even a listing of /proc costs half a
-//! microsecond for each process, and a machine with GPUs has thousands of the kernel's own: as much as
-//! all the rest of a sample. So most samples cost nothing here. /proc is listed every five seconds, to look at
+//! NVML lists the processes that opened the device. A forked worker inherits the files, is on no list, and
+//! keeps the memory after its parent dies. Only reading every process's descriptors finds it, at the cost of a
+//! system call for each. Even listing /proc costs half a microsecond a process, and a machine with GPUs has
+//! thousands of kernel threads, so a listing costs as much as the rest of a sample. Most samples therefore do
+//! nothing here. /proc is listed every five seconds, to read the descriptors of
 //!
-//! - who is new, and again in its first minute: a program opens the device when it has loaded;
-//! - all processes, every half a minute.
+//! - new processes, and of these again during their first minute, since a program opens the device only once it
+//!   has loaded;
+//! - all processes, every half minute.
 //!
-//! When the caller asks, because there is memory that no process accounts for, all are looked at, at
-//! once; then also at what those who hold nothing open have mapped (`mapped_devices`). A look at
-//! all of them goes on in the next sample where it takes too long.
+//! If some memory belongs to no known process, the caller asks, and all processes are read at once, together
+//! with the memory maps of those that hold nothing open (`mapped_devices`). A read of all processes that takes
+//! too long continues in the next sample.
 //!
-//! **Who is who.** A pid may be given to another process between two samples, and the verdict on the
-//! one before must not be taken for a verdict on the next. A listing of /proc has the number of each
-//! folder, which the kernel makes anew with each folder (`proc_pid_make_inode` in Linux's
-//! `fs/proc/base.c`) and drops with its process: another number is another process, or the same one
-//! after the kernel wanted memory back, and either is new here. Where an old folder should outlive its
-//! process in the kernel's cache, no finding comes of it: that a process holds nothing is believed for
-//! half a minute, and that it holds something is not believed before `processes`, which knows a
-//! process by its start, has read its descriptors itself.
+//! **Identity.** A pid may be reused between two samples, and the new process must not inherit the old one's
+//! result. A listing of /proc has the inode number of each folder, which the kernel creates and drops with it
+//! (`proc_pid_make_inode` in Linux's `fs/proc/base.c`). Another inode is another process, or the same one after
+//! memory pressure; both count as new. If the kernel's cache keeps an old folder beyond its process, no finding
+//! follows: "holds nothing" expires after half a minute, and "holds something" counts only once
+//! `processes`, which identifies a process by its start, has read its descriptors itself.
 //!
-//! Whose descriptors may not be read is counted ([`Holders::unread`]) and never taken for one who holds
+//! A process whose descriptors may not be read is counted ([`Holders::unread`]), never taken for one that holds
 //! none.
 
 use std::sync::Arc;
@@ -43,77 +42,72 @@ use crate::model::Process;
 
 const SECOND_NS: u64 = 1_000_000_000;
 
-/// How often /proc is listed.
+/// Interval between listings of /proc.
 const LIST_NS: u64 = 5 * SECOND_NS;
 
-/// How often everybody is looked at.
+/// Interval between reads of all processes.
 const WHOLE_NS: u64 = 30 * SECOND_NS;
 
-/// How soon everybody is looked at again on demand.
+/// Minimum interval between reads of all processes that a caller asks for.
 const ASKED_NS: u64 = 5 * SECOND_NS;
 
-/// How long a process is new: it is looked at with each listing.
+/// For how long a process is new, and read at every listing.
 const NEW_NS: u64 = 45 * SECOND_NS;
 
-/// How many descriptors are looked at in one sample, about: half a second's work.
+/// The most descriptors that are read in one sample, roughly: half a second's work.
 const DESCRIPTORS: usize = 256 << 10;
 
-/// Who holds GPU device files.
 #[derive(Debug)]
 pub struct Holders {
     roots: Roots,
-    /// Every process is in /proc, so that all of them can be counted.
+    /// /proc hides no processes, so they can be counted.
     sees_all: bool,
-    /// gpumem itself, as this /proc numbers it: what it holds open is NVML's.
+    /// gpumem's own pid in this /proc; NVML holds its files.
     pub(in crate::host) own_pid: Option<u32>,
-    /// Everybody, sorted by pid.
+    /// All processes, sorted by pid.
     known: Vec<KnownHolder>,
-    /// The number of the look at everybody that is under way or was the last.
+    /// The number of the current or last read of all processes.
     round: u32,
-    /// It is under way.
+    /// A read of all processes is not finished.
     is_under_way: bool,
-    /// It was asked for, and wants maps.
+    /// This read was asked for, and includes memory maps.
     wants_maps: bool,
-    /// Another one is asked for.
+    /// Another read is asked for.
     is_asked: bool,
-    /// When one may be asked for again.
+    /// The earliest time at which the next one may be asked for.
     may_ask_ns: u64,
-    /// When the next one is due by itself.
+    /// When the next read of all processes is due unasked.
     due_ns: u64,
-    /// When /proc is to be listed again.
+    /// When the next listing of /proc is due.
     list_ns: u64,
-    /// How many descriptors are looked at in one sample.
+    /// The limit of [`DESCRIPTORS`]; tests set a lower one.
     at_once: usize,
     search: Option<Task<MappedDevices>>,
     /// Sorted by pid.
     mapped: Vec<Mapped>,
     unread: Option<u32>,
-    /// Which process descends from which.
+    /// Parents and descendants.
     tree: Tree,
 }
 
-/// What is known of one process.
 #[derive(Clone, Copy, Debug)]
 struct KnownHolder {
     listed: ProcEntry,
     verdict: HolderState,
-    /// The look at everybody in which it was last looked at.
+    /// The last read of all processes that included it.
     round: u32,
-    /// When it was first listed; 0 where it was there at the start, and mostly for long.
+    /// When it was first listed; 0 if it was there at the first listing, probably for long.
     listed_ns: u64,
     looked_ns: u64,
 }
 
-/// What a look at a process's descriptors came to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum HolderState {
-    /// It holds a GPU device file.
     Holds,
-    /// It holds none.
     Free,
     /// They may not be read, or there are too many to tell.
     Unread,
-    /// It is the kernel's own, and never holds any.
+    /// A kernel thread, which never holds any.
     Kernel,
 }
 
@@ -130,12 +124,12 @@ impl KnownHolder {
 }
 
 impl Holders {
-    /// Knows no process yet; the first look is at all.
+    /// An empty table; the first refresh reads all processes.
     pub fn new(roots: Roots) -> Self {
         let own = std::fs::read_link(roots.proc.join("self"));
         Self {
             own_pid: own.ok().and_then(|pid| pid.to_str()?.parse().ok()),
-            // As in `entry`: the first process is always there.
+            // Pid 1 always exists; see `entry`.
             sees_all: access(roots.proc.join("1"), Access::EXISTS).is_ok(),
             known: Vec::new(),
             round: 0,
@@ -154,12 +148,11 @@ impl Holders {
         }
     }
 
-    /// Looks at who is new or due; at everybody, where that is due or asked for (`asks`), which is
-    /// granted every five seconds.
+    /// Reads the processes that are new or due; all of them if that is due, or if `asks`, which is granted
+    /// every five seconds.
     ///
-    /// `boottime_ns` is the time now, in nanoseconds since boot (`Clocks::boottime_ns`). Where /proc
-    /// cannot be listed, what was known stands; so it does between two listings, so that a pid may be
-    /// named whose process has gone.
+    /// `boottime_ns` is the time since boot (`Clocks::boottime_ns`). Between two listings, and if /proc cannot
+    /// be listed, the previous results stay, so a listed pid may have exited.
     pub fn refresh(&mut self, boottime_ns: u64, asks: bool) {
         let is_first = self.round == 0;
         self.is_asked |= asks;
@@ -187,23 +180,22 @@ impl Holders {
                 self.begin_search();
             }
         }
-        // One who looks only once sees the maps too, where they are read soon.
+        // A caller that runs once waits for the maps, if they are read soon.
         self.take_found(if asks { ANSWER_TIME } else { Duration::ZERO });
-        // What was mapped by a process that is gone does not count.
+        // Drops the maps of processes that have exited.
         let known = &self.known;
         self.mapped
             .retain(|it| find(known, it.listed.pid).is_some_and(|now| now.listed == it.listed));
     }
 
-    /// Lists /proc where that is due, and looks at no descriptors: where there are no device files,
-    /// no process holds one.
+    /// Lists /proc if that is due, and reads no descriptors: without device files no process holds one.
     pub fn look_at_parents(&mut self, boottime_ns: u64) {
         if let Some((proc, listing)) = self.list_where_due(boottime_ns) {
             self.tree.update(&proc, &listing);
         }
     }
 
-    /// Tells each process what its descendants do. /proc is listed again where one of them is new.
+    /// Fills in what each process's descendants do. Lists /proc again if one of the processes is new.
     pub fn fill_descendants(
         &mut self,
         processes: &mut [Process],
@@ -222,12 +214,12 @@ impl Holders {
         self.tree.fill(proc.as_ref(), processes, watched, boottime_ns);
     }
 
-    /// Which process descends from which, as of the last listing.
+    /// The process tree of the last listing.
     pub(in crate::host) fn tree(&self) -> &Tree {
         &self.tree
     }
 
-    /// Everybody who holds a GPU device file, as far as it is known: sorted.
+    /// The pids known to hold a GPU device file, sorted.
     pub fn pids(&self) -> Vec<u32> {
         let holds = self.known.iter().filter(|it| it.verdict == HolderState::Holds);
         let open = holds.map(|it| it.listed.pid);
@@ -238,17 +230,15 @@ impl Holders {
         pids
     }
 
-    /// The GPU device files that this very process has mapped, where that was seen when everybody's
-    /// maps were looked at.
+    /// The GPU device files that this very process has mapped, as of the last read of all maps.
     pub fn mapped_files(&self, process: &Process) -> Option<&Arc<[Arc<str>]>> {
         let place = self.mapped.binary_search_by_key(&process.pid, |it| it.listed.pid);
         let mapped = self.mapped.get(place.ok()?)?;
         (process.start_ticks == Some(mapped.start_ticks)).then_some(&mapped.files)
     }
 
-    /// How many processes there were whose descriptors could not be read when everybody was last looked
-    /// at; threads of the kernel and what has exited do not count. `None` before that is known, and
-    /// where /proc hides processes, so that they cannot be counted.
+    /// How many processes' descriptors could not be read at the last read of all; kernel threads and zombies do
+    /// not count. `None` before the first one, and if /proc hides processes.
     pub fn unread(&self) -> Option<u32> {
         self.unread
     }
@@ -259,8 +249,8 @@ impl Holders {
         u32::try_from(unread.count()).unwrap_or(u32::MAX)
     }
 
-    /// Everybody, where /proc is to be listed now: every five seconds, and in each sample while a look at everybody
-    /// is under way. Where it cannot be listed, the next sample tries again.
+    /// Lists all processes if that is due: every five seconds, and in each sample while a read of all is not
+    /// finished. If it fails, the next sample tries again.
     fn list_where_due(&mut self, now_ns: u64) -> Option<(Folder, Vec<ProcEntry>)> {
         if !self.is_under_way && now_ns < self.list_ns {
             return None;
@@ -270,7 +260,7 @@ impl Holders {
         Some(listed)
     }
 
-    /// Everybody but gpumem, sorted by pid.
+    /// All processes but gpumem, sorted by pid.
     fn list(&self) -> io::Result<(Folder, Vec<ProcEntry>)> {
         let proc = Folder::list(&self.roots.proc)?;
         let mut listing = proc.processes()?;
@@ -278,8 +268,8 @@ impl Holders {
         Ok((proc, listing))
     }
 
-    /// Takes in who is there now, and looks at those who are due as far as that goes in one sample.
-    /// Answers whether all were looked at in this round.
+    /// Takes in a listing and reads the descriptors of due processes, up to the sample's limit. Returns whether
+    /// the round is finished.
     fn look_at(
         &mut self,
         proc: &Folder,
@@ -307,10 +297,10 @@ impl Holders {
                     Some(Ok((verdict, seen))) => {
                         known =
                             KnownHolder { verdict, round: self.round, looked_ns: now_ns, ..known };
-                        // The call that opens them counts, too.
+                        // The call that opens the folder counts, too.
                         left = left.saturating_sub(seen + 1);
                     }
-                    // No descriptor is left to look with: the next sample tries again.
+                    // gpumem is out of descriptors; the next sample tries again.
                     Some(Err(_)) => (left, is_over) = (0, false),
                     None => is_over = false,
                 }
@@ -320,11 +310,11 @@ impl Holders {
         is_over
     }
 
-    /// Looks at a process's descriptors; says how many were looked at, too.
+    /// Reads a process's descriptors; also returns how many.
     ///
     /// # Errors
     ///
-    /// Only where gpumem has no descriptor left.
+    /// Only if gpumem is out of descriptors.
     fn judge(&self, proc: &Folder, pid: u32) -> io::Result<(HolderState, usize)> {
         let mut content = [0; STAT_BYTES];
         let stat = match proc.stat_of(pid, &mut content) {
@@ -361,11 +351,11 @@ impl Holders {
         Ok((verdict, seen))
     }
 
-    /// Has the maps looked through: of everybody who holds nothing open, where that was asked for;
-    /// else of those again in whose maps something was found.
+    /// Starts reading maps: of all processes that hold nothing open if that was asked for, else only of those
+    /// whose maps had something before.
     fn begin_search(&mut self) {
         if self.search.is_some() {
-            // It hangs, or takes its time.
+            // Slow or hung.
             return;
         }
         let listed: Vec<ProcEntry> = if self.wants_maps {
@@ -388,7 +378,7 @@ impl Holders {
             found => found.unwrap_or_default(),
         };
         self.search = None;
-        // Where a process could not be looked at, what was known stays.
+        // A process that could not be read keeps its old result.
         let is_stuck = |it: &Mapped| stuck.binary_search(&it.listed).is_ok();
         mapped.extend(self.mapped.drain(..).filter(is_stuck));
         mapped.sort_unstable_by_key(|it| it.listed.pid);

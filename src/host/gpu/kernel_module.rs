@@ -1,7 +1,7 @@
-//! NVIDIA's kernel module: whether it is loaded, and its version.
+//! NVIDIA's kernel module: whether it is loaded, and which version.
 //!
-//! `/proc/driver/nvidia/version` is written by the module itself, so that it tells what is loaded,
-//! whatever is installed beside it. Containers see it too, unless it is masked.
+//! The module itself writes `/proc/driver/nvidia/version`, so this is the loaded version, not the installed
+//! one. Containers see the file too, unless it is masked.
 
 use std::io;
 use std::path::Path;
@@ -9,24 +9,21 @@ use std::sync::Arc;
 
 use crate::host::proc::small_file::read_start;
 
-/// The file has two or three lines.
+/// The most that is read; the file has two or three lines.
 const VERSION_BYTES: u64 = 4096;
 
-/// What the kernel says of NVIDIA's module.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum KernelModule {
-    /// It is loaded.
     Loaded {
-        /// `"580.159.03"`; `None` where the file is of a form that is not known.
+        /// `"580.159.03"`; `None` if the file's format is unknown.
         version: Option<Arc<str>>,
     },
-    /// It is not.
     Absent,
     /// Its file may not be read.
     Unreadable,
 }
 
-/// Looks at the module's own file under `proc`.
+/// Reads the module's version file below `proc`.
 pub fn read_kernel_module(proc: &Path) -> KernelModule {
     match read_start(&proc.join("driver/nvidia/version"), VERSION_BYTES) {
         Ok(text) => KernelModule::Loaded { version: parse_module_version(&text) },
@@ -35,8 +32,8 @@ pub fn read_kernel_module(proc: &Path) -> KernelModule {
     }
 }
 
-/// The version in the line `NVRM version:`, in which it is the first word of numbers and points:
-/// `NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.159.03  Release Build …`.
+/// The version in the line that begins with `NVRM version:`: its first word of digits and dots, as in `NVRM
+/// version: NVIDIA UNIX Open Kernel Module for x86_64  580.159.03  Release Build …`.
 pub fn parse_module_version(text: &[u8]) -> Option<Arc<str>> {
     let text = String::from_utf8_lossy(text);
     let line = text.lines().find_map(|line| line.strip_prefix("NVRM version:"))?;

@@ -1,10 +1,9 @@
-//! Who has a GPU device file mapped, though it may have closed the descriptor.
+//! Finds processes that have a GPU device file mapped, even after closing the descriptor.
 //!
-//! Reading `/proc/PID/maps` takes a lock of the process's memory map, and waits for it without end
-//! where a thread of that process is stuck with it (on a dead file server, in a driver). Of a process
-//! that is known to use a GPU that is risked where it sleeps (`entry`); of all processes of a machine
-//! it is only done here, on a thread of its own: where that one hangs, nothing more is learnt from maps
-//! and no other thread waits. It is done seldom, see `holders`.
+//! Reading `/proc/PID/maps` takes the lock of the process's memory map, and blocks forever if a thread of that
+//! process holds it while stuck (on a dead file server, in a driver). For a known GPU process `entry` takes
+//! that risk while it sleeps. Reading the maps of all processes happens only here, seldom (see `holders`), on a
+//! separate thread: if it hangs, no more maps are read and nothing else waits.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -17,29 +16,27 @@ use crate::host::gpu::gpu_files::Files;
 use crate::host::proc::folder::{Folder, ProcEntry};
 use crate::host::proc::stat::{STAT_BYTES, parse_stat};
 
-/// How much of a process's maps is read; 4 MiB hold some 40 000 lines.
+/// The most that is read of a process's maps: some 40 000 lines.
 const MAPS_BYTES: usize = 4 << 20;
 
-/// A process that has GPU device files mapped.
 #[derive(Clone, PartialEq, Debug)]
 pub(in crate::host) struct Mapped {
     pub listed: ProcEntry,
-    /// When it started, read before its maps through the same folder.
+    /// Read before the maps, through the same folder.
     pub start_ticks: u64,
-    /// Sorted, each once.
+    /// Sorted and unique.
     pub files: Arc<[Arc<str>]>,
 }
 
-/// What a search found.
 #[derive(Debug, Default)]
 pub(in crate::host) struct MappedDevices {
     /// Sorted by pid.
     pub mapped: Vec<Mapped>,
-    /// Those whose maps were left alone, because they are stuck; sorted by pid.
+    /// Processes skipped because they are stuck; sorted by pid.
     pub stuck: Vec<ProcEntry>,
 }
 
-/// Begins to look through the maps of these processes. `None` where the system gives no thread.
+/// Starts a thread that reads these processes' maps. `None` if it cannot be started.
 pub(in crate::host) fn begin_search(
     roots: &Roots,
     listed: Vec<ProcEntry>,
@@ -52,7 +49,7 @@ fn search(roots: &Roots, listed: &[ProcEntry]) -> MappedDevices {
     let mut content = Vec::new();
     let mut found = MappedDevices::default();
     for &listed in listed {
-        // What cannot be read has nothing to say here.
+        // An unreadable process adds nothing.
         match read_mapped(roots, listed, &mut content) {
             Ok(Some(mapped)) if !mapped.files.is_empty() => found.mapped.push(mapped),
             Ok(None) => found.stuck.push(listed),
@@ -62,7 +59,7 @@ fn search(roots: &Roots, listed: &[ProcEntry]) -> MappedDevices {
     found
 }
 
-/// The device files that a process has mapped; `None` where it is stuck and is not asked.
+/// The device files that a process has mapped; `None` if it is stuck and was skipped.
 fn read_mapped(
     roots: &Roots,
     listed: ProcEntry,
@@ -83,14 +80,14 @@ fn read_mapped(
     Ok(Some(Mapped { listed, start_ticks, files: parse_mapped(content, &roots.dev).into() }))
 }
 
-/// The GPU device files under `dev` in the content of `/proc/PID/maps`, of which the end may be
-/// missing: sorted, each once.
+/// The GPU device files below `dev` in the content of `/proc/PID/maps`, whose end may be missing: sorted and
+/// unique.
 fn parse_mapped(bytes: &[u8], dev: &Path) -> Vec<Arc<str>> {
     let mut files = Files::under(dev);
-    // A line without its newline was cut, and its path with it.
+    // A line without its newline is cut, and may be missing part of its path.
     let lines = bytes.split_inclusive(|&byte| byte == b'\n');
     for line in lines.filter_map(|line| line.strip_suffix(b"\n")) {
-        // What is before the path has no slash in it; a newline in a path is written as `\012`.
+        // The fields before the path contain no slash; a newline in a path is written as `\012`.
         if let Some(start) = line.iter().position(|&byte| byte == b'/') {
             let path = &line[start..];
             files.add(path.strip_suffix(b" (deleted)").unwrap_or(path));
@@ -126,7 +123,7 @@ mod tests {
             b"7f00-7f01 rw-s 0 00:06 5 /dev/nvidia-\n",
             b"7f00-7f01 rw-s 0 00:06 5 /dev/null\n",
             b"7f00-7f01 rw-s 0 00:06 5 /memfd:/dev/nvidia0\n",
-            // Whether it goes on is not known.
+            // The path may go on.
             b"7f00-7f01 rw-s 0 00:06 5 /dev/nvidia1",
             b"\xff/\xff\n",
         ] {

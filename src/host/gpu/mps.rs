@@ -1,4 +1,4 @@
-//! The daemons of the Multi-Process Service, by which several processes share one GPU's context.
+//! Counts the daemons of the Multi-Process Service, which lets several processes share one GPU context.
 
 use std::fs;
 use std::path::Path;
@@ -6,26 +6,26 @@ use std::path::Path;
 use crate::host::proc::folder::Folder;
 use crate::host::proc::small_file::read_start;
 
-/// The short name of both, of which the kernel keeps 15 bytes.
+/// The `comm` of both daemons, which the kernel cuts to 15 bytes.
 const COMM: &[u8] = b"nvidia-cuda-mps";
-/// So many processes are looked at.
+/// The most processes that are read.
 const MOST_TRIED: usize = 1 << 16;
-/// A short name is no longer than this.
+/// The most that is read of `comm`.
 const START_BYTES: u64 = 64;
-/// The name of a program is within so much of its command line.
+/// The most of a command line that is searched for the program's name.
 const COMMAND_BYTES: usize = 4096;
 
-/// The daemons that run.
+/// Running daemons.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct MpsDaemons {
-    /// `nvidia-cuda-mps-control`, which starts a server for a user when the first client comes.
+    /// `nvidia-cuda-mps-control` starts a server for a user when that user's first client connects.
     pub controls: usize,
     /// `nvidia-cuda-mps-server`.
     pub servers: usize,
 }
 
-/// Looks for them among the processes under `proc`; `None` where they cannot be listed. One that is
-/// hidden from this user is not seen.
+/// Counts the daemons among the processes below `proc`; `None` if they cannot be listed. Processes hidden from
+/// this user are missed.
 pub fn read_mps_daemons(proc: &Path) -> Option<MpsDaemons> {
     let mut daemons = MpsDaemons::default();
     let processes = fs::read_dir(proc).ok()?.filter_map(Result::ok).filter(|entry| {
@@ -34,7 +34,7 @@ pub fn read_mps_daemons(proc: &Path) -> Option<MpsDaemons> {
     });
     for process in processes.take(MOST_TRIED) {
         let folder = process.path();
-        // What cannot be read has ended.
+        // An unreadable process has exited.
         let comm = read_start(&folder.join("comm"), START_BYTES).unwrap_or_default();
         if !comm.starts_with(COMM) {
             continue;

@@ -1,27 +1,26 @@
-//! NVIDIA GPUs on the PCI bus, and which driver each has: what the machine has, whatever is installed.
+//! NVIDIA GPUs on the PCI bus, whatever is installed, and the kernel driver bound to each.
 
 use std::fs;
 use std::path::Path;
 
 use crate::host::proc::small_file::read_text;
 
-/// NVIDIA's number (pci.ids).
+/// NVIDIA's vendor id (pci.ids).
 const NVIDIA: &str = "0x10de";
-/// Display controllers: VGA is 0x0300, a GPU without outputs 0x0302 (pci.ids, class 03).
+/// The class of display controllers: VGA is 0x0300, a GPU without outputs 0x0302 (pci.ids, class 03).
 const DISPLAY: &str = "0x03";
 
-/// A GPU on the bus.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct PciGpu {
     /// `"0000:17:00.0"`.
     pub address: String,
-    /// The kernel driver that has it: `nvidia`, `nouveau`, `vfio-pci`; `None` where none does.
+    /// The bound kernel driver: `nvidia`, `nouveau`, `vfio-pci`; `None` if none is.
     pub driver: Option<String>,
-    /// Runtime power management has suspended it, as in a laptop (`power/runtime_status`): whoever opens it wakes it.
+    /// Runtime power management has suspended it, as in a laptop (`power/runtime_status`); opening it wakes it.
     pub is_suspended: bool,
 }
 
-/// The NVIDIA GPUs by their address; `None` where the bus cannot be looked at, as where there is none.
+/// The NVIDIA GPUs by address; `None` if there is no PCI bus or it cannot be read.
 pub fn read_pci_gpus(sys: &Path) -> Option<Vec<PciGpu>> {
     let devices = fs::read_dir(sys.join("bus/pci/devices")).ok()?;
     let mut gpus: Vec<PciGpu> = devices

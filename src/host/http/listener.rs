@@ -1,5 +1,4 @@
-//! What is known of a process that listens, beside what it answers: its command line, and whether anything is
-//! connected to it.
+//! What /proc tells about a listening process: its command line and how many connections it has.
 
 use std::sync::Arc;
 
@@ -9,12 +8,12 @@ use crate::host::proc::opened_process::OpenedProcess;
 use crate::host::proc::sockets::count_connections;
 
 impl Listener {
-    /// Its command line as it is now; `None` where it has ended or may not be read.
+    /// Its current command line; `None` if it has exited or may not be read.
     pub fn command(&self, roots: &Roots) -> Option<Arc<[Arc<str>]>> {
         self.open(roots)?.command()
     }
 
-    /// How many connections stand to any of its ports of TCP; `None` where that cannot be seen.
+    /// How many TCP connections its listening ports have; `None` if that cannot be read.
     pub fn connections(&self, roots: &Roots) -> Option<usize> {
         count_connections(roots, &self.open(roots)?.folder)
     }

@@ -1,12 +1,10 @@
-//! Requests to servers of this machine, over a connection that is proved to lead to the very process that is
-//! meant.
+//! Sends requests to servers on this machine, over a connection that is proved to lead to the intended process.
 //!
-//! With nothing of this machine's settings: no proxy, no redirect, no name looked up, no `Origin`. A request ends
-//! in the time that it is given, whatever the server does, and an answer is bounded; no connection is kept for
-//! another request. What an answer has in it is text of strangers. To which process a connection leads is
-//! `transport`'s to prove, also where it is HTTPS: certificates are not looked at. What is asked, and what an
-//! answer means, is for the callers: `host::jupyter` of notebook servers, `reclaim::release` of inference
-//! servers.
+//! No machine settings apply: no proxy, no redirects, no name resolution, no `Origin`. Each request uses its
+//! own connection, ends within its time limit whatever the server does, and reads a bounded answer, which is
+//! untrusted text. `transport` proves which process a connection leads to, also for HTTPS, whose certificates
+//! are not checked. Callers choose requests and interpret answers: `host::jupyter` for notebook servers,
+//! `reclaim::release` for inference servers.
 
 use std::time::Duration;
 
@@ -26,117 +24,106 @@ mod transport;
 
 pub use ureq::http::{HeaderMap, HeaderName, HeaderValue, Method, header};
 
-/// The longest head of an answer.
+/// The longest response head that is read.
 const HEADER_BYTES: usize = 16 << 10;
 
-/// A server on this machine answers a connection at once, or its queue is full.
+/// The longest wait for a connection. A local server accepts at once, unless its queue is full.
 const CONNECT_TIME: Duration = Duration::from_secs(3);
 
-/// A process that listens, and where.
+/// A listening process and its address.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Listener {
-    /// The process id.
     pub pid: u32,
     /// Clock ticks from boot to its start.
     pub start_ticks: u64,
-    /// Where.
     pub endpoint: Endpoint,
     /// Whether it speaks TLS there.
     pub is_https: bool,
 }
 
-/// Where a server listens.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Endpoint {
-    /// A port; on loopback, whatever the host is called.
+    /// A port on loopback, whatever `host` is.
     Tcp { host: String, port: u16 },
-    /// A path, as the server itself names it.
+    /// A path in the server's own file system.
     Unix(String),
 }
 
-/// Why a request has no answer. Nothing was sent where it is not by the server's own fault.
+/// Why a request got no answer. Nothing was sent, unless the error is the server's own fault.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum HttpError {
-    /// The server ended between two looks.
+    /// The server exited between two checks.
     #[error("its process {pid} has just exited; try again")]
     Ended { pid: u32 },
-    /// Nothing of the server's answers at its port.
+    /// The server's process does not answer at this port.
     #[error(
-        "its process {pid} {} on port {port} of this machine's loopback, so that nothing was sent; {}",
+        "its process {pid} {} on port {port} of this machine's loopback, so nothing was sent; {}",
         if *is_known { "does not listen" } else { "is not seen to listen" },
         if *is_known {
             "let it listen on 127.0.0.1"
         } else {
-            "that takes root or its owner"
+            "that requires root or its owner"
         }
     )]
     NotListening {
         pid: u32,
         port: u16,
-        /// That it does not is known.
+        /// Whether it certainly does not, rather than possibly.
         is_known: bool,
     },
-    /// The server's network is not to be entered.
+    /// The server's network namespace cannot be entered.
     #[error(
-        "its process {pid} is in a network of its own, a container's, which cannot be entered: {errno}; that takes root on the host"
+        "its process {pid} is in a container's network namespace, which cannot be entered: \
+        {errno}; that requires root on the host"
     )]
     Network { pid: u32, errno: Errno },
-    /// Another process listens on its socket.
-    #[error("another process listens on {path}, so that nothing was sent; see which")]
+    /// Another process listens on the server's socket.
+    #[error("another process listens on {path}, so nothing was sent; see which")]
     ForeignSocket { path: String },
-    /// No HTTPS where that was to be.
+    /// The server should speak HTTPS and does not.
     #[error("its HTTPS cannot be used: {why}; see what serves there")]
     Https { why: String },
-    /// No answer in time.
     #[error("it did not answer in time; see whether it hangs")]
     Timeout,
-    /// An answer that is longer than is read.
+    /// The answer is longer than the limit.
     #[error("its answer is too long; see what serves there")]
     TooLong,
-    /// Anything else.
     #[error("the request failed: {why}; see whether it runs")]
     Failed { why: String },
 }
 
-/// What a server answered.
 #[derive(Debug)]
 pub struct HttpResponse {
-    /// `200`.
     pub status: u16,
-    /// Its headers.
     pub headers: HeaderMap,
-    /// Its body, whole.
     pub body: Vec<u8>,
 }
 
-/// What is asked.
 #[derive(Debug)]
 pub struct HttpRequest<'a> {
-    /// `GET` …
     pub method: Method,
-    /// From the root on, with what follows a `?`.
+    /// Absolute path and query.
     pub path: &'a str,
-    /// Beside those that every request has.
+    /// Headers beyond the common ones.
     pub headers: HeaderMap,
-    /// `None` where it has none.
     pub body: Option<&'a str>,
-    /// The longest answer that is read.
+    /// The longest body that is read.
     pub limit_bytes: u64,
-    /// How long it may take, from connecting to the end of the answer.
+    /// Time limit from connecting to the end of the answer.
     pub time: Duration,
 }
 
-/// Connects to a process that listens, to speak something else than HTTP. Nothing is sent yet.
+/// Connects to a listening process, for a protocol other than HTTP. Sends nothing.
 ///
 /// # Errors
 ///
-/// Where no address is seen to be the process's own, or it takes no connection in `time`.
+/// If no address proves to be the process's own, or it accepts no connection within `time`.
 pub fn connect(roots: &Roots, listener: &Listener, time: Duration) -> Result<Stream, HttpError> {
     let connector = ToServer::find(roots, listener)?;
     connector.open(Some(time)).map_err(HttpError::of)
 }
 
-/// One server, and how it is asked.
+/// One server and its base URL.
 #[derive(Debug)]
 pub struct HttpClient {
     agent: Agent,
@@ -145,11 +132,11 @@ pub struct HttpClient {
 }
 
 impl HttpClient {
-    /// Finds the address at which the server itself listens. Nothing is sent yet.
+    /// Finds the address at which the server itself listens. Sends nothing.
     ///
     /// # Errors
     ///
-    /// Where no address is seen to be the server's.
+    /// If no address proves to be the server's.
     pub fn new(roots: &Roots, server: &Listener) -> Result<Self, HttpError> {
         let connector = ToServer::find(roots, server)?;
         let provider = rustls::crypto::ring::default_provider();
@@ -178,11 +165,11 @@ impl HttpClient {
         })
     }
 
-    /// Asks once, on a connection of its own.
+    /// Sends a request once, on its own connection.
     ///
     /// # Errors
     ///
-    /// Where there is no whole answer in time. The server may do what it was asked for all the same.
+    /// If the answer is not complete in time. The server may still have done what was requested.
     pub fn send(&self, request: HttpRequest<'_>) -> Result<HttpResponse, HttpError> {
         let mut message =
             Request::builder().method(request.method).uri(format!("{}{}", self.base, request.path));

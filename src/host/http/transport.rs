@@ -1,12 +1,12 @@
-//! The connection to a server, and the proof that it leads to that server.
+//! Connects to a server and proves that the connection leads to it.
 //!
-//! Only over loopback or the server's own Unix socket, and only where the server's process is seen to
-//! hold the listening end, before and after the connection is made: nothing is sent to anybody else. This is
-//! what proves the server where it serves HTTPS too: its certificate is nearly always its own, and the key
-//! to it is in that very process.
+//! Connections go over loopback or the server's own Unix socket only, and only if the server's process is seen
+//! to hold the listening end both before and after connecting; nothing is sent to another process. This is also
+//! what proves an HTTPS server: its certificate is nearly always self-signed, and its key is in that very
+//! process.
 //!
-//! A server in a container has a loopback of its own. It is connected to from within that network, by a
-//! thread that enters it and ends with the connection made: no other thread leaves this one's.
+//! A container's server has its own loopback. A separate thread enters its network namespace, connects, and
+//! ends; no other thread changes namespace.
 
 use std::fmt;
 use std::io::{self, ErrorKind, Read, Write};
@@ -33,11 +33,11 @@ use crate::host::Roots;
 use crate::host::proc::opened_process::OpenedProcess;
 use crate::host::proc::sockets::{holds_listener, shares_network};
 
-/// The longest path of a socket (unix(7), `sun_path`), with the zero that ends it.
+/// The longest socket path (unix(7), `sun_path`), including its NUL.
 const SOCKET_BYTES: usize = 108;
 
-/// The address on loopback at which the server's own process listens, and whether that is the loopback of
-/// another network.
+/// The loopback address at which the server's own process listens, and whether it is in another network
+/// namespace.
 fn find_address(
     roots: &Roots,
     server: &Listener,
@@ -76,23 +76,22 @@ fn open_server(roots: &Roots, (pid, start_ticks): (u32, u64)) -> Result<OpenedPr
 enum RequestTarget {
     Tcp {
         address: SocketAddr,
-        /// On the loopback of the server's own network, which is not this one's.
+        /// The address is on the loopback of another network namespace.
         is_elsewhere: bool,
     },
     Unix(String),
 }
 
-/// Connects to one server and to no other.
+/// Connects to this server and no other.
 #[derive(Clone, Debug)]
 pub struct ToServer {
     roots: Roots,
-    /// The server's pid and start.
     server: (u32, u64),
     target: RequestTarget,
 }
 
 impl ToServer {
-    /// Finds the address at which a server itself listens. Nothing is sent.
+    /// Finds the address at which a server itself listens. Sends nothing.
     pub fn find(roots: &Roots, server: &Listener) -> Result<Self, HttpError> {
         let target = match &server.endpoint {
             Endpoint::Tcp { host, port } => {
@@ -104,7 +103,7 @@ impl ToServer {
         Ok(Self { roots: roots.clone(), server: (server.pid, server.start_ticks), target })
     }
 
-    /// What requests call the server: a name of this machine's, which Jupyter and Ollama insist on.
+    /// The `Host` that requests name: a local one, as Jupyter and Ollama require.
     pub fn host(&self) -> String {
         match &self.target {
             RequestTarget::Tcp { address, .. } => address.to_string(),
@@ -112,15 +111,15 @@ impl ToServer {
         }
     }
 
-    /// A socket's path as the server itself sees it, in a container too, where that is not too long
-    /// for the address of a socket.
+    /// The socket's path through the server's own root, which also works for a container, unless that is too
+    /// long for a socket address.
     fn within_root(&self, path: &str) -> String {
         let root = self.roots.proc.join(self.server.0.to_string()).join("root");
         let within = format!("{}{path}", root.display());
         if within.len() < SOCKET_BYTES { within } else { path.to_owned() }
     }
 
-    /// Connects, and sees that it led to the server.
+    /// Connects, and checks that the connection leads to the server.
     pub(super) fn open(&self, time: Option<Duration>) -> Result<Stream, ureq::Error> {
         let foreign = |error: HttpError| ureq::Error::Other(Box::new(error));
         match &self.target {
@@ -131,8 +130,8 @@ impl ToServer {
                 } else {
                     connect_tcp(*address, time)?
                 };
-                // It held the port before; that it does still, now that a connection stands, leaves
-                // no other process at the other end of it.
+                // The server held the port before connecting; if it still holds it now, no other process can be
+                // at the other end.
                 let process = open_server(&self.roots, self.server).map_err(foreign)?;
                 let is_still = shares_network(&self.roots, &process.folder) != Some(*is_elsewhere);
                 let held = holds_listener(&self.roots, &process.folder, *address)
@@ -149,8 +148,8 @@ impl ToServer {
             RequestTarget::Unix(path) => {
                 let within = self.within_root(path);
                 let stream = connect_unix(&within, time).map_err(io::Error::from)?;
-                // The process that listens, as the kernel noted it (unix(7), SO_PEERCRED); 0 where
-                // it is of no namespace of ours.
+                // The listening process as the kernel recorded it (unix(7), SO_PEERCRED); 0 if it is outside
+                // our pid namespace.
                 let peer = getsockopt(&stream, PeerCredentials).map_err(io::Error::from)?;
                 let process = open_server(&self.roots, self.server).map_err(foreign)?;
                 if u32::try_from(peer.pid()) != Ok(process.pid) {
@@ -169,7 +168,7 @@ fn connect_tcp(address: SocketAddr, time: Option<Duration>) -> io::Result<TcpStr
     }
 }
 
-/// Connects from within the network namespace that a process is in (setns(2)), on a thread of its own.
+/// Connects from inside a process's network namespace (setns(2)), on a separate thread.
 fn connect_within(
     process: &OpenedProcess,
     address: SocketAddr,
@@ -196,7 +195,7 @@ fn connect_within(
 
 fn connect_unix(path: &str, time: Option<Duration>) -> rustix::io::Result<UnixStream> {
     let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
-    // Also bounds how long a server that takes no connections is waited for.
+    // Also limits how long connecting to a server that accepts nothing may take.
     set_socket_timeout(&socket, Timeout::Send, time)?;
     connect(&socket, &SocketAddrUnix::new(path)?)?;
     Ok(socket.into())
@@ -221,7 +220,7 @@ impl Connector for ToServer {
     }
 }
 
-/// Looks no names up: the address was found before.
+/// Resolves no names: the address is already known.
 impl Resolver for ToServer {
     fn resolve(
         &self,
@@ -232,14 +231,14 @@ impl Resolver for ToServer {
         let mut addresses = self.empty();
         addresses.push(match &self.target {
             RequestTarget::Tcp { address, .. } => *address,
-            // It has none, and something is asked for.
+            // Has no address, but the trait requires one.
             RequestTarget::Unix(_) => SocketAddr::from((Ipv4Addr::LOCALHOST, 0)),
         });
         Ok(addresses)
     }
 }
 
-/// A connection that was seen to lead to the server.
+/// A connection proved to lead to the server.
 #[derive(Debug)]
 pub enum Stream {
     Tcp(TcpStream),
@@ -247,7 +246,7 @@ pub enum Stream {
 }
 
 impl Stream {
-    /// Writes some of it, waiting so long at most (with none, for ever).
+    /// Writes some of `output`, waiting at most `time` (forever if `None`).
     pub fn write(&mut self, output: &[u8], time: Option<Duration>) -> io::Result<usize> {
         match self {
             Self::Tcp(stream) => {
@@ -261,7 +260,7 @@ impl Stream {
         }
     }
 
-    /// Reads what is there, waiting for some so long at most (with none, for ever).
+    /// Reads what is available, waiting at most `time` (forever if `None`).
     pub fn read(&mut self, input: &mut [u8], time: Option<Duration>) -> io::Result<usize> {
         match self {
             Self::Tcp(stream) => {
@@ -276,7 +275,7 @@ impl Stream {
     }
 }
 
-/// A connection that stands.
+/// ureq's view of an open connection.
 pub struct Wire {
     stream: Stream,
     buffers: LazyBuffers,
@@ -284,7 +283,7 @@ pub struct Wire {
 
 impl fmt::Debug for Wire {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Its buffers hold the token.
+        // Its buffers contain the token.
         f.write_str("Wire(…)")
     }
 }
@@ -318,7 +317,7 @@ impl Transport for Wire {
     }
 
     fn is_open(&mut self) -> bool {
-        // None is kept for another request.
+        // Connections are never reused.
         false
     }
 }

@@ -1,13 +1,12 @@
-//! A kernel's shell channel: what it is asked directly, without its server.
+//! A kernel's shell channel, for asking the kernel directly rather than through its server.
 //!
-//! How it is reached, and the key that messages are signed with, are in the file that the kernel's own argv
-//! names; it is read with care (`files`). The connection is made and proved as those to servers are
-//! (`host::http`): the process that is meant itself listens, before and after. Messages are signed and verified
-//! (`message`) and go over a socket (`zmtp`) that bounds them: a hostile kernel may answer whatever it likes, as long
-//! and as late as it likes.
+//! The kernel's own argv names the connection file, which holds the address and the signing key; `files` reads
+//! it with care. The connection is made and proved as in `host::http`: the intended process itself must listen,
+//! before and after connecting. Messages are signed and verified (`message`) and travel over a bounded socket
+//! (`zmtp`), because a hostile kernel may answer anything, at any length and at any time.
 //!
-//! Nothing is ever asked on the control channel: it is answered while a cell runs, and the server then takes
-//! the kernel for idle. No secret is in any error.
+//! The control channel is never used: a kernel answers there while a cell runs, and the server then takes it
+//! for idle. No error contains a secret.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -29,31 +28,31 @@ use crate::host::proc::opened_process::OpenedProcess;
 mod message;
 mod zmtp;
 
-/// How long its files are waited for.
+/// The longest wait for the kernel's files.
 const READ_TIME: Duration = Duration::from_secs(1);
-/// After so many messages that are no answer it will not come.
+/// The most unrelated messages that are read while waiting for a reply.
 const MESSAGES: usize = 64;
-/// The name of the one expression that is evaluated.
+/// The name of the single expression in an `execute_request`.
 const EXPRESSION: &str = "gpumem";
 
-/// What came of an expression.
+/// The outcome of an expression.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Evaluated {
-    /// Its value, as Python writes it (`repr`).
+    /// Its value as `repr` prints it.
     Value(String),
-    /// It raised this.
+    /// The exception it raised.
     Raised(String),
-    /// It was not evaluated: a cell before it failed, and the kernel drops what waits behind one.
+    /// Not evaluated: an earlier cell failed, and the kernel drops the requests queued behind it.
     Aborted,
 }
 
-/// What is read of a `kernel_info_reply`.
+/// The parts of a `kernel_info_reply` that are used.
 #[derive(Deserialize)]
 struct KernelInfoReply {
     implementation: String,
 }
 
-/// What is read of an `execute_reply`.
+/// The parts of an `execute_reply` that are used.
 #[derive(Deserialize)]
 struct ExecuteReply {
     status: String,
@@ -61,7 +60,6 @@ struct ExecuteReply {
     user_expressions: HashMap<String, ExpressionResult>,
 }
 
-/// What an expression came to.
 #[derive(Deserialize)]
 #[serde(tag = "status", rename_all = "lowercase")]
 enum ExpressionResult {
@@ -69,7 +67,6 @@ enum ExpressionResult {
     Error { ename: String, evalue: String },
 }
 
-/// A connection to a kernel's shell channel.
 pub struct ShellChannel {
     socket: DealerSocket,
     key: hmac::Key,
@@ -77,11 +74,11 @@ pub struct ShellChannel {
 }
 
 impl ShellChannel {
-    /// Connects to the kernel that is this process.
+    /// Connects to the kernel that runs as this process.
     ///
     /// # Errors
     ///
-    /// Where it is not there, must not be talked to, or does not greet by `until`.
+    /// If the process is gone, must not be contacted, or sends no greeting by `until`.
     pub fn open(
         roots: &Roots,
         (pid, start_ticks): (u32, u64),
@@ -98,22 +95,22 @@ impl ShellChannel {
         Ok(Self { socket, key, session: new_id()? })
     }
 
-    /// What its kernel calls itself: `"ipython"`. A kernel that runs a cell does not answer.
+    /// The kernel's name for its implementation: `"ipython"`. A kernel that runs a cell does not answer.
     ///
     /// # Errors
     ///
-    /// Where it does not answer by `until`, or not as Jupyter does.
+    /// If it does not answer by `until`, or not as a Jupyter kernel would.
     pub fn implementation(&mut self, until: Deadline) -> Result<String, ChannelError> {
         let reply: KernelInfoReply = self.ask("kernel_info", &json!({}), until)?;
         Ok(clip(&reply.implementation))
     }
 
-    /// Has it evaluate an expression in the user's namespace: silently, with no code, no history and no
-    /// prompt. A request cannot be taken back: one that is not answered by `until` may be evaluated later.
+    /// Evaluates an expression in the user's namespace silently: no code, no history, no prompt. A request
+    /// cannot be withdrawn: one unanswered by `until` may still be evaluated later.
     ///
     /// # Errors
     ///
-    /// Where it does not answer by `until`, or not as Jupyter does.
+    /// If it does not answer by `until`, or not as a Jupyter kernel would.
     pub fn evaluate(
         &mut self,
         expression: &str,
@@ -143,7 +140,7 @@ impl ShellChannel {
         }
     }
 
-    /// Sends a request, and takes the reply to it.
+    /// Sends a request and waits for its reply.
     fn ask<T: DeserializeOwned>(
         &mut self,
         about: &str,
@@ -161,7 +158,7 @@ impl ShellChannel {
                 Ok(parts) => parts,
                 Err(error) => {
                     return Err(match odd {
-                        // What has come was no message of the kernel's.
+                        // Something arrived, but no valid message from the kernel.
                         Some(why) if is_late(&error) => garbage(why),
                         _ => of_io(&error),
                     });
@@ -188,7 +185,7 @@ fn new_id() -> Result<String, ChannelError> {
     unique_id().ok_or_else(|| garbage("the system gives no random bytes to name a request with"))
 }
 
-/// How the kernel that a process is, is talked to, by the file that its own argv names.
+/// Reads address and key from the connection file that the process's own argv names.
 fn read_endpoint(roots: &Roots, pid: u32, start_ticks: u64) -> Result<ShellEndpoint, ChannelError> {
     let kernel = KernelCandidate::read(roots, pid, start_ticks);
     let kernel = kernel.ok_or(ServerError::Replaced { pid })?;
@@ -201,7 +198,7 @@ fn read_endpoint(roots: &Roots, pid: u32, start_ticks: u64) -> Result<ShellEndpo
             Ok(Some(process)) if process.start_ticks == start_ticks => process,
             _ => return Err(ServerError::Replaced { pid }.into()),
         };
-        // What a kernel forks has its argv, and its sockets too.
+        // A process forked by a kernel has the kernel's argv and sockets.
         let parent = process.ppid.and_then(|pid| OpenedProcess::open(&roots, pid).ok()?);
         if let Some(parent) = parent.filter(|it| it.command() == process.command()) {
             return Err(ServerError::Twin { pid: parent.pid }.into());

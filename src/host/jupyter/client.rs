@@ -1,7 +1,7 @@
-//! The requests that a server is sent: what its kernels do, and to shut one down.
+//! The requests to a Jupyter server: what its kernels do, and shutting one down.
 //!
-//! What it answers is text of strangers: bounded here, escaped where it is shown. How a request is sent, and
-//! that it goes to the server's own process, is `host::http`'s.
+//! Answers are untrusted text: bounded here, escaped where they are shown. `host::http` sends the requests and
+//! makes sure that they reach the server's own process.
 
 use std::time::Duration;
 
@@ -18,25 +18,24 @@ use crate::model::Time;
 
 /// The longest answer that is read.
 const BODY_BYTES: u64 = 1 << 20;
-/// The longest value of a cookie that is sent back; Tornado's is 60 bytes.
+/// The longest cookie value that is sent back; Tornado's has 60 bytes.
 const COOKIE_BYTES: usize = 256;
-/// A server has fewer kernels.
+/// The most kernels that are kept of an answer; no server has as many.
 const KERNELS: usize = 4096;
 
-/// A kernel, as its server knows it.
+/// A kernel as its server describes it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct KernelState {
     pub id: String,
-    /// Its notebook, relative to the server's root; only of one that has a session.
+    /// Its notebook, relative to the server's root; only if it has a session.
     pub path: Option<String>,
     /// `idle`, `busy` …
     pub execution_state: Option<String>,
-    /// When a message last went to it or came from it.
+    /// When a message last went to or came from it.
     pub last_activity: Option<Time>,
     pub connections: Option<u32>,
 }
 
-/// One server, and how it is asked.
 #[derive(Debug)]
 pub struct Client<'a> {
     server: &'a Server,
@@ -44,21 +43,21 @@ pub struct Client<'a> {
 }
 
 impl<'a> Client<'a> {
-    /// Finds the address at which the server itself listens. Nothing is sent yet.
+    /// Finds the address at which the server itself listens. Sends nothing.
     ///
     /// # Errors
     ///
-    /// Where no address is seen to be the server's.
+    /// If no address proves to be the server's.
     pub fn new(roots: &Roots, server: &'a Server) -> Result<Self, ServerError> {
         let http = HttpClient::new(roots, &server.listener)?;
         Ok(Self { server, http })
     }
 
-    /// `GET api/sessions`: the kernels that have a notebook or a console.
+    /// `GET api/sessions`: kernels with a notebook or console.
     ///
     /// # Errors
     ///
-    /// Where the server does not answer within `time`, or not as Jupyter does.
+    /// If the server does not answer within `time`, or not as Jupyter would.
     pub fn sessions(&self, time: Duration) -> Result<Vec<KernelState>, ServerError> {
         #[derive(Deserialize)]
         struct Session {
@@ -73,7 +72,7 @@ impl<'a> Client<'a> {
         Ok(states.collect())
     }
 
-    /// `GET api/kernels`: all of its kernels.
+    /// `GET api/kernels`: all kernels.
     ///
     /// # Errors
     ///
@@ -84,11 +83,11 @@ impl<'a> Client<'a> {
         Ok(states.map(|kernel| kernel.state(None)).collect())
     }
 
-    /// `GET api/kernels/ID`: one of its kernels.
+    /// `GET api/kernels/ID`: one kernel.
     ///
     /// # Errors
     ///
-    /// As [`sessions`](Self::sessions), and where it has none of this id.
+    /// As [`sessions`](Self::sessions), and if there is no kernel with this id.
     pub fn kernel(&self, id: &str, time: Duration) -> Result<KernelState, ServerError> {
         let request = "GET api/kernels/ID";
         match self.get::<ServerKernel>(request, &kernel_path(id)?, time) {
@@ -99,15 +98,15 @@ impl<'a> Client<'a> {
         }
     }
 
-    /// `DELETE api/kernels/ID`: has it shut a kernel down, which may take it five seconds, and not
-    /// start it again. Sent once, whatever becomes of it.
+    /// `DELETE api/kernels/ID`: shuts a kernel down for good, which may take five seconds. Sent once, whatever
+    /// the outcome.
     ///
-    /// Who comes without a token shows as a browser does that no foreign page has sent it: with what a
-    /// page of the server's own gave it (`jupyter_server`: `JupyterHandler.check_xsrf_cookie`).
+    /// Without a token, the request has to prove as a browser's would that no foreign page sent it: it carries
+    /// the XSRF cookie of one of the server's own pages (`jupyter_server`: `JupyterHandler.check_xsrf_cookie`).
     ///
     /// # Errors
     ///
-    /// As [`kernel`](Self::kernel). Where it did not answer in time it may do it all the same.
+    /// As [`kernel`](Self::kernel). If it did not answer in time, it may still do it.
     pub fn shut_down(&self, id: &str, time: Duration) -> Result<(), ServerError> {
         let request = "DELETE api/kernels/ID";
         let path = kernel_path(id)?;
@@ -144,11 +143,11 @@ impl<'a> Client<'a> {
         }
     }
 
-    /// What a status means that is none of success.
+    /// The error for an unsuccessful status.
     fn declined(&self, request: &'static str, status: u16) -> ServerError {
         match status {
             300..=399 => ServerError::Redirects { request },
-            // The file does not tell of every kind of password.
+            // The server's file does not record every kind of password.
             401 | 403 if self.server.token.is_none() && request.starts_with("GET") => {
                 ServerError::Password
             }
@@ -157,7 +156,7 @@ impl<'a> Client<'a> {
         }
     }
 
-    /// One request without a body, with these headers. Errors name it as `request`.
+    /// Sends one request without a body and with these headers. Errors call it `request`.
     fn call(
         &self,
         method: Method,
@@ -184,8 +183,7 @@ impl<'a> Client<'a> {
     }
 }
 
-/// The value of the cookie `_xsrf` that an answer sets, of characters that a cookie may have (RFC 6265,
-/// 4.1.1).
+/// The `_xsrf` cookie that an answer sets, if it has only characters that a cookie may have (RFC 6265, 4.1.1).
 fn xsrf(headers: &HeaderMap) -> Option<&str> {
     let cookies = headers.get_all(header::SET_COOKIE).into_iter();
     let value =
@@ -196,7 +194,7 @@ fn xsrf(headers: &HeaderMap) -> Option<&str> {
     (is_bounded && value.bytes().all(is_sound)).then_some(value)
 }
 
-/// Where a kernel is at its server; no server knows one whose id is none that Jupyter gives.
+/// A kernel's path at its server. An error for an id that Jupyter cannot have given.
 fn kernel_path(id: &str) -> Result<String, ServerError> {
     match is_uuid(id) {
         true => Ok(format!("api/kernels/{id}")),
@@ -204,7 +202,7 @@ fn kernel_path(id: &str) -> Result<String, ServerError> {
     }
 }
 
-/// A kernel's model in the server's answers; what it lacks is unknown.
+/// A kernel in the server's JSON; missing fields are unknown.
 #[derive(Deserialize)]
 struct ServerKernel {
     id: String,

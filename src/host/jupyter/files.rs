@@ -1,13 +1,12 @@
-//! The files that a kernel and its server leave for others: read with care, because their owner
-//! chose what lies there.
+//! Reads the files that a kernel and its server leave, with care, because their owner chose what lies there.
 //!
-//! A path is followed as the process itself would follow it, from its own root (`/proc/PID/root`), so
-//! that a link in a container does not lead out of it. Only a regular file that belongs to the
-//! process's own user is read: neither a pipe without a writer, nor a device, nor a file of
-//! root's that a user's link points at. Nothing is written or deleted, stale files neither.
+//! A path is resolved from the process's own root (`/proc/PID/root`), as the process itself would, so a link in
+//! a container cannot lead out of it. Only a regular file that belongs to the process's own user is read: no
+//! pipe without a writer, no device, no root-owned file that a user's link points at. Nothing is written or
+//! deleted, not even stale files.
 //!
-//! Home directories may be on a file system that hangs: these functions are called on a thread that
-//! may hang with it.
+//! Home directories may be on a file system that hangs: callers run these functions on a thread that may hang
+//! with it.
 
 use std::ffi::CStr;
 use std::net::IpAddr;
@@ -26,12 +25,12 @@ use crate::host::proc::folder::Folder;
 use crate::host::proc::opened_process::OpenedProcess;
 use crate::host::secrets;
 
-/// Such files are a few hundred bytes.
+/// The most that is read of a file; they have a few hundred bytes.
 const FILE_BYTES: usize = 64 << 10;
-/// A folder may hold thousands of files of kernels; more than this are not looked through.
+/// The most entries of a folder that are read; it may hold thousands of kernels' files.
 const ENTRIES: usize = 1 << 16;
 
-/// What is kept of a kernel's connection file. Its `key` is not.
+/// The parts of a kernel's connection file that are kept; `key` is not among them.
 #[derive(Debug, Deserialize)]
 pub struct Connection {
     #[serde(default)]
@@ -43,29 +42,29 @@ pub struct Connection {
 }
 
 impl Connection {
-    /// Whether whoever talks to the kernel is on this machine.
+    /// Whether the kernel's clients are on this machine.
     pub fn is_local(&self) -> bool {
         self.transport == "ipc" || self.ip.parse().is_ok_and(|ip: IpAddr| ip.is_loopback())
     }
 }
 
-/// How a kernel's shell channel is reached, by its connection file.
+/// Address and key of a kernel's shell channel, from its connection file.
 #[derive(Debug)]
 pub struct ShellEndpoint {
     /// On this machine's or the container's loopback, or a socket's path.
     pub endpoint: Endpoint,
-    /// What messages are signed with. It is shown by nothing.
+    /// Signs messages. Never shown.
     pub key: hmac::Key,
 }
 
-/// What a server says of itself in `jpserver-PID.json` (`nbserver-PID.json` before Jupyter Server).
+/// A server's `jpserver-PID.json` (`nbserver-PID.json` before Jupyter Server).
 #[derive(Debug)]
 pub struct ServerFile {
     /// Its pid in its own namespace.
     pub pid: u32,
     pub hostname: String,
     pub port: u16,
-    /// Its socket, where it serves on one of Unix's; else empty.
+    /// Path of its Unix socket; empty if it serves TCP.
     pub sock: String,
     /// Begins and ends with `/`.
     pub base_url: String,
@@ -75,12 +74,11 @@ pub struct ServerFile {
     pub token: Option<Token>,
 }
 
-/// Reads a kernel's connection file.
 pub fn read_connection(process: &OpenedProcess, path: &str) -> Result<Connection, ServerError> {
     let content = read(process, path)?;
     let read = serde_json::from_slice(&content);
     let mut read: Connection = read.map_err(|_| ServerError::Malformed { path: path.into() })?;
-    // What is damaged may have the key there.
+    // In a damaged file the key may stand in this field.
     let is_secret = |name: &String| contains_secret(name, None);
     if read.jupyter_session.as_ref().is_some_and(is_secret) {
         read.jupyter_session = None;
@@ -88,12 +86,11 @@ pub fn read_connection(process: &OpenedProcess, path: &str) -> Result<Connection
     Ok(read)
 }
 
-/// Reads how a kernel is talked to, with the key: only from a file that only its owner can read and
-/// could have written.
+/// Reads a kernel's address and key, only from a file that nobody but its owner can read or could have written.
 ///
 /// # Errors
 ///
-/// Where it must not be read, or leads nowhere that is to be talked to.
+/// If the file must not be read, or its address must not be contacted.
 pub fn read_shell_endpoint(
     process: &OpenedProcess,
     path: &str,
@@ -106,7 +103,7 @@ pub fn read_shell_endpoint(
 }
 
 fn parse_shell_endpoint(content: &[u8], path: &str) -> Result<ShellEndpoint, ChannelError> {
-    // No `Debug`: it holds the key as text.
+    // No `Debug`: it contains the key.
     #[derive(Deserialize)]
     struct Raw {
         #[serde(default)]
@@ -125,7 +122,7 @@ fn parse_shell_endpoint(content: &[u8], path: &str) -> Result<ShellEndpoint, Cha
     }
     let path = || path.to_owned();
     let malformed = || ServerError::Malformed { path: path() };
-    // An array would be read by the order of the fields.
+    // serde would read an array by field order.
     if !content.trim_ascii_start().starts_with(b"{") {
         return Err(malformed().into());
     }
@@ -136,7 +133,7 @@ fn parse_shell_endpoint(content: &[u8], path: &str) -> Result<ShellEndpoint, Cha
     if raw.key.is_empty() {
         return Err(ChannelError::Unsigned { path: path() });
     }
-    // Absent it is this one (jupyter_client: `ConnectionFileMixin.load_connection_info`).
+    // The default if absent (jupyter_client: `ConnectionFileMixin.load_connection_info`).
     let scheme = raw.signature_scheme.as_deref().filter(|it| !it.is_empty());
     if scheme.is_some_and(|scheme| scheme != "hmac-sha256") {
         return Err(ChannelError::Scheme { path: path() });
@@ -158,7 +155,7 @@ fn parse_shell_endpoint(content: &[u8], path: &str) -> Result<ShellEndpoint, Cha
     Ok(ShellEndpoint { endpoint, key: hmac::Key::new(hmac::HMAC_SHA256, raw.key.as_bytes()) })
 }
 
-/// Reads the file of the server that calls itself `number`; `None` where there is none.
+/// Reads the file of the server whose own pid is `number`; `None` if there is none.
 pub fn read_server_file(
     process: &OpenedProcess,
     path: &str,
@@ -174,7 +171,7 @@ pub fn read_server_file(
     }
 }
 
-/// Reads a file that holds nothing but a token.
+/// Reads a file that contains only a token.
 pub fn read_token(process: &OpenedProcess, path: &str) -> Result<Option<Token>, ServerError> {
     let content = read(process, path)?;
     let text = std::str::from_utf8(&content);
@@ -182,8 +179,8 @@ pub fn read_token(process: &OpenedProcess, path: &str) -> Result<Option<Token>, 
     Ok(Token::new(text.trim_end()))
 }
 
-/// The numbers N of the files `jpserver-N.json` and `nbserver-N.json` in a folder, and their names; no
-/// more than `most` of them. Empty where there is no such folder.
+/// The numbers N of the files `jpserver-N.json` and `nbserver-N.json` in a folder, and their names, at most
+/// `most` of them. Empty if there is no such folder.
 pub fn list_server_files(
     process: &OpenedProcess,
     path: &str,
@@ -214,7 +211,7 @@ fn server_number(name: &str) -> Option<(u32, String)> {
 }
 
 fn parse_server_file(content: &[u8]) -> Option<ServerFile> {
-    // No `Debug`: it holds the token as text.
+    // No `Debug`: it contains the token.
     #[derive(Deserialize)]
     struct Raw {
         pid: u32,
@@ -235,7 +232,7 @@ fn parse_server_file(content: &[u8]) -> Option<ServerFile> {
         #[serde(default)]
         token: Option<String>,
     }
-    // An array would be read by the order of the fields.
+    // serde would read an array by field order.
     if !content.trim_ascii_start().starts_with(b"{") {
         return None;
     }
@@ -253,7 +250,7 @@ fn parse_server_file(content: &[u8]) -> Option<ServerFile> {
         .bytes()
         .all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-' | b':' | b'*'));
     let root = raw.root_dir.or(raw.notebook_dir);
-    // What is damaged may have the token where something else belongs, which is shown.
+    // In a damaged file the token may stand in a field that is shown.
     let token = raw.token.as_deref();
     let is_secret = |text: &str| contains_secret(text, token);
     let is_sock = raw.sock.is_empty() || raw.sock.starts_with('/');
@@ -274,10 +271,10 @@ fn parse_server_file(content: &[u8]) -> Option<ServerFile> {
     })
 }
 
-/// Whether a text holds a token, or what could be one: Jupyter makes them of 48 hexadecimal digits, and
-/// keys of kernels of as many as a UUID has.
+/// Whether a text contains the token, or what could be one: Jupyter's have 48 hexadecimal digits, kernels' keys
+/// as many as a UUID.
 fn contains_secret(text: &str, token: Option<&str>) -> bool {
-    // A shorter one is a word that may stand anywhere.
+    // A shorter token may be a word that occurs anywhere.
     const SHORTEST_TOKEN: usize = 6;
     let token = token.filter(|token| token.len() >= SHORTEST_TOKEN);
     token.is_some_and(|token| text.contains(token))
@@ -288,7 +285,7 @@ fn contains_secret(text: &str, token: Option<&str>) -> bool {
         || secrets::is_opaque(text)
 }
 
-/// Reads a file that belongs to a process's own user, following its path as the process would.
+/// Reads a file that belongs to the process's own user, resolving its path as the process would.
 fn read(process: &OpenedProcess, path: &str) -> Result<Vec<u8>, ServerError> {
     Ok(read_with_mode(process, path)?.0)
 }
@@ -317,9 +314,9 @@ fn read_with_mode(process: &OpenedProcess, path: &str) -> Result<(Vec<u8>, Mode)
     Err(ServerError::Malformed { path: path.into() })
 }
 
-/// While it lives, this thread opens files with the rights of another user instead of root's (setfsuid(2)):
-/// so that nothing is read for a user which that user could not read, and so that a home directory is read
-/// that its server shows to its owner only. Of who is not root it changes nothing.
+/// While it lives, this thread opens files with another user's rights instead of root's (setfsuid(2)). So
+/// nothing is read for a user that this user could not read, and a home directory that its server shows only to
+/// its owner can be read. Without root it changes nothing.
 struct FileRights(Uid);
 
 impl FileRights {
@@ -335,19 +332,19 @@ impl Drop for FileRights {
     }
 }
 
-/// Finds a file without opening it, so that nothing happens to what is no file.
+/// Finds a file without opening it, so that nothing happens to a pipe or device.
 fn find(process: &OpenedProcess, path: &str) -> io::Result<OwnedFd> {
     let root = process.root()?;
     let _rights = FileRights::of(process.uid);
-    // A relative path is of where the process was when it was given it, which may have changed.
+    // A relative path starts from where the process was then, which may have changed.
     if !path.starts_with('/') {
         return Err(Errno::NOENT);
     }
     let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let within = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
     match openat2(root, path, flags, Mode::empty(), within) {
-        // Before Linux 5.6. A link with an absolute target then leads to this process's root, to
-        // nothing but a file of the same user's.
+        // Before Linux 5.6. A link with an absolute target then leads to this process's root, and at most to a
+        // file of the same user.
         Err(Errno::NOSYS) => {
             let path = path.trim_start_matches('/');
             openat(root, path, flags, Mode::empty())
@@ -356,7 +353,7 @@ fn find(process: &OpenedProcess, path: &str) -> io::Result<OwnedFd> {
     }
 }
 
-/// Opens for reading what was found.
+/// Opens a found file for reading.
 fn reopen(found: &OwnedFd) -> io::Result<OwnedFd> {
     use rustix::fd::AsRawFd as _;
     let path = format!("/proc/self/fd/{}\0", found.as_raw_fd());
@@ -373,7 +370,7 @@ mod tests {
     use super::super::testing::Proc;
     use super::*;
 
-    /// What is read of a path within the root of a process that this user owns.
+    /// Reads a path inside the root of a process of this user.
     fn read_within(set_up: impl FnOnce(&Path), path: &str) -> Result<Vec<u8>, ServerError> {
         let proc = Proc::new();
         let root = proc.root_of(90);
@@ -405,7 +402,7 @@ mod tests {
         assert_eq!(read_within(link, "/a.json"), foreign);
         let folder = |root: &Path| std::fs::create_dir(root.join("a.json")).unwrap();
         assert_eq!(read_within(folder, "/a.json"), foreign);
-        // Opening it would wait for somebody who writes.
+        // Opening it would wait for a writer.
         let pipe = |root: &Path| {
             let kind = FileType::Fifo;
             rustix::fs::mknodat(CWD, root.join("a.json"), kind, Mode::RUSR, 0).unwrap();

@@ -1,15 +1,14 @@
 //! From a kernel's process to its notebook and its server.
 //!
-//! [`read_kernel`] follows what lies on this machine: the kernel's argv names its connection file,
-//! that one the notebook; the kernel's environment names who started it, and that one, if it is a
-//! server, has left a file that tells where it serves. All is followed as the target itself would,
-//! with its own environment and from its own root. [`Client`] then asks the server what its kernels
-//! do, or to shut one down, and [`ShellChannel`] a kernel itself; whether it may is `reclaim`'s to know.
+//! [`read_kernel`] follows files and /proc: the kernel's argv names its connection file, which names the
+//! notebook; the kernel's environment names its starter, which, if it is a server, left a file with its
+//! address. Each step uses the target's own environment and root. [`Client`] then asks the server what its
+//! kernels do, or to shut one down; [`ShellChannel`] asks a kernel itself. `reclaim` decides whether either may
+//! be done.
 //!
-//! Nothing here writes, deletes a file or signals. The secrets that are met on the way (a connection's key, a
-//! server's token, environments) are not kept, but for the [`Token`], which nothing shows. Users' files
-//! may be on a file system that hangs, and a server may never answer: `source::notebooks` calls this
-//! on a thread of its own.
+//! Nothing here writes, deletes or signals. Secrets on the way (a connection's key, a server's token,
+//! environments) are not kept, except for the [`Token`], which is never shown. Users' files may be on a file
+//! system that hangs, and a server may never answer: `source::notebooks` calls this on a thread of its own.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -44,27 +43,26 @@ use files::{ServerFile, read_connection, read_server_file, read_token};
 use parent_server::{Starter, find_starter};
 use same_kernel::find_twin;
 
-/// The longest text that is kept of what files and servers say.
+/// The longest text that is kept from files and servers.
 const TEXT_BYTES: usize = 1024;
 
-/// Variables of batch systems: under one, a kernel may have been started from another machine, with
-/// that one's environment, and nothing of it tells who is alive here.
+/// Variables of batch systems. A job may start a kernel from another machine, with that machine's environment,
+/// which then says nothing about processes here.
 const BATCH_VARIABLES: [&str; 4] = ["SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "JOB_ID"];
 
-/// A process that is a kernel by its argv, or may be one.
+/// A process whose argv is, or may be, a kernel's.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct KernelCandidate {
-    /// The process id.
     pub pid: u32,
     /// Clock ticks from boot to its start.
     pub start_ticks: u64,
-    /// What its argv tells; `None` where only its parent's can ([`may_be_kernel`]).
+    /// From its argv; `None` if only its parent's can tell ([`may_be_kernel`]).
     pub jupyter: Option<Arc<Jupyter>>,
 }
 
 impl KernelCandidate {
-    /// The process of this pid and start by its argv as it is now; `None` where it has ended or is no
-    /// kernel by it. Only /proc is read.
+    /// Reads the current argv of the process with this pid and start; `None` if it has exited or is no kernel
+    /// by its argv. Reads only /proc.
     pub fn read(roots: &Roots, pid: u32, start_ticks: u64) -> Option<Self> {
         let process = OpenedProcess::open(roots, pid).ok()??;
         if process.start_ticks != start_ticks {
@@ -75,26 +73,25 @@ impl KernelCandidate {
     }
 }
 
-/// A kernel, as the file system knows it.
+/// A kernel as files and /proc describe it.
 #[derive(Clone, Debug)]
 pub struct LocalKernel {
-    /// What is said of it.
     pub jupyter: Jupyter,
-    /// Where to ask on; `None` where there is no server, or none that would answer (`server_error`).
+    /// The server to ask; `None` if there is none, or none that would answer (`server_error`).
     pub server: Option<Server>,
     candidate: KernelCandidate,
-    /// Who started it, by the number in its environment.
+    /// The starter's pid from the kernel's environment.
     number: Option<u32>,
-    /// That number is surely one of this machine.
+    /// That pid certainly belongs to this machine.
     is_number_ours: bool,
-    /// It was seen without its starter this many times in a row.
+    /// How many checks in a row have not found its starter.
     looks_without: u32,
 }
 
 /// A server that may be asked.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Server {
-    /// Its process, and where that listens.
+    /// Its process and address.
     pub listener: Listener,
     /// Begins and ends with `/`.
     base_url: String,
@@ -102,7 +99,7 @@ pub struct Server {
 }
 
 impl Server {
-    /// How a server is asked, by its file and its environment.
+    /// Combines the server's file and its environment.
     fn of(
         process: &OpenedProcess,
         environment: Option<&Environment>,
@@ -136,14 +133,15 @@ impl Server {
     }
 }
 
-/// Whether a process that is no kernel by its argv may be one by its parent's.
+/// Whether a process whose argv does not show it may be a kernel by its parent's argv.
 pub fn may_be_kernel(arguments: &[Arc<str>]) -> bool {
     may_be_marimo(arguments)
 }
 
-/// Reads what lies on this machine about a kernel. `None` where its process has ended, or is none.
+/// Reads what this machine's files and /proc tell about a kernel. `None` if its process has exited or is no
+/// kernel.
 ///
-/// Reads users' files, and so may hang where they do.
+/// Reads users' files, and so may hang with them.
 pub fn read_kernel(roots: &Roots, candidate: &KernelCandidate) -> Option<LocalKernel> {
     let process = OpenedProcess::open(roots, candidate.pid).ok()??;
     if process.start_ticks != candidate.start_ticks {
@@ -160,7 +158,7 @@ pub fn read_kernel(roots: &Roots, candidate: &KernelCandidate) -> Option<LocalKe
         is_number_ours: false,
         looks_without: 0,
     };
-    // Of what hands it its notebook in another way nothing lies about.
+    // marimo hands over the notebook without leaving a file.
     if known.application.as_deref() == Some("marimo") {
         return Some(kernel);
     }
@@ -190,10 +188,9 @@ fn read_child_of_marimo(
 }
 
 impl LocalKernel {
-    /// Looks again whether its process and who started it are there; only /proc is read. `false`
-    /// where its own process is gone.
+    /// Checks again whether the kernel and its starter exist; reads only /proc. `false` if the kernel is gone.
     ///
-    /// That the starter is gone is believed the second time.
+    /// The starter counts as gone from the second check that does not find it.
     pub fn refresh(&mut self, roots: &Roots) -> bool {
         let Ok(Some(process)) = OpenedProcess::open(roots, self.candidate.pid) else {
             return false;
@@ -212,12 +209,11 @@ impl LocalKernel {
         true
     }
 
-    /// Sees that its process is there and is the one that its server knows by its id. Only /proc is
-    /// read.
+    /// Checks that the process is the one its server knows by the kernel's id. Reads only /proc.
     ///
     /// # Errors
     ///
-    /// Where it is gone, or it cannot be told from another process.
+    /// If it is gone, or another process may be the kernel.
     pub fn check(&self, roots: &Roots) -> Result<(), ServerError> {
         let KernelCandidate { pid, start_ticks, .. } = self.candidate;
         let now = KernelCandidate::read(roots, pid, start_ticks);
@@ -235,12 +231,12 @@ impl LocalKernel {
         }
     }
 
-    /// Whether whoever started it was seen to be gone, this once.
+    /// Whether the last check did not find the starter.
     pub fn has_no_starter(&self) -> bool {
         self.looks_without > 0
     }
 
-    /// Goes on counting where a kernel that was read before had got to.
+    /// Carries over the count from an earlier read of the same kernel.
     pub fn remember_looks_of(&mut self, before: &Self) {
         if self.looks_without > 0 {
             self.looks_without += before.looks_without;
@@ -284,7 +280,7 @@ impl LocalKernel {
         let is_local = matches!(&connection, Some(Ok(connection)) if connection.is_local());
         let is_batch_job = BATCH_VARIABLES.iter().any(|name| environment.get(name).is_some());
         self.number = environment.get("JPY_PARENT_PID").and_then(|number| number.parse().ok());
-        // VS Code and people start kernels themselves, with whatever was in their own environment.
+        // VS Code and people start kernels themselves, with a number inherited from their own environment.
         let application = self.jupyter.application.as_deref();
         if matches!(application, Some("vscode" | "ipykernel")) {
             self.number = None;
@@ -301,8 +297,8 @@ impl LocalKernel {
         let is_batch = self.jupyter.application.as_deref() == Some("batch");
         match starter {
             Starter::Alive(starter) => {
-                // The number is the kernel's own word: it must not lead to another's server,
-                // which its files would have asked and whose answers would be taken for the kernel's.
+                // The kernel itself supplies this number. It must not lead to another user's server, which
+                // would be asked with that user's files, and whose answers would be taken for the kernel's.
                 if starter.uid != process.uid {
                     return Err(ServerError::Stranger { pid: starter.pid });
                 }
@@ -322,7 +318,7 @@ impl LocalKernel {
         }
     }
 
-    /// Sets the notebook's path, where it is not known yet.
+    /// Sets the notebook's path if it is still unknown.
     fn set_notebook(&mut self, path: Option<&str>) {
         let path = path.filter(|path| !path.is_empty());
         if let (None, Some(path)) = (&self.jupyter.notebook_path, path) {
@@ -330,7 +326,7 @@ impl LocalKernel {
         }
     }
 
-    /// What runs it, from its starter's argv.
+    /// Takes the program that runs the notebook from its starter's argv.
     fn read_batch(&mut self, starter: &OpenedProcess) {
         let Some(command) = starter.command() else {
             return;
@@ -351,7 +347,7 @@ impl LocalKernel {
         let own = server.environment();
         let folders = self.folders(environment, own.as_ref());
         let argv = server.command().unwrap_or_default();
-        // A kernel in a container of its own has its server's files elsewhere.
+        // A kernel in its own container has its server's files elsewhere.
         let found = match find_server_file(server, &folders, number)? {
             Some(found) => Some(found),
             None if server.shares_root(process) => None,
@@ -361,7 +357,7 @@ impl LocalKernel {
             if let Some(console) = parse_console(&argv) {
                 self.jupyter.application = Some(console.into());
             }
-            // What serves no clients is not to be asked, and lacks nothing.
+            // A program that serves no clients must not be asked, and needs no file.
             if !is_server(&argv) {
                 return Ok(());
             }
@@ -388,7 +384,7 @@ impl LocalKernel {
         Ok(())
     }
 
-    /// A path below the server's root is shown as the server shows it.
+    /// Shows a path below the server's root as the server does.
     fn make_relative(&mut self, root: Option<&str>) {
         let within = root
             .zip(self.jupyter.notebook_path.as_deref())
@@ -415,7 +411,7 @@ impl LocalKernel {
     }
 }
 
-/// The file of the server that calls itself `number`, and its path.
+/// The file of the server whose own pid is `number`, and its path.
 fn find_server_file(
     process: &OpenedProcess,
     folders: &[String],
@@ -432,7 +428,7 @@ fn find_server_file(
     Ok(None)
 }
 
-/// The server's address for people.
+/// The server's address as shown to people.
 fn url(file: &ServerFile) -> String {
     let base = &file.base_url;
     if !file.sock.is_empty() {
@@ -447,7 +443,7 @@ fn url(file: &ServerFile) -> String {
     format!("{scheme}://{host}:{}{base}", file.port)
 }
 
-/// A path that a process was given, from where that process is.
+/// A path that a process was given, made absolute with its working directory.
 fn absolute(process: &OpenedProcess, path: &str) -> String {
     let folder = process.link(c"cwd").filter(|_| !path.starts_with('/'));
     clip(&match folder {
@@ -456,7 +452,7 @@ fn absolute(process: &OpenedProcess, path: &str) -> String {
     })
 }
 
-/// Text of others, bounded; the last character is `…` where it was cut.
+/// Bounds untrusted text; the last character is `…` if it was cut.
 fn clip(text: &str) -> String {
     if text.len() <= TEXT_BYTES {
         return text.to_owned();

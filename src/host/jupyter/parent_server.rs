@@ -1,13 +1,12 @@
-//! Who started a kernel, and whether that process is still there.
+//! Finds the process that started a kernel, and whether it still runs.
 //!
-//! Whoever starts a kernel leaves its own number in the kernel's environment (`JPY_PARENT_PID`;
-//! jupyter_client: `launcher.py`), the number of its own pid namespace. So it is sought among the
-//! kernel's ancestors by the innermost of their numbers: a container's server is 1 to its kernels and
-//! something else here, and a kernel that a shell or conda wraps has its server further up.
+//! The starter leaves its own pid in the kernel's environment (`JPY_PARENT_PID`; jupyter_client:
+//! `launcher.py`), as its own pid namespace numbers it. So the kernel's ancestors are searched by their
+//! innermost pids: a container's server is 1 to its kernels and another number here, and a kernel wrapped by a
+//! shell or conda has its server further up.
 //!
-//! That it is gone is said only where nothing speaks against it: no ancestor is it, no process with
-//! its number is older than the kernel (a younger one has been given the number since), and every
-//! process that could be it could be looked at.
+//! The starter counts as gone only if no ancestor matches, no process with that pid is older than the kernel (a
+//! younger one was given the number later), and every candidate could be read.
 
 use rustix::fs::{Access, access};
 
@@ -15,19 +14,18 @@ use super::super::Roots;
 use crate::host::proc::folder::Folder;
 use crate::host::proc::opened_process::OpenedProcess;
 
-/// How far up a kernel's ancestors are followed.
+/// The most ancestors that are searched.
 const ANCESTORS: usize = 32;
 
-/// The process that started a kernel.
 #[derive(Debug)]
 pub enum Starter {
     Alive(OpenedProcess),
     Gone,
-    /// That cannot be told.
+    /// It cannot be determined.
     Unknown,
 }
 
-/// Looks for the process that calls itself `number` and started `kernel`.
+/// Finds the process whose own pid is `number` and that started `kernel`.
 pub fn find_starter(roots: &Roots, kernel: &OpenedProcess, number: u32) -> Starter {
     let mut parent = kernel.ppid;
     for _ in 0..ANCESTORS {
@@ -52,10 +50,9 @@ fn is_parent_server(process: &OpenedProcess, kernel: &OpenedProcess, number: u32
     process.numbers.last() == Some(&number) && process.start_ticks <= kernel.start_ticks
 }
 
-/// Looks among all processes: one that is no ancestor may have started it all the same, through a
-/// daemon.
+/// Searches all processes: a starter need not be an ancestor if a daemon is in between.
 fn find_elsewhere(roots: &Roots, kernel: &OpenedProcess, number: u32) -> Starter {
-    // The first of a namespace cannot be gone while others are there, so it is another's number.
+    // A namespace's first process cannot be gone while others run, so 1 is a number of another namespace.
     let is_whole = access(roots.proc.join("1"), Access::EXISTS).is_ok();
     if !is_whole || number <= 1 || kernel.numbers.is_empty() {
         return Starter::Unknown;
@@ -64,7 +61,7 @@ fn find_elsewhere(roots: &Roots, kernel: &OpenedProcess, number: u32) -> Starter
         return match OpenedProcess::open(roots, number) {
             Ok(None) => Starter::Gone,
             Ok(Some(process)) if process.start_ticks > kernel.start_ticks => Starter::Gone,
-            // What has ended and was not taken notice of by its parent is neither.
+            // A zombie is neither alive nor gone.
             Ok(Some(process)) if !matches!(process.state, 'Z' | 'X') => Starter::Alive(process),
             Ok(Some(_)) | Err(_) => Starter::Unknown,
         };
@@ -72,7 +69,7 @@ fn find_elsewhere(roots: &Roots, kernel: &OpenedProcess, number: u32) -> Starter
     find_in_namespace(roots, kernel, number)
 }
 
-/// Looks among all processes for one of the kernel's own namespace.
+/// Searches all processes for one in the kernel's own pid namespace.
 fn find_in_namespace(roots: &Roots, kernel: &OpenedProcess, number: u32) -> Starter {
     let Some(namespace) = kernel.link(c"ns/pid") else {
         return Starter::Unknown;
@@ -89,7 +86,7 @@ fn find_in_namespace(roots: &Roots, kernel: &OpenedProcess, number: u32) -> Star
         if !is_parent_server(&process, kernel, number) {
             continue;
         }
-        // The kernel may have been put into a namespace of its own, within its starter's.
+        // The kernel may be in a namespace of its own, inside its starter's.
         if process.numbers.len() < kernel.numbers.len() {
             return Starter::Unknown;
         }
@@ -189,7 +186,7 @@ mod tests {
         // Others' processes are hidden, or an ancestor has just ended.
         assert_eq!(find(&[(90, 0, 900, 'S', "90", "a")], 50), Found::Unknown);
         assert_eq!(find(&[INIT, (90, 60, 900, 'S', "90", "a")], 50), Found::Unknown);
-        // A zombie has not been taken notice of.
+        // A zombie is not reaped yet.
         let zombie = (50, 1, 500, 'Z', "50", "a");
         assert_eq!(find(&[INIT, orphan, zombie], 50), Found::Unknown);
         assert_eq!(find(&[INIT, (90, 1, 900, 'S', "", "a")], 50), Found::Unknown);

@@ -1,8 +1,8 @@
 //! Whether a process is the kernel that its server means, or only looks like it.
 //!
-//! What a kernel forks has its argv and its environment, and may outlive it in a session of its own:
-//! by then the server has another kernel under the same id. What wraps a kernel (`conda run`) names its
-//! connection file too. A server tells no pid, so that only descent can.
+//! A process forked by a kernel has its argv and environment, and may outlive it in its own session, when the
+//! server already has another kernel under the same id. A wrapper (`conda run`) names the connection file too.
+//! Servers report no pid, so only descent can tell.
 
 use std::collections::HashMap;
 
@@ -12,13 +12,12 @@ use super::super::proc::notebook::parse_kernel;
 use super::ServerError;
 use crate::host::proc::opened_process::OpenedProcess;
 
-/// How far up ancestors are followed.
+/// The most ancestors that are followed.
 const ANCESTORS: usize = 32;
 
-/// Another process that could be the kernel of this id in `process`'s place; `None` where there is
-/// none.
+/// Another process that could be the kernel with this id instead of `process`; `None` if there is none.
 ///
-/// One whose argv may not be read is another user's, and so no kernel of this server's.
+/// A process whose argv may not be read belongs to another user, and so is no kernel of this server.
 pub fn find_twin(
     roots: &Roots,
     process: &OpenedProcess,
@@ -44,10 +43,10 @@ pub fn find_twin(
             continue;
         }
         let could_be = if is_below(process.pid, it.pid) {
-            // It has forked this one, or only wraps it.
+            // It forked this process, or only wraps it.
             command == own
         } else {
-            // What this one has forked is not the kernel, nor is what is left of an earlier one.
+            // A child of this process is not the kernel, nor is what remains of an earlier kernel.
             !is_below(it.pid, process.pid) && (!is_servers || is_below(it.pid, server))
         };
         if could_be {
@@ -64,7 +63,7 @@ mod tests {
 
     const ID: &str = "0a1b2c3d-0123-4567-89ab-00aa11bb22cc";
 
-    /// The twin of 90 among processes of (pid, parent, what runs the kernel, if anything).
+    /// Finds the twin of 90 among processes of (pid, parent, what runs the kernel, if anything).
     fn twin(processes: &[(u32, u32, &str)]) -> Option<u32> {
         let proc = Proc::new();
         for &(pid, parent, program) in processes {
@@ -85,7 +84,7 @@ mod tests {
         assert_eq!(twin(&[server, kernel, (95, 90, "python")]), None);
         let wrapper = (60, 50, "conda run python");
         assert_eq!(twin(&[server, wrapper, (90, 60, "python")]), None);
-        // Left over from the kernel before.
+        // Remains of the previous kernel.
         assert_eq!(twin(&[server, kernel, (80, 1, "python")]), None);
     }
 
@@ -96,9 +95,9 @@ mod tests {
         assert_eq!(twin(&[server, parent, (90, 70, "python")]), Some(70));
         let between = (75, 70, "");
         assert_eq!(twin(&[server, parent, between, (90, 75, "python")]), Some(70));
-        // What is left of an earlier kernel, while the server has another.
+        // Remains of an earlier kernel, while the server has another.
         assert_eq!(twin(&[server, parent, (90, 1, "python")]), Some(70));
-        // In a container the server takes in what others leave behind: either could be it.
+        // In a container the server adopts orphans, so either could be the kernel.
         assert_eq!(twin(&[server, parent, (90, 50, "python")]), Some(70));
     }
 }

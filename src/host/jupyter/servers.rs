@@ -1,8 +1,8 @@
-//! The servers that run here, found without a kernel of theirs: by the files that they leave in the
-//! runtime folders that running processes name.
+//! Finds running servers without a kernel of theirs, by the files in the runtime folders that running processes
+//! name.
 //!
-//! [`find_runtime_folders`] reads /proc only; [`RuntimeFolder::read`] reads users' files, and so may hang
-//! where they do. No server is asked, and a file whose server has ended is left where it is.
+//! [`find_runtime_folders`] reads only /proc; [`RuntimeFolder::read`] reads users' files, and so may hang with
+//! them. No server is asked, and stale files are left in place.
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
@@ -14,53 +14,50 @@ use crate::host::proc::folder::{Folder, ProcEntry};
 use crate::host::proc::notebook::parse_kernel;
 use crate::host::proc::opened_process::OpenedProcess;
 
-/// A machine has fewer users with notebooks.
+/// The most runtime folders that are read; a machine has fewer users with notebooks.
 const FOLDERS: usize = 256;
-/// No machine has more servers.
+/// The most servers that are listed.
 const SERVERS: usize = 64;
 
 /// A folder in which servers leave their files.
 #[derive(Debug)]
 pub struct RuntimeFolder {
-    /// As the processes of its user name it.
+    /// As its user's processes name it.
     pub path: String,
-    /// One of those processes: the path is followed as it would follow it.
+    /// One of those processes; the path is resolved as it would resolve it.
     viewer: OpenedProcess,
-    /// The mounts that it is named under.
+    /// That process's mount namespace.
     mounts: Option<String>,
-    /// That user's processes, by their numbers in their own pid namespaces.
+    /// That user's processes, by pid in their own pid namespaces.
     processes: HashMap<u32, Vec<NumberedServer>>,
 }
 
-/// A process under its number.
 #[derive(Clone, Debug)]
 struct NumberedServer {
     pid: u32,
     mounts: Option<String>,
 }
 
-/// What the files of a folder say.
 #[derive(Debug, Default)]
 pub struct ServerFiles {
-    /// Those whose server runs.
+    /// Files whose server runs.
     pub running: Vec<FoundServer>,
-    /// The names of those whose server has ended.
+    /// Names of the files whose server has exited.
     pub stale: Vec<String>,
 }
 
-/// A server that runs.
+/// A running server.
 #[derive(Debug)]
 pub struct FoundServer {
     pub pid: u32,
-    /// Its address for people; without its token. `None` where its file does not tell.
+    /// The address shown to people, without the token. `None` if its file has none.
     pub url: Option<String>,
-    /// How it is asked, or why it is not.
+    /// How to ask it, or why that is impossible.
     pub server: Result<Server, ServerError>,
 }
 
-/// The runtime folders that the environments of this user's processes name, and in which the
-/// connection files of their kernels lie; where this user is root, everybody's. Empty where processes
-/// cannot be listed.
+/// The runtime folders named by the environments of this user's processes (everybody's for root), and the
+/// folders of their kernels' connection files. Empty if processes cannot be listed.
 pub fn find_runtime_folders(roots: &Roots) -> Vec<RuntimeFolder> {
     let own = rustix::process::geteuid();
     let is_asked_for = |uid: u32| own.is_root() || uid == own.as_raw();
@@ -118,11 +115,11 @@ fn named_folders(process: &OpenedProcess) -> Vec<String> {
 }
 
 impl RuntimeFolder {
-    /// Reads the files of servers in it.
+    /// Reads the servers' files in this folder.
     ///
     /// # Errors
     ///
-    /// Where it cannot be listed; that there is no such folder is none.
+    /// If it cannot be listed; a missing folder is no error.
     pub fn read(&self, roots: &Roots) -> Result<ServerFiles, ServerError> {
         let mut files = ServerFiles::default();
         for (number, name) in list_server_files(&self.viewer, &self.path, SERVERS)? {
@@ -131,7 +128,7 @@ impl RuntimeFolder {
                 files.stale.push(clip(&path));
                 continue;
             };
-            // One in another container may share the folder, and is found through its own.
+            // A server in another container may share the folder, and is found through its own.
             let here = processes.iter().find(|it| it.mounts == self.mounts);
             let Some(here) = here else {
                 continue;
@@ -149,7 +146,7 @@ fn read_server(roots: &Roots, pid: u32, path: &str, number: u32) -> FoundServer 
     };
     let file = match read_server_file(&process, path, number) {
         Ok(Some(file)) => file,
-        // It has just ended, and taken its file along.
+        // The server has just exited and removed its file.
         Ok(None) => return found,
         Err(error) => {
             found.server = Err(error);
@@ -232,9 +229,9 @@ mod tests {
         }
     }
 
-    /// A server's file as Jupyter Server 2 writes it, damaged: every byte of its structure lost, doubled
-    /// or made another; every value in the place of every other, every key named as every other; cut at
-    /// every length; and the fields as an array.
+    /// Damaged versions of a Jupyter Server 2 file: each byte of its structure lost, doubled or changed; each
+    /// value in place of each other; each key renamed to each other; cut at every length; and its fields as an
+    /// array.
     fn damaged(token: &str) -> Vec<String> {
         let fields = [
             ("base_url", "\"/user/ann/\"".to_owned()),

@@ -1,4 +1,4 @@
-//! Processes of this user, with roots of their own.
+//! Fake processes of this user, each with its own root.
 
 use std::fs;
 use std::ops::Deref;
@@ -38,7 +38,7 @@ impl Proc {
         self.put(pid, "environ", environment.join("\0"));
     }
 
-    /// Gives a process this argv.
+    /// Sets a process's argv.
     pub fn command(&self, pid: u32, line: &str) {
         self.put(pid, "cmdline", line.replace(' ', "\0"));
     }

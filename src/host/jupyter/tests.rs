@@ -1,4 +1,4 @@
-//! What is read of kernels and servers, on a proc file system made by hand.
+//! Reading kernels and servers from a fake /proc.
 
 use super::testing::Proc;
 use super::*;
@@ -12,7 +12,7 @@ fn candidate(connection_file: &str) -> KernelCandidate {
     KernelCandidate { pid: 90, start_ticks: 900, jupyter: parse_kernel(&argv).map(Arc::new) }
 }
 
-/// A kernel 90 of the server 50, each with these variables besides; the server's file is in /rt.
+/// Kernel 90 of server 50, each with these extra variables; the server's file is in /rt.
 fn machine(kernel: &[&str], server: &[&str]) -> (Proc, KernelCandidate) {
     let proc = Proc::new();
     proc.process(50, 1, 500, server);
@@ -67,7 +67,7 @@ fn the_runtime_folder_is_that_of_the_servers_environment_where_it_is_not_beside(
 
     proc.write(50, "/elsewhere/nbserver-50.json", "torn {");
     let kernel = read_kernel(&proc.roots(), &candidate("/tmp/kernel-1.json")).unwrap();
-    assert!(error(&kernel).contains("not what Jupyter writes"), "{kernel:?}");
+    assert!(error(&kernel).contains("not written by Jupyter"), "{kernel:?}");
     assert!(kernel.server.is_none());
 }
 
@@ -96,7 +96,7 @@ fn a_kernel_that_names_anothers_server_is_not_that_ones() {
     let uid = rustix::process::getuid().as_raw() + 1;
     let status = format!("Uid:\t{uid}\t{uid}\nNSpid:\t50\n");
     std::fs::write(proc.folder(50).join("status"), status).unwrap();
-    // Its own file about the other's process leads to that one no more than the other's own.
+    // Its own file about another user's process does not lead there, any more than that user's file.
     proc.write(90, "/rt/jpserver-50.json", &server_file(""));
     let kernel = read_kernel(&proc.roots(), &candidate).unwrap();
     assert!(error(&kernel).contains("is another user's"), "{kernel:?}");
@@ -118,19 +118,19 @@ fn a_token_may_be_in_a_file_that_the_servers_environment_names() {
     proc.write(50, "/run/secrets/token", "filed\n");
     let kernel = read_kernel(&proc.roots(), &candidate).unwrap();
     assert_eq!(kernel.server.unwrap().token, Token::new("filed"));
-    // As any other file, only where it is the server's owner's.
+    // Like any other file, read only if it is the server owner's.
     let token = proc.root_of(50).join("run/secrets/token");
     std::fs::rename(&token, token.with_file_name("other")).unwrap();
     std::os::unix::fs::symlink("other", &token).unwrap();
     let kernel = read_kernel(&proc.roots(), &candidate).unwrap();
     assert!(error(&kernel).contains("does not belong to the kernel"), "{kernel:?}");
-    // What the server's own file says goes before.
+    // The server's own file takes precedence.
     proc.write(50, "/rt/jpserver-50.json", &server_file(""));
     let kernel = read_kernel(&proc.roots(), &candidate).unwrap();
     assert_eq!(kernel.server.unwrap().token, Token::new(TOKEN));
 }
 
-/// A kernel whose server is gone, with these variables and this address of its client's.
+/// A kernel whose server is gone, with these variables and this client address.
 fn orphan(variables: &[&str], ip: &str) -> (Proc, KernelCandidate) {
     let (proc, candidate) = machine(&[], &[]);
     std::fs::remove_dir_all(proc.folder(50)).unwrap();
@@ -140,7 +140,7 @@ fn orphan(variables: &[&str], ip: &str) -> (Proc, KernelCandidate) {
     (proc, candidate)
 }
 
-/// Looks again at a kernel by itself.
+/// Refreshes a kernel without its server.
 fn refresh(kernel: &mut LocalKernel, proc: &Proc) -> bool {
     kernel.refresh(&proc.roots())
 }
@@ -158,7 +158,7 @@ fn that_a_server_is_gone_is_believed_the_second_time() {
     assert!(refresh(&mut kernel, &proc));
     assert_eq!(kernel.jupyter.server_alive, Some(false));
 
-    // Reading its files again does not begin the count again.
+    // Reading its files again does not restart the count.
     let mut again = read_kernel(&proc.roots(), &candidate).unwrap();
     again.remember_looks_of(&kernel);
     assert_eq!(again.jupyter.server_alive, Some(false));
@@ -188,7 +188,7 @@ fn a_server_that_ends_later_is_not_asked_any_more() {
     assert!(error(&kernel).contains("has exited"), "{kernel:?}");
     assert!(refresh(&mut kernel, &proc));
     assert_eq!(kernel.jupyter.server_alive, Some(false));
-    // Its number is another's by now.
+    // Its pid belongs to another process now.
     proc.process(90, 1, 901, &[]);
     assert!(!refresh(&mut kernel, &proc));
     assert!(read_kernel(&proc.roots(), &candidate).is_none());
@@ -209,7 +209,7 @@ fn what_may_not_be_read_is_reported_and_what_argv_shows_stays() {
     let (proc, candidate) = machine(&[], &[]);
     std::fs::remove_file(proc.folder(90).join("environ")).unwrap();
     let kernel = read_kernel(&proc.roots(), &candidate).unwrap();
-    assert!(error(&kernel).contains("that takes root"), "{kernel:?}");
+    assert!(error(&kernel).contains("that requires root"), "{kernel:?}");
     assert_eq!(kernel.jupyter.kernel_id.as_deref(), Some(ID));
     assert_eq!(kernel.jupyter.server_alive, None);
 }
@@ -234,14 +234,14 @@ fn a_process_without_a_file_is_no_server_or_the_error_names_the_folder() {
             (has_reason, error(&kernel).is_empty()),
             (expected.is_some(), expected.is_none())
         );
-        // It is the one whose end is watched for all the same.
+        // The end of this one is watched all the same.
         assert_eq!(jupyter.server_alive, Some(true));
     }
-    // Nor is one in which another calls itself something else.
+    // Nor does a file that names another pid.
     proc.write(50, "/rt/jpserver-50.json", &server_file("").replace("50,", "51,"));
     let kernel = read_kernel(&proc.roots(), &candidate).unwrap();
     assert!(kernel.server.is_none());
-    assert!(error(&kernel).contains("not what Jupyter writes"));
+    assert!(error(&kernel).contains("not written by Jupyter"));
 }
 
 #[test]
@@ -270,7 +270,7 @@ fn a_kernel_is_checked_before_it_is_ended() {
     assert_eq!(KernelCandidate::read(&roots, 90, 900), Some(candidate));
     assert_eq!(KernelCandidate::read(&roots, 90, 901), None);
     assert_eq!(KernelCandidate::read(&roots, 91, 900), None);
-    // It has forked one that looks like it, and that one is not it.
+    // Its forked child looks like it, and is not it.
     proc.process(95, 90, 950, &["JPY_PARENT_PID=50"]);
     proc.command(95, &line);
     assert_eq!(kernel.check(&roots), Ok(()));
@@ -278,7 +278,7 @@ fn a_kernel_is_checked_before_it_is_ended() {
     proc.write(95, &format!("/rt/kernel-{ID}.json"), "{}");
     let fork = read_kernel(&roots, &fork).unwrap();
     assert_eq!(fork.check(&roots), Err(ServerError::Twin { pid: 90 }));
-    // Its number is another's by now, or it runs something else.
+    // Its pid belongs to another process now, or it runs another program.
     let replaced = Err(ServerError::Replaced { pid: 90 });
     proc.command(90, "python train.py");
     assert_eq!(kernel.check(&roots), replaced);

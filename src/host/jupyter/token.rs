@@ -1,21 +1,20 @@
-//! A server's secret, and the one thing that may be done with it.
+//! A server's token, and the only use of it.
 
 use std::fmt;
 
 use ureq::http::HeaderValue;
 
-/// What a server asks of those who use its API. It is shown by nothing and written to nowhere: all that
-/// it can become is the header of a request.
+/// The token that a server's API requires. Never shown or written: it can only become a request's header.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Token(Box<str>);
 
 impl Token {
-    /// `None` where there is nothing.
+    /// `None` if the text is empty.
     pub fn new(text: &str) -> Option<Self> {
         (!text.is_empty()).then(|| Self(text.into()))
     }
 
-    /// The value of `Authorization`. `None` where it holds what no header may.
+    /// The value of `Authorization`. `None` if it has characters that a header may not have.
     pub(super) fn header(&self) -> Option<HeaderValue> {
         let mut value = HeaderValue::from_str(&format!("token {}", self.0)).ok()?;
         value.set_sensitive(true);

@@ -1,4 +1,4 @@
-//! How much of the host's memory a process could take now: of the machine, and of each cgroup that it is in.
+//! How much host memory a process could still take: of the machine, and of each of its cgroups.
 
 use std::path::Path;
 
@@ -6,14 +6,13 @@ use crate::host::Roots;
 use crate::host::proc::opened_process::OpenedProcess;
 use crate::host::proc::small_file::read_text;
 
-/// More than these files have.
+/// The most that is read of these files.
 const FILE_BYTES: u64 = 64 << 10;
 
 /// Where the unified hierarchy is mounted, below the root.
 const CGROUPS: &str = "sys/fs/cgroup";
 
-/// How much memory the process of this pid could take without anything being killed for it, in bytes; `None`
-/// where that cannot be told.
+/// How many bytes the process with this pid could take before anything is killed for it; `None` if unknown.
 pub fn read_available_memory(roots: &Roots, pid: u32) -> Option<u64> {
     let meminfo = read_text(&roots.proc.join("meminfo"), FILE_BYTES)?;
     let machine = parse_line(&meminfo, "MemAvailable:")?.checked_mul(1024)?;
@@ -23,7 +22,7 @@ pub fn read_available_memory(roots: &Roots, pid: u32) -> Option<u64> {
     process.folder.read(c"cgroup", &mut content, limit).ok()?;
     let cgroup = String::from_utf8(content).ok()?;
     let path = cgroup.lines().find_map(|line| line.strip_prefix("0::/"));
-    // One outside of this namespace is limited by what is not seen here.
+    // A cgroup outside this namespace has limits that are not visible here.
     let path = path.filter(|path| !path.split('/').any(|part| part == ".."));
     let root = roots.root.join(CGROUPS);
     let folders = path.map(Path::new).into_iter().flat_map(Path::ancestors);
@@ -31,7 +30,7 @@ pub fn read_available_memory(roots: &Roots, pid: u32) -> Option<u64> {
     Some(limits.fold(machine, u64::min))
 }
 
-/// What a cgroup has left; `None` where it has no limit. What it keeps of files makes room.
+/// What a cgroup has left, counting its page cache as free; `None` if it has no limit.
 fn read_room(folder: &Path) -> Option<u64> {
     let read = |name| read_text(&folder.join(name), FILE_BYTES);
     let most: u64 = read("memory.max")?.trim().parse().ok()?;
@@ -42,7 +41,7 @@ fn read_room(folder: &Path) -> Option<u64> {
     Some(most.saturating_sub(taken))
 }
 
-/// `MemAvailable:   123 kB`, `active_file 4096`.
+/// Parses `MemAvailable:   123 kB` and `active_file 4096`.
 fn parse_line(text: &str, name: &str) -> Option<u64> {
     text.lines().find_map(|line| {
         let mut words = line.split_ascii_whitespace();

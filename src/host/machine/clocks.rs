@@ -1,4 +1,4 @@
-//! What Linux says of the machine: its names, its boot, its clocks.
+//! The machine's names, boot and clocks.
 
 use std::ffi::CStr;
 use std::path::Path;
@@ -11,12 +11,12 @@ use crate::host::proc::small_file::read_text;
 use crate::model::Time;
 use crate::model::snapshot::{Host, PidNamespace};
 
-/// The number of the initial pid namespace: `PROC_PID_INIT_INO` of the kernel's
+/// The inode number of the initial pid namespace: `PROC_PID_INIT_INO` of the kernel's
 /// `include/linux/proc_ns.h`.
 const INITIAL_PID_NAMESPACE: u64 = 0xEFFF_FFFC;
 
-/// What the machine says of itself; what cannot be read is `None`. `suspended_seconds` is left to
-/// the caller, because it changes: see [`Clocks::suspended_seconds`].
+/// Reads the machine's facts; unreadable ones are `None`. The caller sets `suspended_seconds`, which changes:
+/// see [`Clocks::suspended_seconds`].
 pub fn read_host(roots: &Roots) -> Host {
     let uname = rustix::system::uname();
     Host {
@@ -42,15 +42,15 @@ fn read_boot_id(proc: &Path) -> Option<Arc<str>> {
     (!id.is_empty()).then(|| id.into())
 }
 
-/// Whose pids these are, by the target of `/proc/self/ns/pid`: `pid:[4026531836]`.
+/// Which pid namespace these pids belong to, by the target of `/proc/self/ns/pid`: `pid:[4026531836]`.
 pub(in crate::host) fn parse_pid_namespace(link: &str) -> Option<PidNamespace> {
     let number: u64 = link.strip_prefix("pid:[")?.strip_suffix(']')?.parse().ok()?;
     Some(if number == INITIAL_PID_NAMESPACE { PidNamespace::Host } else { PidNamespace::Container })
 }
 
-/// When the machine was booted, by the wall clock of now, to the second. It moves when the clock is set, so that who
-/// shows it again keeps it. Not `btime` of `/proc/stat`: in a container lxcfs answers that for the container, while
-/// start times count from the machine's boot.
+/// The time of boot by the current wall clock, to the second. It moves when the clock is set, so a caller that
+/// shows it again must keep it. Not `btime` of `/proc/stat`: lxcfs answers that for the container, while start
+/// times count from the machine's boot.
 pub fn read_boot_time() -> Time {
     let boottime_ns = i64::try_from(read_clocks().boottime_ns).unwrap_or(i64::MAX);
     let milliseconds = read_time().unix_milliseconds() - boottime_ns / 1_000_000;
@@ -60,16 +60,16 @@ pub fn read_boot_time() -> Time {
 /// The kernel's clocks at one instant.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Clocks {
-    /// Nanoseconds since boot, the time suspended included: what `Processes::sample` is given.
+    /// Nanoseconds since boot, including suspended time: what `Processes::sample` takes.
     pub boottime_ns: u64,
-    /// Nanoseconds since boot, less the time suspended.
+    /// Nanoseconds since boot, without suspended time.
     pub monotonic_ns: u64,
 }
 
 impl Clocks {
-    /// Seconds that the machine has been suspended since boot. `last` is what this function said
-    /// before: the two clocks are read one after the other, and what hovers around a whole second must
-    /// not look like sleep, so that it stays until it is off by two.
+    /// Seconds for which the machine has been suspended since boot. `last` is the previous result: the two
+    /// clocks are read one after the other, so to keep jitter around a whole second from looking like sleep,
+    /// the result changes only when it is off by two.
     pub fn suspended_seconds(self, last: Option<u64>) -> u64 {
         const SECOND_NS: u64 = 1_000_000_000;
         let suspended_ns = self.boottime_ns.saturating_sub(self.monotonic_ns);
@@ -82,7 +82,6 @@ impl Clocks {
     }
 }
 
-/// The clocks now.
 pub fn read_clocks() -> Clocks {
     let nanoseconds = |clock| {
         let time = clock_gettime(clock);
@@ -90,13 +89,13 @@ pub fn read_clocks() -> Clocks {
         let part = u64::try_from(time.tv_nsec).unwrap_or(0);
         whole.saturating_mul(1_000_000_000).saturating_add(part)
     };
-    // In this order, so that a machine which never slept does not seem to have slept -1 ns.
+    // In this order, so that a machine that never slept does not seem to have slept -1 ns.
     let monotonic_ns = nanoseconds(ClockId::Monotonic);
     let boottime_ns = nanoseconds(ClockId::Boottime);
     Clocks { boottime_ns, monotonic_ns }
 }
 
-/// The wall clock, which may be set: for what is told to others or compared with what they say.
+/// The wall clock, which may be set: for showing to people and comparing with what they say.
 pub fn read_time() -> Time {
     let time = clock_gettime(ClockId::Realtime);
     Time::from_unix_milliseconds(time.tv_sec * 1000 + time.tv_nsec / 1_000_000)

@@ -5,4 +5,5 @@ pub(super) mod clocks;
 pub(super) mod mounts;
 pub(super) mod ownership;
 pub(super) mod platform;
+pub(super) mod replace;
 pub(super) mod rights;

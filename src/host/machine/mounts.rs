@@ -1,15 +1,14 @@
-//! What of the kernel's own file systems is mounted, and how: whether proc hides the processes of
-//! others, and which versions of cgroups there are.
+//! How the kernel's own file systems are mounted: whether proc hides other users' processes, and which cgroup
+//! versions there are.
 
 use std::io::BufRead as _;
 use std::path::Path;
 
 use crate::host::proc::small_file::read_start;
 
-/// A machine with a thousand containers has some ten thousand mounts.
+/// The most that is read of `mountinfo`; a machine with a thousand containers has some ten thousand mounts.
 const MOUNTINFO_BYTES: u64 = 8 << 20;
-/// The number of the initial cgroup namespace: `PROC_CGROUP_INIT_INO` of the kernel's
-/// `include/linux/proc_ns.h`.
+/// The link of the initial cgroup namespace: `PROC_CGROUP_INIT_INO` of the kernel's `include/linux/proc_ns.h`.
 const INITIAL_CGROUP_NAMESPACE: &str = "cgroup:[4026531835]";
 
 /// How much a proc file system hides of other users' processes (proc(5), mount options).
@@ -17,22 +16,19 @@ const INITIAL_CGROUP_NAMESPACE: &str = "cgroup:[4026531835]";
 pub enum Hidepid {
     /// Nothing.
     Off,
-    /// What is in their folders.
+    /// The content of their folders.
     NoAccess,
-    /// That they exist.
+    /// Their existence.
     Invisible,
-    /// That they exist, of all that may not be traced.
+    /// The existence of all processes that this one may not trace.
     Ptraceable,
 }
 
 /// Which versions of cgroups are mounted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Cgroups {
-    /// None.
     None,
-    /// Version 1 only.
     V1,
-    /// Version 2 only.
     V2,
     /// Both: systemd's hybrid mode.
     Hybrid,
@@ -40,29 +36,29 @@ pub enum Cgroups {
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Mounts {
-    /// Of the proc file system that is looked at; `None` where none is mounted there.
+    /// Of the proc file system in use; `None` if none is mounted there.
     pub hidepid: Option<Hidepid>,
     pub cgroups: Cgroups,
 }
 
-/// Looks at the mounts of this process; `None` where they cannot be read.
+/// Reads this process's mounts; `None` if that fails.
 pub fn read_mounts(proc: &Path) -> Option<Mounts> {
     let text = read_start(&proc.join("self/mountinfo"), MOUNTINFO_BYTES).ok()?;
     Some(parse_mounts(&text, proc))
 }
 
-/// Reads the content of `/proc/PID/mountinfo` (proc(5)); `proc` is where proc should be mounted.
+/// Parses `/proc/PID/mountinfo` (proc(5)); `proc` is where proc should be mounted.
 pub fn parse_mounts(text: &[u8], proc: &Path) -> Mounts {
     let (mut hidepid, mut v1, mut v2) = (None, false, false);
     for line in text.lines().map_while(Result::ok) {
-        // Fields that may come or go stand before a lone hyphen.
+        // Optional fields come before a lone hyphen.
         let Some((front, back)) = line.split_once(" - ") else {
             continue;
         };
         let mut back = back.split(' ');
         let (kind, options) = (back.next(), back.nth(1).unwrap_or_default());
         match kind {
-            // The last one that was mounted there covers the others.
+            // The last mount on a path covers the earlier ones.
             Some("proc") if front.split(' ').nth(4).map(Path::new) == Some(proc) => {
                 hidepid = Some(parse_hidepid(options));
             }
@@ -90,8 +86,7 @@ fn parse_hidepid(options: &str) -> Hidepid {
     }
 }
 
-/// Whether this process sees the cgroups of the whole machine, and not a part of them as its root;
-/// `None` where that cannot be read.
+/// Whether this process sees the whole machine's cgroups, rather than a part as its root; `None` if unknown.
 pub fn read_is_initial_cgroup_namespace(proc: &Path) -> Option<bool> {
     let link = std::fs::read_link(proc.join("self/ns/cgroup")).ok()?;
     Some(link.to_str()? == INITIAL_CGROUP_NAMESPACE)

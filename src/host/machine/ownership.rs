@@ -1,14 +1,14 @@
-//! Who may write to what gpumem obeys: owner and mode of every component of a path.
+//! Who may write to the files that gpumem obeys: owner and mode of every component of a path.
 //!
-//! A configuration, a notify command and the directory of state decide what is done to the processes of
-//! others. Who can write to one of them, or to a directory on the way to it, has the rights of whoever
-//! obeys it. So a process with more rights than plain users have obeys only what no one but root and
-//! itself may change, as sudo and sshd do: each directory from `/` on and the file itself belong to
-//! root or to the effective user, and neither the group nor others may write. An access control list
-//! that lets somebody write shows in the bits of the group (acl(5)), so that nothing more is read.
+//! A configuration, a notify command and the state directory decide what is done to other users' processes.
+//! Whoever can write to one of them, or to a directory on the way, has the rights of the process that obeys it.
+//! So a process with more rights than a plain user obeys only what nobody but root and itself may change, as
+//! sudo and sshd do: each directory from `/` on and the file itself belong to root or the effective user, and
+//! neither group nor others may write. An access control list that grants writing shows in the group bits
+//! (acl(5)), so only the bits are read.
 //!
-//! The order is the caller's: what was found in order here cannot be changed by others any more, so
-//! that what is opened by the same path before or after is what was judged.
+//! Callers may check before or after opening: what passes this check cannot be changed by others later, so the
+//! same path leads to the file that was checked.
 
 use std::collections::VecDeque;
 use std::ffi::OsString;
@@ -21,20 +21,19 @@ use nix::unistd::{Uid, User};
 
 use crate::host::machine::rights::has_gained_rights;
 
-/// Group and others may write.
+/// The write bits of group and others.
 const OTHERS_WRITE: u32 = 0o022;
-/// Only the owner of an entry, or of the directory, may replace it.
+/// The bit that lets only the owner of an entry, or of the directory, replace it.
 const STICKY: u32 = 0o1000;
-/// So many links are followed, as the kernel does (`MAXSYMLINKS`).
+/// The most links that are followed: the kernel's limit (`MAXSYMLINKS`).
 const MOST_LINKS: usize = 40;
-/// So many entries of a directory of state are looked at; it has a handful.
+/// The most entries of a state directory that are checked; it has a handful.
 const MOST_ENTRIES: usize = 4096;
 
-/// Why a file or directory is not obeyed: the component of its path that others may change, and what
-/// to do about it.
+/// Why a file or directory is not obeyed: the component that others may change, and what to do about it.
 #[derive(Debug, thiserror::Error)]
 pub enum NotOurs {
-    /// It belongs to somebody else.
+    /// Another user owns it.
     #[error(
         "{} belongs to {} (mode {mode:04o}), and not to {}; {}",
         component.display(),
@@ -50,12 +49,12 @@ pub enum NotOurs {
         component: PathBuf,
         uid: u32,
         mode: u32,
-        /// Whose it may be, beside root.
+        /// The only user beside root who may own it.
         own: u32,
-        /// There is more to it than to change its owner.
+        /// A directory needs more than a new owner.
         is_directory: bool,
     },
-    /// Others may write.
+    /// Others may write to it.
     #[error(
         "others may write to {} (of {}, mode {mode:04o}); if you trust what is in it: chmod go-w {}",
         component.display(),
@@ -63,19 +62,19 @@ pub enum NotOurs {
         component.display()
     )]
     Writable { component: PathBuf, uid: u32, mode: u32 },
-    /// It lies in a directory for everybody's files.
+    /// It is in a shared directory.
     #[error(
         "{} is a shared directory (of {}, mode {mode:04o}); move it to a directory of its own",
         component.display(),
         name(*uid)
     )]
     Shared { component: PathBuf, uid: u32, mode: u32 },
-    /// It is not known who may.
+    /// Its owner and mode cannot be read.
     #[error("who may write to {} is not known: {cause}; see that it can be read", component.display())]
     Unknown { component: PathBuf, cause: io::Error },
 }
 
-/// A user's name, or number where there is none.
+/// A user's name, or the number if there is none.
 fn name(uid: u32) -> String {
     if uid == 0 {
         return "root".to_owned();
@@ -93,14 +92,13 @@ fn ours(own: u32) -> String {
     }
 }
 
-/// Whether gpumem runs with rights that plain users have not, so that it must obey no other user.
+/// Whether gpumem has rights that plain users lack, and so must obey no other user.
 pub fn has_more_rights() -> bool {
     rustix::process::geteuid().is_root() || has_gained_rights()
 }
 
-/// Proves that only root and the effective user may change what is at a path, or what the path
-/// leads to. What is not there is in order as far as it is there. Always so for a plain user, whose
-/// files are the user's own affair.
+/// Checks that only root and the effective user may change the file at a path. A path that does not exist
+/// passes if its existing part does. A plain user always passes: that user's files are that user's concern.
 ///
 /// # Errors
 ///
@@ -112,7 +110,7 @@ pub fn prove_ours(path: &Path) -> Result<(), NotOurs> {
     }
 }
 
-/// As [`prove_ours`], of a directory and all that lies in it; below that it is not looked.
+/// As [`prove_ours`], for a directory and its direct entries.
 ///
 /// # Errors
 ///
@@ -124,12 +122,12 @@ pub fn prove_directory_ours(folder: &Path) -> Result<(), NotOurs> {
     }
 }
 
-/// Proves that only root and the effective user may change a directory itself, whoever may
-/// change the way to it.
+/// Checks that only root and the effective user may change a directory itself, but not who may change the way
+/// to it.
 ///
 /// # Errors
 ///
-/// Where others may.
+/// If others may change it.
 pub fn prove_leaf_ours(path: &Path) -> Result<(), NotOurs> {
     let metadata = fs::metadata(path)
         .map_err(|cause| NotOurs::Unknown { component: path.to_owned(), cause })?;
@@ -146,7 +144,7 @@ fn prove_directory(folder: &Path, own: u32) -> Result<(), NotOurs> {
     };
     for entry in entries.take(MOST_ENTRIES) {
         let entry = entry.map_err(unknown)?;
-        // Of the entry itself: what a link leads to is not opened. Gone already is in order.
+        // Checks the entry itself: a link's target is never opened. A missing entry passes.
         if let Ok(metadata) = entry.metadata()
             && !metadata.is_symlink()
         {
@@ -156,7 +154,7 @@ fn prove_directory(folder: &Path, own: u32) -> Result<(), NotOurs> {
     Ok(())
 }
 
-/// Follows a path as the kernel would, and looks at every directory and link on the way.
+/// Resolves a path as the kernel would, and checks every directory and link on the way.
 fn prove(path: &Path, own: u32) -> Result<(), NotOurs> {
     let unknown =
         |component: &Path, cause| NotOurs::Unknown { component: component.to_owned(), cause };
@@ -168,19 +166,19 @@ fn prove(path: &Path, own: u32) -> Result<(), NotOurs> {
     let mut shared = prove_step(&at, &metadata_of(&at).map_err(|cause| unknown(&at, cause))?, own)?;
     while let Some(component) = left.pop_front() {
         if component == ".." {
-            // What is above was looked at on the way down.
+            // The parent was checked on the way down.
             at.pop();
             continue;
         }
         let next = at.join(&component);
         let metadata = match metadata_of(&next) {
             Ok(metadata) => metadata,
-            // What others may put there cannot be known before they do.
+            // Others may still create it, and it is checked again then.
             Err(error) if is_absent(&error) => return Ok(()),
             Err(error) => return Err(unknown(&next, error)),
         };
         if metadata.is_symlink() {
-            // Its mode says nothing, and its directory, which was looked at, who may replace it.
+            // A link's mode means nothing; its directory, checked already, decides who may replace it.
             if metadata.uid() != 0 && metadata.uid() != own {
                 return Err(owner(&next, &metadata, own));
             }
@@ -226,8 +224,8 @@ fn push_front(left: &mut VecDeque<OsString>, path: &Path) {
     }
 }
 
-/// A directory on the way. One that everybody may write to is passed where it is sticky: no user
-/// can replace another's files there. It is then given back.
+/// Checks a directory on the way. A world-writable one passes if it is sticky, because no user can replace
+/// another's files there, and is then returned.
 fn prove_step(path: &Path, metadata: &Metadata, own: u32) -> Result<Option<Metadata>, NotOurs> {
     let is_shared = metadata.mode() & STICKY != 0 && metadata.mode() & OTHERS_WRITE != 0;
     if is_shared && (metadata.uid() == 0 || metadata.uid() == own) {
@@ -282,7 +280,7 @@ mod tests {
         fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
     }
 
-    /// A directory of ours below the one for everybody's files, with a file in a directory.
+    /// A directory of ours in a shared one, with a file in a subdirectory.
     fn tree() -> (tempfile::TempDir, PathBuf) {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().canonicalize().unwrap();
@@ -301,7 +299,7 @@ mod tests {
         prove(&path.join("etc"), own()).unwrap();
         prove_directory(&path.join("etc"), own()).unwrap();
         prove(&path.join("etc/../etc/./config.toml"), own()).unwrap();
-        // What is not there is in order, and what somebody puts there is looked at then.
+        // A missing file passes, and is checked once it exists.
         prove(&path.join("etc/absent/config.toml"), own()).unwrap();
         prove(&file.join("below-a-file"), own()).unwrap();
         symlink("etc/config.toml", path.join("link")).unwrap();
@@ -372,7 +370,7 @@ mod tests {
 
     #[test]
     fn what_belongs_to_somebody_else_is_not_ours() {
-        // As the one that everything is foreign to.
+        // Checked for a user who owns nothing here.
         let (_folder, path) = tree();
         let file = path.join("etc/config.toml");
         if own() != 0 {
@@ -394,7 +392,7 @@ mod tests {
             assert!(error.to_string().contains("uid 4242 (mode 0"), "{error}");
             prove(&path.join("etc/config.toml"), OTHER_USER).unwrap();
         }
-        // A link that is somebody's, to a file that is root's, in a directory for everybody's files.
+        // Another user's link to root's file, in a shared directory.
         let (_folder, path) = tree();
         let shared = path.join("shared");
         fs::create_dir(&shared).unwrap();

@@ -1,18 +1,17 @@
-//! What kind of system this is, as far as the cure of a trouble depends on it: a container, Windows'
-//! Subsystem for Linux, a machine that systemd runs.
+//! The kind of system, as far as troubleshooting advice depends on it: a container, WSL, a machine run by
+//! systemd.
 
 use std::path::Path;
 
-/// What kind of system this is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Platform {
-    /// The container's runtime, as its mark tells: `docker`, `podman`. Others leave none.
+    /// The container's runtime by its marker file: `docker`, `podman`. Other runtimes leave none.
     pub container: Option<&'static str>,
-    /// Linux under Windows, where the driver is Windows'.
+    /// Linux under Windows, with Windows' driver.
     pub is_wsl: bool,
 }
 
-/// Looks for the marks under `root`, and in the kernel's release.
+/// Looks for marker files below `root`, and in the kernel's release.
 pub fn read_platform(root: &Path, kernel: Option<&str>) -> Platform {
     let there = |path: &str| root.join(path).exists();
     let container = if there(".dockerenv") {
@@ -24,7 +23,7 @@ pub fn read_platform(root: &Path, kernel: Option<&str>) -> Platform {
     };
     Platform {
         container,
-        // WSL 1 writes Microsoft, WSL 2 microsoft-standard-WSL2.
+        // WSL 1 has Microsoft in it, WSL 2 microsoft-standard-WSL2.
         is_wsl: kernel.is_some_and(|release| release.to_ascii_lowercase().contains("microsoft")),
     }
 }

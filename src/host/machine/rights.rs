@@ -1,6 +1,6 @@
-//! What the kernel lets gpumem do: look into the processes of others, name a process for good. It is tried, because capabilities, namespaces and security modules all have a say. And
-//! whether it may do more than who started it: then what that person says is not simply obeyed. Whose
-//! files are obeyed is in `ownership`.
+//! What the kernel lets gpumem do: look into other users' processes, and hold a pidfd. Both are tried, because
+//! capabilities, namespaces and security modules all take part. Also whether gpumem may do more than the person
+//! who started it, whose words it must then not simply obey. `ownership` decides whose files are obeyed.
 
 use std::fs;
 use std::io;
@@ -15,35 +15,34 @@ use crate::host::proc::small_file::{read_start, read_text};
 
 /// `CAP_SYS_PTRACE` (`include/uapi/linux/capability.h`).
 const CAP_SYS_PTRACE: u32 = 19;
-/// So many processes are tried until one of another user is found.
+/// The most processes that are tried to find another user's.
 const MOST_TRIED: usize = 4096;
-/// A status file has some 60 lines.
+/// The most that is read of a status file; it has some 60 lines.
 const STATUS_BYTES: u64 = 16 << 10;
 
-/// What came of the attempt to see which files a process holds open.
+/// The result of trying to read which files a process holds open.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Visibility {
-    /// They were read.
     Seen,
     Refused,
-    /// There was no such process to try it on.
+    /// There was no process to try it on.
     NoProcess,
 }
 
-/// What gpumem may see of others.
+/// What gpumem may see of other processes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Rights {
     /// The effective user is root, in this user namespace.
     pub is_root: bool,
-    /// The effective capabilities have `CAP_SYS_PTRACE`; `None` where that cannot be read.
+    /// The effective capabilities include `CAP_SYS_PTRACE`; `None` if they cannot be read.
     pub can_trace: Option<bool>,
-    /// Of the first process of this pid namespace.
+    /// For the first process of this pid namespace.
     pub first: Visibility,
-    /// Of a process of another user.
+    /// For another user's process.
     pub other_user: Visibility,
 }
 
-/// Finds out by reading descriptors of others under `proc`.
+/// Tries to read other processes' descriptors below `proc`.
 pub fn read_rights(proc: &Path) -> Rights {
     let own = geteuid().as_raw();
     Rights {
@@ -54,8 +53,7 @@ pub fn read_rights(proc: &Path) -> Rights {
     }
 }
 
-/// Reads what the descriptors in a folder `fd` are; of those one is enough, for the kernel judges by
-/// the process.
+/// Reads descriptors in an `fd` folder. One is enough, because the kernel decides by process.
 fn look_at(folder: &Path) -> Visibility {
     let refused = |error: &io::Error| error.kind() == io::ErrorKind::PermissionDenied;
     let entries = match fs::read_dir(folder) {
@@ -67,11 +65,11 @@ fn look_at(folder: &Path) -> Visibility {
         match fs::read_link(entry.path()) {
             Ok(_) => return Visibility::Seen,
             Err(error) if refused(&error) => return Visibility::Refused,
-            // Closed since it was listed.
+            // Closed after it was listed.
             Err(_) => {}
         }
     }
-    // It holds nothing open, as the kernel's own threads do, and proves nothing.
+    // It holds nothing open, like a kernel thread, and proves nothing.
     Visibility::NoProcess
 }
 
@@ -105,8 +103,8 @@ pub fn parse_can_trace(status: &[u8]) -> Option<bool> {
     Some(bits & (1 << CAP_SYS_PTRACE) != 0)
 }
 
-/// Yama's `ptrace_scope`, 0 to 3 (`Documentation/admin-guide/LSM/Yama.rst`); `None` where the kernel
-/// has no Yama, or does not tell.
+/// Yama's `ptrace_scope`, 0 to 3 (`Documentation/admin-guide/LSM/Yama.rst`); `None` if the kernel has no Yama
+/// or it cannot be read.
 pub fn read_ptrace_scope(proc: &Path) -> Option<u8> {
     let text = read_text(&proc.join("sys/kernel/yama/ptrace_scope"), 16)?;
     text.trim().parse().ok()
@@ -116,48 +114,45 @@ pub fn read_ptrace_scope(proc: &Path) -> Option<u8> {
 ///
 /// # Errors
 ///
-/// What the kernel says: `ENOSYS` before Linux 5.3, `EPERM` where a sandbox forbids it.
+/// The kernel's error: `ENOSYS` before Linux 5.3, `EPERM` if a sandbox forbids it.
 pub fn try_pidfd() -> Result<(), Errno> {
     pidfd_open(getpid(), PidfdFlags::empty()).map(drop)
 }
 
-/// Whether the program runs as another user or group than who started it: its file has the bit for
-/// setuid or setgid.
+/// Whether the program's setuid or setgid bit made it run as another user or group than its caller.
 pub fn has_gained_ids() -> bool {
     getuid() != geteuid() || getgid() != getegid()
 }
 
-/// Whether it may do what who started it may not: by those bits, or by capabilities of its file.
+/// Whether the program may do what its caller may not, by those bits or by file capabilities.
 ///
-/// This is what the kernel calls secure execution (getauxval(3), `AT_SECURE`), less what security
-/// modules add to it: under SELinux every service that enters a domain of its own is started so.
-/// Capabilities that were handed down (ambient, as by systemd's `AmbientCapabilities=`) are those of
-/// who started it.
+/// This is the kernel's secure execution (getauxval(3), `AT_SECURE`) without what security modules add: SELinux
+/// starts every service that enters its own domain so. Inherited capabilities (ambient, as by systemd's
+/// `AmbientCapabilities=`) are the caller's own.
 pub fn has_gained_rights() -> bool {
     if has_gained_ids() {
         return true;
     }
-    // Root has them all by being root; sudo has made who started it root as well.
+    // Root has all capabilities anyway, and sudo makes its caller root.
     !getuid().is_root() && !gained_capabilities().is_empty()
 }
 
-/// The capabilities that come of the program's file.
+/// The capabilities that come from the program's file.
 fn gained_capabilities() -> CapabilitySet {
-    // To ask of oneself does not fail.
+    // Reading one's own capabilities cannot fail.
     let permitted = capabilities(None).map_or(CapabilitySet::empty(), |sets| sets.permitted);
     let is_gained = |&one: &CapabilitySet| !capability_is_in_ambient_set(one).unwrap_or(false);
     permitted.iter().filter(is_gained).collect()
 }
 
-/// Gives up, for good, the capabilities of the program's file but for those to look into processes and
-/// to signal them. With `CAP_DAC_READ_SEARCH` every file that is named to gpumem (a recording, a
-/// configuration) would be read for whoever may start it.
+/// Drops for good the program file's capabilities, except those for inspecting and signalling processes. With
+/// `CAP_DAC_READ_SEARCH` gpumem would read any file (a recording, a configuration) for whoever may start it.
 ///
-/// To be called while there is but one thread: they are each thread's own.
+/// Call it while there is only one thread: capabilities belong to threads.
 ///
 /// # Errors
 ///
-/// What the kernel says; then they are still there.
+/// The kernel's error; then they are still there.
 pub fn give_up_reading() -> Result<(), Errno> {
     if getuid().is_root() {
         return Ok(());

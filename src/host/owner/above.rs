@@ -1,11 +1,10 @@
-//! What the ancestors of a process tell: the step daemon of its Slurm job, and what watches over its
+//! What a process's ancestors tell: the step daemon of its Slurm job, and the program that monitors its
 //! container.
 //!
-//! Both are programs of root's on this machine, and the links between parent and child are the kernel's own,
-//! while an environment is inherited and copied, and a cgroup may be shared or tell nothing. Any user may call
-//! a program of theirs so, or start one of root's under such a name (`su`), and whoever is root in a container
-//! has processes of root's: what such a one says is not believed. Next: `place` puts this together with what
-//! the cgroup tells.
+//! Both run as root on this machine, and the kernel itself keeps the links from child to parent, while
+//! environments are inherited and copied, and a cgroup may be shared or uninformative. Any user can give a
+//! program such a name or start one of root's under it (`su`), and a container's root owns processes there:
+//! such processes are not believed. `place` combines this with what the cgroup tells.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -23,46 +22,42 @@ use crate::model::Process;
 use crate::model::program::file_name;
 use crate::model::snapshot::{Container, PidNamespace};
 
-/// How far up the ancestors are followed.
+/// The most ancestors that are followed.
 const ANCESTORS: usize = 64;
-/// How long the jobs that were found to have step daemons are believed, in nanoseconds.
+/// For how long the list of jobs with step daemons is valid, in nanoseconds.
 const JOBS_NS: u64 = 5_000_000_000;
-/// The program of a step (slurm: `src/slurmd/slurmstepd`).
+/// The program that runs a step (slurm: `src/slurmd/slurmstepd`).
 const STEP_DAEMON: &str = "slurmstepd";
 
-/// What is known of a process by its ancestors.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(in crate::host) struct Above {
     /// The Slurm step that started it.
     pub step: Option<SlurmStep>,
-    /// The first process of its pid namespace, where that is another than ours: pid and start in ticks.
+    /// The first process of its pid namespace, if that is not ours: pid and start in ticks.
     pub first: Option<(u32, u64)>,
-    /// What watches over its container says which one that is.
+    /// The container that its monitor names.
     pub container: Option<Container>,
-    /// Who started the first process of its pid namespace, where that is not root: the namespace is that
-    /// user's own.
+    /// The user who started the first process of its pid namespace, unless that is root: the namespace belongs
+    /// to this user.
     pub user: Option<u32>,
 }
 
-/// A step of a Slurm job, as its daemon calls it.
+/// A step of a Slurm job, from its daemon's title.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(in crate::host) struct SlurmStep {
-    /// The job's own number.
     pub job: Arc<str>,
     /// `0`, `batch`, `extern`, `interactive`.
     pub step: Arc<str>,
-    /// The array that the job is a task of, and which; by the environment that the daemon gave to what it
-    /// started.
+    /// The job's array and its index in it, from the environment that the daemon gave its child.
     pub array: Option<(Arc<str>, Arc<str>)>,
 }
 
-/// One process on the way up.
 struct Ancestor {
     ppid: Option<u32>,
     start_ticks: u64,
-    /// The short name of a program that is not over.
+    /// `None` for a zombie.
     comm: Option<Arc<str>>,
-    /// Its argv and environment may be read without waiting for a driver.
+    /// Its argv and environment can be read without waiting for a driver.
     has_memory: bool,
     folder: Folder,
 }
@@ -84,8 +79,8 @@ fn open(proc: &Path, pid: u32, content: &mut Vec<u8>) -> io::Result<Option<Ances
 }
 
 impl Ancestor {
-    /// The name of the file that it runs; `None` where that may not be read, or was run from memory, as some
-    /// container runtimes are. Root's processes run no file that a user has named.
+    /// The name of the program file; `None` if it may not be read or was run from memory, as some container
+    /// runtimes are. Root runs no file that a user has named.
     fn program(&self) -> Option<String> {
         let name = |path: &[u8]| {
             let path = String::from_utf8_lossy(path);
@@ -95,7 +90,7 @@ impl Ancestor {
     }
 
     fn is_step_daemon(&self) -> bool {
-        // Its own name says soonest that it is none.
+        // `comm` is the cheapest to rule out.
         self.comm.as_deref() == Some(STEP_DAEMON)
             && self.folder.owner() == Ok(0)
             // Debian's is `slurmstepd-wlm`.
@@ -103,7 +98,7 @@ impl Ancestor {
     }
 }
 
-/// How many pid namespaces a process is in, from ours down; 0 where that is not told.
+/// How many pid namespaces below ours a process is in, counting ours; 0 if unknown.
 fn depth(folder: &Folder, content: &mut Vec<u8>) -> usize {
     match folder.read(c"status", content, STATUS_BYTES) {
         Ok(()) => parse_status(content).pids().len(),
@@ -111,7 +106,7 @@ fn depth(folder: &Folder, content: &mut Vec<u8>) -> usize {
     }
 }
 
-/// Follows a process's parents up to the first.
+/// Follows a process's ancestors to the first.
 pub(in crate::host) fn look_above(process: &Process, proc: &Path, content: &mut Vec<u8>) -> Above {
     let mut above = Above::default();
     let mut is_within = process.namespace_pid.is_some();
@@ -125,7 +120,7 @@ pub(in crate::host) fn look_above(process: &Process, proc: &Path, content: &mut 
             break;
         };
         if is_within {
-            // Of nested ones the outermost: its watcher is one of ours, and can be asked here.
+            // Of nested containers the outermost counts: its monitor is on this machine and can be read.
             match depth(&ancestor.folder, content) {
                 1 => {
                     above.first = Some(below);
@@ -136,7 +131,7 @@ pub(in crate::host) fn look_above(process: &Process, proc: &Path, content: &mut 
                 _ => {}
             }
         }
-        // Whoever is root in a container may call a program so.
+        // A container's root may give a program any name.
         if !is_within && ancestor.is_step_daemon() {
             above.step = step(&ancestor, content)
                 .map(|step| SlurmStep { array: array(proc, below.0, &step.job, content), ..step });
@@ -148,7 +143,7 @@ pub(in crate::host) fn look_above(process: &Process, proc: &Path, content: &mut 
     above
 }
 
-/// What a step daemon says that it is of: `slurmstepd: [7.batch]`.
+/// The step in a daemon's title: `slurmstepd: [7.batch]`.
 fn step(daemon: &Ancestor, content: &mut Vec<u8>) -> Option<SlurmStep> {
     if !daemon.has_memory {
         return None;
@@ -173,7 +168,7 @@ fn parse_title(title: &[u8]) -> Option<SlurmStep> {
     })
 }
 
-/// The array of a job, by the environment of what its daemon started.
+/// A job's array, from the environment of the process that its daemon started.
 fn array(proc: &Path, task: u32, job: &str, content: &mut Vec<u8>) -> Option<(Arc<str>, Arc<str>)> {
     let task = open(proc, task, content).ok()??;
     if !task.has_memory {
@@ -183,7 +178,7 @@ fn array(proc: &Path, task: u32, job: &str, content: &mut Vec<u8>) -> Option<(Ar
     array_in(&parse_environ(content), job)
 }
 
-/// The array of a job in an environment that is the job's.
+/// The array in an environment that belongs to this job.
 pub(in crate::host) fn array_in(
     environment: &std::collections::BTreeMap<Arc<str>, Arc<str>>,
     job: &str,
@@ -198,7 +193,7 @@ pub(in crate::host) fn array_in(
     is_its.then_some(array)
 }
 
-/// What the parent of a container's first process says of the container, where it is root's.
+/// Reads the container from the parent of its first process, if that parent is root's.
 fn watcher(parent: &Ancestor, above: &mut Above, content: &mut Vec<u8>) {
     above.user = parent.folder.owner().ok().filter(|&uid| uid != 0);
     if above.user.is_some() {
@@ -214,8 +209,8 @@ fn watcher(parent: &Ancestor, above: &mut Above, content: &mut Vec<u8>) {
     above.container = watched(program.as_deref(), &command);
 }
 
-/// The container that a `program` watches over, by its arguments: Podman's and CRI-O's `conmon`,
-/// containerd's `containerd-shim-runc-v2`, `systemd-nspawn`, and `runc run` in the foreground.
+/// The container that `program` monitors, by its arguments: `conmon` (Podman, CRI-O), `containerd-shim-runc-v2`
+/// (containerd), `systemd-nspawn`, and `runc run` in the foreground.
 fn watched(program: Option<&str>, command: &[Arc<str>]) -> Option<Container> {
     let (own_name, arguments) = command.split_first()?;
     let program = program.unwrap_or_else(|| file_name(own_name));
@@ -246,7 +241,7 @@ fn watched(program: Option<&str>, command: &[Arc<str>]) -> Option<Container> {
         let namespace = after(&["-namespace", "--namespace"])?;
         let runtime = if *namespace == *"moby" { "docker" } else { "containerd" };
         return Some(Container {
-            // In a pod it is the pod's, and its containers have their own.
+            // In a pod this is the pod's id, and its containers have their own.
             id: after(&["-id", "--id"]).filter(|_| *namespace != *"k8s.io"),
             namespace: Some(namespace),
             ..container(runtime)
@@ -268,24 +263,24 @@ fn watched(program: Option<&str>, command: &[Arc<str>]) -> Option<Container> {
     None
 }
 
-/// The jobs that have a step daemon on this machine.
+/// The jobs with a step daemon on this machine.
 #[derive(Debug, Default)]
 pub(in crate::host) struct Jobs {
     read_ns: Option<u64>,
-    /// `None` where not all processes could be seen.
+    /// `None` if not all processes were visible.
     jobs: Option<Vec<Arc<str>>>,
 }
 
 impl Jobs {
-    /// Whether no step of a job is left here; `None` where that cannot be told: others' processes are
-    /// hidden, or those of the machine that a container is on.
+    /// Whether the job has no step left here; `None` if unknown: other users' processes are hidden, or those of
+    /// the container's host.
     pub(in crate::host) fn is_over(&mut self, job: &str, proc: &Path, now_ns: u64) -> Option<bool> {
         let has = |jobs: &Option<Vec<Arc<str>>>| {
             let jobs = jobs.as_ref()?;
             Some(jobs.iter().any(|it| **it == *job))
         };
         let age_ns = self.read_ns.map(|read_ns| now_ns.saturating_sub(read_ns));
-        // That there is none is believed of a look in this sample only: it may have come since.
+        // Absence counts only if it was read in this sample: the job may have started since an earlier one.
         let is_fresh = match age_ns {
             Some(0) => true,
             Some(age_ns) => age_ns < JOBS_NS && has(&self.jobs) == Some(true),
@@ -318,9 +313,9 @@ fn read_jobs(proc: &Path) -> Option<Vec<Arc<str>>> {
         if process.is_step_daemon() {
             match step(&process, &mut content) {
                 Some(step) => jobs.push(step.job),
-                // One keeps the cgroup of them all (slurm: `slurmstepd infinity`).
+                // This daemon keeps the cgroup of all the others (slurm: `slurmstepd infinity`).
                 None if has_word(&content, b"infinity") => {}
-                // What does not say what it is of may be of any.
+                // A daemon without a job in its title may belong to any.
                 None => return None,
             }
         }
@@ -418,7 +413,7 @@ mod tests {
         fake
     }
 
-    /// A step daemon is root's, and so are the folders of these tests only where root runs them.
+    /// A step daemon is root's; the folders of these tests are root's only if root runs them.
     fn is_root() -> bool {
         rustix::process::geteuid().is_root()
     }
@@ -434,11 +429,11 @@ mod tests {
         let is_over = |processes: &[_], job| Jobs::default().is_over(job, &seen(processes).proc, 1);
         assert_eq!(is_over(&[init, keeper, title(6)], "7"), Some(false));
         assert_eq!(is_over(&[init, keeper, title(6)], "8"), Some(true));
-        // Others' processes are hidden, or a daemon does not say of which job it is.
+        // Hidden processes, or a daemon without a job in its title.
         assert_eq!(is_over(&[keeper, title(6)], "8"), None);
         let mute = (6, "slurmstepd", "/usr/sbin/slurmstepd");
         assert_eq!(is_over(&[init, mute], "8"), None);
-        // In a container the machine's daemons are out of sight.
+        // A container does not see the host's daemons.
         let inside = seen(&[init]);
         let namespace = inside.proc.join("self/ns/pid");
         std::fs::remove_file(&namespace).unwrap();

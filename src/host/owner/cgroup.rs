@@ -1,52 +1,48 @@
-//! `/proc/PID/cgroup`: the container, pod, Slurm job or systemd unit that a process runs in.
+//! Parses `/proc/PID/cgroup`: the container, pod, Slurm job or systemd unit that a process runs in.
 //!
-//! Each component of a path is looked at by itself, from the front. Whoever may make cgroups gives them
-//! their names: below a user's systemd (`user@UID.service`) that is the user, and within a container whoever
-//! is root there. So no container, pod or job is known by a name below these, and of containers that nest
-//! the outermost is the one meant: only that is one of this machine's. What the path does not tell is `None`;
-//! within a cgroup namespace (cgroup_namespaces(7)) it may tell nothing at all, which does not mean that the
-//! process runs on the host. Names for the identifiers found here are looked up in `names`.
+//! Each component of a path is checked by itself, from the front. Whoever creates a cgroup names it: below a
+//! user's systemd (`user@UID.service`) that is the user, inside a container its root. So a name below these
+//! proves no container, pod or job, and of nested containers the outermost counts, the only one that belongs to
+//! this machine. What the path does not tell is `None`; in a cgroup namespace (cgroup_namespaces(7)) it may
+//! tell nothing, which does not mean that the process runs on the host. `names` looks up the names of the ids
+//! found here.
 
 use std::sync::Arc;
 
 use crate::model::snapshot::{Container, Kubernetes, Slurm};
 
-/// The longest file that is read: a dozen hierarchies with a path each.
+/// The most that is read: a dozen hierarchies with a path each.
 pub(in crate::host) const CGROUP_BYTES: usize = 32 << 10;
 
-/// The longest path that is kept; a longer one is cut, and ends with `…`.
+/// The longest path that is kept; a longer one is cut and ends with `…`.
 const PATH_BYTES: usize = 4096;
 
-/// The longest name that is kept: that of a file.
+/// The longest name that is kept: a file name's limit.
 const NAME_BYTES: usize = 255;
 
-/// Where a process runs, as its cgroup tells.
+/// Where a process runs, by its cgroup.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct CgroupPlace {
-    /// The path in the unified hierarchy, or in that of memory; absent where it tells nothing.
+    /// Path in the unified hierarchy, or else in memory's; `None` if it is uninformative.
     pub cgroup: Option<Arc<str>>,
     pub container: Option<Arc<Container>>,
     pub kubernetes: Option<Arc<Kubernetes>>,
-    /// The job and step.
     pub slurm: Option<Arc<Slurm>>,
-    /// The unit that systemd runs it in. A login, a terminal's tab and a pane of tmux are scopes
-    /// (`session-3.scope`, `vte-spawn-….scope`, `tmux-spawn-….scope`), and only a name that ends with
-    /// `.service` can be stopped as one. A unit of a user's own systemd stands without
-    /// `user@UID.service`, which the path has. Absent in a container and a Slurm job: there it is the
-    /// runtime's, or the container's own systemd's.
+    /// systemd unit. Logins, terminal tabs and tmux panes are scopes (`session-3.scope`, `vte-spawn-….scope`,
+    /// `tmux-spawn-….scope`); only a name that ends with `.service` can be stopped as a service. A user unit
+    /// has no `user@UID.service` before it, the path does. `None` in a container or Slurm job: there the unit
+    /// is the runtime's, or belongs to the container's own systemd.
     pub systemd_unit: Option<Arc<str>>,
 }
 
-/// Reads the content of `/proc/PID/cgroup`, of which the end may be missing: a line
-/// `number:controllers:path` for each hierarchy.
+/// Parses `/proc/PID/cgroup`, whose end may be missing: one line `number:controllers:path` for each hierarchy.
 ///
-/// The first hierarchy that names a container, a pod or a job says all; they are looked at in the
-/// order unified, memory, pids, systemd's own, others. Slurm and Docker leave their mark in the older
-/// ones only, where there are any.
+/// The first hierarchy that names a container, pod or job decides, in the order unified, memory, pids,
+/// systemd's own, others. On machines with the older hierarchies, Slurm and Docker mark only those.
 pub fn parse_cgroup(bytes: &[u8]) -> CgroupPlace {
     let mut lines: Vec<(u8, &[u8])> = bytes
         .split_inclusive(|&byte| byte == b'\n')
-        // A line without its newline was cut, and its path with it.
+        // A line without its newline is cut, and may be missing part of its path.
         .filter_map(|line| parse_line(line.strip_suffix(b"\n")?))
         .collect();
     lines.sort_by_key(|&(rank, _)| rank);
@@ -67,10 +63,10 @@ pub fn parse_cgroup(bytes: &[u8]) -> CgroupPlace {
     first
 }
 
-/// The rank of memory's hierarchy; only the unified one comes before.
+/// The rank of memory's hierarchy; only the unified one has a lower.
 const MEMORY: u8 = 1;
 
-/// A hierarchy's rank and its path; `None` where the line is none of Linux's.
+/// A hierarchy's rank and path; `None` if the line is not in Linux's format.
 fn parse_line(line: &[u8]) -> Option<(u8, &[u8])> {
     let mut fields = line.splitn(3, |&byte| byte == b':');
     let number = fields.next()?;
@@ -84,11 +80,10 @@ fn parse_line(line: &[u8]) -> Option<(u8, &[u8])> {
         _ if has(b"name=systemd") => 3,
         _ => 4,
     };
-    // The kernel marks one that has been removed under its last process.
+    // The kernel appends this if the cgroup was removed under its last process.
     Some((rank, path.strip_suffix(b" (deleted)").unwrap_or(path)))
 }
 
-/// What one path tells.
 fn parse_path(path: &[u8]) -> CgroupPlace {
     let mut found = FoundOwner::default();
     let mut before: &[u8] = b"";
@@ -109,7 +104,7 @@ fn parse_path(path: &[u8]) -> CgroupPlace {
         container: found.container.map(|(runtime, id)| {
             Arc::new(Container {
                 runtime: runtime.map(Arc::from),
-                // systemd writes a `-` within a name so.
+                // systemd escapes a `-` in a name like this.
                 id: Some(match runtime {
                     Some("nspawn") => text(id, NAME_BYTES).replace("\\x2d", "-").into(),
                     _ => text(id, NAME_BYTES),
@@ -120,7 +115,7 @@ fn parse_path(path: &[u8]) -> CgroupPlace {
         kubernetes: found.pod.map(|(uid, qos)| {
             Arc::new(Kubernetes {
                 pod_uid: Some(text(uid, NAME_BYTES).replace('_', "-").into()),
-                qos: Some(qos.into()),
+                qos: qos.map(Arc::from),
                 ..Kubernetes::default()
             })
         }),
@@ -135,24 +130,24 @@ fn parse_path(path: &[u8]) -> CgroupPlace {
     }
 }
 
-/// What the components up to here have told.
+/// What the components so far have told.
 #[derive(Default)]
 struct FoundOwner<'a> {
     /// Runtime and id.
     container: Option<(Option<&'static str>, &'a [u8])>,
-    /// Uid and class of service.
-    pod: Option<(&'a [u8], &'static str)>,
-    /// Below `kubepods`, and of which class.
+    /// Uid and QoS class.
+    pod: Option<(&'a [u8], Option<&'static str>)>,
+    /// Below `kubepods`, with this QoS class.
     qos: Option<&'static str>,
     is_slurm: bool,
     job: Option<&'a [u8]>,
     step: Option<&'a [u8]>,
     unit: Option<&'a [u8]>,
-    /// The unit was made for the container, so that it is the one to stop.
+    /// The unit was created for the container, so it is the unit to stop.
     unit_is_its_own: bool,
     /// Below a user's systemd.
     is_users: bool,
-    /// A component that is no slice: what follows is not systemd's.
+    /// After a component that is not a slice, the rest is not systemd's.
     has_left_systemd: bool,
 }
 
@@ -167,7 +162,7 @@ impl<'a> FoundOwner<'a> {
         if let Some((runtime, id)) = container(component) {
             let runtime = runtime.or_else(|| runtime_of_folder(before));
             self.container = Some((runtime, id));
-            // What Podman calls so it was told to put into the service that it was started by.
+            // Podman was told to create this one inside the service that started it.
             self.unit_is_its_own = component.starts_with(b"libpod-payload-");
         } else if let Some(name) = lxc(component, before) {
             self.container = Some((Some("lxc"), name));
@@ -176,15 +171,15 @@ impl<'a> FoundOwner<'a> {
         }
     }
 
-    /// systemd's tree is slices, and a unit in one of them; what a unit has below itself is its own.
-    /// A user's systemd is such a unit, with a tree below it.
+    /// systemd's tree has slices with units in them; a unit names what is below itself. A user's systemd is
+    /// such a unit, with a tree below it.
     fn take_unit(&mut self, component: &'a [u8]) {
         if self.has_left_systemd || component.ends_with(b".slice") {
             return;
         }
         let is_unit = component.ends_with(b".service") || component.ends_with(b".scope");
         let is_manager = component.starts_with(b"user@") && component.ends_with(b".service");
-        // The user's systemd itself is in a scope of that name.
+        // The user's systemd itself runs in a scope of this name.
         if is_unit && !(self.unit.is_some() && component == b"init.scope") {
             self.unit = Some(component);
         }
@@ -192,8 +187,10 @@ impl<'a> FoundOwner<'a> {
         self.is_users |= is_manager;
     }
 
-    /// Kubelet's tree: `kubepods`, a class but for guaranteed ones, the pod.
+    /// kubelet's tree: `kubepods`, a QoS class unless guaranteed, the pod. From within a pod, in a cgroup namespace, it
+    /// begins with what differs from the reader's own path: `/../../podUID/ID`, `/../../../burstable/podUID/ID`.
     fn take_pod(&mut self, component: &'a [u8], before: &[u8]) {
+        let is_beside_own = before == b"..";
         let name = component.split(|&byte| byte == b':').next();
         let name = name.unwrap_or_default();
         let name = name.strip_suffix(b".slice").unwrap_or(name);
@@ -206,20 +203,20 @@ impl<'a> FoundOwner<'a> {
         for (class, in_name) in
             [("besteffort", &b"kubepods-besteffort"[..]), ("burstable", b"kubepods-burstable")]
         {
-            let is_below = name == class.as_bytes() && before == b"kubepods";
+            let is_below = name == class.as_bytes() && (before == b"kubepods" || is_beside_own);
             if is_below || contains(name, in_name) {
                 self.qos = Some(class);
             }
         }
-        if let Some(qos) = self.qos
+        if (self.qos.is_some() || is_beside_own)
             && let Some(uid) = pod_uid(name)
         {
-            self.pod = Some((uid, qos));
+            self.pod = Some((uid, self.qos));
         }
     }
 
-    /// Slurm's tree: `slurmstepd.scope` or `slurm/uid_N`, with the node's name where several share a
-    /// machine, then the job and the step.
+    /// Slurm's tree: `slurmstepd.scope` or `slurm/uid_N`, the node's name if several share a machine, then job
+    /// and step.
     fn take_slurm(&mut self, component: &'a [u8], before: &[u8]) {
         let is_own = |name: &[u8]| name == b"slurm" || name.starts_with(b"slurm_");
         if component == b"slurmstepd.scope"
@@ -237,7 +234,7 @@ impl<'a> FoundOwner<'a> {
     }
 }
 
-/// Prefixes by which runtimes mark their containers, and the runtimes.
+/// The prefix that each runtime gives its containers' cgroups.
 const RUNTIMES: [(&[u8], &str); 7] = [
     (b"docker", "docker"),
     (b"cri-containerd", "containerd"),
@@ -248,8 +245,8 @@ const RUNTIMES: [(&[u8], &str); 7] = [
     (b"nerdctl", "nerdctl"),
 ];
 
-/// The container that a component names, and its runtime where that is told: `ID`, `docker-ID.scope`,
-/// `….slice:cri-containerd:ID`. What watches over a container (`crio-conmon-ID`) is not in it.
+/// The container that a component names, and its runtime if known: `ID`, `docker-ID.scope`,
+/// `….slice:cri-containerd:ID`. A monitor's cgroup (`crio-conmon-ID`) is not the container's.
 fn container(component: &[u8]) -> Option<(Option<&'static str>, &[u8])> {
     let component = component.strip_suffix(b".scope").unwrap_or(component);
     let (before, id) = component.split_at_checked(component.len().checked_sub(64)?)?;
@@ -264,8 +261,8 @@ fn container(component: &[u8]) -> Option<(Option<&'static str>, &[u8])> {
     Some((Some(*runtime), id))
 }
 
-/// The runtime of a container that is named by its id alone, by the folder that it is in. Docker and
-/// nerdctl, with its namespace `default`, have folders of their own; in a pod's it may be any.
+/// The runtime of a container named only by its id, from the parent folder. Docker and nerdctl (in namespace
+/// `default`) have their own folders; a pod's folder may belong to any runtime.
 fn runtime_of_folder(folder: &[u8]) -> Option<&'static str> {
     match folder {
         b"docker" => Some("docker"),
@@ -274,7 +271,7 @@ fn runtime_of_folder(folder: &[u8]) -> Option<&'static str> {
     }
 }
 
-/// The name of LXC's container: `lxc/NAME`, `lxc.payload/NAME`, `lxc.payload.NAME`.
+/// An LXC container's name: `lxc/NAME`, `lxc.payload/NAME`, `lxc.payload.NAME`.
 fn lxc<'a>(component: &'a [u8], before: &[u8]) -> Option<&'a [u8]> {
     match before {
         b"lxc" | b"lxc.payload" => Some(component),
@@ -282,8 +279,8 @@ fn lxc<'a>(component: &'a [u8], before: &[u8]) -> Option<&'a [u8]> {
     }
 }
 
-/// The name of systemd-nspawn's machine: `machine-NAME.scope`, `systemd-nspawn@NAME.service`. Virtual
-/// machines of libvirt have such a scope too.
+/// A systemd-nspawn machine's name: `machine-NAME.scope`, `systemd-nspawn@NAME.service`. libvirt's virtual
+/// machines have such scopes too.
 fn nspawn(component: &[u8]) -> Option<&[u8]> {
     let of_scope = || component.strip_prefix(b"machine-")?.strip_suffix(b".scope");
     let of_unit = || {
@@ -295,8 +292,8 @@ fn nspawn(component: &[u8]) -> Option<&[u8]> {
     (!name.is_empty() && !is_virtual).then_some(name)
 }
 
-/// The uid at the end of a pod's name, `pod…` or `kubepods-burstable-pod…`: 32 hexadecimal digits, in
-/// groups but for a static pod's. systemd's names have `_` for `-`.
+/// The uid at the end of a pod's name, `pod…` or `kubepods-burstable-pod…`: 32 hexadecimal digits, in groups
+/// unless the pod is static. systemd's names have `_` for `-`.
 fn pod_uid(name: &[u8]) -> Option<&[u8]> {
     let uid_of = |length: usize| {
         let (before, uid) = name.split_at_checked(name.len().checked_sub(length)?)?;
@@ -313,7 +310,7 @@ fn pod_uid(name: &[u8]) -> Option<&[u8]> {
     uid_of(36).filter(is_grouped).or_else(|| uid_of(32).filter(is_plain))
 }
 
-/// An id of Slurm from version 26.05 on: `s` and 13 digits of Crockford's base 32.
+/// Whether this is an id of Slurm 26.05 or later: `s` and 13 digits of Crockford's base 32.
 fn is_sluid(id: &[u8]) -> bool {
     let is_digit = |byte: &u8| {
         byte.is_ascii_digit()
@@ -322,7 +319,7 @@ fn is_sluid(id: &[u8]) -> bool {
     id.len() == 14 && id.starts_with(b"s") && id[1..].iter().all(is_digit)
 }
 
-/// A step of Slurm: a number, two for a component of a heterogeneous job, or a name.
+/// Whether this is a Slurm step: a number, two for a component of a heterogeneous job, or a name.
 fn is_step(id: &[u8]) -> bool {
     matches!(id, b"batch" | b"extern" | b"interactive")
         || id.splitn(2, |&byte| byte == b'+').all(is_number)
@@ -340,7 +337,7 @@ fn contains(text: &[u8], part: &[u8]) -> bool {
     text.windows(part.len()).any(|window| window == part)
 }
 
-/// A text of at most `limit` bytes, made valid UTF-8.
+/// At most `limit` bytes, made valid UTF-8.
 fn text(bytes: &[u8], limit: usize) -> Arc<str> {
     if bytes.len() <= limit {
         return String::from_utf8_lossy(bytes).into();

@@ -1,4 +1,4 @@
-//! Whose a process is: its cgroup, container, pod, job, unit and user, and what it has reserved.
+//! Whom a process belongs to: cgroup, container, pod, job, unit and user, and which GPUs they have reserved.
 
 pub(super) mod above;
 pub(super) mod cgroup;

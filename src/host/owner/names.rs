@@ -1,9 +1,9 @@
-//! What people call a container or a pod, from the files that runtimes keep on this machine.
+//! Looks up names of containers and pods in the files that runtimes keep on this machine.
 //!
-//! They belong to root and lie on disks that may be slow: a thread of its own reads them. A sample that
-//! meets a container for the first time goes on once it has answered, and after [`ANSWER_TIME`] without.
-//! Nothing is asked over a socket. A container whose files may not be read has no name here; nor has
-//! a user's own (rootless), whose files are in a home. Next: `cgroup` finds the identifiers.
+//! The files are root's and may be on a slow disk, so a separate thread reads them. A sample that meets a new
+//! container waits for the answer, but no longer than [`ANSWER_TIME`]. No runtime is asked over its socket. A
+//! container has no name here if its files may not be read, or if it is a user's own (rootless), with its files
+//! in a home directory. `cgroup` finds the ids.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -19,41 +19,40 @@ use serde_json::Value;
 use crate::deadline::{ANSWER_TIME, Answers, NotAsked, Worker};
 use crate::host::owner::cgroup::CgroupPlace;
 
-/// How many samples' questions may wait for an answer; what is over is asked again later.
+/// How many samples' questions may be unanswered; later ones are asked again.
 const BATCHES: usize = 4;
 
-/// How many answers are kept.
+/// The most answers that are kept.
 const ANSWERS: usize = 4096;
 
 /// The longest file that is read; an index of all containers has a kilobyte for each.
 const FILE_BYTES: u64 = 4 << 20;
 
-/// How many entries of a folder are looked at.
+/// The most entries of a folder that are read.
 const ENTRIES: usize = 8192;
 
-/// The longest name that is kept; Kubernetes allows 253, and so does a host name.
+/// The longest name that is kept: the limit of Kubernetes and of host names.
 const NAME_BYTES: usize = 253;
 
-/// What the names of a place are asked by.
+/// The ids whose names are wanted.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct NameQuestion {
     runtime: Option<Arc<str>>,
     /// 64 hexadecimal digits.
     id: Option<Arc<str>>,
     pod_uid: Option<Arc<str>>,
-    /// The first process of a container that nothing else names: pid and start in ticks.
+    /// The first process of a container that nothing else identifies: pid and start in ticks.
     first: Option<(u32, u64)>,
 }
 
 impl NameQuestion {
-    /// `None` where a place has no container or pod that could have another name, and there is no `first`
-    /// process of a container that may have one.
+    /// `None` if the place has no container or pod that could have a name, and `first` is `None`.
     pub fn about(place: &CgroupPlace, first: Option<(u32, u64)>) -> Option<Self> {
         let container = place.container.as_deref();
         let is_unnamed = container.is_none() && place.kubernetes.is_none();
         let question = Self {
             runtime: container.and_then(|container| container.runtime.clone()),
-            // Some have a name for an id.
+            // Some runtimes use the name as id.
             id: container
                 .filter(|it| !matches!(it.runtime.as_deref(), Some("lxc" | "nspawn")))
                 .and_then(|container| container.id.clone()),
@@ -65,49 +64,48 @@ impl NameQuestion {
     }
 }
 
-/// The names of a container and of its pod; those that are not known are `None`.
+/// Names of a container and its pod; unknown ones are `None`.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct ContainerNames {
-    /// The container's, of a runtime that people use by itself.
+    /// The container's name outside a pod.
     pub container: Option<Arc<str>>,
     pub pod: Option<Arc<str>>,
     pub namespace: Option<Arc<str>>,
-    /// The container's within its pod.
+    /// The container's name within its pod.
     pub container_in_pod: Option<Arc<str>>,
-    /// What runs a container that was found by its first process.
+    /// The runtime of a container found by its first process.
     pub runtime: Option<Arc<str>>,
-    /// The id of such a one.
+    /// The id of a container found by its first process.
     pub id: Option<Arc<str>>,
 }
 
-/// The names that are known, and the thread that reads them.
+/// Known names, and the thread that reads them.
 #[derive(Debug)]
 pub struct Names {
     root: PathBuf,
-    /// `None` in it: asked, and not yet answered.
+    /// A value of `None` is asked and unanswered.
     known: HashMap<NameQuestion, Option<Arc<ContainerNames>>>,
-    /// To be asked together.
+    /// Questions for the next batch.
     wanted: Vec<NameQuestion>,
     thread: Option<Worker<Vec<NameQuestion>, Vec<NameAnswer>>>,
-    /// How many batches are not answered yet.
+    /// Unanswered batches.
     pending: usize,
 }
 
 type NameAnswer = (NameQuestion, ContainerNames);
 
 impl Names {
-    /// Those under `root`.
     pub fn new(root: PathBuf) -> Self {
         Self { root, known: HashMap::new(), wanted: Vec::new(), thread: None, pending: 0 }
     }
 
-    /// The names asked for, where they are known by now; where not, [`Names::settle`] asks.
+    /// The names if they are known by now; otherwise [`Names::settle`] asks.
     pub fn get(&mut self, question: &NameQuestion) -> Option<Arc<ContainerNames>> {
         if let Some(known) = self.known.get(question) {
             return known.clone();
         }
         if self.known.len() >= ANSWERS {
-            // Those of containers that there still are will be asked for again.
+            // Those still in use will be asked for again.
             self.known.retain(|_, answer| answer.is_none());
         }
         if self.known.len() < ANSWERS {
@@ -117,8 +115,8 @@ impl Names {
         None
     }
 
-    /// Asks what was wanted, takes in what was answered, and tells whether there was anything. It
-    /// waits only when it has asked, so that a disk that hangs does not hold up sample after sample.
+    /// Asks the pending questions, takes in answers, and returns whether there were any. It waits only after
+    /// asking, so that a disk that hangs does not delay sample after sample.
     pub fn settle(&mut self) -> bool {
         let mut patience = Duration::ZERO;
         if !self.wanted.is_empty() {
@@ -136,7 +134,7 @@ impl Names {
                         self.known.remove(question);
                     }
                 }
-                // There is no thread to ask: nothing has a name.
+                // The thread cannot be started: nothing gets a name.
                 Some(Err(NotAsked::Ended)) | None => {}
             }
         }
@@ -169,7 +167,7 @@ fn start(root: PathBuf) -> io::Result<Worker<Vec<NameQuestion>, Vec<NameAnswer>>
     Worker::start("names", (BATCHES, BATCHES), read)
 }
 
-/// Looks through the files of the runtimes that a container may be of.
+/// Searches the files of the runtimes that may own the container.
 fn read_names(root: &Path, question: &NameQuestion) -> ContainerNames {
     let mut answer = ContainerNames::default();
     let runtime = question.runtime.as_deref();
@@ -188,10 +186,13 @@ fn read_names(root: &Path, question: &NameQuestion) -> ContainerNames {
     if let Some(first) = question.first {
         answer = read_by_first(root, first).unwrap_or_default();
     }
-    if let Some(uid) = question.pod_uid.as_deref()
-        && answer.pod.is_none()
-    {
-        answer.add(read_pod_logs(root, uid));
+    if let Some(uid) = question.pod_uid.as_deref() {
+        if answer.pod.is_none() {
+            answer.add(read_pod_logs(root, uid));
+        }
+        if let Some(id) = question.id.as_deref().filter(|_| answer.container_in_pod.is_none()) {
+            answer.container_in_pod = read_container_logs(root, id);
+        }
     }
     answer
 }
@@ -212,9 +213,8 @@ impl ContainerNames {
         fill(&mut self.container_in_pod, other.container_in_pod);
     }
 
-    /// From what runtimes write beside a container: Kubernetes' own labels, which Docker's and CRI-O's
-    /// containers have, those of containerd's (its `internal/cri/annotations`), and nerdctl's (its
-    /// `pkg/labels`).
+    /// From the labels that runtimes store with a container: Kubernetes' own (on Docker's and CRI-O's
+    /// containers), containerd's (its `internal/cri/annotations`), and nerdctl's (its `pkg/labels`).
     fn from_labels(labels: &Value) -> Self {
         let get = |names: &[&str]| {
             let mut values = names.iter().map(|name| &labels[*name]);
@@ -233,8 +233,8 @@ impl ContainerNames {
     }
 }
 
-/// Docker's own description of a container: `Name`, with a slash before it, and `Config.Labels`
-/// (moby's `daemon/container/container.go`).
+/// Docker's description of a container: `Name`, with a leading slash, and `Config.Labels` (moby's
+/// `daemon/container/container.go`).
 fn read_docker(root: &Path, id: &str) -> Option<ContainerNames> {
     let path = root.join("var/lib/docker/containers").join(id);
     let config = read_json(&path.join("config.v2.json"))?;
@@ -244,13 +244,13 @@ fn read_docker(root: &Path, id: &str) -> Option<ContainerNames> {
     Some(answer)
 }
 
-/// The folders of containerd's tasks: its own, and that which k3s and RKE2 bring.
+/// The folders of containerd's tasks: its own, and that of k3s and RKE2.
 const TASKS: [&str; 2] = [
     "run/containerd/io.containerd.runtime.v2.task",
     "run/k3s/containerd/io.containerd.runtime.v2.task",
 ];
 
-/// The OCI description that containerd writes for each task, in a folder for each of its namespaces.
+/// The OCI description that containerd writes for each task, in a folder for each namespace.
 fn read_containerd(root: &Path, id: &str) -> Option<ContainerNames> {
     TASKS.iter().find_map(|tasks| {
         let namespaces = std::fs::read_dir(root.join(tasks)).ok()?;
@@ -261,8 +261,8 @@ fn read_containerd(root: &Path, id: &str) -> Option<ContainerNames> {
     })
 }
 
-/// The OCI description that CRI-O and Podman write, and the index with Podman's names: one more for
-/// those that are removed as they end (`--rm`).
+/// The OCI description that CRI-O and Podman write, and the indexes of Podman's names; removable containers
+/// (`--rm`) have their own index.
 fn read_libpod(root: &Path, id: &str) -> Option<ContainerNames> {
     let folders =
         ["run", "var/lib"].map(|top| root.join(top).join("containers/storage/overlay-containers"));
@@ -271,7 +271,7 @@ fn read_libpod(root: &Path, id: &str) -> Option<ContainerNames> {
     let mut answer = config.map_or_else(ContainerNames::default, |config| {
         ContainerNames::from_labels(&config["annotations"])
     });
-    // CRI-O's names there are put together from those of the pod.
+    // CRI-O builds these names from the pod's.
     if answer.pod.is_none() {
         let [_, kept] = &folders;
         answer.container = ["containers.json", "volatile-containers.json"]
@@ -293,8 +293,8 @@ fn named_in_index(path: &Path, id: &str) -> Option<Arc<str>> {
     name(container.names?.first()?)
 }
 
-/// The containers of runc and crun by themselves, by their first process: a folder for each, with its id
-/// for a name (runc: `libcontainer/state_linux.go`; crun: `src/libcrun/status.c`).
+/// Finds a bare runc or crun container by its first process: each container has a folder named by its id (runc:
+/// `libcontainer/state_linux.go`; crun: `src/libcrun/status.c`).
 fn read_by_first(root: &Path, (pid, start_ticks): (u32, u64)) -> Option<ContainerNames> {
     let runtimes = [
         ("runc", "state.json", "init_process_pid", "init_process_start"),
@@ -317,29 +317,48 @@ fn read_by_first(root: &Path, (pid, start_ticks): (u32, u64)) -> Option<Containe
     })
 }
 
-/// Kubelet keeps a pod's logs in a folder named `NAMESPACE_NAME_UID` (its `pkg/kubelet/kuberuntime`).
+/// kubelet keeps a pod's logs in a folder named `NAMESPACE_NAME_UID` (its `pkg/kubelet/kuberuntime`). Two names for
+/// one uid are none.
 fn read_pod_logs(root: &Path, uid: &str) -> Option<ContainerNames> {
-    let folders = std::fs::read_dir(root.join("var/log/pods")).ok()?;
-    folders.take(ENTRIES).filter_map(Result::ok).find_map(|folder| {
-        let folder = folder.file_name();
-        let pod = folder.to_str()?.strip_suffix(uid)?.strip_suffix('_')?;
-        let (namespace, pod) = pod.split_once('_')?;
-        Some(ContainerNames {
-            namespace: name(namespace),
-            pod: name(pod),
-            ..ContainerNames::default()
-        })
+    let mut found = None;
+    for folder in entries(&root.join("var/log/pods")) {
+        let parts: Vec<&str> = folder.split('_').collect();
+        let [namespace, pod, its_uid] = parts[..] else { continue };
+        if its_uid == uid {
+            let (namespace, pod) = (name(namespace), name(pod));
+            let names = ContainerNames { namespace, pod, ..ContainerNames::default() };
+            if found.replace(names).is_some() {
+                return None;
+            }
+        }
+    }
+    found
+}
+
+/// kubelet links to a container's log by `POD_NAMESPACE_CONTAINER-ID.log`, where that fits into a file name.
+fn read_container_logs(root: &Path, id: &str) -> Option<Arc<str>> {
+    entries(&root.join("var/log/containers")).find_map(|link| {
+        let link = link.strip_suffix(".log")?.strip_suffix(id)?.strip_suffix('-')?;
+        let parts: Vec<&str> = link.split('_').collect();
+        let [_, _, container] = parts[..] else { return None };
+        name(container)
     })
 }
 
-/// A name, bounded; none where it is empty.
+/// The names in a folder; nothing in it is opened.
+fn entries(folder: &Path) -> impl Iterator<Item = String> {
+    let entries = std::fs::read_dir(folder).into_iter().flatten().take(ENTRIES);
+    entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok())
+}
+
+/// A bounded name; `None` if it is empty.
 pub(in crate::host) fn name(text: &str) -> Option<Arc<str>> {
     let ends = text.char_indices().map(|(at, c)| at + c.len_utf8());
     let end = ends.take_while(|&end| end <= NAME_BYTES).last()?;
     Some(text[..end].into())
 }
 
-/// Whether it is an id, and not a path out of the runtime's folder.
+/// Whether the text is an id, rather than a path out of the runtime's folder.
 fn is_id(id: &str) -> bool {
     id.len() == 64 && id.bytes().all(|byte| byte.is_ascii_hexdigit())
 }
@@ -348,9 +367,9 @@ fn read_json(path: &Path) -> Option<Value> {
     serde_json::from_slice(&read_file(path)?).ok()
 }
 
-/// A whole file, where it is one, and not too long.
+/// Reads a whole regular file, if it is not too long.
 fn read_file(path: &Path) -> Option<Vec<u8>> {
-    // Neither a pipe without a writer nor a device may be waited for.
+    // Do not wait for a pipe without a writer or for a device.
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
     let file = File::from(open(path, flags, Mode::empty()).ok()?);
     let metadata = file.metadata().ok()?;
@@ -372,7 +391,7 @@ mod tests {
     const ID: &str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
     const UID: &str = "8f7e6d5c-4b3a-4210-8fed-cba987654321";
 
-    /// What is read of a cgroup's container, with these files on the machine.
+    /// The names found for a cgroup's container, with these files on the machine.
     fn names(path: &str, files: &[(&str, &str)]) -> ContainerNames {
         let root = tempfile::tempdir().unwrap();
         let fill = |text: &str| text.replace("{ID}", ID).replace("{UID}", UID);
@@ -455,11 +474,31 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_is_named_by_its_logs() {
+    fn a_pod_and_its_container_are_named_by_their_logs() {
         let log = "var/log/pods/research_train-0_{UID}/main/0.log";
-        for path in ["/kubepods/burstable/pod{UID}/{ID}", "/kubepods/pod{UID}"] {
-            let found = names(path, &[(log, ""), ("var/log/pods/x_y_z/0.log", "")]);
-            assert_eq!((found.namespace, found.pod), (some("research"), some("train-0")));
+        let link = "var/log/containers/train-0_research_main-{ID}.log";
+        let others = [
+            "var/log/pods/x_y_z/0.log",
+            "var/log/containers/train-0_research_other-0{ID}.log",
+            "var/log/containers/a_b_c_d-{ID}.log",
+            "var/log/containers/{ID}.log",
+        ];
+        let of = |path: &str, files: &[&str]| {
+            let files: Vec<(&str, &str)> =
+                files.iter().chain(&others).map(|file| (*file, "")).collect();
+            let found = names(path, &files);
+            [found.namespace, found.pod, found.container_in_pod]
+        };
+        let container = "/kubepods/burstable/pod{UID}/{ID}";
+        let (pod, main) = ([some("research"), some("train-0")], some("main"));
+        let expected = |main| [pod[0].clone(), pod[1].clone(), main];
+        assert_eq!(of(container, &[log, link]), expected(main.clone()));
+        assert_eq!(of(container, &[log]), expected(None));
+        assert_eq!(of("/kubepods/pod{UID}", &[log, link]), expected(None));
+        // What has two names has none.
+        for other in ["research_train-1_{UID}", "prod_train-0_{UID}"] {
+            let other = format!("var/log/pods/{other}/main/0.log");
+            assert_eq!(of(container, &[log, link, &other]), [None, None, main.clone()]);
         }
     }
 
@@ -502,7 +541,7 @@ mod tests {
         };
         assert_eq!(of(90, 900), (some("runc"), some("job-7")));
         assert_eq!(of(91, 910), (some("crun"), some("job-8")));
-        // A later process with the number of one that is gone.
+        // A later process with the pid of one that has exited.
         assert_eq!(of(90, 901), (None, None));
         assert_eq!(of(92, 900), (None, None));
     }

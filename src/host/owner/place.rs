@@ -1,10 +1,10 @@
-//! Where a process runs, put together: what its cgroup tells, what the runtimes' files call that, and
-//! what its environment says where neither does.
+//! Combines where a process runs: its cgroup, its ancestors, the runtimes' files, and its environment for what
+//! those leave open.
 //!
-//! A process may have been given any environment, so that it only adds names to a place that the
-//! cgroup or the ancestors know. A job is that of its cgroup, or of the step daemon above it. Where neither
-//! tells and only the environment names one, it is not known to be of that job; but that no step of the job
-//! is left here is a fact, and said.
+//! A process may have been given any environment, so the environment only adds names to a job that cgroup or
+//! ancestors know, and none to a pod: those are in metrics, and in commands to type. A job comes from the cgroup or from the step daemon above. If only the environment names a
+//! job, the process is not reported as part of it; but that the job has no step left here is a fact, and
+//! reported.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -18,37 +18,34 @@ use crate::host::owner::users::Users;
 use crate::model::Process;
 use crate::model::snapshot::{Container, Kubernetes, Slurm};
 
-/// What is remembered of where a process runs.
+/// What is remembered about where a process runs.
 #[derive(Debug, Default)]
 pub(in crate::host) struct Whereabouts {
     /// `/proc/PID/cgroup`, as bytes.
     cgroup: Box<[u8]>,
-    /// What that tells.
     place: CgroupPlace,
-    /// How the names of its container and pod are asked for.
+    /// The question for the names of its container and pod.
     question: Option<NameQuestion>,
-    /// What its ancestors tell. A step once seen above it stays: it was started by that.
+    /// What its ancestors tell. A step seen once stays, because it started the process.
     above: Above,
-    /// Who made its pid namespace, where that is not root.
+    /// The user who made its pid namespace, unless that is root.
     user: Option<Arc<str>>,
-    /// The job, and whether it is over: of that of its cgroup, of its ancestors, or of its environment.
+    /// Whether its job is over, be it from cgroup, ancestors or environment.
     over: Option<bool>,
 }
 
-/// What is needed to say where a process runs.
 pub(in crate::host) struct Around<'a> {
     pub proc: &'a Path,
     pub names: &'a mut Names,
     pub jobs: &'a mut Jobs,
     pub users: &'a mut Users,
-    /// What was found above the children of a process in this sample, by its pid.
+    /// What was found above a process's children in this sample, by its pid.
     pub above: &'a mut HashMap<u32, Above>,
     pub now_ns: u64,
 }
 
 impl Whereabouts {
-    /// Says in `process` where it runs, by the content of its cgroup file. What was known stands where that
-    /// may not be read.
+    /// Updates `process` by the content of its cgroup file. Old values stay if that may not be read.
     pub(in crate::host) fn renew(
         &mut self,
         process: &mut Process,
@@ -63,7 +60,7 @@ impl Whereabouts {
             self.cgroup = cgroup;
         }
         let mut above = match process.ppid.filter(|_| process.namespace_pid.is_none()) {
-            // The ranks of a job have the same.
+            // The ranks of a job share it.
             Some(ppid) => {
                 let look = || look_above(process, around.proc, content);
                 around.above.entry(ppid).or_insert_with(look).clone()
@@ -72,7 +69,7 @@ impl Whereabouts {
         };
         let is_below_step = above.step.is_some();
         above.step = above.step.or_else(|| self.above.step.take());
-        // Who watches over a container is seen as long as that lives.
+        // A container's monitor stays known for as long as the container's first process is the same.
         if above.container.is_none() && above.first == self.above.first {
             above.container = self.above.container.take();
             above.user = self.above.user;
@@ -94,19 +91,19 @@ impl Whereabouts {
         self.fill(process, around.names);
     }
 
-    /// The number of its job, to look for its step daemons; the environment's where nothing else tells.
+    /// The job whose step daemons to look for; the environment's if nothing else names one.
     fn job(&self, process: &Process) -> Option<Arc<str>> {
         if let Some(step) = &self.above.step {
             return Some(Arc::clone(&step.job));
         }
         if let Some(slurm) = self.place.slurm.as_deref() {
-            // How daemons call one of newer Slurm's is not known.
+            // Newer Slurm's daemons do not have these ids in their titles.
             let is_number = |id: &&Arc<str>| !id.starts_with('s');
             return slurm.job_id.as_ref().filter(is_number).cloned();
         }
         let environment = process.environment.as_deref()?;
         let is_of_a_node = match self.place.systemd_unit.as_deref() {
-            // Where cgroups tell nothing, only the environment of what a step started names the node.
+            // Without informative cgroups, only a step's environment names the node.
             None => environment.contains_key("SLURMD_NODENAME"),
             Some(unit) => unit == "slurmd.service",
         };
@@ -114,47 +111,40 @@ impl Whereabouts {
         number(process, "SLURM_JOB_ID").filter(|_| is_of_a_node && is_here)
     }
 
-    /// Says in `process` where it runs, with the names that are known by now.
+    /// Updates `process` with the names that are known by now.
     pub(in crate::host) fn fill(&self, process: &mut Process, names: &mut Names) {
         let question = self.question.as_ref();
         let answer = question.and_then(|question| names.get(question));
         complete(process, self, answer.as_deref());
     }
 
-    /// Whether it has a container or pod that people may have given a name.
+    /// Whether its container or pod may have a name.
     pub(in crate::host) fn may_have_names(&self) -> bool {
         self.question.is_some()
     }
 }
 
-/// A variable of a process's environment, where it is a number.
+/// A variable of the process's environment, if it is a number.
 fn number(process: &Process, key: &str) -> Option<Arc<str>> {
     let value = name(process.environment.as_deref()?.get(key)?)?;
     value.bytes().all(|byte| byte.is_ascii_digit()).then_some(value)
 }
 
-/// Says in `process` where it runs. What is there already and does not change is kept, because
-/// samples share it.
+/// Fills in where `process` runs. Unchanged values are kept, because samples share them.
 fn complete(process: &mut Process, known: &Whereabouts, names: Option<&ContainerNames>) {
     let place = &known.place;
-    let variable = |key: &str| {
-        let environment = process.environment.as_deref()?;
-        name(environment.get(key)?)
-    };
     let container = container(process, known, names);
     let kubernetes = place.kubernetes.as_deref().map(|pod| {
         let file = |field: fn(&ContainerNames) -> &Option<Arc<str>>| field(names?).clone();
         Kubernetes {
-            pod_name: file(|names| &names.pod)
-                .or_else(|| variable("POD_NAME"))
-                .or_else(|| variable("HOSTNAME").filter(|host| !is_this_host(host))),
-            namespace: file(|names| &names.namespace).or_else(|| variable("POD_NAMESPACE")),
+            pod_name: file(|names| &names.pod),
+            namespace: file(|names| &names.namespace),
             container_name: file(|names| &names.container_in_pod),
             ..pod.clone()
         }
     });
     let slurm = slurm(process, known);
-    // Without Slurm's cgroups, its daemon's unit is all around a job.
+    // Without Slurm's own cgroups, the job is in its daemon's unit.
     let is_job_of_daemon = place.slurm.is_none() && known.above.step.is_some();
     let unit = place.systemd_unit.as_ref().filter(|_| !is_job_of_daemon);
     set(&mut process.container, container);
@@ -164,8 +154,8 @@ fn complete(process: &mut Process, known: &Whereabouts, names: Option<&Container
     process.systemd_unit = unit.cloned();
 }
 
-/// Its container: that of its cgroup, with what its watcher and the runtime's files tell of it; else that
-/// of its watcher; else one of which nothing is known but that it has pids of its own.
+/// Its container: the cgroup's, completed by its monitor and the runtime's files; else the monitor's; else an
+/// unknown one, if it has its own pids.
 fn container(
     process: &Process,
     known: &Whereabouts,
@@ -176,7 +166,7 @@ fn container(
     let is_it =
         |watched: &&Container| match (known_place.and_then(|it| it.id.as_ref()), &watched.id) {
             (Some(known_place), Some(watched)) => known_place == watched,
-            // A pod's watcher names the pod.
+            // A pod's monitor names the pod.
             _ => true,
         };
     let is_unseen = known_place.is_none() && watched.is_none();
@@ -194,7 +184,7 @@ fn container(
             }
         };
         container.namespace.clone_from(&watched.namespace);
-        // What its folder is called is a guess beside that.
+        // The folder's name is a guess compared to the monitor's.
         if watched.runtime.is_some() && watched.namespace.as_deref() != Some("k8s.io") {
             container.runtime.clone_from(&watched.runtime);
         }
@@ -215,14 +205,13 @@ fn container(
     Some(container)
 }
 
-/// Its job and step, as the kernel tells; what the environment says beside that is names, and which task
-/// of an array the job is.
+/// Job and step as the kernel tells them; the environment adds only names and the array index.
 fn slurm(process: &Process, known: &Whereabouts) -> Option<Slurm> {
     let step: Option<&SlurmStep> = known.above.step.as_ref();
     let known_place = known.place.slurm.as_deref();
     let over = known.over;
     if step.is_none() && known_place.is_none() {
-        // Somebody may have taken the variables along, but no step of that job is here.
+        // The variables may be inherited, but no step of that job is here.
         let job_id = known.job(process).filter(|_| over == Some(true))?;
         let mut slurm = Slurm { job_id: Some(Arc::clone(&job_id)), over, ..Slurm::default() };
         set_array(&mut slurm, array_of(process, &job_id));
@@ -230,7 +219,7 @@ fn slurm(process: &Process, known: &Whereabouts) -> Option<Slurm> {
     }
     let environment = process.environment.as_deref();
     let mut slurm = known_place.cloned().unwrap_or_default();
-    // Newer Slurm's cgroups are not named by the number that people type.
+    // Newer Slurm's cgroups do not use the number that people type.
     let is_named_otherwise = slurm.job_id.as_deref().is_none_or(|id| id.starts_with('s'));
     if is_named_otherwise {
         let claimed_job = step.map(|step| Arc::clone(&step.job));
@@ -255,11 +244,6 @@ fn array_of(process: &Process, job: &str) -> Option<(Arc<str>, Arc<str>)> {
 
 fn set_array(slurm: &mut Slurm, array: Option<(Arc<str>, Arc<str>)>) {
     (slurm.array_job_id, slurm.array_task_id) = array.unzip();
-}
-
-/// A pod that uses the machine's network has the machine's name.
-fn is_this_host(name: &str) -> bool {
-    rustix::system::uname().nodename().to_bytes() == name.as_bytes()
 }
 
 fn set<T: PartialEq>(known: &mut Option<Arc<T>>, new: Option<T>) {
@@ -294,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn files_go_before_what_the_process_claims() {
+    fn a_pod_is_named_by_files_and_not_by_what_the_process_claims() {
         let path = "/kubepods/burstable/pod8f7e6d5c-4b3a-4210-8fed-cba987654321/{ID}";
         let names = ContainerNames {
             pod: Some("train-0".into()),
@@ -309,16 +293,8 @@ mod tests {
             (Some("train-0"), Some("research"), Some("main"))
         );
         let pod = completed(path, environ, None).kubernetes.unwrap();
-        assert_eq!(
-            (pod.pod_name.as_deref(), pod.namespace.as_deref()),
-            (Some("other"), Some("prod"))
-        );
-        let pod = completed(path, "HOSTNAME=third\0", None).kubernetes.unwrap();
-        assert_eq!(pod.pod_name.as_deref(), Some("third"));
-        let own = rustix::system::uname().nodename().to_str().unwrap().to_owned();
-        let pod = completed(path, &format!("HOSTNAME={own}\0"), None).kubernetes.unwrap();
-        assert_eq!(pod.pod_name, None);
-        // An environment makes no pod.
+        assert_eq!((&pod.pod_name, &pod.namespace), (&None, &None));
+        // An environment proves no pod.
         assert_eq!(completed("/docker/{ID}", environ, None).kubernetes, None);
     }
 
@@ -334,7 +310,7 @@ mod tests {
         let slurm = completed(newer, "", None).slurm.unwrap();
         assert_eq!(slurm.job_id.as_deref(), Some("s0123456789ABC"));
 
-        // What only the environment says is not known.
+        // What only the environment says stays unknown.
         for path in ["/system.slice/slurmd.service", "/"] {
             assert_eq!(completed(path, environ, None).slurm, None, "{path}");
         }
@@ -383,7 +359,7 @@ mod tests {
         assert_eq!(slurm.id().as_deref(), Some("3_4"));
         assert_eq!((slurm.job_id.as_deref(), slurm.step_id.as_deref()), (Some("8"), Some("batch")));
         assert_eq!(process.systemd_unit, None);
-        // An array that the environment of another job names is not its own.
+        // An array in another job's environment is not this job's.
         let other = "SLURM_JOB_ID=9\0SLURM_ARRAY_JOB_ID=3\0SLURM_ARRAY_TASK_ID=4\0";
         let slurm = below(unit, other, |it| it.above.step = step(None)).slurm;
         assert_eq!(slurm.unwrap().id().as_deref(), Some("8"));
@@ -432,7 +408,7 @@ mod tests {
         let container = process(&known);
         assert_eq!(container.namespace.as_deref(), Some("lab"));
         assert_eq!(container.id.as_deref(), Some("job-7"));
-        // An inner container is told by the cgroup, and its watcher is not the outer one.
+        // The cgroup names an inner container, and the monitor is not the outer one's.
         let inner = Whereabouts {
             place: parse_cgroup(format!("0::/docker/{ID}\n").as_bytes()).clone(),
             ..known

@@ -1,11 +1,11 @@
-//! Which jobs and containers were given GPUs, by the environments of their processes: who runs nothing on a GPU
-//! holds no device file, and is found by nothing else. The device rules of a cgroup (v2) are programs of the
-//! kernel's, and cannot be read.
+//! Which jobs and containers were given GPUs, by their processes' environments. A process that does not use its
+//! GPU holds no device file, so nothing else finds it; a cgroup's device rules (v2) are kernel programs and
+//! cannot be read.
 //!
-//! Every process is looked at every half a minute: its stat, and its environment where it is new or runs another
-//! program, and where that may be read. Where it may not, nothing is known. Only those that name GPUs are then
-//! looked at as closely as those that hold one ([`Processes`]), a few for each job or container. Next: what such a
-//! process proves is in [`crate::model::reservation`].
+//! Every half minute all processes are read: stat, and the environment if the process is new or runs another
+//! program. An unreadable environment is unknown. Only processes that name GPUs are then watched as closely as
+//! those that hold one ([`Processes`]), a few for each job or container. [`crate::model::reservation`] says
+//! what such a process proves.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -22,39 +22,37 @@ use crate::host::proc::stat::{STAT_BYTES, parse_stat};
 use crate::model::Snapshot;
 use crate::model::reservation::{Reservation, names_devices};
 
-/// How often everybody is listed.
+/// Interval between listings of all processes.
 const LIST_NS: u64 = 30_000_000_000;
-/// The processes that are asked for a job or a container: an older one may have copied its environment.
+/// The most processes that are watched for a job or container: more than one, because an older one may have
+/// copied its environment.
 const ASKED_EACH: usize = 4;
-/// More jobs and containers than this are not told of.
+/// The most jobs and containers that are reported.
 const MOST: usize = 256;
-/// The variables that name GPUs.
 const VARIABLES: [&str; 4] =
     ["CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES", "SLURM_JOB_GPUS", "SLURM_STEP_GPUS"];
 
-/// The jobs and containers that were given GPUs.
 #[derive(Debug)]
 pub struct Reservations {
     roots: Roots,
-    /// Who was looked at: by pid.
+    /// Processes that were read, by pid.
     known: HashMap<u32, KnownReservation>,
-    /// When everybody is to be listed again.
+    /// When the next listing is due.
     list_ns: u64,
     processes: Processes,
-    /// What was found last; `None` before all could be listed once.
+    /// The last result; `None` before the first complete listing.
     found: Option<Arc<[Reservation]>>,
 }
 
 #[derive(Debug)]
 struct KnownReservation {
     listed: ProcEntry,
-    /// Where its stack began then, by which another program is told; 0 where that is hidden.
+    /// Where its stack begins, which another program changes; 0 if hidden.
     start_stack: u64,
-    /// Whose GPUs it names, and when it started.
+    /// The job or container it names, and when it started.
     names: Option<(ReservationHolder, u64)>,
 }
 
-/// A job or a container.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 enum ReservationHolder {
     Job(Arc<str>),
@@ -62,7 +60,6 @@ enum ReservationHolder {
 }
 
 impl Reservations {
-    /// Knows no process yet.
     pub fn new(roots: Roots) -> Self {
         Self {
             known: HashMap::new(),
@@ -73,8 +70,8 @@ impl Reservations {
         }
     }
 
-    /// Looks at everybody, where that is due; what is known stands in between, and where /proc cannot be listed.
-    /// `boottime_ns` is the time now, in nanoseconds since boot; the environments that a snapshot has are not read again.
+    /// Reads all processes if that is due. Between two reads, and if /proc cannot be listed, the last result
+    /// stays. `boottime_ns` is the time since boot; environments in the snapshot are not read again.
     pub fn refresh(&mut self, boottime_ns: u64, snapshot: &Snapshot) -> Option<Arc<[Reservation]>> {
         if boottime_ns >= self.list_ns && self.look_at_all(snapshot).is_ok() {
             self.list_ns = boottime_ns.saturating_add(LIST_NS);
@@ -97,8 +94,8 @@ impl Reservations {
         Ok(())
     }
 
-    /// Finds out whose GPUs a process names, where it is new or runs another program. One that is stuck in a driver
-    /// is not asked: whoever reads its environment may be held up with it.
+    /// Finds out whose GPUs a process names, if it is new or runs another program. A process stuck in a driver
+    /// is skipped, because reading its environment may block.
     fn look_at(
         &self,
         known: &mut KnownReservation,
@@ -108,7 +105,7 @@ impl Reservations {
         let folder = Folder::open(&self.roots.proc, known.listed.pid).ok()?;
         folder.read(c"stat", content, STAT_BYTES).ok()?;
         let stat = parse_stat(content)?;
-        // As in `entry`: another program has another stack.
+        // Another program has another stack; see `entry`.
         let is_same = stat.start_stack != 0 && stat.start_stack == known.start_stack;
         if !stat.has_memory() || is_same {
             return None;
@@ -137,7 +134,7 @@ impl Reservations {
         Some(())
     }
 
-    /// What those who name GPUs prove.
+    /// What the processes that name GPUs prove.
     fn claims(&mut self, now_ns: u64) -> Arc<[Reservation]> {
         let mut by_key: BTreeMap<&ReservationHolder, Vec<(u64, u32)>> = BTreeMap::new();
         for known in self.known.values() {
@@ -199,7 +196,7 @@ mod tests {
         assert_eq!(names(&reservations, 71), its_container);
         assert_eq!((names(&reservations, 72), names(&reservations, 73)), (None, None));
 
-        // The program's own environment stands until it runs another.
+        // The environment stays until the process runs another program.
         write(70, 1, "\0", "0::/\n");
         write(73, 2, "SLURM_JOB_ID=12\0CUDA_VISIBLE_DEVICES=0\0", "0::/\n");
         reservations.refresh(1 + LIST_NS, &snapshot);

@@ -1,8 +1,7 @@
-//! The names of users.
+//! User names.
 //!
-//! A name comes from the machine's name service, which may ask a directory over the network, for seconds: each
-//! user is asked for once, on a thread of its own. While the answer is not there the name is not known, and samples go
-//! on.
+//! The machine's name service may ask a directory over the network, for seconds, so each user is looked up
+//! once, on a separate thread. Until the answer arrives the name is unknown, and samples go on.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -12,21 +11,20 @@ use nix::unistd::{Uid, User};
 
 use crate::deadline::{NoAnswer, Task};
 
-/// How long a failure of the name service is taken as its answer.
+/// How long to wait after a failure of the name service before asking again.
 const RETRY_NS: u64 = 60_000_000_000;
-/// So long an answer is waited for, until one is late.
+/// The longest wait for an answer; after one timeout nothing waits.
 const PATIENCE: Duration = Duration::from_millis(300);
 
-/// Whether the name service knows no user of this name; where it fails, there may be one.
+/// Whether the name service knows no user of this name; `false` if it fails.
 pub fn is_unknown(name: &str) -> bool {
     matches!(User::from_name(name), Ok(None))
 }
 
-/// The names that have been asked for.
 #[derive(Debug, Default)]
 pub struct Users {
     answers: HashMap<u32, UserAnswer>,
-    /// An answer was late: no other is waited for.
+    /// An answer timed out, so no other is waited for.
     is_slow: bool,
 }
 
@@ -35,13 +33,13 @@ enum UserAnswer {
     Asked(Task<Result<Option<String>, ()>>),
     Known {
         name: Option<Arc<str>>,
-        /// When to ask again, where the name service failed.
+        /// When to ask again after a failure of the name service.
         retry_ns: Option<u64>,
     },
 }
 
 impl Users {
-    /// The name of a user; `None` where there is none, it is not known yet, or the name service failed.
+    /// A user's name; `None` if there is none, it is not known yet, or the name service failed.
     pub fn name(&mut self, uid: u32, now_ns: u64) -> Option<Arc<str>> {
         self.name_by(uid, now_ns, |uid| {
             let user = User::from_uid(Uid::from_raw(uid));
@@ -99,7 +97,7 @@ mod tests {
     fn an_answer_is_kept_and_a_failure_asked_again() {
         let mut users = Users::default();
         let ann = |_| Ok(Some("ann".to_owned()));
-        // Whoever asked again would get another name.
+        // A second lookup would return another name.
         let never = |_| Ok(Some("asked again".to_owned()));
         assert_eq!(users.name_by(7, 0, ann).as_deref(), Some("ann"));
         assert_eq!(users.name_by(7, u64::MAX, never).as_deref(), Some("ann"));

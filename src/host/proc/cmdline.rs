@@ -1,26 +1,25 @@
-//! `/proc/PID/cmdline`: argv, as the process itself holds it.
-//!
-//! It lies in the process's own memory, so a process may write anything there, of any length.
+//! Parses `/proc/PID/cmdline`: argv, which the process itself holds in its memory, and so may overwrite with
+//! anything of any length.
 
 use std::sync::Arc;
 
 use crate::host::secrets;
 
-/// How much of argv is read; a process may hold 4 MiB of it.
+/// The most that is read of argv; a process may hold 4 MiB.
 pub(in crate::host) const CMDLINE_BYTES: usize = 32 << 10;
 
-/// How many arguments are kept; each costs an allocation, and 32 KiB may hold as many.
+/// The most arguments that are kept; each is an allocation, and 32 KiB may hold as many.
 const ARGUMENTS: usize = 1024;
 
-/// argv from the content of `/proc/PID/cmdline`. Where it is longer than the 32 KiB and 1024
-/// arguments that are kept, the last one ends with `…`. What is not UTF-8 is replaced, and so are
-/// secrets, by `***`. `None` where there is none, as of kernel threads and zombies.
+/// Parses `/proc/PID/cmdline`. If it exceeds 32 KiB or 1024 arguments, the last argument kept ends with `…`.
+/// Invalid UTF-8 is replaced, and secrets become `***`. `None` if it is empty, as for kernel threads and
+/// zombies.
 pub fn parse_cmdline(bytes: &[u8]) -> Option<Arc<[Arc<str>]>> {
     let mut is_cut = bytes.len() > CMDLINE_BYTES;
     let mut bytes = &bytes[..bytes.len().min(CMDLINE_BYTES)];
     if !is_cut {
         bytes = bytes.strip_suffix(b"\0").unwrap_or(bytes);
-        // A process that shows a title instead writes one string and fills what is left with NULs.
+        // A process that shows a title writes one string and fills the rest with NULs.
         let end = bytes.iter().position(|&byte| byte == 0);
         if let Some(end) = end.filter(|&end| bytes[end..].iter().all(|&byte| byte == 0)) {
             bytes = &bytes[..end];
@@ -39,7 +38,7 @@ pub fn parse_cmdline(bytes: &[u8]) -> Option<Arc<[Arc<str>]>> {
     }
     if is_cut && let Some(last) = arguments.last_mut() {
         let last = last.to_mut();
-        // A character that was cut in two is not one that the process wrote.
+        // Drop a character that was cut in two: the process did not write U+FFFD.
         if last.ends_with('\u{fffd}') {
             last.pop();
         }
@@ -61,7 +60,7 @@ mod tests {
     fn secrets_are_left_out() {
         let kept = arguments(b"server\0--token=s3cret\0--api-key\0s3cret\0").unwrap();
         assert_eq!(kept, ["server", "--token=***", "--api-key", "***"]);
-        // Also where argv was cut within one.
+        // Also if argv was cut inside one.
         let mut long = b"server\0--token=".to_vec();
         long.resize(CMDLINE_BYTES + 1, b's');
         assert_eq!(arguments(&long).unwrap(), ["server", "--token=***"]);

@@ -1,12 +1,12 @@
-//! One watched process: what is known of it, and how that is brought up to date.
+//! One watched process: what is known of it, and how that is updated.
 //!
-//! Its stat is read in each sample; all else when a process appears, when its name or its stack shows that it has
-//! executed another program, and every half a minute. What does not change is shared: each sample carries the same
-//! strings again.
+//! `stat` is read in each sample. The rest is read when a process appears, when its name or stack shows that it
+//! has executed another program, and every half minute. Unchanged values are shared: each sample carries the
+//! same strings.
 //!
-//! Reading argv, the environment or maps takes a lock of the process's memory map. A process that is
-//! stuck in a driver (state D) may hold that lock for ever, and whoever reads them would hang with it:
-//! they are left until it is out of D, and the process is known by its short name meanwhile.
+//! Reading argv, environment or maps takes the lock of the process's memory map, which a process stuck in a
+//! driver (state D) may hold forever. So they are not read while it is in D; meanwhile the process is known by
+//! its short name.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -33,29 +33,28 @@ use crate::model::{Process, Time};
 
 pub(in crate::host) const SECOND_NS: u64 = 1_000_000_000;
 
-/// How often what seldom changes is read again.
+/// Interval between full reads of a process.
 pub(in crate::host) const REVISIT_NS: u64 = 30 * SECOND_NS;
 
-/// A process that has used no CPU for this long rests.
+/// A process that has used no CPU for this long is resting.
 const REST_NS: u64 = 30 * SECOND_NS;
 
-/// How old what was seen of a resting process gets: half of the CPU time of `watch` went into looking at
-/// processes that sleep. It shows this late that one has woken, stopped or died.
+/// How old a resting process's data may get: half of the CPU time of `watch` went into reading sleeping
+/// processes. It wakes, stops or dies this much earlier than is shown.
 const RESTING_NS: u64 = 4 * SECOND_NS;
 
-/// Whether there still is a process.
+/// Whether the process still exists.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Presence {
-    /// There is.
     Here,
     /// It has exited.
     Gone,
 }
 
-/// A process, and what is needed to say what has changed of it.
+/// A process, and the state needed to compute what changes.
 #[derive(Debug)]
 pub struct ProcessEntry {
-    /// What is said of it; all that seldom changes is shared with the samples.
+    /// As reported; samples share its strings.
     pub process: Process,
     /// The kernel's short name, as bytes.
     comm: Box<[u8]>,
@@ -63,17 +62,17 @@ pub struct ProcessEntry {
     /// Device number of its terminal.
     terminal: u32,
     pub ticks: Ticks,
-    /// When `ticks` were so; `None` before the first time.
+    /// When `ticks` were read; `None` before the first time.
     sampled_ns: Option<u64>,
-    /// When its `ticks` last moved.
+    /// When `ticks` last changed.
     moved_ns: u64,
-    /// It was seen to change its parent: only who adopts orphans becomes a parent later on.
+    /// It has changed its parent: only a process that adopts orphans becomes a parent later.
     is_adopted: bool,
-    /// When all is to be read again.
+    /// When the next full read is due.
     pub(in crate::host) revisit_ns: u64,
-    /// How often all was read of the program that it runs.
+    /// Full reads since it executed its program.
     pub(in crate::host) visits: u32,
-    /// argv, environment and libraries are still to be read: it could not be asked for them.
+    /// argv, environment and libraries could not be read yet.
     pub(in crate::host) is_memory_unread: bool,
     pub(in crate::host) whereabouts: Whereabouts,
     pub(in crate::host) socket_bytes: SocketBytes,
@@ -99,51 +98,48 @@ impl ProcessEntry {
         }
     }
 
-    /// Whether it sleeps and has used no CPU for a while.
+    /// Whether it sleeps and has used no CPU for [`REST_NS`].
     fn rests(&self) -> bool {
         let still_ns = self.sampled_ns.map(|at| at.saturating_sub(self.moved_ns));
         self.process.state == Some('S') && still_ns.is_some_and(|ns| ns >= REST_NS)
     }
 }
 
-/// All around the processes: where they are read, and what several of them share.
+/// Where processes are read, and what several of them share.
 #[derive(Debug)]
 pub struct Surroundings {
-    /// Where the kernel's folders are.
     pub roots: Roots,
-    /// Every process is in /proc, so that one which is not there does not exist.
+    /// /proc hides no processes, so one that is not listed does not exist.
     pub sees_all: bool,
-    /// The driver was reached through device files when last looked at.
+    /// Whether the driver was last seen to use device files.
     pub has_gpu_device_files: bool,
-    /// When to look for them again.
+    /// When to check for them again.
     devices_ns: Option<u64>,
     ticks_per_second: u64,
     page_bytes: u64,
     pub(in crate::host) booted: Time,
     pub(in crate::host) users: Users,
     pub(in crate::host) names: Names,
-    /// Which Slurm jobs have steps here.
+    /// Slurm jobs with steps on this machine.
     pub(in crate::host) jobs: Jobs,
-    /// Which sockets listen.
     pub(in crate::host) listening: Listening,
-    /// What went through their connections.
+    /// Bytes sent and received over TCP.
     pub(in crate::host) traffic: Traffic,
-    /// Who of those who work with the watched processes listens.
+    /// Listening processes that work with the watched ones.
     pub(in crate::host) relatives: Relatives,
-    /// Whether the leaders that were asked for in this sample exist.
+    /// Whether the group and session leaders asked for in this sample exist.
     leaders: HashMap<u32, Option<bool>>,
-    /// The parents that were read in this sample, and what is above them: the processes of a job have the same.
+    /// Parents read in this sample, with what is above them: a job's processes share them.
     parents: HashMap<u32, ReadParent>,
     pub(in crate::host) above: HashMap<u32, Above>,
-    /// What files are read into.
+    /// Buffer for file contents.
     pub(in crate::host) content: Vec<u8>,
 }
 
 impl Surroundings {
-    /// Those under `roots`.
     pub fn new(roots: Roots) -> Self {
         Self {
-            // The first process is always there; where it is not shown, others are hidden too.
+            // Pid 1 always exists; if it is not shown, others are hidden too.
             sees_all: access(roots.proc.join("1"), Access::EXISTS).is_ok(),
             has_gpu_device_files: is_driver_behind_files(&roots),
             devices_ns: None,
@@ -176,7 +172,7 @@ impl Surroundings {
         }
     }
 
-    /// A process's folder, to name it in an error.
+    /// A process's folder, for errors.
     pub fn path(&self, pid: u32) -> PathBuf {
         self.roots.proc.join(pid.to_string())
     }
@@ -188,9 +184,9 @@ impl Surroundings {
         booted.checked_add(i64::try_from(since_boot).ok()?).map(Time::from_unix_milliseconds)
     }
 
-    /// Takes in the stat of a process that is known, where nothing else of it is to be read, as nearly always: three
-    /// calls for each of hundreds, and none where it rests and was looked at just now. `false` where it is to be
-    /// looked at.
+    /// Takes in the stat of a known process of which nothing else is due, the usual case: three system calls
+    /// for each of hundreds, and none for a resting one that was just read. `false` if it has to be updated in
+    /// full.
     pub fn renew(&mut self, entry: &mut ProcessEntry, proc: &Folder, now_ns: u64) -> bool {
         let is_due = now_ns >= entry.revisit_ns || entry.is_memory_unread;
         if !is_due && entry.rests() && now_ns < entry.sampled_ns.unwrap_or(0) + RESTING_NS {
@@ -213,7 +209,7 @@ impl Surroundings {
         }
         self.relate(entry, &stat, false);
         self.measure(entry, &stat, now_ns);
-        // A process that waits for a CPU is in the run queue now, or has run since the last look.
+        // It is in the run queue now, or has run since the last sample.
         if stat.state == 'R' || entry.moved_ns == now_ns {
             let waited = read_cpu_wait(proc, entry.process.pid);
             entry.process.cpu_wait_seconds = waited.or(entry.process.cpu_wait_seconds);
@@ -222,12 +218,11 @@ impl Surroundings {
         true
     }
 
-    /// Brings what is known of a process up to `stat`, and reads more of it where that is due.
-    /// `stat` was read through `folder`.
+    /// Updates a process from `stat`, and reads more of it if that is due. `stat` was read through `folder`.
     ///
     /// # Errors
     ///
-    /// Only where it was not known before and nothing more can be learnt for want of descriptors.
+    /// Only if the process is new and gpumem is out of descriptors.
     pub fn update(
         &mut self,
         entry: &mut ProcessEntry,
@@ -264,7 +259,7 @@ impl Surroundings {
         };
         self.see_wait(&mut entry.process, left_stat.as_ref().map(|stat| stat.state), alive.folder);
         if alive.stat.is_exiting {
-            // What it still holds is out of sight.
+            // What it still holds cannot be seen.
             entry.process.gpu_files = None;
         }
 
@@ -280,23 +275,24 @@ impl Surroundings {
                 let path = self.path(entry.process.pid);
                 Err(HostError::Read { path, errno })
             }
-            // What was known stands; the next sample tries again.
+            // Old values stay; the next sample tries again.
             Err(_) => Ok(Presence::Here),
         }
     }
 
-    /// Where in the kernel it waits, if it is in uninterruptible sleep.
+    /// Reads where in the kernel it waits, if it is in uninterruptible sleep.
     fn see_wait(&mut self, process: &mut Process, left_state: Option<char>, alive: &Folder) {
         process.left_thread_state = left_state;
         let is_blocked = left_state.or(process.state) == Some('D');
         let read = || alive.read(c"wchan", &mut self.content, STAT_BYTES).ok();
         let wchan = is_blocked.then(read).flatten();
-        // Whoever may not know it is told 0 (`proc_pid_wchan` in Linux's `fs/proc/base.c`).
+        // The kernel prints 0 to a reader without the right to know (`proc_pid_wchan` in Linux's
+        // `fs/proc/base.c`).
         let name = wchan.map(|()| String::from_utf8_lossy(&self.content).trim().to_owned());
         process.wchan = name.filter(|name| name != "0" && !name.is_empty()).map(Arc::from);
     }
 
-    /// Its parent, group, session and terminal.
+    /// Updates parent, group, session and terminal.
     fn relate(&mut self, entry: &mut ProcessEntry, stat: &Stat<'_>, is_due: bool) {
         let process = &mut entry.process;
         let is_new = entry.sampled_ns.is_none();
@@ -313,8 +309,7 @@ impl Surroundings {
             }
         }
 
-        // A number is not given out again while a group or a session has it: once its leader is
-        // gone, it stays so.
+        // A pid is not reused while a group or session has it as id, so a leader that is gone stays gone.
         let gone = |known, is_same| is_same && known == Some(false);
         if !gone(process.group_leader_alive, process.process_group == stat.process_group) {
             process.process_group = stat.process_group;
@@ -331,7 +326,7 @@ impl Surroundings {
         }
     }
 
-    /// What changes from sample to sample.
+    /// Updates what changes from sample to sample.
     fn measure(&self, entry: &mut ProcessEntry, stat: &Stat<'_>, now_ns: u64) {
         let process = &mut entry.process;
         let ticks_per_second = self.ticks_per_second as f64;
@@ -355,21 +350,21 @@ impl Surroundings {
         process.rss_bytes = stat.rss_pages.checked_mul(self.page_bytes);
     }
 
-    /// Asks for the names that were not known in this sample, and tells whether there are new ones:
-    /// then [`Surroundings::name`] is due for each process.
+    /// Asks for names that were unknown in this sample. Returns whether there are new ones; then the caller
+    /// calls [`Surroundings::name`] for each process.
     pub fn settle_names(&mut self) -> bool {
         self.names.settle()
     }
 
-    /// Gives a process's container and pod the names that have become known.
+    /// Fills in names of the process's container and pod that have become known.
     pub fn name(&mut self, entry: &mut ProcessEntry) {
         if entry.whereabouts.may_have_names() {
             entry.whereabouts.fill(&mut entry.process, &mut self.names);
         }
     }
 
-    /// Whether the leader of a process's group or session exists; `None` where that cannot be told. Asked once a
-    /// sample: the processes of a job have the same.
+    /// Whether the leader of a process's group or session exists; `None` if unknown. Checked once a sample,
+    /// because a job's processes share leaders.
     fn has_leader(&mut self, own: u32, leader: Option<u32>) -> Option<bool> {
         let leader = leader?;
         if leader == own {
@@ -388,8 +383,8 @@ impl Surroundings {
     }
 }
 
-/// How long the first thread has waited in a run queue: the second number of `schedstat`, in nanoseconds (Linux's
-/// `Documentation/scheduler/sched-stats.rst`).
+/// How long the first thread has waited in a run queue: the second number of `schedstat`, in nanoseconds
+/// (Linux's `Documentation/scheduler/sched-stats.rst`).
 fn read_cpu_wait(proc: &Folder, pid: u32) -> Option<f64> {
     let mut content = [0; 64];
     let length = proc.file_of(pid, "schedstat", &mut content).ok()?;

@@ -1,9 +1,8 @@
-//! `/proc/PID/environ`: the variables that tell what a process belongs to, or how it takes memory.
+//! Parses `/proc/PID/environ`: variables that tell what a process belongs to, or how it uses memory.
 //!
-//! Only names of a fixed list are kept, and no secret is among them. It is the environment that the
-//! process was given when it executed its program: what it has set since is not there, and a process
-//! that shows a title may have written over it. It lies in the process's own memory, so that reading
-//! it takes the same lock as argv: see `entry`.
+//! Only names on a fixed list are kept, none of them secret. This is the environment given at exec: later
+//! changes are not in it, and a process that shows a title may have written over it. It lies in the process's
+//! own memory, so reading it takes the same lock as argv; see `entry`.
 
 use std::collections::BTreeMap;
 use std::ffi::CStr;
@@ -13,16 +12,16 @@ use crate::host::proc::folder::Folder;
 use crate::host::proc::stat::{STAT_BYTES, parse_stat};
 use crate::host::secrets;
 
-/// How much of it is read: all that execve(2) takes with the usual limit of the stack, 8 MiB, of which a quarter.
+/// The most that is read: twice what execve(2) accepts with the usual stack of 8 MiB, a quarter of it.
 pub(in crate::host) const ENVIRON_BYTES: usize = 4 << 20;
 
-/// By which an owner keeps a process (`model::keep`).
+/// The variable by which an owner keeps a process (`model::keep`).
 const KEEP: &str = "GPUMEM_KEEP";
 
-/// The longest value that is kept; a longer one is cut, and ends with `…`.
+/// The longest value that is kept; a longer one is cut and ends with `…`.
 const VALUE_BYTES: usize = 512;
 
-/// The names that are kept, sorted.
+/// Sorted.
 const NAMES: [&str; 48] = [
     "CONDA_DEFAULT_ENV",
     "CUDA_VISIBLE_DEVICES",
@@ -74,18 +73,16 @@ const NAMES: [&str; 48] = [
     "XLA_PYTHON_CLIENT_PREALLOCATE",
 ];
 
-/// Whether a variable is on the list.
 pub(in crate::host) fn is_kept(name: &str) -> bool {
     NAMES.binary_search(&name).is_ok()
 }
 
-/// The variables of the list from the content of `/proc/PID/environ`, of which the end may be
-/// missing. The first of several with one name counts, as getenv(3) does. What is not UTF-8 is
-/// replaced.
+/// Parses the listed variables from `/proc/PID/environ`, whose end may be missing. Of several with one name the
+/// first counts, as for getenv(3). Invalid UTF-8 is replaced.
 pub fn parse_environ(bytes: &[u8]) -> BTreeMap<Arc<str>, Arc<str>> {
     let mut variables = BTreeMap::new();
     let mut rest = bytes;
-    // One without its NUL was cut, and its value with it.
+    // A variable without its NUL is cut.
     while let Ok(variable) = CStr::from_bytes_until_nul(rest) {
         let variable = variable.to_bytes();
         rest = &rest[variable.len() + 1..];
@@ -102,8 +99,9 @@ pub fn parse_environ(bytes: &[u8]) -> BTreeMap<Arc<str>, Arc<str>> {
     variables
 }
 
-/// The same of a whole `/proc/PID/environ`. `None` where it cannot be told what the process was given: it has written
-/// a title over it (setproctitle leaves bytes of 0 and part of that title), or it is longer than is read.
+/// As [`parse_environ`], for a complete file. `None` if the original environment is lost: the process has
+/// written a title over it (setproctitle leaves zero bytes and part of the title), or it is longer than the
+/// limit.
 pub(in crate::host) fn parse_whole_environ(
     bytes: &[u8],
 ) -> Option<Arc<BTreeMap<Arc<str>, Arc<str>>>> {
@@ -113,8 +111,8 @@ pub(in crate::host) fn parse_whole_environ(
     (is_whole || variables.contains_key(KEEP)).then(|| Arc::new(variables))
 }
 
-/// Whether the memory of the process that started then can be read without being held up as it is;
-/// `None` where it is gone, or its number is another's by now.
+/// Whether the memory of the process with this pid and start can be read without blocking, by its current
+/// state; `None` if it is gone or its pid was reused.
 pub(in crate::host) fn has_memory(
     folder: &Folder,
     start_ticks: u64,
@@ -125,13 +123,13 @@ pub(in crate::host) fn has_memory(
     Some(!stat.is_exiting && stat.state != 'D')
 }
 
-/// A value, bounded, without the secrets that people put where none belongs.
+/// A bounded value, with misplaced secrets masked.
 fn text(value: &[u8]) -> Arc<str> {
     let mut text = String::from_utf8_lossy(&value[..value.len().min(VALUE_BYTES)]);
     secrets::hide_in_value(&mut text);
     if value.len() > VALUE_BYTES {
         let text = text.to_mut();
-        // A character that was cut in two is not one that the process wrote.
+        // Drop a character that was cut in two: the process did not write U+FFFD.
         if text.ends_with('\u{fffd}') {
             text.pop();
         }
@@ -153,7 +151,7 @@ mod tests {
     fn what_was_written_over_or_is_too_long_tells_nothing_but_a_keep() {
         let known = |bytes: &[u8]| parse_whole_environ(bytes).is_some();
         assert!(known(b"") && known(b"RANK=1\0HOME=/root\0"));
-        // As setproctitle leaves it: the end of a title, and zeroes.
+        // As setproctitle leaves it: the end of a title, and zeros.
         for over in
             [&b"EngineCore_0\0\0\0\0"[..], b"\0\0\0\0", b"\0RANK=1\0", b"RANK=1\0\0\0HOME=/x\0"]
         {
@@ -188,7 +186,7 @@ mod tests {
     fn every_name_on_the_list_is_found() {
         let bytes: String = NAMES.iter().map(|name| format!("{name}=1\0")).collect();
         assert_eq!(variables(bytes.as_bytes()).len(), NAMES.len());
-        // No name is as long, nor is one told from it by its length alone.
+        // No listed name is as long, and length alone does not decide.
         let others = format!("{}=1\0RANN=1\0{}\0", "R".repeat(200), "=".repeat(200));
         assert_eq!(variables(others.as_bytes()), []);
     }

@@ -1,7 +1,7 @@
-//! The environment of one process, for a person who asks to see it; secrets are masked.
+//! Reads one process's environment for a person who asks to see it; secrets are masked.
 //!
-//! It is the one that the process was given when it executed its program. Nothing of it is kept, sent or
-//! recorded: what a snapshot has of it is in `environ`.
+//! This is the environment given at exec. It is not kept, sent or recorded; `environ` has what a snapshot
+//! keeps.
 
 use std::borrow::Cow;
 
@@ -12,39 +12,37 @@ use crate::host::proc::environ::{ENVIRON_BYTES, has_memory, is_kept};
 use crate::host::proc::folder::{Folder, is_gone};
 use crate::host::{HostError, Roots, has_gained_rights, secrets};
 
-/// The longest value that is shown; a longer one is cut, and ends with `…`.
+/// The longest value that is shown; a longer one is cut and ends with `…`.
 const VALUE_BYTES: usize = 2048;
 
-/// Why a process's environment cannot be shown.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum EnvironmentError {
-    /// It has ended, or its number is another's by now.
+    /// It has exited, or its pid was reused.
     #[error("the process is gone")]
     Gone,
-    /// Whoever reads its memory may be held up as well.
+    /// Reading its memory might block.
     #[error("the process is in uninterruptible sleep or exiting; reading it could hang")]
     HeldUp,
-    /// gpumem may read it, and who started gpumem may not.
+    /// gpumem may read it, but its caller may not.
     #[error(
         "it is another user's, and gpumem has rights that you have not (capabilities of its file); \
         run it as root"
     )]
     NotYours,
-    /// The kernel refused.
     #[error("{0}")]
     Refused(#[from] HostError),
 }
 
-/// The variables of the process of this number and start, by name, as it was given them. Shown
-/// are the values of names that are known to be harmless, without secrets within them; all others are `***`. What is not UTF-8 is
-/// replaced; control characters are as they are: to be escaped.
+/// Reads the variables of the process with this pid and start, by name, as given at exec. Values of variables
+/// known to be harmless are shown, with secrets in them masked; all others are `***`. Invalid UTF-8 is
+/// replaced; control characters remain, and the caller escapes them.
 ///
-/// Where the program's file gives it more rights than who started it has, only that person's own processes
-/// are read: an environment has secrets that no mask knows.
+/// If the program's file gives gpumem more rights than its caller has, only the caller's own processes are
+/// read: an environment may contain secrets that no mask recognises.
 ///
 /// # Errors
 ///
-/// Where it is gone, held up, or another user's.
+/// If the process is gone, stuck, or another user's.
 pub fn read_environment(
     roots: &Roots,
     pid: u32,
@@ -74,17 +72,17 @@ pub fn read_environment(
     Ok(parse_environment(&content))
 }
 
-/// Whether a process of this owner may be shown to who started gpumem.
+/// Whether gpumem's caller may see a process of this owner.
 fn may_show(has_gained_rights: bool, owner: u32, starter: u32) -> bool {
     !has_gained_rights || owner == starter
 }
 
-/// The variables of the content of `/proc/PID/environ`, by name; the first of several of one name. What
-/// has no name is none: a process that shows a title has written over them.
+/// Parses `/proc/PID/environ` by name; of several with one name the first. Entries without a name are dropped:
+/// a process that shows a title has written over them.
 fn parse_environment(bytes: &[u8]) -> Vec<(String, String)> {
     let mut variables: Vec<(String, String)> = Vec::new();
     for variable in bytes.split_inclusive(|&byte| byte == 0) {
-        // One without its NUL was cut, and a secret in it may have been cut in two.
+        // A variable without its NUL is cut, and a cut secret may not be recognised.
         let Some(variable) = variable.strip_suffix(b"\0") else {
             break;
         };
@@ -177,7 +175,7 @@ mod tests {
         let roots = Roots::default();
         let ticks = read_start_ticks(&roots.proc, child.id()).unwrap().unwrap();
         let seen = loop {
-            // Before its exec it still has ours.
+            // Before its exec it still has our environment.
             let seen = read_environment(&roots, child.id(), ticks).unwrap();
             if seen.len() == 2 {
                 break seen;

@@ -1,8 +1,7 @@
-//! One process's folder in /proc, held open while it is read; and /proc itself, for who is in it.
+//! A process's folder in /proc, held open while it is read; and /proc itself, for listing.
 //!
-//! A number in /proc may name another process a moment later; a folder that is held open never does.
-//! Once its process is dead, everything in it answers `ESRCH` or `ENOENT`. This file knows how to
-//! read, not what the content means.
+//! A pid in /proc may name another process a moment later; an open folder never does. Once its process is dead,
+//! everything in it returns `ESRCH` or `ENOENT`. This file reads; other files parse.
 
 use std::ffi::CStr;
 use std::mem::MaybeUninit;
@@ -16,32 +15,32 @@ use rustix::fs::{
 };
 use rustix::io::{self, Errno};
 
-/// The longest path that a link in /proc is read to.
+/// The longest target of a link in /proc that is read.
 const LINK_BYTES: usize = 4096;
 
-/// Into so much room a file is read first: nearly all are shorter.
+/// The buffer a file is first read into; nearly all are shorter.
 const FIRST_BYTES: usize = 16 << 10;
 
-/// Group and others may write.
+/// The write bits of group and others.
 const OTHERS_WRITE: u16 = 0o022;
 
-/// So many processes are listed; the kernel's own limit is four times that.
+/// The most processes that are listed; the kernel's own limit is four times that.
 pub const MOST_PROCESSES: usize = 1 << 20;
 
-/// A process, as a listing of /proc names it.
+/// A process in a listing of /proc.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct ProcEntry {
     pub pid: u32,
-    /// The number of its folder; see `holders` for what it proves.
+    /// The inode number of its folder; see `holders` for what it proves.
     pub inode: u64,
 }
 
-/// A process's folder, or the `fd` folder within it; or /proc.
+/// A process's folder, its `fd` folder, or /proc.
 #[derive(Debug)]
 pub struct Folder(OwnedFd);
 
 impl Folder {
-    /// Opens the folder of `pid` under `proc`; `ENOENT` where there is no such process.
+    /// Opens the folder of `pid` below `proc`; `ENOENT` if there is no such process.
     pub fn open(proc: &Path, pid: u32) -> io::Result<Self> {
         let mut path = proc.to_owned();
         path.push(rustix::path::DecInt::new(pid));
@@ -55,33 +54,33 @@ impl Folder {
         openat(CWD, proc, flags, Mode::empty()).map(Self)
     }
 
-    /// Opens the folder of the process that reads it, under `proc`.
+    /// Opens the calling process's own folder below `proc`.
     pub fn own(proc: &Path) -> io::Result<Self> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         openat(CWD, proc.join("self"), flags, Mode::empty()).map(Self)
     }
 
-    /// Opens the descriptors of `pid` for listing, this being /proc: one call, where nothing else of
-    /// the process is wanted.
+    /// Opens the `fd` folder of `pid`, with self being /proc: one call, if nothing else of the process is
+    /// needed.
     pub fn descriptors_of(&self, pid: u32) -> io::Result<Self> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         openat(&self.0, format!("{pid}/fd"), flags, Mode::empty()).map(Self)
     }
 
-    /// Reads the stat file of `pid` into `content`, this being /proc: one call to open it.
+    /// Reads the stat file of `pid` into `content`, with self being /proc: one call to open it.
     pub fn stat_of(&self, pid: u32, content: &mut [u8]) -> io::Result<usize> {
         self.file_of(pid, "stat", content)
     }
 
-    /// The same of another short file.
+    /// As [`stat_of`](Self::stat_of), for another short file.
     pub fn file_of(&self, pid: u32, name: &str, content: &mut [u8]) -> io::Result<usize> {
         let flags = OFlags::RDONLY | OFlags::CLOEXEC;
         let file = openat(&self.0, format!("{pid}/{name}"), flags, Mode::empty())?;
         io::read(&file, content)
     }
 
-    /// The user that the folder belongs to: the process's effective one. A tenth of the cost of a
-    /// status, and enough to see that the process has become another user's.
+    /// The folder's owner: the process's effective user. It costs a tenth of reading status, and suffices to
+    /// see that the process has become another user's.
     pub fn owner(&self) -> io::Result<u32> {
         Ok(fstat(&self.0)?.st_uid)
     }
@@ -98,24 +97,56 @@ impl Folder {
         openat(&self.0, name, flags, Mode::empty())
     }
 
-    /// Reads a file into `content`, which it replaces: at most `limit` bytes of it.
+    /// Replaces `content` with at most `limit` bytes of a file.
     ///
-    /// For files that the kernel writes as a whole (stat, status, cgroup, io, argv, the environment): what does not
-    /// fill the room that there is for it is all of it, and is not asked for its end (`seq_read_iter` in Linux's
-    /// `fs/seq_file.c` for a file of one record, `environ_read` and `get_mm_cmdline` in `fs/proc/base.c`). For
-    /// lists there is [`Folder::read_list`].
+    /// For files that the kernel writes in one piece (stat, status, cgroup, io, argv, environment): a read that
+    /// does not fill the buffer has returned everything, so the end is not asked for (`seq_read_iter` in
+    /// Linux's `fs/seq_file.c` for a file of one record, `environ_read` and `get_mm_cmdline` in
+    /// `fs/proc/base.c`). For lists use [`Folder::read_list`].
     pub fn read(&self, name: &CStr, content: &mut Vec<u8>, limit: usize) -> io::Result<()> {
-        let by_child = memory_reader::read(self, name, content, limit);
-        by_child.unwrap_or_else(|| self.read_here(name, content, limit, false))
+        self.read_one(name, content, limit, false)
     }
 
-    /// The same of a file that the kernel writes line by line, and hands out a page or less at a time.
+    /// As [`read`](Self::read), for a file that the kernel writes line by line and returns a page or less at a
+    /// time.
     pub fn read_list(&self, name: &CStr, content: &mut Vec<u8>, limit: usize) -> io::Result<()> {
-        let by_child = memory_reader::read(self, name, content, limit);
-        by_child.unwrap_or_else(|| self.read_here(name, content, limit, true))
+        self.read_one(name, content, limit, true)
     }
 
-    /// Reads it in this very process, which may have to wait for what a process's own memory lies in.
+    fn read_one(
+        &self,
+        name: &CStr,
+        content: &mut Vec<u8>,
+        limit: usize,
+        is_list: bool,
+    ) -> io::Result<()> {
+        let by_child = memory_reader::NAMES.iter().position(|known| *known == name);
+        let by_child = by_child.and_then(|at| {
+            let mut limits = [0; memory_reader::NAMES.len()];
+            limits[at] = limit;
+            memory_reader::read(self, limits)?.into_iter().nth(at)
+        });
+        match by_child {
+            Some(read) => read.map(|read| *content = read),
+            None => self.read_here(name, content, limit, is_list),
+        }
+    }
+
+    /// Reads argv, environment and maps at once: at most this many bytes of each, and nothing of one with 0.
+    pub fn read_memory(&self, limits: [usize; 3]) -> [io::Result<Vec<u8>>; 3] {
+        memory_reader::read(self, limits).unwrap_or_else(|| {
+            let mut files = memory_reader::NAMES.into_iter().zip(limits);
+            std::array::from_fn(|_| {
+                let mut content = Vec::new();
+                if let Some((name, limit)) = files.next().filter(|&(_, limit)| limit > 0) {
+                    self.read_here(name, &mut content, limit, name == c"maps")?;
+                }
+                Ok(content)
+            })
+        })
+    }
+
+    /// Reads in this very process, which may block on the process's own memory.
     pub(super) fn read_here(
         &self,
         name: &CStr,
@@ -137,16 +168,16 @@ impl Folder {
         Ok(())
     }
 
-    /// Calls `each` with the target of a link, less the ` (deleted)` that the kernel appends once
-    /// the file has been unlinked: the name under which it was opened is what tells what it is.
+    /// Calls `each` with a link's target, without the ` (deleted)` that the kernel appends after the file was
+    /// unlinked: the name it was opened by tells what it is.
     pub fn link<T>(&self, name: &CStr, each: impl FnOnce(&[u8]) -> T) -> io::Result<T> {
         let mut buffer = [MaybeUninit::<u8>::uninit(); LINK_BYTES];
         let (target, _) = readlinkat_raw(&self.0, name, &mut buffer)?;
         Ok(each(target.strip_suffix(b" (deleted)").unwrap_or(target)))
     }
 
-    /// Whether the file that a link leads to is root's, and no one else may write to it. What is known of it is
-    /// enough: its file system may never answer, and one of a user's own tells nobody else (`EACCES`).
+    /// Whether a link leads to root's file that no one else may write to. Cached attributes suffice, because
+    /// the file system may never answer, and a user's own may refuse everyone else (`EACCES`).
     pub fn leads_to_roots_file(&self, name: &CStr) -> Option<bool> {
         let wanted = StatxFlags::UID | StatxFlags::MODE;
         match statx(&self.0, name, AtFlags::STATX_DONT_SYNC, wanted) {
@@ -156,12 +187,12 @@ impl Folder {
         }
     }
 
-    /// Calls `each` with the name of every entry, until it answers `false`.
+    /// Calls `each` with the name of every entry, until it returns `false`.
     pub fn names(&self, mut each: impl FnMut(&CStr) -> bool) -> io::Result<()> {
         self.entries(|name, _| each(name))
     }
 
-    /// Everybody, this being /proc: sorted by pid, and bounded in number.
+    /// Lists all processes, with self being /proc: sorted by pid and bounded in number.
     pub fn processes(&self) -> io::Result<Vec<ProcEntry>> {
         let mut listing = Vec::new();
         self.entries(|name, inode| {
@@ -169,12 +200,12 @@ impl Folder {
             listing.extend(pid.map(|pid| ProcEntry { pid, inode }));
             listing.len() < MOST_PROCESSES
         })?;
-        // The kernel lists them so; a folder that a test made does not.
+        // The kernel lists them sorted; a test's folder does not.
         listing.sort_unstable();
         Ok(listing)
     }
 
-    /// Calls `each` with the name and the inode number of every entry, until it answers `false`.
+    /// Calls `each` with the name and inode number of every entry, until it returns `false`.
     pub fn entries(&self, mut each: impl FnMut(&CStr, u64) -> bool) -> io::Result<()> {
         let mut buffer = [MaybeUninit::<u8>::uninit(); 8192];
         let mut entries = RawDir::new(self.0.as_fd(), &mut buffer);
@@ -189,7 +220,7 @@ impl Folder {
     }
 }
 
-/// A folder that was opened for listing.
+/// For a folder opened for listing.
 impl From<OwnedFd> for Folder {
     fn from(opened: OwnedFd) -> Self {
         Self(opened)
@@ -202,18 +233,18 @@ impl AsFd for Folder {
     }
 }
 
-/// Whether the kernel had no descriptor left, for this process or for the whole machine.
+/// Whether the process or the machine has no file descriptor left.
 pub fn is_out_of_descriptors(errno: Errno) -> bool {
     errno == Errno::MFILE || errno == Errno::NFILE
 }
 
-/// Whether the process is not there, or no longer.
+/// Whether the process does not exist, or no longer.
 pub fn is_gone(errno: Errno) -> bool {
     errno == Errno::NOENT || errno == Errno::SRCH
 }
 
-/// What a process may withhold, where it may: unreadable is unknown. Only the want of descriptors,
-/// which is gpumem's own trouble, stays an error.
+/// Turns errors a process can cause into `None`: unreadable is unknown. Only running out of descriptors,
+/// gpumem's own problem, stays an error.
 pub fn if_readable<T>(result: io::Result<T>) -> io::Result<Option<T>> {
     match result {
         Ok(value) => Ok(Some(value)),
@@ -237,7 +268,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("stat");
         rustix::fs::mknodat(CWD, &path, FileType::Fifo, Mode::RWXU, 0).unwrap();
-        // As long as it is open for writing, its end does not come.
+        // While it is open for writing, it has no end.
         let mut writer = std::fs::File::options();
         let mut writer = writer.read(true).write(true).open(&path).unwrap();
         writer.write_all(b"1 (x) S").unwrap();
@@ -269,7 +300,7 @@ mod tests {
     fn a_list_is_read_to_its_end_and_one_record_at_once() {
         let own = Folder::own(Path::new("/proc")).unwrap();
         let (mut list, mut record) = (Vec::new(), Vec::new());
-        // More than the kernel hands out at a time.
+        // More than the kernel returns at a time.
         own.read_list(c"smaps", &mut list, 4 << 20).unwrap();
         assert!(list.len() > 4096 && list.ends_with(b"\n"), "{}", list.len());
         assert!(list.windows(7).any(|part| part == b"[stack]"));
@@ -277,7 +308,7 @@ mod tests {
             own.read(name, &mut record, 1 << 20).unwrap();
             let path = Path::new("/proc/self").join(name.to_str().unwrap());
             let whole = std::fs::read(path).unwrap();
-            // Numbers in some of them move on.
+            // Some have numbers that advance.
             assert_eq!(
                 record.iter().filter(|byte| **byte <= b'\n').count(),
                 whole.iter().filter(|byte| **byte <= b'\n').count(),

@@ -1,17 +1,14 @@
-//! Which framework a process has loaded, from the names of the files that it has mapped and from the
-//! name of its program.
+//! Detects which framework a process has loaded, from the names of its mapped files and of its program.
 //!
-//! The framework of a process is the one whose allocator holds its memory, because that decides what
-//! gives the memory back: the engine that serves before the library that trains, that one before what
-//! it is built on, and CUDA itself where nothing else is known. What only launches or communicates
-//! (DeepSpeed, Ray, NCCL) allocates through one of them and is told beside it.
+//! A process's framework is the one whose allocator holds its memory, because that decides how to free the
+//! memory: a serving engine before the training library, that before what it is built on, and CUDA itself if
+//! nothing else is known. Launchers and communication libraries (DeepSpeed, Ray, NCCL) allocate through one of
+//! these and are listed beside it.
 //!
-//! `/proc/PID/maps` of such a process has thousands of lines. The files that are mapped are not looked at:
-//! they may lie on a disk that hangs. The table was made from the files of the packages that the
-//! projects publish. What a package's metadata tells of its version is in `metadata`, for a thread that may hang;
-//! which programs are engines is in `program`.
+//! `/proc/PID/maps` of such a process has thousands of lines. The mapped files themselves are not read: they
+//! may be on a disk that hangs. The table was made from the files of published packages. `program`
+//! knows which programs are engines.
 
-mod metadata;
 mod program;
 #[cfg(test)]
 mod tests;
@@ -19,25 +16,21 @@ mod tests;
 use std::collections::HashMap;
 use std::sync::{Arc, LazyLock};
 
-use rustix::io;
 use serde::Deserialize;
 
-pub use self::metadata::{has_version_metadata, read_version};
-
 use self::program::{engine, is_deepspeed, is_ray};
-use crate::host::proc::folder::{Folder, if_readable};
 
-/// How much of the maps is read; 4 MiB hold some 40 000 lines.
-const MAPS_BYTES: usize = 4 << 20;
+/// The most that is read of the maps: some 40 000 lines.
+pub(in crate::host) const MAPS_BYTES: usize = 4 << 20;
 
-/// A version is no longer than this.
+/// The longest version that is kept.
 const LONGEST_VERSION: usize = 32;
 
-/// A file that tells that something is loaded.
+/// A file name that shows that something is loaded.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct FrameworkMark {
-    /// What it tells of: a framework, or one of [`LIBRARIES`].
+    /// A framework, or one of [`LIBRARIES`].
     name: String,
     #[serde(default)]
     folder: String,
@@ -63,48 +56,46 @@ struct Table {
     modules: HashMap<String, String>,
     titles: HashMap<String, String>,
     built_on: HashMap<String, Vec<String>>,
-    packages: HashMap<String, Vec<String>>,
 }
 
 fn parse() -> Result<Table, toml::de::Error> {
     toml::from_str(include_str!("framework/framework.toml"))
 }
 
-/// A test reads it as well, so the default is never seen.
+/// A test parses it too, so the default is never used.
 static TABLE: LazyLock<Table> = LazyLock::new(|| parse().unwrap_or_default());
 
-/// What is told beside frameworks, in this order.
+/// What is listed beside a framework, in this order.
 const LIBRARIES: [&str; 3] = ["deepspeed", "nccl", "ray"];
 
-/// What a process has loaded.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Loaded {
-    /// The framework that holds its memory; `None` where it is none that is known.
+    /// The framework that holds its memory; `None` if no known one does.
     pub framework: Option<&'static str>,
-    /// The framework's version, as far as a path tells it.
+    /// The framework's version, if a path contains it.
     pub version: Option<String>,
-    /// What else it has loaded: other frameworks, and of `deepspeed`, `nccl` and `ray`.
+    /// What else is loaded: other frameworks, and `deepspeed`, `nccl` and `ray`.
     pub libraries: Vec<&'static str>,
 }
 
-/// The folders of a mapped file and its name, by its line in maps; `None` where it is no file.
+/// The folders and name of the file in a line of maps; `None` if the line has no file.
 fn mapped_file(line: &[u8]) -> Option<(&[u8], &[u8])> {
-    // What is before the path has no slash in it.
+    // The fields before the path contain no slash.
     let path = line[line.iter().position(|&byte| byte == b'/')?..].trim_ascii_end();
     let path = path.strip_suffix(b" (deleted)").unwrap_or(path);
     let slash = path.iter().rposition(|&byte| byte == b'/')?;
     Some(path.split_at(slash + 1))
 }
 
-/// What the content of maps tells of a process with this command line.
-fn loaded(maps: &[u8], command: &[Arc<str>]) -> Loaded {
+/// What the maps of a process with this command line show.
+pub(in crate::host) fn loaded(maps: &[u8], command: &[Arc<str>]) -> Loaded {
     let mut marks = vec![false; TABLE.marks.len()];
     let mut has_driver = false;
     let mut versions: Vec<(&str, String)> = Vec::new();
     let mut last: (&[u8], &[u8]) = (&[], &[]);
-    // A line without its newline was cut, and its path with it.
+    // A line without its newline is cut, and may be missing part of its path.
     for line in maps.split_inclusive(|&byte| byte == b'\n').filter(|it| it.ends_with(b"\n")) {
-        // A library is mapped in several parts, one after the other.
+        // A library has several mappings in a row.
         let Some(file) = mapped_file(line).filter(|file| *file != last) else {
             continue;
         };
@@ -127,7 +118,7 @@ fn loaded(maps: &[u8], command: &[Arc<str>]) -> Loaded {
         marks.map(|(mark, _)| mark).filter(|mark| has_driver || !mark.needs_driver)
     };
     let mapped = seen().map(|mark| &*mark.name).find(|name| !LIBRARIES.contains(name));
-    // A program's name proves nothing where nothing of a GPU is loaded.
+    // A program's name proves nothing if no GPU library is loaded.
     let framework = mapped.map(|mapped| engine(command).unwrap_or(mapped));
     let mut libraries: Vec<&str> = Vec::new();
     for mark in seen() {
@@ -144,21 +135,21 @@ fn loaded(maps: &[u8], command: &[Arc<str>]) -> Loaded {
                 _ => false,
             }
     }));
-    // The longest tells most.
+    // The longest version is the most precise.
     let versions = versions.into_iter().filter(|(of, _)| Some(*of) == framework);
     let version = versions.map(|(_, version)| version).max_by_key(String::len);
     Loaded { framework, version, libraries }
 }
 
-/// The number after a library's `.so.`, as far as it goes.
+/// The version after a library's `.so.`.
 fn version_of_file(name: &[u8]) -> Option<String> {
     let (_, number) = std::str::from_utf8(name).ok()?.split_once(".so.")?;
     let is_number = |part: &str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
     (number.len() <= LONGEST_VERSION && number.split('.').all(is_number)).then(|| number.to_owned())
 }
 
-/// Whether a mark tells of another framework than the one that holds the memory. CUDA is under all of them,
-/// and half of what computes on a CPU has Numba.
+/// Whether a mark shows another framework than the one that holds the memory. CUDA is below all of them, and
+/// Numba is in half of what computes on a CPU.
 fn is_beside(mark: &FrameworkMark, framework: &str) -> bool {
     let built_on = TABLE.built_on.get(framework);
     let is_for_cpus = mark.name == "numba" && mark.folder == "/numba/";
@@ -167,14 +158,4 @@ fn is_beside(mark: &FrameworkMark, framework: &str) -> bool {
         && !is_for_cpus
         && !LIBRARIES.contains(&&*mark.name)
         && built_on.is_none_or(|parts| !parts.contains(&mark.name))
-}
-
-/// What a process has loaded; `None` where its maps may not be read.
-pub(in crate::host) fn read_framework(
-    folder: &Folder,
-    command: &[Arc<str>],
-) -> io::Result<Option<Loaded>> {
-    let mut maps = Vec::new();
-    let read = if_readable(folder.read_list(c"maps", &mut maps, MAPS_BYTES))?;
-    Ok(read.map(|()| loaded(&maps, command)))
 }

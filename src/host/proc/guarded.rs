@@ -1,8 +1,8 @@
-//! What is read of a process just before a deed: whose it is, what protects it, whether it is held up.
+//! Reads a process just before acting on it: whose it is, what protects it, whether it is blocked.
 //!
-//! The live source looks at what holds a GPU; here any process may be asked for, once, and nothing is
-//! kept. All of one answer is of one process: its folder is held open meanwhile. Whether a process may
-//! be touched is not decided here but in `reclaim`.
+//! The live source watches GPU processes; here any process can be read, once, and nothing is kept. Its folder
+//! is held open meanwhile, so one answer is about one process. `reclaim` decides whether the process may be
+//! touched.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -20,9 +20,9 @@ use crate::host::proc::status::{STATUS_BYTES, SignalMasks, owner_uid, parse_sign
 use crate::host::{HostError, Roots, parse_cmdline};
 use crate::model::snapshot::PidNamespace;
 
-/// How many ancestors are followed; a chain is as long as shells are nested.
+/// The most ancestors that are followed; a chain is as long as shells are nested.
 const MOST_ANCESTORS: usize = 128;
-/// How many threads are looked at for one that is held up.
+/// The most threads that are searched for a blocked one.
 const MOST_THREADS: usize = 4096;
 /// `CAP_KILL` of the kernel's `include/uapi/linux/capability.h`.
 const CAP_KILL: u32 = 5;
@@ -30,43 +30,37 @@ const CAP_KILL: u32 = 5;
 /// What is known of a process now.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Guarded {
-    /// Clock ticks from boot to its start: which process all of this is about.
+    /// Clock ticks from boot to its start; identifies the process.
     pub start_ticks: u64,
-    /// R S D T t Z X I; of its first thread.
+    /// R S D T t Z X I, of its first thread.
     pub state: Option<char>,
-    /// Parent.
     pub ppid: Option<u32>,
-    /// Process group.
     pub process_group: Option<u32>,
-    /// Session.
     pub session: Option<u32>,
-    /// A thread of the kernel's own.
     pub is_kernel_thread: bool,
     /// [`Process::uid`](crate::model::Process::uid).
     pub uid: Option<u32>,
-    /// The number names a process and not one of its threads.
+    /// The pid is a process's, not one of its threads'.
     pub is_process: Option<bool>,
-    /// What the out-of-memory killer adds; −1000 where it must never touch the process.
+    /// The out-of-memory killer's adjustment; −1000 means never kill.
     pub oom_score_adj: Option<i32>,
-    /// The program file, less the ` (deleted)` of one that was replaced.
+    /// Program file, without the ` (deleted)` of a replaced one.
     pub executable: Option<Arc<str>>,
     /// [`Process::executable_is_roots`](crate::model::Process::executable_is_roots).
     pub executable_is_roots: Option<bool>,
-    /// The kernel's short name.
     pub comm: Option<Arc<str>>,
-    /// argv.
     pub command: Option<Arc<[Arc<str>]>>,
     /// The variables of [`Process::environment`](crate::model::Process::environment).
     pub environment: Option<Arc<BTreeMap<Arc<str>, Arc<str>>>>,
-    /// The GPU device files that it holds open; `None` where its descriptors may not be read.
+    /// GPU device files that it holds open; `None` if its descriptors may not be read.
     pub gpu_files: Option<Arc<[Arc<str>]>>,
-    /// What it has written in all, by write(2) and its like; `None` where that may not be read.
+    /// Total bytes written by write(2) and its like; `None` if that may not be read.
     pub written_bytes: Option<u64>,
 }
 
 impl Guarded {
-    /// Whether it handles no signal before it is sent SIGCONT. One that is traced (`t`) goes on when its tracer
-    /// lets it.
+    /// Whether it handles no signal until it gets SIGCONT. A traced process (`t`) is not: its tracer resumes
+    /// it.
     pub fn is_stopped(&self) -> bool {
         self.state == Some('T')
     }
@@ -75,42 +69,35 @@ impl Guarded {
 /// What is known of gpumem's own process.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Ourselves {
-    /// The process id.
     pub pid: u32,
-    /// Effective user id: what the kernel judges a sender of signals by.
+    /// Effective user id, by which the kernel judges a sender of signals.
     pub uid: u32,
-    /// Session.
     pub session: Option<u32>,
     /// Parent, grandparent and so on.
     pub ancestors: Vec<u32>,
-    /// Whether processes of others may be signalled (`CAP_KILL`).
+    /// Whether it may signal other users' processes (`CAP_KILL`).
     pub may_signal_others: bool,
-    /// Whose pids these are.
+    /// The pid namespace of these pids.
     pub pid_namespace: Option<PidNamespace>,
-    /// The boot that start ticks count from.
+    /// The boot from which start ticks count.
     pub boot_id: Option<Arc<str>>,
 }
 
-/// A process in a list of all.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ListedProcess {
-    /// The process id.
     pub pid: u32,
     /// Clock ticks from boot to its start.
     pub start_ticks: u64,
-    /// Parent.
     pub ppid: Option<u32>,
-    /// Process group.
     pub process_group: Option<u32>,
-    /// Session.
     pub session: Option<u32>,
 }
 
-/// Reads what is known of a process now. `None` where there is none.
+/// Reads what is known of a process now. `None` if it does not exist.
 ///
 /// # Errors
 ///
-/// Where its stat cannot be read. What else cannot be read is `None` in the answer.
+/// If its stat cannot be read. Other unreadable values are `None` in the result.
 pub fn read_guarded(roots: &Roots, pid: u32) -> Result<Option<Guarded>, HostError> {
     let path = || roots.proc.join(pid.to_string()).join("stat");
     let read = |errno| match errno {
@@ -141,7 +128,7 @@ pub fn read_guarded(roots: &Roots, pid: u32) -> Result<Option<Guarded>, HostErro
         comm: Some(String::from_utf8_lossy(stat.comm).into()),
         ..Guarded::default()
     };
-    // argv is in the process's own memory, whose lock one in uninterruptible sleep may hold.
+    // argv is in the process's own memory, whose lock a process in uninterruptible sleep may hold.
     let has_memory = !stat.is_exiting && stat.state != 'D';
     if folder.read(c"status", &mut content, STATUS_BYTES).is_ok() {
         let uid = number(&content, b"Uid:");
@@ -169,7 +156,7 @@ pub fn read_guarded(roots: &Roots, pid: u32) -> Result<Option<Guarded>, HostErro
     Ok(Some(guarded))
 }
 
-/// What a process does about signals now; `None` where there is none, or it does not tell.
+/// How a process handles signals now; `None` if it does not exist or its status does not tell.
 pub fn read_signal_masks(roots: &Roots, pid: u32) -> Option<SignalMasks> {
     let folder = Folder::open(&roots.proc, pid).ok()?;
     let mut content = Vec::new();
@@ -181,7 +168,7 @@ pub fn read_signal_masks(roots: &Roots, pid: u32) -> Option<SignalMasks> {
 ///
 /// # Errors
 ///
-/// Where its own stat cannot be read: then it is not known which processes it must not touch.
+/// If its own stat cannot be read: then the processes it must not touch are unknown.
 pub fn read_ourselves(roots: &Roots) -> Result<Ourselves, HostError> {
     let pid = std::process::id();
     let malformed = || HostError::Malformed { path: roots.proc.join(pid.to_string()).join("stat") };
@@ -193,7 +180,7 @@ pub fn read_ourselves(roots: &Roots) -> Result<Ourselves, HostError> {
         if ancestors.len() == MOST_ANCESTORS {
             break;
         }
-        // Who has gone meanwhile has no ancestors to spare.
+        // An ancestor that has exited has no ancestors to spare.
         next = read_guarded(roots, parent).ok().flatten().and_then(|it| it.ppid);
     }
     let status = fs::read(roots.proc.join("self/status")).unwrap_or_default();
@@ -209,12 +196,12 @@ pub fn read_ourselves(roots: &Roots) -> Result<Ourselves, HostError> {
     })
 }
 
-/// The state of a process: R S D T t Z X I. `None` where there is none.
+/// A process's state: R S D T t Z X I. `None` if it does not exist.
 pub fn read_state(roots: &Roots, pid: u32) -> Option<char> {
     read_stat(roots, pid, |stat| stat.state)
 }
 
-/// Whether a process is a descendant of another, by parent links; what cannot be read is no.
+/// Whether a process descends from another, by parent links; `false` if a link cannot be read.
 pub fn descends_from(roots: &Roots, pid: u32, ancestor: u32) -> bool {
     let parent = |pid: &u32| read_stat(roots, *pid, |stat| stat.ppid)?;
     std::iter::successors(parent(&pid), parent).take(MOST_ANCESTORS).any(|it| it == ancestor)
@@ -226,18 +213,18 @@ fn read_stat<T>(roots: &Roots, pid: u32, part: impl Fn(&Stat<'_>) -> T) -> Optio
     parse_stat(&content).as_ref().map(part)
 }
 
-/// Whether a status tells that its process may signal those of others; what it does not tell is no.
+/// Whether a status gives `CAP_KILL`; `false` if it does not tell.
 fn may_kill(status: &[u8]) -> bool {
     field(status, b"CapEff:")
         .and_then(|set| u64::from_str_radix(set, 16).ok())
         .is_some_and(|set| set >> CAP_KILL & 1 == 1)
 }
 
-/// Every process that there is. One that comes or goes meanwhile is in the list or not.
+/// Lists all processes. One that starts or exits meanwhile may or may not be listed.
 ///
 /// # Errors
 ///
-/// Where /proc cannot be listed.
+/// If /proc cannot be listed.
 pub fn read_all(roots: &Roots) -> Result<Vec<ListedProcess>, HostError> {
     let failed = |errno| HostError::Read { path: roots.proc.clone(), errno };
     let listing = Folder::list(&roots.proc).and_then(|proc| proc.processes()).map_err(failed)?;
@@ -261,8 +248,8 @@ pub fn read_all(roots: &Roots) -> Result<Vec<ListedProcess>, HostError> {
     Ok(all)
 }
 
-/// Where in the kernel a thread of a process is held up in uninterruptible sleep. `None` where none
-/// is; `"?"` where one is and the kernel does not say where, as it does to root only.
+/// Where in the kernel a thread of the process is in uninterruptible sleep. `None` if none is; `"?"` if one is
+/// and the kernel, which tells only root, does not say where.
 pub fn read_wait_channel(roots: &Roots, pid: u32) -> Option<String> {
     let tasks = roots.proc.join(pid.to_string()).join("task");
     for task in fs::read_dir(tasks).ok()?.take(MOST_THREADS).flatten() {
@@ -287,7 +274,7 @@ fn text(content: &[u8]) -> Option<&str> {
     Some(std::str::from_utf8(content).ok()?.trim())
 }
 
-/// The first word of a line of a status; the line has to be whole.
+/// The first word of a status line; the line has to be complete.
 fn field<'a>(status: &'a [u8], name: &[u8]) -> Option<&'a str> {
     status
         .split_inclusive(|&byte| byte == b'\n')
@@ -322,7 +309,7 @@ mod tests {
         assert_eq!(read_guarded(&roots, u32::MAX), Ok(None));
     }
 
-    /// A process by its stat's state and the content of its status.
+    /// A process with this stat state and status.
     fn seven(state: char, status: &str) -> FakeProc {
         let fake = FakeProc::new();
         fake.stat(7, &StatLine { state, start: 55, ..StatLine::ASLEEP });

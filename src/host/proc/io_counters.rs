@@ -1,25 +1,24 @@
-//! `/proc/PID/io`: how much a process has read and written.
+//! Parses `/proc/PID/io`: how much a process has read and written.
 //!
-//! Counted are the bytes of read(2), write(2) and their like, whatever the descriptor is: a file, a pipe, a
-//! terminal. What goes through send(2) and recv(2) is not (proc_pid_io(5)); see `traffic`. Only root and the process's
-//! owner may read it.
+//! It counts the bytes of read(2), write(2) and their like on any descriptor: file, pipe, terminal. It does not
+//! count send(2) and recv(2) (proc_pid_io(5)); see `traffic`. Only root and the process's owner may read it.
 
-/// How much of the file is read: seven lines.
+/// The most that is read; the file has seven lines.
 pub const IO_BYTES: usize = 512;
 
-/// What was read and written in all; `None` where the file does not tell both.
+/// Total bytes read and written; `None` if the file lacks either.
 pub fn parse_io(content: &[u8]) -> Option<u64> {
     field(content, "rchar:")?.checked_add(parse_written(content)?)
 }
 
-/// What was written.
+/// Total bytes written.
 pub fn parse_written(content: &[u8]) -> Option<u64> {
     field(content, "wchar:")
 }
 
 fn field(content: &[u8], name: &str) -> Option<u64> {
     let text = std::str::from_utf8(content).ok()?;
-    // A line without its newline was cut, and its number with it.
+    // A line without its newline is cut, and may be missing digits.
     let mut lines = text.split_inclusive('\n');
     let value = lines.find_map(|line| line.strip_suffix('\n')?.strip_prefix(name))?;
     value.trim().parse().ok()

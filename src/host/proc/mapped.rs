@@ -1,4 +1,4 @@
-//! Where a library that gpumem has loaded lies: the loader is asked by name and does not tell the path.
+//! Finds the path of a library that gpumem has loaded; the loader takes a name and reports no path.
 
 use std::fs::File;
 use std::io::{BufRead as _, BufReader, Read as _};
@@ -7,11 +7,11 @@ use std::path::{Path, PathBuf};
 
 use std::ffi::OsStr;
 
-/// gpumem itself maps some hundred files.
+/// The most that is read of gpumem's own maps; it maps some hundred files.
 const MAPS_BYTES: u64 = 4 << 20;
 
-/// The path of the first file mapped by this very process that `is_it` knows; `None` where there is
-/// none, or where that cannot be read.
+/// The first file mapped by this process for which `is_it` is true; `None` if there is none or it cannot be
+/// read.
 pub fn read_own_mapped_file(proc: &Path, is_it: impl Fn(&Path) -> bool) -> Option<PathBuf> {
     let file = File::open(proc.join("self/maps")).ok()?;
     let mut lines = BufReader::new(file.take(MAPS_BYTES)).split(b'\n');
@@ -21,11 +21,11 @@ pub fn read_own_mapped_file(proc: &Path, is_it: impl Fn(&Path) -> bool) -> Optio
     })
 }
 
-/// The path of a line of `/proc/PID/maps`, its sixth field, which may have spaces in it; less the
-/// ` (deleted)` of a file that has been replaced since.
+/// The path in a line of `/proc/PID/maps`, the sixth field, which may contain spaces; without the ` (deleted)`
+/// of a replaced file.
 pub fn parse_mapped_file(line: &[u8]) -> Option<&Path> {
     let at = line.iter().position(|&byte| byte == b'/')?;
-    // Before it there are the addresses, rights, offset, device and inode.
+    // Address, rights, offset, device and inode come before it.
     let fields = line[..at].split(|&byte| byte == b' ');
     if fields.filter(|field| !field.is_empty()).count() != 5 {
         return None;

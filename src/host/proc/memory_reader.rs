@@ -1,11 +1,11 @@
-//! The files of /proc that the kernel reads out of a process's own memory (argv, environment), or under its lock
-//! (maps), read in a child that can be left.
+//! Reads files of /proc that come from a process's own memory (argv, environment) or need its lock (maps), in a
+//! child that can be abandoned.
 //!
-//! That lock a process can have held for ever: where somebody reads a page of it, by `/proc/PID/mem`, that lies in a
-//! file system of its user's own which never answers, while a thread of it waits to map another. Whoever reads these
-//! files then waits with it, while its first thread sleeps as usual. So it is a child that reads; one that does not
-//! answer in time is killed and left, and its process not asked again for a while. A program that has capabilities
-//! of its file reads by itself: its child would have them too, for whoever starts it.
+//! A process can have that lock held forever: someone reads one of its pages, through `/proc/PID/mem`, that
+//! lies in a user's own file system which never answers, while one of its threads waits to map another. Reading
+//! these files then blocks too, although the process's first thread sleeps as usual. So a child reads them; if
+//! it does not answer in time, it is killed and abandoned, and its process is left alone for a while. With file
+//! capabilities gpumem reads by itself: its child would have the capabilities too, for whoever starts it.
 
 use std::ffi::{CStr, OsStr, OsString};
 use std::io::{self, ErrorKind, IoSlice, IoSliceMut, Read as _, Write as _};
@@ -27,22 +27,26 @@ use rustix::net::{
 use crate::host::machine::rights::has_gained_rights;
 use crate::host::proc::folder::Folder;
 
-/// By this argument gpumem knows that it is such a child.
+/// The argument that makes gpumem such a child.
 const ARGUMENT: &str = "__read";
 /// The files; the last is a list.
-const NAMES: [&CStr; 3] = [c"cmdline", c"environ", c"maps"];
-/// How long an answer may take: pages may have to come back from a disk.
+pub(super) const NAMES: [&CStr; 3] = [c"cmdline", c"environ", c"maps"];
+/// The longest wait for an answer; pages may have to be read from a disk.
 const ANSWERS: Duration = Duration::from_secs(1);
-/// So long a process that did not answer is left alone,
+/// For how long a process that did not answer is left alone.
 const PAUSE: Duration = Duration::from_secs(300);
-/// and so are all of its user's once there are so many of them.
+/// After this many abandoned children, all of their user's processes are left alone.
 const MOST_OF_ONE: usize = 4;
-/// A question: which file, and how much of it.
-const QUESTION_BYTES: usize = 9;
-/// What stands before an answer: the error's number, and how much follows.
-const HEAD_BYTES: usize = 8;
-/// What of an answer is read with its head.
+/// A question is a byte limit for each file. One question asks for all files of a process, because a round trip
+/// takes longer than the kernel takes to write a file.
+const QUESTION_BYTES: usize = NAMES.len() * 8;
+/// The header of an answer: for each file an error number and a length.
+const HEAD_BYTES: usize = NAMES.len() * 8;
+/// How much of an answer is read together with its header.
 const SHORT_BYTES: usize = 8 << 10;
+
+/// The content of each file, in the order of [`NAMES`].
+pub(super) type Contents = [Result<Vec<u8>, Errno>; NAMES.len()];
 
 static READER: Mutex<Option<Reader>> = Mutex::new(None);
 
@@ -52,7 +56,7 @@ struct Reader {
     left: Vec<Left>,
 }
 
-/// A child that was left, and for whom: the folder's inode number, which is another's in each process, and its owner.
+/// An abandoned child, and the folder it was reading: its inode number, unique to the process, and its owner.
 #[derive(Debug)]
 struct Left {
     child: Child,
@@ -61,31 +65,43 @@ struct Left {
     at: Instant,
 }
 
-/// From now on they are read so. To be called by a program that begins with [`serves_memory`].
-pub fn read_memory_by_child() {
+/// While this value lives, a child reads. Dropping it ends the child: one that outlived gpumem would stay a
+/// zombie in a container whose first process reaps nobody.
+#[derive(Debug)]
+pub struct ReadingChild(());
+
+/// Makes a child read from now on. The program has to start with [`serves_memory`].
+pub fn read_memory_by_child() -> ReadingChild {
     if !has_gained_rights() {
         *READER.lock().unwrap_or_else(PoisonError::into_inner) = Some(Reader::default());
     }
+    ReadingChild(())
 }
 
-/// Whether this is such a child, by the arguments that the program was started with; then it has done its work.
+impl Drop for ReadingChild {
+    fn drop(&mut self) {
+        // If it is locked, a thread still waits for an answer that may never come.
+        let reader = READER.try_lock().ok().and_then(|mut reader| reader.take());
+        if let Some((mut child, _)) = reader.and_then(|reader| reader.child) {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+/// If the arguments say that this is such a child, serves until the end and returns `true`.
 pub fn serves_memory(mut arguments: impl Iterator<Item = OsString>) -> bool {
     let is_child = arguments.nth(1).is_some_and(|it| it == *OsStr::new(ARGUMENT));
     if is_child && !has_gained_rights() {
-        // Who asked has ended.
+        // The parent has exited.
         let _ = serve();
     }
     is_child
 }
 
-/// Reads a file of a process's folder into `content`, where it is one of these and a child is to read them.
-pub(super) fn read(
-    folder: &Folder,
-    name: &CStr,
-    content: &mut Vec<u8>,
-    limit: usize,
-) -> Option<Result<(), Errno>> {
-    let file = NAMES.iter().position(|known| *known == name)?;
+/// Reads at most this many bytes of each file in a process's folder through the child; `None` if there is to be
+/// none.
+pub(super) fn read(folder: &Folder, limits: [usize; NAMES.len()]) -> Option<Contents> {
     let mut reader = READER.lock().unwrap_or_else(PoisonError::into_inner);
     let reader = reader.as_mut()?;
     reader.left.retain_mut(|it| {
@@ -94,35 +110,35 @@ pub(super) fn read(
     });
     let (inode, uid) = match fstat(folder) {
         Ok(stat) => (stat.st_ino, stat.st_uid),
-        Err(errno) => return Some(Err(errno)),
+        Err(errno) => return Some(NAMES.map(|_| Err(errno))),
     };
     let of_user = reader.left.iter().filter(|it| it.uid == uid).count();
     if of_user >= MOST_OF_ONE || reader.left.iter().any(|it| it.inode == inode) {
-        return Some(Err(Errno::TIMEDOUT));
+        return Some(NAMES.map(|_| Err(Errno::TIMEDOUT)));
     }
     for _ in 0..2 {
         let (child, mut socket) = match reader.child.take() {
             Some(known) => known,
-            // Where there can be none, it is read here.
+            // Without a child, the caller reads by itself.
             None => start().ok()?,
         };
-        match ask(&mut socket, folder, file, limit, content) {
-            Ok(result) => {
+        match ask(&mut socket, folder, limits) {
+            Ok(contents) => {
                 reader.child = Some((child, socket));
-                return Some(result);
+                return Some(contents);
             }
             Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {
                 let mut child = child;
-                // It may be beyond that, too.
+                // A blocked child may survive the kill, too.
                 let _ = child.kill();
                 reader.left.push(Left { child, inode, uid, at: Instant::now() });
-                return Some(Err(Errno::TIMEDOUT));
+                return Some(NAMES.map(|_| Err(Errno::TIMEDOUT)));
             }
-            // Somebody has ended it.
+            // Someone killed it.
             Err(_) => drop(socket),
         }
     }
-    Some(Err(Errno::IO))
+    Some(NAMES.map(|_| Err(Errno::IO)))
 }
 
 fn start() -> io::Result<(Child, UnixStream)> {
@@ -130,12 +146,12 @@ fn start() -> io::Result<(Child, UnixStream)> {
     ours.set_read_timeout(Some(ANSWERS))?;
     ours.set_write_timeout(Some(ANSWERS))?;
     let child = Command::new("/proc/self/exe")
-        // Who lists processes is to see whose it is.
+        // People who list processes should see whose it is.
         .arg0("gpumem")
         .arg(ARGUMENT)
         .env_clear()
         .current_dir("/")
-        // What is typed at a terminal to end gpumem is not for it.
+        // Keys typed at a terminal to end gpumem must not reach it.
         .process_group(0)
         .stdin(Stdio::from(OwnedFd::from(theirs)))
         .stdout(Stdio::null())
@@ -147,19 +163,16 @@ fn start() -> io::Result<(Child, UnixStream)> {
 fn ask(
     socket: &mut UnixStream,
     folder: &Folder,
-    file: usize,
-    limit: usize,
-    content: &mut Vec<u8>,
-) -> io::Result<Result<(), Errno>> {
-    let mut question = [0; QUESTION_BYTES];
-    question[0] = u8::try_from(file).unwrap_or_default();
-    question[1..].copy_from_slice(&(limit as u64).to_le_bytes());
+    limits: [usize; NAMES.len()],
+) -> io::Result<Contents> {
+    let question = limits.map(|limit| (limit as u64).to_le_bytes());
+    let question = question.as_flattened();
     let folders = [folder.as_fd()];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut control = SendAncillaryBuffer::new(&mut space);
     control.push(SendAncillaryMessage::ScmRights(&folders));
-    sendmsg(&socket, &[IoSlice::new(&question)], &mut control, SendFlags::NOSIGNAL)?;
-    // Most answers come whole with their head.
+    sendmsg(&socket, &[IoSlice::new(question)], &mut control, SendFlags::NOSIGNAL)?;
+    // Most answers arrive whole with their header.
     let mut begin = [0; HEAD_BYTES + SHORT_BYTES];
     let mut got = 0;
     while got < HEAD_BYTES {
@@ -168,18 +181,24 @@ fn ask(
             more => got += more,
         }
     }
-    let [e0, e1, e2, e3, l0, l1, l2, l3, rest @ ..] = begin;
-    let errno = i32::from_le_bytes([e0, e1, e2, e3]);
-    let length = u32::from_le_bytes([l0, l1, l2, l3]) as usize;
-    let come = length.min(got - HEAD_BYTES);
-    content.clear();
-    content.extend_from_slice(&rest[..come]);
-    content.resize(length, 0);
-    socket.read_exact(&mut content[come..])?;
-    Ok(if errno == 0 { Ok(()) } else { Err(Errno::from_raw_os_error(errno)) })
+    let (head, come) = begin[..got].split_at(HEAD_BYTES);
+    let (heads, _) = head.as_chunks::<8>();
+    let lengths = heads.iter().map(|&[.., l0, l1, l2, l3]| u32::from_le_bytes([l0, l1, l2, l3]));
+    let mut rest = come.to_vec();
+    rest.resize(lengths.map(|length| length as usize).sum(), 0);
+    socket.read_exact(rest.get_mut(come.len()..).unwrap_or_default())?;
+    let mut contents = NAMES.map(|_| Ok(Vec::new()));
+    for (content, &[e0, e1, e2, e3, l0, l1, l2, l3]) in contents.iter_mut().zip(heads) {
+        let length = u32::from_le_bytes([l0, l1, l2, l3]) as usize;
+        let after = rest.split_off(length.min(rest.len()));
+        let errno = i32::from_le_bytes([e0, e1, e2, e3]);
+        let read = std::mem::replace(&mut rest, after);
+        *content = if errno == 0 { Ok(read) } else { Err(Errno::from_raw_os_error(errno)) };
+    }
+    Ok(contents)
 }
 
-/// Answers until nobody asks any more.
+/// Answers until the parent is gone.
 fn serve() -> io::Result<()> {
     let mut socket = UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
     let mut content = Vec::new();
@@ -197,14 +216,22 @@ fn serve() -> io::Result<()> {
         let Some(folder) = folder.filter(|_| got.bytes == QUESTION_BYTES).map(Folder::from) else {
             return Ok(());
         };
-        let [file, limit @ ..] = question;
-        let limit = usize::try_from(u64::from_le_bytes(limit)).unwrap_or_default();
-        let name = NAMES.get(usize::from(file)).copied().unwrap_or_default();
-        content.clear();
-        let read = folder.read_here(name, &mut content, limit, name == c"maps");
-        let errno = read.err().map_or(0, Errno::raw_os_error);
-        let length = u32::try_from(content.len()).unwrap_or_default();
-        let head = [errno.to_le_bytes(), length.to_le_bytes()].concat();
-        socket.write_all(&[&head[..], &content].concat())?;
+        let (limits, _) = question.as_chunks::<8>();
+        let mut head = Vec::with_capacity(HEAD_BYTES);
+        let mut all = Vec::new();
+        for (name, limit) in NAMES.into_iter().zip(limits) {
+            let limit = usize::try_from(u64::from_le_bytes(*limit)).unwrap_or_default();
+            content.clear();
+            let read = match limit {
+                0 => Ok(()),
+                _ => folder.read_here(name, &mut content, limit, name == c"maps"),
+            };
+            let errno = read.err().map_or(0, Errno::raw_os_error);
+            let length = u32::try_from(content.len()).unwrap_or_default();
+            head.extend_from_slice(&errno.to_le_bytes());
+            head.extend_from_slice(&length.to_le_bytes());
+            all.extend_from_slice(&content);
+        }
+        socket.write_all(&[head, all].concat())?;
     }
 }

@@ -1,5 +1,5 @@
-//! One process, from /proc. `processes` is the table of the watched ones, `entry` one row of it, `visit` what is read
-//! through a process's folder; the other files hold one fact each.
+//! One process, from /proc. `processes` is the table of watched processes, `entry` one row of it, `visit` the
+//! full read of a process's folder; each other file parses or reads one thing.
 
 pub(super) mod cmdline;
 pub(super) mod entry;

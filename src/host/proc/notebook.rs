@@ -1,10 +1,9 @@
-//! Whether a process is a Jupyter kernel, and what runs it, from argv alone.
+//! Recognises a Jupyter kernel, and what runs it, from argv alone.
 //!
-//! A server starts a kernel with the path of a connection file, `…/kernel-ID.json`; where ID is a
-//! UUID, it is the kernel's id at the server's API. Programs that run a notebook from its first cell
-//! to its last (papermill, nbconvert) name the file otherwise and keep no history; which of them it
-//! is, only the parent's argv tells. Nothing is read here: next comes `jupyter`, which reads what the
-//! file system says and asks the server.
+//! A server starts a kernel with the path of a connection file, `…/kernel-ID.json`; if ID is a UUID, it is the
+//! kernel's id in the server's API. Programs that run a notebook from first cell to last (papermill, nbconvert)
+//! give the file another name and keep no history; only the parent's argv tells which of them it is. Nothing is
+//! read here: `jupyter` reads files and asks the server.
 
 use std::sync::Arc;
 
@@ -24,27 +23,25 @@ const LAUNCHERS: [&str; 7] = [
 
 const COLAB_LAUNCHER: &str = "colab_kernel_launcher";
 
-/// `/databricks/python_shell/scripts/db_ipykernel_launcher.py`, in every trace of an error there.
+/// `/databricks/python_shell/scripts/db_ipykernel_launcher.py`, as every stack trace there shows.
 const DATABRICKS_LAUNCHER: &str = "db_ipykernel_launcher";
 
-/// The module of marimo's kernels that run in an environment of their own
-/// (marimo: `marimo/_ipc/launch_kernel.py`).
+/// The module of marimo's kernels with their own environment (marimo: `marimo/_ipc/launch_kernel.py`).
 const MARIMO_LAUNCHER: &str = "marimo._ipc.launch_kernel";
 
-/// What Python's multiprocessing adds to the argv of a process that it spawned
-/// (CPython: `Lib/multiprocessing/spawn.py`).
+/// The argument that Python's multiprocessing adds to a spawned process (CPython:
+/// `Lib/multiprocessing/spawn.py`).
 const SPAWNED: &str = "--multiprocessing-fork";
 
-/// How nbclient asks a kernel to keep no history (nbclient: `NotebookClient.create_kernel_manager`);
-/// papermill and nbconvert run notebooks through it.
+/// How nbclient, and through it papermill and nbconvert, asks a kernel to keep no history (nbclient:
+/// `NotebookClient.create_kernel_manager`).
 const NO_HISTORY: &str = "--HistoryManager.hist_file=:memory:";
 
-/// Flags that carry a connection file.
+/// Flags that take a connection file.
 const FLAGS: [&str; 6] =
     ["-f", "--f", "--file", "--connection-file", "--control_file", "--IPKernelApp.connection_file"];
 
-/// The kernel that a process is, by its argv; `None` where it is none. Clients of a kernel
-/// (`--existing`) are none.
+/// The kernel with this argv; `None` if it is no kernel. A kernel's clients (`--existing`) are none.
 pub fn parse_kernel<S: AsRef<str>>(arguments: &[S]) -> Option<Jupyter> {
     let mut launcher = None;
     let mut named = None;
@@ -73,7 +70,7 @@ pub fn parse_kernel<S: AsRef<str>>(arguments: &[S]) -> Option<Jupyter> {
         keeps_history &= argument != NO_HISTORY;
         flag = argument;
     }
-    // A name that only kernels' files have, or a program that only kernels are.
+    // A file name that only kernels use, or any with a program that only kernels run.
     let connection_file = named.or(any.filter(|_| launcher.is_some()));
     if launcher.is_none() && connection_file.is_none() {
         return None;
@@ -92,7 +89,7 @@ pub fn parse_kernel<S: AsRef<str>>(arguments: &[S]) -> Option<Jupyter> {
     } else if connection_file.is_none()
         && matches!(launcher, Some("ipykernel" | "ipykernel_launcher"))
     {
-        // Whoever starts one for a notebook tells it where its ports are.
+        // A program that starts one for a notebook tells it its ports.
         Some("ipykernel")
     } else {
         None
@@ -105,14 +102,14 @@ pub fn parse_kernel<S: AsRef<str>>(arguments: &[S]) -> Option<Jupyter> {
     })
 }
 
-/// Whether a process may be a kernel of marimo's: it spawns them as Python spawns any process, so
-/// that only their parent's argv tells (`parse_child_of_marimo`).
+/// Whether a process may be marimo's kernel: Python spawns it like any other process, so only its parent's argv
+/// tells (`parse_child_of_marimo`).
 pub fn may_be_marimo<S: AsRef<str>>(arguments: &[S]) -> bool {
     arguments.iter().any(|argument| argument.as_ref() == SPAWNED)
 }
 
-/// The kernel that a spawned process is, by its parent's argv: `marimo edit notebook.py`. `None`
-/// where the parent is no marimo that edits. (`marimo run` runs notebooks in threads of its own.)
+/// The kernel that a spawned process is, by its parent's argv: `marimo edit notebook.py`. `None` if the parent
+/// is not a marimo editor. (`marimo run` runs notebooks in its own threads.)
 pub fn parse_child_of_marimo<S: AsRef<str>>(parent: &[S]) -> Option<Jupyter> {
     let (program, rest) = started(parent)?;
     if program != "marimo" {
@@ -130,9 +127,8 @@ pub fn parse_child_of_marimo<S: AsRef<str>>(parent: &[S]) -> Option<Jupyter> {
     })
 }
 
-/// Which program runs a notebook from its first cell to its last, and the notebook, by its argv:
-/// `papermill in.ipynb out.ipynb`, `jupyter nbconvert --execute a.ipynb`. `batch` where it is none
-/// of those known.
+/// The program that runs a notebook from first cell to last, and the notebook, from argv: `papermill in.ipynb
+/// out.ipynb`, `jupyter nbconvert --execute a.ipynb`. `batch` for an unknown program.
 pub fn parse_batch<S: AsRef<str>>(arguments: &[S]) -> (&'static str, Option<&str>) {
     let (program, rest) = started(arguments).unwrap_or(("", &[]));
     let application = match program {
@@ -147,8 +143,7 @@ pub fn parse_batch<S: AsRef<str>>(arguments: &[S]) -> (&'static str, Option<&str
     (application, notebook)
 }
 
-/// The program that a person talks to a kernel with, where it starts kernels itself and serves none, by
-/// its argv; `None` of any other.
+/// The console with this argv, if it starts kernels itself and serves none; `None` for any other program.
 pub fn parse_console<S: AsRef<str>>(arguments: &[S]) -> Option<&'static str> {
     Some(match started(arguments)?.0 {
         "jupyter-console" | "jupyter_console" => "jupyter-console",
@@ -158,8 +153,7 @@ pub fn parse_console<S: AsRef<str>>(arguments: &[S]) -> Option<&'static str> {
     })
 }
 
-/// The program that serves kernels and leaves no file that tells where and how to ask it, by its argv;
-/// `None` of any other.
+/// The kernel server with this argv, if it leaves no file with its address; `None` for any other program.
 pub fn parse_fileless_server<S: AsRef<str>>(arguments: &[S]) -> Option<&'static str> {
     Some(match started(arguments)?.0 {
         "voila" | "jupyter-voila" => "voila",
@@ -168,7 +162,7 @@ pub fn parse_fileless_server<S: AsRef<str>>(arguments: &[S]) -> Option<&'static 
     })
 }
 
-/// Whether the program is one that serves kernels, by its argv.
+/// Whether this argv is a kernel server's.
 pub fn is_server<S: AsRef<str>>(arguments: &[S]) -> bool {
     let names = [
         "jupyter-lab",
@@ -185,7 +179,7 @@ pub fn is_server<S: AsRef<str>>(arguments: &[S]) -> bool {
         || is_hub_server(arguments)
 }
 
-/// Whether the program is a single-user server of JupyterHub.
+/// Whether this argv is a single-user server of JupyterHub.
 pub fn is_hub_server<S: AsRef<str>>(arguments: &[S]) -> bool {
     matches!(
         started(arguments),
@@ -193,15 +187,15 @@ pub fn is_hub_server<S: AsRef<str>>(arguments: &[S]) -> bool {
     )
 }
 
-/// The program that argv starts, and what it is told: what Python runs rather than Python, and
-/// `nbconvert` of `jupyter nbconvert`.
+/// The program that argv starts, and its arguments: what Python runs rather than Python, and `nbconvert` for
+/// `jupyter nbconvert`.
 fn started<S: AsRef<str>>(arguments: &[S]) -> Option<(&str, &[S])> {
     let at = |index: usize| arguments.get(index).map(AsRef::as_ref);
     let mut index = 0;
     if program(at(index)?).starts_with("python") {
         index += 1;
         while at(index)?.starts_with('-') {
-            // The options of Python that take the next argument, `-m` the last of them.
+            // Python options that take the next argument, `-m` last.
             let option = at(index)?;
             index += if matches!(option, "-X" | "-W") { 2 } else { 1 };
             if matches!(option, "-m" | "-c") {
@@ -231,14 +225,14 @@ fn kernel_name(path: &str) -> Option<&str> {
     file_name(path).strip_prefix("kernel-")?.strip_suffix(".json")
 }
 
-/// Whether ID is one that VS Code gives, which starts kernels without a server: `v2-4711AbCd`,
-/// `v3…` (vscode-jupyter: `kernelProcess.node.ts`).
+/// Whether ID is VS Code's, which starts kernels without a server: `v2-4711AbCd`, `v3…` (vscode-jupyter:
+/// `kernelProcess.node.ts`).
 fn is_vscodes(name: &str) -> bool {
     let version = name.strip_prefix('v');
     version.is_some_and(|version| version.starts_with(|c: char| c.is_ascii_digit()))
 }
 
-/// Whether a kernel's id is one that Jupyter gives.
+/// Whether the text is a kernel id as Jupyter creates them.
 pub(in crate::host) fn is_uuid(text: &str) -> bool {
     let mut groups = text.split('-');
     let is_hexadecimal = |group: &str| group.bytes().all(|byte| byte.is_ascii_hexdigit());

@@ -1,7 +1,6 @@
-//! A kernel's or a server's process, opened: what /proc has of it beyond the line that is read each time.
+//! A kernel's or server's process, opened: what /proc has beyond the stat line.
 //!
-//! Its folder is held open, so that all that is read is of one process and never of a later one with
-//! its number.
+//! Its folder is held open, so everything read is about one process, never about a later one with its pid.
 
 use std::cell::OnceCell;
 use std::path::{Path, PathBuf};
@@ -19,18 +18,16 @@ use crate::host::proc::status::{STATUS_BYTES, parse_status};
 
 /// The longest environment that is read; Linux allows 6 MiB of argv and environment together.
 const ENVIRON_BYTES: usize = 1 << 20;
-/// The longest value of a variable that is believed.
+/// The longest value of a variable that is used.
 const VALUE_BYTES: usize = 4096;
 
-/// A process whose folder is held open.
 #[derive(Debug)]
 pub struct OpenedProcess {
     pub pid: u32,
     pub start_ticks: u64,
     pub ppid: Option<u32>,
     pub state: char,
-    /// Its number in each pid namespace that it is in, the innermost last. Empty where the kernel
-    /// does not tell.
+    /// Its pid in each of its pid namespaces, the innermost last. Empty if the kernel does not tell.
     pub numbers: Vec<u32>,
     pub uid: Option<u32>,
     pub folder: Folder,
@@ -38,7 +35,7 @@ pub struct OpenedProcess {
 }
 
 impl OpenedProcess {
-    /// `None` where there is no such process.
+    /// `None` if there is no such process.
     pub fn open(roots: &Roots, pid: u32) -> io::Result<Option<Self>> {
         match Self::try_open(roots, pid) {
             Err(errno) if is_gone(errno) => Ok(None),
@@ -68,7 +65,7 @@ impl OpenedProcess {
         }))
     }
 
-    /// Its root folder, opened once: several files are looked for from there.
+    /// Its root folder, opened once for several files.
     pub fn root(&self) -> io::Result<BorrowedFd<'_>> {
         if let Some(root) = self.root.get() {
             return Ok(root.as_fd());
@@ -78,7 +75,7 @@ impl OpenedProcess {
         Ok(self.root.get_or_init(|| root).as_fd())
     }
 
-    /// Whether its root folder is the same as another's, so that a path leads both to the same file.
+    /// Whether its root folder is another's too, so that a path leads both to the same file.
     pub fn shares_root(&self, other: &Self) -> bool {
         let identity = |process: &Self| {
             let stat = fstat(process.root().ok()?).ok()?;
@@ -88,12 +85,12 @@ impl OpenedProcess {
         own.is_some() && own == identity(other)
     }
 
-    /// Whether what lies in its memory may be read without waiting for a driver or a disk with it.
+    /// Whether its memory can be read without blocking on a driver or a disk.
     fn has_memory(&self) -> bool {
         !matches!(self.state, 'D' | 'Z' | 'X')
     }
 
-    /// Its environment when it began; `None` where it may not be read.
+    /// Its environment at exec; `None` if it may not be read.
     pub fn environment(&self) -> Option<Environment> {
         let mut content = Vec::new();
         let read =
@@ -110,17 +107,17 @@ impl OpenedProcess {
         parse_cmdline(&content)
     }
 
-    /// The target of one of its links (`cwd`, `ns/pid`), where it may be read and is UTF-8.
+    /// The target of one of its links (`cwd`, `ns/pid`), if readable and UTF-8.
     pub fn link(&self, name: &std::ffi::CStr) -> Option<String> {
         self.folder.link(name, |target| String::from_utf8(target.to_vec()).ok()).ok()?
     }
 }
 
-/// A process's environment. It holds secrets, and so is shown by nothing.
+/// A process's environment. It contains secrets and is never shown.
 pub struct Environment(Vec<u8>);
 
 impl Environment {
-    /// A variable: UTF-8, not empty, at most 4 KiB.
+    /// A variable's value: UTF-8, not empty, at most 4 KiB.
     pub fn get(&self, name: &str) -> Option<&str> {
         let value = self.0.split(|&byte| byte == 0).find_map(|variable| {
             variable.strip_prefix(name.as_bytes()).and_then(|rest| rest.strip_prefix(b"="))
@@ -129,8 +126,8 @@ impl Environment {
         (!value.is_empty() && value.len() <= VALUE_BYTES).then_some(value)
     }
 
-    /// Where Jupyter keeps what lasts as long as its processes (jupyter_core: `jupyter_runtime_dir`);
-    /// on Linux `JUPYTER_PLATFORM_DIRS` changes nothing about it.
+    /// Jupyter's runtime folder (jupyter_core: `jupyter_runtime_dir`); on Linux `JUPYTER_PLATFORM_DIRS` does
+    /// not affect it.
     pub fn runtime_folder(&self) -> Option<PathBuf> {
         if let Some(folder) = self.get("JUPYTER_RUNTIME_DIR") {
             return Some(folder.into());
@@ -178,7 +175,7 @@ mod tests {
         let (first, kernel) = (open(1), open(90));
         assert!(kernel.shares_root(&kernel) && !kernel.shares_root(&first));
         assert!(open(90).shares_root(&kernel));
-        // It stays what it was, and what has none shares none.
+        // An opened root stays valid, and a process without one shares none.
         std::fs::remove_dir(proc.root_of(90)).unwrap();
         assert!(kernel.root().is_ok() && open(90).root().is_err());
         assert!(!open(90).shares_root(&kernel) && !open(90).shares_root(&open(90)));

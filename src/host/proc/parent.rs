@@ -1,4 +1,4 @@
-//! Who started a process: its parent, as long as that has not merely adopted it.
+//! Finds who started a process: its parent, unless that has only adopted it.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -11,12 +11,12 @@ use crate::model::Process;
 use crate::model::process::Parent;
 use crate::model::server_name::is_worker_command;
 
-/// What a process tells of those whose parent it is.
+/// What was read of a parent, for its children.
 #[derive(Clone, Debug)]
 pub(in crate::host) struct ReadParent {
     /// Whether it adopts orphans.
     pub adopts: Option<bool>,
-    /// Who started them, unless it only adopted them.
+    /// Set unless it adopts orphans, and so may not have started them.
     parent: Option<Arc<Parent>>,
 }
 
@@ -28,11 +28,11 @@ impl ReadParent {
         }
     }
 
-    /// Notes who started a process, where that is still its parent and has not only adopted it. Who was seen to be
-    /// its parent before stays noted: that is who started it.
+    /// Records the parent as starter, unless it adopts orphans. A recorded starter stays after the parent has
+    /// changed.
     pub(in crate::host) fn note(&self, process: &mut Process) {
         let is_starter = process.parent_is_reaper == Some(false);
-        // One that started later was given the number of a parent that has died meanwhile.
+        // A parent that started later has the reused pid of the real one.
         let parent = self.parent.as_ref().filter(|it| it.start_ticks <= process.start_ticks);
         if let Some(parent) = parent.filter(|_| is_starter)
             && process.parent.as_deref() != Some(&**parent)
@@ -42,10 +42,10 @@ impl ReadParent {
     }
 }
 
-/// What is known of the process with this pid, to name it as a parent. `None` where there is none,
-/// or it is not in sight. `content` is what files are read into.
+/// Describes the process with this pid as a parent. `None` if it does not exist or is not visible. `content` is
+/// a buffer.
 ///
-/// argv is left out where reading it might not return: see `entry`.
+/// argv is left out if reading it might block; see `entry`.
 fn read_parent(proc: &Path, pid: u32, content: &mut Vec<u8>) -> Option<Parent> {
     let folder = Folder::open(proc, pid).ok()?;
     folder.read(c"stat", content, STAT_BYTES).ok()?;
@@ -60,11 +60,11 @@ fn read_parent(proc: &Path, pid: u32, content: &mut Vec<u8>) -> Option<Parent> {
         parent_is_reaper: None,
     };
     if has_memory {
-        // One byte more than is kept tells whether there is more.
+        // One byte more than is kept shows whether there is more.
         let read = folder.read(c"cmdline", content, CMDLINE_BYTES + 1);
         parent.command = read.ok().and_then(|()| parse_cmdline(content));
     }
-    // The engine of a server has workers, and is one: they are left together.
+    // The parent is an engine and itself a server's worker: engine and workers are orphaned together.
     if let Some(command) = &parent.command
         && is_worker_command(command)
     {

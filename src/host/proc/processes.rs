@@ -1,9 +1,9 @@
-//! The processes that are being watched, and what was last known of each.
+//! The table of watched processes and what was last known of each.
 //!
-//! A process's folder is opened in each sample, and its stat read through it: another start under the same pid is
-//! another process, and all that follows is read through the same folder.
+//! Each sample opens a process's folder and reads stat through it: another start under the same pid is another
+//! process, and everything else is read through the same folder.
 //!
-//! This file knows which pid is which process; what is said of one is in `entry`.
+//! This file decides which pid is which process; `entry` describes one.
 
 use foldhash::{HashMap, HashMapExt as _};
 
@@ -14,7 +14,6 @@ use crate::host::proc::stat::{STAT_BYTES, Ticks, parse_stat};
 use crate::host::{HostError, Roots};
 use crate::model::Process;
 
-/// The watched processes.
 #[derive(Debug)]
 pub struct Processes {
     entries: HashMap<u32, Box<ProcessEntry>>,
@@ -22,20 +21,19 @@ pub struct Processes {
     content: Vec<u8>,
 }
 
-/// What one call of [`Processes::sample`] found. Every pid that was asked for is in one of the lists.
+/// The result of [`Processes::sample`]. Every requested pid is in one of the lists.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct ProcessSample {
-    /// The processes that there are, in the order in which they were asked for.
+    /// Existing processes, in the requested order.
     pub processes: Vec<Process>,
-    /// Pids that no process has. That is normal: one may exit between two looks.
+    /// Pids without a process. That is normal: one may exit between two samples.
     pub gone: Vec<u32>,
     /// Pids of which nothing could be read, and why.
     pub unreadable: Vec<(u32, HostError)>,
 }
 
 impl Processes {
-    /// An empty table. The time of the boot is read here and kept, so that start times do not move
-    /// when the clock is set.
+    /// An empty table. It reads the boot time once, so that start times do not move when the clock is set.
     pub fn new(roots: Roots) -> Self {
         Self {
             entries: HashMap::new(),
@@ -44,17 +42,15 @@ impl Processes {
         }
     }
 
-    /// Whether the machine had GPU device files, or this process held one open, when last looked at
-    /// (twice a minute). Where neither was so, `gpu_files` is unknown of every process and proves
-    /// nothing.
+    /// Whether the machine had GPU device files, or this process held one open, at the last check (twice a
+    /// minute). If neither, every process's `gpu_files` is unknown and proves nothing.
     pub fn has_gpu_device_files(&self) -> bool {
         self.around.has_gpu_device_files
     }
 
-    /// Looks at the processes with these pids, each named once, and forgets all others.
+    /// Reads the processes with these pids, each named once, and forgets all others.
     ///
-    /// `boottime_ns` is the time now, in nanoseconds since boot (`Clocks::boottime_ns`); CPU use is
-    /// reckoned from the last call to this one.
+    /// `boottime_ns` is the time since boot (`Clocks::boottime_ns`); CPU use counts from the previous call.
     pub fn sample(&mut self, pids: &[u32], boottime_ns: u64) -> ProcessSample {
         self.around.begin(boottime_ns);
         let mut before = std::mem::take(&mut self.entries);
@@ -76,7 +72,7 @@ impl Processes {
                     entry = None;
                     sample.gone.push(pid);
                 }
-                // What was known of it stays known.
+                // Old values stay.
                 Err(error) => sample.unreadable.push((pid, error)),
             }
             self.entries.extend(entry.map(|entry| (pid, entry)));
@@ -92,13 +88,13 @@ impl Processes {
         sample
     }
 
-    /// What a process had used of the CPU at the last sample, and its children that it has waited for.
+    /// CPU time of a process and of its reaped children, as of the last sample.
     pub fn ticks(&self, pid: u32) -> Option<Ticks> {
         self.entries.get(&pid).map(|entry| entry.ticks)
     }
 
-    /// Tells each process who of those who work with it listens: by the tree of those who hold GPU device
-    /// files, which was brought up to date before.
+    /// Fills in each process's listening relatives, by the process tree of the GPU file holders, which the
+    /// caller has updated.
     pub fn fill_relatives(
         &mut self,
         processes: &mut [Process],
@@ -108,8 +104,7 @@ impl Processes {
         self.around.fill_relatives(processes, holders.tree(), boottime_ns);
     }
 
-    /// Looks at one process. `entry` is what is known of it, if anything, and is replaced where the
-    /// pid has become another process's.
+    /// Reads one process. `entry` is what is known of it, if anything, and is replaced if the pid was reused.
     fn look_at(
         &mut self,
         pid: u32,
@@ -127,7 +122,7 @@ impl Processes {
         };
         match folder.read(c"stat", &mut self.content, STAT_BYTES) {
             Ok(()) => {}
-            // The folder was there: the process has died since.
+            // The folder existed, so the process has died since.
             Err(errno) if is_gone(errno) => return Ok(Presence::Gone),
             Err(errno) => return Err(HostError::Read { path, errno }),
         }

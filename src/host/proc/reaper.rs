@@ -1,17 +1,16 @@
 //! Which processes adopt orphans.
 //!
-//! A process whose parent dies is handed to the nearest ancestor that asked for it
-//! (`PR_SET_CHILD_SUBREAPER`, prctl(2)), else to the first process of its pid namespace. The kernel
-//! tells which process is the first of a namespace: the last number of `NSpid` is 1
-//! (pid_namespaces(7)). It does not tell who is a subreaper; those are known here by their names.
+//! When a process dies, its children go to the nearest ancestor that asked for orphans
+//! (`PR_SET_CHILD_SUBREAPER`, prctl(2)), else to the first process of their pid namespace. The kernel shows a
+//! namespace's first process: the last number of its `NSpid` is 1 (pid_namespaces(7)). It does not show
+//! subreapers, which are recognised by name.
 
 use std::path::Path;
 
 use crate::host::proc::folder::Folder;
 use crate::host::proc::status::{ProcStatus, STATUS_BYTES, parse_status};
 
-/// Programs that ask to adopt orphans or are made to be a first process, by their short names (the
-/// kernel keeps 15 bytes).
+/// Short names (the kernel keeps 15 bytes) of programs that ask for orphans or are meant to be a first process.
 const NAMES: [&[u8]; 13] = [
     // systemd, and each user's systemd --user (systemd: src/core/main.c).
     b"systemd",
@@ -21,7 +20,7 @@ const NAMES: [&[u8]; 13] = [
     b"containerd-shim",
     b"conmon",
     b"conmonrs",
-    // First processes of containers; tini adopts with -s even where it is not the first.
+    // First processes of containers; tini adopts with -s even if it is not the first.
     b"tini",
     b"docker-init",
     b"dumb-init",
@@ -32,8 +31,8 @@ const NAMES: [&[u8]; 13] = [
     b"runit",
 ];
 
-/// Whether the process with this pid adopts orphans; `None` where that cannot be told, as of a parent outside this
-/// pid namespace. `content` is what files are read into.
+/// Whether the process with this pid adopts orphans; `None` if unknown, as for a parent outside this pid
+/// namespace. `content` is a buffer.
 pub fn adopts(pid: u32, proc: &Path, content: &mut Vec<u8>) -> Option<bool> {
     if pid == 1 {
         return Some(true);
@@ -43,7 +42,7 @@ pub fn adopts(pid: u32, proc: &Path, content: &mut Vec<u8>) -> Option<bool> {
     is_reaper(&parse_status(content))
 }
 
-/// Whether a process adopts orphans, by its status. `None` where the status does not tell.
+/// Whether a process adopts orphans, from its status. `None` if the status does not tell.
 fn is_reaper(status: &ProcStatus<'_>) -> Option<bool> {
     if status.innermost_pid == Some(1) {
         return Some(true);

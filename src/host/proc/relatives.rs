@@ -1,10 +1,9 @@
-//! Which of the processes that work with a process listen: it may be serving for them.
+//! Finds listening processes that work with a watched one, which may be serving through them.
 //!
-//! The program that takes the requests is often another one than the one that holds the GPU's memory: a
-//! front end that starts workers, a service that starts an engine, a container's first process. So the
-//! sockets of a process's ancestors within its session are looked at, of its descendants, and of the others of its
-//! service or container. They are looked at twice a
-//! minute. What they listen for is not judged here.
+//! The program that takes requests is often not the one that holds the GPU memory: a front end that starts
+//! workers, a service that starts an engine, a container's first process. So twice a minute the sockets are
+//! read of a process's ancestors within its session, its descendants, and the other processes of its service or
+//! container. What they listen for is not judged here.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -22,30 +21,29 @@ use crate::host::proc::tree::Tree;
 use crate::model::Process;
 use crate::model::process::{Relation, Relative};
 
-/// How long a look stands.
+/// For how long a result is valid.
 const VALID_NS: u64 = 30_000_000_000;
 
-/// So many of each relation are looked at.
+/// The most processes of each relation that are read.
 const MOST: usize = 64;
 
-/// So many are told.
+/// The most that are reported.
 const MOST_LISTED: usize = 16;
 
-/// How much of the list of a cgroup is read: some thousand pids.
+/// The most that is read of a cgroup's process list: some thousand pids.
 const CGROUP_BYTES: usize = 8 << 10;
 
-/// Where cgroups are mounted, below the root: the unified hierarchy, or that of memory.
+/// Where cgroups are mounted, below the root: the unified hierarchy, or memory's.
 const CGROUPS: [&str; 3] = ["sys/fs/cgroup", "sys/fs/cgroup/unified", "sys/fs/cgroup/memory"];
 
-/// Who was looked at.
 #[derive(Debug, Default)]
 pub(in crate::host) struct Relatives {
-    /// In this sample, whoever's relative it is: `None` where there is no such process.
+    /// This sample's reads, shared by all relatives: `None` if there is no such process.
     seen: HashMap<u32, Option<SocketScan>>,
     known: HashMap<u32, KnownRelatives>,
 }
 
-/// What a look at one process's sockets came to.
+/// What one process's sockets show.
 #[derive(Clone, Debug)]
 struct SocketScan {
     session: Option<u32>,
@@ -59,7 +57,7 @@ struct RelativeSockets {
     on: Arc<[Arc<str>]>,
 }
 
-/// What was told of one watched process.
+/// The last result for one watched process.
 #[derive(Debug)]
 struct KnownRelatives {
     start_ticks: Option<u64>,
@@ -68,7 +66,7 @@ struct KnownRelatives {
 }
 
 impl Surroundings {
-    /// Tells each process who of its relatives listens.
+    /// Fills in the listening relatives of each process.
     pub(in crate::host) fn fill_relatives(
         &mut self,
         processes: &mut [Process],
@@ -107,9 +105,9 @@ impl Surroundings {
             }
         };
         for pid in tree.ancestors(process.pid) {
-            // A login, a terminal's program and a scheduler start each process in a session of its own.
-            // A session from outside this PID namespace has no number here (0 in proc_pid_stat(5)); an
-            // ancestor without one is in the same, for a session that began below it would have one.
+            // A login, a terminal's program and a scheduler start each process in its own session. A session
+            // that began outside this pid namespace has no number here (0 in proc_pid_stat(5)); an ancestor
+            // without one is in the same session, because one that began below it would have a number.
             match self.scan_sockets(pid) {
                 Some(seen) if seen.session == process.session => {
                     add(pid, Relation::Ancestor, seen.listens);
@@ -130,7 +128,7 @@ impl Surroundings {
         found
     }
 
-    /// Looks at a process's sockets, unless that was done in this sample; `None` where there is none.
+    /// Reads a process's sockets, once a sample; `None` if it does not exist.
     fn scan_sockets(&mut self, pid: u32) -> Option<SocketScan> {
         if let Some(seen) = self.relatives.seen.get(&pid) {
             return seen.clone();
@@ -162,7 +160,7 @@ impl Surroundings {
         };
         let mut command = None;
         if has_memory {
-            // One byte more than is kept tells whether there is more.
+            // One byte more than is kept shows whether there is more.
             let read = folder.read(c"cmdline", &mut self.content, CMDLINE_BYTES + 1);
             command = read.ok().and_then(|()| parse_cmdline(&self.content));
         }
@@ -170,7 +168,7 @@ impl Surroundings {
     }
 }
 
-/// Whether all in a process's cgroup are one service's or one container's.
+/// Whether all processes in a process's cgroup belong to one service or container.
 fn has_cgroup_of_its_own(process: &Process) -> bool {
     let is_service = process
         .systemd_unit
@@ -179,9 +177,9 @@ fn has_cgroup_of_its_own(process: &Process) -> bool {
     (is_service || process.container.is_some()) && process.slurm.is_none()
 }
 
-/// Who is in the cgroup of a process; empty where that cannot be read.
+/// The pids in a process's cgroup; empty if they cannot be read.
 fn read_cgroup(root: &Path, process: &Process) -> Vec<u32> {
-    // The path of a cgroup outside this namespace begins with `/..`; what is above is not shown.
+    // A path that begins with `/..` is outside this cgroup namespace, and not visible.
     let cgroup = process.cgroup.as_deref().filter(|path| {
         path.len() > 1 && path.starts_with('/') && !path.split('/').any(|part| part == "..")
     });

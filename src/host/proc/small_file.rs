@@ -1,4 +1,4 @@
-//! Small files of the kernel's: the start of one, whole where it is no longer than that.
+//! Reads small kernel files up to a limit.
 //!
 //! Not for files that a user may have put there: those may be pipes, links, or on a server that hangs.
 
@@ -13,7 +13,7 @@ pub(in crate::host) fn read_start(path: &Path, most_bytes: u64) -> io::Result<Ve
     Ok(bytes)
 }
 
-/// As [`read_start`], of text; `None` where it cannot be read, or is none.
+/// As [`read_start`], as text; `None` if it cannot be read or is not UTF-8.
 pub(in crate::host) fn read_text(path: &Path, most_bytes: u64) -> Option<String> {
     String::from_utf8(read_start(path, most_bytes).ok()?).ok()
 }

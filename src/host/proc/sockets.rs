@@ -1,10 +1,10 @@
-//! Who listens: the sockets among a process's descriptors against the kernel's tables of those that
-//! accept connections, in `/proc/PID/net`, which are its network namespace's.
+//! Which processes listen: matches the sockets among a process's descriptors against the kernel's tables in
+//! `/proc/PID/net`, which belong to its network namespace.
 //!
-//! A line of the table of Unix sockets ends with a path that a process chose, and a newline in it makes
-//! another line. So whoever wants to be taken for one who listens can have that: it is no proof against
-//! him. [`holds_listener`], which is one, asks about TCP only; who listens on a Unix socket the kernel
-//! tells whoever connects to it (SO_PEERCRED).
+//! A line in the table of Unix sockets ends with a path that a process chose, and a newline in it starts
+//! another line. So a process can pretend to listen, and the table proves nothing against it.
+//! [`holds_listener`], which is used as a proof, reads TCP only; for a Unix socket the kernel tells whoever
+//! connects (SO_PEERCRED).
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -16,29 +16,26 @@ use crate::host::Roots;
 use crate::host::gpu::gpu_files::{Sockets, read_held};
 use crate::host::proc::folder::{Folder, if_readable};
 
-/// How much of a table is read: some ten thousand sockets.
+/// The most that is read of a table: some ten thousand sockets.
 const TABLE_BYTES: usize = 1 << 20;
 
-/// How long a table stands for what it says. Where there are no connections the kernel has to look
-/// through all places for one (7 ms for both tables on a machine of 24 GiB), and the number of a
-/// namespace that is gone is another's some day.
+/// For how long a table is valid. With few connections the kernel still walks its whole hash table (7 ms for
+/// both tables on a machine of 24 GiB). It has to expire, because a namespace's number may be reused.
 const VALID_NS: u64 = 60_000_000_000;
 
-/// Of so many sockets of a process it is told where they listen.
+/// The most sockets of a process whose addresses are reported.
 const MOST_LISTED: usize = 64;
 
-/// Whether the process with this folder is in the network namespace of this one; `None` where that cannot
-/// be told.
+/// Whether the process with this folder is in gpumem's own network namespace; `None` if unknown.
 pub(in crate::host) fn shares_network(roots: &Roots, folder: &Folder) -> Option<bool> {
     let own = Folder::own(&roots.proc).ok()?;
     Some(read_namespace(folder, c"ns/net")? == read_namespace(&own, c"ns/net")?)
 }
 
-/// Whether the process with this folder itself holds the socket that a connection to `address` from its
-/// own network namespace would reach: to be asked before a secret is sent there, and again when the
-/// connection stands. `Some(false)` where another process listens there, alone or as well, or where none
-/// does; `None` where that cannot be told, because the process's descriptors may not be read or there are
-/// too many sockets.
+/// Whether the process with this folder itself holds the socket that a connection to `address` from its network
+/// namespace would reach. Ask before sending a secret there, and again once connected. `Some(false)` if another
+/// process listens there, alone or as well, or none does; `None` if unknown, because its descriptors may not be
+/// read or there are too many sockets.
 pub(in crate::host) fn holds_listener(
     roots: &Roots,
     folder: &Folder,
@@ -50,8 +47,8 @@ pub(in crate::host) fn holds_listener(
         let reaching = places.iter().map(|(inode, bound)| (bound.reach(address), *inode));
         takers.extend(reaching.filter_map(|(reach, inode)| Some((reach?, inode))));
     }
-    // The kernel asks those that are bound to the very address first (Linux: `__inet_lookup_listener`
-    // in `net/ipv4/inet_hashtables.c`).
+    // The kernel prefers sockets bound to the exact address (Linux: `__inet_lookup_listener` in
+    // `net/ipv4/inet_hashtables.c`).
     if takers.iter().any(|(reach, _)| *reach == Reach::Exact) {
         takers.retain(|(reach, _)| *reach == Reach::Exact);
     }
@@ -64,8 +61,8 @@ pub(in crate::host) fn holds_listener(
     }
 }
 
-/// How many connections stand to the ports on which the process with this folder listens; those that are being
-/// closed do not count. `None` where that cannot be told.
+/// How many connections are open to the ports on which the process with this folder listens; closing ones do
+/// not count. `None` if unknown.
 pub(in crate::host) fn count_connections(roots: &Roots, folder: &Folder) -> Option<usize> {
     let held = read_held(folder, &roots.dev).ok()?.sockets?;
     if held.is_partial {
@@ -82,7 +79,7 @@ pub(in crate::host) fn count_connections(roots: &Roots, folder: &Folder) -> Opti
     let mut count = 0;
     for name in [c"net/tcp", c"net/tcp6"] {
         let mut content = Vec::new();
-        // Longer than is read is a machine with so many connections that some are its.
+        // A table too long to read has so many connections that some are this process's.
         match folder.read_list(name, &mut content, TABLE_BYTES) {
             Ok(()) if content.len() < TABLE_BYTES => {}
             Err(Errno::NOENT) if read_namespace(folder, c"ns/net").is_some() => {}
@@ -95,7 +92,7 @@ pub(in crate::host) fn count_connections(roots: &Roots, folder: &Folder) -> Opti
     Some(count)
 }
 
-/// The local port of a connection that stands.
+/// The local port of an open connection.
 fn parse_established(line: &[u8]) -> Option<u16> {
     /// As in the kernel's `include/net/tcp_states.h`.
     const ESTABLISHED: &str = "01";
@@ -106,21 +103,20 @@ fn parse_established(line: &[u8]) -> Option<u16> {
     is_established.then_some(port)
 }
 
-/// Which sockets listen, by network namespace: read when asked for, and again after a minute.
+/// Listening sockets by network namespace: read on demand, and again after a minute.
 #[derive(Debug, Default)]
 pub(in crate::host) struct Listening {
     now_ns: u64,
     namespaces: HashMap<u64, Tables>,
 }
 
-/// What a network namespace's tables said.
 #[derive(Debug)]
 struct Tables {
     read_ns: u64,
     tables: [Option<Inodes>; 3],
 }
 
-/// The sockets of a table that listen.
+/// The listening sockets in a table.
 #[derive(Debug)]
 struct Inodes {
     /// Sorted by inode number.
@@ -128,19 +124,19 @@ struct Inodes {
     is_whole: bool,
 }
 
-/// What a socket that listens is bound to. In the order in which it is told: services have low ports, what
-/// a library opened for itself has high ones or a path.
+/// What a listening socket is bound to, in the order of reporting: services have low ports, a library's own
+/// sockets have high ones or a path.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 enum Bound {
     Tcp(u16, IpAddr),
-    /// Empty where it has no name; an abstract one begins with `@`.
+    /// Empty if it has no name; an abstract one begins with `@`.
     Unix(Arc<str>),
-    /// CUDA's library's own: it serves no clients there.
+    /// The CUDA library's own; it serves no clients.
     OfDriver,
 }
 
 impl Bound {
-    /// How a connection to this address may reach it; `None` where it cannot.
+    /// How a connection to this address may reach it; `None` if it cannot.
     fn reach(&self, wanted: SocketAddr) -> Option<Reach> {
         let bound = match self {
             Self::Tcp(port, address) if *port == wanted.port() => address,
@@ -165,25 +161,24 @@ impl Bound {
     }
 }
 
-/// Where a process listens.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(in crate::host) struct Listens {
-    /// Whether it does; `None` where that cannot be told.
+    /// Whether it listens; `None` if unknown.
     pub at_all: Option<bool>,
-    /// The places, as `model::Process::listening_on` has them.
+    /// The addresses, as in `model::Process::listening_on`.
     pub on: Option<Arc<[Arc<str>]>>,
-    /// How many sockets it has, as `model::Process::sockets` counts them.
+    /// The number of sockets, as in `model::Process::sockets`.
     pub sockets: Option<u32>,
 }
 
 impl Listening {
-    /// Starts a sample: what is too old is forgotten.
+    /// Starts a sample and drops expired tables.
     pub(in crate::host) fn begin(&mut self, now_ns: u64) {
         self.now_ns = now_ns;
         self.namespaces.retain(|_, known| now_ns.saturating_sub(known.read_ns) < VALID_NS);
     }
 
-    /// Where the process with this folder listens, by its sockets.
+    /// Where the process with this folder listens.
     pub(in crate::host) fn read(
         &mut self,
         folder: &Folder,
@@ -202,7 +197,7 @@ impl Listening {
                 .namespaces
                 .entry(namespace)
                 .or_insert(Tables { read_ns: self.now_ns, tables: [None, None, None] });
-            // The cheapest first.
+            // Cheapest first.
             let order = [SocketTable::Unix, SocketTable::Tcp, SocketTable::Tcp6];
             for (table, known) in order.iter().zip(&mut known.tables) {
                 if known.is_none() {
@@ -233,7 +228,7 @@ impl Listening {
     }
 }
 
-/// The number of a namespace that a process is in: of `net:[4026531840]`.
+/// The number of a process's namespace, as in `net:[4026531840]`.
 pub(in crate::host) fn read_namespace(folder: &Folder, name: &std::ffi::CStr) -> Option<u64> {
     let number = folder.link(name, |target| {
         let start = target.iter().position(|&byte| byte == b'[')?;
@@ -243,25 +238,24 @@ pub(in crate::host) fn read_namespace(folder: &Folder, name: &std::ffi::CStr) ->
     number.ok()?
 }
 
-/// How a socket that listens comes by connections to an address.
+/// How a listening socket receives connections to an address.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Reach {
-    /// It is bound to it.
+    /// It is bound to that address.
     Exact,
     /// It is bound to all addresses.
     Any,
-    /// It is bound to all of IPv6, and takes those of IPv4 unless it was asked not to, which is not told.
+    /// It is bound to all of IPv6. It takes IPv4 too unless told not to, which the table does not show.
     Perhaps,
 }
 
-/// What a line says.
 #[derive(PartialEq, Debug)]
 enum SocketLine {
-    /// By its inode number.
+    /// Inode number and address.
     Listens(u64, Bound),
-    /// A connection that is not made yet: older kernels list these among those who listen.
+    /// A connection not yet made; older kernels list these among the listening sockets.
     Other,
-    /// A connection: the kernel lists those after all who listen (`tcp_get_idx` in Linux's
+    /// A connection: the kernel lists these after all listening sockets (`tcp_get_idx` in Linux's
     /// `net/ipv4/tcp_ipv4.c`), and a server has many.
     Connected,
 }
@@ -274,11 +268,11 @@ enum SocketTable {
 }
 
 impl SocketTable {
-    /// Every socket that listens.
+    /// Reads all listening sockets.
     ///
     /// # Errors
     ///
-    /// Where it may not be read, or the process is gone.
+    /// If the table may not be read, or the process is gone.
     fn read(self, folder: &Folder) -> io::Result<Inodes> {
         let name = match self {
             Self::Tcp => c"net/tcp",
@@ -287,7 +281,7 @@ impl SocketTable {
         };
         let mut content = Vec::new();
         match folder.read_list(name, &mut content, TABLE_BYTES) {
-            // A kernel without this protocol has no such table; a process that is gone has none, too.
+            // A kernel without this protocol has no such table; nor has a process that is gone.
             Err(Errno::NOENT) if read_namespace(folder, c"ns/net").is_some() => {}
             read => read?,
         }
@@ -307,7 +301,7 @@ impl SocketTable {
         Ok(Inodes { places, is_whole })
     }
 
-    /// Reads a line; `None` for the heading and for what Linux does not write.
+    /// Parses a line; `None` for the heading and for what Linux does not write.
     fn parse(self, line: &[u8]) -> Option<SocketLine> {
         match self {
             Self::Tcp | Self::Tcp6 => parse_tcp(line),
@@ -337,7 +331,7 @@ fn parse_tcp(line: &[u8]) -> Option<SocketLine> {
     })
 }
 
-/// An address as the kernel writes it: each four bytes as one number in the machine's own order.
+/// Parses an address as the kernel prints it: each four bytes as one number in native byte order.
 fn parse_address(hexadecimal: &str) -> Option<IpAddr> {
     let word = |at: usize| {
         let digits = hexadecimal.get(at * 8..at * 8 + 8)?;
@@ -358,12 +352,12 @@ fn parse_address(hexadecimal: &str) -> Option<IpAddr> {
 
 /// `ffff8ef7c0a51000: 00000002 00000000 00010000 0001 01 20531 /run/systemd/private`
 ///
-/// Only stream sockets count: the driver's library itself listens on one of sequenced packets
-/// (`@cuda-uvmfd-…`) in every process that has a context, which is told apart.
+/// Only stream sockets count. The CUDA library itself listens on a seqpacket socket (`@cuda-uvmfd-…`) in every
+/// process with a context; it is recognised apart.
 fn parse_unix(line: &[u8]) -> Option<SocketLine> {
     /// `__SO_ACCEPTCON` of the kernel's `include/uapi/linux/net.h`.
     const ACCEPTS: u32 = 1 << 16;
-    /// `SOCK_STREAM`, as it is printed.
+    /// `SOCK_STREAM`, as printed.
     const STREAM: &str = "0001";
     /// `SOCK_SEQPACKET`, likewise.
     const PACKETS: &str = "0005";

@@ -1,8 +1,7 @@
-//! `/proc/PID/stat`: who a process is, and what changes from tick to tick.
+//! Parses `/proc/PID/stat`: who a process is, and what changes all the time.
 //!
-//! The one file that is read each time. What it says of the process's memory map (`start_stack`) also
-//! tells whether the process has executed another program, at no cost. Next: `processes`
-//! reads it in each sample.
+//! The only file that is read every time. Its address of the stack (`start_stack`) also shows, at no cost,
+//! whether the process has executed another program. `processes` reads it in each sample.
 
 use std::path::Path;
 
@@ -18,54 +17,51 @@ const EXITING: u64 = 0x0000_0004;
 /// `PF_KTHREAD`, likewise.
 const KERNEL_THREAD: u64 = 0x0020_0000;
 
-/// A process, as one line of /proc has it. Sizes and times are as the kernel counts them: pages of
-/// memory, clock ticks of time.
+/// A process as its stat line describes it, in the kernel's units: pages of memory, clock ticks of time.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Stat<'a> {
-    /// The kernel's short name: any bytes, at most 15 of them for a program.
+    /// The kernel's short name: any bytes, at most 15 for a program.
     pub comm: &'a [u8],
     /// R S D T t Z X I.
     pub state: char,
-    /// Parent; `None` where it is outside this pid namespace.
+    /// Parent; `None` if it is outside this pid namespace.
     pub ppid: Option<u32>,
-    /// Process group; `None` where its leader is outside this pid namespace.
+    /// Process group; `None` if its leader is outside this pid namespace.
     pub process_group: Option<u32>,
-    /// Session; `None` where its leader is outside this pid namespace.
+    /// Session; `None` if its leader is outside this pid namespace.
     pub session: Option<u32>,
-    /// Device number of the controlling terminal; 0 where there is none.
+    /// Device number of the controlling terminal; 0 without one.
     pub terminal: u32,
-    /// A thread of the kernel's own.
     pub is_kernel_thread: bool,
-    /// On its way out, or a zombie: its memory map and its files can no longer be seen, though a
-    /// driver may hold it up for long before it lets go of the GPU.
+    /// Exiting or a zombie: its memory map and files are no longer visible, though a driver may block it for
+    /// long before it frees the GPU.
     pub is_exiting: bool,
     /// CPU time used, user and system, in clock ticks.
     pub cpu_ticks: u64,
-    /// The same of its children that have ended and were waited for, and of theirs, in clock ticks.
+    /// CPU time of its reaped children, and of theirs, in clock ticks.
     pub waited_ticks: u64,
-    /// Threads; `None` where the process has ceased to have any.
+    /// Threads; `None` if it has none any more.
     pub threads: Option<u32>,
     /// Clock ticks from boot to its start.
     pub start_ticks: u64,
     /// Resident memory, in pages.
     pub rss_pages: u64,
-    /// Where its stack begins: different after each exec. 0 where that may not be known, or it is
-    /// exiting.
+    /// Address at which its stack begins, different after each exec. 0 if hidden, or if it is exiting.
     pub start_stack: u64,
-    /// The kernel is taking it apart: it has left its process group, and the numbers are void.
+    /// The kernel is dismantling it: it has left its process group, and the numbers are meaningless.
     pub is_released: bool,
 }
 
 impl Stat<'_> {
-    /// Whether it has memory that can be read without being held up by a driver, as it is in state D.
+    /// Whether its memory can be read without blocking on a driver, as a read may in state D.
     pub fn has_memory(&self) -> bool {
         self.state != 'D' && !self.is_exiting && !self.is_kernel_thread
     }
 }
 
-/// Reads the content of `/proc/PID/stat`. `None` where it is torn, or nothing that Linux writes.
+/// Parses `/proc/PID/stat`. `None` if it is torn, or not in Linux's format.
 pub fn parse_stat(bytes: &[u8]) -> Option<Stat<'_>> {
-    // The name may hold anything, parentheses and newlines too; what follows it holds none.
+    // The name may contain anything, also parentheses and newlines; nothing after it does.
     let open = bytes.iter().position(|&byte| byte == b'(')?;
     let close = bytes.iter().rposition(|&byte| byte == b')')?;
     let comm = bytes.get(open + 1..close)?;
@@ -79,7 +75,7 @@ pub fn parse_stat(bytes: &[u8]) -> Option<Stat<'_>> {
     let ppid = signed(fields.next()?)?;
     let process_group = signed(fields.next()?)?;
     let session = signed(fields.next()?)?;
-    // Printed as a signed number, though it is a set of bits.
+    // Printed as a signed number, though it is a bit set.
     let terminal = signed(fields.next()?)? as u32;
     let flags = unsigned(fields.nth(1)?)?;
     let user_ticks = unsigned(fields.nth(4)?)?;
@@ -92,7 +88,7 @@ pub fn parse_stat(bytes: &[u8]) -> Option<Stat<'_>> {
     let start_ticks = unsigned(fields.nth(1)?)?;
     let rss_pages = unsigned(fields.nth(1)?)?;
     let start_stack = unsigned(fields.nth(3)?)?;
-    // Only a field that another one follows is known to be whole.
+    // A field is known to be complete only if another follows.
     fields.next()?;
 
     let namespaced = |number: i64| u32::try_from(number).ok().filter(|&number| number != 0);
@@ -135,8 +131,8 @@ fn signed(field: &[u8]) -> Option<i64> {
     }
 }
 
-/// The name of a terminal by its device number, as under `/dev`: `pts/3`, `tty1`, `ttyS0`. `None`
-/// where there is none, or it is of a kind that is not in this table.
+/// A terminal's name below `/dev`, by its device number: `pts/3`, `tty1`, `ttyS0`. `None` if there is no
+/// terminal, or its kind is not in this table.
 pub fn terminal_name(device: u32) -> Option<String> {
     // The kernel's encoding of device numbers for user space (new_encode_dev).
     let major = device >> 8 & 0xfff;
@@ -155,12 +151,12 @@ pub fn terminal_name(device: u32) -> Option<String> {
     })
 }
 
-/// When the process that has this pid now started, in clock ticks since boot: the half of an
-/// identity that tells a process from a later one with its number. `None` where none is to be seen.
+/// When the process with this pid started, in clock ticks since boot: the half of its identity that tells it
+/// from a later process with the same pid. `None` if there is no such process.
 ///
 /// # Errors
 ///
-/// Where its stat file cannot be read, or is none.
+/// If its stat file cannot be read or parsed.
 pub fn read_start_ticks(proc: &Path, pid: u32) -> Result<Option<u64>, HostError> {
     let path = || proc.join(pid.to_string()).join("stat");
     let mut content = Vec::new();
@@ -177,14 +173,12 @@ pub fn read_start_ticks(proc: &Path, pid: u32) -> Result<Option<u64>, HostError>
     }
 }
 
-/// What a process has used of the CPU, in clock ticks.
+/// A process's CPU time, in clock ticks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Ticks {
-    /// Clock ticks from boot to its start.
     pub start: u64,
-    /// What it has used itself.
     pub own: u64,
-    /// What its children used that have ended and were waited for, and theirs.
+    /// CPU time of its reaped children, and of theirs.
     pub waited: u64,
 }
 
@@ -226,7 +220,7 @@ mod tests {
         );
     }
 
-    /// A line whose name and first numbers are given.
+    /// A line with this name and these first numbers.
     fn line(comm: &[u8], head: &str) -> Vec<u8> {
         let mut bytes = b"1 (".to_vec();
         bytes.extend(comm);
@@ -276,7 +270,7 @@ mod tests {
     fn a_cut_line_is_no_line() {
         let last = LINE.windows(6).position(|field| field == b"140722").unwrap();
         for end in 0..=last + 6 {
-            // Up to here the last field that is needed may lack digits.
+            // Before here the last field that is needed may lack digits.
             assert_eq!(parse_stat(&LINE[..end]), None, "{end}");
         }
         assert!(parse_stat(&LINE[..last + 8]).is_some());
@@ -297,7 +291,7 @@ mod tests {
         ] {
             assert_eq!(parse_stat(bytes), None, "{}", bytes.escape_ascii());
         }
-        // Numbers at the edge are kept, and their sum does not overflow.
+        // Extreme numbers are kept, and their sum does not overflow.
         let most = u64::MAX;
         let bytes =
             format!("1 (x) S 1 1 1 0 -1 0 0 0 0 0 {most} {most} 0 0 20 0 1 0 {most} 0 0 0 0 0 0 0");

@@ -1,28 +1,27 @@
-//! `/proc/PID/status`: whose process it is, and its number in the innermost pid namespace.
+//! Parses `/proc/PID/status`: whose process it is, and its pid in the innermost pid namespace.
 
 use crate::host::proc::folder::Folder;
 
-/// The longest status that is read; groups come before `NSpid`, and a user may be in many.
+/// The most that is read; groups come before `NSpid`, and a user may be in many.
 pub(in crate::host) const STATUS_BYTES: usize = 16 << 10;
 
-/// What is taken from a process's status. What the file does not hold is `None`.
+/// The fields of a status that are used; missing ones are `None`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct ProcStatus<'a> {
-    /// The kernel's short name, with `\` and newlines escaped by the kernel.
+    /// The short name; the kernel escapes `\` and newlines in it.
     pub name: Option<&'a [u8]>,
     pub uid: Option<u32>,
-    /// Its pid in the innermost pid namespace that it is in; 1 for a container's first process.
+    /// Its pid in its innermost pid namespace; 1 for a container's first process.
     pub innermost_pid: Option<u32>,
-    /// The same, where that namespace is another one than that of the reader; `NSpid` begins with the
-    /// reader's own (proc_pid_status(5)).
+    /// The same, if that namespace is not the reader's; `NSpid` begins with the reader's own
+    /// (proc_pid_status(5)).
     pub namespace_pid: Option<u32>,
-    /// What `NSpid` says: its pids, with tabs between them.
+    /// The value of `NSpid`: its pids, separated by tabs.
     pub nspid: &'a [u8],
 }
 
 impl ProcStatus<'_> {
-    /// Its pid in each pid namespace that it is in, the reader's own first, the innermost last. Empty
-    /// where the kernel does not tell.
+    /// Its pid in each pid namespace, from the reader's to the innermost. Empty if the kernel does not tell.
     pub fn pids(&self) -> Vec<u32> {
         let fields = self.nspid.split(|&byte| byte == b'\t');
         let pids: Option<Vec<u32>> = fields.map(|field| number(Some(field))).collect();
@@ -30,22 +29,22 @@ impl ProcStatus<'_> {
     }
 }
 
-/// What a process does about signals. Bit 0 is signal 1.
+/// How a process handles signals. Bit 0 is signal 1.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SignalMasks {
-    /// Those for which it has a handler.
+    /// Signals with a handler.
     caught: u64,
-    /// Those that its first thread blocks.
+    /// Signals that its first thread blocks.
     blocked: u64,
 }
 
 impl SignalMasks {
-    /// Whether it has a handler for the signal of this number.
+    /// Whether it has a handler for this signal.
     pub fn catches(self, number: u32) -> bool {
         bit(self.caught, number)
     }
 
-    /// Whether its first thread blocks the signal of this number.
+    /// Whether its first thread blocks this signal.
     pub fn blocks(self, number: u32) -> bool {
         bit(self.blocked, number)
     }
@@ -56,7 +55,7 @@ fn bit(mask: u64, number: u32) -> bool {
     at.is_some_and(|rest| rest & 1 == 1)
 }
 
-/// Reads `SigBlk` and `SigCgt` of a `/proc/PID/status`; `None` where they are not both there.
+/// Parses `SigBlk` and `SigCgt` of `/proc/PID/status`; `None` unless it has both.
 pub fn parse_signal_masks(bytes: &[u8]) -> Option<SignalMasks> {
     let mask = |name: &[u8]| {
         let mut lines = bytes.split_inclusive(|&byte| byte == b'\n');
@@ -66,10 +65,10 @@ pub fn parse_signal_masks(bytes: &[u8]) -> Option<SignalMasks> {
     Some(SignalMasks { caught: mask(b"SigCgt:\t")?, blocked: mask(b"SigBlk:\t")? })
 }
 
-/// Reads the content of `/proc/PID/status`, of which the end may be missing.
+/// Parses `/proc/PID/status`, whose end may be missing.
 pub fn parse_status(bytes: &[u8]) -> ProcStatus<'_> {
     let mut status = ProcStatus::default();
-    // A line without its newline was cut, and its last number with it.
+    // A line without its newline is cut, and its last number with it.
     for line in bytes.split_inclusive(|&byte| byte == b'\n') {
         let Some(line) = line.strip_suffix(b"\n") else {
             break;
@@ -88,11 +87,11 @@ pub fn parse_status(bytes: &[u8]) -> ProcStatus<'_> {
     status
 }
 
-/// How much of `/proc/PID/uid_map` is read: the kernel takes at most 340 lines.
+/// The most that is read of `/proc/PID/uid_map`; the kernel accepts at most 340 lines.
 const UID_MAP_BYTES: usize = 16 << 10;
 
-/// Who may end a process: its real user, or the user who made the user namespace that it is in, as of a container
-/// without root. `content` is what files are read into.
+/// Who may end a process: its real user, or the user who made its user namespace, as for a rootless container.
+/// `content` is a buffer.
 pub(in crate::host) fn owner_uid(
     folder: &Folder,
     uid: Option<u32>,
@@ -102,8 +101,9 @@ pub(in crate::host) fn owner_uid(
     read.ok().and_then(|()| parse_namespace_owner(content)).or(uid)
 }
 
-/// The user who made a user namespace, by its uid_map: a user maps one number to his own and ranges to those that
-/// the machine gave him (user_namespaces(7), newuidmap(1)). `None` of root's, which maps ranges only.
+/// The user who made a user namespace, from its uid_map: users map one uid to their own, and ranges to those
+/// that the machine assigned them (user_namespaces(7), newuidmap(1)). `None` for root's, which maps only
+/// ranges.
 fn parse_namespace_owner(uid_map: &[u8]) -> Option<u32> {
     let mut lines = std::str::from_utf8(uid_map).ok()?.lines();
     lines.find_map(|line| {
@@ -169,11 +169,11 @@ mod tests {
     fn a_user_namespace_is_its_makers() {
         for (map, owner) in [
             ("         0          0 4294967295\n", None),
-            // `unshare -r`, and podman without root: by default, and with the user's own number kept.
+            // `unshare -r`, and rootless podman: by default, and keeping the user's own uid.
             ("         0       1000          1\n", Some(1000)),
             ("0 1000 1\n1 100000 65536\n", Some(1000)),
             ("0 100000 1000\n1000 1000 1\n1001 101000 64536\n", Some(1000)),
-            // Root's: Docker's userns-remap, and one that maps root alone.
+            // Root's: Docker's userns-remap, and one that maps only root.
             ("0 100000 65536\n", None),
             ("0 0 1\n", None),
             ("", None),

@@ -1,5 +1,5 @@
-//! What is left of a process whose first thread has ended: /proc shows its files and memory through another thread,
-//! in `/proc/PID/task/TID`, which has what the process's own folder has (proc_pid_task(5)).
+//! Finds a live thread of a process whose first thread has ended. /proc shows its files and memory only through
+//! another thread, in `/proc/PID/task/TID`, which has what the process's own folder has (proc_pid_task(5)).
 
 use std::ffi::CString;
 
@@ -8,10 +8,9 @@ use rustix::fs::{Mode, OFlags, openat};
 use crate::host::proc::folder::Folder;
 use crate::host::proc::stat::{STAT_BYTES, Stat, parse_stat};
 
-/// So many threads are looked at.
+/// The most threads that are searched.
 const MOST: usize = 1024;
 
-/// A thread that has not ended.
 #[derive(Debug)]
 pub(in crate::host) struct LeftThread {
     pub folder: Folder,
@@ -19,8 +18,8 @@ pub(in crate::host) struct LeftThread {
     pub content: Vec<u8>,
 }
 
-/// A thread that goes on in a process whose first one has ended: one that a signal reaches, if there is any. `None`
-/// where the first thread lives or there is no other. `stat` was read through `process`.
+/// A live thread of a process whose first thread has ended, preferably one that a signal reaches. `None` if the
+/// first thread lives or there is no other. `stat` was read through `process`.
 pub(in crate::host) fn left_thread(process: &Folder, stat: &Stat<'_>) -> Option<LeftThread> {
     if stat.state != 'Z' || stat.threads.is_none_or(|count| count < 2) {
         return None;

@@ -1,8 +1,8 @@
-//! How many bytes went through each TCP connection: recv(2) and send(2) are in no file of /proc, but the kernel's
-//! socket diagnostics count by socket (sock_diag(7), `tcp_info` in Linux's `include/uapi/linux/tcp.h`).
+//! Counts bytes over TCP connections: no file of /proc counts recv(2) and send(2), but the kernel's socket
+//! diagnostics count for each socket (sock_diag(7), `tcp_info` in Linux's `include/uapi/linux/tcp.h`).
 //!
-//! They are asked in the network namespace that a process is in. Where gpumem may not enter it, in another user's
-//! container, nothing is known.
+//! They are queried in the process's network namespace. If gpumem may not enter it, as for another user's
+//! container, the count is unknown.
 
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::thread;
@@ -18,19 +18,18 @@ use crate::host::Roots;
 use crate::host::proc::folder::Folder;
 use crate::host::proc::sockets::{read_namespace, shares_network};
 
-/// How long what was read of a namespace stands: less than the time between two visits of one process.
+/// For how long a namespace's result is valid: less than the time between two full reads of a process.
 const VALID_NS: u64 = 20_000_000_000;
 
 /// Bytes acknowledged and received, by the socket's inode number.
 type BySocket = HashMap<u64, u64>;
 
-/// What the namespaces of the watched processes told.
 #[derive(Debug, Default)]
 pub(in crate::host) struct Traffic {
     namespaces: HashMap<u64, (u64, Option<BySocket>)>,
 }
 
-/// What went through the sockets of one process, those that are closed meanwhile with them.
+/// Bytes over one process's sockets, including closed ones.
 #[derive(Debug, Default)]
 pub(in crate::host) struct SocketBytes {
     known: BySocket,
@@ -38,7 +37,7 @@ pub(in crate::host) struct SocketBytes {
 }
 
 impl Traffic {
-    /// Adds to `sum` what went through the sockets of the process with this folder; `None` where that cannot be told.
+    /// Adds to `sum` the bytes over the sockets of the process with this folder; `None` if unknown.
     pub(in crate::host) fn add(
         &mut self,
         sum: &mut SocketBytes,
@@ -65,7 +64,7 @@ impl Traffic {
     }
 }
 
-/// Reads the table of the namespace that a process is in, on a thread of its own where it is another one than ours.
+/// Queries a process's namespace, on a separate thread if it is not ours.
 fn read_within(roots: &Roots, folder: &Folder) -> io::Result<BySocket> {
     if shares_network(roots, folder) == Some(true) {
         return read_table();
@@ -97,7 +96,7 @@ fn read_table() -> io::Result<BySocket> {
     Ok(sockets)
 }
 
-/// Of `linux/netlink.h` and `linux/inet_diag.h`.
+/// From `linux/netlink.h` and `linux/inet_diag.h`.
 const BY_FAMILY: u16 = 20;
 const ERROR: u16 = 2;
 const DONE: u16 = 3;
@@ -105,11 +104,11 @@ const INFO: u16 = 2;
 const HEADER_BYTES: usize = 16;
 const SOCKET_BYTES: usize = 72;
 
-/// Asks for all connections of a family, each with its `tcp_info`: `nlmsghdr` and `inet_diag_req_v2`.
+/// A request for all connections of a family with their `tcp_info`: `nlmsghdr` and `inet_diag_req_v2`.
 fn request(family: AddressFamily) -> [u8; 72] {
     const REQUEST_DUMP: u16 = 0x301;
     const TCP: u8 = 6;
-    /// Established, or the other end has closed; by the states of `net/tcp_states.h`.
+    /// Established, or closed by the peer; states of `net/tcp_states.h`.
     const CONNECTED: u32 = 1 << 1 | 1 << 8;
     let mut message = [0; 72];
     message[..4].copy_from_slice(&72u32.to_ne_bytes());
@@ -122,7 +121,7 @@ fn request(family: AddressFamily) -> [u8; 72] {
     message
 }
 
-/// Takes in a datagram of answers; `false` where it was the last.
+/// Parses a datagram of answers; `false` if it was the last.
 fn parse(mut rest: &[u8], sockets: &mut BySocket) -> io::Result<bool> {
     while let Some((length, kind)) = u32_at(rest, 0).zip(u16_at(rest, 4)) {
         let length = length as usize;
@@ -140,14 +139,14 @@ fn parse(mut rest: &[u8], sockets: &mut BySocket) -> io::Result<bool> {
     Ok(true)
 }
 
-/// An `inet_diag_msg` and its attributes: the socket's inode number, and what it carried.
+/// Parses an `inet_diag_msg` and its attributes: inode number and bytes.
 fn parse_socket(answer: &[u8]) -> Option<(u64, u64)> {
     let inode = u32_at(answer, SOCKET_BYTES - 4)?;
     let mut rest = answer.get(SOCKET_BYTES..)?;
     while let Some((length, kind)) = u16_at(rest, 0).zip(u16_at(rest, 2)) {
         let length = usize::from(length);
         if kind == INFO {
-            // Kernels from 4.1 on have both fields of `tcp_info`.
+            // Kernels before 4.1 lack these fields of `tcp_info`.
             let info = rest.get(4..length)?;
             let bytes = u64_at(info, 120)?.checked_add(u64_at(info, 128)?)?;
             return Some((inode.into(), bytes));
@@ -177,7 +176,7 @@ mod tests {
 
     use super::*;
 
-    /// A real connection, and the kernel's word for it.
+    /// A real connection, as the kernel counts it.
     #[test]
     fn what_a_connection_carries_is_counted_by_its_socket() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -199,7 +198,7 @@ mod tests {
             };
             [0, 1].map(at).map(Option::unwrap)
         };
-        // What was sent is counted once it is acknowledged, the first packet of a connection with it.
+        // Sent bytes count once they are acknowledged, and a connection's first packet counts too.
         assert_eq!(carried(0), [1, 0]);
         let sent = [7; 100_000];
         sender.write_all(&sent[..60_000]).unwrap();

@@ -1,16 +1,16 @@
-//! Which process descends from which, of all on the machine, and what those do who work with a watched one: its
-//! descendants and the others of its process group.
+//! Which process descends from which on the whole machine, and what a watched process's family does: its
+//! descendants and the others in its process group.
 //!
-//! A process that waits for its children's work (rollouts, loaders, compilers), for its parent's or for that of the
-//! program before it in a pipe (`prep.py | infer.py`) does nothing itself; so what they do counts with it. A shell
-//! with job control gives each pipeline a group of its own; a script is one group with all that it starts. Who is whose child changes only when a process appears or a parent dies, and
-//! `holders` lists /proc every five seconds anyway: at such a listing one stat file is read for each process
-//! that is new or has lost its parent. A sample costs one stat file for each of those who work with a watched process;
-//! those of the watched ones were read for themselves. What they read and write is looked at twice a minute.
+//! A process that waits for its children (rollouts, loaders, compilers), its parent, or the program before it
+//! in a pipe (`prep.py | infer.py`) does nothing itself, so their work counts as its own. A shell with job
+//! control gives each pipeline its own group; a script is one group with all that it starts. Parents change
+//! only when a process appears or a parent dies. `holders` lists /proc every five seconds anyway, and then one
+//! stat file is read for each process that is new or has lost its parent. A sample reads one stat file for each
+//! family member that is not watched itself. What they read and write is read twice a minute.
 //!
-//! What a child used that has ended meanwhile is not lost: whoever waited for it has that time in its own
-//! stat file (fields 16 and 17). Only where no process waits, because the parent ignores SIGCHLD, does the
-//! kernel drop it; what was seen of such a child while it lived counts.
+//! CPU time of a child that has exited is not lost: whoever reaped it has the time in its own stat (fields 16
+//! and 17). Only if no process reaps it, because its parent ignores SIGCHLD, does the kernel drop it; then what
+//! was seen while it lived counts.
 
 use std::sync::Arc;
 
@@ -22,39 +22,39 @@ use crate::host::proc::stat::{STAT_BYTES, Stat, Ticks, parse_stat};
 use crate::model::Process;
 use crate::model::process::Descendants;
 
-/// So many of those who work with one process are looked at.
+/// The most members of one family that are read.
 const MOST: usize = 4096;
 
-/// So many others of one process group are looked at, those with the lowest numbers: a thousand ranks of one group are
-/// not looked at a thousand times each.
+/// The most other members of a process group that are read, lowest pids first, so that a thousand ranks in one
+/// group are not read a thousand times each.
 const MOST_OF_GROUP: usize = 64;
 
-/// So many generations are climbed.
+/// The most generations of ancestors that are followed.
 const MOST_ANCESTORS: usize = 16;
 
-/// How often it is read how much they have read and written.
+/// Interval between reads of the family's I/O.
 const IO_NS: u64 = 30_000_000_000;
 
-/// Everybody, as parents and children.
+/// All processes, as parents and children.
 #[derive(Debug)]
 pub(in crate::host) struct Tree {
     ticks_per_second: u64,
     own_pid: u32,
     nodes: HashMap<u32, Node>,
-    /// By parent, of those that are not the kernel's own.
+    /// By parent, without kernel threads.
     children: HashMap<u32, Vec<u32>>,
     /// By process group.
     groups: HashMap<u32, Vec<u32>>,
-    /// What the watched processes and their descendants had used at the last look, by pid.
+    /// CPU time of families at the last sample, by pid.
     used: HashMap<u32, Ticks>,
     /// By the watched process's pid.
     sums: HashMap<u32, Sum>,
     looked_ns: Option<u64>,
-    /// When it was last looked at what they read and write.
+    /// When I/O was last read.
     io_looked_ns: Option<u64>,
 }
 
-/// What of a process tells where it belongs.
+/// A process's place in the tree.
 #[derive(Clone, Copy, Debug)]
 struct Node {
     inode: u64,
@@ -64,15 +64,15 @@ struct Node {
     is_kernel: bool,
 }
 
-/// What those who work with a process came to.
+/// A family's totals.
 #[derive(Debug)]
 struct Sum {
     start_ticks: u64,
-    /// The process itself, its descendants, and the others of its process group.
+    /// The process itself, its descendants, and the others in its process group.
     family: Vec<u32>,
     ticks: u64,
-    /// What those had used who ended at the last look and whom nobody had waited for by then. A parent may have
-    /// been read just before its child ended: then it is in what that waits for next time.
+    /// CPU time, already counted, of members that had ended by the last sample without being reaped. If the
+    /// parent was read just before its child ended, the parent's next value includes this time.
     owed_ticks: u64,
     result: Arc<Descendants>,
 }
@@ -92,7 +92,7 @@ impl Tree {
         }
     }
 
-    /// Takes in who is there now: `listing` is sorted by pid.
+    /// Takes in a listing that is sorted by pid.
     pub(in crate::host) fn update(&mut self, proc: &Folder, listing: &[ProcEntry]) {
         let before = std::mem::take(&mut self.nodes);
         let is_same = |pid: u32| {
@@ -103,7 +103,7 @@ impl Tree {
         let mut content = [0; STAT_BYTES];
         for &ProcEntry { pid, inode } in listing {
             let known = before.get(&pid).filter(|_| is_same(pid)).copied();
-            // The children of those who are gone have another parent now.
+            // The children of an exited process have another parent now.
             let node = known.filter(|node| node.ppid.is_none_or(is_same)).or_else(|| {
                 let stat = read_stat(proc, pid, &mut content)?;
                 Some(Node {
@@ -130,16 +130,16 @@ impl Tree {
         }
     }
 
-    /// Whether the process was there when /proc was last listed.
+    /// Whether the process existed at the last listing of /proc.
     pub(in crate::host) fn knows(&self, process: &Process) -> bool {
         let node = self.nodes.get(&process.pid);
         node.is_some_and(|node| process.start_ticks == Some(node.start_ticks))
     }
 
-    /// The descendants of a process, its children first; bounded in number.
+    /// A process's descendants, children first; bounded in number.
     pub(in crate::host) fn descendants(&self, pid: u32) -> Vec<u32> {
         let mut found: Vec<u32> = Vec::new();
-        // No process is its own ancestor; where numbers were given anew since the listing it looks so.
+        // Reused pids may make a process look like its own ancestor.
         let mut seen = HashSet::from_iter([pid]);
         let mut next = Some(pid);
         let mut at = 0;
@@ -152,14 +152,13 @@ impl Tree {
         found
     }
 
-    /// Its parent, that one's parent, and so on, below the first process; bounded in number.
+    /// Parent, grandparent and so on, below the first process; bounded in number.
     pub(in crate::host) fn ancestors(&self, pid: u32) -> Vec<u32> {
         let parent = |pid: u32| self.nodes.get(&pid)?.ppid.filter(|&ppid| ppid > 1);
         std::iter::successors(parent(pid), |&pid| parent(pid)).take(MOST_ANCESTORS).collect()
     }
 
-    /// Tells each process what those do who work with it. All is left unknown where /proc cannot be read or was never
-    /// listed.
+    /// Fills in what each process's family does. It stays unknown if /proc cannot be read or was never listed.
     pub(in crate::host) fn fill(
         &mut self,
         proc: Option<&Folder>,
@@ -188,7 +187,7 @@ impl Tree {
             let count = family.len() - 1;
             let group = process.process_group.and_then(|group| self.groups.get(&group));
             let known: HashSet<u32> = family.iter().copied().collect();
-            // What gpumem does is no work of the script that it was started by.
+            // gpumem's own work is not that of the script that started it.
             let is_other = |pid: &&u32| !known.contains(pid) && **pid != self.own_pid;
             let others = group.into_iter().flatten().filter(is_other);
             family.extend(others);
@@ -238,8 +237,8 @@ impl Tree {
         self.used = used;
     }
 
-    /// What those who work with a process used since the last look, and what those of their children used
-    /// that have ended since; all that they have used, at the first look. Beside it what is owed then.
+    /// CPU time that the family, and its children that have exited since, used since the last sample; at the
+    /// first sample all they ever used. Also returns the new `owed_ticks`.
     fn newly_used(
         &self,
         before: Option<&Sum>,
@@ -263,7 +262,7 @@ impl Tree {
             waited = waited.saturating_add(newly);
         }
         for pid in before.iter().flat_map(|sum| sum.family.iter().skip(1)) {
-            // One that was adopted by somebody else has not ended, and no process waited for it.
+            // An adopted process has not ended, and no process reaped it.
             let has_left = |used: &Ticks| {
                 let node = self.nodes.get(pid).filter(|it| it.start_ticks == used.start);
                 node.is_some() && !family.contains(pid)
@@ -275,14 +274,14 @@ impl Tree {
                 ended = ended.saturating_add(used.own.saturating_add(used.waited));
             }
         }
-        // What was seen of those who ended was counted while they lived.
+        // What was seen of ended processes was counted while they lived.
         let counted = ended.saturating_add(before.map_or(0, |sum| sum.owed_ticks));
         let ticks = own.saturating_add(waited.saturating_sub(counted));
         (ticks, ended.saturating_sub(waited))
     }
 }
 
-/// The stat of the process that has a pid now; `None` where there is none.
+/// The current stat of the process with this pid; `None` if there is none.
 fn read_stat<'a>(proc: &Folder, pid: u32, content: &'a mut [u8; STAT_BYTES]) -> Option<Stat<'a>> {
     let length = proc.stat_of(pid, content).ok()?;
     parse_stat(&content[..length]).filter(|stat| !stat.is_released)

@@ -1,5 +1,4 @@
-//! A visit to a watched process: all that its stat does not tell is read through its folder. When a visit is due is
-//! in `entry`.
+//! A full read of a watched process: everything beyond stat. `entry` decides when it is due.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -13,7 +12,7 @@ use crate::host::proc::cmdline::{CMDLINE_BYTES, parse_cmdline};
 use crate::host::proc::entry::{ProcessEntry, REVISIT_NS, SECOND_NS, Surroundings};
 use crate::host::proc::environ::{ENVIRON_BYTES, parse_whole_environ};
 use crate::host::proc::folder::{Folder, if_readable, is_gone};
-use crate::host::proc::framework::read_framework;
+use crate::host::proc::framework::{MAPS_BYTES, loaded};
 use crate::host::proc::io_counters::{IO_BYTES, parse_io};
 use crate::host::proc::notebook::parse_kernel;
 use crate::host::proc::small_file::read_text;
@@ -22,19 +21,19 @@ use crate::host::proc::status::{STATUS_BYTES, owner_uid, parse_status};
 use crate::model::Process;
 use crate::model::program::never_killed;
 
-/// How soon after a visit the next one is due, while a program loads.
+/// Interval between full reads while a program loads.
 const YOUNG_NS: u64 = 5 * SECOND_NS;
 
-/// So many visits are to a program that loads.
+/// How many full reads a loading program gets.
 const YOUNG_VISITS: u32 = 3;
 
-/// In every so many visits after those the libraries are looked at: thousands of mappings take a millisecond.
+/// After those, one full read in this many includes the libraries: thousands of mappings take a millisecond.
 const VISITS_TO_LIBRARIES: u32 = 10;
 
-/// The longest `cgroup.events` that is read: it has two lines.
+/// The most that is read of `cgroup.events`, which has two lines.
 const EVENTS_BYTES: u64 = 1024;
 
-/// The thread through which a process's files and memory are seen: its first one, or what is left.
+/// The thread through which a process's files and memory are read: the first one, or a live one.
 #[derive(Clone, Copy)]
 pub(in crate::host) struct LiveThread<'a> {
     pub folder: &'a Folder,
@@ -42,11 +41,11 @@ pub(in crate::host) struct LiveThread<'a> {
 }
 
 impl Surroundings {
-    /// Reads all through the process's folder, its memory only where that is not held up.
+    /// Reads everything through the process's folder; its memory only if that cannot block.
     ///
     /// # Errors
     ///
-    /// Where the process is gone, or no descriptor is left.
+    /// If the process is gone, or gpumem is out of descriptors.
     pub(in crate::host) fn visit(
         &mut self,
         entry: &mut ProcessEntry,
@@ -82,30 +81,33 @@ impl Surroundings {
         Ok(())
     }
 
-    /// Its arguments, environment and libraries.
+    /// Reads argv, environment and libraries.
     fn read_memory(&mut self, entry: &mut ProcessEntry, folder: &Folder) -> io::Result<()> {
         let process = &mut entry.process;
-        // One byte more than is kept tells whether there is more.
-        let read = folder.read(c"cmdline", &mut self.content, CMDLINE_BYTES + 1);
-        let command = if_readable(read)?.and_then(|()| parse_cmdline(&self.content));
-        // One that begins to exit has no argv any more; what it had stands.
-        if let Some(command) = command
+        // Read once for each program: it changes only if the process writes over it.
+        let looks_at_environment = process.environment.is_none();
+        let looks_at_libraries = entry.is_memory_unread
+            || entry.visits <= YOUNG_VISITS
+            || entry.visits.is_multiple_of(VISITS_TO_LIBRARIES);
+        let [command, environment, maps] = folder.read_memory([
+            // One byte more than is kept shows whether there is more.
+            CMDLINE_BYTES + 1,
+            if looks_at_environment { ENVIRON_BYTES } else { 0 },
+            if looks_at_libraries { MAPS_BYTES } else { 0 },
+        ]);
+        // A process that begins to exit has no argv; the old one stays.
+        if let Some(command) = if_readable(command)?.and_then(|it| parse_cmdline(&it))
             && process.command.as_ref() != Some(&command)
         {
             process.jupyter = parse_kernel(&command).map(Arc::from);
             process.command = Some(command);
         }
-        if process.environment.is_none() {
-            // Read once for each program: it does not change, but for what a process writes over it.
-            let read = if_readable(folder.read(c"environ", &mut self.content, ENVIRON_BYTES))?;
-            process.environment = read.and_then(|()| parse_whole_environ(&self.content));
+        if looks_at_environment {
+            process.environment = if_readable(environment)?.and_then(|it| parse_whole_environ(&it));
         }
-        let looks_at_libraries = entry.is_memory_unread
-            || entry.visits <= YOUNG_VISITS
-            || entry.visits.is_multiple_of(VISITS_TO_LIBRARIES);
-        // What was loaded stands where the maps may not be read any more.
-        let command = process.command.as_deref().unwrap_or_default();
-        if looks_at_libraries && let Some(loaded) = read_framework(folder, command)? {
+        // The old value stays if the maps may no longer be read.
+        if let Some(maps) = if_readable(maps)?.filter(|_| looks_at_libraries) {
+            let loaded = loaded(&maps, process.command.as_deref().unwrap_or_default());
             set(&mut process.framework, loaded.framework);
             set(&mut process.framework_version, loaded.version.as_deref());
             set_all(&mut process.libraries, &loaded.libraries);
@@ -113,7 +115,7 @@ impl Surroundings {
         Ok(())
     }
 
-    /// Whose process it is.
+    /// Reads whose process it is.
     fn read_owner(
         &mut self,
         process: &mut Process,
@@ -129,7 +131,7 @@ impl Surroundings {
         Ok(())
     }
 
-    /// Which files it runs and holds open.
+    /// Reads which files it runs and holds open.
     fn read_files(
         &mut self,
         entry: &mut ProcessEntry,
@@ -140,7 +142,7 @@ impl Surroundings {
         let held = read_held(folder, &self.roots.dev)?;
         let path = |path: &[u8]| String::from_utf8_lossy(path).into_owned();
         match folder.link(c"exe", path) {
-            // It has begun to exit: what it was stands.
+            // It has begun to exit; the old value stays.
             Err(errno) if is_gone(errno) => {}
             link => {
                 set(&mut process.executable, if_readable(link)?.as_deref());
@@ -154,7 +156,7 @@ impl Surroundings {
         if process.listening_on != listens.on {
             process.listening_on = listens.on;
         }
-        // A kernel may be built without it, and who has gone is missed by other files.
+        // A kernel may lack this file, and other files show whether the process is gone.
         let io = folder.read(c"io", &mut self.content, IO_BYTES);
         let by_files = io.ok().and_then(|()| parse_io(&self.content));
         let inodes = held.sockets.map(|it| it.inodes).unwrap_or_default();
@@ -169,8 +171,7 @@ impl Surroundings {
     }
 }
 
-/// Sets a text, keeping the one that is shared where it is the same.
-/// Whether a cgroup of the unified hierarchy is frozen; `None` where it is none, or is not under this one's root.
+/// Whether a cgroup of the unified hierarchy is frozen; `None` if it is none, or outside this one's root.
 fn is_frozen(root: &Path, cgroup: &str) -> Option<bool> {
     let is_above = cgroup.split('/').any(|part| part == "..");
     let events = root.join("sys/fs/cgroup").join(cgroup.trim_start_matches('/'));
@@ -179,13 +180,14 @@ fn is_frozen(root: &Path, cgroup: &str) -> Option<bool> {
     frozen.map(|frozen| frozen.trim() == "1")
 }
 
+/// Sets a text, keeping the shared one if it is equal.
 fn set(text: &mut Option<Arc<str>>, new: Option<&str>) {
     if text.as_deref() != new {
         *text = new.map(Arc::from);
     }
 }
 
-/// Sets a list likewise; an empty one says nothing.
+/// As [`set`], for a list; an empty one becomes `None`.
 fn set_all(list: &mut Option<Arc<[Arc<str>]>>, new: &[&str]) {
     let old = list.as_deref().unwrap_or_default();
     if !old.iter().map(|text| &**text).eq(new.iter().copied()) {

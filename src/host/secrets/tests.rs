@@ -1,4 +1,4 @@
-//! A table of secrets as people write them on command lines, and one of what only looks like one.
+//! A table of secrets as people type them on command lines, and a table of lookalikes.
 
 use std::borrow::Cow;
 use std::time::{Duration, Instant};
@@ -11,7 +11,7 @@ fn hidden(arguments: &[&str]) -> Vec<String> {
     arguments.into_iter().map(Cow::into_owned).collect()
 }
 
-/// Arguments as a shell would part them at `|`, and the part of them that must be masked.
+/// Arguments separated by `|`, and the part that must be masked.
 const SECRETS: [(&str, &str); 167] = [
     ("x|-p|s3cret", "s3cret"),
     ("x|--auth=s3cret", "s3cret"),
@@ -40,7 +40,7 @@ const SECRETS: [(&str, &str); 167] = [
     ("xfreerdp|/u:ann|/p:s3cret|/v:h", "s3cret"),
     ("sqlcmd|-S|h|-U|ann|-P|s3cret", "s3cret"),
     ("redis-server|--requirepass|s3cret", "s3cret"),
-    // Options that say what they are.
+    // Options with telling names.
     ("jupyter_server|--IdentityProvider.token=s3cret", "s3cret"),
     ("jupyter-notebook|--NotebookApp.password=argon2:a b=s3cret", "s3cret"),
     ("vllm|serve|m|--api-key|s3cret", "s3cret"),
@@ -109,7 +109,7 @@ const SECRETS: [(&str, &str); 167] = [
     ("env|SMTP_PASS=a s3cret|x", "s3cret"),
     ("docker|run|-e|HF_TOKEN=s3cret|image", "s3cret"),
     ("docker|run|--env=NGC_API_KEY=s3cret|image", "s3cret"),
-    // Programs that take one without saying so.
+    // Programs with options whose names do not tell.
     ("curl|-u|ann:s3cret|https://host", "s3cret"),
     ("curl|-uann:s3cret|https://host", "s3cret"),
     ("curl|--user|ann:s3cret", "s3cret"),
@@ -139,7 +139,7 @@ const SECRETS: [(&str, &str); 167] = [
     ("x|--header-value|Bearer s3crets3cret", "s3crets3cret"),
     ("x|--auth|Bearer|s3crets3cret", "s3crets3cret"),
     ("x|--auth|Basic|czNjcmV0OnMzY3JldA==", "czNjcmV0"),
-    // Addresses.
+    // URLs.
     ("git|clone|https://ann:s3cret@github.com/a/b", "s3cret"),
     ("git|clone|https://s3cret@github.com/a/b", "s3cret"),
     ("pip|install|--index-url=https://ann:s3cret@pypi/simple", "s3cret"),
@@ -158,12 +158,12 @@ const SECRETS: [(&str, &str); 167] = [
     ("x|--hook=https://hooks.slack.com/services/T0/B0/s3cret", "s3cret"),
     ("x|https://discord.com/api/webhooks/123/s3cret", "s3cret"),
     ("x|https://api.telegram.org/bot123:s3cret/send", "s3cret"),
-    // Rows of names and values.
+    // Rows of assignments.
     ("x|DefaultEndpointsProtocol=https;AccountName=a;AccountKey=s3cret==;E=f", "s3cret"),
     ("x|Endpoint=sb://h/;SharedAccessKeyName=n;SharedAccessKey=s3cret", "s3cret"),
     ("x|Server=db;User Id=ann;Password=s3cret;", "s3cret"),
     ("x|host=db user=ann password=s3cret dbname=a", "s3cret"),
-    // JSON and its like.
+    // JSON and similar.
     ("x|{\"token\": \"s3cret\", \"a\": 1}", "s3cret"),
     ("x|{\"a\":{\"api_key\":\"s3cret\"}}", "s3cret"),
     ("x|--config={\"password\": \"s3 s3cret\"}", "s3cret"),
@@ -187,7 +187,7 @@ const SECRETS: [(&str, &str); 167] = [
         "0123456789abcdef",
     ),
     ("python|-c|login(token = 's3cret')", "s3cret"),
-    // By their looks.
+    // By form.
     ("x|hf_aBcDeFgHiJkLmNoPqRsTuVwXyZaBcDeFgH", "aBcDeFg"),
     ("x|--arg=sk-proj-abc123DEF456ghi789JKL012mno345", "abc123"),
     ("x|ghp_0123456789abcdefghijABCDEFGHIJ012345", "0123456789"),
@@ -195,7 +195,7 @@ const SECRETS: [(&str, &str); 167] = [
     ("x|--name|AKIAIOSFODNN7EXAMPLE", "IOSFODNN7"),
 ];
 
-/// More of those that are told by their looks.
+/// More secrets recognised by form.
 const LOOKS: [(&str, &str); 14] = [
     ("x|glpat-abcDEF123456ghiJKL78", "abcDEF"),
     ("x|xoxb-123456789012-1234567890123-abcDEF123456", "123456789012"),
@@ -216,7 +216,7 @@ const LOOKS: [(&str, &str); 14] = [
     ("x|--pem=-----BEGIN OPENSSH PRIVATE KEY-----\ns3cret", "s3cret"),
 ];
 
-/// What stays as it is.
+/// What must stay.
 const HARMLESS: [&str; 80] = [
     "Xorg|:0|-auth|/run/user/1000/gdm/Xauthority",
     "srun|-p|a100|python|train.py|-u|ann|--user=ann%",
@@ -382,7 +382,7 @@ fn a_value_of_the_environment_is_looked_through() {
             "expandable_segments:True,max_split_size_mb:128",
             "expandable_segments:True,max_split_size_mb:128",
         ),
-        // Jobs are told apart by such ids.
+        // Such ids tell jobs apart.
         ("Zx8Kq2Lm9Pv4Rt7Wy1Bn6Hs3Jd5Fg0Ca", "Zx8Kq2Lm9Pv4Rt7Wy1Bn6Hs3Jd5Fg0Ca"),
     ] {
         let mut shown = Cow::Borrowed(value);
@@ -393,7 +393,7 @@ fn a_value_of_the_environment_is_looked_through() {
 
 #[test]
 fn text_of_any_kind_is_gone_through_quickly() {
-    // The longest argv that is read, of what makes most work; and a thousand usual ones.
+    // The longest argv that is read, with the costliest content; and a thousand usual ones.
     let begun = Instant::now();
     for part in [
         "=",
@@ -438,14 +438,14 @@ fn text_of_any_kind_is_gone_through_quickly() {
     for _ in 0..1000 {
         assert_eq!(hidden(&usual), usual);
     }
-    // A second or so; what goes through it once for each sign takes minutes.
+    // About a second; a quadratic scan takes minutes.
     let took = begun.elapsed();
     assert!(took < Duration::from_secs(30), "{took:?}");
 }
 
 #[test]
 fn no_text_makes_it_fail() {
-    // Pieces of all that is looked for, in every order of three.
+    // Fragments of everything that is searched for, in every order of three.
     let pieces = [
         "token",
         "=",

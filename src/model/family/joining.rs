@@ -1,8 +1,8 @@
-//! How families are joined: first by what the kernel says (groups, sessions, parents, the numbers of
-//! the dead), then by what programs say of their runs, then by cgroups.
+//! Joins processes into families: first by kernel facts (groups, sessions, parents, dead pids), then by what
+//! programs say about their runs, then by cgroups.
 //!
-//! Two processes are joined only where nothing speaks against it: another user, a second notebook
-//! kernel. What a whole class has in common joins none of it where two of the class cannot be one.
+//! Two processes are joined only if nothing contradicts it, such as another user or a second notebook kernel. A
+//! common property of many joins none of them if two of them cannot belong together.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -12,42 +12,42 @@ use crate::model::process::{Parent, Process};
 use crate::model::snapshot::{Gpu, PidNamespace, Snapshot};
 use crate::model::unit::{Role, role};
 
-/// Shells: what they start in a session of theirs need not belong together. By their short names.
+/// Shells, by short name: what they start in one session need not belong together.
 const SHELLS: [&str; 12] =
     ["sh", "bash", "dash", "zsh", "fish", "ksh", "mksh", "tcsh", "csh", "ash", "busybox", "nu"];
 
-/// What tells one run from another.
+/// Identifies a run.
 type RunKey = (&'static str, Vec<Arc<str>>);
 
-/// Who started a process: the pid, and the start where it is known.
+/// The process that started another: its pid, and its start if known.
 type Launcher = (u32, Option<u64>);
 
-/// A set of processes that belong together so far.
+/// A set of processes known to belong together.
 #[derive(Debug, Default)]
 struct Job {
     members: Vec<usize>,
     ties: BTreeSet<Tie>,
-    /// Unknown only of a dead one by itself.
+    /// `None` only for a single dead process.
     uid: Option<u32>,
     /// Its notebook kernel.
     kernel: Option<u32>,
-    /// The runs that it has ranks of, and which.
+    /// The runs that it has ranks of, and which ranks.
     runs: BTreeMap<RunKey, BTreeSet<Arc<str>>>,
 }
 
 impl Job {
-    /// Whether two can be parts of one: of one user, with one kernel at most.
+    /// Whether two can be parts of one: one user, and at most one kernel.
     fn may_be_one_with(&self, other: &Self) -> bool {
         let same_user = match (self.uid, other.uid) {
             (Some(one), Some(another)) => one == another,
-            // A dead process has none any more; no two living ones without a known user are one.
+            // A dead process has no owner; living ones without a known owner are never joined.
             (None, Some(_)) | (Some(_), None) => true,
             (None, None) => false,
         };
         same_user && (self.kernel.is_none() || other.kernel.is_none())
     }
 
-    /// Whether a rank is there twice: two runs that look alike.
+    /// Whether a rank is there twice, which shows two similar runs.
     fn has_a_rank_of(&self, other: &Self, key: &RunKey) -> bool {
         let ranks = |job: &Self| job.runs.get(key).cloned().unwrap_or_default();
         !ranks(self).is_disjoint(&ranks(other))
@@ -57,19 +57,19 @@ impl Job {
 /// The joining of one snapshot's processes.
 pub(super) struct Joining<'a> {
     snapshot: &'a Snapshot,
-    /// Those that can be members.
+    /// The possible members.
     processes: Vec<&'a Process>,
-    /// By pid, the index in `processes`.
+    /// The index in `processes`, by pid.
     by_pid: BTreeMap<u32, usize>,
-    /// By index in `processes`, the index in `jobs`.
+    /// The index in `jobs`, by index in `processes`.
     job_of: Vec<usize>,
-    /// One for each process at first; what was joined to another is empty.
+    /// Initially one for each process; empty once joined to another.
     jobs: Vec<Job>,
 }
 
 impl<'a> Joining<'a> {
     pub(super) fn new(snapshot: &'a Snapshot) -> Self {
-        // A pid in no namespace's /proc is a dead process only where all of them are seen.
+        // A pid missing from /proc is a dead process only if all namespaces' processes are visible.
         let shows_the_dead = snapshot.host.pid_namespace == Some(PidNamespace::Host);
         let mut processes: Vec<&Process> = snapshot
             .processes
@@ -107,7 +107,7 @@ impl<'a> Joining<'a> {
         &self.jobs[self.job_of[process]]
     }
 
-    /// Joins two processes' jobs, where they can be one. A tie within one job is noted, too.
+    /// Joins two processes' jobs, if they can be one. Also records a tie within one job.
     fn join(&mut self, one: usize, another: usize, tie: Tie) {
         let (into, from) = (self.job_of[one], self.job_of[another]);
         if into != from {
@@ -130,8 +130,8 @@ impl<'a> Joining<'a> {
         self.jobs[into].ties.insert(tie);
     }
 
-    /// Joins all of a class, unless two of them cannot be one: then that they have something in
-    /// common proves nothing of the others either.
+    /// Joins all processes with a common property, unless two of them cannot be one: then the property proves
+    /// nothing about the others either.
     fn join_class(&mut self, class: &[usize], tie: Tie) {
         let jobs: BTreeSet<usize> = class.iter().map(|&process| self.job_of[process]).collect();
         let jobs = || jobs.iter().map(|&job| &self.jobs[job]);
@@ -142,7 +142,7 @@ impl<'a> Joining<'a> {
             .collect();
         let are_other_runs =
             runs.iter().any(|one| runs.iter().any(|another| one.is_disjoint(another)));
-        // What is older than a kernel is its server, or an editor; its own helpers are younger.
+        // What is older than a kernel is its server or an editor; its own helpers are younger.
         let kernel = kernels.first().and_then(|&pid| self.index(pid));
         let has_elders = kernel.is_some_and(|kernel| {
             let start_ticks = self.processes[kernel].start_ticks;
@@ -157,7 +157,7 @@ impl<'a> Joining<'a> {
         }
     }
 
-    /// Joins each class of living processes, by a key and their user.
+    /// Joins living processes that share a key and a user.
     fn join_classes<K: Ord>(&mut self, tie: Tie, key: impl Fn(&Process) -> Option<K>) {
         let mut classes: BTreeMap<(Option<u32>, K), Vec<usize>> = BTreeMap::new();
         for (index, process) in self.living() {
@@ -170,15 +170,15 @@ impl<'a> Joining<'a> {
         }
     }
 
-    /// A process group is what one line typed into a shell, or one script, started.
+    /// A process group is what one command line of a shell, or one script, started.
     pub(super) fn join_groups(&mut self) {
         self.join_classes(Tie::ProcessGroup, |process| {
             process.process_group.filter(|&group| group > 0)
         });
     }
 
-    /// A session is a login, a terminal or a daemon, and may hold many jobs, also once its terminal
-    /// is gone. It is one job where the program that leads it is part of it.
+    /// A session is a login, a terminal or a daemon, and may have many jobs, even after its terminal is gone.
+    /// It is one job if the program that leads it is part of it.
     pub(super) fn join_sessions(&mut self) {
         let leaders: BTreeSet<u32> = self
             .living()
@@ -191,8 +191,8 @@ impl<'a> Joining<'a> {
         });
     }
 
-    /// A process belongs with the member that started it. A kernel does not belong to whoever
-    /// started it, and what a kernel or a shell put into a session of its own was meant to stand alone.
+    /// A process belongs to the member that started it. But a kernel does not belong to its starter, and what a
+    /// kernel or shell put into its own session was meant to stand alone.
     pub(super) fn join_children(&mut self) {
         for (child, process) in self.living() {
             let Some(elder) = started_by(process).and_then(|(pid, start_ticks)| {
@@ -207,15 +207,15 @@ impl<'a> Joining<'a> {
             let started = self.processes[elder];
             let is_let_go =
                 leads_its_session(process) && (started.jupyter.is_some() || is_shell(started));
-            // A shell among the holders is somebody's login, not a job.
+            // A shell among the holders is a login, not a job.
             if process.jupyter.is_none() && !is_let_go && !is_shell(started) {
                 self.join(elder, child, Tie::Parent);
             }
         }
     }
 
-    /// A number is not given out again while a group or a session has it: who carries a dead
-    /// process's number as theirs was started by it.
+    /// A pid is not reused while a group or session has it as id: a process whose group or session is a dead
+    /// pid was started by that process.
     pub(super) fn join_the_dead(&mut self) {
         for dead in 0..self.processes.len() {
             let pid = self.processes[dead].pid;
@@ -250,7 +250,7 @@ impl<'a> Joining<'a> {
         }
     }
 
-    /// Whether a process that no GPU lists holds the device file of one that lists `dead`.
+    /// Whether an unlisted process holds the device file of a GPU that lists `dead`.
     fn holds_for(&self, holder: &Process, dead: u32) -> bool {
         let lists = |gpu: &Gpu, pid| {
             let mut rows = gpu.processes.iter().flatten();
@@ -259,12 +259,12 @@ impl<'a> Joining<'a> {
         let gpus = &self.snapshot.gpus;
         !gpus.iter().any(|gpu| lists(gpu, holder.pid))
             && gpus.iter().filter(|gpu| lists(gpu, dead)).any(|gpu| {
-                // Its index is no proof.
+                // The index alone proves nothing.
                 gpu.minor_number.is_some() && gpu.may_be_held_by(holder) == Some(true)
             })
     }
 
-    /// Ranks of one run are separate sessions of one launcher, and go on without it.
+    /// Ranks of one run have separate sessions and one launcher, and outlive it.
     pub(super) fn join_runs(&mut self) {
         let mut classes: BTreeMap<(Option<u32>, RunKey), Vec<usize>> = BTreeMap::new();
         for (index, process) in self.living() {
@@ -294,8 +294,8 @@ impl<'a> Joining<'a> {
         }
     }
 
-    /// Whether nothing speaks against these jobs having been started by one launcher. Ranks left
-    /// behind by an earlier run beside those of a later one have none, or another.
+    /// Whether these jobs may have one launcher. Ranks left by an earlier run beside those of a later one have
+    /// none, or another.
     fn have_one_launcher(&self, jobs: &[usize], key: &RunKey) -> bool {
         let launchers: Vec<BTreeSet<Launcher>> =
             jobs.iter().map(|&job| self.launchers(self.job(job))).collect();
@@ -303,13 +303,13 @@ impl<'a> Joining<'a> {
         let all_have = launchers.iter().all(|launchers| !launchers.is_empty());
         match all.len() {
             1 => all_have,
-            // All are orphans: the name of the run has to do, where it has one of its own.
+            // All are orphans: only the run's name is left, if it is unique.
             0 => names_itself(key),
             _ => false,
         }
     }
 
-    /// Who started a job's members from outside of it.
+    /// The processes outside a job that started its members.
     fn launchers(&self, job: &Job) -> BTreeSet<Launcher> {
         let starters = job.members.iter().filter_map(|&i| started_by(self.processes[i]));
         starters
@@ -320,10 +320,10 @@ impl<'a> Joining<'a> {
             .collect()
     }
 
-    /// A cgroup holds one job where it is a step of one, or where the process that it was made for
-    /// is a member: when that one ends, the kernel or systemd ends the others.
+    /// A cgroup is one job if it is a job's step, or if the process it was made for is a member: when that
+    /// ends, the kernel or systemd ends the others.
     pub(super) fn join_cgroups(&mut self) {
-        // Somebody typed what has a terminal; it is not the step's, service's or container's own.
+        // A process with a terminal was typed, and does not belong to the step, service or container itself.
         let is_typed = |process: &Process| process.terminal.is_some();
         self.join_classes(Tie::Cgroup, |process| {
             let slurm = process.slurm.as_deref()?;
@@ -331,7 +331,7 @@ impl<'a> Joining<'a> {
             (!is_typed(process)).then_some((slurm.job_id.clone()?, step))
         });
 
-        // Memory's hierarchy may be coarser than systemd's: the path alone may be that of a slice.
+        // Memory's hierarchy may be coarser than systemd's: a path alone may be a slice's.
         let place = |process: &Process| {
             let container = process.container.as_deref();
             let container = container.and_then(|container| container.id.clone());
@@ -359,7 +359,7 @@ impl<'a> Joining<'a> {
             let processes = || job.members.iter().map(|&index| self.processes[index]);
             let mut members: Vec<u32> = processes().map(|process| process.pid).collect();
             members.sort_unstable();
-            // The dead one led the group or session of the others, and is older than they.
+            // The dead one led the others' group or session, and is older.
             let oldest = processes().min_by_key(|p| (p.start_ticks.unwrap_or(0), p.pid));
             let oldest = oldest.map_or(0, |process| process.pid);
             let mut launchers = processes().filter_map(|process| process.parent.as_ref());
@@ -390,7 +390,6 @@ impl<'a> Joining<'a> {
     }
 }
 
-/// Whether /proc knows it.
 fn is_alive(process: &Process) -> bool {
     process.unresolved.is_none() && (process.start_ticks.is_some() || process.start_time.is_some())
 }
@@ -412,7 +411,7 @@ fn leads_its_session(process: &Process) -> bool {
     process.session == Some(process.pid)
 }
 
-/// Who started it: remembered, or its parent where that did not only adopt it.
+/// The process that started it: recorded, or its parent unless that only adopted it.
 fn started_by(process: &Process) -> Option<Launcher> {
     if let Some(parent) = &process.parent {
         return Some((parent.pid, parent.start_ticks));
@@ -421,21 +420,21 @@ fn started_by(process: &Process) -> Option<Launcher> {
     (process.parent_is_reaper == Some(false)).then_some((ppid, None))
 }
 
-/// Whether a Slurm step is one job, and not a login: people type into the others.
+/// Whether a Slurm step is one job, rather than one that people type into.
 fn is_one_job(step: &str) -> bool {
     step != "extern" && step != "interactive"
 }
 
-/// The first process of a pid namespace: when it ends, the kernel ends all others in there.
+/// The first process of a pid namespace, whose end makes the kernel end all others in it.
 fn is_first_of_a_container(process: &Process) -> bool {
-    // One that has no id cannot be told from its neighbours in a cgroup.
+    // Without an id it cannot be told from its neighbours in a cgroup.
     let container = process.container.as_deref();
     container.is_some_and(|it| it.id.is_some()) && process.namespace_pid == Some(1)
 }
 
-/// The process that systemd started a service with: a session of its own, and systemd its parent.
+/// The process that systemd started a service with: its own session, and systemd as parent.
 fn is_main_of_a_service(process: &Process) -> bool {
-    // Under one that hosts others' programs these have nothing to do with each other.
+    // Processes under a unit that hosts others' programs are unrelated.
     let unit = process.systemd_unit.as_deref();
     unit.is_some_and(|unit| role(unit) == Role::Work)
         && process.container.is_none()
@@ -443,7 +442,7 @@ fn is_main_of_a_service(process: &Process) -> bool {
         && process.parent_is_reaper == Some(true)
 }
 
-/// The runs that a process is a rank of, by its environment, and which rank.
+/// The runs that a process is a rank of, and which rank, by its environment.
 fn runs(process: &Process) -> BTreeMap<RunKey, BTreeSet<Arc<str>>> {
     let mut runs = BTreeMap::new();
     let Some(environment) = process.environment.as_deref() else {
@@ -457,8 +456,8 @@ fn runs(process: &Process) -> BTreeMap<RunKey, BTreeSet<Arc<str>>> {
     let mut note = |key: RunKey, rank: Option<Arc<str>>| {
         runs.insert(key, rank.into_iter().collect());
     };
-    // Without a rank it is no worker; without a port, nothing tells one run from the next. People
-    // copy `--rdzv-id=100` from the manual, so that the id alone does not either.
+    // Without a rank it is no worker; without a port nothing tells runs apart. People copy `--rdzv-id=100` from
+    // the manual, so the id alone does not either.
     if let (Some(rank), Some(_)) = (value("RANK"), value("MASTER_PORT")) {
         let names = ["TORCHELASTIC_RUN_ID", "MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE"];
         note(("torch", values(&names)), Some(rank));
@@ -474,21 +473,22 @@ fn runs(process: &Process) -> BTreeMap<RunKey, BTreeSet<Arc<str>>> {
         && is_one_job(&step)
         // A step with a terminal is a shell that people type into.
         && process.terminal.is_none()
-        // Who took its environment out of the job is not of it; where cgroups do not tell, it may be.
+        // A process that took its environment out of the job is not part of it; if cgroups do not tell, it may
+        // be.
         && (job.is_some() || process.cgroup.is_none())
     {
         let key = ("slurm", values(&["SLURM_JOB_ID", "SLURM_STEP_ID"]));
         note(key, value("SLURM_PROCID"));
     }
-    // Numbered from 1 in each cluster: told apart by who started the workers.
+    // Numbered from 1 in each cluster, so who started the workers tells clusters apart.
     if value("RAY_JOB_ID").is_some() {
         note(("ray", values(&["RAY_JOB_ID"])), None);
     }
     runs
 }
 
-/// Whether a run's name is its own, so that two orphans with it are of one run: torchrun calls a run
-/// `none` that was given no name, and Ray and MPI number theirs anew each time.
+/// Whether a run's name is unique, so that two orphans with it are in one run: torchrun calls an unnamed run
+/// `none`, and Ray and MPI restart their numbers each time.
 fn names_itself(key: &RunKey) -> bool {
     let (kind, values) = key;
     match *kind {

@@ -1,11 +1,11 @@
-//! What is one job, and above all what is not.
+//! What is one job and, above all, what is not.
 
 use super::*;
 use crate::model::snapshot::{Container, Gpu, GpuProcess, Jupyter, PidNamespace, Slurm};
 use crate::model::testing::environment;
 use crate::model::{Snapshot, Time};
 
-/// A process of user 1000 in a group and a session of a shell's terminal.
+/// User 1000's process with this group and session, on a shell's terminal.
 fn process(pid: u32, group: u32, session: u32) -> Process {
     Process {
         pid,
@@ -37,7 +37,7 @@ fn kernel(pid: u32) -> Process {
     Process { jupyter: Some(Arc::new(Jupyter::default())), ..process(pid, pid, pid) }
 }
 
-/// A torchrun worker, which leads a session of its own: its rank, run, port and agent (or `-`).
+/// A torchrun worker, leader of its own session: its rank, run, port and agent (or `-`).
 fn rank(pid: u32, text: &str) -> Process {
     let [rank, run, port, agent] = text.split(' ').collect::<Vec<_>>()[..] else {
         panic!("{text}")
@@ -99,7 +99,7 @@ fn two_jobs_of_one_shell_are_two_families() {
         ..process(pid, pid, 50)
     };
     assert_eq!(members(&[typed(100), typed(200)]), [[100], [200]]);
-    // They stay two when the login is over: its terminal is gone then, and its leader.
+    // They stay two after the login, without its terminal and its leader.
     let left = |pid| Process {
         terminal: None,
         session_leader_alive: Some(false),
@@ -107,7 +107,7 @@ fn two_jobs_of_one_shell_are_two_families() {
         ..typed(pid)
     };
     assert_eq!(members(&[left(100), left(200)]), [[100], [200]]);
-    // And when the shell itself holds a device file.
+    // Also if the shell itself holds a device file.
     let shell = Process { comm: Some("bash".into()), ..process(50, 50, 50) };
     assert_eq!(members(&[shell, typed(100), typed(200)]), [[50], [100], [200]]);
 }
@@ -178,7 +178,7 @@ fn different_users_are_never_one() {
     assert_eq!(members(&[process(100, 100, 100), other.clone()]), [[100], [101]]);
     let without_uid = Process { uid: None, ..other };
     assert_eq!(members(&[process(100, 100, 100), without_uid]), [[100]]);
-    // Nor through a dead one.
+    // Nor through a dead process.
     let dead = Process { pid: 90, ..Process::default() };
     let one = process(100, 90, 50);
     let two = Process { uid: Some(1001), ..process(101, 90, 50) };
@@ -209,8 +209,7 @@ fn a_dead_trainer_and_its_workers_are_one() {
     let branch = |pid, depth| Branch { pid, depth };
     assert_eq!(tree, [branch(90, 0), branch(101, 1), branch(102, 1)]);
 
-    // One that shares nothing but the device is not of it, and a number of which nothing is known
-    // is nobody's.
+    // A process that shares only the device is not in it, and an unknown pid is in none.
     let Some(gpu) = snapshot.gpus.first_mut() else { unreachable!() };
     gpu.minor_number = None;
     assert_eq!(families(&snapshot)[0].ties, BTreeSet::from([Tie::ProcessGroup]));
@@ -226,7 +225,7 @@ fn who_was_seen_to_be_started_by_the_dead_is_of_it() {
     let dead = Process { pid: 90, ..Process::default() };
     let worker = Process { parent: parent(90, "python"), ..process(101, 70, 50) };
     assert_eq!(members(&[dead, worker.clone()]), [[90, 101]]);
-    // Later, another process may have that number; it started none before it was born.
+    // Later another process may have that pid; it started none before its own start.
     let stranger = Process { start_ticks: Some(99_999), ..process(90, 90, 60) };
     assert_eq!(members(&[stranger, worker]), [[90], [101]]);
 }
@@ -276,7 +275,7 @@ fn two_runs_that_look_alike_are_two() {
     ] {
         assert_eq!(members(&[rank(100, one), rank(200, two)]), [[100], [200]], "{why}");
     }
-    // Two in one script: the group is not evidence for either, the launchers are.
+    // Two in one script: the group proves neither, the launchers do.
     let in_script = |process| Process { process_group: Some(40), session: Some(40), ..process };
     let all = [
         in_script(rank(100, "0  29500 50")),
@@ -333,14 +332,14 @@ fn a_cgroup_is_one_job_where_it_was_made_for_a_member() {
         namespace_pid: Some(namespace_pid),
         ..process(pid, pid, pid)
     };
-    // Both were started by `docker exec`, of which nothing tells that they belong together.
+    // `docker exec` started both; nothing shows that they belong together.
     assert_eq!(members(&[in_container(100, 17), in_container(101, 18)]), [[100], [101]]);
     let program = [in_container(99, 1), in_container(100, 17)];
     assert_eq!(members(&program), [[99, 100]]);
     assert_eq!(ties(&program), [Tie::Cgroup]);
     let typed = Process { terminal: Some("pts/0".into()), ..in_container(100, 17) };
     assert_eq!(members(&[in_container(99, 1), typed]), [[99], [100]]);
-    // A pid namespace in somebody's login is a container without an id, and the login is not its own.
+    // A pid namespace in a login is a container without an id, and the login is not its own.
     let unnamed = |process: Process| Process {
         container: Some(Arc::new(Container::default())),
         cgroup: Some("/user.slice/session-3.scope".into()),
@@ -363,7 +362,7 @@ fn a_cgroup_is_one_job_where_it_was_made_for_a_member() {
     for unit in ["cron.service", "ssh.service", "user@1000.service", "x.scope"] {
         assert_eq!(members(&[in_unit(100, unit, true), worker(unit)]), [[100], [101]], "{unit}");
     }
-    // Two that may each be what the service was started with.
+    // Two processes that may each be the service's main one.
     let unit = "train.service";
     assert_eq!(members(&[in_unit(100, unit, true), in_unit(101, unit, true)]), [[100], [101]]);
 
@@ -394,7 +393,7 @@ fn a_tree_is_in_parent_order_and_ends() {
             vec![process(100, 100, 50), below(101, 100), below(102, 100), below(103, 101)],
             &[(100, 0), (101, 1), (103, 2), (102, 1)][..],
         ),
-        // A recording may hold a circle.
+        // A recording may have a cycle.
         (vec![below(100, 101), below(101, 100), below(102, 102)], &[(102, 0), (100, 0), (101, 1)]),
     ] {
         let snapshot = snapshot(&processes);

@@ -1,25 +1,22 @@
-//! The table of what is one value of a GPU: what it is called, its unit, and where it is shown.
+//! The table of a GPU's single values: names, units, and where each is shown.
 //!
-//! A value that NVML gives is a call in `source::nvml`, a field of [`Gpu`] and a line here; `ps`'s table and the
-//! screen's lines and cards show what this table has. Memory is no value but a balance, and has its own columns.
+//! To add a value, add a call in `source::nvml`, a field of [`Gpu`] and a line here; then `ps`'s table and the
+//! screen's lines and cards show it. Memory is a balance rather than a value, and has its own columns.
 
 use super::{STAYS, UNKNOWN};
 use crate::model::snapshot::Gpu;
 use crate::units::Rounded;
 
-/// How loaded something is that has an end.
+/// How loaded something with a limit is.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum FillLevel {
-    /// There is a lot left.
     Ok,
-    /// It is well on its way to its end.
     Warm,
-    /// Little is left.
     Full,
 }
 
 impl FillLevel {
-    /// The level of a value that is warm and full from these on.
+    /// The level of a value with these thresholds.
     pub fn new(value: f64, [warm, full]: [f64; 2]) -> Self {
         match value {
             _ if value >= full => Self::Full,
@@ -28,7 +25,7 @@ impl FillLevel {
         }
     }
 
-    /// The level of memory of which so many percent are in use.
+    /// The level of memory with this many percent in use.
     pub fn of_memory(percent: f64) -> Self {
         Self::new(percent, [75.0, 90.0])
     }
@@ -39,37 +36,36 @@ impl FillLevel {
 pub struct GpuField {
     /// The heading of its column in `ps`.
     pub title: &'static str,
-    /// Whether it is at the right edge of that column; on the screen it always is.
+    /// Whether `ps` aligns it to the right; the screen always does.
     pub right: bool,
-    /// In `ps`, when it gives way to a narrow terminal: 1 goes first, [`STAYS`] never.
+    /// When `ps` drops it on a narrow terminal: 1 is dropped first, [`STAYS`] never.
     pub gives_way: usize,
-    /// The heading of its column on the screen; empty where it is not on the screen.
+    /// The heading of its column on the screen; empty if it has none.
     pub heading: &'static str,
-    /// The terminal columns that it takes there; the widest text or heading decides where this is 0.
+    /// Its width on the screen in terminal columns; 0 means as wide as the widest text or heading.
     pub width: u16,
-    /// There, its place from the one that stays longest to the one that goes first.
+    /// Its rank on the screen: the higher, the sooner it is dropped.
     pub need: usize,
-    /// There, the terminal's columns from which it is shown, after the charts and faint; where this is 0 it comes
-    /// before the name.
+    /// The terminal width from which the screen shows it, faint and after the charts; 0 means before the name.
     pub from_columns: u16,
-    /// How loaded the GPU is by it; `None` where that is not known, or no question.
+    /// How loaded the GPU is by it; `None` if unknown or meaningless.
     pub level: fn(&Gpu) -> Option<FillLevel>,
-    /// Whether more of it is more work done, and no strain.
+    /// Whether more of it means more work done, rather than strain.
     pub is_work: bool,
-    /// What is before it on a card.
+    /// Its label on a card.
     label: &'static str,
-    /// Whether a card shows that it is not known.
+    /// Whether a card shows it if it is unknown.
     shown_unknown: bool,
-    /// What is before its number.
+    /// The text before its number.
     prefix: &'static str,
     /// In `ps`, and on the screen.
     units: [&'static str; 2],
     value: fn(&Gpu) -> Option<f64>,
-    /// The most that it can be, shown beside it on the screen.
+    /// Its maximum, which the screen shows beside it.
     most: fn(&Gpu) -> Option<f64>,
 }
 
-/// At the right edge of a column of `ps` that never gives way, and not on the screen.
+/// Right-aligned in a column of `ps` that is never dropped, and not on the screen.
 const VALUE: GpuField = GpuField {
     title: "",
     right: true,
@@ -88,7 +84,7 @@ const VALUE: GpuField = GpuField {
     most: |_| None,
 };
 
-/// Use of the GPU, the one value that the grid of GPUs has room for.
+/// GPU utilization, the only value for which the grid of GPUs has room.
 pub const UTILIZATION: GpuField = GpuField {
     title: "UTIL",
     heading: "UTIL",
@@ -110,7 +106,7 @@ pub const GPU_FIELDS: [GpuField; 5] = [
         heading: "TEMP",
         need: 2,
         width: 5,
-        // It judges nothing: each model slows down at a temperature of its own.
+        // Not a judgement: each model slows down at its own temperature.
         level: |gpu| {
             let celsius = f64::from(gpu.temperature_celsius?);
             Some(FillLevel::new(celsius, [75.0, 85.0]))
@@ -156,7 +152,7 @@ pub const GPU_FIELDS: [GpuField; 5] = [
     },
 ];
 
-/// What a card has room for beside those, where it is known, from the one that stays longest.
+/// More values that a card shows if it has room and they are known, most important first.
 pub const CARD_FIELDS: [GpuField; 3] = [
     GpuField {
         label: "SM ",
@@ -181,7 +177,7 @@ pub const CARD_FIELDS: [GpuField; 3] = [
     },
 ];
 
-/// Those that the screen shows, from the one that stays longest to the one that goes first.
+/// The values that the screen shows, from the last to the first that it drops.
 pub fn on_screen() -> Vec<&'static GpuField> {
     let shown = GPU_FIELDS.iter().filter(|field| !field.heading.is_empty());
     let mut shown: Vec<&GpuField> = shown.collect();
@@ -200,7 +196,7 @@ impl GpuField {
         self.write((self.value)(gpu), (self.most)(gpu), self.units[1])
     }
 
-    /// `util 37%`, as on a card; `None` where a card does not show it.
+    /// `util 37%`, as on a card; `None` if a card does not show it.
     pub fn on_card(&self, gpu: &Gpu) -> Option<String> {
         let is_shown = self.shown_unknown || (self.value)(gpu).is_some();
         is_shown.then(|| format!("{}{}", self.label, self.short(gpu)))
@@ -264,7 +260,7 @@ mod tests {
         assert_ne!(FillLevel::of_memory(10.0), FillLevel::of_memory(92.0));
     }
 
-    /// What stays longest comes first, and the order of needs has no gap; else two would take one place.
+    /// Two values with one rank would share a place, so ranks are unique and have no gap.
     #[test]
     fn each_value_has_its_own_place() {
         let needs: Vec<usize> = on_screen().iter().map(|field| field.need).collect();

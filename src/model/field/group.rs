@@ -1,4 +1,4 @@
-//! What a row belongs to, by the fields that totals are made of.
+//! A row's group, for the fields by which totals are computed.
 
 use super::Field;
 use super::read::is_known;
@@ -6,25 +6,24 @@ use crate::model::process::Slurm;
 use crate::model::row::ProcessRow;
 use crate::model::snapshot::Process;
 
-/// The fields that rows are added up by, in the order in which help lists them.
+/// The fields by which rows are added up, in the help's order.
 pub const GROUPED: [Field; 4] = [Field::User, Field::Job, Field::Container, Field::Framework];
 
 /// Digits of a container's id, as its runtime shows it.
 const ID_CHARS: usize = 12;
 
-/// What a row belongs to.
+/// A row's group.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum GroupName {
-    /// To this. May be chosen by a process: escape it for a terminal.
+    /// May be chosen by a process: escape it for a terminal.
     Named(String),
-    /// To none, which is known.
+    /// Known to be in none.
     None,
-    /// Not known.
     Unknown,
 }
 
 impl Field {
-    /// Its value as the name of a group, for the fields of [`GROUPED`].
+    /// Its value as a group's name, for the fields in [`GROUPED`].
     pub fn group(self, row: &ProcessRow<'_>) -> GroupName {
         let name = match (self, row.process.ok()) {
             (Self::User, _) => self.text(row),

@@ -1,8 +1,8 @@
-//! A text that is looked for in what a row says.
+//! A text to search for in a row.
 
 use std::ops::RangeInclusive;
 
-/// A text that is looked for, whatever the case.
+/// A text to search for, ignoring case.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Needle {
     typed: String,
@@ -10,7 +10,6 @@ pub struct Needle {
 }
 
 impl Needle {
-    /// What was typed.
     pub fn new(typed: impl Into<String>) -> Self {
         let typed = typed.into();
         let lower = typed.to_lowercase();
@@ -22,7 +21,7 @@ impl Needle {
         &self.typed
     }
 
-    /// Whether a text has it in it.
+    /// Whether a text contains it.
     pub fn is_in(&self, text: &str) -> bool {
         if self.lower.is_ascii() {
             let (text, part) = (text.as_bytes(), self.lower.as_bytes());
@@ -32,7 +31,7 @@ impl Needle {
         text.to_lowercase().contains(&self.lower)
     }
 
-    /// Whether a text is it.
+    /// Whether a text equals it.
     pub fn is(&self, text: &str) -> bool {
         if self.lower.is_ascii() {
             return text.eq_ignore_ascii_case(&self.lower);
@@ -44,18 +43,18 @@ impl Needle {
         if whole { self.is(text) } else { self.is_in(text) }
     }
 
-    /// Whether a word, in whichever case, begins with it.
+    /// Whether a word, in any case, begins with it.
     pub(super) fn begins(&self, word: &str) -> bool {
         word.get(..self.lower.len()).is_some_and(|start| start.eq_ignore_ascii_case(&self.lower))
     }
 
-    /// The number that it is.
+    /// Its value as a number.
     pub(super) fn number(&self) -> Option<u32> {
         let is_digits = self.typed.bytes().all(|byte| byte.is_ascii_digit());
         self.typed.parse().ok().filter(|_| is_digits)
     }
 
-    /// The numbers that it is, one or several: `2`, `2-4`.
+    /// Its value as a range of numbers: `2`, `2-4`.
     pub(super) fn numbers(&self) -> Option<RangeInclusive<u32>> {
         match self.typed.split_once('-') {
             Some((first, last)) => Some(Self::new(first).number()?..=Self::new(last).number()?),
@@ -63,7 +62,7 @@ impl Needle {
         }
     }
 
-    /// What a word asks for that can only be meant as a GPU: `gpu:0`, `gpu:GPU-3f`, `GPU-3f`.
+    /// The needle of a word that can only mean a GPU: `gpu:0`, `gpu:GPU-3f`, `GPU-3f`.
     pub fn of_gpu(word: &str) -> Option<Self> {
         let needle = Self::new(word);
         match needle.lower.strip_prefix("gpu:") {
@@ -72,12 +71,12 @@ impl Needle {
         }
     }
 
-    /// Whether a UUID is it, or begins with it.
+    /// Whether a UUID equals it, or begins with it.
     pub fn is_uuid_of(&self, uuid: &str, whole: bool) -> bool {
         if whole { self.is(uuid) } else { self.begins(uuid) }
     }
 
-    /// Whether it can only be meant as a UUID.
+    /// Whether it can only mean a UUID.
     pub fn is_uuid(&self) -> bool {
         self.lower.starts_with("gpu-") || self.lower.starts_with("mig-")
     }

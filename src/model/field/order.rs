@@ -1,5 +1,4 @@
-//! What rows are sorted by: values, never text made of them. What is unknown comes last whichever way the
-//! order is turned.
+//! The order of rows: by values, never by text made of them. Unknown comes last in both directions.
 
 use std::cmp::Ordering;
 use std::sync::Arc;
@@ -8,23 +7,21 @@ use super::{Field, Notation};
 use crate::model::row::{ProcessRow, notebook};
 use crate::model::snapshot::LastKnown;
 
-/// What a cell is sorted by.
+/// A cell's sort key.
 #[derive(Clone, Debug)]
 pub enum SortValue<'a> {
-    /// A number.
     Number(f64),
-    /// A text.
     Text(&'a str),
-    /// A text that was put together.
+    /// A composed text.
     Made(String),
     /// The words of a command.
     Words(&'a [Arc<str>]),
-    /// It is not known, or there is none.
+    /// Unknown, or none.
     Unknown,
 }
 
 impl<'a> SortValue<'a> {
-    /// What a row has of a field. Findings come in the order of their `rank`, the first the most.
+    /// A row's key for a field. Findings sort by their `rank`, the first being the most.
     pub fn new(field: Field, row: &ProcessRow<'a>, rank: Option<usize>) -> Self {
         let process = row.process.ok();
         let text = |value: Option<&'a Arc<str>>| value.map_or(Self::Unknown, |it| Self::Text(it));

@@ -1,4 +1,4 @@
-//! What each field says of a row: without making text where it can, for it is asked of every row.
+//! Reads each field's value of a row, without allocating text if possible, because every row is asked.
 
 use super::needle::Needle;
 use super::{ANY, Field, STATES, state_letter};
@@ -8,7 +8,7 @@ use crate::model::row::{Me, ProcessRow, notebook};
 use crate::model::snapshot::{Gpu, Process, ProcessType};
 
 impl Field {
-    /// Whether its value is this number, where it is one that names something.
+    /// Whether its value is this number, if numbers name it.
     pub(in crate::model) fn is_number(self, row: &ProcessRow<'_>, number: u32) -> Option<bool> {
         match self {
             Self::Gpu => row.is_on(number),
@@ -20,7 +20,7 @@ impl Field {
         }
     }
 
-    /// Whether its value is, or has in it, what is looked for; `None` where that is not known.
+    /// Whether its value equals or contains the needle; `None` if unknown.
     pub(in crate::model) fn has(
         self,
         row: &ProcessRow<'_>,
@@ -78,7 +78,7 @@ impl Field {
     }
 }
 
-/// Reads the process of a row, or the names that are left of one that has ended.
+/// Reads a row's process, or the remaining names of one that has exited.
 fn by_names<T>(row: &ProcessRow<'_>, read: impl FnOnce(&Process) -> Option<T>) -> Option<T> {
     match (row.process, row.ended) {
         (Ok(process), _) => read(process),
@@ -87,7 +87,7 @@ fn by_names<T>(row: &ProcessRow<'_>, read: impl FnOnce(&Process) -> Option<T>) -
     }
 }
 
-/// What the rules found of a row.
+/// The kinds of findings on a row.
 fn kinds(row: &ProcessRow<'_>) -> impl Iterator<Item = Kind> {
     row.finding.into_iter().flat_map(|finding| {
         let also = finding.also.iter().map(|also| also.kind);
@@ -95,24 +95,24 @@ fn kinds(row: &ProcessRow<'_>) -> impl Iterator<Item = Kind> {
     })
 }
 
-/// Whether that a process lacks a label of a field is known.
+/// Whether the absence of a field's label is known for a process.
 pub(super) fn is_known(field: Field, process: &Process) -> bool {
     match field {
-        // Whose descriptors may be read, its libraries were read as well.
+        // If its descriptors may be read, its libraries were read as well.
         Field::Framework => process.framework.is_some() || process.gpu_files.is_some(),
         Field::Name => process.comm.is_some() || process.command.is_some(),
-        // A kernel is told by its command line.
+        // A kernel is recognised by its command line.
         Field::Notebook => match &process.jupyter {
             Some(jupyter) => jupyter.notebook_path.is_some(),
             None => process.command.is_some(),
         },
-        // Anybody may read in which container, unit or job a process is.
+        // Anybody may read a process's container, unit or job.
         _ => true,
     }
 }
 
-/// Whether an account's name is, or has in it, what is looked for, or its uid is it. Two accounts may
-/// differ by case alone, so that a whole name is compared with it.
+/// Whether an account's name equals or contains the needle, or its uid equals it. Two accounts may differ only
+/// by case, so a whole name is compared with case.
 fn user_is(process: &Process, needle: &Needle, whole: bool) -> Option<bool> {
     let name = process.user.as_deref();
     let is_named = name.is_some_and(|name| match whole {
@@ -128,8 +128,8 @@ fn user_is(process: &Process, needle: &Needle, whole: bool) -> Option<bool> {
     }
 }
 
-/// Whether a row's GPU, or one that it holds open, is called so: by its UUID or the beginning of it, by
-/// its part, or by its name.
+/// Whether the needle names a row's GPU, or one that it holds open: by UUID or its beginning, by part, or by
+/// name.
 fn gpu_is(row: &ProcessRow<'_>, needle: &Needle, whole: bool) -> Option<bool> {
     if needle.typed().is_empty() {
         return Some(false);
@@ -168,7 +168,7 @@ fn has_uuid(gpu: &Gpu, row: &ProcessRow<'_>, needle: &Needle, whole: bool) -> bo
     uuids.into_iter().flatten().any(|uuid| needle.is_uuid_of(uuid, whole))
 }
 
-/// Whether a GPU is called so, or a part of it unless `all` of it is meant.
+/// Whether the needle names a GPU, or a part of it unless `all` of it is meant.
 pub fn is_called(gpu: &Gpu, needle: &Needle, whole: bool, all: bool) -> bool {
     if needle.typed().is_empty() {
         return false;
@@ -187,7 +187,7 @@ pub fn is_called(gpu: &Gpu, needle: &Needle, whole: bool, all: bool) -> bool {
         || parts().any(|part| needle.is(&part.name_on(gpu.index)))
 }
 
-/// The texts that a process has for a field, the one that it is called by first.
+/// A process's texts for a field, its usual name first.
 pub(in crate::model) fn labels(field: Field, process: &Process) -> [Option<&str>; 4] {
     match field {
         Field::Name => {
@@ -239,12 +239,12 @@ pub(in crate::model) fn labels(field: Field, process: &Process) -> [Option<&str>
     }
 }
 
-/// What a process has loaded beside its framework, by its place in the list.
+/// A library loaded beside the framework, by its position in the list.
 fn library(process: &Process, place: usize) -> Option<&str> {
     process.libraries.as_deref()?.get(place).map(|it| &**it)
 }
 
-/// Whether the command line has it in one of its words; across words, where there are blanks in it.
+/// Whether a word of the command line contains it, or, if it has blanks, the whole line.
 fn command_has(process: &Process, needle: &Needle, whole: bool) -> bool {
     let words = process.command.as_deref().unwrap_or_default();
     if whole || needle.typed().contains(' ') {
@@ -253,7 +253,7 @@ fn command_has(process: &Process, needle: &Needle, whole: bool) -> bool {
     words.iter().any(|word| needle.is_in(word))
 }
 
-/// Whether a row has a word anywhere.
+/// Whether a row contains a word anywhere.
 pub(in crate::model) fn any_has(row: &ProcessRow<'_>, needle: &Needle) -> bool {
     let has = |text: Option<&str>| text.is_some_and(|text| needle.is_in(text));
     let is_digits = needle.typed().bytes().all(|b| b.is_ascii_digit());

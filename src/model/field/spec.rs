@@ -1,8 +1,8 @@
-//! A line of the table of fields, and how one is written.
+//! A line of the table of fields, with its builder.
 
 use super::Field;
 
-/// How what is typed for a field is read and compared.
+/// How a field's typed value is parsed and compared.
 #[derive(Clone, Copy, Debug)]
 pub enum Notation {
     /// A text, or a part of one.
@@ -26,38 +26,35 @@ pub enum Notation {
 /// A field's line in the table.
 #[derive(Clone, Copy, Debug)]
 pub struct FieldSpec {
-    /// What it may be called in a selector; the first is its name. Without any it cannot be asked for.
+    /// Its names in a selector, the usual one first. Without any it cannot be selected.
     pub names: &'static [&'static str],
-    /// A term of it as it may be typed.
+    /// An example of a term.
     pub example: &'static str,
-    /// What it is.
     pub meaning: &'static str,
-    /// How a value is typed, and shown.
+    /// How a value is typed and shown.
     pub notation: Notation,
-    /// Which it is.
     pub field: Field,
-    /// The heading of its column; empty where it has none.
+    /// The heading of its column; empty if it has none.
     pub title: &'static str,
-    /// Whether the most comes first where rows are sorted by it.
+    /// Whether sorting by it puts the most first.
     pub descending: bool,
-    /// Whether it stands at the right edge of its column.
+    /// Whether it is aligned to the right.
     pub right: bool,
-    /// On the screen, the key after `o` that sorts by it; a blank where it is no column there.
+    /// On the screen, the key after `o` that sorts by it; a blank if it is no column.
     pub letter: char,
-    /// On the screen, its width in terminal columns; the widest text decides where this is 0.
+    /// On the screen, its width in terminal columns; 0 means as wide as the widest text.
     pub width: u16,
-    /// On the screen, its place from the one that stays longest to the one that goes first.
+    /// On the screen, its rank: the higher, the sooner it is dropped.
     pub need: usize,
-    /// In `ps`, when it gives way to a narrow terminal: 1 goes first, [`STAYS`] never; 0 where it is no
-    /// column there.
+    /// When `ps` drops it on a narrow terminal: 1 is dropped first, [`STAYS`] never; 0 if it is no column.
     pub gives_way: usize,
-    /// What `ps --sort` calls it, and says of it; empty where it cannot sort.
+    /// Its key and help in `ps --sort`; empty if it cannot sort.
     pub sort: (&'static str, &'static str),
-    /// What options call its column where neither `sort` nor `names` has a word for it; else empty.
+    /// Its column's name in options if neither `sort` nor `names` has one; otherwise empty.
     pub called: &'static str,
 }
 
-/// A column of `ps` that never gives way.
+/// The rank of a `ps` column that is never dropped.
 pub const STAYS: usize = usize::MAX;
 
 pub(super) const fn field(
@@ -86,22 +83,22 @@ pub(super) const fn field(
 }
 
 impl FieldSpec {
-    /// With a heading, at the left edge and sorted upwards.
+    /// With a heading, left-aligned and sorted ascending.
     pub(super) const fn text(self, title: &'static str) -> Self {
         Self { title, ..self }
     }
 
-    /// With a heading, at the right edge; `descending` as in the field of this name.
+    /// With a heading, right-aligned; `descending` as in the field.
     pub(super) const fn number(self, title: &'static str, descending: bool) -> Self {
         Self { title, descending, right: true, ..self }
     }
 
-    /// With a name for its column, where it has no other.
+    /// With a name for its column, if it has no other.
     pub(super) const fn called(self, called: &'static str) -> Self {
         Self { called, ..self }
     }
 
-    /// What options call its column: the same word for every command.
+    /// Its column's name in options: one word for every command.
     pub fn column_name(&self) -> &'static str {
         match (self.sort.0, self.names.first()) {
             ("", None) => self.called,

@@ -37,15 +37,15 @@ fn a_job_was_given_what_slurm_counts_for_its_own_node() {
     let both = [("SLURM_JOB_GPUS", "0,1"), ("SLURM_STEP_GPUS", "3")];
     let batch = of_job("batch", &both);
     assert_eq!(given(&batch).as_deref(), Some("SLURM_JOB_GPUS=0,1"));
-    // What a step inherits may be of another node.
+    // A step may inherit another node's.
     let step = of_job("0", &both);
     assert_eq!(given(&step).as_deref(), Some("SLURM_STEP_GPUS=3"));
     assert_eq!(given(&of_job("0", &both[..1])), None);
-    // Counted within the job, or by uuid.
+    // Relative to the job, or by UUID.
     let visible = |value| of_job("0", &[("CUDA_VISIBLE_DEVICES", value)]);
     assert_eq!(given(&visible("0")), None);
     assert_eq!(given(&visible("GPU-1,GPU-2")).as_deref(), Some("CUDA_VISIBLE_DEVICES=GPU-1,GPU-2"));
-    // A copy of the environment of another job, and a job that is over.
+    // A copy of another job's environment, and a job that is over.
     let mut other = of_job("batch", &both);
     other.environment = environment(&[("SLURM_JOB_ID", "9"), both[0]]);
     assert_eq!(given(&other), None);

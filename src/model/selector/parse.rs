@@ -1,10 +1,10 @@
-//! What was typed, as terms.
+//! Parses typed text into terms.
 
 use super::{Order, Quantity, SelectorError, Sign, Term, Test};
 use crate::model::field::{FieldSpec, Needle, Notation, selectable};
 use crate::units::{Amount, Bytes, Span};
 
-/// Whether the last word that was typed may be the beginning of a term.
+/// Whether the last typed word may be the beginning of a term.
 pub fn is_begun(text: &str) -> bool {
     let tokens = tokens(text);
     let Some((_, last)) = tokens.last().filter(|_| !text.ends_with(char::is_whitespace)) else {
@@ -22,10 +22,10 @@ pub fn without_last(text: &str) -> &str {
     tokens.last().map_or("", |&(start, _)| &text[..start])
 }
 
-/// A character, and whether it stood in quotes.
+/// A character, and whether it was in quotes.
 pub(super) type Typed = (char, bool);
 
-/// What blanks part, with the byte where each begins. A quote that is not closed ends with the text.
+/// Splits at blanks; each token has the byte where it begins. An open quote ends with the text.
 pub(super) fn tokens(text: &str) -> Vec<(usize, Vec<Typed>)> {
     let mut tokens = Vec::new();
     let mut token: Vec<Typed> = Vec::new();
@@ -86,7 +86,7 @@ impl Test {
         };
         let known = selectable().find(|spec| spec.names.contains(&name.as_str()));
         let Some(spec) = known else {
-            // `--lr=3` and `10:04` are text; `usr:ann` is a slip.
+            // `--lr=3` and `10:04` are text; `usr:ann` is a typing error.
             let is_name = !name.is_empty() && name.chars().all(|c| c.is_ascii_lowercase());
             return if is_name && sign != Sign::Compare(Order::Equal) {
                 Err(SelectorError::Unknown { name })
@@ -109,7 +109,7 @@ impl Test {
         let field = spec.field;
         let is_number = match (spec.notation, sign) {
             (Notation::Text | Notation::OneOf(_), _) => false,
-            // A GPU has a name as well; its numbers have an order.
+            // A GPU has a name as well; only its numbers have an order.
             (Notation::Gpu, Sign::Colon | Sign::Compare(Order::Equal)) => false,
             (Notation::Gpu, _) => alternatives.iter().all(|text| text.parse::<u32>().is_ok()),
             _ => true,

@@ -1,4 +1,4 @@
-//! Selectors as they are typed, and which rows they mean.
+//! Selectors as typed, and the rows they select.
 
 use super::*;
 use crate::model::dice::Dice;
@@ -14,8 +14,8 @@ fn error(text: &str) -> String {
     Selector::parse(text).unwrap_err().to_string()
 }
 
-/// One GPU with five processes: 4000 of ann (idle, a Slurm job), 4001 of bob, 4002 of hana in a
-/// container, 4003 of ann as unresolved, and 3999, unlisted, of ann, with the files of GPUs 0 and 1.
+/// One GPU with five processes: ann's 4000 (idle, a Slurm job), bob's 4001, hana's 4002 in a container, ann's
+/// 4003, unresolved, and ann's 3999, unlisted, with the files of GPUs 0 and 1.
 fn scene() -> (Snapshot, Vec<Finding>) {
     let mut snapshot = sample::snapshot(2, 4);
     snapshot.gpus[1].processes = Some(Vec::new());
@@ -36,7 +36,7 @@ fn scene() -> (Snapshot, Vec<Finding>) {
     (snapshot, findings)
 }
 
-/// The rows of a scene, in the order of their pids; 4000 is idle for 1790 s.
+/// A scene's rows, in order of pid; 4000 has been idle for 1790 s.
 fn rows<'a>((snapshot, findings): &'a (Snapshot, Vec<Finding>)) -> Vec<ProcessRow<'a>> {
     let places = places(snapshot, findings).into_iter();
     let mut rows: Vec<ProcessRow<'_>> = places
@@ -159,7 +159,7 @@ fn numbers_are_compared_in_their_units() {
 
 #[test]
 fn what_is_not_known_fits_neither_a_term_nor_the_term_negated() {
-    // cpu of 4001 is not known; all of 4003; the memory and use of 3999.
+    // Unknown: cpu of 4001; everything about 4003; memory and use of 3999.
     for (text, pids) in [
         ("cpu>=0", &[3999, 4000, 4002][..]),
         ("!cpu>100", &[3999, 4000]),
@@ -168,7 +168,7 @@ fn what_is_not_known_fits_neither_a_term_nor_the_term_negated() {
         ("!idle>10m", &[4001, 4003]),
         ("-is:mine", &[3999, 4000, 4002]),
         ("!kind:graphics", &[4000, 4001, 4003]),
-        // Of these it is known that they are in none.
+        // These are known to be in none.
         ("!container:bert", &[4000, 4001]),
         ("!finding:any", &[3999, 4001, 4002, 4003]),
     ] {
@@ -280,7 +280,7 @@ fn a_gpu_is_asked_for_by_what_it_is_called() {
         ("gpu>0", &[1, 2]),
         ("gpu:gpu-0001", &[1]),
         ("gpu:2:0", &[2]),
-        // All of it is not left out with a part of it.
+        // Excluding a part does not exclude the whole.
         ("!gpu:2:0", &[0, 1, 2]),
         ("user:ann", &[0, 1, 2]),
         ("gpu:h100", &[0, 1, 2]),

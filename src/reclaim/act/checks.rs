@@ -1,5 +1,5 @@
-//! What is asked before each step: whether what the rule said is still so, and whether they may be touched;
-//! and what follows from a step after which they live on.
+//! The checks before each step: whether the rule's finding still holds, and whether the processes may be
+//! touched; and what follows from a step that leaves them alive.
 
 use super::{Act, ActStage, NextMove, PATIENCE_SECONDS, Recheck, StepInput};
 use crate::model::{GpuProcess, Kind, Snapshot};
@@ -9,7 +9,7 @@ use crate::reclaim::target::Reason;
 use crate::reclaim::verify::Outcome;
 
 impl Act {
-    /// A step has done what it will, and the processes live on.
+    /// Handles a step that has had its effect and left the processes alive.
     pub(super) fn settle(&mut self, place: usize, outcome: Outcome) -> NextMove {
         let is_last = place + 1 >= self.target.steps.len();
         self.settled = Some(outcome.clone());
@@ -19,8 +19,8 @@ impl Act {
         }
     }
 
-    /// What an act came to: where what a rule said is no longer so after memory came back, that it came
-    /// back.
+    /// The outcome of an act. If memory came back and the finding then no longer held, the outcome is that it
+    /// came back.
     pub(super) fn with_settled(&self, outcome: Outcome) -> Outcome {
         match (&outcome, &self.settled) {
             (Outcome::RuleNoLongerTrue, Some(released @ Outcome::Released { .. })) => {
@@ -30,7 +30,7 @@ impl Act {
         }
     }
 
-    /// What a person named stands; a rule has to hold.
+    /// Stops if the rule no longer holds; a target that a person named goes on.
     pub(super) fn still_due(&mut self, moment: StepInput<'_>) -> Option<NextMove> {
         if self.target.call() == Call::Named {
             return None;
@@ -40,7 +40,7 @@ impl Act {
                 self.unknown_since = None;
                 None
             }
-            // They were made to go on, and go on: that is no activity of theirs.
+            // They run because gpumem sent SIGCONT; that is not activity.
             Recheck::NoLonger if self.was_stopped() && !self.is_at_work(moment.snapshot) => None,
             Recheck::NoLonger => Some(NextMove::End(Outcome::RuleNoLongerTrue)),
             Recheck::Unknown => {
@@ -55,8 +55,7 @@ impl Act {
         }
     }
 
-    /// Whether all that was said of the members was that they were stopped, until they were made to go
-    /// on.
+    /// Whether the only finding was that they were stopped, and gpumem has sent them SIGCONT.
     fn was_stopped(&self) -> bool {
         let Reason::Found { findings } = &self.target.reason else {
             return false;
@@ -76,7 +75,7 @@ impl Act {
             .any(works)
     }
 
-    /// Why one of them is not touched after all.
+    /// Why a member must not be touched after all.
     pub(super) fn forbids(
         &self,
         recipients: &[Handle],
@@ -93,7 +92,7 @@ impl Act {
                 continue;
             }
             let environment = facts.as_ref().and_then(|it| it.environment.clone());
-            // It has not exited: what was read by its number was its own.
+            // It has not exited, so what was read by its pid was its own.
             let executable = one.executable.as_deref();
             let mut protection = self.guard.by_facts(call, one.pid, facts.as_ref(), executable);
             let seen =
@@ -102,8 +101,7 @@ impl Act {
                 && let Some(process) = seen
                 && one.is_member
             {
-                // The environment is that of the program that it runs now, which may be another one than
-                // in the snapshot.
+                // The environment belongs to the program that runs now, which may not be the snapshot's.
                 let mut process = process.clone();
                 process.environment = environment.or(process.environment);
                 protection = self.guard.by_sight(call, &process, snapshot);
@@ -115,8 +113,8 @@ impl Act {
         None
     }
 
-    /// Whether a step would end processes that hold a GPU and are not in the plan: the ranks of a launcher,
-    /// or, where a rule asks for it, the children of any process.
+    /// Whether a step would end processes that hold a GPU and are not in the plan: a launcher's ranks or, for a
+    /// target that a rule found, any process's children.
     pub(super) fn would_end_others(
         &self,
         handles: &[Handle],

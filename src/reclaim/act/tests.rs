@@ -1,4 +1,4 @@
-//! Every outcome, by process control that touches nothing; time is data.
+//! Every outcome, with simulated process control; time is data.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -23,7 +23,7 @@ mod kernels;
 mod relatives;
 mod release;
 
-/// An act, its simulated processes, and what NVML shows of it.
+/// An act, its simulated processes, and NVML's view of them.
 struct ActScene {
     act: Act,
     control: Shared<FakeControl>,
@@ -45,15 +45,15 @@ impl ActScene {
         }
     }
 
-    /// Of what a rule of this kind found on each of these.
+    /// For a finding of this kind on each of these.
     fn found(kind: Kind, processes: &[Process]) -> Self {
         let findings: Vec<Finding> = processes.iter().map(|it| finding(kind, it)).collect();
         Self::planned(processes, &findings, guard())
     }
 
-    /// Of what a person named.
+    /// For processes that a person named.
     fn named(processes: &[Process], mut guard: Guard) -> Self {
-        guard.policy.targets = Targets::of_pids(&[processes[0].pid]).unwrap();
+        guard.policy.targets = Targets::named(vec![processes[0].pid], Vec::new()).unwrap();
         Self::planned(processes, &[], guard)
     }
 
@@ -66,7 +66,7 @@ impl ActScene {
         Self::of(plan.targets.remove(0), seen, guard)
     }
 
-    /// The same, of which other steps are taken.
+    /// The same with other steps.
     fn with_steps(mut self, change: impl FnOnce(&mut Vec<Step>)) -> Self {
         let mut target = self.act.target().clone();
         change(&mut target.steps);
@@ -74,7 +74,7 @@ impl ActScene {
         self
     }
 
-    /// What NVML shows from now on: those who are alive, and unaccounted memory.
+    /// Sets what NVML shows: the living processes, and unaccounted memory.
     fn show(&mut self, loose: u64) {
         let alive = |it: &&Process| self.control.get().processes.contains_key(&it.pid);
         let processes: Vec<Process> = self.seen.processes.iter().filter(alive).cloned().collect();
@@ -95,14 +95,14 @@ impl ActScene {
         self.act.advance(moment, &mut self.control, &mut self.pages)
     }
 
-    /// At a time, with a snapshot of then.
+    /// Advances at this time, with a snapshot taken then.
     fn at(&mut self, seconds: f64) -> ActProgress {
         self.now = seconds;
         self.show(0);
         self.advance()
     }
 
-    /// Second by second, to its end; what is waited for is never far.
+    /// Advances second by second to the end; no wait is long.
     fn play_on(&mut self) -> Outcome {
         for second in 0..200 {
             match self.at(self.now + f64::from(second > 0)) {
@@ -136,18 +136,18 @@ fn who_obeys_is_asked_once_and_its_memory_seen_back() {
     assert_eq!(play.advance(), ActProgress::Waiting { until: at(10.0) });
     assert_eq!(play.sent(), [(70, TERM)]);
     assert!(play.act.outcome().is_none());
-    // It has exited; what was seen before proves nothing.
+    // It has exited; older observations prove nothing.
     play.shows(Vec::new(), vec![gpu(0, &[], 0)]);
     play.now = 0.4;
     assert_eq!(play.advance(), ActProgress::Waiting { until: at(10.0) });
     assert!(play.act.alive().is_empty());
     let freed = Outcome::Freed { bytes: GIB, ms: 1500 };
-    // It is back; whether something takes it again is watched for.
+    // It is back; the act watches whether something takes it again.
     assert_eq!(play.at(1.5), ActProgress::Waiting { until: at(5.0) });
     assert_eq!(play.at(5.4), ActProgress::Ended(freed.clone()));
     assert_eq!(play.act.outcome(), Some(&freed));
     assert_eq!(play.sent().len(), 1, "no SIGKILL");
-    // Whoever goes on asking is told the same, and nothing is done.
+    // Later calls return the same and do nothing.
     assert_eq!(play.at(99.0), ActProgress::Ended(freed));
     assert_eq!(play.sent().len(), 1);
 }
@@ -164,7 +164,7 @@ fn a_stopped_process_that_gpumem_continued_is_not_active() {
     assert_eq!(play.at(5.0), ActProgress::Waiting { until: at(10.0) });
     assert!(matches!(play.play_on(), Outcome::Freed { .. }));
 
-    // But that it uses the GPU is.
+    // But using the GPU is activity.
     let mut play = ActScene::found(Kind::Stopped, &[stopped]);
     play.advance();
     play.recheck = Recheck::NoLonger;
@@ -182,13 +182,13 @@ fn activity_cancels() {
     play.recheck = Recheck::NoLonger;
     assert_eq!(play.advance(), ActProgress::Ended(Outcome::RuleNoLongerTrue));
     assert!(play.sent().is_empty());
-    // In the grace: what was sent was sent, and no more is.
+    // During the grace: what was sent was sent, and nothing more is.
     let mut play = ActScene::found(Kind::Idle, &[python()]);
     play.advance();
     play.recheck = Recheck::NoLonger;
     assert_eq!(play.at(3.0), ActProgress::Ended(Outcome::RuleNoLongerTrue));
     assert_eq!(play.sent(), [(70, TERM)]);
-    // What a person named, no rule takes back.
+    // No rule cancels what a person named.
     let mut play = ActScene::named(&[python()], guard());
     ends_on(&mut play, 70, &[KILL]);
     play.recheck = Recheck::NoLonger;
@@ -217,7 +217,7 @@ fn who_is_gone_already_needs_nothing() {
     play.control.get().end(70);
     assert_eq!(play.advance(), ActProgress::Ended(Outcome::AlreadyGone));
     assert!(play.sent().is_empty());
-    // Or has let go of what it held.
+    // Or has released what it held.
     let mut play = ActScene::named(&[python()], guard());
     let mut free = python();
     free.gpu_files = Some(Arc::default());
@@ -231,7 +231,7 @@ fn another_process_of_that_number_is_never_sent_anything() {
     let mut play = ActScene::found(Kind::Idle, &[python()]);
     play.control.get().processes.get_mut(&70).unwrap().start_ticks = 7777;
     assert_eq!(play.advance(), ActProgress::Ended(Outcome::IdentityChanged));
-    // Nor is it where the number changes hands on the way.
+    // Nor if the pid is reused on the way.
     let mut play = ActScene::found(Kind::Idle, &[python()]);
     play.advance();
     let mut other = play.control.get().processes[&70].clone();
@@ -274,7 +274,7 @@ fn one_who_is_another_fails_the_whole_family() {
         assert_eq!(play.advance(), ActProgress::Ended(outcome));
         assert!(play.sent().is_empty());
     }
-    // Who is gone is no obstacle.
+    // A process that has exited is no obstacle.
     let mut play = ActScene::found(Kind::Idle, &[python(), child]);
     play.control.get().end(71);
     ends_on(&mut play, 70, &[TERM]);
@@ -398,7 +398,7 @@ fn who_lets_go_and_lives_on_is_left_alone() {
     free.gpu_files = Some(Arc::default());
     play.now = 2.0;
     play.shows(vec![free], vec![gpu(0, &[], 0)]);
-    // The rule says no more of it, because it holds nothing.
+    // The rule no longer reports it, because it holds nothing.
     play.recheck = Recheck::NoLonger;
     play.advance();
     play.now = 7.0;
@@ -407,7 +407,7 @@ fn who_lets_go_and_lives_on_is_left_alone() {
     assert_eq!(play.sent(), [(70, TERM)]);
 }
 
-/// A process like 70, born after the plan, with this parent and in this group and session.
+/// A process like 70, started after the plan, with this parent, group and session.
 fn born(play: &ActScene, pid: u32, ppid: u32, group: u32) -> (u32, Guarded) {
     let mut facts = play.control.get().processes[&70].clone();
     facts.start_ticks = 9000 + u64::from(pid);
@@ -428,7 +428,7 @@ fn who_ends_before_anything_is_sent_was_gone_already() {
     play.control.get().end(70);
     play.recheck = Recheck::StillTrue;
     assert_eq!(play.at(1.0), ActProgress::Ended(Outcome::AlreadyGone));
-    // It is held by then, and the rule not known to hold.
+    // By then it has a handle, and whether the rule holds is unknown.
     let mut play = ActScene::found(Kind::Idle, &[python()]);
     play.control.get().rejects.insert(70, NotSent::Gone);
     play.advance();
@@ -448,7 +448,7 @@ fn what_is_only_advised_is_not_done() {
 
 #[test]
 fn nothing_is_done_that_is_not_written_down_before() {
-    // Two lines before the first signal: that the act begins, and what is about to be sent.
+    // Two lines come before the first signal: the act begins, and what is about to be sent.
     for room in 0..2 {
         let mut play = ActScene::found(Kind::Idle, &[python()]);
         play.pages.room = room;

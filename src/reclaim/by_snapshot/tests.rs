@@ -1,4 +1,4 @@
-//! What is called reclaimable is what a plan of all users takes, whatever stands in its way.
+//! What is called reclaimable is what an all-users plan takes, whatever stands in its way.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use crate::reclaim::testing::{
 use crate::units::GIB;
 use crate::watch::sample::dice::Dice;
 
-/// Root, who is no ancestor of anybody here.
+/// Root, who is nobody's ancestor here.
 fn root(policy: Policy) -> Guard {
     Guard {
         policy,
@@ -29,8 +29,8 @@ fn root(policy: Policy) -> Guard {
     }
 }
 
-/// A machine by chance: jobs of which some members are kept, at work, without a finding, draw only, serve, may
-/// not be touched or are of another pid namespace; what the rules found of them; and whom the configuration keeps.
+/// A random machine: jobs with members that are kept, at work, without a finding, graphics-only, serving,
+/// untouchable, or in another pid namespace; the rules' findings on them; and what the configuration keeps.
 fn machine(dice: &mut Dice) -> (Vec<Finding>, Snapshot, Policy) {
     let mut processes: Vec<Process> = Vec::new();
     let (mut findings, mut policy) = (Vec::new(), policy(serves));
@@ -142,7 +142,7 @@ fn the_headline_promises_what_a_plan_of_all_users_takes_and_no_more() {
         known.sort_unstable_by_key(|it| it.pid);
         known.dedup();
         assert!(headline.processes <= known.len(), "{seed}");
-        // Each that the plan takes is promised, too.
+        // Everything the plan takes was promised.
         let mut planned = pids.clone();
         planned.sort_unstable();
         planned.dedup();
@@ -157,7 +157,7 @@ fn the_headline_promises_what_a_plan_of_all_users_takes_and_no_more() {
         taken += headline.processes;
         left += whole.processes - headline.processes;
     }
-    // Or nothing was tried.
+    // Otherwise nothing was tested.
     assert!(taken > 500 && left > 500, "{taken} {left}");
 }
 
@@ -179,7 +179,7 @@ fn what_would_end_one_that_is_kept_is_skipped_and_the_reason_is_shown() {
         reason: "night run".into(),
         until: None,
     });
-    // What is kept wholly is no finding.
+    // A process kept in full has no finding.
     let mut found = [finding(Kind::Idle, &idle)];
     let marks_of = |found: &[Finding], policy: &Policy| marks(found, &seen, policy.clone());
     found[0].mark_planned(&marks_of(&found, &policy));

@@ -1,4 +1,4 @@
-//! Each finding gets the command that is right for it, and none that kills where none is.
+//! Each finding gets the right command, and none that kills if nothing may be killed.
 
 use std::sync::Arc;
 
@@ -9,19 +9,30 @@ use crate::reclaim::guard::Guard;
 use crate::reclaim::testing::{OWNER, at, finding, gpu, guard, plan_of, process, serves, snapshot};
 use crate::units::GIB;
 
-/// It announces a signal that gives memory back.
+/// It announces a signal for releasing memory.
 fn announcing() -> Process {
     let variable = [(Arc::from("GPUMEM_RELEASE_SIGNAL"), Arc::from("USR2"))];
     Process { environment: Some(Arc::new(variable.into())), ..process(70, "./render") }
 }
 
-/// The findings with what to type, for who asks.
+fn fill_in<'f>(
+    findings: impl Iterator<Item = &'f mut Finding>,
+    plan: &Plan,
+    snapshot: &Snapshot,
+    typist: Typist,
+) {
+    for finding in findings.filter(|finding| finding.resolved_at.is_none()) {
+        NextSteps::new(finding, plan, snapshot, typist).put(finding);
+    }
+}
+
+/// The findings with what to type, for this person.
 fn typed(found: &[(Kind, &Process)], seen: &Snapshot, guard: &Guard) -> Vec<Finding> {
     let mut findings: Vec<Finding> = found.iter().map(|(kind, it)| finding(*kind, it)).collect();
     let guard = Guard { policy: policy(serves), ourselves: guard.ourselves.clone() };
     let plan = plan_of(&findings, seen, &guard);
-    let typed_by = Some(guard.ourselves.uid);
-    fill_in(findings.iter_mut(), &plan, seen, typed_by);
+    let typist = Typist::User(guard.ourselves.uid);
+    fill_in(findings.iter_mut(), &plan, seen, typist);
     findings
 }
 
@@ -75,9 +86,9 @@ fn what_rests_and_can_be_asked_is_asked_before_it_is_killed() {
     for (kind, process, expected) in [
         (Kind::Idle, &idle, &["gpumem release 70", "gpumem kill 70"][..]),
         (Kind::ServerIdle, &idle, &["gpumem release 70", "gpumem explain 70"]),
-        // It has nothing to do with what is wrong with it.
+        // Asking it would not cure what is wrong with it.
         (Kind::Orphan, &idle, &["gpumem kill 70"]),
-        // It has no way in.
+        // It cannot be asked.
         (Kind::Idle, &silent, &["gpumem kill 70"]),
     ] {
         let seen = on_gpu(std::slice::from_ref(process));
@@ -85,7 +96,7 @@ fn what_rests_and_can_be_asked_is_asked_before_it_is_killed() {
     }
     let ranks = [idle.clone(), Process { pid: 71, ..idle.clone() }];
     let all: Vec<(Kind, &Process)> = ranks.iter().map(|it| (Kind::Idle, it)).collect();
-    // Whether one command or two: as they are killed.
+    // One command or two, as they are killed.
     for typed in commands(&all, &on_gpu(&ranks)) {
         let pids = typed[1].strip_prefix("gpumem kill ").unwrap();
         assert_eq!(typed[0], format!("gpumem release {pids}"));
@@ -126,11 +137,11 @@ fn whose_it_is_decides_what_may_be_typed() {
     let roots = typed(&found, &seen, &root);
     assert_eq!(roots[0].commands, ["gpumem kill --all-users 70"]);
     assert!(roots[0].advice.is_empty());
-    // Who reads a recording is not known.
+    // Nobody knows who reads a recording.
     let mut findings = vec![finding(Kind::Idle, &others)];
     root.policy = policy(serves);
     let plan = plan_of(&findings, &seen, &root);
-    fill_in(findings.iter_mut(), &plan, &seen, None);
+    fill_in(findings.iter_mut(), &plan, &seen, Typist::Owner);
     assert_eq!(findings[0].commands, ["gpumem kill 70"]);
 }
 
@@ -146,7 +157,7 @@ fn what_is_protected_or_over_gets_no_command_that_kills() {
     let mut over = finding(Kind::Idle, &kept);
     over.resolved_at = Some(at(0.0));
     let plan = plan_of(&[], &seen, &guard());
-    fill_in(std::iter::once(&mut over), &plan, &seen, None);
+    fill_in(std::iter::once(&mut over), &plan, &seen, Typist::Owner);
     assert!(over.commands.is_empty());
 }
 
@@ -170,19 +181,19 @@ fn what_can_give_memory_back_has_a_command_without_a_finding() {
         (announcing(), true),
         (kernel("idle", "pytorch"), true),
         (kernel("busy", "pytorch"), false),
-        // Whose libraries keep what they have, or are not known.
+        // Libraries that keep their memory, or unknown ones.
         (kernel("idle", "tensorflow"), false),
         (kernel("idle", "mine"), false),
         (python("python3.14"), true),
-        // Which version it is, only a look into it shows.
+        // Its version shows only in a probe.
         (python("python3"), false),
         (python("python3.11"), false),
         (python("python3.14t"), false),
     ] {
         let seen = on_gpu(std::slice::from_ref(&process));
-        let own = of_process(&process, &seen, &policy(serves), Some(OWNER));
+        let own = of_process(&process, &seen, &policy(serves), Typist::User(OWNER));
         assert_eq!(own.release.as_deref(), can.then_some("gpumem release 70"), "{process:?}");
-        // A kernel's server may start it again.
+        // A kernel's server may restart it.
         let may_end = process.jupyter.is_none();
         assert_eq!(own.kill.as_deref(), may_end.then_some("gpumem kill 70"));
     }
@@ -205,7 +216,7 @@ fn a_kernel_whose_server_is_gone_is_ended_by_every_page_alike() {
         let seen = on_gpu(std::slice::from_ref(&kernel));
         let command = if may_end { "gpumem kill 70" } else { "gpumem explain 70" };
         assert_eq!(commands(&[(Kind::Orphan, &kernel)], &seen), [[command]]);
-        let own = of_process(&kernel, &seen, &policy(serves), None);
+        let own = of_process(&kernel, &seen, &policy(serves), Typist::Owner);
         assert_eq!(own.kill.as_deref(), may_end.then_some("gpumem kill 70"));
         let advised = advice::steps(&kernel).join("; ");
         assert_eq!(advised.contains("Shut Down Kernel"), !may_end, "{advised}");
@@ -217,28 +228,35 @@ fn what_is_not_held_or_not_theirs_has_no_command_of_its_own() {
     let announced = announcing();
     let processes = std::slice::from_ref(&announced);
     let seen = on_gpu(processes);
-    let by = |seen: &Snapshot, typed_by| of_process(&announced, seen, &policy(serves), typed_by);
+    let by = |seen: &Snapshot, typist| of_process(&announced, seen, &policy(serves), typist);
     let both = |option: &str| OwnCommands {
         release: Some(format!("gpumem release{option} 70")),
         kill: Some(format!("gpumem kill{option} 70")),
     };
-    assert_eq!(by(&seen, None), both(""), "a recording's owner");
-    assert_eq!(by(&seen, Some(OWNER + 1)), OwnCommands::default());
-    assert_eq!(by(&seen, Some(ROOT)), both(" --all-users"));
+    assert_eq!(by(&seen, Typist::Owner), both(""), "a recording's owner");
+    // Elsewhere and later, the pid may be another's.
+    let exactly = both("").kill.map(|it| it.replace("70", "70@700@boot"));
+    assert_eq!(by(&seen, Typist::Elsewhere).kill, exactly);
+    let mut nameless = seen.clone();
+    nameless.host.boot_id = None;
+    assert_eq!(by(&nameless, Typist::Elsewhere), OwnCommands::default());
+    assert_eq!(by(&seen, Typist::User(OWNER + 1)), OwnCommands::default());
+    assert_eq!(by(&seen, Typist::User(ROOT)), both(" --all-users"));
     let holds = |rows: &[(u32, u64)]| snapshot(at(0.0), processes, vec![gpu(0, rows, 0)]);
-    assert_eq!(by(&holds(&[(70, 0)]), None).release, None);
-    // Its number may be a stranger's here.
+    assert_eq!(by(&holds(&[(70, 0)]), Typist::Owner).release, None);
+    // Its pid may belong to another process here.
     let unheld = Process { gpu_files: None, ..announced.clone() };
     let mut inside = on_gpu(std::slice::from_ref(&unheld));
     inside.host.pid_namespace = Some(crate::model::snapshot::PidNamespace::Container);
-    assert_eq!(by(&inside, None), OwnCommands::default());
+    assert_eq!(by(&inside, Typist::Owner), OwnCommands::default());
     let own = Process { unresolved: Some("who knows".into()), ..announced.clone() };
-    assert_eq!(by(&on_gpu(&[own]), None), OwnCommands::default());
-    // What is kept is not ended, and may be asked.
+    assert_eq!(by(&on_gpu(&[own]), Typist::Owner), OwnCommands::default());
+    // A kept process is not ended, and may be asked.
     let kept = Process {
         environment: Some(Arc::new([(Arc::from("GPUMEM_KEEP"), Arc::from("forever"))].into())),
         ..process(70, "python train.py")
     };
-    let own = of_process(&kept, &on_gpu(std::slice::from_ref(&kept)), &policy(serves), None);
+    let own =
+        of_process(&kept, &on_gpu(std::slice::from_ref(&kept)), &policy(serves), Typist::Owner);
     assert_eq!(own, OwnCommands::default());
 }

@@ -1,4 +1,4 @@
-//! One driver for all who ask: order, recheck, what observers are told, and who lets go of what.
+//! One executor for every caller: order, recheck, what observers receive, and who releases what.
 
 use super::*;
 use crate::model::Kind;
@@ -9,7 +9,7 @@ use crate::reclaim::testing::{
 };
 use crate::units::GIB;
 
-/// What an observer was told.
+/// What an observer received.
 #[derive(Default)]
 struct Notes(Vec<(usize, String)>);
 
@@ -41,9 +41,9 @@ struct Simulation {
     pages: Shared<Pages>,
     processes: Vec<Shown>,
     now: f64,
-    /// What rules say is not known.
+    /// The rules' findings are unknown.
     is_doubtful: bool,
-    /// No sample is given after this time.
+    /// No sample is supplied after this time.
     last: f64,
     snapshot: Snapshot,
     findings: Vec<Finding>,
@@ -103,7 +103,7 @@ impl SampleSource for Simulation {
 fn targets_are_carried_out_one_after_another_and_each_outcome_is_reported() {
     let (mut simulation, mut executor) = Simulation::new();
     for pid in [70, 71] {
-        // Who is stopped ends once it goes on.
+        // A stopped process ends once it continues.
         simulation.control.get().ends_on.insert(pid, vec![Signal::Cont]);
     }
     let mut notes = Notes::default();
@@ -119,7 +119,7 @@ fn targets_are_carried_out_one_after_another_and_each_outcome_is_reported() {
     let expected =
         [(0, "SIGTERM to 70"), (0, "70 ended true"), (1, "SIGTERM to 71"), (1, "71 ended true")];
     assert_eq!(reported, expected);
-    // What is told is what the ledger has.
+    // Observers receive what the ledger has.
     let pages = simulation.pages.get();
     let intended = pages.lines.iter();
     let intended = intended.filter(|it| matches!(it.event, LedgerEvent::Intended(_)));

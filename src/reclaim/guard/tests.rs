@@ -1,4 +1,4 @@
-//! Each reason for not touching a process, and that an ordinary one may be.
+//! Each reason to leave a process alone, and that an ordinary one may be touched.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -68,10 +68,10 @@ fn programs_are_known_by_their_files_and_by_whole_names() {
         ("/usr/bin/containerd-shim-runc-v2", "x", Some("containerd-shim-runc-v2")),
         ("/usr/bin/tmux", "tmux: server", Some("tmux")),
         ("/usr/sbin/slurmstepd", "slurmstepd", Some("slurmstepd")),
-        // What a process calls itself is no proof, either way.
+        // A process's own name proves nothing, either way.
         ("/usr/bin/python3.11", "Xorg", None),
         ("/usr/bin/python3.11", "sshd", None),
-        // A part of a name is somebody else's.
+        // A part of a name may be anybody's.
         ("/home/ann/Xorg-trainer", "x", None),
         ("/home/ann/my-sshd", "x", None),
         ("/home/ann/systemd/train", "x", None),
@@ -80,11 +80,11 @@ fn programs_are_known_by_their_files_and_by_whole_names() {
         let facts = with(Some(executable), comm);
         assert_eq!(name(&facts).as_deref(), protected, "{executable}");
     }
-    // Where the file is not told, the short name is all there is, cut as the kernel cuts it.
+    // Without a readable file the short name decides, cut as the kernel cuts it.
     assert_eq!(name(&with(None, "nvidia-persiste")).as_deref(), Some("nvidia-persiste"));
     assert_eq!(name(&with(None, "tmux: server")).as_deref(), Some("tmux: server"));
 
-    // A user's program of such a name is one like others, and what the configuration names is not.
+    // A user's program with such a name is like any other, unless the configuration names it.
     for executable in ["/home/ann/Xorg", "/tmp/sshd", "/home/ann/bin/systemd-train"] {
         let own =
             |is_roots| Guarded { executable_is_roots: is_roots, ..with(Some(executable), "x") };
@@ -149,7 +149,7 @@ fn who_is_not_certain_is_never_touched() {
         assert_eq!(found, Some(Protection::Unresolved));
     }
     python.unresolved = None;
-    // What has ended keeps its names, and is no process all the same.
+    // A zombie keeps its names, and is no process all the same.
     python.last_known = Some(Arc::new(LastKnown {
         start_ticks: python.start_ticks,
         user: python.user.clone(),
@@ -174,7 +174,7 @@ fn in_another_namespace_only_what_is_named_and_proven_is_touched() {
             assert_eq!(guard().by_sight(Call::Named, &unproven, &seen), other);
         }
     }
-    // A recording of a host, played in a container.
+    // A host's recording, replayed in a container.
     let mut inside = guard();
     inside.ourselves.pid_namespace = Some(PidNamespace::Container);
     let seen = snapshot(at(0.0), &[], Vec::new());

@@ -1,4 +1,4 @@
-//! Which processes a plan takes, and which it skips.
+//! Which processes a plan takes, and which it leaves.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use crate::model::finding::Action;
 use crate::model::row::{Me, ProcessRow, places};
 use crate::model::selector::{Selected, Selector};
 use crate::model::snapshot::{Jupyter, Parent};
-use crate::reclaim::policy::{Exempt, FindingSelector, NamedProcesses, ProcessNames, Signal};
+use crate::reclaim::policy::{Exempt, FindingSelector, Signal};
 use crate::reclaim::target::{Recipients, Step};
 use crate::reclaim::testing::{
     OWNER, at, facts, finding, gpu, guard, naming, plan_of, plan_with, process, snapshot,
@@ -41,18 +41,12 @@ fn asking(kinds: &[Kind], rules: &[&str]) -> FindingSelector {
     }
 }
 
-/// What a selector means of a snapshot.
+/// What a selector selects from a snapshot.
 fn selected(seen: &Snapshot, findings: &[Finding], text: &str) -> Option<Selected> {
     let places = places(seen, findings).into_iter();
     let rows: Vec<_> = places.map(|place| ProcessRow::new(seen, findings, place)).collect();
     let selector = Selector::parse(text).unwrap().unwrap();
     Some(selector.select(seen, &rows, findings.iter(), &Me::default()))
-}
-
-fn by_name(names: ProcessNames) -> Guard {
-    let mut guard = guard();
-    guard.policy.targets = Targets::Named(NamedProcesses::new(names).unwrap());
-    guard
 }
 
 fn with(selector: FindingSelector) -> Guard {
@@ -75,7 +69,7 @@ fn kinds_are_taken_always_when_asked_or_never() {
         };
         assert_eq!(usual.targets.len(), by_default, "{kind}");
         assert_eq!(asked.targets.len(), when_asked, "{kind}");
-        // What was asked for and is not done says why; by default only what one would expect.
+        // A requested process that is left has a reason; by default only the expected are listed.
         assert_eq!(asked.refused.len(), 1 - when_asked, "{kind}");
         let is_notified =
             matches!(kind, Kind::Dead | Kind::Stuck | Kind::Hung | Kind::Leak | Kind::Placeholder);
@@ -185,14 +179,14 @@ fn a_process_that_is_another_by_now_is_none_of_the_rules() {
     let (findings, mut seen) = alone(Kind::Idle);
     seen.processes[0].start_ticks = Some(1);
     assert_eq!(why(&plan_of(&findings, &seen, &guard())), [&Why::Gone]);
-    // The snapshot is of before; Linux says now that it is another.
+    // The snapshot is older; Linux says now that the pid was reused.
     let (findings, seen) = alone(Kind::Idle);
     let mut now = facts(&seen);
     now.get_mut(&70).unwrap().start_ticks = 1;
     let plan = plan_with(&findings, &seen, &[], &now, &guard());
     let protection = Protection::Replaced;
     assert_eq!(why(&plan), [&Why::Protected { pid: 70, protection }]);
-    // And where Linux says nothing, nothing is done.
+    // If Linux says nothing, nothing is done.
     let plan = plan_with(&findings, &seen, &[], &BTreeMap::new(), &guard());
     assert!(plan.targets.is_empty() && plan.refused.len() == 1);
 }
@@ -227,10 +221,7 @@ fn what_is_asked_for_narrows_it() {
     for (terms, expected) in limited {
         assert_eq!(leaders(&any, Some(terms)), expected, "{terms}");
     }
-    let first = FindingSelector {
-        names: ProcessNames { pids: vec![70], ..ProcessNames::default() },
-        ..asking(&[Kind::Idle, Kind::Orphan], &[])
-    };
+    let first = FindingSelector { pids: vec![70], ..asking(&[Kind::Idle, Kind::Orphan], &[]) };
     let asked: [(FindingSelector, &[u32]); 3] =
         [(asking(&[Kind::Idle], &[]), &[80]), (asking(&[], &["orphan"]), &[70]), (first, &[70])];
     for (selector, expected) in asked {
@@ -264,22 +255,16 @@ fn notebooks_are_named_by_kernel_or_path() {
         ..Jupyter::default()
     }));
     let seen = snapshot(at(0.0), &[kernel], vec![gpu(0, &[(70, GIB)], 0)]);
-    let count = |kernels: &[&str], notebooks: &[&str]| {
-        let names = |it: &[&str]| it.iter().map(|name| Arc::from(*name)).collect();
-        let plan = plan_of(
-            &[],
-            &seen,
-            &by_name(ProcessNames {
-                kernels: names(kernels),
-                notebooks: names(notebooks),
-                ..ProcessNames::default()
-            }),
-        );
+    let count = |name: &str| {
+        let mut guard = guard();
+        guard.policy.targets = Targets::named(Vec::new(), vec![name.into()]).unwrap();
+        let plan = plan_of(&[], &seen, &guard);
         assert_eq!(plan.targets.len() + plan.refused.len(), 1);
         plan.targets.len()
     };
-    assert_eq!((count(&["7a1b"], &[]), count(&["7a1"], &[])), (1, 0));
-    for (path, found) in [
+    for (name, found) in [
+        ("7a1b", 1),
+        ("7a1", 0),
         ("Train.ipynb", 1),
         ("lab/Train.ipynb", 1),
         ("./lab/Train.ipynb", 1),
@@ -289,6 +274,6 @@ fn notebooks_are_named_by_kernel_or_path() {
         ("other/Train.ipynb", 0),
         ("", 0),
     ] {
-        assert_eq!(count(&[], &[path]), found, "{path}");
+        assert_eq!(count(name), found, "{name}");
     }
 }

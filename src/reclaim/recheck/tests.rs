@@ -1,4 +1,4 @@
-//! Whether what was said is still so.
+//! Whether findings still hold.
 
 use super::*;
 use crate::model::finding::Kind;
@@ -49,7 +49,7 @@ fn snapshot(pids: &[u32]) -> Snapshot {
     snapshot
 }
 
-/// Of 7, of which it was said, and of 8, which belongs to it.
+/// For 7, which had the finding, and 8, which belongs to it.
 fn asked(found: &[Finding], snapshot: &Snapshot) -> Recheck {
     let (seven, eight) = (member(7), member(8));
     let found: Vec<&Finding> = found.iter().collect();

@@ -1,15 +1,16 @@
-//! A way: a signal that the process has announced, by `GPUMEM_RELEASE_SIGNAL` in its environment, and has a
-//! handler for when it is sent.
+//! A way: a signal that the process announces by `GPUMEM_RELEASE_SIGNAL` in its environment, and has a handler
+//! for when it is sent.
 //!
-//! Both, or no signal: without a handler SIGUSR1, SIGUSR2 and SIGHUP end a process. The environment is that
-//! of the program that it runs now; the handlers are read from `/proc/PID/status` with the process held by a
-//! pidfd, as the last thing before the signal goes through that pidfd.
+//! It needs both: without a handler SIGUSR1, SIGUSR2 and SIGHUP end a process. The environment is that of the
+//! program that runs now; the handlers are read from `/proc/PID/status`, with the process held by a pidfd,
+//! immediately before the signal goes through that pidfd.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::{NotReleased, ReleaseAnswer, ReleaseBy, ReleaseReport, ReleaseWay};
+use super::way::{NotReleased, ReleaseAnswer, ReleaseBy, ReleaseWay};
 use crate::host::{Roots, read_guarded, read_host, read_signal_masks};
+use crate::model::release::ReleaseReport;
 use crate::model::{Process, Snapshot};
 use crate::reclaim::policy::Signal;
 use crate::reclaim::process_control::{
@@ -18,10 +19,10 @@ use crate::reclaim::process_control::{
 
 /// The variable by which a process announces its signal.
 pub const VARIABLE: &str = "GPUMEM_RELEASE_SIGNAL";
-/// Those that are sent: what a program uses for its own ends.
+/// Signals that may be sent: those that programs use for their own purposes.
 const SIGNALS: [Signal; 3] = [Signal::Usr1, Signal::Usr2, Signal::Hup];
 
-/// What a process announces; `None` where that is nothing.
+/// The signal a process announces; `None` if it announces nothing.
 fn announced(environment: &BTreeMap<Arc<str>, Arc<str>>) -> Option<Result<Signal, String>> {
     let value = environment.get(VARIABLE)?;
     let signal = value.parse().ok().filter(|it| SIGNALS.contains(it));
@@ -32,7 +33,7 @@ fn announced(environment: &BTreeMap<Arc<str>, Arc<str>>) -> Option<Result<Signal
     }))
 }
 
-/// The way, where the snapshot shows that it is there; `None` where the process announces nothing.
+/// The way, if the snapshot shows it; `None` if the process announces nothing.
 pub(super) fn find(process: &Process, _: &Snapshot) -> Option<Result<ReleaseWay, String>> {
     let signal = announced(process.environment.as_deref()?)?;
     let (pid, start_ticks) = (process.pid, process.start_ticks?);
@@ -40,14 +41,14 @@ pub(super) fn find(process: &Process, _: &Snapshot) -> Option<Result<ReleaseWay,
     Some(signal.map(way))
 }
 
-/// Sends the signal, if it may be sent and `is_deed`. What the process does then it does not say.
+/// Sends the signal if it may be sent and `is_deed`. The process does not report what it does then.
 pub(super) fn ask(roots: &Roots, way: &ReleaseWay, signal: Signal, is_deed: bool) -> ReleaseAnswer {
     let (mut control, handle) = hold(roots, way, signal)?;
     if !is_deed {
         let why = format!("it announces {signal} and has a handler for it");
         return Ok(ReleaseReport { why: Some(why.into()), ..ReleaseReport::default() });
     }
-    // Once more, with nothing between it and the signal.
+    // Checked again, with nothing between it and the signal.
     handles(roots, way.pid, signal).map_err(NotReleased::Refused)?;
     match control.signal(handle, signal) {
         Ok(()) => Ok(ReleaseReport::default()),
@@ -60,7 +61,7 @@ fn gone() -> NotReleased {
     NotReleased::NoWayIn("it has exited".to_owned())
 }
 
-/// The process, held, if it is who is meant, announces the signal and has a handler for it.
+/// Opens the process if it is the right one, announces the signal, and has a handler for it.
 fn hold(
     roots: &Roots,
     way: &ReleaseWay,
@@ -70,7 +71,7 @@ fn hold(
     let facts = read_guarded(roots, pid).ok().flatten().ok_or_else(gone)?;
     let Some(uid) = facts.uid else {
         return Err(NotReleased::NoWayIn(
-            "its owner is not known; to read it takes root".to_owned(),
+            "its owner is not known; only root can read it".to_owned(),
         ));
     };
     let mut control = PidfdControl::new(roots.clone());
@@ -80,7 +81,7 @@ fn hold(
         NotOpened::Gone(_) => gone(),
         error => NotReleased::NoWayIn(error.to_string()),
     })?;
-    // Read while it is held: it may have executed another program since the plan.
+    // Read with the handle open: it may have executed another program since the plan.
     let facts = control.read_guarded(pid).ok_or_else(gone)?;
     let announced = facts.environment.as_deref().and_then(announced);
     match announced {
@@ -103,11 +104,11 @@ fn hold(
     Ok((control, handle))
 }
 
-/// Whether the process has a handler for the signal, and lets it in.
+/// Whether the process has a handler for the signal, and does not block it.
 fn handles(roots: &Roots, pid: u32, signal: Signal) -> Result<(), String> {
     let Some(masks) = read_signal_masks(roots, pid) else {
         return Err(format!(
-            "whether it has a handler for {signal} is not known; to read that takes root"
+            "whether it has a handler for {signal} is not known; to read that requires root"
         ));
     };
     let number = signal.number();

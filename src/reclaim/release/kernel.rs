@@ -1,33 +1,33 @@
-//! A way: a Jupyter kernel runs a recipe, asked over its own shell channel.
+//! A way: a Jupyter kernel runs a recipe, requested over its own shell channel.
 //!
-//! First it is asked what it is. A kernel that runs a cell does not answer that, and is left alone: a request
-//! cannot be taken back, and would run behind the cell. Then one silent request without code evaluates one
-//! expression (`advice::recipe`), which does nothing after its deadline, so that a cell that starts in between
-//! delays it to nothing. Neither the notebook nor its history, counts or names show it; the server takes it for
-//! activity, and so the report has its time.
+//! First it is asked what it is. A kernel that runs a cell does not answer and is left alone: a request cannot
+//! be withdrawn, and would run after the cell. Then one silent request without code evaluates one expression
+//! (`advice::recipe`), which does nothing after its deadline, so a cell that starts in between is never delayed
+//! by it. The notebook, its history, counts and names do not show it. The server takes it for activity, so the
+//! report has its time.
 //!
-//! Never on the control channel, nor on a subshell: the server would show the kernel as idle while its cell
+//! Never over the control channel, nor in a subshell: the server would show the kernel as idle while its cell
 //! runs.
 
 use std::time::Duration;
 
-use super::{
-    NotReleased, ReleaseAnswer, ReleaseBy, ReleaseOptions, ReleaseReport, ReleaseWay, at_work,
-};
+use super::at_work;
+use super::way::{NotReleased, ReleaseAnswer, ReleaseBy, ReleaseOptions, ReleaseWay};
 use crate::advice::recipe::{self, RecipeOptions};
 use crate::deadline::Deadline;
 use crate::host::http::HttpError;
 use crate::host::jupyter::{ChannelError, Evaluated, ServerError, ShellChannel};
 use crate::host::{Roots, read_time};
+use crate::model::release::ReleaseReport;
 use crate::model::{Process, Snapshot};
 
-/// A kernel that rests answers within 5 ms, one of a busy machine within this.
+/// The longest wait for a first answer; an idle kernel takes 5 ms, more on a busy machine.
 const PROBE_TIME: Duration = Duration::from_millis(800);
 
-/// What of the time is kept for the answer: the recipe does not begin in it.
+/// This fraction of the time is reserved for the answer: the recipe does not begin in it.
 const ANSWER_SHARE: u32 = 4;
 
-/// The way, where a process is a kernel. `Err`: why it is none of those that can be asked.
+/// The way, if a process is a kernel. `Err`: why this kernel cannot be asked.
 pub(super) fn find(process: &Process, snapshot: &Snapshot) -> Option<Result<ReleaseWay, String>> {
     let jupyter = process.jupyter.as_deref()?;
     let why = |why: &str| Some(Err(why.to_owned()));
@@ -62,8 +62,8 @@ pub(super) fn find(process: &Process, snapshot: &Snapshot) -> Option<Result<Rele
     Some(Ok(ReleaseWay { pid: process.pid, start_ticks, by }))
 }
 
-/// Sees that the kernel rests and can be asked, which its server does not take for activity; then has it run the
-/// recipe, if `is_deed`. Returns when it has, or at `wait_ms`.
+/// Checks that the kernel is idle and can be asked, which its server does not take for activity; then has it
+/// run the recipe, if `is_deed`. Returns when it has, or at `wait_ms`.
 pub(super) fn ask(
     roots: &Roots,
     way: &ReleaseWay,
@@ -84,7 +84,7 @@ pub(super) fn ask(
     });
     let report = match channel.evaluate(&recipe::expression(&source), Deadline::after(wait)) {
         Ok(Evaluated::Value(value)) => recipe::parse_value(&value),
-        // Its frames are the recipe's, its words may be anybody's.
+        // The recipe raised it, but its text may be anybody's.
         Ok(Evaluated::Raised(error)) => Err(format!("the script failed in the kernel: {error}")),
         Ok(Evaluated::Aborted) => {
             let why = "a cell failed in between, and the kernel dropped the request; try again";
@@ -102,7 +102,7 @@ pub(super) fn ask(
     Ok(ReleaseReport { asked: Some((begun, read_time())), ..report })
 }
 
-/// Connects to the kernel and sees that it rests and is one that runs Python.
+/// Connects to the kernel and checks that it is idle and runs Python.
 fn open(
     roots: &Roots,
     way: &ReleaseWay,

@@ -1,26 +1,25 @@
-//! A way: a CPython of 3.14 runs a recipe, by its protocol for debuggers (PEP 768).
+//! A way: a CPython 3.14 process runs a recipe through its debugger protocol (PEP 768).
 //!
-//! For programs that are neither servers nor notebook kernels. The interpreter runs it between two bytecodes of its
-//! main thread; where that sleeps, nothing is run, then or later. How that is done is `host::python`, what is run is
-//! a recipe.
+//! For programs that are neither servers nor notebook kernels. The interpreter runs it between two bytecodes of
+//! its main thread; if that sleeps, nothing runs, then or later. `host::python` implements the protocol.
 
 use std::time::Duration;
 
 use serde::Deserialize;
 
-use super::{
-    NotReleased, ReleaseAnswer, ReleaseBy, ReleaseOptions, ReleaseReport, ReleaseWay, at_work,
-};
+use super::at_work;
+use super::way::{NotReleased, ReleaseAnswer, ReleaseBy, ReleaseOptions, ReleaseWay};
 use crate::advice::recipe::{self, RecipeOptions};
 use crate::host::Roots;
 use crate::host::python::{PythonError, PythonProcess, ScriptResult};
+use crate::model::release::ReleaseReport;
 use crate::model::{Process, Snapshot, Time};
 
-/// The first minor version of CPython 3 that can be entered, and the last that is known here.
+/// The minor version of CPython 3 that has the protocol and is supported.
 const MINOR: u32 = 14;
 
-/// The way, where the snapshot shows a Python: the version is in the name of its program, or is found out by
-/// a probe. A notebook's kernel is asked as such, and never past its queue.
+/// The way, if the snapshot shows a Python: its program's name has the version, or a probe finds it. A notebook
+/// kernel is asked as one, never past its queue.
 pub(super) fn find(process: &Process, snapshot: &Snapshot) -> Option<Result<ReleaseWay, String>> {
     if process.jupyter.is_some() {
         return None;
@@ -47,15 +46,15 @@ pub(super) fn find(process: &Process, snapshot: &Snapshot) -> Option<Result<Rele
     Some(refused.map_or_else(|| Ok(way()), Err))
 }
 
-/// Whether the name of its program says that it can be entered, so that no look into it has to tell.
+/// Whether the program's name already tells that it supports the protocol.
 pub fn is_shown(process: &Process) -> bool {
     let name = process.executable.as_deref().and_then(|it| it.rsplit('/').next());
     let version = name.and_then(|name| name.strip_prefix("python"));
     version.and_then(minor) == Some((Some(MINOR), false))
 }
 
-/// What follows `python` in a program's name: `3.14`, `3.14t`, `3`, or nothing. The minor version, where it is
-/// there, and whether it is the build without a global lock; `None` where it is something else.
+/// Parses what follows `python` in a program's name: `3.14`, `3.14t`, `3`, or nothing. Returns the minor
+/// version, if present, and whether it is the free-threaded build; `None` for anything else.
 fn minor(version: &str) -> Option<(Option<u32>, bool)> {
     let (version, is_free_threaded) = match version.strip_suffix('t') {
         Some(version) => (version, true),
@@ -68,8 +67,8 @@ fn minor(version: &str) -> Option<(Option<u32>, bool)> {
     Some((minor, is_free_threaded))
 }
 
-/// Sees that its interpreter can be entered, and has it run the recipe, if `is_deed`. What the process does is not
-/// looked at: it is interrupted between two bytecodes.
+/// Checks that the interpreter can be asked, and has it run the recipe, if `is_deed`. Whether the process is
+/// busy does not matter: it is interrupted between two bytecodes.
 pub(super) fn ask(
     roots: &Roots,
     way: &ReleaseWay,
@@ -95,7 +94,7 @@ pub(super) fn ask(
     }
 }
 
-/// Why not, sorted.
+/// Sorts errors by what they mean for a release.
 fn failed(error: &PythonError) -> NotReleased {
     let why = error.to_string();
     match error {
@@ -116,7 +115,7 @@ fn failed(error: &PythonError) -> NotReleased {
     }
 }
 
-/// What the script leaves. The process may have put anything there.
+/// Parses what the script leaves. The process may have put anything there.
 fn read(answer: &[u8]) -> Result<ReleaseReport, String> {
     #[derive(Deserialize)]
     struct Answer {

@@ -1,5 +1,4 @@
-//! A way: to do nothing, and say what to type, because something else owns the processes or would start
-//! them again.
+//! A way: do nothing and say what to type, because something else owns the processes or would restart them.
 
 use std::sync::Arc;
 
@@ -8,9 +7,8 @@ use crate::advice;
 use crate::model::Process;
 use crate::reclaim::target::Step;
 
-/// Where a scheduler, a service manager, a container runtime, a server that is not asked, or a pool owns
-/// one of them, unless a person insists. `restarted` is what to type for a kernel that its server would
-/// start again.
+/// If a scheduler, service manager, container runtime, pool, or server that cannot be asked owns one of them,
+/// unless a person insists. `restarted` is what to type for a kernel that its server would restart.
 pub(super) fn plan(
     candidate: &FamilyInput<'_>,
     restarted: impl Fn(&Process) -> Option<Arc<str>>,
@@ -30,7 +28,7 @@ pub(super) fn plan(
     Some(Step::Advise { command })
 }
 
-/// What to type for a worker that its pool starts again, where the pool is not ended with it.
+/// What to type for a worker that its pool restarts, if the pool is not ended with it.
 fn pooled(process: &Process, processes: &[&Process]) -> Option<Arc<str>> {
     let pool = process.pool().filter(|_| process.is_restarted_by_its_pool())?;
     let is_parent = |it: &&Process| process.ppid == Some(it.pid);

@@ -1,13 +1,13 @@
 //! The ways to get memory back: what a plan does to a target, gentlest first.
 //!
-//! [`Step`] is the list of them, and its methods are what every way has: how it is shown, to which processes it is
-//! done, how it is done, what has come of it. What only one way needs is a file: when a plan takes it, and its own
-//! part of each method. To add a way is to add its file, its variant of [`Step`], and where it does something of its
-//! own, of [`Deed`] and [`Request`]; these are data, in `target`.
+//! [`Step`] lists them, and its methods are what each way has: a description, recipients, execution, effect.
+//! What is special to a way is in its own file: when a plan takes it, and its part of each method. To add a
+//! way, add its file, its variant of [`Step`], and, for a new kind of action, variants of [`Deed`] and
+//! [`Request`]; these are data, in `target`.
 //!
-//! Whoever would start a process again is asked first: the notebook server, the launcher of a distributed run. Where
-//! a scheduler, a service manager, a container runtime or a pool of workers owns it, a command is named and nothing is
-//! done. Whether a step may be taken at all is asked in `act`, of whatever way.
+//! Whatever would restart a process is asked first: the notebook server, the launcher of a distributed run. If
+//! a scheduler, service manager, container runtime or worker pool owns it, a command is named and nothing is
+//! done. `act` checks whether a step may be taken at all.
 
 mod advise;
 pub(super) mod release;
@@ -35,12 +35,12 @@ use crate::model::process::AskedRelease;
 use crate::model::{Process, Snapshot, Time};
 use crate::units::Span;
 
-/// A notebook server looks after its kernels every 3 s (`jupyter_client`: `KernelRestarter.time_to_dead`
-/// and `poll_interval`), torchrun more often.
+/// For how long, in seconds, to watch for a restart: a notebook server checks its kernels every 3 s
+/// (`jupyter_client`: `KernelRestarter.time_to_dead` and `poll_interval`), torchrun more often.
 const RESPAWN_SECONDS: f64 = 6.0;
 
 impl Step {
-    /// What will be done. Holds names that others chose: escape it for a terminal.
+    /// What will be done. Contains untrusted names: escape it for a terminal.
     pub fn describe(&self, target: &Target) -> String {
         let what = match self {
             Self::Release { way, .. } => release::describe(way),
@@ -55,12 +55,12 @@ impl Step {
         format!("{what}; wait {wait}{longer}")
     }
 
-    /// Whether those it is done to may save their work before they end.
+    /// Whether its recipients may save their work before they end.
     pub(super) fn may_save(&self) -> bool {
         matches!(self, Self::Signal { signal, .. } if *signal != Signal::Kill)
     }
 
-    /// What to type, where that is all.
+    /// What to type, if that is all.
     pub fn advice(&self) -> Option<&Arc<str>> {
         match self {
             Self::Advise { command } => Some(command),
@@ -68,7 +68,7 @@ impl Step {
         }
     }
 
-    /// How long it has, in seconds.
+    /// Its time limit, in seconds.
     pub(super) fn grace_seconds(&self) -> f64 {
         match self {
             Self::Release { grace_seconds, .. }
@@ -78,8 +78,8 @@ impl Step {
         }
     }
 
-    /// The living processes it is done to; where there is none, the next step is due. Whether they may be
-    /// touched is asked of them just before.
+    /// Its living recipients; if there are none, the next step is due. The caller checks whether they may be
+    /// touched just before.
     pub(super) fn recipients(&self, scene: &mut StepState<'_>) -> Vec<Handle> {
         match self {
             Self::Release { .. } => scene.alive(Recipients::Family),
@@ -89,7 +89,7 @@ impl Step {
         }
     }
 
-    /// Does it, or begins to.
+    /// Does it, or starts to.
     pub(super) fn execute(
         &self,
         context: &mut StepContext<'_>,
@@ -103,7 +103,7 @@ impl Step {
         }
     }
 
-    /// Whether anything is left for it to do, by what was answered and who is alive.
+    /// Its effect so far, by answers and living processes.
     pub(super) fn effect(&self, scene: &mut StepState<'_>) -> StepEffect {
         match self {
             Self::Release { way, options, .. } => release::effect(way, options, scene),
@@ -115,7 +115,7 @@ impl Step {
         }
     }
 
-    /// Its time is over: what has come of it.
+    /// Its effect when its time is over.
     pub(super) fn expired(&self, scene: &StepState<'_>) -> StepEffect {
         match self {
             Self::Release { .. } => release::expired(scene),
@@ -124,20 +124,20 @@ impl Step {
         }
     }
 
-    /// Whether it ends processes, so that what depends on them may end as well, and the act is over once their
-    /// memory is back. How much a release has to bring back it measures itself.
+    /// Whether it ends processes. Then dependents may end as well, and the act is over once the memory is back;
+    /// a release measures for itself how much it has to bring back.
     pub(super) fn ends_processes(&self) -> bool {
         !matches!(self, Self::Release { .. })
     }
 
-    /// Whether it asks a program that may answer by its end, as one does whose pool is never returned otherwise.
+    /// Whether the program may answer by ending, as one does whose pool is never returned otherwise.
     pub(super) fn may_be_answered_by_an_end(&self) -> bool {
         let by_signal = |way: &ReleaseWay| matches!(way.by, ReleaseBy::Signal { .. });
         matches!(self, Self::Release { way, .. } if by_signal(way))
     }
 }
 
-/// Holds names that others chose: escape it for a terminal.
+/// Contains untrusted names: escape it for a terminal.
 impl fmt::Display for Deed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -154,7 +154,7 @@ impl fmt::Display for Deed {
     }
 }
 
-/// What makes the requests of all ways, for
+/// Sends the requests of all ways, for
 /// [`PidfdControl::with_requests`](crate::reclaim::PidfdControl::with_requests); a call may take seconds.
 pub fn perform_requests(roots: Roots) -> PerformRequest {
     Arc::new(move |request| match request {
@@ -167,49 +167,46 @@ pub fn perform_requests(roots: Roots) -> PerformRequest {
     })
 }
 
-/// What has come of a step so far.
+/// The effect of a step so far.
 pub(super) enum StepEffect {
-    /// It has its time.
+    /// Still within its time.
     Pending,
-    /// It will do no more: the next is due.
+    /// It will do no more; the next step is due.
     Over,
-    /// It ends the act.
     Ends(Outcome),
-    /// It will do no more and the process lives: the act ends with this, unless there is another step and
-    /// what a rule said is still so.
+    /// It will do no more and the process lives: the act ends with this, unless there is another step and the
+    /// finding still holds.
     Settled(Outcome),
 }
 
 pub(super) enum Started {
     Done,
-    /// It ends the act.
     Ends(Outcome),
     /// Nothing was done; as [`StepEffect::Settled`].
     Settled(Outcome),
-    /// Somebody was asked this.
+    /// This request was sent.
     Asked(Deed),
 }
 
-/// Who is held, and what there is.
+/// What a step sees: handles, answers, times.
 pub(super) struct StepState<'a> {
     pub target: &'a Target,
     pub policy: &'a Policy,
     pub held: &'a mut Handles,
     pub snapshot: &'a Snapshot,
     pub control: &'a mut dyn ProcessControl,
-    /// What was answered to what was asked last.
+    /// The answer to the last request.
     pub answer: &'a RequestResult,
-    /// When that was answered.
+    /// When it arrived.
     pub answered: Option<Time>,
-    /// When the first deed was done.
+    /// When the first action was taken.
     pub begun: Option<Time>,
-    /// What the target holds since, where it lives on.
+    /// Measures what a target that lives on has released.
     pub meter: &'a ReleaseMeter,
 }
 
 impl StepState<'_> {
-    /// The recipients that are alive; of those that were not in the plan, only those that
-    /// hold a GPU.
+    /// The living recipients; of added processes only those that hold a GPU.
     pub fn alive(&mut self, to: Recipients) -> Vec<Handle> {
         let leader = self.target.leader;
         self.held
@@ -225,28 +222,26 @@ impl StepState<'_> {
     }
 }
 
-/// By what a step does something: it is written down, done, and the result written down.
+/// What a step acts with: it writes an action to the ledger, does it, and writes the result.
 pub(super) struct StepContext<'a> {
-    /// Of this act.
     pub act: &'a Arc<str>,
     pub now: Time,
     pub held: &'a Handles,
     pub control: &'a mut dyn ProcessControl,
     pub record: &'a mut dyn LedgerSink,
-    /// A person named the target.
     pub is_named: bool,
-    /// Somebody who was stopped was made to go on.
+    /// A stopped process was sent SIGCONT.
     pub has_continued: bool,
-    /// Who was sent which signal in this act. A program takes a second SIGTERM for "quit now", also while it still
-    /// saves what the first one told it to.
+    /// Signals sent in this act. Programs take a second SIGTERM for "quit now", even while they save what the
+    /// first one told them to.
     pub signalled: &'a mut Vec<(LedgerProcess, Signal)>,
-    /// Who was asked to release memory, and when.
+    /// Recent requests to release memory.
     pub releases: &'a [PastRelease],
 }
 
 impl StepContext<'_> {
-    /// How long ago a process was asked to release memory, in seconds, if that was lately. One that was
-    /// asked in the future, by a clock that was set back, was asked now.
+    /// How many seconds ago a process was asked to release memory, if recently. A request in the future, from a
+    /// clock that was set back, counts as now.
     pub fn released_seconds_ago(&self, way: &ReleaseWay) -> Option<f64> {
         let who = LedgerProcess::of(way);
         let past = self.releases.iter().filter(|it| it.process == who);
@@ -266,7 +261,7 @@ impl StepContext<'_> {
         past.map(|it| it.asked(self.now)).collect()
     }
 
-    /// Writes down what somebody is asked, and begins to ask.
+    /// Writes a request to the ledger and starts it.
     pub fn request(&mut self, deed: Deed, request: Request) -> Result<Started, LedgerError> {
         self.note(LedgerEvent::Intended(deed.clone()))?;
         self.control.start_request(request);
@@ -274,26 +269,26 @@ impl StepContext<'_> {
     }
 }
 
-/// A family of which the steps are planned.
+/// A family whose steps are planned.
 pub(super) struct FamilyInput<'a> {
     pub guard: &'a Guard,
     pub processes: &'a [&'a Process],
     pub launcher: Option<&'a TargetProcess>,
     pub leader: u32,
     pub snapshot: &'a Snapshot,
-    /// All of the family.
+    /// All members are included.
     pub is_whole: bool,
-    /// Rules found it idle, and nothing else.
+    /// Rules found it idle and nothing else.
     pub is_idle: bool,
 }
 
-/// The steps, and how long to look out for one that is started in the place of what they end.
+/// The steps, and for how long to watch for a restart.
 pub(super) struct StepPlan {
     pub steps: Vec<Step>,
     pub respawn_seconds: f64,
 }
 
-/// How a target is ended.
+/// Plans how a target is ended.
 pub(super) fn steps(candidate: &FamilyInput<'_>) -> StepPlan {
     let release = release::plan(candidate);
     if let Some(shut) = shut_kernel::plan(candidate) {

@@ -1,7 +1,7 @@
-//! A way: the process gives memory back and lives on, by one of the ways of [`crate::reclaim::release`].
+//! A way: the process gives memory back and lives on, by one of the ways in [`crate::reclaim::release`].
 //!
-//! Whether it helped NVML says, and only NVML: what the target's own rows hold less than before, at the
-//! least of three samples, in the seconds after the process says that it is done.
+//! Only NVML says whether it helped: how much less the target's own rows hold, at the least of three samples,
+//! in the seconds after the process reports that it is done.
 
 use super::{FamilyInput, Started, StepContext, StepEffect, StepState};
 use crate::model::{Process, Snapshot};
@@ -15,14 +15,13 @@ use crate::reclaim::target::{Deed, Request, Step};
 use crate::reclaim::verify::{LEAST_RELEASED, Outcome};
 use crate::units::Bytes;
 
-/// For how long NVML is looked at after the process has said that it is done, in seconds.
+/// For how long NVML is watched after the process reports that it is done, in seconds.
 const SETTLE_SECONDS: f64 = 5.0;
-/// What the thread that asks may take on top of what it was given, in seconds.
+/// How much longer the requesting thread may take than it was given, in seconds.
 const SLACK_SECONDS: f64 = 2.0;
-/// A process is not asked again within this time, in seconds: it would be held up for nothing.
+/// The minimum interval, in seconds, between requests to one process: another would only delay it.
 pub const AGAIN_SECONDS: f64 = 60.0;
 
-/// The step by which a process gives memory back.
 pub(in crate::reclaim) fn step(
     way: ReleaseWay,
     options: &ReleaseOptions,
@@ -45,8 +44,8 @@ pub(in crate::reclaim) fn step(
     Step::Release { way, options: ReleaseOptions { pci_bus_ids, ..options.clone() }, grace_seconds }
 }
 
-/// Where a family was found idle, and the policy asks it first: by the oldest of its members that can be
-/// asked. What serves is asked only by a rule that says so, see `plan`.
+/// For a family found idle that the policy asks first: by the oldest member that can be asked. A server is
+/// asked only if its rule says so; see `plan`.
 pub(super) fn plan(candidate: &FamilyInput<'_>) -> Option<Step> {
     let policy = &candidate.guard.policy;
     let Release::First(options) = &policy.release else {
@@ -62,7 +61,7 @@ pub(super) fn plan(candidate: &FamilyInput<'_>) -> Option<Step> {
     Some(step(way, options, candidate.processes, candidate.snapshot))
 }
 
-/// For how long NVML is looked at: a server may say that it will, and do so once its job is done.
+/// For how long NVML is watched: a server may report success and act only once its job is done.
 fn settle_seconds(way: &ReleaseWay, options: &ReleaseOptions) -> f64 {
     match way.by {
         ReleaseBy::Server(_) => SETTLE_SECONDS.max(options.wait_ms as f64 / 1000.0),
@@ -70,7 +69,7 @@ fn settle_seconds(way: &ReleaseWay, options: &ReleaseOptions) -> f64 {
     }
 }
 
-/// What is asked of which process, in words, after the verb `ask` or `asking`.
+/// What a process is asked, in words, after the verb `ask` or `asking`.
 pub(super) fn words(way: &ReleaseWay, ask: &str) -> String {
     let pid = way.pid;
     match &way.by {
@@ -145,7 +144,7 @@ pub(super) fn expired(scene: &StepState<'_>) -> StepEffect {
     settled(Outcome::TimedOut { why: why.into() })
 }
 
-/// What NVML shows since it was done.
+/// The outcome by what NVML shows since it was done.
 fn measure(
     way: &ReleaseWay,
     options: &ReleaseOptions,

@@ -1,13 +1,12 @@
-//! A way: the notebook's server shuts its kernel down, and does not start it again.
+//! A way: the notebook server shuts its kernel down and does not restart it.
 //!
-//! Everything is looked at anew: the process that the plan means, by its start; that it is still that
-//! kernel, by its argv; who started it, where that one serves, and what it says of the kernel at this
-//! moment. Only then is it told, once. What does not fit is a [`NotShut`]. Where the server is
-//! there still it would start again what is merely ended, so that the kernel is left alone; where it is gone,
-//! the act goes on to signals.
+//! Everything is checked again: the planned process, by its start; that it still is that kernel, by its argv;
+//! its starter, if that serves, and what it reports about the kernel now. Then it is told, once. A mismatch is
+//! a [`NotShut`]. A server that still runs would restart a kernel that is merely ended, so the kernel is left
+//! alone; if the server is gone, the act goes on to signals.
 //!
-//! Takes seconds, and reads users' files, which may hang: [`PidfdControl`](crate::reclaim::PidfdControl) calls it on a thread
-//! of its own. The token that it uses is in no answer and no error; see `host::jupyter`.
+//! Takes seconds, and reads users' files, which may hang: [`PidfdControl`](crate::reclaim::PidfdControl) calls
+//! it on a thread of its own. No answer and no error contains the token; see `host::jupyter`.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,40 +25,39 @@ use crate::reclaim::process_control::RequestResult;
 use crate::reclaim::target::{Deed, KernelAtServer, Request, Step};
 use crate::reclaim::verify::Outcome;
 
-/// A notebook server goes from interrupt to SIGKILL within 5 s (`jupyter_client`:
-/// `KernelManager.shutdown_wait_time`); that it has not answered is known within 9 s.
+/// The step's time, in seconds. A notebook server goes from interrupt to SIGKILL within 5 s (`jupyter_client`:
+/// `KernelManager.shutdown_wait_time`); a missing answer is certain within 9 s.
 const GRACE_SECONDS: f64 = 10.0;
 
-/// How long its files are waited for. With the next it is less than the act waits: what has not been
+/// How long to wait for its files. Together with `LOOK_TIME` this is less than the act waits: a request not
 /// sent by then is not sent.
 const READ_TIME: Duration = Duration::from_secs(1);
-/// How long the server has to say what the kernel does.
+/// How long the server has to report what the kernel does.
 const LOOK_TIME: Duration = Duration::from_secs(2);
-/// How long the server has to shut it down: it goes from interrupt to SIGKILL within 5 s
-/// (`jupyter_client`: `KernelManager.shutdown_wait_time`).
+/// How long the server has to shut it down: it goes from interrupt to SIGKILL within 5 s (`jupyter_client`:
+/// `KernelManager.shutdown_wait_time`).
 const SHUT_TIME: Duration = Duration::from_secs(6);
 
-/// Where a family is that of a kernel whose server can be asked; its server starts again what is merely
-/// ended.
+/// For a kernel whose server can be asked, because that would restart it if it were merely ended.
 pub(super) fn plan(candidate: &FamilyInput<'_>) -> Option<Step> {
     let policy = &candidate.guard.policy;
     if policy.direct && policy.signal.is_some() {
         return None;
     }
     let kernels = candidate.processes.iter().filter_map(|it| kernel(it));
-    // What a kernel has forked looks like it, and is younger.
+    // A process that a kernel forked looks like it, and is younger.
     let kernel = kernels.min_by_key(|kernel| (kernel.start_ticks, kernel.pid))?;
     Some(Step::ShutKernel { kernel, grace_seconds: GRACE_SECONDS })
 }
 
-/// What to do about a kernel that its server may start again and cannot be asked about: merely ended, the
-/// notebook's state is lost for nothing.
+/// What to do about a kernel that its server may restart and cannot be asked about: ending it would lose the
+/// notebook's state for nothing.
 pub(super) fn restarted(process: &Process) -> Option<Arc<str>> {
     let kernel = process.jupyter.as_deref();
     kernel.filter(|it| it.may_be_restarted()).map(through_server)
 }
 
-/// The kernel at its server, where that can be asked.
+/// The kernel at its server, if that can be asked.
 fn kernel(process: &Process) -> Option<KernelAtServer> {
     let jupyter = process.jupyter.as_deref()?;
     if jupyter.server_error.is_some() || process.has_lost_server() || !is_notebook(process) {
@@ -93,8 +91,7 @@ fn through_server(kernel: &Jupyter) -> Arc<str> {
     format!("{way}; {would}: {why}").into()
 }
 
-/// Whether a kernel may be started again by what started it; a program that runs a notebook from end to
-/// end does not do that.
+/// Whether its starter may restart a kernel; a program that runs a notebook from end to end does not.
 pub(super) fn is_notebook(process: &Process) -> bool {
     process.jupyter.as_deref().is_some_and(|jupyter| {
         let application = jupyter.application.as_deref();
@@ -131,7 +128,7 @@ pub(super) fn effect(scene: &StepState<'_>) -> StepEffect {
     }
 }
 
-/// A server that has said nothing may start again what is ended without it.
+/// A server that has not answered may restart a kernel that is merely ended.
 pub(super) fn expired(scene: &StepState<'_>) -> StepEffect {
     match *scene.answer == RequestResult::Waiting && !scene.policy.direct {
         true => StepEffect::Ends(left_to_server("its server has not answered")),
@@ -139,26 +136,27 @@ pub(super) fn expired(scene: &StepState<'_>) -> StepEffect {
     }
 }
 
-/// That a kernel was left alone which its server, that has not shut it down, would start again.
+/// The outcome for a kernel left alone because its server, which has not shut it down, would restart it.
 fn left_to_server(why: &str) -> Outcome {
     let command = format!("shut the kernel down in its notebook; {why}").into();
     let why = Protection::Owned { command };
     Outcome::Protected { why }
 }
 
-/// Why a kernel was not shut down. The words hold what others chose: escape them for a terminal.
+/// Why a kernel was not shut down. Contains untrusted text: escape it for a terminal.
 #[derive(Clone, PartialEq, Eq, Debug)]
 enum NotShut {
-    /// It is doing something, or has since the plan was made.
+    /// It is at work, or has been since the plan was made.
     AtWork,
-    /// A server is there, or may be, that would start it again.
+    /// A server exists, or may exist, that would restart it.
     Restarts(String),
-    /// No server would start it again, or it is not this kernel any more.
+    /// No server would restart it, or it is not this kernel any more.
     Failed(String),
 }
 
-/// Asks a notebook server to shut a kernel down, having looked at its state: one that is at work is left
-/// alone, unless `even_at_work`; what gpumem itself asked of it, at these times, is no work. May take seconds.
+/// Asks a notebook server to shut a kernel down, after checking its state. A kernel at work is left alone,
+/// unless `even_at_work`; gpumem's own requests, at the times in `asked`, do not count as work. May take
+/// seconds.
 pub fn ask_server(
     roots: &Roots,
     kernel: &KernelAtServer,
@@ -173,7 +171,7 @@ pub fn ask_server(
     }
 }
 
-/// Has a kernel's server shut it down. Sends one `DELETE` at most, and none later than three seconds from now.
+/// Has a kernel's server shut it down. Sends at most one `DELETE`, and none later than three seconds from now.
 fn shut(
     roots: &Roots,
     kernel: &KernelAtServer,
@@ -191,7 +189,7 @@ fn shut(
     let found = find(roots, kernel)?;
     let Some(server) = &found.server else {
         let why = found.jupyter.server_error.as_deref().unwrap_or("it has none");
-        // Twice would be proof; with the plan, which has seen it before, once is.
+        // Two checks would be proof; the plan made the first, so one suffices here.
         return Err(no_server(id, why, found.has_no_starter()));
     };
     let url = &kernel.server_url;
@@ -211,8 +209,7 @@ fn shut(
     client.shut_down(id, SHUT_TIME).map_err(failed)
 }
 
-/// Whether a server that has answered so may start the kernel again. One that does not know the kernel starts
-/// nothing.
+/// Whether a server with this answer may restart the kernel. One that does not know the kernel starts nothing.
 fn may_restart(cause: &ServerError) -> bool {
     !matches!(
         cause,
@@ -224,13 +221,13 @@ fn may_restart(cause: &ServerError) -> bool {
     )
 }
 
-/// That there is no server to ask; `is_gone`: it is seen to have ended.
+/// There is no server to ask; `is_gone` if it was seen to have ended.
 fn no_server(id: &str, why: &str, is_gone: bool) -> NotShut {
     let why = format!("the server of kernel {id} cannot be asked: {why}");
     if is_gone { NotShut::Failed(why) } else { NotShut::Restarts(why) }
 }
 
-/// The kernel as it lies on this machine now.
+/// Reads the kernel from this machine's files.
 fn find(roots: &Roots, kernel: &KernelAtServer) -> Result<jupyter::LocalKernel, NotShut> {
     let (id, pid) = (&kernel.id, kernel.pid);
     let another =
@@ -252,9 +249,8 @@ fn find(roots: &Roots, kernel: &KernelAtServer) -> Result<jupyter::LocalKernel, 
     }
 }
 
-/// Whether a kernel does something, or has since the plan was made. A state that is not known to be one
-/// of rest is none; `starting` is that of a kernel without a client so far (`jupyter_server`:
-/// `MappingKernelManager._async_start_kernel`).
+/// Whether a kernel is at work, or has been since the plan was made. An unknown state is not idle; `starting`
+/// is that of a kernel without a client so far (`jupyter_server`: `MappingKernelManager._async_start_kernel`).
 fn is_at_work(state: &KernelState, kernel: &KernelAtServer, asked: &[AskedRelease]) -> bool {
     let rests = matches!(state.execution_state.as_deref(), Some("idle" | "starting"));
     let is_later = match (state.last_activity, kernel.last_activity) {
@@ -311,7 +307,7 @@ mod tests {
     #[test]
     fn who_is_no_kernel_has_no_server_asked() {
         let kernel = kernel(None);
-        // This process, under a start that is not its own.
+        // This process, with a start that is not its own.
         let asked = ask_server(&Roots::default(), &kernel, true, &[]);
         let RequestResult::Failed(why) = asked else {
             panic!("{asked:?}");

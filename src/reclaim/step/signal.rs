@@ -1,4 +1,4 @@
-//! A way: signals, to the launcher, the leader or all of a family, with time to end by itself; SIGKILL last.
+//! A way: signals to the launcher, the leader or the whole family, with time to exit; SIGKILL last.
 
 use super::{FamilyInput, Started, StepContext};
 use crate::model;
@@ -11,12 +11,12 @@ use crate::reclaim::process_control::{Handle, NotSent};
 use crate::reclaim::target::{Deed, LedgerProcess, Recipients, Step, Target, listed};
 use crate::reclaim::verify::Outcome;
 
-/// What a process may take to end itself, in seconds (as Kubernetes has it): many write a checkpoint first.
+/// How long a process may take to exit, in seconds (Kubernetes' default): many write a checkpoint first.
 const GRACE_SECONDS: f64 = 30.0;
-/// torchrun and DeepSpeed wait 30 s for their workers before they kill them (torch:
-/// `distributed/elastic/multiprocessing/api.py`).
+/// How long a launcher may take to exit, in seconds: torchrun and DeepSpeed wait 30 s for their workers before
+/// killing them (torch: `distributed/elastic/multiprocessing/api.py`).
 const LAUNCHER_SECONDS: f64 = 35.0;
-/// What the kernel may take to end what was killed.
+/// How long the kernel may take to end a killed process, in seconds.
 const KILL_SECONDS: f64 = 5.0;
 
 /// The signals for a family.
@@ -54,7 +54,7 @@ pub(super) fn plan(candidate: &FamilyInput<'_>) -> Vec<Step> {
     steps
 }
 
-/// Whether a stopped process is to go on, so that it handles the signal.
+/// Whether a stopped process is sent SIGCONT as well, so that it handles the signal.
 fn resumes(signal: Signal) -> bool {
     !matches!(signal, Signal::Kill | Signal::Stop | Signal::Cont)
 }
@@ -78,12 +78,12 @@ pub(super) fn describe(signal: Signal, to: Recipients, target: &Target) -> Strin
     format!("{signal}{and} to {to}")
 }
 
-/// Sends a signal, and to those that are stopped one to go on; the youngest first, so that none of a
-/// family has time to start another.
+/// Sends a signal, and SIGCONT to stopped processes; the youngest first, so that no member has time to start
+/// another.
 ///
-/// None is stopped before it is killed: where the leader of a process group ends while others of the
-/// group are stopped, the kernel sends SIGHUP to the whole group, whoever is in it
-/// (`kill_orphaned_pgrp` in `kernel/exit.c`).
+/// None is stopped before it is killed: if the leader of a process group ends while others in the group are
+/// stopped, the kernel sends SIGHUP to the whole group, whoever is in it (`kill_orphaned_pgrp` in
+/// `kernel/exit.c`).
 pub(super) fn send(
     signal: Signal,
     context: &mut StepContext<'_>,
@@ -123,7 +123,7 @@ pub(super) fn send(
     Ok(ends.map_or(Started::Done, Started::Ends))
 }
 
-/// Sends to each of them all signals. What was refused is not tried again.
+/// Sends all signals to each of them. A refused signal is not retried.
 fn deliver(
     context: &mut StepContext<'_>,
     signals: &[Signal],
@@ -141,7 +141,7 @@ fn deliver(
     failures
 }
 
-/// Whether what kept a signal from being sent ends the act: that a process is gone does not.
+/// Whether an unsent signal ends the act; a process that is gone does not.
 fn outcome_of(error: NotSent) -> Option<Outcome> {
     match error {
         NotSent::Gone => None,

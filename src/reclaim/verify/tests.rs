@@ -35,7 +35,7 @@ fn it_is_back_when_its_row_is_gone_and_no_process_holds_what_it_held() {
     let other = process(80, "python other.py");
     let back = compare(&before, std::slice::from_ref(&other), vec![gpu(0, &[(80, GIB)], GIB)]);
     assert_eq!(back, Back::Yes(4 * GIB));
-    // In the same second another has taken more than was given back.
+    // In the same second another process has taken more than was given back.
     let back = compare(&before, std::slice::from_ref(&other), vec![gpu(0, &[(80, 30 * GIB)], GIB)]);
     assert_eq!(back, Back::Yes(4 * GIB));
     // Its row is gone and the memory is not.
@@ -48,7 +48,7 @@ fn a_row_without_a_process_is_not_gone() {
     let before = target(&[python()], vec![gpu(0, &[(70, 4 * GIB)], 0)]);
     let back = compare(&before, &[], vec![gpu(0, &[(70, 4 * GIB)], 0)]);
     assert_eq!(back, Back::NotYet(vec![70]));
-    // Its number is another's now, who has taken as much: that is not its memory.
+    // Its pid is reused by a process that took as much: that is not its memory.
     let mut later = python();
     later.start_ticks = Some(99_999);
     let back = compare(&before, &[later], vec![gpu(0, &[(70, 4 * GIB)], 0)]);
@@ -93,7 +93,7 @@ fn on_several_gpus_all_have_to_show_it() {
 
 #[test]
 fn what_no_row_showed_is_measured_by_unattributed_memory() {
-    // A forked worker holds what its dead trainer took: NVML lists the dead one, or none.
+    // A forked worker holds its dead trainer's memory: NVML lists the dead pid, or none.
     let worker = process(71, "pt_data_worker");
     let before = target(std::slice::from_ref(&worker), vec![gpu(0, &[], 6 * GIB)]);
     assert_eq!(compare(&before, &[], vec![gpu(0, &[], GIB)]), Back::Yes(5 * GIB));
@@ -117,7 +117,7 @@ fn where_nvml_does_not_report_how_much_the_whole_gpu_counts() {
     assert_eq!(before.0.bytes, None);
     assert_eq!(compare(&before, &[], vec![blind(None, GIB)]), Back::Yes(5 * GIB));
     assert_eq!(compare(&before, &[], vec![blind(None, 6 * GIB)]), Back::NotYet(vec![]));
-    // Another one's row does not say.
+    // Another process's row has no bytes.
     let with_other = |ours: bool, used: u64| {
         let mut gpu = blind(Some(80), used);
         if ours {

@@ -1,4 +1,4 @@
-//! Reads what is whole, damaged, foreign and endless.
+//! Reading whole, damaged, foreign and endless recordings.
 
 use crate::model::dice::Dice;
 use std::sync::Arc;
@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::*;
 use crate::model::{Process, Time};
 
-/// A handful of small snapshots with text that needs escaping.
+/// Small snapshots with text that needs escaping.
 fn snapshots(count: u32) -> Vec<Snapshot> {
     (0..count)
         .map(|n| {
@@ -43,7 +43,7 @@ fn reader(bytes: impl Into<Vec<u8>>) -> RecordingReader {
     RecordingReader::from_read(Cursor::new(bytes.into()), "r.jsonl").unwrap()
 }
 
-/// All that is read, the damage, and the error that ended it.
+/// The snapshots read, the damage, and the error that ended it.
 fn read(bytes: impl Into<Vec<u8>>) -> (Vec<Snapshot>, Vec<Damage>, Option<RecordingError>) {
     let mut reader = reader(bytes);
     let (mut snapshots, mut error) = (Vec::new(), None);
@@ -92,7 +92,7 @@ fn it_reads_what_was_written_in_each_of_its_forms_and_from_a_slow_pipe() {
     }
 }
 
-/// Hands out one byte at a time, as a slow pipe does.
+/// Yields one byte at a time, as a slow pipe does.
 struct Trickle(Cursor<Vec<u8>>);
 
 impl Read for Trickle {
@@ -161,7 +161,7 @@ fn a_line_too_long_is_not_held() {
     assert!(reader.line.capacity() < 1 << 20);
 }
 
-/// How a recording without an end is read: the error, and how much was taken of it.
+/// Reads an endless recording: the error, and how much was read.
 fn endless(input: impl Read + Send + 'static) -> String {
     let mut reader = RecordingReader::from_read(input, "r.jsonl").unwrap();
     let error = reader.by_ref().find_map(Result::err).unwrap().to_string();
@@ -172,7 +172,7 @@ fn endless(input: impl Read + Send + 'static) -> String {
     error
 }
 
-/// Says the same for ever.
+/// Repeats its content forever.
 struct Forever(Vec<u8>, usize);
 
 impl Forever {
@@ -323,7 +323,7 @@ fn no_cut_loses_a_whole_line() {
     let ends: Vec<usize> = (1..=3).map(|n| lines[..n].concat().len()).collect();
     for length in 0..=plain.len() {
         let (snapshots, damage, error) = read(&plain[..length]);
-        // A line is whole without its newline, too.
+        // A line without its newline is whole, too.
         let whole = ends.iter().filter(|&&end| length >= end - 1).count();
         assert_eq!(snapshots, expected[..whole], "cut at {length}");
         let at_an_end = length == 0 || ends.iter().any(|&end| (end - 1..=end).contains(&length));

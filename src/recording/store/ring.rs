@@ -1,4 +1,4 @@
-//! Writes a store: appends frames, begins segments, and removes the oldest by age and by size.
+//! Writes a store: appends frames, begins segments, and removes the oldest by age and size.
 
 use std::collections::VecDeque;
 use std::fs::{self, DirBuilder, File, OpenOptions};
@@ -18,29 +18,29 @@ use crate::model::{Snapshot, Time};
 use crate::recording::RecordingError;
 use crate::units::MIB;
 
-/// Whoever writes holds the lock of this file, and its pid stands in it.
+/// The writer locks this file, which contains its pid.
 const LOCK: &str = "lock";
-/// Snapshots wait so long to be compressed together, and no longer.
+/// The longest time, in milliseconds, that snapshots wait to be compressed together.
 const FRAME_MILLISECONDS: i64 = 10_000;
-/// Or until they are so many bytes of text.
+/// The most text, in bytes, that waits.
 const FRAME_BYTES: usize = 256 << 10;
-/// A segment spans no more than this.
+/// The longest time that a segment spans, in milliseconds.
 const SEGMENT_MILLISECONDS: i64 = 600_000;
-/// Nor is it larger, compressed.
+/// The largest segment, compressed.
 const SEGMENT_BYTES: u64 = 16 * MIB;
-/// The ring has at least so many segments, so that what is removed at once is a small part of it.
+/// The least number of segments at the size limit, so that one is a small part of the store.
 const SEGMENTS: u32 = 8;
-/// What cannot be written waits for a later try, up to this much text.
+/// The most text, in bytes, that is kept for another try if it cannot be written.
 const MOST_PENDING: usize = 4 << 20;
-/// zstd's own default: three times as small as its fastest, and still cheap.
+/// zstd's own default: a third of the size of its fastest, and still cheap.
 const LEVEL: i32 = 3;
 
-/// How much a store keeps. The segment that is being written stays, whatever they say.
+/// How much a store keeps. The current segment stays in any case.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct StoreLimits {
-    /// A segment is removed when all of it is older than this, by the time of the latest snapshot.
+    /// A segment is removed when all of it is older than this, by the latest snapshot's time.
     pub max_age: Duration,
-    /// The oldest segment is removed when all together would be larger than this.
+    /// The oldest segment is removed when the total would exceed this.
     pub max_bytes: u64,
 }
 
@@ -55,12 +55,10 @@ impl StoreLimits {
     }
 }
 
-/// Who may read what is created. The process's umask can only narrow it.
+/// Who may read new files. The umask can only narrow it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Access {
-    /// The owner only.
     Owner,
-    /// Everybody.
     Everyone,
 }
 
@@ -77,10 +75,9 @@ impl Access {
     }
 }
 
-/// Writes snapshots to a store, the only one that does.
+/// The only writer of a store.
 ///
-/// A failed write leaves whole frames behind, and what could not be written is tried again with the
-/// next snapshot.
+/// A failed write leaves complete frames behind, and is tried again with the next snapshot.
 pub struct StoreWriter {
     folder: PathBuf,
     limits: StoreLimits,
@@ -88,7 +85,7 @@ pub struct StoreWriter {
     /// Held, never used.
     _lock: File,
     compressor: Compressor<'static>,
-    /// All that there are, oldest first; the last one is `current`, where that is there.
+    /// All segments, oldest first; the last one is `current`, if there is one.
     segments: VecDeque<Segment>,
     current: Option<Current>,
     pending: PendingSegment,
@@ -100,7 +97,7 @@ pub struct StoreWriter {
 /// The segment that is being written.
 struct Current {
     file: File,
-    /// Of its first snapshot. Its name may say a later time.
+    /// Its first snapshot's time. Its name may have a later one.
     first: Time,
 }
 
@@ -113,13 +110,12 @@ struct PendingSegment {
 }
 
 impl StoreWriter {
-    /// Takes the store in a directory, which is created where it is missing. What an earlier writer
-    /// left there stays as it is, torn or not; a segment of its own is begun.
+    /// Opens the store in a directory, creating it if missing. An earlier writer's segments stay as they are,
+    /// torn or not; writing begins a new one.
     ///
     /// # Errors
     ///
-    /// What is no directory or not ours to write, and [`RecordingError::StoreBusy`] where another writer has
-    /// it.
+    /// If it is no directory or not writable, and [`RecordingError::StoreBusy`] if another writer has it.
     pub fn open(
         folder: &Path,
         limits: StoreLimits,
@@ -149,12 +145,11 @@ impl StoreWriter {
         })
     }
 
-    /// The directory.
     pub fn folder(&self) -> &Path {
         &self.folder
     }
 
-    /// Snapshots that were given up, because nothing could be written for too long.
+    /// Snapshots lost because nothing could be written for too long.
     pub fn lost(&self) -> u64 {
         self.lost
     }
@@ -164,13 +159,13 @@ impl StoreWriter {
         self.pending.snapshots > 0
     }
 
-    /// Takes in a snapshot. It is in the file with the frame that it belongs to, some ten seconds
-    /// later at most; the first one is there at once.
+    /// Takes in a snapshot. It is in the file once its frame is, after some ten seconds at most; the first one
+    /// at once.
     ///
     /// # Errors
     ///
-    /// Where a frame was due and could not be written, though old segments were removed where the
-    /// disk was full. It waits for the next call.
+    /// If a frame was due and could not be written, although old segments were removed if the disk was full. It
+    /// waits for the next call.
     pub fn write(&mut self, snapshot: &Snapshot) -> Result<(), RecordingError> {
         if let Err(error) = json::append(&mut self.pending.text, snapshot) {
             return Err(self.failed(error.into()));
@@ -217,7 +212,7 @@ impl StoreWriter {
         RecordingError::StoreWrite { folder: self.folder.clone(), cause }
     }
 
-    /// Appends a frame whose first snapshot was taken at `first`, whatever room has to be made.
+    /// Appends a frame whose first snapshot was taken at `first`, making room if needed.
     fn append(&mut self, frame: &[u8], first: Time) -> io::Result<()> {
         let bytes = frame.len() as u64;
         self.end_segment_before(first, bytes);
@@ -227,7 +222,7 @@ impl StoreWriter {
             };
             let try_again = match cause.kind() {
                 io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => self.remove_oldest(),
-                // A limit on the size of a file leaves room in another one.
+                // A limit on file size leaves room in another file.
                 io::ErrorKind::FileTooLarge => self.current.take().is_some(),
                 _ => false,
             };
@@ -249,18 +244,18 @@ impl StoreWriter {
             segment.bytes += frame.len() as u64;
             return Ok(());
         };
-        // A segment that nothing could be written to would be a file without a frame.
+        // A new segment that could not be written would be a file without a frame.
         if segment.bytes == 0 && fs::remove_file(&segment.path).is_ok() {
             self.segments.pop_back();
             self.current = None;
         } else if current.file.set_len(segment.bytes).is_err() {
-            // Torn; what follows goes into another one.
+            // Torn; the next frame goes into another segment.
             self.current = None;
         }
         Err(cause)
     }
 
-    /// Ends the segment at hand if a frame does not belong into it any more.
+    /// Ends the current segment if a frame no longer fits.
     fn end_segment_before(&mut self, first: Time, bytes: u64) {
         let (Some(current), Some(segment)) = (&self.current, self.segments.back()) else {
             return;
@@ -274,7 +269,7 @@ impl StoreWriter {
         }
     }
 
-    /// Begins a segment. Its name sorts behind all others, also where the clock was set back.
+    /// Begins a segment. Its name sorts after all others, even if the clock was set back.
     fn begin(&mut self, first: Time) -> io::Result<()> {
         // Others may have removed some.
         self.segments = list(&self.folder)?.into();
@@ -309,14 +304,14 @@ impl StoreWriter {
         let (Some(now), Some(oldest)) = (self.last, self.segments.front()) else {
             return false;
         };
-        // It was over when the next one began, or when its time was up: a store may have rested.
+        // It ended when the next one began, or when its time was up: the store may have paused.
         let longest = oldest.start.unix_milliseconds() + SEGMENT_MILLISECONDS;
         let longest = Time::from_unix_milliseconds(longest + FRAME_MILLISECONDS);
         let end = self.segments.get(1).map_or(longest, |next| next.start);
         now.seconds_since(end.min(longest)) > self.limits.max_age.as_secs_f64()
     }
 
-    /// Removes the oldest segment, unless it is the one at hand; `false` where nothing was removed.
+    /// Removes the oldest segment, unless it is the current one; `false` if nothing was removed.
     fn remove_oldest(&mut self) -> bool {
         let is_current = self.current.is_some() && self.segments.len() == 1;
         let Some(oldest) = self.segments.front().filter(|_| !is_current) else {
@@ -343,7 +338,7 @@ impl std::fmt::Debug for StoreWriter {
     }
 }
 
-/// Takes the lock of a store, and says in its file who has it.
+/// Locks a store, and writes our pid into the lock file.
 fn lock(folder: &Path) -> Result<File, RecordingError> {
     let failed = |cause| RecordingError::StoreUnwritable { folder: folder.to_owned(), cause };
     let mut file = OpenOptions::new()
@@ -351,7 +346,7 @@ fn lock(folder: &Path) -> Result<File, RecordingError> {
         .write(true)
         .create(true)
         .truncate(false)
-        // Who may open it, if only to read, may take it: no other user shall keep a writer out.
+        // Anyone who may open it, even for reading, could lock it: no other user may keep a writer out.
         .mode(Access::Owner.file_mode())
         .custom_flags(OFlags::NOFOLLOW.bits().cast_signed())
         .open(folder.join(LOCK))
@@ -367,7 +362,7 @@ fn lock(folder: &Path) -> Result<File, RecordingError> {
             pid: read.ok().and_then(|_| text.trim().parse().ok()),
         });
     }
-    // Who has it is a courtesy: that it could not be written, on a full disk say, is no reason to end.
+    // The pid is only information: failing to write it, on a full disk say, is no reason to stop.
     let _ = file.set_len(0).and_then(|()| writeln!(file, "{}", process::id()));
     Ok(file)
 }

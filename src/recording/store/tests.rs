@@ -1,4 +1,4 @@
-//! Tests of the store, on made-up times.
+//! The store, with made-up times.
 
 use crate::model::dice::Dice;
 use std::collections::HashSet;
@@ -17,7 +17,7 @@ fn time(seconds: i64) -> Time {
     Time::from_unix_milliseconds(BEGIN + 1000 * seconds)
 }
 
-/// A snapshot of some hundred bytes that do not compress.
+/// A snapshot of some hundred incompressible bytes.
 fn at(seconds: i64) -> Snapshot {
     let mut snapshot = Snapshot::new(time(seconds));
     let mut dice = Dice::new(seconds as u64);
@@ -39,7 +39,7 @@ fn fill(folder: &Path, limits: StoreLimits, seconds: impl IntoIterator<Item = i6
     writer.flush().unwrap();
 }
 
-/// What a store holds since a time: whole seconds, and what is complained of.
+/// A store's snapshots since a time, in whole seconds, and the errors.
 fn read_since(folder: &Path, since: i64) -> (Vec<i64>, Vec<RecordingError>) {
     let (mut seconds, mut errors) = (Vec::new(), Vec::new());
     for item in Store::open(folder).unwrap().since(time(since)) {
@@ -55,7 +55,7 @@ fn read_since(folder: &Path, since: i64) -> (Vec<i64>, Vec<RecordingError>) {
     (seconds, errors)
 }
 
-/// All of a store that has no damage.
+/// All snapshots of an undamaged store.
 fn read(folder: &Path) -> Vec<i64> {
     let (seconds, errors) = read_since(folder, -1_000_000_000);
     assert!(errors.is_empty(), "{errors:?}");
@@ -139,7 +139,7 @@ fn it_is_bounded_by_age_also_after_a_rest() {
     for second in (0..9_000).step_by(30) {
         writer.write(&at(second)).unwrap();
         let first = read_since(folder.path(), -1).0[0];
-        // A segment goes as a whole: an eighth of an hour, and what a frame holds.
+        // A segment is removed as a whole: an eighth of an hour, and a frame.
         let oldest = (second - first) as f64;
         assert!(oldest <= 3600.0 + 450.0 + 30.0, "{oldest} at {second}");
         assert!(second < 3600 || oldest >= 3600.0, "{oldest} at {second}");
@@ -163,7 +163,7 @@ fn it_is_bounded_by_size_and_what_is_being_written_stays() {
     assert!((15_000..=20_000).contains(&largest), "{largest}");
     drop(writer);
 
-    // A frame that is larger than all that is allowed stands alone.
+    // A frame that exceeds all limits stands alone.
     let tiny = StoreLimits { max_bytes: 1, ..DAY };
     fill(folder.path(), tiny, [7000]);
     assert_eq!(read(folder.path()), [7000]);
@@ -190,7 +190,7 @@ fn a_torn_segment_costs_its_end_and_stays_as_it_is() {
     let length = fs::metadata(&torn).unwrap().len();
     let file = OpenOptions::new().write(true).open(&torn).unwrap();
     file.set_len(length - 60).unwrap();
-    // It may be growing; that is no damage, yet.
+    // It may be growing, which is no damage yet.
     assert_eq!(read(folder.path()), [0]);
     assert_eq!(latest(folder.path()), Some((0, None)));
 
@@ -240,7 +240,7 @@ fn a_clock_that_was_set_back_changes_no_order_and_no_name() {
     assert_eq!(segments(folder.path()).len(), 5);
     assert_eq!(names.len(), 5, "no segment was ever renamed");
 
-    // Within one run, too: a segment holds times in order, and is not begun for each frame after.
+    // Within one run, too: a segment has times in order, and not every later frame begins one.
     let mut writer = writer(folder.path(), DAY);
     for second in [3000, 3020, 3040, 2000, 2020, 2040] {
         writer.write(&at(second)).unwrap();
@@ -267,7 +267,7 @@ fn what_is_not_ours_in_the_directory_is_left_alone() {
     assert_eq!(errors.len(), 1, "the text that is no recording: {errors:?}");
     assert_eq!(latest(folder.path()), Some((100, None)));
 
-    // To be opened all the same, as when it took a segment's place since.
+    // Opening must fail even if it took a segment's place since.
     assert!(open(&fifo).is_err());
     assert!(open(&path("20200101T000001.000Z.jsonl.zst")).is_err());
     let limits = StoreLimits { max_bytes: 1, ..DAY };
@@ -288,14 +288,14 @@ fn readers_and_the_writer_do_not_wait_for_each_other() {
         Some((snapshot.time - time(0)) / 1000)
     };
     assert_eq!(next(), Some(0));
-    // The second segment goes while the first is being read, and the third grows.
+    // The second segment is removed while the first is being read, and the third grows.
     fs::remove_file(&segments(folder.path())[1]).unwrap();
     writer.write(&at(1220)).unwrap();
     assert_eq!(next(), Some(1200));
     assert_eq!(next(), Some(1220));
     assert_eq!(next(), None);
 
-    // The writer does not mind either, nor that everything is gone.
+    // The writer copes as well, even if everything is gone.
     for path in segments(folder.path()) {
         fs::remove_file(path).unwrap();
     }
@@ -327,7 +327,7 @@ fn the_latest_snapshot_is_found_without_reading_all() {
         writer.write(&at(second)).unwrap();
         assert_eq!(latest(folder.path()), Some(found), "at {second}");
     }
-    // A segment that has just been begun, as a crash may leave it.
+    // A segment just begun, as a crash may leave it.
     fs::write(folder.path().join(name_of(time(720))), "").unwrap();
     assert_eq!(latest(folder.path()), Some((710, Some(10.0))));
 }
@@ -343,7 +343,7 @@ fn the_newest_part_is_kept_by_size() {
         assert_eq!(since.keep_newest(bytes), first > 0);
         assert_eq!(since.next().unwrap().unwrap(), at(first), "{bytes}");
     }
-    // What is not asked for does not count.
+    // Older segments do not count.
     assert!(!store.since(time(1800)).keep_newest(2 * one + one / 2));
     assert!(!store.since(time(9999)).keep_newest(0));
 }
@@ -383,7 +383,7 @@ fn on_a_full_disk_it_goes_on_at_the_cost_of_the_oldest() {
     }
     assert_eq!(read(folder.path()).last(), Some(&(second - 20)));
 
-    // Somebody else takes all that there is: the oldest go, then it waits for better times.
+    // Other data takes all the room: the oldest segments go, then snapshots wait.
     let ballast = folder.path().join("ballast");
     let mut file = File::create(&ballast).unwrap();
     let error = loop {

@@ -11,11 +11,11 @@ use crate::report::junit::{Case, CaseResult, Suite};
 use crate::report::style::Style;
 use crate::units::{Bytes, number_of};
 
-/// What the suite is called, and each annotation before what it is about.
+/// Name of the suite, and title prefix of each annotation.
 const NAME: &str = "gpumem check";
 
 impl CheckReport {
-    /// As JUnit XML; `now` is the time of a check that saw nothing.
+    /// The report as JUnit XML; `now` is the time if there was no snapshot.
     pub fn to_junit(&self, now: Time) -> String {
         let rules = self.rules.iter().filter(|_| self.fail_on.is_some());
         let suite = Suite {
@@ -29,7 +29,7 @@ impl CheckReport {
         suite.to_xml()
     }
 
-    /// As annotations, with the verdict in a line below them.
+    /// The report as annotations, with the verdict in a last line.
     pub fn to_github(&self) -> String {
         let mut out = String::new();
         for equal in fold(self.lasting()) {
@@ -68,7 +68,8 @@ impl CheckReport {
         case("rule", rule.to_owned(), result)
     }
 
-    /// What was asked for beside rules, and whether everything could be measured.
+    /// Test cases besides the rules: limits, waits, the baseline, and whether everything could be
+    /// measured.
     fn gates(&self) -> Vec<Case> {
         let mut cases = Vec::new();
         for limit in &self.limits {
@@ -131,7 +132,7 @@ fn failed(kind: &str, message: String) -> CaseResult {
     CaseResult::Failed { kind: kind.to_owned(), text: message.clone(), message }
 }
 
-/// Findings that are the same, as the report for people has them.
+/// A paragraph about equal findings, as in the report for people.
 fn paragraph(equal: &[&Finding]) -> String {
     let mut out = String::new();
     // Writing to a String cannot fail.

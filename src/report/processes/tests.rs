@@ -81,7 +81,7 @@ fn a_hidden_holder_is_a_row_with_its_evidence() {
 0-1  900  ann         -    -         -         -  sleeping        -  [holds /dev/nvidia1, /dev/nvidia0, not listed by NVML] python worker.py
 
 GPU 0: 15.0 GiB are in use by no process that NVML lists.
-312 processes' files could not be read; to see hidden holders takes root on the host.
+312 processes' files could not be read; only root on the host can see hidden holders.
 "
     );
     // From some users' processes it does not follow what no process holds.

@@ -10,7 +10,7 @@ use crate::rules::testing::{
 };
 use crate::units::GIB;
 
-/// `python train.py` on these GPUs of two, on the host.
+/// `python train.py` on these two GPUs, on the host.
 fn alive(gpus: &[u32]) -> Scene {
     let mut scene = Scene::new(2, 10.0);
     scene.now.host.pid_namespace = Some(PidNamespace::Host);
@@ -18,7 +18,7 @@ fn alive(gpus: &[u32]) -> Scene {
     scene
 }
 
-/// The same a minute later, when /proc does not know it any more.
+/// The same a minute later, unknown to /proc.
 fn gone(gpus: &[u32], seconds: f64) -> (Scene, Engine) {
     let mut scene = alive(gpus);
     let mut engine = judge(&mut scene, 60.0);
@@ -71,7 +71,7 @@ fn what_has_ended_is_called_by_the_names_that_it_had() {
     assert_eq!(about.command.as_ref().unwrap().len(), 2);
     assert!(!about.identity.is_certain() && about.start_ticks.is_none());
     assert_eq!(finding.actions, [Action::Notify]);
-    // A name beside a reason not to believe it is none.
+    // A name beside a reason not to believe it counts for nothing.
     scene.process(PID).unresolved = Some("a stranger".into());
     assert_eq!(scene.process(PID).ended(), None);
 }

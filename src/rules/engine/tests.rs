@@ -1,4 +1,4 @@
-//! The life of findings: pending, active, subordinate, resolved, and the same again after a restart.
+//! The life of findings: pending, active, attached, resolved, and the same again after a restart.
 
 use super::*;
 use crate::history::testing::{Scene, disorder};
@@ -20,7 +20,7 @@ fn kinds(engine: &Engine) -> Vec<(Kind, Vec<Kind>)> {
 #[test]
 fn it_is_pending_then_active_then_resolved_under_one_id() {
     let mut scene = idle();
-    // Its use is seen to end, so that it is known since when.
+    // The end of its use is observed, so its time is known.
     scene.row(0, PID).sm_percent = Some(90);
     let mut engine = judge(&mut scene, 60.0);
     assert_eq!(engine.pending(), []);
@@ -56,7 +56,7 @@ fn whatever_comes_in_whatever_order_a_finding_is_one_of_its_kind() {
         let mut engine = Engine::new(RuleSet::default());
         disorder(seed, snapshots, |snapshot| {
             let mut snapshot = snapshot.clone();
-            // The last hundred are in full use, at a power that comes and goes.
+            // The last hundred are fully used, at a varying power.
             for gpu in snapshot.gpus.iter_mut().filter(|_| seed > 200) {
                 gpu.gpu_percent = Some(100);
                 let second = snapshot.time.unix_milliseconds() / 100_000;
@@ -104,11 +104,11 @@ fn several_of_one_process_are_one_accusation_and_the_others_come_forward_when_it
 
     scene.process(PID).state = Some('T');
     scene.play(130.0, |snapshot| engine.observe(snapshot));
-    // Who is stopped is not idle; that has ceased, and was no finding of another.
+    // A stopped process is not idle; that finding has ceased, and was attached to no other.
     assert_eq!(kinds(&engine), [(Kind::Orphan, vec![Kind::Stopped])]);
     assert_eq!(engine.resolved(), []);
 
-    // Its job is there again, under a process group that lives: what is left is that it is stopped.
+    // Its job is back, in a process group that lives: it is only stopped now.
     scene.process(PID).group_leader_alive = Some(true);
     engine.observe(scene.step());
     assert_eq!(kinds(&engine), [(Kind::Stopped, vec![])]);
@@ -184,7 +184,7 @@ fn what_was_found_before_stays_and_nothing_is_done_about_it() {
     scene.gpu(1).stale_seconds = None;
     engine.observe(scene.step());
     assert_eq!(actions(&engine, PID), Some(2));
-    // And what is no longer so ends, whatever is not seen.
+    // What is no longer so ends, whatever cannot be observed.
     scene.gpu(1).stale_seconds = Some(5.0);
     scene.row(0, PID).sm_percent = Some(50);
     engine.observe(scene.step());

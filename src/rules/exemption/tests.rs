@@ -1,4 +1,4 @@
-//! What an exemption matches, and what becomes of a finding that it matches.
+//! What an exemption matches, and what happens to the finding.
 
 use super::*;
 use crate::history::testing::Scene;
@@ -23,7 +23,7 @@ fn keep(terms: &str) -> Exemption {
     }
 }
 
-/// A process of ann's that is on GPUs 0 and 1.
+/// ann's process, on GPUs 0 and 1.
 fn process() -> Process {
     Process {
         pid: 42,
@@ -62,12 +62,12 @@ fn a_launcher_that_holds_no_gpu_is_kept_by_what_is_known_of_it() {
     assert_eq!(kept("command:nightly"), [60]);
     assert_eq!(kept("user=ann"), [42, 60]);
     assert_eq!(kept("user=ben"), [0; 0]);
-    // What is not known of the rank protects it; of its launcher nearly everything is not.
+    // Unknown facts protect the rank; nearly all of its launcher's are unknown.
     assert_eq!(kept("framework=jax"), [42]);
     assert_eq!(kept("gpu:1"), [42]);
 }
 
-/// A finding about the snapshot's process on these GPUs; about the GPUs where it has none.
+/// A finding about the snapshot's process on these GPUs, or about the GPUs if there is no process.
 fn finding(snapshot: &Snapshot, gpus: &[u32]) -> Finding {
     let on = |index: &u32| FindingGpu { index: *index, uuid: None, used_bytes: Some(1 << 30) };
     Finding {
@@ -105,7 +105,7 @@ fn finding(snapshot: &Snapshot, gpus: &[u32]) -> Finding {
     }
 }
 
-/// What becomes of a finding: `kept`, `kept?` where it is not certain, `part`, `unseen` or `no`.
+/// The result: `kept`, `kept?` if uncertain, `part`, `unseen` or `no`.
 fn outcome(keeps: &[Exemption], process: Process, gpus: &[u32]) -> &'static str {
     let snapshot = snapshot(process);
     name(exempts(keeps, &finding(&snapshot, gpus), &snapshot))
@@ -129,7 +129,7 @@ fn what_is_not_known_protects_a_process_that_could_be_ended() {
     // Of several exemptions the certain one is named.
     let certain = keep("gpu:0");
     assert_eq!(outcome(&[ann[0].clone(), certain], somebody.clone(), &[0]), "kept");
-    // What is not identified is never killed: that it is listed is reported.
+    // An unresolved process is never killed: its listing is reported.
     let unidentified = Process { start_ticks: None, ..somebody };
     assert_eq!(outcome(&ann, unidentified, &[0]), "no");
     // One of several is enough.
@@ -147,7 +147,7 @@ fn terms_of_a_selector_are_asked_of_each_place_where_a_process_is() {
         ("!user:ann", process(), &[0], "no"),
         ("user:ann", somebody.clone(), &[0], "kept?"),
         ("!user:ann", somebody.clone(), &[0], "kept?"),
-        // What is known not to fit is no protection, whatever else is unknown.
+        // A known mismatch is no protection, whatever else is unknown.
         ("gpu:2 user:ann", somebody, &[0], "no"),
         ("gpu:0", process(), &[0], "kept"),
         ("gpu:0", process(), &[0, 1], "part"),
@@ -160,7 +160,7 @@ fn terms_of_a_selector_are_asked_of_each_place_where_a_process_is() {
     ] {
         assert_eq!(outcome(&[keep(terms)], process, gpus), expected, "{terms} {gpus:?}");
     }
-    // Of a process that was just born what it holds is not known, wherever it is.
+    // What a new process holds is unknown, on every GPU.
     let snapshot = snapshot(process());
     let keeps = [keep("mem>2GiB")];
     assert!(may_exempt(&keeps, &snapshot.processes[0], &snapshot));
@@ -213,8 +213,8 @@ fn a_process_that_the_snapshot_does_not_show_is_as_it_was() {
     assert_eq!(name(exempts(&keeps, &about, &snapshot)), "unseen");
 }
 
-/// An engine with this exemption, after twenty minutes in which a process that holds memory on two GPUs
-/// used neither, and its scene.
+/// An engine with this exemption, after twenty minutes in which a process used neither of the two GPUs it holds
+/// memory on, and its scene.
 fn judged(terms: &str) -> (Engine, Scene) {
     let mut scene = Scene::new(2, 10.0);
     scene.holder(7, &[0, 1], 20 << 30);
@@ -237,7 +237,7 @@ fn what_is_kept_is_listed_with_its_reason_and_is_no_finding() {
     assert_eq!((&*kept.reason, kept.certain), ("nightly benchmark", true));
     assert_eq!(kept.finding.process.as_ref().map(|it| it.pid), Some(7));
     assert_eq!(engine.active_findings().count(), 1);
-    // It ends as quietly.
+    // It ends without a report, too.
     for gpu in [0, 1] {
         scene.row(gpu, 7).sm_percent = Some(90);
     }

@@ -50,7 +50,7 @@ fn worked(seconds: f64) -> (Scene, Engine) {
     (scene, engine)
 }
 
-/// Another process holds a little on the GPU, and uses so much of it.
+/// Another process holds a little on the GPU, and uses this much of it.
 fn share(scene: &mut Scene, percent: Option<u32>) -> &mut GpuProcess {
     scene.holder(OTHER, &[0], GIB);
     let row = scene.row(0, OTHER);
@@ -97,7 +97,7 @@ fn it_is_found_after_the_duration_with_its_evidence() {
     assert!(finding.advice[0].contains("py-spy dump --pid 4242"));
     assert_eq!((engine.pending(), &*engine.undecided()), (&[][..], &[][..]));
 
-    // It stays for as long as it hangs, however long, and goes with the first sample of work.
+    // It lasts for as long as it hangs, and goes with the first sample of work.
     play(&mut scene, &mut engine, 7200.0);
     assert_eq!(engine.findings()[0].since, since);
     work(&mut scene, 0);
@@ -173,7 +173,7 @@ fn each_clause_has_to_hold() {
         ("little memory traffic", 1, |it| it.gpu(0).memory_percent = Some(12)),
         ("half of the memory traffic", 0, |it| it.gpu(0).memory_percent = Some(20)),
         ("memory traffic not told", 1, |it| it.gpu(0).memory_percent = None),
-        // A limit beneath what it drew explains the fall.
+        // A limit below what it drew explains the fall.
         ("100 W allowed", 0, |it| it.gpu(0).power_limit_watts = Some(100.0)),
         ("140 W allowed", 0, |it| it.gpu(0).power_limit_watts = Some(140.0)),
         ("300 W allowed", 1, |it| it.gpu(0).power_limit_watts = Some(300.0)),
@@ -340,8 +340,8 @@ fn settings_outside_of_what_is_watched_contradict() {
     assert_eq!(engine.findings(), []);
 }
 
-/// Plays `seconds` in which of a hundred samples about `lost` get lost, whole or the reading of power, and
-/// tells when it was found.
+/// Plays `seconds`, losing about `lost` of a hundred samples, whole or only the power reading, and returns when
+/// it was found.
 fn found_with_losses(
     (scene, engine): (&mut Scene, &mut Engine),
     (seconds, lost): (f64, u64),
@@ -383,7 +383,7 @@ fn a_third_of_the_samples_may_be_lost_at_any_seed() {
         let first =
             *found.first().unwrap_or_else(|| panic!("{seed}: {:?}", reasons(&engine, Kind::Hung)));
         assert!(first >= 600.0, "{seed}: {first}");
-        // As much has to be seen of it as of one of which nothing is lost: 600 s of seven in ten.
+        // It needs as many observations as a process without losses: 600 s at seven in ten.
         late += u64::from(first > 1_080.0);
         // What is seen of the hour is found at every moment.
         let seen = found.windows(2).all(|two| two[1] - two[0] <= 300.0);

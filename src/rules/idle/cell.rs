@@ -1,10 +1,10 @@
-//! A notebook's cell that runs for ever and does nothing.
+//! A notebook cell that runs forever and does nothing.
 //!
-//! While its server calls a kernel busy, a cell runs, and only its author knows what it waits for: that
-//! protects the notebook. But a cell that only sleeps protects it all night, against every policy. So it
-//! protects for `max_busy` without a sign of work: no output (the server's last activity), no
-//! use of any GPU, no CPU, be it of the kernel or of what descends from it. Where one of these is not
-//! known, nothing is decided; where the server does not say since when the kernel is busy, it protects.
+//! While its server reports a kernel as busy, a cell runs, and only its author knows what it waits for: that
+//! protects the notebook. But a cell that only sleeps would protect it all night, against every policy. So it
+//! protects for `max_busy` without a sign of work: no output (the server's last activity), no use of any GPU,
+//! no CPU use by the kernel or its descendants. If one of these is unknown, the rule is undecided; if the
+//! server does not say since when the kernel is busy, the cell protects.
 
 use crate::history::{History, ProcessHistory, Use};
 use crate::model::snapshot::ProcessType;
@@ -13,34 +13,32 @@ use crate::rules::lasting::OLDEST_CPU_SECONDS;
 use crate::rules::rule::Settings;
 use crate::rules::undecided_reason::UndecidedReason;
 
-/// A kernel that waits uses no more of a core than this, in percent: its heartbeat, a thread that saves.
+/// The most CPU, in percent of a core, that a waiting kernel uses: a heartbeat, a thread that saves.
 const TRACE_OF_CPU_PERCENT: f64 = 2.0;
-/// And what is found already, no more than this, so that it does not flicker.
+/// The same for an active finding, higher so that it does not flicker.
 const TRACE_TO_STAY_PERCENT: f64 = 4.0;
 
-/// What the cell of a process does.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(super) enum Cell {
-    /// There is none, or none that runs.
     None,
     /// It works, or has not been without a sign of work for long enough.
     Runs,
-    /// It may do nothing, and that cannot be told.
+    /// It may do nothing, for all that is known.
     Unknown(UndecidedReason),
     /// It has run without a sign of work since then.
     Sleeps {
-        /// The last output, use of a GPU or of the CPU.
+        /// The last output, GPU use or CPU use.
         since: Time,
     },
 }
 
-/// Whether a server calls the kernel busy.
+/// Whether a server reports the kernel as busy.
 pub(super) fn is_busy(process: &Process) -> bool {
     let kernel = process.jupyter.as_deref();
     kernel.and_then(|kernel| kernel.execution_state.as_deref()) == Some("busy")
 }
 
-/// What the cell does at `now`; `holds` tells whether its process is accused already.
+/// What the cell does at `now`; `holds` if its process has an active finding.
 pub(super) fn of(
     (history, now): (&History, Time),
     process: &Process,
@@ -77,7 +75,7 @@ pub(super) fn of(
             doubt = Some(UndecidedReason::NoCpu { pid: process.pid });
         }
     }
-    // What is known to have worked has worked, whatever else is not known.
+    // Known work is work, whatever else is unknown.
     match doubt {
         _ if now.seconds_since(since) < needed => Cell::Runs,
         Some(doubt) => Cell::Unknown(doubt),

@@ -1,4 +1,4 @@
-//! What is said of a process that is idle, and what is offered.
+//! The finding about an idle process, and the actions it offers.
 
 use std::fmt::Write as _;
 
@@ -15,29 +15,32 @@ use crate::rules::rule::{ProcessInput, Told};
 use crate::rules::subject;
 use crate::units::{Bytes, Span};
 
-/// What says that a process was idle.
+/// Evidence that a process was idle.
 #[derive(Clone, PartialEq, Debug, JsonSchema, Serialize)]
 pub struct IdleEvidence {
-    /// The highest use of the SMs meanwhile; `null` where the device's own stood in for it. Percent, 0
-    /// to 100.
+    /// Highest SM utilization in this time, in percent, 0 to 100; `null` if the whole GPU's utilization
+    /// was used instead.
     pub sm_percent_max: Option<u32>,
-    /// The highest use of the device meanwhile, where that was the evidence. Percent, 0 to 100.
+    /// Highest utilization of the whole GPU in this time, if that was the evidence; in percent, 0 to
+    /// 100.
     pub gpu_percent_max: Option<u32>,
-    /// Mean CPU use over the rule's duration. Percent; one core is 100.
+    /// Mean CPU use over the rule's duration, in percent; one core is 100.
     pub cpu_percent_mean: Option<f64>,
-    /// Samples in the run that showed no use.
+    /// Number of consecutive samples without use.
     pub samples: u64,
-    /// The share of the time that those samples cover, 0 to 1.
+    /// Share of the time that these samples cover, 0 to 1.
     #[schemars(range(min = 0, max = 1))]
     pub coverage: f64,
-    /// When the notebook was last active, as its server says; absent where that is not known.
+    /// Last activity of the notebook, as reported by its server; absent if unknown.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last_activity: Option<Time>,
-    /// How long a notebook's cell has run with no output, no CPU and no GPU use; absent where none runs.
+    /// How long a cell of the notebook has run without output, CPU use and GPU use, in seconds; absent
+    /// if none is running.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "f64", range(min = 0))]
     pub busy_seconds: Option<f64>,
-    /// What the notebook's kernel does is not known: its server does not report it, or cannot be asked.
+    /// Whether the state of the notebook's kernel is unknown: its server does not report it, or cannot
+    /// be queried.
     #[serde(rename = "kernel_unknown", skip_serializing_if = "std::ops::Not::not")]
     pub is_kernel_unknown: bool,
 }
@@ -78,12 +81,11 @@ fn sleeping_cell(pid: u32) -> String {
     )
 }
 
-/// A GPU on which a process is idle.
 pub(super) struct IdleOn<'a> {
     pub(super) row: &'a RowHistory,
     pub(super) gpu: FindingGpu,
     pub(super) severity: Severity,
-    /// How long without use it took, in seconds.
+    /// The required time without use, in seconds.
     pub(super) needed: f64,
     pub(super) evidence: IdleEvidence,
     pub(super) since: Time,
@@ -95,7 +97,7 @@ pub(super) fn finding(it: ProcessInput<'_>, idle: Vec<IdleOn<'_>>) -> Option<Fin
     let (process, known) = (it.process, it.known);
     let worst = idle.iter().max_by_key(|on| on.severity)?;
     let (worst, needed) = (worst.severity, worst.needed);
-    // It is idle since it used the last of them.
+    // It has been idle since it used the last of them.
     let since = idle.iter().map(|on| on.since).max()?;
     let until = idle.iter().map(|on| on.until).max()?;
     let evidence = idle.iter().map(|on| on.evidence.clone()).reduce(weakest)?;
@@ -133,7 +135,7 @@ pub(super) fn finding(it: ProcessInput<'_>, idle: Vec<IdleOn<'_>>) -> Option<Fin
     Some(finding)
 }
 
-/// Whoever starts a worker of a pool starts another one when this one ends.
+/// A pool starts another worker when this one ends.
 fn restart_of_pool(process: &Process) -> Option<String> {
     let pool = process.pool()?;
     if !process.is_restarted_by_its_pool() {
@@ -148,7 +150,7 @@ fn restart_of_pool(process: &Process) -> Option<String> {
     Some(format!("{}{by} {does}; {}", pool.restarted_by, pool.words))
 }
 
-/// What holds of both: what the device had to vouch for, the lower coverage, the fewer samples.
+/// What holds for both: the device's part, the lower coverage, the fewer samples.
 fn weakest(one: IdleEvidence, other: IdleEvidence) -> IdleEvidence {
     IdleEvidence {
         sm_percent_max: one.sm_percent_max.and(other.sm_percent_max),
@@ -162,12 +164,12 @@ fn weakest(one: IdleEvidence, other: IdleEvidence) -> IdleEvidence {
 
 fn actions(process: &Process) -> Vec<Action> {
     let mut actions = vec![Action::Notify];
-    // What is in uninterruptible sleep takes no signal, and is reading or writing just now.
+    // A process in uninterruptible sleep takes no signal, and is reading or writing.
     if process.state == Some('D') {
         return actions;
     }
     let kernel = process.jupyter.as_ref();
-    // Nothing shows that such a kernel does not wait for something.
+    // Nothing shows that such a kernel is not waiting for something.
     if kernel.is_some_and(|it| !it.is_served() && !it.is_batch()) {
         return actions;
     }

@@ -18,7 +18,7 @@ use crate::units::MIB;
 const OTHER: u32 = PID + 1;
 const NO_USE: &str = "the driver gives no per-process utilization on GPU 0";
 
-/// `python train.py` that holds 20 GiB on GPU 0 of two, and a sample every 10 s.
+/// `python train.py` with 20 GiB on GPU 0 of two; a sample every 10 s.
 fn scene() -> Scene {
     let mut scene = Scene::new(2, 10.0);
     scene.holder(PID, &[0], 20 * GIB);
@@ -29,7 +29,7 @@ fn judge(scene: &mut Scene, seconds: f64) -> Engine {
     judge_only("idle", scene, seconds)
 }
 
-/// The driver does not tell what the process does.
+/// The driver does not report what the process does.
 fn blind(scene: &mut Scene) {
     let row = scene.row(0, PID);
     (row.sm_percent, row.memory_percent) = (None, None);
@@ -41,7 +41,7 @@ fn shared(scene: &mut Scene) -> &mut GpuProcess {
     scene.row(0, OTHER)
 }
 
-/// It is a notebook whose server calls it so, and saw it active so long ago.
+/// Makes it a notebook that its server reports in this state, last active this long ago.
 fn notebook(scene: &mut Scene, state: Option<&str>, seconds_ago: Option<f64>) {
     let now = scene.now.time;
     scene.process(PID).jupyter = Some(Arc::new(Jupyter {
@@ -133,7 +133,7 @@ fn each_clause_has_to_hold() {
     each(Kind::Idle, scene, 700.0, cases);
 }
 
-/// vLLM, of which it is known whether it listens.
+/// Makes it vLLM, listening or not.
 fn served(scene: &mut Scene, listening: Option<bool>) {
     let process = scene.process(PID);
     (process.framework, process.listening) = (Some("vllm".into()), listening);
@@ -227,7 +227,7 @@ fn work_on_the_cpu_before_the_duration_does_not_count() {
                 it.process(PID).cpu_percent = Some(1.0);
             },
         ),
-        // What children did before they were first looked at.
+        // What children did before they were first observed.
         (|_| (), |it| it.process(PID).descendants = descendants(Some(90_000.0), &[])),
     ];
     for (before, after) in cases {
@@ -269,13 +269,13 @@ fn a_kernel_of_unknown_state_is_not_killed() {
         (Some("databricks"), true, Severity::Info, &[Action::Notify]),
         (None, true, Severity::Info, &[Action::Notify]),
         (Some("jupyter"), false, Severity::Info, &[Action::Notify]),
-        // Nothing could ever say: it is found, and its end is not offered.
+        // Nothing could ever say: it is found, and no action ends it.
         (Some("vscode"), false, Severity::Warning, &[Action::Notify]),
         (Some("marimo"), false, Severity::Warning, &[Action::Notify]),
         (Some("jupyter-console"), false, Severity::Warning, &[Action::Notify]),
         (Some("spyder"), false, Severity::Warning, &[Action::Notify]),
         (Some("ipykernel"), false, Severity::Warning, &[Action::Notify]),
-        // A program that runs a notebook through is as any script.
+        // A program that runs a notebook from end to end is like any script.
         (Some("papermill"), false, Severity::Warning, &[Action::Notify, Action::Terminate]),
     ] {
         let mut scene = scene();
@@ -307,7 +307,7 @@ fn a_desktop_is_accused_of_nothing() {
         let desktop = scene.process(PID);
         desktop.command = Some([program.into()].into());
         desktop.systemd_unit = service.map(Arc::from);
-        // It lost whoever started it, too.
+        // It lost its parent, too.
         desktop.parent_is_reaper = Some(true);
         desktop.group_leader_alive = Some(false);
         let mut engine = Engine::new(AllSettings::default());
@@ -322,7 +322,7 @@ fn a_desktop_is_accused_of_nothing() {
     }
 }
 
-/// What descendants used of the CPU in total, and those of them on a GPU.
+/// Descendants with this CPU time in total, and these of them on a GPU.
 fn descendants(cpu_seconds: Option<f64>, listed: &[u32]) -> Option<Arc<Descendants>> {
     Some(Arc::new(Descendants {
         count: Some(1),
@@ -335,7 +335,7 @@ fn descendants(cpu_seconds: Option<f64>, listed: &[u32]) -> Option<Arc<Descendan
 
 #[test]
 fn what_children_do_counts_as_its_own_work() {
-    // A core, a trace, and a recording of before such a field.
+    // A core, a trace, and a recording without this field.
     for (percent, found) in [(Some(100.0), 0), (Some(1.0), 1), (None, 1)] {
         let mut scene = scene();
         let mut engine = engine_of("idle");
@@ -469,7 +469,7 @@ fn gaps_sleep_and_another_identity_start_the_clock_afresh() {
         // The first snapshot is a duplicate where only time was changed.
         assert_eq!(engine.findings(), []);
         assert_eq!(engine.resolved().len(), 1);
-        // Two more where the first two were taken for strays.
+        // Two more if the first two were taken for strays.
         scene.play(40.0, |snapshot| engine.observe(snapshot));
         assert_eq!(engine.findings().len(), 1);
     }
@@ -492,7 +492,7 @@ fn one_finding_for_a_process_over_all_its_idle_gpus() {
     let id = finding.id.clone();
     assert_eq!(&*id, "idle:GPU-0:4242:424200");
 
-    // It goes to work on one of them: less is at stake, it is not to be ended, the name stays.
+    // It resumes work on one of them: less is at stake, no action ends it, its id stays.
     scene.row(0, PID).sm_percent = Some(90);
     engine.observe(scene.step());
     let [finding] = engine.findings() else { panic!("{:?}", engine.findings()) };
@@ -554,8 +554,9 @@ fn a_sample_that_came_a_moment_later_than_the_gpus_figure_makes_nothing_unknown(
     }
 }
 
-/// Two hours of a process that keeps a GPU warm by a burst every minute or so, in snapshots of which each
-/// saw the driver's last ten seconds of a minute; when it was accused, and what was undecided at the end.
+/// Two hours of a process that keeps a GPU warm with a burst every minute or so, in snapshots that each show
+/// the last ten of the driver's sixty seconds; returns when it got a finding, and what was undecided at the
+/// end.
 fn kept_warm(seed: u64, sampled_seconds: Option<f64>) -> (Vec<f64>, Vec<String>) {
     let mut dice = Dice::new(seed);
     let period = 45.0 + dice.roll(300) as f64 / 10.0;
@@ -602,7 +603,7 @@ fn what_the_drivers_samples_do_not_cover_is_no_rest() {
 #[test]
 fn rest_between_rare_samples_is_known_from_the_driver_or_the_cpu() {
     for (sampled_seconds, cpu_percent, found) in [
-        // The driver was asked in between, as gpumem does.
+        // The driver was queried in between, as gpumem does.
         (Some(60.0), 8.0, 1),
         (Some(50.0), 8.0, 1),
         (Some(40.0), 8.0, 0),
@@ -622,14 +623,14 @@ fn rest_between_rare_samples_is_known_from_the_driver_or_the_cpu() {
         assert_eq!(engine.findings().len(), found, "{of:?}");
         assert_eq!(engine.undecided().len(), 1 - found, "{of:?}");
     }
-    // Nearer snapshots are believed, where they say nothing else.
+    // Closer snapshots are believed, if they show nothing else.
     let mut scene = scene();
     scene.interval_seconds = 30.0;
     scene.process(PID).cpu_percent = Some(8.0);
     assert_eq!(judge(&mut scene, 3_600.0).findings().len(), 1);
 }
 
-/// A notebook's kernel that has rested for an hour and holds 20 GiB.
+/// A notebook kernel that has been idle for an hour and holds 20 GiB.
 fn resting_kernel() -> (Scene, Engine) {
     let mut scene = scene();
     notebook(&mut scene, Some("idle"), Some(3600.0));
@@ -678,7 +679,8 @@ fn a_release_that_gpumem_asked_for_is_no_activity_and_work_after_it_is() {
         engine.observe(scene.step());
         assert_eq!(engine.findings(), [], "{case}");
     }
-    // One that gpumem did not ask for is its own work, and after one that left little nothing is to be found.
+    // Without gpumem's request it is the kernel's own work; and after one that left little there is nothing to
+    // find.
     for (left, is_asked) in [(15 * GIB, false), (GIB / 2, true)] {
         let (mut scene, mut engine) = resting_kernel();
         let asked = release(&mut scene, left);
@@ -732,7 +734,7 @@ fn who_waits_for_a_processor_would_have_worked() {
         scene.process(PID).cpu_percent = Some(5.0);
         let mut engine = judge(&mut scene, 10.0);
         for sample in 1..120 {
-            // What it waited before it was first looked at is nothing that was seen.
+            // Its wait before the first sample was not observed.
             scene.process(PID).cpu_wait_seconds = Some(9_000.0 + f64::from(sample) * 10.0 * waits);
             engine.observe(scene.step());
         }
@@ -748,7 +750,7 @@ fn who_reads_and_writes_works() {
         scene.process(PID).io_bytes = Some(0);
         let mut engine = judge(&mut scene, 10.0);
         for sample in 1..120_u64 {
-            // Told twice a minute.
+            // Reported twice a minute.
             scene.process(PID).io_bytes = Some(sample / 3 * 30 * bytes_a_second);
             engine.observe(scene.step());
         }

@@ -1,4 +1,4 @@
-//! What the rule makes of growth, on scenes made by hand; the curves are in `history::growth`.
+//! What the rule makes of growth, on hand-made scenes; `history::growth` has the curves.
 
 use super::*;
 use crate::history::testing::Scene;
@@ -7,7 +7,7 @@ use crate::rules::testing::{PID, engine_of, facts, written};
 use crate::rules::{Engine, RuleSet as AllSettings};
 use crate::units::GIB;
 
-/// `python train.py` that holds 8 GiB on GPU 0 of two, with 72 GiB free, and a sample every 10 s.
+/// `python train.py` with 8 GiB on GPU 0 of two, 72 GiB free; a sample every 10 s.
 fn scene() -> Scene {
     let mut scene = Scene::new(2, 10.0);
     scene.holder(PID, &[0], 8 * GIB);
@@ -17,8 +17,7 @@ fn scene() -> Scene {
     scene
 }
 
-/// Lets minutes pass, in which the process grows on a GPU by so much a minute, and all that is from the
-/// GPU's free memory.
+/// Plays minutes in which the process takes this much a minute from the GPU's free memory.
 fn grow(scene: &mut Scene, engine: &mut Engine, gpu: u32, minutes: u64, by: u64) {
     for _ in 0..minutes * 6 {
         scene.step();
@@ -37,12 +36,12 @@ fn only(engine: &Engine) -> &Finding {
     crate::rules::testing::only(engine, Kind::Leak)
 }
 
-/// A number of a finding's evidence.
+/// A number in a finding's evidence.
 fn number(finding: &Finding, name: &str) -> Option<f64> {
     facts(finding)[name].as_f64()
 }
 
-/// As [`engine_of`] leaks, with one setting changed.
+/// As [`engine_of`] for `leak`, with one setting changed.
 fn engine_with(setting: &str, value: impl Serialize) -> Engine {
     let mut settings = AllSettings::default();
     settings.select(&["leak"]).unwrap();
@@ -115,7 +114,7 @@ fn a_desktop_a_pinned_card_and_what_the_driver_does_not_report_are_never_accused
     grow(&mut desktop, &mut engine, 0, 40, 100 * MIB);
     assert_eq!(engine.findings(), []);
     assert_eq!(engine.undecided(), []);
-    // There is no room to leak into.
+    // There is no room for a leak.
     let (mut pinned, mut engine) = (scene(), engine_of("leak"));
     pinned.row(0, PID).used_bytes = Some(77 * GIB);
     grow(&mut pinned, &mut engine, 0, 60, 20 * MIB);

@@ -1,4 +1,4 @@
-//! What sockets are for, by where they are bound, argv and environment.
+//! What sockets are for, by address, argv and environment.
 
 use std::sync::Arc;
 
@@ -54,10 +54,10 @@ fn who_listens_has_clients_whatever_it_is_called() {
         ("python", "tcp:127.0.0.1:7860"),
         ("python train.py", "unix:/run/app.sock"),
         ("/opt/engine", "unix:@engine"),
-        // A port that it was told, though it looks like one for ranks.
+        // A port it was told, though it looks like one for ranks.
         ("python app.py --port 29500", "tcp:0.0.0.0:29500"),
         ("python app.py --bind=0.0.0.0:29400", "tcp:0.0.0.0:29400"),
-        // A name is no proof: somebody else may have it.
+        // A name proves nothing: another program may have it.
         ("python x.py", "unix:/tmp/listener-x"),
         ("python x.py", "unix:@listener-x"),
     ] {
@@ -88,7 +88,7 @@ fn what_ranks_debuggers_and_libraries_open_is_for_no_client() {
     ] {
         assert!(none(&process(command, &[on])), "{command} {on}");
     }
-    // NCCL and Gloo of a rank, where its run met, and its sibling's which tells nothing.
+    // A rank's NCCL and Gloo sockets, its run's meeting point, and its sibling's, which are unknown.
     assert!(none(&rank("python t.py", &["tcp:10.0.0.1:40001", "tcp:[::]:23456"])));
     assert!(none(&process("python t.py", &["tcp:[::]:12355", "tcp:10.0.0.1:40001"])));
     let mut snapshot = empty();
@@ -96,7 +96,7 @@ fn what_ranks_debuggers_and_libraries_open_is_for_no_client() {
     let first = process("python t.py", &["tcp:[::]:23456", "tcp:10.0.0.1:40001"]);
     assert_eq!(has_clients(&first, &snapshot), Some(false));
     assert_eq!(has_clients(&first, &empty()), Some(true), "nobody says what it is for");
-    // What the debugged program itself is told to listen on.
+    // The port that the debugged program itself is told.
     let served =
         process("python -m debugpy --listen 5678 app.py --port 8000", &["tcp:0.0.0.0:8000"]);
     assert_eq!(has_clients(&served, &empty()), Some(true));

@@ -12,7 +12,7 @@ use crate::rules::testing::{
 };
 use crate::units::{GIB, MIB};
 
-/// A worker with 2 GiB on GPU 0 that has been adopted, and a sample every 10 s.
+/// An adopted worker with 2 GiB on GPU 0; a sample every 10 s.
 fn orphan() -> Scene {
     let mut scene = Scene::new(2, 10.0);
     scene.now.host.pid_namespace = Some(PidNamespace::Host);
@@ -20,7 +20,7 @@ fn orphan() -> Scene {
     scene
 }
 
-/// The same worker with its job alive and at work for a minute, then killed.
+/// The same worker with its job at work for a minute, then killed.
 fn orphaned(seconds: f64) -> (Scene, Engine) {
     let mut scene = orphan();
     let process = scene.process(PID);
@@ -176,11 +176,11 @@ fn who_works_on_another_gpu_is_no_orphan() {
 #[test]
 fn a_unit_exempts_its_own_daemon_and_not_what_an_earlier_one_left() {
     for (main_start, main_session, found) in [
-        // The unit was started again since: no process in it now has started this one.
+        // The unit was restarted since: no process in it now started this one.
         (900_000, 50, 1),
-        // Started by the one that is there, to stay beside it.
+        // Started by the present one, to stay beside it.
         (1_000, 50, 0),
-        // No main process: it may be its own.
+        // No main process: it may itself be the one.
         (900_000, 49, 0),
     ] {
         let mut scene = orphan();
@@ -206,7 +206,7 @@ fn kernel(scene: &mut Scene, change: impl Fn(&mut Jupyter)) {
 fn a_kernel_whose_server_is_gone_is_an_orphan_though_it_leads_its_group() {
     for (server_alive, parent_is_reaper, found) in [
         (Some(false), Some(true), 1),
-        // A shell that wrapped it is still there.
+        // A shell that wrapped it still exists.
         (Some(false), Some(false), 1),
         (None, Some(true), 0),
         (Some(true), Some(true), 0),
@@ -222,7 +222,7 @@ fn a_kernel_whose_server_is_gone_is_an_orphan_though_it_leads_its_group() {
         assert_eq!(count(&engine, Kind::Orphan), found, "{server_alive:?}");
         if found == 1 {
             let finding = only(&engine, Kind::Orphan);
-            // Its group, which it leads itself, is not known, and no user is at a menu.
+            // It leads its own group, and no user is at a menu.
             let facts = facts(finding);
             assert!(facts["process_group"].is_null() && facts["server_gone"] == true);
             let adopted = (parent_is_reaper == Some(true)).then_some(1);
@@ -335,7 +335,7 @@ fn a_file_proves_nothing_where_the_memory_is_explained_or_the_gpu_may_be_used() 
         |scene| scene.now.host.pid_namespace = Some(PidNamespace::Container),
         |scene| scene.process(PID).group_leader_alive = Some(true),
         |scene| scene.process(PID).cpu_percent = Some(30.0),
-        // What the driver reserves is in it, and not told.
+        // It includes the driver's reserved memory, which is not reported apart.
         |scene| {
             let memory = scene.gpu(0).memory.as_mut().unwrap();
             (memory.reserved_bytes, memory.used_bytes) = (None, 2 * GIB);
@@ -376,7 +376,7 @@ fn what_is_booked_on_the_leader_that_is_gone_is_held_by_its_workers() {
     let engine = judge(&mut scene, 200.0);
     assert_eq!(count(&engine, Kind::Orphan), 1);
     assert_eq!(count(&engine, Kind::Dead), 1);
-    // Of another group's leader that says nothing.
+    // For another group's leader, which proves nothing.
     scene.process(PID).process_group = Some(9);
     assert_eq!(count(&judge(&mut scene, 200.0), Kind::Orphan), 0);
 }

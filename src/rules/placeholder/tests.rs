@@ -1,4 +1,4 @@
-//! Known placeholders and who is none, by name.
+//! Placeholders and other programs, by name.
 
 mod conduct;
 
@@ -16,7 +16,7 @@ fn words(command: &str) -> Arc<[Arc<str>]> {
     command.split(' ').map(Arc::from).collect()
 }
 
-/// It started `age` seconds ago, holds 40 GiB of 80, and keeps the GPU busy.
+/// A process started `age` seconds ago that holds 40 GiB of 80 and keeps the GPU busy.
 fn scene(command: &str, age: f64) -> Scene {
     let mut scene = Scene::new(2, 10.0);
     scene.holder(PID, &[0], 40 * GIB);
@@ -55,13 +55,13 @@ fn known_ones_are_found_by_their_whole_name() {
 #[test]
 fn names_that_only_look_like_it_are_nobodys() {
     for command in [
-        // It starts the work of others.
+        // It starts other people's work.
         "python /v/bin/nvertake run train.py",
         "python /v/bin/nvertake --filled 0.95 run train.py --epochs 9",
         "python /v/bin/nvertake -f 0.9 exec torchrun train.py",
         "python /v/bin/nvertake --filled 0.9 --new-option 3",
         "python /v/bin/nvertake info",
-        // A part of a name, a word among the arguments, a script of somebody's own.
+        // A part of a name, a word among the arguments, a user's own script.
         "python train.py --callback keep-gpu",
         "python train_gpu_burn.py",
         "python keep_gpu.py",
@@ -88,7 +88,7 @@ fn a_burn_in_test_of_less_than_the_duration_is_none() {
     assert_eq!(engine.pending()[0].kind, Kind::Placeholder);
     scene.play(120.0, |snapshot| engine.observe(snapshot));
     assert_eq!(count(&engine, Kind::Placeholder), 1);
-    // It ended, or freed what it held.
+    // It ended, or freed its memory.
     scene.row(0, PID).used_bytes = Some(GIB / 2);
     engine.observe(scene.step());
     assert_eq!(count(&engine, Kind::Placeholder), 0);
@@ -130,7 +130,7 @@ fn without_a_start_it_counts_from_when_it_was_seen() {
     assert_eq!(count(&engine, Kind::Placeholder), 0);
     engine.observe(unknown.step());
     assert_eq!(count(&engine, Kind::Placeholder), 1);
-    // A start in the future is a clock that was set.
+    // A start in the future means that the clock was set.
     let future = judge(&mut scene("doma", -HOUR), 60.0);
     assert_eq!(count(&future, Kind::Placeholder), 0);
 }

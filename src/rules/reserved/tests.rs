@@ -1,4 +1,4 @@
-//! Who is given a GPU and runs nothing on it, and who is not.
+//! Jobs and containers that were given a GPU and run nothing on it, and others.
 
 use std::sync::Arc;
 
@@ -77,7 +77,7 @@ fn a_job_that_runs_nothing_is_found_after_the_duration() {
     assert_eq!(finding.actions, [Action::Notify]);
     assert_eq!(reasons(&engine, Kind::Reserved), [""; 0]);
 
-    // It begins on one of them, and the other is told; when it begins there, too, nothing is left.
+    // It begins on one of them, and the other is reported; when it begins there too, nothing is left.
     scene.holder(PID, &[0], 20 * GIB);
     engine.observe(scene.step());
     let finding = only(&engine, Kind::Reserved);

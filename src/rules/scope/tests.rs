@@ -1,4 +1,4 @@
-//! What matches a scope: yes, no and not known.
+//! Matches of a scope: yes, no and unknown.
 
 use std::sync::Arc;
 
@@ -34,7 +34,8 @@ fn what_is_not_known_is_neither_yes_nor_no() {
     let snapshot = Snapshot { gpus: vec![gpu], ..Snapshot::new(Time::default()) };
     const YES: Option<bool> = Some(true);
     const NO: Option<bool> = Some(false);
-    // Who it is for, then: a process of which all is known, one of which little is, one in no notebook, and a GPU.
+    // Matched against a process of which everything is known, one of which little is, one outside a notebook,
+    // and a GPU.
     for (text, expected) in [
         ("user:ANN", [YES, None, None, None]),
         ("user=ann", [YES, None, None, None]),
@@ -42,7 +43,7 @@ fn what_is_not_known_is_neither_yes_nor_no() {
         ("user:1000,bob", [YES, None, YES, None]),
         ("notebook:course/", [YES, None, NO, None]),
         ("framework:jax", [NO, None, None, None]),
-        // Of two shares of a GPU the one that is asked about.
+        // Of two entries on a GPU the one in question.
         ("mem<4GiB", [YES, None, None, None]),
         ("gpu:3 user:bob", [NO, None, None, None]),
         ("gpu:0", [NO, NO, NO, NO]),

@@ -1,4 +1,4 @@
-//! Which processes the rule takes from `idle`, and what it offers.
+//! Which processes the rule takes over from `idle`, and what it offers.
 
 use super::*;
 use crate::history::testing::Scene;
@@ -36,7 +36,7 @@ fn a_server_that_is_asked_or_busy_is_not_idle() {
         ("works on the CPU", Nothing, |it| it.process(PID).cpu_percent = Some(80.0)),
         ("stopped", Nothing, |it| it.process(PID).state = Some('T')),
         ("little memory", Nothing, |it| it.row(0, PID).used_bytes = Some(GIB - 1)),
-        // That is for the other rule.
+        // This one belongs to `idle`.
         ("listens on nothing", Nothing, |it| it.process(PID).listening = Some(false)),
     ];
     each(Kind::ServerIdle, server, 700.0, cases);

@@ -13,7 +13,7 @@ use crate::rules::testing::{
 };
 use crate::units::{Bytes, GIB};
 
-/// `python train.py` that holds 1 GiB and has been stopped all along.
+/// `python train.py` with 1 GiB, stopped all along.
 fn all_along() -> Scene {
     let mut scene = Scene::new(1, 10.0);
     scene.holder(PID, &[0], GIB);
@@ -21,7 +21,7 @@ fn all_along() -> Scene {
     scene
 }
 
-/// `python train.py` that works on GPU 0 for a minute, and is stopped then; a sample every 10 s.
+/// `python train.py` that works on GPU 0 for a minute and is then stopped; a sample every 10 s.
 fn stopped(seconds: f64) -> (Scene, crate::rules::Engine) {
     let mut scene = Scene::new(1, 10.0);
     scene.holder(PID, &[0], 20 * GIB);
@@ -140,7 +140,7 @@ fn settings_and_slurm_change_the_finding() {
     assert!(advice[0].contains("scontrol resume 77"), "{advice:?}");
 }
 
-/// Every message goes into mails and logs as it stands.
+/// Every message goes into mails and logs as it is.
 #[test]
 fn a_message_is_one_line_whatever_a_name_holds() {
     let mut dice = Dice::new(7);

@@ -64,7 +64,7 @@ fn who_gets_on_between_samples_reads_a_disk() {
         let engine = judge(&mut scene, 1_200.0);
         assert_eq!(count(&engine, Kind::Stuck), found, "{percent} %");
     }
-    // It begins when the CPU seconds stop, not when it was first seen in D.
+    // It begins when the CPU seconds stop, not with the first sample in D.
     let mut scene = all_along(10.0);
     scene.process(PID).cpu_percent = Some(40.0);
     let mut engine = judge(&mut scene, 300.0);
@@ -116,7 +116,7 @@ fn a_gap_longer_than_its_cpu_seconds_vouch_for_begins_it_anew() {
 fn a_first_thread_that_has_ended_leaves_the_state_to_the_others() {
     for (left, percent, found) in [
         (Some('D'), 0.0, 1),
-        // Of a recording that does not tell: the others do not follow, and do nothing.
+        // A recording without this field: the other threads do not show, and change nothing.
         (None, 0.0, 1),
         // `pthread_exit` in `main`.
         (Some('S'), 0.0, 0),

@@ -1,4 +1,4 @@
-//! Who looks like waste at a first look, and who never does.
+//! Suspects at a first look, and processes that never are.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,14 +15,14 @@ use crate::rules::testing::{Change, PID, count, cpu_untold, judge, scope, uniden
 use crate::rules::{Engine, RuleSet};
 use crate::units::GIB;
 
-/// `python train.py` that holds 24 GiB on GPU 0 and has used 1000 s of CPU in a day; a sample every 2 s.
+/// `python train.py` with 24 GiB on GPU 0 and 1000 s of CPU time in a day; a sample every 2 s.
 fn idle() -> Scene {
     let mut scene = Scene::new(2, 2.0);
     scene.holder(PID, &[0], 24 * GIB);
     scene
 }
 
-/// The same, at work for all the day before.
+/// The same, at work the whole day before.
 fn worked() -> Scene {
     let mut scene = idle();
     scene.process(PID).cpu_seconds = Some(80_000.0);
@@ -65,7 +65,7 @@ fn also_on_gpu_1(scene: &mut Scene) -> &mut GpuProcess {
     scene.row(1, PID)
 }
 
-/// An engine that keeps what is in a scope from these kinds, or from all.
+/// An engine that exempts a scope from these kinds, or from all.
 fn keeping(terms: &str, kinds: &[Kind]) -> RuleSet {
     let mut settings = RuleSet::default();
     settings.add_keep(Exemption {
@@ -115,7 +115,7 @@ fn who_worked_before_is_one_when_it_was_seen_to_wait() {
     assert_eq!(marks(&engine), [""; 0]);
     engine.observe(scene.step());
     assert_eq!(marks(&engine), ["idle? 10s of 10m"]);
-    // The driver's first answer is of the 10 s before; the CPU tells from the second sample on.
+    // The driver's first answer covers the 10 s before; CPU use is known from the second sample on.
     let mut scene = worked();
     scene.gpu(0).sampled_seconds = Some(10.0);
     let mut engine = judge(&mut scene, 0.0);
@@ -124,14 +124,14 @@ fn who_worked_before_is_one_when_it_was_seen_to_wait() {
     assert_eq!(marks(&engine), ["idle? 2s of 10m"]);
 }
 
-/// The driver's account of its use of this GPU for the last `hours`.
+/// The driver's account of its use of this GPU over the last `hours`.
 fn account(scene: &mut Scene, gpu: u32, percent: u32, hours: f64) {
     let since = scene.now.time.plus_seconds(-hours * 3600.0);
     let row = scene.row(gpu, PID);
     (row.lifetime_percent, row.lifetime_since) = (Some(percent), Some(since));
 }
 
-/// It has run for three hours, and used so much of a core meanwhile.
+/// It has run for three hours, with this CPU use.
 fn ran_3_hours(cpu_percent: f64) -> Scene {
     let mut scene = idle();
     let start = scene.now.time.plus_seconds(-3.0 * 3600.0);
@@ -143,7 +143,7 @@ fn ran_3_hours(cpu_percent: f64) -> Scene {
 
 #[test]
 fn the_drivers_account_shows_at_the_first_look_who_hardly_used_a_gpu() {
-    // Too much on the CPU to tell without it.
+    // Too much CPU use to tell without it.
     assert_eq!(marks(&judge(&mut ran_3_hours(12.0), 0.0)), [""; 0]);
     let mut scene = ran_3_hours(12.0);
     account(&mut scene, 0, 0, 3.0);
@@ -158,7 +158,7 @@ fn the_drivers_account_shows_at_the_first_look_who_hardly_used_a_gpu() {
 
 #[test]
 fn the_drivers_account_speaks_for_who_used_a_gpu() {
-    // CPU in percent of its life, and what the driver has of it.
+    // Lifetime CPU use in percent, and the driver's account.
     let innocents: [(&str, f64, Change); 8] = [
         ("most of its life", 1.0, |it| account(it, 0, 93, 3.0)),
         ("half of its life", 1.0, |it| account(it, 0, 50, 3.0)),
@@ -192,7 +192,7 @@ fn who_used_a_gpu_for_most_of_its_life_is_one_after_a_tenth_of_the_time() {
         assert_eq!(marks(&engine).concat(), expected, "{percent}");
         scene.play(50.0, |snapshot| engine.observe(snapshot));
         assert_eq!(marks(&engine), ["idle? 1m of 10m"], "{percent}");
-        // The word of its server is worth more.
+        // Its server's word counts for more.
         let mut scene = ran_3_hours(1.0);
         account(&mut scene, 0, percent, 3.0);
         kernel(&mut scene, "idle", 3600.0);
@@ -228,7 +228,7 @@ fn a_notebook_is_one_by_its_servers_word() {
         kernel(&mut scene, state, seconds_ago);
         assert_eq!(marks(&judge(&mut scene, 20.0)), [""; 0], "{state}");
     }
-    // Where a server says nothing of it, its GPU and its CPU do.
+    // If no server knows it, its GPU and CPU use decide.
     let mut scene = idle();
     kernel(&mut scene, "idle", 0.0);
     let mut silent = (**scene.process(PID).jupyter.as_ref().unwrap()).clone();
@@ -343,8 +343,8 @@ fn who_is_exempt_or_whose_rule_is_off_is_none() {
     }
 }
 
-/// What becomes of `python train.py` on GPU 0 after `seconds`, changed and judged by these settings: its finding
-/// with what keeps it, how many suspects there are, and how much is reclaimable.
+/// What happens to `python train.py` on GPU 0 after `seconds`, changed and with these settings: its finding
+/// with what keeps it, the number of suspects, and how much is reclaimable.
 fn kept(
     change: impl Fn(&mut Scene),
     settings: RuleSet,
@@ -375,7 +375,7 @@ fn who_is_kept_is_neither_suspected_nor_reclaimable_and_is_found_all_the_same() 
         (Some("0"), None, None, None),
         (Some(""), None, None, None),
         (None, None, None, None),
-        // Another program, a part of a name, the name of a folder.
+        // Another program, a part of a name, a folder's name.
         (None, Some("/usr/bin/python3.12"), None, None),
         (None, Some("/opt/renderer"), Some("render"), None),
         (None, Some("/opt/slurmstepd/train"), None, None),
@@ -409,7 +409,7 @@ fn who_is_exempt_on_another_gpu_is_not_reclaimable_either() {
     let configuration = KeptBy::Configuration { reason: "hers".into(), until: None };
     for (terms, kinds, kept_by, bytes) in [
         ("gpu:1", &[][..], Some(configuration), 0),
-        // From another kind, or on a GPU where it is not.
+        // For another kind, or on a GPU where it is not.
         ("gpu:1", &[Kind::Idle], None, 24 * GIB),
         ("gpu:7", &[], None, 24 * GIB),
     ] {
@@ -452,7 +452,7 @@ fn what_reap_leaves_alone_is_not_counted() {
     }
     assert_eq!(change(|it| it.resolved_at = Some(it.since)), (0, 0));
     assert_eq!(change(|it| it.process = None), (0, 0));
-    // Said twice of the same process.
+    // The same process twice.
     assert_eq!(bytes(&[all.clone(), all.clone()].concat()), (2, 12 * GIB));
 }
 

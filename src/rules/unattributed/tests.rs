@@ -11,7 +11,7 @@ use crate::units::MIB;
 
 const TOTAL: u64 = 80 * GIB;
 
-/// Two GPUs, a trainer with 20 GiB on the first of them, and `hidden` bytes more in use there.
+/// Two GPUs, a trainer with 20 GiB on the first, and `hidden` more bytes in use there.
 fn scene(hidden: u64) -> Scene {
     let mut scene = Scene::new(2, 10.0);
     scene.now.host.pid_namespace = Some(PidNamespace::Host);
@@ -25,7 +25,7 @@ fn judge(scene: &mut Scene, seconds: f64) -> Engine {
     judge_only("unattributed", scene, seconds)
 }
 
-/// What the driver reserves is in `used`, and so much more is hidden.
+/// `used` includes the driver's reserve, and this much more is hidden.
 fn with_reserved(scene: &mut Scene, hidden: u64) {
     scene.memory(0, 20 * GIB + hidden, TOTAL);
     scene.gpu(0).memory.as_mut().unwrap().reserved_bytes = None;

@@ -1,4 +1,4 @@
-//! What is put into a snapshot, with the test as the thread that answers, or with threads that read made-up files.
+//! What a snapshot gets, with the test as the answering thread, or with threads that read fake files.
 
 use super::*;
 use crate::host::jupyter::testing::Proc;
@@ -12,7 +12,7 @@ fn kernel(start_ticks: u64) -> Process {
     }
 }
 
-/// Notebooks that know this kernel, whose thread is the test.
+/// Notebooks with this kernel, whose thread is the test.
 fn notebooks(process: &Process) -> (Notebooks, Sender<KernelAnswer>) {
     let mut notebooks = Notebooks::new(Roots::default());
     let (answers, taken) = channel();
@@ -56,7 +56,7 @@ fn an_answer_is_put_into_its_own_process_only() {
     let shown = join(&mut notebooks, kernel(70));
     assert_eq!(shown.execution_state.as_deref(), Some("busy"));
 
-    // The number is another's now; what is said of the one before is not taken any more.
+    // The pid is reused; answers about its former owner are dropped.
     let shown = join(&mut notebooks, kernel(71));
     assert_eq!(shown.execution_state, None);
     assert!(answers.send(busy(Instant::now())).is_err());
@@ -97,7 +97,7 @@ fn without_a_kernel_there_is_no_thread() {
 fn a_kernel_whose_files_hang_holds_up_no_other_and_is_bounded() {
     let proc = Proc::new();
     proc.process(91, 1, 910, &["JPY_SESSION_NAME=/b.ipynb"]);
-    // Opening it waits for somebody who writes.
+    // Opening it waits for a writer.
     let environ = proc.folder(90).join("environ");
     std::fs::remove_file(&environ).unwrap();
     let mode = rustix::fs::Mode::RWXU;

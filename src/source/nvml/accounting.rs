@@ -1,7 +1,7 @@
-//! How busy each process was since it started, by the accounts that the driver keeps where it is told to.
+//! How busy each process was since it started, from the driver's accounting, if that is enabled.
 //!
-//! They are percentages of a whole life, which hardly move: a process is looked up when it is first listed, and
-//! once a minute from then on.
+//! These are percentages of a whole life, which hardly change: a process is looked up when it is first listed,
+//! and then once a minute.
 
 use std::time::{Duration, Instant};
 
@@ -13,22 +13,22 @@ use super::error::Code;
 use crate::model::Time;
 use crate::model::snapshot::GpuProcess;
 
-/// A process is looked up again after this long.
+/// Interval of looking up a process.
 const AGAIN_AFTER: Duration = Duration::from_secs(60);
 
-/// What the driver has of a process: its share of time, and since when.
+/// The driver's account of a process: its share of time, and since when.
 #[derive(Clone, Copy, Debug)]
 struct Lifetime {
     percent: Option<u32>,
     since: Time,
 }
 
-/// What was looked up of each process that is listed; `None` where there is no account of it.
+/// The account of each listed process; `None` if it has none.
 #[derive(Debug, Default)]
 pub(super) struct Accounting(HashMap<u32, (Instant, Option<Lifetime>)>);
 
 impl Accounting {
-    /// Fills in what the driver keeps; nothing where its accounting is off.
+    /// Fills in the accounts; does nothing if accounting is disabled.
     pub(super) fn fill(
         &mut self,
         rows: &mut [GpuProcess],
@@ -41,7 +41,7 @@ impl Accounting {
             return;
         }
         let mut before = std::mem::take(&mut self.0);
-        // A part of a divided GPU has no accounts of its own.
+        // A MIG instance has no accounts.
         let rows = rows.iter_mut().filter(|row| row.gpu_instance_id.is_none());
         for row in rows {
             let known = self.0.get(&row.pid).copied().or_else(|| {
@@ -53,7 +53,7 @@ impl Accounting {
                 Some((Instant::now(), found))
             });
             let Some(known) = known else {
-                // It failed, and is asked for again in the next sample.
+                // It failed, and is retried in the next sample.
                 continue;
             };
             self.0.insert(row.pid, known);
@@ -65,19 +65,19 @@ impl Accounting {
     }
 }
 
-/// What the driver has of a process; `None` where that is nothing, or cannot be about one that is listed now.
+/// A process's account; `None` if there is none, or it cannot be about the process that is listed now.
 fn look_up(pid: u32, device: &Device<'_>, calls: &mut Calls) -> Result<Option<Lifetime>, ()> {
     const CALL: &str = "nvmlDeviceGetAccountingStats";
     let stats = match calls.raw(CALL, || device.accounting_stats_for(pid)) {
         Ok(stats) => stats,
-        // It started before accounting was switched on, or the driver has no room for it.
+        // It started before accounting was enabled, or the driver has no room for it.
         Err(Code::NOT_FOUND) => return Ok(None),
         Err(code) => {
             calls.failed(CALL, code);
             return Err(());
         }
     };
-    // The account of one that has ended is of an earlier process of this number.
+    // An ended account belongs to an earlier process with this pid.
     if !stats.is_running || stats.start_time == 0 {
         return Ok(None);
     }

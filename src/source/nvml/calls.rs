@@ -1,8 +1,8 @@
-//! How NVML is called for one GPU.
+//! Calls NVML for one GPU.
 //!
-//! Every call goes through [`Calls`], which leaves its name where the keeper of the deadline sees
-//! it, turns "not supported" into an absent value that is not asked for again for a while, and
-//! anything else into an entry of the snapshot's errors.
+//! Every call goes through [`Calls`], which publishes its name for the thread that keeps the deadline, turns
+//! "not supported" into an absent value that is not requested again for a while, and anything else into an
+//! entry of the snapshot's errors.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -10,10 +10,10 @@ use std::time::{Duration, Instant};
 use super::error::Code;
 use crate::model::snapshot::ReadError;
 
-/// What is not supported is asked for again after this long: a setting may have changed it.
+/// After this long an unsupported value is requested again: a setting may have changed.
 const ASK_AGAIN_AFTER: Duration = Duration::from_secs(60);
 
-/// The NVML call that a GPU's thread is in, for whoever keeps its deadline.
+/// The NVML call that a GPU's thread is in, for the thread that keeps its deadline.
 #[derive(Debug, Default)]
 pub(super) struct CallProgress(Mutex<Option<&'static str>>);
 
@@ -28,15 +28,15 @@ impl CallProgress {
     }
 }
 
-/// How NVML is called for one GPU.
+/// Calls NVML for one GPU.
 #[derive(Debug)]
 pub(super) struct Calls {
     index: u32,
     progress: Arc<CallProgress>,
     unsupported: Vec<(&'static str, Instant)>,
-    /// What could not be read since the last sample.
+    /// Errors since the last sample.
     pub(super) errors: Vec<ReadError>,
-    /// The GPU does not answer any more; nothing else is asked of it in this sample.
+    /// The GPU does not answer any more; nothing else is requested in this sample.
     pub(super) lost: Option<Code>,
     /// The driver does not answer any more.
     pub(super) driver_gone: Option<Code>,
@@ -54,7 +54,7 @@ impl Calls {
         }
     }
 
-    /// Makes a call; what it says is the caller's to judge.
+    /// Makes a call; the caller judges its result.
     pub(super) fn raw<T, E: Into<Code>>(
         &self,
         name: &'static str,
@@ -70,7 +70,7 @@ impl Calls {
         call().map_err(Into::into)
     }
 
-    /// Makes a call for one value; absent where it cannot be had.
+    /// Makes a call for one value; absent if unavailable.
     pub(super) fn value<T, E: Into<Code>>(
         &mut self,
         name: &'static str,
@@ -80,7 +80,7 @@ impl Calls {
         self.judge(name, answer)
     }
 
-    /// Makes a call for a number that no GPU has higher than `most`; beyond, it is not known.
+    /// Makes a call for a number; unknown if it exceeds `most`, which no GPU has.
     pub(super) fn at_most<E: Into<Code>>(
         &mut self,
         name: &'static str,
@@ -94,7 +94,7 @@ impl Calls {
         Some(value).filter(|&value| value <= most)
     }
 
-    /// Makes a call for a text that every GPU has: where there is none, that is said, whatever the reason.
+    /// Makes a call for a text that every GPU has; reports its absence, whatever the reason.
     pub(super) fn text<E: Into<Code>>(
         &mut self,
         name: &'static str,
@@ -108,7 +108,7 @@ impl Calls {
         Some(text)
     }
 
-    /// Makes a call for a value that has to be there: that it is not supported is said as well.
+    /// Makes a call for a mandatory value; reports "not supported", too.
     pub(super) fn record<T, E: Into<Code>>(
         &mut self,
         name: &'static str,
@@ -153,7 +153,6 @@ impl Calls {
         self.report(name, code.to_string());
     }
 
-    /// Adds an error.
     pub(super) fn report(&mut self, name: &'static str, error: String) {
         self.errors.push(ReadError {
             gpu: Some(self.index),
@@ -162,17 +161,17 @@ impl Calls {
         });
     }
 
-    /// Forgets what is not supported.
+    /// Forgets which values are unsupported.
     pub(super) fn ask_all_again(&mut self) {
         self.unsupported.clear();
     }
 
-    /// Whether nothing more is asked in this sample.
+    /// Whether nothing more is requested in this sample.
     pub(super) fn is_silent(&self) -> bool {
         self.lost.is_some() || self.driver_gone.is_some()
     }
 
-    /// Takes over what calls of the same GPU's parts came to since the last sample.
+    /// Takes over the errors of the same GPU's parts since the last sample.
     pub(super) fn take_in(&mut self, parts: &mut Self) {
         self.errors.append(&mut parts.errors);
         self.lost = self.lost.or(parts.lost.take());

@@ -1,7 +1,7 @@
-//! One GPU: its static facts, read once, and what each sample reads of it.
+//! One GPU: its static facts, read once, and the values of each sample.
 //!
-//! How a call is made and what its failure means is in `calls`; what a GPU is divided into, in `mig`; how
-//! busy each process is, in `utilization`.
+//! `calls` makes the calls and classifies failures, `mig` reads a divided GPU's parts, `utilization` how busy
+//! each process is.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -21,51 +21,51 @@ use super::rows;
 use super::utilization::Utilization;
 use crate::model::snapshot::{Gpu, GpuProcess, Memory, MigDevice, ReadError};
 
-/// No GPU reaches these; a higher value is garbage from the driver. A fan may exceed 100 % (`nvml.h`).
+/// The highest plausible power in milliwatts. A higher value is garbage from the driver. A fan may exceed 100 %
+/// (`nvml.h`).
 const MOST_MILLIWATTS: u32 = 10_000_000;
 const MOST_CELSIUS: u32 = 200;
 const MOST_MHZ: u32 = 20_000;
 const MOST_FAN_PERCENT: u32 = 250;
-/// And its limit holds, but for moments.
+/// The highest plausible power as a multiple of the limit, which holds except for moments.
 const MOST_OF_POWER_LIMIT: f64 = 3.0;
 
-/// Settings that change by an administrator's hand, the power limit, and the slow fan.
+/// Interval of reading an administrator's settings, the power limit, and the slow fan.
 const SETTINGS_EVERY: Duration = Duration::from_secs(30);
-/// What only a page shows is first read after so long.
+/// After this long, values that only a page shows are first read.
 const DETAILS_AFTER: Duration = Duration::from_millis(1500);
-/// MPS is rare; where its list was empty, it is looked at this often.
+/// Interval of reading the list of MPS, which is rare, while it is empty.
 const MPS_EVERY: Duration = Duration::from_secs(10);
 
-/// Both memory calls are unsupported: GB10 and Jetson.
+/// Why there is no memory if both memory calls are unsupported: GB10 and Jetson.
 const SHARED_MEMORY: &str = "it shares the machine's memory; NVML gives no framebuffer figure";
-/// Where the caller is not privileged (nvml.h, nvmlDeviceGetMemoryInfo).
+/// Why there is no memory without privileges (nvml.h, nvmlDeviceGetMemoryInfo).
 const DIVIDED_MEMORY: &str = "with MIG on only root may read it; that of its MIG devices is shown";
-/// Under WDDM (nvml.h, nvmlProcessInfo_t), which is what is behind WSL.
+/// Why there is no memory under WDDM (nvml.h, nvmlProcessInfo_t), and so in WSL.
 const WINDOWS_MEMORY: &str =
     "under WSL Windows manages the memory, and the driver does not report memory by process";
 const UNREPORTED_MEMORY: &str = "the driver does not report memory by process";
-/// There in WSL only: the way to the GPU that Windows drives.
+/// Exists only in WSL: the device of the GPU that Windows drives.
 const WSL_DEVICE: &str = "/dev/dxg";
 
 /// What one sample read of one GPU.
 #[derive(Debug)]
 pub(super) struct Reading {
-    /// Identity and values; `memory` and `processes` absent where the GPU is lost.
+    /// Identity and values; `memory` and `processes` are absent if the GPU is lost.
     pub(super) gpu: Gpu,
-    /// What could not be read.
     pub(super) errors: Vec<ReadError>,
-    /// The driver as a whole has gone: NVML has to be started again.
+    /// The whole driver has gone: NVML has to be restarted.
     pub(super) driver_gone: Option<Code>,
-    /// The GPU as a whole does not answer: its handle has to be looked up again.
+    /// The whole GPU does not answer: its handle has to be looked up again.
     pub(super) lost: bool,
-    /// Whether the driver tells processes' utilization; `None` where it was not asked, or failed.
+    /// Whether the driver reports processes' utilization; `None` if it was not requested, or failed.
     pub(super) process_utilization: Option<bool>,
     /// When the reading was complete.
     pub(super) completed: Instant,
 }
 
 impl Reading {
-    /// What is known of a GPU of which nothing was asked.
+    /// For a GPU of which nothing was requested.
     pub(super) fn of(gpu: Gpu) -> Self {
         Self {
             gpu,
@@ -78,26 +78,26 @@ impl Reading {
     }
 }
 
-/// Reads one GPU, on whichever thread.
+/// Reads one GPU, on any thread.
 pub(super) struct DeviceReader {
     nvml: Arc<Nvml>,
     handle: DeviceHandle,
     calls: Calls,
     facts: Gpu,
     settings_read: Option<Instant>,
-    /// When what only a page shows is read again.
+    /// When values that only a page shows are read again.
     details_due: Instant,
-    /// A setting failed when it was read last: until it is had, it is asked for at every sample, and its
-    /// error is in every snapshot.
+    /// A setting failed at its last read: until it succeeds it is read in every sample, and every snapshot has
+    /// its error.
     settings_failed: bool,
-    /// Whether the MIG mode was ever told, or is known to be none.
+    /// Whether the MIG mode was ever reported, or is known to be none.
     mig_mode_reported: bool,
-    /// The driver or the GPU has no list of one kind of process.
+    /// The driver or the GPU lacks one kind of process list.
     lacks_list: bool,
     layout: StructLayout,
     lists: ProcessLists,
     mig: Mig,
-    /// Memory info v2 is unknown while v1 is not, as under WSL.
+    /// Memory info v2 is unknown while v1 is not, as in WSL.
     only_v1_answers: bool,
     whole: Whole,
     mps_seen_or_due: Instant,
@@ -110,7 +110,7 @@ impl DeviceReader {
     ///
     /// # Errors
     ///
-    /// A reading that holds only the error.
+    /// A reading with only the error.
     pub(super) fn open(
         nvml: &Arc<Nvml>,
         index: u32,
@@ -232,7 +232,7 @@ impl DeviceReader {
         }
     }
 
-    /// Reads what is not known yet of who the GPU is; what fails is asked for again at every sample.
+    /// Reads the missing parts of the GPU's identity; what fails is read again in every sample.
     fn read_identity(&mut self) {
         let Self { nvml, handle, calls, facts, .. } = self;
         let device = handle.on(nvml);
@@ -253,7 +253,7 @@ impl DeviceReader {
         }
     }
 
-    /// Memory whose figures can be true.
+    /// Drops implausible memory figures.
     fn believed(&mut self, memory: Option<Memory>) -> Option<Memory> {
         let lie = rows::contradiction(memory?);
         if let Some(lie) = lie {
@@ -292,11 +292,11 @@ impl DeviceReader {
         let mig_errors_before = calls.errors.len();
         let mig_mode =
             calls.value("nvmlDeviceGetMigMode", || device.mig_mode()).map(|mode| mode.current == 1);
-        // A mode that cannot be read now is the one that it was.
+        // If the mode cannot be read now, it is what it was.
         if calls.errors.len() == mig_errors_before && !calls.is_silent() {
             self.mig_mode_reported = true;
             if std::mem::replace(&mut facts.mig_mode, mig_mode) != mig_mode {
-                // What a divided GPU does not support, it supports undivided.
+                // A GPU may support undivided what it does not divided.
                 calls.ask_all_again();
             }
         }
@@ -308,12 +308,12 @@ impl DeviceReader {
             .map(watts);
         facts.fan_percent =
             calls.at_most("nvmlDeviceGetFanSpeed_v2", MOST_FAN_PERCENT, || device.fan_speed(0));
-        // Of a GPU that is silent nothing was asked.
+        // Nothing was requested of a silent GPU.
         self.settings_failed = calls.errors.len() > errors_before || calls.is_silent();
     }
 
-    /// Reads what only a GPU's page shows. Nothing is decided by it, so that what fails is not known, and no failure
-    /// of the sample. PCIe takes the driver 20 ms for each direction: one look does without.
+    /// Reads what only a GPU's page shows. It decides nothing, so a failure leaves it unknown and is no error
+    /// of the sample. PCIe throughput takes the driver 20 ms for each direction, so a single sample skips it.
     fn read_details(&mut self) {
         fn known<T, E: Into<Code>>(
             calls: &Calls,
@@ -351,21 +351,21 @@ impl DeviceReader {
         let pcie = |counter| {
             let rate =
                 known(calls, "nvmlDeviceGetPcieThroughput", || device.pcie_throughput(counter));
-            // Told in kilobytes.
+            // Reported in kilobytes.
             rate.map(|rate| u64::from(rate) * 1000)
         };
         facts.pcie_received_bytes_per_second = pcie(PcieUtilCounter::Receive);
         facts.pcie_sent_bytes_per_second = pcie(PcieUtilCounter::Send);
     }
 
-    /// Whether nothing is told of who holds how much of the memory.
+    /// Whether it is unknown which process holds how much memory.
     fn lacks_processes(&self, rows: &[GpuProcess]) -> bool {
         (self.only_v1_answers || !rows.is_empty())
             && rows.iter().all(|row| row.used_bytes.is_none())
     }
 
-    /// Memory info v2; v1 where v2 is missing, or answers UNKNOWN as it does under WSL. An `Err` is why
-    /// there is no figure, where that is no failure.
+    /// Memory info v2; v1 if v2 is missing, or answers UNKNOWN as in WSL. `Err` says why there is no figure
+    /// although nothing failed.
     fn memory(&mut self) -> Result<Option<Memory>, &'static str> {
         const V2: &str = "nvmlDeviceGetMemoryInfo_v2";
         const V1: &str = "nvmlDeviceGetMemoryInfo";
@@ -417,7 +417,7 @@ impl DeviceReader {
         }
     }
 
-    /// The process lists merged, with the utilization of each process.
+    /// The merged process lists, with each process's utilization.
     fn processes(
         &mut self,
         memory: Option<Memory>,
@@ -441,7 +441,7 @@ impl DeviceReader {
             self.calls.report(self.list_name(List::Compute), lie);
         }
         self.gather_utilization();
-        // With MIG no samples are supported (nvml.h): that there are none proves nothing.
+        // With MIG no samples are supported (nvml.h), so their absence proves nothing.
         let may_be_divided = !self.mig_mode_reported || self.facts.mig_mode == Some(true);
         self.utilization.fill(&mut rows, may_be_divided);
         let is_accounting = self.facts.accounting_mode == Some(true);
@@ -450,7 +450,7 @@ impl DeviceReader {
         Some(rows)
     }
 
-    /// Takes in the utilization samples since the last call, before the driver's ring wraps.
+    /// Takes in the utilization samples since the last call, before the driver's ring buffer wraps.
     pub(super) fn gather_utilization(&mut self) {
         let device = self.handle.on(&self.nvml);
         self.utilization.gather(&self.nvml, &device, &mut self.calls);
@@ -470,8 +470,8 @@ impl DeviceReader {
         }
     }
 
-    /// One list: empty where the GPU or the driver has no such list, absent where it failed. Compute
-    /// processes are what gpumem is about: without that list nothing is known.
+    /// One list: empty if GPU or driver has no such list, absent if it failed. Without the list of compute
+    /// processes, gpumem's subject, nothing is known.
     fn list(&mut self, list: List) -> Option<Vec<ProcessRecord>> {
         let name = self.list_name(list);
         let of_devices = if self.facts.mig_mode == Some(true) && !self.calls.is_silent() {
@@ -488,7 +488,7 @@ impl DeviceReader {
             return match answer {
                 Ok(whole) => Some(mig::join(whole, of_devices)),
                 Err(code) => {
-                    // The whole GPU's list is for the privileged; its devices' lists stand.
+                    // Only privileged callers may read the whole GPU's list; its MIG devices' lists count.
                     let is_refused = code == Code::NO_PERMISSION || code.is_unsupported();
                     calls.failed(name, if is_refused { Code::NOT_SUPPORTED } else { code });
                     is_refused.then_some(of_devices)
@@ -497,7 +497,7 @@ impl DeviceReader {
         }
         match answer {
             Err(code) if code.is_unsupported() && list != List::Compute => {
-                // Said at every sample: somebody may hold memory and be on no list.
+                // Reported in every sample: a process may hold memory and be on no list.
                 calls.failed(name, code);
                 calls.report(
                     name,
@@ -507,7 +507,7 @@ impl DeviceReader {
                 Some(Vec::new())
             }
             Err(code) if code.is_unsupported() => {
-                // Likewise: without it nothing is known of who holds the memory.
+                // Likewise: without it nobody knows which process holds the memory.
                 calls.report(
                     name,
                     format!("this driver does not list this GPU's processes ({code})"),

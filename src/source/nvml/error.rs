@@ -33,18 +33,18 @@ impl Code {
         if code == 0 { Ok(()) } else { Err(Self(code)) }
     }
 
-    /// The value will not be had from this GPU and driver, which is an answer, not a failure.
+    /// This GPU and driver do not have the value, which is an answer, not a failure.
     pub(super) fn is_unsupported(self) -> bool {
         // 25 and 26: the call exists but no longer in this form (argument version, deprecated).
         self == Self::NOT_SUPPORTED || self == Self::FUNCTION_NOT_FOUND || matches!(self.0, 25 | 26)
     }
 
-    /// The GPU as a whole does not answer any more.
+    /// The whole GPU does not answer any more.
     pub(super) fn is_loss(self) -> bool {
         self == Self::GPU_IS_LOST || self == Self::RESET_REQUIRED
     }
 
-    /// The driver as a whole has gone, and only a new start of NVML can help.
+    /// The whole driver has gone, and only restarting NVML can help.
     pub(super) fn is_driver_gone(self) -> bool {
         self == Self::UNINITIALIZED
             || self == Self::DRIVER_NOT_LOADED
@@ -88,7 +88,7 @@ impl Code {
         })
     }
 
-    /// What it means for the person who reads it, where there is more to say than its name.
+    /// What it means for a person, if its name does not say enough.
     fn meaning(self) -> Option<&'static str> {
         Some(match self {
             Self::GPU_IS_LOST => {
@@ -136,11 +136,10 @@ impl fmt::Debug for Code {
 impl From<NvmlError> for Code {
     fn from(error: NvmlError) -> Self {
         match error {
-            // The symbol is missing from this driver's library.
+            // The driver's library lacks the symbol.
             NvmlError::FailedToLoadSymbol(_) => Self::FUNCTION_NOT_FOUND,
             NvmlError::Utf8Error(_) => Self::NOT_UTF8,
-            // A value that nvml-wrapper has no name for (a newer P-state, say): nothing that could be
-            // shown.
+            // A value without a name in nvml-wrapper (a newer P-state, say): nothing to show.
             NvmlError::IncorrectBits(_) => Self::NOT_SUPPORTED,
             NvmlError::UnexpectedVariant(code) if Self(code).name().is_none() => {
                 Self::NOT_SUPPORTED
@@ -153,7 +152,7 @@ impl From<NvmlError> for Code {
 const MISMATCH: &str = "the driver was upgraded underneath: NVML's library and the loaded kernel \
                         module are of different versions (driver/library version mismatch)";
 
-/// Why there is no NVML to ask.
+/// Why NVML cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum NvmlFailure {
     /// The loader found no NVML library.
@@ -163,25 +162,23 @@ pub enum NvmlFailure {
          `gpumem doctor` says what is missing, and `gpumem watch --demo` works without a driver"
     )]
     LibraryNotFound {
-        /// The name that was looked for.
+        /// The name it searched for.
         library: String,
     },
-    /// The library is there and cannot be used.
+    /// The library exists and cannot be used.
     #[error("cannot use {library} as NVML: {reason}; name another with --nvml-library PATH")]
     LibraryUnusable {
-        /// Its path.
         library: String,
-        /// The loader's words.
+        /// The loader's message.
         reason: String,
     },
-    /// The kernel module is not loaded.
     #[error(
         "the NVIDIA kernel driver is not loaded (NVML_ERROR_DRIVER_NOT_LOADED); load it with \
          `modprobe nvidia` as root, or reboot after installing it; `gpumem doctor` says what is \
          missing, and `gpumem watch --demo` works without a driver"
     )]
     DriverNotLoaded,
-    /// Library and kernel module differ.
+    /// Library and kernel module have different versions.
     #[error(
         "{MISMATCH} (NVML_ERROR_LIB_RM_VERSION_MISMATCH); reboot, or stop all GPU processes and \
         reload the nvidia modules"
@@ -193,28 +190,18 @@ pub enum NvmlFailure {
          /dev/nvidiactl and /dev/nvidia0 (`ls -l /dev/nvidia*`), in a container its device rules"
     )]
     NoPermission,
-    /// NVML did not come up in time.
+    /// NVML did not start in time.
     #[error(
         "the NVIDIA driver has not answered {call} for {}; it may be hung (look for NVRM and Xid \
          lines in the kernel log), or still starting: try --nvml-timeout 30s, and \
          `nvidia-smi -pm 1` keeps it loaded",
         Span(*waited)
     )]
-    NoAnswer {
-        /// The call.
-        call: &'static str,
-        /// For how long.
-        waited: Duration,
-    },
-    /// Anything else that NVML says.
+    NoAnswer { call: &'static str, waited: Duration },
+    /// Any other error from NVML.
     #[error("{call} failed: {code}; `nvidia-smi` may show more")]
-    Call {
-        /// The call.
-        call: &'static str,
-        /// What NVML answered.
-        code: String,
-    },
-    /// The system would not start a thread.
+    Call { call: &'static str, code: String },
+    /// A thread could not be started.
     #[error("cannot start a thread for NVML: {0}; raise the limit on processes (ulimit -u)")]
     Thread(#[from] std::io::Error),
 }
@@ -226,8 +213,7 @@ impl NvmlFailure {
             NvmlError::LibloadingError(error) => {
                 let reason = error.to_string();
                 let reason = std::error::Error::source(&error).map_or(reason, ToString::to_string);
-                // The loader says the same of a library that it needs in turn; then the reason is
-                // worth reading.
+                // The loader says the same about a missing dependency; then the reason matters.
                 let missing =
                     reason.contains("No such file or directory") && reason.starts_with(&library);
                 if missing {

@@ -1,10 +1,10 @@
 //! The NVML calls that nvml-wrapper lacks or mishandles, on the library that it has loaded.
 //!
-//! This is the only file with `unsafe`, because these calls cross a C ABI: memory info v1 (drivers
-//! before R510, WSL), a MIG device's instances, process lists whose records are of another size than the header says, and
-//! process utilization in one call instead of two; and because a device's handle is kept apart from the
-//! borrow of the library, so that it goes from thread to thread. Each function takes a live [`Device`], so NVML
-//! is initialised and the handle valid; each buffer is at least as large as the driver may write.
+//! This is the only file with `unsafe`, because these calls cross a C ABI: memory info v1 (drivers before R510,
+//! WSL), a MIG device's instances, process lists whose records differ in size from the header's, and process
+//! utilization in one call instead of two. It also keeps a device's handle without borrowing the library, so
+//! that it can move between threads. Each function takes a live [`Device`], so NVML is initialised and the
+//! handle valid; each buffer is at least as large as the driver may write.
 #![allow(unsafe_code)]
 
 use std::os::raw::{c_uint, c_ulonglong};
@@ -19,34 +19,34 @@ use super::error::Code;
 
 /// The largest process record that any driver is known to write (R535's v3), in bytes.
 const LARGEST_RECORD: usize = 32;
-/// What the buffer holds where the driver wrote nothing.
+/// The buffer's content wherever the driver wrote nothing.
 const UNTOUCHED: u8 = 0xA5;
 /// Linux's `PID_MAX_LIMIT` (`include/linux/threads.h`).
 const PID_MAX_LIMIT: u32 = 1 << 22;
-/// How often a list that grows between two calls is asked for again.
+/// How often a list that grows between two calls is requested again.
 const GROWTH_RETRIES: usize = 5;
-/// The driver itself caps its list at 950 processes a GPU; this is only a bound against nonsense.
+/// The most records; the driver itself stops at 950 processes a GPU.
 const MOST_RECORDS: usize = 1 << 16;
 
-/// A device as NVML names it, without the borrow of the library: whoever keeps one keeps the library too.
+/// A device's NVML handle, without borrowing the library: its owner keeps the library too.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct DeviceHandle(nvmlDevice_t);
 
-// SAFETY: NVML may be called from any thread (nvml.h), and to its callers a handle is only a name;
-// nvml-wrapper says the same of its `Device`.
+// SAFETY: NVML may be called from any thread (nvml.h), and a handle is only a name to its callers; nvml-wrapper
+// says the same of its `Device`.
 unsafe impl Send for DeviceHandle {}
 
 impl DeviceHandle {
-    /// That of a device which was looked up.
+    /// The handle of a device that was looked up.
     pub(super) fn of(device: &Device<'_>) -> Self {
-        // SAFETY: it is only copied; it is used through the library again.
+        // SAFETY: it is only copied; every use goes through the library again.
         Self(unsafe { device.handle() })
     }
 
-    /// The device, of the library that it was looked up with.
+    /// The device, in the library that it was looked up with.
     pub(super) fn on(self, nvml: &Nvml) -> Device<'_> {
-        // SAFETY: a reader keeps the handle beside the library that gave it, which is not shut down
-        // before it is dropped.
+        // SAFETY: a reader keeps the handle beside the library that gave it, which shuts down only after the
+        // handle is dropped.
         unsafe { Device::new(self.0, nvml) }
     }
 }
@@ -73,19 +73,19 @@ pub(super) enum Version {
     V1,
 }
 
-/// How a driver gives its process lists.
+/// The format of a driver's process lists.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct StructLayout {
     pub(super) version: Version,
-    /// What a record should take, in bytes; [`parse`] looks at what was really written.
+    /// The expected size of a record in bytes; [`parse`] checks what was really written.
     record_bytes: usize,
 }
 
-/// One record of a process list, of whatever layout.
+/// One record of a process list, in any format.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct ProcessRecord {
     pub pid: u32,
-    /// `None` where NVML says not available.
+    /// `None` if NVML says not available.
     pub used_bytes: Option<u64>,
     pub gpu_instance_id: Option<u32>,
     pub compute_instance_id: Option<u32>,
@@ -103,11 +103,11 @@ pub(super) struct UtilizationSample {
     pub decoder_percent: u32,
 }
 
-/// Which process list version to call, and what its records should be like.
+/// Which process list version to call, and the expected size of its records.
 ///
-/// On 535.43.02 to 535.86 `_v3` writes 32-byte records behind the 24-byte header, so `_v2` is used
-/// there. Those drivers are told by their symbols: confidential-computing memory info is there, the
-/// call that replaced the extra field is not.
+/// On 535.43.02 to 535.86 `_v3` writes 32-byte records although the header says 24, so `_v2` is used there.
+/// Symbols identify those drivers: they have confidential-computing memory info, and lack the call that
+/// replaced the extra field.
 pub(super) fn process_list_layout(nvml: &Nvml) -> StructLayout {
     let lib = nvml.lib();
     let has_v2 = lib.nvmlDeviceGetComputeRunningProcesses_v2.is_ok();
@@ -123,7 +123,7 @@ pub(super) fn process_list_layout(nvml: &Nvml) -> StructLayout {
     }
 }
 
-/// Memory info v1: `(total, used, free)` in bytes; `used` includes what the driver reserves.
+/// Memory info v1: `(total, used, free)` in bytes; `used` includes the driver's reserve.
 pub(super) fn memory_info_v1(nvml: &Nvml, device: &Device<'_>) -> Result<(u64, u64, u64), Code> {
     let call = nvml.lib().nvmlDeviceGetMemoryInfo.as_ref().map_err(|_| Code::FUNCTION_NOT_FOUND)?;
     let mut memory = nvmlMemory_t { total: 0, free: 0, used: 0 };
@@ -132,7 +132,7 @@ pub(super) fn memory_info_v1(nvml: &Nvml, device: &Device<'_>) -> Result<(u64, u
     Ok((memory.total, memory.used, memory.free))
 }
 
-/// The GPU instance that a MIG device is part of.
+/// The GPU instance that a MIG device belongs to.
 pub(super) fn gpu_instance_id(nvml: &Nvml, device: &Device<'_>) -> Result<u32, Code> {
     number(device, &nvml.lib().nvmlDeviceGetGpuInstanceId)
 }
@@ -142,12 +142,12 @@ pub(super) fn compute_instance_id(nvml: &Nvml, device: &Device<'_>) -> Result<u3
     number(device, &nvml.lib().nvmlDeviceGetComputeInstanceId)
 }
 
-/// The system's NUMA node that the GPU's memory is, on machines where it is one.
+/// The NUMA node of the GPU's memory, on machines where it is one.
 pub(super) fn numa_node(nvml: &Nvml, device: &Device<'_>) -> Result<u32, Code> {
     number(device, &nvml.lib().nvmlDeviceGetNumaNodeId)
 }
 
-/// What a call says that tells one number of a device.
+/// Makes a call that returns one number about a device.
 fn number<E>(
     device: &Device<'_>,
     symbol: &Result<unsafe extern "C" fn(nvmlDevice_t, *mut c_uint) -> nvmlReturn_t, E>,
@@ -159,10 +159,10 @@ fn number<E>(
     Ok(number)
 }
 
-/// Reads process lists; keeps its buffer, so that a steady list costs one call.
+/// Reads process lists; keeps its buffer, so that a stable list takes one call.
 #[derive(Debug, Default)]
 pub(super) struct ProcessLists {
-    /// In units of 8 bytes, so that it is aligned for every record layout.
+    /// In units of 8 bytes, so that it is aligned for every record format.
     buffer: Vec<u64>,
     capacity: usize,
 }
@@ -172,8 +172,8 @@ impl ProcessLists {
     ///
     /// # Errors
     ///
-    /// NVML's error; [`Code::FUNCTION_NOT_FOUND`] where the driver lacks the call;
-    /// [`Code::UNKNOWN_LAYOUT`] where the records are of no known size.
+    /// NVML's error; [`Code::FUNCTION_NOT_FOUND`] if the driver lacks the call; [`Code::UNKNOWN_LAYOUT`] if the
+    /// records have no known size.
     pub(super) fn read(
         &mut self,
         nvml: &Nvml,
@@ -220,8 +220,8 @@ impl ProcessLists {
         }
         let lib = nvml.lib();
         let buffer = self.buffer.as_mut_ptr();
-        // SAFETY: the handle is valid while `device` lives. The buffer holds `count` records of the
-        // largest known layout and is aligned to 8, whichever layout this driver writes.
+        // SAFETY: the handle is valid while `device` lives. The buffer holds `count` records of the largest
+        // known format and is aligned to 8, whichever format this driver writes.
         let code = unsafe {
             let device = device.handle();
             match version {
@@ -230,7 +230,7 @@ impl ProcessLists {
                     List::Graphics => &lib.nvmlDeviceGetGraphicsRunningProcesses_v3,
                     List::Mps => &lib.nvmlDeviceGetMPSComputeRunningProcesses_v3,
                 })?(device, count, buffer.cast()),
-                // R450 and R460 have one without a version, of their records.
+                // R450 and R460 have one without a version, with v2's records.
                 Version::V2
                     if list == List::Mps
                         && lib.nvmlDeviceGetMPSComputeRunningProcesses_v2.is_err() =>
@@ -257,13 +257,13 @@ impl ProcessLists {
     }
 }
 
-/// Takes `count` records out of a buffer that held [`UNTOUCHED`] before the driver wrote to it;
-/// it was told that there is room for `capacity` of them.
+/// Parses `count` records from a buffer that held [`UNTOUCHED`] before the call; the driver was told that it
+/// has room for `capacity` records.
 ///
-/// A record should take `expected` bytes. What the driver wrote can say otherwise: that it ends
-/// exactly where records of 16 bytes end (a driver that nvitop met), or beyond where the expected
-/// ones end and not beyond those of 32 (R535). A driver that cleared the whole buffer first says
-/// nothing. `None` where what comes out cannot be processes: their pids are beyond Linux's limit.
+/// A record should take `expected` bytes, but what the driver wrote can prove otherwise: it ends exactly where
+/// records of 16 bytes end (a driver that nvitop met), or beyond the end of expected records and within that of
+/// 32-byte ones (R535). A driver that cleared the whole buffer first proves nothing. `None` if the result
+/// cannot be processes: pids beyond Linux's limit.
 fn parse(
     buffer: &[u64],
     count: usize,
@@ -304,7 +304,7 @@ fn parse(
     records.iter().all(|record| record.pid <= PID_MAX_LIMIT).then_some(records)
 }
 
-/// Reads process utilization samples; keeps its buffer, so that a steady state costs one call.
+/// Reads process utilization samples; keeps its buffer, so that the steady state takes one call.
 #[derive(Debug, Default)]
 pub(super) struct UtilizationSamples {
     buffer: Vec<nvmlProcessUtilizationSample_t>,
@@ -343,8 +343,8 @@ impl UtilizationSamples {
             self.buffer[..used].fill(empty);
             self.buffer.resize(capacity, empty);
             let mut count = capacity as c_uint;
-            // SAFETY: the handle is valid while `device` lives, and the buffer holds `count`
-            // samples of the one layout that this call has.
+            // SAFETY: the handle is valid while `device` lives, and the buffer holds `count` samples of this
+            // call's only format.
             let code = unsafe {
                 call(
                     device.handle(),

@@ -1,7 +1,7 @@
-//! One GPU as the asking side knows it: the thread that reads it, and what it last said.
+//! The caller's side of one GPU: the thread that reads it, and its last reading.
 //!
-//! Each GPU has a thread of its own, so one that hangs keeps its thread and holds up no other GPU. It is not asked
-//! again until it has answered.
+//! Each GPU has its own thread, so one that hangs blocks its thread and no other GPU. It gets no further
+//! request until it has answered.
 
 use std::io;
 use std::path::Path;
@@ -18,10 +18,9 @@ use crate::host::read_pci_gpus;
 use crate::model::snapshot::{Gpu, ReadError};
 use crate::units::Span;
 
-/// Between snapshots that are far apart, process utilization is gathered this often: the driver
-/// keeps about 10 s of it.
+/// Interval of gathering process utilization between distant snapshots: the driver keeps about 10 s of it.
 const GATHER_EVERY: Duration = Duration::from_secs(4);
-/// A lost GPU's handle is looked up again this often.
+/// Interval of looking up a lost GPU's handle again.
 const LOOK_UP_AGAIN_AFTER: Duration = Duration::from_secs(10);
 
 /// A GPU and the thread that reads it.
@@ -35,7 +34,7 @@ pub(super) struct GpuReader {
     asked: Option<Instant>,
     /// It has answered before; the first answer may take longer, because it wakes the GPU.
     started: bool,
-    /// It missed its last deadline: its answers are taken when they come, and not waited for.
+    /// It missed its last deadline: its answers are taken when they come, without waiting.
     late: bool,
     /// The last reading, and whether it was handed out.
     last: Option<Reading>,
@@ -45,11 +44,11 @@ pub(super) struct GpuReader {
 }
 
 impl GpuReader {
-    /// Starts the thread of GPU `index`. It ends once this is dropped.
+    /// Starts the thread of GPU `index`, which ends once this is dropped.
     ///
     /// # Errors
     ///
-    /// Where the system gives no thread.
+    /// If the thread cannot be started.
     pub(super) fn start(nvml: &Arc<Nvml>, index: u32) -> io::Result<Self> {
         let progress = Arc::<CallProgress>::default();
         let (requests, requested) = channel();
@@ -72,17 +71,17 @@ impl GpuReader {
         })
     }
 
-    /// Has it read, unless an earlier answer is still to come.
+    /// Requests a reading, unless an earlier one is outstanding.
     pub(super) fn ask(&mut self, now: Instant) {
-        // A thread that has ended answers never, and that is said.
+        // A thread that has ended never answers, which is reported.
         if self.asked.is_none() {
             let _ = self.requests.send(());
             self.asked = Some(now);
         }
     }
 
-    /// Takes the answer, waiting until `timeout` after the request, or `startup` for the first; one that was late
-    /// is not waited for.
+    /// Waits for the answer until `timeout` after the request, or `startup` for the first; takes a late GPU's
+    /// answer without waiting.
     pub(super) fn wait(&mut self, timeout: Duration, startup: Duration) {
         let Some(asked) = self.asked else { return };
         let time = if self.started { timeout } else { startup };
@@ -142,23 +141,23 @@ impl GpuReader {
         (gpu, errors, Some(last.completed))
     }
 
-    /// What the last reading said of the driver as a whole.
+    /// The last reading's error about the whole driver.
     pub(super) fn driver_gone(&self) -> Option<super::error::Code> {
         self.last.as_ref().filter(|_| self.asked.is_none())?.driver_gone
     }
 
-    /// Whether the driver told processes' utilization when it was last asked.
+    /// Whether the driver reported processes' utilization at the last request.
     pub(super) fn process_utilization(&self) -> Option<bool> {
         self.last.as_ref()?.process_utilization
     }
 
-    /// Who the GPU is, without values.
+    /// The GPU's identity, without values.
     pub(super) fn identity(&self) -> &Gpu {
         &self.identity
     }
 }
 
-/// The GPU's thread: a reading for each request, until nobody asks any more.
+/// The GPU's thread: one reading for each request, until nobody requests any more.
 fn read_on_request(
     nvml: &Arc<Nvml>,
     index: u32,
@@ -166,7 +165,7 @@ fn read_on_request(
     requested: &Receiver<()>,
     answers: &Sender<Reading>,
 ) {
-    // `None` until it was looked up, and again once it is lost.
+    // `None` until it is looked up, and again once it is lost.
     let mut device: Option<(DeviceReader, Instant)> = None;
     loop {
         match requested.recv_timeout(GATHER_EVERY) {
@@ -197,8 +196,8 @@ fn read_on_request(
     }
 }
 
-/// GPU `index`, where it is certain that it sleeps: it is not woken, and no process computes on it. NVML numbers the
-/// GPUs that its driver has, `count` of them, by their address.
+/// GPU `index` if it certainly sleeps: it is not woken, and no process computes on it. NVML numbers its
+/// driver's GPUs, `count` of them, by address.
 fn asleep(sys: &Path, index: u32, count: Option<u32>) -> Option<Gpu> {
     let mut gpus = read_pci_gpus(sys)?;
     gpus.retain(|gpu| gpu.driver.as_deref() == Some("nvidia"));
@@ -255,7 +254,7 @@ mod tests {
         assert_eq!((gpu.pci_bus_id.as_deref(), gpu.memory), (Some("0000:01:00.0"), None));
         assert_eq!(gpu.processes.as_deref(), Some(&[][..]));
         assert_eq!((asleep(1, Some(2)), asleep(2, Some(2))), (None, None));
-        // NVML counts others than there are on the bus.
+        // NVML's count differs from the bus's.
         assert_eq!([None, Some(1), Some(3)].map(|count| asleep(0, count)), [None, None, None]);
     }
 

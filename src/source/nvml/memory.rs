@@ -1,29 +1,29 @@
-//! Whose figures memory info v2 tells: from R615 on, in a cgroup whose GPU memory is limited, they are the
-//! cgroup's, in place of the GPU's. Memory info v1 tells the GPU's there.
+//! Finds the GPU's own memory figures: from R615 on, in a cgroup with limited GPU memory, memory info v2
+//! returns the cgroup's figures instead. v1 returns the GPU's.
 
 use super::error::Code;
 use crate::model::snapshot::Memory;
 use crate::units::MIB;
 
-/// Measured, the totals of one GPU may differ by rounding; what is no more is no limit.
+/// How much a GPU's totals may differ by rounding; less than this is no limit.
 const ROUNDING_BYTES: u64 = MIB;
 
 /// What is known of a limit.
 #[derive(Default, Debug)]
 pub(super) struct Whole {
-    /// The total by v2 that was last compared with v1's, and whether it is a limit. The GPU's own never
-    /// changes, so that v1 is asked once where there is no limit.
+    /// The v2 total last compared with v1's, and whether it is a limit. The GPU's own never changes, so without
+    /// a limit v1 is called once.
     compared: Option<(u64, bool)>,
-    /// The limit by the last figures, and what it leaves.
+    /// The last limit, and what it leaves.
     pub(super) limit: Option<(u64, u64)>,
 }
 
 impl Whole {
-    /// The GPU's own figures, where v2 told these; `v1` asks for total, used and free memory.
+    /// The GPU's own figures, if v2 returned these; `v1` reads total, used and free memory.
     ///
     /// # Errors
     ///
-    /// Where v1 fails and it is not known whose figures they are.
+    /// If v1 fails and it is unknown whose figures they are.
     pub(super) fn of(
         &mut self,
         reported: Memory,

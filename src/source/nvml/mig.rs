@@ -1,11 +1,11 @@
-//! The MIG devices of one GPU: their handles, who they are, their memory and their processes.
+//! The MIG devices of one GPU: their handles, identity, memory and processes.
 //!
-//! While MIG is on, the memory and the process lists of the whole GPU are for privileged callers only;
-//! those of a MIG device are for whoever may see it (nvml.h, notes on these calls). Handles are looked
-//! up once, and again when one fails or the GPU's settings are read again: an instance that is destroyed
-//! takes its handle with it, and a handle may come to mean another one. A GPU without MIG costs no call.
+//! While MIG is on, only privileged callers may read the whole GPU's memory and process lists; a MIG device's
+//! are readable by whoever may see it (nvml.h, notes on these calls). Handles are looked up once, and again
+//! when one fails or the GPU's settings are read again: destroying an instance invalidates its handle, and a
+//! handle may come to mean another one. A GPU without MIG costs no call.
 //!
-//! What is done with the rows is `device`'s; how a call is made is in `calls`.
+//! `device` uses the rows; `calls` makes the calls.
 
 use std::sync::Arc;
 
@@ -17,12 +17,12 @@ use super::ffi::{self, DeviceHandle, List, ProcessLists, ProcessRecord, StructLa
 use super::rows;
 use crate::model::snapshot::{GpuProcess, Memory, MigDevice};
 
-/// No GPU is divided into more.
+/// The most MIG devices; no GPU has more.
 const MOST_DEVICES: u32 = 64;
 
-/// The MIG devices of one GPU, as far as they may be seen.
+/// The visible MIG devices of one GPU.
 pub(super) struct Mig {
-    /// Apart from the GPU's own: what a MIG device does not support, its GPU may.
+    /// Separate from the GPU's own: a GPU may support what its MIG devices do not.
     pub(super) calls: Calls,
     devices: Vec<MigHandle>,
     is_known: bool,
@@ -38,13 +38,13 @@ impl Mig {
         Self { calls: Calls::new(gpu, progress), devices: Vec::new(), is_known: false }
     }
 
-    /// The handles are looked up again before they are used the next time.
+    /// Has the handles looked up again before their next use.
     pub(super) fn forget(&mut self) {
         self.is_known = false;
     }
 
-    /// The MIG devices with their memory. A handle that fails is looked up again at once, because the
-    /// GPU may have been divided anew.
+    /// The MIG devices with their memory. A failing handle is looked up again at once, because the GPU may have
+    /// been divided anew.
     pub(super) fn sample(&mut self, nvml: &Nvml, gpu: &Device<'_>) -> Vec<MigDevice> {
         let was_known = self.is_known;
         self.look_up(nvml, gpu);
@@ -82,7 +82,7 @@ impl Mig {
         }
         self.devices.clear();
         let calls = &mut self.calls;
-        // A GPU of which MIG is on has these: where they are not supported, its devices are not seen.
+        // A GPU with MIG on has these: if they are unsupported, its devices are invisible.
         let Some(count) = calls.record(COUNT, || gpu.mig_device_count()) else {
             self.is_known = false;
             return;
@@ -96,7 +96,7 @@ impl Mig {
                     let handle = DeviceHandle::of(&device);
                     self.devices.push(MigHandle { handle, facts });
                 }
-                // A number that is not taken, or one that is somebody else's.
+                // An unused number, or another user's.
                 Err(Code::NOT_FOUND) => {}
                 Err(Code::NO_PERMISSION) => refused = Some(Code::NO_PERMISSION),
                 Err(code) => failure = Some(code),
@@ -108,7 +108,7 @@ impl Mig {
             }
             calls.failed(BY_INDEX, code);
         }
-        // What fails is asked for again, and said, at every sample.
+        // A failure is retried, and reported, in every sample.
         self.is_known &= calls.errors.len() == errors_before;
     }
 
@@ -119,8 +119,8 @@ impl Mig {
         self.devices.iter().map(read).collect()
     }
 
-    /// What one of the process lists has for the MIG devices; `None` where that could not be read of
-    /// every one of them. A handle that fails is looked up again at once.
+    /// One process list of all MIG devices; `None` if it could not be read for each of them. A failing handle
+    /// is looked up again at once.
     pub(super) fn list(
         &mut self,
         nvml: &Nvml,
@@ -145,7 +145,7 @@ impl Mig {
         }
     }
 
-    /// As [`Mig::list`]; `Ok(None)` where the driver has no list of compute processes for a MIG device.
+    /// As [`Mig::list`]; `Ok(None)` if the driver has no list of compute processes for a MIG device.
     fn records(
         &mut self,
         nvml: &Nvml,
@@ -221,7 +221,7 @@ fn profile_in(name: &str) -> Option<&str> {
     Some(profile.trim()).filter(|profile| !profile.is_empty())
 }
 
-/// As much of a profile as the attributes tell: `3g`; `1c.3g` for a part of a GPU instance.
+/// The part of a profile that attributes show: `3g`; `1c.3g` for a part of a GPU instance.
 fn profile_of(compute_slices: u32, gpu_slices: u32) -> String {
     if compute_slices == gpu_slices {
         format!("{gpu_slices}g")
@@ -230,9 +230,8 @@ fn profile_of(compute_slices: u32, gpu_slices: u32) -> String {
     }
 }
 
-/// The rows of a GPU's own list and of its MIG devices' as one, each (process, instance) once with the
-/// larger value. A row of the GPU's that names no instance says nothing more of a process that a MIG
-/// device lists.
+/// Merges the GPU's own list and its MIG devices': each (process, instance) once, with the larger value. A GPU
+/// row without an instance adds nothing to a process that a MIG device lists.
 pub(super) fn join(
     whole: Vec<ProcessRecord>,
     of_devices: Vec<ProcessRecord>,
@@ -253,7 +252,7 @@ pub(super) fn join(
     joined
 }
 
-/// That a process is listed on a GPU instance of which no MIG device is seen: one is lacking.
+/// The error if a process is listed on a GPU instance without a visible MIG device.
 pub(super) fn unseen_instance(rows: &[GpuProcess], devices: &[MigDevice]) -> Option<String> {
     let is_seen =
         |id: u32| devices.iter().any(|it| it.gpu_instance_id.is_none_or(|known| known == id));

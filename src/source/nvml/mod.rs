@@ -1,11 +1,11 @@
-//! Every NVML call, on threads of their own, with deadlines.
+//! Makes every NVML call, on separate threads, with deadlines.
 //!
-//! [`Nvml::sample`] has each GPU read by its thread (`gpu_reader`) and waits at most until the deadline: a GPU
-//! that answers late or never becomes an error and a stale, marked value of that GPU. `device` knows what to read
-//! of a GPU, `mig` what of the devices that it may be divided into, `rows` which of its lists can be true, `ffi`
-//! the calls that nvml-wrapper lacks or mishandles, `error` what NVML's codes mean.
+//! [`Nvml::sample`] has each GPU's thread (`gpu_reader`) read it and waits until the deadline at most: a GPU
+//! that answers late or never yields an error and its old values, marked as stale. `device` reads a GPU, `mig`
+//! the devices it is divided into; `rows` drops impossible figures; `ffi` has the calls that nvml-wrapper lacks
+//! or mishandles; `error` explains NVML's codes.
 //!
-//! What is done with a snapshot is not known here, nor that there are processes behind the pids.
+//! Nothing here knows what snapshots are for, or that pids have processes.
 
 mod accounting;
 mod calls;
@@ -32,21 +32,20 @@ use crate::model::snapshot::{Driver, Gpu, ReadError};
 
 /// The name that the loader looks up; every driver since 2012 installs it.
 const LIBRARY: &str = "libnvidia-ml.so.1";
-/// Places outside the loader's search path where distributions put it: WSL, NixOS.
+/// Where distributions put it outside the loader's search path: WSL, NixOS.
 const FURTHER_PLACES: [&str; 2] =
     ["/usr/lib/wsl/lib/libnvidia-ml.so.1", "/run/opengl-driver/lib/libnvidia-ml.so.1"];
-/// After the driver has gone away, it is tried again this often.
+/// Interval of attempts to open the driver after it has gone away.
 const OPEN_AGAIN_AFTER: Duration = Duration::from_secs(5);
 
-/// How often the GPUs are counted again: one is added by a rescan, by a driver bound late, or when a virtual machine
-/// gives it back.
+/// Interval of counting the GPUs: a rescan, a late driver, or a virtual machine that returns one may add some.
 const COUNT_EVERY: Duration = Duration::from_secs(10);
-/// How NVML is opened and how long it is waited for.
+/// How to open NVML and how long to wait for it.
 #[derive(Clone, Debug)]
 pub struct NvmlOptions {
     /// The library; `None` for the loader's search path.
     pub library: Option<PathBuf>,
-    /// How long one GPU may take for one sample.
+    /// The time limit for one GPU in one sample.
     pub timeout: Duration,
 }
 
@@ -57,35 +56,32 @@ impl Default for NvmlOptions {
 }
 
 impl NvmlOptions {
-    /// The first call for a GPU may have to wake it: 1 to 3 s without persistence mode
+    /// The limit for the first call to a GPU, which may have to wake it: 1 to 3 s without persistence mode
     /// (NVIDIA's driver persistence documentation).
     fn first_answer(&self) -> Duration {
         (self.timeout * 5 / 2).max(Duration::from_secs(5))
     }
 
-    /// Starting NVML may have to load the driver.
+    /// The limit for starting NVML, which may have to load the driver.
     fn start(&self) -> Duration {
         (self.timeout * 5).max(Duration::from_secs(10))
     }
 }
 
-/// What one sample saw.
 #[derive(Debug)]
 pub struct NvmlSample {
-    /// The GPUs, in NVML's index order.
+    /// In NVML's index order.
     pub gpus: Vec<SampledGpu>,
-    /// What could not be read.
     pub errors: Vec<ReadError>,
 }
 
 /// A GPU and when its values were read.
 #[derive(Debug)]
 pub struct SampledGpu {
-    /// The GPU.
     pub gpu: Gpu,
-    /// When NVML had answered; `None` where it never has.
+    /// When NVML answered; `None` if it never has.
     pub read_at: Option<Instant>,
-    /// Whether the driver tells processes' utilization of this GPU; `None` where it was not asked, or
+    /// Whether the driver reports processes' utilization of this GPU; `None` if it was not requested, or
     /// failed.
     pub process_utilization: Option<bool>,
 }
@@ -95,13 +91,13 @@ pub struct SampledGpu {
 pub struct Nvml {
     options: NvmlOptions,
     driver: Driver,
-    /// What of the driver could not be read when it was opened.
+    /// Driver facts that could not be read when it was opened.
     errors: Vec<ReadError>,
     gpus: Vec<GpuReader>,
     /// Set while the driver is away.
     away: Option<Away>,
     counted: Instant,
-    /// NVML opened once more, to count the GPUs.
+    /// A second NVML being opened, to count the GPUs.
     counting: Option<Task<Result<OpenedNvml, NvmlFailure>>>,
 }
 
@@ -112,7 +108,7 @@ struct Away {
     attempt: Option<Task<Result<OpenedNvml, NvmlFailure>>>,
 }
 
-/// What the opening thread brings back.
+/// The result of the opening thread.
 struct OpenedNvml {
     nvml: Arc<nvml_wrapper::Nvml>,
     driver: Driver,
@@ -146,12 +142,11 @@ impl Nvml {
         })
     }
 
-    /// The driver's versions.
     pub fn driver(&self) -> &Driver {
         &self.driver
     }
 
-    /// Reads every GPU, for at most the deadline.
+    /// Reads every GPU, until the deadline at most.
     pub fn sample(&mut self) -> NvmlSample {
         if let Some(sample) = self.sample_away() {
             return sample;
@@ -168,7 +163,7 @@ impl Nvml {
         let now = Instant::now();
         let mut sample = NvmlSample {
             gpus: Vec::with_capacity(self.gpus.len()),
-            // What is lacking since then is lacking in every snapshot.
+            // What was missing then is missing in every snapshot.
             errors: self.errors.clone(),
         };
         for reader in &mut self.gpus {
@@ -184,8 +179,8 @@ impl Nvml {
         sample
     }
 
-    /// Reads all GPUs anew where there are more by now, as the numbers of those that were there may have changed. One
-    /// that is lost is still listed, with its error.
+    /// Rereads all GPUs if there are more now, as indexes may have changed. A lost one is still listed, with
+    /// its error.
     fn count_again(&mut self) {
         let Some(counting) = &self.counting else {
             if self.counted.elapsed() >= COUNT_EVERY {
@@ -206,7 +201,7 @@ impl Nvml {
         }
     }
 
-    /// If every GPU says that the driver has gone, NVML has to be started again.
+    /// If every GPU says that the driver has gone, NVML has to be restarted.
     fn notice_departure(&mut self) {
         let mut gone = self.gpus.iter().map(GpuReader::driver_gone);
         let Some(Some(code)) = gone.next() else {
@@ -218,8 +213,8 @@ impl Nvml {
         }
     }
 
-    /// While the driver is away: the GPUs' identities, why, and now and then a new attempt, on a
-    /// thread of its own. `None` once it is back.
+    /// While the driver is away: the GPUs' identities, the reason, and now and then another attempt on a
+    /// separate thread. `None` once it is back.
     fn sample_away(&mut self) -> Option<NvmlSample> {
         let away = self.away.as_mut()?;
         match away.attempt.as_ref().map(|it| it.wait(Duration::ZERO)) {
@@ -241,7 +236,7 @@ impl Nvml {
                 away.attempt = None;
             }
             Some(Err(NoAnswer::Never)) => away.attempt = None,
-            // Still under way; it is not tried again beside it.
+            // The attempt is not finished.
             Some(Err(NoAnswer::Late)) => {}
             None => {
                 if away.last_try.elapsed() >= OPEN_AGAIN_AFTER {
@@ -267,8 +262,7 @@ impl Nvml {
     }
 }
 
-/// The versions of the library and the driver, without touching a GPU; waits no longer than one
-/// deadline.
+/// The versions of library and driver, without touching a GPU; waits for one deadline at most.
 ///
 /// # Errors
 ///
@@ -318,7 +312,7 @@ fn open_now(library: Option<PathBuf>) -> Result<OpenedNvml, NvmlFailure> {
 fn facts(nvml: nvml_wrapper::Nvml) -> Result<OpenedNvml, NvmlFailure> {
     let nvml = Arc::new(nvml);
     if nvml.lib().nvmlShutdown.is_err() {
-        // The wrapper calls it when it is dropped, and panics where there is none.
+        // The wrapper calls shutdown when it is dropped, and panics if it is missing.
         std::mem::forget(Arc::clone(&nvml));
     }
     let gpus = nvml
@@ -339,7 +333,7 @@ fn facts(nvml: nvml_wrapper::Nvml) -> Result<OpenedNvml, NvmlFailure> {
     Ok(OpenedNvml { nvml, driver, errors, gpus })
 }
 
-/// A value of the driver as a whole; that it is lacking is an error of every snapshot.
+/// A value of the whole driver, which every snapshot reports as an error if it is missing.
 fn reported<T>(
     errors: &mut Vec<ReadError>,
     call: &str,

@@ -1,7 +1,7 @@
-//! What the driver says of a GPU's processes and its memory, without what cannot be true. Pure.
+//! Drops impossible figures from the driver's process lists and memory. Pure.
 //!
-//! Drivers have named pid 0, the same process many times, and sizes beyond the GPU's; what is made of
-//! such figures would accuse somebody. What is left out is said, in words for the snapshot's errors.
+//! Drivers have reported pid 0, one process many times, and sizes beyond the GPU's; such figures would lead to
+//! false findings. What is dropped is reported, in words for the snapshot's errors.
 
 use foldhash::{HashMap, HashMapExt as _};
 
@@ -9,10 +9,10 @@ use super::ffi::ProcessRecord;
 use crate::model::snapshot::{GpuProcess, Memory, ProcessType};
 use crate::units::Bytes;
 
-/// More than any GPU has, where its own size is not known: 1 PiB.
+/// The most bytes a row may have if the GPU's size is unknown: 1 PiB.
 const MOST_BYTES: u64 = 1 << 50;
 
-/// One row per (process, GPU instance): a process on several lists has the larger value.
+/// Merges lists into one row per (process, GPU instance), with the larger value.
 pub(super) fn merge(
     compute: &[ProcessRecord],
     graphics: &[ProcessRecord],
@@ -26,7 +26,7 @@ pub(super) fn merge(
         (mps, ProcessType::Mps),
     ];
     let (mut without_pid, mut twice) = (0usize, 0usize);
-    // By row: the list on which it was last.
+    // For each row the list it was last on.
     let mut last_lists: Vec<usize> = Vec::with_capacity(rows.capacity());
     for (list, (records, kind)) in lists.into_iter().enumerate() {
         for record in records {
@@ -77,7 +77,7 @@ pub(super) fn merge(
     (rows, lies)
 }
 
-/// Forgets what a process cannot hold of a GPU with this memory.
+/// Drops sizes that a process cannot hold on a GPU with this memory.
 pub(super) fn bound(rows: &mut [GpuProcess], memory: Option<Memory>) -> Option<String> {
     let most = memory.map_or(MOST_BYTES, |memory| memory.total_bytes);
     let mut lie = None;
@@ -97,7 +97,7 @@ pub(super) fn bound(rows: &mut [GpuProcess], memory: Option<Memory>) -> Option<S
     lie
 }
 
-/// Why figures of memory cannot be true; `None` where they can.
+/// Why memory figures are impossible; `None` if they are not.
 pub(super) fn contradiction(memory: Memory) -> Option<String> {
     let Memory { total_bytes: total, reserved_bytes, used_bytes: used, free_bytes: free } = memory;
     let reserved = reserved_bytes.unwrap_or_default();

@@ -1,4 +1,4 @@
-//! How busy each process is, by the samples that the driver keeps.
+//! How busy each process is, from the samples that the driver keeps.
 
 use std::time::{Duration, Instant, SystemTime};
 
@@ -10,14 +10,14 @@ use super::error::Code;
 use super::ffi::UtilizationSamples;
 use crate::model::snapshot::GpuProcess;
 
-/// The driver keeps this much of them.
+/// For how long the driver keeps samples.
 const KEPT_BY_DRIVER: Duration = Duration::from_secs(10);
 
-/// The longest time between two samples that a driver takes: 1/6 to 1 s, by the product (`nvml.h`,
-/// `nvmlDeviceGetUtilizationRates`). If a shorter time has no sample, that says nothing about a process.
+/// The longest interval between a driver's samples: 1/6 to 1 s, by product (`nvml.h`,
+/// `nvmlDeviceGetUtilizationRates`). A shorter time without a sample says nothing about a process.
 const LONGEST_PERIOD: Duration = Duration::from_secs(1);
 
-/// The highest utilization of one process in a time.
+/// A process's highest utilization in some time.
 #[derive(Clone, Copy, Default, Debug)]
 struct Peak {
     sm: Option<u32>,
@@ -26,21 +26,21 @@ struct Peak {
     decoder: u32,
 }
 
-/// Process utilization, gathered more often than snapshots are taken: the driver keeps about 10 s.
+/// Process utilization, gathered more often than snapshots are taken, because the driver keeps about 10 s.
 #[derive(Debug, Default)]
 pub(super) struct Utilization {
     samples: UtilizationSamples,
-    /// The newest timestamp seen, on the driver's clock; 0 asks for all that it has.
+    /// The newest timestamp seen, on the driver's clock; 0 requests everything.
     last_seen: u64,
-    /// Since the last snapshot by which a whole period had passed.
+    /// Since the last snapshot after which a whole interval had passed.
     peaks: HashMap<u32, Peak>,
     /// How much of the time since then they cover.
     covered: Duration,
-    /// The peaks before that; `None` where they are not known.
+    /// The peaks before that; `None` if unknown.
     before: Option<HashMap<u32, Peak>>,
-    /// Since the last snapshot every call succeeded.
+    /// Every call since the last snapshot succeeded.
     known: bool,
-    /// Whether the driver supports the call; `None` where it was not asked, or failed otherwise.
+    /// Whether the driver supports the call; `None` if it was not called, or failed otherwise.
     supported: Option<bool>,
     asked: Option<(Instant, SystemTime)>,
     /// How much of the time since the last snapshot they cover.
@@ -52,22 +52,21 @@ impl Utilization {
         Self { known: true, ..Self::default() }
     }
 
-    /// Whether the driver supports the call; `None` where it was not asked, or failed otherwise.
     pub(super) fn supported(&self) -> Option<bool> {
         self.supported
     }
 
-    /// How much of the time since this was asked last the samples cover.
+    /// How much of the time since the previous call the samples cover.
     pub(super) fn take_sampled(&mut self) -> Duration {
         std::mem::take(&mut self.sampled)
     }
 
-    /// Takes in the utilization samples since the last call, before the driver's ring wraps.
+    /// Takes in the utilization samples since the last call, before the driver's ring buffer wraps.
     pub(super) fn gather(&mut self, nvml: &Nvml, device: &Device<'_>, calls: &mut Calls) {
         const CALL: &str = "nvmlDeviceGetProcessUtilization";
         let now = (Instant::now(), SystemTime::now());
-        // Where the driver stamps samples with Unix time, a clock that was set back would make
-        // every new sample look old and a busy process look idle.
+        // Some drivers stamp samples with Unix time: after the clock was set back every new sample would look
+        // old, and a busy process idle.
         if self.asked.is_some_and(|then| clock_was_set_back(then, now)) {
             self.last_seen = 0;
         }
@@ -116,8 +115,8 @@ impl Utilization {
         self.covered += newly_covered;
     }
 
-    /// Fills in what was gathered since the last snapshot; where that is less than the driver's period, with the time
-    /// before it. On a GPU that may be divided, that there are no samples of a process proves nothing.
+    /// Fills in what was gathered since the last snapshot, together with the time before if that is less than
+    /// the driver's interval. On a GPU that may be divided, missing samples prove nothing.
     pub(super) fn fill(&mut self, rows: &mut [GpuProcess], may_be_divided: bool) {
         let is_whole = self.covered >= LONGEST_PERIOD;
         let before = self.before.as_ref().filter(|_| !is_whole);
@@ -139,7 +138,7 @@ impl Utilization {
                 row.decoder_percent = Some(peak.decoder);
             }
         }
-        // What could not be read this time the next call tells.
+        // The next call returns what could not be read this time.
         if is_known && is_whole {
             self.before = Some(std::mem::take(&mut self.peaks));
             self.covered = Duration::ZERO;
@@ -167,14 +166,14 @@ mod tests {
             utilization.fill(&mut rows, false);
             rows[0].sm_percent
         };
-        // One sample a second, looked at four times as often: busy, then idle, then busy.
+        // One sample a second, read four times as often: busy, then idle, then busy.
         assert_eq!(shown(250, None), None);
         assert_eq!([250, 250, 250].map(|time| shown(time, None)), [None, None, Some(0)]);
         assert_eq!(shown(250, Some(30)), Some(30));
         assert_eq!([250; 3].map(|time| shown(time, None)), [Some(30); 3]);
         assert_eq!([250; 3].map(|time| shown(time, None)), [Some(30); 3]);
         assert_eq!([250; 4].map(|time| shown(time, None)), [Some(0); 4]);
-        // As seldom as it is sampled: each look tells of its own time.
+        // Read as often as it is sampled: each read stands for its own time.
         assert_eq!(shown(1000, Some(40)), Some(40));
         assert_eq!([1000; 2].map(|time| shown(time, None)), [Some(0); 2]);
     }

@@ -49,6 +49,8 @@ pub const LABEL: u16 = 17;
 const TEXT: u16 = 30;
 /// Blanks before each column of the help, and after it.
 pub const GAP: u16 = 1;
+/// No key's meaning takes more lines.
+const LINES: usize = 64;
 /// More columns than this are harder to read than to scroll.
 const MOST_COLUMNS: u16 = 4;
 
@@ -92,7 +94,7 @@ fn blocks(context: Context, width: u16) -> Vec<Vec<HelpLine>> {
     let mut block = |title: &str, lines: &mut dyn Iterator<Item = (String, &str)>| {
         let mut block = vec![HelpLine { label: title.to_owned(), text: None }];
         for (mut label, text) in lines {
-            for text in wrap(text, width, usize::MAX) {
+            for text in wrap(text, width, LINES) {
                 let text = Some(text.into_owned());
                 let label = std::mem::take(&mut label);
                 block.push(HelpLine { label, text });

@@ -7,6 +7,7 @@ use super::{Layout, columns as table};
 use crate::watch::keys::{self, Context, Hint};
 use crate::watch::page;
 use crate::watch::state::App;
+use crate::watch::state::page::Page;
 use crate::watch::text::columns;
 
 /// Blanks between one hint and the next.
@@ -38,8 +39,11 @@ pub fn shown(app: &App, layout: Option<&Layout>, width: u16) -> Vec<Spot> {
     let begin = before(app).map_or(0, |text| columns(&text) + ASIDE);
     let context = app.context();
     // What is about no process has none to kill.
-    let is_of_use =
-        |hint: &Hint| context != Context::Page || hint.word != "Kill" || app.has_page_subject();
+    let is_of_use = |hint: &Hint| {
+        context != Context::Page
+            || hint.word != "Kill"
+            || app.page.as_ref().is_some_and(Page::has_subject)
+    };
     let hints = keys::hints(context).filter(is_of_use).collect();
     let mut spots = spots(hints, width.saturating_sub(kept + begin));
     for spot in &mut spots {

@@ -1,8 +1,8 @@
 //! Which panel gets which part of the screen, and what folds first when it is small.
 //!
-//! A pure function of the size, of what there is to show and of what was asked for, so that the state can
-//! know the height of the table that `view` draws. Where things are inside a panel is in the files here, one
-//! for each; the mouse and the view read it from there. What folds, from what goes first to what goes last:
+//! A pure function of the size, of what there is to show and of what was asked for, so that the state knows the
+//! height of the table. Places inside a panel are in the files here, one for each panel; the mouse and the view read
+//! them from there. What folds, first to last:
 //!
 //! | where | what |
 //! |---|---|
@@ -26,15 +26,17 @@
 //! so that the panels do not move with every process that comes or goes. Findings that have nothing to say
 //! have one line.
 
+pub mod charts;
 pub mod columns;
+pub mod gpus;
 pub mod help;
 pub mod hints;
 
 use ratatui::layout::Rect;
 
-use super::charts::{CHARTS_ROWS_MIN, rows_kept};
-pub use super::gpus::Form;
-use super::gpus::gpu_form;
+use charts::{CHARTS_ROWS_MIN, rows_kept};
+pub use gpus::Form;
+use gpus::gpu_form;
 
 /// What gives way on a small screen, and how, as the help says it.
 pub const FOLDS: [(&str, &str); 5] = [
@@ -141,31 +143,23 @@ impl Layout {
         let (status, charts) = shared(rest, (status, most), kept, needs);
 
         let mut top = area.y;
+        // Top down, as the fields below are.
         let mut take = |height: u16| {
             let rect = Rect::new(area.x, top, area.width, height);
             top += height;
             rect
         };
-        let header = take(1);
-        let gpu_heading = take(heading);
-        let gpus = take(gpu_rows);
-        let table_limits = take(limits);
-        let table_heading = take(1);
-        let table = take(rest - status - charts);
-        let charts = take(charts);
-        let status = take(status);
-        let hints = take(1);
         Some(Self {
-            header,
-            gpu_heading,
-            gpus,
+            header: take(1),
+            gpu_heading: take(heading),
+            gpus: take(gpu_rows),
             gpu_form,
-            table_limits,
-            table_heading,
-            table,
-            charts,
-            status,
-            hints,
+            table_limits: take(limits),
+            table_heading: take(1),
+            table: take(rest - status - charts),
+            charts: take(charts),
+            status: take(status),
+            hints: take(1),
         })
     }
 }

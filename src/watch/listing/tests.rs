@@ -5,6 +5,7 @@ use std::sync::Arc;
 use super::*;
 use crate::model::Snapshot;
 use crate::model::process::Parent;
+use crate::watch::column::Column;
 use crate::watch::sample;
 
 fn screenful(snapshot: Snapshot) -> Screenful {

@@ -6,12 +6,12 @@ use ratatui::layout::Rect;
 use ratatui::style::Style;
 use ratatui::widgets::{Block, Widget as _};
 
-use super::{Answer, Dialog, seconds_left};
 use crate::reclaim::Signal;
 use crate::report::escape::escape;
 use crate::units::Span;
 use crate::watch::reclaim_worker::PlanScope;
 use crate::watch::state::App;
+use crate::watch::state::reaping::{Answer, Dialog, seconds_left};
 use crate::watch::text::{columns, wrap};
 use crate::watch::theme::Styles;
 use crate::watch::view::line_writer::{LineWriter, clear};
@@ -305,7 +305,7 @@ pub fn draw(app: &App, styles: Styles, area: Rect, canvas: &mut Buffer) {
         Block::bordered().border_style(styles.faint()).render(panel.whole, canvas);
     }
     let title = styles.heading().patch(styles.strong());
-    rule(&panel.content.title, title, styles, panel.title, canvas);
+    LineWriter::new(canvas, panel.title, 0).rule(&panel.content.title, title, styles.faint());
     let hidden = panel.last_offset();
     let offset = panel.content.offset.min(hidden);
     let lines = panel.lines.iter().skip(offset);
@@ -318,7 +318,7 @@ pub fn draw(app: &App, styles: Styles, area: Rect, canvas: &mut Buffer) {
         1 => "1 more line; j scrolls".to_owned(),
         more => format!("{more} more lines; j scrolls"),
     };
-    rule(&more, styles.caution(), styles, panel.below, canvas);
+    LineWriter::new(canvas, panel.below, 0).rule(&more, styles.caution(), styles.faint());
     for (at, (text, tone)) in (1..).zip(&panel.notes) {
         LineWriter::new(canvas, panel.below, at).text(text, tone.style(styles));
     }
@@ -328,16 +328,6 @@ pub fn draw(app: &App, styles: Styles, area: Rect, canvas: &mut Buffer) {
             writer.text(key, styles.key()).skip(1).text(word, styles.plain()).skip(2);
         }
     }
-}
-
-/// Draws a rule on the first line of `area`, with a title in it.
-fn rule(title: &str, style: Style, styles: Styles, area: Rect, canvas: &mut Buffer) {
-    let mut writer = LineWriter::new(canvas, area, 0);
-    if !title.is_empty() {
-        writer.fill("─", 2, styles.faint()).skip(1).text(title, style).skip(1);
-    }
-    let room = writer.room();
-    writer.fill("─", room, styles.faint());
 }
 
 #[cfg(test)]

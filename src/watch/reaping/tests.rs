@@ -1,11 +1,12 @@
 //! Ending processes, key by key, with made-up news.
 
 use super::*;
+use crate::model::Time;
 use crate::reclaim::plan::Why;
 use crate::reclaim::target::Step;
-use crate::reclaim::{Outcome, Plan, Refused};
+use crate::reclaim::{Outcome, Plan, Refused, Target};
 use crate::units::GIB;
-use crate::watch::reclaim_worker::TargetStage;
+use crate::watch::reclaim_worker::{Proposal, TargetStage};
 use crate::watch::sample::{self, proposal, target};
 use crate::watch::state::Event;
 use crate::watch::testing::{ctrl, keys, note, press, screen_of, see, tick};

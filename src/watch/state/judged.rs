@@ -6,7 +6,8 @@ use crate::history::memory_series::Courses;
 use crate::model::finding::OwnCommands;
 use crate::model::reclaimable::PlanMark;
 use crate::model::{Finding, Process, Snapshot, Time};
-use crate::reclaim::{Policy, by_snapshot, commands};
+use crate::reclaim::commands::{self, Typist};
+use crate::reclaim::{Policy, by_snapshot};
 use crate::rules::exemption::exempt_processes;
 use crate::rules::{Engine, serves};
 
@@ -29,15 +30,15 @@ fn policy(engine: &Engine, snapshot: &Snapshot) -> Policy {
     }
 }
 
-/// What `typed_by` would type about a process of a snapshot that the engine has judged; `None` is its owner.
+/// What one would type about a process of a snapshot that the engine has judged.
 pub(crate) fn own_commands(
     engine: &Engine,
     process: Option<&Process>,
     snapshot: &Snapshot,
-    typed_by: Option<u32>,
+    typist: Typist,
 ) -> OwnCommands {
     let policy = policy(engine, snapshot);
-    let own = |process| commands::of_process(process, snapshot, &policy, typed_by);
+    let own = |process| commands::of_process(process, snapshot, &policy, typist);
     process.map_or_else(OwnCommands::default, own)
 }
 

@@ -2,11 +2,17 @@
 //!
 //! Pure data: it draws nothing, reads no clock and starts nothing; time comes with the [`Event`]s, and what
 //! must be done comes back as an [`Effect`]. What an event does to it is in `update/`; where it is on
-//! the screen in `layout/`; what it looks like in `view/`.
+//! the screen in `layout/`; what it looks like in `view/`. What a feature (a page, a plan, the findings, the list of
+//! columns) has to remember is here; its keys and its drawing are in a file above, which this never names.
 
+pub mod batch;
+pub mod findings;
 pub mod judged;
+pub mod next_commands;
+pub mod page;
 pub mod playback;
 pub mod prompt;
+pub mod reaping;
 pub mod table;
 pub mod timeline;
 
@@ -15,22 +21,22 @@ use std::time::Duration;
 use crossterm::event::{KeyEvent, MouseEvent};
 use ratatui::layout::Rect;
 
+use self::findings::{FindingsState, lines_wanted};
 use self::judged::JudgedState;
+use self::next_commands::NextCommands;
+use self::page::{Page, PageContent};
 use self::playback::Playback;
 use self::prompt::{Former, Prompt};
-use self::table::TableState;
+use self::reaping::Reaping;
+use self::table::{ColumnList, TableState};
 use self::timeline::Timeline;
 use super::Control;
-use super::column_list::ColumnList;
-use super::findings::{FindingsState, lines_wanted};
 use super::keys::Context;
 use super::layout::{Form, Layout, LayoutNeeds};
 use super::listing::Choice;
 use super::memory_shares::GpuShares;
-use super::next_commands::NextCommands;
-use super::page::Page;
-use super::reaping::Reaping;
 use super::reclaim_worker::{ReclaimProgress, ReclaimRequest};
+use super::text::{MESSAGE_CHARS, clean, clock};
 use super::theme::Theme;
 use super::view_model::{RowKey, Screenful, Sort, Subject};
 use crate::model::finding::Finding;
@@ -38,6 +44,7 @@ use crate::model::row::Me;
 use crate::model::snapshot::Gpu;
 use crate::model::{Identity, Snapshot, Time};
 use crate::rules::Engine;
+use crate::source::remote::RemoteHost;
 
 /// Why a key does nothing before the first sample.
 pub(super) const NOTHING_SEEN: &str = "there is no sample so far";
@@ -83,6 +90,8 @@ pub enum Event {
     SourceEnded,
     /// Nothing more can come, and why.
     SourceFailed(String),
+    /// Why nothing comes at the moment; `None` where it comes again.
+    SourceTrouble(Option<String>),
     /// Time passed: the sample's age may read differently.
     Tick {
         /// Time since the screen started.
@@ -90,9 +99,9 @@ pub enum Event {
     },
     /// A signal was sent to gpumem.
     Signal(i32),
-    /// Something came of what was asked of the worker.
+    /// The worker reports on what it was asked.
     Reclaim(ReclaimProgress),
-    /// What is so now has been drawn.
+    /// The state as it is now has been drawn.
     Drawn,
 }
 
@@ -119,6 +128,10 @@ pub enum Effect {
     Control(Control),
     /// Have the worker do this, and draw what changed.
     Reclaim(ReclaimRequest),
+    /// Give the terminal to this command on the host that is shown, which asks there what it has to, and take it again.
+    OnHost(String),
+    /// Show the list of hosts.
+    Hosts,
 }
 
 /// What the keys act on.
@@ -172,6 +185,8 @@ pub enum End {
 pub struct Setup {
     /// The recording's name; `None` for this machine, now.
     pub replay: Option<String>,
+    /// The other machine that this is, where it is one.
+    pub host: Option<RemoteHost>,
     /// gpumem's own version.
     pub version: &'static str,
     /// The user that gpumem runs as, by number and name.
@@ -223,6 +238,8 @@ pub struct App {
     pub form: Option<Form>,
     /// Why no more samples come.
     pub end: Option<End>,
+    /// Why none come at the moment.
+    pub trouble: Option<String>,
     /// The screen.
     pub area: Rect,
 }
@@ -250,6 +267,7 @@ impl App {
             theme: Theme::default(),
             form: None,
             end: None,
+            trouble: None,
             area: Rect::new(0, 0, columns, rows),
         }
     }
@@ -293,7 +311,26 @@ impl App {
         self.age_seconds().is_some_and(|age| Duration::from_secs(age) > self.playback.patience())
     }
 
-    /// When something will read differently, as time since the start of the screen.
+    /// What is wrong with the samples themselves, each with the lines that it may take.
+    pub fn alarms(&self) -> Vec<(String, u16)> {
+        let mut alarms = Vec::new();
+        if let Some(End::Failed(error)) = &self.end {
+            let text = format!("no more samples: {}", clean(error, MESSAGE_CHARS));
+            alarms.push((text, 2));
+        }
+        if let Some(trouble) = &self.trouble {
+            alarms.push((format!("trying again: {}", clean(trouble, MESSAGE_CHARS)), 2));
+        }
+        if let (Some(screenful), true) = (&self.screenful, self.is_overdue()) {
+            let time = clock(screenful.snapshot.time);
+            let who = self.setup.host.as_ref().map_or("the driver", |host| &host.name);
+            let text = format!("{who} does not answer; all of this is from {time}");
+            alarms.push((text, 1));
+        }
+        alarms
+    }
+
+    /// When a text on the screen changes next, as time since the start of the screen.
     pub fn next_tick(&self) -> Option<Duration> {
         let late = self.age_seconds().map(|age| {
             let age = (age + 1).max(self.playback.late_from_seconds());
@@ -304,12 +341,17 @@ impl App {
         ticks.into_iter().flatten().min()
     }
 
-    /// Whether this machine is what is shown, and no recording.
+    /// Whether a machine is what is shown, this one or another, and no recording.
     pub fn is_live(&self) -> bool {
         self.setup.replay.is_none()
     }
 
-    /// When what is shown was so.
+    /// Whether it is this machine.
+    pub fn is_here(&self) -> bool {
+        self.is_live() && self.setup.host.is_none()
+    }
+
+    /// The time of the sample that is shown.
     pub fn shown_time(&self) -> Option<Time> {
         Some(self.screenful.as_ref()?.snapshot.time)
     }
@@ -355,15 +397,18 @@ impl App {
         Some(self.judged.clock()?.seconds_since(asked)).filter(|_| self.is_live())
     }
 
-    /// How far what goes on behind the screen is, in a few words; `None` where nothing does.
+    /// How far the plan that is being carried out is, in a few words; `None` where there is none or it is open.
     pub fn batch_hint(&self) -> Option<String> {
         let batch = self.reaping.batch.as_ref()?;
         (self.mode != Mode::Plan).then(|| batch.hint(self.judged.clock()))
     }
 
-    /// Whether the open page is about a process that is still there.
-    pub fn has_page_subject(&self) -> bool {
-        self.page.as_ref().is_some_and(Page::has_subject)
+    /// What to ask the worker now about what to type; nothing of a sample that is only passed over.
+    pub fn request_commands(&mut self) -> Option<ReclaimRequest> {
+        let screenful = self.screenful.as_ref().filter(|_| !self.playback.is_seeking())?;
+        let is_report = |page: &&Page| matches!(page.content, PageContent::Report(_));
+        let page = self.page.as_ref().filter(is_report).map(|page| page.about);
+        self.next_commands.request(screenful, page)
     }
 
     /// The selected finding and its place; `None` where it is no more.
@@ -402,7 +447,7 @@ impl App {
         let is_shown = |gpu: &Gpu| filter.is_none_or(|filter| filter.allows_gpu(gpu));
         let shown: Vec<_> = screenful.gpus().filter(|(gpu, _)| is_shown(gpu)).collect();
         match shown.is_empty() {
-            // There is no such GPU; which there are is to be seen.
+            // There is no such GPU; all are shown instead.
             true => screenful.gpus().collect(),
             false => shown,
         }
@@ -433,7 +478,7 @@ impl App {
             // A filter that nothing fits does not move the panels.
             let has_rows = !screenful.rows.is_empty();
             needs.table = Some(lines.len().max(usize::from(has_rows)));
-            needs.findings = lines_wanted(self, screenful);
+            needs.findings = lines_wanted(screenful, self.alarms().len());
         }
         Layout::new(area, &needs)
     }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use crate::history::memory_series::Courses;
 use crate::model::row::Me;
-use crate::watch::column::Columns;
+use crate::watch::column::{Column, Columns};
 use crate::watch::listing::{Choice, Listing};
 use crate::watch::view_model::{RowKey, Screenful};
 
@@ -36,6 +36,17 @@ pub struct TableState {
     has_begun: bool,
 }
 
+/// The list from which the columns are chosen, while it is open.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ColumnList {
+    /// Every column in the order in which the table has them, and whether it is shown.
+    pub entries: Vec<(Column, bool)>,
+    /// The entry that keys act on.
+    pub cursor: usize,
+    /// What the table had before.
+    pub before: Columns,
+}
+
 impl TableState {
     /// The position of the selected row; `None` where none is selected.
     pub fn selected(&self) -> Option<usize> {
@@ -58,13 +69,18 @@ impl TableState {
     }
 
     /// Makes the rows anew, after the sample or the choice has changed, and finds the selected process again.
-    /// Where it is gone, nothing is selected: a key must not act on whoever moved into its row. The first row is
-    /// selected where none ever was, and where a person has just asked for other rows.
+    /// Where it is gone, nothing is selected: a key must not act on whoever moved into its row.
+    /// The first row is selected where none ever was, and where a person has just asked for other rows.
     pub(super) fn list(&mut self, screenful: &Screenful, courses: &Courses, me: &Me) {
         self.listing = Listing::new(screenful, courses, &self.choice, me);
         let key = self.selected;
         match key.and_then(|key| self.listing.position(screenful, &key)) {
-            Some(at) => self.cursor = at,
+            Some(at) => {
+                self.cursor = at;
+                // Once it is known who it is, nobody else is taken for it.
+                let row = self.row(at, screenful).filter(RowKey::is_certain);
+                self.selected = row.or(key);
+            }
             None => {
                 (self.selected, self.is_chosen) = (None, false);
                 self.cursor = self.cursor.min(self.last());
@@ -87,12 +103,13 @@ impl TableState {
         self.offset = self.offset.min(count.saturating_sub(height));
     }
 
-    /// Selects the row on this line, or the last one.
+    /// Selects the row on this line, or the last one. If there is no row yet, the first one to appear will still be
+    /// selected.
     pub(super) fn select(&mut self, at: usize, screenful: &Screenful) {
-        (self.is_chosen, self.has_begun) = (true, true);
         self.cursor = at.min(self.last());
-        let line = self.listing.lines.get(self.cursor);
-        self.selected = line.and_then(|line| Some(screenful.rows.get(line.row)?.key));
+        self.selected = self.row(self.cursor, screenful);
+        self.is_chosen = self.selected.is_some();
+        self.has_begun |= self.is_chosen;
     }
 
     /// Nothing is selected any more.
@@ -120,6 +137,12 @@ impl TableState {
         {
             self.tagged.insert(key);
         }
+    }
+
+    /// The row on this line.
+    fn row(&self, at: usize, screenful: &Screenful) -> Option<RowKey> {
+        let line = self.listing.lines.get(at)?;
+        Some(screenful.rows.get(line.row)?.key)
     }
 
     fn last(&self) -> usize {

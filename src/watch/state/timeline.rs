@@ -14,7 +14,13 @@ use crate::units::MIB;
 use crate::watch::view_model::{JudgedSample, Screenful};
 
 /// What the samples may take in memory, unless told otherwise: hours of a machine with a few dozen processes.
-const MOST_BYTES: usize = 16 * MIB as usize;
+const MOST_BYTES: usize = 10 * MIB as usize;
+/// What those of several machines may take together.
+const ALL_BYTES: usize = 64 * MIB as usize;
+/// About what a finding takes with its sentences and evidence.
+const FINDING_BYTES: usize = 4096;
+/// About what a rule's sentence takes about what it has not decided.
+const UNDECIDED_BYTES: usize = 512;
 /// Of the older half each so many-th is kept, and those in which a finding began.
 const THINNED: u64 = 10;
 /// Beginnings that are remembered beyond the samples.
@@ -69,6 +75,11 @@ impl Timeline {
             thinned: 0,
             beginnings: VecDeque::new(),
         }
+    }
+
+    /// An empty timeline of one of so many machines.
+    pub fn one_of(count: usize) -> Self {
+        Self::of(MOST_BYTES.min(ALL_BYTES / count.max(1)))
     }
 
     /// Adds a judged sample. `is_live` says that this sample cannot be had again, so that reach counts for more
@@ -218,16 +229,19 @@ impl Timeline {
     }
 }
 
-/// What a sample takes in memory, at the most: its rows, and its texts as if none were shared with another sample.
+/// About what a sample takes in memory: its rows and findings. The texts of processes are shared with the sample
+/// before, so that only arguments, which can be long, are counted.
 fn bytes(sample: &JudgedSample) -> usize {
-    let rows: usize =
-        sample.snapshot.gpus.iter().flat_map(|gpu| &gpu.processes).map(Vec::len).sum();
-    let said = (&sample.snapshot, &sample.findings, &sample.undecided, &sample.suspects);
-    let texts = serde_json::to_vec(&said).map_or(0, |text| text.len());
+    let snapshot = &sample.snapshot;
+    let rows: usize = snapshot.gpus.iter().flat_map(|gpu| &gpu.processes).map(Vec::len).sum();
+    let arguments = snapshot.processes.iter().filter_map(|it| it.command.as_ref());
+    let arguments: usize = arguments.flat_map(|it| it.iter()).map(|it| it.len()).sum();
     size_of::<JudgedSample>()
         + rows * size_of::<GpuProcess>()
-        + sample.snapshot.processes.len() * size_of::<Process>()
-        + texts
+        + snapshot.processes.len() * size_of::<Process>()
+        + arguments
+        + sample.findings.len() * FINDING_BYTES
+        + (sample.undecided.len() + sample.suspects.len()) * UNDECIDED_BYTES
 }
 
 #[cfg(test)]

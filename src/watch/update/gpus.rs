@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use crate::model::Selector;
-use crate::watch::page::{self, About};
+use crate::watch::page;
+use crate::watch::state::page::About;
 use crate::watch::state::{App, Effect, Mode, NOTHING_SEEN, TypedDigits};
 
 /// A second digit within this time belongs to the number of the same GPU.
@@ -39,7 +40,7 @@ pub fn on_digit(app: &mut App, digit: u8) -> Option<Effect> {
     }
     match both {
         // The first digit has filtered by another GPU.
-        Some(_) => set_filter(app, number),
+        Some(_) => set_filter(app, filter_of(number)),
         None => toggle_filter(app, number),
     }
 }
@@ -47,16 +48,12 @@ pub fn on_digit(app: &mut App, digit: u8) -> Option<Effect> {
 /// Filters the table to a GPU's rows, as if that had been typed; again lifts this filter.
 pub fn toggle_filter(app: &mut App, index: u32) -> Option<Effect> {
     let filter = filter_of(index);
-    if filter.is_some() && app.table.choice.filter == filter {
-        app.choose(|choice| choice.filter = None);
-        return Some(Effect::Draw);
-    }
-    set_filter(app, index)
+    let is_lifted = app.table.choice.filter == filter;
+    set_filter(app, filter.filter(|_| !is_lifted))
 }
 
-fn set_filter(app: &mut App, index: u32) -> Option<Effect> {
-    let filter = filter_of(index)?;
-    app.choose(|choice| choice.filter = Some(filter));
+fn set_filter(app: &mut App, filter: Option<Selector>) -> Option<Effect> {
+    app.choose(|choice| choice.filter = filter);
     Some(Effect::Draw)
 }
 

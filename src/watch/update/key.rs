@@ -10,6 +10,7 @@ use crate::watch::column::Column;
 use crate::watch::keys::{self, Context, KeyAction};
 use crate::watch::layout::{Form, columns, help};
 use crate::watch::listing::Choice;
+use crate::watch::state::prompt::Purpose;
 use crate::watch::state::{App, Effect, Focus, Mode, NOTHING_SEEN};
 use crate::watch::view_model::Sort;
 use crate::watch::{column_list, page, reaping};
@@ -91,7 +92,13 @@ fn press(app: &mut App, key: &KeyEvent, is_warned: bool) -> Option<Effect> {
         }
         Mode::Prompt(_) => prompt::on_key(app, key),
         Mode::Page | Mode::Plan if action == Some(KeyAction::Help) => open_help(app),
-        Mode::Page => page::on_key(app, action),
+        Mode::Page => match action? {
+            KeyAction::Gpu(digit) => gpus::on_digit(app, digit),
+            KeyAction::GpuPage => gpus::open_page(app),
+            // Whoever reads does not want it to move.
+            KeyAction::Pause => playback::act(app, KeyAction::Pause),
+            action => page::on_key(app, action),
+        },
         Mode::Plan => reaping::on_key(app, key, action),
     }
 }
@@ -142,11 +149,12 @@ fn act(app: &mut App, action: KeyAction) -> Option<Effect> {
         KeyAction::Reap => return reaping::open_selected(app, false),
         KeyAction::Release => return reaping::open_selected(app, true),
         KeyAction::ReapFindings => return reaping::open_findings(app),
-        KeyAction::Filter => prompt::open_filter(app),
-        KeyAction::Search if app.screenful.is_none() => return app.refuse(NOTHING_SEEN),
-        KeyAction::Search => prompt::open_search(app),
-        KeyAction::Seek if app.screenful.is_none() => return app.refuse(NOTHING_SEEN),
-        KeyAction::Seek => prompt::open_seek(app),
+        KeyAction::Filter => prompt::open(app, Purpose::Filter),
+        KeyAction::Search | KeyAction::Seek if app.screenful.is_none() => {
+            return app.refuse(NOTHING_SEEN);
+        }
+        KeyAction::Search => prompt::open(app, Purpose::Search),
+        KeyAction::Seek => prompt::open(app, Purpose::Seek),
         KeyAction::Tree => app.choose(|choice| choice.tree ^= true),
         KeyAction::Mine => app.choose(|choice| choice.mine ^= true),
         KeyAction::OnlyFindings => app.choose(|choice| choice.only_findings ^= true),
@@ -167,6 +175,8 @@ fn act(app: &mut App, action: KeyAction) -> Option<Effect> {
             app.note = Some(format!("theme: {}", app.theme.name()));
         }
         KeyAction::Help => return open_help(app),
+        KeyAction::Hosts if app.setup.host.is_some() => return Some(Effect::Hosts),
+        KeyAction::Hosts => return app.refuse("no other hosts are watched; --host names them"),
         KeyAction::Back if app.playback.is_seeking() => return playback::interrupt(app),
         KeyAction::Back if app.table.release() => {}
         KeyAction::Back if !app.table.tagged.is_empty() => app.table.tagged.clear(),

@@ -18,7 +18,7 @@ use signal_hook::consts::{SIGCONT, SIGTSTP};
 
 use super::reclaim_worker::ReclaimProgress;
 use super::state::{App, Effect, End, Event};
-use super::{next_commands, page, reaping};
+use super::{page, reaping};
 
 /// Takes in an event; says what has to be done about it, if anything.
 pub fn update(app: &mut App, event: Event) -> Option<Effect> {
@@ -29,7 +29,11 @@ pub fn update(app: &mut App, event: Event) -> Option<Effect> {
         Event::Reclaim(ReclaimProgress::Environment { of, variables }) => {
             page::take_environment(app, of, variables)
         }
-        Event::Reclaim(ReclaimProgress::Commands(steps)) => next_commands::receive(app, steps),
+        Event::Reclaim(ReclaimProgress::Commands(steps)) => {
+            app.next_commands.receive(steps);
+            page::fill_in_commands(app);
+            Some(Effect::Draw)
+        }
         Event::Reclaim(progress) => reaping::on_progress(app, progress),
         Event::Resize(columns, rows) => {
             app.area = Rect::new(0, 0, columns, rows);
@@ -68,6 +72,10 @@ pub fn update(app: &mut App, event: Event) -> Option<Effect> {
         Event::SourceFailed(error) => {
             app.end = Some(End::Failed(error));
             playback::failed(app);
+            Some(Effect::Draw)
+        }
+        Event::SourceTrouble(trouble) => {
+            app.trouble = trouble;
             Some(Effect::Draw)
         }
         Event::Tick { now } => {

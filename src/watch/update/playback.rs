@@ -166,54 +166,41 @@ pub fn act(app: &mut App, action: KeyAction) -> Option<Effect> {
         (_, None) => app.refuse(NOTHING_SEEN),
         (KeyAction::StepBack, Some(shown)) => {
             app.playback.is_paused = true;
-            match app.timeline.before(shown) {
-                Some(frame) => go(app, frame),
-                None => older(app, SeekTarget::Number(shown.saturating_sub(1))),
-            }
+            let before = app.timeline.before(shown);
+            older(app, before, SeekTarget::Number(shown.saturating_sub(1)))
         }
         (KeyAction::StepOn, Some(shown)) => {
             app.playback.is_paused = true;
-            match app.timeline.after(shown) {
-                Some(frame) => go(app, frame),
-                None => newer(app, SeekTarget::Next),
-            }
+            let after = app.timeline.after(shown);
+            newer(app, after, SeekTarget::Next)
         }
         (KeyAction::LeapBack, Some(shown)) => {
             let from = app.shown_time()?;
             let time = from.plus_seconds(-LEAP);
             let oldest = app.timeline.oldest()?;
-            match app.timeline.leap_back(shown, from, time) {
-                (Some(frame), is_it) if is_it || !can_rewind_before(app, oldest) => go(app, frame),
-                _ => older(app, SeekTarget::Time(time)),
-            }
+            let (frame, is_it) = app.timeline.leap_back(shown, from, time);
+            let frame = frame.filter(|_| is_it || !can_rewind_before(app, oldest));
+            older(app, frame, SeekTarget::Time(time))
         }
         (KeyAction::LeapOn, Some(shown)) => {
             let from = app.shown_time()?;
             let time = from.plus_seconds(LEAP);
-            match app.timeline.leap_on(shown, from, time) {
-                Some(frame) => go(app, frame),
-                None => newer(app, SeekTarget::Leap(time, from)),
-            }
+            let frame = app.timeline.leap_on(shown, from, time);
+            newer(app, frame, SeekTarget::Leap(time, from))
         }
         (KeyAction::NextFinding, Some(shown)) => {
             app.playback.is_paused = true;
-            match app.timeline.beginning_after(shown) {
-                Some(frame) => go(app, frame),
-                None => newer(app, SeekTarget::Beginning),
-            }
+            let next = app.timeline.beginning_after(shown);
+            newer(app, next, SeekTarget::Beginning)
         }
         (KeyAction::PreviousFinding, Some(shown)) => {
             app.playback.is_paused = true;
-            match app.timeline.beginning_before(shown) {
-                None => {
-                    note(app, "no other finding began before");
-                    steer_source(app)
-                }
-                Some(number) => match app.timeline.frame(number) {
-                    Some(frame) => go(app, frame),
-                    None => older(app, SeekTarget::Number(number)),
-                },
-            }
+            let Some(number) = app.timeline.beginning_before(shown) else {
+                note(app, "no other finding began before");
+                return steer_source(app);
+            };
+            let frame = app.timeline.frame(number);
+            older(app, frame, SeekTarget::Number(number))
         }
         (KeyAction::Now, Some(_)) => now(app),
         _ => None,
@@ -250,7 +237,7 @@ pub fn seek(app: &mut App, text: &str) -> Result<Option<Effect>, String> {
     };
     if to > newest {
         if app.is_live() {
-            return Err("that is yet to come; L goes to the newest sample".to_owned());
+            return Err("that is in the future; L goes to the newest sample".to_owned());
         }
         if app.end.is_some() {
             return Err(format!("the recording ends at {}", time_text(newest)));
@@ -325,8 +312,11 @@ fn steer_source(app: &mut App) -> Option<Effect> {
     Some(Effect::Control(Control::Playing(plays)))
 }
 
-/// Goes beyond the timeline's end, where there is something.
-fn newer(app: &mut App, seek_target: SeekTarget) -> Option<Effect> {
+/// Goes to a later sample of the timeline; where it has none, beyond its end, if there is something.
+fn newer(app: &mut App, frame: Option<FrameRef>, seek_target: SeekTarget) -> Option<Effect> {
+    if let Some(frame) = frame {
+        return go(app, frame);
+    }
     if !app.is_live() && app.end.is_none() {
         if app.playback.seek_target.is_some() {
             // One step at a time; that the screen is paused now is seen at once.
@@ -349,8 +339,11 @@ fn newer(app: &mut App, seek_target: SeekTarget) -> Option<Effect> {
     steer_source(app)
 }
 
-/// Goes beyond the timeline's beginning, where there is something and it can be had again.
-fn older(app: &mut App, seek_target: SeekTarget) -> Option<Effect> {
+/// Goes to an earlier sample of the timeline; where it has none, beyond its beginning, if that can be read again.
+fn older(app: &mut App, frame: Option<FrameRef>, seek_target: SeekTarget) -> Option<Effect> {
+    if let Some(frame) = frame {
+        return go(app, frame);
+    }
     let Some(oldest) = app.timeline.oldest() else {
         return Some(Effect::Draw);
     };

@@ -14,46 +14,34 @@ use crate::model::selector::{self, Selector};
 use crate::watch::state::prompt::{MOST_CHARS, Prompt, Purpose};
 use crate::watch::state::{App, Effect, Focus, Mode};
 
-/// Has a filter typed, or the one in force changed.
-pub fn open_filter(app: &mut App) {
-    let before = app.table.choice.filter.as_ref().map_or_else(String::new, Selector::to_string);
-    open(app, Purpose::Filter, before);
-}
-
-/// Has typed what the selection jumps to.
-pub fn open_search(app: &mut App) {
-    app.focus = Focus::Table;
-    open(app, Purpose::Search, String::new());
-}
-
-/// Has a time typed.
-pub fn open_seek(app: &mut App) {
-    open(app, Purpose::Seek, String::new());
-}
-
-fn open(app: &mut App, purpose: Purpose, text: String) {
+/// Has something typed: the filter in force, to be changed, or what is searched for, or a time.
+pub fn open(app: &mut App, purpose: Purpose) {
+    let filter = app.table.choice.filter.as_ref().filter(|_| purpose == Purpose::Filter);
+    let text = filter.map_or_else(String::new, Selector::to_string);
+    if purpose == Purpose::Search {
+        app.focus = Focus::Table;
+    }
     let selected = app.table.selected_key().filter(|_| app.table.is_chosen());
     app.mode = Mode::Prompt(Prompt::new(purpose, text, selected));
 }
 
 /// Takes a key into what is typed.
 pub fn on_key(app: &mut App, key: &KeyEvent) -> Option<Effect> {
-    // Taken out, so that the line and what it acts on can be changed side by side.
-    let Mode::Prompt(mut prompt) = std::mem::replace(&mut app.mode, Mode::Main) else {
+    let Mode::Prompt(prompt) = &app.mode else {
         return None;
     };
+    // A copy, so that the line and what it acts on can be changed side by side.
+    let mut prompt = prompt.clone();
     let control = match (key.code, key.modifiers - KeyModifiers::SHIFT) {
         (KeyCode::Char(c), KeyModifiers::CONTROL) => Some(c.to_ascii_lowercase()),
         (_, KeyModifiers::NONE) => None,
-        _ => {
-            app.mode = Mode::Prompt(prompt);
-            return None;
-        }
+        _ => return None,
     };
     let was = prompt.text.len();
     let mut is_changed = false;
     match (control, key.code) {
         (Some('c'), _) | (None, KeyCode::Esc) => {
+            app.mode = Mode::Main;
             cancel(&prompt, app);
             return Some(Effect::Draw);
         }
@@ -72,7 +60,6 @@ pub fn on_key(app: &mut App, key: &KeyEvent) -> Option<Effect> {
         (None, KeyCode::Down) => is_changed = prompt.recall(&app.former, -1),
         (control, code) => {
             if !prompt.edit(control, code) {
-                app.mode = Mode::Prompt(prompt);
                 return None;
             }
         }
@@ -87,12 +74,10 @@ pub fn on_key(app: &mut App, key: &KeyEvent) -> Option<Effect> {
 /// Takes what was pasted into what is typed; where nothing is, it does nothing, least of all what its letters do
 /// as keys.
 pub fn on_paste(app: &mut App, text: &str) -> Option<Effect> {
-    if !matches!(app.mode, Mode::Prompt(_)) {
+    let Mode::Prompt(prompt) = &app.mode else {
         return app.refuse("pasted text presses no keys; / or F3 first takes it");
-    }
-    let Mode::Prompt(mut prompt) = std::mem::replace(&mut app.mode, Mode::Main) else {
-        return None;
     };
+    let mut prompt = prompt.clone();
     // A line's end ends nothing: what is typed is one line.
     let is_text = |c: char| if c.is_control() { ' ' } else { c };
     for c in text.trim().chars().take(MOST_CHARS).map(is_text) {
@@ -199,22 +184,20 @@ fn cancel(prompt: &Prompt, app: &mut App) {
 /// Takes what was typed, if it makes sense; stays open with the reason where it makes none.
 fn accept(mut prompt: Prompt, app: &mut App) -> Option<Effect> {
     let done = match prompt.purpose {
-        Purpose::Filter => {
-            Selector::parse(&prompt.text).map_err(|error| error.to_string()).map(|filter| {
-                app.choose(|choice| choice.filter = filter);
-                reselect(&prompt, app);
-                None
-            })
-        }
-        // It is done while it is typed.
-        Purpose::Search => {
-            Selector::parse(&prompt.text).map_err(|error| error.to_string()).map(|_| None)
-        }
         Purpose::Seek if prompt.text.trim().is_empty() => Ok(None),
         Purpose::Seek => playback::seek(app, &prompt.text),
+        purpose => Selector::parse(&prompt.text).map_err(|error| error.to_string()).map(|filter| {
+            // The selection has jumped to what is searched for while it was typed.
+            if purpose == Purpose::Filter {
+                app.choose(|choice| choice.filter = filter);
+                reselect(&prompt, app);
+            }
+            None
+        }),
     };
     match done {
         Ok(effect) => {
+            app.mode = Mode::Main;
             app.former.add(prompt.purpose, &prompt.text);
             effect.or(Some(Effect::Draw))
         }

@@ -131,6 +131,21 @@ fn the_selection_follows_the_process_not_the_row() {
 }
 
 #[test]
+fn the_first_row_is_selected_whenever_it_comes_and_whatever_was_pressed_before() {
+    let mut empty = sample::snapshot(1, 4);
+    empty.processes.clear();
+    empty.gpus[0].processes = Some([].into());
+    for pressed in ["", "j", "k", "G"] {
+        let mut app = showing(empty.clone());
+        keys(&mut app, pressed);
+        see(&mut app, 2, empty.clone());
+        assert_eq!(selected_pid(&app), None);
+        see(&mut app, 3, sample::snapshot(1, 4));
+        assert_eq!((app.table.selected(), app.table.is_chosen()), (Some(0), false), "{pressed}");
+    }
+}
+
+#[test]
 fn no_row_moves_into_the_selection_of_a_process_that_is_gone() {
     // Selected by the table itself, and by a person.
     for (line, at) in [("", 0), ("j", 1)] {
@@ -150,6 +165,44 @@ fn no_row_moves_into_the_selection_of_a_process_that_is_gone() {
         // The next step starts where the eye is.
         keys(&mut app, "j");
         assert_eq!(app.table.selected(), Some(at));
+    }
+}
+
+#[test]
+fn a_selection_outlives_a_sample_that_does_not_know_who_it_is_and_falls_on_nobody_else() {
+    let known = |start_ticks| {
+        let mut next = sample::snapshot(1, 4);
+        next.processes[1].start_ticks = start_ticks;
+        next
+    };
+    let mut unknown = known(None);
+    unknown.processes[1].start_time = None;
+    let mut nobody = unknown.clone();
+    nobody.processes.remove(1);
+    let (mine, pid) = (known(Some(5)), Some(sample::pid(0, 1)));
+    // Unknown at first, in between, and at the end; the pid is then another's.
+    for samples in [
+        [&unknown, &unknown, &mine, &mine],
+        [&nobody, &nobody, &mine, &mine],
+        [&mine, &unknown, &nobody, &mine],
+        [&mine, &mine, &mine, &unknown],
+        [&mine, &nobody, &unknown, &nobody],
+    ] {
+        let mut app = showing(samples[0].clone());
+        let at = app
+            .screenful
+            .as_ref()
+            .unwrap()
+            .rows
+            .iter()
+            .position(|row| Some(row.key.identity.pid) == pid);
+        app.select_row(Some(app.screenful.as_ref().unwrap().rows[at.unwrap()].key));
+        for (second, sample) in (2..).zip(&samples[1..]) {
+            see(&mut app, second, (*sample).clone());
+            assert_eq!(selected_pid(&app), pid);
+        }
+        see(&mut app, 9, known(Some(6)));
+        assert_eq!(selected_pid(&app), None, "it is not who was selected");
     }
 }
 

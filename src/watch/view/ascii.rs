@@ -4,7 +4,7 @@
 use ratatui::buffer::Buffer;
 
 /// Replaces whatever is not ASCII.
-pub(super) fn replace(canvas: &mut Buffer) {
+pub(in crate::watch) fn replace(canvas: &mut Buffer) {
     for cell in &mut canvas.content {
         if !cell.symbol().is_ascii() {
             cell.set_symbol(likeness(cell.symbol()));

@@ -30,6 +30,9 @@ pub fn draw(app: &App, styles: Styles, area: Rect, canvas: &mut Buffer) {
     // What is now comes first: the rest of the line takes what the clock leaves.
     let left = Rect { width: area.width.saturating_sub(right_width + 1), ..area };
     let mut writer = LineWriter::new(canvas, left, 0);
+    if let Some(host) = &app.setup.host {
+        writer.text(&format!(" {} ", clean(&host.name, area.width / 2)), styles.origin()).skip(1);
+    }
     if let Some(name) = &app.setup.replay {
         let name = clean(name, area.width);
         let badges =

@@ -114,6 +114,15 @@ impl<'a> LineWriter<'a> {
         self
     }
 
+    /// Writes a rule to the end of the line, with a title in it, if there is one.
+    pub fn rule(&mut self, title: &str, style: Style, faint: Style) {
+        self.fill("─", 2, faint);
+        if !title.is_empty() {
+            self.skip(1).text(title, style).skip(1);
+        }
+        self.fill("─", self.room(), faint);
+    }
+
     fn within(&mut self, end: u16, write: impl FnOnce(&mut Self) -> &mut Self) {
         let line_end = std::mem::replace(&mut self.end, end);
         write(self);

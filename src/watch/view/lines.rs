@@ -44,14 +44,8 @@ impl<'a> PanelWriter<'a> {
 
     /// Draws a rule with a title in it.
     pub fn rule(&mut self, title: &str, style: Style) {
-        let styles = self.styles;
-        let mut writer = self.next_line();
-        writer.fill("─", 2, styles.faint());
-        if !title.is_empty() {
-            writer.skip(1).text(title, style).skip(1);
-        }
-        let rest = writer.room();
-        writer.fill("─", rest, styles.faint());
+        let faint = self.styles.faint();
+        self.next_line().rule(title, style, faint);
         self.is_blank = true;
     }
 

@@ -5,7 +5,7 @@
 //! screen too small for panels); what has state and keys of its own is a file of [`super`]. [`bar`], [`chart`] and
 //! [`plot`] draw; where panels go is in `layout`; [`line_writer`] writes a line, [`lines`] those of the lower panel.
 
-mod ascii;
+pub(super) mod ascii;
 pub mod bar;
 pub mod chart;
 pub mod header;
@@ -46,7 +46,11 @@ fn panels(app: &App, styles: Styles, canvas: &mut Buffer) {
                 prompt::draw(app, prompt, styles, area, canvas);
             }
         }
-        (Mode::Page, Some(layout)) => page::draw(app, styles, &layout, area, canvas),
+        (Mode::Page, Some(layout)) => {
+            header::draw(app, styles, layout.header, canvas);
+            page::draw(app, styles, area, canvas);
+            hints::draw(app, styles, &layout, layout.hints, canvas);
+        }
         (_, Some(layout)) => {
             header::draw(app, styles, layout.header, canvas);
             gpus::draw(app, styles, &layout, canvas);

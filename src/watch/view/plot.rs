@@ -11,11 +11,10 @@ use super::chart::{self, ChartWindow};
 use super::line_writer::{LineWriter, put};
 use crate::model::Time;
 use crate::units::Bytes;
+use crate::watch::layout::charts::CHARTS_ROWS_MIN;
 use crate::watch::text::columns;
 use crate::watch::theme::{ChartColor, Styles};
 
-/// From so many rows on, the last row of a chart says what times its columns are.
-pub const TIMES_FROM: u16 = 4;
 /// Narrower charts have no scale: their caption says what is at the top.
 const SCALE_FROM: u16 = 16;
 /// From so many rows on, the middle of the scale is said, too.
@@ -114,7 +113,7 @@ impl Plot {
         let Some(scale) = &self.scale else {
             return;
         };
-        let has_times = area.height >= TIMES_FROM;
+        let has_times = area.height >= CHARTS_ROWS_MIN;
         let height = area.height.saturating_sub(1 + u16::from(has_times));
         let body = Rect { y: area.y + 1, height, ..area }.intersection(canvas.area);
         let dots = self.scale_beside(scale, body, canvas);

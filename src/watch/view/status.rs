@@ -7,8 +7,9 @@ use super::lines::PanelWriter;
 use super::table;
 use crate::model::snapshot::{Jupyter, Process};
 use crate::watch::command;
-use crate::watch::findings::{self, alarms, are_shown, lines_wanted};
+use crate::watch::findings::{self, are_shown};
 use crate::watch::layout::Layout;
+use crate::watch::state::findings::lines_wanted;
 use crate::watch::state::{App, Focus};
 use crate::watch::text::{MESSAGE_CHARS, clean};
 use crate::watch::theme::Styles;
@@ -19,10 +20,8 @@ pub fn draw(app: &App, styles: Styles, layout: &Layout, canvas: &mut Buffer) {
     let area = layout.status;
     let mut lines = PanelWriter::new(styles, area, canvas);
     let are_findings = are_shown(app);
-    let is_silent = app
-        .screenful
-        .as_ref()
-        .is_some_and(|screenful| are_findings && lines_wanted(app, screenful) == 0);
+    let wanted = app.screenful.as_ref().map(|it| lines_wanted(it, app.alarms().len()));
+    let is_silent = are_findings && wanted == Some(0);
     // A panel without anything to say is its title.
     if area.height >= 4 || is_silent {
         let style = match app.focus {
@@ -31,14 +30,14 @@ pub fn draw(app: &App, styles: Styles, layout: &Layout, canvas: &mut Buffer) {
         };
         lines.rule(&title(app, layout), style);
     }
-    for (text, limit) in alarms(app) {
+    for (text, limit) in app.alarms() {
         lines.write(&text, limit, styles.alarm());
     }
     if app.screenful.is_none() {
         return;
     }
     match app.subject().filter(|_| !are_findings) {
-        Some(subject) => selected(&subject, &mut lines),
+        Some(subject) => selected(app, &subject, &mut lines),
         None => findings::draw(app, layout, &mut lines),
     }
     // Silence is no good news where nothing is heard.
@@ -71,12 +70,15 @@ fn profile(subject: &Subject<'_>) -> String {
 
 /// The finding about a process with what returns the memory, or what it is suspected of, and what else is
 /// known of it.
-fn selected(subject: &Subject<'_>, lines: &mut PanelWriter<'_>) {
+fn selected(app: &App, subject: &Subject<'_>, lines: &mut PanelWriter<'_>) {
     let styles = lines.styles;
     if let Some(suspect) = subject.suspect {
         let message = format!("{}; {}", suspect.message, suspect.missing);
         lines.write(&clean(&message, MESSAGE_CHARS), 2, styles.plain());
-        let command = format!("> {}", clean(&suspect.command, MESSAGE_CHARS));
+        let host = app.setup.host.as_ref();
+        let command =
+            host.map_or_else(|| suspect.command.to_string(), |it| it.typed(&suspect.command));
+        let command = format!("> {}", clean(&command, MESSAGE_CHARS));
         lines.write(&command, 1, styles.strong());
     }
     if let Some(finding) = subject.finding {

@@ -69,15 +69,9 @@ pub fn draw(app: &App, styles: Styles, layout: &Layout, canvas: &mut Buffer) {
         first.max(end.plus_seconds(-WINDOW_SECONDS)).min(end.plus_seconds(-f64::from(cells)));
     let table =
         TableView { app, columns: &columns, styles, window: ChartWindow::between(first, end) };
-    for line in 0..area.height {
-        let at = app.table.offset + usize::from(line);
-        let Some((of_tree, subject)) = app
-            .table
-            .listing
-            .lines
-            .get(at)
-            .and_then(|line| Some((line, screenful.subject(line.row)?)))
-        else {
+    let lines = app.table.listing.lines.iter().enumerate().skip(app.table.offset);
+    for (line, (at, of_tree)) in (0..area.height).zip(lines) {
+        let Some(subject) = screenful.subject(of_tree.row) else {
             break;
         };
         let row = Rect::new(area.x, area.y + line, area.width, 1);

@@ -113,7 +113,7 @@ fn what_a_server_answers_badly_is_reported_and_the_notebook_stays_named() {
     for (manner, change, expected) in [
         ("huge", "port_was=1", "not Jupyter's"),
         ("garbage", "port_was=1", "not Jupyter's"),
-        ("good", "pid=1", "not what Jupyter writes"),
+        ("good", "pid=1", "not written by Jupyter"),
         ("good", "token=\"a\\nb\"", "refused"),
     ] {
         let place = Place::new();

@@ -15,7 +15,7 @@ use crate::support::{self, wait_until};
 const PROGRAM: &str = "trap 'exit 0' TERM; sleep 600 & wait";
 
 /// A tree of files that a container can be started in.
-fn tree(folder: &Path) -> Option<PathBuf> {
+pub(crate) fn tree(folder: &Path) -> Option<PathBuf> {
     let busybox = support::find("busybox", "busybox-static")?;
     let root = folder.join("root");
     for name in ["bin", "proc", "dev", "sys", "tmp", "etc", "run"] {
@@ -28,12 +28,12 @@ fn tree(folder: &Path) -> Option<PathBuf> {
     Some(root)
 }
 
-fn sh(line: &str) -> std::process::Output {
+pub(crate) fn sh(line: &str) -> std::process::Output {
     Command::new("sh").args(["-c", line]).output().unwrap()
 }
 
 /// A line that is typed when this is dropped.
-struct AtEnd(String);
+pub(crate) struct AtEnd(pub String);
 
 impl Drop for AtEnd {
     fn drop(&mut self) {

@@ -1,4 +1,4 @@
-//! A Slurm of one node: a job array, a step, and what a job leaves behind.
+//! A Slurm of one node: a job array, a step, what a job leaves behind, and the scripts of `packaging/slurm`.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -23,6 +23,11 @@ struct Cluster {
 impl Cluster {
     /// `None`, after a printed reason, where there is none to be had.
     fn start() -> Option<Self> {
+        Self::start_with(|_| String::new())
+    }
+
+    /// With these lines in its configuration, made for the folder that everything is in.
+    fn start_with(more: impl Fn(&Path) -> String) -> Option<Self> {
         root()?;
         let munged = support::find("munged", "munge")?;
         let controller = support::find("slurmctld", "slurm-wlm")?;
@@ -37,7 +42,8 @@ impl Cluster {
         for name in ["state", "spool"] {
             fs::create_dir(at(name)).unwrap();
         }
-        fs::write(at("slurm.conf"), configuration(cluster.folder.path())).unwrap();
+        let folder = cluster.folder.path();
+        fs::write(at("slurm.conf"), configuration(folder) + &more(folder)).unwrap();
         // What it deals out as GPUs are device files of nothing.
         let files = format!("Name=gpu File={}\n", at("nvidia[0-1]"));
         fs::write(at("gres.conf"), files).unwrap();
@@ -249,5 +255,104 @@ fn what_a_job_that_is_over_has_left_is_nobodys() {
     } else {
         assert_eq!(process["slurm"], Value::Null, "{process}");
     }
+    crate::procs::send(left, rustix::process::Signal::KILL);
+}
+
+/// An account that owns nothing here.
+const DAEMON: u32 = 1;
+
+/// Puts the scripts into a folder, with a gpumem that meets the mock driver, and configures them.
+fn install_scripts(folder: &Path) -> String {
+    let gpumem = folder.join("gpumem");
+    let wrapper = format!(
+        "#!/bin/sh\nexport GPUMEM_MOCK_SCENE={0}/scene.json STATE_DIRECTORY={0}/state HOME={0}\n\
+         exec {1} \"$@\" --nvml-library {2}\n",
+        folder.display(),
+        env!("CARGO_BIN_EXE_gpumem"),
+        mock_nvml::library().display(),
+    );
+    fs::write(&gpumem, wrapper).unwrap();
+    let mut lines = String::new();
+    for (name, setting) in [("prolog.sh", "Prolog"), ("epilog.sh", "Epilog")] {
+        let packaged = Path::new(env!("CARGO_MANIFEST_DIR")).join("packaging/slurm").join(name);
+        let script = fs::read_to_string(packaged).unwrap();
+        let path = gpumem.display().to_string();
+        let script = script.replace("/usr/bin/gpumem", &path).replace("seconds=30", "seconds=3");
+        assert!(script.contains(&path), "{script}");
+        let installed = folder.join(name);
+        fs::write(&installed, script).unwrap();
+        fs::set_permissions(&installed, fs::Permissions::from_mode(0o755)).unwrap();
+        lines += &format!("{setting}={}\n", installed.display());
+    }
+    fs::set_permissions(&gpumem, fs::Permissions::from_mode(0o755)).unwrap();
+    let out = folder.join("out");
+    fs::create_dir(&out).unwrap();
+    fs::set_permissions(&out, fs::Permissions::from_mode(0o777)).unwrap();
+    write_scene(folder, &[&[], &[]]);
+    lines + "PrologFlags=Alloc\n"
+}
+
+/// Who holds 8 GiB on each GPU.
+fn write_scene(folder: &Path, gpus: &[&[u32]]) {
+    let gpu = |pids: &&[u32]| {
+        let processes =
+            pids.iter().map(|&pid| mock_nvml::scene::Process::compute(pid, 8_u64 << 30));
+        processes.fold(mock_nvml::scene::Gpu::default(), mock_nvml::scene::Gpu::process)
+    };
+    let scene =
+        gpus.iter().map(gpu).fold(mock_nvml::scene::Scene::new(), mock_nvml::scene::Scene::gpu);
+    let new = folder.join("scene.new");
+    scene.write(&new).unwrap();
+    fs::rename(new, folder.join("scene.json")).unwrap();
+}
+
+#[test]
+fn a_job_starts_on_free_gpus_and_leaves_them_free() {
+    let cluster = or_skip!(Cluster::start_with(install_scripts));
+    let folder = cluster.folder.path();
+    let sleeper = |uid: u32| {
+        let mut sleep = Command::new("sleep");
+        Running::start(std::os::unix::process::CommandExt::uid(sleep.arg("600"), uid))
+    };
+    // One of another user on the job's GPU, and one of the job's user on a GPU that the job does not have.
+    let (stranger, elsewhere) = (sleeper(0), sleeper(DAEMON));
+    let leave = "setsid sh -c 'echo $$ >out/left; exec sleep 600' &\n\
+                 while [ ! -e out/go ]; do sleep 0.1; done";
+    let options = format!("--gres=gpu:1 --uid={DAEMON}");
+
+    // Not free: the node drains and says why, and who holds it goes on.
+    write_scene(folder, &[&[stranger.pid()], &[elsewhere.pid()]]);
+    cluster.submit(&options, leave);
+    let node = || cluster.output_of("scontrol show node");
+    wait_until("the node drains", || node().contains("DRAIN"));
+    assert!(node().contains("Reason=gpumem: limit: GPU 0: 8.0 GiB in use"), "{}", node());
+    assert!(lives(stranger.pid()) && lives(elsewhere.pid()));
+    cluster.output_of("scancel -u daemon");
+    wait_until("the job is gone", || cluster.output_of("squeue -h").is_empty());
+
+    // Free: the job runs, and what it leaves is killed.
+    write_scene(folder, &[&[], &[elsewhere.pid()]]);
+    let host = cluster.output_of("sinfo -h -o %n");
+    cluster.output_of(&format!("scontrol update nodename={host} state=resume"));
+    wait_until("the node is back", || cluster.output_of("sinfo -h -o %T") == "idle");
+    cluster.submit(&options, leave);
+    let left = pid_in(&folder.join("out/left"));
+    write_scene(folder, &[&[left], &[elsewhere.pid()]]);
+    fs::write(folder.join("out/go"), "").unwrap();
+    wait_until("what it left has ended", || !lives(left));
+    write_scene(folder, &[&[], &[elsewhere.pid()]]);
+    wait_until("the node is free", || cluster.output_of("sinfo -h -o %T") == "idle");
+    assert!(lives(stranger.pid()) && lives(elsewhere.pid()));
+
+    // What a job leaves that is another user's is not killed: the node drains.
+    fs::remove_file(folder.join("out/go")).unwrap();
+    fs::remove_file(folder.join("out/left")).unwrap();
+    cluster.submit(&options, leave);
+    let left = pid_in(&folder.join("out/left"));
+    write_scene(folder, &[&[stranger.pid()], &[elsewhere.pid()]]);
+    fs::write(folder.join("out/go"), "").unwrap();
+    wait_until("the node drains", || node().contains("DRAIN"));
+    assert!(node().contains("Reason=gpumem: limit: GPU 0: 8.0 GiB in use"), "{}", node());
+    assert!(lives(stranger.pid()) && lives(elsewhere.pid()));
     crate::procs::send(left, rustix::process::Signal::KILL);
 }

@@ -37,9 +37,6 @@ fn targets_can_be_named_in_many_ways() {
     assert_eq!(planned(&["--gpu", uuid]), [STOPPED, ORPHANS]);
     assert_eq!(planned(&["--user", "ben,1005"]), [NOTEBOOK, ORPHANS]);
     assert_eq!(planned(&["--where", "mem>4GiB"]), [NOTEBOOK, STOPPED]);
-    assert_eq!(planned(&["--notebook", "fine-tune.ipynb"]), [NOTEBOOK]);
-    let kernel = "4b1f6f0e-2a57-4c3d-9be4-d08a51c7f2e6";
-    assert_eq!(planned(&["--kernel", kernel]), [NOTEBOOK]);
     assert_eq!(planned(&["--pid", "440871"]), [LEAK], "whatever rules say");
     assert_eq!(planned(&["--pid", "440871", "--user", "ben"]), [0; 0]);
 }
@@ -118,8 +115,7 @@ fn a_dry_run_ends_with_the_code_of_the_real_one() {
         (&["reap", "--pid", &kept, "--pid", "1"], 1),
         (&["reap", "--pid", &kept, "--json"], 1),
         (&["reap", "--pid", &kept, "--user", "no-such-user"], 2),
-        (&["reap", "--kernel", "no"], 1),
-        (&["reap", "--notebook", "no.ipynb"], 1),
+        (&["kill", "no.ipynb"], 1),
         (&["reap", "--kind", "leak", "--window", "0s"], 0),
         (&["reap", "--window", "0s"], 0),
         (&["reap", "--gpu", "9", "--window", "0s"], 2),

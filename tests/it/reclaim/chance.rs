@@ -354,7 +354,7 @@ impl Machine {
                 named.extend(u32::try_from(random.pick(&everybody)));
             }
             // Where nobody is, nothing was found either.
-            policy.targets = Targets::of_pids(&named).unwrap_or(policy.targets);
+            policy.targets = Targets::named(named.clone(), Vec::new()).unwrap_or(policy.targets);
         }
         let guard = Guard { policy, ourselves: self.ourselves.clone() };
         let families = families(snapshot);

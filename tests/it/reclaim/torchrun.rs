@@ -56,7 +56,7 @@ fn one_idle_rank_of_torchrun_ends_neither_the_launcher_nor_the_other_rank() {
     };
 
     let mut stage = Stage::new(&ranks);
-    stage.guard.policy.targets = Targets::of_pids(&[ranks[0]]).unwrap();
+    stage.guard.policy.targets = Targets::named(vec![ranks[0]], Vec::new()).unwrap();
     let plan = stage.plan();
     let refused = format!("{:?}", plan.refused);
     for target in plan.targets {
@@ -68,7 +68,7 @@ fn one_idle_rank_of_torchrun_ends_neither_the_launcher_nor_the_other_rank() {
     assert!(run.is_alive() && ranks.into_iter().all(lives));
 
     // Whoever names the launcher means all of it.
-    stage.guard.policy.targets = Targets::of_pids(&[run.pid()]).unwrap();
+    stage.guard.policy.targets = Targets::named(vec![run.pid()], Vec::new()).unwrap();
     let plan = stage.plan();
     let mut members: Vec<u32> =
         plan.targets.iter().flat_map(|target| &target.members).map(|member| member.pid).collect();

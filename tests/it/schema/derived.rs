@@ -7,6 +7,7 @@ use gpumem::api::model::{Also, Finding, Snapshot};
 use gpumem::api::report::check::CheckReport;
 use gpumem::api::report::doctor::DoctorReport;
 use gpumem::api::report::explain::ExplainPage;
+use gpumem::api::report::hosts::HostsReport;
 use gpumem::api::report::run::RunReport;
 use gpumem::api::report::totals::TotalsReport;
 use gpumem::api::rules::evidence;
@@ -21,6 +22,7 @@ pub(crate) fn schema(name: SchemaName) -> String {
         SchemaName::Doctor => written::<DoctorReport>(),
         SchemaName::Explain => written::<ExplainPage>(),
         SchemaName::History => written::<ReapHistory>(),
+        SchemaName::Hosts => written::<HostsReport>(),
         SchemaName::Reap => written::<ReapReport>(),
         SchemaName::Release => written::<ReleaseDocument>(),
         SchemaName::Run => written::<RunReport>(),

@@ -71,7 +71,7 @@ fn a_missing_library_is_cured_where_it_is_missing() {
     type Change = fn(&mut DriverFacts<'_>);
     let rows: [(Change, &[&str]); 10] = [
         (|_| {}, &["libnvidia-compute-580", "580.159.03"]),
-        (|it| it.module = Loaded { version: None }, &["very version"]),
+        (|it| it.module = Loaded { version: None }, &["exactly the driver's version"]),
         (|it| it.named = Some(Path::new("/x")), &["--nvml-library"]),
         (|it| it.module = Absent, &["ubuntu-drivers install"]),
         (

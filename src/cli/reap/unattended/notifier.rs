@@ -14,18 +14,18 @@ use crate::model::Time;
 use crate::model::finding::Finding;
 use crate::model::json;
 
-/// The `schema` of what the command is told.
+/// The `schema` of a notice.
 const SCHEMA: &str = "gpumem.notice/1";
 
-/// What is told.
+/// Kind of a notice.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum NoticeKind {
-    /// It was found, and nothing will be done about it.
+    /// A finding that will not be acted on.
     Found,
-    /// It was found, and will be ended.
+    /// A finding whose process will be ended.
     Warning,
-    /// It will be ended shortly.
+    /// The process will be ended shortly.
     LastWarning,
 }
 
@@ -34,27 +34,27 @@ pub(super) enum NoticeKind {
 pub(super) struct Notice {
     pub(super) kind: NoticeKind,
     pub(super) time: Time,
-    /// When it will be ended, if nothing changes.
+    /// When the process will be ended, if nothing changes.
     pub(super) acts_at: Option<Time>,
     pub(super) finding: Finding,
     pub(super) uid: Option<u32>,
     pub(super) host: Option<Arc<str>>,
-    /// The command that is told.
+    /// The notify command.
     pub(super) command: Vec<Arc<str>>,
 }
 
-/// What came of it.
+/// Result of a notice.
 #[derive(Debug)]
 pub(super) struct NoticeResult {
     pub(super) notice: Notice,
-    /// Why it was not delivered, where it was not.
+    /// Why it was not delivered, if it was not.
     pub(super) result: Result<(), Undelivered>,
 }
 
 /// Why a notice was not delivered.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Undelivered {
-    /// The notify command did not tell it.
+    /// The notify command failed.
     #[error(transparent)]
     Command(#[from] notify_command::NotifyError),
     #[error("[reap] has no notify command")]
@@ -62,7 +62,7 @@ pub(super) enum Undelivered {
 }
 
 impl Notice {
-    /// For the command.
+    /// The document for the command.
     fn json(&self) -> Vec<u8> {
         #[derive(Serialize)]
         struct NoticeDocument<'a> {

@@ -21,30 +21,31 @@ use crate::cli::config::prove_command;
 use crate::cli::warn;
 use crate::host::NotOurs;
 
-/// How long it may take.
+/// Time limit of the command.
 pub(super) const DEADLINE: Duration = Duration::from_secs(10);
-/// Between two looks whether it has ended.
+/// Interval between checks whether it has exited.
 const PAUSE: Duration = Duration::from_millis(20);
-/// What it complains of is kept up to here,
+/// The most bytes of its standard error that are kept.
 const MOST_KEPT_BYTES: usize = 4 << 10;
-/// up to so many lines. The rest is read now and then, so that it is not held up.
+/// The most lines of its standard error that are kept. The rest is read and discarded, so that the
+/// command is not blocked.
 const MOST_LINES: usize = 16;
 /// How much is read at a time.
 const CHUNK_BYTES: usize = 16 << 10;
-/// How long one that was killed may take to be gone.
+/// How long a killed command may take to exit.
 const DYING: Duration = Duration::from_secs(2);
-/// How long what it said last may take to be read.
+/// How long reading its last output may take.
 const LAST_WORDS: Duration = Duration::from_millis(100);
 
-/// Why it delivered nothing.
+/// Why the command delivered nothing.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum NotifyError {
-    /// Others may change it.
+    /// Other users may change it.
     #[error("the notify command is not run: {}: {why}", path.display())]
     NotOurs {
-        /// The program, or a file that it is given.
+        /// The program, or a file given to it.
         path: PathBuf,
-        /// What of its path, and what to do about it.
+        /// What is wrong with the path, and what to do about it.
         why: NotOurs,
     },
     /// It cannot be run.
@@ -52,7 +53,7 @@ pub(super) enum NotifyError {
     Run { program: Arc<str>, cause: io::Error },
     #[error("the notify command {program} failed ({status}); run it by hand to see why")]
     Failed { program: Arc<str>, status: ExitStatus },
-    /// It does not end.
+    /// It did not exit in time.
     #[error("the notify command {program} was killed after {}s, with its process group; let it do its work in the background", deadline.as_secs_f64())]
     Hangs { program: Arc<str>, deadline: Duration },
 }
@@ -75,7 +76,7 @@ pub(super) fn run(
     done
 }
 
-/// Runs it; with the lines that it complained of.
+/// Runs it; returns also lines of its standard error.
 fn run_and_read(
     command: &[Arc<str>],
     input: &[u8],
@@ -136,7 +137,7 @@ fn spawn(command: &[Arc<str>], input: &[u8]) -> Result<Child, NotifyError> {
     spawned.map_err(|cause| NotifyError::Run { program, cause })
 }
 
-/// A file in memory that holds the input: nobody has to write while the command reads.
+/// An in-memory file with the input, so that nobody has to write while the command reads.
 fn stdin(input: &[u8]) -> io::Result<Stdio> {
     let mut file = File::from(memfd_create("gpumem-notice", MemfdFlags::CLOEXEC)?);
     file.write_all(input)?;
@@ -144,7 +145,7 @@ fn stdin(input: &[u8]) -> io::Result<Stdio> {
     Ok(file.into())
 }
 
-/// Reads what a command complains of until nobody has the pipe open.
+/// Reads a command's standard error until nobody has the pipe open.
 fn read(mut pipe: ChildStderr, output: &Mutex<CommandOutput>) {
     let mut bytes = [0; CHUNK_BYTES];
     while let Ok(length @ 1..) = pipe.read(&mut bytes) {
@@ -159,7 +160,7 @@ fn read(mut pipe: ChildStderr, output: &Mutex<CommandOutput>) {
     }
 }
 
-/// What a command has complained of.
+/// Standard error of a command.
 #[derive(Debug, Default)]
 struct CommandOutput {
     kept: Vec<u8>,
@@ -173,7 +174,7 @@ impl CommandOutput {
         self.is_cut |= bytes.len() > room;
     }
 
-    /// A few lines, the last of which says where there were more.
+    /// The kept lines; the last one says if there were more.
     fn lines(&self) -> Vec<String> {
         let text = String::from_utf8_lossy(&self.kept);
         let lines = text.lines().filter(|line| !line.trim().is_empty());
@@ -186,7 +187,8 @@ impl CommandOutput {
     }
 }
 
-/// Kills our own child and its process group. It was not waited for, so that both numbers are its own.
+/// Kills our own child and its process group. The child has not been reaped, so both IDs are still its
+/// own.
 fn end(child: &mut Child) {
     if let Some(group) = i32::try_from(child.id()).ok().and_then(Pid::from_raw) {
         let _ = kill_process_group(group, Signal::KILL);
@@ -229,7 +231,7 @@ mod tests {
         assert!(error.to_string().contains("exit status: 3"), "{error}");
     }
 
-    /// Whether a process with this number runs, by its state.
+    /// Whether a process with this PID is running, by its state.
     fn runs(pid: &str) -> bool {
         let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
         let state = stat.rsplit(')').next().unwrap().trim_start().chars().next();

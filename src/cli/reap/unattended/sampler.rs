@@ -9,12 +9,12 @@ use std::time::{Duration, Instant};
 
 use super::ServiceEvent;
 
-/// Between the first attempts to open the driver; twice as long after each.
+/// Pause between the first attempts to open the driver; doubled after each.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
-/// And at last.
+/// The longest such pause.
 const LAST_PAUSE: Duration = Duration::from_secs(60);
 
-/// Samples until no one receives. `asks` carries wishes for a sample now.
+/// Samples until nobody receives. `asks` carries requests for a sample now.
 pub(super) fn run<M>(
     mut open: impl FnMut() -> Result<(M, ServiceEvent), String>,
     mut sample: impl FnMut(&mut M) -> ServiceEvent,
@@ -50,7 +50,7 @@ pub(super) fn run<M>(
     }
 }
 
-/// Waits, or until it is asked; `false` once no one can ask.
+/// Waits, or returns early if asked; `false` if nobody can ask any more.
 fn wait(asks: &Receiver<()>, time: Duration) -> bool {
     let asked = asks.recv_timeout(time);
     // Several wishes of one moment are one.

@@ -33,17 +33,17 @@ use crate::rules::exemption::exempt_processes;
 use crate::rules::{Engine, RuleSet};
 use crate::units::{Bytes, Span, number_of};
 
-/// After it was in vain, it is tried again so much later, in seconds.
+/// Seconds until a failed attempt is retried.
 const RETRY_SECONDS: f64 = 60.0;
-/// What was busy is asked again so much later, in seconds.
+/// Seconds until a busy process is asked again.
 const BUSY_SECONDS: f64 = 300.0;
 
-/// The service's log is not only read by who may do something about it.
+/// The service's log may be read by people who cannot do anything about it.
 const READER: RefusalReader = RefusalReader { place: RefusalPlace::Service, is_root: true };
 
-/// What the scheduler acts upon.
+/// The system that the scheduler acts on.
 pub(super) trait System {
-    /// Who may be touched at this moment, but for the rules that are asked.
+    /// The guard at this moment, without the rules.
     fn guard(
         &mut self,
         rules: &RuleSet,
@@ -51,22 +51,22 @@ pub(super) trait System {
         snapshot: &Snapshot,
     ) -> Result<Guard, String>;
 
-    /// What Linux tells of processes.
+    /// Facts about processes from Linux.
     fn facts(&mut self, pids: &[u32]) -> BTreeMap<u32, Guarded>;
 
     fn actor(&mut self, snapshot: &Snapshot) -> Actor;
 
-    /// Has a notice told; `false` where there are too many at once.
+    /// Sends a notice; `false` if too many are waiting.
     fn notify(&mut self, notice: Notice) -> bool;
 
-    /// Says what goes on.
+    /// Logs a message.
     fn log(&mut self, text: &str);
 
-    /// Becomes the one reaper of the machine, for as long as it has these.
+    /// Takes the machine's reaper lock and opens the audit log.
     fn tools(&mut self) -> Result<Tools, String>;
 }
 
-/// The service's log, which is told what is done.
+/// Logs actions in the service's log.
 struct LogObserver<'a>(&'a mut dyn System);
 
 impl Observer for LogObserver<'_> {
@@ -85,25 +85,24 @@ impl Observer for LogObserver<'_> {
     }
 }
 
-/// What is being ended.
+/// A target that is being ended.
 #[derive(Debug)]
 struct RunningReap {
     executor: Executor,
-    /// Of which findings.
+    /// Ids of its findings.
     findings: Vec<Arc<str>>,
-    /// What its rules say is done.
+    /// The action of its rules.
     response: Response,
-    /// The configuration that it was begun by is not in force any more, and the new one would not have
-    /// it ended.
+    /// The configuration has changed since, and the new one would not end it.
     is_revoked: bool,
 }
 
 /// A finding whose notice could not be delivered.
 #[derive(Debug)]
 struct PendingRetry {
-    /// When it is tried again.
+    /// When to retry.
     retry_at: Time,
-    /// What was said of it last.
+    /// The last error that was logged.
     error: String,
 }
 
@@ -115,25 +114,25 @@ pub(super) struct ReapScheduler {
     warnings: Warnings,
     snapshot: Snapshot,
     acting: Option<RunningReap>,
-    /// No act begins before then.
+    /// Earliest start of the next act.
     not_before: Option<Time>,
-    /// Findings of which somebody is being told.
+    /// Findings whose notice is being delivered.
     pending_notices: HashSet<Arc<str>>,
     /// Findings whose notice could not be delivered.
     undelivered: HashMap<Arc<str>, PendingRetry>,
-    /// Findings whose processes were asked to release memory, and when they may be again: never, or where they
-    /// were busy, later.
+    /// Findings whose processes were asked to release memory, and when they may be asked again: never,
+    /// or later if they were busy.
     asked: HashMap<Arc<str>, Option<Time>>,
-    /// Processes that were asked while they worked, and until when they are not asked again.
+    /// Processes that were asked while working, and until when they are not asked again.
     cleaned: HashMap<Identity, Time>,
-    /// Findings of which it was said why nothing is done.
+    /// Findings for which the reason for skipping was logged.
     skip_logged: HashSet<Arc<str>>,
-    /// What was last said of what stands in the way of everything.
+    /// The last logged error that blocks all acts.
     last_error: Option<String>,
 }
 
 impl ReapScheduler {
-    /// A scheduler with what is known so far.
+    /// A scheduler with the saved state.
     pub(super) fn new(
         engine: Engine,
         (rules, reap): (RuleSet, ReapConfig),
@@ -156,8 +155,8 @@ impl ReapScheduler {
         }
     }
 
-    /// Goes by another configuration from now on. What is being ended goes on only where the new one
-    /// would have it ended, too.
+    /// Uses another configuration from now on. A running act continues only if the new configuration
+    /// would also end the target.
     pub(super) fn reconfigure(&mut self, rules: RuleSet, reap: ReapConfig) {
         self.engine.set_settings(rules.clone());
         (self.rules, self.reap) = (rules, reap);
@@ -179,17 +178,17 @@ impl ReapScheduler {
         self.undelivered.clear();
     }
 
-    /// Whether something is being ended.
+    /// Whether a target is being ended.
     pub(super) fn is_acting(&self) -> bool {
         self.acting.is_some()
     }
 
-    /// The leader of what is being ended.
+    /// The target that is being ended.
     pub(super) fn target(&self) -> Option<&Target> {
         self.acting.as_ref()?.executor.target()
     }
 
-    /// How things are, in a line.
+    /// Status, in a line.
     pub(super) fn status(&self) -> String {
         let gpus = number_of(self.snapshot.gpus.len(), "GPU");
         let found = number_of(self.engine.findings().len(), "finding");
@@ -205,7 +204,7 @@ impl ReapScheduler {
         text
     }
 
-    /// Takes in the next snapshot, and does what is due by it.
+    /// Adds the next snapshot, and takes the actions that are due.
     pub(super) fn observe(&mut self, snapshot: Snapshot, system: &mut dyn System) {
         let now = snapshot.time;
         self.engine.observe(&snapshot);
@@ -231,8 +230,8 @@ impl ReapScheduler {
         self.advance(now, system);
     }
 
-    /// What is to be ended: what a rule found that says so, be it the accusation or what stands behind
-    /// one. And what somebody is only told of: the other accusations.
+    /// The findings to act on, of rules with `action = "reap"`, including subordinate ones; and the
+    /// findings to notify of, which are the other reported ones.
     fn found(&self) -> (Vec<Finding>, Vec<Finding>) {
         let reaped: Vec<Finding> =
             self.engine.unkept().filter(|it| self.is_reaping(it)).cloned().collect();
@@ -266,8 +265,8 @@ impl ReapScheduler {
         Ok((plan(&seen, &guard), guard))
     }
 
-    /// Warns of what would be ended, and begins to end what is due of it, most memory first. Of what is
-    /// skipped no owner is warned.
+    /// Warns of targets that would be ended, and starts the next due one, most memory first. Owners of
+    /// skipped processes are not warned.
     fn reap(&mut self, reaped: &[Finding], now: Time, system: &mut dyn System) {
         let (plan, guard) = match self.plan(reaped, system) {
             Ok(planned) => planned,
@@ -310,8 +309,8 @@ impl ReapScheduler {
         }
     }
 
-    /// Asks what is found to release memory, where its rule says so, most memory first. No process is ended
-    /// and nothing lost, so that the owner gets a notice as of any other finding, and no warning before.
+    /// Asks processes to release memory if their rule says so, most memory first. Nothing is ended or
+    /// lost, so the owner gets a normal notice and no warning before.
     fn release(&mut self, now: Time, system: &mut dyn System) {
         let mut asked = std::mem::take(&mut self.asked);
         asked.retain(|id, _| self.engine.unkept().any(|finding| finding.id == *id));
@@ -351,8 +350,8 @@ impl ReapScheduler {
         }
     }
 
-    /// What is found on a GPU, of each process there that has announced a signal to release memory on and was not
-    /// asked lately; a finding about a process as it is.
+    /// A finding about a GPU, as one finding for each process there that has announced a signal and was
+    /// not asked lately; a finding about a process, unchanged.
     fn of_processes(&self, finding: Finding) -> Vec<Finding> {
         if finding.process.is_some() {
             return vec![finding];
@@ -371,7 +370,7 @@ impl ReapScheduler {
         asked.map(of).collect()
     }
 
-    /// Whether its process was asked since it is found, by an earlier gpumem.
+    /// Whether an earlier gpumem asked its process since the finding began.
     fn was_asked(&self, finding: &Finding) -> bool {
         let process = finding.process.as_ref();
         let process = process.and_then(|about| self.snapshot.process(about.pid));
@@ -379,14 +378,14 @@ impl ReapScheduler {
         !self.asked.contains_key(&finding.id) && asked.is_some_and(|it| it.since >= finding.since)
     }
 
-    /// Whether everybody was warned who was to be, and nothing was tried yet.
+    /// Whether all warnings were given, and nothing was tried yet.
     fn is_due(&self, finding: &Finding, now: Time) -> bool {
         let known = self.warnings.of(finding, true).filter(|it| !it.is_over);
         known.is_some_and(|it| it.due(now, self.terms()) == WarningDue::Act)
             && is_seen(finding, &self.snapshot)
     }
 
-    /// Whether its process has begun to work since the last warning.
+    /// Whether its process has resumed work since the last warning.
     fn has_worked(&self, finding: &Finding, now: Time) -> bool {
         let last = self.warnings.of(finding, true).and_then(|it| it.last);
         let known =
@@ -396,7 +395,7 @@ impl ReapScheduler {
         mean.is_some_and(|mean| is_work(mean.percent / 100.0 * mean.seconds, mean.seconds))
     }
 
-    /// Says once why nothing is done about findings.
+    /// Logs once why findings are skipped.
     fn leave(&mut self, findings: &[Arc<str>], why: &str, system: &mut dyn System) {
         let is_new = findings.iter().any(|it| !self.skip_logged.contains(it));
         if is_new {
@@ -449,7 +448,7 @@ impl ReapScheduler {
         ReapPace { settle: self.reap.settle.0, most: self.reap.most, within: self.reap.within.0 }
     }
 
-    /// Does what is due of what is being ended.
+    /// Takes the due actions of the running act.
     fn advance(&mut self, now: Time, system: &mut dyn System) {
         let Some(acting) = &mut self.acting else {
             return;
@@ -484,14 +483,14 @@ impl ReapScheduler {
         self.note(noted.map_err(|error| error.to_string()), system);
     }
 
-    /// Without a ledger nothing is done: a full disk stops the reaper.
+    /// Stops the act: without an audit log nothing is done, so a full disk stops the reaper.
     fn stop(&mut self, error: &ledger::LedgerError, now: Time, system: &mut dyn System) {
         self.acting = None;
         self.note(Err(error.to_string()), system);
         self.not_before = Some(now.plus_seconds(RETRY_SECONDS));
     }
 
-    /// Says what stands in the way of everything, once.
+    /// Logs an error that blocks all acts, once.
     fn note(&mut self, result: Result<(), String>, system: &mut dyn System) {
         if let Err(error) = result
             && self.last_error.as_ref() != Some(&error)
@@ -502,8 +501,8 @@ impl ReapScheduler {
     }
 }
 
-/// Whether a snapshot shows the process of a finding, and its GPUs: else what is said of it is what was
-/// said before, and nothing is done upon that.
+/// Whether a snapshot shows a finding's process and GPUs; otherwise the finding is based on older data,
+/// and no action is taken on it.
 fn is_seen(finding: &Finding, snapshot: &Snapshot) -> bool {
     let is_there = finding.process.as_ref().is_none_or(|about| {
         let process = snapshot.process(about.pid);
@@ -523,7 +522,7 @@ fn because(target: &Target) -> Vec<Arc<str>> {
     }
 }
 
-/// What its owner would type.
+/// The command that its owner would run.
 fn advised(target: &Target) -> &str {
     let mut commands = target.steps.iter().filter_map(Step::advice);
     commands.next().map_or("gpumem reap --direct", |it| &**it)

@@ -17,9 +17,9 @@ use rustix::time::{ClockId, clock_gettime};
 
 use crate::report::escape::escape;
 
-/// Names of the environment.
+/// Environment variables of the service manager.
 pub(super) const VARIABLES: [&str; 3] = ["NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID"];
-/// A status is a line.
+/// The longest status, in bytes.
 const LONGEST_STATUS: usize = 200;
 
 /// The service manager, if there is one.
@@ -30,7 +30,7 @@ pub(super) struct Service {
 }
 
 impl Service {
-    /// The one that started this process.
+    /// The service manager that started this process.
     pub(super) fn of_environment() -> Self {
         let [socket, usec, pid] = VARIABLES.map(env::var_os);
         let text = |value: &Option<std::ffi::OsString>| {
@@ -47,35 +47,34 @@ impl Service {
         Self { socket: socket.and_then(connect), watchdog: usec.map(Duration::from_micros) }
     }
 
-    /// How often it wants to hear that this process is well: in half of the time after which it
-    /// would restart it.
+    /// The interval for watchdog notifications: half of the watchdog's timeout.
     pub(super) fn watchdog(&self) -> Option<Duration> {
         self.watchdog.filter(|_| self.socket.is_some()).map(|it| it / 2)
     }
 
-    /// Start-up, or reading the configuration again, is over.
+    /// Reports that start-up or reloading has finished.
     pub(super) fn ready(&self) {
         self.report("READY=1");
     }
 
-    /// All is well.
+    /// Notifies the watchdog.
     pub(super) fn alive(&self) {
         self.report("WATCHDOG=1");
     }
 
-    /// The configuration is read again.
+    /// Reports that the configuration is being reloaded.
     pub(super) fn reloading(&self) {
         let now = clock_gettime(ClockId::Monotonic);
         let usec = i128::from(now.tv_sec) * 1_000_000 + i128::from(now.tv_nsec) / 1000;
         self.report(&format!("RELOADING=1\nMONOTONIC_USEC={usec}"));
     }
 
-    /// The end.
+    /// Reports that the service is stopping.
     pub(super) fn stopping(&self) {
         self.report("STOPPING=1");
     }
 
-    /// What is going on, in a line.
+    /// Reports the status, in a line.
     pub(super) fn status(&self, text: &str) {
         let text: String = escape(text).chars().take(LONGEST_STATUS).collect();
         self.report(&format!("STATUS={text}"));

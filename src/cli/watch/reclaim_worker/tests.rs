@@ -56,7 +56,7 @@ fn begun_with(
 ) -> LocalReclaimWorker {
     let mut worker = LocalReclaimWorker::new(&Config::default(), false);
     let snapshot = snapshot(&[7]);
-    let policy = Policy::new(Targets::of_pids(&[7]).unwrap(), serves);
+    let policy = Policy::new(Targets::named(vec![7], Vec::new()).unwrap(), serves);
     let scene = PlanSource {
         snapshot: &snapshot,
         findings: &[],
@@ -187,7 +187,7 @@ fn an_exited_process_is_refused_and_no_other_is_taken_for_it() {
         assert!(proposal.plan.targets.is_empty());
         assert_eq!(
             proposal.lines,
-            ["skipped: 8: it does not exist any more", "nothing to kill; 1 skipped"]
+            ["skipped: 8: it no longer exists", "nothing to kill; 1 skipped"]
         );
     }
 }

@@ -1,8 +1,8 @@
-//! Growth by chance: requests, caches, and bands that memory drifts through.
+//! Random growth: requests, caches, and bands that memory drifts through.
 
 use super::{BASE, Dice, assert_never, play};
 
-/// Times at dice, so many minutes between two on average.
+/// Random times, with this mean number of minutes in between.
 fn by_chance(seed: u64, mean: f64) -> impl FnMut() -> f64 {
     let (mut dice, mut at) = (Dice(seed * 0x9e37_79b9 + 1), 0.0);
     move || {
@@ -51,7 +51,7 @@ fn requests_that_come_and_go_are_no_leak() {
                 at = next();
             }
             ends.retain(|end| *end > t);
-            // The first quarter of an hour is their coming.
+            // They arrive during the first quarter of an hour.
             BASE + 400.0 * if t < 15.0 { 15.0 } else { ends.len() as f64 }
         });
         assert_eq!(played.turns, [0.0; 0], "seed {seed}");

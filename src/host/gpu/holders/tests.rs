@@ -1,4 +1,4 @@
-//! Over folders made to look like /proc.
+//! Tests over a fake /proc.
 
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
@@ -10,11 +10,11 @@ use crate::host::testing::{FakeProc, StatLine};
 
 const SECOND: u64 = SECOND_NS;
 const OTHER_UID: [u32; 0] = [];
-/// Bits of the flags in a stat line.
+/// Flag bits in a stat line.
 const KERNEL_THREAD: u32 = 0x0020_0000;
 const EXITING: u32 = 4;
 
-/// Files of /dev that processes hold open.
+/// A fake /proc with GPU device files.
 struct Fake(FakeProc);
 
 impl std::ops::Deref for Fake {
@@ -36,7 +36,7 @@ impl Fake {
         Holders::new(self.roots.clone())
     }
 
-    /// A process that holds these files of /dev open.
+    /// Adds a process that holds these files of /dev.
     fn process(&self, pid: u32, files: &[&str]) {
         fs::create_dir_all(self.folder(pid).join("fd")).unwrap();
         self.is(pid, 'S', 0);
@@ -49,7 +49,6 @@ impl Fake {
         self.stat(pid, &StatLine { state, flags, start: 100, ..StatLine::ASLEEP });
     }
 
-    /// Opens one more file.
     fn open(&self, pid: u32, target: impl AsRef<Path>) {
         let number = fs::read_dir(self.folder(pid).join("fd")).unwrap().count();
         self.link(pid, &format!("fd/{number}"), target);
@@ -61,7 +60,7 @@ impl Fake {
         fs::create_dir(&fd).unwrap();
     }
 
-    /// A process whose descriptors cannot be read: not even root reads a folder that is none.
+    /// Adds a process whose descriptors cannot be read: a file in the folder's place, which stops root too.
     fn unreadable(&self, pid: u32, state: char, flags: u32) {
         self.is(pid, state, flags);
         self.put(pid, "fd", "");
@@ -84,7 +83,7 @@ fn holders_of_a_device_file_are_found_and_no_others() {
     fake.open(73, "/somewhere/dev/nvidia0");
     fake.open(73, "socket:[12]");
     fake.open(73, std::ffi::OsStr::from_bytes(b"/dev/\xff\n\x1b[2J"));
-    // gpumem itself holds what NVML opens.
+    // gpumem itself holds the files that NVML opens.
     fake.process(74, &["nvidia0"]);
     symlink("74", fake.proc.join("self")).unwrap();
     for stranger in ["70x", "-70", "99999999999999", "sys", "\u{1b}[2J"] {
@@ -125,7 +124,7 @@ fn everybody_is_looked_at_every_half_minute_and_when_asked() {
     fake.process(80, &["nvidia0"]);
     let mut holders = fake.holders();
     holders.refresh(100 * SECOND, false);
-    // They were there before; nothing tells that anything has changed.
+    // They existed before, so nothing shows the change.
     fake.open(70, fake.dev.join("nvidia0"));
     fake.close_all(80);
     holders.refresh(129 * SECOND, false);
@@ -151,7 +150,7 @@ fn a_pid_that_is_given_out_again_inherits_no_verdict() {
     let mut holders = fake.holders();
     holders.refresh(SECOND, false);
     assert_eq!(holders.pids(), [80]);
-    // Both exist before the old ones go, so that no number of a folder is used twice.
+    // Both exist before the old ones go, so that no inode number is reused.
     fake.process(170, &["nvidia0"]);
     fake.process(180, &["null"]);
     for pid in [70, 80] {
@@ -174,7 +173,7 @@ fn who_may_not_be_read_is_counted_and_no_holder() {
     holders.refresh(SECOND, false);
     assert_eq!((holders.pids(), holders.unread()), (vec![], Some(2)));
 
-    // What root made readable meanwhile counts from the next look at everybody.
+    // A change of permission counts from the next read of all processes.
     fs::remove_dir_all(fake.folder(70)).unwrap();
     holders.refresh(6 * SECOND, false);
     assert_eq!(holders.unread(), Some(2));
@@ -232,7 +231,7 @@ fn what_is_mapped_is_looked_for_on_demand_only() {
     assert_eq!(holders.mapped_files(&process(Some(101))), None);
     assert_eq!(holders.mapped_files(&process(None)), None);
 
-    // One that is stuck is not asked, and what was known stands.
+    // A stuck process is not read and keeps its old result.
     fake.is(70, 'D', 0);
     fake.put(70, "maps", "");
     assert_eq!(look(&mut holders, 32, false), [70]);

@@ -1,16 +1,15 @@
-//! A message of Jupyter's on the wire: its parts, and the signature over four of them (jupyter_client,
-//! "Messaging in Jupyter", the wire protocol).
+//! A Jupyter wire message: its parts, and the signature over four of them (jupyter_client, "Messaging in
+//! Jupyter", the wire protocol).
 
 use ring::{hmac, rand};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-/// What stands between a router's identities and the signature.
+/// Separates the routing identities from the signature.
 const DELIMITER: &[u8] = b"<IDS|MSG>";
-/// The version of the protocol; 5.3 has all that is asked here.
+/// The protocol version in our headers; 5.3 has everything that is used here.
 const VERSION: &str = "5.3";
 
-/// What each message says of itself.
 #[derive(Serialize)]
 struct Header<'a> {
     msg_id: &'a str,
@@ -21,34 +20,34 @@ struct Header<'a> {
     version: &'a str,
 }
 
-/// What is read of an answer's header.
+/// The parts of an answer's header that are used.
 #[derive(Deserialize)]
 struct AnswerHeader {
     msg_type: String,
 }
 
-/// What is read of the header of the message that is answered; it is empty where there is none.
+/// The parts of a `parent_header` that are used; it is empty if the message answers none.
 #[derive(Deserialize)]
 struct ParentHeader {
     #[serde(default)]
     msg_id: String,
 }
 
-/// An answer whose signature is right.
+/// A message with a valid signature.
 pub(super) struct Answer {
-    /// The id of the message that it answers.
+    /// The id of the message it answers.
     pub(super) parent_id: String,
     pub(super) msg_type: String,
     pub(super) content: Value,
 }
 
-/// Sixteen bytes that nobody else has, as hexadecimal digits; `None` where the system gives none.
+/// Sixteen random bytes in hexadecimal; `None` if the system has no randomness.
 pub(super) fn unique_id() -> Option<String> {
     let bytes: rand::Random<[u8; 16]> = rand::generate(&rand::SystemRandom::new()).ok()?;
     Some(hex(&bytes.expose()))
 }
 
-/// The parts of a request, signed.
+/// Builds the signed parts of a request.
 pub(super) fn sign(
     key: &hmac::Key,
     (session, msg_id): (&str, &str),
@@ -69,7 +68,7 @@ pub(super) fn sign(
     Ok(parts)
 }
 
-/// Reads a message.
+/// Verifies the signature and parses a message.
 ///
 /// # Errors
 ///

@@ -1,23 +1,23 @@
-//! One end of a connection as ZeroMQ speaks it (ZMTP 3.0, RFC 23: greeting, `READY`, frames), as a DEALER
-//! without security, over a connection that was made and proved before.
+//! A minimal ZeroMQ client (ZMTP 3.0, RFC 23: greeting, `READY`, frames): a DEALER without security, over a
+//! connection that the caller has made and proved.
 //!
-//! The other end may be hostile: no message over [`MESSAGE_BYTES`] is read, nothing is waited for beyond the
-//! [`Deadline`], and a connection that is lost is not made again.
+//! The peer may be hostile: no message over [`MESSAGE_BYTES`] is read, nothing waits beyond the [`Deadline`],
+//! and a lost connection is not reopened.
 
 use std::io::{self, BufReader, ErrorKind, Read, Write};
 
 use crate::deadline::Deadline;
 use crate::host::http::Stream;
 
-/// The longest message that is read, all its parts together. A kernel's answer about itself is some
-/// kilobytes, ours less.
+/// The longest message that is read, all parts together. A kernel's description of itself takes some kilobytes,
+/// an answer to us less.
 const MESSAGE_BYTES: usize = 1 << 20;
-/// The most parts of a message; Jupyter's have seven, and one more for each buffer.
+/// The most parts of a message; Jupyter's have seven, and one for each buffer.
 const PARTS: usize = 32;
-/// The longest command; `READY` is some fifty bytes.
+/// The longest command; `READY` has some fifty bytes.
 const COMMAND_BYTES: usize = 4096;
 
-/// Flags of a frame (RFC 23, "Framing").
+/// Frame flags (RFC 23, "Framing").
 const MORE: u8 = 1;
 const LONG: u8 = 2;
 const COMMAND: u8 = 4;
@@ -30,7 +30,7 @@ fn greeting() -> [u8; 64] {
     greeting
 }
 
-/// A connection with a time in which all that is done by it has to be over.
+/// A stream whose operations must finish by a deadline.
 struct TimedStream {
     stream: Stream,
     until: Deadline,
@@ -64,22 +64,21 @@ impl Write for TimedStream {
     }
 }
 
-/// A frame's content.
 struct ZmtpFrame {
     is_command: bool,
     has_more: bool,
     content: Vec<u8>,
 }
 
-/// A DEALER that is connected to one ROUTER.
+/// A DEALER connected to one ROUTER.
 pub(super) struct DealerSocket(BufReader<TimedStream>);
 
 impl DealerSocket {
-    /// Greets the other end over a connection that is there.
+    /// Exchanges greetings over an open connection.
     ///
     /// # Errors
     ///
-    /// Where it does not greet in time, or is no ROUTER without security.
+    /// If the peer does not finish in time, or is no ROUTER without security.
     pub fn greet(stream: Stream, until: Deadline) -> io::Result<Self> {
         let mut socket = Self(BufReader::new(TimedStream { stream, until }));
         socket.write(&greeting())?;
@@ -102,7 +101,6 @@ impl DealerSocket {
         }
     }
 
-    /// Sets a time for what comes next.
     pub fn set_deadline(&mut self, until: Deadline) {
         self.0.get_mut().until = until;
     }
@@ -135,7 +133,7 @@ impl DealerSocket {
         Ok(ZmtpFrame { is_command: flags & COMMAND != 0, has_more: flags & MORE != 0, content })
     }
 
-    /// The next message; commands (a heartbeat) are passed over.
+    /// The next message; skips commands such as heartbeats.
     pub(super) fn read_message(&mut self) -> io::Result<Vec<Vec<u8>>> {
         let mut parts: Vec<Vec<u8>> = Vec::new();
         let mut left = MESSAGE_BYTES;
@@ -155,7 +153,6 @@ impl DealerSocket {
         }
     }
 
-    /// Writes a message of these parts.
     pub(super) fn write_message(&mut self, parts: &[Vec<u8>]) -> io::Result<()> {
         let mut output = Vec::new();
         for (index, part) in parts.iter().enumerate() {
@@ -189,12 +186,12 @@ fn garbage(what: &'static str) -> io::Error {
     io::Error::new(ErrorKind::InvalidData, what)
 }
 
-/// Whether there was no time left.
+/// Whether the deadline passed.
 pub(super) fn is_late(error: &io::Error) -> bool {
     matches!(error.kind(), ErrorKind::TimedOut | ErrorKind::WouldBlock)
 }
 
-/// One name for what Linux calls differently of reading and of connecting.
+/// Linux reports a timeout differently for reading and for connecting; this maps both to one kind.
 fn in_time(error: io::Error) -> io::Error {
     match is_late(&error) {
         true => ErrorKind::TimedOut.into(),
@@ -213,11 +210,11 @@ mod tests {
 
     const MINUTE: Duration = Duration::from_secs(60);
 
-    /// What comes of greeting, and of reading a message, where the other end writes this whole.
+    /// Greets a peer that writes exactly this, and reads a message.
     fn read(written: Vec<u8>, time: Duration) -> io::Result<Vec<Vec<u8>>> {
         let (ours, mut theirs) = UnixStream::pair().unwrap();
         let writing = thread::spawn(move || {
-            // The other end may have gone away before all was written.
+            // The peer may close before everything is written.
             let _ = theirs.write_all(&written);
             let _ = theirs.shutdown(Shutdown::Write);
             theirs

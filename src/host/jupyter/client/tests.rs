@@ -1,4 +1,4 @@
-//! What is asked and what is made of the answers, with this process as the server.
+//! Requests and parsed answers, with this process as the server.
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpListener;
@@ -8,7 +8,7 @@ use super::*;
 use crate::host::http::{Endpoint, Listener};
 use crate::host::read_start_ticks;
 
-/// This process as a server, which gives one answer and hands over what it was asked.
+/// Serves one answer, and returns the request it received.
 fn serve(answer: Vec<u8>) -> (Server, JoinHandle<String>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let pid = std::process::id();
@@ -33,7 +33,7 @@ fn serve(answer: Vec<u8>) -> (Server, JoinHandle<String>) {
             stream.read_exact(&mut byte).unwrap();
             asked.push(byte[0]);
         }
-        // It may have seen enough before the end.
+        // The client may close before the end.
         let _ = stream.write_all(&answer);
         String::from_utf8(asked).unwrap()
     });

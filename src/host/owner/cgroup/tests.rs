@@ -1,4 +1,4 @@
-//! Paths as the runtimes make them, and as no program should.
+//! Paths as the runtimes create them, and hostile ones.
 
 use super::*;
 
@@ -30,7 +30,7 @@ fn unified(path: &str) -> CgroupPlace {
     parse_cgroup(format!("0::{path}\n").as_bytes())
 }
 
-/// Fills in the identifiers: `A`, `B`, `UID`, `UID_`, `STATIC`.
+/// Fills in ids for `A`, `B`, `UID`, `UID_`, `STATIC`.
 fn filled(text: &str) -> String {
     text.replace("{A}", A)
         .replace("{B}", B)
@@ -46,7 +46,7 @@ fn containers_are_known_by_their_components() {
         ("/system.slice/docker-{A}.scope", Some("docker"), A),
         ("/docker/{A}/init.scope", Some("docker"), A),
         ("/docker/{A}/system.slice/nginx.service", Some("docker"), A),
-        // What is made in a container is called as its own root likes.
+        // A container's own root names the cgroups inside it.
         ("/docker/{A}/docker/{B}", Some("docker"), A),
         ("/docker/{A}/kubepods/besteffort/pod{UID}/{B}", Some("docker"), A),
         ("/docker/{A}/system.slice/slurmstepd.scope/job_77/step_0", Some("docker"), A),
@@ -168,7 +168,20 @@ fn pods_are_known_by_their_uid() {
         );
         assert_eq!(facts(&unified(&path)), expected, "{path}");
     }
-    // The pod's own processes, and what only looks like a pod.
+    // From within a pod, in a cgroup namespace: a neighbour's path begins where it leaves the reader's own.
+    for (path, qos) in [
+        ("/../../pod{UID}/{A}", None),
+        ("/../../../pod{UID}/{A}", None),
+        ("/../../../besteffort/pod{UID}/{A}", Some("besteffort")),
+        ("/../../kubepods-burstable-pod{UID_}.slice/cri-containerd-{A}.scope", Some("burstable")),
+        ("/../../../kubepods-pod{UID_}.slice/cri-containerd-{A}.scope", Some("guaranteed")),
+    ] {
+        let place = unified(&filled(path));
+        assert_eq!(place.container.unwrap().id.as_deref(), Some(A), "{path}");
+        let pod = place.kubernetes.unwrap();
+        assert_eq!((pod.pod_uid.as_deref(), pod.qos.as_deref()), (Some(UID), qos), "{path}");
+    }
+    // The pod's own processes, and names that only resemble a pod's.
     let pause = unified(&filled("/kubepods/burstable/pod{UID}"));
     assert!(pause.container.is_none() && pause.kubernetes.is_some());
     for path in [
@@ -177,6 +190,7 @@ fn pods_are_known_by_their_uid() {
         "/kubepods/burstable/xpod{UID}",
         "/kubepods/burstable/pod",
         "/system.slice/pod{UID}.slice",
+        "/../system.slice/pod{UID}",
     ] {
         assert_eq!(unified(&filled(path)).kubernetes, None, "{path}");
     }
@@ -241,7 +255,7 @@ fn units_are_those_of_this_systemd() {
         ("/user.slice/user-1000.slice/user@1000.service", Some("user@1000.service")),
         ("/init.scope", Some("init.scope")),
         ("/system.slice", None),
-        // Above this cgroup namespace, systemd is another.
+        // Above this cgroup namespace there is another systemd.
         ("/../../system.slice/a.service", None),
         ("/mine/system.slice/a.service", None),
     ] {
@@ -249,7 +263,7 @@ fn units_are_those_of_this_systemd() {
         assert_eq!(place.systemd_unit.as_deref(), unit, "{path}");
         assert_eq!(place.cgroup.as_deref(), Some(path));
     }
-    // A container's unit is the runtime's, unless it was made for the container.
+    // A container's unit is the runtime's, unless it was created for the container.
     let split = unified(&filled("/system.slice/web.service/libpod-payload-{A}"));
     assert_eq!(split.systemd_unit.as_deref(), Some("web.service"));
     assert_eq!(split.container.unwrap().runtime.as_deref(), Some("podman"));
@@ -311,7 +325,7 @@ fn the_hierarchy_that_shows_more_is_used() {
     assert_eq!(place.cgroup.as_deref(), Some("/user.slice"));
     assert_eq!(place.systemd_unit.as_deref(), Some("session-2.scope"));
 
-    // Memory's may lie beside others in one line.
+    // Memory may share its line with other controllers.
     let place = parse_cgroup(b"3:cpu,memory:/batch\n");
     assert_eq!(place.cgroup.as_deref(), Some("/batch"));
     assert_eq!(parse_cgroup(b"3:cpu:/batch\n").cgroup, None);
@@ -345,7 +359,7 @@ fn what_is_hostile_is_bounded_and_valid() {
     ] {
         assert_eq!(parse_cgroup(bytes), CgroupPlace::default(), "{}", bytes.escape_ascii());
     }
-    // A line that was cut is no evidence.
+    // A cut line is no evidence.
     assert_eq!(parse_cgroup(filled("0::/docker/{A}").as_bytes()), CgroupPlace::default());
     // Other digits are no id.
     for path in ["/docker/{A}0", "/docker-{A}.scope.d", "/x{A}", "/foo-{A}.scope"] {

@@ -1,17 +1,17 @@
-//! Which engine a program is, by its command line, where its libraries are those of what it is built on.
+//! Detects an engine by its command line, if its libraries only show what it is built on.
 //!
-//! Only whole names count: of the program, of the script that an interpreter runs, of the module after
-//! `-m`, and the titles that workers give themselves. An argument such as a model's name tells nothing.
+//! Only whole names count: of the program, of an interpreter's script, of the module after `-m`, and of the
+//! titles that workers set. Arguments such as a model's name prove nothing.
 
 use std::sync::Arc;
 
 use super::TABLE;
 use crate::model::program::file_name;
 
-/// Options of Python that take the next argument.
+/// Python options that take the next argument.
 const WITH_VALUE: &[&str] = &["-W", "-X", "--check-hash-based-pycs"];
 
-/// The engine that a process with this argv is; `None` where it is none that is known.
+/// The engine that runs with this argv; `None` if no known one does.
 pub(super) fn engine(command: &[Arc<str>]) -> Option<&'static str> {
     let title = command.first()?;
     let titled = TABLE.titles.iter().find(|(start, _)| title.starts_with(start.as_str()));
@@ -37,16 +37,16 @@ pub(super) fn is_deepspeed(command: &[Arc<str>]) -> bool {
     })
 }
 
-/// Whether it is a worker of Ray by its title.
+/// Whether its title is that of a Ray worker.
 pub(super) fn is_ray(command: &[Arc<str>]) -> bool {
     command.first().is_some_and(|title| title.starts_with("ray::"))
 }
 
 /// What a command line runs.
 enum Runs<'a> {
-    /// A program, or an interpreter's script, without its folder.
+    /// A program's or script's file name.
     Program(&'a str),
-    /// A module of Python.
+    /// A Python module.
     Module(&'a str),
 }
 

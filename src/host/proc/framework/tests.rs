@@ -1,4 +1,4 @@
-//! Maps of processes with one framework, with several, and with what only looks like one.
+//! Maps of processes with one framework, with several, and with lookalikes.
 
 use super::*;
 
@@ -24,7 +24,7 @@ fn parse_maps(bytes: &[u8], command: &[Arc<str>]) -> Loaded {
     super::loaded(bytes, command)
 }
 
-/// What a process with these files and this command line has loaded.
+/// What is detected for these files and this command line.
 fn loaded(paths: &[&str], words: &str) -> Loaded {
     parse_maps(&maps(paths), &command(words))
 }
@@ -77,7 +77,7 @@ fn whatever_is_named_has_advice() {
     let engines = engines.chain(table.titles.values());
     let built_on = table.built_on.values().flatten();
     let marks = table.marks.iter().map(|mark| &mark.name);
-    for name in marks.chain(engines).chain(built_on).chain(table.packages.keys()) {
+    for name in marks.chain(engines).chain(built_on) {
         let row = crate::advice::find(name);
         assert_eq!(row.map(|row| &row.name), Some(name));
     }
@@ -148,7 +148,7 @@ fn what_only_looks_like_one_is_only_cuda() {
     }
     assert_eq!(parse_maps(b"", &[]), Loaded::default());
     assert_eq!(parse_maps(b"\n\n/\n//\n\xff/\xff\n", &[]), Loaded::default());
-    // A line that is not over yet may go on.
+    // An unfinished line may go on.
     assert_eq!(parse_maps(b"7f00-7f01 r--p 0 08:01 9 /v/libtorch_cuda.so", &[]), Loaded::default());
 }
 

@@ -1,4 +1,4 @@
-//! Over folders made to look like /proc and a cgroup's.
+//! Tests over a fake /proc and cgroup.
 
 use std::fs;
 
@@ -62,7 +62,7 @@ fn process(pid: u32) -> Process {
 #[test]
 fn those_of_its_line_and_of_its_session_are_looked_at() {
     let mut fake = Fake::new();
-    // A terminal's server, a shell, a front end that listens, the process, its child that listens.
+    // A terminal's server, a shell, a listening front end, the process, its listening child.
     fake.process(60, 1, 60, 8);
     fake.process(70, 60, 70, 1);
     fake.process(71, 70, 70, 8);
@@ -74,7 +74,7 @@ fn those_of_its_line_and_of_its_session_are_looked_at() {
         fake.relatives(&process(72)),
         [(71, Relation::Ancestor, eight.to_owned()), (73, Relation::Descendant, nine.to_owned()),]
     );
-    // It is looked at again after half a minute, and not before.
+    // It is read again after half a minute, not before.
     fs::remove_file(fake.proc.proc.join("71/fd/3")).unwrap();
     fake.now_ns += VALID_NS - 1;
     assert_eq!(fake.relatives(&process(72)).len(), 2);
@@ -92,7 +92,7 @@ fn those_of_its_line_and_of_its_session_are_looked_at() {
 #[test]
 fn an_ancestor_is_looked_at_where_their_session_is_of_another_namespace() {
     let mut fake = Fake::new();
-    // Their session began outside; a server above it that began one of its own here.
+    // Their session began outside; a server above began its own here.
     fake.process(60, 1, 60, 8);
     fake.process(70, 60, 0, 1);
     fake.process(71, 70, 0, 8);

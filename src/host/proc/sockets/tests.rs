@@ -1,4 +1,4 @@
-//! Lines of the kernel's tables, folders made to look like /proc, and real sockets.
+//! Lines of the kernel's tables, a fake /proc, and real sockets.
 
 use std::fs;
 use std::net::TcpListener;
@@ -15,7 +15,7 @@ fn listens(line: Option<SocketLine>) -> Option<(u64, Bound)> {
     }
 }
 
-/// The kernel writes addresses in the machine's own order of bytes.
+/// The kernel prints addresses in native byte order.
 fn word(bytes: [u8; 4]) -> String {
     format!("{:08X}", u32::from_ne_bytes(bytes))
 }
@@ -112,7 +112,7 @@ impl Fake {
         fake
     }
 
-    /// A process with these sockets, in these namespaces of network and mounts.
+    /// Adds a process with these sockets, in these network and mount namespaces.
     fn process(&self, pid: u32, sockets: &[u64], namespaces: [u64; 2]) {
         for name in ["fd", "net"] {
             fs::create_dir_all(self.folder(pid).join(name)).unwrap();
@@ -159,7 +159,7 @@ fn only_the_one_who_listens_alone_holds_a_listener() {
         (tcp(&zero, 8888, "0A", 7) + &tcp(&loopback, 8888, "0A", 9), false),
         // Two of its own.
         (tcp(&zero, 8888, "0A", 7) + &tcp(&loopback, 8888, "0A", 8), true),
-        // Somebody else's on another network.
+        // Another process's on another network.
         (tcp(&loopback, 8888, "0A", 7) + &tcp(&other, 8888, "0A", 9), true),
     ] {
         fake.table(70, "tcp", &lines);
@@ -176,11 +176,11 @@ fn who_is_bound_to_the_very_address_goes_before_who_is_bound_to_all() {
     let all6 = word([0; 4]).repeat(4);
     let [ours, others] = [7, 9];
     for (four, six, holds) in [
-        // A stranger who takes all that is left gets nothing of it.
+        // Another process that takes the remaining addresses receives none of it.
         (tcp(&loopback, 8888, "0A", ours), tcp(&all6, 8888, "0A", others), [true, false]),
-        // The same address in the clothes of IPv6.
+        // The same address written as IPv6.
         (tcp(&word([0; 4]), 8888, "0A", ours), tcp(&mapped, 8888, "0A", others), [false, false]),
-        // He may take those of IPv4 too, or not.
+        // It may take IPv4 too, or not.
         (tcp(&word([0; 4]), 8888, "0A", ours), tcp(&all6, 8888, "0A", others), [false, false]),
         (String::new(), tcp(&all6, 8888, "0A", ours), [false, true]),
         (tcp(&word([0; 4]), 8888, "0A", ours), String::new(), [true, false]),
@@ -205,7 +205,7 @@ fn what_cannot_be_read_is_unknown_and_what_is_elsewhere_is_not_here() {
     assert_eq!(fake.holds(71, port), Some(true), "from its own network");
     assert_eq!(fake.holds(72, port), Some(true), "in another file system");
 
-    // Not even root reads a folder that is none.
+    // Not even root can list a file.
     fs::remove_dir_all(fake.proc.join("70/fd")).unwrap();
     fake.put(70, "fd", "");
     assert_eq!(fake.holds(70, port), None);
@@ -227,7 +227,7 @@ fn tables_are_read_once_a_minute_for_each_network() {
     }
     let line = tcp(&word([192, 168, 1, 5]), 8888, "0A", 7);
     fake.table(70, "tcp", &line);
-    // Whoever reads this one finds what is not so.
+    // A reader of this table would find a wrong answer.
     fake.table(71, "tcp", &tcp(&word([127, 0, 0, 1]), 9, "0A", 8));
     let mut listening = Listening::default();
     let has = |listening: &mut Listening, pid| {

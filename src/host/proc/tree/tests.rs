@@ -1,4 +1,4 @@
-//! Over folders made to look like /proc; time is data.
+//! Tests over a fake /proc; time is data.
 
 use std::fs;
 
@@ -25,7 +25,7 @@ impl Fake {
         fake
     }
 
-    /// A process that has used this many clock ticks itself, and waited for children that did.
+    /// Adds a process that has used this many clock ticks, and reaped children that used `waited`.
     fn put(&self, pid: u32, ppid: u32, ticks: u64, waited: i64) {
         self.proc.stat(pid, &StatLine { ppid, ticks, waited, ..StatLine::ASLEEP });
     }
@@ -38,13 +38,13 @@ impl Fake {
         Folder::list(&self.proc.roots.proc).unwrap()
     }
 
-    /// The next folder with its number is another one, and does not get the number of this one's.
+    /// The next folder with this pid gets another inode number.
     fn replace(&self, pid: u32) {
         let old = self.proc.roots.proc.join(format!("old-{pid}"));
         fs::rename(self.proc.folder(pid), old).unwrap();
     }
 
-    /// What the descendants of these come to at the next listing, five seconds later.
+    /// The descendants' totals at the next listing, five seconds later.
     fn list_and_update(&mut self, pids: &[u32]) -> Vec<Descendants> {
         self.now_ns += 5 * SECOND;
         let proc = self.listed();
@@ -94,7 +94,7 @@ fn what_children_and_theirs_use_is_summed_up() {
     fake.put(72, 71, 1050, 0);
     fake.assert_used(70, 2, 200.0, 13.5);
     fake.assert_used(70, 2, 0.0, 13.5);
-    // Between two listings, too; whoever is new comes with the next one, all that it used with it.
+    // Between two listings, too; a new process is counted at the next one, with all that it used.
     fake.put(72, 71, 1150, 0);
     fake.put(73, 72, 100, 0);
     assert_eq!(fake.update(&[70])[0].cpu_seconds, Some(14.5));
@@ -126,7 +126,7 @@ fn what_the_others_of_a_process_group_do_counts_with_it() {
     assert_eq!(sum(&mut fake), (Some(1), Some(1.0), Some(1005)));
     put(&fake, 80, 80, 400, 9000);
     assert_eq!(sum(&mut fake), (Some(1), Some(4.0), Some(9005)));
-    // Of a large group only so many are looked at: here 80 and 62 more beside the process itself.
+    // Only part of a large group is read: here 80 and 62 more beside the process itself.
     for pid in 200..400 {
         put(&fake, pid, 80, 100, 0);
     }
@@ -140,12 +140,12 @@ fn a_child_that_ended_meanwhile_loses_nothing_and_counts_once() {
     fake.put(71, 70, 1000, 0);
     fake.put(72, 71, 400, 0);
     assert_eq!(fake.list_and_update(&[70])[0].cpu_seconds, Some(14.0));
-    // It used 100 ticks more before its end, and 70 waited for it: its child is another's now.
+    // It used 100 more ticks before its end, and 70 reaped it; its child has another parent now.
     fake.end(71);
     fake.put(72, 1, 400, 0);
     fake.put(70, 1, 0, 1100);
     fake.assert_used(70, 0, 20.0, 15.0);
-    // One that was never seen.
+    // A child that was never seen.
     fake.put(70, 1, 0, 1600);
     fake.assert_used(70, 0, 100.0, 20.0);
     // Two generations at once.
@@ -156,14 +156,14 @@ fn a_child_that_ended_meanwhile_loses_nothing_and_counts_once() {
     fake.end(74);
     fake.put(70, 1, 0, 1600 + 300);
     fake.assert_used(70, 0, 20.0, 23.0);
-    // One that ended between the look at its parent and the look at it.
+    // A child that ended after its parent was read and before it was.
     fake.put(76, 70, 1000, 0);
     fake.assert_used(70, 1, 200.0, 33.0);
     fake.end(76);
     fake.assert_used(70, 0, 0.0, 33.0);
     fake.put(70, 1, 0, 1900 + 1000);
     fake.assert_used(70, 0, 0.0, 33.0);
-    // No process waited for this one: what was seen stays, and it never goes down.
+    // Nobody reaped this one: what was seen stays, and the sum never decreases.
     fake.put(75, 70, 100, 0);
     fake.assert_used(70, 1, 20.0, 34.0);
     fake.end(75);
@@ -186,7 +186,7 @@ impl Fake {
         pids.iter().map(read).collect()
     }
 
-    /// What a sample one second later tells of the first of these.
+    /// What a sample one second later tells about the first of these.
     fn sample(&mut self, pids: &[u32]) -> Descendants {
         self.now_ns += SECOND;
         let mut processes = self.read(pids);
@@ -207,7 +207,7 @@ fn what_a_process_used_before_it_was_adopted_is_not_its_new_parent_s() {
         fake.put(80, 1, ticks, 0);
         fake.sample(&[70, 80]);
     }
-    // Its parent has died, and the other one adopts orphans.
+    // Its parent has died, and the other process adopts orphans.
     fake.replace(80);
     fake.put(80, 70, 310, 0);
     fake.now_ns += 4 * SECOND;

@@ -1,4 +1,4 @@
-//! Kernels of notebooks, which their server shuts down, or starts again.
+//! Notebook kernels that their server shuts down or restarts.
 
 use super::*;
 
@@ -27,7 +27,7 @@ fn a_kernel_is_shut_by_its_server_and_nothing_is_sent() {
     play.at(0.1);
     play.control.get().end(70);
     let outcome = play.at(0.2);
-    // Its server does not start it again: there is nothing to look out for.
+    // Its server does not restart it, so there is nothing to watch for.
     let freed = Outcome::Freed { bytes: GIB, ms: 200 };
     assert_eq!(outcome, ActProgress::Ended(freed));
     assert!(play.sent().is_empty());
@@ -69,7 +69,7 @@ fn a_kernel_that_its_server_would_start_again_is_left_alone() {
         assert!(play.sent().is_empty());
         assert!(play.control.get().processes.contains_key(&70));
     }
-    // Who insists knows that it comes back.
+    // A person who insists knows that it comes back.
     let mut insists = guard();
     insists.policy.direct = true;
     let mut play = ActScene::named(&[kernel()], insists);
@@ -87,7 +87,7 @@ fn a_kernel_that_outlives_its_servers_word_is_looked_after() {
     play.advance();
     play.at(10.0);
     assert_eq!(play.sent(), [(70, TERM)]);
-    // Whoever says so and has not done it may start it again.
+    // A server that claims it and has not done it may restart the kernel.
     assert_eq!(play.at(11.0), ActProgress::Waiting { until: at(16.0) });
     assert!(matches!(play.at(16.0), ActProgress::Ended(Outcome::Freed { bytes: GIB, .. })));
 }

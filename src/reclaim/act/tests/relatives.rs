@@ -1,4 +1,4 @@
-//! Who is not the target and yet concerned: supervisors, children, groups, launchers and their ranks.
+//! Processes related to the target: supervisors, children, groups, launchers and their ranks.
 
 use super::*;
 use crate::reclaim::testing::OWNER;
@@ -24,7 +24,7 @@ fn a_supervisor_that_takes_the_memory_again_is_reported() {
     let mut again = process(95, "python train.py --try 2");
     again.start_ticks = Some(9095);
     play.shows(vec![again.clone()], vec![gpu(0, &[], 0)]);
-    // It has the GPU open, and holds nothing by NVML's list yet.
+    // It has the GPU open, and NVML lists no memory for it yet.
     assert!(matches!(play.advance(), ActProgress::Waiting { .. }));
     play.now = 3.0;
     play.shows(vec![again], vec![gpu(0, &[(95, GIB / 2)], 0)]);
@@ -34,7 +34,7 @@ fn a_supervisor_that_takes_the_memory_again_is_reported() {
     assert!(play.sent().iter().all(|it| it.0 == 70));
 }
 
-/// Simulated processes to take.
+/// Simulated processes to copy.
 fn play_world() -> ActScene {
     ActScene::found(Kind::Idle, &[python()])
 }
@@ -56,10 +56,10 @@ fn what_was_adopted_meanwhile_does_not_take_its_place() {
     };
     assert!(started_again(false, |_| {}));
     assert!(started_again(false, |next| next.session = Some(70)));
-    // Another login has left the same command, or another user.
+    // The same command left by another login, or another user's.
     assert!(!started_again(false, |next| next.session = Some(93)));
     assert!(!started_again(false, |next| next.uid = Some(OWNER + 1)));
-    // It forked, or started itself again, in a session of its own, and holds the GPU.
+    // It forked, or restarted itself in its own session, and holds the GPU.
     assert!(started_again(true, |next| next.session = Some(93)));
     assert!(!started_again(true, |next| next.uid = Some(OWNER + 1)));
     assert!(!started_again(true, |next| next.command = None));
@@ -97,7 +97,7 @@ fn who_was_there_before_is_not_taken_for_a_child() {
 
 #[test]
 fn a_group_that_is_not_its_own_is_not_swept() {
-    // A script's group: what the script starts next is not of the family.
+    // A script's group: what the script starts next is not in the family.
     let mut in_script = python();
     in_script.process_group = Some(60);
     in_script.session = Some(50);
@@ -152,7 +152,7 @@ fn the_launcher_goes_first_and_the_ranks_are_swept() {
     assert_eq!(play.sent(), [(60, TERM), (70, TERM)]);
     assert!(matches!(play.play_on(), Outcome::Freed { .. }));
 
-    // It ends the rank itself; then no process is left to be asked.
+    // It ends the rank itself, so no process is left to ask.
     let mut play = ActScene::found(Kind::Idle, &[python()]);
     play.act = Act::new(target, Arc::new(guard()), Actor::default());
     play.control.get().processes.insert(60, torchrun);

@@ -1,4 +1,4 @@
-//! Memory that comes back while the process lives on: every outcome, and when it is ended after all.
+//! Memory that comes back while the process lives on: every outcome, and when the process is ended after all.
 
 use super::*;
 use crate::reclaim::past_release::PastRelease;
@@ -36,18 +36,18 @@ fn release() -> Step {
     Step::Release { way: way(), options: options(), grace_seconds: 17.0 }
 }
 
-/// An idle process, to be asked before it is ended.
+/// An idle process that is asked before it is ended.
 fn ladder() -> ActScene {
     ActScene::found(Kind::Idle, &[python()]).with_steps(|steps| steps.insert(0, release()))
 }
 
-/// A process that a person named, only to be asked.
+/// A process that a person named, to be asked only.
 fn only() -> ActScene {
     ActScene::named(&[python()], guard()).with_steps(|steps| *steps = vec![release()])
 }
 
 impl ActScene {
-    /// At a time, with a process that holds so much.
+    /// Advances at this time, with a process that holds this much.
     fn holding(&mut self, seconds: f64, bytes: u64) -> ActProgress {
         self.now = seconds;
         let processes = self.seen.processes.clone();
@@ -59,7 +59,7 @@ impl ActScene {
         self.control.get().answer = Some(RequestResult::Released(answer));
     }
 
-    /// Asked at 0 and answered; what it came to by and by, holding so much at each second.
+    /// Asks at 0, and answers; returns the outcome if it holds `held` at each second.
     fn until_end(&mut self, mut held: impl FnMut(&mut Self, f64) -> u64) -> Outcome {
         self.advance();
         self.answers(Ok(ReleaseReport::default()));
@@ -213,7 +213,7 @@ fn it_ends_with_released_where_the_rule_holds_no_more_or_is_unknown() {
     for recheck in [Recheck::NoLonger, Recheck::Unknown] {
         let mut play = ladder();
         let outcome = play.until_end(|play, second| {
-            // What is left is too little for the rule; that is seen before the five seconds are over.
+            // The rest is too little for the rule, which shows before the five seconds are over.
             if second > 0.5 {
                 play.recheck = recheck;
             }
@@ -264,7 +264,7 @@ fn a_process_is_not_asked_twice_within_a_minute() {
         let past = PastRelease::new(&way(), at(seconds), None);
         assert_eq!(asks(past), is_asked, "{seconds}");
     }
-    // Another process of that number may be.
+    // Another process with that pid may be asked.
     let mut other = PastRelease::new(&way(), at(-1.0), None);
     other.process.start_ticks += 1;
     assert!(asks(other));

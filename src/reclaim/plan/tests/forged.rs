@@ -1,5 +1,5 @@
-//! A user who calls cgroups, programs, parents and variables as those of others are called, by chance, beside
-//! innocents who have such in truth: nothing that is typed is about an innocent, and nothing forged shields.
+//! Random forgeries: a user names cgroups, programs, parents and variables like those of others, beside
+//! innocents who truly have them. No command may be about an innocent, and nothing forged may protect.
 
 use std::fs;
 use std::os::unix::fs::chown;
@@ -17,16 +17,16 @@ const ID: &str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcd
 const POD: &str = "8f7e6d5c-4b3a-4210-8fed-cba987654321";
 const FORGER: u32 = 1000;
 
-/// What an innocent is known by: no line about a forger has one of these.
+/// Marks of innocents, which no line about a forger may have.
 const INNOCENT: [&str; 4] = ["0123456789ab", "888", "8f7e6d5c", "trainer"];
 
-/// One process of a machine, on the GPU, with the processes above it.
+/// A process on the GPU and its ancestors.
 struct Seen {
     process: Process,
     facts: Guarded,
 }
 
-/// Who is put into /proc: pid, parent, owner, its file, argv and the numbers it has in each namespace.
+/// What is put into /proc: pid, parent, owner, file, argv, and pids in each namespace.
 struct Put<'a> {
     pid: u32,
     ppid: u32,
@@ -52,7 +52,7 @@ fn put_it(fake: &FakeProc, it: &Put<'_>) {
     chown(fake.folder(it.pid), Some(uid), Some(uid)).unwrap();
 }
 
-/// Process 70 as gpumem sees it.
+/// Process 70 as gpumem reads it.
 fn look(fake: &FakeProc) -> Seen {
     let process = Processes::new(fake.roots.clone()).sample(&[70], 1).processes.remove(0);
     let facts = read_guarded(fake, 70).unwrap().unwrap();
@@ -63,7 +63,7 @@ fn pick<'a>(dice: &mut Dice, of: &[&'a str]) -> &'a str {
     of[dice.place(of.len())]
 }
 
-/// A path of cgroups that a user can make: below their own systemd, or in their own container.
+/// A cgroup path that a user can create: below their own systemd, or in their own container.
 fn forged_cgroup(dice: &mut Dice) -> String {
     let claims = [
         format!("docker-{ID}.scope"),
@@ -90,7 +90,7 @@ fn forged_cgroup(dice: &mut Dice) -> String {
     path
 }
 
-/// A forger by chance, of program file `own`.
+/// A random forger, with program file `own`.
 fn forger(dice: &mut Dice, own: &std::path::Path) -> (FakeProc, String) {
     let fake = FakeProc::new();
     let exe = own.join(pick(dice, &["Xorg", "sshd", "dockerd", "systemd-trainer", "python3"]));
@@ -101,7 +101,7 @@ fn forger(dice: &mut Dice, own: &std::path::Path) -> (FakeProc, String) {
         0 => "/user.slice/user-1000.slice/session-3.scope".to_owned(),
         _ => forged_cgroup(dice),
     };
-    // Their own program, or one of root's that a user may start under any name.
+    // Their own program, or a root-owned one that users may start under any name.
     let (owner, file) = [(FORGER, exe), (0, "/usr/bin/su")][dice.place(2)];
     let conmon = format!("conmon -c {ID} -n trainer");
     let shim = format!("containerd-shim -namespace moby -id {ID}");
@@ -119,7 +119,7 @@ fn forger(dice: &mut Dice, own: &std::path::Path) -> (FakeProc, String) {
     };
     put(1, 0, 0, "systemd", "/usr/lib/systemd/systemd", "/sbin/init", "1");
     put(60, 1, owner, comm, file, &argv, "60");
-    // One more in the namespace, root there.
+    // One more in the namespace, where it is root.
     let is_deep = has_namespace && dice.roll(3) == 0;
     let parent = if is_deep { 65 } else { 60 };
     if is_deep {
@@ -148,7 +148,7 @@ fn nothing_that_a_user_forges_names_an_innocent_or_shields() {
         let (fake, what) = forger(&mut dice, own.path());
         let Seen { process, facts } = look(&fake);
         for line in advice::place_lines(&process) {
-            // A unit of the user's own systemd, and of no other.
+            // A unit of the user's own systemd, and no other.
             let is_own = line.contains("systemctl --user --machine=");
             let is_innocent = INNOCENT.iter().any(|name| line.contains(name));
             assert!(is_own || !is_innocent, "{seed}: {line}: {what}");

@@ -1,10 +1,10 @@
-//! What a server is asked, in order, and what follows from its answers. Knows no network and no clock: a
+//! Which requests a server gets, in order, and what follows from its answers. No network and no clock: a
 //! [`ServerChannel`] has both.
 //!
-//! First it is proved that this is the server, then that it may be asked, then that it rests: nothing runs or waits at any
-//! look, and what moves with each request that is done has not moved, for as long as the options say. Then it unloads;
-//! then it is seen to have. Whatever is not seen counts as work. Nothing but the unloading itself changes anything, and
-//! that is sent once.
+//! It proves first that this is the server, then that it may be asked, then that it is idle: no check sees
+//! anything running or waiting, and counters of finished requests have not moved for as long as the options
+//! say. Then it unloads the server and checks that it has unloaded. What cannot be seen counts as work. Only
+//! the unload request changes anything, and it is sent once.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,46 +12,44 @@ use std::time::Duration;
 use crate::advice::unload::{
     AnswerVerdict, Known, Question, ServerRequest, UnloadAnswer, UnloadApi, UnloadServer,
 };
-use crate::reclaim::release::{NotReleased, ReleaseAnswer, ReleaseOptions, ReleaseReport};
+use crate::model::release::ReleaseReport;
+use crate::reclaim::release::way::{NotReleased, ReleaseAnswer, ReleaseOptions};
 use crate::units::Bytes;
 
-/// How long a question may take that only looks.
+/// The longest wait for a question that changes nothing.
 const LOOK: Duration = Duration::from_secs(3);
-/// Between two looks.
+/// Pause between two checks.
 const BETWEEN: Duration = Duration::from_secs(2);
-/// How often it is looked whether a server is done.
+/// Interval of checks whether a server is done.
 const POLL: Duration = Duration::from_millis(250);
 
-/// A server that is asked.
+/// A connection to a server.
 pub trait ServerChannel {
-    /// Its answer, within this time.
+    /// Sends a request, and waits this long for the answer.
     fn ask(&mut self, ask: &ServerRequest, most: Duration) -> Result<UnloadAnswer, AskFailed>;
-    /// Its command line.
+    /// The server's command line.
     fn command(&self) -> &[Arc<str>];
-    /// How many connections stand to it; `None` where that cannot be seen.
+    /// How many connections it has; `None` if that cannot be seen.
     fn connections(&mut self) -> Option<usize>;
     /// How much host memory it could take.
     fn available_bytes(&mut self) -> Option<u64>;
-    /// Lets time pass.
     fn pause(&mut self, time: Duration);
-    /// How much time there is.
+    /// The remaining time.
     fn left(&self) -> Duration;
 }
 
 /// Why a request has no answer.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum AskFailed {
-    /// It has not come in time.
     Late,
-    /// It is not reached, or does not answer as a server of HTTP does. Why.
+    /// It cannot be reached, or does not speak HTTP. Why.
     NotReached(String),
 }
 
-/// One conversation with one server.
 pub struct Conversation<'a, C> {
     row: &'a UnloadServer,
     api: &'a UnloadApi,
-    /// Where it is, for who types a request.
+    /// Its address, for a person who types a request.
     base: &'a str,
     held_bytes: Option<u64>,
     options: &'a ReleaseOptions,
@@ -73,7 +71,7 @@ impl<'a, C: ServerChannel> Conversation<'a, C> {
         Self { row, api, base, held_bytes, options, channel, known: Known::default() }
     }
 
-    /// Has it: as a probe, up to the proof that it rests, or the whole.
+    /// Runs it: up to the proof of idleness for a probe, otherwise all of it.
     pub fn run(mut self, is_deed: bool) -> ReleaseAnswer {
         self.check_terms()?;
         self.identify()?;
@@ -89,17 +87,12 @@ impl<'a, C: ServerChannel> Conversation<'a, C> {
         })
     }
 
-    /// What needs no question.
+    /// Checks what needs no question.
     fn check_terms(&self) -> AskResult {
         let (title, name) = (&self.row.title, &self.row.name);
         if let (Some(risk), false) = (&self.api.risk, self.options.is_named) {
             return Err(NotReleased::Refused(format!(
                 "{title} unloads only when a person names it, because {risk}; to do it: gpumem release {name}"
-            )));
-        }
-        if let (Some(loss), false) = (&self.api.loses, self.options.insists) {
-            return Err(NotReleased::Refused(format!(
-                "{title} unloads only when a person insists, because {loss}; to do it: gpumem release --force {name}"
             )));
         }
         let Some(flag) = &self.api.flag else {
@@ -133,7 +126,7 @@ impl<'a, C: ServerChannel> Conversation<'a, C> {
         }
     }
 
-    /// By two looks, and where it is to unload then, by as many as there is time for.
+    /// Checks twice or, if the server is then to unload, as often as there is time for.
     fn prove_idle(&mut self, is_deed: bool) -> AskResult {
         self.read_idle_answers()?;
         self.check_connections()?;
@@ -147,7 +140,7 @@ impl<'a, C: ServerChannel> Conversation<'a, C> {
             self.read_idle_answers()?;
             self.check_connections()?;
             if (&first.marks, &first.models) != (&self.known.marks, &self.known.models) {
-                return Err(self.busy("a request was done while it was looked at"));
+                return Err(self.busy("it handled a request while it was being watched"));
             }
         }
         Ok(())
@@ -158,20 +151,10 @@ impl<'a, C: ServerChannel> Conversation<'a, C> {
         for (at, question) in self.api.idle.iter().enumerate() {
             self.question(question, "", at == 0 && self.api.identify.is_empty())?;
         }
-        self.each_model(self.api.idle_model.as_ref())
-    }
-
-    /// Asks about each model.
-    fn each_model(&mut self, question: Option<&Question>) -> AskResult {
-        for model in self.known.models.clone() {
-            if let Some(question) = question {
-                self.question(question, &model, false)?;
-            }
-        }
         Ok(())
     }
 
-    /// Where only that shows that nothing runs.
+    /// For servers whose idleness only their connections show.
     fn check_connections(&mut self) -> AskResult {
         if !self.api.is_idle_unconnected {
             return Ok(());
@@ -195,7 +178,7 @@ impl<'a, C: ServerChannel> Conversation<'a, C> {
         let title = &self.row.title;
         let available = self.channel.available_bytes();
         match (self.held_bytes, available) {
-            // What it holds is mostly cache, which is not moved, and how much is weights nobody tells.
+            // Most of what it holds is cache, which is not moved, and nobody reports how much is weights.
             (Some(held), Some(available)) if available >= held || self.options.insists => Ok(()),
             (Some(held), Some(available)) => Err(NotReleased::Refused(format!(
                 "{title} would move its weights, a part of {}, to host memory, which has {} available; where you know that \
@@ -211,20 +194,24 @@ impl<'a, C: ServerChannel> Conversation<'a, C> {
     }
 
     fn unload(&mut self) -> AskResult {
-        self.each_model(self.api.at_deed.as_ref())?;
+        if let Some(question) = &self.api.at_deed {
+            for model in self.known.models.clone() {
+                self.question(question, &model, false)?;
+            }
+        }
         let hold = self.api.hold.as_ref().filter(|hold| self.known.version >= Some(hold.since));
         if let Some(hold) = hold {
             let pause = hold.pause.request("");
             let answer = self.ask(&pause, LOOK)?;
             let held = answer.success().map_err(|verdict| self.of(verdict, Some(&pause)));
             if let Err(answer) = held.and_then(|()| self.read_idle_answers()) {
-                // Nothing came of it, and its requests wait for that.
+                // The unload failed, and the server holds requests until this is sent.
                 let _ = self.channel.ask(&hold.resume.request(""), LOOK);
                 return Err(answer);
             }
         }
         for ask in &self.api.deeds(&self.known) {
-            // As late as can be.
+            // As late as possible.
             self.check_connections()?;
             let answer = self.ask_to_unload(ask)?;
             if let Err(verdict) = answer.success() {
@@ -252,7 +239,7 @@ impl<'a, C: ServerChannel> Conversation<'a, C> {
             if self.channel.left().is_zero() {
                 return Err(late());
             }
-            // One that unloads may not answer meanwhile.
+            // A server may not answer while it unloads.
             let answer = match self.channel.ask(&ask, self.channel.left()) {
                 Ok(answer) => answer,
                 Err(AskFailed::Late) => return Err(late()),
@@ -266,12 +253,12 @@ impl<'a, C: ServerChannel> Conversation<'a, C> {
         }
     }
 
-    /// Asks what only looks, and judges it.
+    /// Asks a question that changes nothing, and judges the answer.
     fn question(&mut self, question: &Question, model: &str, is_first: bool) -> AskResult {
         let ask = question.request(model);
         let answer = self.ask(&ask, LOOK)?;
         question.check(&answer, &mut self.known).map_err(|verdict| match verdict {
-            // The first of all questions is one that each of them answers.
+            // Every server answers the first question.
             AnswerVerdict::Absent if is_first => {
                 self.of(AnswerVerdict::Another(format!("no {}", ask.path)), Some(&ask))
             }
@@ -279,7 +266,7 @@ impl<'a, C: ServerChannel> Conversation<'a, C> {
         })
     }
 
-    /// As an older version has it, where a newer one's is not known.
+    /// Uses the older version's form if the server does not know the newer one's.
     fn ask(&mut self, ask: &ServerRequest, most: Duration) -> AskResult<UnloadAnswer> {
         let answer = self.channel.ask(ask, most);
         let answer = match (&answer, ask.as_older()) {
@@ -316,7 +303,7 @@ impl<'a, C: ServerChannel> Conversation<'a, C> {
         self.of(AnswerVerdict::Busy(why.to_owned()), None)
     }
 
-    /// What a verdict means, in words.
+    /// A verdict as a result with words.
     fn of(&self, verdict: AnswerVerdict, ask: Option<&ServerRequest>) -> NotReleased {
         let title = &self.row.title;
         let start = &self.api.start;
@@ -351,7 +338,7 @@ impl<'a, C: ServerChannel> Conversation<'a, C> {
         }
     }
 
-    /// The request that unloads, to be typed.
+    /// The unload request, as a command to type.
     fn command(&self, ask: Option<&ServerRequest>) -> Option<String> {
         let mut known = self.known.clone();
         if known.models.is_empty() {

@@ -1,9 +1,9 @@
-//! An inference server that unloads by its own request: where it is asked, whether it rests, and doing it.
+//! An inference server that unloads on request: where to ask it, whether it is idle, and doing it.
 //!
-//! What is asked, and what answers mean, is one table (`advice::unload`); in which order, and what follows, is
-//! `conversation`, which knows no network and no clock. This file makes a way of a snapshot, and has the
-//! conversation with the real server: only over loopback or its own Unix socket, and only with the very process
-//! that is meant (`host::http`). That it helped is for NVML to show (`step::release`).
+//! One table (`advice::unload`) has the requests and the meaning of answers; `conversation` has their order,
+//! without network or clock. This file finds the way in a snapshot, and talks to the real server, only over
+//! loopback or its own Unix socket and only with the very process that is meant (`host::http`). NVML shows
+//! whether it helped (`step::release`).
 
 mod conversation;
 #[cfg(test)]
@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use super::{NotReleased, ReleaseAnswer, ReleaseBy, ReleaseOptions, ReleaseWay, ServerUnload};
+use super::way::{NotReleased, ReleaseAnswer, ReleaseBy, ReleaseOptions, ReleaseWay, ServerUnload};
 use crate::advice::unload::{
     ServerListener, ServerRequest, UnloadAnswer, UnloadServer, server_of, unload_server,
 };
@@ -29,12 +29,12 @@ use conversation::{AskFailed, Conversation, ServerChannel};
 /// The longest answer that is read: metrics of many models.
 const BODY_BYTES: u64 = 4 << 20;
 
-/// How often, and how long apart, it is looked whether a connection is only being closed.
+/// How often to check whether a remaining connection is only being closed.
 const CLOSING_LOOKS: u32 = 20;
 const CLOSING: Duration = Duration::from_millis(10);
 
-/// The way, where the snapshot shows that a process is an inference server or works for one; `None` where it is
-/// none. Err: why it cannot be asked to unload.
+/// The way, if the snapshot shows that a process is an inference server or works for one; `None` if not. `Err`:
+/// why it cannot be asked to unload.
 pub(super) fn find(process: &Process, snapshot: &Snapshot) -> Option<Result<ReleaseWay, String>> {
     let (row, listener) = server_of(process)?;
     Some(match &row.advice {
@@ -84,7 +84,7 @@ fn has_expandable_segments(process: &Process) -> bool {
     })
 }
 
-/// What the processes of a server hold of all GPUs, in bytes; `None` where one of them is not known.
+/// Bytes that a server's processes hold on all GPUs; `None` if one is unknown.
 fn held_bytes(server: u32, snapshot: &Snapshot) -> Option<u64> {
     let works_for = |process: &&Process| {
         let relatives = process.listening_relatives.as_deref().unwrap_or_default();
@@ -99,8 +99,8 @@ fn held_bytes(server: u32, snapshot: &Snapshot) -> Option<u64> {
     rows.try_fold(0u64, |sum, row| Some(sum.saturating_add(row.used_bytes?)))
 }
 
-/// Sees that a server is there, rests and may be asked, by what changes nothing; then has it unload, if `is_deed`.
-/// Returns when it shows that it has, or when the time is over.
+/// Checks, without changing anything, that a server exists, is idle and may be asked; then unloads it, if
+/// `is_deed`. Returns when it has unloaded, or when the time is over.
 pub(super) fn ask(
     roots: &Roots,
     way: &ReleaseWay,
@@ -119,15 +119,14 @@ pub(super) fn ask(
     Conversation::new(row, api, &base, server.held_bytes, options, &mut channel).run(is_deed)
 }
 
-/// The real server.
 struct LiveChannel<'a> {
     roots: &'a Roots,
     listener: Listener,
     command: Arc<[Arc<str>]>,
-    /// The port of its metrics, where they have one of their own.
+    /// The port of its metrics, if different.
     metrics_port: Option<u16>,
     deadline: Deadline,
-    /// Where it is, for who types a request.
+    /// Its address, for a person who types a request.
     base: String,
 }
 
@@ -159,7 +158,7 @@ impl<'a> LiveChannel<'a> {
     }
 }
 
-/// `tcp:0.0.0.0:8000`, `unix:/run/x.sock`.
+/// Parses `tcp:0.0.0.0:8000` and `unix:/run/x.sock`.
 fn endpoint(address: &str) -> Option<Endpoint> {
     if let Some(path) = address.strip_prefix("unix:") {
         return path.starts_with('/').then(|| Endpoint::Unix(path.to_owned()));
@@ -168,7 +167,7 @@ fn endpoint(address: &str) -> Option<Endpoint> {
     Some(Endpoint::Tcp { host: address.ip().to_canonical().to_string(), port: address.port() })
 }
 
-/// The address to be typed after `curl`.
+/// The address to type after `curl`.
 fn base(listener: &Listener) -> String {
     let scheme = if listener.is_https { "https" } else { "http" };
     match &listener.endpoint {
@@ -203,7 +202,7 @@ impl ServerChannel for LiveChannel<'_> {
         if time.is_zero() {
             return Err(AskFailed::Late);
         }
-        // Where it listens is proved anew each time, before and after connecting.
+        // Each request proves anew where the server listens, before and after connecting.
         let client = HttpClient::new(self.roots, &listener).map_err(AskFailed::of)?;
         let method = match ask.verb.as_str() {
             "POST" => Method::POST,
@@ -231,7 +230,7 @@ impl ServerChannel for LiveChannel<'_> {
         match self.listener.endpoint {
             Endpoint::Tcp { .. } => {
                 let mut count = self.listener.connections(self.roots)?;
-                // Our own last one may still be on its way to its end, on a machine that is busy.
+                // On a busy machine our own last connection may still be closing.
                 for _ in 0..CLOSING_LOOKS {
                     if count == 0 {
                         break;

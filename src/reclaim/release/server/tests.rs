@@ -1,5 +1,5 @@
-//! Conversations with servers that are data: what is asked in which order, and ten thousand races in which
-//! requests come at every instant.
+//! Conversations with simulated servers: which requests are sent in which order, and ten thousand races with
+//! requests at every instant.
 
 use crate::model::dice::Dice;
 use std::collections::HashMap;
@@ -9,27 +9,27 @@ use super::conversation::{AskFailed, Conversation, ServerChannel};
 use super::*;
 use crate::model::process::Relative;
 
-/// What unloading does to requests that run.
+/// What unloading does to running requests.
 #[derive(Clone, Copy, PartialEq, Debug)]
 enum Effect {
-    /// They end first.
+    /// They finish first.
     Waits,
     /// They are lost.
     Ends,
 }
 
-/// What a server does at a moment.
+/// A server's state at a moment.
 #[derive(Clone, Copy)]
 struct Load {
     is_busy: bool,
     is_unloaded: bool,
-    /// Requests that it has completed.
+    /// Completed requests.
     done: usize,
 }
 
 type Answers = fn(&ServerRequest, Load) -> UnloadAnswer;
 
-/// A server whose requests come and go by a list of instants, in microseconds.
+/// A server whose requests begin and end at listed instants, in microseconds.
 struct Simulated {
     now_us: u64,
     until_us: u64,
@@ -40,7 +40,7 @@ struct Simulated {
     command: Arc<[Arc<str>]>,
     deeds: u32,
     harmed: u32,
-    /// When it was first asked whether it rests, and when it was to unload.
+    /// When it was first asked whether it is idle, and when it was told to unload.
     looked_us: Option<u64>,
     deed_us: Option<u64>,
     asked: Vec<String>,
@@ -63,7 +63,7 @@ impl ServerChannel for Simulated {
         }
         let is_deed = is_deed(ask);
         if !is_deed {
-            // There, and back.
+            // The round trip.
             self.now_us += 200 + self.dice.roll(3_000);
         }
         let running = self.running();
@@ -169,11 +169,11 @@ fn run(row: &str, server: &mut Simulated, is_deed: bool) -> ReleaseAnswer {
     Conversation::new(row, api, "http://127.0.0.1:1", Some(1), &options, server).run(is_deed)
 }
 
-/// Ten thousand servers with requests at random instants before, between and after the questions, or one after the other
-/// all the time: none is lost, and none that shows what it has done is unloaded while it is used.
+/// Ten thousand servers with requests at random instants before, between and after the questions, or one after
+/// another all the time: none is lost, and no server that reports its requests is unloaded while in use.
 ///
-/// Who is connected is looked at in the instant of the deed, as it is done: what is between the two in truth, some
-/// hundred microseconds, is no more than a client's that comes in just then.
+/// The simulation counts connections in the instant of the unload. In reality some hundred microseconds lie
+/// between, in which a client may arrive as it may just after.
 #[test]
 fn ten_thousand_races_harm_no_request() {
     let servers: [(&str, Answers, Effect); 3] = [
@@ -185,8 +185,8 @@ fn ten_thousand_races_harm_no_request() {
     for race in 0..10_000u64 {
         let (row, answers, effect) = servers[usize::try_from(race % 3).unwrap()];
         let mut dice = Dice::new(race + 1);
-        // Up to four requests in the minute in which it is looked at, of up to half a second each; or one every second or
-        // two that is done at once.
+        // Up to four requests, of up to half a second each, in the minute of checks; or a short one every
+        // second or two.
         let mut requests = Vec::new();
         for _ in 0..dice.roll(5) {
             let from = dice.roll(66_000_000);
@@ -231,7 +231,7 @@ fn ten_thousand_races_harm_no_request() {
         };
         *outcomes.entry((row, outcome)).or_default() += 1;
     }
-    // Each of both happened often: it is a race.
+    // Both happen often: it is a race.
     for (row, _, _) in servers {
         for outcome in ["done", "busy"] {
             assert!(outcomes.get(&(row, outcome)) > Some(&100), "{outcomes:?}");
@@ -276,26 +276,22 @@ fn requests_are_in_this_order() {
 }
 
 #[test]
-fn what_loses_something_takes_who_insists() {
-    let ask = |row: &str, held: u64, insists: bool| {
+fn weights_that_may_not_fit_are_moved_for_who_insists() {
+    let ask = |held: u64, insists: bool| {
         let mut server = idle(vllm, 90_000_000);
         let options = ReleaseOptions { insists, ..options(true) };
-        let row = unload_server(row).unwrap();
+        let row = unload_server("vllm").unwrap();
         let api = row.unload.as_ref().unwrap();
         let base = "http://127.0.0.1:1";
         Conversation::new(row, api, base, Some(held), &options, &mut server).run(true)
     };
-    let refused = |answer: ReleaseAnswer, words: &str| {
-        assert!(
-            matches!(&answer, Err(NotReleased::Refused(why)) if why.contains(words)),
-            "{answer:?}"
-        );
-    };
-    refused(ask("torchserve", 1, false), "gpumem release --force torchserve");
-    assert!(!matches!(ask("torchserve", 1, true), Err(NotReleased::Refused(_))));
-    // All that it holds is more than there is room for; its weights may be less.
-    refused(ask("vllm", 1 << 50, false), "gpumem release --force vllm");
-    assert!(ask("vllm", 1 << 50, true).is_ok());
+    // It holds more than fits; its weights may be less.
+    let answer = ask(1 << 50, false);
+    assert!(
+        matches!(&answer, Err(NotReleased::Refused(why)) if why.contains("gpumem release --force vllm")),
+        "{answer:?}"
+    );
+    assert!(ask(1 << 50, true).is_ok());
 }
 
 #[test]
@@ -386,10 +382,10 @@ fn what_is_no_server_has_no_such_way_and_one_without_a_request_a_reason() {
     ] {
         let why = found(&process(command, &["tcp:0.0.0.0:80"])).unwrap().unwrap_err();
         assert!(why.contains(words), "{why}");
-        // A worker that does not listen is one, too.
+        // A worker that does not listen is a server, too.
         assert!(found(&process(command, &[])).unwrap().is_err());
     }
-    // What another server started is that one's to unload.
+    // A server that another server started is that one's to unload.
     for command in ["llama-server -m a.gguf --port 5800", "vllm serve m --port 5800"] {
         let started = process(command, &["tcp:127.0.0.1:5800"]);
         let why =

@@ -1,4 +1,4 @@
-//! A cell that does nothing, judged at every moment.
+//! A cell that does nothing, evaluated at every moment.
 
 use std::sync::Arc;
 
@@ -23,7 +23,7 @@ fn scene() -> Scene {
     scene
 }
 
-/// The server has seen output just now, and the cell runs on.
+/// The server has just seen output, and the cell runs on.
 fn busy(scene: &mut Scene) {
     let now = scene.now.time;
     scene.process(PID).jupyter = Some(Arc::new(Jupyter {
@@ -40,7 +40,7 @@ fn rest(scene: &mut Scene) {
     scene.row(0, PID).sm_percent = Some(0);
 }
 
-/// Plays `seconds`, changed before each sample, and tells when the notebook was accused.
+/// Plays `seconds`, changed before each sample, and returns when the notebook got a finding.
 fn accused(
     engine: &mut Engine,
     scene: &mut Scene,
@@ -62,7 +62,7 @@ fn accused(
     }
 }
 
-/// Ten minutes of work, then ten hours of a cell that sleeps, changed by `change`: when it was accused.
+/// Ten minutes of work, then ten hours of a sleeping cell, changed by `change`; returns when it got a finding.
 fn night(change: impl FnMut(&mut Scene, f64)) -> (Vec<f64>, Engine) {
     let mut scene = scene();
     let mut engine = engine_of("idle");
@@ -76,7 +76,7 @@ fn night(change: impl FnMut(&mut Scene, f64)) -> (Vec<f64>, Engine) {
 fn a_cell_that_sleeps_all_night_is_idle_after_two_hours_and_stays_so() {
     let (accused, engine) = night(|_, _| {});
     let first = accused[0];
-    // Six minutes are as near as the CPU's use is known.
+    // CPU use is known to within six minutes.
     assert!((2.0 * HOUR..=2.0 * HOUR + 420.0).contains(&first), "{first}");
     let samples = ((10.0 * HOUR - first) / 30.0) as usize + 1;
     assert_eq!(accused.len(), samples, "it does not flicker");

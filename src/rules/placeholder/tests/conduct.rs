@@ -1,12 +1,11 @@
-//! Placeholders by their conduct, and who is none, judged at every moment and with seeds.
+//! Placeholders and other programs by their behaviour, evaluated at every moment and with seeds.
 
 use super::*;
 use crate::model::process::Descendants;
 use crate::rules::testing::reasons;
 use crate::rules::{Engine, RuleSet as AllSettings};
 
-/// What a process does in a scene: `change` is given the scene, the step and whether the clock says that
-/// it uses the GPU now.
+/// A process's behaviour: `change` gets the scene, the step and whether it is its time to use the GPU.
 type Change = fn(&mut Scene, u64, bool);
 
 /// The same numbers for the same seed.
@@ -18,8 +17,8 @@ fn random(seed: u64, step: u64, below: u64) -> u64 {
     (mixed ^ (mixed >> 32)) % below
 }
 
-/// `python hold.py` holds 40 GiB, has no socket, reads and writes nothing, and uses its GPU for one sample
-/// of `period` samples of 10 s. `true` for each moment in which it stands accused.
+/// `python hold.py` holds 40 GiB, has no socket, does no I/O, and uses its GPU in one of `period` samples, 10 s
+/// apart. Returns `true` for each moment with a finding.
 fn play(period: u64, steps: u64, change: Change) -> (Vec<bool>, Engine) {
     let mut scene = scene("python hold.py", 20.0 * HOUR);
     scene.gpu(0).power_limit_watts = Some(700.0);

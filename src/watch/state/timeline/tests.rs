@@ -97,15 +97,16 @@ fn a_recording_loses_the_oldest_first_and_keeps_the_rest_whole() {
 
 #[test]
 fn of_this_machine_old_samples_are_thinned_before_the_oldest_go() {
-    let mut timeline = Timeline::of(640 * KIBIBYTES);
+    let mut timeline = Timeline::of(410 * KIBIBYTES);
     for second in 0..1000 {
         push(&mut timeline, second, 8, true);
-        assert!(timeline.bytes <= 640 * KIBIBYTES);
+        assert!(timeline.bytes <= 410 * KIBIBYTES);
     }
     let marks = marks(&timeline);
     let dense = marks.windows(2).filter(|two| two[1] == two[0] + 1).count();
     let thin = marks.windows(2).filter(|two| two[1] == two[0] + 10).count();
-    assert_eq!(dense + thin + 1, marks.len(), "{marks:?}");
+    // Where the thinned ones end there may be a gap of any length.
+    assert!(dense + thin + 2 >= marks.len(), "{marks:?}");
     assert!(dense.abs_diff(thin) < 5, "{dense} and {thin}");
     assert_eq!(marks.last(), Some(&999));
 }

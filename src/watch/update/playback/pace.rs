@@ -15,6 +15,10 @@ const SPEEDS: (f64, f64) = (1.0 / 8.0, 1024.0);
 /// Samples this machine more often or less, or plays a recording faster or slower.
 pub(super) fn faster(app: &mut App, is_faster: bool) -> Option<Effect> {
     let play = &mut app.playback;
+    if app.setup.host.is_some() {
+        return app
+            .refuse("how often a host is sampled is said when gpumem is started: --interval");
+    }
     if app.setup.replay.is_none() {
         let interval = play.interval;
         let mut intervals = INTERVALS.map(Duration::from_millis).into_iter();

@@ -107,7 +107,7 @@ fn a_time_is_gone_to_where_it_is_kept() {
     }
     for (text, why) in [
         ("10:00", "nothing before 2026-11-21 10:04:05 is kept"),
-        ("+1h", "yet to come"),
+        ("+1h", "in the future"),
         ("soon", "not a time"),
     ] {
         let error = seek(&mut app, text).unwrap_err();

@@ -4,12 +4,13 @@ use super::*;
 use crate::reclaim::Target;
 use crate::reclaim::target::Step;
 use crate::watch::column::Columns;
-use crate::watch::column_list::ColumnList;
 use crate::watch::keys::{Context, GROUPS, KeyAction};
 use crate::watch::layout::Form;
-use crate::watch::page::About;
 use crate::watch::reclaim_worker::{PlanRequest, PlanScope};
+use crate::watch::state::page::About;
 use crate::watch::state::prompt::Purpose;
+use crate::watch::state::reaping::Dialog;
+use crate::watch::state::table::ColumnList;
 
 /// Processes on the only GPU; more than the table has lines.
 const PROCESSES: u32 = 12;
@@ -221,6 +222,9 @@ fn on_the_table(action: KeyAction) -> Option<Case> {
         KeyAction::Slower => ("", |app, effect| interval(app, effect) > 2.0),
         KeyAction::Help => ("", |app, _| is_help(app, Context::Main)),
         KeyAction::NextForm => ("", |app, _| app.form == Form::after(None)),
+        KeyAction::Hosts => {
+            ("", |app, _| app.note.as_deref().is_some_and(|note| note.contains("--host")))
+        }
         KeyAction::NextTheme => ("", |app, _| app.theme == Theme::default().next()),
         KeyAction::Repaint => ("", |_, effect| effect == Some(&Effect::Repaint)),
         KeyAction::Suspend => ("", |_, effect| effect == Some(&Effect::Suspend)),
@@ -289,7 +293,7 @@ fn on_a_page(action: KeyAction) -> Option<Case> {
 }
 
 fn on_a_plan(action: KeyAction) -> Option<Case> {
-    fn dialog(app: &App) -> &reaping::Dialog {
+    fn dialog(app: &App) -> &Dialog {
         app.reaping.dialog.as_ref().unwrap()
     }
     Some(match action {

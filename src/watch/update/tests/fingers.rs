@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use super::*;
 use crate::model::Selector;
-use crate::watch::page::{About, PageContent};
+use crate::watch::state::page::{About, PageContent};
 
 /// A screen of so many GPUs, with a few processes each.
 fn gpus(count: u32) -> App {

@@ -5,7 +5,7 @@ use crate::history::testing::Scene;
 use crate::model::finding::Kind;
 use crate::model::snapshot::PidNamespace;
 use crate::units::GIB;
-use crate::watch::page::About;
+use crate::watch::state::page::About;
 
 /// Findings of every severity, worst first; the last one is about a GPU.
 fn found(snapshot: &Snapshot, count: u32) -> Vec<Finding> {

@@ -13,7 +13,7 @@ impl ReapScheduler {
         Terms { warn: self.reap.warn.0, grace: self.reap.grace.0 }
     }
 
-    /// Has the warning given that is due.
+    /// Sends the warning that is due.
     pub(super) fn warn(
         &mut self,
         finding: &Finding,
@@ -60,7 +60,7 @@ impl ReapScheduler {
         }
     }
 
-    /// A notice was delivered, or was not.
+    /// Records that a notice was delivered, or failed.
     pub(in crate::cli::reap::unattended) fn delivered(
         &mut self,
         sent: NoticeResult,

@@ -1,5 +1,4 @@
-//! Where a process runs, who started it, and with what environment, over folders made to look like
-//! /proc.
+//! Where a process runs, who started it, and with what environment, over a fake /proc.
 
 use super::*;
 use crate::model::process::Parent;
@@ -8,7 +7,7 @@ const ID: &str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcd
 
 const SHELL: StatLine = StatLine { comm: "bash", start: 500, ..TRAIN };
 
-/// A process of a shell, which is there, too.
+/// A process whose parent is a shell, which exists too.
 fn with_parent() -> FakeProc {
     let fake = machine(false);
     fake.stat(70, &TRAIN);
@@ -104,7 +103,7 @@ fn who_started_it_is_its_parent_and_stays_so() {
     let process = only(processes.sample(&[70], 40 * SECOND));
     assert!(Arc::ptr_eq(&before, process.parent.as_ref().unwrap()));
 
-    // The shell ends, and another adopts what it has started.
+    // The shell exits, and another process adopts its child.
     fake.end(60);
     fake.stat(55, &StatLine { comm: "manager", ..SHELL });
     fake.put(55, "status", "Name:\tmanager\nNSpid:\t55\n");
@@ -117,7 +116,7 @@ fn who_started_it_is_its_parent_and_stays_so() {
 #[test]
 fn who_only_adopted_it_or_came_later_did_not_start_it() {
     let fake = with_parent();
-    // As seen for the first time after the shell's end.
+    // First seen after the shell's end.
     fake.put(1, "status", "Name:\tsystemd\nNSpid:\t1\n");
     fake.stat(1, &StatLine { comm: "systemd", start: 1, ..SHELL });
     fake.stat(70, &StatLine { ppid: 1, ..TRAIN });

@@ -14,15 +14,15 @@ const MOST_SENT: usize = 16;
 /// A plan that is being carried out, or was.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Batch {
-    /// The question's.
+    /// The number of the request for its plan.
     pub number: u64,
     /// What is carried out.
     pub plan: Arc<Plan>,
     /// How far each of the plan's targets is.
     pub targets: Vec<TargetProgress>,
-    /// Nothing more is done, or why not all was.
+    /// How it ended: `Err` says why not all was done. `None` while it goes on.
     pub over: Option<Result<(), String>>,
-    /// Nothing more is to be sent; who sends has not said so far that nothing is.
+    /// Whether it was told to stop and the worker has not said yet that it has.
     pub is_stopping: bool,
     /// Lines that are scrolled away.
     pub offset: usize,

@@ -1,0 +1,203 @@
+//! Other machines: which ones were named, and what all of them answer at once.
+
+use std::fs;
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use serde_json::Value;
+
+use super::args::{OtherHosts, Stored};
+use super::exit::Exit;
+use super::{UsageError, print, warn};
+use crate::deadline::Task;
+use crate::model::Snapshot;
+use crate::model::json::document;
+use crate::report::hosts::{HostAnswer, HostsReport};
+use crate::report::style::Style;
+use crate::source::remote::{Hangup, Remote, RemoteError, RemoteHost, RemoteRequest};
+
+/// How long a host may take to be reached and to send its stored history, in addition to the sampling
+/// time.
+const ANSWER: Duration = Duration::from_secs(20);
+/// Default interval between the samples of a host.
+pub(super) const INTERVAL: Duration = Duration::from_secs(1);
+/// In seconds, before each further try where a host, or the jump host of many, had too many connections at once.
+const PAUSES: [u64; 4] = [1, 2, 3, 4];
+/// Extra history, so that what a rule needs is covered although a recorder drops the oldest.
+const MARGIN: Duration = Duration::from_secs(600);
+/// The most hosts; more are probably a mistake in a file.
+const MOST_HOSTS: usize = 256;
+/// The longest name of a host.
+const LONGEST_NAME: usize = 255;
+
+/// The named machines, each once; none if this machine is meant.
+pub(super) fn named(args: &OtherHosts) -> anyhow::Result<Vec<RemoteHost>> {
+    let mut names: Vec<&str> = args.host.iter().map(|name| name.trim()).collect();
+    let text;
+    if let Some(file) = &args.hosts {
+        text = fs::read_to_string(file).map_err(|error| {
+            UsageError(format!("cannot read --hosts {}: {error}", file.display()))
+        })?;
+        let lines = text.lines().map(|line| line.split('#').next().unwrap_or_default().trim());
+        names.extend(lines.filter(|line| !line.is_empty()));
+        if names.is_empty() {
+            let name = file.display();
+            return Err(
+                UsageError(format!("--hosts {name} names no host; write one a line")).into()
+            );
+        }
+    }
+    let mut hosts: Vec<RemoteHost> = Vec::new();
+    for name in names {
+        prove_name(name)?;
+        if hosts.iter().all(|host| *host.name != *name) {
+            hosts
+                .push(RemoteHost { name: name.into(), command: args.host_command.as_str().into() });
+        }
+    }
+    if hosts.len() > MOST_HOSTS {
+        let why = format!("{} hosts are too many; name at most {MOST_HOSTS}", hosts.len());
+        return Err(UsageError(why).into());
+    }
+    Ok(hosts)
+}
+
+/// Rejects names that ssh or a shell would misread: a leading - is an option of ssh, other characters
+/// may split words.
+fn prove_name(name: &str) -> Result<(), UsageError> {
+    let is_plain = |c: char| c.is_alphanumeric() || "._-@:%".contains(c);
+    if name.is_empty() || name.starts_with('-') || !name.chars().all(is_plain) {
+        return Err(UsageError(format!("{name:?} is no host; write HOST or USER@HOST")));
+    }
+    if name.len() > LONGEST_NAME {
+        return Err(UsageError("the name of a host is too long; write HOST or USER@HOST".into()));
+    }
+    Ok(())
+}
+
+/// Asks all hosts at once; each gets `time` in addition to the time to be reached. Answers come in the
+/// order of the hosts. A host that hangs delays no other, and earlier answers can be printed.
+pub(super) fn ask_all<T: Send + 'static>(
+    hosts: Vec<RemoteHost>,
+    time: Duration,
+    ask: impl Fn(&RemoteHost, &Hangup) -> anyhow::Result<T> + Send + Sync + 'static,
+) -> anyhow::Result<impl Iterator<Item = (RemoteHost, anyhow::Result<T>)>> {
+    let ask = Arc::new(ask);
+    let mut asked = Vec::new();
+    for host in hosts {
+        let hangup = HangupOnDrop(Hangup::default());
+        let (ask, its, to_end) = (Arc::clone(&ask), host.clone(), hangup.0.clone());
+        let task =
+            Task::start("host", move || ask(&its, &to_end)).context("cannot start a thread")?;
+        asked.push((host, hangup, task));
+    }
+    Ok(asked.into_iter().map(move |(host, _hangup, task)| {
+        let most = time + ANSWER;
+        let answer = task.within(most).unwrap_or_else(|_| {
+            let (seconds, more) = (most.as_secs(), host.typed("gpumem doctor"));
+            Err(anyhow::anyhow!("no answer within {seconds} s; `{more}` may say why"))
+        });
+        (host, answer)
+    }))
+}
+
+/// Ends the connection of a host that nobody waits for any more: it took too long, or what it answers cannot be printed.
+struct HangupOnDrop(Hangup);
+
+impl Drop for HangupOnDrop {
+    fn drop(&mut self) {
+        self.0.hang_up();
+    }
+}
+
+/// The request to a host that is sampled for this long, with rules that need this much history.
+pub(super) fn request(
+    interval: Duration,
+    duration: Option<Duration>,
+    stored: Stored,
+    needed: Duration,
+) -> RemoteRequest {
+    let history = if stored.no_store { Duration::ZERO } else { needed + MARGIN };
+    RemoteRequest { interval, duration, history }
+}
+
+/// Result of one host.
+pub(super) enum HostOutput {
+    Text(String),
+    Document(Value),
+    Nothing,
+}
+
+/// Prints the results: texts below the host's name, documents as one document. Returns the combined
+/// exit code.
+pub(super) fn put(
+    answers: impl Iterator<Item = (RemoteHost, anyhow::Result<(HostOutput, Exit)>)>,
+    is_json: bool,
+    quiet: bool,
+    style: Style,
+) -> anyhow::Result<Exit> {
+    let mut exit = Exit::Clean;
+    let mut documents = Vec::new();
+    for (host, answer) in answers {
+        let (output, its, error) = match answer {
+            Ok((output, exit)) => (output, exit, None),
+            Err(error) => {
+                if !quiet {
+                    warn(&format!("{}: {error:#}", host.name));
+                }
+                (HostOutput::Nothing, Exit::of(&error), Some(format!("{error:#}")))
+            }
+        };
+        exit = exit.or_worse(its);
+        let document = match output {
+            HostOutput::Text(text) => {
+                print(&format!("{}\n{text}\n", style.heading(&host.name)))?;
+                None
+            }
+            HostOutput::Document(document) => Some(document),
+            HostOutput::Nothing => None,
+        };
+        documents.push(HostAnswer { host: host.name, error, document });
+    }
+    if is_json {
+        print(&document(&HostsReport::new(documents))?)?;
+    }
+    Ok(exit)
+}
+
+/// Passes on each snapshot that a host sends, to the end; returns the last one.
+pub(super) fn look(
+    host: &RemoteHost,
+    request: RemoteRequest,
+    hangup: &Hangup,
+    mut seen: impl FnMut(&Snapshot) -> anyhow::Result<()>,
+) -> anyhow::Result<Snapshot> {
+    let mut remote = Remote::connect(host, request, hangup)?;
+    let mut last = None;
+    let mut pauses = PAUSES.iter();
+    loop {
+        match remote.next() {
+            Ok(Some(snapshot)) => {
+                seen(&snapshot)?;
+                last = Some(snapshot);
+            }
+            Ok(None) => break,
+            Err(error @ RemoteError::Refused { .. }) => {
+                let seconds = *pauses.next().ok_or(error)?;
+                // It would hang up the next one.
+                drop(remote);
+                thread::sleep(Duration::from_secs(seconds));
+                remote = Remote::connect(host, request, hangup)?;
+            }
+            Err(error) => return Err(error.into()),
+        }
+    }
+    if remote.damage_count() > 0 {
+        warn(&format!("{}: {} lines were no snapshots", host.name, remote.damage_count()));
+    }
+    last.with_context(|| {
+        format!("it sent no snapshot; `{}` may say why", host.typed("gpumem doctor"))
+    })
+}

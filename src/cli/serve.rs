@@ -1,0 +1,137 @@
+//! `gpumem serve`: the newest sample for Prometheus and the newest verdict as JSON, over HTTP.
+//!
+//! One thread samples and publishes; the server hands out what was published and asks for nothing. `gpumem record
+//! --store --serve` and `gpumem reap --watch --serve` do the same with what they sample.
+
+mod server;
+
+use std::net::{SocketAddr, TcpListener};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use anyhow::Context as _;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+
+use self::server::Server;
+use super::args::{Global, Recorded, ServeArgs, Stored};
+use super::exit::Exit;
+use super::metrics::Publisher;
+use super::{config, live, recorded, session, signals, store, warn};
+use crate::config::Config;
+use crate::model::Snapshot;
+use crate::rules::RuleSet;
+use crate::source::Source as _;
+use crate::source::live::Live;
+use crate::source::replay::PlaybackPace;
+use crate::units::Span;
+
+/// Between samples: what is scraped every quarter of a minute need not be newer.
+const INTERVAL: Span = Span(Duration::from_secs(5));
+/// A sample that is older than so many intervals is no answer.
+const FRESH_INTERVALS: u32 = 3;
+/// Nor is one before this has passed: a slow GPU may take a while.
+const LEAST_FRESH: Duration = Duration::from_secs(10);
+
+/// A server, and what it is given.
+pub(super) struct Service {
+    publisher: Publisher,
+    server: Server,
+    /// For how long a sample is an answer; `None` for one of a recording.
+    fresh_for: Option<Duration>,
+}
+
+impl Service {
+    /// Listens, before anything is sampled: an address that is taken is an error at once.
+    pub(super) fn open(
+        address: SocketAddr,
+        config: &Config,
+        recorded: &Recorded,
+        stored: Stored,
+        interval: Duration,
+    ) -> anyhow::Result<Self> {
+        let listener = TcpListener::bind(address).with_context(|| {
+            format!("cannot listen on {address}; name another address with --listen")
+        })?;
+        let at = listener.local_addr().unwrap_or(address);
+        let server = Server::start(listener)?;
+        warn(&format!("serving http://{at}/metrics and http://{at}/check"));
+        if !at.ip().is_loopback() {
+            warn(
+                "everyone who can reach this address sees users, programs and findings: put it \
+                behind a proxy \
+                with TLS and a password (gpumem man serve)",
+            );
+        }
+        let is_live = recorded.replay.is_none() && !recorded.demo;
+        Ok(Self {
+            publisher: Publisher::new(config, recorded, stored)?,
+            server,
+            fresh_for: is_live.then_some((interval * FRESH_INTERVALS).max(LEAST_FRESH)),
+        })
+    }
+
+    pub(super) fn feed(&mut self, live: &Live, global: &Global) -> anyhow::Result<()> {
+        self.publisher.feed(live, global)
+    }
+
+    /// From now on judges by these rules.
+    pub(super) fn set_rules(&mut self, rules: &RuleSet) {
+        self.publisher.set_rules(rules);
+    }
+
+    /// Judges a sample and has it served.
+    pub(super) fn serve(&mut self, snapshot: &Snapshot) -> anyhow::Result<()> {
+        self.publisher.observe(snapshot);
+        self.publish(snapshot)?;
+        self.publisher.save(false);
+        Ok(())
+    }
+
+    fn publish(&mut self, snapshot: &Snapshot) -> anyhow::Result<()> {
+        self.server.put(self.publisher.publish(snapshot)?, self.fresh_for);
+        Ok(())
+    }
+
+    /// Keeps what has to be kept.
+    pub(super) fn end(&mut self) {
+        self.publisher.save(true);
+    }
+}
+
+pub(super) fn run(args: &ServeArgs, global: &Global) -> anyhow::Result<Exit> {
+    let config = config::load(global)?;
+    let interval = args.interval.unwrap_or(INTERVAL);
+    let service = Service::open(args.listen, &config, &args.recorded, args.stored, interval.0)?;
+    if let Some(replay) = recorded(&args.recorded, PlaybackPace::AsFast)? {
+        let mut service = service;
+        let publisher = &mut service.publisher;
+        let last = session::last(replay, |snapshot| publisher.observe(snapshot))?;
+        service.publish(&last)?;
+        signals::on_thread(&[SIGINT, SIGTERM, SIGHUP], |_| std::process::exit(0))?;
+        loop {
+            std::thread::park();
+        }
+    }
+    let mut live = live(global, interval.0)?;
+    if store::survey(global, live.host(), live.now()).is_fresh {
+        warn(
+            "a recorder samples this machine already and can serve, too: start that one with --serve ADDRESS instead \
+             (gpumem man serve)",
+        );
+    }
+    let service = Arc::new(Mutex::new(service));
+    lock(&service).feed(&live, global)?;
+    let ended = Arc::clone(&service);
+    signals::on_thread(&[SIGINT, SIGTERM, SIGHUP], move |_| {
+        lock(&ended).end();
+        std::process::exit(0)
+    })?;
+    while let Some(snapshot) = live.next()? {
+        lock(&service).serve(&snapshot)?;
+    }
+    Ok(Exit::Clean)
+}
+
+fn lock(service: &Mutex<Service>) -> MutexGuard<'_, Service> {
+    service.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,202 @@
+//! HTTP for three paths: GET only, a connection for each request, bounded in number, bytes and time.
+//!
+//! The standard library suffices: what a server framework is for (bodies, routing, upgrades, connections that are
+//! kept) is refused here.
+
+use std::io::{self, ErrorKind, Read as _, Write as _};
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::Context as _;
+
+use crate::cli::metrics::Published;
+
+/// More at once are closed unanswered.
+const MOST_CONNECTIONS: usize = 16;
+/// From accepting a connection to the last byte of its answer.
+const PATIENCE: Duration = Duration::from_secs(5);
+const MOST_REQUEST_BYTES: usize = 8 << 10;
+/// Before another connection is accepted where the last could not be, for want of descriptors.
+const PAUSE: Duration = Duration::from_millis(100);
+
+const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+const CLASSIC: &str = "text/plain; version=0.0.4; charset=utf-8";
+const PLAIN: &str = "text/plain; charset=utf-8";
+
+/// Serves the published documents.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Server(Arc<Shared>);
+
+#[derive(Debug, Default)]
+struct Shared {
+    newest: Mutex<Option<Arc<Answer>>>,
+    connections: AtomicUsize,
+}
+
+#[derive(Debug)]
+struct Answer {
+    published: Published,
+    at: Instant,
+    fresh_for: Option<Duration>,
+}
+
+/// An HTTP response.
+struct Response<'a> {
+    status: &'static str,
+    content_type: &'static str,
+    body: &'a str,
+}
+
+impl Server {
+    /// Starts to answer; with 503 until something is published.
+    pub(super) fn start(listener: TcpListener) -> anyhow::Result<Self> {
+        let server = Self::default();
+        let accepting = server.clone();
+        let accept = move || {
+            for stream in listener.incoming() {
+                match stream {
+                    Ok(stream) => accepting.accept(stream),
+                    Err(_) => thread::sleep(PAUSE),
+                }
+            }
+        };
+        let spawned = thread::Builder::new().name("serving".to_owned()).spawn(accept);
+        spawned.context("cannot start a thread to serve")?;
+        Ok(server)
+    }
+
+    /// Answers with these documents from now on.
+    pub(super) fn put(&self, published: Published, fresh_for: Option<Duration>) {
+        let answer = Arc::new(Answer { published, at: Instant::now(), fresh_for });
+        *self.0.newest.lock().unwrap_or_else(PoisonError::into_inner) = Some(answer);
+    }
+
+    fn newest(&self) -> Option<Arc<Answer>> {
+        self.0.newest.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn accept(&self, stream: TcpStream) {
+        let connections = &self.0.connections;
+        if connections.fetch_add(1, Ordering::Relaxed) >= MOST_CONNECTIONS {
+            connections.fetch_sub(1, Ordering::Relaxed);
+            return;
+        }
+        let server = self.clone();
+        let answer = move || {
+            // Whoever asked has gone, or takes too long.
+            let _ = server.answer(stream);
+            server.0.connections.fetch_sub(1, Ordering::Relaxed);
+        };
+        if thread::Builder::new().name("answering".to_owned()).spawn(answer).is_err() {
+            connections.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+
+    fn answer(&self, mut stream: TcpStream) -> io::Result<()> {
+        let deadline = Instant::now() + PATIENCE;
+        let request = read_request(&mut stream, deadline)?;
+        let newest = self.newest();
+        let response = match &request {
+            Some(request) => respond(request, newest.as_deref()),
+            None => Response {
+                status: "431 Request Header Fields Too Large",
+                content_type: PLAIN,
+                body: "",
+            },
+        };
+        let is_head = request.is_some_and(|it| it.starts_with("HEAD "));
+        let head = format!(
+            "HTTP/1.1 {}\r\nContent-Type: {}\r\nContent-Length: {}\r\nConnection: close\r\n\
+             X-Content-Type-Options: nosniff\r\n\r\n",
+            response.status,
+            response.content_type,
+            response.body.len(),
+        );
+        write(&mut stream, head.as_bytes(), deadline)?;
+        if !is_head {
+            write(&mut stream, response.body.as_bytes(), deadline)?;
+        }
+        stream.shutdown(Shutdown::Write)
+    }
+}
+
+/// Time left until the deadline.
+fn until(deadline: Instant) -> io::Result<Duration> {
+    let left = deadline.saturating_duration_since(Instant::now());
+    if left.is_zero() { Err(ErrorKind::TimedOut.into()) } else { Ok(left) }
+}
+
+/// Reads a request up to its empty line; `None` if it is too long.
+fn read_request(stream: &mut TcpStream, deadline: Instant) -> io::Result<Option<String>> {
+    let mut request = Vec::new();
+    let mut part = [0; 1024];
+    while !request.windows(4).any(|end| end == b"\r\n\r\n") {
+        if request.len() >= MOST_REQUEST_BYTES {
+            return Ok(None);
+        }
+        stream.set_read_timeout(Some(until(deadline)?))?;
+        match stream.read(&mut part)? {
+            0 => return Err(ErrorKind::UnexpectedEof.into()),
+            length => request.extend_from_slice(&part[..length]),
+        }
+    }
+    Ok(Some(String::from_utf8_lossy(&request).into_owned()))
+}
+
+fn write(stream: &mut TcpStream, mut bytes: &[u8], deadline: Instant) -> io::Result<()> {
+    while !bytes.is_empty() {
+        stream.set_write_timeout(Some(until(deadline)?))?;
+        match stream.write(bytes)? {
+            0 => return Err(ErrorKind::WriteZero.into()),
+            length => bytes = &bytes[length..],
+        }
+    }
+    Ok(())
+}
+
+fn respond<'a>(request: &str, newest: Option<&'a Answer>) -> Response<'a> {
+    let plain = |status, body| Response { status, content_type: PLAIN, body };
+    let mut words = request.lines().next().unwrap_or_default().split(' ');
+    let (method, target) = (words.next(), words.next().unwrap_or_default());
+    if !matches!(method, Some("GET" | "HEAD")) {
+        return plain("405 Method Not Allowed", "GET only\n");
+    }
+    let path = target.split('?').next().unwrap_or_default();
+    if path == "/" {
+        let links = "<!DOCTYPE html><title>gpumem</title>\
+            <p><a href=\"/metrics\">/metrics</a> for Prometheus, <a href=\"/check\">/check</a>: the verdict as JSON, \
+            <a href=\"/-/healthy\">/-/healthy</a>\n";
+        return Response {
+            status: "200 OK",
+            content_type: "text/html; charset=utf-8",
+            body: links,
+        };
+    }
+    if !matches!(path, "/metrics" | "/check" | "/-/healthy") {
+        return plain("404 Not Found", "/metrics, /check and /-/healthy are here\n");
+    }
+    let Some(newest) = newest else {
+        return plain("503 Service Unavailable", "nothing has been sampled yet\n");
+    };
+    if newest.fresh_for.is_some_and(|fresh| newest.at.elapsed() > fresh) {
+        return plain("503 Service Unavailable", "the newest sample is too old\n");
+    }
+    let published = &newest.published;
+    let accepts = |what: &str| {
+        let accept = request.lines().filter_map(|line| line.split_once(':'));
+        let mut accept = accept.filter(|(name, _)| name.eq_ignore_ascii_case("accept"));
+        accept.any(|(_, value)| value.contains(what))
+    };
+    let (content_type, body) = match path {
+        "/metrics" if accepts("application/openmetrics-text") => {
+            (OPENMETRICS, &*published.openmetrics)
+        }
+        "/metrics" => (CLASSIC, &*published.classic),
+        "/check" => ("application/json", &*published.check),
+        _ => (PLAIN, "ok\n"),
+    };
+    Response { status: "200 OK", content_type, body }
+}

@@ -1,0 +1,171 @@
+//! What acts have come to, by the ledger, from its beginning.
+//!
+//! What was read is not read again, so that a sum never falls, and a sample costs no more than what was appended.
+
+use std::collections::HashMap;
+use std::fs::OpenOptions;
+use std::io::{self, BufRead as _, BufReader, Read as _, Seek as _, SeekFrom};
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use rustix::fs::OFlags;
+
+use super::ledger::{self, LedgerEntry, LedgerEvent};
+use super::release::ReleaseBy;
+use super::target::Deed;
+use crate::model::reclaimed::{How, Reclaimed};
+
+/// A ledger's acts, added up.
+#[derive(Debug)]
+pub struct ReclaimLog {
+    path: PathBuf,
+    /// The file that was read, and up to where.
+    inode: u64,
+    read: u64,
+    /// Acts that have not ended.
+    open: HashMap<Arc<str>, OpenAct>,
+    sums: Reclaimed,
+}
+
+#[derive(Debug, Default)]
+struct OpenAct {
+    user: Arc<str>,
+    /// By the last deed; `None` before the first.
+    how: Option<How>,
+}
+
+impl ReclaimLog {
+    /// For the ledger at this path, which need not exist.
+    pub fn new(path: PathBuf) -> Self {
+        let (open, sums) = (HashMap::new(), Reclaimed::default());
+        Self { path, inode: 0, read: 0, open, sums }
+    }
+
+    /// What is in it by now; of one that cannot be read, what was.
+    pub fn sums(&mut self) -> &Reclaimed {
+        let _ = self.read_on();
+        &self.sums
+    }
+
+    fn read_on(&mut self) -> io::Result<()> {
+        let flags = OFlags::NONBLOCK.bits().cast_signed();
+        let mut file = OpenOptions::new().read(true).custom_flags(flags).open(&self.path)?;
+        let metadata = file.metadata()?;
+        if metadata.ino() != self.inode || metadata.len() < self.read {
+            // Another file, or cut: all of it is new.
+            (self.inode, self.read) = (metadata.ino(), 0);
+        }
+        file.seek(SeekFrom::Start(self.read))?;
+        let mut file = BufReader::new(file.take(metadata.len() - self.read));
+        let mut line = Vec::new();
+        // One without its end is still being written.
+        while file.read_until(b'\n', &mut line)? > 0 && line.ends_with(b"\n") {
+            self.read += line.len() as u64;
+            if let Some(entry) = ledger::parse(&line) {
+                self.add(entry);
+            }
+            line.clear();
+        }
+        Ok(())
+    }
+
+    fn add(&mut self, entry: LedgerEntry) {
+        match entry.event {
+            LedgerEvent::Begun { target, .. } => {
+                let lead = target.members.iter().find(|it| it.pid == target.leader);
+                let user = lead.and_then(|lead| lead.user.clone()).unwrap_or_default();
+                self.open.insert(entry.act, OpenAct { user, how: None });
+            }
+            LedgerEvent::Intended(deed) | LedgerEvent::Done { deed, .. } => {
+                self.open.entry(entry.act).or_default().how = Some(how(&deed));
+            }
+            LedgerEvent::Ended(outcome) => {
+                let Some(OpenAct { user, how: Some(how) }) = self.open.remove(&entry.act) else {
+                    return;
+                };
+                *self.sums.acts.entry((how, outcome.name())).or_default() += 1;
+                if outcome.freed_bytes() > 0 {
+                    *self.sums.bytes.entry((how, user)).or_default() += outcome.freed_bytes();
+                }
+            }
+        }
+    }
+}
+
+fn how(deed: &Deed) -> How {
+    match deed {
+        Deed::Release { way } if matches!(way.by, ReleaseBy::Server(_)) => "unload",
+        Deed::Release { .. } => "release",
+        Deed::Signal { .. } | Deed::ShutKernel { .. } => "end",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+    use crate::model::Kind;
+    use crate::reclaim::Outcome;
+    use crate::reclaim::ledger::{Actor, Ledger, LedgerSink as _};
+    use crate::reclaim::testing::{at, finding, gpu, guard, plan_of, process, snapshot};
+    use crate::units::GIB;
+
+    fn append(path: &std::path::Path, act: &str, events: Vec<LedgerEvent>) {
+        let mut ledger = Ledger::open(path).unwrap();
+        for event in events {
+            ledger.write(&LedgerEntry { time: at(0.0), act: act.into(), event }).unwrap();
+        }
+    }
+
+    fn begun() -> LedgerEvent {
+        let mut python = process(70, "python");
+        python.user = Some("ann".into());
+        let seen = snapshot(at(0.0), std::slice::from_ref(&python), vec![gpu(0, &[(70, GIB)], 0)]);
+        let mut plan = plan_of(&[finding(Kind::Idle, &python)], &seen, &guard());
+        let target = Box::new(plan.targets.remove(0));
+        LedgerEvent::Begun { actor: Actor::default(), target }
+    }
+
+    fn term() -> LedgerEvent {
+        LedgerEvent::Intended(Deed::ShutKernel { kernel_id: "k".into() })
+    }
+
+    fn freed() -> LedgerEvent {
+        LedgerEvent::Ended(Outcome::Freed { bytes: GIB, ms: 900 })
+    }
+
+    #[test]
+    fn an_act_counts_once_and_a_sum_never_falls() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("reap.jsonl");
+        let mut log = ReclaimLog::new(path.clone());
+        assert_eq!(log.sums(), &Reclaimed::default(), "there is none");
+        // An act is read in two goes, and one in which nothing was done is none.
+        append(&path, "a", vec![begun(), term()]);
+        assert_eq!(log.sums(), &Reclaimed::default());
+        append(&path, "a", vec![freed()]);
+        append(&path, "b", vec![begun(), LedgerEvent::Ended(Outcome::RuleNoLongerTrue)]);
+        append(&path, "c", vec![begun(), term(), LedgerEvent::Ended(Outcome::StillAlive)]);
+        let expected = |freed: u64| Reclaimed {
+            bytes: [(("end", "ann".into()), freed * GIB)].into(),
+            acts: [(("end", "freed".into()), freed), (("end", "still_alive".into()), 1)].into(),
+        };
+        assert_eq!(log.sums(), &expected(1));
+        assert_eq!(log.sums(), &expected(1), "it is not read again");
+        // Another one writes it again, from its beginning; then somebody cuts it.
+        fs::rename(&path, folder.path().join("old")).unwrap();
+        append(&path, "d", vec![begun(), term(), freed()]);
+        assert_eq!(log.sums(), &expected(2));
+        fs::write(&path, "").unwrap();
+        assert_eq!(log.sums(), &expected(2));
+        append(&path, "e", vec![begun(), term(), freed()]);
+        // A torn line costs itself only.
+        let whole = fs::read(&path).unwrap();
+        fs::write(&path, [&whole[..], b"{\"schema\":\"gpu"].concat()).unwrap();
+        assert_eq!(log.sums(), &expected(3));
+        append(&path, "f", vec![begun(), term(), freed()]);
+        assert_eq!(log.sums(), &expected(4));
+    }
+}

@@ -1,0 +1,131 @@
+//! How a process is asked to give memory back, and its answer. Plain data.
+
+use std::sync::Arc;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::model::Time;
+use crate::model::release::ReleaseReport;
+use crate::reclaim::policy::Signal;
+
+/// How long a release may take by default.
+const DEFAULT_WAIT_MS: u64 = 10_000;
+
+/// How long an inference server must be seen without a request by default.
+const DEFAULT_IDLE_MS: u64 = 60_000;
+
+/// A process that can release memory and live on, and how it is asked.
+#[derive(Clone, PartialEq, Eq, Debug, JsonSchema, Serialize, Deserialize)]
+pub struct ReleaseWay {
+    /// PID of the process that is asked; for a server, of the process that listens.
+    pub pid: u32,
+    /// Start time in clock ticks since boot.
+    pub start_ticks: u64,
+    /// How it is asked.
+    #[serde(flatten)]
+    pub by: ReleaseBy,
+}
+
+/// How a process is asked to release memory.
+#[derive(Clone, PartialEq, Eq, Debug, JsonSchema, Serialize, Deserialize)]
+#[serde(tag = "by", rename_all = "snake_case")]
+pub enum ReleaseBy {
+    /// An inference server unloads its models.
+    Server(ServerUnload),
+    /// A Jupyter kernel runs code that releases memory.
+    Kernel {
+        /// ID of the kernel at its server, if it has one.
+        kernel_id: Option<Arc<str>>,
+        /// Path of the notebook, if the kernel has one.
+        notebook: Option<Arc<str>>,
+        /// Last activity before gpumem's request, as reported by a server.
+        last_activity: Option<Time>,
+    },
+    /// CPython 3.14 or later runs code that releases memory (PEP 768).
+    Python,
+    /// The process has announced a signal that makes it release memory.
+    Signal {
+        /// The signal.
+        signal: Signal,
+    },
+}
+
+/// An inference server and its address.
+#[derive(Clone, PartialEq, Eq, Debug, JsonSchema, Serialize, Deserialize)]
+pub struct ServerUnload {
+    /// Name of the server in gpumem's table: `"vllm"`.
+    pub server: Arc<str>,
+    /// Address of the server, as in a snapshot: `"tcp:127.0.0.1:8000"`, `"unix:/run/x.sock"`.
+    pub address: Arc<str>,
+    /// Memory that the server's processes hold on all GPUs together, in bytes; its weights are at most
+    /// this large.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub held_bytes: Option<u64>,
+}
+
+/// Options of a request to release memory.
+#[derive(Clone, PartialEq, Eq, Debug, JsonSchema, Serialize, Deserialize)]
+pub struct ReleaseOptions {
+    /// Whether to collect garbage first, which runs finalizers of the user's objects.
+    pub collects: bool,
+    /// Whether to list the objects that still hold memory.
+    pub references: bool,
+    /// Whether a person named the target.
+    pub is_named: bool,
+    /// Whether that person accepts that something is lost, or that host memory may be insufficient.
+    pub insists: bool,
+    /// Time limit of the request, in milliseconds.
+    pub wait_ms: u64,
+    /// How long an inference server must have been without requests before it is asked, in
+    /// milliseconds.
+    pub idle_ms: u64,
+    /// PCI bus IDs of the GPUs on which NVML lists the process.
+    pub pci_bus_ids: Vec<Arc<str>>,
+}
+
+impl ReleaseOptions {
+    /// Options for a process that a rule found and no person named.
+    pub fn by_rule() -> Self {
+        Self {
+            collects: true,
+            references: false,
+            is_named: false,
+            insists: false,
+            wait_ms: DEFAULT_WAIT_MS,
+            idle_ms: DEFAULT_IDLE_MS,
+            pci_bus_ids: Vec::new(),
+        }
+    }
+
+    /// Time limit for a server, including the time in which it is watched, in milliseconds.
+    pub(in crate::reclaim) fn server_ms(&self) -> u64 {
+        self.wait_ms.saturating_add(self.idle_ms)
+    }
+}
+
+/// The result of a release; of a probe, that the process rests and could be asked, and what is known of it.
+pub type ReleaseAnswer = Result<ReleaseReport, NotReleased>;
+
+/// Why a process releases nothing now.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum NotReleased {
+    /// The process is at work, and was left alone; with the reason.
+    Busy(String),
+    /// The process cannot be reached, or releases nothing; with the reason.
+    NoWayIn(String),
+    /// The process can be reached but must not be asked, or it refused; with the reason, and what to
+    /// do.
+    Refused(String),
+    /// The process did not answer in time; says whether it still may.
+    TimedOut(String),
+}
+
+impl NotReleased {
+    /// Why, in words.
+    pub fn why(&self) -> &str {
+        match self {
+            Self::Busy(why) | Self::NoWayIn(why) | Self::Refused(why) | Self::TimedOut(why) => why,
+        }
+    }
+}

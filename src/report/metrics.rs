@@ -1,0 +1,498 @@
+//! The page that Prometheus scrapes: what one sample and the rules say of it.
+//!
+//! Pure: a snapshot and what was found in it become series, which the `prometheus-client` crate encodes. What is
+//! not known has no series. No label holds a command line, a path or anything else of a process's own words: only the
+//! name of its program. Processes are bounded in number, the rest is summed.
+
+use std::fmt;
+use std::sync::Arc;
+
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, NoLabelSet, text};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::registry::Registry;
+
+use crate::model::finding::{Finding, FindingGpu, Undecided};
+use crate::model::program::file_name;
+use crate::model::reclaimed::Reclaimed;
+use crate::model::row::{ProcessRow, places};
+use crate::model::snapshot::Kubernetes;
+use crate::model::waste::Waste;
+use crate::model::{Gpu, GpuProcess, Identity, Process, Reclaimable, Snapshot, Time};
+
+/// The most processes with their own series: those with the most memory.
+pub const MOST_PROCESSES: usize = 512;
+/// The most findings with series: the most severe ones, and of those the ones with the most memory.
+const MOST_FINDINGS: usize = 512;
+/// The longest name of a program in a label, in bytes.
+const MOST_NAME_BYTES: usize = 64;
+/// Value of the label `user` for summed processes.
+const OTHERS: &str = "(others)";
+
+/// A metric, for the page, the manual and the tests.
+#[derive(Debug)]
+pub struct Metric {
+    /// Name without a counter's `_total`.
+    pub name: &'static str,
+    pub is_counter: bool,
+    pub help: &'static str,
+    pub labels: &'static [&'static str],
+}
+
+const fn gauge(name: &'static str, labels: &'static [&'static str], help: &'static str) -> Metric {
+    Metric { name, is_counter: false, help, labels }
+}
+
+const GPU: &[&str] = &["gpu", "uuid"];
+const PROCESS: &[&str] =
+    &["gpu", "uuid", "mig", "pid", "user", "command", "slurm_job", "pod", "namespace", "container"];
+const FINDING: &[&str] = &[
+    "kind",
+    "severity",
+    "rule",
+    "gpu",
+    "uuid",
+    "pid",
+    "user",
+    "command",
+    "pod",
+    "namespace",
+    "container",
+];
+
+const BUILD: Metric =
+    gauge("gpumem_build_info", &["version", "driver"], "Versions of gpumem and of the driver");
+const SAMPLED: Metric = gauge(
+    "gpumem_last_sample_timestamp_seconds",
+    &[],
+    "When the sample was taken; absent for a recording",
+);
+const ERRORS: Metric =
+    gauge("gpumem_sample_errors", &["call"], "Read errors in this sample, by call");
+const INFO: Metric = gauge("gpumem_gpu_info", &["gpu", "uuid", "model"], "A GPU and its model");
+const UP: Metric = gauge(
+    "gpumem_gpu_up",
+    GPU,
+    "1 if a GPU's memory and processes could be read, else 0, and the GPU has no other series",
+);
+const MEMORY: Metric = gauge(
+    "gpumem_gpu_memory_bytes",
+    &["gpu", "uuid", "part"],
+    "Memory of a GPU by part: free, reserved, processes, unattributed (in use by no listed process)",
+);
+const TOTAL: Metric = gauge("gpumem_gpu_memory_total_bytes", GPU, "Total memory of a GPU");
+const UTILIZATION: Metric =
+    gauge("gpumem_gpu_utilization_ratio", GPU, "Share of time in which a kernel ran on a GPU");
+const POWER: Metric = gauge("gpumem_gpu_power_watts", GPU, "Power draw of a GPU");
+const TEMPERATURE: Metric = gauge("gpumem_gpu_temperature_celsius", GPU, "Temperature of a GPU");
+const HELD: Metric =
+    gauge("gpumem_process_memory_bytes", PROCESS, "Memory that a process holds on a GPU");
+const SM: Metric =
+    gauge("gpumem_process_utilization_ratio", PROCESS, "Share of a GPU's SMs that a process uses");
+const IDLE: Metric = gauge(
+    "gpumem_process_idle_seconds",
+    PROCESS,
+    "How long a process has not used its GPU; 0 while it does, absent if unknown",
+);
+const DROPPED: Metric = gauge(
+    "gpumem_process_series_dropped",
+    &[],
+    "Processes without their own series, whose memory is summed as user (others)",
+);
+const ACTIVE: Metric = gauge("gpumem_finding_active", FINDING, "1 while a finding is active");
+const FOUND: Metric =
+    gauge("gpumem_finding_memory_bytes", FINDING, "Memory on a GPU that a finding is about");
+const AGE: Metric =
+    gauge("gpumem_finding_age_seconds", FINDING, "How long a finding has been active");
+const UNLISTED: Metric = gauge(
+    "gpumem_finding_series_dropped",
+    &[],
+    "Findings without series, if more than 512 are active: the least severe and smallest ones",
+);
+const GROWTH: Metric = gauge(
+    "gpumem_leak_bytes_per_second",
+    &["gpu", "uuid", "pid", "user", "command"],
+    "Growth rate of the memory that a process leaks",
+);
+const FULL: Metric = gauge(
+    "gpumem_oom_eta_seconds",
+    &["gpu", "uuid", "pid", "user", "command"],
+    "Time until a leak fills its GPU",
+);
+const UNDECIDED: Metric = gauge(
+    "gpumem_undecided",
+    &["rule"],
+    "Cases that a rule could not decide, because history or data is missing",
+);
+const RECLAIMABLE: Metric = gauge(
+    "gpumem_reclaimable_memory_bytes",
+    &[],
+    "Memory that gpumem reap --all-users targets by default; absent while the rules for it are \
+    undecided",
+);
+const SUSPECTED: Metric = gauge(
+    "gpumem_suspected_memory_bytes",
+    &[],
+    "Memory that looks unused, but is not proved to be",
+);
+const WASTE: Metric = Metric {
+    is_counter: true,
+    ..gauge(
+        "gpumem_waste_byte_seconds",
+        &["kind", "user", "uuid"],
+        "Memory of findings multiplied by the time they were active",
+    )
+};
+const RECLAIMED: Metric = Metric {
+    is_counter: true,
+    ..gauge(
+        "gpumem_reclaimed_bytes",
+        &["how", "user"],
+        "Reclaimed memory, from the audit log: release (by a process), unload (of a server's \
+        models), end (of a process)",
+    )
+};
+const RECLAIMS: Metric = Metric {
+    is_counter: true,
+    ..gauge(
+        "gpumem_reclaims",
+        &["how", "outcome"],
+        "Acts that sent a signal or request, from the audit log, by outcome",
+    )
+};
+
+/// All metrics, in the order of the page.
+pub const METRICS: [&Metric; 26] = [
+    &BUILD,
+    &SAMPLED,
+    &ERRORS,
+    &INFO,
+    &UP,
+    &MEMORY,
+    &TOTAL,
+    &UTILIZATION,
+    &POWER,
+    &TEMPERATURE,
+    &HELD,
+    &SM,
+    &IDLE,
+    &DROPPED,
+    &ACTIVE,
+    &FOUND,
+    &AGE,
+    &UNLISTED,
+    &GROWTH,
+    &FULL,
+    &UNDECIDED,
+    &RECLAIMABLE,
+    &SUSPECTED,
+    &WASTE,
+    &RECLAIMED,
+    &RECLAIMS,
+];
+
+/// The facts from one sample.
+pub struct MetricsInput<'a> {
+    pub snapshot: &'a Snapshot,
+    pub findings: &'a [Finding],
+    pub undecided: &'a [Undecided],
+    pub reclaimable: Reclaimable,
+    pub waste: &'a Waste,
+    pub reclaimed: &'a Reclaimed,
+    /// When a process last used a GPU.
+    pub idle_since: &'a dyn Fn(Identity, u32) -> Option<Time>,
+    /// Whether the sample is live, not from a recording.
+    pub is_live: bool,
+}
+
+/// Series, by metric as in [`METRICS`].
+#[derive(Debug, Default)]
+struct Page {
+    series: Vec<(&'static str, Vec<String>, f64)>,
+}
+
+/// The page as OpenMetrics.
+pub fn openmetrics(input: &MetricsInput<'_>) -> Result<String, fmt::Error> {
+    let mut registry = Registry::default();
+    registry.register_collector(Box::new(Page::of(input)));
+    let mut page = String::new();
+    text::encode(&mut page, &registry)?;
+    Ok(page)
+}
+
+/// The page in the older text format, the only one that node_exporter's textfile collector reads.
+pub fn classic(openmetrics: &str) -> String {
+    let mut page = String::new();
+    for line in openmetrics.lines().filter(|line| *line != "# EOF") {
+        // There a counter is declared by the name of its samples.
+        let comment = line.strip_prefix("# ").and_then(|rest| {
+            let (what, rest) = rest.split_once(' ')?;
+            let (name, rest) = rest.split_once(' ')?;
+            let is_counter = METRICS.iter().any(|it| it.is_counter && it.name == name);
+            is_counter.then(|| format!("# {what} {name}_total {rest}"))
+        });
+        page.push_str(comment.as_deref().unwrap_or(line));
+        page.push('\n');
+    }
+    page
+}
+
+impl Collector for Page {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
+        for metric in METRICS {
+            let mut series =
+                self.series.iter().filter(|(name, ..)| *name == metric.name).peekable();
+            if series.peek().is_none() {
+                continue;
+            }
+            let kind = if metric.is_counter { MetricType::Counter } else { MetricType::Gauge };
+            let mut family = encoder.encode_descriptor(metric.name, metric.help, None, kind)?;
+            for (_, values, value) in series {
+                let labels = metric.labels.iter().copied().zip(values.iter().map(String::as_str));
+                let labels: Vec<(&str, &str)> = labels.collect();
+                let mut one = family.encode_family(&labels)?;
+                match metric.is_counter {
+                    true => one.encode_counter::<NoLabelSet, _, f64>(value, None)?,
+                    false => one.encode_gauge(value)?,
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Page {
+    fn of(input: &MetricsInput<'_>) -> Self {
+        let mut page = Self::default();
+        let snapshot = input.snapshot;
+        let driver = text_of(snapshot.driver.version.as_ref());
+        page.put(&BUILD, [env!("CARGO_PKG_VERSION").to_owned(), driver], 1.0);
+        if input.is_live {
+            page.put(&SAMPLED, [], snapshot.time.unix_milliseconds() as f64 / 1000.0);
+        }
+        page.put_errors(snapshot);
+        for gpu in &snapshot.gpus {
+            page.put_gpu(snapshot, gpu);
+        }
+        page.put_processes(input);
+        page.put_findings(input);
+        let mut rules: Vec<&str> = input.undecided.iter().map(|it| &*it.rule).collect();
+        rules.sort_unstable();
+        for rules in rules.chunk_by(|a, b| a == b) {
+            page.put(&UNDECIDED, [rules[0].to_owned()], rules.len() as f64);
+        }
+        let reclaimable = input.reclaimable;
+        if reclaimable.is_known() || reclaimable.bytes > 0 {
+            page.put(&RECLAIMABLE, [], reclaimable.bytes as f64);
+        }
+        page.put(&SUSPECTED, [], reclaimable.suspected_bytes as f64);
+        for (key, sum) in input.waste.sums() {
+            let labels = [
+                key.kind.name().to_owned(),
+                text_of(key.user.as_ref()),
+                text_of(key.uuid.as_ref()),
+            ];
+            page.put(&WASTE, labels, sum);
+        }
+        for ((how, user), &bytes) in &input.reclaimed.bytes {
+            page.put(&RECLAIMED, [(*how).to_owned(), user.to_string()], bytes as f64);
+        }
+        for ((how, outcome), &acts) in &input.reclaimed.acts {
+            page.put(&RECLAIMS, [(*how).to_owned(), outcome.to_string()], acts as f64);
+        }
+        page
+    }
+
+    fn put<const N: usize>(&mut self, metric: &Metric, labels: [String; N], value: f64) {
+        debug_assert_eq!(metric.labels.len(), N, "{}", metric.name);
+        self.series.push((metric.name, labels.into(), value));
+    }
+
+    fn put_known<const N: usize>(
+        &mut self,
+        metric: &Metric,
+        labels: &[String; N],
+        value: Option<f64>,
+    ) {
+        if let Some(value) = value {
+            self.put(metric, labels.clone(), value);
+        }
+    }
+
+    fn put_errors(&mut self, snapshot: &Snapshot) {
+        let mut calls: Vec<&str> = snapshot.errors.iter().map(|it| &*it.call).collect();
+        calls.sort_unstable();
+        for calls in calls.chunk_by(|a, b| a == b) {
+            self.put(&ERRORS, [calls[0].to_owned()], calls.len() as f64);
+        }
+    }
+
+    fn put_gpu(&mut self, snapshot: &Snapshot, gpu: &Gpu) {
+        let labels = [gpu.index.to_string(), text_of(gpu.uuid.as_ref())];
+        let [index, uuid] = labels.clone();
+        self.put(&INFO, [index, uuid, text_of(gpu.name.as_ref())], 1.0);
+        let has_memory = gpu.memory.is_some() || gpu.memory_unavailable.is_some();
+        let has_list = gpu.processes.is_some() || gpu.process_memory_unavailable.is_some();
+        let is_up = has_memory && has_list && gpu.stale_seconds.is_none();
+        self.put(&UP, labels.clone(), f64::from(u8::from(is_up)));
+        if !is_up {
+            return;
+        }
+        if let Some(balance) = snapshot.balance(gpu) {
+            self.put(&TOTAL, labels.clone(), balance.total_bytes as f64);
+            for (part, bytes) in [
+                ("free", Some(balance.free_bytes)),
+                ("reserved", balance.reserved_bytes),
+                ("processes", balance.process_bytes),
+                ("unattributed", balance.unattributed.ok()),
+            ] {
+                let [index, uuid] = labels.clone();
+                let labels = [index, uuid, part.to_owned()];
+                self.put_known(&MEMORY, &labels, bytes.map(|bytes| bytes as f64));
+            }
+        }
+        self.put_known(&UTILIZATION, &labels, gpu.gpu_percent.map(|it| f64::from(it) / 100.0));
+        self.put_known(&POWER, &labels, gpu.power_watts);
+        self.put_known(&TEMPERATURE, &labels, gpu.temperature_celsius.map(f64::from));
+    }
+
+    fn put_processes(&mut self, input: &MetricsInput<'_>) {
+        let snapshot = input.snapshot;
+        let row = |place| ProcessRow::new(snapshot, input.findings, place).idle(input.idle_since);
+        let rows = places(snapshot, input.findings).into_iter().map(row);
+        let is_current =
+            |row: &ProcessRow<'_>| row.gpu.is_some_and(|gpu| gpu.stale_seconds.is_none());
+        let mut rows: Vec<ProcessRow<'_>> =
+            rows.filter(|row| row.entry.is_some() && is_current(row)).collect();
+        rows.sort_by_key(|row| std::cmp::Reverse(row.used_bytes()));
+        let others = rows.split_off(rows.len().min(MOST_PROCESSES));
+        for row in &rows {
+            let (Some(gpu), Some(pid)) = (row.gpu, row.pid()) else {
+                continue;
+            };
+            let process = row.process.ok();
+            let job = process.and_then(|process| process.slurm.as_ref()?.job_id.clone());
+            let [pod, namespace, container] = pod_labels(process);
+            let labels = [
+                gpu.index.to_string(),
+                text_of(gpu.uuid.as_ref()),
+                row.entry.and_then(mig).unwrap_or_default(),
+                pid.to_string(),
+                user_label(row.user(), process),
+                process.map(program).unwrap_or_default(),
+                text_of(job.as_ref()),
+                pod,
+                namespace,
+                container,
+            ];
+            self.put_known(&HELD, &labels, row.used_bytes().map(|bytes| bytes as f64));
+            let sm = row.entry.and_then(|entry| entry.sm_percent);
+            self.put_known(&SM, &labels, sm.map(|percent| f64::from(percent) / 100.0));
+            self.put_known(&IDLE, &labels, row.idle_seconds);
+        }
+        self.put(&DROPPED, [], others.len() as f64);
+        for gpu in &snapshot.gpus {
+            let on_gpu =
+                others.iter().filter(|row| row.gpu.is_some_and(|it| it.index == gpu.index));
+            let bytes: Vec<u64> = on_gpu.filter_map(ProcessRow::used_bytes).collect();
+            if !bytes.is_empty() {
+                let mut labels = [const { String::new() }; PROCESS.len()];
+                labels[0] = gpu.index.to_string();
+                labels[1] = text_of(gpu.uuid.as_ref());
+                labels[4] = OTHERS.to_owned();
+                self.put(&HELD, labels, bytes.iter().sum::<u64>() as f64);
+            }
+        }
+    }
+
+    fn put_findings(&mut self, input: &MetricsInput<'_>) {
+        let active = input.findings.iter().filter(|it| it.resolved_at.is_none());
+        let mut active: Vec<&Finding> = active.collect();
+        active.sort_by_key(|it| std::cmp::Reverse((it.severity, it.memory_bytes)));
+        for finding in active.iter().take(MOST_FINDINGS) {
+            self.put_finding(input.snapshot, finding);
+        }
+        self.put(&UNLISTED, [], active.len().saturating_sub(MOST_FINDINGS) as f64);
+    }
+
+    fn put_finding(&mut self, snapshot: &Snapshot, finding: &Finding) {
+        let process = finding.process.as_ref();
+        let observed = process
+            .and_then(|it| snapshot.process(it.pid).filter(|seen| seen.identity() == it.identity));
+        let who = |on: &FindingGpu| {
+            [
+                on.index.to_string(),
+                text_of(on.uuid.as_ref()),
+                process.map(|it| it.pid.to_string()).unwrap_or_default(),
+                user_label(process.and_then(|it| it.user.as_ref()), observed),
+                observed.map(program).unwrap_or_default(),
+            ]
+        };
+        let growth = || serde_json::to_value(&finding.evidence).ok()?["bytes_per_second"].as_f64();
+        for on in &finding.gpus {
+            let [gpu, uuid, pid, user, command] = who(on);
+            let [pod, namespace, container] = pod_labels(observed);
+            let labels = [
+                finding.kind.name().to_owned(),
+                finding.severity.to_string(),
+                finding.rule.to_string(),
+                gpu,
+                uuid,
+                pid,
+                user,
+                command,
+                pod,
+                namespace,
+                container,
+            ];
+            self.put(&ACTIVE, labels.clone(), 1.0);
+            let bytes = if process.is_some() { on.used_bytes } else { finding.memory_bytes };
+            self.put_known(&FOUND, &labels, bytes.map(|bytes| bytes as f64));
+            self.put(&AGE, labels, finding.duration_seconds);
+            if let Some(forecast) = finding.evidence.forecast() {
+                self.put(&FULL, who(on), forecast.seconds);
+            }
+            self.put_known(&GROWTH, &who(on), growth());
+        }
+    }
+}
+
+fn text_of(text: Option<&Arc<str>>) -> String {
+    text.map(ToString::to_string).unwrap_or_default()
+}
+
+/// The user's name, or the user ID if there is no name here: a container has its own names.
+fn user_label(name: Option<&Arc<str>>, process: Option<&Process>) -> String {
+    let number = || Some(process?.uid?.to_string());
+    name.map(ToString::to_string).or_else(number).unwrap_or_default()
+}
+
+/// A process's pod, its namespace and the container in it.
+fn pod_labels(process: Option<&Process>) -> [String; 3] {
+    let pod = process.and_then(|process| process.kubernetes.as_deref());
+    let text = |name: fn(&Kubernetes) -> &Option<Arc<str>>| {
+        text_of(pod.and_then(|pod| name(pod).as_ref()))
+    };
+    [text(|pod| &pod.pod_name), text(|pod| &pod.namespace), text(|pod| &pod.container_name)]
+}
+
+/// The MIG instance of a row: GPU instance and compute instance. A process may be in several of one
+/// GPU.
+fn mig(row: &GpuProcess) -> Option<String> {
+    let compute = row.compute_instance_id.map(|id| format!("/{id}"));
+    Some(format!("{}{}", row.gpu_instance_id?, compute.unwrap_or_default()))
+}
+
+/// Name of the program that a process runs: of its executable, or its `comm`. Its arguments are not
+/// used, because the process can choose them.
+fn program(process: &Process) -> String {
+    let executable = process.executable.as_deref().map(file_name);
+    let name = executable.or(process.comm.as_deref()).unwrap_or_default();
+    name.char_indices()
+        .take_while(|(at, letter)| at + letter.len_utf8() <= MOST_NAME_BYTES)
+        .map(|(_, letter)| letter)
+        .collect()
+}
+
+#[cfg(test)]
+mod tests;

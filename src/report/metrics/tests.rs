@@ -1,0 +1,187 @@
+//! What is on the page, and what is not.
+
+use super::*;
+use crate::model::finding::{Kind, Severity};
+use crate::reclaim::testing;
+
+fn snapshot(json: &str) -> Snapshot {
+    serde_json::from_str(json).unwrap()
+}
+
+fn page(snapshot: &Snapshot) -> String {
+    page_with(snapshot, &[])
+}
+
+fn page_with(snapshot: &Snapshot, findings: &[Finding]) -> String {
+    let mut reclaimable = Reclaimable::default();
+    reclaimable.is_undecided = true;
+    let input = MetricsInput {
+        snapshot,
+        findings,
+        undecided: &[],
+        reclaimable,
+        waste: &Waste::default(),
+        reclaimed: &Reclaimed::default(),
+        idle_since: &|_, _| None,
+        is_live: true,
+    };
+    let page = openmetrics(&input).unwrap();
+    assert!(page.ends_with("# EOF\n"));
+    classic(&page)
+}
+
+/// The samples of a metric, without its name.
+fn samples<'p>(page: &'p str, metric: &str) -> Vec<&'p str> {
+    page.lines()
+        .filter_map(|line| line.strip_prefix(metric))
+        .filter(|it| !it.starts_with('_'))
+        .collect()
+}
+
+#[test]
+fn what_is_not_known_is_absent_and_a_lost_gpu_is_down() {
+    let snapshot = snapshot(
+        r#"{"schema":"gpumem.snapshot/1","time":"2026-11-20T12:00:00Z","gpus":[
+        {"index":0,"uuid":"GPU-a","memory":{"total_bytes":100,"used_bytes":40,"free_bytes":60},
+         "processes":[{"pid":7,"type":"compute"},{"pid":8,"type":"compute","used_bytes":30,"sm_percent":50}]},
+        {"index":1,"uuid":"GPU-b","power_watts":3},
+        {"index":2,"uuid":"GPU-c","memory":{"total_bytes":100,"used_bytes":40,"free_bytes":60},
+         "stale_seconds":20,"processes":[{"pid":9,"type":"compute","used_bytes":30}]}],
+        "errors":[{"call":"nvmlDeviceGetMemoryInfo","gpu":1,"error":"lost"}]}"#,
+    );
+    let page = page(&snapshot);
+    let up = samples(&page, "gpumem_gpu_up");
+    let ends: Vec<&str> = up.iter().map(|it| &it[it.len() - 3..]).collect();
+    assert_eq!(ends, ["1.0", "0.0", "0.0"]);
+    assert_eq!(samples(&page, "gpumem_gpu_memory_total_bytes").len(), 1);
+    let parts = samples(&page, "gpumem_gpu_memory_bytes");
+    assert_eq!(parts.len(), 1, "neither reserved nor what processes hold is known: {parts:?}");
+    assert!(samples(&page, "gpumem_gpu_power_watts").is_empty());
+    let held = samples(&page, "gpumem_process_memory_bytes");
+    assert_eq!(held.len(), 1);
+    assert!(held[0].contains("pid=\"8\"") && held[0].ends_with(" 30.0"), "{held:?}");
+    assert_eq!(samples(&page, "gpumem_process_utilization_ratio").len(), 1);
+    let idle = samples(&page, "gpumem_process_idle_seconds");
+    assert!(idle.len() == 1 && idle[0].ends_with("\"} 0.0"), "{idle:?}");
+    assert!(samples(&page, "gpumem_reclaimable_memory_bytes").is_empty());
+    assert_eq!(samples(&page, "gpumem_sample_errors"), ["{call=\"nvmlDeviceGetMemoryInfo\"} 1.0"]);
+    assert_eq!(samples(&page, "gpumem_last_sample_timestamp_seconds"), [" 1795176000.0"]);
+}
+
+#[test]
+fn a_name_is_cut_and_escaped_and_no_argument_is_on_the_page() {
+    let name = "é\\\"\\n".repeat(20);
+    let json = format!(
+        r#"{{"schema":"gpumem.snapshot/1","time":"2026-11-20T12:00:00Z","gpus":[{{"index":0,
+        "memory":{{"total_bytes":100,"used_bytes":40,"free_bytes":60}},
+        "processes":[{{"pid":7,"type":"compute","used_bytes":30}}]}}],
+        "processes":[{{"pid":7,"start_ticks":1,"executable":"/opt/{name}","command":["x","--password=hunter2"]}}]}}"#
+    );
+    let page = page(&snapshot(&json));
+    let held = samples(&page, "gpumem_process_memory_bytes");
+    assert_eq!(held.len(), 1, "a line break is escaped: {page}");
+    assert!(held[0].contains(r#"command="é\"\né\"\n"#), "{held:?}");
+    let command = held[0].split("command=\"").nth(1).unwrap().split("\",slurm_job").next().unwrap();
+    assert!(command.replace("\\n", "\n").replace("\\\"", "\"").len() <= MOST_NAME_BYTES);
+    assert!(!page.contains("hunter2"));
+}
+
+#[test]
+fn ten_thousand_processes_are_bounded_and_their_sum_is_right() {
+    let mut snapshot = snapshot(
+        r#"{"schema":"gpumem.snapshot/1","time":"2026-11-20T12:00:00Z","gpus":[{"index":0,
+        "memory":{"total_bytes":100,"used_bytes":40,"free_bytes":60},"processes":[]}]}"#,
+    );
+    let row: GpuProcess =
+        serde_json::from_str(r#"{"pid":1,"type":"compute","used_bytes":1}"#).unwrap();
+    let rows = (1..=10_000).map(|pid| {
+        let mut row = row;
+        (row.pid, row.used_bytes) = (pid, Some(u64::from(pid)));
+        row
+    });
+    snapshot.gpus[0].processes = Some(rows.collect());
+    let page = page(&snapshot);
+    let held = samples(&page, "gpumem_process_memory_bytes");
+    assert_eq!(held.len(), MOST_PROCESSES + 1);
+    assert_eq!(samples(&page, "gpumem_process_series_dropped"), [" 9488.0"]);
+    let value = |line: &&str| line.rsplit(' ').next().unwrap().parse::<f64>().unwrap();
+    assert_eq!(held.iter().map(value).sum::<f64>(), (10_000.0 * 10_001.0) / 2.0);
+    assert!(held.iter().any(|line| line.contains("user=\"(others)\"")));
+}
+
+#[test]
+fn a_process_in_two_mig_instances_has_two_series() {
+    let snapshot = snapshot(
+        r#"{"schema":"gpumem.snapshot/1","time":"2026-11-20T12:00:00Z","gpus":[{"index":0,
+        "memory":{"total_bytes":100,"used_bytes":40,"free_bytes":60},"processes":[
+        {"pid":7,"type":"compute","used_bytes":5,"gpu_instance_id":1,"compute_instance_id":0},
+        {"pid":7,"type":"compute","used_bytes":6,"gpu_instance_id":2,"compute_instance_id":0}]}]}"#,
+    );
+    let page = page(&snapshot);
+    let held = samples(&page, "gpumem_process_memory_bytes");
+    assert_eq!(held.len(), 2);
+    assert!(held[0].contains("mig=\"2/0\"") && held[1].contains("mig=\"1/0\""), "{held:?}");
+}
+
+#[test]
+fn what_is_in_a_pod_has_its_names_and_a_user_without_a_name_its_number() {
+    let snapshot = snapshot(
+        r#"{"schema":"gpumem.snapshot/1","time":"2026-11-20T12:00:00Z","gpus":[{"index":0,
+        "memory":{"total_bytes":100,"used_bytes":40,"free_bytes":60},"processes":[
+        {"pid":7,"type":"compute","used_bytes":6},{"pid":8,"type":"compute","used_bytes":5}]}],
+        "processes":[{"pid":7,"start_ticks":1,"uid":1000,"kubernetes":{"pod_uid":"u","pod_name":"bert-0",
+        "namespace":"train","container_name":"main","qos":"burstable"}},
+        {"pid":8,"start_ticks":1,"uid":0,"user":"root"}]}"#,
+    );
+    let mut finding = testing::finding(Kind::Idle, &snapshot.processes[0]);
+    finding.gpus = vec![FindingGpu { index: 0, uuid: None, used_bytes: Some(6) }];
+    let page = page_with(&snapshot, &[finding]);
+    let pod = r#"pod="bert-0",namespace="train",container="main""#;
+    let held = samples(&page, "gpumem_process_memory_bytes");
+    assert!(held[0].contains("user=\"1000\"") && held[0].contains(pod), "{held:?}");
+    assert!(held[1].contains("user=\"root\""), "{held:?}");
+    assert!(held[1].contains(r#"pod="",namespace="",container="""#), "{held:?}");
+    let active = samples(&page, "gpumem_finding_active");
+    assert!(active[0].contains("user=\"1000\"") && active[0].contains(pod), "{active:?}");
+}
+
+#[test]
+fn ten_thousand_findings_are_bounded_and_the_worst_are_kept() {
+    let snapshot =
+        snapshot(r#"{"schema":"gpumem.snapshot/1","time":"2026-11-20T12:00:00Z","gpus":[]}"#);
+    let finding = |pid: u32| {
+        let process = Process { pid, ..Process::default() };
+        let mut finding = testing::finding(Kind::Idle, &process);
+        let used_bytes = Some(u64::from(pid));
+        (finding.memory_bytes, finding.severity) = (used_bytes, Severity::Warning);
+        finding.gpus = vec![FindingGpu { index: 0, uuid: None, used_bytes }];
+        finding
+    };
+    let mut findings: Vec<Finding> = (1..=10_000).map(finding).collect();
+    findings[0].severity = Severity::Critical;
+    let page = page_with(&snapshot, &findings);
+    let active = samples(&page, "gpumem_finding_active");
+    assert_eq!(active.len(), MOST_FINDINGS);
+    assert!(active[0].contains("pid=\"1\"") && active[1].contains("pid=\"10000\""));
+    assert_eq!(samples(&page, "gpumem_finding_series_dropped"), [" 9488.0"]);
+}
+
+#[test]
+fn a_counter_is_declared_by_the_name_of_its_samples() {
+    let page = "# HELP gpumem_waste_byte_seconds What it cost\n# TYPE gpumem_waste_byte_seconds counter\n\
+                gpumem_waste_byte_seconds_total{kind=\"idle\"} 1.0\n# TYPE gpumem_gpu_up gauge\n# EOF\n";
+    assert_eq!(
+        classic(page),
+        "# HELP gpumem_waste_byte_seconds_total What it cost\n# TYPE gpumem_waste_byte_seconds_total counter\n\
+         gpumem_waste_byte_seconds_total{kind=\"idle\"} 1.0\n# TYPE gpumem_gpu_up gauge\n"
+    );
+}
+
+#[test]
+fn names_follow_the_conventions() {
+    for metric in METRICS {
+        assert!(metric.name.starts_with("gpumem_"), "{}", metric.name);
+        assert!(!metric.name.ends_with("_total"), "{}", metric.name);
+        assert!(!metric.help.is_empty() && !metric.help.ends_with('.'), "{}", metric.name);
+    }
+}

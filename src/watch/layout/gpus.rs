@@ -1,0 +1,106 @@
+//! The GPUs' panel: the form in which all of them fit, the rows that it takes, and where each card is.
+
+use ratatui::layout::Rect;
+
+use super::LayoutNeeds;
+
+/// Columns of each card, at the least, where several stand side by side.
+const CARD: u16 = 56;
+/// Blank columns between two cards.
+const CARD_GAP: u16 = 2;
+/// Lines of a card above its chart: name, bar, figures, and the chart's caption.
+const CARD_LINES: u16 = 4;
+/// Lines of a card's chart, at the least.
+const CHART_ROWS_MIN: u16 = 2;
+/// Lines of a card's chart, at the most.
+const CHART_ROWS_MAX: u16 = 12;
+/// GPUs that have cards before a person asks for them.
+const CARDS_MOST: usize = 2;
+
+/// How the GPUs are shown.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Form {
+    /// A card for each, with charts.
+    Cards,
+    /// A line for each, and where there is room one for each MIG device.
+    Lines,
+    /// One line for all of them.
+    Totals,
+}
+
+impl Form {
+    /// What the key goes on to; `None` leaves it to the room that there is.
+    pub fn after(form: Option<Self>) -> Option<Self> {
+        match form {
+            None => Some(Self::Cards),
+            Some(Self::Cards) => Some(Self::Lines),
+            Some(Self::Lines) => Some(Self::Totals),
+            Some(Self::Totals) => None,
+        }
+    }
+
+    /// What was asked for, in words.
+    pub fn describe(form: Option<Self>) -> &'static str {
+        match form {
+            None => "GPUs: as there is room",
+            Some(Self::Cards) => "GPUs: cards, where there is room",
+            Some(Self::Lines) => "GPUs: lines, where there is room",
+            Some(Self::Totals) => "GPUs: totals",
+        }
+    }
+}
+
+/// The first form in which all GPUs fit, and the rows that it takes: at most `usual`, or `most` where a person asked
+/// for a form.
+pub fn gpu_form(area: Rect, most: u16, usual: u16, needs: &LayoutNeeds) -> (Form, u16) {
+    let (cards, budget) = match needs.form {
+        // A screen that is not tall has better use for its lines.
+        None if needs.gpus <= CARDS_MOST => (cards(area, usual.min(area.height / 3), needs), usual),
+        None => (None, usual),
+        // Cards that do not fit in the usual rows take only as many as the lowest ones need.
+        Some(Form::Cards) => ((usual..=most).find_map(|rows| cards(area, rows, needs)), most),
+        Some(Form::Lines) => (None, most),
+        Some(Form::Totals) => return (Form::Totals, 1),
+    };
+    if let Some(rows) = cards {
+        return (Form::Cards, rows);
+    }
+    let count = needs.gpus.max(1);
+    let mut rows = [count.saturating_add(needs.parts), count].into_iter();
+    match rows.find(|rows| *rows <= usize::from(budget)) {
+        Some(rows) => (Form::Lines, rows as u16),
+        None => (Form::Totals, 1),
+    }
+}
+
+/// The rows that cards for all GPUs take, with charts as high as `budget` allows; `None` where the lowest do not fit.
+fn cards(area: Rect, budget: u16, needs: &LayoutNeeds) -> Option<u16> {
+    let count = u16::try_from(needs.gpus).ok().filter(|&count| count > 0)?;
+    let down = count.div_ceil(cards_across(area.width, count));
+    let lines = CARD_LINES.saturating_add(u16::try_from(needs.parts_most).ok()?);
+    let chart = (budget / down).checked_sub(lines)?;
+    (chart >= CHART_ROWS_MIN).then_some((lines + chart.min(CHART_ROWS_MAX)) * down)
+}
+
+/// How many cards stand side by side: as few as take no more lines.
+fn cards_across(width: u16, count: u16) -> u16 {
+    let most = ((width + CARD_GAP) / (CARD + CARD_GAP)).clamp(1, count.max(1));
+    count.div_ceil(count.div_ceil(most).max(1)).max(1)
+}
+
+/// Where the card of a GPU is.
+pub fn card_area(area: Rect, count: usize, at: usize) -> Rect {
+    let count = u16::try_from(count).unwrap_or(u16::MAX);
+    let across = cards_across(area.width, count);
+    let (line, column) = (at / usize::from(across), at % usize::from(across));
+    let width = (area.width + CARD_GAP) / across;
+    let height = area.height / count.div_ceil(across).max(1);
+    Rect {
+        x: area.x + column as u16 * width,
+        y: area.y.saturating_add((line as u16).saturating_mul(height)),
+        width: width.saturating_sub(CARD_GAP),
+        height,
+    }
+    .intersection(area)
+}

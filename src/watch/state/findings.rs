@@ -1,0 +1,76 @@
+//! The list of findings: which one is selected, and how many lines the list would take.
+
+use std::sync::Arc;
+
+use crate::model::Snapshot;
+use crate::model::finding::Finding;
+use crate::watch::text::clean;
+use crate::watch::view_model::Screenful;
+
+/// Suspects that are counted as lines; more are listed where there is room. The table marks each.
+const SUSPECTS_WANTED: usize = 2;
+
+/// The list of findings.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct FindingsState {
+    /// The selected finding's id.
+    pub selected: Option<Arc<str>>,
+    /// The first finding that is visible.
+    pub offset: usize,
+}
+
+impl FindingsState {
+    /// The selected one of these and its place; `None` where it is no more.
+    pub fn selected_of<'a>(&self, findings: &'a [Finding]) -> Option<(usize, &'a Finding)> {
+        let id = self.selected.as_ref()?;
+        let mut findings = findings.iter().enumerate();
+        findings.find(|(_, finding)| finding.id == *id)
+    }
+
+    /// Selects the one at this place, or the last one.
+    pub fn select(&mut self, at: usize, findings: &[Finding]) {
+        let finding = findings.get(at).or(findings.last());
+        self.selected = finding.map(|finding| Arc::clone(&finding.id));
+    }
+}
+
+/// Lines that the list, the notes and so many alarms would take.
+pub fn lines_wanted(screenful: &Screenful, alarms: usize) -> usize {
+    let errors = usize::from(!screenful.snapshot.errors.is_empty());
+    let unavailable = unavailable(&screenful.snapshot, false).len();
+    let suspects = screenful.suspects.len().min(SUSPECTS_WANTED);
+    let undecided = match suspects {
+        0 => screenful.undecided.len(),
+        // Each suspect says when its rule can tell.
+        _ => screenful.undecided.len().min(1),
+    };
+    let notes = errors + unavailable + suspects + undecided;
+    screenful.findings.len() + notes + alarms
+}
+
+/// Why figures are not available, each reason once; and which processes could not be read, where memory is held that
+/// no known process accounts for. `has_words`: a GPU's own line says why its memory is not available.
+pub fn unavailable(snapshot: &Snapshot, has_words: bool) -> Vec<String> {
+    let mut notes: Vec<String> = Vec::new();
+    for gpu in &snapshot.gpus {
+        for (what, reason) in [
+            ("memory", &gpu.memory_unavailable),
+            ("memory of processes", &gpu.process_memory_unavailable),
+        ] {
+            // A GPU's own line tells it already.
+            let Some(reason) = reason.as_ref().filter(|_| !has_words || what != "memory") else {
+                continue;
+            };
+            let text = format!("{what} n/a: {}", clean(reason, 400));
+            if !notes.iter().any(|note| note.ends_with(&text)) {
+                notes.push(format!("GPU {}: {text}", gpu.index));
+            }
+        }
+    }
+    let gpus = snapshot.gpus.iter();
+    let mut balances = gpus.filter_map(|gpu| snapshot.balance(gpu));
+    if balances.any(|balance| balance.notable_bytes().is_some()) {
+        notes.extend(snapshot.host.unread_text());
+    }
+    notes
+}

@@ -1,0 +1,101 @@
+//! Ending processes: the plan, while it is open, and the batch that carries one out.
+
+use std::time::Duration;
+
+use super::batch::Batch;
+use crate::model::Time;
+use crate::reclaim::Target;
+use crate::watch::reclaim_worker::{PlanOptions, Proposal};
+use crate::watch::view_model::RowKey;
+
+/// The plan that is open, and the one that is being carried out.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub struct Reaping {
+    /// The plan, while it is open.
+    pub dialog: Option<Dialog>,
+    /// The plan that is being carried out, or was and whose result nobody has looked at since.
+    pub batch: Option<Batch>,
+    /// The number of the last request for a plan.
+    pub number: u64,
+}
+
+/// A plan that is asked for and shown.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Dialog {
+    /// Which processes, and how.
+    pub options: PlanOptions,
+    /// Who was marked or selected when it was opened.
+    pub selected: Vec<RowKey>,
+    pub answer: Answer,
+    /// Lines that are scrolled away.
+    pub offset: usize,
+    /// When a confirmed plan begins, as time since the screen started; until then it can be undone.
+    pub countdown: Option<Duration>,
+    /// What the last key did, in words.
+    pub note: Option<String>,
+    /// When the plan was asked for, by the clock of the samples.
+    pub asked: Option<Time>,
+    /// Whether the answer as it is now has been drawn.
+    pub is_drawn: bool,
+}
+
+/// The answer to the request for a plan.
+#[derive(Clone, PartialEq, Debug)]
+pub enum Answer {
+    Asked,
+    Plan(Proposal),
+    /// There is no plan, and why.
+    Failed(String),
+}
+
+impl Reaping {
+    /// Whether a plan is being carried out.
+    pub fn is_running(&self) -> bool {
+        let batch = self.batch.as_ref();
+        batch.is_some_and(|batch| batch.over.is_none())
+    }
+
+    /// When a text of the dialog or the batch changes next, as time since the start of the screen.
+    pub fn next_tick(&self, now: Duration) -> Option<Duration> {
+        if let Some(ends) = self.dialog.as_ref().and_then(|it| it.countdown) {
+            let next = seconds_left(ends, now).saturating_sub(1);
+            return Some(ends.saturating_sub(Duration::from_secs(next)));
+        }
+        self.is_running().then(|| Duration::from_secs(now.as_secs() + 1))
+    }
+}
+
+impl Dialog {
+    /// The plan, where there is one.
+    pub fn proposal(&self) -> Option<&Proposal> {
+        match &self.answer {
+            Answer::Plan(proposal) => Some(proposal),
+            _ => None,
+        }
+    }
+
+    fn targets(&self) -> &[Target] {
+        self.proposal().map_or(&[], |it| &it.plan.targets)
+    }
+
+    /// How many targets gpumem itself would end.
+    pub fn ends(&self) -> usize {
+        self.targets().iter().filter(|it| !it.is_advice()).count()
+    }
+
+    /// How many processes would be sent something.
+    pub fn receivers(&self) -> usize {
+        let ended = self.targets().iter().filter(|it| !it.is_advice());
+        ended.map(|it| it.members.len() + usize::from(it.launcher.is_some())).sum()
+    }
+
+    /// Whether `direct` would change anything.
+    pub fn offers_direct(&self) -> bool {
+        self.options.direct || self.targets().iter().any(Target::is_advice)
+    }
+}
+
+/// Whole seconds until then, rounded up.
+pub fn seconds_left(ends: Duration, now: Duration) -> u64 {
+    ends.saturating_sub(now).as_millis().div_ceil(1000) as u64
+}

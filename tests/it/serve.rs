@@ -1,0 +1,229 @@
+//! `gpumem serve` and its neighbours by real sockets: scrapers that hang, too many of them, and what is kept.
+
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::net::{SocketAddr, TcpStream};
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+use rustix::process::Signal;
+use serde_json::Value;
+
+use crate::machine::{GIB, Machine, Running, one_gpu};
+use crate::place::{in_namespace, unshare};
+use crate::procs::send;
+use crate::support::{self, wait_until};
+
+/// A server of this machine, or of the demo.
+struct Served {
+    gpumem: Running,
+    address: SocketAddr,
+}
+
+impl Served {
+    fn start(machine: &Machine, arguments: &[&str]) -> Self {
+        let address = SocketAddr::from(([127, 0, 0, 1], support::free_port()));
+        let listen = address.to_string();
+        let mut command = machine.command(&[arguments, &[&listen]].concat());
+        command.env("STATE_DIRECTORY", machine.path("state"));
+        let served = Self { gpumem: Running::start(command.stderr(Stdio::null())), address };
+        wait_until("it is healthy", || served.status("/-/healthy").starts_with("HTTP/1.1 200"));
+        served
+    }
+
+    fn connect(&self) -> std::io::Result<TcpStream> {
+        let stream = TcpStream::connect(self.address)?;
+        stream.set_read_timeout(Some(Duration::from_secs(20)))?;
+        Ok(stream)
+    }
+
+    /// Head and body.
+    fn ask(&self, request: &str) -> std::io::Result<(String, String)> {
+        support::http(self.address.port(), request)
+    }
+
+    fn get(&self, path: &str, header: &str) -> (String, String) {
+        self.ask(&format!("GET {path} HTTP/1.1\r\nHost: x\r\n{header}\r\n")).unwrap_or_default()
+    }
+
+    fn status(&self, path: &str) -> String {
+        self.get(path, "").0
+    }
+}
+
+#[test]
+fn metrics_and_the_verdict_are_served_and_nothing_else() {
+    let machine = Machine::new(&one_gpu(&[]));
+    let served = Served::start(&machine, &["serve", "--demo", "--listen"]);
+    let (head, page) = served.get("/metrics", "");
+    assert!(head.contains("text/plain; version=0.0.4"), "{head}");
+    assert_eq!(page, machine.run(&["metrics", "--demo"]).stdout);
+    assert!(page.contains("gpumem_finding_active{kind=\"idle\"") && !page.contains("# EOF"));
+    let (head, page) = served.get("/metrics", "Accept: application/openmetrics-text;q=0.9,*/*\r\n");
+    assert!(head.contains("application/openmetrics-text"), "{head}");
+    assert!(page.ends_with("# EOF\n"));
+    let (_, check) = served.get("/check", "");
+    let check: Value = serde_json::from_str(&check).unwrap();
+    let mut expected = machine.run(&["check", "--demo", "--json"]).json();
+    assert_eq!(check["findings"], expected["findings"].take());
+    let (head, links) = served.get("/", "");
+    assert!(head.starts_with("HTTP/1.1 200") && head.contains("text/html"), "{head}");
+    assert_eq!(links.lines().count(), 1, "{links}");
+    for path in ["/metrics", "/check", "/-/healthy"] {
+        assert!(links.contains(&format!("<a href=\"{path}\">")), "{links}");
+    }
+    assert!(served.status("/etc/passwd").starts_with("HTTP/1.1 404"));
+    let (head, _) = served.ask("POST /metrics HTTP/1.1\r\n\r\n").unwrap();
+    assert!(head.starts_with("HTTP/1.1 405"), "{head}");
+    let (head, body) = served.ask("HEAD /metrics HTTP/1.1\r\n\r\n").unwrap();
+    assert!(head.starts_with("HTTP/1.1 200") && body.is_empty(), "{head}");
+    // Noise is no request, and takes nothing down.
+    let _ = served.ask(&"\0\u{7f}\r\n".repeat(9000));
+    let long = format!("GET /metrics HTTP/1.1\r\nX: {}\r\n\r\n", "x".repeat(9000));
+    assert!(!served.ask(&long).unwrap_or_default().0.starts_with("HTTP/1.1 200"));
+    assert!(served.status("/metrics").starts_with("HTTP/1.1 200"));
+}
+
+#[test]
+fn a_scrape_never_samples() {
+    let machine = Machine::new(&one_gpu(&[]));
+    let served = Served::start(&machine, &["serve", "--no-store", "--interval", "1h", "--listen"]);
+    // The device is asked of its use every few seconds; what a sample asks for is asked once.
+    let asked = || {
+        let asks = ["nvmlDeviceGetMemoryInfo_v2", "nvmlDeviceGetComputeRunningProcesses_v3"];
+        asks.map(|call| machine.counts().get(&(call.to_owned(), Some(0))).copied())
+    };
+    let before = asked();
+    assert!(before.iter().all(Option::is_some), "{before:?}");
+    for _ in 0..100 {
+        for path in ["/metrics", "/check", "/-/healthy"] {
+            assert!(served.status(path).starts_with("HTTP/1.1 200"));
+        }
+    }
+    assert_eq!(asked(), before);
+}
+
+#[test]
+fn scrapers_that_hang_are_bounded_in_number_and_time() {
+    let machine = Machine::new(&one_gpu(&[]));
+    let served = Served::start(&machine, &["serve", "--demo", "--listen"]);
+    // Some say nothing, some begin a header, some ask and never read: two thousand of them.
+    let begun = Instant::now();
+    let mut hanging = Vec::new();
+    for at in 0..2000 {
+        let Ok(mut stream) = served.connect() else {
+            continue;
+        };
+        match at % 3 {
+            0 => {}
+            1 => drop(stream.write_all(b"GET /metrics HTTP/1.1\r\nX: ")),
+            _ => drop(stream.write_all(b"GET /metrics HTTP/1.1\r\n\r\n")),
+        }
+        hanging.push(stream);
+        if hanging.len() > 500 {
+            hanging.remove(0);
+        }
+    }
+    let threads = || {
+        let tasks = std::fs::read_dir(format!("/proc/{}/task", served.gpumem.pid())).unwrap();
+        tasks.count()
+    };
+    assert!(threads() <= 24, "{}", threads());
+    // Those are dropped after five seconds at most, and a scrape goes through again.
+    wait_until("a scrape is answered", || served.status("/metrics").starts_with("HTTP/1.1 200"));
+    assert!(begun.elapsed() < Duration::from_secs(60));
+    drop(hanging);
+}
+
+#[test]
+fn what_records_serves_as_well_and_keeps_what_waste_came_to() {
+    let mut sleeper = std::process::Command::new("sleep");
+    let sleeper = Running::start(sleeper.arg("600"));
+    let machine = Machine::new(&one_gpu(&[sleeper.pid()]));
+    std::fs::create_dir(machine.path("state")).unwrap();
+    let served = Served::start(&machine, &["record", "--store", "--interval", "200ms", "--serve"]);
+    let (_, page) = served.get("/metrics", "");
+    let held = page.lines().find(|line| line.starts_with("gpumem_process_memory_bytes")).unwrap();
+    assert!(held.contains(&format!("pid=\"{}\"", sleeper.pid())), "{held}");
+    assert!(held.contains("command=\"sleep\""), "{held}");
+    let bytes: f64 = held.rsplit(' ').next().unwrap().parse().unwrap();
+    assert!(bytes >= GIB as f64, "{held}");
+    assert!(page.contains("gpumem_last_sample_timestamp_seconds "), "{page}");
+    send(served.gpumem.pid(), Signal::TERM);
+    let mut gpumem = served.gpumem;
+    assert!(gpumem.0.wait().unwrap().success());
+    let text = std::fs::read_to_string(machine.path("state/waste.json")).unwrap();
+    let kept: Value = serde_json::from_str(&text).unwrap();
+    assert_eq!(kept["schema"], "gpumem.waste/1");
+    assert!(machine.path("state/store").is_dir());
+    // One that is started meanwhile says that the recorder could serve.
+    let mut second = machine.command(&["serve", "--listen", "127.0.0.1:0"]);
+    second.env("STATE_DIRECTORY", machine.path("state")).stderr(Stdio::piped());
+    let mut second = Running(second.spawn().unwrap());
+    let stderr = BufReader::new(second.0.stderr.take().unwrap());
+    let said: Vec<String> = stderr.lines().map_while(Result::ok).take(2).collect();
+    assert!(said[1].contains("a recorder samples this machine already"), "{said:?}");
+    drop(second);
+    // A sum of yesterday is gone on from, and is not lost to a page that is only written once.
+    let sum = r#"[{"kind":"idle","user":"ann","uuid":"GPU-a","byte_seconds":5e12}]"#;
+    let text = format!(r#"{{"schema":"gpumem.waste/1","until":{},"waste":{sum}}}"#, kept["until"]);
+    std::fs::write(machine.path("state/waste.json"), text).unwrap();
+    // What the audit log has is on it as well.
+    let act = format!(r#"{{"schema":"gpumem.ledger/1","time":{},"act":"a","#, kept["until"]);
+    let deed = r#""event":"intended","deed":"shut_kernel","kernel_id":"k"}"#;
+    let end = r#""event":"ended","outcome":"freed","bytes":1073741824,"ms":9}"#;
+    let log = format!("{act}{deed}\n{act}{end}\n");
+    std::fs::write(machine.path("state/reap.jsonl"), log).unwrap();
+    let page = machine.path("page.prom");
+    let mut command = machine.command(&["metrics", "--output", page.to_str().unwrap()]);
+    assert!(command.env("STATE_DIRECTORY", machine.path("state")).status().unwrap().success());
+    let page = std::fs::read_to_string(page).unwrap();
+    let line = "gpumem_waste_byte_seconds_total{kind=\"idle\",user=\"ann\",uuid=\"GPU-a\"} 5000000000000.0";
+    assert!(page.contains(line), "{page}");
+    assert!(page.contains("gpumem_reclaims_total{how=\"end\",outcome=\"freed\"} 1.0"), "{page}");
+    assert!(
+        page.contains("gpumem_reclaimed_bytes_total{how=\"end\",user=\"\"} 1073741824.0"),
+        "{page}"
+    );
+}
+
+#[test]
+fn a_page_that_cannot_be_written_is_an_error_and_nothing_is_left_of_it() {
+    let machine = Machine::new(&one_gpu(&[]));
+    let folder = machine.path("pages");
+    let at = |name: &str| folder.join(name).to_str().unwrap().to_owned();
+    let output = machine.run(&["metrics", "--demo", "--output", &at("page.prom")]);
+    assert_eq!(output.code, 3, "{output:?}");
+    assert!(output.stderr.contains("is not written"), "{output:?}");
+    std::fs::create_dir_all(folder.join("page.prom")).unwrap();
+    let output = machine.run(&["metrics", "--demo", "--output", &at("page.prom")]);
+    assert_eq!(output.code, 3, "{output:?}");
+    let output = machine.run(&["metrics", "--demo", "--output", "/dev/full"]);
+    assert_eq!(output.code, 3, "{output:?}");
+    assert!(!std::fs::symlink_metadata("/dev/full").unwrap().is_file());
+    std::os::unix::fs::symlink("target", folder.join("link")).unwrap();
+    let output = machine.run(&["metrics", "--demo", "--output", &at("link")]);
+    assert_eq!(output.code, 3, "{output:?}");
+    assert!(output.stderr.contains("is no file"), "{output:?}");
+    assert!(folder.join("link").is_symlink() && !folder.join("target").exists());
+    assert_eq!(std::fs::read_dir(&folder).unwrap().count(), 2);
+}
+
+#[test]
+fn on_a_full_or_read_only_disk_the_page_is_as_it_was() {
+    let unshare = or_skip!(unshare("pm"));
+    let machine = Machine::new(&one_gpu(&[]));
+    let folder = machine.path("pages");
+    std::fs::create_dir(&folder).unwrap();
+    // Two pages of memory: one has the old file, half of the new one fills the other.
+    let script = format!(
+        "cd {} && mount -t tmpfs -o size=8k none . && cd $PWD && echo old >page.prom || exit 99
+        write() {{ \"$@\" metrics --demo --output page.prom; echo $? $(cat page.prom) $(ls -A); }}
+        write \"$@\"; mount -o remount,ro . && write \"$@\"",
+        folder.display()
+    );
+    let output = support::finish(&mut in_namespace(&machine, &unshare, &script)).exits(0);
+    assert_eq!(output.stdout, "3 old page.prom\n".repeat(2), "{output:?}");
+    for why in ["No space left on device", "Read-only file system"] {
+        assert!(output.stderr.contains(why), "{output:?}");
+    }
+}
