@@ -500,7 +500,6 @@ impl App {
         if let Some(screenful) = &self.screenful {
             let me = &self.setup.me;
             self.table.list(screenful, &self.judged.courses, me);
-            self.scroll();
         }
     }
 
@@ -519,7 +518,6 @@ impl App {
     pub(super) fn select(&mut self, at: usize) {
         if let Some(screenful) = &self.screenful {
             self.table.select(at, screenful);
-            self.scroll();
         }
     }
 

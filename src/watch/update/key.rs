@@ -190,7 +190,5 @@ fn act(app: &mut App, action: KeyAction) -> Option<Effect> {
         KeyAction::Suspend => return Some(Effect::Suspend),
         _ => return playback::act(app, action),
     }
-    // What was done may have given the table more rows, or fewer.
-    app.scroll();
     Some(Effect::Draw)
 }

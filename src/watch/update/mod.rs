@@ -22,6 +22,13 @@ use super::{page, reaping};
 
 /// Takes in an event; says what has to be done about it, if anything.
 pub fn update(app: &mut App, event: Event) -> Option<Effect> {
+    let effect = take_in(app, event);
+    // Whatever it was may have given the table more rows or fewer, or the panels beside it.
+    app.scroll();
+    effect
+}
+
+fn take_in(app: &mut App, event: Event) -> Option<Effect> {
     match event {
         Event::Key(key) => key::on_key(app, &key),
         Event::Paste(text) => prompt::on_paste(app, &text),
@@ -37,7 +44,6 @@ pub fn update(app: &mut App, event: Event) -> Option<Effect> {
         Event::Reclaim(progress) => reaping::on_progress(app, progress),
         Event::Resize(columns, rows) => {
             app.area = Rect::new(0, 0, columns, rows);
-            app.scroll();
             page::lay_out(app);
             reaping::on_screen_change(app);
             Some(Effect::Repaint)
