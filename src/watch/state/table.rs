@@ -30,6 +30,8 @@ pub struct TableState {
     /// The row that was clicked last, and when.
     pub clicked: Option<(RowKey, Duration)>,
     selected: Option<RowKey>,
+    // Who was selected when the rows last came without it: it may be missing from one sample only.
+    missed: Option<RowKey>,
     // Where the selected row is, or was when its process went away.
     cursor: usize,
     is_chosen: bool,
@@ -69,19 +71,20 @@ impl TableState {
     }
 
     /// Makes the rows anew, after the sample or the choice has changed, and finds the selected process again.
-    /// Where it is gone, nothing is selected: a key must not act on whoever moved into its row.
+    /// Where it is gone, nothing is selected until it comes back: a key must not act on whoever moved into its row.
     /// The first row is selected where none ever was, and where a person has just asked for other rows.
     pub(super) fn list(&mut self, screenful: &Screenful, courses: &Courses, me: &Me) {
         self.listing = Listing::new(screenful, courses, &self.choice, me);
-        let key = self.selected;
+        let key = self.selected.or(self.missed);
         match key.and_then(|key| self.listing.position(screenful, &key)) {
             Some(at) => {
                 self.cursor = at;
                 // Once it is known who it is, nobody else is taken for it.
                 let row = self.row(at, screenful).filter(RowKey::is_certain);
-                self.selected = row.or(key);
+                (self.selected, self.missed) = (row.or(key), None);
             }
             None => {
+                self.missed = key.filter(RowKey::is_certain);
                 (self.selected, self.is_chosen) = (None, false);
                 self.cursor = self.cursor.min(self.last());
                 if !self.has_begun {
@@ -109,12 +112,15 @@ impl TableState {
         self.cursor = at.min(self.last());
         self.selected = self.row(self.cursor, screenful);
         self.is_chosen = self.selected.is_some();
-        self.has_begun |= self.is_chosen;
+        if self.is_chosen {
+            (self.has_begun, self.missed) = (true, None);
+        }
     }
 
     /// Nothing is selected any more.
     pub(super) fn unselect(&mut self) {
-        (self.selected, self.is_chosen, self.has_begun) = (None, false, true);
+        (self.selected, self.missed) = (None, None);
+        (self.is_chosen, self.has_begun) = (false, true);
     }
 
     /// The selected row counts as selected by the table, so that the findings are seen again; whether it did not.

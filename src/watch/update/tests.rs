@@ -169,6 +169,30 @@ fn no_row_moves_into_the_selection_of_a_process_that_is_gone() {
 }
 
 #[test]
+fn a_selection_comes_back_with_its_process_unless_another_row_was_selected() {
+    let all = sample::snapshot(1, 4);
+    let (mut without, mut empty) = (all.clone(), all.clone());
+    without.gpus[0].processes.as_mut().unwrap().retain(|row| row.pid != sample::pid(0, 1));
+    empty.gpus[0].processes = None;
+    for (between, pressed, expected) in
+        [(&without, "", 1), (&without, "k", 0), (&empty, "", 1), (&empty, "jk", 1)]
+    {
+        let mut app = showing(all.clone());
+        keys(&mut app, "G<Up>");
+        let selected = selected_pid(&app);
+        assert_eq!(selected, Some(sample::pid(0, 1)));
+        see(&mut app, 2, between.clone());
+        assert_eq!(selected_pid(&app), None);
+        keys(&mut app, pressed);
+        see(&mut app, 3, all.clone());
+        let expected = Some(sample::pid(0, expected));
+        assert_eq!(selected_pid(&app), expected, "{pressed}");
+        see(&mut app, 4, all.clone());
+        assert_eq!(selected_pid(&app), expected, "{pressed}");
+    }
+}
+
+#[test]
 fn a_selection_outlives_a_sample_that_does_not_know_who_it_is_and_falls_on_nobody_else() {
     let known = |start_ticks| {
         let mut next = sample::snapshot(1, 4);
