@@ -150,6 +150,13 @@ pub struct Recorded {
     pub demo: bool,
 }
 
+impl Recorded {
+    /// Whether they come from this machine.
+    pub fn is_live(&self) -> bool {
+        self.replay.is_none() && !self.demo
+    }
+}
+
 /// Other machines to ask instead of this one.
 #[derive(Args, Clone, Debug, Default)]
 pub struct OtherHosts {

@@ -26,8 +26,7 @@ pub(super) struct CommandSource {
 impl CommandSource {
     /// From the configuration, which exempts some processes.
     pub(super) fn new(config: &Config, recorded: &Recorded) -> Self {
-        let is_live = recorded.replay.is_none() && !recorded.demo;
-        Self::by_rules(&config.rules, is_live)
+        Self::by_rules(&config.rules, recorded.is_live())
     }
 
     /// From rules, which exempt some processes.

@@ -83,7 +83,7 @@ impl Publisher {
         };
         (args.stored, args.recorded) = (stored, recorded.clone());
         let commands = CommandSource::new(config, recorded);
-        let is_live = recorded.replay.is_none() && !recorded.demo;
+        let is_live = recorded.is_live();
         let state = is_live.then(|| store::state().ok()).flatten();
         let file = state.as_ref().map(|it| it.join("waste.json"));
         Ok(Self {

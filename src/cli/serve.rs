@@ -62,11 +62,10 @@ impl Service {
                 with TLS and a password (gpumem man serve)",
             );
         }
-        let is_live = recorded.replay.is_none() && !recorded.demo;
         Ok(Self {
             publisher: Publisher::new(config, recorded, stored)?,
             server,
-            fresh_for: is_live.then_some((interval * FRESH_INTERVALS).max(LEAST_FRESH)),
+            fresh_for: recorded.is_live().then_some((interval * FRESH_INTERVALS).max(LEAST_FRESH)),
         })
     }
 

@@ -48,7 +48,7 @@ pub(super) fn run(args: &WatchArgs, global: &Global) -> anyhow::Result<Exit> {
     }
     let options = options(args, global, interval);
     let others = hosts::named(&args.others)?;
-    let is_elsewhere = is_recording(args) || !others.is_empty();
+    let is_elsewhere = !args.recorded.is_live() || !others.is_empty();
     let mut hangups = Vec::new();
     let watched = match others.is_empty() {
         true => vec![this_machine(args, global, &config, interval)?],
@@ -102,7 +102,7 @@ fn this_machine(
     config: &Config,
     interval: Duration,
 ) -> anyhow::Result<Watched> {
-    let worker = Box::new(LocalReclaimWorker::new(config, is_recording(args)));
+    let worker = Box::new(LocalReclaimWorker::new(config, !args.recorded.is_live()));
     let mut past = Past::new(Engine::new(config.rules.clone()));
     let source: Box<dyn Source> = match recorded(&args.recorded, PlaybackPace::Speed(args.speed))? {
         Some(replay) => Box::new(replay),
@@ -119,11 +119,6 @@ pub(super) fn has_screen() -> bool {
 /// Whether the terminal says that it has no screen.
 fn is_dumb() -> bool {
     variable("TERM") == "dumb"
-}
-
-/// Whether a recording is shown, in which nothing can be signalled.
-fn is_recording(args: &WatchArgs) -> bool {
-    args.recorded.replay.is_some() || args.recorded.demo
 }
 
 /// Watches this machine. Its stored history is judged before the first frame, which therefore shows
@@ -175,7 +170,7 @@ fn once(
     config: Config,
     interval: Duration,
 ) -> anyhow::Result<Exit> {
-    let mut worker = LocalReclaimWorker::new(&config, is_recording(args));
+    let mut worker = LocalReclaimWorker::new(&config, !args.recorded.is_live());
     let mut past = Past::new(Engine::new(config.rules));
     let mut options = options(args, global, interval);
     if format != Once::Text {

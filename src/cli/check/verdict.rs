@@ -111,7 +111,7 @@ impl CheckVerdict {
             first: None,
             last: None,
             selected: HashSet::new(),
-            is_live: args.recorded.replay.is_none() && !args.recorded.demo,
+            is_live: args.recorded.is_live(),
             known: Vec::new(),
             impossible: None,
             concluded: false,
