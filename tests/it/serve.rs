@@ -42,7 +42,7 @@ impl Served {
     }
 
     fn get(&self, path: &str, header: &str) -> (String, String) {
-        self.ask(&format!("GET {path} HTTP/1.1\r\nHost: x\r\n{header}\r\n")).unwrap_or_default()
+        self.ask(&format!("GET {path} HTTP/1.1\r\nHost: localhost\r\n{header}\r\n")).unwrap_or_default()
     }
 
     fn status(&self, path: &str) -> String {
@@ -76,6 +76,19 @@ fn metrics_and_the_verdict_are_served_and_nothing_else() {
     assert!(head.starts_with("HTTP/1.1 405"), "{head}");
     let (head, body) = served.ask("HEAD /metrics HTTP/1.1\r\n\r\n").unwrap();
     assert!(head.starts_with("HTTP/1.1 200") && body.is_empty(), "{head}");
+    // Nor to a web page whose name leads to this machine.
+    for (host, status) in [
+        ("127.0.0.1", 200),
+        ("[::1]:9836", 200),
+        ("LocalHost:1", 200),
+        ("evil.example", 403),
+        ("127.0.0.1.evil.example:9836", 403),
+        ("localhost\r\nHost: evil.example", 403),
+    ] {
+        let request = format!("GET /check HTTP/1.1\r\nHost: {host}\r\n\r\n");
+        let (head, _) = served.ask(&request).unwrap();
+        assert!(head.starts_with(&format!("HTTP/1.1 {status}")), "{host}: {head}");
+    }
     // Noise is no request, and takes nothing down.
     let _ = served.ask(&"\0\u{7f}\r\n".repeat(9000));
     let long = format!("GET /metrics HTTP/1.1\r\nX: {}\r\n\r\n", "x".repeat(9000));

@@ -4,7 +4,7 @@
 //! kept) is refused here.
 
 use std::io::{self, ErrorKind, Read as _, Write as _};
-use std::net::{Shutdown, TcpListener, TcpStream};
+use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
@@ -32,6 +32,8 @@ pub(super) struct Server(Arc<Shared>);
 
 #[derive(Debug, Default)]
 struct Shared {
+    /// Whether only this machine can connect.
+    is_local: bool,
     newest: Mutex<Option<Arc<Answer>>>,
     connections: AtomicUsize,
 }
@@ -53,7 +55,8 @@ struct Response<'a> {
 impl Server {
     /// Starts to answer; with 503 until something is published.
     pub(super) fn start(listener: TcpListener) -> anyhow::Result<Self> {
-        let server = Self::default();
+        let is_local = listener.local_addr().is_ok_and(|address| address.ip().is_loopback());
+        let server = Self(Arc::new(Shared { is_local, ..Shared::default() }));
         let accepting = server.clone();
         let accept = move || {
             for stream in listener.incoming() {
@@ -100,6 +103,11 @@ impl Server {
         let request = read_request(&mut stream, deadline)?;
         let newest = self.newest();
         let response = match &request {
+            Some(request) if self.0.is_local && !is_by_address(request) => Response {
+                status: "403 Forbidden",
+                content_type: PLAIN,
+                body: "ask for localhost or an IP address (gpumem man serve)\n",
+            },
             Some(request) => respond(request, newest.as_deref()),
             None => Response {
                 status: "431 Request Header Fields Too Large",
@@ -157,6 +165,23 @@ fn write(stream: &mut TcpStream, mut bytes: &[u8], deadline: Instant) -> io::Res
     Ok(())
 }
 
+/// The values of a header.
+fn header<'r>(request: &'r str, name: &'static str) -> impl Iterator<Item = &'r str> {
+    let lines = request.lines().filter_map(|line| line.split_once(':'));
+    lines.filter(|(it, _)| it.eq_ignore_ascii_case(name)).map(|(_, value)| value.trim())
+}
+
+/// Whether a request names this machine by an address or as localhost, or not at all. A browser that a web page has led
+/// here by a name of its own (DNS rebinding) sends that name.
+fn is_by_address(request: &str) -> bool {
+    header(request, "host").all(|host| {
+        let name = host.split(':').next().unwrap_or_default();
+        name.eq_ignore_ascii_case("localhost")
+            || host.parse::<SocketAddr>().is_ok()
+            || host.parse::<IpAddr>().is_ok()
+    })
+}
+
 fn respond<'a>(request: &str, newest: Option<&'a Answer>) -> Response<'a> {
     let plain = |status, body| Response { status, content_type: PLAIN, body };
     let mut words = request.lines().next().unwrap_or_default().split(' ');
@@ -185,15 +210,10 @@ fn respond<'a>(request: &str, newest: Option<&'a Answer>) -> Response<'a> {
         return plain("503 Service Unavailable", "the newest sample is too old\n");
     }
     let published = &newest.published;
-    let accepts = |what: &str| {
-        let accept = request.lines().filter_map(|line| line.split_once(':'));
-        let mut accept = accept.filter(|(name, _)| name.eq_ignore_ascii_case("accept"));
-        accept.any(|(_, value)| value.contains(what))
-    };
+    let is_openmetrics =
+        header(request, "accept").any(|it| it.contains("application/openmetrics-text"));
     let (content_type, body) = match path {
-        "/metrics" if accepts("application/openmetrics-text") => {
-            (OPENMETRICS, &*published.openmetrics)
-        }
+        "/metrics" if is_openmetrics => (OPENMETRICS, &*published.openmetrics),
         "/metrics" => (CLASSIC, &*published.classic),
         "/check" => ("application/json", &*published.check),
         _ => (PLAIN, "ok\n"),
