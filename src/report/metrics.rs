@@ -4,6 +4,7 @@
 //! not known has no series. No label holds a command line, a path or anything else of a process's own words: only the
 //! name of its program. Processes are bounded in number, the rest is summed.
 
+use std::collections::HashSet;
 use std::fmt;
 use std::sync::Arc;
 
@@ -112,12 +113,12 @@ const UNLISTED: Metric = gauge(
 const GROWTH: Metric = gauge(
     "gpumem_leak_bytes_per_second",
     &["gpu", "uuid", "pid", "user", "command"],
-    "Growth rate of the memory that a process leaks",
+    "Growth rate of the memory that a process leaks; absent if it leaks on several GPUs",
 );
 const FULL: Metric = gauge(
     "gpumem_oom_eta_seconds",
     &["gpu", "uuid", "pid", "user", "command"],
-    "Time until a leak fills its GPU",
+    "Time until a leak fills its GPU; absent if it leaks on several GPUs",
 );
 const UNDECIDED: Metric = gauge(
     "gpumem_undecided",
@@ -240,8 +241,10 @@ pub fn classic(openmetrics: &str) -> String {
 impl Collector for Page {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
         for metric in METRICS {
-            let mut series =
-                self.series.iter().filter(|(name, ..)| *name == metric.name).peekable();
+            // Of two that no label tells apart, the first: node_exporter drops a file with a series twice.
+            let mut labelled = HashSet::new();
+            let series = self.series.iter().filter(|(name, ..)| *name == metric.name);
+            let mut series = series.filter(|(_, labels, _)| labelled.insert(labels)).peekable();
             if series.peek().is_none() {
                 continue;
             }
@@ -449,10 +452,12 @@ impl Page {
             let bytes = if process.is_some() { on.used_bytes } else { finding.memory_bytes };
             self.put_known(&FOUND, &labels, bytes.map(|bytes| bytes as f64));
             self.put(&AGE, labels, finding.duration_seconds);
-            if let Some(forecast) = finding.evidence.forecast() {
-                self.put(&FULL, who(on), forecast.seconds);
-            }
-            self.put_known(&GROWTH, &who(on), growth());
+        }
+        // Of several GPUs the evidence is about one, and does not say which.
+        if let [only] = &finding.gpus[..] {
+            let forecast = finding.evidence.forecast();
+            self.put_known(&FULL, &who(only), forecast.map(|forecast| forecast.seconds));
+            self.put_known(&GROWTH, &who(only), growth());
         }
     }
 }

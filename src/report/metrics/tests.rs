@@ -1,8 +1,10 @@
 //! What is on the page, and what is not.
 
 use super::*;
+use crate::model::evidence::Evidence;
 use crate::model::finding::{Kind, Severity};
 use crate::reclaim::testing;
+use crate::rules::leak::LeakEvidence;
 
 fn snapshot(json: &str) -> Snapshot {
     serde_json::from_str(json).unwrap()
@@ -164,6 +166,35 @@ fn ten_thousand_findings_are_bounded_and_the_worst_are_kept() {
     assert_eq!(active.len(), MOST_FINDINGS);
     assert!(active[0].contains("pid=\"1\"") && active[1].contains("pid=\"10000\""));
     assert_eq!(samples(&page, "gpumem_finding_series_dropped"), [" 9488.0"]);
+}
+
+#[test]
+fn what_no_label_tells_apart_is_one_series_and_a_leak_on_two_gpus_has_no_rate() {
+    let snapshot =
+        snapshot(r#"{"schema":"gpumem.snapshot/1","time":"2026-11-20T12:00:00Z","gpus":[]}"#);
+    let mut leak = testing::finding(Kind::Leak, &Process { pid: 7, ..Process::default() });
+    leak.evidence = Evidence::new(LeakEvidence {
+        bytes_per_second: 5.0,
+        bytes_per_second_low: 4.0,
+        bytes_per_second_high: 6.0,
+        span_seconds: 1500.0,
+        samples: 300,
+        grown_bytes: 7500,
+        growing_share: 1.0,
+        stopped_seconds: None,
+        free_bytes: Some(50),
+        out_of_memory_seconds: Some(10.0),
+        out_of_memory_seconds_low: None,
+        out_of_memory_seconds_high: None,
+    });
+    let figures = |findings: &[Finding]| {
+        let page = page_with(&snapshot, findings);
+        ["gpumem_finding_active", "gpumem_leak_bytes_per_second", "gpumem_oom_eta_seconds"]
+            .map(|metric| samples(&page, metric).len())
+    };
+    assert_eq!(figures(&[leak.clone(), leak.clone()]), [1, 1, 1]);
+    leak.gpus.push(FindingGpu { index: 1, ..leak.gpus[0].clone() });
+    assert_eq!(figures(&[leak]), [2, 0, 0]);
 }
 
 #[test]
