@@ -1,7 +1,7 @@
 //! `gpumem metrics`: the page for Prometheus, once. What `gpumem serve` serves is made here, too.
 
 use std::fs::File;
-use std::io::Read as _;
+use std::io::{ErrorKind, Read as _};
 use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
@@ -89,7 +89,7 @@ impl Publisher {
         Ok(Self {
             verdict: CheckVerdict::new(&args, config.rules.clone(), commands)?,
             args,
-            waste: file.as_deref().and_then(|file| read(file).ok()).unwrap_or_default(),
+            waste: file.as_deref().map(read).unwrap_or_default(),
             file,
             saved: None,
             reclaims: state.map(|it| ReclaimLog::new(it.join(ledger::FILE_NAME))),
@@ -100,6 +100,7 @@ impl Publisher {
     /// Feeds the stored history, and adds its waste since the counters were last saved.
     pub(super) fn feed(&mut self, live: &Live, global: &Global) -> anyhow::Result<()> {
         let waste = &mut self.waste;
+        waste.resume(live.now());
         self.verdict.feed(live, &self.args, global, |engine, snapshot| {
             waste.observe(snapshot.time, engine.findings().iter());
         })?;
@@ -159,9 +160,20 @@ impl Publisher {
     }
 }
 
-fn read(file: &Path) -> anyhow::Result<Waste> {
+/// The counters that were saved; zero, after a warning, if they cannot be read.
+fn read(file: &Path) -> Waste {
+    saved(file).unwrap_or_else(|error| {
+        warn(&format!("{}: the waste counters start at 0: {error:#}", file.display()));
+        Waste::default()
+    })
+}
+
+fn saved(file: &Path) -> anyhow::Result<Waste> {
     let mut text = String::new();
-    File::open(file)?.take(MOST_BYTES).read_to_string(&mut text)?;
+    match File::open(file) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Waste::default()),
+        file => file?.take(MOST_BYTES).read_to_string(&mut text)?,
+    };
     let document: WasteDocument = serde_json::from_str(&text)?;
     anyhow::ensure!(document.schema == SCHEMA, "another format");
     let sums = document.waste.into_iter().map(|line| (line.key, line.byte_seconds));

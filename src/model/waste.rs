@@ -36,6 +36,11 @@ impl Waste {
         Self { until: Some(until), byte_seconds: sums.into_iter().collect() }
     }
 
+    /// Goes on from now at the latest: the clock by which the sum was kept may have been ahead of this one.
+    pub fn resume(&mut self, now: Time) {
+        self.until = self.until.map(|until| until.min(now));
+    }
+
     /// Adds what these findings cost since the sample before; a sample that is not newer adds nothing.
     pub fn observe<'a>(&mut self, time: Time, findings: impl Iterator<Item = &'a Finding>) {
         let elapsed = self.until.map_or(0.0, |until| time.seconds_since(until));
@@ -97,6 +102,13 @@ mod tests {
         let mut waste = Waste::since(waste.until().unwrap(), kept);
         waste.observe(at(115.0), [&idle].into_iter());
         assert_eq!(total(&waste), 150.0);
+        // Nor is it lost until a clock that was ahead has been caught up with.
+        let mut ahead = waste.clone();
+        ahead.resume(at(105.0));
+        ahead.observe(at(110.0), [&idle].into_iter());
+        assert_eq!(total(&ahead), 200.0);
+        waste.resume(at(120.0));
+        assert_eq!(waste.until(), Some(at(115.0)));
         // Of a long gap no more than that is counted, and of what is over nothing.
         waste.observe(at(100_000.0), [&idle].into_iter());
         assert_eq!(total(&waste), 150.0 + 10.0 * LONGEST_GAP_SECONDS);
