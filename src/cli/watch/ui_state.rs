@@ -87,7 +87,6 @@ mod tests {
         assert_eq!(read(&path), tree(true));
         let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
         assert_eq!(mode(&path), 0o600);
-        assert_eq!(mode(path.parent().unwrap()), 0o700);
         let count = fs::read_dir(path.parent().unwrap()).unwrap().count();
         assert_eq!(count, 1, "nothing is left behind");
     }

@@ -1,8 +1,8 @@
 //! Replacing a file as a whole, or leaving it as it is.
 
-use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
+use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::{self, ErrorKind, Write as _};
-use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _, PermissionsExt as _};
+use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
 use std::path::Path;
 
 /// Replaces a file by one with this content and these permissions. Whoever reads it sees the old one or the new one,
@@ -44,7 +44,8 @@ pub fn replace_file(path: &Path, content: &[u8], mode: u32) -> io::Result<()> {
 /// As there.
 pub fn replace_own_file(path: &Path, content: &[u8]) -> io::Result<()> {
     if let Some(folder) = path.parent() {
-        DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
+        // Root's has a store in it as well, which everybody may read.
+        fs::create_dir_all(folder)?;
     }
     replace_file(path, content, 0o600)
 }
@@ -54,6 +55,17 @@ mod tests {
     use std::os::unix::fs::symlink;
 
     use super::*;
+
+    #[test]
+    fn only_the_file_is_for_its_owner_alone() {
+        let folder = tempfile::tempdir().unwrap();
+        let plain = folder.path().join("plain");
+        fs::create_dir(&plain).unwrap();
+        let path = folder.path().join("state/waste.json");
+        replace_own_file(&path, b"{}").unwrap();
+        let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+        assert_eq!((mode(&path), mode(path.parent().unwrap())), (0o600, mode(&plain)));
+    }
 
     #[test]
     fn a_file_is_replaced_whole_and_no_link_is_followed() {
