@@ -330,9 +330,9 @@ impl Stage {
     }
 }
 
-/// Its newest sample is none too old.
+/// Its newest sample is none too old, or the first one may be on its way.
 fn is_answering(app: &App) -> bool {
-    app.screenful.is_some() && !app.is_overdue()
+    !app.is_overdue() && (app.screenful.is_some() || app.trouble.is_none())
 }
 
 /// The worst that was found there.
@@ -409,7 +409,8 @@ mod tests {
 
     #[test]
     fn the_list_names_each_host_and_what_it_holds_on_any_screen() {
-        let list = drawn(&stage(4, (120, 10)));
+        let mut begun = stage(4, (120, 10));
+        let list = drawn(&begun);
         assert!(list[0].starts_with("4 hosts  1 not answering  6 GPUs  "), "{list:#?}");
         for (line, (name, what)) in (2..).zip([
             ("gpu01", "1 GPU "),
@@ -419,6 +420,12 @@ mod tests {
         ]) {
             assert!(list[line].starts_with(name) && list[line].contains(what), "{list:#?}");
         }
+        begun.screens[3].app.trouble = None;
+        let list = drawn(&begun);
+        assert!(
+            list[0].starts_with("4 hosts  6 GPUs  ") && list[5].contains("waiting"),
+            "{list:#?}"
+        );
         for width in [1, 7, 40, 80, 300] {
             for height in 1..12 {
                 let list = drawn(&stage(6, (width, height)));
