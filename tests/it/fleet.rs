@@ -147,7 +147,9 @@ fn a_real_prometheus_reads_the_findings_back_alerts_and_draws_the_board() {
     assert_eq!(of("gpumem_finding_active"), expected(&|_| true));
     let alerts = of("ALERTS{alertname=\"GpumemFinding\",alertstate=\"firing\"}");
     assert_eq!(alerts, expected(&|it| it["severity"] != "info"));
-    assert_eq!(prometheus.query("ALERTS{alertname!=\"GpumemFinding\"}"), Ok(Vec::new()));
+    // A scrape that took longer than its tenth of a second is no alert, but pends as one.
+    let others = "ALERTS{alertname!=\"GpumemFinding\",alertstate=\"firing\"}";
+    assert_eq!(prometheus.query(others), Ok(Vec::new()));
 
     prometheus.some("count_over_time(gpumem_gpu_up{gpu=\"0\"}[1m]) > 20");
     let board = fs::read_to_string(packaging("grafana/gpumem.json")).unwrap();

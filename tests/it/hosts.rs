@@ -13,6 +13,7 @@ use mock_nvml::scene::{Gpu, Process, Scene};
 use serde_json::Value;
 
 use crate::machine::{GIB, Machine, Running, one_gpu};
+use crate::procs::state;
 use crate::pty::Terminal;
 use crate::reap::{OBEYS, Stage};
 use crate::support::{self, Output, wait_until};
@@ -392,12 +393,15 @@ fn a_command_on_a_host_is_stopped_and_ended_as_any_job() {
     let typed = |text: &str| text.contains("ssh -t a 'gpumem kill");
     terminal.wait_for("the command", typed);
     terminal.wait_for("ssh", |text| text.contains("password:"));
+    let ssh = terminal.pid().as_raw_nonzero().get().cast_unsigned();
     terminal.press("\x1a");
-    thread::sleep(Duration::from_millis(500));
+    wait_until("ssh is stopped", || state(ssh) == Some('T'));
     terminal.press("\r");
     terminal.wait_for("the shell's word of what goes on", |text| {
         typed(text) && text.lines().any(|line| line.trim() == "\"$@\"")
     });
+    // Until then the terminal is the shell's, whom Ctrl-C would end.
+    wait_until("ssh goes on", || state(ssh) != Some('T'));
     assert_eq!(terminal.end_by_interrupt().code(), Some(130));
     terminal.assert_restored();
 }
