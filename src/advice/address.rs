@@ -1,5 +1,4 @@
-//! Where a server is spoken to: the address where it is seen to listen, put into the words of the table in place of
-//! `HOST:PORT`.
+//! Puts the address where a server listens into the table's texts, in place of `HOST:PORT`.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -8,7 +7,7 @@ use super::{Remark, of};
 use crate::model::Process;
 
 impl Remark {
-    /// The words for this process, with the address of its server filled in where that is seen.
+    /// The text for this process, with its server's address filled in if it is known.
     pub fn text_for(&self, process: &Process) -> String {
         let Some((is_secure, default_port, place)) = spoken_at(process) else {
             return self.text.clone();
@@ -21,13 +20,13 @@ impl Remark {
     }
 }
 
-/// Where a process's own server is spoken to: whether by TLS, its default port, its host and port.
+/// How to reach a process's own server: whether by TLS, its default port, and its host and port.
 fn spoken_at(process: &Process) -> Option<(bool, u16, String)> {
     let (row, listener) = server_of(process)?;
     let listener = listener.filter(|_| of(process).is_some_and(|it| it.name == row.name))?;
     let address = row.address(listener.command, listener.listening_on)?;
     let address: SocketAddr = address.strip_prefix("tcp:")?.parse().ok()?;
-    // A container's own loopback is not the machine's; where its port leads, only its owner knows.
+    // A container's loopback is not the host's, and only its owner knows how its port is published.
     let host = match address.ip().to_canonical() {
         _ if process.container.is_some() => "HOST".to_owned(),
         ip if ip.is_loopback() || ip.is_unspecified() => "localhost".to_owned(),
@@ -74,7 +73,7 @@ mod tests {
     }
 
     #[test]
-    fn where_a_server_is_seen_to_listen_is_filled_in() {
+    fn the_address_of_a_listening_server_is_filled_in() {
         let worker = || server("vllm", "VLLM::EngineCore", &[]);
         let runner =
             server("ollama", "/usr/bin/ollama runner --port 40123", &["tcp:127.0.0.1:40123"]);
@@ -105,7 +104,7 @@ mod tests {
             (below(worker(), "vllm serve m", "tcp:0.0.0.0:8012"), "localhost:8012/"),
             (below(runner, "ollama serve", "tcp:127.0.0.1:11434"), "localhost:11434/"),
             (contained, "HOST:8000/wake_up"),
-            // What is not seen stays to be filled in, and what starts servers is another one.
+            // An unknown address stays to be filled in by hand; a worker's address is its parent server's.
             (worker(), "HOST:PORT"),
             (server("vllm", "vllm serve m --port 8011", &["tcp:0.0.0.0:8000"]), "HOST:PORT"),
             (server("vllm", "vllm serve m", &["unix:/run/x"]), "HOST:PORT"),

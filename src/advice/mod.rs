@@ -1,11 +1,10 @@
 //! How each framework takes GPU memory and what returns it, as NVML sees it, in words to type.
 //!
 //! The table is `frameworks.toml`: prose with its sources, read by findings, by `explain` and by recipes. Nothing here
-//! looks at a machine. Where a server is spoken to is filled in by `address`; what ends a process where it runs in a
-//! container, a job, a unit or a notebook is in `place`, and who owns it in `owner`. What a process itself runs to give
-//! back what it caches is [`recipe`], how servers unload is [`unload`], what they print when memory runs out in
-//! [`out_of_memory`]. To add a framework, write its row, and its
-//! marks in `host::framework`.
+//! looks at a machine. `address` fills in where a server listens, `owner` says who owns a process, and `place` how to
+//! end it there. [`recipe`] is the code that a process runs to return what it caches, [`unload`] how servers unload,
+//! [`out_of_memory`] what programs print when memory runs out. To add a framework, add its row here and its marks in
+//! `host::framework`.
 
 mod address;
 pub mod out_of_memory;
@@ -26,34 +25,34 @@ use crate::model::Process;
 pub use owner::{owner, owner_of};
 pub use place::{place_lines, quote, thaw};
 
-/// What a program is given to give memory back by itself when it is asked: a signal's handler in Python, to paste.
-/// A process that has announced a signal (`GPUMEM_RELEASE_SIGNAL`) and handles it is sent that; this is the other end.
-/// It is code for people to read and change: short, of the standard library, and without gpumem.
+/// Python for people to paste into their program: a signal handler that gives memory back when asked. A process that
+/// announces a signal (`GPUMEM_RELEASE_SIGNAL`) and handles it is sent that signal. Short, standard library only,
+/// without gpumem, so that people can read and change it.
 pub const SNIPPET: &str = include_str!("snippet.py");
 
-/// The same for TensorFlow, whose pool is given back with its process only: a child that saves and ends.
+/// The same for TensorFlow, which returns its pool only at the end of a process: a child trains, saves and exits.
 pub const TENSORFLOW_SNIPPET: &str = include_str!("snippet_tensorflow.py");
 
-/// One thing to know or to do.
+/// A piece of advice.
 #[derive(PartialEq, Eq, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Remark {
-    /// One line, what is to be typed in backquotes, without a full stop.
+    /// One line without a full stop; commands are in backquotes.
     pub text: String,
-    /// Where it is documented or was seen.
+    /// Where it is documented or was observed.
     pub source: String,
-    /// It does not hold of processes that were started with one of these, because what it asks for is done.
+    /// It does not apply to processes started with one of these settings, which already do what it asks for.
     #[serde(default)]
     unless_set: Settings,
-    /// It holds only of processes that were started with one of these.
+    /// It applies only to processes started with one of these settings.
     only_if_set: Option<Settings>,
 }
 
-/// Environment variables, each with parts of its value in lower case, of which one is enough.
+/// Environment variables, each with lower-case parts of its value; one match is enough.
 type Settings = BTreeMap<String, Vec<String>>;
 
 impl Remark {
-    /// Whether the line holds of this process. Where its environment may not be read, nothing counts as set.
+    /// Whether the line applies to this process. If its environment cannot be read, nothing counts as set.
     pub fn applies(&self, process: &Process) -> bool {
         let environment = process.environment.as_deref();
         let is_set = |settings: &Settings| {
@@ -67,30 +66,29 @@ impl Remark {
     }
 }
 
-/// What there is to know of a framework.
 #[derive(PartialEq, Eq, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Framework {
-    /// As a snapshot names it, lower case: `pytorch`.
+    /// The name that snapshots use, lower case: `pytorch`.
     pub name: String,
-    /// As it names itself: `PyTorch`.
+    /// The framework's own spelling: `PyTorch`.
     pub title: String,
-    /// What else people call it, letters and digits only.
+    /// Other spellings, letters and digits only.
     #[serde(default)]
     spellings: Vec<String>,
     /// How it takes memory, and what NVML shows of that.
     pub takes: Remark,
-    /// What returns memory to the driver while the process lives. The first line is the whole way in brief; those
-    /// after it go into what else holds memory.
+    /// What returns memory to the driver while the process lives. The first line alone is enough in brief; the others
+    /// cover what else holds memory.
     #[serde(default)]
     pub inside: Vec<Remark>,
-    /// What makes it take less when it starts the next time.
+    /// What makes it take less memory from the next start on.
     #[serde(default)]
     pub at_start: Vec<Remark>,
-    /// What people try that returns nothing to the driver, and what it is good for.
+    /// What people try although it returns nothing to the driver, and what it is good for.
     #[serde(default)]
     pub unchanged: Vec<Remark>,
-    /// How to end it without leftovers, where there is more to it than a signal.
+    /// How to end it without leftovers, if that takes more than a signal.
     #[serde(default)]
     pub at_end: Vec<Remark>,
 }
@@ -102,7 +100,7 @@ impl Framework {
     }
 }
 
-/// How a kernel is ended that one of these applications started.
+/// How to end a kernel that one of these applications started.
 #[derive(Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct NotebookEnd {
@@ -113,11 +111,11 @@ struct NotebookEnd {
 #[derive(Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Table {
-    /// How a notebook's kernel is ended.
+    /// How to end a notebook's kernel.
     kernel: Remark,
-    /// The same where another application than Jupyter started it.
+    /// The same for kernels that another application than Jupyter started.
     notebook: Vec<NotebookEnd>,
-    /// How any other process is ended.
+    /// How to end any other process.
     end: Remark,
     framework: Vec<Framework>,
 }
@@ -126,18 +124,17 @@ fn parse() -> Result<Table, toml::de::Error> {
     toml::from_str(include_str!("frameworks.toml"))
 }
 
-/// A test reads it as well, so the default is never seen.
+/// A test parses the table too, so the default is never used.
 static TABLE: LazyLock<Table> = LazyLock::new(|| parse().unwrap_or_default());
 
-/// Every row of the table.
 pub fn frameworks() -> &'static [Framework] {
     &TABLE.framework
 }
 
-/// The row of a framework by its name, its title or another usual spelling, in any case and with or
-/// without what joins its words: `torch`, `TF`, `llama-cpp`. `None` where the table has none.
+/// The row of a framework by name, title or another usual spelling. Case and punctuation do not matter: `torch`, `TF`,
+/// `llama-cpp`.
 pub fn find(name: &str) -> Option<&'static Framework> {
-    // As snapshots name it: that is asked of every process of which something is found, in every sample.
+    // The exact name first: every sample asks this for every process with a finding.
     let mut rows = frameworks().iter();
     rows.find(|row| row.name == name).or_else(|| {
         let wanted = plain(name);
@@ -155,7 +152,7 @@ fn plain(name: &str) -> String {
     letters.flat_map(char::to_lowercase).collect()
 }
 
-/// The row of what holds a process's memory, by framework and version. `None` where that is unknown.
+/// The row of the framework that holds a process's memory, by name and version.
 pub fn of(process: &Process) -> Option<&'static Framework> {
     let name = process.framework.as_deref()?;
     let is_first = process
@@ -168,32 +165,32 @@ pub fn of(process: &Process) -> Option<&'static Framework> {
     })
 }
 
-/// The rows of what a process has loaded beside its framework.
+/// The rows of the other libraries that a process has loaded.
 pub fn beside(process: &Process) -> Vec<&'static Framework> {
     let libraries = process.libraries.as_deref().unwrap_or_default();
     libraries.iter().filter_map(|name| find(name)).collect()
 }
 
-/// That what another framework of this process has taken stays until its end, whatever the one does that
-/// holds the most; `None` where all of them can return it.
+/// A warning that another framework in this process keeps what it has taken until the process ends; `None` if all of
+/// them can return it.
 pub fn stays_beside(process: &Process) -> Option<String> {
     let mut rows = beside(process).into_iter();
-    // What launches and links takes through the framework.
+    // Launchers and communication libraries allocate through the framework.
     let takes = |row: &Framework| !matches!(&*row.name, "deepspeed" | "nccl" | "ray");
     let row = rows.find(|row| takes(row) && !row.returns(process))?;
     let title = &row.title;
     Some(format!("{title} is loaded too: what that has taken goes back only when the process ends"))
 }
 
-/// What gives this process's memory back, gentlest first, in brief: what returns it while the process
-/// lives, if anything does, and its end.
+/// What gives this process's memory back in brief, gentlest first: what returns it while the process lives, if anything
+/// does, then how to end it.
 pub fn lines(process: &Process) -> Vec<&'static Remark> {
     let is_kernel = place::is_notebook(process) && !process.has_lost_server();
     let end = if is_kernel { &TABLE.kernel } else { &TABLE.end };
     inside(process).into_iter().chain([end]).collect()
 }
 
-/// The same for a finding: its end as it is right where the process runs.
+/// The same for a finding, with the right way to end the process where it runs.
 pub fn steps(process: &Process) -> Vec<String> {
     let places = place_lines(process);
     let ends = if places.is_empty() { vec![TABLE.end.text.clone()] } else { places };
@@ -211,8 +208,7 @@ fn inside(process: &Process) -> Option<&'static Remark> {
     lines.find(|line| line.applies(process))
 }
 
-/// What makes this process reserve less when it starts the next time: the first way that its
-/// environment does not show to be taken. `None` where its framework is unknown or all is done.
+/// What makes this process reserve less after its next start: the first setting that its environment does not show yet.
 pub fn at_start(process: &Process) -> Option<&'static Remark> {
     let mut lines = of(process)?.at_start.iter();
     lines.find(|line| line.applies(process))

@@ -1,21 +1,22 @@
-//! What a program printed when a GPU had no memory left for it: who says so, of which GPU, and how much it asked for.
+//! Recognises out-of-memory messages in what a program printed: who reported it, on which GPU, and how much it asked
+//! for.
 //!
-//! Pure: bytes in. A message proves no failure: programs print one and go on with less, so it is read of a program
-//! that failed. The GPU's number is the program's own, within its CUDA_VISIBLE_DEVICES.
+//! Pure: bytes in. A message alone proves no failure, because programs also print one and carry on with less; so only
+//! the output of a program that failed is read. The GPU number is the program's own, counted within its
+//! CUDA_VISIBLE_DEVICES.
 
 use crate::units::Bytes;
 
-/// An out-of-memory message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct OutOfMemory {
-    /// Who printed it.
+    /// The framework or library that reported it.
     pub by: &'static str,
     /// The GPU, as the program numbers it.
     pub gpu: Option<u32>,
     pub asked_bytes: Option<u64>,
 }
 
-/// What a framework says, now and in older versions. It says more than [`RUNTIME`], which often stands beside it.
+/// Messages of frameworks, now and in older versions. They say more than [`RUNTIME`], which often follows them.
 const FRAMEWORKS: [(&str, &str); 4] = [
     // torch.OutOfMemoryError, torch.cuda.OutOfMemoryError, RuntimeError: CUDA out of memory. Tried to allocate …
     ("PyTorch", "CUDA out of memory"),
@@ -26,7 +27,7 @@ const FRAMEWORKS: [(&str, &str); 4] = [
     ("JAX (XLA)", "Resource exhausted: Out of memory"),
 ];
 
-/// What CUDA itself is quoted with.
+/// Messages of CUDA itself.
 const RUNTIME: [&str; 4] = [
     "CUDA error: out of memory",
     "CUDA_ERROR_OUT_OF_MEMORY",
@@ -35,18 +36,18 @@ const RUNTIME: [&str; 4] = [
     "cudaMalloc failed: out of memory",
 ];
 
-/// What a size stands behind.
+/// What comes before a size.
 const ASKED: [&str; 4] =
     ["ried to allocate ", "trying to allocate ", "Out of memory allocating ", "allocating "];
-/// What a number of a GPU stands behind.
+/// What comes before a GPU's number.
 const GPU: [&str; 5] = ["(GPU ", "GPU ", "GPU:", "gpu:", "on device "];
 
-/// The last message of a framework in what a program printed, or else of CUDA.
+/// The last framework message in what a program printed, or else the last one of CUDA.
 pub fn recognize(printed: &[u8]) -> Option<OutOfMemory> {
     let text = String::from_utf8_lossy(printed);
     let lines: Vec<&str> = text.lines().collect();
     let said = |line: &str| {
-        // That a CPU had no memory is another matter.
+        // A CPU that ran out of memory is a different problem.
         let is_of_cpu = line.contains("device:CPU:") || line.contains("by allocator cpu");
         let found = FRAMEWORKS.iter().find(|(_, words)| line.contains(words) && !is_of_cpu);
         found.map(|(by, _)| *by)
@@ -54,9 +55,9 @@ pub fn recognize(printed: &[u8]) -> Option<OutOfMemory> {
     let by_framework = lines.iter().rposition(|line| said(line).is_some());
     let by_runtime = || lines.iter().rposition(|line| RUNTIME.iter().any(|it| line.contains(it)));
     let at = by_framework.or_else(by_runtime)?;
-    // A long message may be broken once.
+    // A long message may be wrapped once.
     let message = lines[at..].iter().take(2).copied().collect::<Vec<&str>>().join(" ");
-    // TensorFlow names no size; its allocator does, before.
+    // TensorFlow's message has no size; its allocator prints one before.
     let allocator = || {
         let mut earlier = lines[..at].iter().rev();
         after(earlier.find(|line| line.contains("Allocator (GPU_"))?, &ASKED, size)
@@ -68,7 +69,7 @@ pub fn recognize(printed: &[u8]) -> Option<OutOfMemory> {
     })
 }
 
-/// The first that can be read behind one of the words.
+/// The first value that can be read after one of these words.
 fn after<T>(text: &str, words: &[&str], read: fn(&str) -> Option<T>) -> Option<T> {
     let behind = |word: &&str| {
         let ends = text.match_indices(*word).map(|(at, word)| &text[at + word.len()..]);
@@ -102,7 +103,7 @@ mod tests {
     use crate::units::{GIB, MIB};
 
     #[test]
-    fn what_frameworks_print_is_understood() {
+    fn messages_of_frameworks_are_recognised() {
         for (printed, by, gpu, asked) in [
             (
                 "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 1.95 GiB. GPU 3 has a total capacity \
@@ -160,7 +161,7 @@ mod tests {
         ] {
             let found = recognize(printed.as_bytes());
             let asked_bytes = found.and_then(|it| it.asked_bytes);
-            // What is printed is rounded.
+            // Printed sizes are rounded.
             assert_eq!(asked_bytes.map(|it| it / MIB), asked.map(|it: u64| it / MIB), "{printed}");
             assert_eq!(found, Some(OutOfMemory { by, gpu, asked_bytes }), "{printed}");
         }
@@ -176,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_is_printed_is_read_to_its_end() {
+    fn no_output_panics_the_parser() {
         let mut words: Vec<Vec<u8>> = Vec::new();
         let known =
             FRAMEWORKS.iter().map(|(_, words)| *words).chain(RUNTIME).chain(ASKED).chain(GPU);

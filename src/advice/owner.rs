@@ -1,29 +1,27 @@
-//! Who owns a process, and the command that ends it properly: one table, read by findings, by `explain`
-//! and by the plans of `reclaim`.
+//! Who owns a process, and the command that ends it properly: one table, read by findings, `explain` and the plans of
+//! `reclaim`.
 //!
-//! An owner is who runs a process and would start it again, or miss it: a Slurm job, a pod, a container,
-//! a machine of systemd-nspawn, a unit. What others share is never to be stopped for one of its processes
-//! (`model::unit`), and what only the process says of itself, or its user by a container of their own, is no
-//! proof of whose it is. Names come from processes, so they are quoted for a shell; a name that cannot be
-//! typed as it is shown is left out, together with its command.
+//! An owner runs a process, and would start it again or miss it: a Slurm job, a pod, a container, a systemd-nspawn
+//! machine, a unit. A shared service is never stopped for one of its processes (`model::unit`). What a process says
+//! about itself proves no owner; nor does a container that its own user runs. Names come from processes, so they are
+//! quoted for a shell; a name that cannot be typed as shown is left out together with its command.
 
 use super::place::{self, quote};
 use crate::model::Process;
 use crate::model::process::{Container, Slurm};
 use crate::model::unit::{Role, role};
 
-/// Who owns a process.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Owner {
-    /// In words, its name within them where it can be shown: `Slurm job 3_4`, `container train`.
+    /// The owner's kind, with its name if that can be shown: `Slurm job 3_4`, `container train`.
     pub name: String,
-    /// What ends the process through its owner, to be typed as it stands. `None` where it takes more than
-    /// one command, or where a name is not known or cannot be typed.
+    /// The command that ends the process through its owner. `None` if it takes more than one command, or a name is
+    /// unknown or cannot be typed.
     pub command: Option<String>,
-    /// The same as a sentence, commands in backquotes, without a full stop.
+    /// The same as a sentence without a full stop; commands are in backquotes.
     pub line: String,
-    /// It is a unit of the user's own systemd, which that user may make and name: to others no reason to leave a
-    /// process alone.
+    /// A unit of the user's own systemd. Its user can make and name such units, so it protects the process from nobody
+    /// else.
     pub is_by_user: bool,
 }
 
@@ -32,7 +30,7 @@ impl Owner {
         Self { name: name.into(), command, line: line.into(), is_by_user: false }
     }
 
-    /// With a command, and the words before it.
+    /// An owner with a command, and the words before it.
     fn typed(name: impl Into<String>, command: String, words: &str) -> Self {
         let line = format!("{words}: `{command}`");
         Self::new(name, Some(command), line)
@@ -44,19 +42,19 @@ impl Owner {
     }
 }
 
-/// Who owns a process; of several that own it, the innermost that people know it by. `None` where
-/// nothing does: it may be sent signals.
+/// Who owns a process: of several, the innermost one that people know it by. `None` if nobody does, so that signals are
+/// fine.
 pub fn owner(process: &Process) -> Option<Owner> {
     owner_of(process, &[process])
 }
 
-/// The same of a process that is to be ended with others of its job: the command ends them, and nobody who works
-/// beside them in the same container or unit.
+/// The owner of a process that ends together with others of its job. The command ends those, and nothing else in the
+/// same container or unit.
 pub fn owner_of(process: &Process, job: &[&Process]) -> Option<Owner> {
     if place::is_notebook(process) {
         return notebook(process);
     }
-    // Of a pid namespace alone nothing is known but that somebody made it.
+    // A pid namespace alone says only that somebody made it.
     let is_known = |it: &Container| it.id.is_some() || it.runtime.is_some();
     let is_bare = !process.container.as_deref().is_some_and(is_known);
     slurm(process)
@@ -68,14 +66,14 @@ pub fn owner_of(process: &Process, job: &[&Process]) -> Option<Owner> {
         .or_else(|| container(process, job))
 }
 
-/// The numbers of a job's processes, for `kill`. `None` where one of them is the first process, with which all end.
+/// The PIDs of a job, for `kill`. `None` if one of them is a first process, whose end kills the others too.
 fn pids(job: &[&Process], number: impl Fn(&Process) -> Option<u32>) -> Option<String> {
     let pids: Option<Vec<String>> =
         job.iter().map(|process| number(process).map(|pid| pid.to_string())).collect();
     pids.map(|pids| pids.join(" "))
 }
 
-/// The container, job or pod around a kernel is its server's, with everybody else's notebooks.
+/// The container, job or pod around a kernel belongs to the notebook server, which runs other people's kernels too.
 fn notebook(process: &Process) -> Option<Owner> {
     let is_within = process.container.is_some()
         || process.kubernetes.is_some()
@@ -89,8 +87,8 @@ fn slurm(process: &Process) -> Option<Owner> {
     if slurm.over == Some(true) {
         return None;
     }
-    // An array's number and a task's are the environment's word: typed only where the array is the job's own,
-    // of which the job's number would end all tasks.
+    // The array's id and the task's come from the environment, which can lie. They are typed only if the array's id is
+    // the job's own, because then the job's id would cancel all tasks.
     let is_own_array = slurm.array_job_id.is_some() && slurm.array_job_id == slurm.job_id;
     let id = if is_own_array { slurm.id() } else { slurm.job_id.as_deref().map(Into::into) };
     let Some(job) = id.as_deref().and_then(quote) else {
@@ -98,7 +96,7 @@ fn slurm(process: &Process) -> Option<Owner> {
         return Some(Owner::new("a Slurm job", None, line));
     };
     let name = format!("Slurm job {job}");
-    // Somebody typed it into the shell of an allocation, which is not to end with it.
+    // Typed into an allocation's shell: the allocation must not end with it.
     if matches!(slurm.step_id.as_deref(), Some("interactive" | "extern")) {
         let line = format!(
             "end it where it was typed; `scancel {job}` would end all of the allocation, with its shell"
@@ -106,7 +104,7 @@ fn slurm(process: &Process) -> Option<Owner> {
         return Some(Owner::new(name, None, line));
     }
     let step = slurm.step_id.as_deref().filter(|step| is_number(step));
-    let doubt = doubt(process, slurm, &job);
+    let check = check_first(process, slurm, &job);
     let (whole, ends) = match step {
         Some(step) => (
             format!("scancel {job}.{step}"),
@@ -116,16 +114,16 @@ fn slurm(process: &Process) -> Option<Owner> {
         ),
         None => (format!("scancel {job}"), format!("end its Slurm job: `scancel {job}`")),
     };
-    Some(match doubt {
+    Some(match check {
         None => Owner::new(name, Some(whole), ends),
-        Some(doubt) => Owner::new(name, None, format!("{doubt}, then {ends}")),
+        Some(check) => Owner::new(name, None, format!("{check}, then {ends}")),
     })
 }
 
-/// What is to be seen to before a job's number is typed; `None` where it is certain.
-fn doubt(process: &Process, slurm: &Slurm, job: &str) -> Option<String> {
+/// What to check before typing a job's id; `None` if the id is certain.
+fn check_first(process: &Process, slurm: &Slurm, job: &str) -> Option<String> {
     let number = slurm.job_id.as_deref()?;
-    // Newer Slurm's cgroups have ids of their own, and only the process says which number is whose.
+    // Newer Slurm names cgroups differently, so only the process says which job it belongs to.
     let is_named_otherwise = process.cgroup.as_deref().is_some_and(|cgroup| {
         let mut parts = cgroup.split('/');
         parts.any(|part| part.ends_with("slurmstepd.scope"))
@@ -136,7 +134,7 @@ fn doubt(process: &Process, slurm: &Slurm, job: &str) -> Option<String> {
             "see that it is of the job that it names (`scontrol listpids {job}`)"
         ));
     }
-    // The last task of an array has the array's number for its own, and that ends them all.
+    // The last task of an array has the array's id as its own job id, and `scancel` with that id cancels all tasks.
     let environment = process.environment.as_deref();
     let claimed = environment.and_then(|it| it.get("SLURM_JOB_ID"));
     let is_confirmed =
@@ -171,7 +169,7 @@ fn pod(process: &Process) -> Option<Owner> {
     })
 }
 
-/// Its pid in its container, where that is not the first process.
+/// Its PID inside the container, unless it is the first process there.
 fn inner_pid(process: &Process) -> Option<u32> {
     Some(process.namespace_pid.unwrap_or(process.pid)).filter(|&pid| pid != 1)
 }
@@ -219,7 +217,7 @@ fn container(process: &Process, job: &[&Process]) -> Option<Owner> {
     Some(owner)
 }
 
-/// The command that stops a container of a runtime; `None` where that or the name is not known.
+/// The command that stops a container; `None` if the runtime or the name is unknown.
 fn stop(
     runtime: Option<&str>,
     space: Option<&str>,
@@ -237,7 +235,7 @@ fn stop(
         }
         ("nerdctl", None) => format!("nerdctl stop {which}"),
         ("nerdctl", Some(space)) => format!("nerdctl -n {} stop {which}", quote(space)?),
-        // Whoever uses containerd by itself; what nerdctl started has a name.
+        // Containers run by containerd directly; those that nerdctl started have a name.
         ("containerd", Some(space)) if container.name.is_some() => {
             format!("nerdctl -n {} stop {which}", quote(space)?)
         }
@@ -251,7 +249,7 @@ fn stop(
     })
 }
 
-/// A container that no command of ours is known for.
+/// A container of a runtime that we know no command for.
 fn unnamed(which: Option<String>, runtime: Option<&str>, process: &Process) -> Owner {
     let which = which.map_or_else(String::new, |which| format!(" {which},"));
     let name = match runtime.and_then(quote) {
@@ -263,26 +261,26 @@ fn unnamed(which: Option<String>, runtime: Option<&str>, process: &Process) -> O
     Owner::new(name, None, format!("stop its container,{which} and all that runs in it, with {by}"))
 }
 
-/// Who started the first process of a container, where that is this one and it is known.
+/// What started this process, if it is the first one of a container.
 fn starter(process: &Process) -> Option<String> {
     let parent = process.parent.as_deref().filter(|_| process.namespace_pid == Some(1))?;
     let name = parent.comm.as_deref().and_then(quote)?;
     Some(format!("{name} ({})", parent.pid))
 }
 
-/// Whether a user's own manager has it, and not the machine's.
+/// Whether a user's own systemd manages it, not the machine's.
 fn is_rootless(process: &Process) -> bool {
     let cgroup = process.cgroup.as_deref();
     cgroup.is_some_and(|cgroup| cgroup.contains("/user@"))
 }
 
-/// Whether it is in a user's login, or below that user's own manager.
+/// Whether it runs in a user's login session, or under that user's own systemd.
 fn is_in_users_tree(process: &Process) -> bool {
     let is_login = |cgroup: &str| cgroup.starts_with("/user.slice/");
     is_rootless(process) || process.cgroup.as_deref().is_some_and(is_login)
 }
 
-/// As container programs take it: the first twelve of 64 digits; other ids are names.
+/// The short form that container programs print: twelve of 64 digits. Other ids are names.
 fn short_id(id: &str) -> Option<&str> {
     let is_digest = id.len() == 64 && id.bytes().all(|byte| byte.is_ascii_hexdigit());
     if is_digest { id.get(..12) } else { Some(id) }
@@ -292,7 +290,7 @@ fn unit(process: &Process, job: &[&Process]) -> Option<Owner> {
     let unit = process.systemd_unit.as_deref()?;
     match role(unit) {
         Role::Work => {}
-        // What a job has left is not the job: the daemon knows nothing of it any more.
+        // What outlived its job no longer belongs to it: the daemon has forgotten it.
         Role::Host { way: Some(way) } if !process.is_left_behind() => {
             return Some(Owner::new(&*way.by, None, &*way.words));
         }
@@ -304,7 +302,7 @@ fn unit(process: &Process, job: &[&Process]) -> Option<Owner> {
     let name = format!("unit {unit}");
     let (stop, by) = match process.user.as_deref().and_then(quote) {
         _ if !is_rootless(process) => (format!("systemctl stop {unit}"), "as root".to_owned()),
-        // Of a user's manager: `--machine` says whose, to root and to the user alike.
+        // A user's own unit: `--machine` names the user, and works for root and for that user.
         Some(user) => (
             format!("systemctl --user --machine={user}@ stop {unit}"),
             format!("as root or as {user}"),
@@ -314,7 +312,7 @@ fn unit(process: &Process, job: &[&Process]) -> Option<Owner> {
             return Some(Owner::new(name, None, line));
         }
     };
-    // Its main process leads a session, and systemd is its parent.
+    // A unit's main process leads a session and is a child of systemd.
     let is_main = |it: &Process| it.session == Some(it.pid) && it.parent_is_reaper == Some(true);
     let known = |it: &Process| (it.session.is_some() && !is_main(it)).then_some(it.pid);
     let job: Vec<&Process> = job.iter().copied().filter(|it| it.cgroup == process.cgroup).collect();

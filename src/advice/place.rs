@@ -1,18 +1,18 @@
-//! What ends a process where it runs: the command for its notebook, job, pod, container or unit.
+//! How to end a process where it runs: the command for its notebook, job, pod, container or unit.
 //!
-//! Whoever started a process may start it again, and a signal from outside is only the last way. The
-//! names come from processes, so they are quoted for a shell, and a name that cannot be typed as it is
-//! shown is left out, together with its command.
+//! Whoever started a process may start it again, so a signal from outside is the last resort. Names come from
+//! processes, so they are quoted for a shell; a name that cannot be typed as shown is left out together with its
+//! command.
 
 use super::owner::owner;
 use super::{NotebookEnd, TABLE};
 use crate::model::Process;
 
-/// A name is no longer than this; longer ones are not offered to be typed.
+/// Longer names are not offered to be typed.
 const LONGEST_NAME: usize = 253;
 
-/// What ends this process through what runs it, in words to type, gentlest first; a process that is
-/// stopped is let go on first. Empty where nothing is known to run it.
+/// How to end this process through its owner, gentlest first; a stopped process is continued first. Empty if it has no
+/// known owner.
 pub fn place_lines(process: &Process) -> Vec<String> {
     let mut lines = Vec::new();
     if let Some(line) = thaw(process) {
@@ -21,7 +21,7 @@ pub fn place_lines(process: &Process) -> Vec<String> {
         lines.push(format!("it is stopped, continue it: `kill -CONT {}`", process.pid));
     }
     if is_notebook(process) {
-        // Its container or unit is the server's, with everybody else's notebooks.
+        // Its container or unit belongs to the server, which runs other people's kernels too.
         lines.push(notebook(process));
         return lines;
     }
@@ -39,7 +39,7 @@ pub fn place_lines(process: &Process) -> Vec<String> {
     lines
 }
 
-/// What lets a process go on that is frozen with its cgroup; `None` where it is not.
+/// How to continue a process whose cgroup is frozen.
 pub fn thaw(process: &Process) -> Option<String> {
     let cgroup = process.cgroup.as_deref().filter(|_| process.frozen == Some(true))?;
     let file = quote(&format!("/sys/fs/cgroup{cgroup}/cgroup.freeze"));
@@ -49,7 +49,7 @@ pub fn thaw(process: &Process) -> Option<String> {
     ))
 }
 
-/// Whether a person works in this process through a notebook; one that a program runs is a batch job.
+/// Whether a person works in this process through a notebook. A notebook that a program runs is a batch job.
 pub(super) fn is_notebook(process: &Process) -> bool {
     process.jupyter.as_ref().is_some_and(|kernel| {
         !matches!(kernel.application.as_deref(), Some("papermill" | "nbconvert" | "batch"))
@@ -75,9 +75,8 @@ pub(super) fn notebook(process: &Process) -> String {
     text.replace("shut the kernel down", &shut).replace("PID", &process.pid.to_string())
 }
 
-/// A name as a POSIX shell takes it, in single quotes where it needs them. `None` where it cannot be
-/// typed as it is shown: nothing in it, too long, a control or an invisible character, or a `-` at its
-/// start, which is an option wherever it is put.
+/// A name quoted for a POSIX shell, in single quotes if needed. `None` if it cannot be typed as shown: empty, too long,
+/// with control or invisible characters, or beginning with `-`, which commands take for an option.
 pub fn quote(name: &str) -> Option<String> {
     if !is_plain(name) || name.starts_with('-') {
         return None;
@@ -90,7 +89,7 @@ pub fn quote(name: &str) -> Option<String> {
     })
 }
 
-/// Whether a person sees every character of a name.
+/// Whether every character of a name is visible.
 fn is_plain(name: &str) -> bool {
     !name.is_empty()
         && name.len() <= LONGEST_NAME

@@ -1,11 +1,11 @@
-# Gives cached GPU memory back when gpumem asks for it (gpumem release PID), and goes on.
+# Returns cached GPU memory when gpumem asks for it (gpumem release PID); the program keeps running.
 #
 # 1. Paste this where the program starts, in its main thread.
 # 2. Call release_gpu_memory_if_asked() in the main thread between two steps, batches or requests. Where the program
 #    waits (for a request, a queue, a key), let it wait within "with gpu_is_idle():", which releases at once.
-#    A program of asyncio needs neither: loop.add_signal_handler(signal.SIGUSR2, release_gpu_memory)
-# 3. Start it with the variable by which gpumem knows of this: GPUMEM_RELEASE_SIGNAL=USR2 python main.py
-#    (USR1, USR2 or HUP: one that the program does not use.) Without it nothing of this does anything.
+#    An asyncio program needs neither: loop.add_signal_handler(signal.SIGUSR2, release_gpu_memory)
+# 3. Start it with the variable that tells gpumem about this: GPUMEM_RELEASE_SIGNAL=USR2 python main.py
+#    (USR1, USR2 or HUP; choose one that the program does not use.) Without the variable this code does nothing.
 import contextlib
 import gc
 import os
@@ -16,7 +16,7 @@ _asked = _idle = False
 
 
 def _ask(*_):
-    """The handler. It may come between any two bytecodes of the main thread, so it only takes a note there."""
+    """The signal handler. It may run between any two bytecodes of the main thread, so it only sets a flag there."""
     global _asked
     _asked = True
     if _idle:
@@ -24,7 +24,7 @@ def _ask(*_):
 
 
 def release_gpu_memory_if_asked():
-    """Costs nothing where no release was requested."""
+    """Costs nothing unless a release was requested."""
     global _asked
     if _asked:
         _asked = False
@@ -33,7 +33,7 @@ def release_gpu_memory_if_asked():
 
 @contextlib.contextmanager
 def gpu_is_idle():
-    """Around what waits: nothing is computed on the GPU within."""
+    """For code that waits and computes nothing on the GPU."""
     global _idle
     _idle = True
     try:
@@ -44,7 +44,7 @@ def gpu_is_idle():
 
 
 def release_gpu_memory():
-    """What is in use stays; what allocators keep of what was freed goes back to the driver."""
+    """Returns memory that allocators keep after it was freed. Memory in use stays."""
     gc.collect()
     torch = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_initialized():
@@ -54,23 +54,23 @@ def release_gpu_memory():
     # started with TF_GPU_ALLOCATOR=cuda_malloc_async. clear_session() is left out: it drops the program's models.
     jax = sys.modules.get("jax")
     if jax is not None:
-        # Compiled programs. JAX's own pool keeps its pages while the process lives: what arrays leave goes back only
-        # if it is started with XLA_PYTHON_CLIENT_ALLOCATOR=cuda_async, or XLA_PYTHON_CLIENT_ALLOCATOR=platform.
+        # Frees compiled programs. JAX's own pool keeps freed memory while the process lives, unless it is started
+        # with XLA_PYTHON_CLIENT_ALLOCATOR=cuda_async, or XLA_PYTHON_CLIENT_ALLOCATOR=platform.
         jax.clear_caches()
     cupy = sys.modules.get("cupy")
     if cupy is not None:
-        # The pool of the device that is current; of others, within "with cupy.cuda.Device(N):".
+        # The pool of the current device; for others, call it within "with cupy.cuda.Device(N):".
         cupy.get_default_memory_pool().free_all_blocks()
         cupy.get_default_pinned_memory_pool().free_all_blocks()
     _trim_gpu_pools()
 
 
 def _trim_gpu_pools():
-    """The driver's own pools, cuda_malloc_async and cudaMallocAsync: what was freed and waited for goes back."""
+    """Trims the driver's own pools (cuda_malloc_async, cudaMallocAsync)."""
     import ctypes
 
     try:
-        # The one that the program has loaded; none is loaded for this.
+        # Only if the program has loaded it.
         cuda = ctypes.CDLL("libcuda.so.1", mode=os.RTLD_NOLOAD | os.RTLD_NOW)
     except OSError:
         return
@@ -81,7 +81,7 @@ def _trim_gpu_pools():
         flags, active, pool = ctypes.c_uint(), ctypes.c_int(), ctypes.c_void_p()
         if cuda.cuDeviceGet(ctypes.byref(device), index) != 0:
             continue
-        # Where the program has no context, none is made.
+        # Creates no context where the program has none.
         cuda.cuDevicePrimaryCtxGetState(device, ctypes.byref(flags), ctypes.byref(active))
         if not active.value:
             continue

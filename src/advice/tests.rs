@@ -1,4 +1,4 @@
-//! Every line of the table can be printed, and what is advised returns memory.
+//! Every line of the table can be printed, and the advice does return memory.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -25,7 +25,6 @@ fn texts(process: &Process) -> Vec<&'static str> {
     lines(process).iter().map(|line| &*line.text).collect()
 }
 
-/// All lines of a row.
 fn all(row: &Framework) -> impl Iterator<Item = &Remark> {
     let parts = [&row.inside, &row.at_start, &row.unchanged, &row.at_end];
     [&row.takes].into_iter().chain(parts.into_iter().flatten())
@@ -55,7 +54,7 @@ fn every_line_can_be_printed_as_it_is() {
     }
 }
 
-/// What leaves NVML's number where it is when it stands alone.
+/// Advice that does not lower NVML's number by itself.
 const USELESS: &[&str] = &[
     "clear_session",
     "reset_default_graph",
@@ -68,7 +67,7 @@ const USELESS: &[&str] = &[
 ];
 
 #[test]
-fn nothing_that_leaves_the_memory_where_it_is_is_advised() {
+fn nothing_is_advised_that_returns_no_memory() {
     for row in frameworks() {
         for line in &row.inside {
             for useless in USELESS {
@@ -99,7 +98,7 @@ fn the_gentlest_way_comes_first_and_the_end_last() {
 }
 
 #[test]
-fn the_first_tensorflow_has_a_row_of_its_own() {
+fn tensorflow_1_has_a_row_of_its_own() {
     for (version, name) in [
         (Some("1"), "tensorflow1"),
         (Some("1.15.5"), "tensorflow1"),
@@ -114,7 +113,7 @@ fn the_first_tensorflow_has_a_row_of_its_own() {
 }
 
 #[test]
-fn what_is_set_is_not_advised() {
+fn a_setting_that_is_already_set_is_not_advised() {
     const GROWTH: &str = "TF_FORCE_GPU_ALLOW_GROWTH";
     for (framework, variables, expected) in [
         ("tensorflow", &[][..], "TF_FORCE_GPU_ALLOW_GROWTH=true"),
@@ -147,7 +146,7 @@ fn no_server_is_asked_to_free_memory_in_a_way_that_breaks_running_requests() {
                 text.matches("/sleep?level=1&mode=wait").count(),
                 "{text}"
             );
-            // Whoever puts it to sleep has to know what it takes, and how it wakes.
+            // Whoever puts it to sleep must know what that requires and how it wakes.
             for (call, gates) in [
                 ("/sleep?", &["--enable-sleep-mode", "VLLM_SERVER_DEV_MODE=1", "/wake_up"][..]),
                 (

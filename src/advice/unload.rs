@@ -1,9 +1,9 @@
-//! How an inference server gives memory back and goes on listening, by its own requests: the rows of `servers.toml`,
-//! read by `reclaim::release` to do it, and what their answers mean.
+//! How an inference server releases memory and keeps listening, by its own requests: the rows of `servers.toml`, which
+//! `reclaim::release` carries out, and what the answers mean.
 //!
-//! A row has how the server is recognised, what proves that it is this server and that it is idle, what unloads, what
-//! shows that it is done, what wakes it, and what it takes (a version, a flag, a key). Nothing here sends a request.
-//! Answers are JSON and Prometheus' text of strangers: bounded, and never taken for idle where they do not show it.
+//! A row says how to recognise the server, what proves that it is this server and idle, what unloads it, what shows
+//! that it is done, what wakes it, and what it requires (a version, a flag, a key). Nothing here sends a request.
+//! Answers (JSON, Prometheus text) are hostile: bounded, and never taken for idle unless they show it.
 
 use std::mem::discriminant;
 use std::slice;
@@ -20,145 +20,144 @@ use crate::model::pool::tool;
 use crate::model::process::Relation;
 use crate::model::program::file_name;
 
-/// A server has fewer models.
+/// More models than any server has.
 const MOST_MODELS: usize = 256;
-/// The longest name of a model.
+/// A longer name of a model is refused.
 const NAME_BYTES: usize = 512;
-/// In a request's path and body, the name of the model that it is about.
+/// Stands for the model's name in a request's path and body.
 const MODEL: &str = "{model}";
 
-/// A row: one server. Names are compared whole.
+/// A row of the table: one server. Names are compared whole.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct UnloadServer {
-    /// As a way names it, lower case: `vllm`.
+    /// Its name in commands, lower case: `vllm`.
     pub name: String,
-    /// As it names itself: `vLLM`.
+    /// Its own spelling: `vLLM`.
     pub title: String,
-    /// Programs, scripts and packages of modules that are it.
+    /// Its programs, scripts and Python packages.
     programs: Vec<String>,
-    /// Beginnings of the titles that its workers give themselves.
+    /// Beginnings of its workers' process titles.
     titles: Vec<String>,
-    /// Arguments that only it has.
+    /// Arguments that only this server has.
     arguments: Vec<String>,
     /// Folders that its script lies in.
     folders: Vec<String>,
-    /// Names of scripts that others have too: only where it listens on its default port.
+    /// Names of scripts that other programs have too: they count only if it listens on its default port.
     scripts: Vec<String>,
-    /// The port that it has by default.
+    /// Its default port.
     pub port: u16,
     port_flags: Vec<String>,
-    /// The default port of its metrics, where they have one of their own.
+    /// The default port of its metrics, if they have a port of their own.
     metrics_port: Option<u16>,
     metrics_port_flag: Option<String>,
-    /// Flags that make it serve by TLS.
+    /// Flags that make it serve over TLS.
     tls_flags: Vec<String>,
-    /// What a person is told where it is not asked to unload.
+    /// One sentence for people, if gpumem does not unload it.
     pub advice: Option<String>,
-    /// How it is asked to unload.
+    /// How to make it unload.
     pub unload: Option<UnloadApi>,
 }
 
-/// A server's own way to unload, and what it takes.
+/// A server's API for unloading, and what it requires.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct UnloadApi {
-    /// What proves that it is this server.
+    /// Proves that it is this server.
     pub identify: Vec<Question>,
-    /// What proves that it is idle.
+    /// Proves that it is idle.
     pub idle: Vec<Question>,
-    /// It has no request that shows whether it is idle, or unloading ends what runs: nothing may be connected.
+    /// No request shows whether it is idle, or unloading ends running requests: it must have no connections.
     pub is_idle_unconnected: bool,
-    /// What counts as use, and so is asked of each model just before the deed, once.
+    /// A request that itself counts as use: sent once for each model, just before unloading.
     pub at_deed: Option<Question>,
-    /// What keeps requests waiting during the deed.
+    /// Makes new requests wait while it unloads.
     pub hold: Option<Hold>,
-    /// What unloads: one request for each model where it names one.
+    /// Unloads; one request per model if it names a model.
     deed: Question,
-    /// What shows that it is done; where there is none, the deed's answer is the end of it.
+    /// Shows that unloading is done; without it, the answer to `unload` does.
     pub done: Option<Question>,
-    /// What makes it load again, to be typed or waited for; `BASE` is its address.
+    /// How it loads again: something to type or to wait for. `BASE` is its address.
     pub wake: String,
-    /// The weights go to the host's memory, which must have room for them.
+    /// The weights move to host memory, which needs room for them.
     pub needs_host_memory: bool,
-    /// Why only a person who names it may ask for it.
+    /// Why only someone who names the server may do this.
     pub risk: Option<String>,
     /// The first version in which it is safe.
     pub since: Option<(u32, u32)>,
-    /// A flag of its command line without which it frees nothing.
+    /// The command-line flag without which it frees nothing.
     pub flag: Option<String>,
-    /// What it has to be started with, for where it knows no such request.
+    /// How to start the server so that it has these requests.
     pub start: String,
-    /// The header that has its key, where that is not a bearer's token.
+    /// The header for its key, if that is not a bearer token.
     key: Option<String>,
 }
 
-/// What keeps requests waiting.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Hold {
-    /// The first version whose request does not end what runs.
+    /// The first version whose pause does not end running requests.
     pub since: (u32, u32, u32),
     pub pause: Question,
-    /// Part of waking, and sent where nothing came of it.
+    /// Sent when waking, and also if unloading failed.
     pub resume: Question,
 }
 
-/// A request, and what its answer has to show.
+/// A request, and what its answer must show.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Question {
     /// `GET /path`
     ask: String,
-    /// What an older version has in its place (404 or 405).
+    /// The request of older versions, for servers that answer 404 or 405.
     older: Option<String>,
     /// JSON.
     body: Option<String>,
     /// It goes to the port of the server's metrics.
     is_metrics: bool,
-    /// It need not know this request.
+    /// The server may lack this request.
     may_be_absent: bool,
-    /// The answer is this text.
+    /// The answer must be this text.
     text: Option<String>,
-    /// Where its version stands.
+    /// JSON pointer to its version.
     version: Option<String>,
     expect: Vec<Expect>,
-    /// The answer is a list, and this holds of each item.
+    /// The answer must be a list, and each item must meet this.
     each: Option<Expect>,
-    /// The names of what it has loaded; something has to be.
+    /// The loaded models; there must be one.
     models: Option<ModelList>,
-    /// These of its metrics are zero.
+    /// These metrics must be zero.
     zero: Vec<String>,
-    /// One of its metrics that moves with use; it may come with the first use.
+    /// A metric that changes with use; it may appear only with the first use.
     mark: Option<String>,
-    /// Where in JSON stands what moves with use; it may be missing.
+    /// JSON pointer to a value that changes with use; it may be missing.
     mark_at: Option<String>,
 }
 
-/// What JSON has to show at a pointer: that it is there, or more.
+/// What JSON must show at a pointer: that there is a value, or which.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Expect {
     at: String,
     is: Option<Value>,
     contains: Option<Value>,
-    /// It may be missing.
+    /// The value may be missing.
     #[serde(default)]
     is_optional: bool,
-    /// What follows from another value of the same type; otherwise it is another server's answer.
+    /// The verdict for another value of the same type; without it, another value means another server.
     r#else: Option<AnswerVerdict>,
 }
 
-/// A list of models in JSON. Pointers of a model start at the model.
+/// A list of models in JSON. A model's pointers start at the model.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct ModelList {
     list: String,
     name: String,
-    /// What moves with use.
+    /// A value that changes with use.
     mark: Option<String>,
     state: Option<String>,
-    /// The state in which it holds memory, where others do not.
+    /// The state in which a model holds memory.
     loaded: Option<Value>,
     unloaded: Option<Value>,
     busy: Option<Value>,
@@ -176,20 +175,19 @@ fn parse() -> Result<Table, toml::de::Error> {
     toml::from_str(include_str!("servers.toml"))
 }
 
-/// A test reads it as well, so the default is never seen.
+/// A test parses the table too, so the default is never used.
 static TABLE: LazyLock<Table> = LazyLock::new(|| parse().unwrap_or_default());
 
-/// Every row. Those that start others stand first.
+/// Every row. Servers that start other servers come first.
 pub fn unload_servers() -> &'static [UnloadServer] {
     &TABLE.server
 }
 
-/// The row of this name.
 pub fn unload_server(name: &str) -> Option<&'static UnloadServer> {
     unload_servers().iter().find(|row| row.name == name)
 }
 
-/// A process that listens: the holder of the memory itself, or one that works with it.
+/// A process that listens: the holder of the memory, or a relative of it.
 #[derive(Clone, Copy, Debug)]
 pub struct ServerListener<'a> {
     pub pid: u32,
@@ -198,8 +196,8 @@ pub struct ServerListener<'a> {
     pub listening_on: &'a [Arc<str>],
 }
 
-/// The server that a process is, or works for, and who listens for it, as far as that is seen. The first row, because
-/// what runs below a server that starts others is unloaded by that one.
+/// The server that a process is or works for, and who listens for it, if known. Servers that start others come first in
+/// the table, because they unload what they started.
 pub fn server_of(process: &Process) -> Option<(&'static UnloadServer, Option<ServerListener<'_>>)> {
     let listeners = listeners(process);
     let own = process.command.as_deref().unwrap_or_default();
@@ -211,7 +209,7 @@ pub fn server_of(process: &Process) -> Option<(&'static UnloadServer, Option<Ser
     })
 }
 
-/// Its parents first, for a worker's own port is not its server's; then itself, then its children.
+/// Parents first, because a worker's own port is not its server's; then the process, then its children.
 fn listeners(process: &Process) -> Vec<ServerListener<'_>> {
     let relatives = process.listening_relatives.as_deref().unwrap_or_default();
     let related = |wanted| {
@@ -236,7 +234,7 @@ fn listeners(process: &Process) -> Vec<ServerListener<'_>> {
     related(Relation::Ancestor).chain(own).chain(related(Relation::Descendant)).collect()
 }
 
-/// What follows a flag, in the next word or behind `=`.
+/// The values of a flag, in the next word or after `=`.
 fn values<'a>(words: &'a [Arc<str>], flag: &'a str) -> impl Iterator<Item = &'a str> {
     words.iter().enumerate().filter_map(move |(at, word)| match word.strip_prefix(flag)? {
         "" => words.get(at + 1).map(|word| &**word),
@@ -245,7 +243,7 @@ fn values<'a>(words: &'a [Arc<str>], flag: &'a str) -> impl Iterator<Item = &'a 
 }
 
 impl UnloadServer {
-    /// Whether a process with this command line, which listens on these places, is this server or a part of it.
+    /// Whether a process with this command line and these listening sockets is this server or a part of it.
     pub fn runs(&self, command: &[Arc<str>], listening_on: &[Arc<str>]) -> bool {
         let has = |names: &[String], word: &str| names.iter().any(|name| name == word);
         let words = || command.iter().map(|word| &**word);
@@ -261,7 +259,7 @@ impl UnloadServer {
             return false;
         };
         let package = run.split('.').next().unwrap_or(run);
-        // Where the script lies, if its path has that.
+        // The script's folder, if the command line has its path.
         let path = words().find(|word| file_name(word) == run).unwrap_or_default();
         has(&self.programs, run)
             || has(&self.programs, package)
@@ -270,8 +268,7 @@ impl UnloadServer {
                 && listening_on.iter().any(|place| port_of(place) == Some(self.port))
     }
 
-    /// Of the places where it listens, the one where it is asked: the port that its command line names, or the
-    /// one that it has by default, or the only one.
+    /// The socket to send requests to: that of the port on the command line, or of the default port, or the only one.
     pub fn address(&self, command: &[Arc<str>], listening_on: &[Arc<str>]) -> Option<Arc<str>> {
         let named = self
             .port_flags
@@ -287,14 +284,14 @@ impl UnloadServer {
             [only] => Some(only.clone()),
             _ => None,
         };
-        // Whoever was told a port and does not listen there is not ready, or no such server.
+        // If it was given a port and does not listen there, it is not ready, or another server.
         match named {
             Some(port) => on_port(port),
             None => on_port(self.port).or(only),
         }
     }
 
-    /// Whether its command line makes it serve by TLS.
+    /// Whether its command line makes it serve over TLS.
     pub fn is_secure(&self, command: &[Arc<str>]) -> bool {
         command.iter().any(|word| {
             let name = word.split('=').next().unwrap_or_default();
@@ -302,7 +299,7 @@ impl UnloadServer {
         })
     }
 
-    /// The port of its metrics, where they have one of their own.
+    /// The port of its metrics, if they have a port of their own.
     pub fn metrics_port(&self, command: &[Arc<str>]) -> Option<u16> {
         let flag = self.metrics_port_flag.as_deref();
         let named = flag.into_iter().flat_map(|flag| values(command, flag));
@@ -311,7 +308,7 @@ impl UnloadServer {
 }
 
 impl UnloadApi {
-    /// What unloads all that is known to be loaded.
+    /// The requests that unload everything that is known to be loaded.
     pub fn deeds(&self, known: &Known) -> Vec<ServerRequest> {
         let is_of_models = [Some(&self.deed.ask), self.deed.body.as_ref()];
         match is_of_models.iter().flatten().any(|part| part.contains(MODEL)) {
@@ -325,12 +322,12 @@ impl UnloadApi {
     }
 }
 
-/// The port of a place of TCP.
+/// The port of a TCP socket.
 fn port_of(place: &str) -> Option<u16> {
     place.strip_prefix("tcp:")?.rsplit(':').next()?.parse().ok()
 }
 
-/// A name as a part of a path (RFC 3986).
+/// A name, encoded as a path segment (RFC 3986).
 fn encoded(name: &str) -> String {
     let mut encoded = String::with_capacity(name.len());
     for byte in name.bytes() {
@@ -343,36 +340,35 @@ fn encoded(name: &str) -> String {
     encoded
 }
 
-/// A request.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ServerRequest {
     /// `GET` or `POST`.
     pub verb: String,
-    /// From the root on, with what follows a `?`.
+    /// From the root, with the query.
     pub path: String,
     /// JSON.
     pub body: Option<String>,
-    /// Whether it goes to the port of the server's metrics, where that is another one.
+    /// Whether it goes to the port of the server's metrics, if that is another one.
     pub is_metrics: bool,
-    /// Verb and path that an older version has in its place (404 or 405).
+    /// Verb and path in older versions, for servers that answer 404 or 405.
     older: Option<(String, String)>,
 }
 
 impl ServerRequest {
-    /// The same as an older version has it.
+    /// The same request for older versions.
     pub fn as_older(&self) -> Option<Self> {
         let (verb, path) = self.older.clone()?;
         Some(Self { verb, path, older: None, ..self.clone() })
     }
 
-    /// The words to type for it, at an address (with `--unix-socket PATH ` before it where it is none of TCP) and
-    /// with a header that has a key. `None` where it has what cannot be typed.
+    /// The curl command for it, at an address (for a Unix socket, `--unix-socket PATH ` and the address) and with a
+    /// header for the key. `None` if a part of it cannot be typed.
     pub fn command(&self, base: &str, key: &str) -> Option<String> {
         let mut words = vec!["curl".to_owned()];
         if self.verb != "GET" && !(self.verb == "POST" && self.body.is_some()) {
             words.extend(["-X".to_owned(), self.verb.clone()]);
         }
-        // In double quotes, so that a shell fills the variable in.
+        // In double quotes, so that a shell expands the variable.
         words.extend(["-H".to_owned(), format!("\"{key}\"")]);
         if let Some(body) = &self.body {
             let json = "'Content-Type: application/json'".to_owned();
@@ -385,39 +381,38 @@ impl ServerRequest {
     }
 }
 
-/// What a server has said so far.
+/// What a server has answered so far.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Known {
-    /// Names of what it has loaded, as its requests take them. Chosen by others.
+    /// Names of the loaded models, as its requests take them. Others chose them.
     pub models: Vec<String>,
     /// Major, minor, patch.
     pub version: Option<(u32, u32, u32)>,
-    /// What changes when it is used: two looks that differ in it have seen a request.
+    /// Values that change with use: if two looks differ, there was a request in between.
     pub marks: Vec<String>,
 }
 
-/// Why a question has not come out as it has to.
+/// Why an answer does not show what it must. The text says why or what was seen.
 #[derive(Clone, PartialEq, Eq, Debug, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum AnswerVerdict {
-    /// It is at work. Why.
+    /// It is at work.
     Busy(String),
-    /// It gives nothing back. Why.
+    /// It would release nothing.
     Nothing(String),
-    /// It is not this server, or does not answer as it does. What is seen.
+    /// It is another server, or answers like one.
     Another(String),
-    /// It does not show what has to be seen. What.
+    /// It does not show what it must.
     Unknown(String),
-    /// It wants a key.
+    /// It requires a key.
     Key,
-    /// It knows no such request.
+    /// It has no such request.
     Absent,
-    /// It refuses. What it says.
+    /// It refuses; the text is its message.
     Declined(String),
     NotYet,
 }
 
-/// What a question has come to.
 pub type AnswerCheckResult = Result<(), AnswerVerdict>;
 
 fn another<T>(seen: impl Into<String>) -> Result<T, AnswerVerdict> {
@@ -425,7 +420,7 @@ fn another<T>(seen: impl Into<String>) -> Result<T, AnswerVerdict> {
 }
 
 impl Question {
-    /// What is asked about a model; a question that names none is the same for any.
+    /// The request about a model; without a placeholder it is the same for all models.
     pub fn request(&self, model: &str) -> ServerRequest {
         let split = |ask: &str| {
             let (verb, path) = ask.split_once(' ').unwrap_or_default();
@@ -443,7 +438,7 @@ impl Question {
         }
     }
 
-    /// Judges an answer, and keeps what it says.
+    /// Judges an answer, and keeps what it says in `known`.
     pub fn check(&self, answer: &UnloadAnswer, known: &mut Known) -> AnswerCheckResult {
         match answer.success() {
             Err(AnswerVerdict::Absent) if self.may_be_absent => return Ok(()),
@@ -463,7 +458,7 @@ impl Question {
             }
             if let Some(mark) = &self.mark {
                 let moved = answer.metrics(slice::from_ref(mark)).map(|count| count.to_string());
-                // A counter may come with the first use, where the others show that these are its metrics.
+                // A counter may appear only with the first use, if other metrics show that this is the server.
                 let may_be_absent = !self.zero.is_empty();
                 known.marks.push(moved.or_else(|error| match may_be_absent {
                     true => Ok(String::new()),
@@ -493,7 +488,7 @@ impl Question {
         }
     }
 
-    /// Whether an answer shows that the unloading is done: nothing that was loaded is so any more.
+    /// Whether an answer shows that unloading is done: nothing that was loaded still is.
     pub fn check_done(&self, answer: &UnloadAnswer, known: &mut Known) -> AnswerCheckResult {
         match (self.check(answer, known), &self.models) {
             (Err(AnswerVerdict::Nothing(_)), Some(_)) => Ok(()),
@@ -559,7 +554,6 @@ impl ModelList {
     }
 }
 
-/// An answer.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct UnloadAnswer {
     pub status: u16,
@@ -567,7 +561,6 @@ pub struct UnloadAnswer {
 }
 
 impl UnloadAnswer {
-    /// Whether it is one of success.
     pub fn success(&self) -> AnswerCheckResult {
         match self.status {
             200..=299 => Ok(()),
@@ -581,7 +574,7 @@ impl UnloadAnswer {
         }
     }
 
-    /// What an error says of itself: a line of text in the usual places of JSON.
+    /// The message of an error: one line, from the usual places in JSON.
     fn message(&self) -> Option<String> {
         let value: Value = serde_json::from_slice(&self.body).ok()?;
         let places = ["/error/message", "/error", "/detail", "/message"];
@@ -590,7 +583,7 @@ impl UnloadAnswer {
         Some(line.chars().take(200).collect())
     }
 
-    /// The sum of these in Prometheus' text. Unknown where one is not there.
+    /// The sum of these metrics in Prometheus text; an error if one is missing.
     fn metrics(&self, wanted: &[String]) -> Result<f64, AnswerVerdict> {
         let text = std::str::from_utf8(&self.body);
         let text = text.or_else(|_| another("an answer that is not text"))?;
@@ -599,7 +592,7 @@ impl UnloadAnswer {
     }
 }
 
-/// The sum of a metric over its labels; `None` where it is not there or is no number of things.
+/// The sum of a metric over its labels; `None` if it is missing or no valid count.
 fn metric(text: &str, name: &str) -> Option<f64> {
     let mut sum = None;
     for line in text.lines() {

@@ -5,7 +5,7 @@ use super::steps::at_start;
 use crate::advice::{self, Remark};
 use crate::report::table::{Align, Table};
 
-/// The page of the framework of this name, in any usual spelling; `None` where nothing is known of it.
+/// The page of a framework, by any usual spelling of its name; `None` if the table lacks it.
 pub fn framework(name: &str) -> Option<ExplainPage> {
     let row = advice::find(name)?;
     let mut page = ExplainPage::new(format!("{} ({})", row.title, row.name), None, 0.0);
@@ -25,7 +25,7 @@ pub fn framework(name: &str) -> Option<ExplainPage> {
     Some(page)
 }
 
-/// The list of all frameworks of which something is known.
+/// The list of all frameworks in the table.
 pub fn frameworks() -> ExplainPage {
     let title = "Frameworks; gpumem explain --framework NAME shows one";
     let mut page = ExplainPage::new(title.to_owned(), None, 0.0);

@@ -1,4 +1,4 @@
-//! A GPU's page: where its memory is, who holds it, what the rules say, what to do.
+//! A GPU's page: what its memory is used for, who holds it, the findings, what to do.
 
 use super::page::{ExplainPage, Row, Section};
 use super::verdict::{Verdict, commands};
@@ -10,14 +10,14 @@ use crate::report::escape::escape;
 use crate::report::table::{Align, Table};
 use crate::units::{Bytes, Span};
 
-/// More holders than this are counted.
+/// If there are more holders, the rest is counted.
 const MOST_LISTED: usize = 24;
-/// Lines of the chart.
+/// Height of the memory chart.
 const CHART_LINES: usize = 3;
 
-/// The page of the GPU at this place of the last snapshot; an empty one where there is none.
+/// The page of the GPU at this position in the last snapshot; an empty page if there is none.
 ///
-/// What `asked` names is the first of the findings.
+/// The finding `asked` comes first.
 pub fn gpu(seen: KnownSoFar<'_>, place: usize, asked: Option<&Finding>) -> ExplainPage {
     let last = seen.last;
     let Some(gpu) = last.gpus.get(place) else {
@@ -103,7 +103,7 @@ fn what(facts: &mut Section, gpu: &Gpu, mean: Option<f64>) {
     facts.facts("", &others);
 }
 
-/// Where its memory is: the first is the sum of the others, where all are known.
+/// What its memory is used for. The first figure is the sum of the others, if all are known.
 pub(super) fn memory(facts: &mut Section, last: &Snapshot, gpu: &Gpu) {
     let Some(balance) = last.balance(gpu) else {
         let why = gpu.memory_unavailable.as_deref().unwrap_or("it could not be read");
@@ -157,7 +157,7 @@ fn mig(gpu: &Gpu) -> Section {
     section
 }
 
-/// Who is listed on a GPU, the largest first, and who has its device file open without being listed.
+/// The processes listed on a GPU, largest first; then the unlisted ones that have its device file open.
 pub(super) fn holders<'s>(last: &'s Snapshot, gpu: &'s Gpu) -> Vec<(u32, Option<&'s GpuProcess>)> {
     let mut rows: Vec<&GpuProcess> = gpu.processes.iter().flatten().collect();
     rows.sort_by_key(|row| (std::cmp::Reverse(row.used_bytes), row.pid));
@@ -223,7 +223,7 @@ fn table(
     }
 }
 
-/// What rules find and suspect of the holders.
+/// The findings and suspects that mark the holders.
 #[derive(Clone, Copy)]
 pub struct Marks<'m> {
     pub findings: &'m [Finding],
@@ -273,7 +273,7 @@ fn rows<'r>(
 }
 
 impl Marks<'_> {
-    /// What is found of a process, or else suspected.
+    /// The kind of finding about a process, or else what it is suspected of.
     fn of(self, pid: u32) -> Option<String> {
         let is_its = |finding: &&Finding| {
             let process = finding.process.as_ref();

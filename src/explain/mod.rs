@@ -1,11 +1,11 @@
-//! What there is to say of a process, a GPU or a framework, as a page: who it is, what it holds and since
-//! when, what the rules say of it, what holds it, and what would give the memory back.
+//! Pages about a process, a GPU or a framework: what it is, what it holds and since when, the findings, and what would
+//! give the memory back.
 //!
-//! An [`ExplainPage`] is put together from the last snapshot, the history, the findings and the table of advice,
-//! for `gpumem explain` and for the page that `gpumem watch` opens, which are the same. Each kind of page is a file:
-//! [`process()`], [`gpu()`], [`framework()`], [`out_of_memory()`]; what the rules say is in `verdict`, what to do in `steps`.
+//! An [`ExplainPage`] is made from the last snapshot, the history, the findings and the table of advice. `gpumem
+//! explain` prints it and `gpumem watch` opens it. Each kind of page is a file: [`process()`], [`gpu()`],
+//! [`framework()`], [`out_of_memory()`]. What the rules say is in `verdict`, what to do in `steps`.
 //!
-//! Pure: nothing here reads, waits or prints. How a page looks is in [`crate::report::explain`].
+//! Pure: nothing here reads, waits or prints. [`crate::report::explain`] prints a page.
 
 mod framework;
 mod gpu;
@@ -31,42 +31,41 @@ pub use out_of_memory::{Shortage, out_of_memory};
 use page::{ExplainPage, MemoryCurve, Row, Section};
 pub use process::process;
 
-/// Less than this between the least and the most is standing still, as for the rule of leaks.
+/// Memory that moved less than this counts as unchanged, as in the rule for leaks.
 const STILL_BYTES: u64 = 16 << 20;
 
-/// What is known, and of how long a time.
+/// What a page is made from.
 #[derive(Clone, Copy)]
 pub struct KnownSoFar<'k> {
-    /// What the rules have judged.
     pub engine: &'k Engine,
-    /// How memory moved, in the time that the engine has judged.
+    /// Memory over the time that the engine has judged.
     pub courses: &'k Courses,
-    /// The snapshot that the page is of: the last one that the engine has judged.
+    /// The snapshot that the page shows: the last one that the engine has judged.
     pub last: &'k Snapshot,
-    /// The longest time that a rule asks for.
+    /// The longest time that a rule looks back.
     pub needed: Duration,
-    /// How more history is to be had, where there is less than that.
+    /// How to get more history, if there is less than that.
     pub more: More,
-    /// Fills in what to type about findings, and returns what to type about a process itself; a plan tells both.
+    /// Fills in the commands of findings, and returns those for the process itself. Both come from a plan.
     pub commands: &'k FillIn<'k>,
 }
 
-/// What [`KnownSoFar::commands`] does.
+/// See [`KnownSoFar::commands`].
 pub type FillIn<'k> = dyn Fn(&mut [Finding], Option<&Process>) -> OwnCommands + 'k;
 
-/// How more history is to be had.
+/// How to get more history.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum More {
-    /// Not at all: a recording is as long as it is.
+    /// There is no more: a recording is as long as it is.
     Nowhere,
-    /// By asking the command to wait, or from a store.
+    /// Run the command for longer, or keep a store.
     ByWindow,
-    /// By itself, as time passes, or from a store.
+    /// Wait, or keep a store.
     ByWaiting,
 }
 
 impl KnownSoFar<'_> {
-    /// A page without sections: when, on how much history, and what more of it would tell.
+    /// A page without sections: its time, and a note if the history is shorter than rules look back.
     fn page(self, title: String, is_asked: impl Fn(u32) -> bool) -> ExplainPage {
         let seconds = self.engine.history().span_seconds();
         let mut page = ExplainPage::new(title, Some(self.last.time), seconds);
@@ -90,15 +89,15 @@ impl KnownSoFar<'_> {
         page
     }
 
-    /// A time, and how long that is before the page's.
+    /// A time, and how long ago that was.
     fn ago(self, time: Time) -> String {
         let span = Span::from_seconds(self.last.time.seconds_since(time));
         format!("{}, {span} ago", time.local())
     }
 }
 
-/// Whether a process is in a snapshot, and not another one of its number. One that cannot be told for
-/// certain is there while a GPU lists its number and no process is known by it.
+/// Whether a snapshot has this very process, not another one with its PID. A process whose identity is uncertain counts
+/// as there while a GPU lists its PID and no process is known by it.
 pub fn is_there(who: Identity, snapshot: &Snapshot) -> bool {
     match snapshot.process(who.pid) {
         Some(now) => now.identity() == who,
@@ -109,7 +108,7 @@ pub fn is_there(who: Identity, snapshot: &Snapshot) -> bool {
     }
 }
 
-/// What the process that a pid names is called, and its owner; nothing of one that is not known for certain.
+/// The name and the owner of the process with this PID; only a reason if its identity is uncertain.
 pub fn who(last: &Snapshot, pid: u32) -> (String, Option<&str>) {
     let process = last.process(pid);
     let name = match process {
@@ -123,7 +122,7 @@ pub fn who(last: &Snapshot, pid: u32) -> (String, Option<&str>) {
     (name, process.and_then(|it| it.ended()?.user.as_deref()))
 }
 
-/// `12% now, 30% on average`, as far as it is known.
+/// `12% now, 30% on average`, as far as known.
 fn used(now: Option<u32>, mean: Option<f64>) -> Option<String> {
     match (now, mean) {
         (Some(now), Some(mean)) => Some(format!("{now}% now, {mean:.0}% on average")),
@@ -133,7 +132,7 @@ fn used(now: Option<u32>, mean: Option<f64>) -> Option<String> {
     }
 }
 
-/// How memory moved: a chart where it did, a line where it did not.
+/// Memory over time: a chart if it changed, a line of text if not.
 fn course(section: &mut Section, past: Option<&MemorySeries>, lines: usize) {
     let Some(past) = past.filter(|past| past.samples() >= 2) else {
         return;

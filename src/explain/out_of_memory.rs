@@ -1,5 +1,5 @@
-//! The page about a GPU that had no memory left: who held it then, which of it was unused, and what would have
-//! sufficed.
+//! The page about a GPU that ran out of memory: who held it, how much of it was unused, and what would have been
+//! enough.
 
 use super::gpu::{Marks, held_by, holders, memory};
 use super::page::{ExplainPage, Section};
@@ -11,20 +11,20 @@ use crate::units::Bytes;
 /// What ran out of memory, as far as it is known.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Shortage<'s> {
-    /// Whose message says so.
+    /// The allocator or framework that reported it.
     pub by: Option<&'s str>,
-    /// The GPUs that it may be of, by index; where there is none, all. Of several, the fullest one is.
+    /// The GPUs in question, by index; empty means all. If there are several, the page is about the fullest.
     pub gpus: &'s [u32],
     pub asked_bytes: Option<u64>,
-    /// Those that asked: nothing of theirs should have been freed.
+    /// The processes that asked for the memory: the page never suggests freeing theirs.
     pub own: &'s [Identity],
 }
 
-/// What lay unused on the GPU.
+/// A process that held memory on the GPU without using it.
 #[derive(Debug)]
 struct Unused<'u> {
     bytes: u64,
-    /// What it is called, and its owner.
+    /// Its name and owner.
     name: String,
     evidence: Evidence<'u>,
 }
@@ -35,7 +35,6 @@ enum Evidence<'u> {
     Suspected(&'u Suspect),
 }
 
-/// The page of the last snapshot before memory ran out, which is `seen.last`.
 pub fn out_of_memory(seen: KnownSoFar<'_>, shortage: &Shortage<'_>) -> ExplainPage {
     let last = seen.last;
     let is_asked = |gpu: &&Gpu| shortage.gpus.is_empty() || shortage.gpus.contains(&gpu.index);
@@ -70,7 +69,7 @@ pub fn out_of_memory(seen: KnownSoFar<'_>, shortage: &Shortage<'_>) -> ExplainPa
     page
 }
 
-/// Who held memory there and did nothing with it; proved first, and then what held most.
+/// The processes that held memory there unused: findings before suspects, then by size.
 fn unused<'u>(
     seen: KnownSoFar<'u>,
     gpu: &Gpu,
@@ -193,7 +192,7 @@ fn sufficient(
     section
 }
 
-/// The fewest of these that hold so much: the least one that does, or else the largest together.
+/// The fewest of these that hold enough: the smallest single one, or else the largest together.
 fn enough(unused: &[Unused<'_>], missing: u64) -> Option<String> {
     let mut sorted: Vec<&Unused<'_>> = unused.iter().collect();
     sorted.sort_by_key(|it| it.bytes);

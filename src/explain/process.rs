@@ -1,4 +1,4 @@
-//! A process's page: what it is, whose, since when, how its memory changed, what holds it, what to do.
+//! A process's page: what it is, who owns it, since when, its memory over time, what started it, what to do.
 
 use super::page::{ExplainPage, Section};
 use super::verdict::{Verdict, commands};
@@ -15,23 +15,22 @@ use crate::report::wrap::fit;
 use crate::rules;
 use crate::units::{Bytes, Span, number_of};
 
-/// Two GPUs have charts of three lines, more of one.
+/// Up to this many GPUs have charts of [`TALL`] lines; more have lower ones.
 const TALL_CHARTS: usize = 2;
 const TALL: usize = 3;
-/// More GPUs, and more relatives, than this are counted.
+/// If there are more GPUs or relatives, the rest is counted.
 const MOST_LISTED: usize = 8;
-/// A tree is not indented further than this many generations.
+/// Generations by which a tree is indented, at most.
 const MOST_DEPTH: usize = 8;
-/// Columns of the command line of who started it.
+/// Columns for the command line of the launcher.
 const LAUNCHER_COLUMNS: usize = 100;
 
-/// What a process has on a GPU, or on an instance of one; without a row it only has the device file open.
+/// What a process has on a GPU or GPU instance; without a row it only has the device file open.
 pub(super) struct OnGpu<'k> {
     pub(super) gpu: &'k Gpu,
     pub(super) row: Option<&'k GpuProcess>,
 }
 
-/// What a page is made of.
 struct Subject<'k> {
     seen: KnownSoFar<'k>,
     process: &'k Process,
@@ -39,9 +38,9 @@ struct Subject<'k> {
     findings: &'k [Finding],
 }
 
-/// The page of the process of this number; of one that is not known for certain, nothing but that.
+/// The page of the process with this PID. If its identity is uncertain, the page says only that.
 ///
-/// What `asked` names is the first of the findings.
+/// The finding `asked` comes first.
 pub fn process(seen: KnownSoFar<'_>, pid: u32, asked: Option<&Finding>) -> ExplainPage {
     let last = seen.last;
     let unknown = Process { pid, ..Process::default() };
@@ -50,7 +49,7 @@ pub fn process(seen: KnownSoFar<'_>, pid: u32, asked: Option<&Finding>) -> Expla
     let process = if identity.is_certain() {
         known.clone()
     } else {
-        // Whatever else a recording says of it may be a stranger's.
+        // Anything else that a recording has about this PID may belong to another process.
         Process {
             unresolved: known.unresolved.clone(),
             last_known: known.last_known.clone(),
@@ -95,7 +94,7 @@ fn on_gpus<'k>(last: &'k Snapshot, process: &Process) -> Vec<OnGpu<'k>> {
     found
 }
 
-/// All the memory of a GPU, or of an instance of it.
+/// Total memory of a GPU, or of one of its instances.
 fn total(gpu: &Gpu, instance: Option<u32>) -> Option<u64> {
     let memory = match instance {
         None => gpu.memory,
@@ -108,7 +107,7 @@ fn total(gpu: &Gpu, instance: Option<u32>) -> Option<u64> {
 }
 
 impl Subject<'_> {
-    /// The page's title, and what the process is.
+    /// The page's title, and the facts about the process.
     fn about(&self) -> (String, Section) {
         let process = self.process;
         let mut facts = Section::default();
@@ -285,7 +284,7 @@ impl Subject<'_> {
         let Some(first) = past.map(ProcessHistory::first_seen) else {
             return;
         };
-        // Where the history had not begun before, it may have been there before.
+        // The process may have held the memory before the history began.
         facts.entry(
             "",
             match Some(first) > history.first_time() {
@@ -387,8 +386,8 @@ impl Subject<'_> {
         }
     }
 
-    /// The evidence that it leaks there, where it can be told that it is there: with several GPUs the evidence
-    /// is of one of them, and a GPU's free memory says nothing of its parts.
+    /// When this GPU will be full because of the leak. With several GPUs, the evidence says which one it is about;
+    /// under MIG, the GPU's free memory says nothing about its instances.
     fn exhaustion(&self, gpu: &Gpu, row: &GpuProcess) -> Option<Exhaustion> {
         let rows = self.on.iter().filter(|it| it.gpu.index == gpu.index);
         if row.gpu_instance_id.is_some() || rows.count() > 1 {
@@ -431,7 +430,7 @@ impl Subject<'_> {
             let command = fit(command, LAUNCHER_COLUMNS);
             section.item("- ", format!("started by pid {}: {command}", parent.pid));
         } else if process.parent_is_reaper == Some(true) {
-            // A service's parent and a container's first process did start it, and adopt others' too.
+            // The parent of a service, or of a container's first process, did start it, though it also adopts orphans.
             let ppid = process.ppid.map_or_else(String::new, |pid| format!(" (pid {pid})"));
             section.item(
                 "- ",
@@ -452,7 +451,7 @@ impl Subject<'_> {
         section
     }
 
-    /// Its family as a tree, itself in it.
+    /// Its process family as a tree.
     fn tree(&self, section: &mut Section, family: &family::Family) {
         let ties: Vec<&str> = family.ties.iter().map(|tie| tie.words()).collect();
         let ties = match ties.is_empty() {
@@ -492,7 +491,6 @@ fn relative(last: &Snapshot, pid: u32) -> String {
     format!("{pid} {name}{user}, {held}")
 }
 
-/// The state's letter in words.
 fn state(letter: char) -> String {
     match letter {
         'R' => "running".to_owned(),

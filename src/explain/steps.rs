@@ -1,5 +1,5 @@
-//! What would give memory back, gentlest first: what leaves the process running, what ends it through
-//! whoever runs it, its end; and what makes it take less the next time.
+//! What would give memory back, gentlest first: what keeps the process running, then what ends it through its owner,
+//! then signals; and what makes it take less next time.
 
 use super::page::Section;
 use super::process::OnGpu;
@@ -8,28 +8,26 @@ use crate::model::finding::Finding;
 use crate::model::{Kind, Process};
 use crate::units::Bytes;
 
-/// Of a framework's row, this many lines are on the page of a process; the rest is a command away.
+/// Lines of a framework's advice on a process's page, at most; a command shows the rest.
 const MOST_INSIDE: usize = 4;
 const MOST_AT_END: usize = 2;
 const MOST_AT_START: usize = 2;
-/// In state D a process takes no signal, not even SIGKILL.
+/// A process in state D receives no signal, not even SIGKILL.
 const UNINTERRUPTIBLE: char = 'D';
-/// Stopped, it takes a signal only when it goes on.
+/// A stopped process handles signals only once it continues.
 const STOPPED: char = 'T';
-/// A zombie, and what is just going.
+/// Zombie or dead.
 const ENDED: [char; 3] = ['Z', 'X', 'x'];
 
-/// When something can be done.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) enum WhenPossible {
-    /// Now; the process goes on.
+    /// Now, and the process keeps running.
     Now,
-    /// Now; it ends the process.
+    /// Now, and the process ends.
     End,
     NextStart,
 }
 
-/// Something to do.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct ExplainStep {
     pub(super) moment: WhenPossible,
@@ -51,7 +49,7 @@ pub(super) fn sections(steps: &[ExplainStep]) -> [Section; 2] {
     [now, next]
 }
 
-/// A line of advice below a heading that says already when it is meant for.
+/// A line of advice without the words that its heading already says.
 pub(super) fn at_start(text: &str) -> &str {
     const PREFIXES: [&str; 2] = ["at its next start: ", "at its next start, "];
     let rest = PREFIXES.iter().find_map(|prefix| text.strip_prefix(prefix));
@@ -66,12 +64,11 @@ pub(super) fn of_process(
 ) -> Vec<ExplainStep> {
     let lasting = || findings.iter().filter(|it| it.resolved_at.is_none());
     let general = if process.identity().is_certain() {
-        general(process, gpus, lasting().any(|it| is_past_talking_to(it.kind)))
+        general(process, gpus, lasting().any(|it| is_unresponsive(it.kind)))
     } else {
         Vec::new()
     };
-    // What a rule advises beyond what is right for the process anyhow is about what it found, and comes
-    // first.
+    // Advice of a rule that goes beyond the general advice is about what the rule found, so it comes first.
     let brief = advice::steps(process);
     let lines = advice::lines(process).into_iter();
     let known: Vec<&str> = lines
@@ -96,24 +93,24 @@ pub(super) fn of_process(
     for step in all {
         let is_listed = |existing: &ExplainStep| {
             existing.text == step.text
-                || (goes_on(existing) && goes_on(&step))
+                || (continues_it(existing) && continues_it(&step))
                 || (signals(&existing.text, process.pid) && signals(&step.text, process.pid))
         };
         if !steps.iter().any(is_listed) {
             steps.push(step);
         }
     }
-    // A signal comes after what whoever runs the process can do.
+    // Signals come after the owner's own way to end the process.
     steps.sort_by_key(|step| step.moment);
     steps
 }
 
-/// What is right for a process whatever was found; nothing to do inside one that cannot be told anything.
-fn general(process: &Process, gpus: &[OnGpu<'_>], is_past_talking_to: bool) -> Vec<ExplainStep> {
+/// Advice that does not depend on a finding. Nothing is advised inside a process that cannot run anything.
+fn general(process: &Process, gpus: &[OnGpu<'_>], is_unresponsive: bool) -> Vec<ExplainStep> {
     let row = advice::of(process);
     let lines = |of: fn(&Framework) -> &[Remark], moment, most| {
         let lines = |row| of(row).iter().filter(|line| line.applies(process));
-        // The first of each that is loaded beside it is not hidden behind all of its own.
+        // The first line of each library loaded beside the framework is always shown.
         let beside = advice::beside(process);
         let beside = beside.into_iter().filter_map(|row| lines(row).next());
         let own = row.into_iter().flat_map(lines).take(most);
@@ -122,7 +119,7 @@ fn general(process: &Process, gpus: &[OnGpu<'_>], is_past_talking_to: bool) -> V
             .collect::<Vec<ExplainStep>>()
     };
     let mut steps = Vec::new();
-    if !is_past_talking_to {
+    if !is_unresponsive {
         steps.extend(lines(|row| &row.inside, WhenPossible::Now, MOST_INSIDE));
         let stays = advice::stays_beside(process);
         steps.extend(stays.map(|text| plain(WhenPossible::Now, text)));
@@ -130,7 +127,7 @@ fn general(process: &Process, gpus: &[OnGpu<'_>], is_past_talking_to: bool) -> V
     }
     let places = advice::place_lines(process).into_iter();
     let places = places.map(|text| plain(WhenPossible::End, text));
-    let (awake, mut ends): (Vec<ExplainStep>, Vec<ExplainStep>) = places.partition(goes_on);
+    let (awake, mut ends): (Vec<ExplainStep>, Vec<ExplainStep>) = places.partition(continues_it);
     let awake = awake.into_iter().map(|step| ExplainStep { moment: WhenPossible::Now, ..step });
     steps.extend(awake);
     if process.jupyter.is_none() {
@@ -152,7 +149,8 @@ fn general(process: &Process, gpus: &[OnGpu<'_>], is_past_talking_to: bool) -> V
         ends.push(plain(WhenPossible::End, text.to_owned()));
     } else {
         if ends.is_empty() {
-            // A job, a container or a unit is ended by whoever runs it, a kernel by its server.
+            // Only a process without an owner is ended by a signal; jobs, containers, units and kernels end through
+            // theirs.
             let mut end = advice::lines(process)
                 .last()
                 .map(|line| plain(WhenPossible::End, line.text.to_string()));
@@ -164,7 +162,8 @@ fn general(process: &Process, gpus: &[OnGpu<'_>], is_past_talking_to: bool) -> V
                         continues)"
                     ));
                 } else if process.namespace_pid == Some(1) {
-                    // pid_namespaces(7): it gets no signal that it has no handler for, but this one.
+                    // pid_namespaces(7): from inside, pid 1 gets only signals that it handles; from outside, SIGKILL
+                    // always works.
                     end.text.push_str(&format!(
                         " (`kill {pid}`; as pid 1 of its pid namespace it may ignore that: `kill \
                         -KILL {pid}` kills everything in there)"
@@ -182,7 +181,7 @@ fn general(process: &Process, gpus: &[OnGpu<'_>], is_past_talking_to: bool) -> V
     steps
 }
 
-/// Where the rest of a framework's row stands, of which so much is on the page.
+/// Points to the rest of a framework's advice; `shown` lines are on the page.
 fn more(row: &Framework, shown: usize) -> ExplainStep {
     let command = format!("`gpumem explain --framework {}`", row.name);
     plain(
@@ -201,8 +200,8 @@ fn more(row: &Framework, shown: usize) -> ExplainStep {
     )
 }
 
-/// Whether a step lets a stopped process go on.
-fn goes_on(step: &ExplainStep) -> bool {
+/// Whether a step continues a stopped process.
+fn continues_it(step: &ExplainStep) -> bool {
     step.text.contains("`kill -CONT") || step.text.starts_with("thaw it")
 }
 
@@ -211,7 +210,7 @@ fn signals(text: &str, pid: u32) -> bool {
     text.contains(&format!("`kill -TERM {pid}; kill -CONT {pid}`"))
 }
 
-/// What can be done about a GPU: what the rules say of it itself.
+/// What the findings about the GPU itself advise.
 pub(super) fn of_gpu(findings: &[Finding]) -> Vec<ExplainStep> {
     let own = findings.iter().filter(|it| it.process.is_none() && it.resolved_at.is_none());
     let mut steps: Vec<ExplainStep> = Vec::new();
@@ -234,8 +233,8 @@ pub(super) fn of_gpu(findings: &[Finding]) -> Vec<ExplainStep> {
     steps
 }
 
-/// Whether such a process cannot be made to run anything: it has no terminal, or does not go on.
-fn is_past_talking_to(kind: Kind) -> bool {
+/// Whether a process with such a finding can run nothing for anyone: it has no terminal, or does not continue.
+fn is_unresponsive(kind: Kind) -> bool {
     matches!(kind, Kind::Dead | Kind::Stuck | Kind::Orphan | Kind::Stopped | Kind::Hung)
 }
 
@@ -243,7 +242,7 @@ fn plain(moment: WhenPossible, text: String) -> ExplainStep {
     ExplainStep { moment, text }
 }
 
-/// What the end of a process frees: `20.0 GiB on GPU 0, 2.0 GiB on GPU 1`.
+/// What ending the process frees: `20.0 GiB on GPU 0, 2.0 GiB on GPU 1`.
 fn frees(gpus: &[OnGpu<'_>]) -> Option<String> {
     let mut held: Vec<(u32, Option<u64>)> = Vec::new();
     for (gpu, row) in gpus.iter().filter_map(|on| Some((on.gpu.index, on.row?))) {

@@ -1,5 +1,5 @@
-//! Pages about hand-made machines: nothing a process calls itself breaks one, and nothing is said of
-//! whom nothing is known.
+//! Pages about made-up machines: no name that a process chose breaks a page, and an uncertain process is described by
+//! nothing.
 
 use std::sync::Arc;
 
@@ -22,7 +22,6 @@ fn style_of(width: usize) -> PageStyle {
     PageStyle { width, style: Style::default(), ascii: false }
 }
 
-/// What was seen of a scene.
 struct Observed {
     engine: Engine,
     courses: Courses,
@@ -43,7 +42,7 @@ impl Observed {
     }
 }
 
-/// What was seen of a scene over so many steps.
+/// The observations of a scene over this many steps.
 fn seen(scene: &mut Scene, steps: usize, change: impl Fn(&mut Scene, usize)) -> Observed {
     let mut engine = Engine::new(RuleSet::default());
     let mut courses = Courses::default();
@@ -61,7 +60,7 @@ fn words(text: &str) -> Option<Arc<str>> {
     Some(text.into())
 }
 
-/// A machine on which 7 holds 2 GiB of a GPU.
+/// A machine where process 7 holds 2 GiB of a GPU.
 fn machine() -> Scene {
     let mut scene = Scene::new(1, 10.0);
     scene.memory(0, 3 * GIB, 80 * GIB);
@@ -69,7 +68,7 @@ fn machine() -> Scene {
     scene
 }
 
-/// The page about a pid, or about `gpu:0`; no line of it may be wider than it is asked to be.
+/// The page about a PID or about `gpu:0`; checks that no line is too wide.
 #[track_caller]
 fn page(seen: &Observed, what: &str) -> (ExplainPage, String) {
     let report = match what.strip_prefix("gpu:") {
@@ -90,7 +89,7 @@ fn page(seen: &Observed, what: &str) -> (ExplainPage, String) {
     (report, text)
 }
 
-/// What can be done now, in the page's order.
+/// The steps that can be taken now, in the page's order.
 fn steps(page: &ExplainPage) -> Vec<&str> {
     let section = page.sections.iter().find(|it| it.heading.starts_with("What to do"));
     let rows = section.unwrap().rows.iter();
@@ -102,7 +101,7 @@ fn steps(page: &ExplainPage) -> Vec<&str> {
 }
 
 #[test]
-fn a_page_lists_no_doubt_about_somebody_else() {
+fn a_page_lists_no_undecided_rule_about_another_process() {
     let mut scene = Scene::new(2, 10.0);
     for (pid, gpu) in [(7, 0), (8, 1)] {
         scene.memory(gpu, 21 * GIB, 80 * GIB);
@@ -124,13 +123,13 @@ fn a_page_lists_no_doubt_about_somebody_else() {
 }
 
 #[test]
-fn of_an_unresolved_pid_nothing_is_shown_but_why() {
+fn an_unresolved_pid_shows_only_the_reason() {
     let mut scene = machine();
     let process = scene.process(7);
     process.start_ticks = None;
     process.start_time = None;
     process.unresolved = words("it started after NVML named the pid");
-    // A stranger's, which a careless recording has left in.
+    // A careless recording has left another process's command here.
     process.command = Some(["/opt/secret".into()].into());
     process.user = words("stranger");
     let seen = seen(&mut scene, 300, |_, _| {});
@@ -147,7 +146,7 @@ fn of_an_unresolved_pid_nothing_is_shown_but_why() {
 }
 
 #[test]
-fn what_a_process_calls_itself_breaks_no_page() {
+fn no_process_name_breaks_a_page() {
     let mut scene = machine();
     scene.holder(9, &[0], GIB);
     for part in [

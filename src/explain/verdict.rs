@@ -1,4 +1,4 @@
-//! What the rules say of a process or a GPU.
+//! What the rules say about a process or a GPU.
 
 use super::KnownSoFar;
 use super::page::{Row, Section};
@@ -6,12 +6,11 @@ use crate::model::finding::{Finding, Kept, OwnCommands, Pending, Undecided};
 use crate::model::{Identity, Kind};
 use crate::units::Span;
 
-/// Undecided rules that are listed.
+/// Undecided rules listed, at most.
 const MOST_UNDECIDED: usize = 3;
 
-/// What the rules say of what a page is about.
 pub(super) struct Verdict<'k> {
-    /// The one that was asked about first; also what ceased within the history.
+    /// The one asked about comes first; includes those resolved within the history.
     pub(super) findings: Vec<Finding>,
     pending: Vec<&'k Pending>,
     kept: Vec<&'k Kept>,
@@ -19,7 +18,7 @@ pub(super) struct Verdict<'k> {
 }
 
 impl<'k> Verdict<'k> {
-    /// Of a process on these GPUs, on some of which it only has the device file open.
+    /// About a process on these GPUs; on those of `hidden_on` it only has the device file open.
     pub(super) fn of_process(
         seen: KnownSoFar<'k>,
         identity: Identity,
@@ -30,7 +29,7 @@ impl<'k> Verdict<'k> {
         let is_its = |finding: &Finding| {
             finding.process.as_ref().is_some_and(|process| process.identity == identity)
         };
-        // What is in use there without a listed process may be its.
+        // Memory in use on such a GPU that no listed process accounts for may belong to this process.
         let may_be_its = |finding: &&Finding| {
             let is_on = finding.gpus.iter().any(|gpu| hidden_on.contains(&gpu.index));
             finding.process.is_none() && finding.kind == Kind::Unattributed && is_on
@@ -50,7 +49,7 @@ impl<'k> Verdict<'k> {
         verdict
     }
 
-    /// Of a GPU that these processes hold. What is about the GPU itself comes first.
+    /// About a GPU held by these processes. Findings about the GPU itself come first.
     pub(super) fn of_gpu(
         seen: KnownSoFar<'k>,
         index: u32,
@@ -95,7 +94,7 @@ impl<'k> Verdict<'k> {
         }
     }
 
-    /// As a section; `is_shown` tells the findings that are shown in full.
+    /// The verdict as a section. `is_shown` chooses the findings shown in full.
     pub(super) fn section(
         &self,
         seen: KnownSoFar<'_>,
@@ -169,11 +168,11 @@ fn write(section: &mut Section, finding: &Finding) {
     }
 }
 
-/// What to type about what lasts, each command once, and about the process itself, where that says no more than it;
-/// nothing where it is only to open this page.
+/// The commands of unresolved findings, each once; then those for the process itself, unless a finding has one of the
+/// same kind. Commands that only open this page are left out.
 pub(super) fn commands(findings: &[Finding], own: &OwnCommands) -> Section {
     let mut section = Section::new("What to type");
-    // One for another machine begins with ssh.
+    // A command for another machine begins with ssh.
     let is = |command: &str, word| command.split(' ').any(|it| it == word);
     let mut written: Vec<&str> = Vec::new();
     for command in findings.iter().flat_map(|finding| &finding.commands) {
@@ -182,7 +181,7 @@ pub(super) fn commands(findings: &[Finding], own: &OwnCommands) -> Section {
             written.push(command);
         }
     }
-    // A finding's names others of its job with it.
+    // A finding's command also names others of the same job.
     let (releases, ends): (Vec<&str>, Vec<&str>) =
         written.into_iter().partition(|it| is(it, "release"));
     if let (Some(command), true) = (&own.release, releases.is_empty()) {

@@ -1,4 +1,4 @@
-//! Who owns a process, and that what is to be typed is right for that and hurts no other process.
+//! Who owns a process, and that the command ends it and hurts no other process.
 
 use std::sync::Arc;
 
@@ -62,7 +62,7 @@ fn in_pod(name: Option<&str>, uid: Option<&str>) -> Process {
     }
 }
 
-/// The one line for where a process runs.
+/// The only line about where a process runs.
 fn only(process: &Process) -> String {
     let lines = place_lines(process);
     assert_eq!(lines.len(), 1, "{lines:?}");
@@ -96,7 +96,7 @@ fn the_command_is_the_right_one_for_where_it_runs() {
         (in_unit("gitlab-runner.service", "/x"), "cancel its job in GitLab"),
         (in_unit("actions.runner.acme.gpu7.service", "/x"), "cancel its workflow run in GitHub"),
         (in_unit("rstudio-server.service", "/x"), "RStudio"),
-        // An allocation does not end with what was typed into it.
+        // Ending what was typed into an allocation must not end the allocation.
         (in_job("77", Some("interactive")), "end it where it was typed"),
         (in_job("77", Some("extern")), "end it where it was typed"),
         (notebook(None, None), "in Jupyter"),
@@ -118,7 +118,7 @@ fn the_command_is_the_right_one_for_where_it_runs() {
 }
 
 #[test]
-fn what_others_share_is_never_to_be_stopped() {
+fn a_shared_service_is_never_stopped() {
     for unit in [
         "session-3.scope",
         "vte-spawn-1.scope",
@@ -137,7 +137,7 @@ fn what_others_share_is_never_to_be_stopped() {
         assert!(place_lines(&in_unit(unit, "/x")).is_empty(), "{unit}");
     }
     assert_eq!(steps(&in_unit("sshd.service", "/x")), [&*TABLE.end.text]);
-    // A kernel's container and job are the server's.
+    // A kernel's container and job belong to the server.
     let kernel = Process {
         container: contained(Some("docker"), Some("lab"), "x").container,
         slurm: in_job("77", None).slurm,
@@ -145,7 +145,7 @@ fn what_others_share_is_never_to_be_stopped() {
     };
     let line = only(&kernel);
     assert!(line.starts_with("shut the kernel down (a b/train.ipynb): Kernel >"));
-    // One that a program runs is a job like others.
+    // A kernel that a program runs is a job like any other.
     let batch = Process {
         slurm: in_job("77", None).slurm,
         ..notebook(Some("papermill"), Some("train.ipynb"))
@@ -154,18 +154,18 @@ fn what_others_share_is_never_to_be_stopped() {
 }
 
 #[test]
-fn what_only_the_process_claims_is_not_put_into_commands() {
+fn a_claim_of_the_process_alone_is_not_put_into_commands() {
     let within = |cgroup: &str| Process { cgroup: Some(cgroup.into()), ..in_job("77", Some("0")) };
     let doubt = "`scontrol listpids 77`";
     for cgroup in [
         "/slurm/uid_5/job_77/step_0/task_0",
         "/system.slice/slurmstepd.scope/job_77/step_0/user/task_0",
-        // A step's daemon was its ancestor.
+        // The step's daemon was its ancestor.
         "/system.slice/slurmd.service",
     ] {
         assert!(!only(&within(cgroup)).contains(doubt), "{cgroup}");
     }
-    // Newer Slurm's cgroups have ids of their own: the number is the process's word.
+    // Newer Slurm names cgroups differently, so only the process gives the job id.
     let newer = "/system.slice/slurmstepd.scope/s0123456789ABC/step_0/user/task_0";
     assert!(only(&within(newer)).contains(doubt));
     assert_eq!(owner(&within(newer)).unwrap().command, None);
@@ -182,18 +182,18 @@ fn a_task_of_an_array_has_the_arrays_id_and_its_own() {
         (slurm.array_job_id, slurm.array_task_id) = (Some("3".into()), Some("4".into()));
     };
     let command = |process: &Process| owner(process).unwrap().command;
-    // The last task to start has the array's number for its own: `scancel 3` would end them all.
+    // The last task to start has the array's id as its own: `scancel 3` would cancel all tasks.
     assert_eq!(command(&change(&task, None)).as_deref(), Some("scancel 3_4"));
     assert_eq!(command(&change(&task, Some("0"))).as_deref(), Some("scancel 3_4.0"));
     assert_eq!(owner(&change(&task, None)).unwrap().name, "Slurm job 3_4");
-    // Where nothing tells whether it is one, that is to be seen first.
+    // If nothing tells whether it is an array's task, the user has to check first.
     let mut unread = in_job("3", None);
     unread.environment = None;
     assert_eq!(command(&unread), None);
     assert!(only(&unread).contains("`squeue -j 3`"), "{}", only(&unread));
     let other = Process { environment: environment(&[("SLURM_JOB_ID", "4")]), ..in_job("3", None) };
     assert_eq!(command(&other), None);
-    // What is left of a job that is over has no owner.
+    // What outlived its job has no owner.
     let over = change(&|slurm| slurm.over = Some(true), None);
     assert_eq!(owner(&over), None);
     let line = only(&over);
@@ -202,7 +202,7 @@ fn a_task_of_an_array_has_the_arrays_id_and_its_own() {
 }
 
 #[test]
-fn a_command_ends_nobody_beside_the_job() {
+fn a_command_ends_nothing_but_the_job() {
     let id = "0123456789abcdef".repeat(4);
     let number =
         |pid, inner, process: Process| Process { pid, namespace_pid: Some(inner), ..process };
@@ -257,9 +257,9 @@ fn each_runtime_is_asked_in_its_own_namespace_and_as_its_user() {
         assert_eq!(owner(&process).unwrap().command.as_deref(), Some(command));
         assert!(only(&process).contains(command));
     }
-    // What a user calls a container of their own is no command for anybody.
+    // A user's own container gives nobody a command to type.
     assert_eq!(owner(&of("podman", None, Some("ann"), Some("train"), &id)), None);
-    // Pids of its own, and nothing else known.
+    // It has its own pid namespace, and nothing else is known.
     let unknown = Process {
         container: Some(Arc::new(Container::default())),
         namespace_pid: Some(1),
@@ -279,13 +279,13 @@ fn a_kernel_whose_server_is_gone_is_not_shut_down_there() {
     let line = only(&process);
     assert!(line.contains("`kill 4242`") && !line.contains("Shut Down"), "{line}");
     assert_eq!(lines(&process).last().unwrap().text, TABLE.end.text);
-    // Nor is what is around it in the way.
+    // What is around it does not matter either.
     process.container = contained(Some("docker"), Some("lab"), "x").container;
     assert_eq!(owner(&process), None);
 }
 
 #[test]
-fn what_is_stopped_is_let_go_on_first() {
+fn a_stopped_process_is_continued_first() {
     let stopped = Process { state: Some('T'), ..in_job("77", None) };
     let lines = place_lines(&stopped);
     assert_eq!(lines[0], "it is stopped, continue it: `kill -CONT 4242`");
@@ -317,7 +317,7 @@ fn a_name_reaches_a_shell_as_one_word_or_not_at_all() {
     }
     assert_eq!(quote(&"x".repeat(LONG)), None);
     for hostile in ["x\n`reboot`", "-rf", "\u{202e}x"] {
-        // It has an owner all the same.
+        // It still has an owner.
         let unit = format!("{hostile}.service");
         for process in
             [in_job(hostile, None), contained(Some("docker"), None, hostile), in_unit(&unit, "/x")]
@@ -328,7 +328,7 @@ fn a_name_reaches_a_shell_as_one_word_or_not_at_all() {
         let path = notebook(None, Some(hostile));
         assert!(!only(&path).contains('\n'));
     }
-    // A shell agrees.
+    // A real shell agrees.
     for name in ["a b", "$(echo no)", "it's `x` \"y\"", "a\\b", "!!", "*"] {
         let word = quote(name).unwrap();
         let echoed = std::process::Command::new("sh")

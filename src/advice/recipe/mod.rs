@@ -1,12 +1,12 @@
-//! The Python that gives cached GPU memory back from inside a process, as far as the libraries that it has
-//! loaded can, and what it reports.
+//! The Python that returns cached GPU memory from inside a process, as far as its loaded libraries can, and the report
+//! of what it did.
 //!
 //! [`source`] is run by `exec` in a dictionary of its own and sets `out` there; [`parse`] reads that as JSON.
-//! [`expression`] wraps it for a kernel, which answers with the digits of that JSON ([`parse_value`]).
-//! What it does for which library, and what it must not do, is in `recipe.py`: it imports nothing, makes no
-//! CUDA context, shows no value, and does nothing after its deadline.
+//! [`expression`] wraps it for a notebook kernel, which answers with that JSON in hexadecimal ([`parse_value`]).
+//! `recipe.py` says what it does for each library and what it must not do: it imports nothing, makes no CUDA context,
+//! shows no value, and does nothing after its deadline.
 //!
-//! Pure. The report is the process's own word: bounded here, escaped where it is shown.
+//! Pure. The report comes from the process: it is bounded here and escaped where it is shown.
 
 use std::sync::Arc;
 
@@ -17,25 +17,24 @@ use crate::model::release::{Reference, ReleaseReport};
 
 const RECIPE: &str = include_str!("recipe.py");
 
-/// The longest text of a report that is kept.
+/// A longer text in a report is cut.
 const TEXT_CHARACTERS: usize = 500;
-/// The most references that are kept.
+/// References kept from a report, at most.
 const REFERENCES: usize = 20;
 
-/// What the recipe does.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct RecipeOptions {
     /// Collect garbage first, which runs finalizers of the user's objects.
     pub collects: bool,
-    /// Name what still holds memory.
+    /// Name the variables that still hold memory.
     pub references: bool,
-    /// After this it does nothing.
+    /// The recipe does nothing after this time.
     pub deadline: Time,
-    /// PCI bus ids of the GPUs that the process uses, as NVML writes them; no other is touched.
+    /// PCI bus ids of the GPUs that the process uses, as NVML writes them; no other GPU is touched.
     pub pci_bus_ids: Vec<Arc<str>>,
 }
 
-/// Python source, 3.8 and later, that sets `out` to a dictionary that JSON can hold.
+/// Python source for 3.8 and later that sets `out` to a dictionary that JSON can hold.
 pub fn source(options: &RecipeOptions) -> String {
     let truth = |is_true: bool| if is_true { "True" } else { "False" };
     let bus_ids: Vec<String> = options.pci_bus_ids.iter().map(|it| literal(it)).collect();
@@ -48,8 +47,8 @@ pub fn source(options: &RecipeOptions) -> String {
     )
 }
 
-/// Such source as one expression, whose value is `out` as JSON in hexadecimal digits. It reads nothing of the user's namespace but
-/// `__builtins__` (a module or its dictionary), for a user may call anything `exec`, and leaves nothing there.
+/// The source as one expression, whose value is `out` as JSON in hexadecimal. Of the user's namespace it reads only
+/// `__builtins__` (a module or its dictionary), because a user may call anything `exec`, and it leaves nothing there.
 pub fn expression(source: &str) -> String {
     format!(
         "(lambda n, b: (b['exec']({}, n), b['__import__']('json').dumps(n['out']).encode().hex(), n.clear())[1])\
@@ -58,7 +57,7 @@ pub fn expression(source: &str) -> String {
     )
 }
 
-/// A text as Python writes it, which reads all escapes of JSON's; all others stand for themselves.
+/// A text as a Python literal. Python reads all escapes of JSON.
 fn literal(text: &str) -> String {
     let mut written = String::from("\"");
     for c in text.chars() {
@@ -72,7 +71,7 @@ fn literal(text: &str) -> String {
     written + "\""
 }
 
-/// Reads what a kernel answers: Python's `repr` of the hexadecimal digits of `out` as JSON.
+/// Reads a kernel's answer: Python's `repr` of the hexadecimal digits of `out` as JSON.
 ///
 /// # Errors
 ///
@@ -88,7 +87,7 @@ pub fn parse_value(value: &str) -> Result<ReleaseReport, String> {
 ///
 /// # Errors
 ///
-/// Where it is not the recipe's, or the recipe came too late to do anything; in words.
+/// A message, if this is not the recipe's report, or if the recipe came too late to do anything.
 pub fn parse(out: &[u8]) -> Result<ReleaseReport, String> {
     #[derive(Deserialize)]
     struct Raw {
@@ -98,7 +97,7 @@ pub fn parse(out: &[u8]) -> Result<ReleaseReport, String> {
         why: Option<String>,
         references: Vec<(String, u64)>,
     }
-    // An array would be read by the order of the fields.
+    // serde would read an array by the order of the fields.
     if !out.trim_ascii_start().starts_with(b"{") {
         return Err(not_its_own());
     }

@@ -1,6 +1,6 @@
-# Gives cached GPU memory back, as far as the libraries that are loaded can; sets `out`.
-# Run by exec() in a dictionary of its own, after T, COLLECTS, REFERENCES and BUS_IDS were set there.
-# Imports nothing that is not loaded or built into Python, initialises nothing, shows no value, and does nothing after T.
+# Returns cached GPU memory, as far as the loaded libraries can, and sets `out`.
+# Run by exec() in a dictionary of its own, with T, COLLECTS, REFERENCES and BUS_IDS set.
+# Imports only what is loaded or built into Python, initialises nothing, shows no value, and does nothing after T.
 def _recipe(T, COLLECTS, REFERENCES, BUS_IDS, gc):
     import sys
     import time
@@ -23,15 +23,15 @@ def _recipe(T, COLLECTS, REFERENCES, BUS_IDS, gc):
         try:
             return work(*arguments)
         except KeyboardInterrupt:
-            # It is meant for the program, which gets it from whoever runs this.
+            # Meant for the program; the caller passes it on.
             raise
         except BaseException as error:
-            # The type only: its message is the user's.
+            # Only the type: the message may contain the user's data.
             errors.append(name + ': ' + type(error).__name__)
             return None
 
     def loaded(name):
-        # A module that is still being imported by another thread is let be.
+        # Not a module that another thread is still importing.
         module = modules.get(name)
         spec = getattr(module, '__spec__', None)
         return None if module is None or getattr(spec, '_initializing', False) else module
@@ -41,7 +41,7 @@ def _recipe(T, COLLECTS, REFERENCES, BUS_IDS, gc):
             total[kind] = total.get(kind, 0) + count
 
     def bus_id(text):
-        # NVML writes eight digits of a domain, CUDA four.
+        # NVML writes a domain with eight digits, CUDA with four.
         domain, bus, device = text.strip().split('.')[0].split(':')
         return int(domain, 16), int(bus, 16), int(device, 16)
 
@@ -93,7 +93,7 @@ def _recipe(T, COLLECTS, REFERENCES, BUS_IDS, gc):
         did.append('torch.cuda.empty_cache')
         part('torch ipc', lambda: cuda.ipc_collect())
         split = 0
-        # That of cudaMallocAsync is counted with its pool.
+        # Memory of cudaMallocAsync is counted with its pool, below.
         backend = getattr(cuda, 'get_allocator_backend', lambda: 'native')()
         for live, reserved, inactive in torch_stats(cuda) if backend == 'native' else ():
             add('live', live)
@@ -109,7 +109,7 @@ def _recipe(T, COLLECTS, REFERENCES, BUS_IDS, gc):
             return
         pool = module.get_default_memory_pool()
         for index in range(runtime.getDeviceCount()):
-            # Choosing a device that the process does not use would make a context there.
+            # Selecting a device that the process does not use would create a context there.
             if bus_id(runtime.deviceGetPCIBusId(index)) not in wanted:
                 continue
             with module.cuda.Device(index):
@@ -121,7 +121,7 @@ def _recipe(T, COLLECTS, REFERENCES, BUS_IDS, gc):
 
     def numba():
         devices = loaded('numba.cuda.cudadrv.devices')
-        # Filled when the first device is used; to ask for it would do that.
+        # Set once a device is used; asking through the API would use one.
         known = vars(getattr(devices, 'gpus', None) or object).get('lst') or ()
         for manager in known:
             device = getattr(manager, '_device', None)
@@ -164,7 +164,7 @@ def _recipe(T, COLLECTS, REFERENCES, BUS_IDS, gc):
             return
         context = getattr(loaded('tensorflow.python.eager.context'), '_context', None)
         if context is None or not getattr(context, '_initialized', False):
-            # A session of version 1 has its own; nothing tells what it holds.
+            # A session of version 1 has its own context; its memory cannot be read.
             why.append(keeps)
             return
         index = 0
@@ -184,18 +184,18 @@ def _recipe(T, COLLECTS, REFERENCES, BUS_IDS, gc):
                        '(memory.enable_memory_arena_shrinkage)')
 
     def pools():
-        # Stream-ordered pools, by the driver's own functions: TensorFlow's, JAX's, RMM's, PyTorch's where
-        # they are told to use cudaMallocAsync, Warp's.
+        # Stream-ordered pools, through the driver: Warp's, and those of TensorFlow, JAX, RMM and PyTorch if they
+        # are set to use cudaMallocAsync.
         ctypes = loaded('ctypes')
         if ctypes is None or not wanted:
             return
         try:
-            # RTLD_NOLOAD: only where it is loaded.
+            # RTLD_NOLOAD: only if it is loaded already.
             cuda = ctypes.CDLL('libcuda.so.1', mode=4)
         except OSError:
             return
         count = ctypes.c_int(0)
-        # Where nothing has initialised it, it says so (3), and that is all.
+        # Fails with 3 if nothing has initialised CUDA.
         if cuda.cuDeviceGetCount(ctypes.byref(count)) != 0:
             return
         for index in range(count.value):
@@ -243,7 +243,7 @@ def _recipe(T, COLLECTS, REFERENCES, BUS_IDS, gc):
                   'numba': ('DeviceNDArray',)}
 
         def kind(value):
-            # By its classes, so that no code of the user's is run.
+            # By class, so that no user code runs.
             for one in type(value).__mro__:
                 module = str(one.__dict__.get('__module__', '')).split('.')[0]
                 if one is tensor:
@@ -253,11 +253,11 @@ def _recipe(T, COLLECTS, REFERENCES, BUS_IDS, gc):
             return None
 
         def size(value, of):
-            """What it holds on a GPU, and by what that is told from what others share."""
+            """A key of its storage, which several values may share, and its size on a GPU."""
             if of == 'torch':
                 if not value.is_cuda:
                     return None
-                # Before version 2 there were typed ones only.
+                # Before version 2 there are only typed storages.
                 untyped = getattr(value, 'untyped_storage', None)
                 storage = untyped() if untyped else value.storage()
                 return ('torch', str(value.device), storage.data_ptr()), storage.nbytes()
@@ -275,7 +275,7 @@ def _recipe(T, COLLECTS, REFERENCES, BUS_IDS, gc):
             return ('jax', id(value)), int(value.nbytes)
 
         def visit(value, depth):
-            """The bytes that are reached through a value and were not counted before."""
+            """The bytes that a value keeps alive and that were not counted before."""
             if left[0] <= 0 or time.monotonic() > ends or id(value) in visited:
                 return 0
             left[0] -= 1
@@ -328,7 +328,7 @@ def _recipe(T, COLLECTS, REFERENCES, BUS_IDS, gc):
         shell = None if ipython is None else ipython.get_ipython()
         if shell is not None:
             space = shell.user_ns
-            # `exit` and others lead to the shell, and that to all there is.
+            # `exit` and others refer to the shell, and that to everything.
             visited.update((id(shell), id(getattr(shell, 'user_module', None))))
         visited.add(id(space))
         names = dict(space)
@@ -345,7 +345,7 @@ def _recipe(T, COLLECTS, REFERENCES, BUS_IDS, gc):
         trace = getattr(error, '__traceback__', None) or getattr(sys, 'last_traceback', None)
         while trace is not None and steps < 100:
             frame = trace.tb_frame
-            # The notebook's own frame holds what was named above.
+            # The variables of the notebook's own frame are listed already.
             if frame.f_locals is not frame.f_globals:
                 note('last traceback', dict(frame.f_locals))
             trace = trace.tb_next
@@ -354,7 +354,7 @@ def _recipe(T, COLLECTS, REFERENCES, BUS_IDS, gc):
         out['references'] = [[name[:200], size] for name, size in largest]
 
     def guarded_references():
-        # What asks a tensor must not run what a subclass of it does instead.
+        # Reading a tensor must not run a subclass's code.
         disabled = getattr(getattr(loaded('torch'), '_C', None), 'DisableTorchFunction', None)
         if disabled is None:
             return references()
@@ -381,7 +381,7 @@ def _recipe(T, COLLECTS, REFERENCES, BUS_IDS, gc):
 
 
 def _without_collector():
-    # It runs where it is asked to, and not whenever the recipe has made enough objects.
+    # Collection must run only on request, not whenever the recipe has made enough objects.
     from sys import modules
     was_loaded = 'gc' in modules
     import gc

@@ -1,4 +1,4 @@
-//! The recipe, run by a real Python on modules that behave as the libraries do (`tests/it/release`).
+//! The recipe in a real Python, with stand-ins for the libraries (`tests/it/release`).
 
 use std::process::Command;
 
@@ -18,15 +18,15 @@ fn options() -> RecipeOptions {
     }
 }
 
-/// Runs `before`, the recipe in that namespace as a kernel does, and `after`, whose last line's value is
-/// returned beside the report.
+/// Runs `before`, the recipe in that namespace as a kernel does, and `after`. Returns the report and the value of
+/// `after`'s last line.
 fn run_with(
     options: &RecipeOptions,
     variables: &[(&str, &str)],
     before: &str,
     after: &str,
 ) -> (Result<ReleaseReport, String>, Value) {
-    // In a function, so that `__main__` holds nothing of this.
+    // In a function, so that `__main__` stays empty.
     let script = format!(
         "import sys\nsys.path.insert(0, {})\ndef main():\n    import fake_gpu, json\n    \
          user_ns = {{'MIB': 1 << 20}}\n    exec({}, user_ns)\n    names = set(user_ns)\n    \
@@ -56,7 +56,7 @@ fn run(before: &str, after: &str) -> (ReleaseReport, Value) {
 
 #[test]
 fn the_collector_runs_where_it_is_asked_to_and_nowhere_else() {
-    // Each object that is made starts it.
+    // Every new object starts a garbage collection.
     let before = "import gc, sys\nruns = []\ndef note(phase, info):\n    frame = sys._getframe()\n    \
                   while frame is not None:\n        if phase == 'start' and frame.f_code.co_name == \
                   '_recipe':\n            runs.append(1)\n        frame = frame.f_back\n\
@@ -80,7 +80,7 @@ fn nothing_is_loaded_or_made_for_it() {
     let loads = "import torch, cupy, tensorflow, jax, numba, onnxruntime, ctypes";
     let after = "[fake_gpu.made_contexts, sys.modules['tensorflow.python.eager.context'].made,\
                  len(sys.modules['jax._src.xla_bridge']._backends), torch.cuda.collected]";
-    // NVML lists it nowhere.
+    // A GPU that NVML does not list for the process.
     let mut nowhere = options();
     nowhere.pci_bus_ids.clear();
     let (report, state) = run_with(&nowhere, &[], loads, after);
@@ -101,13 +101,13 @@ fn pytorch_gives_its_cache_back_and_keeps_what_is_live() {
     assert_eq!(state, serde_json::json!([400 * MIB, 1]));
 }
 
-/// Debian's, of CPUs only: the names that the recipe uses are there, and CUDA is not initialised for it.
+/// Debian's PyTorch for CPUs has the names that the recipe uses; the recipe must not initialise CUDA for it.
 #[test]
 fn a_real_pytorch_that_uses_no_gpu_is_left_as_it_is() {
     let python = "/usr/bin/python3";
     let has_torch = Command::new(python).args(["-c", "import torch"]).output();
     if !has_torch.is_ok_and(|output| output.status.success()) {
-        // CI installs it for other tests, which insist on it.
+        // CI installs PyTorch for other tests, which fail without it.
         return;
     }
     let mut options = options();
@@ -124,7 +124,7 @@ fn a_real_pytorch_that_uses_no_gpu_is_left_as_it_is() {
 }
 
 #[test]
-fn what_small_tensors_hold_of_large_segments_is_reported() {
+fn segments_that_small_tensors_keep_are_reported() {
     let (report, _) = run(
         "import torch\nkept = [torch.empty(2 * MIB, device='cuda') for _ in range(8)]\ndel kept[1::2]",
         "None",
@@ -180,14 +180,14 @@ fn cupys_pool_is_freed_on_the_gpus_that_nvml_named_only() {
 }
 
 #[test]
-fn numbas_pending_frees_are_done_where_it_has_a_context() {
+fn numbas_pending_frees_are_done_if_it_has_a_context() {
     let before = "import numba\nd, e = numba.cuda.device_array(30 * MIB), numba.cuda.device_array(5 * MIB)\ndel d";
     let (_, state) = run(before, "[fake_gpu.used(0), fake_gpu.made_contexts]");
     assert_eq!(state, serde_json::json!([305 * MIB, [0]]));
 }
 
 #[test]
-fn what_keeps_its_pages_is_reported_and_loses_no_state() {
+fn a_pool_that_keeps_its_pages_is_reported_and_left_alone() {
     let keeps = |before: &str, variables: &[(&str, &str)]| {
         let after =
             "[fake_gpu.used(0), sys.modules['keras'].cleared if 'keras' in sys.modules else None]";
@@ -200,7 +200,7 @@ fn what_keeps_its_pages_is_reported_and_loses_no_state() {
     assert!(why.contains("keeps its pages") && why.contains("cuda_malloc_async"), "{why}");
     assert!(state[0].as_u64().unwrap() >= 400 * MIB, "{state}");
     assert_eq!(state[1], serde_json::json!([]));
-    // A session of version 1, closed.
+    // A closed session of TensorFlow 1.
     let session = "import tensorflow\ns = tensorflow.Session()\ns.run(20 * MIB)\ns.close()";
     let (report, _) = keeps(session, &[("FAKE_TENSORFLOW_1", "1")]);
     assert_eq!(report.live_bytes, None, "nothing tells");
@@ -224,7 +224,7 @@ fn references_are_names_and_bytes_each_storage_once_and_no_value_is_shown() {
                   def fail(batch):\n    raise ValueError\n\
                   import sys\ntry:\n    fail(torch.empty(3 * MIB, device='cuda'))\n\
                   except ValueError as error:\n    sys.last_value = error\n";
-    // Outside of IPython it is `__main__` that is looked through.
+    // Outside IPython the recipe looks through `__main__`.
     let as_main = format!("{before}sys.modules['__main__'].__dict__.update(globals())\n");
     let (report, _) = run_with(&options, &[], &as_main, "None");
     let references = report.unwrap().references;
@@ -252,7 +252,7 @@ fn references_are_bounded() {
     let (report, _) = run_with(&options, &[], before, "None");
     let references = report.unwrap().references;
     let names: Vec<&str> = references.iter().map(|it| &*it.name).collect();
-    // What comes after ten thousand objects is not seen.
+    // The recipe stops looking after ten thousand objects.
     assert_eq!(names, ["first"]);
 }
 
@@ -277,7 +277,7 @@ fn a_part_that_raises_costs_the_others_nothing() {
 }
 
 #[test]
-fn what_a_user_calls_exec_is_not_called() {
+fn a_user_function_called_exec_is_not_called() {
     let before = "import torch\na = torch.empty(25 * MIB, device='cuda')\ndel a\n\
                   called = []\nexec = __import__ = json = n = b = dumps = lambda *_: called.append(1)\n";
     let (_, state) = run(before, "[called, fake_gpu.used(0)]");

@@ -1,4 +1,4 @@
-//! The table as a whole, what answers mean, and that the words of `serving` agree with it.
+//! The table as a whole, what answers mean, and that `explain`'s words about servers agree with it.
 
 use super::*;
 use crate::advice;
@@ -15,7 +15,7 @@ fn answer(status: u16, body: &str) -> UnloadAnswer {
     UnloadAnswer { status, body: body.as_bytes().to_vec() }
 }
 
-/// What unloads two models of a server.
+/// The requests that unload two models of a server.
 fn deeds(row: &UnloadServer) -> Vec<ServerRequest> {
     let known = Known { models: vec!["a/b:1".to_owned(), "MODEL".to_owned()], ..Known::default() };
     row.unload.as_ref().map_or_else(Vec::new, |api| api.deeds(&known))
@@ -36,7 +36,7 @@ fn each_row_is_whole() {
             continue;
         };
         assert!(row.port > 0 && !api.start.is_empty() && !api.wake.is_empty(), "{name}");
-        // That it is idle is proved by its answers or by who is connected.
+        // Its answers or its connections prove that it is idle.
         assert!(!api.idle.is_empty() || api.is_idle_unconnected, "{name}");
         let hold = api.hold.iter().flat_map(|hold| [&hold.pause, &hold.resume]);
         for deed in deeds(row).into_iter().chain(hold.map(|it| it.request("m"))) {
@@ -44,7 +44,7 @@ fn each_row_is_whole() {
             assert!(deed.body.as_ref().is_none_or(is_json), "{name} {deed:?}");
             assert!(deed.verb == "POST" && deed.path.starts_with('/'), "{deed:?}");
         }
-        // What proves that it is the server comes first, and only reads.
+        // What proves which server it is comes first, and only reads.
         for question in api.identify.iter().chain(&api.idle).chain(&api.done) {
             let ask = question.request("m");
             assert!(ask.verb == "GET" || ask.path == "/v2/repository/index", "{name} {ask:?}");
@@ -100,7 +100,7 @@ fn a_server_is_recognised_by_what_runs_it() {
 }
 
 #[test]
-fn it_is_asked_where_it_is_known_to_listen() {
+fn a_server_is_asked_where_it_listens() {
     for (name, command, on, expected) in [
         (
             "vllm",
@@ -139,7 +139,7 @@ fn it_is_asked_where_it_is_known_to_listen() {
 }
 
 #[test]
-fn metrics_are_summed_and_never_taken_for_none() {
+fn metrics_are_summed_and_missing_ones_are_unknown() {
     let text = "# HELP a a 1\n# TYPE a gauge\na{x=\"1 } 5\"} 2.0 1700000000\na{x=\"2\"} 3\nab 7\nb 0.0\nc NaN\nd -1\ne\n";
     assert_eq!(metric(text, "a"), Some(5.0));
     assert_eq!(metric(text, "b"), Some(0.0));
@@ -169,9 +169,9 @@ fn a_version_is_read_as_far_as_it_is_one() {
     }
 }
 
-/// What is not as the server writes it is never rest: no answer of these proves a server idle.
+/// No malformed answer proves that a server is idle.
 #[test]
-fn no_hostile_answer_proves_rest() {
+fn no_malformed_answer_proves_a_server_idle() {
     let deep = "[".repeat(100_000);
     let many = format!("{{\"models\":[{}{{}}]}}", "{\"name\":\"a\"},".repeat(300));
     let bodies = [
@@ -208,14 +208,14 @@ fn no_hostile_answer_proves_rest() {
 }
 
 #[test]
-fn what_is_expected_is_told_from_what_is_not_there() {
+fn an_unexpected_value_differs_from_a_missing_one() {
     let api = |name: &str| unload_server(name).unwrap().unload.as_ref().unwrap();
     let asked = |question: &Question, status, body: &str| {
         let mut known = Known::default();
         (question.check(&answer(status, body), &mut known), known)
     };
     let busy = |judged| matches!(judged, (Err(AnswerVerdict::Busy(_)), _));
-    // A model whose memory is the host's is not unloaded, and a use moves the mark.
+    // A model in host memory is not unloaded, and each use changes the mark.
     let ollama = &api("ollama").idle[0];
     let (judged, known) = asked(
         ollama,
@@ -243,7 +243,7 @@ fn what_is_expected_is_told_from_what_is_not_there() {
     let triton = &api("triton-server").identify[0];
     let other = r#"{"name": "triton", "extensions": ["statistics"]}"#;
     assert!(matches!(asked(triton, 200, other).0, Err(AnswerVerdict::Another(_))));
-    // Done is what has nothing loaded any more.
+    // Unloading is done when nothing is loaded any more.
     let done = api("ollama").done.as_ref().unwrap();
     let judge = |body| done.check_done(&answer(200, body), &mut Known::default());
     assert_eq!(judge(r#"{"models": []}"#), Ok(()));
@@ -252,7 +252,7 @@ fn what_is_expected_is_told_from_what_is_not_there() {
 }
 
 #[test]
-fn what_is_typed_is_quoted() {
+fn commands_are_quoted() {
     let api = |name: &str| unload_server(name).unwrap().unload.as_ref().unwrap();
     let line = |name, model: &str, base| {
         let known = Known { models: vec![model.to_owned()], ..Known::default() };
@@ -269,7 +269,7 @@ fn what_is_typed_is_quoted() {
     assert_eq!(line("llama.cpp", "\u{202e}", "http://127.0.0.1:8080"), None);
 }
 
-/// One source: what a person is advised to type is what the table sends.
+/// One source: the advice names the very requests that the table sends.
 #[test]
 fn the_advice_names_the_requests_of_the_table() {
     let mut held = 0;
