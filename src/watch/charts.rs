@@ -1,7 +1,7 @@
-//! The charts in the rows below the table, of each GPU or, below cards, of a process; and those of a page.
+//! The charts below the table: of each GPU or, below cards, of one process. Also the charts of a page.
 //!
-//! A cell has two charts beside each other: of memory, and of how much was computed. All charts of a screen show
-//! the same time, so that they can be compared. A chart with its words is drawn by `plot`.
+//! A cell has two charts side by side: memory, and use of the GPU. All charts of a screen show the same time span, so
+//! that they can be compared. `plot` draws a chart with its labels.
 
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
@@ -24,19 +24,19 @@ use crate::report::escape::fit;
 use crate::rules::scope::ScopeInput;
 use crate::units::{Bytes, Span};
 
-/// A shorter time without use has no mark: most processes rest now and then.
+/// A shorter time without use gets no mark, because most processes pause now and then.
 const UNUSED_SECONDS: f64 = 60.0;
-/// With fewer columns a command is not part of a caption.
+/// A narrower chart's caption leaves the command out.
 const COMMAND_MIN: u16 = 12;
-/// Columns that the name of a chart has beside its figures.
+/// Columns for a chart's name beside its figures.
 const NAMED: u16 = 15;
 /// A page with fewer rows has no charts.
 const PAGE_ROWS_MIN: u16 = 16;
-/// Rows of a page's charts, at the most.
+/// Height of a page's charts, at most.
 const PAGE_CELL_ROWS: u16 = 9;
-/// From this width on, a page's four charts are side by side.
+/// From this width on, a page's four charts stand side by side.
 const PAGE_BESIDE: u16 = 118;
-/// The process whose charts are drawn below cards, which have those of their GPUs: the selected one, or the first.
+/// The process to chart below cards, whose GPUs have charts already: the selected one, or the first.
 fn process<'a>(app: &'a App, layout: &Layout) -> Option<Subject<'a>> {
     let is_listed = |subject: &Subject<'_>| subject.row.is_listed;
     let mut lines = (0..app.table.listing.lines.len()).filter_map(|line| app.subject_at(line));
@@ -44,7 +44,7 @@ fn process<'a>(app: &'a App, layout: &Layout) -> Option<Subject<'a>> {
     is_below_cards.then(|| app.subject().filter(is_listed).or_else(|| lines.find(is_listed)))?
 }
 
-/// Where the charts of each GPU are; `None` where a process has the rows, or not every GPU has room.
+/// The charts of each GPU; `None` if a process has these rows, or the GPUs do not all fit.
 pub fn gpu_grid(app: &App, layout: &Layout) -> Option<ChartGrid> {
     if layout.charts.is_empty() || process(app, layout).is_some() {
         return None;
@@ -52,7 +52,7 @@ pub fn gpu_grid(app: &App, layout: &Layout) -> Option<ChartGrid> {
     ChartGrid::new(layout.charts, app.shown_gpus().len())
 }
 
-/// Draws the free rows.
+/// Draws the charts below the table.
 pub fn draw(app: &App, styles: Styles, layout: &Layout, canvas: &mut Buffer) {
     let Some(screenful) = app.screenful.as_ref().filter(|_| !layout.charts.is_empty()) else {
         return;
@@ -70,7 +70,7 @@ pub fn draw(app: &App, styles: Styles, layout: &Layout, canvas: &mut Buffer) {
     }
 }
 
-/// How many rows the charts of a page have, of as many as it has: none where they would leave few to its text.
+/// How many rows of a page are charts; none if little would be left for the text.
 pub fn page_rows(about: About, (width, height): (u16, u16)) -> u16 {
     let down = match about {
         _ if height < PAGE_ROWS_MIN => 0,
@@ -81,7 +81,6 @@ pub fn page_rows(about: About, (width, height): (u16, u16)) -> u16 {
     down * (height / 2 / down.max(1)).min(PAGE_CELL_ROWS)
 }
 
-/// Draws the charts of a page about a GPU.
 pub fn draw_gpu_page(app: &App, gpu: &Gpu, styles: Styles, area: Rect, canvas: &mut Buffer) {
     let Some(screenful) = &app.screenful else { return };
     let courses = &app.judged.courses;
@@ -89,8 +88,8 @@ pub fn draw_gpu_page(app: &App, gpu: &Gpu, styles: Styles, area: Rect, canvas: &
     seen.draw_gpu(gpu, &format!("GPU {} ", gpu.index), area, canvas);
 }
 
-/// Draws the charts of a page about a process: what it holds and does on its GPU, and on the host, which `host` has;
-/// in each what its finding says of it.
+/// Draws a page's charts of a process: its memory and use of its GPU, then of the host (from `host`), with what its
+/// finding says about each.
 pub fn draw_process_page(
     app: &App,
     subject: &Subject<'_>,
@@ -131,8 +130,7 @@ pub fn draw_process_page(
     seen(Some(host), [mark(None), mark(cpu)]).draw_host(subject, cells[1], canvas);
 }
 
-/// The time that all charts show, so that they can be compared: all that was seen, up to the sample that is
-/// shown.
+/// The time span that all charts show: from the first sample to the one shown.
 pub fn window(courses: &Courses, snapshot: &Snapshot) -> ChartWindow {
     let gpus = snapshot.gpus.iter();
     let firsts = gpus.filter_map(|gpu| {
@@ -144,22 +142,21 @@ pub fn window(courses: &Courses, snapshot: &Snapshot) -> ChartWindow {
     ChartWindow::new(firsts.min(), snapshot.time)
 }
 
-/// What was seen of a GPU or of a process, to be drawn as two charts.
+/// The history of a GPU or process, to be drawn as two charts.
 pub struct Seen<'a> {
-    /// How its memory and its work moved; `None` where nothing was seen.
+    /// Memory and use over time; `None` if nothing was seen.
     pub course: Option<&'a MemorySeries>,
-    /// The time that is shown.
     pub window: ChartWindow,
     pub styles: Styles,
-    /// What a finding says of its memory, and of its work.
+    /// What a finding says about memory, and about use.
     pub marks: [FindingMark; 2],
 }
 
-/// The captions of a chart, in less and less words, and what is so now.
+/// The captions of a chart, longest first, and the current value.
 type Words = (Vec<String>, Option<String>);
 
 impl<'a> Seen<'a> {
-    /// What was seen, of which there is no finding.
+    /// A history without a finding.
     pub fn new(course: Option<&'a MemorySeries>, window: ChartWindow, styles: Styles) -> Self {
         Self { course, window, styles, marks: [FindingMark::default(); 2] }
     }
@@ -193,7 +190,7 @@ impl<'a> Seen<'a> {
         self.draw(scales, memory, gpu.gpu_percent.is_some(), work, area, canvas);
     }
 
-    /// Draws the charts of a process on a GPU, with what its finding says of the time to come.
+    /// Draws the charts of a process on a GPU; its finding may add when the GPU will be full.
     fn draw_process(&self, subject: &Subject<'_>, area: Rect, canvas: &mut Buffer) {
         let used = subject.entry.and_then(|entry| entry.used_bytes);
         let sm = subject.entry.and_then(|entry| entry.sm_percent);
@@ -236,7 +233,7 @@ impl<'a> Seen<'a> {
         self.draw(scales, memory, cpu.is_some(), work, area, canvas);
     }
 
-    /// Draws memory and work; memory alone where no work is known. The words depend on the columns that there are.
+    /// Draws memory and use, or memory alone if no use is known. The captions depend on the width.
     fn draw(
         &self,
         [memory_scale, work_scale]: [Option<Scale>; 2],
@@ -263,12 +260,12 @@ impl<'a> Seen<'a> {
         }
     }
 
-    /// The work that was done in the window, or before it.
+    /// Use of the GPU up to the end of the window.
     fn loads(&self) -> &[Load] {
         chart::past(self.course.map_or(&[], MemorySeries::loads), self.window)
     }
 
-    /// The memory that was held in the window, or before it.
+    /// Memory held up to the end of the window.
     fn held(&self) -> &[MemoryBucket] {
         chart::past(self.course.map_or(&[], MemorySeries::buckets), self.window)
     }
@@ -278,7 +275,7 @@ impl<'a> Seen<'a> {
     }
 }
 
-/// Which process, and on which GPU, in so many columns.
+/// Which process, and on which GPU, as captions for this width.
 fn process_captions(subject: &Subject<'_>, what: &str, width: u16) -> Vec<String> {
     let pid = subject.row.key.identity.pid;
     let gpu = subject.place_on_gpus().unwrap_or_default();
@@ -293,8 +290,8 @@ fn process_captions(subject: &Subject<'_>, what: &str, width: u16) -> Vec<String
     captions
 }
 
-/// When the GPU will be full, where that is of this row: the evidence of a process on several GPUs is of one
-/// of them, and a GPU's free memory says nothing of its parts.
+/// When the GPU will be full because of this row. With several GPUs, the evidence says which one it is about; under
+/// MIG, the GPU's free memory says nothing about its instances.
 fn exhaustion(subject: &Subject<'_>) -> Option<Exhaustion> {
     let finding = subject.finding.filter(|it| it.resolved_at.is_none())?;
     let gpu = subject.gpu.filter(|_| subject.row.key.instance.0.is_none())?;

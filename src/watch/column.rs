@@ -1,27 +1,25 @@
-//! The columns of the process table, as the table of [fields](crate::model::field) has them: which there
-//! are, and which give way first.
+//! The columns of the process table, from the table of [fields](crate::model::field): which there are, and which are
+//! dropped first.
 
 pub use crate::model::field::Field as Column;
 use crate::model::field::{BY_NEED, ON_SCREEN};
 
 impl Column {
-    /// All of them, as shown from left to right.
+    /// All columns, left to right.
     pub const ALL: [Self; ON_SCREEN.len()] = ON_SCREEN;
 
-    /// From the one that stays longest on a narrow screen to the one that goes first.
+    /// From the column that stays longest on a narrow screen to the one that is dropped first.
     pub const BY_NEED: [Self; ON_SCREEN.len()] = BY_NEED;
 
-    /// The column of this heading.
     pub fn by_title(title: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|column| column.spec().title == title)
     }
 
-    /// The column that `letter` sorts by.
     pub fn by_letter(letter: char) -> Option<Self> {
         Self::ALL.into_iter().find(|column| column.spec().letter == letter)
     }
 
-    /// The column `steps` to the right (or left, where negative); the table's ends meet.
+    /// The column `steps` to the right, or to the left if negative; wraps around.
     pub fn step(self, steps: isize) -> Self {
         let count = Self::ALL.len() as isize;
         let at = Self::ALL.iter().position(|&column| column == self);
@@ -30,7 +28,7 @@ impl Column {
     }
 }
 
-/// The columns that the table is to have, from left to right: at least one, each once.
+/// The chosen columns, left to right: at least one, without repeats.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Columns(Vec<Column>);
 
@@ -41,7 +39,7 @@ impl Default for Columns {
 }
 
 impl Columns {
-    /// These, the first of each; `None` where there is none.
+    /// Drops repeats; `None` if there are no columns.
     pub fn new(columns: impl IntoIterator<Item = Column>) -> Option<Self> {
         let mut chosen = Vec::with_capacity(Column::ALL.len());
         for column in columns {
@@ -52,12 +50,10 @@ impl Columns {
         (!chosen.is_empty()).then_some(Self(chosen))
     }
 
-    /// From left to right.
     pub fn iter(&self) -> impl Iterator<Item = Column> {
         self.0.iter().copied()
     }
 
-    /// Whether it is one of them.
     pub fn has(&self, column: Column) -> bool {
         self.0.contains(&column)
     }

@@ -1,4 +1,4 @@
-//! The list from which the table's columns are chosen. The table beside it shows what is chosen at once.
+//! The list to choose the table's columns from. The table beside it changes at once.
 
 use ratatui::buffer::Buffer;
 use ratatui::layout::{Position, Rect};
@@ -10,17 +10,16 @@ use super::state::{App, Effect, Mode};
 use super::theme::Styles;
 use super::view::line_writer::{LineWriter, clear};
 
-/// Terminal columns of the list, where the screen has more.
+/// Width of the list, if the screen has room.
 const WIDTH: u16 = 48;
-/// Terminal columns of a heading.
 const TITLE: u16 = 9;
 
 impl ColumnList {
-    /// All columns, of which the table has these.
+    /// All columns, with those of the table switched on.
     fn new(columns: &Columns) -> Self {
         let mut entries: Vec<(Column, bool)> =
             columns.iter().map(|column| (column, true)).collect();
-        // A hidden column stands where it would by default: after its neighbour.
+        // A hidden column follows its default neighbour.
         let mut after = 0;
         for column in Column::ALL {
             match entries.iter().position(|(entry, _)| *entry == column) {
@@ -34,27 +33,26 @@ impl ColumnList {
         Self { entries, cursor: 0, before: columns.clone() }
     }
 
-    /// The columns that are to be shown; `None` where there are none.
+    /// The columns that are switched on; `None` if there are none.
     fn chosen(&self) -> Option<Columns> {
         let shown = self.entries.iter().filter(|(_, is_shown)| *is_shown);
         Columns::new(shown.map(|(column, _)| *column))
     }
 
-    /// Shows the entry, or hides it.
     fn switch(&mut self) {
         if let Some((_, is_shown)) = self.entries.get_mut(self.cursor) {
             *is_shown ^= true;
         }
     }
 
-    /// Moves the entry so many places on, and the cursor with it; at an end it stays.
+    /// Moves the entry under the cursor, and the cursor with it; stops at the ends.
     fn shift(&mut self, steps: isize) {
         let to = self.cursor.saturating_add_signed(steps).min(self.entries.len() - 1);
         self.entries.swap(self.cursor, to);
         self.cursor = to;
     }
 
-    /// Where the list is, at the right edge between the first line and the last, and the first entry below its heading.
+    /// The list's area, along the right edge between the first line and the last, and the first visible entry.
     fn place(&self, area: Rect) -> (Rect, usize) {
         let width = WIDTH.min(area.width);
         let count = self.entries.len();
@@ -65,11 +63,11 @@ impl ColumnList {
             height: area.height.saturating_sub(2).min(count as u16 + 1),
         };
         let height = usize::from(place.height.saturating_sub(1));
-        // The cursor stays in the middle, where there is more than the list shows.
+        // The cursor stays in the middle of a long list.
         (place, self.cursor.saturating_sub(height / 2).min(count - height))
     }
 
-    /// The entry that lies there on the screen.
+    /// The entry at this position on the screen.
     fn entry_at(&self, area: Rect, at: Position) -> Option<usize> {
         let (place, first) = self.place(area);
         let line = at.y.checked_sub(place.y + 1).filter(|_| place.contains(at))?;
@@ -77,7 +75,6 @@ impl ColumnList {
     }
 }
 
-/// Puts the list beside the table.
 pub fn open(app: &mut App) -> Option<Effect> {
     if app.layout().is_none() {
         return app.refuse("the screen is too small for a table");
@@ -86,7 +83,7 @@ pub fn open(app: &mut App) -> Option<Effect> {
     Some(Effect::Draw)
 }
 
-/// Does what a key asks for while the list is open.
+/// Handles a key while the list is open.
 pub fn on_key(app: &mut App, action: Option<KeyAction>) -> Option<Effect> {
     let Mode::Columns(list) = &mut app.mode else {
         return None;
@@ -124,7 +121,7 @@ pub fn on_key(app: &mut App, action: Option<KeyAction>) -> Option<Effect> {
     Some(Effect::Draw)
 }
 
-/// Switches the entry that lies there; `None` where none does.
+/// Switches the entry at this position; `None` if there is none.
 pub fn click(app: &mut App, at: Position) -> Option<Effect> {
     let Mode::Columns(list) = &mut app.mode else {
         return None;
@@ -133,7 +130,7 @@ pub fn click(app: &mut App, at: Position) -> Option<Effect> {
     on_key(app, Some(KeyAction::SwitchColumn))
 }
 
-/// Draws the list over what lies below it.
+/// Draws the list over the panels.
 pub fn draw(list: &ColumnList, styles: Styles, area: Rect, canvas: &mut Buffer) {
     let (place, first) = list.place(area);
     clear(canvas, place);
@@ -162,7 +159,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_column_is_in_the_list_once_and_what_is_hidden_keeps_its_place() {
+    fn every_column_is_in_the_list_once_and_hidden_ones_keep_their_place() {
         for shown in [&Column::ALL[..], &[Column::Command, Column::Gpu], &[Column::Finding]] {
             let columns = Columns::new(shown.iter().copied()).unwrap();
             let list = ColumnList::new(&columns);

@@ -1,4 +1,4 @@
-//! What a process is, in words: its notebook, or else its command line.
+//! A process in words: its notebook, or else its command line.
 
 use super::text::{UNKNOWN, clean, columns, head};
 use super::view_model::Subject;
@@ -6,11 +6,10 @@ use crate::model::row::notebook;
 use crate::model::snapshot::Process;
 use crate::report::escape::{command_line, without_folder};
 
-/// Columns of the command that stay beside the evidence of an unlisted process.
+/// Columns for the command beside the evidence about an unlisted process.
 const COMMAND_BESIDE: u16 = 16;
 
-/// What the table's column of commands says of a row: what the process is to the GPU, then its command;
-/// or why it is not known.
+/// The text of a row in the command column: its role and the command; or why the process is unknown.
 pub fn of_row(subject: &Subject<'_>, width: u16) -> String {
     match subject.process {
         Ok(process) => format!("{}{}", role(subject, width), brief(process, width)),
@@ -21,8 +20,8 @@ pub fn of_row(subject: &Subject<'_>, width: u16) -> String {
     }
 }
 
-/// What a process is to the GPU where that is not what a row says by itself: unlisted, with the evidence
-/// where it leaves room for the command, or a part of the Multi-Process Service.
+/// The role of a process that a row does not show otherwise: unlisted (with the evidence, if there is room beside the
+/// command), or part of the Multi-Process Service.
 fn role(subject: &Subject<'_>, width: u16) -> String {
     if let Some(holding) = subject.holding() {
         let evidence = format!("[{}] ", clean(&holding, width));
@@ -36,13 +35,13 @@ fn role(subject: &Subject<'_>, width: u16) -> String {
     role.map_or_else(String::new, |role| format!("[{role}] "))
 }
 
-/// All of it; at most about `width` columns.
+/// The whole command line, cut to about `width` columns.
 pub fn whole(process: &Process, width: u16) -> String {
     written(process, width, |program| program)
 }
 
-/// For a row of the table: without the folder that the program lies in, which would take the room of
-/// what tells one process from another.
+/// For a row of the table: without the program's folder, so that there is room for the arguments, which tell processes
+/// apart.
 pub fn brief(process: &Process, width: u16) -> String {
     let has_arguments = process.command.as_ref().is_some_and(|it| it.len() > 1);
     written(process, width, |program| without_folder(program, has_arguments))
@@ -52,7 +51,7 @@ fn written(process: &Process, width: u16, program: impl Fn(&str) -> &str) -> Str
     if let Some(path) = notebook(process) {
         return clean(path, width).into_owned();
     }
-    // One column more than there are, so that what is cut is seen to be cut.
+    // One more column than there is, so that a cut shows.
     let enough = usize::from(width) + 1;
     let mut length = 0;
     let mut words: Vec<&str> = Vec::new();
@@ -66,7 +65,7 @@ fn written(process: &Process, width: u16, program: impl Fn(&str) -> &str) -> Str
         words.push(word);
     }
     if words.is_empty() {
-        // Kernel threads and zombies have a name only; brackets say so, as ps does.
+        // Kernel threads and zombies have only a name; it stands in brackets, as in ps.
         return process
             .comm
             .as_deref()
@@ -112,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_folder_leaves_room_for_what_comes_behind_it() {
+    fn a_long_folder_leaves_room_for_the_arguments() {
         let folder = format!("/{}/python", "x".repeat(4000));
         let deep = process(&[&folder, "train.py"]);
         assert_eq!(brief(&deep, 20), "python train.py");

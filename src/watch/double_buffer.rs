@@ -1,7 +1,6 @@
-//! What is on the terminal and what is to be, as cells: a frame writes only what has changed.
+//! The frame on the terminal and the next one, as cells, so that only what changed is written.
 //!
-//! Knows no terminal: it writes to whatever it is given. Who takes the terminal is in `terminal.rs`,
-//! what is drawn in `view/`.
+//! Writes to any output; `terminal.rs` handles the terminal and `view/` draws.
 
 use std::io::{self, Write};
 use std::mem;
@@ -16,43 +15,42 @@ use ratatui::style::{Color, Modifier};
 
 use super::once::text::codes;
 
-/// Two frames: the one that is shown and the one that is being drawn.
+/// Two frames: the one shown and the one being drawn.
 #[derive(Debug)]
 pub struct DoubleBuffer<W: Write> {
-    // Not `ratatui::Terminal`, which writes to the terminal when it is dropped, panics where that is
-    // gone, and hides the cursor again with every frame.
+    // Not `ratatui::Terminal`: it writes to the terminal when dropped, panics if that is gone, and hides the cursor
+    // with every frame.
     output: W,
     shown: Buffer,
     next: Buffer,
-    /// Whether what is on the output is not known, so that it is cleared with the next frame.
+    /// Whether the output may show something else, so that the next frame clears it.
     is_unknown: bool,
 }
 
 impl<W: Write> DoubleBuffer<W> {
-    /// Cells for `output`, which is taken to be blank.
+    /// Starts with an output that is taken to be blank.
     pub fn new(output: W, area: Rect) -> Self {
         let (shown, next) = (Buffer::empty(area), Buffer::empty(area));
         Self { output, shown, next, is_unknown: false }
     }
 
-    /// Where frames are written to.
     pub fn output(&mut self) -> &mut impl Write {
         &mut self.output
     }
 
-    /// Takes a new size over and forgets what is shown: the next frame clears the output and is drawn whole.
+    /// Takes over a new size; the next frame clears the output and is drawn in full.
     pub fn resize(&mut self, area: Rect) {
         self.shown = Buffer::empty(area);
         self.next = Buffer::empty(area);
         self.is_unknown = true;
     }
 
-    /// Has `paint` draw the whole frame and writes what has changed; nothing where nothing has. A terminal that knows synchronized
-    /// output (DEC's private mode 2026, which others pass over) shows all of it at once.
+    /// Calls `paint` for the whole frame and writes the changes, if any. A terminal with synchronized output (DEC
+    /// private mode 2026; others ignore it) shows them at once.
     ///
     /// # Errors
     ///
-    /// Where the output cannot be written to.
+    /// If the output cannot be written to.
     pub fn draw(&mut self, paint: impl FnOnce(&mut Buffer)) -> io::Result<()> {
         paint(&mut self.next);
         let mut changes = self.shown.diff_iter(&self.next).peekable();
@@ -71,7 +69,7 @@ impl<W: Write> DoubleBuffer<W> {
     }
 }
 
-/// Writes cells: where each is, unless it follows the one before, and its style where that changes.
+/// Writes cells: the position unless a cell follows the one before, and the style if it changed.
 fn write_cells<'a>(
     output: &mut impl Write,
     cells: impl Iterator<Item = (u16, u16, &'a Cell)>,
@@ -114,7 +112,7 @@ mod tests {
         let text = String::from_utf8(out).unwrap();
         let (first, after) = text.split_once("\x1b[2;7H").unwrap();
         assert!(first.contains("\x1b[2;1Hused:41GiB"), "{text:?}");
-        // The one digit (line 2, column 7), once; then only what ends a frame. Both are shown at once.
+        // Only the changed digit (line 2, column 7) is written, then the end of the frame.
         let (digit, end) = after.split_at(1);
         assert_eq!(digit, "2");
         assert!(end.ends_with("\x1b[?2026l"), "{text:?}");

@@ -1,7 +1,7 @@
-//! The list of findings: which of them are visible, and how they are drawn, the worst first; then what could not be
-//! decided or read.
+//! The list of findings: which are visible, and how they are drawn, worst first; below them, what is undecided or could
+//! not be read.
 //!
-//! Each has a line; the selected one has a mark while the keys move here.
+//! Each finding takes a line or two. The selected one is marked while keys move here.
 
 use std::collections::HashSet;
 
@@ -21,30 +21,27 @@ use crate::report::check::counted;
 use crate::report::escape::escape;
 use crate::units::Bytes;
 
-/// From this width on, the sentence of each may be below its evidence.
+/// From this width on, each finding's sentence may stand below its evidence.
 const WIDE: u16 = 72;
-/// A panel that is lower has no title.
+/// A lower panel has no title.
 const TITLED: u16 = 4;
 
-/// Which findings are visible.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct VisibleFindings {
-    /// The first one, by its place.
+    /// Position of the first one.
     pub first: usize,
-    /// How many.
     pub shown: usize,
-    /// Lines that each takes.
     pub lines_each: u16,
-    /// The row of the screen that the first one is on.
+    /// Screen row of the first one.
     pub top: u16,
 }
 
-/// Whether the panel shows the list, and not the selected process.
+/// Whether the panel shows the list rather than the selected process.
 pub fn are_shown(app: &App) -> bool {
     app.focus == Focus::Findings || !app.table.is_chosen()
 }
 
-/// Which findings are visible; `None` where the list is not on the screen.
+/// Which findings are visible; `None` if the list is not on the screen.
 pub fn visible(app: &App, layout: &Layout) -> Option<VisibleFindings> {
     let area = layout.status;
     if !are_shown(app) {
@@ -56,7 +53,7 @@ pub fn visible(app: &App, layout: &Layout) -> Option<VisibleFindings> {
         let room = area.height.saturating_sub(used).min(limit);
         used += wrap(&text, area.width, usize::from(room)).len() as u16;
     }
-    // A line is kept for the notes where there is more than one.
+    // One line is kept for the notes, if there is more than one.
     let room = usize::from(area.height.saturating_sub(used));
     let has_notes = notes(screenful, layout.gpu_form).next().is_some();
     let kept = usize::from(has_notes && room > 1);
@@ -75,7 +72,7 @@ pub fn visible(app: &App, layout: &Layout) -> Option<VisibleFindings> {
     })
 }
 
-/// The finding on a row of the screen, by its place.
+/// The position of the finding on a row of the screen.
 pub fn at_row(app: &App, layout: &Layout, row: u16) -> Option<usize> {
     let visible = visible(app, layout)?;
     let line = row.checked_sub(visible.top)?;
@@ -83,23 +80,22 @@ pub fn at_row(app: &App, layout: &Layout, row: u16) -> Option<usize> {
     (at < visible.shown).then_some(visible.first + at)
 }
 
-/// What a note is about.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum NoteKind {
-    /// Something could not be read, or is not available.
+    /// Something could not be read or is not available.
     Missing,
     /// A process looks like waste.
     Suspect,
-    /// A rule could not decide yet.
+    /// A rule is undecided.
     Undecided,
 }
 
-/// What could not be read, what is not available, the suspects, and the rules that could not decide yet.
+/// Read errors, unavailable figures, suspects, and undecided rules.
 fn notes(screenful: &Screenful, form: Form) -> impl Iterator<Item = (NoteKind, String)> {
     let errors = &screenful.snapshot.errors;
     let unread = errors.first().map(|error| {
         let call = clean(&error.call, 200);
-        // What happened comes before the name of the call, which few know and which is cut first.
+        // What happened comes before the name of the call, which few people know and which is cut first.
         let place =
             error.gpu.map_or_else(|| call.clone().into_owned(), |index| format!("GPU {index}"));
         let call = error.gpu.map_or_else(String::new, |_| format!(" ({call})"));
@@ -130,10 +126,10 @@ fn notes(screenful: &Screenful, form: Form) -> impl Iterator<Item = (NoteKind, S
 
 /// From this width on, the severity has a column of its own.
 const WIDEST: u16 = 100;
-/// A command is left out where it would leave fewer columns than this to the finding.
+/// The command is left out if the finding would have fewer columns than this.
 const LEAST_TEXT: u16 = 24;
-/// `findings 3-7 of 12: 2 critical, 9 warnings, 1 info`, or that there are none so far; where a GPU does not
-/// answer, nothing is known of it.
+/// `findings 3-7 of 12: 2 critical, 9 warnings, 1 info`, or that there are none so far; for a GPU that does not answer,
+/// that nothing is known.
 pub fn title(app: &App, layout: &Layout) -> String {
     let Some(screenful) = &app.screenful else {
         return String::new();
@@ -168,7 +164,7 @@ pub fn title(app: &App, layout: &Layout) -> String {
     }
 }
 
-/// The GPUs whose processes could not be read; `None` where all were.
+/// The GPUs whose processes could not be read; `None` if all were.
 fn unread(screenful: &Screenful) -> Option<String> {
     let mut unread = screenful.snapshot.gpus.iter().filter(|gpu| gpu.is_unread());
     let first = unread.next()?;
@@ -179,7 +175,7 @@ fn unread(screenful: &Screenful) -> Option<String> {
     })
 }
 
-/// Draws the list, then the notes.
+/// Draws the findings, then the notes.
 pub fn draw(app: &App, layout: &Layout, lines: &mut PanelWriter<'_>) {
     let Some(screenful) = &app.screenful else {
         return;
@@ -196,7 +192,7 @@ pub fn draw(app: &App, layout: &Layout, lines: &mut PanelWriter<'_>) {
     for (at, finding) in seen.skip(visible.first).take(visible.shown) {
         let is_last = at + 1 == visible.first + visible.shown;
         let is_selected = selected.is_some_and(|(selected, _)| selected == at);
-        // One command for several stands at the last of them.
+        // Findings with the same command show it once, at the last of them.
         let command = commands.first(finding).filter(|command| {
             let next = screenful.findings.get(at + 1).filter(|_| !is_last);
             next.and_then(|next| commands.first(next)) != Some(command)
@@ -216,7 +212,7 @@ pub fn draw(app: &App, layout: &Layout, lines: &mut PanelWriter<'_>) {
     let mut notes: Vec<(NoteKind, String)> =
         notes(screenful, layout.gpu_form).take(room + 1).collect();
     if notes.len() > room && screenful.undecided.len() > 1 {
-        // The names of all of them say more than the reasons of a few.
+        // The names of all undecided rules say more than the reasons of a few.
         notes.retain(|(kind, _)| *kind != NoteKind::Undecided);
         notes.push((NoteKind::Undecided, undecided_rules(screenful)));
     }
@@ -234,7 +230,6 @@ fn note_style(kind: NoteKind, styles: Styles) -> Style {
     }
 }
 
-/// `not decided yet: idle, leak`.
 fn undecided_rules(screenful: &Screenful) -> String {
     let mut rules: Vec<&str> = screenful.undecided.iter().map(|it| &*it.rule).collect();
     let mut seen = HashSet::new();
@@ -242,7 +237,7 @@ fn undecided_rules(screenful: &Screenful) -> String {
     format!("not decided yet: {}", clean(&rules.join(", "), 400))
 }
 
-/// How wide the columns are, as far as there are columns.
+/// The widths of the list's columns.
 struct FindingColumns {
     width: u16,
     badge: u16,
@@ -256,7 +251,7 @@ impl FindingColumns {
     fn new(findings: &[Finding], commands: &NextCommands, width: u16) -> Self {
         let typed = findings.iter().filter_map(|it| commands.first(it));
         let typed = typed.map(|command| columns(&clean(command, MESSAGE_CHARS)));
-        // A part of a command is none.
+        // A cut command is useless, so a long one is left out.
         let typed = typed.filter(|command| *command <= width / 3);
         let widest = |text: fn(&Finding) -> String| {
             let texts = findings.iter().map(|it| columns(&text(it)));
@@ -272,7 +267,7 @@ impl FindingColumns {
         }
     }
 
-    /// Draws what is found and, at the end of the line, what to type, where there is room for both.
+    /// Draws the finding's text and, if both fit, its command at the end of the line.
     fn end(&self, writer: &mut LineWriter<'_>, text: &str, command: &str, styles: Styles) {
         let room = writer.room();
         if self.command == 0 || self.command + LEAST_TEXT > room {
@@ -287,7 +282,6 @@ impl FindingColumns {
         );
     }
 
-    /// Draws a finding.
     fn line(
         &self,
         finding: &Finding,
@@ -331,7 +325,7 @@ fn memory(finding: &Finding) -> String {
     bytes.unwrap_or_else(|| UNKNOWN.to_owned())
 }
 
-/// The pid, or the GPUs where it is about no process.
+/// The PID, or the GPUs if the finding is not about a process.
 fn who(finding: &Finding) -> String {
     match (&finding.process, &finding.gpus[..]) {
         (Some(process), _) => process.pid.to_string(),

@@ -1,7 +1,7 @@
-//! The GPUs' panel: a card or a line for each, with their MIG devices, or one line with the totals.
+//! The GPU panel: a card or a line per GPU with its MIG devices, or one line with the totals.
 //!
-//! The layout chooses the form that fits; [`hit`] finds the GPU under the mouse, [`draw`] draws. The last values of
-//! a GPU that does not answer are marked `stale`; one that is gone is marked `lost`, with the error.
+//! The layout chooses the form that fits; [`hit`] finds the GPU under the mouse, [`draw`] draws. A GPU that does not
+//! answer keeps its last values, marked `stale`; one that is gone is marked `lost`, with the error.
 
 use ratatui::buffer::Buffer;
 use ratatui::layout::{Position, Rect};
@@ -24,7 +24,7 @@ use crate::model::field::gpu::{self, CARD_FIELDS, GpuField};
 use crate::model::snapshot::{Gpu, Memory, MigDevice, Snapshot};
 use crate::units::{Bytes, Span};
 
-/// The GPU at a place on the screen, by its number: in its panel, or where its charts are.
+/// The index of the GPU at a position on the screen: in the panel, or on its charts.
 pub fn hit(app: &App, layout: &Layout, x: u16, y: u16) -> Option<u32> {
     let at = Position { x, y };
     let gpus = app.shown_gpus();
@@ -38,7 +38,7 @@ pub fn hit(app: &App, layout: &Layout, x: u16, y: u16) -> Option<u32> {
     gpus.get(found?).map(|gpu| gpu.index)
 }
 
-/// Which of the GPUs is at a place of their panel.
+/// The GPU at a position in the panel.
 fn in_panel(gpus: &[&Gpu], layout: &Layout, at: Position) -> Option<usize> {
     let area = layout.gpus;
     match layout.gpu_form {
@@ -59,13 +59,12 @@ fn in_panel(gpus: &[&Gpu], layout: &Layout, at: Position) -> Option<usize> {
     }
 }
 
-/// Whether MIG devices have lines: all of them or none, for some would look like all.
+/// Whether MIG devices have lines: all or none, because some would look like all.
 fn has_room_for_parts(gpus: &[&Gpu], area: Rect) -> bool {
     let parts: usize = gpus.iter().map(|gpu| gpu.mig_devices.len()).sum();
     gpus.len() + parts <= usize::from(area.height)
 }
 
-/// Draws the heading and the GPUs.
 pub fn draw(app: &App, styles: Styles, layout: &Layout, canvas: &mut Buffer) {
     let (heading, area) = (layout.gpu_heading, layout.gpus);
     let Some(screenful) = &app.screenful else {
@@ -119,7 +118,7 @@ pub fn draw(app: &App, styles: Styles, layout: &Layout, canvas: &mut Buffer) {
     }
 }
 
-/// A column of the lines.
+/// A column of the one-line form.
 #[derive(Clone, Copy)]
 enum Part {
     Index,
@@ -130,10 +129,10 @@ enum Part {
     Figure(&'static GpuField),
 }
 
-/// The columns that a line has room for, from left to right, with their widths; each has a blank after it.
+/// The columns that fit on a line, left to right, with their widths; a blank follows each.
 struct GpuColumns {
     columns: Vec<(Part, u16)>,
-    /// The shares that the bars have, for the legend.
+    /// The memory shares that appear in a bar, for the legend.
     shares: Vec<MemoryShare>,
 }
 
@@ -170,16 +169,16 @@ impl GpuColumns {
         };
         let (judged, faint): (Vec<_>, Vec<_>) =
             gpu::on_screen().into_iter().partition(|field| field.from_columns == 0);
-        // The most telling first: each has room before those after it.
+        // The most telling first: a column gets room before those after it.
         let mut columns = vec![(Part::Index, index), (Part::Memory, memory), (Part::Bar, BAR_MIN)];
         columns.extend(judged.into_iter().map(figure));
         columns.push((Part::Name, name));
-        // The bar says what is held now; what became of a GPU's time says more than that of its memory.
+        // The bar already shows memory now, so the chart of use comes before that of memory.
         columns.push((Part::Chart(ChartColor::Work), chart));
         columns.push((Part::Chart(ChartColor::Memory), if width >= 140 { chart } else { 0 }));
         let faint = faint.into_iter().filter(|field| width >= field.from_columns);
         columns.extend(faint.map(figure));
-        // Each has a blank after it, which may be beyond the edge.
+        // The last column's blank may lie beyond the edge.
         let mut room = width + 1;
         columns.retain(|&(_, wide)| {
             let fits = wide > 0 && wide < room;
@@ -276,7 +275,7 @@ impl GpuColumns {
                 }
                 Part::Figure(_) if is_stale => {
                     let seconds = gpu.stale_seconds.unwrap_or_default();
-                    // Utilization is of a moment and has no last known value; the mark takes its place.
+                    // Utilization has no last known value; the mark takes its place.
                     writer.text(&stale_text(seconds), styles.alarm());
                     return;
                 }
@@ -292,7 +291,7 @@ impl GpuColumns {
         }
     }
 
-    /// A line of a MIG device: its memory is its own, the rest is its GPU's.
+    /// A MIG device's line: only its memory is its own, the rest is the GPU's.
     fn device(
         &self,
         gpu: &Gpu,
@@ -318,7 +317,7 @@ impl GpuColumns {
     }
 }
 
-/// What of some memory is used, in figures.
+/// Used memory, in figures.
 fn used(
     memory: Option<Memory>,
     shares: Option<&MemoryShares>,
@@ -330,7 +329,7 @@ fn used(
     writer.right(&memory_text(memory), width, style);
 }
 
-/// How a value of a GPU looks: by how loaded the GPU is by it.
+/// The style of a GPU's figure, by how loaded that shows the GPU to be.
 fn figure_style(field: &GpuField, gpu: &Gpu, styles: Styles) -> Style {
     match (field.level)(gpu) {
         None => styles.plain(),
@@ -339,7 +338,7 @@ fn figure_style(field: &GpuField, gpu: &Gpu, styles: Styles) -> Style {
     }
 }
 
-/// The shares that any of the bars has, in their order; what is free needs no word.
+/// The shares that appear in any bar, in order; free memory needs no legend.
 fn drawn_shares(shown: &[(&Gpu, &GpuShares)]) -> Vec<MemoryShare> {
     let mut shares = MemoryShare::ALL.to_vec();
     shares.retain(|&share| {
@@ -349,26 +348,25 @@ fn drawn_shares(shown: &[(&Gpu, &GpuShares)]) -> Vec<MemoryShare> {
     shares
 }
 
-/// Columns that the name keeps beside the figures.
+/// Columns for the name beside the figures.
 const NAME_MIN: u16 = 12;
-/// A narrower card has only what is judged, so that cards side by side have the same figures.
+/// A narrower card shows only the figures that colour judges, so that cards side by side match.
 const WIDE: u16 = 90;
-/// Columns of a MIG device's number and of its profile.
+/// Widths of a MIG device's number and profile.
 const PART: (u16, u16) = (6, 16);
 
-/// What a card is made of.
+/// What a card is drawn from.
 struct Card<'a> {
     snapshot: &'a Snapshot,
     gpu: &'a Gpu,
-    /// What its memory is in use for.
+    /// What the memory is used for.
     shares: &'a GpuShares,
-    /// What its charts show.
     seen: Seen<'a>,
     styles: Styles,
 }
 
 impl Card<'_> {
-    /// Draws it, from top to bottom; charts take the lines that are left.
+    /// Draws the card from top to bottom; the charts get the remaining lines.
     fn draw(&self, area: Rect, canvas: &mut Buffer) {
         self.title(&mut LineWriter::new(canvas, area, 0));
         self.memory(&mut LineWriter::new(canvas, area, 1));
@@ -391,14 +389,14 @@ impl Card<'_> {
         let (index, name) = (gpu.index.to_string(), name(gpu));
         let is_wide = writer.room() >= WIDE;
         let mut figures = match gpu.stale_seconds {
-            // Utilization is of a moment and has no last known value; the mark takes its place.
+            // Utilization has no last known value; the mark takes its place.
             Some(seconds) => vec![(stale_text(seconds), styles.alarm())],
             None if is_lost(gpu) => Vec::new(),
             None => figures(gpu, is_wide, styles),
         };
         let name_least = if is_wide { columns(&name).max(NAME_MIN) } else { NAME_MIN };
         let mut room = writer.room().saturating_sub(columns(&index) + 1 + name_least);
-        // A figure is whole or not at all.
+        // A figure that does not fit is left out.
         figures.retain(|(figure, _)| {
             let width = 2 + columns(figure);
             let fits = width <= room;
@@ -426,7 +424,7 @@ impl Card<'_> {
         self.bar(gpu.memory, self.shares.whole.as_ref(), writer);
     }
 
-    /// The bar on what the text beside it leaves of the line.
+    /// The bar, in the columns that the text beside it leaves.
     fn bar(
         &self,
         memory: Option<Memory>,
@@ -448,7 +446,7 @@ impl Card<'_> {
         writer.skip(1).text(&text, style);
     }
 
-    /// Where the memory is, in figures; the bar's legend as well.
+    /// Memory in figures, which is the bar's legend too.
     fn figures(&self, writer: &mut LineWriter<'_>) {
         let styles = self.styles;
         let Some(shares) = &self.shares.whole else {
@@ -484,7 +482,7 @@ impl Card<'_> {
         self.bar(device.memory, shares.as_ref(), writer);
     }
 
-    /// The charts under their captions, side by side; that of utilization only where there is any.
+    /// The charts under their captions, side by side; utilization only if known.
     fn charts(&self, area: Rect, canvas: &mut Buffer) {
         if area.height < CHARTS_ROWS_MIN {
             return;
@@ -493,7 +491,7 @@ impl Card<'_> {
     }
 }
 
-/// What a card says of a GPU beside its memory, the most telling first.
+/// A card's other figures, the most telling first.
 fn figures(gpu: &Gpu, is_wide: bool, styles: Styles) -> Vec<(String, Style)> {
     let judged = gpu::on_screen().into_iter();
     let judged = judged.map(|field| (field, figure_style(field, gpu, styles)));
@@ -501,7 +499,7 @@ fn figures(gpu: &Gpu, is_wide: bool, styles: Styles) -> Vec<(String, Style)> {
     judged.chain(others).filter_map(|(field, style)| Some((field.on_card(gpu)?, style))).collect()
 }
 
-/// All GPUs in a few words: `64 GPUs  1.2/5.0 TiB (24%)  2 lost`.
+/// All GPUs in short: `64 GPUs  1.2/5.0 TiB (24%)  2 lost`.
 pub fn sum(gpus: &[&Gpu]) -> String {
     let count = gpus.len();
     let mut text = format!("{count} GPU{}", if count == 1 { "" } else { "s" });
@@ -521,13 +519,13 @@ pub fn sum(gpus: &[&Gpu]) -> String {
     text
 }
 
-/// Why a GPU gives no figures of its memory, made harmless.
+/// Why a GPU has no memory figures, escaped.
 fn reason(gpu: &Gpu) -> Option<String> {
     let reason = gpu.memory_unavailable.as_deref()?;
     gpu.memory.is_none().then(|| clean(reason, 200).into_owned())
 }
 
-/// `8.1/45.0 GiB`; both units where they differ.
+/// `8.1/45.0 GiB`; both units if they differ.
 fn of(used: u64, total: u64) -> String {
     let (used, total) = (Bytes(used).to_string(), Bytes(total).to_string());
     match (used.split_once(' '), total.split_once(' ')) {
@@ -536,15 +534,14 @@ fn of(used: u64, total: u64) -> String {
     }
 }
 
-/// What of it is used, in figures.
+/// Used memory, in figures.
 pub fn memory_text(memory: Option<Memory>) -> String {
     memory.map_or_else(|| UNKNOWN.to_owned(), |memory| of(memory.used_bytes, memory.total_bytes))
 }
 
-/// What the GPU is called.
 fn name(gpu: &Gpu) -> String {
     let name = gpu.name.as_deref().unwrap_or(UNKNOWN);
-    // Every GPU here is NVIDIA's; what follows tells them apart.
+    // Every GPU here is NVIDIA's; the rest of the name tells them apart.
     let name = clean(name.strip_prefix("NVIDIA ").unwrap_or(name), 64);
     match &gpu.claim {
         Some(claim) => format!("{name}, {claim}"),
@@ -552,18 +549,18 @@ fn name(gpu: &Gpu) -> String {
     }
 }
 
-/// A MIG device, by its profile.
+/// A MIG device's profile.
 fn part_name(device: &MigDevice) -> String {
     let profile = device.profile.as_deref().unwrap_or(UNKNOWN);
     format!("  MIG {}", clean(profile, 40))
 }
 
-/// Whether nothing of it could be read.
+/// Whether nothing about the GPU could be read.
 pub fn is_lost(gpu: &Gpu) -> bool {
     gpu.memory.is_none() && gpu.memory_unavailable.is_none() && gpu.processes.is_none()
 }
 
-/// Why nothing of it could be read.
+/// Why nothing about it could be read.
 fn lost_text(snapshot: &Snapshot, gpu: &Gpu, width: u16) -> String {
     let error = snapshot.errors.iter().find(|error| error.gpu == Some(gpu.index));
     match error {
@@ -572,7 +569,7 @@ fn lost_text(snapshot: &Snapshot, gpu: &Gpu, width: u16) -> String {
     }
 }
 
-/// For how long it has not answered.
+/// How long it has not answered.
 fn stale_text(seconds: f64) -> String {
     format!("stale {}", Span::from_seconds(seconds))
 }

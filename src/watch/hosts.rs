@@ -1,7 +1,7 @@
-//! Several machines: a screen each, and a list of them to choose from. Where there is one, there is no list.
+//! Several machines: a screen for each, and a list to choose one from. With one machine there is no list.
 //!
-//! Each screen goes on judging what its machine sends whether or not it is shown; a machine that hangs is its own
-//! screen's alarm and nobody else's delay.
+//! Every screen keeps judging its machine's samples, shown or not. A machine that hangs raises an alarm on its own
+//! screen and delays no other.
 
 use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
@@ -25,42 +25,41 @@ use crate::model::finding::Finding;
 use crate::model::reclaimable::Headline;
 use crate::units::{Bytes, Span};
 
-/// Columns of a host's name, where it has as many.
+/// Columns for a host's name, if there is room.
 const NAME: u16 = 24;
-/// Columns of the memory bar, at most; less than that at least, and it gives way to what was found.
+/// Columns of the memory bar, at least and at most; it gives way to the finding.
 const BAR: (u16, u16) = (8, 40);
-/// Columns of the finding before there is a bar.
+/// Columns kept for the finding before there is a bar.
 const FOUND: u16 = 16;
-/// The heading of what is used, in figures.
 const SUM: &str = "GPUS AND MEMORY USED";
-/// Columns of what is reclaimable.
+/// Columns for what is reclaimable.
 const RECLAIMABLE: u16 = 24;
-/// Lines above the first host, and below the last.
+/// Lines above the first host and below the last.
 const AROUND: u16 = 3;
 
-/// A screen, and where what it wants done is sent to.
+/// A screen, and the channels to its source and worker.
 pub(super) struct AppScreen {
     pub(super) app: App,
     pub(super) controls: Sender<Control>,
     pub(super) reclaim: ReclaimHandle,
 }
 
-/// All screens, and which is shown.
+/// All screens, and which one is shown.
 pub(super) struct Stage {
-    /// At least one, once it has begun.
+    /// Never empty once the program runs.
     pub(super) screens: Vec<AppScreen>,
     styles: Styles,
     ascii: bool,
-    /// The list is shown, not a screen.
+    /// Whether the list is shown instead of a screen.
     is_list: bool,
-    /// The screen that is shown, or the line of the list.
+    /// The screen shown, or the selected line of the list.
     selected: usize,
-    /// The first line of the list that is visible.
+    /// The first visible line of the list.
     first: usize,
 }
 
 impl Stage {
-    /// For so many screens, which follow.
+    /// For `count` screens, which are added later.
     pub(super) fn new(options: &Options, count: usize) -> Self {
         Self {
             screens: Vec::with_capacity(count),
@@ -72,7 +71,7 @@ impl Stage {
         }
     }
 
-    /// The screen that is shown, or would be.
+    /// The screen that is shown, or selected in the list.
     pub(super) fn app(&self) -> &App {
         &self.screens[self.selected].app
     }
@@ -81,7 +80,7 @@ impl Stage {
         &mut self.screens[self.selected].app
     }
 
-    /// Whether something of this screen is on the terminal.
+    /// Whether the terminal shows this screen, or its line in the list.
     pub(super) fn shows(&self, of: usize) -> bool {
         self.is_list || of == self.selected
     }
@@ -90,12 +89,12 @@ impl Stage {
         self.is_list = self.screens.len() > 1;
     }
 
-    /// What happened to one of them.
+    /// Handles an event of one screen.
     pub(super) fn update_of(&mut self, of: usize, event: Event) -> Option<Effect> {
         update(&mut self.screens[of].app, event)
     }
 
-    /// What happened to the terminal, or to all; of which screen there is something to do.
+    /// Handles an event of the terminal or of all screens; returns the effect and which screen it is for.
     pub(super) fn update(&mut self, event: Event) -> (usize, Option<Effect>) {
         let shown = self.selected;
         match event {
@@ -131,14 +130,14 @@ impl Stage {
         }
     }
 
-    /// What has changed has been drawn.
+    /// The current state has been drawn.
     pub(super) fn drawn(&mut self) {
         if !self.is_list {
             update(self.app_mut(), Event::Drawn);
         }
     }
 
-    /// Asks what to type about what is found on the screen that is shown.
+    /// Asks which commands to show for the findings on this screen.
     pub(super) fn request_commands(&mut self) {
         let Some(screen) = self.screens.get_mut(self.selected).filter(|_| !self.is_list) else {
             return;
@@ -180,7 +179,7 @@ impl Stage {
         }
     }
 
-    /// Selects what lies there; opens it where it was selected.
+    /// Selects the host on this row; opens it if it was selected already.
     fn click(&mut self, row: u16) -> Option<Effect> {
         let line = usize::from(row.checked_sub(AROUND - 1)?);
         let at = self.first + line;
@@ -194,7 +193,7 @@ impl Stage {
         self.select(at)
     }
 
-    /// Selects the next host on which something was found, around.
+    /// Selects the next host with a finding; wraps around.
     fn select_next_finding(&mut self) -> Option<Effect> {
         let count = self.screens.len();
         let mut next = (1..=count).map(|step| (self.selected + step) % count);
@@ -208,7 +207,7 @@ impl Stage {
         Some(Effect::Draw)
     }
 
-    /// Hosts that are visible at once.
+    /// How many hosts are visible.
     fn lines(&self) -> usize {
         usize::from(self.app().area.height.saturating_sub(AROUND)).max(1)
     }
@@ -241,7 +240,7 @@ impl Stage {
         let sum = |screen: &AppScreen| columns(&host_sum(&screen.app));
         let sum = self.screens.iter().map(sum).max().unwrap_or(0).max(columns(SUM)) + 2;
         let left = area.width.saturating_sub(name + 2 + sum + RECLAIMABLE + FOUND);
-        // With the blanks after it.
+        // Includes the blanks after the bar.
         let bars = if left < BAR.0 { 0 } else { (left / 2).clamp(BAR.0, BAR.1) };
         let mut heading = LineWriter::new(canvas, area, 1);
         heading.left("HOST", name, styles.heading()).skip(2);
@@ -272,7 +271,7 @@ impl Stage {
         bottom.at_end(&range, styles.faint());
     }
 
-    /// What all of them come to.
+    /// Draws the totals of all hosts.
     fn draw_sum(&self, mut writer: LineWriter<'_>) {
         let styles = self.styles;
         let apps = || self.screens.iter().map(|screen| &screen.app);
@@ -330,18 +329,18 @@ impl Stage {
     }
 }
 
-/// Its newest sample is none too old, or the first one may be on its way.
+/// Whether the newest sample is recent, or the first one may still come.
 fn is_answering(app: &App) -> bool {
     !app.is_overdue() && (app.screenful.is_some() || app.trouble.is_none())
 }
 
-/// The worst that was found there.
+/// The worst finding there.
 fn worst(app: &App) -> Option<&Finding> {
     let mut findings = app.screenful.as_ref()?.findings.iter();
     findings.find(|finding| finding.resolved_at.is_none())
 }
 
-/// What its GPUs come to: `8 GPUs  512.1/640.0 GiB (80%)`.
+/// The totals of a host's GPUs: `8 GPUs  512.1/640.0 GiB (80%)`.
 fn host_sum(app: &App) -> String {
     let screenful = app.screenful.as_ref();
     screenful.map_or_else(String::new, |it| gpus::sum(&Vec::from_iter(&it.snapshot.gpus)))
@@ -365,7 +364,7 @@ mod tests {
     use crate::watch::tests::sample;
     use crate::watch::theme::Theme;
 
-    /// So many hosts, each with as many GPUs as its number; the last has not answered.
+    /// Hosts in a list: each has as many GPUs as its number, and the last has not answered.
     fn stage(count: u32, (width, height): (u16, u16)) -> Stage {
         let options = Options {
             me: crate::model::row::Me::default(),
@@ -436,7 +435,7 @@ mod tests {
     }
 
     #[test]
-    fn one_moves_through_the_list_into_a_screen_and_back() {
+    fn keys_lead_through_the_list_into_a_screen_and_back() {
         let mut stage = stage(30, (100, 12));
         for (keys, selected) in [("k", 0), ("jj", 2), ("<PgDn>", 11), ("G", 29), ("<PgUp>k", 19)] {
             press(&mut stage, keys);
@@ -453,10 +452,10 @@ mod tests {
     }
 
     #[test]
-    fn what_is_to_be_killed_on_a_host_is_named_as_itself() {
+    fn a_process_on_a_host_is_named_by_its_identity() {
         let mut stage = stage(2, (100, 30));
         press(&mut stage, "<Enter>");
-        // Without the boot it would be a pid, which may be another's by then.
+        // Without the boot id it would be a bare PID, which may belong to another process by then.
         press(&mut stage, "jx");
         for (at, boot_id) in (1..).zip(["\x1b[2J", "'; id; '", "$(id)", "b00t"]) {
             assert!(stage.app().note.as_deref().is_some_and(|note| note.contains("is not known")));

@@ -1,4 +1,4 @@
-//! What comes from the terminal: keys, clicks, pastes and sizes, as events.
+//! Keys, clicks, pastes and resizes from the terminal, as events.
 
 use std::sync::mpsc::SyncSender;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
@@ -11,10 +11,10 @@ use nix::sys::signal::{SigSet, Signal};
 use super::{TRY_AGAIN, ThreadMessage, WatchError, terminal};
 use crate::watch::state::Event;
 
-/// How often it is seen whether keys are for somebody else.
-const LOOK: Duration = Duration::from_millis(200);
+/// How often to check whether another program wants the keys.
+const POLL: Duration = Duration::from_millis(200);
 
-/// Leaves the keys to another program for a while.
+/// Lends the keyboard to another program.
 #[derive(Clone, Default)]
 pub(super) struct Pausing(Arc<(Mutex<KeysFor>, Condvar)>);
 
@@ -22,25 +22,25 @@ pub(super) struct Pausing(Arc<(Mutex<KeysFor>, Condvar)>);
 enum KeysFor {
     #[default]
     Screen,
-    /// It wants them, and the thread that reads them has not seen it.
+    /// Another program wants the keys, and the reading thread has not noticed yet.
     Wanted,
     Other,
 }
 
 impl Pausing {
-    /// Does something that reads keys itself.
+    /// Runs `work`, which reads the keyboard itself.
     pub(super) fn while_paused(&self, work: impl FnOnce()) {
         let (keys, changed) = &*self.0;
         let lock = || keys.lock().unwrap_or_else(PoisonError::into_inner);
         *lock() = KeysFor::Wanted;
-        // A thread that has ended reads nothing.
-        drop(changed.wait_timeout_while(lock(), LOOK * 5, |keys| *keys == KeysFor::Wanted));
+        // A reading thread that has ended holds nothing up.
+        drop(changed.wait_timeout_while(lock(), POLL * 5, |keys| *keys == KeysFor::Wanted));
         work();
         *lock() = KeysFor::Screen;
         changed.notify_all();
     }
 
-    /// Waits while the keys are for somebody else.
+    /// Waits while another program has the keys.
     fn stand_by(&self) {
         let (keys, changed) = &*self.0;
         let mut keys = keys.lock().unwrap_or_else(PoisonError::into_inner);
@@ -52,14 +52,14 @@ impl Pausing {
     }
 }
 
-/// Sends keys, clicks and sizes, until no one listens; `pausing` may leave them to another program.
+/// Sends events until nobody receives them; `pausing` can lend the keyboard to another program.
 pub(super) fn read(start: Instant, sender: &SyncSender<ThreadMessage>, pausing: Option<&Pausing>) {
     fail_in_background();
     let mut is_last_try = false;
     loop {
         if let Some(pausing) = pausing {
             pausing.stand_by();
-            if let Ok(false) = crossterm::event::poll(LOOK) {
+            if let Ok(false) = crossterm::event::poll(POLL) {
                 continue;
             }
         }
@@ -68,7 +68,7 @@ pub(super) fn read(start: Instant, sender: &SyncSender<ThreadMessage>, pausing: 
             && terminal::is_gone(error)
             && !is_last_try
         {
-            // In the background. In the foreground it may have come back meanwhile, or the terminal is gone.
+            // This happens in the background. In the foreground, gpumem has just come back, or the terminal is gone.
             is_last_try = terminal::is_foreground();
             thread::sleep(TRY_AGAIN);
             continue;
@@ -101,18 +101,18 @@ pub(super) fn read(start: Instant, sender: &SyncSender<ThreadMessage>, pausing: 
     }
 }
 
-/// Has a read of the terminal fail (`EIO`) where this thread is in the background. Else a key that is meant for the
-/// shell, typed there while gpumem has just been continued, stops all of it at once, and again each time that it is
-/// continued: a signal that ends it would wait for as long.
+/// Makes reads of the terminal fail with `EIO` while this process is in the background. Otherwise SIGTTIN would stop
+/// gpumem whenever someone types a shell command just after continuing it in the background, and a signal that ends it
+/// would have to wait.
 fn fail_in_background() {
     let mut signals = SigSet::empty();
     signals.add(Signal::SIGTTIN);
-    // It fails for no signal that there is.
+    // Blocking this signal cannot fail.
     let _ = signals.thread_block();
 }
 
-/// The keys that were pressed. A terminal sends the same for Alt and a character as for Esc and then that
-/// character; no key here has Alt, so it is the second.
+/// The keys of an event. Terminals send Alt and a character exactly like Esc followed by that character; no key here
+/// has Alt, so it is taken for the latter.
 fn pressed(key: KeyEvent) -> impl Iterator<Item = KeyEvent> {
     let is_second =
         key.modifiers.contains(KeyModifiers::ALT) && matches!(key.code, KeyCode::Char(_));
@@ -138,7 +138,7 @@ mod tests {
         let control = KeyModifiers::CONTROL;
         let both = keys(q.code, alt | control);
         assert_eq!(both[1], KeyEvent::new(q.code, control));
-        // These have sequences of their own.
+        // These have escape sequences of their own.
         assert_eq!(keys(KeyCode::Up, alt), [KeyEvent::new(KeyCode::Up, alt)]);
     }
 }

@@ -1,15 +1,13 @@
-//! Every key: where it holds, what it does, and what the help says of it.
+//! All keys: where each works, what it does, and its line in the help.
 //!
-//! [`action`] looks keys up in this table, the help prints it, and a click on a hint of the bottom line presses
-//! a key of it. Keys are those of nvitop, nvtop, htop and vi where they agree; no single key ends a process.
-//! `update/key.rs` carries the actions out.
+//! [`action`] looks keys up in this table, the help prints it, and clicking a hint presses its key. Keys follow nvitop,
+//! nvtop, htop and vi where those agree; no single key ends a process. `update/key.rs` carries the actions out.
 
 use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
 use self::KeyAction as Do;
 use super::column::Column;
 
-/// What a key asks for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum KeyAction {
     Down,
@@ -20,11 +18,11 @@ pub enum KeyAction {
     Last,
     /// Scrolls the commands back to their beginning.
     Left,
-    /// Scrolls the commands on.
+    /// Scrolls the commands to the right.
     Right,
-    /// From the table to the findings and back; on a plan, the next scope.
+    /// Moves between table and findings; in a plan, chooses the next scope.
     SwitchFocus,
-    /// Explains what is selected; keeps the list of columns.
+    /// Explains the selection; in the list of columns, keeps the changes.
     Open,
     Tag,
     UntagAll,
@@ -58,7 +56,7 @@ pub enum KeyAction {
     Help,
     Repaint,
     Suspend,
-    /// One step back: leaves what is open, clears the selection, lifts marks and filters.
+    /// One step back: closes what is open, unselects, removes marks and filters.
     Back,
     Confirm,
     Undo,
@@ -66,7 +64,7 @@ pub enum KeyAction {
     EveryUser,
     Direct,
     PlanAgain,
-    /// Filters by the GPU of this digit; two digits in a moment are one number.
+    /// Filters by the GPU with this digit; two digits in quick succession are one number.
     Gpu(u8),
     GpuPage,
     Environment,
@@ -83,27 +81,27 @@ pub enum KeyAction {
     QuitAtOnce,
 }
 
-/// Where keys are pressed.
+/// What is open when a key is pressed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Context {
     /// The table and the findings.
     #[default]
     Main,
     Page,
-    /// The plan, or what is being done by it.
+    /// The plan, or the batch that carries one out.
     Plan,
     /// The list of columns.
     Columns,
 }
 
-/// The names of the keys, what the help says of them, and the action.
+/// The names of the keys, their line in the help, and the action.
 pub type Binding = (&'static str, &'static str, KeyAction);
 
-/// Where keys hold, their heading in the help, and the keys.
+/// A context, its heading in the help, and its keys.
 pub type Group = (Context, &'static str, &'static [Binding]);
 
-/// All keys, in the order of the help. Those of the table hold everywhere, unless the place has another meaning
-/// for the same key.
+/// All keys, in the order of the help. The keys of the table work everywhere, unless a context uses the same key for
+/// something else.
 pub const GROUPS: &[Group] = &[
     (Context::Main, "Look around", LOOK),
     (Context::Main, "Get memory back", RECLAIM),
@@ -215,10 +213,10 @@ const COLUMNS: &[Binding] = &[
     ("Esc q F10", "discard the changes", Do::Back),
 ];
 
-/// What the help writes for the ten digits.
+/// How the help writes the ten digits.
 const DIGITS: &str = "0-9";
 
-/// Keys that stand for another one everywhere, and that the help leaves out.
+/// Other keys for the same action, everywhere; the help leaves them out.
 const ALIASES: [(&str, KeyCode); 8] = [
     ("Ctrl-N", KeyCode::Down),
     ("Ctrl-P", KeyCode::Up),
@@ -230,14 +228,13 @@ const ALIASES: [(&str, KeyCode); 8] = [
     ("BackTab", KeyCode::Tab),
 ];
 
-/// A key in the bottom line.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Hint {
     pub context: Context,
     /// The keys; a click presses the first.
     pub key: &'static str,
     pub word: &'static str,
-    /// 0 stays longest on a narrow screen.
+    /// Hints with a high rank are dropped first on a narrow screen.
     pub rank: u8,
 }
 
@@ -273,17 +270,17 @@ const HINTS: &[Hint] = &[
     hint(Context::Columns, "Esc", "Cancel", 1),
 ];
 
-/// The hints of a context, from left to right.
+/// The hints of a context, left to right.
 pub fn hints(context: Context) -> impl Iterator<Item = Hint> {
     HINTS.iter().filter(move |hint| hint.context == context).copied()
 }
 
-/// The keys that these names stand for.
+/// The keys with these names.
 pub fn events(names: &str) -> impl Iterator<Item = KeyEvent> {
     names.split(' ').filter_map(named)
 }
 
-/// The key of a name: a character, or one like `PgDn`, `F9` or `Ctrl-F`, in capitals or not.
+/// The key with this name: a character, or a name like `PgDn`, `F9` or `Ctrl-F`, in any case.
 pub fn named(name: &str) -> Option<KeyEvent> {
     let mut characters = name.chars();
     if let (Some(only), None) = (characters.next(), characters.next())
@@ -320,9 +317,9 @@ pub fn named(name: &str) -> Option<KeyEvent> {
     Some(code.into())
 }
 
-/// What a key asks for there, if anything.
+/// The action of a key in a context, if any.
 pub fn action(context: Context, event: &KeyEvent) -> Option<KeyAction> {
-    // A character has Shift in itself.
+    // A character already includes Shift.
     let modifiers = event.modifiers - KeyModifiers::SHIFT;
     let mut key = KeyEvent::new(event.code, modifiers);
     if let KeyCode::Char(c) = event.code
@@ -348,7 +345,7 @@ pub fn action(context: Context, event: &KeyEvent) -> Option<KeyAction> {
     find(context).or_else(|| find(Context::Main))
 }
 
-/// What is said of a key that nothing is bound to; `None` of what is hardly a key that a person pressed.
+/// The note for a key without an action; `None` for an event that is hardly a key press.
 pub fn unbound(event: &KeyEvent) -> Option<String> {
     let name = match event.code {
         KeyCode::Char(c) if event.modifiers == KeyModifiers::CONTROL && c.is_ascii_alphabetic() => {

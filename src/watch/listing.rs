@@ -1,11 +1,10 @@
-//! Which rows of a [`Screenful`] the table has, and in which order: sorted, filtered, as trees of families.
+//! Which rows of a [`Screenful`] the table shows, and in which order: sorted, filtered, as trees of families.
 //!
-//! Pure, and made once for each sample or choice, not for each frame. A line is a row of the screenful by
-//! its place; what it says is made in `view/table.rs`.
+//! Pure, and made once per sample or choice, not per frame. A line refers to a row by position; `view/table.rs` makes
+//! its text.
 //!
-//! In a tree the families come in the order of their first members, and within a family whoever started
-//! another is above it, the older before the younger. What is hidden is left out of the tree: a
-//! process is under the nearest ancestor that is shown.
+//! In a tree, families are sorted by their first members. Within a family, a parent stands above its children, and
+//! older processes above younger ones. A process whose parent is hidden hangs on its nearest shown ancestor.
 
 use std::collections::HashMap;
 
@@ -16,35 +15,34 @@ use crate::model::row::Me;
 use crate::model::{Process, Selector};
 use crate::units::{Bytes, MIB};
 
-/// What holds less on a GPU is small: a context without anything in it holds more on most GPUs.
+/// A process that holds less is small: on most GPUs even an empty context holds more.
 const SMALL_BYTES: u64 = 64 * MIB;
-/// Generations that a tree tells apart; the bits of [`ListingLine::rails`].
+/// Generations that a tree shows, which is the number of bits in [`ListingLine::rails`].
 const DEEPEST: usize = 31;
 
-/// Which rows are wanted, and in which order.
+/// Which rows a person wants, and in which order.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Choice {
-    /// The order.
     pub sort: Sort,
     /// Families as trees.
     pub tree: bool,
-    /// Only one's own processes; of those whose owner is not known, none.
+    /// Only the user's own processes; a process without a known owner is not one.
     pub mine: bool,
-    /// Only processes of which something was found.
+    /// Only processes with a finding.
     pub only_findings: bool,
-    /// Without those that are known to hold less than 64 MiB and of which nothing was found.
+    /// Without processes that hold less than 64 MiB and have no finding.
     pub hide_small: bool,
-    /// Only those that fit what was typed.
+    /// Only rows that match the filter.
     pub filter: Option<Selector>,
 }
 
 impl Choice {
-    /// Whether rows are hidden by it.
+    /// Whether it hides rows.
     pub fn is_limited(&self) -> bool {
         self.mine || self.only_findings || self.hide_small || self.filter.is_some()
     }
 
-    /// Hides no row any more.
+    /// Stops hiding rows.
     pub fn lift(&mut self) {
         self.mine = false;
         self.only_findings = false;
@@ -52,8 +50,8 @@ impl Choice {
         self.filter = None;
     }
 
-    /// What limits the rows: `mine, with findings, filter: gpu:0`; `None` where nothing does. The
-    /// filter is as it was typed, to be escaped.
+    /// What limits the rows: `mine, with findings, filter: gpu:0`; `None` if nothing does. The filter is as typed and
+    /// not escaped.
     pub fn limits(&self) -> Option<String> {
         let filter = self.filter.as_ref();
         let parts = [
@@ -74,51 +72,46 @@ impl Choice {
     }
 }
 
-/// Whether a row holds little and is no one's business. What it holds where that is not known may be
-/// much.
+/// Whether a row is known to hold little and has no finding.
 fn is_small(subject: &Subject<'_>) -> bool {
     let held = subject.row.entry.used_bytes;
     subject.finding.is_none() && held.is_some_and(|bytes| bytes < SMALL_BYTES)
 }
 
-/// A line of the table.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ListingLine {
-    /// The row, by its place in the screenful.
+    /// The row, by its position in the screenful.
     pub row: usize,
-    /// Generations above it that are shown; 0 outside trees. Where who started a family's oldest is not
-    /// shown, these are at 1, as if it were.
+    /// How many shown generations are above it; 0 outside trees. If the parent of a family's oldest members is hidden,
+    /// their depth is 1.
     pub depth: u16,
-    /// How it hangs on the tree.
     pub branch: TreeBranch,
     /// For each generation above, from bit 1, whether a later line hangs there.
     pub rails: u32,
 }
 
-/// How a line hangs on its tree.
+/// How a line is connected in its tree.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum TreeBranch {
     /// It is a root, or there is no tree.
     Root,
-    /// The first of a family that hangs on no one who is shown.
+    /// The first of several roots of a family whose parent is hidden.
     First,
-    /// Another follows at its depth.
+    /// Another line follows at its depth.
     Middle,
-    /// The last one of its depth.
+    /// The last line at its depth.
     Last,
 }
 
-/// The table's lines.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Listing {
-    /// From top to bottom.
     pub lines: Vec<ListingLine>,
-    /// Rows of the screenful that are hidden.
+    /// How many rows of the screenful are hidden.
     pub hidden: usize,
 }
 
 impl Listing {
-    /// Chooses and orders. How memory moved is in `courses`; `me` is who looks.
+    /// Chooses and sorts the rows. `courses` has memory over time; `me` is the user.
     pub fn new(screenful: &Screenful, courses: &Courses, choice: &Choice, me: &Me) -> Self {
         let mut order = screenful.order(choice.sort, courses);
         if choice.is_limited() {
@@ -134,7 +127,7 @@ impl Listing {
         Self { lines: order.into_iter().map(|row| root(row, 0)).collect(), hidden }
     }
 
-    /// The line of a row, which may be of another snapshot.
+    /// The line of a row, which may come from another snapshot.
     pub fn position(&self, screenful: &Screenful, key: &RowKey) -> Option<usize> {
         let is_it = |line: &ListingLine| {
             screenful.rows.get(line.row).is_some_and(|row| row.key.may_be(key))
@@ -147,9 +140,9 @@ impl Listing {
 struct Trees<'a> {
     screenful: &'a Screenful,
     families: Vec<Family>,
-    /// The family of a pid, by position.
+    /// The family of a PID, by position.
     family_of: HashMap<u32, usize>,
-    /// The rows of a pid that are shown, in order.
+    /// The shown rows of a PID, in order.
     rows_of: HashMap<u32, Vec<usize>>,
     process_of: HashMap<u32, &'a Process>,
 }
@@ -166,7 +159,7 @@ impl<'a> Trees<'a> {
             let pid = screenful.rows[row].key.identity.pid;
             rows_of.entry(pid).or_default().push(row);
         }
-        // Of several with one pid the first counts, as in `Snapshot::process`.
+        // If several have one PID, the first counts, as in `Snapshot::process`.
         let processes = screenful.snapshot.processes.iter().rev();
         let process_of = processes.map(|process| (process.pid, process)).collect();
         Self { screenful, families, family_of, rows_of, process_of }
@@ -189,7 +182,7 @@ impl<'a> Trees<'a> {
         lines
     }
 
-    /// Adds a family's lines, each under the nearest ancestor that is shown.
+    /// Adds a family's lines, each below its nearest shown ancestor.
     fn add(&self, family: &Family, lines: &mut Vec<ListingLine>) {
         let start = lines.len();
         if let [pid] = family.members[..] {
@@ -200,7 +193,7 @@ impl<'a> Trees<'a> {
             return;
         }
         let tree = family.tree_of(|pid| self.process_of.get(&pid).copied());
-        // The generations of the shown ancestors of the next branch.
+        // The depths of the next branch's shown ancestors.
         let mut above: Vec<usize> = Vec::new();
         for branch in &tree {
             while above.last().is_some_and(|&depth| depth >= branch.depth) {
@@ -217,7 +210,7 @@ impl<'a> Trees<'a> {
     }
 }
 
-/// Joins the lines of a family. Several roots hang side by side.
+/// Connects the lines of a family. Several roots hang side by side.
 fn hang(lines: &mut [ListingLine]) {
     let roots = lines.iter().filter(|line| line.depth == 0).count();
     if roots > 1 {
@@ -225,7 +218,7 @@ fn hang(lines: &mut [ListingLine]) {
             line.depth += 1;
         }
     }
-    // From the last line up: at which depths one was seen that hangs on the same branch.
+    // From the last line up: the depths at which a later line hangs on the same branch.
     let mut follows = 0u32;
     for line in lines.iter_mut().rev() {
         let bit = 1u32 << line.depth;
@@ -243,7 +236,7 @@ fn hang(lines: &mut [ListingLine]) {
     }
 }
 
-/// A line that hangs on nothing yet.
+/// A line that is not connected yet.
 fn root(row: usize, depth: u16) -> ListingLine {
     ListingLine { row, depth, branch: TreeBranch::Root, rails: 0 }
 }

@@ -1,8 +1,7 @@
-//! What the memory of a GPU is in use for, in the order in which a bar shows it: what processes use, what is
-//! suspected to be unused, what `reap` would take, what no listed process holds, what the driver reserves,
-//! and what is free.
+//! What a GPU's memory is used for, in the order of its bar: in use by processes, suspected unused, reclaimable by
+//! `reap`, held by no listed process, reserved by the driver, free.
 //!
-//! Pure. Added up once for each sample, not for each frame; how a bar is drawn is in `view/bar.rs`.
+//! Pure. Summed once per sample, not per frame; `view/bar.rs` draws the bar.
 
 use crate::model::Snapshot;
 use crate::model::balance::WORTH_MENTIONING_BYTES;
@@ -10,41 +9,39 @@ use crate::model::field::gpu::FillLevel;
 use crate::model::row::percent;
 use crate::model::snapshot::{Gpu, GpuProcess, Memory};
 
-/// What is made of the memory that a process holds.
+/// The verdict on the memory that a process holds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum UseVerdict {
     /// Nothing says that it is reclaimable.
     InUse,
-    /// It looks unused, and that is not proved yet.
+    /// It looks unused, but that is not proved yet.
     Suspected,
-    /// A finding that `gpumem reap` takes by default is about it.
+    /// The process has a finding that `gpumem reap` takes by default.
     Reclaimable,
 }
 
 /// A part of a GPU's memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum MemoryShare {
-    /// Processes hold it.
+    /// Held by processes.
     InUse,
-    /// Processes hold it that look idle.
+    /// Held by processes that look idle.
     Suspected,
-    /// Processes hold it that `reap` takes by default.
+    /// Held by processes that `reap` takes by default.
     Reclaimable,
-    /// It is in use, and no listed process holds it.
+    /// In use, but held by no listed process.
     Unattributed,
-    /// It is in use, and it is not known what for.
+    /// In use, and nothing says what for.
     Unknown,
-    /// The driver reserves it.
+    /// Reserved by the driver.
     Reserved,
-    /// It is free.
     Free,
 }
 
-/// How many parts there are.
 pub const SHARES: usize = MemoryShare::ALL.len();
 
 impl MemoryShare {
-    /// All of them, as a bar shows them from left to right.
+    /// All shares, in the order of a bar from left to right.
     pub const ALL: [Self; 7] = [
         Self::InUse,
         Self::Suspected,
@@ -55,7 +52,7 @@ impl MemoryShare {
         Self::Free,
     ];
 
-    /// From the one whose cell is worth most, where there are fewer cells than parts.
+    /// From the most important on, for bars with fewer cells than shares.
     const BY_NEED: [Self; 7] = [
         Self::Reclaimable,
         Self::InUse,
@@ -66,7 +63,7 @@ impl MemoryShare {
         Self::Reserved,
     ];
 
-    /// Its glyph, what a legend calls it, and what it is, as the help says it.
+    /// Its glyph, its name in a legend, and its meaning in the help.
     const fn words(self) -> (&'static str, &'static str, &'static str) {
         match self {
             Self::InUse => ("▬", "in use", "memory that processes use"),
@@ -94,11 +91,11 @@ impl MemoryShare {
     }
 }
 
-/// Below this many cells only what processes hold is sure of one, however little it is: one cell is a
-/// large part of such a bar.
+/// On a shorter bar, only memory held by processes gets a cell however small it is, because one cell is a large part of
+/// the bar.
 const ROOMY_CELLS: u16 = 20;
 
-/// The parts of some memory, in bytes.
+/// The shares of some memory, in bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct MemoryShares {
     total_bytes: u64,
@@ -106,8 +103,8 @@ pub struct MemoryShares {
 }
 
 impl MemoryShares {
-    /// Of memory that is held by these rows. What is left of what is in use is unattributed or, where
-    /// the driver does not tell enough to say so, unknown.
+    /// Of memory that these rows hold. The rest of what is in use is unattributed, or unknown if the driver does not
+    /// report enough to tell.
     fn new(
         memory: &Memory,
         rows: impl Iterator<Item = (GpuProcess, UseVerdict)>,
@@ -122,7 +119,7 @@ impl MemoryShares {
             let bytes = &mut held[verdict as usize];
             *bytes = bytes.saturating_add(row.used_bytes.unwrap_or(0));
         }
-        // Processes may be said to hold more than is in use: what is accused is cut then, not what works.
+        // Processes may hold more than is in use, by NVML's numbers; then what is called reclaimable is cut first.
         let mut rest = memory.used_bytes.min(total_bytes);
         let [in_use, suspected, reclaimable] = held.map(|bytes| take_up_to(&mut rest, bytes));
         let (unattributed, unknown) = match is_rest_attributable {
@@ -137,7 +134,7 @@ impl MemoryShares {
         })
     }
 
-    /// Those of several memories together; `None` of none.
+    /// The sum of several memories; `None` if there are none.
     pub fn sum<'a>(all: impl Iterator<Item = &'a Self>) -> Option<Self> {
         all.copied().reduce(|mut sum, one| {
             sum.total_bytes = sum.total_bytes.saturating_add(one.total_bytes);
@@ -148,30 +145,28 @@ impl MemoryShares {
         })
     }
 
-    /// So much of it is this part.
     pub fn bytes(&self, part: MemoryShare) -> u64 {
         self.bytes[part as usize]
     }
 
-    /// Whether so much of it is this share that a bar shows it.
+    /// Whether there is enough of a share to show it in a bar.
     pub fn has(&self, share: MemoryShare) -> bool {
         let bytes = self.bytes(share);
         match share {
-            // Less is context and rounding, which every machine has.
+            // Every machine has a little, from contexts and rounding.
             MemoryShare::Unattributed => bytes >= WORTH_MENTIONING_BYTES,
             _ => bytes > 0,
         }
     }
 
-    /// How full it is.
     pub fn level(&self) -> FillLevel {
         let free = [MemoryShare::Reserved, MemoryShare::Free].map(|share| self.bytes(share));
         let used = self.total_bytes.saturating_sub(free.iter().sum());
         FillLevel::of_memory(percent(used, self.total_bytes))
     }
 
-    /// How many of `width` cells each part has. They are `width` in all: each boundary is rounded by
-    /// itself, and a part too small for a cell has one from the largest, as far as there is room.
+    /// How many of `width` cells each share gets, `width` in total. Boundaries are rounded one by one; a share that
+    /// rounds to no cell gets one from the largest share, if there is room.
     pub fn cells(&self, width: u16) -> [u16; SHARES] {
         let (mut bytes, mut drawn) = (0u64, 0);
         let mut cells = self.bytes.map(|part| {
@@ -184,7 +179,7 @@ impl MemoryShares {
             if cells[part as usize] > 0 || !self.is_sure_of_a_cell(part, width) {
                 continue;
             }
-            // Of several that are as large the last gives way: what is free, before what is used.
+            // If several are largest, the last gives way: free before used memory.
             let largest = (0..SHARES).max_by_key(|&at| cells[at]);
             if let Some(largest) = largest.filter(|&at| cells[at] > 1) {
                 cells[largest] -= 1;
@@ -201,32 +196,32 @@ impl MemoryShares {
     }
 }
 
-/// Takes as much of `wanted` as there is.
+/// Takes up to `wanted` of what is there.
 fn take_up_to(there: &mut u64, wanted: u64) -> u64 {
     let taken = wanted.min(*there);
     *there -= taken;
     taken
 }
 
-/// The parts of a GPU's memory, and of its MIG devices'.
+/// The shares of a GPU's memory and of its MIG devices'.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct GpuShares {
-    /// Of the GPU; `None` where its memory is not known.
+    /// Of the GPU; `None` if its memory is unknown.
     pub whole: Option<MemoryShares>,
-    /// Of its MIG devices, in their order.
+    /// Of its MIG devices, in order.
     pub devices: Vec<Option<MemoryShares>>,
 }
 
 impl GpuShares {
-    /// The parts of a GPU on which these rows are.
+    /// The shares of a GPU with these rows.
     pub fn new(snapshot: &Snapshot, gpu: &Gpu, rows: &[(GpuProcess, UseVerdict)]) -> Self {
-        // Where a share is unknown, or `used` includes what is reserved (memory info v1), no one can
-        // say what the rest is.
+        // If a process's memory is unknown, or `used` includes reserved memory (memory info v1), the rest cannot be
+        // attributed.
         let balance = snapshot.balance(gpu);
         let is_rest_attributable = balance.is_some_and(|it| it.unattributed.is_ok());
         let rows = || rows.iter().copied();
         let devices = gpu.mig_devices.iter().map(|device| {
-            // The memory is its GPU instance's, and so are the processes.
+            // Memory and processes belong to the GPU instance.
             let own = rows().filter(|(row, _)| row.gpu_instance_id == device.gpu_instance_id);
             MemoryShares::new(device.memory.as_ref()?, own, false)
         });
@@ -263,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_accused_is_cut_first_where_the_figures_contradict_one_another() {
+    fn contradicting_figures_reduce_reclaimable_memory_first() {
         use UseVerdict::{InUse, Reclaimable, Suspected};
         let it = parts(&memory(100, 50, 5), &[(30, Reclaimable), (30, InUse), (15, Suspected)]);
         assert_eq!(it.bytes, [30, 15, 5, 0, 0, 5, 45]);
@@ -279,16 +274,16 @@ mod tests {
         let it = parts(&memory(80 * GIB, 79 * GIB + 2, GIB / 2), &rows);
         assert_eq!(it.cells(64), [60, 1, 1, 0, 0, 1, 1]);
         assert_eq!(it.cells(2), [1, 0, 1, 0, 0, 0, 0]);
-        // A few MiB of context on every machine are no accusation.
+        // A few MiB of contexts on every machine are no reason for suspicion.
         let little = parts(&memory(80 * GIB, 9 << 20, 0), &[]);
         assert_eq!(little.cells(64), [0, 0, 0, 0, 0, 0, 64]);
         let much = parts(&memory(2000 * GIB, GIB, 0), &[]);
         assert_eq!(much.cells(64), [0, 0, 0, 1, 0, 0, 63]);
     }
 
-    /// Whatever the figures, the cells are as many as there are, and a part without bytes has none.
+    /// Whatever the figures, the cells add up to the width, and an empty share has none.
     #[test]
-    fn a_bar_is_as_wide_as_it_is() {
+    fn a_bar_fills_its_width() {
         let mut dice = Dice(0x5eed);
         for _ in 0..2000 {
             let mut figure = || dice.bytes().unwrap_or(3);

@@ -1,25 +1,23 @@
 //! The terminal screen.
 //!
-//! Four threads only send events on one bounded channel: one samples, one reads keys, one waits for
-//! signals, and one makes plans and carries them out. The main thread owns state and terminal, and draws
-//! when something has changed; so a driver that hangs freezes its own numbers and nothing else.
+//! Four threads only send events on one bounded channel: one samples, one reads keys, one waits for signals, and one
+//! makes plans and carries them out. The main thread owns state and terminal, and draws when something has changed. So
+//! a driver that hangs freezes its own numbers and nothing else.
 //!
-//! - [`state`]: the state, in parts, those of features too; [`mod@update`]: what each event does to it, which is pure;
-//! - [`layout`]: where everything is, read by the mouse and by the view alike;
-//! - [`view`]: state and layout to cells, a file per panel, in the styles of [`theme`];
-//! - [`gpus`], [`charts`], [`findings`]: a panel, its parts under the mouse, and its drawing;
-//! - [`keys`]: the table of keys; [`mod@column`]: the table of columns; [`command`] and [`text`]: what is in
-//!   them;
-//! - [`view_model`]: one snapshot with its verdicts, as rows; [`listing`]: which of them are shown, in which
-//!   order, by the selector that is typed;
-//!   [`memory_shares`]: what a GPU's memory is in use for;
-//! - [`reaping`]: ending processes, by the [`reclaim_worker`]; [`page`]: what explains a process or a GPU;
-//!   [`column_list`]: which columns the table has;
-//! - `hosts`: several machines: the list of them, and which one's screen is shown;
-//! - [`ui_state`]: what is kept from one run to the next;
-//! - [`double_buffer`]: what of a frame has changed;
-//! - [`terminal`]: the terminal, taken and given back; `output`: what waits to be written to it; `keyboard`:
-//!   what comes from it; `signals`: those sent to gpumem; [`once`]: a picture instead.
+//! - [`state`]: the state and its parts; [`mod@update`]: how each event changes it, without side effects;
+//! - [`layout`]: where everything is, for the mouse and for drawing;
+//! - [`view`]: draws state and layout, a file per panel, in the styles of [`theme`];
+//! - [`gpus`], [`charts`], [`findings`]: a panel each, with its parts under the mouse and its drawing;
+//! - [`keys`]: the table of keys; [`mod@column`]: the columns; [`command`] and [`text`]: the text in them;
+//! - [`view_model`]: a judged snapshot as rows; [`listing`]: which rows are shown, and in which order;
+//!   [`memory_shares`]: what a GPU's memory is used for;
+//! - [`reaping`]: ending processes, with the [`reclaim_worker`]; [`page`]: explains a process or a GPU;
+//!   [`column_list`]: chooses the table's columns;
+//! - `hosts`: several machines: the list of them, and the screen that is shown;
+//! - [`ui_state`]: what is remembered from one run to the next;
+//! - [`double_buffer`]: writes only what changed in a frame;
+//! - [`terminal`]: takes the terminal and gives it back; `output`: what waits to be written to it; `keyboard`: its
+//!   input; `signals`: signals sent to gpumem; [`once`]: a picture instead of a screen.
 
 pub mod charts;
 pub mod column;
@@ -80,35 +78,30 @@ use theme::Theme;
 use ui_state::UiState;
 use view_model::Sort;
 
-/// How the screen is shown.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Options {
     /// The user that gpumem runs as.
     pub me: Me,
-    /// The filter that the screen starts with.
+    /// The initial filter.
     pub filter: Option<Selector>,
-    /// The column that the rows are sorted by; `None` leaves it as it was left, or by memory.
+    /// The sort column; `None` restores the last one, or sorts by memory.
     pub sort: Option<Column>,
-    /// The table's columns; `None` leaves them as they were left, or all of them.
+    /// The table's columns; `None` restores the last choice, or shows all.
     pub columns: Option<Columns>,
-    /// The time from one sample to the next; a sample older than three of them is an alarm.
+    /// The sampling interval; a newest sample older than three intervals raises an alarm.
     pub interval: Duration,
-    /// How things look.
     pub theme: Theme,
-    /// How many times as fast as it was made a recording plays.
+    /// The speed of a recording; 1 is the speed at which it was made.
     pub speed: f64,
-    /// Whether colours may be used.
     pub has_color: bool,
-    /// Whether only ASCII may be written, as in a locale that is not UTF-8.
+    /// Whether to write only ASCII, as in a locale that is not UTF-8.
     pub ascii: bool,
-    /// Whether clicks and the wheel are asked for; the terminal selects no text with them then,
-    /// unless Shift is held.
+    /// Whether to ask for clicks and the wheel. The terminal then selects text only with Shift held.
     pub mouse: bool,
 }
 
 impl Options {
-    /// A screen of this size that waits for its first sample, of the recording of this name, of another machine or of
-    /// this one.
+    /// A screen of this size that waits for its first sample: of this machine, of a recording, or of another machine.
     fn start(
         self,
         replay: Option<String>,
@@ -138,36 +131,33 @@ impl Options {
     }
 }
 
-/// What was judged before the screen comes up, as of the stored history.
+/// What was judged before the screen starts, such as the stored history.
 #[derive(Debug)]
 pub struct Past {
-    /// What the rules made of it.
     pub engine: Engine,
-    /// How memory moved meanwhile.
+    /// Memory over that time.
     pub courses: Courses,
 }
 
 impl Past {
-    /// Nothing was seen; what comes is judged by this engine.
+    /// No past: `engine` judges what comes.
     pub fn new(engine: Engine) -> Self {
         Self { engine, courses: Courses::default() }
     }
 }
 
-/// How the screen ended. The terminal is given back by then.
+/// How the screen ended. The terminal has been given back by then.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum WatchOutcome {
-    /// A person left it.
+    /// The user quit.
     Quit,
-    /// A signal ended it, or its terminal is gone (`SIGHUP`); the program should end as by that
-    /// signal: `signal_hook::low_level::emulate_default_handler`.
+    /// A signal ended it, or its terminal is gone (`SIGHUP`). The program should end by that signal:
+    /// `signal_hook::low_level::emulate_default_handler`.
     Signal(i32),
 }
 
-/// Why there is no screen.
 #[derive(Debug, thiserror::Error)]
 pub enum WatchError {
-    /// Standard output goes elsewhere.
     #[error(
         "standard output is not a terminal; use `gpumem ps` or `gpumem check` for files and pipes"
     )]
@@ -175,68 +165,61 @@ pub enum WatchError {
     /// The terminal cannot be taken or written to.
     #[error("cannot use the terminal; run gpumem watch in one, or use `gpumem ps`")]
     Terminal(#[source] io::Error),
-    /// Keys cannot be read.
     #[error("cannot read keys from the terminal; run gpumem watch in one, or use `gpumem ps`")]
     Keyboard(#[source] io::Error),
     /// Threads or signal handlers cannot be set up.
     #[error("cannot set up {what}; check the limits on processes and memory")]
     Setup {
-        /// What.
         what: &'static str,
-        /// Why not.
         #[source]
         error: io::Error,
     },
-    /// Nothing was ever seen.
+    /// The source failed before its first snapshot.
     #[error("{0}")]
     Source(String),
     /// A bug; its message has been printed.
     #[error("the {thread} thread panicked; this is a bug in gpumem, please report it")]
-    Panicked {
-        /// Which.
-        thread: &'static str,
-    },
+    Panicked { thread: &'static str },
 }
 
-/// What a thread tells the main thread.
+/// What a thread sends to the main thread.
 enum ThreadMessage {
     /// For what is shown.
     Event(Event),
-    /// For the screen of what is watched there, shown or not.
+    /// For the screen with this number, shown or not.
     Of(usize, Event),
     Failed(WatchError),
 }
 
-/// Messages that may wait; a source that is faster than the screen is held up.
+/// How many messages may wait; a source faster than the screen has to wait.
 const QUEUE: usize = 4;
-/// How long the worker has to say what it did, once the screen is gone.
+/// How long the worker may take to report what it did, after the screen has ended.
 const LEAVE: Duration = Duration::from_secs(5);
-/// A terminal that has not taken a frame is tried again after so long.
+/// When to retry a terminal that has not taken a frame.
 const TRY_AGAIN: Duration = Duration::from_millis(50);
-/// Messages are taken in for so long before the screen is drawn again.
+/// How long to take in messages before drawing again.
 const BATCH: Duration = Duration::from_millis(8);
 
 /// What is watched: this machine, a recording, or another machine.
 pub struct Watched {
-    /// The other machine, where it is one.
     pub host: Option<RemoteHost>,
     pub source: Box<dyn Source>,
     pub past: Past,
-    /// Ends what a person asks to be ended.
+    /// Carries out what a person asks for.
     pub worker: Box<dyn ReclaimWorker + Send>,
 }
 
-/// Shows what each source yields, judged after its past, until a person or a signal ends it; of several, a list first.
-/// The workers are told to [leave](ReclaimRequest::Leave) once the terminal is given back. The screen is arranged as
-/// `ui_state` says, which then says what was changed of that, and no more.
+/// Shows each source's snapshots, judged after its past, until the user quits or a signal ends it; several sources
+/// begin with a list. Tells the workers to [leave](ReclaimRequest::Leave) once the terminal is given back. `ui_state`
+/// arranges the screen, and returns with what the user changed.
 ///
-/// A thread that waits in a source or for a key stays behind when this returns; the program is
-/// expected to end soon after.
+/// A thread that waits in a source or for a key stays behind when this returns; the program is expected to end soon
+/// after.
 ///
 /// # Errors
 ///
-/// Where there is no terminal, or where the only source fails before its first snapshot. A source that
-/// fails later leaves its last snapshot on the screen, and says so there.
+/// If there is no terminal, or if the only source fails before its first snapshot. A source that fails later leaves its
+/// last snapshot and the reason on the screen.
 pub fn run(
     watched: Vec<Watched>,
     options: &Options,
@@ -261,7 +244,7 @@ pub fn run(
         app.playback.can_rewind = can_rewind;
         app.timeline = Timeline::one_of(count);
         app.restore(ui_state);
-        // The thread that samples may hang in the driver; no one who tells it something waits for it.
+        // The sampling thread may hang in the driver; sending to it must never wait.
         let (control_sender, controls) = channel();
         let (reclaim, requests) = mailbox();
         stage.screens.push(AppScreen { app, controls: control_sender, reclaim });
@@ -271,7 +254,7 @@ pub fn run(
     let mut reclaiming = Vec::new();
 
     let outcome = terminal::with_screen(options.mouse, |screen| {
-        // Before the threads: a signal that comes now must find the terminal's keeper.
+        // Before the threads start, so that a signal that comes now still gives the terminal back.
         let signals = SignalWatch::start(&sender)?;
         for (at, (source, controls, worker, requests)) in sources.into_iter().enumerate() {
             spawn("sampling", &sender, move |sender| {
@@ -292,7 +275,7 @@ pub fn run(
     });
     *ui_state = stage.app().ui_state();
     ui_state.retain(|name, value| arranged.get(name) != Some(&*value));
-    // No receiver is left, so that nothing holds the worker up.
+    // Without a receiver, nothing holds the worker up.
     drop(messages);
     for screen in &stage.screens {
         screen.reclaim.send(ReclaimRequest::Leave, Instant::now());
@@ -310,8 +293,8 @@ pub fn run(
     }
 }
 
-/// The loop: takes in what has come, carries effects out, draws if anything changed and the terminal has
-/// taken what was drawn before.
+/// The loop: takes in messages, carries out effects, and draws if something changed and the terminal has taken the last
+/// frame.
 fn drive(
     stage: &mut Stage,
     screen: &mut Screen,
@@ -357,10 +340,9 @@ fn drive(
                 Effect::Stop if signals.is_to_stop() => stop()?,
                 Effect::Stop => {}
                 Effect::Resume => {
-                    // In the background it would be stopped for its first touch of the terminal, and could then not
-                    // even end.
+                    // In the background, its first touch of the terminal would stop it, and then it could not even end.
                     let is_to_go_on = terminal::is_foreground() || signals.is_to_end();
-                    // It may have come to the foreground meanwhile.
+                    // It may be back in the foreground by now.
                     if terminal::is_foreground() {
                         resume(stage, screen).map_err(WatchError::Terminal)?;
                     } else if !is_to_go_on {
@@ -370,7 +352,7 @@ fn drive(
                 Effect::Quit => return Ok(WatchOutcome::Quit),
                 Effect::Die(signal) => return Ok(WatchOutcome::Signal(signal)),
                 Effect::Fail(error) => return Err(WatchError::Source(error)),
-                // A source that has failed listens to no one.
+                // A source that has failed receives nothing.
                 Effect::Control(control) => drop(stage.screens[of].controls.send(control)),
                 Effect::Reclaim(ask) => stage.screens[of].reclaim.send(ask, Instant::now()),
                 Effect::Hosts => stage.show_list(),
@@ -378,7 +360,7 @@ fn drive(
                     keys.while_paused(|| {
                         on_host(stage.app().setup.host.as_ref(), &command, signals);
                     });
-                    // Else its event is on its way.
+                    // Otherwise its event is on the way.
                     if !signals.is_asked() {
                         resume(stage, screen).map_err(WatchError::Terminal)?;
                     }
@@ -388,17 +370,17 @@ fn drive(
     }
 }
 
-/// Gives the terminal to a command on another machine, until it has ended and what it said has been read, or until
-/// gpumem is to end.
+/// Gives the terminal to a command on another machine, until the command has ended and the user has read its output, or
+/// until gpumem must end.
 fn on_host(host: Option<&RemoteHost>, command: &str, signals: &SignalWatch) {
     let Some(host) = host else { return };
     terminal::give_back();
-    // Where the terminal is gone, the next thing that is written to it says so.
+    // If the terminal is gone, the next write to it reports that.
     let say = |text: &str| drop(io::stdout().write_all(text.as_bytes()));
     say(&format!("{}\n", host.typed(command)));
     match host.on_terminal(command).spawn() {
         Ok(mut ssh) => {
-            // As long as ssh does not have the terminal raw, its Ctrl-C and Ctrl-Z are for both of them.
+            // While ssh has not put the terminal into raw mode, Ctrl-C and Ctrl-Z go to both.
             while let Ok(None) = ssh.try_wait() {
                 if signals.is_asked() {
                     drop(ssh.kill().and_then(|()| ssh.wait()));
@@ -423,7 +405,7 @@ fn on_host(host: Option<&RemoteHost>, command: &str, signals: &SignalWatch) {
     }
 }
 
-/// Before a key it is said what time it is: two digits in a moment are one number.
+/// Puts the time before a key, because two digits in quick succession are one number.
 fn timed(start: Instant) -> impl Fn(ThreadMessage) -> [Option<ThreadMessage>; 2] {
     move |message| {
         let is_key = matches!(&message, ThreadMessage::Event(Event::Key(_)));
@@ -432,17 +414,16 @@ fn timed(start: Instant) -> impl Fn(ThreadMessage) -> [Option<ThreadMessage>; 2]
     }
 }
 
-/// Takes the terminal again.
 fn resume(stage: &mut Stage, screen: &mut Screen) -> io::Result<()> {
     screen.retake()?;
-    // The window may have changed meanwhile.
+    // The window may have a new size.
     let (columns, rows) = terminal::size();
     stage.update(Event::Resize(columns, rows));
     screen.resize(stage.app().area);
     Ok(())
 }
 
-/// The next message; a tick where none comes in time.
+/// The next message, or a tick if none comes in time.
 fn wait(
     messages: &Receiver<ThreadMessage>,
     tick: Option<Duration>,
@@ -455,8 +436,8 @@ fn wait(
         .unwrap_or_else(|_| ThreadMessage::Event(Event::Tick { now: start.elapsed() }))
 }
 
-/// Sends what `source` yields when it is due, and does what is told at once; until the source fails or
-/// no one listens.
+/// Sends the source's snapshots when they are due, and carries out controls at once, until the source fails or nobody
+/// receives.
 fn sample(
     mut source: Box<dyn Source>,
     controls: &Receiver<Control>,
@@ -465,9 +446,9 @@ fn sample(
 ) {
     let mut percent = None;
     let mut trouble = None;
-    // Whether to go on.
+    // Returns whether to continue.
     let mut step = || -> Result<bool, SourceError> {
-        // Whichever comes first: the next sample is due, or something is told.
+        // Waits for the next sample or a control, whichever comes first.
         let due = source.due(Instant::now())?;
         if source.trouble() != trouble {
             trouble = source.trouble();
@@ -515,7 +496,7 @@ fn sample(
     send(Event::SourceFailed(in_full(&error)));
 }
 
-/// Does what is requested, until the mailbox is closed or the request is to leave.
+/// Carries out requests until the mailbox is closed or a request says to leave.
 fn work(
     mut worker: Box<dyn ReclaimWorker + Send>,
     requests: &MailboxReceiver,
@@ -530,7 +511,7 @@ fn work(
         };
         let is_last = matches!(request, Some((ReclaimRequest::Leave, _)));
         patience = worker.handle(request, &mut |progress| {
-            // Where the main thread has ended, a request to leave comes next.
+            // If the main thread has ended, a request to leave comes next.
             send(Event::Reclaim(progress));
         });
         if is_last {
@@ -539,7 +520,7 @@ fn work(
     }
 }
 
-/// An error with what caused it.
+/// An error with its causes.
 fn in_full(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
@@ -551,7 +532,7 @@ fn in_full(error: &dyn std::error::Error) -> String {
     text
 }
 
-/// Starts a thread that sends messages; a panic of it is one, too.
+/// Starts a thread that sends messages; a panic becomes a message too.
 fn spawn(
     name: &'static str,
     sender: &SyncSender<ThreadMessage>,
@@ -562,7 +543,7 @@ fn spawn(
         fn drop(&mut self) {
             if thread::panicking() {
                 let error = WatchError::Panicked { thread: self.1 };
-                // Where no one listens, the program is ending already.
+                // If nobody receives, the program is already ending.
                 let _ = self.0.send(ThreadMessage::Failed(error));
             }
         }

@@ -1,7 +1,7 @@
 //! `gpumem watch --once`: one frame as a picture, without a terminal.
 //!
-//! A [`Still`] is the screen itself, fed with events by hand: samples, then [`Keys`]. It sends nothing
-//! and moves no recording. What is drawn is written by `text` and `svg`.
+//! A [`Still`] is the screen itself, fed by hand with samples and then [`Keys`]. It carries nothing out and does not
+//! move in a recording. `text` and `svg` write the picture.
 
 mod svg;
 pub(super) mod text;
@@ -25,14 +25,13 @@ use crate::report::escape::escape;
 use crate::watch::state::{App, Effect, Event};
 use crate::watch::update::update;
 
-/// Characters of the worst finding that a description tells.
+/// Longest message of the worst finding in a description.
 const MESSAGE_CHARS: usize = 400;
 
-/// Keys that are pressed before a picture is taken: characters, and names like `<Enter>`.
+/// Keys pressed before a picture is taken: characters, and names like `<Enter>`.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Keys(pub(super) Vec<(String, KeyEvent)>);
 
-/// What was typed names no key.
 #[derive(Debug, thiserror::Error)]
 #[error(
     "{0} is no key; write characters, names like <Enter> <Esc> <Tab> <Space> <Down> <PgDn> <F6> \
@@ -64,21 +63,15 @@ impl FromStr for Keys {
     }
 }
 
-/// Why there is no picture of what a key does.
+/// Why a key's effect has no picture.
 #[derive(Debug, thiserror::Error)]
 pub enum OnceError {
     /// It leaves the screen.
     #[error("{key} leaves the screen; leave it out of --keys")]
-    Leaves {
-        /// As it was typed.
-        key: String,
-    },
-    /// It needs a terminal, a recording that goes on, or somebody who acts.
+    Leaves { key: String },
+    /// It needs a terminal, a recording that plays, or a worker that acts.
     #[error("{key} asks for more than a picture does; leave it out of --keys")]
-    AsksMore {
-        /// As it was typed.
-        key: String,
-    },
+    AsksMore { key: String },
 }
 
 /// A screen that is fed by hand.
@@ -90,7 +83,7 @@ pub struct Still {
 }
 
 impl Still {
-    /// A screen of `size`, columns and rows, of the recording of this name or of this machine.
+    /// A screen of `size` (columns and rows), for the recording of this name or for this machine.
     pub fn new(
         options: Options,
         replay: Option<String>,
@@ -105,19 +98,19 @@ impl Still {
         }
     }
 
-    /// Takes a sample in; one that is passing need not be shown, for others follow.
+    /// Takes in a sample. A passing one need not be shown, because more follow.
     pub fn add_sample(&mut self, snapshot: Snapshot, is_passing: bool) {
         self.now = self.now.saturating_add(self.interval);
         let snapshot = Box::new(snapshot);
         update(&mut self.app, Event::Snapshot { now: self.now, snapshot, is_passing });
     }
 
-    /// Takes in that the recording is over.
+    /// The recording is over.
     pub fn end(&mut self) {
         update(&mut self.app, Event::SourceEnded);
     }
 
-    /// Has the worker find what to type about what is found.
+    /// Asks the worker which commands to show for the findings.
     fn request_commands(&mut self, worker: &mut dyn ReclaimWorker) {
         if let Some(ask) = self.app.request_commands() {
             let mut answer = None;
@@ -127,11 +120,11 @@ impl Still {
         }
     }
 
-    /// Presses keys, if any. The worker makes plans, and is never asked to carry one out.
+    /// Presses the keys. The worker makes plans, but is never asked to carry one out.
     ///
     /// # Errors
     ///
-    /// A key asks for something of which there is no picture.
+    /// If a key does something that has no picture.
     pub fn press(
         &mut self,
         keys: Option<&Keys>,
@@ -145,7 +138,7 @@ impl Still {
         })
     }
 
-    /// Does what a key asks for, as far as there is a picture of that.
+    /// Carries out a key's effect, as far as that has a picture.
     fn carry_out(
         &mut self,
         effect: Option<Effect>,
@@ -185,13 +178,11 @@ impl Still {
         Ok(())
     }
 
-    /// The picture as lines of text, without blanks at their ends; with escape sequences where they
-    /// are wanted.
+    /// The picture as lines of text, without trailing blanks; with escape sequences if `has_styles`.
     pub fn text(&self, has_styles: bool) -> String {
         text::write(&self.draw(), has_styles)
     }
 
-    /// The picture as an SVG document.
     pub fn svg(&self) -> String {
         svg::write(&self.draw(), self.app.theme, &self.description())
     }
@@ -202,7 +193,7 @@ impl Still {
         canvas
     }
 
-    /// What the picture shows, for who cannot see it.
+    /// A description for people who cannot see the picture.
     fn description(&self) -> String {
         let Some(screenful) = &self.app.screenful else {
             return "the screen of gpumem watch, waiting for its first sample".to_owned();

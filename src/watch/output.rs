@@ -1,8 +1,8 @@
-//! Bytes on their way to the terminal, which may take none for as long as it likes: its window hangs on
-//! a connection that stands still, a person holds it with Ctrl-S, no one reads the pseudo-terminal.
+//! Output to the terminal, which may accept nothing for any length of time: its connection stalls, a person presses
+//! Ctrl-S, nobody reads the pseudo-terminal.
 //!
-//! Nothing here waits for it longer than it is told to. What is not taken waits in memory, and no more
-//! is added to that: whoever draws asks [`TerminalOutput::is_behind`] first.
+//! Nothing here waits longer than a set time. What the terminal has not accepted waits in memory, and nothing is added
+//! to it: callers check [`TerminalOutput::is_behind`] before they draw.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -13,39 +13,39 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
-// As in `signals`: 0 is a number here.
+// As in `signals`, which says why.
 use nix::unistd::{getpgrp, getsid};
 use rustix::termios::{Action, QueueSelector, tcflow, tcflush, tcgetpgrp, tcgetsid};
 
-/// A frame may take so long before the rest of it is left for later.
+/// How long writing a frame may take before the rest is left for later.
 const PATIENCE: Duration = Duration::from_millis(100);
-/// What restores the terminal may take so long before what is before it is thrown away.
+/// How long restoring the terminal may wait before unwritten output is discarded.
 const LAST_PATIENCE: Duration = Duration::from_millis(300);
-/// Where a write may block, no more is written at once than a terminal that takes anything takes.
+/// If writes may block, at most this many bytes are written at once: a terminal that is ready takes them.
 const SAFE_BYTES: usize = 256;
 
-/// A way to write to the terminal that standard output is.
+/// A writer to the terminal of standard output.
 #[derive(Clone, Debug)]
 pub(super) struct TerminalOutput {
     file: Arc<File>,
-    /// Where it could not be opened anew, its flags are also the shell's, and a write may block.
+    /// If the terminal could not be reopened, its flags are shared with the shell, so a write may block.
     may_block: bool,
     waiting: Arc<Mutex<Vec<u8>>>,
 }
 
 impl TerminalOutput {
-    /// Opens the terminal of standard output anew, so that not waiting for it is no one else's matter.
+    /// Reopens the terminal of standard output, so that non-blocking mode affects nobody else.
     ///
     /// # Errors
     ///
-    /// Where not even a copy of standard output is to be had.
+    /// If not even a copy of standard output can be made.
     pub(super) fn open() -> io::Result<Self> {
         let anew = |path: &str| {
             let flags = OFlags::WRONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
             let file = rustix::fs::open(path, flags, Mode::empty()).ok()?;
             rustix::termios::isatty(&file).then(|| File::from(file))
         };
-        // Another user's terminal may be written to and not opened, but by the name that is everybody's.
+        // Another user's terminal, as after su, may be writable but not open by its name; anyone can open /dev/tty.
         let session = || getsid(None).map(nix::unistd::Pid::as_raw);
         let is_own = || {
             tcgetsid(io::stdout()).is_ok_and(|owner| Ok(owner.as_raw_nonzero().get()) == session())
@@ -59,22 +59,21 @@ impl TerminalOutput {
         Ok(Self { file: Arc::new(file), may_block, waiting: Arc::default() })
     }
 
-    /// Whether some of what was written still waits.
+    /// Whether some output still waits.
     pub(super) fn is_behind(&self) -> bool {
         !self.lock().is_empty()
     }
 
-    /// Writes these bytes in place of all that waits, whatever has to be thrown away for it: the
-    /// terminal is left with them.
+    /// Writes these bytes instead of everything that waits, so that the terminal ends up as they leave it.
     pub(super) fn write_last(&self, bytes: &[u8]) {
-        // A thread that has panicked may hold it, and this may be the same thread.
+        // A thread that has panicked, maybe this one, may hold the lock.
         if let Ok(mut waiting) = self.waiting.try_lock() {
             waiting.clear();
         }
-        // A terminal that is gone needs no care, and no one is left to tell.
+        // If the terminal is gone, there is nobody to tell.
         if self.send(bytes, LAST_PATIENCE).is_ok_and(|sent| sent < bytes.len()) && is_foreground() {
             let _ = tcflush(&self.file, QueueSelector::OFlush);
-            // Where somebody holds it, what it is left with would be lost.
+            // Undoes Ctrl-S, which would keep these bytes from the terminal.
             let _ = tcflow(&self.file, Action::OOn);
             let _ = self.send(bytes, PATIENCE);
         }
@@ -84,7 +83,7 @@ impl TerminalOutput {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Writes as much as is taken within this time; says how much that was.
+    /// Writes as much as the terminal takes within this time, and returns how much.
     fn send(&self, bytes: &[u8], patience: Duration) -> io::Result<usize> {
         let until = Instant::now() + patience;
         let mut sent = 0;
@@ -111,7 +110,7 @@ impl TerminalOutput {
         Ok(sent)
     }
 
-    /// Whether the terminal takes anything before then.
+    /// Whether the terminal accepts anything before then.
     fn is_ready(&self, until: Instant) -> io::Result<bool> {
         loop {
             let left = until.saturating_duration_since(Instant::now());
@@ -131,7 +130,7 @@ impl Write for TerminalOutput {
         Ok(bytes.len())
     }
 
-    /// Writes what waits, as far as it is taken within a moment.
+    /// Writes what waits, as far as the terminal accepts it within a moment.
     fn flush(&mut self) -> io::Result<()> {
         let mut waiting = self.lock();
         let sent = self.send(&waiting, PATIENCE)?;
@@ -140,11 +139,11 @@ impl Write for TerminalOutput {
     }
 }
 
-/// Whether this program may change the terminal now; one that runs in the background would be stopped
-/// for it, and its shell has the terminal's modes as it wants them.
+/// Whether this program may change the terminal now. In the background it would be stopped for trying, and the shell
+/// has set the terminal's modes for itself.
 pub(super) fn is_foreground() -> bool {
     tcgetpgrp(io::stdout()).is_ok_and(|group| group.as_raw_nonzero().get() == getpgrp().as_raw())
-        // What is not this session's terminal has no job control.
+        // A terminal that is not this session's has no job control.
         || tcgetsid(io::stdout()).is_err()
 }
 
@@ -168,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_taken_waits_and_nothing_waits_for_it() {
+    fn output_that_the_terminal_does_not_take_waits_and_blocks_nothing() {
         for may_block in [false, true] {
             let (mut output, mut reader) = output(may_block);
             let bytes: Vec<u8> = (0..2_000_000u32).map(|n| n as u8).collect();

@@ -1,7 +1,7 @@
-//! The page that explains a finding, a process or a GPU, on all of the screen but the header and the line of keys.
+//! The page that explains a finding, a process or a GPU; it covers all but the header and the line of keys.
 //!
-//! It is the page that `gpumem explain` prints, put together by [`crate::explain`]. It is made anew with each
-//! sample and follows its process, not the pid. An environment and totals are pages, too.
+//! It is the page that `gpumem explain` prints, made by [`crate::explain`]. It is renewed with each sample, and follows
+//! its process rather than the PID. An environment and totals are pages too.
 
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
@@ -30,18 +30,17 @@ use crate::report::explain::{PageStyle, text as explain_text};
 use crate::report::style::{Emphasis, Style, pieces};
 use crate::report::totals as report_totals;
 
-/// The columns at each side of the text, where there are more than enough.
+/// Blank columns at each side of the text, if there is room.
 const MARGIN: u16 = 1;
-/// The text is never narrower than this.
+/// Least width of the text.
 const LEAST_WIDTH: u16 = 40;
 
-/// Why the environment of a page's process is not to be had.
+/// Why the environment of a page's process cannot be shown.
 const GONE_PAGE: &str = "the process is gone; there is no environment to read";
 
-/// Explains what is selected.
 pub fn open(app: &mut App) -> Option<Effect> {
     if app.playback.is_seeking() {
-        // What the rules say is of somewhere on the way.
+        // In the middle of a seek, the rules have judged only part of the way.
         return app.refuse("seeking; Esc cancels");
     }
     let selected = match app.focus {
@@ -62,7 +61,7 @@ pub fn open(app: &mut App) -> Option<Effect> {
     open_about(app, about, asked)
 }
 
-/// Opens the page of a process or a GPU; what was asked about comes first on it.
+/// Opens the page of a process or a GPU; the finding `asked` comes first on it.
 pub fn open_about(app: &mut App, about: About, asked: Option<Finding>) -> Option<Effect> {
     if app.playback.is_seeking() {
         return app.refuse("seeking; Esc cancels");
@@ -76,7 +75,7 @@ pub fn open_about(app: &mut App, about: About, asked: Option<Finding>) -> Option
     Some(Effect::Draw)
 }
 
-/// Puts a page on the screen, from its first line.
+/// Shows a page from its first line.
 fn show(
     app: &mut App,
     about: About,
@@ -91,8 +90,8 @@ fn show(
     lay_out(app);
 }
 
-/// Shows the environment of the process that is meant: of the open page's, or of the selected one. That of a
-/// running process is asked for; a recording has a few variables of each.
+/// Shows the environment of the open page's process, or of the selected one. The worker reads that of a running
+/// process; a recording has a few variables.
 pub fn open_environment(app: &mut App) -> Option<Effect> {
     let of_page = app.page.as_ref().map(|page| (page.about.process(), page.gone));
     let who = match of_page {
@@ -124,7 +123,7 @@ pub fn open_environment(app: &mut App) -> Option<Effect> {
     Some(effect)
 }
 
-/// Fills in what to type on the open page, where there is one.
+/// Fills in the commands on the open page.
 pub fn fill_in_commands(app: &mut App) {
     let Some(page) = &app.page else { return };
     let made = newest(app).and_then(|last| report(app, page.about, page.asked.as_ref(), last));
@@ -135,7 +134,7 @@ pub fn fill_in_commands(app: &mut App) {
     }
 }
 
-/// Takes the variables of a process, where its page is still open.
+/// Takes in the variables of a process, if its page is still open.
 pub fn take_environment(
     app: &mut App,
     of: Identity,
@@ -152,7 +151,7 @@ pub fn take_environment(
     Some(Effect::Draw)
 }
 
-/// Shows what users, jobs, containers and frameworks hold together.
+/// Shows the totals of users, jobs, containers and frameworks.
 pub fn open_totals(app: &mut App) -> Option<Effect> {
     let Some(content) = totals_shown(app) else {
         return app.refuse(NOTHING_SEEN);
@@ -162,7 +161,7 @@ pub fn open_totals(app: &mut App) -> Option<Effect> {
     Some(Effect::Draw)
 }
 
-/// Makes the open page of totals anew, of the rows that the table has now.
+/// Renews the open page of totals from the table's rows.
 pub fn renew_totals(app: &mut App) -> Option<Effect> {
     if app.page.as_ref()?.about != About::Totals {
         return None;
@@ -191,13 +190,13 @@ fn totals_shown(app: &App) -> Option<PageContent> {
     Some(PageContent::Totals { title, groups: groups.into() })
 }
 
-/// Makes the open page anew after the engine has judged `newest`.
+/// Renews the open page after the engine has judged `newest`.
 pub fn renew(app: &mut App, newest: &Snapshot) -> Option<Effect> {
     let page = app.page.as_ref()?;
     let is_there = match page.about {
-        // Its rows are those that the table will have.
+        // Totals are renewed once the table has its new rows.
         About::Totals => return None,
-        // It was read once.
+        // An environment is read once.
         About::Environment(who) => Some(None).filter(|_| explain::is_there(who, newest)),
         about => report(app, about, page.asked.as_ref(), newest).map(Some),
     };
@@ -219,7 +218,7 @@ pub fn renew(app: &mut App, newest: &Snapshot) -> Option<Effect> {
     Some(Effect::Draw)
 }
 
-/// What the process of a page holds and does on the host, by the samples that are kept.
+/// Host memory and CPU of a page's process, from the samples that are kept.
 fn host(app: &App, about: About) -> MemorySeries {
     let About::Process(who) = about else {
         return MemorySeries::default();
@@ -230,7 +229,7 @@ fn host(app: &App, about: About) -> MemorySeries {
     }))
 }
 
-/// The row whose charts the page of this process has: the selected one, where it is one of its.
+/// The row whose charts a process's page shows: the selected one, if it belongs to the process.
 fn charted(app: &App, who: Identity) -> Option<Subject<'_>> {
     let screenful = app.screenful.as_ref()?;
     let selected = app.subject().filter(|it| it.row.key.identity == who);
@@ -238,7 +237,7 @@ fn charted(app: &App, who: Identity) -> Option<Subject<'_>> {
     selected.or_else(|| screenful.subject(its()?))
 }
 
-/// Where the page's text is on a screen of this size.
+/// The area of the page's text on a screen of this size.
 fn text_area(area: Rect) -> Rect {
     let margin = if area.width >= LEAST_WIDTH + 2 * MARGIN { MARGIN } else { 0 };
     Rect {
@@ -249,11 +248,11 @@ fn text_area(area: Rect) -> Rect {
     }
 }
 
-/// Where the page's charts are, and its own lines, below what is said above it.
+/// The areas of the page's charts and of its text, below the notice.
 fn parts(app: &App, area: Rect) -> [Rect; 2] {
     let text = text_area(area);
     let above = text.height.min(notice(app).is_some().into());
-    // A process that is gone has no charts, and its text their room.
+    // A process that is gone has no charts, so its text gets their room.
     let has_charts = |about| match about {
         About::Process(who) => charted(app, who).is_some(),
         _ => true,
@@ -265,13 +264,12 @@ fn parts(app: &App, area: Rect) -> [Rect; 2] {
     [part(above, charts), part(above + charts, text.height - above - charts)]
 }
 
-/// Where the page's own lines are.
+/// The area of the page's text.
 fn body(app: &App, area: Rect) -> Rect {
     parts(app, area)[1]
 }
 
-/// What is to be said above the page: that its process is gone, or that it is of another time than the rest of
-/// the screen.
+/// The notice above the page: that its process is gone, or that the page is of another time than the screen.
 fn notice(app: &App) -> Option<String> {
     let page = app.page.as_ref()?;
     if let Some(gone) = page.gone {
@@ -286,7 +284,7 @@ fn notice(app: &App) -> Option<String> {
     Some(format!("as of {}; the screen shows {shown}", clock(of)))
 }
 
-/// Which of the page's lines are on the screen; nothing where all of them are.
+/// Which lines of the page are visible; empty if all are.
 pub fn position(app: &App) -> String {
     let height = usize::from(body(app, app.area).height);
     match &app.page {
@@ -298,7 +296,7 @@ pub fn position(app: &App) -> String {
     }
 }
 
-/// Breaks the open page's lines for the screen as it is now.
+/// Wraps the open page's lines for the screen.
 pub fn lay_out(app: &mut App) {
     let (width, style) = (usize::from(text_area(app.area).width), Style { color: true });
     if let Some(page) = &mut app.page {
@@ -318,7 +316,7 @@ pub fn lay_out(app: &mut App) {
     scroll_to(app, |offset, _| offset);
 }
 
-/// Scrolls the page, or leaves it.
+/// Scrolls the page or closes it.
 pub fn on_key(app: &mut App, action: KeyAction) -> Option<Effect> {
     match action {
         KeyAction::Down => scroll_to(app, |offset, _| offset.saturating_add(1)),
@@ -337,7 +335,7 @@ pub fn on_key(app: &mut App, action: KeyAction) -> Option<Effect> {
     Some(Effect::Draw)
 }
 
-/// Changes the offset, given itself and the lines that a screenful has beside one that stays.
+/// Changes the offset; `change` gets the offset and the lines of a screenful less one.
 fn scroll_to(app: &mut App, change: impl FnOnce(usize, usize) -> usize) {
     let height = usize::from(body(app, app.area).height);
     if let Some(page) = &mut app.page {
@@ -351,7 +349,7 @@ fn close(app: &mut App) {
     app.mode = Mode::Main;
 }
 
-/// Shows how the process that the page is about would be ended.
+/// Opens the plan for the page's process.
 fn reap_page(app: &mut App, release: bool) -> Option<Effect> {
     let page = app.page.as_ref()?;
     let Some(who) = page.about.process() else {
@@ -361,7 +359,7 @@ fn reap_page(app: &mut App, release: bool) -> Option<Effect> {
         return app.refuse(GONE);
     };
     if !app.select_row(Some(key)) {
-        // A plan must not be about whoever else is selected.
+        // The plan must not be about another process that happens to be selected.
         return app.refuse(HIDDEN);
     }
     close(app);
@@ -369,7 +367,7 @@ fn reap_page(app: &mut App, release: bool) -> Option<Effect> {
     reaping::open_row(app, key, release).or(Some(Effect::Draw))
 }
 
-/// The process of a finding; its GPU where it is about no process, or about one that cannot be seen.
+/// The process of a finding, or its GPU if there is no such process or it is uncertain.
 fn about_finding(app: &App, finding: &Finding) -> Option<About> {
     let process = finding.process.as_ref().map(|process| process.identity);
     match process.filter(|who| newest(app).is_some_and(|last| explain::is_there(*who, last))) {
@@ -378,13 +376,13 @@ fn about_finding(app: &App, finding: &Finding) -> Option<About> {
     }
 }
 
-/// The sample that a page opens with. It is the last that the engine has judged, but for a screen that
-/// was stepped back, whose page is of what it shows until the next sample comes.
+/// The sample for a new page: the last one that the engine has judged. A screen that was stepped back opens a page of
+/// the sample it shows, until the next sample comes.
 fn newest(app: &App) -> Option<&Snapshot> {
     app.screenful.as_ref().map(|screenful| &screenful.snapshot)
 }
 
-/// The page about what is in `last`; `None` where it is not.
+/// The page about something in `last`; `None` if it is not there.
 fn report(
     app: &App,
     about: About,
@@ -419,7 +417,7 @@ fn report(
         About::Process(who) => {
             explain::is_there(who, last).then(|| explain::process(known, who.pid, asked))
         }
-        // Of these there is no such page.
+        // These pages are not made by `explain`.
         About::Environment(_) | About::Totals => None,
         About::Gpu(index) => {
             let place = last.gpus.iter().position(|gpu| gpu.index == index)?;

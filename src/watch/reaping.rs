@@ -1,9 +1,10 @@
-//! Ending processes: the plan as it is shown, a yes to it, and what is carried out.
+//! Ending processes: the plan on the screen, its confirmation, and the batch that carries it out.
 //!
 //! Pure: the [`reclaim_worker`](super::reclaim_worker) makes plans and carries them out. A number ties each answer to
-//! its request, so that what a person confirms is the very plan on the screen: a newer sample does not change it. A
-//! yes counts only once the plan has been drawn. For [`UNDO`] it can be undone and nothing is sent; it is undone by
-//! itself where the plan leaves the screen or gpumem was stopped meanwhile. A plan that is [`OLD`] takes no yes. `panel.rs` draws the plan, and the [`Batch`] that is carried out.
+//! its request, so that a person confirms exactly the plan on the screen: newer samples do not change it. `y` counts
+//! only once the plan has been drawn. For [`UNDO`] it can be undone and nothing is sent. It is undone automatically if
+//! the plan leaves the screen or gpumem is stopped in that time. A plan that is [`OLD`] cannot be confirmed. `panel.rs`
+//! draws the plan and the [`Batch`].
 
 pub mod panel;
 
@@ -26,35 +27,34 @@ use crate::reclaim::Signal;
 use crate::units::Span;
 use panel::lay_out;
 
-/// A plan of this age, in seconds, is made anew before it takes a yes.
+/// A plan of this age, in seconds, is renewed instead of confirmed.
 pub const OLD: f64 = 300.0;
-/// How long a yes can be undone.
+/// How long a confirmation can be undone.
 pub const UNDO: Duration = Duration::from_secs(3);
-/// A countdown that ends this late was not on the screen all the time: gpumem was stopped, or the terminal did not
-/// take what was drawn.
+/// A countdown that ends later than this was not visible all the time: gpumem was stopped, or the terminal did not take
+/// the frames.
 const LATE: Duration = Duration::from_secs(3);
-/// Warns a person who quits while a plan is being carried out, which would leave it half done.
+/// The warning when a person quits while a plan is being carried out, which would leave it half done.
 pub const STILL_ENDING: &str = "still killing; q again leaves, and nothing more is sent";
 
-/// Shows how the marked processes, or the selected one, would be ended, or asked to release memory.
+/// Opens the plan for the marked processes, or for the selected one: to end them or to make them release memory.
 pub fn open_selected(app: &mut App, release: bool) -> Option<Effect> {
     let selected = selected(app);
     let scope = PlanScope::Processes(selected.clone());
     open(app, scope, selected, release)
 }
 
-/// Shows how the process of this row would be ended, or asked to release memory, whatever is marked.
+/// The same for the process of this row, whatever is marked.
 pub fn open_row(app: &mut App, row: RowKey, release: bool) -> Option<Effect> {
     open(app, PlanScope::Processes(vec![row]), vec![row], release)
 }
 
-/// Shows how all that the rules found would be ended.
+/// Opens the plan for all findings.
 pub fn open_findings(app: &mut App) -> Option<Effect> {
     let selected = selected(app);
     open(app, PlanScope::Findings, selected, false)
 }
 
-/// The marked rows, or the selected one.
 fn selected(app: &App) -> Vec<RowKey> {
     let mut rows: Vec<RowKey> = app.table.tagged.iter().copied().collect();
     if rows.is_empty() {
@@ -66,7 +66,7 @@ fn selected(app: &App) -> Vec<RowKey> {
 
 fn open(app: &mut App, scope: PlanScope, selected: Vec<RowKey>, release: bool) -> Option<Effect> {
     if app.reaping.batch.is_some() {
-        // One at a time; a person looks at its result first.
+        // One batch at a time; the user sees its result first.
         app.mode = Mode::Plan;
         return Some(Effect::Draw);
     }
@@ -99,8 +99,8 @@ fn open(app: &mut App, scope: PlanScope, selected: Vec<RowKey>, release: bool) -
     request_plan(app)
 }
 
-/// Has another machine make the plan, show it on this terminal, ask and carry it out: by what it knows then, of the
-/// processes of these names, which no other process ever has.
+/// Lets another machine make the plan, show it on this terminal, ask and carry it out. That machine knows the current
+/// state; the processes are named by identity, so no other process can be meant.
 fn open_there(app: &mut App, scope: &PlanScope, release: bool) -> Option<Effect> {
     let (PlanScope::Processes(rows) | PlanScope::Families(rows)) = scope else {
         return Some(Effect::OnHost("gpumem reap".to_owned()));
@@ -116,8 +116,8 @@ fn open_there(app: &mut App, scope: &PlanScope, release: bool) -> Option<Effect>
     Some(Effect::OnHost(format!("gpumem {command} --all-users {}", names.join(" "))))
 }
 
-/// Asks for the plan of the dialog's options: of this machine as it is now, whatever the screen shows; of a recording
-/// as it is at the time that is shown.
+/// Requests the plan for the dialog's options: of the live machine as it is now, whatever the screen shows, or of a
+/// recording at the time that is shown.
 fn request_plan(app: &mut App) -> Option<Effect> {
     let newest = app.timeline.newest().filter(|_| app.is_behind() && app.is_live());
     let newest = newest.and_then(|frame| app.timeline.screenful(frame.number));
@@ -127,7 +127,7 @@ fn request_plan(app: &mut App) -> Option<Effect> {
     dialog.answer = Answer::Asked;
     (dialog.offset, dialog.countdown, dialog.note) = (0, None, None);
     (dialog.is_drawn, dialog.asked) = (false, clock);
-    // An answer to an earlier question is none to this.
+    // Answers to earlier requests no longer count.
     app.reaping.number += 1;
     Some(Effect::Reclaim(ReclaimRequest::Plan(Box::new(PlanRequest {
         number: app.reaping.number,
@@ -138,7 +138,7 @@ fn request_plan(app: &mut App) -> Option<Effect> {
     }))))
 }
 
-/// Hands a judged sample to the worker while it carries out a plan.
+/// Gives the worker a judged sample while it carries out a plan.
 pub fn on_snapshot(app: &App, snapshot: &Snapshot) -> Option<Effect> {
     app.reaping.is_running().then(|| {
         Effect::Reclaim(ReclaimRequest::Observe(ObservedSample {
@@ -148,7 +148,7 @@ pub fn on_snapshot(app: &App, snapshot: &Snapshot) -> Option<Effect> {
     })
 }
 
-/// Takes in what the worker reports.
+/// Takes in a report of the worker.
 pub fn on_progress(app: &mut App, progress: ReclaimProgress) -> Option<Effect> {
     let reaping = &mut app.reaping;
     if let ReclaimProgress::Planned { number, plan } = progress {
@@ -180,7 +180,7 @@ pub fn on_progress(app: &mut App, progress: ReclaimProgress) -> Option<Effect> {
     Some(Effect::Draw)
 }
 
-/// What is shown has been drawn: from now on it can be answered.
+/// The screen has been drawn, so what it shows can now be answered.
 pub fn drawn(app: &mut App) {
     let is_shown = is_in_sight(app);
     if let Some(dialog) = &mut app.reaping.dialog {
@@ -188,12 +188,12 @@ pub fn drawn(app: &mut App) {
     }
 }
 
-/// Whether the plan is what the screen shows.
+/// Whether the screen shows the plan.
 fn is_in_sight(app: &App) -> bool {
     app.mode == Mode::Plan && app.layout().is_some()
 }
 
-/// Undoes a yes that has not begun yet, and notes why for whoever looks later.
+/// Undoes a confirmation that has not started, and notes the reason for the user to find.
 fn undo(app: &mut App, why: &str) -> Option<Effect> {
     let dialog = app.reaping.dialog.as_mut()?;
     dialog.countdown.take()?;
@@ -201,22 +201,22 @@ fn undo(app: &mut App, why: &str) -> Option<Effect> {
     Some(Effect::Draw)
 }
 
-/// The screen has changed: a yes is undone where its countdown is not in sight any more.
+/// After a change of the screen: undoes a confirmation whose countdown is no longer visible.
 pub fn on_screen_change(app: &mut App) {
     if !is_in_sight(app) {
         undo(app, "the plan was no longer on screen; nothing was sent");
     }
 }
 
-/// gpumem is about to be stopped; the countdown cannot be seen meanwhile.
+/// gpumem is about to be stopped, which hides the countdown.
 pub fn on_suspend(app: &mut App) {
     undo(app, "gpumem was suspended; nothing was sent");
 }
 
-/// Time has passed: a yes whose countdown was seen to its end begins the plan.
+/// Time has passed: starts the plan if its countdown was visible to the end.
 pub fn tick(app: &mut App) -> Option<Effect> {
     let Some(ends) = app.reaping.dialog.as_ref().and_then(|it| it.countdown) else {
-        // A plan tells its age.
+        // A plan shows its age.
         let reads_differently = app.reaping.is_running() || app.reaping.dialog.is_some();
         return reads_differently.then_some(Effect::Draw);
     };
@@ -232,7 +232,7 @@ pub fn tick(app: &mut App) -> Option<Effect> {
     }
 }
 
-/// A yes. It counts where there is a plan that has been drawn.
+/// Confirms the plan, if it has been drawn.
 fn confirm(app: &mut App) -> Option<Effect> {
     let (is_live, has_ended) = (app.is_live(), app.end.is_some());
     let ends = app.judged.now() + UNDO;
@@ -272,7 +272,7 @@ fn begin(app: &mut App) -> Option<Effect> {
         return None;
     };
     if dialog.options.scope != PlanScope::Findings {
-        // The next plan is about whoever is marked after this.
+        // The marks of this plan's processes are used up.
         for row in &dialog.selected {
             app.table.tagged.remove(row);
         }
@@ -282,7 +282,7 @@ fn begin(app: &mut App) -> Option<Effect> {
     Some(Effect::Reclaim(ReclaimRequest::Begin { number, plan }))
 }
 
-/// Takes a key while the plan or the batch is open.
+/// Handles a key while the plan or the batch is open.
 pub fn on_key(app: &mut App, key: &KeyEvent, action: Option<KeyAction>) -> Option<Effect> {
     let action = action?;
     let is_counting = app.reaping.dialog.as_ref().is_some_and(|it| it.countdown.is_some());
@@ -318,7 +318,7 @@ pub fn on_key(app: &mut App, key: &KeyEvent, action: Option<KeyAction>) -> Optio
             let scopes =
                 [PlanScope::Processes(rows()), PlanScope::Families(rows()), PlanScope::Findings];
             let at = scopes.iter().position(|it| *it == dialog.options.scope);
-            // Of three, two steps on are one back.
+            // With three scopes, two steps forward are one step back.
             let steps = if key.code == KeyCode::BackTab { 2 } else { 1 };
             let next = match dialog.selected.is_empty() {
                 true => 2,
@@ -338,7 +338,7 @@ pub fn on_key(app: &mut App, key: &KeyEvent, action: Option<KeyAction>) -> Optio
     request_plan(app)
 }
 
-/// Leaves the plan, or the batch, which goes on all the same.
+/// Closes the plan, or the batch, which continues.
 fn close(app: &mut App) -> Option<Effect> {
     app.mode = Mode::Main;
     if !app.reaping.is_running() {
@@ -348,7 +348,7 @@ fn close(app: &mut App) -> Option<Effect> {
     Some(Effect::Draw)
 }
 
-/// Scrolls, if the action does that.
+/// Scrolls, if the action is one that does.
 fn scroll(app: &mut App, action: KeyAction) -> bool {
     let Some(dialog) = lay_out(app, app.area) else {
         return false;

@@ -1,9 +1,9 @@
-//! The worker: what makes plans and carries them out, on a thread of its own.
+//! The worker that makes plans and carries them out, on a thread of its own.
 //!
-//! Here is only how it is spoken to; whoever starts the screen brings one along, which knows this
-//! machine, its configuration and its ledger. A recording's makes plans and carries none out. Everything
-//! that may hang, be it /proc, a server or a disk, is the worker's, so that the screen never waits for it: what
-//! is asked lies in a [`mailbox`].
+//! Here is only its interface. Whoever starts the screen provides the worker, which knows the machine, its
+//! configuration and its audit log. For a recording it makes plans but carries none out. Anything that may hang, such
+//! as /proc, a server or a disk, is the worker's business, so that the screen never waits; requests go through a
+//! [`mailbox`].
 
 pub mod mailbox;
 
@@ -18,10 +18,8 @@ use crate::reclaim::{Outcome, Plan, Signal};
 
 /// Makes plans and carries them out.
 pub trait ReclaimWorker {
-    /// Does what is asked, which was so long ago, or what is due; tells the result. How long there is
-    /// nothing to do after that; `None` until something is asked.
-    ///
-    /// It is called again after that time without an ask. It may take long: no one waits for it.
+    /// Handles a request, given with its age, or does what is due, and reports results. Returns when to call it again
+    /// without a request; `None` means never. It may block: nobody waits for it.
     fn handle(
         &mut self,
         ask: Option<(ReclaimRequest, Duration)>,
@@ -29,157 +27,127 @@ pub trait ReclaimWorker {
     ) -> Option<Duration>;
 }
 
-/// What to end or to ask, and how.
+/// What to end, or to make release memory, and how.
 #[derive(Clone, PartialEq, Debug)]
 pub struct PlanOptions {
-    /// Which processes.
     pub scope: PlanScope,
-    /// They are asked to release memory, and live on.
+    /// Make them release memory, and let them run.
     pub release: bool,
-    /// With which signal, instead of the default steps.
+    /// The signal to send instead of the default steps.
     pub signal: Option<Signal>,
     /// Processes of other users too.
     pub all_users: bool,
-    /// What a scheduler, a service manager or a container runtime owns, too.
+    /// Processes of a scheduler, service manager or container runtime too.
     pub direct: bool,
 }
 
-/// What to end.
 #[derive(Clone, PartialEq, Debug)]
 pub enum PlanScope {
-    /// These processes.
     Processes(Vec<RowKey>),
-    /// Their families.
     Families(Vec<RowKey>),
-    /// Whatever the rules found.
+    /// Everything that the rules found.
     Findings,
 }
 
-/// What is asked of the worker.
+/// A request to the worker.
 #[derive(Clone, PartialEq, Debug)]
 pub enum ReclaimRequest {
-    /// Make a plan.
     Plan(Box<PlanRequest>),
-    /// Carry out this very plan.
+    /// Carry out exactly this plan.
     Begin {
-        /// The question's.
         number: u64,
-        /// The plan.
         plan: Arc<Plan>,
     },
-    /// Do what is due, by this sample.
+    /// Do what is due, given this sample.
     Observe(ObservedSample),
-    /// Send nothing more of this plan, whether or not something was sent.
+    /// Send nothing more for this plan, whether or not anything was sent.
     Stop {
-        /// The question's.
         number: u64,
     },
-    /// Read the environment of this process.
     Environment(Identity),
-    /// Find what to type about these findings.
+    /// Find the commands for these findings.
     Commands(ObservedSample),
-    /// Send nothing more, and say what was sent.
+    /// Send nothing more, and report what was sent.
     Leave,
 }
 
-/// What a plan is asked for.
 #[derive(Clone, PartialEq, Debug)]
 pub struct PlanRequest {
-    /// The answer carries it, too.
+    /// Repeated in the answer.
     pub number: u64,
-    /// Of which processes, and how.
     pub options: PlanOptions,
-    /// What was seen.
     pub snapshot: Arc<Snapshot>,
-    /// What was found in it.
     pub findings: Vec<Finding>,
-    /// What could not be decided.
     pub undecided: Vec<Undecided>,
 }
 
-/// A sample, as it was judged.
+/// A judged sample.
 #[derive(Clone, PartialEq, Debug)]
 pub struct ObservedSample {
     pub snapshot: Arc<Snapshot>,
-    /// What the rules find in it: of what is carried out, all that no exemption keeps; of commands, what is shown.
+    /// The findings: for a plan, all that no exemption keeps; for commands, those shown.
     pub found: Vec<Finding>,
 }
 
-/// What came of it.
+/// A report of the worker.
 #[derive(Clone, PartialEq, Debug)]
 pub enum ReclaimProgress {
     /// A plan, or why there is none.
     Planned {
-        /// The question's.
+        /// The number of the request.
         number: u64,
-        /// The plan.
         plan: Result<Proposal, String>,
     },
     /// The environment of a process.
     Environment {
-        /// Whose.
         of: Identity,
-        /// Its variables by name, secrets masked; or why they cannot be read.
+        /// Variables by name, with secrets masked; or why they cannot be read.
         variables: Result<Vec<(String, String)>, String>,
     },
-    /// What to type about each finding, by its id.
+    /// The commands for each finding, by its id.
     Commands(Vec<(Arc<str>, NextSteps)>),
-    /// A plan is being carried out: looks are wanted.
-    Begun {
-        /// The question's.
-        number: u64,
-    },
-    /// How far one of its targets is.
+    /// A plan is being carried out, and needs samples.
+    Begun { number: u64 },
+    /// The state of a target.
     Target {
-        /// The question's.
         number: u64,
-        /// Which of the plan's targets.
+        /// Position of the target in the plan.
         place: usize,
-        /// How far.
         stage: TargetStage,
     },
-    /// Something was done to one of its targets.
+    /// A step of a target was carried out.
     Sent {
-        /// The question's.
         number: u64,
-        /// Which of the plan's targets.
+        /// Position of the target in the plan.
         place: usize,
-        /// What, in words.
         words: String,
     },
-    /// Nothing more is done: all targets are at their end, or it failed, and how.
+    /// Nothing more will be done: every target has ended, or an error stopped the plan.
     Finished {
-        /// The question's.
         number: u64,
-        /// Why not all was done.
+        /// Why not everything was done.
         error: Option<String>,
     },
 }
 
-/// A plan as it is shown.
+/// A plan and its text.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Proposal {
-    /// What is carried out.
     pub plan: Arc<Plan>,
-    /// The lines that `gpumem reap` prints of it.
+    /// The lines that `gpumem reap` prints for it.
     pub lines: Vec<String>,
-    /// A line for each target: who it is, and what should come back.
+    /// A line per target: which process, and what should be freed.
     pub titles: Vec<String>,
 }
 
-/// How far a target is.
+/// The state of a target.
 #[derive(Clone, PartialEq, Debug)]
 pub enum TargetStage {
-    /// It has until then.
-    Waiting {
-        /// When.
-        until: Time,
-    },
-    /// It is at its end.
+    /// It has until then to react.
+    Waiting { until: Time },
     Ended {
-        /// What it came to.
         outcome: Outcome,
-        /// The same, in words.
+        /// The outcome in words.
         words: String,
     },
 }

@@ -1,4 +1,4 @@
-//! Signals that are sent to gpumem, as events; and stopping, as a shell's job does.
+//! Signals sent to gpumem, as events; and stopping it like a shell job.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -6,7 +6,7 @@ use std::sync::mpsc::SyncSender;
 use std::thread;
 use std::time::Duration;
 
-// Of a group or session from outside this PID namespace the number is 0 here, which rustix takes for impossible.
+// For a group or session outside this PID namespace, the kernel returns 0, which rustix does not expect.
 use nix::unistd::{getpgrp, getsid};
 use rustix::process::kill_current_process_group;
 use signal_hook::consts::{SIGCONT, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGTSTP, SIGTTOU};
@@ -16,38 +16,37 @@ use signal_hook::{SigId, flag, low_level};
 use super::{ThreadMessage, WatchError, spawn, terminal};
 use crate::watch::state::Event;
 
-/// How often, and how long after one another, it is looked for a signal that ends a job that was continued.
+/// How often, and at which interval, to look for a signal that ends a job that was just continued.
 const LOOKS: usize = 20;
 const BETWEEN_LOOKS: Duration = Duration::from_millis(10);
 
-/// Signals as events, as long as this lives.
+/// Turns signals into events until it is dropped.
 pub(super) struct SignalWatch {
     handle: Handle,
     flags: Vec<SigId>,
-    /// Whether one of the signals that end gpumem has come, by signal.
+    /// For each signal that ends gpumem, whether it has come.
     asked: Vec<Arc<AtomicBool>>,
-    /// Which of the two came last: the one that stops gpumem, or the one that continues it.
+    /// The last of SIGTSTP and SIGCONT that came.
     last_of_job: Arc<AtomicUsize>,
 }
 
 impl SignalWatch {
-    /// From now on.
     pub(super) fn start(sender: &SyncSender<ThreadMessage>) -> Result<Self, WatchError> {
         let failed = |error| WatchError::Setup { what: "signal handlers", error };
         let ends = [SIGINT, SIGTERM, SIGHUP, SIGQUIT];
         let mut flags = Vec::new();
         let mut all_asked = Vec::new();
         for signal in ends {
-            // Asked a second time, gpumem ends at once: the main thread may be stuck in a write to a
-            // terminal that takes nothing. The order matters: the first time only sets the flag. Each
-            // signal has its own: the end of a session sends several, and each only once.
+            // A second signal ends gpumem at once, because the main thread may be stuck in a write to a terminal that
+            // takes nothing. The order of registration matters: the first signal only sets the flag. Each signal has
+            // its own flag, because the end of a session sends several, each once.
             let asked = Arc::new(AtomicBool::new(false));
             let again = flag::register_conditional_default(signal, Arc::clone(&asked));
             flags.push(again.map_err(failed)?);
             flags.push(flag::register(signal, Arc::clone(&asked)).map_err(failed)?);
             all_asked.push(asked);
         }
-        // Events are taken in later than signals come, and not in their order.
+        // Events are handled later than signals come, and in another order.
         let last_of_job = Arc::default();
         for signal in [SIGTSTP, SIGCONT] {
             let came = flag::register_usize(signal, Arc::clone(&last_of_job), signal as usize);
@@ -65,27 +64,27 @@ impl SignalWatch {
         Ok(Self { handle, flags, asked: all_asked, last_of_job })
     }
 
-    /// Whether gpumem is still to stop: its shell may have continued it before it came to that, and would wait for
-    /// one that it knows to run.
+    /// Whether gpumem should still stop. If its shell has already continued it, the shell takes it for running and
+    /// would wait.
     pub(super) fn is_to_stop(&self) -> bool {
         self.last_of_job.load(Ordering::SeqCst) != SIGCONT as usize
     }
 
-    /// Stops where that was told while the terminal was another program's, which was told as well.
+    /// Stops if a SIGTSTP came while another program had the terminal; that program got it too.
     pub(super) fn stop_if_told(&self) {
         if self.last_of_job.load(Ordering::SeqCst) == SIGTSTP as usize {
-            // It then goes on.
+            // If stopping fails, gpumem just continues.
             let _ = stop();
         }
     }
 
-    /// Whether gpumem was told to end, also where that event is still on its way.
+    /// Whether gpumem was told to end, even if the event is still on its way.
     pub(super) fn is_asked(&self) -> bool {
         self.asked.iter().any(|asked| asked.load(Ordering::SeqCst))
     }
 
-    /// As [`is_asked`](Self::is_asked); looks for it for a moment. A shell that ends a stopped job sends the signal and
-    /// then continues it, and two threads may take one each.
+    /// Like [`is_asked`](Self::is_asked), but waits a moment for the signal. A shell that ends a stopped job sends the
+    /// signal and then SIGCONT, and different threads may handle the two.
     pub(super) fn is_to_end(&self) -> bool {
         (0..LOOKS).any(|_| {
             let is_asked = self.is_asked();
@@ -106,9 +105,9 @@ impl Drop for SignalWatch {
     }
 }
 
-/// Ctrl-Z: stops all that the shell started in this job, as the terminal would outside raw mode. The
-/// signal comes back as an event and [`stop`]s gpumem itself. The terminal is given back before: its
-/// shell may wait for another of them, and takes the terminal over as soon as that one has stopped.
+/// Ctrl-Z: stops every process of this job, as the terminal would outside raw mode. The signal comes back as an event
+/// and [`stop`]s gpumem itself. The terminal is given back before, because the shell takes it over as soon as any
+/// process of the job has stopped.
 pub(super) fn suspend() -> Result<(), WatchError> {
     if !can_be_continued() {
         return Ok(());
@@ -118,7 +117,7 @@ pub(super) fn suspend() -> Result<(), WatchError> {
         .map_err(|errno| WatchError::Terminal(errno.into()))
 }
 
-/// Gives the terminal back and stops; whoever continues gpumem sends `SIGCONT`, which is an event.
+/// Gives the terminal back and stops. Continuing gpumem sends SIGCONT, which is an event.
 pub(super) fn stop() -> Result<(), WatchError> {
     if !can_be_continued() {
         return Ok(());
@@ -127,13 +126,13 @@ pub(super) fn stop() -> Result<(), WatchError> {
     low_level::emulate_default_handler(SIGTSTP).map_err(WatchError::Terminal)
 }
 
-/// Stops again: gpumem was continued in the background, where it may not have the terminal.
+/// Stops again, because gpumem was continued in the background, where it may not use the terminal.
 pub(super) fn stop_in_background() -> Result<(), WatchError> {
     low_level::emulate_default_handler(SIGTTOU).map_err(WatchError::Terminal)
 }
 
-/// Whether there is a shell to continue a stopped gpumem. A terminal that was opened for gpumem alone
-/// has none: it leads the session itself, and would stay stopped for good.
+/// Whether a shell could continue a stopped gpumem. In a terminal opened only for gpumem there is none: gpumem leads
+/// the session, and would stay stopped.
 fn can_be_continued() -> bool {
     getsid(None).is_ok_and(|session| session != getpgrp())
 }

@@ -1,10 +1,9 @@
-//! The terminal, taken and given back.
+//! Takes the terminal and gives it back.
 //!
-//! A [`Screen`] has raw mode, the alternate screen, a hidden cursor, pastes that are no keys, and clicks
-//! where they are wanted. However the program goes on
-//! (it returns, fails, panics on any thread, is stopped), [`give_back`] undoes that first, and what
-//! is said afterwards is said on the terminal as it was. Signals arrive as events; `mod.rs` gives
-//! back before it ends or stops. A terminal that takes nothing (see `output.rs`) holds none of this up.
+//! A [`Screen`] has raw mode, the alternate screen, a hidden cursor, bracketed paste and, if wanted, clicks. However
+//! the program continues (it returns, fails, panics on any thread, or is stopped), [`give_back`] undoes that first, so
+//! that later output appears on a normal terminal. Signals arrive as events; `mod.rs` gives the terminal back before it
+//! ends or stops. A terminal that takes no output (see `output.rs`) blocks none of this.
 
 use std::io::{self, IsTerminal, Write as _};
 use std::panic;
@@ -29,15 +28,14 @@ use super::output::TerminalOutput;
 pub(super) use super::output::is_foreground;
 use ratatui::buffer::Buffer;
 
-/// Whether the terminal is taken now. Static, because a panic hook has nothing else to ask.
+/// Whether the terminal is taken. Static, because a panic hook has no other access.
 static TAKEN: AtomicBool = AtomicBool::new(false);
-/// The terminal that was taken last, for whoever gives it back.
+/// The terminal that was taken last, for [`give_back`].
 static TERMINAL: Mutex<Option<TerminalOutput>> = Mutex::new(None);
 
-/// Asks for buttons and the wheel, at any size of screen (xterm's modes 1000 and 1006). Not
-/// crossterm's `EnableMouseCapture`, which asks for every motion as well.
+/// Asks for buttons and the wheel, on screens of any size (xterm modes 1000 and 1006). crossterm's `EnableMouseCapture`
+/// would ask for every motion too.
 const MOUSE_ON: &str = "\x1b[?1000h\x1b[?1006h";
-/// Asks for the mouse no more.
 const MOUSE_OFF: &str = "\x1b[?1006l\x1b[?1000l";
 
 /// The terminal while it is taken; given back when dropped.
@@ -49,12 +47,12 @@ pub struct Screen {
 }
 
 impl Screen {
-    /// Takes the terminal that standard output is, and its mouse where that is wanted.
+    /// Takes the terminal of standard output, and its mouse if wanted.
     ///
     /// # Errors
     ///
-    /// Where it cannot be put into raw mode or written to, or where there are no keys to read:
-    /// standard input is no terminal and there is no controlling one.
+    /// If it cannot be put into raw mode or written to, or if there are no keys to read: standard input is no terminal
+    /// and there is no controlling one.
     pub fn take(mouse: bool) -> io::Result<Self> {
         let output = TerminalOutput::open()?;
         if let Ok(mut terminal) = TERMINAL.lock() {
@@ -71,19 +69,19 @@ impl Screen {
         Ok(screen)
     }
 
-    /// Takes the terminal again after it was given back, or after a shell changed it while gpumem was
-    /// stopped from outside. What is on it is not known then: [`Screen::resize`] clears it.
+    /// Takes the terminal again after it was given back, or after a shell changed it while gpumem was stopped. What it
+    /// shows is unknown then: [`Screen::resize`] clears it.
     ///
     /// # Errors
     ///
-    /// Where the terminal cannot be put into raw mode or written to.
+    /// If the terminal cannot be put into raw mode or written to.
     pub fn retake(&mut self) -> io::Result<()> {
         TAKEN.store(true, Ordering::SeqCst);
-        // crossterm believes that raw mode lasts, whatever a shell has done since.
+        // crossterm believes that raw mode is still on, although a shell has changed it.
         disable_raw_mode()?;
         enable_raw_mode()?;
         let output = self.frames.output();
-        // Without it what is pasted is pressed: a line with x and y in it kills.
+        // Without bracketed paste, a pasted line counts as keys: one with x and y in it kills.
         queue!(output, EnterAlternateScreen, Hide, EnableBracketedPaste)?;
         if self.mouse {
             queue!(output, Print(MOUSE_ON))?;
@@ -91,31 +89,30 @@ impl Screen {
         output.flush()
     }
 
-    /// Whether the terminal has not taken the last frame yet; drawing waits for it.
+    /// Whether the terminal has not taken the last frame yet, so that drawing must wait.
     pub fn is_behind(&self) -> bool {
         TAKEN.load(Ordering::SeqCst) && self.output.is_behind()
     }
 
-    /// Writes on what the terminal has not taken yet, as far as it takes it now.
+    /// Writes more of what waits, as far as the terminal takes it.
     ///
     /// # Errors
     ///
-    /// Where the terminal cannot be written to.
+    /// If the terminal cannot be written to.
     pub fn catch_up(&mut self) -> io::Result<()> {
         self.output.flush()
     }
 
-    /// Takes a new size over; the next frame clears the screen and is drawn whole.
+    /// Takes over a new size; the next frame clears the screen and is drawn in full.
     pub fn resize(&mut self, area: Rect) {
         self.frames.resize(area);
     }
 
-    /// Draws a frame and writes what changed; nothing where nothing did, or while the terminal is
-    /// given back.
+    /// Draws a frame and writes the changes; does nothing while the terminal is given back.
     ///
     /// # Errors
     ///
-    /// Where the terminal cannot be written to.
+    /// If the terminal cannot be written to.
     pub fn draw(&mut self, paint: impl FnOnce(&mut Buffer)) -> io::Result<()> {
         if !TAKEN.load(Ordering::SeqCst) {
             return Ok(());
@@ -130,7 +127,7 @@ impl Drop for Screen {
     }
 }
 
-/// Runs `work` with the terminal taken, and gives it back whatever comes of it.
+/// Runs `work` with the terminal taken, and gives it back whatever happens.
 ///
 /// # Errors
 ///
@@ -140,23 +137,23 @@ pub fn with_screen<T>(mouse: bool, work: impl FnOnce(&mut Screen) -> T) -> io::R
     Ok(work(&mut screen))
 }
 
-/// Whether something is typed within this time, while the terminal is given back.
+/// Whether someone types something within this time, while the terminal is given back.
 pub(super) fn has_input(patience: Duration) -> bool {
     let input = io::stdin();
     let mut polled = [PollFd::new(&input, PollFlags::IN)];
     poll(&mut polled, Timespec::try_from(patience).ok().as_ref()).is_ok_and(|count| count > 0)
 }
 
-/// Makes the terminal what it was before it was taken; nothing where it is not taken.
+/// Restores the terminal; does nothing if it is not taken.
 pub fn give_back() {
     if !TAKEN.swap(false, Ordering::SeqCst) {
         return;
     }
     let mut bytes = Vec::new();
-    // Nothing fails in a vector.
+    // Writing to a vector cannot fail.
     let _ = queue!(
         bytes,
-        // A frame that was cut off must not be waited for.
+        // The terminal must not wait for the rest of an unfinished frame.
         EndSynchronizedUpdate,
         Print(MOUSE_OFF),
         DisableBracketedPaste,
@@ -164,18 +161,18 @@ pub fn give_back() {
         LeaveAlternateScreen,
         Show
     );
-    // Held only while it is set or copied.
+    // The lock is held only to set or copy it.
     let output = TERMINAL.try_lock().ok().and_then(|it| it.clone());
     if let Some(output) = output {
         output.write_last(&bytes);
     }
-    // In the background the modes are its shell's already, and touching them would stop gpumem.
+    // In the background the shell has set the modes already, and changing them would stop gpumem.
     if is_foreground() {
         let _ = disable_raw_mode();
     }
 }
 
-/// Has every panic give the terminal back before its message is printed.
+/// Makes every panic give the terminal back before it prints its message.
 fn give_back_on_panic() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
@@ -187,12 +184,11 @@ fn give_back_on_panic() {
     });
 }
 
-/// Whether standard output is a terminal.
 pub fn is_terminal() -> bool {
     io::stdout().is_terminal()
 }
 
-/// Columns and rows; 80 by 24 where the terminal does not know.
+/// Columns and rows; 80 by 24 if the terminal does not know.
 pub fn size() -> (u16, u16) {
     match rustix::termios::tcgetwinsize(rustix::stdio::stdout()) {
         Ok(size) if size.ws_col > 0 && size.ws_row > 0 => (size.ws_col, size.ws_row),
@@ -200,7 +196,7 @@ pub fn size() -> (u16, u16) {
     }
 }
 
-/// Whether an error says that the terminal is gone: its window was closed.
+/// Whether an error means that the terminal is gone, because its window was closed.
 pub fn is_gone(error: &io::Error) -> bool {
     let gone = [Errno::IO, Errno::PIPE, Errno::NXIO];
     gone.iter().any(|errno| error.raw_os_error() == Some(errno.raw_os_error()))

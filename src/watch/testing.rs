@@ -1,4 +1,4 @@
-//! A screen for tests, and what happens to it: how all tests of the screen begin.
+//! A screen for tests, and the events that drive it.
 
 use std::time::Duration;
 
@@ -12,12 +12,12 @@ use crate::model::Snapshot;
 use crate::model::row::Me;
 use crate::rules::{Engine, RuleSet};
 
-/// A screen of this machine in sixteen colours that waits for its first sample; one is due every two seconds.
+/// A screen of this machine in sixteen colours that waits for its first sample, every two seconds.
 pub fn screen(columns: u16, rows: u16) -> App {
     screen_of(None, 2, (columns, rows))
 }
 
-/// The same of the recording of this name, with a sample every so many seconds.
+/// The same for a recording, with a sample every `seconds`.
 pub fn screen_of(replay: Option<&str>, seconds: u64, (columns, rows): (u16, u16)) -> App {
     let setup = Setup {
         host: None,
@@ -32,7 +32,6 @@ pub fn screen_of(replay: Option<&str>, seconds: u64, (columns, rows): (u16, u16)
     App::new(setup, engine, interval, columns, rows)
 }
 
-/// Presses a key.
 pub fn press(app: &mut App, key: impl Into<KeyEvent>) -> Option<Effect> {
     update(app, Event::Key(key.into()))
 }
@@ -41,7 +40,7 @@ pub fn ctrl(letter: char) -> KeyEvent {
     KeyEvent::new(KeyCode::Char(letter), KeyModifiers::CONTROL)
 }
 
-/// Presses keys as [`events`] has them; each has an effect, and that of the last is given out.
+/// Presses keys as [`events`] reads them. Each must have an effect; returns the last one's.
 pub fn keys(app: &mut App, line: &str) -> Option<Effect> {
     let mut effect = None;
     for (at, key) in events(line).enumerate() {
@@ -51,13 +50,13 @@ pub fn keys(app: &mut App, line: &str) -> Option<Effect> {
     effect
 }
 
-/// The keys of a line as `--keys` takes it, such as `jj<Enter>`.
+/// The keys of a line in the syntax of `--keys`, such as `jj<Enter>`.
 pub fn events(line: &str) -> impl Iterator<Item = KeyEvent> {
     let Keys(keys) = line.parse().unwrap();
     keys.into_iter().map(|(_, key)| key)
 }
 
-/// A sample comes so many seconds after the start of the screen.
+/// A sample comes `seconds` after the start.
 pub fn see(app: &mut App, seconds: u64, snapshot: Snapshot) -> Option<Effect> {
     let event = Event::Snapshot {
         now: Duration::from_secs(seconds),
@@ -67,7 +66,7 @@ pub fn see(app: &mut App, seconds: u64, snapshot: Snapshot) -> Option<Effect> {
     update(app, event)
 }
 
-/// It is so many milliseconds after the start of the screen.
+/// It is `milliseconds` after the start.
 pub fn tick(app: &mut App, milliseconds: u64) -> Option<Effect> {
     let now = Duration::from_millis(milliseconds);
     update(app, Event::Tick { now })
@@ -77,17 +76,15 @@ pub fn selected_pid(app: &App) -> Option<u32> {
     app.subject().map(|subject| subject.row.key.identity.pid)
 }
 
-/// The filter that is in force.
 pub fn filter(app: &App) -> String {
     app.table.choice.filter.as_ref().map_or_else(String::new, ToString::to_string)
 }
 
-/// What came of the last key.
+/// The note about the last key.
 pub fn note(app: &App) -> &str {
     app.note.as_deref().unwrap_or_default()
 }
 
-/// The symbols of the cells, line by line.
 pub fn lines(buffer: &Buffer) -> Vec<String> {
     let lines = buffer.content.chunks(usize::from(buffer.area.width).max(1));
     lines.map(|line| line.iter().map(Cell::symbol).collect()).collect()

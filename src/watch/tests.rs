@@ -1,4 +1,4 @@
-//! What the main thread hears of the others; and [`sample`], the snapshots of the screen's tests.
+//! Messages between the threads; and [`sample`], the snapshots for tests of the screen.
 
 use super::*;
 

@@ -1,7 +1,6 @@
-//! Text on the screen: what stands for what is not known, how many columns it takes, where it is cut and
-//! broken.
+//! Text on the screen: the sign for unknown values, widths, cutting and wrapping.
 //!
-//! Knows no terminal and no style; writing is done in `view/line_writer.rs`.
+//! Knows no terminal and no style; `view/line_writer.rs` writes.
 
 use std::borrow::Cow;
 
@@ -11,7 +10,7 @@ use crate::model::Time;
 pub use crate::model::field::{NOT_AVAILABLE, UNKNOWN};
 use crate::report::escape::escape;
 
-/// The text of one finding is cut here, whatever a rule or a recording put into it.
+/// A longer text of a finding is cut, whatever a rule or a recording put into it.
 pub const MESSAGE_CHARS: u16 = 1000;
 
 /// `10:04:05 CET`.
@@ -20,36 +19,33 @@ pub fn clock(time: Time) -> String {
     format!("{} {}", time.clock(), time.zone())
 }
 
-/// Terminal columns that `text` takes.
 pub fn columns(text: &str) -> u16 {
     let columns = if is_plain(text) { text.len() } else { text.width() };
     u16::try_from(columns).unwrap_or(u16::MAX)
 }
 
-/// Whether every byte is a character of one column, as of nearly all text. Asking that costs a small part
-/// of dividing text into what is in one cell.
+/// Whether every byte is one character of one column, as in nearly all text. This check is much cheaper than splitting
+/// text into graphemes.
 fn is_plain(text: &str) -> bool {
     text.bytes().all(is_plain_byte)
 }
 
-/// Whether a byte is a character of one column.
 fn is_plain_byte(byte: u8) -> bool {
     matches!(byte, b' '..=b'~')
 }
 
-/// Text that a process chose, made harmless; no more of it than `width` columns could show.
+/// Text that a process chose, escaped, and cut to what `width` columns could show.
 pub fn clean(text: &str, width: u16) -> Cow<'_, str> {
     escape(head(text, usize::from(width) + 1))
 }
 
-/// The first `count` characters. An escape is never shorter than what it stands for, so these are
-/// enough for as many columns, but for marks that take none.
+/// The first `count` characters. An escape is never shorter than the character it stands for, so they fill as many
+/// columns, except for combining marks.
 pub fn head(text: &str, count: usize) -> &str {
     text.char_indices().nth(count).map_or(text, |(at, _)| &text[..at])
 }
 
-/// What is left of escaped text that is scrolled `count` columns to the left; a character that is cut in
-/// half is a blank.
+/// Escaped text, scrolled `count` columns to the left; half of a wide character becomes a blank.
 pub fn scrolled(text: &str, count: u16) -> Cow<'_, str> {
     let mut gone = 0;
     for (at, c) in text.char_indices() {
@@ -66,7 +62,7 @@ pub fn scrolled(text: &str, count: u16) -> Cow<'_, str> {
     Cow::Borrowed("")
 }
 
-/// As [`report::wrap`](crate::report::wrap::wrap), in lines of one width.
+/// As [`report::wrap`](crate::report::wrap::wrap), with all lines of one width.
 pub fn wrap(text: &str, width: u16, lines: usize) -> Vec<Cow<'_, str>> {
     let width = usize::from(width);
     crate::report::wrap::wrap(text, (width, width), lines)

@@ -1,7 +1,6 @@
-//! What things look like: a style for each role, by theme. Colour never says anything alone; the text beside it says
-//! the same.
+//! How things look: a style for each role, by theme. Colour never carries information alone; text says the same.
 //!
-//! Every theme uses the sixteen colours that a terminal has by name, on the terminal's own ground.
+//! Every theme uses the terminal's sixteen named colours on the terminal's own background.
 
 use ratatui::style::{Color, Modifier, Style};
 use serde::{Deserialize, Serialize};
@@ -9,24 +8,24 @@ use serde::{Deserialize, Serialize};
 use crate::model::Severity;
 pub use crate::model::field::gpu::FillLevel;
 
-/// Which of the sixteen colours stand for what.
+/// What each of the sixteen colours stands for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Theme {
     /// The colours that most programs use.
     #[default]
     Terminal,
-    /// Those that are readable on a light ground.
+    /// Colours that are readable on a light background.
     Light,
     /// Cyan, yellow and light red: safe for red-green colour blindness.
     ColourBlind,
 }
 
 impl Theme {
-    /// Every theme, in the order in which a key goes through them.
+    /// Every theme, in the order of the key.
     pub const ALL: [Self; 3] = [Self::Terminal, Self::Light, Self::ColourBlind];
 
-    /// The next one, around.
+    /// The next theme; wraps around.
     pub fn next(self) -> Self {
         match self {
             Self::Terminal => Self::Light,
@@ -35,7 +34,7 @@ impl Theme {
         }
     }
 
-    /// The theme as it is typed and written down.
+    /// The name that is typed and saved.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Terminal => "terminal",
@@ -44,8 +43,8 @@ impl Theme {
         }
     }
 
-    /// The theme that suits a terminal whose `COLORFGBG` is this: light where it says so. Its last
-    /// number is the ground's, of the sixteen; 7 and those above 8 are light, as vim has it.
+    /// The theme for a terminal with this `COLORFGBG`. Its last number is the background colour: as in vim, 7 and those
+    /// above 8 are light.
     pub fn of_terminal(colorfgbg: &str) -> Self {
         let ground = colorfgbg.rsplit(';').next();
         match ground.and_then(|number| number.parse().ok()) {
@@ -64,35 +63,31 @@ pub fn has_colors(term: &str) -> bool {
     !is_mono
 }
 
-/// What a colour is for.
 #[derive(Clone, Copy)]
 enum Role {
     Faint,
     Heading,
     Alarm,
-    /// What can be reclaimed, too.
+    /// Also for what can be reclaimed.
     Caution,
     Full,
-    /// Where snapshots come from; memory that nobody visible holds.
+    /// The source of snapshots; memory that no visible process holds.
     Origin,
     Memory,
     MemoryFull,
 }
 
-/// The styles of the screen.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Styles {
     pub theme: Theme,
-    /// Whether there are colours; without them text is bold, dim, reversed and underlined.
+    /// Without colours, text is bold, dim, reversed or underlined.
     pub has_color: bool,
 }
 
-/// What a chart is of.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ChartColor {
-    /// Memory that is held.
     Memory,
-    /// Work that is done.
+    /// Use of the GPU.
     Work,
 }
 
@@ -114,7 +109,7 @@ impl Styles {
             (Theme::Light, Role::Full) => Color::Red,
             (Theme::Light, Role::Caution | Role::Origin) => Color::Magenta,
             (Theme::Light, _) => Color::Blue,
-            // There is no orange among them; a light red is the darker beside a light yellow.
+            // There is no orange; light red is darker than light yellow.
             (Theme::ColourBlind, Role::Alarm | Role::Full) => Color::LightRed,
             (Theme::ColourBlind, Role::Caution) => Color::LightYellow,
             (Theme::ColourBlind, Role::Origin) => Color::LightMagenta,
@@ -126,7 +121,6 @@ impl Styles {
         self.colored(role).add_modifier(Modifier::BOLD)
     }
 
-    /// Plain text.
     pub fn plain(self) -> Style {
         Style::new()
     }
@@ -136,7 +130,7 @@ impl Styles {
         Style::new().add_modifier(Modifier::BOLD)
     }
 
-    /// What is there to be looked up.
+    /// Background information.
     pub fn faint(self) -> Style {
         match self.has_color {
             true => self.colored(Role::Faint),
@@ -144,17 +138,16 @@ impl Styles {
         }
     }
 
-    /// A column's heading.
     pub fn heading(self) -> Style {
         self.colored(Role::Heading)
     }
 
-    /// Something that is not as it should be.
+    /// Something is wrong.
     pub fn alarm(self) -> Style {
         self.bold(Role::Alarm)
     }
 
-    /// Something to keep an eye on.
+    /// Something to watch.
     pub fn caution(self) -> Style {
         match self.has_color {
             true => self.colored(Role::Caution),
@@ -162,22 +155,22 @@ impl Styles {
         }
     }
 
-    /// The selected row: one bar, whatever colours stood in it.
+    /// The selected row: one bar, whatever colours it had.
     pub fn selected(self) -> Style {
         Style::new().fg(Color::Reset).bg(Color::Reset).add_modifier(Modifier::REVERSED)
     }
 
-    /// A row's mark, where a person has marked it.
+    /// The mark of a row that a person marked.
     pub fn tagged(self) -> Style {
         self.bold(Role::Caution)
     }
 
-    /// The title of the panel that the keys move in; another's is [`Styles::heading`].
+    /// The title of the panel that the keys move in; other titles have [`Styles::heading`].
     pub fn focused(self) -> Style {
         self.key().add_modifier(Modifier::UNDERLINED)
     }
 
-    /// A key that can be pressed; what it does, beside it, is [`Styles::faint`].
+    /// A key; the text beside it has [`Styles::faint`].
     pub fn key(self) -> Style {
         self.bold(Role::Heading)
     }
@@ -187,7 +180,7 @@ impl Styles {
         self.alarm().add_modifier(Modifier::REVERSED)
     }
 
-    /// Where the snapshots come from, if not from here.
+    /// The source of the snapshots, if not this machine.
     pub fn origin(self) -> Style {
         self.bold(Role::Origin).add_modifier(Modifier::REVERSED)
     }
@@ -201,7 +194,6 @@ impl Styles {
         }
     }
 
-    /// A finding's badge.
     pub fn badge(self, severity: Severity) -> Style {
         match severity {
             Severity::Info => self.heading(),
@@ -215,12 +207,12 @@ impl Styles {
         self.colored(Role::Memory)
     }
 
-    /// Memory that no one visible holds.
+    /// Memory that no visible process holds.
     pub fn unattributed(self) -> Style {
         self.colored(Role::Origin)
     }
 
-    /// The line that a chart ends in, or what is below it.
+    /// The upper line of a chart, or what is below it.
     pub fn chart(self, of: ChartColor, is_line: bool) -> Style {
         let style = self.colored(match of {
             ChartColor::Memory => Role::Memory,
@@ -229,7 +221,7 @@ impl Styles {
         if is_line { style } else { style.add_modifier(Modifier::DIM) }
     }
 
-    /// Memory that looks unused, and what says so.
+    /// Memory that looks unused, and the text about it.
     pub fn suspected(self) -> Style {
         self.colored(Role::Caution).add_modifier(Modifier::DIM)
     }
@@ -249,7 +241,7 @@ impl Styles {
         }
     }
 
-    /// A figure of work that is done.
+    /// A figure of use.
     pub fn work(self, level: FillLevel) -> Style {
         match level {
             FillLevel::Ok => self.plain(),

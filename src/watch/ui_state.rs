@@ -1,7 +1,7 @@
-//! What is remembered from one run to the next: how the screen is arranged, never a filter nor who was selected.
+//! What is remembered from one run to the next: how the screen is arranged, never a filter or a selection.
 //!
-//! Everything is by name, so that a file of another version, or of somebody who edited it, is read as far as it
-//! makes sense. Where it is kept is known to `cli`.
+//! Everything is saved by name, so that a file of another version or one that someone edited is read as far as it is
+//! valid. `cli` knows where the file is.
 
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
@@ -10,16 +10,16 @@ use super::column::{Column, Columns};
 use super::view_model::Sort;
 use crate::watch::state::App;
 
-/// How the screen was arranged, as it is written down.
+/// The arrangement of the screen, as saved.
 pub type UiState = Map<String, Value>;
 
-/// Reads what was written down; what makes no sense counts as nothing.
+/// Reads a saved arrangement; an invalid one counts as empty.
 pub fn parse(text: &[u8]) -> UiState {
     serde_json::from_slice(text).unwrap_or_default()
 }
 
 impl App {
-    /// Arranges the screen as it was; what is not known or makes no sense stays as it is.
+    /// Arranges the screen as saved; unknown and invalid entries change nothing.
     pub fn restore(&mut self, ui_state: &UiState) {
         fn read<T: DeserializeOwned>(ui_state: &UiState, name: &str) -> Option<T> {
             serde_json::from_value(ui_state.get(name)?.clone()).ok()
@@ -32,7 +32,7 @@ impl App {
         }
         choice.tree = read(ui_state, "tree").unwrap_or(choice.tree);
         choice.hide_small = read(ui_state, "hide_small").unwrap_or(choice.hide_small);
-        // None of them leaves it to the room that there is.
+        // Any other value means automatic.
         self.form = read(ui_state, "gpus").unwrap_or(self.form);
         self.theme = read(ui_state, "theme").unwrap_or(self.theme);
         let titles: Vec<String> = read(ui_state, "columns").unwrap_or_default();
@@ -43,7 +43,6 @@ impl App {
         self.list();
     }
 
-    /// How the screen is arranged.
     pub fn ui_state(&self) -> UiState {
         let (choice, title) = (&self.table.choice, |column: Column| column.spec().title);
         let columns: Vec<&str> = self.table.columns.iter().map(title).collect();

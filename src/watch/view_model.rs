@@ -1,9 +1,8 @@
-//! What is on show: one snapshot, what the rules say of it, and its rows in order.
+//! What is shown: one snapshot, what the rules say about it, and its rows in order.
 //!
-//! A row is a (process, GPU) pair, or a process that holds GPU device files and is listed on no GPU.
-//! Rows hold positions and the few numbers that a snapshot does not;
-//! text is made in `view`, for the rows that are visible only. Sorting compares values, never text
-//! made of them, and what is unknown comes last whichever way the order is turned.
+//! A row is a pair of process and GPU, or a process that holds GPU device files and is listed on no GPU. Rows hold
+//! positions and the few numbers that a snapshot lacks; `view` makes text, for visible rows only. Sorting compares
+//! values, never text, and unknown values come last in either direction.
 
 use std::ops::Deref;
 use std::sync::Arc;
@@ -23,22 +22,21 @@ use crate::model::row::{ProcessRow, RowPlace, places};
 use crate::model::snapshot::{Gpu, GpuProcess, Process, Snapshot};
 use crate::model::{Identity, Reclaimable, Start, Suspect, Time};
 
-/// The longest time that is shown of a row: 30 minutes, as the slowest of the rules needs about as much.
+/// Half an hour of a row's history is shown, because the slowest rules need about as much.
 pub const WINDOW_SECONDS: f64 = 1800.0;
 
-/// What makes two rows of different snapshots the same row.
+/// Identifies a row across snapshots.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct RowKey {
-    /// The process.
     pub identity: Identity,
-    /// NVML's index of the GPU; of an unlisted process, of the first one that it holds open.
+    /// NVML's index of the GPU; for an unlisted process, the first GPU that it holds open.
     pub gpu: Option<u32>,
     /// GPU instance and compute instance, under MIG.
     pub instance: (Option<u32>, Option<u32>),
 }
 
 impl RowKey {
-    /// Whether nothing that is known tells the two apart: a sample may lack when a process started.
+    /// Whether the two can be the same row: a sample may lack the start time of a process.
     pub fn may_be(&self, other: &Self) -> bool {
         let is_same_start = self.identity.start == other.identity.start
             || !self.is_certain()
@@ -56,31 +54,26 @@ impl RowKey {
 /// A process on a GPU.
 #[derive(Clone, Debug)]
 pub struct RowView {
-    /// Who and where.
     pub key: RowKey,
-    /// Seconds without use of this GPU: 0 while it is used, `None` where that is unknown.
+    /// Seconds without use of this GPU: 0 if in use, `None` if unknown.
     pub idle_seconds: Option<f64>,
-    /// Seconds since the process started.
     pub runtime_seconds: Option<f64>,
-    /// The finding about it, by position.
+    /// Position of its finding.
     pub finding: Option<usize>,
-    /// The suspect that it is, by position.
+    /// Position of its suspect.
     pub suspect: Option<usize>,
-    /// What is made of the memory that it holds.
+    /// The verdict on the memory that it holds.
     pub verdict: UseVerdict,
-    /// Its share of the GPU; nothing is known in it where it is not listed.
+    /// NVML's entry; without values if the process is not listed.
     pub entry: GpuProcess,
-    /// Whether NVML lists it.
     pub is_listed: bool,
     place: RowPlace,
 }
 
-/// A row's parts, looked up.
+/// A row with the parts it refers to.
 #[derive(Clone, Copy, Debug)]
 pub struct Subject<'a> {
-    /// The row.
     pub row: &'a RowView,
-    /// What it is suspected of.
     pub suspect: Option<&'a Suspect>,
     facts: ProcessRow<'a>,
 }
@@ -94,7 +87,7 @@ impl<'a> Deref for Subject<'a> {
 }
 
 impl Subject<'_> {
-    /// How its memory on this GPU moved; `None` where it was never seen there.
+    /// Its memory on this GPU over time; `None` if it was never seen there.
     pub fn course<'c>(&self, courses: &'c Courses) -> Option<&'c MemorySeries> {
         courses.row(self.row.key.identity, self.gpu?, self.entry?)
     }
@@ -105,29 +98,25 @@ impl Subject<'_> {
     }
 }
 
-/// Terminal columns that the widest text of a column needs.
+/// The widest text of each column, in terminal columns.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Widths {
-    /// Of GPUs and their parts.
     pub gpu: u16,
-    /// Of pids.
     pub pid: u16,
-    /// Of users, within bounds.
+    /// Within bounds.
     pub user: u16,
-    /// Of frameworks, within bounds; 0 where none is known.
+    /// Within bounds; 0 if there is none.
     pub framework: u16,
-    /// Of places, within bounds; 0 where none is known.
+    /// Within bounds; 0 if there is none.
     pub place: u16,
-    /// Of badges; 0 where there is none.
+    /// Of badges; 0 if there is none.
     pub finding: u16,
 }
 
-/// The order of the rows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Sort {
-    /// By what.
     pub column: Column,
-    /// Against the column's own direction.
+    /// Against the column's default direction.
     pub reversed: bool,
 }
 
@@ -138,37 +127,34 @@ impl Default for Sort {
 }
 
 impl Sort {
-    /// Whether the most comes first.
+    /// Whether the largest value comes first.
     pub fn descending(self) -> bool {
         self.column.spec().descending != self.reversed
     }
 }
 
-/// A snapshot with what the rules say of it.
+/// A snapshot with what the rules say about it.
 #[derive(Clone, Debug)]
 pub struct JudgedSample {
     pub snapshot: Snapshot,
-    /// What is so now, worst first.
+    /// Current findings, worst first.
     pub findings: Vec<Finding>,
-    /// The rules that could not be decided.
     pub undecided: Vec<Undecided>,
-    /// The processes that look like waste, which no rule can prove yet.
+    /// Processes that look like waste, which no rule can prove yet.
     pub suspects: Vec<Suspect>,
-    /// How much memory can be reclaimed.
     pub reclaimable: Reclaimable,
     /// Since when each row's process has not used its GPU: see [`idle_times`].
     pub idle_since: Vec<Option<Time>>,
 }
 
-/// One judged sample as rows.
+/// A judged sample as rows.
 #[derive(Clone, Debug)]
 pub struct Screenful {
     pub sample: Arc<JudgedSample>,
-    /// The table's rows, in no order yet.
+    /// The table's rows, unsorted.
     pub rows: Vec<RowView>,
-    /// How wide its columns are.
     pub widths: Widths,
-    /// What the memory of each GPU is in use for, in the order of the snapshot's.
+    /// What each GPU's memory is used for, in the snapshot's order.
     pub shares: Vec<GpuShares>,
 }
 
@@ -181,7 +167,7 @@ impl Deref for Screenful {
 }
 
 impl Screenful {
-    /// A sample without suspects, for tests. `idle_since` tells since when a process has not used a GPU.
+    /// A sample without suspects, for tests. `idle_since` says since when a process has not used a GPU.
     #[cfg(test)]
     pub fn new(
         snapshot: Snapshot,
@@ -197,7 +183,6 @@ impl Screenful {
         Self::of(Arc::new(sample))
     }
 
-    /// The rows of a sample.
     pub fn of(sample: Arc<JudgedSample>) -> Self {
         let (snapshot, findings) = (&sample.snapshot, &sample.findings);
         let suspects = sample.suspects.iter().enumerate();
@@ -205,13 +190,13 @@ impl Screenful {
             suspects.map(|(at, it)| (it.process.identity, at)).collect();
         let places = places(snapshot, findings);
         let mut rows = Vec::with_capacity(places.len());
-        // Those that NVML lists come first, in the order of their times.
+        // Listed processes come first, in the order of `idle_since`.
         let idle = sample.idle_since.iter().copied().chain(std::iter::repeat(None));
         rows.extend(places.into_iter().zip(idle).filter_map(|(place, since)| {
             let facts = ProcessRow::new(snapshot, findings, place).idle(|_, _| since);
             let identity = facts.identity?;
             let is_listed = facts.is_listed();
-            // What is found is no guess any more.
+            // A finding replaces a suspicion.
             let may_be_suspect = is_listed && place.finding.is_none();
             let suspect = match may_be_suspect {
                 true => suspects.get(&identity).copied(),
@@ -246,12 +231,11 @@ impl Screenful {
         screenful
     }
 
-    /// What a row is suspected of.
     pub fn suspect(&self, row: &RowView) -> Option<&Suspect> {
         self.suspects.get(row.suspect?)
     }
 
-    /// What the memory of each GPU is in use for.
+    /// What each GPU's memory is used for.
     fn add_up(&self) -> Vec<GpuShares> {
         let listed = |gpu: &Gpu| gpu.processes.as_ref().map_or(0, Vec::len);
         let gpus = self.snapshot.gpus.iter();
@@ -265,12 +249,10 @@ impl Screenful {
         gpus.map(|(gpu, rows)| GpuShares::new(&self.snapshot, gpu, rows)).collect()
     }
 
-    /// Each GPU, with what its memory is in use for.
     pub fn gpus(&self) -> impl Iterator<Item = (&Gpu, &GpuShares)> {
         self.snapshot.gpus.iter().zip(&self.shares)
     }
 
-    /// The row at a position, with its parts.
     pub fn subject(&self, at: usize) -> Option<Subject<'_>> {
         self.rows.get(at).map(|row| self.parts(row))
     }
@@ -286,8 +268,8 @@ impl Screenful {
         }
     }
 
-    /// The rows' places in order; equal ones by GPU and pid, so that nothing moves without a reason.
-    /// How memory moved is in `courses`.
+    /// The positions of the rows, sorted; equal ones by GPU and PID, so that nothing moves without a reason. `courses`
+    /// has memory over time.
     pub fn order(&self, sort: Sort, courses: &Courses) -> Vec<usize> {
         let value = |row| {
             let subject = self.parts(row);
@@ -337,7 +319,7 @@ impl Screenful {
                 widths.finding = widths.finding.max(columns(&suspect.mark.to_string()));
             }
         }
-        // A column of which nothing is known takes no room.
+        // A column without known values takes no room.
         let clamp = |width: u16, least, most| if width == 0 { 0 } else { width.clamp(least, most) };
         widths.user = widths.user.min(12);
         widths.framework = clamp(widths.framework, 10, 16);
@@ -348,8 +330,8 @@ impl Screenful {
     }
 }
 
-/// Since when the process of each row that NVML lists has not used its GPU, GPU by GPU, as `since` tells it of a
-/// process and a GPU's index.
+/// Since when the process of each row that NVML lists has not used its GPU, GPU by GPU; `since` knows it by identity
+/// and GPU index.
 pub fn idle_times(
     snapshot: &Snapshot,
     since: impl Fn(Identity, u32) -> Option<Time>,
@@ -367,8 +349,7 @@ pub fn idle_times(
     times
 }
 
-/// By how many bytes a course grew in the half hour before `end`; negative where it shrank, `None`
-/// where nothing was seen in it.
+/// By how many bytes memory grew in the half hour before `end`; negative if it shrank, `None` if nothing was seen.
 fn growth_bytes(course: &MemorySeries, end: Time) -> Option<i64> {
     let past = seen_until(course.buckets(), end);
     let start = end.plus_seconds(-WINDOW_SECONDS);
@@ -394,7 +375,7 @@ mod tests {
     }
 
     #[test]
-    fn the_unknown_comes_last_whichever_way() {
+    fn unknown_values_come_last_in_either_order() {
         let mut snapshot = sample::snapshot(1, 3);
         sample::entry(&mut snapshot, 0, 1).used_bytes = None;
         let screenful = Screenful::new(snapshot, Vec::new(), Vec::new(), |_, _| None);
@@ -426,7 +407,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_of_a_same_numbered_process_is_given_out() {
+    fn nothing_is_shown_of_another_process_with_the_same_pid() {
         let mut snapshot = sample::snapshot(1, 2);
         snapshot.processes[0].unresolved = Some("started after NVML named the pid".into());
         snapshot.processes[1].start_ticks = None;
@@ -454,7 +435,7 @@ mod tests {
     }
 
     #[test]
-    fn use_is_an_observed_zero_of_idleness() {
+    fn a_process_in_use_has_an_idle_time_of_zero() {
         let mut snapshot = sample::snapshot(1, 2);
         sample::entry(&mut snapshot, 0, 0).sm_percent = Some(7);
         sample::entry(&mut snapshot, 0, 1).sm_percent = None;

@@ -1,39 +1,37 @@
-//! The charts below the table: the rows that are kept for them, and the cell of each.
+//! The charts below the table: how many rows they get, and where each is.
 
 use ratatui::layout::Rect;
 
-/// Rows of the lowest chart that has its times: a caption, two rows of blocks, the times.
+/// Rows of the lowest chart with times: a caption, two rows of blocks, the times.
 pub const CHARTS_ROWS_MIN: u16 = 4;
-/// Blank columns between two charts.
 const GAP: u16 = 2;
-/// Columns of a GPU's cell, at the least.
+/// Least width of a GPU's cell.
 const CELL_COLUMNS: u16 = 38;
-/// Rows of a GPU's cell where there are enough: a caption, four rows of blocks, the times.
+/// Usual height of a GPU's cell: a caption, four rows of blocks, the times.
 const CELL_ROWS: u16 = 6;
 
-/// Cells of one size, side by side and one below the other.
+/// Cells of one size, in rows and columns.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ChartGrid {
     area: Rect,
     across: u16,
-    /// Rows of each cell.
     rows: u16,
 }
 
 impl ChartGrid {
-    /// `count` cells, as few side by side as there are rows for; `None` where they do not fit.
+    /// `count` cells, in as few columns as the rows allow; `None` if they do not fit.
     pub fn new(area: Rect, count: usize) -> Option<Self> {
         let count = u16::try_from(count).ok().filter(|count| *count > 0)?;
         let most = cells_across(area.width).clamp(1, count);
         let rows = |across: u16| area.height / count.div_ceil(across);
-        // As few as have as many rows, where there are not enough rows for high ones.
+        // If rows are short: the fewest columns that need no more rows.
         let fewest = || count.div_ceil(count.div_ceil(most));
         let across = (1..=most).find(|across| rows(*across) >= CELL_ROWS).unwrap_or_else(fewest);
         let rows = rows(across);
         (rows >= CHARTS_ROWS_MIN).then_some(Self { area, across, rows })
     }
 
-    /// The cell of this number, counted from 0.
+    /// The area of a cell, by number from 0.
     pub fn cell(&self, at: usize) -> Rect {
         let across = usize::from(self.across);
         let (row, column) = ((at / across) as u16, (at % across) as u16);
@@ -48,7 +46,7 @@ impl ChartGrid {
     }
 }
 
-/// The rows that are kept for the charts of `gpus` GPUs, at most `most`; 0 where they do not fit with their times.
+/// Rows kept for the charts of `gpus` GPUs, at most `most`; 0 if they do not fit with their times.
 pub fn rows_kept(width: u16, most: u16, gpus: usize) -> u16 {
     let across = usize::from(cells_across(width)).max(1);
     let down = u16::try_from(gpus.div_ceil(across)).unwrap_or(u16::MAX);
@@ -56,12 +54,11 @@ pub fn rows_kept(width: u16, most: u16, gpus: usize) -> u16 {
     heights.filter(|rows| *rows <= most).max().unwrap_or(0)
 }
 
-/// How many cells have room side by side.
+/// How many cells fit side by side.
 fn cells_across(width: u16) -> u16 {
     (width + GAP) / (CELL_COLUMNS + GAP)
 }
 
-/// Two charts beside each other.
 pub fn beside(area: Rect) -> [Rect; 2] {
     let half = area.width.saturating_sub(GAP) / 2;
     let right = (half + GAP).min(area.width);

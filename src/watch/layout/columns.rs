@@ -1,5 +1,5 @@
-//! The process table's columns: which have room, which lies under the mouse, and what of the rows and of
-//! their commands is out of sight.
+//! The columns of the process table: which fit, which is under the mouse, and which part of the rows and commands is
+//! out of sight.
 
 use crate::watch::column::{Column, Columns};
 use crate::watch::command;
@@ -8,12 +8,12 @@ use crate::watch::state::App;
 use crate::watch::text::columns;
 use crate::watch::view_model::Widths;
 
-/// The columns before the first, for the edges and the marks of rows.
+/// The columns for edges and marks, left of the first column.
 pub const GUTTER: u16 = 2;
-/// How far commands can be scrolled, whatever a process calls itself.
+/// Bound on scrolling, because a process chooses its own command line.
 const FARTHEST: u16 = 4096;
 
-/// Those of the chosen columns that have room, left to right, with their widths.
+/// The chosen columns that fit, left to right, with their widths.
 pub fn chosen(columns: &Columns, widths: Widths, width: u16) -> Vec<(Column, u16)> {
     let command_min = (width / 4).clamp(8, 40);
     let mut room = width.saturating_sub(GUTTER);
@@ -26,7 +26,7 @@ pub fn chosen(columns: &Columns, widths: Widths, width: u16) -> Vec<(Column, u16
             Column::Command => command_min,
             column => column_width(column, widths),
         };
-        // A column without anything to say takes no room.
+        // An empty column takes no room.
         if wanted == 0 {
             continue;
         }
@@ -49,7 +49,7 @@ pub fn chosen(columns: &Columns, widths: Widths, width: u16) -> Vec<(Column, u16
     shown
 }
 
-/// The width of a column, where it has room.
+/// The width of a column that fits.
 pub fn column_width(column: Column, widths: Widths) -> u16 {
     match column {
         Column::Gpu => widths.gpu,
@@ -62,7 +62,7 @@ pub fn column_width(column: Column, widths: Widths) -> u16 {
     }
 }
 
-/// The column whose heading, or whose cells, lie at this column of the screen.
+/// The table column at this column of the screen.
 pub fn hit_column(app: &App, layout: &Layout, x: u16) -> Option<Column> {
     let area = layout.table_heading;
     let widths = app.screenful.as_ref()?.widths;
@@ -79,8 +79,7 @@ pub fn hit_column(app: &App, layout: &Layout, x: u16) -> Option<Column> {
     None
 }
 
-/// How far the commands are scrolled away when they are scrolled on by `steps`: no further than the end
-/// of the longest one that is visible.
+/// The new offset after scrolling the commands by `steps`: no further than the end of the longest visible one.
 pub fn scrolled_on(app: &App, layout: &Layout, steps: u16) -> u16 {
     let Some(screenful) = &app.screenful else {
         return app.table.scrolled;
@@ -100,7 +99,7 @@ pub fn scrolled_on(app: &App, layout: &Layout, steps: u16) -> u16 {
     app.table.scrolled.saturating_add(steps).min(farthest.max(app.table.scrolled))
 }
 
-/// The column that the rows are sorted by, where it is folded away.
+/// The column that sorts the rows, if it does not fit on the screen.
 pub fn hidden_sort(app: &App, width: u16) -> Option<&'static str> {
     let widths = app.screenful.as_ref()?.widths;
     let column = app.table.choice.sort.column;
@@ -108,7 +107,7 @@ pub fn hidden_sort(app: &App, width: u16) -> Option<&'static str> {
     (!shown).then(|| column.spec().title)
 }
 
-/// How many rows are marked, and which of the rows are visible where not all are: `2 marked  1-12 of 40`.
+/// How many rows are marked, and which rows are visible if not all are: `2 marked  1-12 of 40`.
 pub fn beyond(app: &App, height: u16) -> String {
     let mut parts = Vec::new();
     if !app.table.tagged.is_empty() {
@@ -122,7 +121,7 @@ pub fn beyond(app: &App, height: u16) -> String {
     parts.join("  ")
 }
 
-/// How many rows are marked; those that are hidden, or gone, are marked all the same.
+/// How many rows are marked, including those that are hidden or gone.
 fn marked(app: &App) -> String {
     let rows = app.screenful.as_ref().map_or(&[][..], |screenful| &screenful.rows);
     let lines = app.table.listing.lines.iter();

@@ -1,36 +1,34 @@
-//! The GPUs' panel: the form in which all of them fit, the rows that it takes, and where each card is.
+//! The GPU panel: the form in which all GPUs fit, how many rows it takes, and where each card is.
 
 use ratatui::layout::Rect;
 
 use super::LayoutNeeds;
 
-/// Columns of each card, at the least, where several stand side by side.
+/// Least width of a card, if several stand side by side.
 const CARD: u16 = 56;
-/// Blank columns between two cards.
 const CARD_GAP: u16 = 2;
-/// Lines of a card above its chart: name, bar, figures, and the chart's caption.
+/// Lines of a card above its chart: name, bar, figures, caption.
 const CARD_LINES: u16 = 4;
-/// Lines of a card's chart, at the least.
+/// Least height of a card's chart.
 const CHART_ROWS_MIN: u16 = 2;
-/// Lines of a card's chart, at the most.
+/// Greatest height of a card's chart.
 const CHART_ROWS_MAX: u16 = 12;
-/// GPUs that have cards before a person asks for them.
+/// With more GPUs, cards are shown only on request.
 const CARDS_MOST: usize = 2;
 
-/// How the GPUs are shown.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Form {
-    /// A card for each, with charts.
+    /// A card per GPU, with charts.
     Cards,
-    /// A line for each, and where there is room one for each MIG device.
+    /// A line per GPU and, if there is room, one per MIG device.
     Lines,
-    /// One line for all of them.
+    /// One line with the totals.
     Totals,
 }
 
 impl Form {
-    /// What the key goes on to; `None` leaves it to the room that there is.
+    /// The next form that the key chooses; `None` is automatic.
     pub fn after(form: Option<Self>) -> Option<Self> {
         match form {
             None => Some(Self::Cards),
@@ -40,7 +38,7 @@ impl Form {
         }
     }
 
-    /// What was asked for, in words.
+    /// The chosen form in words.
     pub fn describe(form: Option<Self>) -> &'static str {
         match form {
             None => "GPUs: as there is room",
@@ -51,11 +49,10 @@ impl Form {
     }
 }
 
-/// The first form in which all GPUs fit, and the rows that it takes: at most `usual`, or `most` where a person asked
-/// for a form.
+/// The first form in which all GPUs fit, and its rows: at most `usual`, or `most` if a person chose a form.
 pub fn gpu_form(area: Rect, most: u16, usual: u16, needs: &LayoutNeeds) -> (Form, u16) {
     let (cards, budget) = match needs.form {
-        // A screen that is not tall has better use for its lines.
+        // On a low screen other panels need the lines more.
         None if needs.gpus <= CARDS_MOST => (cards(area, usual.min(area.height / 3), needs), usual),
         None => (None, usual),
         // Cards that do not fit in the usual rows take only as many as the lowest ones need.
@@ -74,7 +71,7 @@ pub fn gpu_form(area: Rect, most: u16, usual: u16, needs: &LayoutNeeds) -> (Form
     }
 }
 
-/// The rows that cards for all GPUs take, with charts as high as `budget` allows; `None` where the lowest do not fit.
+/// The rows for the cards of all GPUs, with charts as high as `budget` allows; `None` if even the lowest do not fit.
 fn cards(area: Rect, budget: u16, needs: &LayoutNeeds) -> Option<u16> {
     let count = u16::try_from(needs.gpus).ok().filter(|&count| count > 0)?;
     let down = count.div_ceil(cards_across(area.width, count));
@@ -83,13 +80,12 @@ fn cards(area: Rect, budget: u16, needs: &LayoutNeeds) -> Option<u16> {
     (chart >= CHART_ROWS_MIN).then_some((lines + chart.min(CHART_ROWS_MAX)) * down)
 }
 
-/// How many cards stand side by side: as few as take no more lines.
+/// How many cards stand side by side: as few as need no more lines.
 fn cards_across(width: u16, count: u16) -> u16 {
     let most = ((width + CARD_GAP) / (CARD + CARD_GAP)).clamp(1, count.max(1));
     count.div_ceil(count.div_ceil(most).max(1)).max(1)
 }
 
-/// Where the card of a GPU is.
 pub fn card_area(area: Rect, count: usize, at: usize) -> Rect {
     let count = u16::try_from(count).unwrap_or(u16::MAX);
     let across = cards_across(area.width, count);

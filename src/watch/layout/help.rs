@@ -1,8 +1,6 @@
-//! The help's lines, and where they are: the keys from the very table that handles them, then what is
-//! typed, clicked and meant.
+//! The lines of the help and their positions: the keys from the table that handles them, then filters, mouse and marks.
 //!
-//! It flows in as many columns as the width has room for, and nothing in it is cut: what is too long
-//! for its column goes on in the next line.
+//! The help flows into as many columns as fit. A line too long for its column continues below.
 
 use ratatui::layout::Rect;
 
@@ -14,7 +12,7 @@ use crate::watch::keys::{Context, GROUPS, Group};
 use crate::watch::memory_shares::MemoryShare;
 use crate::watch::text::wrap;
 
-/// How what can be typed after `/` is put together; the terms follow, from their own table.
+/// The syntax of filters; the terms follow from their own table.
 pub const FILTER: [(&str, &str); 5] = [
     ("train.py", "a word: pid, user, command, notebook, finding"),
     ("user:ann gpu:0", "all terms must match"),
@@ -23,7 +21,6 @@ pub const FILTER: [(&str, &str); 5] = [
     ("!gpu:0", "what does not match"),
 ];
 
-/// What the mouse does.
 pub const MOUSE: [(&str, &str); 6] = [
     ("heading", "sort by it; again reverses the order"),
     ("row", "select; twice explains"),
@@ -33,7 +30,7 @@ pub const MOUSE: [(&str, &str); 6] = [
     ("Shift", "held, the terminal selects text"),
 ];
 
-/// What the marks mean, beside those of a bar, which [`MemoryShare`] has.
+/// The marks, except those of bars, which [`MemoryShare`] has.
 pub const MARKS: [(&str, &str); 6] = [
     ("-", "not known; 0 is an observed zero"),
     ("n/a", "this GPU or driver does not report it"),
@@ -43,32 +40,30 @@ pub const MARKS: [(&str, &str); 6] = [
     ("unresolved", "no process could be matched to this pid"),
 ];
 
-/// Terminal columns that keys and marks take.
+/// Width of keys and marks.
 pub const LABEL: u16 = 17;
-/// Terminal columns of text that a column of the help is worth having for.
+/// A narrower column of text is not worth having.
 const TEXT: u16 = 30;
 /// Blanks before each column of the help, and after it.
 pub const GAP: u16 = 1;
-/// No key's meaning takes more lines.
+/// Bound on the lines of one entry.
 const LINES: usize = 64;
-/// More columns than this are harder to read than to scroll.
+/// More columns are harder to read than to scroll.
 const MOST_COLUMNS: u16 = 4;
 
-/// A line of the help.
 #[derive(Debug)]
 pub struct HelpLine {
-    /// A heading where there is no text, a key, a mark.
+    /// A heading if there is no text; otherwise a key or a mark.
     pub label: String,
-    /// What it means; `None` of a heading.
+    /// The meaning; `None` for a heading.
     pub text: Option<String>,
 }
 
-/// The help as it is on a screen of one width.
+/// The help for a screen of one width.
 #[derive(Debug)]
 pub struct HelpPage {
-    /// Its columns, left to right.
+    /// Left to right.
     pub columns: Vec<Vec<HelpLine>>,
-    /// Of each column.
     pub width: u16,
 }
 
@@ -81,14 +76,14 @@ impl HelpPage {
         Self { columns: flow(blocks, usize::from(count)), width }
     }
 
-    /// Lines of its longest column.
+    /// Lines of the longest column.
     pub fn height(&self) -> usize {
         self.columns.iter().map(Vec::len).max().unwrap_or_default()
     }
 }
 
-/// The help's parts, each with its heading and a blank after it, in lines of so much text. What was
-/// open comes first.
+/// The parts of the help, each with a heading and a blank line at its end, wrapped to this width. The open context
+/// comes first.
 fn blocks(context: Context, width: u16) -> Vec<Vec<HelpLine>> {
     let mut blocks = Vec::new();
     let mut block = |title: &str, lines: &mut dyn Iterator<Item = (String, &str)>| {
@@ -131,10 +126,9 @@ fn blocks(context: Context, width: u16) -> Vec<Vec<HelpLine>> {
     blocks
 }
 
-/// Puts the parts below each other into at most `count` columns, as low as that can be; each part stays whole, and
-/// in its order.
+/// Distributes the parts over at most `count` columns, as low as possible; parts stay whole and in order.
 fn flow(blocks: Vec<Vec<HelpLine>>, count: usize) -> Vec<Vec<HelpLine>> {
-    // The column of each part, where no column is higher than this.
+    // The column of each part, if no column may be higher than this.
     let places = |height: usize| -> Vec<usize> {
         let (mut column, mut used) = (0, 0);
         let place = |block: &Vec<HelpLine>| {
@@ -156,20 +150,20 @@ fn flow(blocks: Vec<Vec<HelpLine>>, count: usize) -> Vec<Vec<HelpLine>> {
         }
         columns[at].extend(block);
     }
-    // No blank follows the last part of a column.
+    // No blank line ends a column.
     for column in &mut columns {
         column.pop();
     }
     columns
 }
 
-/// The part of the screen that is not the line of how to leave.
+/// The screen without the line that says how to leave.
 pub fn body(area: Rect) -> Rect {
     let foot = u16::from(area.height > 1);
     Rect { height: area.height - foot, ..area }
 }
 
-/// The line that the help of `context` starts with when it is scrolled down to its end.
+/// The first visible line when the help of `context` is scrolled to its end.
 pub fn last_line(context: Context, area: Rect) -> u16 {
     let height = HelpPage::new(context, area.width).height();
     let last = height.saturating_sub(usize::from(body(area).height));

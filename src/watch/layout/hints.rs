@@ -1,7 +1,6 @@
-//! The bottom line's parts: the keys that have room, what is before them, and what after.
+//! The bottom line: the hints that fit, and what stands before and after them.
 //!
-//! Both what draws the keys and the mouse read their places from here, so that a click does what is
-//! written there.
+//! Drawing and the mouse read positions from here, so that a click does what is written there.
 
 use super::{Layout, columns as table};
 use crate::watch::keys::{self, Context, Hint};
@@ -10,35 +9,34 @@ use crate::watch::state::App;
 use crate::watch::state::page::Page;
 use crate::watch::text::columns;
 
-/// Blanks between one hint and the next.
+/// Blanks between two hints.
 pub const GAP: u16 = 1;
-/// Blanks between the hints and what is before and after them.
+/// Blanks between the hints and what stands before and after them.
 const ASIDE: u16 = 2;
 
-/// From this width on, the column that the rows are sorted by is told where it is folded away.
+/// From this width on, the line names the sort column if that does not fit in the table.
 const SORT_SHOWN: u16 = 56;
 
-/// A hint, and its columns.
+/// A hint and its position.
 #[derive(Clone, Copy, Debug)]
 pub struct Spot {
     /// Its first column.
     pub from: u16,
     /// The column after its last.
     pub to: u16,
-    /// What is written there.
     pub hint: Hint,
 }
 
-/// The hints that are in the bottom line of a screen of so many columns.
+/// The hints that fit into the bottom line.
 pub fn shown(app: &App, layout: Option<&Layout>, width: u16) -> Vec<Spot> {
-    // That there are marks, or rows out of sight, is worth more than another key.
+    // Marks and rows out of sight matter more than another key.
     let kept = match (app.context(), columns(&after(app, layout, width))) {
         (Context::Plan | Context::Columns, _) | (_, 0) => 0,
         (_, after) => after + ASIDE,
     };
     let begin = before(app).map_or(0, |text| columns(&text) + ASIDE);
     let context = app.context();
-    // What is about no process has none to kill.
+    // A finding without a process has nothing to kill.
     let is_of_use = |hint: &Hint| {
         context != Context::Page
             || hint.word != "Kill"
@@ -53,7 +51,7 @@ pub fn shown(app: &App, layout: Option<&Layout>, width: u16) -> Vec<Spot> {
     spots
 }
 
-/// What is before the keys: how far an ending is.
+/// What stands before the hints: how far a batch is.
 pub fn before(app: &App) -> Option<String> {
     match app.context() {
         Context::Main => app.batch_hint(),
@@ -61,12 +59,12 @@ pub fn before(app: &App) -> Option<String> {
     }
 }
 
-/// What is at the end of the line.
+/// What stands at the end of the line.
 pub fn after(app: &App, layout: Option<&Layout>, width: u16) -> String {
     match app.context() {
         Context::Main => {}
         Context::Page => return page::position(app),
-        // What is scrolled there is not the table.
+        // Here the table does not scroll.
         Context::Plan | Context::Columns => return String::new(),
     }
     let height = layout.map_or(0, |layout| layout.table.height);
@@ -79,8 +77,7 @@ pub fn after(app: &App, layout: Option<&Layout>, width: u16) -> String {
     }
 }
 
-/// Those of these hints that have room on a line of so many columns. Where not all have, they go one by one and
-/// whole, the least important first.
+/// Places as many hints as fit; those of the highest rank are dropped first, each as a whole.
 pub fn spots(mut hinted: Vec<Hint>, width: u16) -> Vec<Spot> {
     let size = |hint: &Hint| columns(hint.key) + 1 + columns(hint.word);
     let needed = |hints: &[Hint]| hints.iter().map(|hint| size(hint) + GAP).sum::<u16>();
@@ -103,7 +100,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_way_out_stays_longest_where_something_is_open() {
+    fn the_hint_that_closes_stays_longest() {
         let line = |context, width| {
             let spots = spots(keys::hints(context).collect(), width);
             assert!(spots.iter().all(|spot| spot.to <= width), "{width}");

@@ -1,13 +1,12 @@
-//! Which panel gets which part of the screen, and what folds first when it is small.
+//! Which part of the screen each panel gets, and what is dropped first on a small screen.
 //!
-//! A pure function of the size, of what there is to show and of what was asked for, so that the state knows the
-//! height of the table. Places inside a panel are in the files here, one for each panel; the mouse and the view read
-//! them from there. What folds, first to last:
+//! A pure function of the screen's size, of what there is to show and of what a person chose. Positions inside a panel
+//! are in the files here, one per panel; the mouse and the view both read them. What is dropped, first to last:
 //!
 //! | where | what |
 //! |---|---|
 //! | below 45, 30, 20 and 14 rows | the findings: 9 lines, then 7, 4, 2 and 1 |
-//! | where they would take more than [`CHARTS_SHARE`] | the charts of GPUs that have lines, all of them |
+//! | where they would take more than [`CHARTS_SHARE`] | the charts of one-line GPUs, all of them |
 //! | where the GPUs take more than their half | lines of the charts in their cards |
 //! | | the cards: a line for each GPU, and one for each MIG device |
 //! | | the MIG devices' lines, all of them |
@@ -15,16 +14,13 @@
 //! | below 20 rows | the GPUs' heading, and the line that says what limits the table |
 //! | below [`ROWS_MIN`] rows or [`COLUMNS_MIN`] columns | all panels: the essentials in words |
 //!
-//! The header, [`TABLE_ROWS_MIN`] rows of the table with its heading, a line of findings and the keys
-//! are as long as there are panels. The GPUs' half is of what header, heading, findings and keys leave;
-//! it is more where a person asked for a form that needs more.
+//! The header, [`TABLE_ROWS_MIN`] rows of the table with its heading, a line of findings and the keys stay as long as
+//! there are panels. The GPUs may take half of what header, heading, findings and keys leave, and more if a person
+//! chose a form that needs more. The help says this more briefly: [`FOLDS`].
 //!
-//! The help says it in fewer words: [`FOLDS`].
-//!
-//! Rows that the table leaves blank go to the findings as far as they need them, up to a third of the screen, and
-//! then to charts below the table, so that its rows stay where they are. A few rows change hands at a time,
-//! so that the panels do not move with every process that comes or goes. Findings that have nothing to say
-//! have one line.
+//! Rows that the table leaves blank go to the findings if they need them, up to a third of the screen, and then to
+//! charts below the table. Rows move between panels a few at a time, so that panels do not shift with every process.
+//! Findings with nothing to say have one line.
 
 pub mod charts;
 pub mod columns;
@@ -38,7 +34,7 @@ use charts::{CHARTS_ROWS_MIN, rows_kept};
 pub use gpus::Form;
 use gpus::gpu_form;
 
-/// What gives way on a small screen, and how, as the help says it.
+/// What is dropped on a small screen, in the words of the help.
 pub const FOLDS: [(&str, &str); 5] = [
     ("findings", "from 9 lines to one"),
     ("charts", "where the table would have less than they"),
@@ -47,94 +43,87 @@ pub const FOLDS: [(&str, &str); 5] = [
     ("below 40x10", "the essentials in words"),
 ];
 
-/// Below this many columns only the essentials are shown.
+/// With fewer columns, only the essentials are shown.
 pub const COLUMNS_MIN: u16 = 40;
-/// Below this many rows only the essentials are shown.
+/// With fewer rows, only the essentials are shown.
 pub const ROWS_MIN: u16 = 10;
-/// The rows that the table keeps whatever the number of GPUs.
+/// Rows that the table keeps however many GPUs there are.
 pub const TABLE_ROWS_MIN: u16 = 5;
-/// The rows that it keeps while the keys move in the findings.
+/// Rows that it keeps while the keys move in the findings.
 const TABLE_ROWS_ASIDE: u16 = 3;
-/// The rows that it keeps beside charts that are sure of theirs.
+/// Rows that it keeps beside the charts' share.
 const TABLE_ROWS_BESIDE: u16 = 6;
-/// The charts of GPUs that have lines are sure of at most so much of what the findings leave to them and the table.
+/// The part of what findings leave to table and charts that charts of one-line GPUs can claim, at most.
 const CHARTS_SHARE: (u16, u16) = (3, 5);
-/// The findings have no more than this part of the screen.
+/// The findings take at most one such part of the screen.
 const FINDINGS_PART: u16 = 3;
-/// Lines that say of a selected process what is to be said, in most cases.
+/// Lines that suffice for a selected process in most cases.
 const DETAILS: usize = 8;
-/// Rows of the table that change hands at once.
+/// Rows that move between panels at once.
 const STEP: usize = 2;
 
-/// What there is to show, and what was asked for.
+/// What there is to show, and what a person chose.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct LayoutNeeds {
-    /// How many GPUs there are.
     pub gpus: usize,
-    /// MIG devices of all of them.
+    /// MIG devices of all GPUs.
     pub parts: usize,
-    /// MIG devices of the GPU that has the most.
+    /// MIG devices of the GPU with the most.
     pub parts_most: usize,
-    /// Lines of the table; `None` where nothing is known yet.
+    /// Lines of the table; `None` before the first sample.
     pub table: Option<usize>,
-    /// Whether something limits the table.
+    /// Whether a filter limits the table.
     pub is_limited: bool,
-    /// Lines that findings and notes have to say.
+    /// Lines of findings and notes.
     pub findings: usize,
     /// Whether the keys move in the findings.
     pub is_in_findings: bool,
-    /// Whether a process is selected.
     pub is_selected: bool,
-    /// How the GPUs are to be shown; `None` leaves it to the room that there is.
+    /// The chosen form of the GPU panel; `None` is automatic.
     pub form: Option<Form>,
 }
 
-/// The panels' places.
+/// The areas of the panels.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Layout {
-    /// Host, versions, clock, age.
     pub header: Rect,
-    /// What the GPUs' numbers mean; empty on a low screen and above cards.
+    /// The heading of the GPU panel; empty on a low screen and above cards.
     pub gpu_heading: Rect,
-    /// The GPUs.
     pub gpus: Rect,
-    /// How they are shown there.
     pub gpu_form: Form,
-    /// What limits the process table; empty where nothing does, and on a low screen.
+    /// What limits the process table; empty if nothing does, and on a low screen.
     pub table_limits: Rect,
-    /// The process table's heading.
     pub table_heading: Rect,
-    /// Its rows.
+    /// The rows of the process table.
     pub table: Rect,
-    /// Charts, in rows that nothing else needs; empty where there are none.
+    /// Charts in spare rows; empty if there are none.
     pub charts: Rect,
-    /// The findings, or what is known of the selected process.
+    /// The findings, or the selected process.
     pub status: Rect,
-    /// The keys.
+    /// The key hints.
     pub hints: Rect,
 }
 
 impl Layout {
-    /// Divides `area`; `None` where it is too small for panels.
     pub fn new(area: Rect, needs: &LayoutNeeds) -> Option<Self> {
         if area.width < COLUMNS_MIN || area.height < ROWS_MIN {
             return None;
         }
         let roomy = area.height >= 20;
         let status = status_rows(area.height);
-        // Header, table heading and hints are always.
+        // Header, table heading and hints are always there.
         let rest = area.height - 3 - status;
         let limits = u16::from(roomy && needs.is_limited);
         let most = rest.saturating_sub(TABLE_ROWS_MIN + u16::from(roomy) + limits).max(1);
         let (gpu_form, gpu_rows) = gpu_form(area, most, most.min(rest / 2).max(1), needs);
         let heading = match gpu_form {
             Form::Lines => roomy,
-            // They say what their numbers are.
+            // These need no heading.
             Form::Cards | Form::Totals => false,
         };
         let heading = u16::from(heading);
         let kept = |most| match gpu_form {
-            // They have their charts.
+            // Cards contain their charts.
             Form::Cards => 0,
             Form::Lines | Form::Totals => rows_kept(area.width, most, needs.gpus),
         };
@@ -143,7 +132,7 @@ impl Layout {
         let (status, charts) = shared(rest, (status, most), kept, needs);
 
         let mut top = area.y;
-        // Top down, as the fields below are.
+        // From top to bottom, like the fields below.
         let mut take = |height: u16| {
             let rect = Rect::new(area.x, top, area.width, height);
             top += height;
@@ -164,7 +153,7 @@ impl Layout {
     }
 }
 
-/// The rows of the findings where neither they nor the table are short of any.
+/// Rows of the findings when rows are not short.
 fn status_rows(height: u16) -> u16 {
     match height {
         0..14 => 1,
@@ -175,16 +164,16 @@ fn status_rows(height: u16) -> u16 {
     }
 }
 
-/// How many of the `rest` rows of table, charts and findings are the findings', and how many the charts'. The
-/// findings have `usual` where the table needs more than there are, and at most `most`; `kept` tells how many of so
-/// many the charts are sure of.
+/// Divides `rest` rows between table, charts and findings; returns those of findings and charts. Findings get `usual`
+/// rows if the table is short of rows, and at most `most`; `kept` says how many of a number of rows the charts can
+/// claim.
 fn shared(
     rest: u16,
     (usual, most): (u16, u16),
     kept: impl Fn(u16) -> u16,
     needs: &LayoutNeeds,
 ) -> (u16, u16) {
-    // A title comes before them.
+    // Includes the title.
     let wanted = needs.findings.saturating_add(1);
     let wanted = match (needs.findings, needs.is_selected) {
         (0, false) => 1,
@@ -193,7 +182,7 @@ fn shared(
     };
     let wanted = at_most(wanted, most.max(usual));
     let least = match needs.findings {
-        // What is said of a selected process fits in half of them.
+        // A selected process needs at most half.
         0 => wanted.min(usual / 2 + 1),
         _ => wanted,
     };
@@ -208,7 +197,7 @@ fn shared(
     let most = most.min((rest - least).saturating_sub(TABLE_ROWS_BESIDE));
     let sure = if is_known { kept(most) } else { 0 };
     let used = match needs.table.unwrap_or(usize::MAX) {
-        // It says so.
+        // A line that says there are none.
         0 => 1,
         lines => stepped(lines).max(usize::from(TABLE_ROWS_MIN)),
     };
@@ -219,7 +208,7 @@ fn shared(
     (status, charts)
 }
 
-/// The next number of lines at which rows change hands.
+/// Rounds lines up to the next step.
 fn stepped(lines: usize) -> usize {
     lines.div_ceil(STEP).saturating_mul(STEP)
 }
@@ -243,7 +232,7 @@ mod tests {
         LayoutNeeds { gpus, ..LayoutNeeds::default() }
     }
 
-    /// Whether the panels fill the screen without overlap, and the table keeps its rows.
+    /// Checks that the panels fill the screen without overlap and that the table keeps its rows.
     fn check(width: u16, height: u16, needs: LayoutNeeds) {
         let Some(layout) = layout(width, height, needs) else {
             assert!(width < COLUMNS_MIN || height < ROWS_MIN);
@@ -308,7 +297,7 @@ mod tests {
         for (width, height, count, parts, asked, expected) in [
             (80, 24, 1, 0, None, (Cards, 8)),
             (120, 40, 2, 0, None, (Cards, 13)),
-            // One would be below the other.
+            // Cards would stand one below the other.
             (80, 24, 2, 0, None, (Lines, 2)),
             (80, 15, 1, 0, None, (Lines, 1)),
             (200, 60, 0, 0, None, (Lines, 1)),
@@ -316,13 +305,13 @@ mod tests {
             (200, 60, 8, 0, None, (Lines, 8)),
             (60, 15, 8, 0, None, (Totals, 1)),
             (200, 60, 64, 0, None, (Totals, 1)),
-            // None stands alone.
+            // No card would stand alone.
             (200, 60, 4, 0, Some(Cards), (Cards, 24)),
             (200, 60, 8, 0, Some(Cards), (Cards, 24)),
             (80, 24, 8, 0, Some(Cards), (Lines, 8)),
             (120, 40, 1, 0, Some(Lines), (Lines, 1)),
             (80, 24, 1, 2, Some(Lines), (Lines, 3)),
-            // Parts go before the table.
+            // MIG devices go before the table does.
             (80, 15, 1, 7, Some(Lines), (Lines, 1)),
             (80, 24, 1, 0, Some(Totals), (Totals, 1)),
         ] {

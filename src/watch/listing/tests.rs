@@ -1,4 +1,4 @@
-//! Which rows there are, and in which order.
+//! Which rows are listed, and in which order.
 
 use std::sync::Arc;
 
@@ -44,7 +44,7 @@ fn drawn(screenful: &Screenful, listing: &Listing) -> Vec<String> {
         .collect()
 }
 
-/// Has a process of the group of 4000 be launched by another one, or by none in sight.
+/// Makes a process of group 4000 the child of another one, or of none in sight.
 fn launch(snapshot: &mut Snapshot, child: usize, parent: Option<usize>) {
     let parent = parent.map(|at| &snapshot.processes[at]);
     let parent = parent.map(|it| (it.pid, it.start_ticks));
@@ -58,8 +58,7 @@ fn launch(snapshot: &mut Snapshot, child: usize, parent: Option<usize>) {
     }
 }
 
-/// Six processes on a GPU: 4000 launched 4001 and 4003, 4003 launched 4005; 4002 and 4004 are
-/// strangers to them and to each other.
+/// Six processes on a GPU: 4000 launched 4001 and 4003, and 4003 launched 4005. 4002 and 4004 are related to nobody.
 fn family() -> Snapshot {
     let mut snapshot = sample::snapshot(1, 6);
     for process in &mut snapshot.processes {
@@ -89,7 +88,7 @@ fn each_limit_hides_what_it_names_and_all_of_them_are_listed() {
     assert_eq!(of(|_| ()), [4003, 4000, 4001, 4002]);
     assert_eq!(of(|it| it.mine = true), [4003, 4000]);
     assert_eq!(of(|it| it.only_findings = true), [4000]);
-    // What was found is not small, and neither is what is not known.
+    // A process with a finding is not small, and neither is one of unknown size.
     assert_eq!(of(|it| it.hide_small = true), [4003, 4000, 4002]);
     assert_eq!(of(|it| it.filter = Selector::parse("mem<1GiB").unwrap()), [4000, 4001]);
     let mut choice = Choice {
@@ -137,7 +136,7 @@ fn a_tree_is_where_its_first_member_would_be_and_children_are_below_their_parent
 }
 
 #[test]
-fn what_is_hidden_leaves_the_others_joined() {
+fn hidden_rows_leave_the_tree_connected() {
     let screenful = screenful(family());
     let of = |filter: &str| {
         listing(&screenful, |it| {

@@ -1,9 +1,8 @@
-//! A frame as an SVG document that stands alone.
+//! A frame as a self-contained SVG document.
 //!
-//! A cell is [`CELL`] pixels. Text is written in runs of one style, each at the place of its first cell
-//! and as long as its cells, so that columns stay aligned whatever font there is; a character that may
-//! come from another font, or be written from the right, is a run of its own. Bars and charts are drawn
-//! (`shape`), for few fonts have blocks that touch.
+//! A cell is [`CELL`] pixels. Text is written in runs of one style, each at the position of its first cell and as long
+//! as its cells, so that columns stay aligned in any font. A character that may come from another font, or is written
+//! right to left, is a run of its own. Bars and charts are drawn (`shape`), because in most fonts blocks do not touch.
 
 pub mod shape;
 
@@ -16,23 +15,22 @@ use self::shape::shape;
 use super::text::{number, visible};
 use crate::watch::theme::Theme;
 
-/// Width and height of a cell. Most monospaced fonts are 0.6 as wide as they are large.
+/// Width and height of a cell. In most monospaced fonts the width is 0.6 of the size.
 const CELL: (usize, usize) = (8, 16);
 const FONT_PIXELS: &str = "13.33";
-/// From the top of a cell to where its letters are, and to a line under them.
+/// From the top of a cell to the text's baseline.
 const BASELINE: usize = 12;
 const UNDERLINE: usize = 14;
-/// Around the screen.
 const MARGIN: usize = 8;
 
 type Rgb = u32;
 
-/// What the terminal's sixteen colours are in a picture: readable on black.
+/// The sixteen terminal colours on black, readable.
 const ON_BLACK: [Rgb; 16] = [
     0x000000, 0xff6b6b, 0x5fae66, 0xe5c04b, 0x6cb6ff, 0xc792ea, 0x56c8d8, 0xd0d0d0, 0x8a8a8a,
     0xff8c5a, 0xa8eba0, 0xfbe64d, 0x9ad1ff, 0xd9a6d0, 0x9fe3f5, 0xffffff,
 ];
-/// Likewise on white.
+/// The same on white.
 const ON_WHITE: [Rgb; 16] = [
     0x1f1f1f, 0xb00020, 0x1e6b2e, 0x855200, 0x0a50a8, 0x7a3aa0, 0x00626c, 0x666666, 0x666666,
     0xb83a00, 0x008700, 0x8a6d3b, 0x005f87, 0x6d3fb0, 0x2070a0, 0xffffff,
@@ -43,7 +41,7 @@ fn rgb(color: Color, theme: Theme) -> Option<Rgb> {
     sixteen.get(usize::from(number(color)?)).copied()
 }
 
-/// Plain text, and its ground.
+/// The colours of plain text and of its background.
 fn plain(theme: Theme) -> (Rgb, Rgb) {
     match theme {
         Theme::Light => (0x1f1f1f, 0xffffff),
@@ -51,7 +49,7 @@ fn plain(theme: Theme) -> (Rgb, Rgb) {
     }
 }
 
-/// Writes a frame on its theme's ground. `description` is for who cannot see it.
+/// Writes a frame on its theme's background. `description` is for people who cannot see it.
 pub fn write(buffer: &Buffer, theme: Theme, description: &str) -> String {
     let mut out = String::with_capacity(buffer.content.len() * 16);
     begin(buffer, theme, description, &mut out);
@@ -67,13 +65,12 @@ pub fn write(buffer: &Buffer, theme: Theme, description: &str) -> String {
     out
 }
 
-/// Writes what is before the lines. A thin edge sets the ground apart from a page
-/// of the same colour.
+/// Writes what comes before the lines. A thin edge separates the picture from a page of the same colour.
 fn begin(buffer: &Buffer, theme: Theme, description: &str, out: &mut String) {
     let (columns, rows) = (buffer.area.width, buffer.area.height);
     let width = usize::from(columns) * CELL.0 + 2 * MARGIN;
     let height = usize::from(rows) * CELL.1 + 2 * MARGIN;
-    // To a string nothing fails to be written.
+    // Writing to a string cannot fail.
     let _ = writeln!(
         out,
         "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{width}\" height=\"{height}\" \
@@ -92,7 +89,7 @@ fn begin(buffer: &Buffer, theme: Theme, description: &str, out: &mut String) {
     );
 }
 
-/// What a cell's character and its ground look like.
+/// The colours of a cell's character and background.
 fn colors(cell: &Cell, theme: Theme) -> (Rgb, Rgb) {
     let (text, ground) = plain(theme);
     let (text, ground) =
@@ -100,7 +97,7 @@ fn colors(cell: &Cell, theme: Theme) -> (Rgb, Rgb) {
     if cell.modifier.contains(Modifier::REVERSED) { (ground, text) } else { (text, ground) }
 }
 
-/// Paints what does not stand on the theme's own ground.
+/// Paints backgrounds other than the theme's.
 fn grounds(line: &[Cell], y: usize, theme: Theme, out: &mut String) {
     let mut from = 0;
     for same in line.chunk_by(|one, other| colors(one, theme).1 == colors(other, theme).1) {
@@ -127,14 +124,14 @@ fn rectangle(
     );
 }
 
-/// How a run is made.
+/// How to write a run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum SymbolKind {
-    /// Written, by one font.
+    /// As text of one font.
     Ascii,
-    /// Drawn.
+    /// As shapes.
     Shapes,
-    /// Written, by whichever font has it.
+    /// As text of whichever font has the character.
     Other,
 }
 
@@ -149,7 +146,7 @@ impl SymbolKind {
     }
 }
 
-/// Cells in one style, side by side.
+/// Cells of one style, side by side.
 #[derive(Debug)]
 struct Run {
     column: usize,
@@ -160,13 +157,13 @@ struct Run {
     kind: SymbolKind,
 }
 
-/// The runs of a line that show something.
+/// The visible runs of a line.
 fn runs(line: &[Cell], theme: Theme) -> Vec<Run> {
     let mut runs: Vec<Run> = Vec::new();
     for (column, cell, columns) in visible(line) {
         let is_underlined = cell.modifier.contains(Modifier::UNDERLINED);
         if cell.symbol() == " " && !is_underlined {
-            // One blank is between two words of a run; more end it.
+            // A run may contain single blanks; more blanks end it.
             let touched = runs.last_mut().filter(|run| {
                 run.column + run.columns == column
                     && run.kind == SymbolKind::Ascii
@@ -256,7 +253,7 @@ fn hex(color: Rgb) -> String {
     format!("#{color:06x}")
 }
 
-/// Text as XML 1.0 can have it; what it has no way to write becomes U+FFFD.
+/// Text that XML 1.0 allows; other characters become U+FFFD.
 fn escaped(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {

@@ -1,4 +1,4 @@
-//! Keys as they are typed, and pictures as they are written.
+//! Typed keys, and written pictures.
 
 use std::num::NonZero;
 use std::time::Duration;
@@ -96,7 +96,7 @@ fn keys_are_read_as_they_are_written() {
 }
 
 #[test]
-fn no_picture_is_taken_of_what_leaves_the_screen_or_stops_it() {
+fn keys_that_leave_or_stop_the_screen_have_no_picture() {
     let fresh = || still(Theme::Terminal, false, (80, 24));
     let error = press(&mut fresh(), "jq").unwrap_err();
     assert!(matches!(error, OnceError::Leaves { key } if key == "q"));
@@ -105,7 +105,7 @@ fn no_picture_is_taken_of_what_leaves_the_screen_or_stops_it() {
 }
 
 #[test]
-fn without_styles_there_are_lines_and_nothing_else() {
+fn without_styles_there_are_only_lines() {
     for (columns, rows) in [(40, 10), (80, 24), (200, 60), (1, 1)] {
         let text = still(Theme::Terminal, true, (columns, rows)).text(false);
         assert_eq!(text.lines().count(), usize::from(rows));
@@ -118,7 +118,7 @@ fn without_styles_there_are_lines_and_nothing_else() {
 }
 
 #[test]
-fn what_is_written_is_what_a_terminal_shows() {
+fn text_with_styles_shows_on_a_terminal_what_the_screen_shows() {
     for theme in Theme::ALL {
         let mut still = still(theme, true, (100, 30));
         press(&mut still, "gj").unwrap();
@@ -144,7 +144,7 @@ fn what_is_written_is_what_a_terminal_shows() {
     }
 }
 
-/// The elements of a document, each a line, that begin so.
+/// The elements of a document, one per line, that begin like this.
 fn elements<'a>(svg: &'a str, begin: &'a str) -> impl Iterator<Item = &'a str> {
     svg.lines().filter(move |line| line.starts_with(begin))
 }
@@ -158,7 +158,7 @@ fn an_svg_is_whole_in_every_theme_and_size() {
             let svg = still.svg();
             assert!(svg.starts_with("<svg ") && svg.ends_with("</g>\n</svg>\n"));
             assert!(svg.chars().all(|c| c == '\n' || !c.is_control()));
-            // Nothing but entities and elements begins as they do.
+            // Every `<` and `&` begins an element or an entity.
             for line in svg.lines().skip(1) {
                 let text = line.split_once('>').map_or("", |(_, rest)| rest);
                 let text = text.rsplit_once("</").map_or(text, |(text, _)| text);
@@ -177,7 +177,7 @@ fn an_svg_is_whole_in_every_theme_and_size() {
 }
 
 #[test]
-fn what_was_seen_before_is_in_the_charts_of_the_first_frame() {
+fn the_first_frame_has_charts_of_the_past() {
     let first_frame = |hours_before: u32| {
         let mut past = Past::new(Engine::new(RuleSet::default()));
         let mut snapshot = sample::snapshot(1, 1);

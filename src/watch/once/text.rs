@@ -1,4 +1,4 @@
-//! A frame as lines of text, with the escape sequences of ECMA-48 (SGR) where they are wanted.
+//! A frame as lines of text, with ECMA-48 escape sequences (SGR) if wanted.
 
 use std::fmt::Write as _;
 
@@ -7,7 +7,7 @@ use ratatui::style::{Color, Modifier};
 
 use crate::watch::text::columns;
 
-/// Writes a frame, without the blanks at the ends of lines that no one could see.
+/// Writes a frame without invisible blanks at the end of lines.
 pub fn write(buffer: &Buffer, has_styles: bool) -> String {
     let width = usize::from(buffer.area.width).max(1);
     let mut out = String::with_capacity(buffer.content.len() * 2);
@@ -37,13 +37,13 @@ pub fn write(buffer: &Buffer, has_styles: bool) -> String {
     out
 }
 
-/// Whether a blank can be seen.
+/// Whether a blank would be visible.
 fn is_painted(cell: &Cell) -> bool {
     let seen = Modifier::REVERSED | Modifier::UNDERLINED | Modifier::CROSSED_OUT;
     cell.bg != Color::Reset || cell.modifier.intersects(seen)
 }
 
-/// The codes of a cell's style (SGR), which follow the 0 that resets it.
+/// The codes (SGR) of a cell's style, which follow the 0 that resets it.
 pub(in crate::watch) fn codes(cell: &Cell) -> String {
     const MODIFIERS: [(Modifier, &str); 6] = [
         (Modifier::BOLD, ";1"),
@@ -64,16 +64,16 @@ pub(in crate::watch) fn codes(cell: &Cell) -> String {
     codes
 }
 
-/// A colour after its `base`: 30 for text, 40 for its ground; the bright ones are 60 above.
+/// A colour code relative to `base`: 30 for text, 40 for backgrounds; bright colours are 60 above.
 fn color(codes: &mut String, color: Color, base: u8) {
     if let Some(number) = number(color) {
         let bright = if number < 8 { 0 } else { 60 - 8 };
-        // To a string nothing fails to be written.
+        // Writing to a string cannot fail.
         let _ = write!(codes, ";{}", base + bright + number);
     }
 }
 
-/// Which of the terminal's sixteen colours it is; themes have no others.
+/// Which of the terminal's sixteen colours it is; themes use no others.
 pub(super) fn number(color: Color) -> Option<u8> {
     Some(match color {
         Color::Reset | Color::Rgb(..) | Color::Indexed(_) => return None,
@@ -96,8 +96,7 @@ pub(super) fn number(color: Color) -> Option<u8> {
     })
 }
 
-/// The cells of a line that show something themselves, with their columns and how many each takes; the
-/// right half of a wide character does not.
+/// The visible cells of a line, with column and width. The right half of a wide character is not one.
 pub(super) fn visible(line: &[Cell]) -> impl Iterator<Item = (usize, &Cell, usize)> {
     let mut next = 0;
     line.iter().enumerate().filter_map(move |(at, cell)| {

@@ -20,7 +20,7 @@ fn app() -> App {
     screen_of(None, 10, (80, 24))
 }
 
-/// A machine on which 7 has been idle for long, 8 works, and 11 GiB of GPU 1 are no one's.
+/// A machine where 7 has been idle for long, 8 works, and nobody accounts for 11 GiB of GPU 1.
 fn machine() -> Scene {
     let mut scene = Scene::new(2, 10.0);
     scene.memory(0, 22 * GIB, 80 * GIB);
@@ -33,7 +33,7 @@ fn machine() -> Scene {
     scene
 }
 
-/// An app that has seen it for long enough.
+/// A screen that has watched it for long enough.
 fn watching(scene: &mut Scene) -> App {
     let mut app = app();
     for _ in 0..300 {
@@ -56,7 +56,7 @@ fn text(app: &App) -> String {
     lines.iter().map(plain).collect::<Vec<String>>().join("\n")
 }
 
-/// An app of 80 by 24 that shows so many findings about the processes of one GPU.
+/// A screen of 80 by 24 with this many findings about the processes of one GPU.
 fn finding(count: u32) -> App {
     let snapshot = sample::snapshot(1, count.max(1));
     let findings = (0..count).map(|at| sample::finding(&snapshot, 0, at)).collect();
@@ -78,7 +78,7 @@ fn tab_goes_to_the_findings_and_back() {
         assert_eq!(keys(&mut app, leave), Some(Effect::Draw));
         assert_eq!(app.focus, Focus::Table);
     }
-    // The finding of the selected process is the first that is selected.
+    // The selected process's finding is selected first.
     app.select_row(app.row_of(app.screenful.as_ref().unwrap().rows[2].key.identity));
     let pid = selected_pid(&app);
     keys(&mut app, "<Tab>");
@@ -86,7 +86,7 @@ fn tab_goes_to_the_findings_and_back() {
 }
 
 #[test]
-fn where_nothing_is_found_the_keys_stay_in_the_table() {
+fn without_findings_the_keys_stay_in_the_table() {
     for mut app in [app(), finding(0)] {
         keys(&mut app, "<Tab>");
         assert_eq!(app.focus, Focus::Table);
@@ -135,7 +135,7 @@ fn a_row_of_the_screen_is_the_finding_that_is_drawn_there() {
 }
 
 #[test]
-fn the_selection_follows_the_finding_and_no_row_moves_into_its_place() {
+fn the_selection_follows_the_finding_and_no_other_takes_its_place() {
     let mut app = finding(3);
     keys(&mut app, "<Tab>j");
     let id = app.findings.selected.clone();
@@ -148,7 +148,7 @@ fn the_selection_follows_the_finding_and_no_row_moves_into_its_place() {
     assert_eq!((selected(&app), &app.findings.selected), (Some(2), &id));
     show(&mut app, &[2, 0]);
     assert_eq!((selected(&app), app.subject_of_finding()), (None, None));
-    // The next step selects the first that is seen.
+    // The next step selects the first visible finding.
     keys(&mut app, "j");
     assert_eq!(selected(&app), Some(0));
 }
@@ -160,7 +160,7 @@ fn x_on_a_finding_is_about_its_process_or_does_nothing() {
     app.select(0);
     keys(&mut app, "x");
     assert_eq!(selected_pid(&app), Some(sample::pid(0, 2)));
-    // A finding about a GPU must not end whoever is selected in the table.
+    // A finding about a GPU must not end the process that is selected in the table.
     let snapshot = sample::snapshot(1, 2);
     let about_gpu = Finding { process: None, ..sample::finding(&snapshot, 0, 0) };
     app.show(Screenful::new(snapshot, vec![about_gpu], Vec::new(), |_, _| None));
@@ -207,9 +207,9 @@ fn a_page_without_a_finding_names_the_way_to_release_memory() {
         let style = PageStyle { width: 100, style: Style::default(), ascii: false };
         explain_text(&page, style).contains("to free what it caches: `gpumem release 8`")
     };
-    // A finding's own command is not said twice.
+    // A finding's own command is not repeated.
     assert!(names_a_way(&app, 8) && !names_a_way(&app, 7));
-    // Nobody else's is named.
+    // Processes of other users get no command.
     app.setup.me.uid = Some(4242);
     see(&mut app, 0, scene.step().clone());
     assert!(!names_a_way(&app, 8));
@@ -239,13 +239,13 @@ fn a_page_scrolls_to_its_end_and_no_further() {
         assert_eq!(keys(&mut app, line), Some(Effect::Draw));
         assert_eq!(app.page.as_ref().unwrap().offset, at, "{line}");
     }
-    // A higher screen leaves no blank below the end, a narrower one breaks lines anew.
+    // A higher screen leaves no blank below the end, and a narrower one wraps lines again.
     update(&mut app, Event::Resize(40, 60));
     let page = app.page.as_ref().unwrap();
     let height = usize::from(body(&app, app.area).height);
     assert!(page.offset <= page.lines.len().saturating_sub(height));
     assert!(text(&app).lines().all(|line| line.chars().count() <= 40), "{}", text(&app));
-    // Keys that mean nothing here do nothing.
+    // Other keys do nothing here.
     assert_eq!(keys(&mut app, "t"), None);
     assert!(!app.table.choice.tree);
 }
@@ -258,7 +258,7 @@ fn an_open_page_goes_on_with_the_samples_until_its_process_is_gone() {
     see(&mut app, 0, scene.step().clone());
     assert!(text(&app).contains("(301 samples)"));
     assert_eq!(notice(&app), None);
-    // Another process of the same number is not it.
+    // Another process with the same PID is a different one.
     scene.process(7).start_ticks = Some(1);
     see(&mut app, 0, scene.step().clone());
     let since = app.screenful.as_ref().unwrap().snapshot.time;
@@ -280,7 +280,7 @@ fn x_on_a_page_asks_for_the_plan_of_its_process_and_of_no_other() {
     keys(&mut app, "x");
     assert_eq!(app.page, None);
     assert_eq!(selected_pid(&app), Some(7));
-    // Where the table does not show it, there is no plan.
+    // If the table hides the process, there is no plan.
     keys(&mut app, "<Esc><Enter>");
     app.table.listing.lines.retain(|line| line.row != 0);
     keys(&mut app, "x");
@@ -303,7 +303,7 @@ fn a_finding_about_a_gpu_opens_the_page_of_the_gpu() {
     assert!(text(&app).contains("unattributed"), "{}", text(&app));
     keys(&mut app, "x");
     assert!(note(&app).contains("about no process"));
-    // A process that cannot be seen has its GPU for a page.
+    // A process that cannot be shown has its GPU's page.
     let mut app = finding(1);
     let screenful = app.screenful.as_mut().unwrap();
     let snapshot = &mut Arc::make_mut(&mut screenful.sample).snapshot;
@@ -321,12 +321,12 @@ fn a_page_notes_where_it_is_of_another_time_than_the_screen() {
     keys(&mut app, "g<Enter>");
     see(&mut app, 0, scene.step().clone());
     assert_eq!(notice(&app), None);
-    // Stepped back behind the page.
+    // The screen was stepped back below the page.
     app.show(Screenful::new(past.clone(), Vec::new(), Vec::new(), |_, _| None));
     let newest = clock(app.judged.engine.history().last_time().unwrap());
     let past = clock(past.time);
     assert_eq!(notice(&app), Some(format!("as of {newest}; the screen shows {past}")));
-    // Opened there.
+    // The page was opened on a screen that was stepped back.
     keys(&mut app, "<Esc><Enter>");
     assert_eq!(notice(&app), Some(format!("as of {past}; findings of {newest}")));
 }

@@ -1,5 +1,5 @@
-//! The dialog over the panels: the plan, or what is being carried out, and what the keys do. It takes the width
-//! that its lines need and no more than the screen has; the lines scroll, all else stays.
+//! The dialog over the panels: the plan or the batch, and what the keys do. It is as wide as its lines need, up to a
+//! limit; the lines scroll, the rest does not.
 
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
@@ -17,16 +17,16 @@ use crate::watch::theme::Styles;
 use crate::watch::view::line_writer::{LineWriter, clear};
 use crate::watch::view_model::RowKey;
 
-/// Columns of the dialog where there are more.
+/// Greatest width of the dialog.
 const WIDTH: u16 = 110;
-/// One line of a plan is cut after so many of the screen.
+/// A single line of a plan is cut after this many lines of the screen.
 const MOST_LINES: usize = 12;
-/// A plan's age is told from so many seconds on.
+/// The age of a plan is shown from this many seconds on.
 const SHOWN_AGE: f64 = 60.0;
-/// Lines of a plan that are to be seen on the lowest screen.
+/// Lines of a plan that stay visible on the lowest screen.
 const LEAST_LINES: usize = 3;
 
-/// How a line looks.
+/// The style of a line.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Tone {
     Plain,
@@ -36,7 +36,7 @@ pub enum Tone {
 }
 
 impl Tone {
-    /// Of a line as `gpumem reap` prints it.
+    /// The style of a line that `gpumem reap` prints.
     fn of(line: &str) -> Self {
         if line.starts_with("skipped:") || line.starts_with("undecided:") {
             Self::Faint
@@ -59,29 +59,29 @@ impl Tone {
     }
 }
 
-/// What is in the dialog.
+/// What the dialog shows.
 #[derive(Debug, Default)]
 pub struct Content {
     title: String,
     /// The lines that scroll.
     body: Vec<(String, Tone)>,
-    /// Lines that are scrolled away.
+    /// Lines scrolled out of sight.
     offset: usize,
-    /// Below the lines: what it comes to.
+    /// The summary below the lines.
     pub note: Vec<(String, Tone)>,
-    /// What else can be asked for: key, and what it changes.
+    /// Options of the plan: the key, and what it changes.
     choices: Vec<(&'static str, String)>,
-    /// What leaves the dialog, or goes on: key, and what it does.
+    /// Keys that close the dialog or go on, and what they do.
     ways_out: Vec<(&'static str, String)>,
 }
 
-/// The dialog, broken for its width and put on the screen.
+/// The dialog, laid out for the screen.
 #[derive(Debug)]
 pub struct Panel {
     whole: Rect,
     is_framed: bool,
     title: Rect,
-    /// Where the lines are that scroll.
+    /// The area of the lines that scroll.
     pub body: Rect,
     below: Rect,
     content: Content,
@@ -91,19 +91,19 @@ pub struct Panel {
 }
 
 impl Panel {
-    /// The first line when it is scrolled down to its end.
+    /// The offset that shows the last lines.
     pub fn last_offset(&self) -> usize {
         self.lines.len().saturating_sub(usize::from(self.body.height))
     }
 }
 
-/// Lays out what is open; `None` where nothing is.
+/// Lays out the open dialog; `None` if none is open.
 pub fn lay_out(app: &App, area: Rect) -> Option<Panel> {
     let content = match &app.reaping.dialog {
         Some(dialog) => of_plan(app, dialog),
         None => of_batch(app)?,
     };
-    // It has edges where it does not have all of the screen, with a blank column inside each.
+    // A narrower dialog than the screen has a frame, with a blank column inside.
     let is_framed = area.width > WIDTH + 4;
     let (width, margin) = if is_framed { (WIDTH, 2) } else { (area.width, 0) };
     let inner = width - 2 * margin;
@@ -115,7 +115,7 @@ pub fn lay_out(app: &App, area: Rect) -> Option<Panel> {
         .flat_map(|(note, tone)| wrap(note, inner, 2).into_iter().map(|it| (it.into(), *tone)))
         .collect();
     let mut keys = rows(&content.choices, inner);
-    // What else could be asked for makes way for the plan.
+    // Options give way to the lines of the plan.
     let most = usize::from(area.height).saturating_sub(1 + LEAST_LINES);
     keys.truncate(most.saturating_sub(2 + notes.len()));
     keys.push(content.ways_out.clone());
@@ -143,7 +143,7 @@ pub fn lay_out(app: &App, area: Rect) -> Option<Panel> {
     })
 }
 
-/// Keys and their words on as many lines as they take.
+/// Keys and their words, on as few lines as they need.
 fn rows(choices: &[(&'static str, String)], width: u16) -> Vec<Vec<(&'static str, String)>> {
     let mut rows: Vec<Vec<(&'static str, String)>> = Vec::new();
     let mut left = 0;
@@ -159,7 +159,7 @@ fn rows(choices: &[(&'static str, String)], width: u16) -> Vec<Vec<(&'static str
     rows
 }
 
-/// What the plan, or what keeps it, has to say.
+/// The plan, or why there is none.
 pub fn of_plan(app: &App, dialog: &Dialog) -> Content {
     let verb = if dialog.options.release { "release memory of" } else { "kill" };
     let mut content = Content {
@@ -172,7 +172,7 @@ pub fn of_plan(app: &App, dialog: &Dialog) -> Content {
         Answer::Asked => content.body.push(("making the plan".to_owned(), Tone::Plain)),
         Answer::Failed(error) => content.body.push((escape(error).into_owned(), Tone::Alarm)),
         Answer::Plan(proposal) => {
-            // What it comes to is below, whatever is scrolled.
+            // The summary stays below the lines, however far they are scrolled.
             if let Some((last, lines)) = proposal.lines.split_last() {
                 note.push((last.clone(), Tone::Strong));
                 let end = lines.iter().rposition(|line| !line.is_empty()).map_or(0, |at| at + 1);
@@ -219,7 +219,7 @@ fn choices(app: &App, dialog: &Dialog) -> Vec<(&'static str, String)> {
     if !options.release {
         choices.push(("s", format!("signal: {}", options.signal.map_or("default", Signal::name))));
     }
-    // A recording's plan is root's.
+    // Plans of a recording are root's.
     if app.is_live() {
         choices.push(("a", format!("other users' too: {}", yes(options.all_users))));
     }
@@ -230,7 +230,7 @@ fn choices(app: &App, dialog: &Dialog) -> Vec<(&'static str, String)> {
     choices
 }
 
-/// What the plan is about; shown where marks are on rows that the table does not show.
+/// What the plan covers. It also says so if marked rows are hidden in the table.
 pub fn scope_text(app: &App, dialog: &Dialog) -> String {
     let is_shown = |key: &RowKey| {
         let screenful = app.screenful.as_ref();
@@ -278,7 +278,7 @@ fn of_batch(app: &App) -> Option<Content> {
     })
 }
 
-/// A line in lines of `width` columns, as far to the right as it begins; what goes on is a little further in.
+/// Wraps a line to `width` columns, keeping its indent; continuations are indented further.
 fn fold(line: &str, width: u16) -> impl Iterator<Item = String> {
     let text = line.trim_start_matches(' ');
     let indent = u16::try_from(line.len() - text.len()).unwrap_or(0).min(width / 2);
@@ -294,14 +294,14 @@ fn fold(line: &str, width: u16) -> impl Iterator<Item = String> {
     lines.collect::<Vec<_>>().into_iter()
 }
 
-/// Draws what is open.
+/// Draws the open dialog.
 pub fn draw(app: &App, styles: Styles, area: Rect, canvas: &mut Buffer) {
     let Some(panel) = lay_out(app, area) else {
         return;
     };
     clear(canvas, panel.whole);
     if panel.is_framed {
-        // So that what is beside the dialog is not read as a part of it.
+        // A frame separates the dialog from what is beside it.
         Block::bordered().border_style(styles.faint()).render(panel.whole, canvas);
     }
     let title = styles.heading().patch(styles.strong());

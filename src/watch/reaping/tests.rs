@@ -1,4 +1,4 @@
-//! Ending processes, key by key, with made-up news.
+//! Ending processes, key by key, with made-up reports of the worker.
 
 use super::*;
 use crate::model::Time;
@@ -15,7 +15,7 @@ use crate::watch::update::update;
 mod batch;
 mod countdown;
 
-/// A screen that has seen two processes on a GPU.
+/// A screen with two processes on a GPU.
 fn showing(replay: Option<&str>) -> App {
     let mut app = screen_of(replay, 2, (80, 24));
     app.setup.has_color = false;
@@ -23,7 +23,7 @@ fn showing(replay: Option<&str>) -> App {
     app
 }
 
-/// The sample of so many seconds after the first.
+/// The sample this many seconds after the first.
 fn later(seconds: f64) -> Snapshot {
     sample::later(1, 2, seconds)
 }
@@ -36,7 +36,7 @@ fn draw(app: &mut App) {
     assert_eq!(update(app, Event::Drawn), None);
 }
 
-/// Asks by these keys for a plan.
+/// These keys request a plan.
 fn ask(app: &mut App, line: &str) -> Box<PlanRequest> {
     match keys(app, line) {
         Some(Effect::Reclaim(ReclaimRequest::Plan(question))) => question,
@@ -44,21 +44,21 @@ fn ask(app: &mut App, line: &str) -> Box<PlanRequest> {
     }
 }
 
-/// The plan of that question comes, and is on the screen.
+/// The answer comes and is drawn.
 fn answer(app: &mut App, number: u64, proposal: Proposal) {
     let plan = Ok(proposal);
     assert_eq!(on_progress(app, ReclaimProgress::Planned { number, plan }), Some(Effect::Draw));
     draw(app);
 }
 
-/// Opens the plan of the first row, which has come, and is on the screen.
+/// Opens the plan of the first row, which comes and is drawn.
 fn planned(app: &mut App, targets: Vec<Target>) -> u64 {
     let number = ask(app, "gx").number;
     answer(app, number, proposal(targets));
     number
 }
 
-/// As [`planned`], and a yes that was not taken back.
+/// Like [`planned`], and then confirmed until the countdown ends.
 fn begun(app: &mut App) -> u64 {
     let number = planned(app, vec![target(sample::pid(0, 1)), target(7)]);
     keys(app, "y");
@@ -73,13 +73,13 @@ fn dialog(app: &App) -> &Dialog {
     app.reaping.dialog.as_ref().unwrap()
 }
 
-/// What the dialog says of the last key.
+/// The dialog's note about the last key.
 fn told(app: &App) -> &str {
     dialog(app).note.as_deref().unwrap_or_default()
 }
 
 #[test]
-fn where_no_more_samples_come_nothing_is_begun() {
+fn after_the_last_sample_no_plan_is_started() {
     let mut app = showing(None);
     update(&mut app, Event::SourceFailed("the driver is gone".to_owned()));
     planned(&mut app, vec![target(7)]);
@@ -89,7 +89,7 @@ fn where_no_more_samples_come_nothing_is_begun() {
 }
 
 #[test]
-fn whatever_time_is_shown_the_plan_is_of_the_newest_sample() {
+fn a_plan_is_about_now_whatever_time_is_shown() {
     let mut app = showing(None);
     see(&mut app, 3, later(2.0));
     keys(&mut app, "g[");
@@ -103,19 +103,19 @@ fn a_plan_never_changes_by_itself() {
     let mut app = showing(None);
     let number = planned(&mut app, vec![target(7)]);
     let before = app.reaping.clone();
-    // A newer sample, in which its process is gone, is no reason for another plan.
+    // A newer sample without the process does not change the plan.
     let mut gone = later(2.0);
     gone.gpus[0].processes = Some(Vec::new());
     gone.processes.clear();
     assert_eq!(see(&mut app, 3, gone), Some(Effect::Draw));
     update(&mut app, Event::Resize(100, 40));
-    // An answer to a question of before is none to this; nor is a second answer.
+    // An answer to an earlier request does not count, nor does a second answer.
     for number in [number - 1, number] {
         let plan = Ok(proposal(vec![target(8)]));
         assert_eq!(on_progress(&mut app, ReclaimProgress::Planned { number, plan }), None);
     }
     assert_eq!(app.reaping, before);
-    // Who asks for another one gets it, about the same process.
+    // Requesting another plan asks about the same process.
     let question = ask(&mut app, "r");
     assert_eq!(question.number, number + 1);
     assert_eq!(question.snapshot.time, later(2.0).time);
@@ -132,7 +132,7 @@ fn a_plan_never_changes_by_itself() {
 }
 
 #[test]
-fn an_error_is_shown_and_takes_no_yes() {
+fn an_error_is_shown_and_cannot_be_confirmed() {
     let mut app = showing(None);
     let number = ask(&mut app, "gx").number;
     let plan = Err("cannot read /proc".to_owned());
@@ -147,7 +147,7 @@ fn an_error_is_shown_and_takes_no_yes() {
 }
 
 #[test]
-fn the_scope_and_the_signal_turn_and_are_planned_anew() {
+fn changing_scope_or_signal_requests_a_new_plan() {
     let mut app = showing(None);
     let number = planned(&mut app, vec![target(7)]);
     let mut scope = || ask(&mut app, "<Tab>").options.scope;
@@ -168,7 +168,7 @@ fn the_scope_and_the_signal_turn_and_are_planned_anew() {
 }
 
 #[test]
-fn what_somebody_else_owns_is_signalled_only_where_that_is_asked_for() {
+fn an_owned_process_is_signalled_only_on_request() {
     let mut app = showing(None);
     let steps = vec![Step::Advise { command: "scancel 7".into() }];
     planned(&mut app, vec![Target { steps, ..target(7) }]);
@@ -179,7 +179,7 @@ fn what_somebody_else_owns_is_signalled_only_where_that_is_asked_for() {
 }
 
 #[test]
-fn marked_processes_are_meant_together_and_findings_are_asked_for_by_x() {
+fn a_plan_covers_the_marked_processes_or_all_findings() {
     let mut app = showing(None);
     let scope = ask(&mut app, "  x").options.scope;
     let PlanScope::Processes(rows) = scope else { panic!("another scope") };
@@ -189,7 +189,7 @@ fn marked_processes_are_meant_together_and_findings_are_asked_for_by_x() {
 }
 
 #[test]
-fn of_a_recording_what_is_shown_is_planned_and_nothing_is_sent() {
+fn a_recording_has_a_plan_of_the_shown_time_and_sends_nothing() {
     let mut app = showing(Some("demo"));
     app.judged.engine.observe(&later(2.0));
     let question = ask(&mut app, "gx");

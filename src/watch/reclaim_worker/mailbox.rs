@@ -1,23 +1,22 @@
-//! The mailbox between the screen and its worker: neither waits for the other, and nothing is lost in it.
+//! The mailbox between the screen and its worker. Neither waits for the other, and no kind of request gets lost.
 //!
-//! What is asked anew takes the place of what was asked before and has not been read: of several samples
-//! only the newest is of account, of several questions the last. So a worker that /proc or a disk has held up
-//! for an hour finds one sample, and how old it is, and not those of an hour ago; and it always hears that
-//! it is to stop, or that the screen is gone.
+//! A new request replaces an unread one of its kind, because only the newest sample or question counts. So a worker
+//! that /proc or a disk has blocked for an hour finds one recent sample, with its age, and always sees the request to
+//! stop and that the screen is gone.
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::ReclaimRequest;
 
-/// What the worker finds in the mailbox.
+/// What the worker receives.
 #[derive(Debug)]
 pub enum Received {
-    /// This was asked then.
+    /// A request, and when it was made.
     Request(ReclaimRequest, Instant),
-    /// Nothing was asked for as long as it had patience.
+    /// No request came in time.
     TimedOut,
-    /// No one asks any more.
+    /// Nobody will send any more.
     Closed,
 }
 
@@ -25,7 +24,6 @@ pub enum Received {
 #[derive(Debug)]
 pub struct ReclaimHandle(Arc<Mailbox>);
 
-/// The worker's side.
 #[derive(Debug)]
 pub struct MailboxReceiver(Arc<Mailbox>);
 
@@ -38,11 +36,11 @@ struct Mailbox {
 #[derive(Debug, Default)]
 struct MailboxState {
     is_closed: bool,
-    /// By [`priority`]: what comes first is read first.
+    /// Indexed by [`priority`]; the first is read first.
     requests: [Option<(ReclaimRequest, Instant)>; 7],
 }
 
-/// Whether to go on at all comes before what to do; and what is begun is begun before it is stopped.
+/// Leaving and stopping come before other work, but a plan is started before it is stopped.
 fn priority(ask: &ReclaimRequest) -> usize {
     match ask {
         ReclaimRequest::Leave => 0,
@@ -55,7 +53,6 @@ fn priority(ask: &ReclaimRequest) -> usize {
     }
 }
 
-/// An empty mailbox.
 pub fn mailbox() -> (ReclaimHandle, MailboxReceiver) {
     let shared = Arc::new(Mailbox::default());
     (ReclaimHandle(Arc::clone(&shared)), MailboxReceiver(shared))
@@ -63,13 +60,13 @@ pub fn mailbox() -> (ReclaimHandle, MailboxReceiver) {
 
 impl Mailbox {
     fn lock(&self) -> MutexGuard<'_, MailboxState> {
-        // Whoever panicked here left a whole mailbox.
+        // A panic elsewhere cannot have left the mailbox half changed.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl ReclaimHandle {
-    /// Asks, `now`; the worker reads it when it can.
+    /// Sends a request made `now`.
     pub fn send(&self, ask: ReclaimRequest, now: Instant) {
         let at = priority(&ask);
         self.0.lock().requests[at] = Some((ask, now));
@@ -85,8 +82,7 @@ impl Drop for ReclaimHandle {
 }
 
 impl MailboxReceiver {
-    /// The next message; waits for it as long as `patience`, or for ever where there is none. Where no one
-    /// asks any more, what was asked is not read.
+    /// The next request; waits up to `patience`, or forever without one. After closing, unread requests are dropped.
     pub fn receive(&self, patience: Option<Duration>) -> Received {
         let is_empty = |asked: &mut MailboxState| {
             !asked.is_closed && asked.requests.iter().all(Option::is_none)
@@ -138,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn a_worker_that_was_held_up_finds_the_newest_sample_and_no_other() {
+    fn a_delayed_worker_finds_only_the_newest_sample() {
         let (outbox, inbox) = mailbox();
         for second in 0..100_000 {
             outbox.send(look(second), Instant::now());
@@ -171,7 +167,7 @@ mod tests {
         });
         outbox.send(ReclaimRequest::Leave, Instant::now());
         drop(outbox);
-        // Closing may overtake what was asked: either way nothing more is done.
+        // Closing may come before the request is read; either way nothing more is done.
         let (_, second) = reader.join().unwrap();
         assert!(matches!(second, Received::Closed));
     }

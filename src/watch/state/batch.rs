@@ -1,4 +1,4 @@
-//! A plan that is being carried out: how far each target is. Pure.
+//! A plan that is being carried out, with the state of each target. Pure.
 
 use std::sync::Arc;
 
@@ -8,34 +8,31 @@ use crate::report::escape::escape;
 use crate::units::{Bytes, Span};
 use crate::watch::reclaim_worker::{Proposal, TargetStage};
 
-/// What was done to one target; a plan has a handful of steps.
+/// Steps kept per target; a plan has only a few.
 const MOST_SENT: usize = 16;
 
-/// A plan that is being carried out, or was.
+/// A plan that is or was being carried out.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Batch {
-    /// The number of the request for its plan.
     pub number: u64,
-    /// What is carried out.
     pub plan: Arc<Plan>,
-    /// How far each of the plan's targets is.
+    /// The state of each target of the plan.
     pub targets: Vec<TargetProgress>,
-    /// How it ended: `Err` says why not all was done. `None` while it goes on.
+    /// The result: `Err` says why not everything was done. `None` while it runs.
     pub over: Option<Result<(), String>>,
-    /// Whether it was told to stop and the worker has not said yet that it has.
+    /// Whether it was told to stop, and the worker has not confirmed that yet.
     pub is_stopping: bool,
-    /// Lines that are scrolled away.
+    /// Lines scrolled out of sight.
     pub offset: usize,
 }
 
-/// How far a target is.
 #[derive(Clone, PartialEq, Debug)]
 pub struct TargetProgress {
-    /// Who it is, and what should come back.
+    /// Which process, and what should be freed.
     pub title: String,
-    /// Where it is; `None` before its turn.
+    /// `None` before its turn.
     pub stage: Option<TargetStage>,
-    /// What was done to it, in words, oldest first.
+    /// The steps carried out, in words, oldest first.
     pub sent: Vec<String>,
 }
 
@@ -49,7 +46,6 @@ impl TargetProgress {
 }
 
 impl Batch {
-    /// Nothing is done so far.
     pub fn new(number: u64, proposal: Proposal) -> Self {
         let mark = |title| TargetProgress { title, stage: None, sent: Vec::new() };
         Self {
@@ -62,14 +58,12 @@ impl Batch {
         }
     }
 
-    /// Notes how far a target is.
     pub fn set_stage(&mut self, place: usize, stage: TargetStage) {
         if let Some(mark) = self.targets.get_mut(place) {
             mark.stage = Some(stage);
         }
     }
 
-    /// Notes what was done to a target.
     pub fn add_sent(&mut self, place: usize, words: String) {
         if let Some(mark) = self.targets.get_mut(place)
             && mark.sent.len() < MOST_SENT
@@ -78,7 +72,7 @@ impl Batch {
         }
     }
 
-    /// What it is about, line by line. `now` is by the clock of the samples.
+    /// The lines of the dialog. `now` is by the clock of the samples.
     pub fn lines(&self, now: Option<Time>) -> Vec<String> {
         let mut lines = Vec::new();
         for mark in &self.targets {
@@ -92,7 +86,7 @@ impl Batch {
     fn state(&self, mark: &TargetProgress, now: Option<Time>) -> String {
         let until = match &mark.stage {
             Some(TargetStage::Ended { words, .. }) => return words.clone(),
-            // What is not at its end is left as it is.
+            // An unfinished target is left alone.
             _ if self.over.is_some() => return "nothing more is sent".to_owned(),
             None => return "pending".to_owned(),
             Some(TargetStage::Waiting { until }) => *until,
@@ -104,7 +98,6 @@ impl Batch {
         }
     }
 
-    /// What is being done.
     pub fn verb(&self) -> &'static str {
         match self.is_release() {
             true => "releasing",
@@ -112,18 +105,18 @@ impl Batch {
         }
     }
 
-    /// Whether none is ended: all are asked to release memory.
+    /// Whether it ends no process, and only asks for memory.
     fn is_release(&self) -> bool {
         let targets = &self.plan.targets;
         !targets.is_empty() && targets.iter().all(Target::is_release)
     }
 
-    /// Whether something was done to anybody.
+    /// Whether anything was sent to any target.
     pub fn has_sent(&self) -> bool {
         self.targets.iter().any(|mark| !mark.sent.is_empty())
     }
 
-    /// All of it, in a line.
+    /// The result in one line.
     pub fn summary(&self) -> String {
         let outcomes = || self.targets.iter().filter_map(TargetProgress::outcome);
         let freed: u64 = outcomes().map(Outcome::freed_bytes).sum();
@@ -144,7 +137,7 @@ impl Batch {
         }
     }
 
-    /// How far it is, in a few words: `killing 1 of 3: SIGTERM to 4000, 7s`.
+    /// The progress in a few words: `killing 1 of 3: SIGTERM to 4000, 7s`.
     pub fn hint(&self, now: Option<Time>) -> String {
         if self.over.is_some() {
             return format!("{} (x)", self.summary());
@@ -166,7 +159,7 @@ impl Batch {
     }
 }
 
-/// The time that is left, in whole seconds.
+/// The remaining time, in whole seconds.
 fn left(until: Time, now: Time) -> Span {
     Span::from_seconds(until.seconds_since(now).max(0.0).ceil())
 }

@@ -1,4 +1,4 @@
-//! The list of findings: which one is selected, and how many lines the list would take.
+//! The list of findings: which one is selected, and how many lines the list wants.
 
 use std::sync::Arc;
 
@@ -7,49 +7,48 @@ use crate::model::finding::Finding;
 use crate::watch::text::clean;
 use crate::watch::view_model::Screenful;
 
-/// Suspects that are counted as lines; more are listed where there is room. The table marks each.
+/// The list wants lines for this many suspects; more are listed if there is room. The table marks each suspect.
 const SUSPECTS_WANTED: usize = 2;
 
-/// The list of findings.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct FindingsState {
-    /// The selected finding's id.
+    /// The id of the selected finding.
     pub selected: Option<Arc<str>>,
-    /// The first finding that is visible.
+    /// The first visible finding.
     pub offset: usize,
 }
 
 impl FindingsState {
-    /// The selected one of these and its place; `None` where it is no more.
+    /// The selected finding and its position; `None` if it has ended.
     pub fn selected_of<'a>(&self, findings: &'a [Finding]) -> Option<(usize, &'a Finding)> {
         let id = self.selected.as_ref()?;
         let mut findings = findings.iter().enumerate();
         findings.find(|(_, finding)| finding.id == *id)
     }
 
-    /// Selects the one at this place, or the last one.
+    /// Selects the finding at this position, or the last one.
     pub fn select(&mut self, at: usize, findings: &[Finding]) {
         let finding = findings.get(at).or(findings.last());
         self.selected = finding.map(|finding| Arc::clone(&finding.id));
     }
 }
 
-/// Lines that the list, the notes and so many alarms would take.
+/// How many lines the list, the notes and this many alarms want.
 pub fn lines_wanted(screenful: &Screenful, alarms: usize) -> usize {
     let errors = usize::from(!screenful.snapshot.errors.is_empty());
     let unavailable = unavailable(&screenful.snapshot, false).len();
     let suspects = screenful.suspects.len().min(SUSPECTS_WANTED);
     let undecided = match suspects {
         0 => screenful.undecided.len(),
-        // Each suspect says when its rule can tell.
+        // Suspects already say when their rule decides.
         _ => screenful.undecided.len().min(1),
     };
     let notes = errors + unavailable + suspects + undecided;
     screenful.findings.len() + notes + alarms
 }
 
-/// Why figures are not available, each reason once; and which processes could not be read, where memory is held that
-/// no known process accounts for. `has_words`: a GPU's own line says why its memory is not available.
+/// Why figures are not available, each reason once; and which processes could not be read, if memory is held that no
+/// known process accounts for. `has_words`: a GPU's own line says why its memory is unavailable.
 pub fn unavailable(snapshot: &Snapshot, has_words: bool) -> Vec<String> {
     let mut notes: Vec<String> = Vec::new();
     for gpu in &snapshot.gpus {
@@ -57,7 +56,7 @@ pub fn unavailable(snapshot: &Snapshot, has_words: bool) -> Vec<String> {
             ("memory", &gpu.memory_unavailable),
             ("memory of processes", &gpu.process_memory_unavailable),
         ] {
-            // A GPU's own line tells it already.
+            // The GPU's own line says it already.
             let Some(reason) = reason.as_ref().filter(|_| !has_words || what != "memory") else {
                 continue;
             };

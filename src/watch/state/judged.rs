@@ -1,4 +1,4 @@
-//! What the rules have judged so far, and what time it is: by the screen's clock, and by that of the samples.
+//! What the rules have judged so far, and the current time: by the screen's clock, and by that of the samples.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use crate::reclaim::{Policy, by_snapshot};
 use crate::rules::exemption::exempt_processes;
 use crate::rules::{Engine, serves};
 
-/// What a plan for all users says of the findings that their rules offer.
+/// What a plan for all users does about the findings that it could reclaim.
 pub(crate) fn plan_marks(engine: &Engine, snapshot: &Snapshot) -> Vec<PlanMark> {
     if !engine.unkept().any(Finding::is_offered) {
         return Vec::new();
@@ -20,7 +20,7 @@ pub(crate) fn plan_marks(engine: &Engine, snapshot: &Snapshot) -> Vec<PlanMark> 
     by_snapshot::marks(&found, snapshot, policy(engine, snapshot))
 }
 
-/// What `reap --all-users` takes by default, but for what the configuration keeps.
+/// What `reap --all-users` takes by default, except what the configuration keeps.
 fn policy(engine: &Engine, snapshot: &Snapshot) -> Policy {
     let settings = engine.settings();
     Policy {
@@ -30,7 +30,7 @@ fn policy(engine: &Engine, snapshot: &Snapshot) -> Policy {
     }
 }
 
-/// What one would type about a process of a snapshot that the engine has judged.
+/// The commands for a process of a snapshot that the engine has judged.
 pub(crate) fn own_commands(
     engine: &Engine,
     process: Option<&Process>,
@@ -45,16 +45,15 @@ pub(crate) fn own_commands(
 /// What was judged, and when the last sample came.
 #[derive(Debug)]
 pub struct JudgedState {
-    /// What the rules have judged.
     pub engine: Engine,
-    /// How memory moved, as far as the engine has judged.
+    /// Memory over the time that the engine has judged.
     pub courses: Courses,
     sampled_at: Duration,
     now: Duration,
 }
 
 impl JudgedState {
-    /// No sample came so far, beside those that the engine knows already.
+    /// No sample yet, except those that the engine knows already.
     pub fn new(engine: Engine) -> Self {
         Self {
             engine,
@@ -64,12 +63,11 @@ impl JudgedState {
         }
     }
 
-    /// Time has passed.
     pub(in crate::watch) fn advance(&mut self, now: Duration) {
         self.now = self.now.max(now);
     }
 
-    /// A sample came, and is judged.
+    /// A sample came; judges it.
     pub(in crate::watch) fn observe(&mut self, now: Duration, snapshot: &Snapshot) {
         self.advance(now);
         self.sampled_at = now;
@@ -79,13 +77,13 @@ impl JudgedState {
         self.courses.follow(self.engine.history(), snapshot);
     }
 
-    /// Forgets what was judged, and how memory moved.
+    /// Forgets everything judged.
     pub(in crate::watch) fn forget(&mut self) {
         self.engine.forget();
         self.courses.forget();
     }
 
-    /// Time since the screen started, by the last event that had it.
+    /// Time since the screen started, by the last event that carried it.
     pub fn now(&self) -> Duration {
         self.now
     }
@@ -95,12 +93,12 @@ impl JudgedState {
         self.sampled_at
     }
 
-    /// Since then; since the screen started, before the first.
+    /// The age of the last sample; before the first one, the time since the screen started.
     pub fn age(&self) -> Duration {
         self.now.saturating_sub(self.sampled_at)
     }
 
-    /// Now, by the clock of the samples; `None` before the first.
+    /// The time by the clock of the samples; `None` before the first.
     pub fn clock(&self) -> Option<Time> {
         let last = self.engine.history().last_time()?;
         Some(last.plus_seconds(self.age().as_secs_f64()))

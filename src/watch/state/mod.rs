@@ -1,9 +1,9 @@
 //! The state of the screen, and its parts.
 //!
-//! Pure data: it draws nothing, reads no clock and starts nothing; time comes with the [`Event`]s, and what
-//! must be done comes back as an [`Effect`]. What an event does to it is in `update/`; where it is on
-//! the screen in `layout/`; what it looks like in `view/`. What a feature (a page, a plan, the findings, the list of
-//! columns) has to remember is here; its keys and its drawing are in a file above, which this never names.
+//! Pure data: it draws nothing, reads no clock and starts nothing. Time comes with the [`Event`]s, and what must be
+//! done comes back as an [`Effect`]. `update/` handles events, `layout/` says where things are, and `view/` draws. The
+//! state of a feature (a page, a plan, the findings, the list of columns) is here; its keys and drawing are in a file
+//! above, which this never names.
 
 pub mod batch;
 pub mod findings;
@@ -60,187 +60,162 @@ pub(super) const HIDDEN: &str = "the table does not show the process; show all, 
 /// Everything that can happen.
 #[derive(Debug)]
 pub enum Event {
-    /// A key.
     Key(KeyEvent),
-    /// Text that the terminal says was pasted: never keys.
+    /// Pasted text: never taken for keys.
     Paste(String),
-    /// The mouse.
     Mouse {
         /// Time since the screen started.
         now: Duration,
-        /// What it did, and where.
         event: MouseEvent,
     },
-    /// The terminal has this many columns and rows now.
+    /// The terminal has a new size: columns and rows.
     Resize(u16, u16),
-    /// The next sample came, `now` after the start of the screen.
+    /// A sample came.
     Snapshot {
         /// Time since the screen started.
         now: Duration,
-        /// What was observed.
         snapshot: Box<Snapshot>,
-        /// Whether more follow at once, so that this one need not be shown.
+        /// Whether more samples follow at once, so that this one need not be shown.
         is_passing: bool,
     },
-    /// The recording begins again: what was seen of it is forgotten.
+    /// The recording starts over: everything seen of it is forgotten.
     SourceRewound,
-    /// So many percent of the recording have been read.
+    /// How much of the recording has been read, in percent.
     SourceRead(u8),
-    /// The recording is over.
     SourceEnded,
-    /// Nothing more can come, and why.
+    /// No more samples can come, and why.
     SourceFailed(String),
-    /// Why nothing comes at the moment; `None` where it comes again.
+    /// Why no samples come at the moment; `None` when they come again.
     SourceTrouble(Option<String>),
-    /// Time passed: the sample's age may read differently.
+    /// Time has passed, so texts such as the age may change.
     Tick {
         /// Time since the screen started.
         now: Duration,
     },
-    /// A signal was sent to gpumem.
     Signal(i32),
-    /// The worker reports on what it was asked.
     Reclaim(ReclaimProgress),
-    /// The state as it is now has been drawn.
+    /// The current state has been drawn.
     Drawn,
 }
 
-/// What the loop has to do.
+/// What the loop must do.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Effect {
-    /// Draw what changed.
     Draw,
     /// Draw everything again.
     Repaint,
-    /// Have the terminal's whole job stopped, as it does itself where Ctrl-Z is not taken.
+    /// Stop the terminal's whole job, as Ctrl-Z does outside raw mode.
     Suspend,
     /// Give the terminal back and stop.
     Stop,
     /// Take the terminal again and draw everything.
     Resume,
-    /// End.
     Quit,
-    /// Give the terminal back and end as by this signal.
+    /// Give the terminal back and end by this signal.
     Die(i32),
-    /// End: nothing was ever seen, and why.
+    /// End with this error: there never was a sample.
     Fail(String),
-    /// Have the source do this, and draw what changed.
+    /// Tell the source, and draw what changed.
     Control(Control),
-    /// Have the worker do this, and draw what changed.
+    /// Ask the worker, and draw what changed.
     Reclaim(ReclaimRequest),
-    /// Give the terminal to this command on the host that is shown, which asks there what it has to, and take it again.
+    /// Run this command on the shown host, with this terminal, and take the terminal back after.
     OnHost(String),
-    /// Show the list of hosts.
     Hosts,
 }
 
 /// What the keys act on.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Mode {
-    /// The table and the findings.
     Main,
-    /// The help, scrolled down by so many lines; [`App::help_over`] is below it.
+    /// The help, scrolled by this many lines; [`App::help_over`] is below it.
     Help(u16),
-    /// The next letter names a column to sort by.
+    /// The next letter chooses the sort column.
     ChooseSort,
-    /// Which columns the table has is being chosen.
+    /// The list of columns.
     Columns(ColumnList),
-    /// What is being typed.
     Prompt(Prompt),
-    /// The page of explanation, [`App::page`].
+    /// [`App::page`].
     Page,
-    /// The plan, or what is being done by it, [`App::reaping`].
+    /// The plan or the batch of [`App::reaping`].
     Plan,
 }
 
-/// The number that digits have made so far, and when the last one was typed.
+/// A GPU's number while it is typed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TypedDigits {
-    /// The number.
     pub number: u32,
-    /// Time since the start of the screen.
+    /// When the last digit was typed, as time since the screen started.
     pub at: Duration,
 }
 
-/// Which of the panels the keys move in.
+/// The panel that the keys move in.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Focus {
-    /// The process table.
     Table,
-    /// The findings.
     Findings,
 }
 
-/// Why no more samples come.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum End {
     /// The recording is over.
     Complete,
-    /// The source failed, and how.
+    /// The source failed; the error.
     Failed(String),
 }
 
 /// What does not change while the screen is up.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Setup {
-    /// The recording's name; `None` for this machine, now.
+    /// The recording's name; `None` if live.
     pub replay: Option<String>,
-    /// The other machine that this is, where it is one.
+    /// The other machine, if it is one.
     pub host: Option<RemoteHost>,
-    /// gpumem's own version.
     pub version: &'static str,
-    /// The user that gpumem runs as, by number and name.
+    /// The user that gpumem runs as.
     pub me: Me,
-    /// How many colours may be used.
     pub has_color: bool,
-    /// Whether only ASCII may be written.
+    /// Whether to write only ASCII.
     pub ascii: bool,
 }
 
-/// The state of the screen.
 #[derive(Debug)]
 pub struct App {
-    /// What does not change.
     pub setup: Setup,
-    /// The sample that is shown, judged; `None` before the first.
+    /// The sample shown, judged; `None` before the first.
     pub screenful: Option<Screenful>,
-    /// The process table.
     pub table: TableState,
-    /// The list of findings.
     pub findings: FindingsState,
-    /// What was typed before.
+    /// Lines typed before.
     pub former: Former,
-    /// The number of a GPU, while it is being typed.
+    /// The GPU number that is being typed.
     pub digits: Option<TypedDigits>,
-    /// Which panel the keys move in.
     pub focus: Focus,
-    /// What the keys act on.
     pub mode: Mode,
     /// What the help was opened from.
     pub help_over: Context,
-    /// What is explained.
+    /// The open page.
     pub page: Option<Page>,
-    /// What to type about what is found.
+    /// The commands for the findings.
     pub next_commands: NextCommands,
-    /// What is to be ended, or being ended.
+    /// The plan and the batch.
     pub reaping: Reaping,
-    /// Whether the screen is paused, and how fast time goes.
+    /// Pause and speed.
     pub playback: Playback,
-    /// Why the last key did nothing, or what it did where the screen does not show that; until the next.
+    /// Why the last key did nothing, or what it did if the screen does not show that; cleared by the next key.
     pub note: Option<String>,
-    /// The samples that one can go back to.
+    /// The samples to go back to.
     pub timeline: Timeline,
-    /// What the rules have judged, and what time it is.
+    /// What the rules have judged, and the time.
     pub judged: JudgedState,
-    /// How things look.
     pub theme: Theme,
-    /// How the GPUs are shown; `None` leaves it to the room that there is.
+    /// The chosen form of the GPU panel; `None` is automatic.
     pub form: Option<Form>,
     /// Why no more samples come.
     pub end: Option<End>,
-    /// Why none come at the moment.
+    /// Why no samples come at the moment.
     pub trouble: Option<String>,
-    /// The screen.
+    /// The area of the screen.
     pub area: Rect,
 }
 
@@ -272,7 +247,7 @@ impl App {
         }
     }
 
-    /// Which keys hold now, or are explained by the help.
+    /// The keys that work now, or those that the open help explains.
     pub fn context(&self) -> Context {
         match self.mode {
             Mode::Page => Context::Page,
@@ -288,30 +263,30 @@ impl App {
         self.subject_at(self.table.selected()?)
     }
 
-    /// The row on a line of the table, counted from its first, visible or not.
+    /// The row on a line of the table, counted from the first line, visible or not.
     pub fn subject_at(&self, line: usize) -> Option<Subject<'_>> {
         let line = self.table.listing.lines.get(line)?;
         self.screenful.as_ref()?.subject(line.row)
     }
 
-    /// Whole seconds since the last sample (or since the start, before the first); `None` where no
-    /// answer is due: in a recording, and after the end.
+    /// Whole seconds since the last sample (before the first, since the start); `None` if no sample is due, in a
+    /// recording or after the end.
     pub fn age_seconds(&self) -> Option<u64> {
         let live = self.setup.replay.is_none() && self.end.is_none();
         live.then(|| self.judged.age().as_secs())
     }
 
-    /// The age, where another sample should have come by now.
+    /// The age, if the next sample is late.
     pub fn late_seconds(&self) -> Option<u64> {
         self.age_seconds().filter(|age| *age >= self.playback.late_from_seconds())
     }
 
-    /// Whether the sample is older than three intervals, shown or not.
+    /// Whether the newest sample is older than three intervals.
     pub fn is_overdue(&self) -> bool {
         self.age_seconds().is_some_and(|age| Duration::from_secs(age) > self.playback.patience())
     }
 
-    /// What is wrong with the samples themselves, each with the lines that it may take.
+    /// Alarms about the samples themselves, each with its greatest number of lines.
     pub fn alarms(&self) -> Vec<(String, u16)> {
         let mut alarms = Vec::new();
         if let Some(End::Failed(error)) = &self.end {
@@ -330,7 +305,7 @@ impl App {
         alarms
     }
 
-    /// When a text on the screen changes next, as time since the start of the screen.
+    /// When a text on the screen changes next, as time since the start.
     pub fn next_tick(&self) -> Option<Duration> {
         let late = self.age_seconds().map(|age| {
             let age = (age + 1).max(self.playback.late_from_seconds());
@@ -341,22 +316,22 @@ impl App {
         ticks.into_iter().flatten().min()
     }
 
-    /// Whether a machine is what is shown, this one or another, and no recording.
+    /// Whether this shows a live machine, here or elsewhere, and not a recording.
     pub fn is_live(&self) -> bool {
         self.setup.replay.is_none()
     }
 
-    /// Whether it is this machine.
+    /// Whether this shows the machine that gpumem runs on.
     pub fn is_here(&self) -> bool {
         self.is_live() && self.setup.host.is_none()
     }
 
-    /// The time of the sample that is shown.
+    /// The time of the shown sample.
     pub fn shown_time(&self) -> Option<Time> {
         Some(self.screenful.as_ref()?.snapshot.time)
     }
 
-    /// Whether a newer sample than the one that is shown is there.
+    /// Whether there is a newer sample than the one shown.
     pub fn is_behind(&self) -> bool {
         match (self.playback.shown, self.timeline.newest()) {
             (Some(shown), Some(newest)) => shown < newest.number,
@@ -364,26 +339,26 @@ impl App {
         }
     }
 
-    /// Seconds from the sample that is shown to the newest one; `None` where it is the newest.
+    /// Seconds from the shown sample to the newest; `None` if it is the newest.
     pub fn behind_seconds(&self) -> Option<f64> {
         let newest = self.timeline.newest()?;
         let shown = self.shown_time()?;
         self.is_behind().then(|| newest.time.seconds_since(shown).max(0.0))
     }
 
-    /// Whether the end of a recording is what is shown.
+    /// Whether this shows the end of a recording.
     pub fn is_at_end(&self) -> bool {
         self.end.is_some() && !self.is_behind()
     }
 
-    /// Whether what plays is the timeline, on the way from where a person went back to to where the source
-    /// is.
+    /// Whether samples come from the timeline, between the point that a person went back to and the point that the
+    /// source has reached.
     pub fn plays_timeline(&self) -> bool {
         let playback = &self.playback;
         !self.is_live() && !playback.is_paused && !playback.is_seeking() && self.is_behind()
     }
 
-    /// When the next sample of the timeline is due; `None` where that is not known yet.
+    /// When the next sample of the timeline is due; `None` if unknown yet.
     fn next_played(&self) -> Option<Duration> {
         let next = self.timeline.after(self.playback.shown?)?;
         let now = self.judged.now();
@@ -391,19 +366,19 @@ impl App {
         Some(now + wait)
     }
 
-    /// How old the plan is that is shown; `None` of a recording, where nothing is sent.
+    /// The age of the shown plan; `None` for a recording, which sends nothing.
     pub fn plan_age_seconds(&self) -> Option<f64> {
         let asked = self.reaping.dialog.as_ref()?.asked?;
         Some(self.judged.clock()?.seconds_since(asked)).filter(|_| self.is_live())
     }
 
-    /// How far the plan that is being carried out is, in a few words; `None` where there is none or it is open.
+    /// The progress of the batch in a few words; `None` if there is none or it is open.
     pub fn batch_hint(&self) -> Option<String> {
         let batch = self.reaping.batch.as_ref()?;
         (self.mode != Mode::Plan).then(|| batch.hint(self.judged.clock()))
     }
 
-    /// What to ask the worker now about what to type; nothing of a sample that is only passed over.
+    /// What to ask the worker about commands; nothing while seeking.
     pub fn request_commands(&mut self) -> Option<ReclaimRequest> {
         let screenful = self.screenful.as_ref().filter(|_| !self.playback.is_seeking())?;
         let is_report = |page: &&Page| matches!(page.content, PageContent::Report(_));
@@ -411,13 +386,13 @@ impl App {
         self.next_commands.request(screenful, page)
     }
 
-    /// The selected finding and its place; `None` where it is no more.
+    /// The selected finding and its position; `None` if it has ended.
     pub fn selected_finding(&self) -> Option<(usize, &Finding)> {
         self.findings.selected_of(&self.screenful.as_ref()?.findings)
     }
 
-    /// The first row of the process that the selected finding is about, shown rows before hidden ones;
-    /// `None` where it is about a GPU, or its process is not in the sample.
+    /// The first row of the selected finding's process, shown rows before hidden ones; `None` if it is about a GPU, or
+    /// the process is not in the sample.
     pub fn subject_of_finding(&self) -> Option<RowKey> {
         let (_, finding) = self.selected_finding()?;
         self.row_of(finding.process.as_ref()?.identity)
@@ -432,12 +407,12 @@ impl App {
         rows.find(|row| row.key.identity == who).map(|row| row.key)
     }
 
-    /// The GPUs that are shown, in their order: where the filter asks for some of them, those.
+    /// The GPUs that are shown, in order: those that the filter names, if any.
     pub fn shown_gpus(&self) -> Vec<&Gpu> {
         self.shown_shares().into_iter().map(|(gpu, _)| gpu).collect()
     }
 
-    /// The same, with what the memory of each is in use for.
+    /// The same, with their memory shares.
     pub fn shown_shares(&self) -> Vec<(&Gpu, &GpuShares)> {
         let Some(screenful) = &self.screenful else {
             return Vec::new();
@@ -447,18 +422,18 @@ impl App {
         let is_shown = |gpu: &Gpu| filter.is_none_or(|filter| filter.allows_gpu(gpu));
         let shown: Vec<_> = screenful.gpus().filter(|(gpu, _)| is_shown(gpu)).collect();
         match shown.is_empty() {
-            // There is no such GPU; all are shown instead.
+            // The filter names no existing GPU, so all are shown.
             true => screenful.gpus().collect(),
             false => shown,
         }
     }
 
-    /// The panels' places; `None` where the screen is too small for panels.
+    /// The panels' areas; `None` if the screen is too small for panels.
     pub fn layout(&self) -> Option<Layout> {
         self.layout_of(self.area)
     }
 
-    /// The panels' places on a screen of this size.
+    /// The panels' areas on a screen of this size.
     pub fn layout_of(&self, area: Rect) -> Option<Layout> {
         let mut needs = LayoutNeeds {
             is_in_findings: self.focus == Focus::Findings,
@@ -475,7 +450,7 @@ impl App {
                 needs.parts_most = needs.parts_most.max(gpu.mig_devices.len());
             }
             let lines = &self.table.listing.lines;
-            // A filter that nothing fits does not move the panels.
+            // A filter that matches nothing does not move the panels.
             let has_rows = !screenful.rows.is_empty();
             needs.table = Some(lines.len().max(usize::from(has_rows)));
             needs.findings = lines_wanted(screenful, self.alarms().len());
@@ -483,19 +458,19 @@ impl App {
         Layout::new(area, &needs)
     }
 
-    /// Says in the bottom line why a key does nothing.
+    /// Shows in the bottom line why a key does nothing.
     pub(super) fn refuse(&mut self, why: &str) -> Option<Effect> {
         self.note = Some(why.to_owned());
         Some(Effect::Draw)
     }
 
-    /// Puts a judged snapshot on show; the selection follows its process.
+    /// Shows a judged snapshot; the selection follows its process.
     pub(super) fn show(&mut self, screenful: Screenful) {
         self.screenful = Some(screenful);
         self.list();
     }
 
-    /// Makes the table's rows anew, after the sample or the choice has changed.
+    /// Rebuilds the table's rows after a new sample or choice.
     pub(super) fn list(&mut self) {
         if let Some(screenful) = &self.screenful {
             let me = &self.setup.me;
@@ -509,7 +484,7 @@ impl App {
         self.table.scroll(height);
     }
 
-    /// Rows of the table that are visible at once.
+    /// How many rows of the table are visible.
     pub(super) fn page_rows(&self) -> usize {
         self.layout().map_or(1, |layout| usize::from(layout.table.height))
     }
@@ -521,7 +496,7 @@ impl App {
         }
     }
 
-    /// Selects the row of this key; nothing where the table has no such row. Says whether it has.
+    /// Selects the row with this key, if the table has it; returns whether it does.
     pub(super) fn select_row(&mut self, key: Option<RowKey>) -> bool {
         let screenful = self.screenful.as_ref();
         let at = screenful.and_then(|screenful| self.table.listing.position(screenful, &key?));
@@ -534,7 +509,7 @@ impl App {
         at.is_some()
     }
 
-    /// Selects `steps` rows on. The first step selects the row where the cursor is, or was.
+    /// Selects the row `steps` away. Without a selection, the first step selects the row at the cursor.
     pub(super) fn move_by(&mut self, steps: isize) {
         self.select(self.table.line_after(steps));
     }
@@ -551,8 +526,8 @@ impl App {
         self.list();
     }
 
-    /// Marks the selected row, or takes its mark away, and selects the next. Where the selected process is gone,
-    /// nothing is marked that moved into its row.
+    /// Marks or unmarks the selected row and selects the next. If the selected process is gone, the row that moved into
+    /// its place is not marked.
     pub(super) fn tag(&mut self) {
         self.table.toggle_tag();
         self.move_by(1);

@@ -1,8 +1,8 @@
-//! What to type about the findings that are shown, for the list of findings and the page: the worker makes the
-//! plan for it, as `check` and `explain` do.
+//! The commands for the shown findings, in the list of findings and on the page. The worker makes the plan for them, as
+//! for `check` and `explain`.
 //!
-//! It is asked when the shown findings change, when a page is opened, and once a minute, so that it costs nothing
-//! while nothing changes. Until it has answered there is no command.
+//! It is asked when the shown findings change, when a page is opened, and once a minute, so that this costs nothing
+//! while nothing changes. Before its first answer, no command is shown.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -14,20 +14,18 @@ use crate::reclaim::commands::NextSteps;
 use crate::watch::reclaim_worker::{ObservedSample, ReclaimRequest};
 use crate::watch::view_model::Screenful;
 
-/// The same findings are asked about again after this long, by the samples' time; seconds.
+/// The same findings are asked about again after this many seconds, by the samples' time.
 const AGAIN_SECONDS: f64 = 60.0;
 
-/// What is known of what to type.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct NextCommands {
-    /// The findings that were asked about, the page that was open, and when.
+    /// The findings asked about, the page that was open, and when.
     asked: Option<(Vec<Arc<str>>, Option<About>, Time)>,
     /// By the finding's id.
     known: HashMap<Arc<str>, NextSteps>,
 }
 
 impl NextCommands {
-    /// Fills in what to type.
     pub fn fill_in<'f>(&self, findings: impl Iterator<Item = &'f mut Finding>) {
         for finding in findings.filter(|finding| finding.resolved_at.is_none()) {
             if let Some(steps) = self.known.get(&finding.id) {
@@ -36,14 +34,12 @@ impl NextCommands {
         }
     }
 
-    /// The first command about a finding.
     pub fn first(&self, finding: &Finding) -> Option<&str> {
         let steps = self.known.get(&finding.id)?;
         steps.commands.first().map(String::as_str)
     }
 
-    /// What to ask the worker about the findings that are shown, where it has not been asked; `page` is what the open
-    /// page explains.
+    /// The request about the shown findings, unless it was made already; `page` is the open page's subject.
     pub fn request(
         &mut self,
         screenful: &Screenful,
@@ -66,7 +62,7 @@ impl NextCommands {
         }))
     }
 
-    /// Takes in what the worker found.
+    /// Takes in the worker's answer.
     pub fn receive(&mut self, steps: Vec<(Arc<str>, NextSteps)>) {
         self.known = steps.into_iter().collect();
     }

@@ -1,4 +1,4 @@
-//! Whether the screen is paused, how fast time goes, and where it is going to.
+//! Whether the screen is paused, the speed, and where it seeks to.
 
 use std::time::Duration;
 
@@ -6,55 +6,53 @@ use super::timeline::FrameRef;
 use crate::model::Time;
 use crate::watch::{Control, PlaybackClock, PlaybackPace};
 
-/// No silence is an alarm before this.
+/// A sample is never late before this.
 const LEAST_SILENCE: Duration = Duration::from_secs(3);
 
-/// Whether the screen is paused, and how fast time goes.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Playback {
     /// Whether newer samples are not shown.
     pub is_paused: bool,
-    /// The time from one sample to the next; a sample older than three of them is an alarm.
+    /// The sampling interval; a newest sample older than three intervals raises an alarm.
     pub interval: Duration,
-    /// How many times as fast as it was made a recording plays.
+    /// The speed of a recording; 1 is the speed at which it was made.
     pub speed: f64,
-    /// Whether a recording can be begun again.
+    /// Whether a recording can be read again from the start.
     pub can_rewind: bool,
-    /// How much of a recording has been read; `None` where that is not known.
+    /// How much of a recording has been read; `None` if unknown.
     pub percent: Option<u8>,
-    /// Where samples are passed over to.
     pub seek_target: Option<SeekTarget>,
-    /// How often the recording was told to begin again and has not yet.
+    /// How many rewinds were requested that the source has not done yet.
     pub rewinds: u32,
-    /// The sample that is shown, by its number on the timeline.
+    /// The number of the shown sample on the timeline.
     pub shown: Option<u64>,
-    /// When samples of the timeline are due, where the timeline is what plays; `None` until its first tick.
+    /// When samples of the timeline are due, while the timeline plays; `None` until its first tick.
     pub clock: Option<PlaybackClock>,
-    /// The interval that the sample which is awaited may take.
+    /// The interval that the next sample may take.
     pub awaited: Duration,
-    /// When it was last drawn how far it is.
+    /// When progress was last drawn.
     pub drawn: Duration,
 }
 
-/// Where samples are passed over to.
+/// Where a seek ends.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum SeekTarget {
-    /// The next sample, whichever it is.
+    /// The next sample.
     Next,
-    /// The first that is not before this time.
+    /// The first sample at or after this time.
     Time(Time),
-    /// The first that is not before this time, or before that one: the clock was set back.
+    /// The first sample at or after the first time, or before the second, because the clock was set back.
     Leap(Time, Time),
-    /// The sample of this number.
+    /// The sample with this number.
     Number(u64),
-    /// Where a finding begins.
+    /// The next sample in which a finding begins.
     Beginning,
     /// The last sample.
     End,
 }
 
 impl SeekTarget {
-    /// Whether this sample is where to stop.
+    /// Whether the seek ends at this sample.
     pub fn is_reached(self, frame: FrameRef) -> bool {
         match self {
             Self::Next => true,
@@ -66,7 +64,7 @@ impl SeekTarget {
         }
     }
 
-    /// What the source has to do for it, from where it is.
+    /// What the source must do for it.
     pub fn control(self) -> Control {
         match self {
             Self::Next => Control::Step,
@@ -77,7 +75,7 @@ impl SeekTarget {
 }
 
 impl Playback {
-    /// Goes on, at this interval.
+    /// Not paused, with this interval.
     pub fn new(interval: Duration) -> Self {
         Self {
             is_paused: false,
@@ -94,7 +92,7 @@ impl Playback {
         }
     }
 
-    /// The clock that plays the timeline; it begins `now`, where the sample of this time is shown.
+    /// The clock that plays the timeline. If it is new, it starts `now` with the sample of time `shown`.
     pub(in crate::watch) fn play_from(&mut self, shown: Time, now: Duration) -> &mut PlaybackClock {
         let pace = PlaybackPace::Speed(self.speed);
         self.clock.get_or_insert_with(|| {
@@ -104,17 +102,16 @@ impl Playback {
         })
     }
 
-    /// Whether samples are passed over on the way to what was asked for.
     pub fn is_seeking(&self) -> bool {
         self.rewinds > 0 || !matches!(self.seek_target, None | Some(SeekTarget::Next))
     }
 
-    /// A sample that is older than this, and still the newest, is an alarm.
+    /// The newest sample raises an alarm once it is older than this.
     pub fn patience(&self) -> Duration {
         LEAST_SILENCE.max(self.awaited.max(self.interval).saturating_mul(3))
     }
 
-    /// A sample's age is told from this many whole seconds on: by then another one should have come.
+    /// The age is shown from this many whole seconds on, when the next sample should have come.
     pub fn late_from_seconds(&self) -> u64 {
         let late = self.awaited.max(self.interval) + Duration::from_secs(1);
         late.as_secs() + u64::from(late.subsec_nanos() > 0)
@@ -127,7 +124,7 @@ pub fn speed_text(speed: f64) -> String {
     if speed < 1.0 && (inverse - inverse.round()).abs() < 1e-9 {
         format!("1/{inverse:.0}x")
     } else {
-        // As short as it is exact.
+        // As short as possible without loss.
         format!("{}x", (speed * 100.0).round() / 100.0)
     }
 }

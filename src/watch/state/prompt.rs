@@ -1,59 +1,55 @@
-//! What is being typed at the bottom of the screen: a line editor with the keys of readline.
+//! The line editor at the bottom of the screen, with the keys of readline.
 
 use crossterm::event::KeyCode;
 use unicode_width::UnicodeWidthChar;
 
 use crate::watch::view_model::RowKey;
 
-/// Characters that can be typed; a paste of more is cut.
+/// Longest input; a longer paste is cut.
 pub const MOST_CHARS: usize = 1000;
-/// Former lines that can be called back.
+/// Former lines kept.
 const MOST_FORMER: usize = 50;
 
-/// A line that is being typed, and what for.
+/// A line that is being typed, and its purpose.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Prompt {
-    /// What for.
     pub purpose: Purpose,
-    /// What was typed.
     pub text: String,
-    /// The byte before which the next character goes.
+    /// The byte offset where the next character goes.
     pub cursor: usize,
-    /// Why it makes no sense as it is.
+    /// What is wrong with the text.
     pub error: Option<String>,
-    /// The filter that was in force before, as text.
+    /// The filter before, as text.
     pub before: String,
     /// The row that was selected before.
     pub selected: Option<RowKey>,
-    /// Which of the former lines is shown, counted from the newest; 0 is what was typed itself.
+    /// Which former line is shown, counted from the newest; 0 is the user's own text.
     recalled: usize,
-    /// What was typed itself, while a former line is shown.
+    /// The user's own text, while a former line is shown.
     own: String,
 }
 
-/// What is typed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Purpose {
-    /// A filter, which holds while it is typed.
+    /// A filter, applied while it is typed.
     Filter,
-    /// What the selection jumps to, while it is typed.
+    /// A search, which moves the selection while it is typed.
     Search,
     /// A time to go to.
     Seek,
 }
 
-/// The lines that were typed before, oldest first.
+/// Lines typed before, oldest first.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Former(Vec<(Purpose, String)>);
 
 impl Former {
-    /// The lines of this purpose.
     fn of(&self, purpose: Purpose) -> Vec<&str> {
         let lines = self.0.iter().filter(|line| line.0 == purpose);
         lines.map(|line| line.1.as_str()).collect()
     }
 
-    /// Remembers a line; it is the newest then.
+    /// Remembers a line as the newest.
     pub fn add(&mut self, purpose: Purpose, text: &str) {
         let line = (purpose, text.to_owned());
         if text.trim().is_empty() {
@@ -68,7 +64,7 @@ impl Former {
 }
 
 impl Prompt {
-    /// Begins with this text, while this row is selected.
+    /// Starts with this text, while this row is selected.
     pub fn new(purpose: Purpose, text: String, selected: Option<RowKey>) -> Self {
         Self {
             purpose,
@@ -82,7 +78,7 @@ impl Prompt {
         }
     }
 
-    /// Moves the cursor or changes the text; whether the key is one that does.
+    /// Moves the cursor or changes the text; returns whether the key does either.
     pub fn edit(&mut self, control: Option<char>, code: KeyCode) -> bool {
         match (control, code) {
             (None, KeyCode::Char(c)) => {
@@ -113,28 +109,28 @@ impl Prompt {
         self.text.replace_range(range, "");
     }
 
-    /// Where the character before the cursor begins; marks that are on it belong to it.
+    /// The start of the character before the cursor, with its combining marks.
     fn left(&self) -> usize {
         let before = self.text[..self.cursor].char_indices().rev();
         let mut wide = before.filter(|(_, c)| !is_mark(*c)).map(|(at, _)| at);
         wide.next().unwrap_or(0)
     }
 
-    /// Where the character after the cursor ends, with the marks that are on it.
+    /// The end of the character after the cursor, with its combining marks.
     fn right(&self) -> usize {
         let after = self.text[self.cursor..].char_indices().skip(1);
         let mut wide = after.filter(|(_, c)| !is_mark(*c)).map(|(at, _)| at);
         wide.next().map_or(self.text.len(), |length| self.cursor + length)
     }
 
-    /// Where the word before the cursor begins.
+    /// The start of the word before the cursor.
     fn word(&self) -> usize {
         let before = self.text[..self.cursor].trim_end();
         let blank = before.char_indices().rev().find(|(_, c)| c.is_whitespace());
         blank.map_or(0, |(at, c)| at + c.len_utf8())
     }
 
-    /// Shows a former line, `steps` further back; whether the text is another one now.
+    /// Shows the former line `steps` further back; returns whether the text changed.
     pub fn recall(&mut self, former: &Former, steps: isize) -> bool {
         let lines = former.of(self.purpose);
         let to = self.recalled.saturating_add_signed(steps).min(lines.len());

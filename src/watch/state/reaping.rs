@@ -1,4 +1,4 @@
-//! Ending processes: the plan, while it is open, and the batch that carries one out.
+//! The open plan, and the batch that carries one out.
 
 use std::time::Duration;
 
@@ -8,34 +8,32 @@ use crate::reclaim::Target;
 use crate::watch::reclaim_worker::{PlanOptions, Proposal};
 use crate::watch::view_model::RowKey;
 
-/// The plan that is open, and the one that is being carried out.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Reaping {
     /// The plan, while it is open.
     pub dialog: Option<Dialog>,
-    /// The plan that is being carried out, or was and whose result nobody has looked at since.
+    /// The plan that is being carried out, or whose result nobody has seen yet.
     pub batch: Option<Batch>,
     /// The number of the last request for a plan.
     pub number: u64,
 }
 
-/// A plan that is asked for and shown.
+/// A requested plan and its options.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Dialog {
-    /// Which processes, and how.
     pub options: PlanOptions,
-    /// Who was marked or selected when it was opened.
+    /// The rows that were marked or selected when it was opened.
     pub selected: Vec<RowKey>,
     pub answer: Answer,
-    /// Lines that are scrolled away.
+    /// Lines scrolled out of sight.
     pub offset: usize,
-    /// When a confirmed plan begins, as time since the screen started; until then it can be undone.
+    /// When a confirmed plan starts, as time since the screen started; it can be undone until then.
     pub countdown: Option<Duration>,
-    /// What the last key did, in words.
+    /// What the last key did.
     pub note: Option<String>,
-    /// When the plan was asked for, by the clock of the samples.
+    /// When the plan was requested, by the clock of the samples.
     pub asked: Option<Time>,
-    /// Whether the answer as it is now has been drawn.
+    /// Whether the current answer has been drawn.
     pub is_drawn: bool,
 }
 
@@ -44,18 +42,17 @@ pub struct Dialog {
 pub enum Answer {
     Asked,
     Plan(Proposal),
-    /// There is no plan, and why.
+    /// Why there is no plan.
     Failed(String),
 }
 
 impl Reaping {
-    /// Whether a plan is being carried out.
     pub fn is_running(&self) -> bool {
         let batch = self.batch.as_ref();
         batch.is_some_and(|batch| batch.over.is_none())
     }
 
-    /// When a text of the dialog or the batch changes next, as time since the start of the screen.
+    /// When a text of the dialog or batch changes next, as time since the start.
     pub fn next_tick(&self, now: Duration) -> Option<Duration> {
         if let Some(ends) = self.dialog.as_ref().and_then(|it| it.countdown) {
             let next = seconds_left(ends, now).saturating_sub(1);
@@ -66,7 +63,6 @@ impl Reaping {
 }
 
 impl Dialog {
-    /// The plan, where there is one.
     pub fn proposal(&self) -> Option<&Proposal> {
         match &self.answer {
             Answer::Plan(proposal) => Some(proposal),

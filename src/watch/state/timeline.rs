@@ -1,8 +1,7 @@
-//! The judged samples that one can go back to, whole, and bounded in bytes.
+//! The judged samples to go back to, complete, and bounded in bytes.
 //!
-//! Where room is short, the older samples of a live machine are thinned, and then the oldest forgotten; a
-//! recording is not thinned, for it can be read again. A sample has the number that it came as, which stays the
-//! same when a recording is begun again.
+//! If room is short, older samples of a live machine are thinned out and then the oldest are dropped. A recording is
+//! not thinned, because it can be read again. A sample keeps its number when a recording starts over.
 
 use std::collections::{HashSet, VecDeque};
 use std::mem::size_of;
@@ -13,17 +12,17 @@ use crate::model::{Identity, Time};
 use crate::units::MIB;
 use crate::watch::view_model::{JudgedSample, Screenful};
 
-/// What the samples may take in memory, unless told otherwise: hours of a machine with a few dozen processes.
+/// Bound on the samples of one machine: hours with a few dozen processes.
 const MOST_BYTES: usize = 10 * MIB as usize;
-/// What those of several machines may take together.
+/// Bound for several machines together.
 const ALL_BYTES: usize = 64 * MIB as usize;
-/// About what a finding takes with its sentences and evidence.
+/// Estimated size of a finding with its sentences and evidence.
 const FINDING_BYTES: usize = 4096;
-/// About what a rule's sentence takes about what it has not decided.
+/// Estimated size of an undecided rule's sentence.
 const UNDECIDED_BYTES: usize = 512;
-/// Of the older half each so many-th is kept, and those in which a finding began.
+/// Of the older half, every tenth sample is kept, and those in which a finding began.
 const THINNED: u64 = 10;
-/// Beginnings that are remembered beyond the samples.
+/// Beginnings of findings are remembered beyond the kept samples.
 const MOST_BEGINNINGS: usize = 4096;
 
 /// Samples, oldest first.
@@ -34,7 +33,7 @@ pub struct Timeline {
     /// The number of the next sample.
     count: u64,
     bytes: usize,
-    /// How many entries at the front have been thinned.
+    /// How many samples at the front have been thinned out.
     thinned: usize,
     /// The samples in which findings began.
     beginnings: VecDeque<u64>,
@@ -43,11 +42,11 @@ pub struct Timeline {
 /// A sample on the timeline.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct FrameRef {
-    /// How many came before it.
+    /// How many samples came before it.
     pub number: u64,
     /// When it was taken.
     pub time: Time,
-    /// Whether there is a finding in it that was not in the one before.
+    /// Whether it has a finding that the sample before did not have.
     pub has_beginning: bool,
 }
 
@@ -65,7 +64,7 @@ impl Default for Timeline {
 }
 
 impl Timeline {
-    /// An empty timeline that takes at most so many bytes, or one sample.
+    /// An empty timeline of at most this many bytes, or one sample.
     pub fn of(most_bytes: usize) -> Self {
         Self {
             most_bytes,
@@ -77,13 +76,12 @@ impl Timeline {
         }
     }
 
-    /// An empty timeline of one of so many machines.
+    /// An empty timeline for one of `count` machines.
     pub fn one_of(count: usize) -> Self {
         Self::of(MOST_BYTES.min(ALL_BYTES / count.max(1)))
     }
 
-    /// Adds a judged sample. `is_live` says that this sample cannot be had again, so that reach counts for more
-    /// than detail.
+    /// Adds a judged sample. `is_live` means that it cannot be read again, so a long reach is worth more than detail.
     pub fn push(&mut self, sample: Arc<JudgedSample>, is_live: bool) -> FrameRef {
         let before = self.entries.back().into_iter().flat_map(|entry| &entry.sample.findings);
         let before: HashSet<&str> = before.map(|finding| &*finding.id).collect();
@@ -129,49 +127,47 @@ impl Timeline {
         }
     }
 
-    /// Forgets everything: the recording begins again.
+    /// The recording starts over.
     pub fn clear(&mut self) {
         *self = Self::of(self.most_bytes);
     }
 
-    /// The first sample that is kept.
     pub fn oldest(&self) -> Option<FrameRef> {
         self.entries.front().map(|entry| entry.reference)
     }
 
-    /// The last sample that came.
     pub fn newest(&self) -> Option<FrameRef> {
         self.entries.back().map(|entry| entry.reference)
     }
 
-    /// The sample before the one with this number.
+    /// The sample before this number.
     pub fn before(&self, number: u64) -> Option<FrameRef> {
         let at = self.index_of(number).checked_sub(1)?;
         Some(self.entries[at].reference)
     }
 
-    /// The sample after the one with this number.
+    /// The sample after this number.
     pub fn after(&self, number: u64) -> Option<FrameRef> {
         let entry = self.entries.get(self.index_of(number.saturating_add(1)))?;
         Some(entry.reference)
     }
 
-    /// The first sample that is not before this time.
+    /// The first sample at or after this time.
     pub fn at(&self, time: Time) -> Option<FrameRef> {
         let mut frames = self.entries.iter().map(|entry| entry.reference);
         frames.find(|frame| frame.time >= time)
     }
 
-    /// The first sample after this one that is not before `time`, or is before `from`: the clock was set
-    /// back, and `time` may not come for long.
+    /// The first sample after this number that is at or after `time`, or before `from`: then the clock was set back,
+    /// and `time` may be far away.
     pub fn leap_on(&self, number: u64, from: Time, time: Time) -> Option<FrameRef> {
         let after = self.index_of(number.saturating_add(1));
         let mut frames = self.entries.range(after..).map(|entry| entry.reference);
         frames.find(|frame| frame.time >= time || frame.time < from)
     }
 
-    /// The first of the samples before this one that are not before `time`, as far as the clock was not set
-    /// back in between; and whether the timeline reaches beyond it.
+    /// The first sample before this number that is at or after `time`, unless the clock was set back in between; and
+    /// whether the timeline reaches further back.
     pub fn leap_back(&self, number: u64, from: Time, time: Time) -> (Option<FrameRef>, bool) {
         let frames = self.entries.range(..self.index_of(number)).rev();
         let (mut last, mut then): (Option<FrameRef>, Time) = (None, from);
@@ -187,7 +183,7 @@ impl Timeline {
         (last, last.is_some_and(|frame| frame.time <= time))
     }
 
-    /// The first sample after this one in which a finding began.
+    /// The first sample after this number in which a finding began.
     pub fn beginning_after(&self, number: u64) -> Option<FrameRef> {
         let from = self.index_of(number.saturating_add(1));
         let mut frames = self.entries.range(from..).map(|entry| entry.reference);
@@ -200,13 +196,13 @@ impl Timeline {
         self.beginnings.get(at.checked_sub(1)?).copied()
     }
 
-    /// The sample with this number, where it is kept.
+    /// The sample with this number, if it is kept.
     pub fn frame(&self, number: u64) -> Option<FrameRef> {
         let entry = self.entries.get(self.index_of(number))?;
         Some(entry.reference).filter(|frame| frame.number == number)
     }
 
-    /// The sample with this number as it was shown, or would have been.
+    /// The screenful of the sample with this number.
     pub fn screenful(&self, number: u64) -> Option<Screenful> {
         let entry = self.entries.get(self.index_of(number))?;
         if entry.reference.number != number {
@@ -215,7 +211,7 @@ impl Timeline {
         Some(Screenful::of(Arc::clone(&entry.sample)))
     }
 
-    /// What the samples that are kept say of a process, oldest first.
+    /// A process in each kept sample, oldest first.
     pub fn of_process(&self, who: Identity) -> impl Iterator<Item = (Time, &Process)> {
         self.entries.iter().filter_map(move |entry| {
             let process = entry.sample.snapshot.process(who.pid)?;
@@ -223,14 +219,14 @@ impl Timeline {
         })
     }
 
-    /// Where the first sample of this number or a later one is.
+    /// The position of the first sample with this number or a later one.
     fn index_of(&self, number: u64) -> usize {
         self.entries.partition_point(|entry| entry.reference.number < number)
     }
 }
 
-/// About what a sample takes in memory: its rows and findings. The texts of processes are shared with the sample
-/// before, so that only arguments, which can be long, are counted.
+/// Estimated size of a sample: its rows and findings. Texts of processes are shared with the sample before, so that
+/// only command lines count, which can be long.
 fn bytes(sample: &JudgedSample) -> usize {
     let snapshot = &sample.snapshot;
     let rows: usize = snapshot.gpus.iter().flat_map(|gpu| &gpu.processes).map(Vec::len).sum();

@@ -1,4 +1,4 @@
-//! Snapshots for tests, made up but plausible.
+//! Plausible snapshots for tests.
 
 pub mod dice;
 
@@ -25,12 +25,12 @@ const COMMANDS: [&[&str]; 5] = [
     &["python", "eval.py"],
 ];
 
-/// The pid of the process at `entry` on `gpu`.
+/// The PID of the process at `entry` on `gpu`.
 pub fn pid(gpu: u32, entry: u32) -> u32 {
     4000 + gpu * 100 + entry
 }
 
-/// A host with so many GPUs and so many processes on each.
+/// A host with this many GPUs, and this many processes on each.
 pub fn snapshot(gpus: u32, processes: u32) -> Snapshot {
     let time: Time = "2026-11-21T10:04:05.123Z".parse().unwrap();
     let mut snapshot = Snapshot::new(time);
@@ -64,7 +64,7 @@ pub fn snapshot(gpus: u32, processes: u32) -> Snapshot {
     snapshot
 }
 
-/// The same host so many seconds after [`snapshot`].
+/// The same host, this many seconds after [`snapshot`].
 pub fn later(gpus: u32, processes: u32, seconds: f64) -> Snapshot {
     let snapshot = snapshot(gpus, processes);
     Snapshot { time: snapshot.time.plus_seconds(seconds), ..snapshot }
@@ -102,7 +102,7 @@ fn process(gpu: u32, at: u32, time: Time) -> Process {
     }
 }
 
-/// What a GPU says of one of its processes.
+/// A GPU's entry for one of its processes.
 pub fn entry(snapshot: &mut Snapshot, gpu: usize, at: usize) -> &mut GpuProcess {
     &mut snapshot.gpus[gpu].processes.as_mut().unwrap()[at]
 }
@@ -123,7 +123,7 @@ pub fn lose(snapshot: &mut Snapshot, gpu: usize) {
     });
 }
 
-/// Divides a GPU into two instances: its first process is on the first, the others on the second.
+/// Divides a GPU into two instances: its first process is on the first, the others are on the second.
 pub fn divide(snapshot: &mut Snapshot, gpu: usize) {
     let divided = &mut snapshot.gpus[gpu];
     divided.mig_mode = Some(true);
@@ -153,7 +153,7 @@ pub fn divide(snapshot: &mut Snapshot, gpu: usize) {
         vec![device(0, 7, 40, "3g.40gb", held[0]), device(2, 9, 20, "1c.2g.20gb", held[1])];
 }
 
-/// A worker that was forked from a trainer, and holds the files of two GPUs.
+/// A worker that was forked from a trainer, and holds the device files of two GPUs.
 pub fn hide(snapshot: &mut Snapshot) -> u32 {
     let files = ["/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia0", "/dev/nvidia1"];
     let worker = Process {
@@ -180,7 +180,7 @@ pub fn hide(snapshot: &mut Snapshot) -> u32 {
     pid
 }
 
-/// That a process has not used its GPU for half an hour.
+/// The finding that a process has not used its GPU for half an hour.
 pub fn finding(snapshot: &Snapshot, gpu: u32, at: u32) -> Finding {
     let process = snapshot.process(pid(gpu, at)).unwrap();
     let used_bytes =
@@ -211,8 +211,7 @@ pub fn finding(snapshot: &Snapshot, gpu: u32, at: u32) -> Finding {
     }
 }
 
-/// How memory moved up to a snapshot, over so many minutes: the second process of each GPU leaks, the
-/// third came late.
+/// Memory over this many minutes up to a snapshot: the second process of each GPU leaks, and the third came late.
 pub fn courses(snapshot: &Snapshot, minutes: u32) -> Courses {
     let mut courses = Courses::default();
     let seconds = minutes * 60;
@@ -234,7 +233,7 @@ pub fn courses(snapshot: &Snapshot, minutes: u32) -> Courses {
     courses
 }
 
-/// One that gpumem would end itself.
+/// A target that gpumem would end itself.
 pub fn target(pid: u32) -> Target {
     Target {
         id: format!("{pid}:1").into(),
@@ -265,7 +264,7 @@ pub fn target(pid: u32) -> Target {
     }
 }
 
-/// A plan, and lines that are not those of `gpumem reap`.
+/// A plan with text other than that of `gpumem reap`.
 pub fn proposal(targets: Vec<Target>) -> Proposal {
     let titles: Vec<String> =
         targets.iter().map(|it| format!("{} ann: 6.0 GiB: python", it.leader)).collect();

@@ -1,4 +1,4 @@
-//! The list of findings: which one is selected, and what a key does there.
+//! The list of findings: selecting one, and its keys.
 
 use crate::watch::findings::{self, VisibleFindings};
 use crate::watch::keys::KeyAction;
@@ -7,7 +7,7 @@ use crate::watch::state::{
 };
 use crate::watch::{page, reaping};
 
-/// From the table to the findings, where there are any.
+/// Moves from the table to the findings, if there are any.
 pub fn enter(app: &mut App) -> Option<Effect> {
     let Some(screenful) = &app.screenful else {
         return app.refuse(NOTHING_SEEN);
@@ -25,12 +25,11 @@ pub fn enter(app: &mut App) -> Option<Effect> {
     Some(Effect::Draw)
 }
 
-/// Which of the findings are visible.
 fn visible(app: &App) -> Option<VisibleFindings> {
     findings::visible(app, &app.layout()?)
 }
 
-/// Moves in the findings, where that is what the action does there.
+/// Handles a key of the findings.
 pub fn act(app: &mut App, action: KeyAction) -> Option<Effect> {
     let step = visible(app).map_or(1, |visible| visible.shown.max(1));
     match action {
@@ -43,7 +42,7 @@ pub fn act(app: &mut App, action: KeyAction) -> Option<Effect> {
         KeyAction::Open => return page::open(app),
         KeyAction::SwitchFocus | KeyAction::Back => app.focus = Focus::Table,
         KeyAction::Reap | KeyAction::Release => {
-            // Where there is no one to end, least of all is it who was selected.
+            // If the finding has no process, the row that was selected before must not be killed.
             let key = app.subject_of_finding();
             let is_listed = app.select_row(key);
             let is_about_gpu = app.selected_finding().map(|(_, it)| it.process.is_none());
@@ -62,7 +61,7 @@ pub fn act(app: &mut App, action: KeyAction) -> Option<Effect> {
     Some(Effect::Draw)
 }
 
-/// Selects a finding by its place, or the last one, and its process's row with it.
+/// Selects the finding at this position, or the last one, and its process's row.
 pub fn select(app: &mut App, at: usize) {
     let Some(screenful) = &app.screenful else {
         return;
@@ -74,7 +73,7 @@ pub fn select(app: &mut App, at: usize) {
     app.select_row(app.subject_of_finding());
 }
 
-/// Selects `steps` findings on. The first step after a finding has ceased selects the first that is seen.
+/// Selects the finding `steps` away. If the selected one has ended, the first step selects the first visible one.
 fn move_by(app: &mut App, steps: isize) {
     let at = match app.selected_finding() {
         Some((at, _)) => at.saturating_add_signed(steps),

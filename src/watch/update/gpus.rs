@@ -1,4 +1,4 @@
-//! What keys and clicks do with a GPU: the table is filtered to its rows, or its page is opened.
+//! Keys and clicks on a GPU: filter the table to its rows, or open its page.
 
 use std::time::Duration;
 
@@ -7,11 +7,11 @@ use crate::watch::page;
 use crate::watch::state::page::About;
 use crate::watch::state::{App, Effect, Mode, NOTHING_SEEN, TypedDigits};
 
-/// A second digit within this time belongs to the number of the same GPU.
+/// A second digit within this time belongs to the same number.
 const SECOND_DIGIT: Duration = Duration::from_secs(1);
 
-/// Takes a digit: the GPU of that number is chosen; where another digit came just before, and there is
-/// a GPU of both, that one.
+/// Handles a digit: chooses the GPU with this number or, if another digit came just before and such a GPU exists, the
+/// one with both digits.
 pub fn on_digit(app: &mut App, digit: u8) -> Option<Effect> {
     let Some(screenful) = &app.screenful else {
         return app.refuse(NOTHING_SEEN);
@@ -39,13 +39,13 @@ pub fn on_digit(app: &mut App, digit: u8) -> Option<Effect> {
         return page::open_about(app, About::Gpu(number), None);
     }
     match both {
-        // The first digit has filtered by another GPU.
+        // The first digit has already filtered by another GPU.
         Some(_) => set_filter(app, filter_of(number)),
         None => toggle_filter(app, number),
     }
 }
 
-/// Filters the table to a GPU's rows, as if that had been typed; again lifts this filter.
+/// Filters the table to a GPU's rows, like a typed filter; a second time removes the filter.
 pub fn toggle_filter(app: &mut App, index: u32) -> Option<Effect> {
     let filter = filter_of(index);
     let is_lifted = app.table.choice.filter == filter;
@@ -61,7 +61,7 @@ fn filter_of(index: u32) -> Option<Selector> {
     Selector::parse(&format!("gpu:{index}")).ok().flatten()
 }
 
-/// Says which GPU was asked for with the screen and is not there.
+/// Notes that a GPU named in the initial filter does not exist.
 pub fn note_missing(app: &mut App) {
     let (Some(screenful), Some(filter)) = (&app.screenful, &app.table.choice.filter) else {
         return;
@@ -80,8 +80,8 @@ pub fn note_missing(app: &mut App) {
     app.note = Some(format!("gpu:{typed}: there is no such GPU; there are {known}"));
 }
 
-/// Opens the page of the GPU that is meant: of the one that the open page or the selected row is about,
-/// of the one that the filter names, or of the first. On the page of a GPU that of the next one.
+/// Opens the page of the GPU that the open page, the selected row or the filter is about, or else of the first. On a
+/// GPU's page, opens the next GPU's.
 pub fn open_page(app: &mut App) -> Option<Effect> {
     let Some(screenful) = &app.screenful else {
         return app.refuse(NOTHING_SEEN);

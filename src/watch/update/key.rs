@@ -1,7 +1,7 @@
 //! What each key does.
 //!
-//! A key means what the table of `keys.rs` says of it in the [`Context`] that is open; what is open takes
-//! it from there: a prompt, a page and a plan each in their own file, the table and the findings here.
+//! `keys.rs` says what a key means in the open [`Context`]. A prompt, a page and a plan handle their keys in their own
+//! files; the table's and the findings' keys are handled here.
 
 use crossterm::event::{KeyCode, KeyEvent};
 
@@ -15,22 +15,22 @@ use crate::watch::state::{App, Effect, Focus, Mode, NOTHING_SEEN};
 use crate::watch::view_model::Sort;
 use crate::watch::{column_list, page, reaping};
 
-/// Columns of the commands that one key scrolls away.
+/// Columns by which one key scrolls the commands.
 const SIDE_STEP: u16 = 8;
 
-/// Takes in a key, by what it means where it is pressed.
+/// Handles a key by its meaning in the current context.
 pub(super) fn on_key(app: &mut App, key: &KeyEvent) -> Option<Effect> {
     if key.is_release() {
         return None;
     }
     let note = app.note.take();
     let is_warned = note.as_deref() == Some(reaping::STILL_ENDING);
-    // A note that goes away is drawn, too.
+    // Removing a note needs drawing too.
     let noted = note.map(|_| Effect::Draw);
     press(app, key, is_warned).or(noted)
 }
 
-/// `is_warned`: the key before this one asked to quit, and was told what is still being ended.
+/// `is_warned`: the key before also asked to quit, and was answered with the warning about the running batch.
 fn press(app: &mut App, key: &KeyEvent, is_warned: bool) -> Option<Effect> {
     let action = match app.mode {
         Mode::Help(_) => keys::action(Context::Main, key),
@@ -57,7 +57,7 @@ fn press(app: &mut App, key: &KeyEvent, is_warned: bool) -> Option<Effect> {
                 Some(KeyAction::Up) => Mode::Help(line.saturating_sub(1)),
                 Some(KeyAction::PageDown | KeyAction::Last) => Mode::Help(last),
                 Some(KeyAction::PageUp | KeyAction::First) => Mode::Help(0),
-                // Any other key leaves the help, and only that.
+                // Any other key only closes the help.
                 _ => match app.help_over {
                     Context::Main | Context::Columns => Mode::Main,
                     Context::Page => Mode::Page,
@@ -68,7 +68,7 @@ fn press(app: &mut App, key: &KeyEvent, is_warned: bool) -> Option<Effect> {
         }
         Mode::ChooseSort => {
             let Sort { column, reversed } = app.table.choice.sort;
-            // The table shows what one moves to; any other key leaves it so.
+            // Arrow keys apply each column at once; any other key keeps the last.
             let steps = match key.code {
                 KeyCode::Right | KeyCode::Down => 1,
                 KeyCode::Left | KeyCode::Up => -1,
@@ -84,7 +84,7 @@ fn press(app: &mut App, key: &KeyEvent, is_warned: bool) -> Option<Effect> {
                 let Some(column) = Column::by_letter(letter.to_ascii_lowercase()) else {
                     return app.refuse("no column has this letter");
                 };
-                // A capital turns the order around, as in nvitop.
+                // A capital letter reverses the order, as in nvitop.
                 let reversed = letter.is_ascii_uppercase();
                 app.sort_by(Sort { column, reversed });
             }
@@ -95,7 +95,7 @@ fn press(app: &mut App, key: &KeyEvent, is_warned: bool) -> Option<Effect> {
         Mode::Page => match action? {
             KeyAction::Gpu(digit) => gpus::on_digit(app, digit),
             KeyAction::GpuPage => gpus::open_page(app),
-            // Whoever reads does not want it to move.
+            // A person who reads a page may want it to stay as it is.
             KeyAction::Pause => playback::act(app, KeyAction::Pause),
             action => page::on_key(app, action),
         },
@@ -103,7 +103,6 @@ fn press(app: &mut App, key: &KeyEvent, is_warned: bool) -> Option<Effect> {
     }
 }
 
-/// Puts the help over what is open.
 fn open_help(app: &mut App) -> Option<Effect> {
     app.help_over = app.context();
     app.mode = Mode::Help(0);
@@ -111,7 +110,7 @@ fn open_help(app: &mut App) -> Option<Effect> {
     Some(Effect::Draw)
 }
 
-/// Does what a key asks for while nothing is open.
+/// Handles a key while nothing is open.
 fn act(app: &mut App, action: KeyAction) -> Option<Effect> {
     if app.focus == Focus::Findings
         && let Some(effect) = findings::act(app, action)
@@ -166,12 +165,12 @@ fn act(app: &mut App, action: KeyAction) -> Option<Effect> {
         KeyAction::Reverse => app.sort_by(Sort { reversed: !sort.reversed, ..sort }),
         KeyAction::NextForm => {
             app.form = Form::after(app.form);
-            // There may be no room for it, and then nothing else tells that the key was heard.
+            // If the form does not fit, only this note shows that the key was accepted.
             app.note = Some(Form::describe(app.form).to_owned());
         }
         KeyAction::NextTheme => {
             app.theme = app.theme.next();
-            // Where there are no colours, nothing else says so.
+            // Without colours, only this note shows the change.
             app.note = Some(format!("theme: {}", app.theme.name()));
         }
         KeyAction::Help => return open_help(app),
@@ -181,8 +180,8 @@ fn act(app: &mut App, action: KeyAction) -> Option<Effect> {
         KeyAction::Back if app.table.release() => {}
         KeyAction::Back if !app.table.tagged.is_empty() => app.table.tagged.clear(),
         KeyAction::Back if app.table.choice.is_limited() => app.choose(Choice::lift),
-        // Not the end: one Esc too many would throw away a day's history, and on a slow line an arrow
-        // whose bytes come one by one begins as one.
+        // Esc does not quit: one Esc too many would lose a day's history, and on a slow line an arrow key begins with
+        // Esc.
         KeyAction::Back => playback::note(app, "nothing is open; q quits"),
         KeyAction::Quit if app.reaping.is_running() => return app.refuse(reaping::STILL_ENDING),
         KeyAction::Quit | KeyAction::QuitAtOnce => return Some(Effect::Quit),

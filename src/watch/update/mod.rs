@@ -1,10 +1,10 @@
 //! What each event does to the state.
 //!
-//! [`update`] is a pure function of state and event: it draws nothing, reads no clock and starts nothing; time comes
-//! with the events and what must be done comes back as an [`Effect`]. [`key`] says what a key does, and `keys.rs`
-//! which keys there are; [`mouse`] has clicks, [`findings`] the list of findings, [`gpus`] a GPU's number,
+//! [`update`] is a pure function of state and event: it draws nothing, reads no clock and starts nothing. Time comes
+//! with the events, and what must be done comes back as an [`Effect`]. [`key`] says what a key does, and `keys.rs`
+//! which keys there are. [`mouse`] handles clicks, [`findings`] the list of findings, [`gpus`] a GPU's number,
 //! [`mod@prompt`] what is typed, and [`playback`] time. A feature that is read as one (a page, the plan, the list of
-//! columns) is a file of its own beside this folder. The loop that carries effects out is in `watch/mod.rs`.
+//! columns) is a file beside this folder. The loop in `watch/mod.rs` carries effects out.
 
 pub mod findings;
 pub mod gpus;
@@ -20,10 +20,10 @@ use super::reclaim_worker::ReclaimProgress;
 use super::state::{App, Effect, End, Event};
 use super::{page, reaping};
 
-/// Takes in an event; says what has to be done about it, if anything.
+/// Handles an event; returns what must be done, if anything.
 pub fn update(app: &mut App, event: Event) -> Option<Effect> {
     let effect = take_in(app, event);
-    // Whatever it was may have given the table more rows or fewer, or the panels beside it.
+    // The event may have changed the number of rows, or the panels.
     app.scroll();
     effect
 }
@@ -60,7 +60,7 @@ fn take_in(app: &mut App, event: Event) -> Option<Effect> {
             if is_first {
                 gpus::note_missing(app);
             }
-            // Of the rows that are shown now.
+            // Now the table has its new rows.
             let renewed = renewed.or(page::renew_totals(app));
             both(both(asked, shown), renewed)
         }
@@ -104,8 +104,9 @@ fn take_in(app: &mut App, event: Event) -> Option<Effect> {
     }
 }
 
-/// One effect of two things that one event did: of two that only draw, one does. Of what time asks of the source and
-/// an act asks of the worker, the worker is asked: there is one on this machine only, whose source keeps its own pace.
+/// Combines the effects of two things that one event did. Drawing comes with any other effect. A request to the worker
+/// wins over a control of the source: only a live machine has a working worker, and its source needs no controls to
+/// keep going.
 fn both(one: Option<Effect>, other: Option<Effect>) -> Option<Effect> {
     match (one, other) {
         (None | Some(Effect::Draw), Some(more)) => Some(more),

@@ -1,7 +1,7 @@
-//! The mouse: what lies under it, and what a button or the wheel does there.
+//! The mouse: what is under it, and what a button or the wheel does there.
 //!
-//! A click does what a key does, by that key where there is one; so nothing can be done by mouse alone.
-//! Pure: the time of a click comes with it.
+//! A click does what a key does, through that key if there is one, so nothing needs the mouse. Pure: the time comes
+//! with the click.
 
 use std::time::Duration;
 
@@ -20,15 +20,15 @@ use crate::watch::{findings, gpus};
 
 /// Two clicks on a row within this time open it.
 const DOUBLE: Duration = Duration::from_millis(400);
-/// Lines that a notch of the wheel goes.
+/// Lines per notch of the wheel.
 const NOTCH: usize = 3;
 
-/// Takes in what the mouse did, `now` after the start of the screen.
+/// Handles a mouse event, `now` after the start.
 pub fn on_mouse(app: &mut App, event: MouseEvent, now: Duration) -> Option<Effect> {
     let at = Position::new(event.column, event.row);
     match event.kind {
         MouseEventKind::Down(MouseButton::Left) => {
-            // What a note is over is not to be clicked.
+            // A click must not hit what the note hides.
             let noted = app.note.take().map(|_| Effect::Draw);
             match noted {
                 Some(_) if at.y + 1 == app.area.bottom() => noted,
@@ -41,7 +41,7 @@ pub fn on_mouse(app: &mut App, event: MouseEvent, now: Duration) -> Option<Effec
     }
 }
 
-/// What scrolls is what lies under the mouse; what is typed goes on undisturbed.
+/// Scrolls what is under the mouse; a prompt stays open.
 fn on_wheel(app: &mut App, at: Position, key: KeyCode) -> Option<Effect> {
     match app.mode {
         Mode::Main => {
@@ -68,7 +68,7 @@ fn on_click(app: &mut App, at: Position, now: Duration) -> Option<Effect> {
     let last = app.table.clicked.take();
     let layout = app.layout();
     match &app.mode {
-        // Whoever ends a process says so with a key.
+        // A click must not confirm or leave a plan.
         Mode::Prompt(_) | Mode::Plan => return None,
         Mode::Help(_) => return press(app, KeyCode::Esc),
         Mode::Page => return on_hint(app, layout.as_ref(), at),
@@ -100,25 +100,25 @@ fn on_click(app: &mut App, at: Position, now: Duration) -> Option<Effect> {
     } else {
         None
     };
-    // The question for a column is gone from the screen, whatever was clicked.
+    // The question for a column has gone from the screen, whatever was clicked.
     effect.or_else(|| was_asked.then_some(Effect::Draw))
 }
 
-/// A column's heading sorts by it, and turns the order around where it is so already.
+/// A click on a heading sorts by its column, or reverses the order.
 fn on_heading(app: &mut App, column: Column) -> Effect {
     let sort = app.table.choice.sort;
     app.sort_by(Sort { column, reversed: sort.column == column && !sort.reversed });
     Effect::Draw
 }
 
-/// A GPU, or its chart, filters the screen to it, as if that had been typed; again lifts this filter.
+/// A click on a GPU or its chart filters by it, like a typed filter; a second click removes the filter.
 fn on_gpu(app: &mut App, layout: &Layout, at: Position) -> Option<Effect> {
     let index = gpus::hit(app, layout, at.x, at.y)?;
     toggle_filter(app, index)
 }
 
-/// A row is selected, and opened by a second click. The row is known by its process: where another
-/// one has moved under the mouse between the clicks, that one is selected only.
+/// A click selects a row, and a second one opens it. If another process has moved under the mouse in between, the
+/// second click only selects that one.
 fn on_row(
     app: &mut App,
     line: usize,
@@ -136,7 +136,7 @@ fn on_row(
     Some(Effect::Draw)
 }
 
-/// A hint in the bottom line does what its key does.
+/// A click on a hint does what its key does.
 fn on_hint(app: &mut App, layout: Option<&Layout>, at: Position) -> Option<Effect> {
     let bottom =
         Rect { y: app.area.bottom().saturating_sub(1), height: 1.min(app.area.height), ..app.area };

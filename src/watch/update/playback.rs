@@ -1,11 +1,10 @@
-//! Time on the screen: standing still, going back and forth, and how fast samples come.
+//! Time on the screen: pausing, going back and forth, and how fast samples come.
 //!
-//! Every sample is judged and put on the timeline when it comes, shown or not. What is shown is
-//! the newest one, or one that a person went back to. Where the timeline does not reach, a recording is begun
-//! again and passed over at full speed until the target.
+//! Every sample is judged and put on the timeline when it comes, shown or not. The screen shows the newest one, or one
+//! that a person went back to. If the timeline does not reach far enough, a recording is read again at full speed until
+//! the target.
 //!
-//! Pure: what the source has to do comes back as a [`Control`]. How a time is typed is in [`typed_time`],
-//! how fast samples come in `pace.rs`.
+//! Pure: what the source must do comes back as a [`Control`]. [`typed_time`] parses times, `pace.rs` changes the speed.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,13 +25,13 @@ use typed_time::TypedTime;
 
 /// A leap, in seconds.
 const LEAP: f64 = 60.0;
-/// While samples are passed over, how far that is is drawn so often.
+/// How often progress is drawn during a seek.
 const PROGRESS: Duration = Duration::from_millis(100);
 
 /// Takes in a sample that the engine has judged.
 pub fn receive(app: &mut App, snapshot: Snapshot) -> Option<Effect> {
     if app.playback.rewinds > 0 {
-        // It was on its way when the recording was told to begin again.
+        // This sample was sent before the recording was rewound.
         return None;
     }
     app.playback.awaited = app.playback.interval;
@@ -53,11 +52,11 @@ pub fn receive(app: &mut App, snapshot: Snapshot) -> Option<Effect> {
         Some(seek_target) if seek_target.is_reached(frame) => {
             app.playback.seek_target = None;
             show(app, frame);
-            // A sample that was let through while a screen is paused does not set it going.
+            // If the screen is paused, the recording stays paused after this sample.
             Some(Effect::Control(Control::Playing(!app.playback.is_paused)))
         }
         Some(_) => progress(app),
-        // Of this machine it is told how far behind the screen is, and that grows.
+        // A live screen shows how far behind it is, which has grown.
         None if app.playback.is_paused || was_behind => app.is_live().then_some(Effect::Draw),
         None => {
             show(app, frame);
@@ -66,7 +65,7 @@ pub fn receive(app: &mut App, snapshot: Snapshot) -> Option<Effect> {
     }
 }
 
-/// Has it drawn from time to time how far the passing is.
+/// Draws the progress of a seek from time to time.
 fn progress(app: &mut App) -> Option<Effect> {
     let now = app.judged.now();
     if now < app.playback.drawn + PROGRESS {
@@ -76,7 +75,6 @@ fn progress(app: &mut App) -> Option<Effect> {
     Some(Effect::Draw)
 }
 
-/// Shows a sample of the timeline.
 fn show(app: &mut App, frame: FrameRef) {
     if let Some(screenful) = app.timeline.screenful(frame.number) {
         app.playback.shown = Some(frame.number);
@@ -84,7 +82,7 @@ fn show(app: &mut App, frame: FrameRef) {
     }
 }
 
-/// Forgets what was seen: the recording begins again.
+/// The recording has been rewound: forgets what was seen of it.
 pub fn rewound(app: &mut App) -> Option<Effect> {
     app.playback.rewinds = app.playback.rewinds.saturating_sub(1);
     app.end = None;
@@ -94,12 +92,11 @@ pub fn rewound(app: &mut App) -> Option<Effect> {
     if app.playback.rewinds > 0 {
         return None;
     }
-    // Who gave the seek up on the way sees the beginning.
+    // If the seek was cancelled meanwhile, the screen shows the beginning.
     let seek_target = *app.playback.seek_target.get_or_insert(SeekTarget::Next);
     Some(Effect::Control(seek_target.control()))
 }
 
-/// No more samples come.
 pub fn ended(app: &mut App) {
     if app.playback.rewinds > 0 {
         return;
@@ -114,13 +111,12 @@ pub fn ended(app: &mut App) {
     }
 }
 
-/// Nothing can come any more.
 pub fn failed(app: &mut App) {
     app.playback.rewinds = 0;
     ended(app);
 }
 
-/// Plays the timeline on, where that is what plays and its next sample is due.
+/// Plays the timeline, if it is what plays and its next sample is due.
 pub fn tick(app: &mut App) -> Option<Effect> {
     if !app.plays_timeline() {
         return None;
@@ -140,7 +136,7 @@ pub fn tick(app: &mut App) -> Option<Effect> {
     if !is_due(next) {
         return None;
     }
-    // All that are due by now; only the last of them is seen.
+    // Several may be due by now; only the last is shown.
     while let Some(after) = app.timeline.after(next.number).filter(|it| is_due(*it)) {
         next = after;
     }
@@ -148,12 +144,12 @@ pub fn tick(app: &mut App) -> Option<Effect> {
     if app.is_behind() {
         Some(Effect::Draw)
     } else {
-        // The source takes over.
+        // The timeline is at its end, so the source continues.
         steer_source(app)
     }
 }
 
-/// Does what a key asks for.
+/// Handles a key.
 pub fn act(app: &mut App, action: KeyAction) -> Option<Effect> {
     if app.playback.is_seeking() {
         return interrupt(app);
@@ -207,11 +203,11 @@ pub fn act(app: &mut App, action: KeyAction) -> Option<Effect> {
     }
 }
 
-/// Goes to a time that was typed.
+/// Goes to a typed time.
 ///
 /// # Errors
 ///
-/// Where the text is no time, or nothing of that time can be shown: why, in words.
+/// A message, if the text is no time or that time cannot be shown.
 pub fn seek(app: &mut App, text: &str) -> Result<Option<Effect>, String> {
     let shown = app.shown_time().ok_or(NOTHING_SEEN)?;
     let newest = app.timeline.newest().map_or(shown, |frame| frame.time);
@@ -258,7 +254,7 @@ pub fn seek(app: &mut App, text: &str) -> Result<Option<Effect>, String> {
     }
 }
 
-/// Stops the passing where it is.
+/// Cancels a seek where it is.
 pub fn interrupt(app: &mut App) -> Option<Effect> {
     app.playback.seek_target = None;
     app.playback.is_paused = true;
@@ -270,7 +266,7 @@ pub fn interrupt(app: &mut App) -> Option<Effect> {
     Some(Effect::Control(Control::Playing(false)))
 }
 
-/// Holds the screen still, or goes on: on this machine with what is now, in a recording from where it is.
+/// Pauses, or continues: a live screen with the newest sample, a recording from where it is.
 fn pause(app: &mut App) -> Option<Effect> {
     if app.playback.is_paused && app.is_live() {
         return now(app);
@@ -282,7 +278,7 @@ fn pause(app: &mut App) -> Option<Effect> {
     steer_source(app)
 }
 
-/// Shows the newest sample; on this machine, goes on from there.
+/// Shows the newest sample; a live screen continues from there.
 fn now(app: &mut App) -> Option<Effect> {
     if app.is_live() {
         app.playback.is_paused = false;
@@ -293,38 +289,38 @@ fn now(app: &mut App) -> Option<Effect> {
     steer_source(app)
 }
 
-/// Goes to a sample of the timeline; there the screen of this machine stands still.
+/// Goes to a sample of the timeline; a live screen pauses there.
 fn go(app: &mut App, frame: FrameRef) -> Option<Effect> {
     app.playback.is_paused |= app.is_live();
     show(app, frame);
     steer_source(app)
 }
 
-/// Has the source do what fits with what is shown now.
+/// Makes the source fit what is shown now.
 fn steer_source(app: &mut App) -> Option<Effect> {
     app.playback.clock = None;
     if app.is_live() || app.end.is_some() {
         return Some(Effect::Draw);
     }
-    // A step that is under way is not waited for any more.
+    // A pending step is no longer waited for.
     app.playback.seek_target = None;
     let plays = !app.playback.is_paused && !app.is_behind();
     Some(Effect::Control(Control::Playing(plays)))
 }
 
-/// Goes to a later sample of the timeline; where it has none, beyond its end, if there is something.
+/// Goes to a later sample of the timeline or, if it has none, seeks beyond its end.
 fn newer(app: &mut App, frame: Option<FrameRef>, seek_target: SeekTarget) -> Option<Effect> {
     if let Some(frame) = frame {
         return go(app, frame);
     }
     if !app.is_live() && app.end.is_none() {
         if app.playback.seek_target.is_some() {
-            // One step at a time; that the screen is paused now is seen at once.
+            // One step at a time; drawing shows that the screen is paused.
             return Some(Effect::Draw);
         }
         return set_out(app, seek_target);
     }
-    // A recording that begins again has none yet; that it is paused is seen.
+    // A recording that is being rewound has no samples yet; drawing shows that it is paused.
     let Some(newest) = app.timeline.newest() else {
         return Some(Effect::Draw);
     };
@@ -339,7 +335,7 @@ fn newer(app: &mut App, frame: Option<FrameRef>, seek_target: SeekTarget) -> Opt
     steer_source(app)
 }
 
-/// Goes to an earlier sample of the timeline; where it has none, beyond its beginning, if that can be read again.
+/// Goes to an earlier sample of the timeline or, if it has none, reads the recording again.
 fn older(app: &mut App, frame: Option<FrameRef>, seek_target: SeekTarget) -> Option<Effect> {
     if let Some(frame) = frame {
         return go(app, frame);
@@ -354,7 +350,6 @@ fn older(app: &mut App, frame: Option<FrameRef>, seek_target: SeekTarget) -> Opt
     steer_source(app)
 }
 
-/// Why nothing before the oldest sample on the timeline can be shown.
 fn oldest_why(app: &App, oldest: FrameRef) -> String {
     match &app.setup.replay {
         Some(_) if oldest.number == 0 => "this is the beginning of the recording".to_owned(),
@@ -363,12 +358,12 @@ fn oldest_why(app: &App, oldest: FrameRef) -> String {
     }
 }
 
-/// Whether something lies before this sample, the oldest on the timeline, and can be read again.
+/// Whether the recording can be read again to reach samples before this one, the oldest on the timeline.
 fn can_rewind_before(app: &App, oldest: FrameRef) -> bool {
     !app.is_live() && app.playback.can_rewind && oldest.number > 0
 }
 
-/// Has the recording begin again, and go on to `seek_target`.
+/// Rewinds the recording and seeks to `seek_target`.
 fn rewind(app: &mut App, seek_target: SeekTarget) -> Option<Effect> {
     app.playback.clock = None;
     app.playback.seek_target = Some(seek_target);
@@ -379,7 +374,7 @@ fn rewind(app: &mut App, seek_target: SeekTarget) -> Option<Effect> {
     Some(Effect::Control(Control::Rewind))
 }
 
-/// Passes over samples from where the source is to `seek_target`.
+/// Seeks to `seek_target` from where the source is.
 fn set_out(app: &mut App, seek_target: SeekTarget) -> Option<Effect> {
     app.playback.clock = None;
     app.playback.seek_target = Some(seek_target);
@@ -390,12 +385,12 @@ fn set_out(app: &mut App, seek_target: SeekTarget) -> Option<Effect> {
     Some(Effect::Control(seek_target.control()))
 }
 
-/// Says something in the bottom line, until the next key.
+/// Shows a note in the bottom line, until the next key.
 pub fn note(app: &mut App, text: &str) {
     app.note = Some(text.to_owned());
 }
 
-/// `2026-11-21 10:04:05`, to be typed like that.
+/// `2026-11-21 10:04:05`, as it can be typed.
 fn time_text(time: Time) -> String {
     let time = time.local();
     format!("{} {}", time.date(), time.clock())

@@ -1,11 +1,11 @@
-//! What is typed at the bottom of the screen: a filter, what is searched for, or a time to go to.
+//! What is typed at the bottom of the screen: a filter, a search, or a time.
 //!
-//! A search has the language of the filter; as in htop the selection jumps while one types, F3 takes the next
-//! row that fits, and Esc leads back to where it was.
-//! The line editor is in `state/prompt.rs`. A filter holds while it is typed, without its last term where
-//! that makes no sense yet, or is the beginning of a term's name and fits no row. Where what is before
-//! it makes none either, the last filter that did stays in force.
-//! Pure; how it looks is in `view/prompt.rs`.
+//! A search uses the filter's language. As in htop, the selection jumps while one types, F3 goes to the next matching
+//! row, and Esc goes back. A filter applies while it is typed, without its last term if that is not valid yet, or is
+//! the beginning of a term's name and matches no row. If the terms before are not valid either, the last valid filter
+//! stays in force.
+//!
+//! Pure. The line editor is in `state/prompt.rs`; `view/prompt.rs` draws.
 
 use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
@@ -14,7 +14,7 @@ use crate::model::selector::{self, Selector};
 use crate::watch::state::prompt::{MOST_CHARS, Prompt, Purpose};
 use crate::watch::state::{App, Effect, Focus, Mode};
 
-/// Has something typed: the filter in force, to be changed, or what is searched for, or a time.
+/// Opens the prompt: with the current filter, or empty for a search or a time.
 pub fn open(app: &mut App, purpose: Purpose) {
     let filter = app.table.choice.filter.as_ref().filter(|_| purpose == Purpose::Filter);
     let text = filter.map_or_else(String::new, Selector::to_string);
@@ -25,12 +25,12 @@ pub fn open(app: &mut App, purpose: Purpose) {
     app.mode = Mode::Prompt(Prompt::new(purpose, text, selected));
 }
 
-/// Takes a key into what is typed.
+/// Handles a key in the prompt.
 pub fn on_key(app: &mut App, key: &KeyEvent) -> Option<Effect> {
     let Mode::Prompt(prompt) = &app.mode else {
         return None;
     };
-    // A copy, so that the line and what it acts on can be changed side by side.
+    // A copy, so that the line and the app can be changed side by side.
     let mut prompt = prompt.clone();
     let control = match (key.code, key.modifiers - KeyModifiers::SHIFT) {
         (KeyCode::Char(c), KeyModifiers::CONTROL) => Some(c.to_ascii_lowercase()),
@@ -47,7 +47,7 @@ pub fn on_key(app: &mut App, key: &KeyEvent) -> Option<Effect> {
         }
         (None, KeyCode::Enter) => return accept(prompt, app),
         (None, KeyCode::F(3)) if prompt.purpose == Purpose::Search => {
-            // What was searched for last, where nothing else is typed.
+            // An empty search repeats the last one.
             if prompt.text.is_empty() {
                 prompt.recall(&app.former, 1);
             }
@@ -71,14 +71,13 @@ pub fn on_key(app: &mut App, key: &KeyEvent) -> Option<Effect> {
     Some(Effect::Draw)
 }
 
-/// Takes what was pasted into what is typed; where nothing is, it does nothing, least of all what its letters do
-/// as keys.
+/// Adds pasted text to the prompt. Without a prompt it does nothing, because its letters must not act as keys.
 pub fn on_paste(app: &mut App, text: &str) -> Option<Effect> {
     let Mode::Prompt(prompt) = &app.mode else {
         return app.refuse("pasted text presses no keys; / or F3 first takes it");
     };
     let mut prompt = prompt.clone();
-    // A line's end ends nothing: what is typed is one line.
+    // A newline does not submit: the text becomes one line.
     let is_text = |c: char| if c.is_control() { ' ' } else { c };
     for c in text.trim().chars().take(MOST_CHARS).map(is_text) {
         prompt.edit(None, KeyCode::Char(c));
@@ -88,7 +87,7 @@ pub fn on_paste(app: &mut App, text: &str) -> Option<Effect> {
     Some(Effect::Draw)
 }
 
-/// Puts what is typed into force, as far as it makes sense.
+/// Applies what is typed, as far as it is valid.
 fn apply(prompt: &mut Prompt, app: &mut App) {
     prompt.error = None;
     match prompt.purpose {
@@ -112,7 +111,7 @@ fn apply(prompt: &mut Prompt, app: &mut App) {
     reselect(prompt, app);
 }
 
-/// Selects the first row that fits what is typed, from the one on that was selected before.
+/// Selects the first matching row, starting from the row that was selected before.
 fn search(prompt: &mut Prompt, app: &mut App) {
     select_former(prompt, app);
     if !prompt.text.trim().is_empty() {
@@ -120,8 +119,7 @@ fn search(prompt: &mut Prompt, app: &mut App) {
     }
 }
 
-/// Selects the next row that fits, `step` rows on and further; the table's ends meet. One that fits none says
-/// so, and moves nothing.
+/// Selects the next matching row from `step` rows away; wraps around. If none matches, it says so and moves nothing.
 fn jump(prompt: &mut Prompt, app: &mut App, step: isize) {
     prompt.error = None;
     let selector = match Selector::parse(&prompt.text) {
@@ -147,7 +145,7 @@ fn jump(prompt: &mut Prompt, app: &mut App, step: isize) {
     }
 }
 
-/// Selects what a person had selected before, or else the first row.
+/// Selects the row that a person had selected before, or else the first row.
 fn select_former(prompt: &Prompt, app: &mut App) {
     if prompt.selected.is_none() {
         app.select(0);
@@ -157,7 +155,7 @@ fn select_former(prompt: &Prompt, app: &mut App) {
     }
 }
 
-/// Selects again what was selected before, where it is shown again.
+/// Selects the former row again, if it is shown again.
 fn reselect(prompt: &Prompt, app: &mut App) {
     let (Some(key), Some(screenful)) = (&prompt.selected, &app.screenful) else {
         return;
@@ -168,26 +166,26 @@ fn reselect(prompt: &Prompt, app: &mut App) {
     }
 }
 
-/// Leaves everything as it was before.
+/// Restores what the prompt has changed.
 fn cancel(prompt: &Prompt, app: &mut App) {
     if prompt.purpose == Purpose::Search {
         select_former(prompt, app);
     }
     if prompt.purpose == Purpose::Filter {
-        // It was made by a filter, and so it makes one.
+        // The text came from a valid filter, so it parses.
         let before = Selector::parse(&prompt.before).ok().flatten();
         app.choose(|choice| choice.filter = before);
         reselect(prompt, app);
     }
 }
 
-/// Takes what was typed, if it makes sense; stays open with the reason where it makes none.
+/// Accepts what was typed if it is valid; otherwise stays open with the reason.
 fn accept(mut prompt: Prompt, app: &mut App) -> Option<Effect> {
     let done = match prompt.purpose {
         Purpose::Seek if prompt.text.trim().is_empty() => Ok(None),
         Purpose::Seek => playback::seek(app, &prompt.text),
         purpose => Selector::parse(&prompt.text).map_err(|error| error.to_string()).map(|filter| {
-            // The selection has jumped to what is searched for while it was typed.
+            // The search has moved the selection already.
             if purpose == Purpose::Filter {
                 app.choose(|choice| choice.filter = filter);
                 reselect(&prompt, app);

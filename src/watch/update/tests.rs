@@ -1,10 +1,9 @@
-//! The state of the screen, event by event and key by key; each key of the table in
-//! [`every_key`], any of them in any order in [`chance`], and what
-//! people have in their fingers from other monitors in [`fingers`].
+//! The state of the screen, event by event and key by key. [`every_key`] tests each key of the table, [`chance`] random
+//! keys and events, and [`habits`] what people are used to from other monitors.
 
 mod chance;
 mod every_key;
-mod fingers;
+mod habits;
 
 use crossterm::event::{KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 use signal_hook::consts::SIGTERM;
@@ -22,7 +21,7 @@ use crate::watch::testing::{ctrl, filter, keys, note, press, screen, see, select
 use crate::watch::theme::Theme;
 use crate::watch::view_model::Sort;
 
-/// An app that has seen `snapshot`.
+/// A screen that has seen `snapshot`.
 fn showing(snapshot: Snapshot) -> App {
     let mut app = screen(80, 24);
     assert_eq!(see(&mut app, 1, snapshot), Some(Effect::Draw));
@@ -39,7 +38,7 @@ fn escape_goes_one_step_back() {
     assert!(app.table.is_chosen());
     keys(&mut app, "<Esc>");
     assert_eq!((app.table.selected(), app.table.is_chosen()), (Some(0), false));
-    // One too many does not end a screen that was left open all day.
+    // One Esc too many does not end a screen that was left open all day.
     assert_eq!(keys(&mut app, "<Esc>"), Some(Effect::Draw));
     assert_eq!(note(&app), "nothing is open; q quits");
 }
@@ -152,7 +151,7 @@ fn no_row_moves_into_the_selection_of_a_process_that_is_gone() {
         let mut app = showing(sample::snapshot(1, 4));
         keys(&mut app, line);
         let gone = selected_pid(&app).unwrap();
-        // The same pid, but another process.
+        // The same PID, but another process.
         let mut next = sample::snapshot(1, 4);
         let same = next.processes.iter_mut().find(|it| it.pid == gone);
         same.unwrap().start_ticks = Some(99_999);
@@ -162,7 +161,7 @@ fn no_row_moves_into_the_selection_of_a_process_that_is_gone() {
         }
         keys(&mut app, "x");
         assert_eq!(app.mode, Mode::Main, "there is no one to kill");
-        // The next step starts where the eye is.
+        // The next step starts at the cursor.
         keys(&mut app, "j");
         assert_eq!(app.table.selected(), Some(at));
     }
@@ -204,7 +203,7 @@ fn a_selection_outlives_a_sample_that_does_not_know_who_it_is_and_falls_on_nobod
     let mut nobody = unknown.clone();
     nobody.processes.remove(1);
     let (mine, pid) = (known(Some(5)), Some(sample::pid(0, 1)));
-    // Unknown at first, in between, and at the end; the pid is then another's.
+    // The identity is unknown at first, in between, or at the end; then the PID belongs to another process.
     for samples in [
         [&unknown, &unknown, &mine, &mine],
         [&nobody, &nobody, &mine, &mine],
@@ -240,7 +239,7 @@ fn x_and_enter_work_at_once_at_the_start_and_after_a_filter() {
     let mut app = showing(sample::snapshot(1, 4));
     keys(&mut app, "<Enter>");
     assert_eq!(app.mode, Mode::Page);
-    // What a filter hides is not what x is about.
+    // x does not act on a process that a filter hides.
     let mut app = showing(sample::snapshot(1, 4));
     keys(&mut app, "G/pid:4002<Enter>");
     assert_eq!(selected_pid(&app), Some(4002));
@@ -288,7 +287,7 @@ fn signals_stop_resume_and_end() {
 #[test]
 fn the_age_is_shown_when_a_sample_is_late_and_alarms_after_three_intervals() {
     let mut app = showing(sample::snapshot(1, 1));
-    // Nothing is drawn while all is well: the next sample is due in two seconds.
+    // Nothing needs drawing before the next sample is due, in two seconds.
     assert_eq!(app.next_tick(), Some(Duration::from_secs(4)));
     assert_eq!(tick(&mut app, 3_900), None);
     assert_eq!(tick(&mut app, 4_000), Some(Effect::Draw));

@@ -1,9 +1,8 @@
-//! What is written on a terminal that knows only ASCII in place of each other character. It is replaced once a frame
-//! is drawn: so no panel has to know, and no name that a process chose slips through.
+//! Replaces other characters on a terminal that knows only ASCII. This happens after a frame is drawn, so that no panel
+//! needs to know, and no name that a process chose slips through.
 
 use ratatui::buffer::Buffer;
 
-/// Replaces whatever is not ASCII.
 pub(in crate::watch) fn replace(canvas: &mut Buffer) {
     for cell in &mut canvas.content {
         if !cell.symbol().is_ascii() {
@@ -12,7 +11,7 @@ pub(in crate::watch) fn replace(canvas: &mut Buffer) {
     }
 }
 
-/// What is in a cell instead of what is not ASCII: `?` where nothing is like it.
+/// An ASCII character similar to the cell's, or `?`.
 fn likeness(symbol: &str) -> &'static str {
     match symbol {
         "▁" => "_",
@@ -59,10 +58,9 @@ mod tests {
 
     use super::*;
 
-    /// Every character of the screens as they are committed, but for letters and pictures, which are
-    /// only in names.
+    /// Every character in the screen snapshots, except letters and emoji, which appear only in names.
     #[test]
-    fn whatever_a_panel_draws_has_a_likeness() {
+    fn every_drawn_character_has_an_ascii_replacement() {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/screens");
         let mut seen = BTreeSet::new();
         for file in fs::read_dir(folder).unwrap() {

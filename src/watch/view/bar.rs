@@ -1,7 +1,7 @@
-//! The memory bar: its shares in the order of [`MemoryShare::ALL`], told apart by glyph as well as by colour.
+//! The memory bar: its shares in the order of [`MemoryShare::ALL`], distinguished by glyph and colour.
 //!
-//! What is reclaimable is solid and in the strongest colour, what is suspected is its outline, and what is in use is
-//! calm. The glyphs of what processes hold are lower than a line, so that a bar does not melt into the one below it.
+//! Reclaimable memory is solid and in the strongest colour, suspected memory is an outline, and memory in use is calm.
+//! The glyphs are lower than the line, so that a bar does not touch the next one.
 
 use ratatui::style::Style;
 
@@ -10,12 +10,10 @@ use crate::watch::memory_shares::{MemoryShare, MemoryShares};
 use crate::watch::text::{UNKNOWN, columns};
 use crate::watch::theme::Styles;
 
-/// What a bar's legend begins with, and all of it where there is no room.
+/// The beginning of a bar's legend, or all of it if there is no room.
 const MEMORY: &str = "MEMORY";
-/// Blanks between the parts of the legend.
 const LEGEND_GAP: u16 = 2;
 
-/// How a share of a bar looks.
 pub fn share_style(share: MemoryShare, styles: Styles) -> Style {
     match share {
         MemoryShare::InUse | MemoryShare::Unknown => styles.held(),
@@ -26,8 +24,8 @@ pub fn share_style(share: MemoryShare, styles: Styles) -> Style {
     }
 }
 
-/// Writes what the glyphs mean as a heading of `width` columns: of as many as there is room for, each
-/// whole. One glyph alone distinguishes nothing.
+/// Writes the legend of the glyphs as a heading of `width` columns, as many entries as fit. A single glyph needs no
+/// legend.
 pub fn legend(shares: &[MemoryShare], width: u16, styles: Styles, writer: &mut LineWriter<'_>) {
     let width_of = |share: &MemoryShare| LEGEND_GAP + 2 + columns(share.name());
     let mut used = columns(MEMORY);
@@ -50,7 +48,7 @@ pub fn legend(shares: &[MemoryShare], width: u16, styles: Styles, writer: &mut L
     writer.skip(room);
 }
 
-/// Draws the memory bar, `width` columns of it; that of a GPU that does not answer is faint.
+/// Draws the memory bar in `width` columns; faint if the GPU does not answer.
 pub fn bar(
     shares: Option<&MemoryShares>,
     is_stale: bool,
@@ -116,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_known_is_not_called_unattributed() {
+    fn unknown_memory_is_not_called_unattributed() {
         let (known, unknown) = ((Some(40), UseVerdict::InUse), (None, UseVerdict::InUse));
         let some = drawn(gpu(60, Some(10)), &[known, unknown]);
         assert_eq!(some, "▬▬▬▬▚▚░···");
@@ -124,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn each_share_has_a_glyph_of_its_own_and_a_likeness_of_its_own() {
+    fn each_share_has_a_glyph_and_an_ascii_replacement_of_its_own() {
         let glyphs = MemoryShare::ALL.map(MemoryShare::glyph);
         assert_eq!(BTreeSet::from(glyphs).len(), glyphs.len());
         let mut canvas = Buffer::empty(Rect::new(0, 0, glyphs.len() as u16, 1));

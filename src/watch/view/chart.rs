@@ -1,9 +1,8 @@
-//! Small charts of how something moved: areas of solid blocks that end in a line.
+//! Small charts over time: solid areas with a line on top.
 //!
-//! Each column is the most that was seen in its share of the time, so that no peak is lost; its highest cell is the
-//! line, the cells below it are fainter. What was
-//! seen to be nothing is a line on the ground, and anything more is above it; a time that no one saw
-//! is blank. `ascii` has likenesses of blocks. The numbers come from
+//! Each column shows the highest value in its time, so that no peak is lost. Its highest cell is the line, the cells
+//! below are fainter. A value of 0 is a line at the bottom, and anything higher is above that; times without samples
+//! are blank. `ascii` has replacements for the blocks. The numbers come from
 //! [`history::memory_series`](crate::history::memory_series).
 
 use ratatui::layout::Rect;
@@ -14,9 +13,9 @@ use crate::history::memory_series::{SeriesBucket, seen_until};
 use crate::model::Time;
 use ratatui::buffer::Buffer;
 
-/// Heights of a block, from nothing.
+/// Blocks by height, from nothing to full.
 const BLOCKS: [char; 9] = [' ', '▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
-/// The spans of time that charts have, so that their scale stays while time goes on, in milliseconds.
+/// The time spans of charts in milliseconds; few, so that the scale seldom changes.
 const SPANS: [(i64, &str); 10] = [
     (60_000, "1m"),
     (2 * 60_000, "2m"),
@@ -30,7 +29,7 @@ const SPANS: [(i64, &str); 10] = [
     (DAY, "1d"),
 ];
 const DAY: i64 = 24 * 3_600_000;
-/// The time that a chart shows.
+/// The time span that a chart shows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ChartWindow {
     end: Time,
@@ -38,7 +37,7 @@ pub struct ChartWindow {
 }
 
 impl ChartWindow {
-    /// The time up to `end`, from `first` or from before it.
+    /// The time up to `end`, reaching back to `first` or further.
     pub fn new(first: Option<Time>, end: Time) -> Self {
         let wanted = first.map_or(0, |first| end - first);
         let span = SPANS.iter().find(|(span, _)| *span >= wanted);
@@ -46,22 +45,21 @@ impl ChartWindow {
         Self { end, milliseconds: span.map_or_else(days, |(span, _)| *span) }
     }
 
-    /// The time from `start` to `end`.
     pub fn between(start: Time, end: Time) -> Self {
         Self { end, milliseconds: (end - start).max(1) }
     }
 
-    /// Columns begin at multiples of their length, so that what is drawn moves and does not flicker.
+    /// Columns begin at multiples of their length, so that charts move smoothly.
     fn number(&self, time: Time, columns: u16) -> i64 {
         time.unix_milliseconds().div_euclid(self.step(columns))
     }
 
-    /// How many milliseconds each of so many columns is long.
+    /// The length of a column, in milliseconds.
     fn step(&self, columns: u16) -> i64 {
         (self.milliseconds / i64::from(columns.max(1))).max(1)
     }
 
-    /// The one of so many columns in which a time lies; `None` where it is not shown.
+    /// The column of a time; `None` if it is not shown.
     pub fn column_of(&self, time: Time, columns: u16) -> Option<u16> {
         let column = self.number(time, columns).checked_sub(self.first_column(columns))?;
         u16::try_from(column).ok().filter(|column| *column < columns && time <= self.end)
@@ -71,7 +69,7 @@ impl ChartWindow {
         self.number(self.end, columns).saturating_sub(i64::from(columns) - 1)
     }
 
-    /// How long it is: `10m`.
+    /// Its length: `10m`.
     pub fn label(&self) -> String {
         let span = SPANS.iter().find(|(span, _)| *span == self.milliseconds);
         span.map_or_else(
@@ -81,8 +79,8 @@ impl ChartWindow {
     }
 }
 
-/// Draws values, one in each column of the area, oldest first; `None` where no one saw any. `top` is what the upper
-/// edge stands for, the lower one is 0. The style is that of a line (true), or of what is below it.
+/// Draws values, one per column of the area, oldest first; `None` if nothing was seen. The upper edge stands for `top`,
+/// the lower for 0. `style` gets whether a cell is the line.
 pub fn draw_values(
     values: &[Option<f64>],
     top: f64,
@@ -90,12 +88,11 @@ pub fn draw_values(
     area: Rect,
     canvas: &mut Buffer,
 ) {
-    // A chart that is not whole on the screen would end at another time than it says.
+    // A chart that is partly off the screen would end at a wrong time.
     if area.is_empty() || area.intersection(canvas.area) != area {
         return;
     }
-    // A chart of one line leaves a gap below the line above, so that those of lines that follow each other do not melt
-    // into one.
+    // A chart of one line leaves a gap at its top, so that charts in consecutive lines do not touch.
     let most = if area.height == 1 { 7 } else { area.height * 8 };
     let (line, below) = (style(true), style(false));
     for (value, x) in values.iter().zip(area.left()..area.right()) {
@@ -124,7 +121,7 @@ pub fn past<S: SeriesBucket>(seen: &[S], window: ChartWindow) -> &[S] {
     seen_until(seen, window.end)
 }
 
-/// The most that was seen in each column's share of the window; `None` where no one saw any.
+/// The highest value in each column's time; `None` if nothing was seen.
 pub fn values<S: SeriesBucket>(seen: &[S], window: ChartWindow, columns: u16) -> Vec<Option<f64>> {
     let seen = past(seen, window);
     let first = window.first_column(columns);
@@ -142,7 +139,7 @@ pub fn values<S: SeriesBucket>(seen: &[S], window: ChartWindow, columns: u16) ->
     for (at, stretch) in seen.iter().enumerate() {
         let (from, to) = (column(stretch.since()), column(stretch.until()));
         raise(from, to, stretch.most());
-        // What was so at its last sample was so until the next one, unless that is long after.
+        // A value holds from its last sample to the next one, unless that is long after.
         let next = seen.get(at + 1).map(S::since);
         let until = next.unwrap_or(window.end);
         if stretch.is_seen_until(until) {
@@ -169,7 +166,7 @@ mod tests {
         draw_values(&values(seen, window, area.width), top, |_| Style::new(), area, canvas);
     }
 
-    /// What was held at so many seconds, sample by sample.
+    /// Memory sample by sample: seconds and bytes.
     fn held(values: &[(i64, u64)]) -> Vec<MemoryBucket> {
         let bucket = |&(second, bytes): &(i64, u64)| MemoryBucket {
             since: at(second),
@@ -182,7 +179,7 @@ mod tests {
         values.iter().map(bucket).collect()
     }
 
-    /// A chart of a minute that ends at second `end`, of so many columns and lines, up to 100.
+    /// A chart of the minute before second `end`, with this many columns and lines, up to 100.
     fn drawn(values: &[(i64, u64)], end: i64, columns: u16, rows: u16) -> Vec<String> {
         let area = Rect::new(0, 0, columns, rows);
         let mut canvas = Buffer::empty(area);
@@ -197,7 +194,7 @@ mod tests {
         assert_eq!(drawn(&[(59, 0)], 59, 3, 2), ["   ", "  ▁"]);
         assert_eq!(drawn(&[(30, 0)], 59, 3, 2), ["   ", " ▁▁"], "and holds until now");
         assert_eq!(drawn(&[(30, 60)], 59, 3, 2), [" ▂▂", " ██"]);
-        // Ten minutes: half a minute is no gap, five minutes are one.
+        // Over ten minutes, half a minute is no gap, but five minutes are.
         let area = Rect::new(0, 0, 10, 1);
         let mut canvas = Buffer::empty(area);
         let values = held(&[(0, 0), (30, 0), (330, 100), (380, 100)]);
@@ -241,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_is_not_drawn() {
+    fn a_chart_that_does_not_fit_is_not_drawn() {
         let mut canvas = Buffer::empty(Rect::new(0, 0, 4, 2));
         let (values, window) = (held(&[(0, 1)]), ChartWindow::new(None, at(1)));
         for area in [Rect::new(2, 0, 4, 2), Rect::new(0, 1, 4, 2), Rect::ZERO] {

@@ -1,8 +1,8 @@
-//! The first line: the host, how much memory is reclaimable, the versions, where the snapshots come from;
-//! at its end the clock: when what is shown was so, whether the screen is paused, and what leads back to now.
+//! The first line: the host, how much memory is reclaimable, the versions and the source; at its end the clock, with
+//! the time that is shown, whether the screen is paused, and which key leads back to now.
 //!
-//! The clock and what is reclaimable are written in as many words as there is room for, what matters most
-//! in the fewest; the host's name gives way to them.
+//! Clock and reclaimable memory use as many words as fit, and keep the most important ones longest; the host's name
+//! gives way to them.
 
 use ratatui::layout::Rect;
 use ratatui::style::{Modifier, Style};
@@ -18,16 +18,15 @@ use crate::watch::state::{App, End};
 use crate::watch::text::{clean, columns};
 use crate::watch::theme::Styles;
 
-/// Columns that a host's name and the blanks after it take, mostly.
+/// Typical columns of a host's name with the blanks after it.
 const HOST: u16 = 9;
 /// Columns of the mark of a recording.
 const REPLAY: u16 = 10;
 
-/// Draws the line.
 pub fn draw(app: &App, styles: Styles, area: Rect, canvas: &mut Buffer) {
     let (right, right_style) = clock(app, styles, area.width);
     let right_width = columns(&right);
-    // What is now comes first: the rest of the line takes what the clock leaves.
+    // The clock comes first: the rest of the line gets what it leaves.
     let left = Rect { width: area.width.saturating_sub(right_width + 1), ..area };
     let mut writer = LineWriter::new(canvas, left, 0);
     if let Some(host) = &app.setup.host {
@@ -50,7 +49,7 @@ pub fn draw(app: &App, styles: Styles, area: Rect, canvas: &mut Buffer) {
     let driver = &screenful.snapshot.driver;
     let host = host.map(|host| clean(host, area.width));
     let least = headline::least(app);
-    // A part is whole or not at all, and with it what matters less.
+    // Parts are shown whole, and not without the more important ones before.
     if let Some(host) = host.filter(|host| columns(host) + least <= writer.room()) {
         writer.text(&host, styles.strong()).skip(2);
     }
@@ -73,7 +72,7 @@ pub fn draw(app: &App, styles: Styles, area: Rect, canvas: &mut Buffer) {
     LineWriter::new(canvas, area, 0).at_end(&right, right_style);
 }
 
-/// The clock and the state, in as many words as there is room for.
+/// Clock and state, in as many words as fit.
 fn clock(app: &App, styles: Styles, width: u16) -> (String, Style) {
     let (texts, style) = match &app.setup.replay {
         None => live(app, styles),
@@ -85,7 +84,7 @@ fn clock(app: &App, styles: Styles, width: u16) -> (String, Style) {
     (text.cloned().unwrap_or_default(), style)
 }
 
-/// What is to be said of this machine's time, longest first.
+/// The clock of a live machine, longest form first.
 fn live(app: &App, styles: Styles) -> (Vec<String>, Style) {
     let span = |seconds: u64| Span::from_seconds(seconds as f64);
     let paused = if app.playback.is_paused { "PAUSED, " } else { "" };
@@ -128,14 +127,14 @@ fn live(app: &App, styles: Styles) -> (Vec<String>, Style) {
     (vec![format!("{long}, {state}"), format!("{short}, {state}"), time], styles.plain())
 }
 
-/// For how long no GPU has answered; `None` while one of them does. The samples still come, of what
-/// the host knows; no one should take their time for that of the GPUs' figures.
+/// How long no GPU has answered; `None` if any does. Samples still come with the host's facts, so their time must not
+/// pass for the time of the GPUs' figures.
 fn silent_seconds(snapshot: &Snapshot) -> Option<f64> {
     let ages: Option<Vec<f64>> = snapshot.gpus.iter().map(|gpu| gpu.stale_seconds).collect();
     ages?.into_iter().reduce(f64::min)
 }
 
-/// What is to be said of a recording's time, longest first.
+/// The clock of a recording, longest form first.
 fn replay(app: &App, styles: Styles) -> (Vec<String>, Style) {
     let read = app.playback.percent.map(|percent| format!(" {percent}%"));
     let read = read.unwrap_or_default();

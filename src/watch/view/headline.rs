@@ -1,5 +1,5 @@
-//! How much memory is reclaimable, in the words of `check` and `ps`, as many as there is room for; each
-//! part has the style that it has in a bar.
+//! How much memory is reclaimable, in the words of `check` and `ps`, as many as fit; each part in the style it has in a
+//! bar.
 
 use ratatui::style::Style;
 
@@ -14,18 +14,18 @@ fn reclaimable(app: &App) -> Option<Reclaimable> {
     Some(app.screenful.as_ref()?.reclaimable)
 }
 
-/// Whether anything is reclaimable, or looks so.
+/// Whether anything is reclaimable, or looks like it.
 pub fn is_waste(app: &App) -> bool {
     reclaimable(app).is_some_and(|it| it.processes > 0 || it.suspected_processes > 0)
 }
 
-/// The columns that its fewest words take, with the blanks after them; 0 where there is nothing to say.
+/// The columns of its shortest form with the blanks after it; 0 if there is nothing to say.
 pub fn least(app: &App) -> u16 {
     let [.., least] = reclaimable(app).unwrap_or_default().headlines();
     if is_waste(app) { columns(&least.text(app.setup.ascii)) + 2 } else { 0 }
 }
 
-/// Writes it, in as many words as there is room for; whether there was room for any.
+/// Writes as many words as fit; returns whether any did.
 pub fn draw(app: &App, styles: Styles, writer: &mut LineWriter<'_>) -> bool {
     let Some((headline, style)) = within(app, styles, writer.room()) else {
         return false;
@@ -41,7 +41,7 @@ pub fn draw(app: &App, styles: Styles, writer: &mut LineWriter<'_>) -> bool {
     true
 }
 
-/// The longest that has so much room, and how what was found looks.
+/// The longest form that fits, and its style.
 pub fn within(app: &App, styles: Styles, room: u16) -> Option<(Headline, Style)> {
     let reclaimable = reclaimable(app)?;
     let fits = |it: &Headline| columns(&it.text(app.setup.ascii)) <= room;

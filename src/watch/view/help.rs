@@ -1,7 +1,4 @@
-//! The help: the keys from the very table that handles them, then what is typed, clicked and meant.
-//!
-//! It flows in as many columns as the width has room for, and nothing in it is cut: what is too long
-//! for its column goes on in the next line.
+//! Draws the help; `layout/help.rs` arranges it.
 
 use ratatui::layout::Rect;
 
@@ -63,7 +60,7 @@ mod tests {
         lines(&canvas)
     }
 
-    /// Everything that can be scrolled to, a line each, in one piece.
+    /// All lines that can be scrolled to, joined.
     fn whole(context: Context, width: u16, height: u16) -> String {
         let area = Rect::new(0, 0, width, height);
         let mut out = Vec::new();
@@ -86,7 +83,7 @@ mod tests {
                 assert!(words.contains(title), "{title}");
                 for (keys, does, _) in *bindings {
                     let line = format!("{keys} {does}");
-                    // Long ones go on below, past the keys' column.
+                    // Long names continue below, past their column.
                     assert!(words.contains(&line), "{line} in {words}");
                 }
             }

@@ -1,5 +1,4 @@
-//! The bottom line: the keys that have room, and how much of the table is out of sight.
-//! Where each is is in `layout/hints.rs`.
+//! Draws the bottom line: the keys that fit, and how much of the table is out of sight. `layout/hints.rs` arranges it.
 
 use ratatui::layout::Rect;
 
@@ -14,12 +13,12 @@ use crate::watch::state::{App, Mode};
 use crate::watch::text::{clean, columns};
 use crate::watch::theme::Styles;
 
-/// Blanks between the letter of one column and the next.
+/// Blanks between two columns' entries.
 const GAP: u16 = 2;
-/// Before the first of them.
+/// The text before the first of them.
 const SORT_BY: &str = "sort by";
 
-/// Draws the line; while a column is being chosen, the columns' letters.
+/// Draws the line; while a sort column is being chosen, the columns' letters.
 pub fn draw(app: &App, styles: Styles, layout: &Layout, area: Rect, canvas: &mut Buffer) {
     if app.mode == Mode::ChooseSort {
         return letters(app.table.choice.sort.column, styles, area, canvas);
@@ -35,7 +34,7 @@ pub fn draw(app: &App, styles: Styles, layout: &Layout, area: Rect, canvas: &mut
     writer.at_end(&after(app, Some(layout), area.width), styles.faint());
 }
 
-/// The columns with their letters, on as many lines as they take.
+/// The columns with their letters, on as many lines as they need.
 fn letters(chosen: Column, styles: Styles, area: Rect, canvas: &mut Buffer) {
     let mut lines: Vec<Vec<Column>> = vec![Vec::new()];
     let mut used = columns(SORT_BY) + 1;
@@ -64,7 +63,6 @@ fn letters(chosen: Column, styles: Styles, area: Rect, canvas: &mut Buffer) {
     }
 }
 
-/// A column's letter, and the column.
 fn letter(column: Column, chosen: Column, styles: Styles, writer: &mut LineWriter<'_>) {
     let spec = column.spec();
     let style = match column == chosen {
@@ -78,7 +76,7 @@ fn letter(column: Column, chosen: Column, styles: Styles, writer: &mut LineWrite
         .skip(GAP);
 }
 
-/// Writes hints on the first line of `area`, from its left end; what follows them is the caller's.
+/// Writes hints on the first line of `area`, from its left end; the caller continues.
 fn write<'a>(spots: &[Spot], styles: Styles, area: Rect, canvas: &'a mut Buffer) -> LineWriter<'a> {
     let mut writer = LineWriter::new(canvas, area, 0);
     let mut end = 0;

@@ -1,8 +1,7 @@
-//! Writing a line of the screen from left to right.
+//! Writes a line of the screen from left to right.
 //!
-//! A writer cannot leave its line: what does not fit is cut by terminal columns, and cells that lie
-//! outside the screen are not written. Text that a process chose goes
-//! through [`clean`](crate::watch::text::clean) first.
+//! A writer cannot leave its line: text that does not fit is cut by columns, and cells outside the screen are ignored.
+//! Text that a process chose goes through [`clean`](crate::watch::text::clean) first.
 
 use std::borrow::Cow;
 
@@ -13,21 +12,20 @@ use ratatui::style::Style;
 use crate::report::escape::fit;
 use crate::watch::text::columns;
 
-/// Writes a character of one column; nothing where there is no such cell.
+/// Writes a character of one column, if there is such a cell.
 pub fn put(canvas: &mut Buffer, at: (u16, u16), symbol: char, style: Style) {
     if let Some(cell) = canvas.cell_mut(at) {
         cell.set_char(symbol).set_style(style);
     }
 }
 
-/// Clears a region, as far as it is on the screen.
+/// Clears the part of a region that is on the screen.
 pub fn clear(canvas: &mut Buffer, area: Rect) {
     for at in area.intersection(canvas.area).positions() {
         canvas[at].reset();
     }
 }
 
-/// Writes on one line.
 pub struct LineWriter<'a> {
     canvas: &'a mut Buffer,
     x: u16,
@@ -52,7 +50,7 @@ impl<'a> LineWriter<'a> {
         self.end.saturating_sub(self.x)
     }
 
-    /// The next `width` columns of the line, to be drawn on otherwise; nothing where they have no room.
+    /// The next `width` columns of the line, for other drawing; empty if they do not fit.
     pub fn place(&mut self, width: u16) -> (Rect, &mut Buffer) {
         let width = if width <= self.room() { width } else { 0 };
         let place = Rect::new(self.x, self.y, width, 1);
@@ -60,7 +58,6 @@ impl<'a> LineWriter<'a> {
         (place, self.canvas)
     }
 
-    /// Leaves `columns` blank.
     pub fn skip(&mut self, columns: u16) -> &mut Self {
         self.x = self.x.saturating_add(columns).min(self.end);
         self
@@ -80,7 +77,6 @@ impl<'a> LineWriter<'a> {
         self
     }
 
-    /// Writes `text` at the left of the next `width` columns.
     pub fn left(&mut self, text: &str, width: u16, style: Style) -> &mut Self {
         let after = self.x.saturating_add(width).min(self.end);
         self.within(after, |writer| writer.text(text, style));
@@ -88,13 +84,12 @@ impl<'a> LineWriter<'a> {
         self
     }
 
-    /// Writes `text` at the right of the next `width` columns.
     pub fn right(&mut self, text: &str, width: u16, style: Style) -> &mut Self {
         let blank = width.saturating_sub(columns(text));
         self.skip(blank).left(text, width - blank, style)
     }
 
-    /// Writes `text` at the end of the line, if it has room beside what is there.
+    /// Writes `text` at the end of the line, if there is room.
     pub fn at_end(&mut self, text: &str, style: Style) -> &mut Self {
         let width = columns(text);
         if width < self.room() {
@@ -104,7 +99,6 @@ impl<'a> LineWriter<'a> {
         self
     }
 
-    /// Writes `symbol` so many times.
     pub fn fill(&mut self, symbol: &str, times: u16, style: Style) -> &mut Self {
         let times = times.min(self.room());
         for x in self.x..self.x + times {
@@ -114,7 +108,7 @@ impl<'a> LineWriter<'a> {
         self
     }
 
-    /// Writes a rule to the end of the line, with a title in it, if there is one.
+    /// Writes a rule to the end of the line, with a title in it if that is not empty.
     pub fn rule(&mut self, title: &str, style: Style, faint: Style) {
         self.fill("─", 2, faint);
         if !title.is_empty() {

@@ -1,4 +1,4 @@
-//! The lines of the lower panel, from its top down.
+//! Writes the lines of the lower panel from top to bottom.
 
 use ratatui::layout::Rect;
 use ratatui::style::Style;
@@ -11,30 +11,26 @@ use crate::watch::text::{MESSAGE_CHARS, clean, columns, wrap};
 use crate::watch::theme::Styles;
 use crate::watch::view_model::badge;
 
-/// What is written from the top, as long as there is room.
+/// Writes lines as long as there is room.
 pub struct PanelWriter<'a> {
-    /// The styles.
     pub styles: Styles,
-    /// The panel.
     pub area: Rect,
-    /// Whether nothing is there yet but the rule.
+    /// Whether only the rule has been written.
     pub is_blank: bool,
     canvas: &'a mut Buffer,
     used: u16,
 }
 
 impl<'a> PanelWriter<'a> {
-    /// An empty panel.
     pub fn new(styles: Styles, area: Rect, canvas: &'a mut Buffer) -> Self {
         Self { styles, area, is_blank: true, canvas, used: 0 }
     }
 
-    /// Lines that have nothing on them yet.
+    /// Lines still empty.
     pub fn left(&self) -> u16 {
         self.area.height.saturating_sub(self.used)
     }
 
-    /// Writes on the next line.
     pub fn next_line(&mut self) -> LineWriter<'_> {
         let line = self.used;
         self.used += 1;
@@ -42,14 +38,13 @@ impl<'a> PanelWriter<'a> {
         LineWriter::new(self.canvas, self.area, line)
     }
 
-    /// Draws a rule with a title in it.
     pub fn rule(&mut self, title: &str, style: Style) {
         let faint = self.styles.faint();
         self.next_line().rule(title, style, faint);
         self.is_blank = true;
     }
 
-    /// Reverses the line that was written last.
+    /// Reverses the line written last.
     pub fn select(&mut self) {
         let line = self.used.saturating_sub(1);
         let row = Rect { y: self.area.y.saturating_add(line), height: 1, ..self.area };

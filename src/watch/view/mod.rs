@@ -1,9 +1,9 @@
-//! The panels: `&App` to cells. Nothing here changes state.
+//! Draws the panels from `&App`. Nothing here changes state.
 //!
-//! A file per panel: [`header`] (with [`headline`]), [`table`], [`status`] (the selected process), [`hints`] (the keys in
-//! the bottom line) and [`mod@prompt`] (in their place while one types), [`help`] over all the others, and [`small`] (a
-//! screen too small for panels); what has state and keys of its own is a file of [`super`]. [`bar`], [`chart`] and
-//! [`plot`] draw; where panels go is in `layout`; [`line_writer`] writes a line, [`lines`] those of the lower panel.
+//! A file per panel: [`header`] (with [`headline`]), [`table`], [`status`] (the selected process), [`hints`] and, in
+//! their place while one types, [`mod@prompt`]; [`help`] covers all others, and [`small`] is for a screen too small for
+//! panels. A panel with state and keys of its own is a file of [`super`]. [`bar`], [`chart`] and [`plot`] draw
+//! graphics; `layout` places the panels; [`line_writer`] writes a line, [`lines`] those of the lower panel.
 
 pub(super) mod ascii;
 pub mod bar;
@@ -26,7 +26,7 @@ use super::theme::Styles;
 use super::{charts, column_list, gpus, page};
 use ratatui::buffer::Buffer;
 
-/// Draws the whole screen, whatever was there.
+/// Draws the whole screen over whatever was there.
 pub fn draw(app: &App, canvas: &mut Buffer) {
     let styles = Styles { theme: app.theme, has_color: app.setup.has_color };
     canvas.reset();

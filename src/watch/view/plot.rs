@@ -1,6 +1,6 @@
-//! A chart with what it means: a caption with the value of now, a scale at its left, and the times below it.
+//! A chart with its labels: a caption with the current value, a scale at its left, and the times below it.
 //!
-//! The blocks are drawn by `chart`.
+//! `chart` draws the blocks.
 
 use ratatui::layout::Rect;
 use ratatui::style::Style;
@@ -15,18 +15,18 @@ use crate::watch::layout::charts::CHARTS_ROWS_MIN;
 use crate::watch::text::columns;
 use crate::watch::theme::{ChartColor, Styles};
 
-/// Narrower charts have no scale: their caption says what is at the top.
+/// A narrower chart has no scale; its caption gives the upper edge.
 const SCALE_FROM: u16 = 16;
-/// From so many rows on, the middle of the scale is said, too.
+/// From this height on, the scale has a label in the middle too.
 const MIDDLE_FROM: u16 = 3;
-/// Columns of the scale, at the least: `79.6`.
+/// Least width of the scale's labels: `79.6`.
 const LABEL: u16 = 4;
 
-/// From one line of the grid to the next, at the most, and from one dot of it to the next.
+/// Greatest distance between lines of the grid, and the distance between their dots.
 const GRID_ROWS: u16 = 6;
 const GRID_COLUMNS: usize = 4;
 
-/// What a chart's upper edge stands for, and what is written beside it.
+/// The value of a chart's upper edge, and the labels.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Scale {
     /// The upper edge; the lower one is 0.
@@ -35,12 +35,11 @@ pub struct Scale {
 }
 
 impl Scale {
-    /// Of a share, up to all of it.
     pub fn percent() -> Self {
         Self { top: 100.0, labels: ["100", "50", "0"].map(str::to_owned) }
     }
 
-    /// Of memory, up to so much of it.
+    /// For memory, up to this total.
     pub fn bytes(top: u64) -> Self {
         let text = Bytes(top).to_string();
         let (number, _) = text.split_once(' ').unwrap_or((&text, ""));
@@ -49,60 +48,57 @@ impl Scale {
         Self { top: top as f64, labels: [whole(number), whole(&half), "0".to_owned()] }
     }
 
-    /// Of what a process holds, up to a round number above the most.
+    /// For memory, up to a round number above the highest value.
     pub fn above(most: u64) -> Self {
-        /// Parts of a power of two, in quarters of it.
+        /// Round numbers, as quarters of a power of two.
         const PARTS: [u64; 4] = [2, 3, 4, 6];
         let power = most.max(4).checked_next_power_of_two().unwrap_or(1 << 63);
         let quarter = power / 4;
         let round = PARTS.into_iter().map(|parts| quarter.saturating_mul(parts));
-        // What is held does not touch the edge.
+        // The highest value stays below the edge.
         let top = round.into_iter().find(|top| *top - *top / 16 >= most);
         Self::bytes(top.unwrap_or(power.saturating_mul(2)))
     }
 
-    /// Of CPU time, of which each core has 100 percent.
+    /// For CPU time; each core is 100 percent.
     pub fn cores(most: f64) -> Self {
         let top = (most / 100.0).ceil().max(1.0) * 100.0;
         Self { top, labels: [top, top / 2.0, 0.0].map(|it| format!("{it:.0}")) }
     }
 
-    /// Charts below each other have their times below each other, whatever they are of.
+    /// One width for all charts, so that those below each other align.
     fn width(&self) -> u16 {
         let widest = self.labels.iter().map(|it| columns(it)).max();
         widest.unwrap_or(0).max(LABEL)
     }
 }
 
-/// What a finding says of what a chart shows.
+/// What a finding says about a chart's value.
 #[derive(Clone, Copy, Default)]
 pub struct FindingMark {
-    /// Since when it is so.
+    /// Since when the finding's condition holds.
     pub since: Option<Time>,
-    /// From which value on, or up to which, its rule finds something.
+    /// The threshold of its rule.
     pub threshold: Option<f64>,
 }
 
-/// A chart with its words.
+/// A chart with its labels.
 pub struct Plot {
-    /// The time that it shows.
+    /// The time span that it shows.
     pub window: ChartWindow,
-    /// What it is of, in less and less words.
+    /// The caption, in longer and shorter forms.
     pub captions: Vec<String>,
-    /// What is so now, at the end of the caption.
+    /// The current value, at the end of the caption.
     pub now: Option<String>,
-    /// The scale; `None` where nothing is known to be drawn.
+    /// The scale; `None` if there is nothing to draw.
     pub scale: Option<Scale>,
-    /// What a finding says of it.
     pub mark: FindingMark,
-    /// Of its dots.
     pub color: ChartColor,
-    /// Of its words.
     pub styles: Styles,
 }
 
 impl Plot {
-    /// Draws it; `values` has its dots for so many columns.
+    /// Draws the chart; `values` returns its values for a number of columns.
     pub fn draw(
         &self,
         area: Rect,
@@ -146,7 +142,7 @@ impl Plot {
         writer.at_end(now, styles.strong());
     }
 
-    /// Writes the scale at the left of a body, where there is room for it; returns what is left of it.
+    /// Writes the scale at the left, if there is room; returns the area that is left.
     fn scale_beside(&self, scale: &Scale, body: Rect, canvas: &mut Buffer) -> Rect {
         if body.width < SCALE_FROM {
             return body;
@@ -169,7 +165,7 @@ impl Plot {
         Rect { x: body.x + width + 1, width: body.width - width - 1, ..body }
     }
 
-    /// Faint lines at the top, the middle and more parts of a high chart, so that what is low is read, too.
+    /// Faint lines at the top, the middle and further parts of a high chart, so that low values can be read.
     fn grid(&self, dots: Rect, canvas: &mut Buffer) {
         if dots.height < MIDDLE_FROM {
             return;
@@ -184,8 +180,8 @@ impl Plot {
         }
     }
 
-    /// Draws what a finding says, in its colour: a line across at its threshold and one down at its beginning, which
-    /// has an arrow among the times where it has room. Blocks stay what they are.
+    /// Draws the finding: a line across at its threshold, and one down at its beginning, with an arrow in the line of
+    /// times if that is free. Blocks keep their shape.
     fn mark(&self, scale: &Scale, dots: Rect, times: Option<Rect>, canvas: &mut Buffer) {
         let style = self.styles.reclaimable();
         if let Some(share) = self.mark.threshold.map(|it| it / scale.top).filter(|it| *it < 1.0) {
@@ -207,7 +203,7 @@ impl Plot {
         }
     }
 
-    /// Writes the times of both edges below the dots.
+    /// Writes the times of both edges below the chart.
     fn times(&self, line: Rect, canvas: &mut Buffer) {
         let left = format!("-{}", self.window.label());
         let style = self.styles.faint();
@@ -215,7 +211,7 @@ impl Plot {
     }
 }
 
-/// Writes a character where there is nothing but the grid; what is there otherwise takes its style, but for text.
+/// Writes a character over a blank or the grid; other graphics only take the style, and text stays.
 fn put_on_grid(canvas: &mut Buffer, at: (u16, u16), symbol: char, style: Style) {
     match canvas.cell_mut(at) {
         Some(cell) if matches!(cell.symbol(), " " | "·") => cell.set_char(symbol).set_style(style),

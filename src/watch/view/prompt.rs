@@ -1,4 +1,4 @@
-//! The line that is being typed, at the bottom, with what is wrong with it.
+//! Draws the line that is being typed, at the bottom, with its error.
 
 use ratatui::layout::Rect;
 use ratatui::style::Modifier;
@@ -14,10 +14,10 @@ use crate::watch::state::prompt::{Prompt, Purpose};
 use crate::watch::text::columns;
 use crate::watch::theme::Styles;
 
-/// Columns that what is typed keeps beside an error.
+/// Columns for the text beside an error.
 const TYPED_MIN: u16 = 16;
 
-/// Draws the line on the last one of `area`.
+/// Draws the prompt on the last line of `area`.
 pub fn draw(app: &App, prompt: &Prompt, styles: Styles, area: Rect, canvas: &mut Buffer) {
     let area = area.intersection(canvas.area);
     if area.is_empty() {
@@ -33,7 +33,7 @@ pub fn draw(app: &App, prompt: &Prompt, styles: Styles, area: Rect, canvas: &mut
     let mut writer = LineWriter::new(canvas, line, 0);
     writer.text(label, styles.key());
 
-    // What is pasted may be as hostile as what a process chose.
+    // Pasted text may be as hostile as a process's name.
     let before = escape(&prompt.text[..prompt.cursor]);
     let after = escape(&prompt.text[prompt.cursor..]);
     let wanted = columns(&before).saturating_add(columns(&after)) + 1;
@@ -51,7 +51,7 @@ pub fn draw(app: &App, prompt: &Prompt, styles: Styles, area: Rect, canvas: &mut
         0 => 0,
         width => (width + 2).min(room - kept),
     };
-    // Where it is too long, its end before the cursor is what one looks at.
+    // Of a text that is too long, the end before the cursor is shown.
     let typed_width = room - note_width;
     let (under, rest) = split_first(&after);
     let under_width = columns(under).max(1);
@@ -66,14 +66,14 @@ pub fn draw(app: &App, prompt: &Prompt, styles: Styles, area: Rect, canvas: &mut
     }
 }
 
-/// The first character, with its marks, and the others.
+/// The first character with its combining marks, and the rest.
 fn split_first(text: &str) -> (&str, &str) {
     let mut next = text.char_indices().skip(1);
     let end = next.find(|(_, c)| c.width().unwrap_or(0) > 0);
     text.split_at(end.map_or(text.len(), |(at, _)| at))
 }
 
-/// The end of a text that has room.
+/// The longest end of a text that fits.
 fn tail(text: &str, width: u16) -> &str {
     let mut used = 0;
     let mut start = text.len();

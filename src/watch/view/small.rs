@@ -1,5 +1,4 @@
-//! A screen too small for panels: the essentials in as few words as there is room for, and a line that
-//! says what it takes to see more.
+//! A screen too small for panels: the essentials in few words, and a line with the size that is needed.
 
 use ratatui::layout::Rect;
 
@@ -15,11 +14,11 @@ use crate::watch::text::{clean, columns};
 use crate::watch::theme::Styles;
 use crate::watch::view_model::badge;
 
-/// Draws what matters most first; a part that does not fit goes to the next line, if there is one.
-/// The last line is kept for why there are no panels.
+/// Draws the most important parts first; one that does not fit goes to the next line, if there is one. The last line
+/// says why there are no panels.
 pub fn draw(app: &App, styles: Styles, area: Rect, canvas: &mut Buffer) {
     let mut parts = Vec::new();
-    // What became of the last key; there is no bottom line to say it.
+    // Here is no bottom line for the note.
     if let Some(note) = &app.note {
         parts.push((clean(note, area.width).to_string(), styles.caution()));
     }

@@ -1,5 +1,4 @@
-//! Below the table: what is known of the selected process and of its finding, or the [`findings`] as a
-//! list.
+//! The panel below the table: the selected process and its finding, or the list of [`findings`].
 
 use ratatui::buffer::Buffer;
 
@@ -15,14 +14,13 @@ use crate::watch::text::{MESSAGE_CHARS, clean};
 use crate::watch::theme::Styles;
 use crate::watch::view_model::Subject;
 
-/// Draws the panel.
 pub fn draw(app: &App, styles: Styles, layout: &Layout, canvas: &mut Buffer) {
     let area = layout.status;
     let mut lines = PanelWriter::new(styles, area, canvas);
     let are_findings = are_shown(app);
     let wanted = app.screenful.as_ref().map(|it| lines_wanted(it, app.alarms().len()));
     let is_silent = are_findings && wanted == Some(0);
-    // A panel without anything to say is its title.
+    // A panel with nothing to say has only its title.
     if area.height >= 4 || is_silent {
         let style = match app.focus {
             Focus::Findings => styles.focused(),
@@ -40,7 +38,7 @@ pub fn draw(app: &App, styles: Styles, layout: &Layout, canvas: &mut Buffer) {
         Some(subject) => selected(app, &subject, &mut lines),
         None => findings::draw(app, layout, &mut lines),
     }
-    // Silence is no good news where nothing is heard.
+    // A silent source proves nothing good.
     if lines.is_blank && !app.is_overdue() {
         lines.write("nothing to report", 1, styles.faint());
     }
@@ -60,7 +58,7 @@ fn title(app: &App, layout: &Layout) -> String {
     }
 }
 
-/// The profile of the MIG device that a process is on: ` (1g.10gb)`.
+/// The profile of a process's MIG device: ` (1g.10gb)`.
 fn profile(subject: &Subject<'_>) -> String {
     let (gpu_instance, compute_instance) = subject.row.key.instance;
     let device = subject.gpu.and_then(|gpu| gpu.mig_device(gpu_instance, compute_instance));
@@ -68,8 +66,7 @@ fn profile(subject: &Subject<'_>) -> String {
     profile.map_or_else(String::new, |profile| format!(" ({})", clean(profile, 40)))
 }
 
-/// The finding about a process with what returns the memory, or what it is suspected of, and what else is
-/// known of it.
+/// The selected process: its finding with what returns the memory, or what it is suspected of, and other facts.
 fn selected(app: &App, subject: &Subject<'_>, lines: &mut PanelWriter<'_>) {
     let styles = lines.styles;
     if let Some(suspect) = subject.suspect {
@@ -122,7 +119,7 @@ fn selected(app: &App, subject: &Subject<'_>, lines: &mut PanelWriter<'_>) {
     }
 }
 
-/// Whether a process has halted, and where it belongs.
+/// Whether a process is halted, and what it belongs to.
 fn facts(subject: &Subject<'_>, process: &Process, styles: Styles) -> Vec<String> {
     let mut parts: Vec<String> = Vec::new();
     let mut part = |label: &str, value: Option<&str>| {

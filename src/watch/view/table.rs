@@ -1,5 +1,5 @@
-//! The process table: a row per process and GPU, made of text only where it is visible.
-//! What a process is called is in `command.rs`.
+//! Draws the process table: a row per process and GPU, with text made only for visible rows. `command.rs` describes a
+//! process.
 
 use std::borrow::Cow;
 
@@ -21,18 +21,18 @@ use crate::watch::text::{NOT_AVAILABLE, UNKNOWN, clean, columns, scrolled};
 use crate::watch::theme::Styles;
 use crate::watch::view_model::{Screenful, Sort, Subject, WINDOW_SECONDS, badge};
 
-/// At the edge: a row with a finding, one with a suspect.
+/// Edge marks: a row with a finding, one with a suspect.
 const FOUND: &str = "▌";
 const SUSPECTED: &str = "│";
-/// Beside it: the selected row, a marked one, both.
+/// Beside the edge: the selected row, a marked one, both.
 const SELECTED: &str = "▸";
 const TAGGED: &str = "*";
 const BOTH: &str = "◆";
-/// Generations that a tree indents; further ones are below each other.
+/// Generations that a tree indents; further ones are not indented more.
 const INDENTED: u16 = 8;
 /// See [`heights`].
 const LEAST_SPAN_DIVISOR: f64 = 4.0;
-/// Blocks for the heights of an outline; none touches the line above.
+/// Blocks by height; none is full, so that rows do not touch.
 const BLOCKS: [&str; 7] = ["▁", "▂", "▃", "▄", "▅", "▆", "▇"];
 
 /// Draws what limits the table, the heading and the visible rows.
@@ -63,7 +63,7 @@ pub fn draw(app: &App, styles: Styles, layout: &Layout, canvas: &mut Buffer) {
     }
     let end = screenful.snapshot.time;
     let cells = column_width(Column::History, screenful.widths);
-    // Half an hour, or what was seen of it; a cell is at least a second.
+    // Half an hour, or less if less was seen; a cell is at least a second.
     let first = app.judged.engine.history().first_time().unwrap_or(end);
     let first =
         first.max(end.plus_seconds(-WINDOW_SECONDS)).min(end.plus_seconds(-f64::from(cells)));
@@ -96,7 +96,7 @@ pub fn draw(app: &App, styles: Styles, layout: &Layout, canvas: &mut Buffer) {
     }
 }
 
-/// How many of the rows are shown, where not all are: `12 of 40`.
+/// How many rows are visible, if not all are: `12 of 40`.
 pub fn count(app: &App) -> String {
     let shown = app.table.listing.lines.len();
     match app.table.listing.hidden {
@@ -129,7 +129,7 @@ fn draw_heading(
     canvas: &mut Buffer,
 ) {
     let sort = app.table.choice.sort;
-    // What limits the rows is told here where it has no line of its own.
+    // If the limits have no line of their own, they appear here.
     let limited = limited(app).filter(|_| layout.table_limits.is_empty());
     let mut writer = LineWriter::new(canvas, layout.table_heading, 0);
     writer.skip(GUTTER);
@@ -152,7 +152,7 @@ fn draw_heading(
     }
 }
 
-/// A column's title, with the mark of the order.
+/// A column's title, with the mark of the sort order.
 fn title(column: Column, sort: Sort) -> String {
     let mark = match (column == sort.column, sort.descending()) {
         (false, _) => "",
@@ -162,8 +162,8 @@ fn title(column: Column, sort: Sort) -> String {
     format!("{}{mark}", column.spec().title)
 }
 
-/// How many rows are shown, and what limits them, made harmless: `4 of 300 (filter: gpu:2), 3 of 4 GPUs hidden`;
-/// `None` where nothing limits the rows.
+/// How many rows are shown, and what limits them, escaped: `4 of 300 (filter: gpu:2), 3 of 4 GPUs hidden`; `None` if
+/// nothing does.
 fn limited(app: &App) -> Option<String> {
     let limits = app.table.choice.limits()?;
     let all = app.screenful.as_ref()?.snapshot.gpus.len();
@@ -176,7 +176,7 @@ fn limited(app: &App) -> Option<String> {
     Some(format!("{shown} of {count} ({}){gpus}", escape(&limits)))
 }
 
-/// What the visible rows have in common.
+/// What the visible rows share.
 struct TableView<'a> {
     app: &'a App,
     columns: &'a [(Column, u16)],
@@ -223,7 +223,7 @@ impl TableView<'_> {
         }
     }
 
-    /// How its memory moved, up to the time that is shown.
+    /// Draws a row's memory over time.
     fn draw_history(&self, subject: &Subject<'_>, width: u16, writer: &mut LineWriter<'_>) {
         let course = subject.course(&self.app.judged.courses);
         let values = course.map(|course| chart::values(course.buckets(), self.window, width));
@@ -231,7 +231,7 @@ impl TableView<'_> {
             writer.right(UNKNOWN, width, self.styles.faint());
             return;
         };
-        // What climbs or falls is to be seen; what stays level is only to be read, as high as its share of the GPU.
+        // A rise or fall should catch the eye; a level line is faint, as high as its share of the GPU.
         let is_level = heights.iter().flatten().all(|height| *height == 0);
         let style = if is_level { self.styles.faint() } else { self.styles.held() };
         let share = subject.memory_percent().filter(|_| is_level).unwrap_or(0.0) / 100.0;
@@ -249,18 +249,18 @@ impl TableView<'_> {
     }
 }
 
-/// The heights of values on a scale of their own, from the least of them: what a row holds is beside it, so that
-/// what the cells tell is whether it climbs. `None` where there are no values.
+/// The heights of values, from the lowest one up: the amount is in another column, so these cells show only whether it
+/// rises.
 fn heights(values: &[Option<f64>]) -> Option<Vec<Option<usize>>> {
     let known = || values.iter().flatten().copied();
     let (low, high) = (known().reduce(f64::min)?, known().reduce(f64::max)?);
-    // A change by less than a part of what is held does not fill the scale: noise is no mountain.
+    // A small change does not fill the scale, so that noise does not look like growth.
     let span = (high - low).max(high / LEAST_SPAN_DIVISOR).max(1.0);
     let height = |value: f64| ((value - low) / span * BLOCKS.len() as f64) as usize;
     Some(values.iter().map(|value| value.map(height)).collect())
 }
 
-/// What is before a line of a tree: `│  ├─ `, at most `room` columns of it.
+/// The tree in front of a line: `│  ├─ `, at most `room` columns.
 fn indent(line: &ListingLine, room: u16) -> String {
     let last = match line.branch {
         TreeBranch::Root => return String::new(),
@@ -278,7 +278,7 @@ fn indent(line: &ListingLine, room: u16) -> String {
     text
 }
 
-/// What a cell says, and how it looks.
+/// A cell's text and style.
 fn cell<'a>(
     column: Column,
     width: u16,
@@ -324,7 +324,7 @@ fn cell<'a>(
     }
 }
 
-/// Text that is made harmless: mostly as it is, and not copied.
+/// Escapes text; usually it stays as it is and is not copied.
 fn cleaned<'a>(text: String, width: u16) -> Cow<'a, str> {
     Cow::Owned(match clean(&text, width) {
         Cow::Borrowed(whole) if whole.len() == text.len() => text,
@@ -332,8 +332,8 @@ fn cleaned<'a>(text: String, width: u16) -> Cow<'a, str> {
     })
 }
 
-/// The command, behind the state of a process that has halted: where the column of states is folded
-/// away, a zombie must not look alive.
+/// The command, with the state of a halted process before it: if the state column does not fit, a zombie must not look
+/// alive.
 fn command_with_state<'a>(
     width: u16,
     subject: &Subject<'a>,
@@ -350,8 +350,8 @@ fn command_with_state<'a>(
     }
 }
 
-/// Whether a process in this state stays so until somebody does something: stopped, traced, defunct.
-/// Not `D`, which comes and goes with every read from a disk, and would flicker.
+/// Whether a process stays in this state until someone acts: stopped, traced, defunct. Not `D`, which comes and goes
+/// with every disk read and would flicker.
 pub fn is_halted(state: char) -> bool {
     matches!(state, 'T' | 't' | 'Z' | 'X')
 }

@@ -1,4 +1,4 @@
-//! Screens as text under `tests/data/screens/`; `GPUMEM_BLESS=1` writes them anew.
+//! Screens as text in `tests/data/screens/`; `GPUMEM_BLESS=1` rewrites them.
 
 mod explained;
 
@@ -26,10 +26,10 @@ mod charts;
 mod gpus;
 mod waste;
 
-/// From the smallest that has panels to a large one.
+/// From the smallest with panels to a large one.
 pub(super) const SIZES: [(u16, u16); 3] = [(40, 10), (80, 24), (200, 60)];
 
-/// An app that shows `snapshot`, in which the first process of GPU 0 is idle.
+/// A screen of `snapshot`, where the first process of GPU 0 is idle.
 pub(super) fn showing(snapshot: Snapshot, columns: u16, rows: u16) -> App {
     let mut app = app(columns, rows);
     let idle = snapshot.process(sample::pid(0, 0)).is_some();
@@ -47,7 +47,7 @@ pub(super) fn render(app: &App) -> Buffer {
     canvas
 }
 
-/// The screen as text, without the blanks at the ends of lines.
+/// The screen as text, without trailing blanks.
 pub(super) fn text(buffer: &Buffer) -> String {
     crate::watch::once::text::write(buffer, false)
 }
@@ -56,7 +56,7 @@ pub(in crate::watch) fn check(name: &str, app: &App) {
     compare(name, &text(&render(app)));
 }
 
-/// Compares what was drawn with what is kept of it.
+/// Compares a screen with its file.
 fn compare(name: &str, actual: &str) {
     let mut path = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
     path.extend(["tests", "data", "screens", &format!("{name}.txt")]);
@@ -138,7 +138,7 @@ fn mig_devices_hidden_holders_and_what_is_not_available() {
     check("not-available-80x24", &showing(bare, 80, 24));
 }
 
-/// In each form of the GPUs, in the list of findings and on their pages, in a tree, in scrolled commands, in a prompt.
+/// In each form of the GPU panel, in the findings and on their pages, in a tree, in scrolled commands, and in a prompt.
 #[test]
 fn hostile_names_are_shown_and_move_nothing() {
     check("hostile-80x24", &showing(hostile(), 80, 24));
@@ -235,7 +235,7 @@ pub(super) fn hostile() -> Snapshot {
 }
 
 #[test]
-fn a_screen_too_small_for_a_bottom_line_shows_what_came_of_a_key() {
+fn a_screen_too_small_for_a_bottom_line_shows_notes() {
     for (columns, rows) in [(39, 9), (20, 3)] {
         let mut app = showing(sample::snapshot(2, 3), columns, rows);
         assert!(!text(&render(&app)).contains("still killing"));
@@ -246,7 +246,7 @@ fn a_screen_too_small_for_a_bottom_line_shows_what_came_of_a_key() {
 }
 
 #[test]
-fn of_a_gpu_that_is_not_read_no_findings_are_none() {
+fn findings_of_an_unread_gpu_are_unknown() {
     let reason = Undecided {
         rule: "idle".into(),
         pid: None,
@@ -285,7 +285,7 @@ fn without_colour_there_is_none_and_a_theme_changes_no_word() {
     }
     let buffer = render(&app);
     assert!(buffer.content.iter().all(|cell| cell.fg == Color::Reset && cell.bg == Color::Reset));
-    // What colour would say is in words and in weight.
+    // Words and weight say what colour would.
     assert!(text(&buffer).contains("IDLE 29m") && text(&buffer).contains("lost: "));
     assert!(buffer.content.iter().any(|cell| cell.modifier.contains(Modifier::BOLD)));
 }

@@ -1,4 +1,4 @@
-//! Blocks and lines as rectangles in a cell.
+//! Block and line characters as rectangles.
 
 use std::fmt::Write as _;
 
@@ -23,23 +23,23 @@ const fn part(x: usize, y: usize, width: usize, height: usize) -> Part {
 }
 
 impl Part {
-    /// Writes the rectangle as a part of a path, in a cell with this corner.
+    /// Writes the rectangle as part of a path, for a cell with this corner.
     pub fn write(self, (left, top): (usize, usize), out: &mut String) {
         let (x, y) = (left + self.x, top + self.y);
-        // To a string nothing fails to be written.
+        // Writing to a string cannot fail.
         let _ = write!(out, "M{x} {y}h{0}v{1}h-{0}z", self.width, self.height);
     }
 }
 
-/// The parts of a cell that a character covers; `None` for one that is better written.
+/// The rectangles of a character; `None` if it is better written as text.
 pub fn shape(c: char) -> Option<Vec<Part>> {
     let half = |x, y| part(x * WIDTH / 2, y * HEIGHT / 2, WIDTH / 2, HEIGHT / 2);
-    // Shades are told apart by their stripes, too.
+    // Stripes distinguish the shades too.
     let striped = |width| vec![part(0, 0, width, HEIGHT), part(WIDTH / 2, 0, width, HEIGHT)];
     Some(match c {
         '·' => vec![part(MIDDLE.0, MIDDLE.1, 2, 2)],
         '█' => vec![part(0, 0, WIDTH, HEIGHT)],
-        // Squares of a row touch no other, as in most fonts.
+        // Squares in a row do not touch, as in most fonts.
         '■' => vec![part(0, 3, WIDTH - 1, HEIGHT - 6)],
         '▬' => vec![part(0, HEIGHT / 2 - 2, WIDTH - 1, 4)],
         '□' => vec![
@@ -61,7 +61,6 @@ pub fn shape(c: char) -> Option<Vec<Part>> {
     })
 }
 
-/// The strokes of a thin line or a corner.
 fn lines(c: char) -> Option<Vec<Part>> {
     let (x, y) = MIDDLE;
     let left = part(0, y, x + 1, 1);

@@ -1,4 +1,4 @@
-//! What the sheet looks like, on plans made by hand.
+//! How the dialog looks, with hand-made plans.
 
 use super::*;
 use crate::reclaim::Outcome;
@@ -35,7 +35,7 @@ fn app() -> App {
     app
 }
 
-/// Has the plan come and drawn.
+/// The plan comes, and is drawn.
 fn plan(app: &mut App) {
     keys(app, "X");
     let targets = vec![sample::target(4001), sample::target(4000)];

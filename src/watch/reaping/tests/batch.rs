@@ -1,11 +1,11 @@
-//! A plan that is carried out, and how one leaves it.
+//! The batch that carries out a plan, and how to leave it.
 
 use super::*;
 use crate::watch::keys;
 use crate::watch::layout::hints;
 
 #[test]
-fn what_is_carried_out_can_be_undone_and_stopped() {
+fn a_batch_can_be_undone_and_stopped() {
     let mut app = showing(None);
     let number = begun(&mut app);
     on_progress(&mut app, ReclaimProgress::Begun { number });
@@ -66,7 +66,7 @@ fn a_running_plan_is_checked_and_shown_with_every_sample() {
             "    pending",
         ]
     );
-    // It goes on behind the table, of which another time may be shown, and x comes back to it.
+    // It continues behind the table, which may show another time, and x shows it again.
     assert_eq!(keys(&mut app, "<Esc>"), Some(Effect::Draw));
     assert_eq!(app.mode, Mode::Main);
     keys(&mut app, "[");
@@ -102,7 +102,7 @@ fn a_running_plan_is_checked_and_shown_with_every_sample() {
 }
 
 #[test]
-fn one_that_does_not_begin_gives_the_reason_and_leaves_the_rest() {
+fn a_batch_that_cannot_start_gives_the_reason() {
     let mut app = showing(None);
     let number = begun(&mut app);
     let error = Some("nothing was sent: another reaper is running".to_owned());
@@ -117,7 +117,7 @@ fn one_that_does_not_begin_gives_the_reason_and_leaves_the_rest() {
     assert_eq!((&app.mode, &app.reaping.batch), (&Mode::Main, &None));
 }
 
-/// A plan is being carried out behind the table.
+/// A batch that runs behind the table.
 fn behind() -> (App, u64) {
     let mut app = showing(None);
     let number = begun(&mut app);
@@ -127,7 +127,7 @@ fn behind() -> (App, u64) {
     (app, number)
 }
 
-/// That the key only told what goes on.
+/// The key only warns about the running batch.
 fn is_warned(app: &mut App, key: &str) {
     assert_eq!(keys(app, key), Some(Effect::Draw), "{key}");
     assert_eq!(note(app), STILL_ENDING, "{key}");
@@ -142,7 +142,7 @@ fn quitting_meanwhile_warns_and_the_same_key_again_quits() {
         is_warned(&mut app, first);
         assert_eq!(keys(&mut app, second), Some(Effect::Quit));
     }
-    // What comes meanwhile is no answer, and takes none away.
+    // Events in between do not count as an answer, and do not cancel the question.
     let (mut app, number) = behind();
     is_warned(&mut app, "q");
     tick(&mut app, 6_000);
@@ -154,7 +154,7 @@ fn quitting_meanwhile_warns_and_the_same_key_again_quits() {
 }
 
 #[test]
-fn another_key_after_the_first_q_is_no_second_one() {
+fn another_key_after_the_first_q_cancels_quitting() {
     for key in ["j", "?", "/", "s", "x", "p"] {
         let (mut app, _) = behind();
         is_warned(&mut app, "q");
@@ -169,7 +169,7 @@ fn another_key_after_the_first_q_is_no_second_one() {
     for _ in 0..5 {
         assert_eq!(keys(&mut app, "<Esc>"), Some(Effect::Draw));
     }
-    // Where the plan is open, q leaves that first.
+    // If the plan is open, q closes it first.
     keys(&mut app, "x");
     assert_eq!(keys(&mut app, "q"), Some(Effect::Draw));
     assert_eq!((&app.mode, &app.note), (&Mode::Main, &None));
@@ -187,7 +187,7 @@ fn ctrl_c_leaves_at_once_whatever_is_being_ended() {
 }
 
 #[test]
-fn what_is_over_keeps_no_one_from_quitting() {
+fn a_finished_batch_does_not_prevent_quitting() {
     for is_warned_before in [false, true] {
         let (mut app, number) = behind();
         if is_warned_before {
@@ -200,7 +200,7 @@ fn what_is_over_keeps_no_one_from_quitting() {
 }
 
 #[test]
-fn what_a_running_plan_offers_does_something() {
+fn every_key_offered_by_a_running_batch_does_something() {
     let running = |is_open: bool| {
         let (mut app, _) = behind();
         if is_open {
@@ -222,7 +222,7 @@ fn what_a_running_plan_offers_does_something() {
             }
         }
     }
-    // What the sheet offers beside them.
+    // The keys that the dialog offers as well.
     let stop = keys(&mut running(true), "u");
     assert!(matches!(stop, Some(Effect::Reclaim(ReclaimRequest::Stop { .. }))));
     for key in ["y", "s", "a", "d", "r"] {

@@ -1,11 +1,11 @@
-//! A yes: what takes it, what voids it, and when it begins.
+//! The confirmation: what confirms, what cancels it, and when the plan starts.
 
 use signal_hook::consts::{SIGCONT, SIGTSTP};
 
 use super::*;
 
 #[test]
-fn a_yes_begins_the_very_plan_that_is_shown_after_the_time_to_undo() {
+fn y_starts_exactly_the_shown_plan_after_the_time_to_undo() {
     let mut app = showing(None);
     let number = planned(&mut app, vec![target(sample::pid(0, 1))]);
     let shown = Arc::clone(&dialog(&app).proposal().unwrap().plan);
@@ -13,7 +13,7 @@ fn a_yes_begins_the_very_plan_that_is_shown_after_the_time_to_undo() {
     for next in [2_000, 3_000, 4_000] {
         assert_eq!(app.reaping.next_tick(app.judged.now()), Some(Duration::from_millis(next)));
         assert_eq!(tick(&mut app, next - 1), Some(Effect::Draw));
-        // Another yes, or a key held down, makes it no sooner.
+        // Pressing y again, or holding it, does not start it sooner.
         assert_eq!(keys(&mut app, "y"), None);
         if next < 4_000 {
             tick(&mut app, next);
@@ -28,7 +28,7 @@ fn a_yes_begins_the_very_plan_that_is_shown_after_the_time_to_undo() {
 }
 
 #[test]
-fn a_yes_can_be_taken_back_and_nothing_was_sent() {
+fn y_can_be_undone_and_nothing_is_sent() {
     for key in ["u", "n", "q", "<Esc>"] {
         let mut app = showing(None);
         planned(&mut app, vec![target(7)]);
@@ -44,14 +44,14 @@ fn a_yes_can_be_taken_back_and_nothing_was_sent() {
     }
 }
 
-/// A yes whose countdown runs to 4 s after the start.
+/// Confirms a plan; the countdown ends 4 s after the start.
 fn counting(app: &mut App) {
     planned(app, vec![target(7)]);
     keys(app, "y");
     tick(app, 2_000);
 }
 
-/// That the yes is void, for a reason that is told, and that nothing comes of it later.
+/// Checks that the confirmation was cancelled with this reason, and that nothing starts later.
 fn is_void(app: &mut App, reason: &str) {
     assert_eq!(dialog(app).countdown, None, "{reason}");
     assert_eq!(told(app), format!("undone: {reason}; nothing was sent"));
@@ -61,7 +61,7 @@ fn is_void(app: &mut App, reason: &str) {
 }
 
 #[test]
-fn a_yes_whose_countdown_is_not_seen_or_where_time_is_missing_is_void() {
+fn an_unseen_or_interrupted_countdown_cancels() {
     let after = |events: [Event; 2], reason: &str| {
         let mut app = showing(None);
         counting(&mut app);
@@ -71,15 +71,15 @@ fn a_yes_whose_countdown_is_not_seen_or_where_time_is_missing_is_void() {
         assert_eq!(app.mode, Mode::Plan);
         is_void(&mut app, reason);
     };
-    // Nor does it count that the screen is large again.
+    // Making the screen large again does not help.
     let resized = [Event::Resize(20, 5), Event::Resize(80, 24)];
     after(resized, "the plan was no longer on screen");
     let helped = [KeyCode::Char('?'), KeyCode::Esc].map(|key| Event::Key(key.into()));
     after(helped, "the plan was no longer on screen");
     let suspended = [SIGTSTP, SIGCONT].map(Event::Signal);
     after(suspended, "gpumem was suspended");
-    // Stopped by SIGSTOP, which no one is told of, or held up by a terminal that takes nothing: a tick
-    // that comes much too late, with or without a sample before it.
+    // gpumem was stopped by SIGSTOP, which it does not notice, or blocked by a terminal that takes nothing: the next
+    // tick comes much too late, with or without a sample before it.
     for has_sample in [false, true] {
         let mut app = showing(None);
         counting(&mut app);
@@ -92,7 +92,7 @@ fn a_yes_whose_countdown_is_not_seen_or_where_time_is_missing_is_void() {
 }
 
 #[test]
-fn a_plan_that_is_old_takes_no_yes_and_is_made_anew() {
+fn an_old_plan_is_renewed_instead_of_confirmed() {
     let mut app = showing(None);
     let number = planned(&mut app, vec![target(7)]);
     see(&mut app, 300, later(299.0));
@@ -100,7 +100,7 @@ fn a_plan_that_is_old_takes_no_yes_and_is_made_anew() {
     keys(&mut app, "y");
     assert!(dialog(&app).countdown.is_some(), "old, but not too old");
     keys(&mut app, "u");
-    // The machine slept: its clock went on, and that of the screen did not.
+    // The machine slept: its clock advanced, and the screen's did not.
     see(&mut app, 301, later(30_000.0));
     draw(&mut app);
     let question = ask(&mut app, "y");
@@ -123,7 +123,7 @@ fn a_plan_that_came_late_is_as_old_as_its_question() {
 }
 
 #[test]
-fn what_is_typed_before_the_plan_is_seen_confirms_nothing() {
+fn keys_before_the_plan_is_drawn_confirm_nothing() {
     let mut app = showing(None);
     let number = ask(&mut app, "gx").number;
     assert_eq!(keys(&mut app, "y"), None, "there is no plan");
@@ -138,7 +138,7 @@ fn what_is_typed_before_the_plan_is_seen_confirms_nothing() {
 }
 
 #[test]
-fn on_a_screen_that_is_too_small_to_show_it_nothing_is_confirmed() {
+fn a_screen_too_small_for_the_plan_confirms_nothing() {
     let mut app = showing(None);
     planned(&mut app, vec![target(7)]);
     update(&mut app, Event::Resize(20, 5));
@@ -150,7 +150,7 @@ fn on_a_screen_that_is_too_small_to_show_it_nothing_is_confirmed() {
 }
 
 #[test]
-fn whoever_says_no_leaves() {
+fn esc_enter_f10_and_n_close_the_plan() {
     for key in ["<Esc>", "<Enter>", "<F10>", "n"] {
         let mut app = showing(None);
         planned(&mut app, vec![target(7)]);

@@ -1,4 +1,4 @@
-//! The timeline is asked by number and by time, and its room is bounded.
+//! The timeline by number and by time, and its bound.
 
 use super::*;
 use crate::model::finding::{Finding, Undecided};
@@ -7,8 +7,8 @@ use crate::watch::sample;
 
 const KIBIBYTES: usize = 1024;
 
-/// The machine of the samples, `second` seconds later: some work, most rest, somebody is accused from
-/// the tenth second on.
+/// A machine `second` seconds later: some processes work, most are idle, and from the tenth second on one has a
+/// finding.
 fn scene(second: u32, gpus: u32, processes: u32) -> (Snapshot, Vec<Finding>, Vec<Undecided>) {
     let mut snapshot = sample::snapshot(gpus, processes);
     snapshot.time = snapshot.time.plus_seconds(f64::from(second));
@@ -96,7 +96,7 @@ fn a_recording_loses_the_oldest_first_and_keeps_the_rest_whole() {
 }
 
 #[test]
-fn of_this_machine_old_samples_are_thinned_before_the_oldest_go() {
+fn on_a_live_machine_old_samples_are_thinned_before_the_oldest_are_dropped() {
     let mut timeline = Timeline::of(410 * KIBIBYTES);
     for second in 0..1000 {
         push(&mut timeline, second, 8, true);
@@ -105,7 +105,7 @@ fn of_this_machine_old_samples_are_thinned_before_the_oldest_go() {
     let marks = marks(&timeline);
     let dense = marks.windows(2).filter(|two| two[1] == two[0] + 1).count();
     let thin = marks.windows(2).filter(|two| two[1] == two[0] + 10).count();
-    // Where the thinned ones end there may be a gap of any length.
+    // There may be a gap where the thinned samples end.
     assert!(dense + thin + 2 >= marks.len(), "{marks:?}");
     assert!(dense.abs_diff(thin) < 5, "{dense} and {thin}");
     assert_eq!(marks.last(), Some(&999));
@@ -113,7 +113,7 @@ fn of_this_machine_old_samples_are_thinned_before_the_oldest_go() {
 
 #[test]
 fn it_is_bounded_whatever_comes() {
-    // A thousand processes at work, for minutes; then small samples for hours.
+    // A thousand busy processes for minutes, then small samples for hours.
     let mut timeline = Timeline::default();
     for second in 0..40 {
         let (snapshot, ..) = scene(second, 8, 125);
@@ -127,7 +127,7 @@ fn it_is_bounded_whatever_comes() {
     }
     assert!(timeline.bytes <= MOST_BYTES);
     assert_eq!(timeline.bytes, timeline.entries.iter().map(|entry| entry.bytes).sum::<usize>());
-    // One sample alone is kept, whatever it takes.
+    // A single sample is kept, however large.
     let mut tiny = Timeline::of(1);
     push(&mut tiny, 0, 30, true);
     push(&mut tiny, 1, 30, true);

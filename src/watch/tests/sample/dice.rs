@@ -1,4 +1,4 @@
-//! Snapshots made by chance, to see that none of them does harm.
+//! Random snapshots, to check that none of them does harm.
 
 use std::sync::Arc;
 
@@ -8,12 +8,12 @@ use crate::model::snapshot::{Process, Snapshot};
 use crate::watch::sample;
 
 impl Dice {
-    /// One in four.
+    /// True one time in four.
     pub fn chance(&mut self) -> bool {
         self.roll(4) == 0
     }
 
-    /// Any number of bytes, the edges more often than others.
+    /// Any number of bytes, extremes more often.
     pub fn bytes(&mut self) -> Option<u64> {
         match self.roll(4) {
             0 => None,
@@ -23,7 +23,7 @@ impl Dice {
         }
     }
 
-    /// A name that somebody gave a process to do harm.
+    /// A malicious process name.
     pub fn name(&mut self) -> Arc<str> {
         let alphabet = [
             'a', ' ', '\x1b', '\n', '日', '\u{301}', '\u{202e}', '🦀', '\0', 'é', '\u{200d}',
@@ -35,7 +35,7 @@ impl Dice {
             .into()
     }
 
-    /// A host of which anything may be unknown, absurd or hostile.
+    /// A host where anything may be unknown, absurd or malicious.
     pub fn snapshot(&mut self) -> Snapshot {
         let (gpus, processes) = (self.roll(20) as u32, self.roll(12) as u32);
         let mut snapshot = sample::snapshot(gpus, processes);

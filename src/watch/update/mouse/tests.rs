@@ -36,7 +36,7 @@ fn row(app: &App, line: u16) -> (u16, u16) {
     (5, app.layout().unwrap().table.y + line)
 }
 
-/// The x of the heading of a column, if it is shown.
+/// The column of a heading on the screen, if it is shown.
 fn heading(app: &App, column: Column) -> Option<(u16, u16)> {
     let layout = app.layout().unwrap();
     let y = layout.table_heading.y;
@@ -52,7 +52,7 @@ fn hint(context: Context, word: &str) -> (u16, u16) {
 }
 
 #[test]
-fn a_heading_sorts_and_again_turns_around() {
+fn a_click_on_a_heading_sorts_and_a_second_one_reverses() {
     let mut app = showing(sample::snapshot(2, 4));
     let mut shown = 0;
     for column in Column::ALL {
@@ -105,7 +105,7 @@ fn a_row_is_selected_where_it_is_and_nothing_below_the_last() {
 
 #[test]
 fn only_two_clicks_on_one_process_in_time_open_it() {
-    // What is remembered says whether the next click would open it.
+    // Whether a next click would count as the second one.
     let waits = |app: &App| app.table.clicked.is_some();
     let mut app = showing(sample::snapshot(1, 4));
     let (first, second) = (row(&app, 0), row(&app, 1));
@@ -119,7 +119,7 @@ fn only_two_clicks_on_one_process_in_time_open_it() {
     assert!(waits(&app), "too late");
     click(&mut app, second, 2_402);
     assert!(waits(&app), "another row");
-    // Another process comes under the mouse.
+    // Another process moves under the mouse.
     type_in(&mut app, "r");
     click(&mut app, second, 2_403);
     assert!(waits(&app), "another process");
@@ -129,19 +129,19 @@ fn only_two_clicks_on_one_process_in_time_open_it() {
 }
 
 #[test]
-fn a_gpu_filters_the_table_and_again_lifts_that() {
+fn a_click_on_a_gpu_filters_and_a_second_one_removes_the_filter() {
     let mut snapshot = sample::snapshot(3, 4);
-    // What is typed is the index, not the place.
+    // The filter uses the index, not the position.
     snapshot.gpus[2].index = 7;
     let mut app = showing(snapshot);
     let y = app.layout().unwrap().gpus.y;
     assert_eq!(click(&mut app, (3, y), 0), Some(Effect::Draw));
     assert_eq!(filter(&app), "gpu:0");
     assert_eq!((app.table.listing.lines.len(), app.table.listing.hidden), (4, 8));
-    // It is the only one that is shown then.
+    // Now it is the only GPU shown.
     click(&mut app, (3, y + 2), 0);
     assert_eq!(filter(&app), "", "it was on the same card");
-    // Its charts are as good as its line.
+    // A click on its charts does the same as on its line.
     let grid = gpu_grid(&app, &app.layout().unwrap()).unwrap();
     let charts = grid.cell(1);
     click(&mut app, (charts.x + 1, charts.bottom() - 1), 0);
@@ -152,7 +152,7 @@ fn a_gpu_filters_the_table_and_again_lifts_that() {
     click(&mut app, (3, y + 2), 0);
     assert_eq!((filter(&app).as_str(), app.table.listing.hidden), ("", 0));
 
-    // As if it had been typed: one that was lifts, another one gives way, and what else limits stays.
+    // Like a typed filter: the same GPU removes it, another one replaces it, and other limits stay.
     type_in(&mut app, "u/gpu:1<Enter>");
     assert_eq!(filter(&app), "gpu:1");
     click(&mut app, (3, y + 1), 0);
@@ -232,7 +232,7 @@ fn the_wheel_scrolls_what_lies_under_it() {
 }
 
 #[test]
-fn what_is_typed_is_not_disturbed_and_other_buttons_do_nothing() {
+fn clicks_do_not_disturb_a_prompt_and_other_buttons_do_nothing() {
     let mut app = showing(sample::snapshot(1, 2));
     let at = row(&app, 1);
     for kind in [

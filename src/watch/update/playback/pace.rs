@@ -1,4 +1,4 @@
-//! How often this machine is sampled, and how fast a recording plays: a step faster or slower.
+//! The sampling interval of a live machine and the speed of a recording, changed step by step.
 
 use std::time::Duration;
 
@@ -7,12 +7,12 @@ use crate::watch::Control;
 use crate::watch::state::playback::speed_text;
 use crate::watch::state::{App, Effect};
 
-/// Intervals that a key steps through, in milliseconds.
+/// The intervals that keys step through, in milliseconds.
 const INTERVALS: [u64; 9] = [100, 250, 500, 1_000, 2_000, 5_000, 10_000, 30_000, 60_000];
-/// The slowest and the fastest that a recording is played by keys.
+/// The slowest and the fastest speed by keys.
 const SPEEDS: (f64, f64) = (1.0 / 8.0, 1024.0);
 
-/// Samples this machine more often or less, or plays a recording faster or slower.
+/// Samples more or less often, or plays a recording faster or slower.
 pub(super) fn faster(app: &mut App, is_faster: bool) -> Option<Effect> {
     let play = &mut app.playback;
     if app.setup.host.is_some() {
@@ -30,7 +30,7 @@ pub(super) fn faster(app: &mut App, is_faster: bool) -> Option<Effect> {
             let text = format!("a sample every {} is as far as it goes", Span(interval));
             return app.refuse(&text);
         };
-        // The sample that is awaited may still take as long as it was to.
+        // The next sample may still take the old interval.
         play.awaited = play.awaited.max(interval);
         play.interval = next;
         return Some(Effect::Control(Control::Interval(next)));
@@ -42,7 +42,7 @@ pub(super) fn faster(app: &mut App, is_faster: bool) -> Option<Effect> {
         return app.refuse(&text);
     }
     play.speed = next;
-    // Where the timeline plays, its next sample is due by the new speed.
+    // If the timeline plays, its next sample is due by the new speed.
     play.clock = None;
     Some(Effect::Control(Control::Speed(next)))
 }

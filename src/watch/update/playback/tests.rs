@@ -1,4 +1,4 @@
-//! Time, key by key, on this machine.
+//! Time on a live screen, key by key.
 
 use crossterm::event::KeyCode;
 
@@ -10,12 +10,12 @@ use crate::watch::update::update;
 
 mod recordings;
 
-/// The sample of this machine at a second.
+/// The sample of this second.
 fn live(app: &mut App, second: u64) {
     assert_eq!(see(app, second, sample::later(1, 2, second as f64)), Some(Effect::Draw));
 }
 
-/// An app that has seen this machine for so many seconds.
+/// A screen that has watched for this many seconds.
 fn watching(seconds: u64) -> App {
     let mut app = screen_of(None, 1, (80, 24));
     for second in 0..seconds {
@@ -37,7 +37,7 @@ fn a_paused_screen_does_not_change_while_samples_come_and_are_judged() {
         keys(&mut app, "p");
         assert_eq!((second(&app), app.behind_seconds()), (4, None));
         for now in 5..9 {
-            // It is told how far behind it is.
+            // It shows how far behind it is.
             live(&mut app, now);
         }
         assert_eq!((second(&app), app.behind_seconds()), (4, Some(4.0)));
@@ -51,7 +51,7 @@ fn a_paused_screen_does_not_change_while_samples_come_and_are_judged() {
 }
 
 #[test]
-fn keys_go_back_and_forth_through_what_this_machine_was() {
+fn keys_go_back_and_forth_through_the_past_of_a_live_machine() {
     let mut app = watching(200);
     for (line, at) in [
         ("[", 198),
@@ -74,12 +74,12 @@ fn keys_go_back_and_forth_through_what_this_machine_was() {
 }
 
 #[test]
-fn what_a_key_cannot_do_is_noted_until_the_next_key() {
+fn a_note_says_why_a_key_did_nothing_until_the_next_key() {
     let mut app = watching(3);
     for (line, expected) in [("[[[", "nothing older"), ("n", "since"), ("N", "before")] {
         keys(&mut app, line);
         assert!(note(&app).contains(expected), "{line}: {}", note(&app));
-        // A key that does nothing says so in its place, and what is none has it taken from the screen.
+        // A key without effect shows a note; an event that is no key press only clears it.
         assert_eq!(keys(&mut app, "~"), Some(Effect::Draw));
         assert!(note(&app).starts_with("'~'"));
         let none = KeyCode::Char('\u{7}');
@@ -143,7 +143,7 @@ fn a_longer_wait_that_has_begun_is_no_silence() {
     keys(&mut app, "+");
     assert_eq!(tick(&mut app, 50_000), None);
     assert!(!app.is_overdue());
-    // The next sample comes at the new interval, and so does the alarm.
+    // The next sample is due at the new interval, and so is the alarm.
     keys(&mut app, "++++");
     live(&mut app, 51);
     tick(&mut app, 55_000);

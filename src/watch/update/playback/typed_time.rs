@@ -1,31 +1,28 @@
-//! A time as it is typed: `10:04`, `10:04:30`, `2026-11-21 10:04`, `-5m`, `+1h`, `start`, `end`.
+//! Parses a typed time: `10:04`, `10:04:30`, `2026-11-21 10:04`, `-5m`, `+1h`, `start`, `end`.
 //!
-//! Times of day are of the zone that the screen shows; a whole time with an offset or `Z` is taken as it says.
+//! Times of day are in the screen's time zone; a full time may have an offset or `Z`.
 
 use jiff::civil::Date;
 
 use crate::model::Time;
 use crate::units::Span;
 
-/// Where to go.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum TypedTime {
-    /// The oldest sample.
     Start,
-    /// The newest one.
     End,
-    /// The first one that is not before this time.
+    /// The first sample at or after this time.
     At(Time),
 }
 
 const EXAMPLES: &str = "10:04, 10:04:30, 2026-11-21 10:04, -5m, +1h, start or end";
 
-/// Reads what was typed. A time of day is one of the day of the sample that is `shown`; where `now` is
-/// given, it is the last one that has been.
+/// Parses a typed time. A time of day is on the day of the sample `shown`; with `now`, it is the last such time in the
+/// past.
 ///
 /// # Errors
 ///
-/// Where it is no time: what would be one.
+/// If it is no time: the forms that are.
 pub fn parse(text: &str, shown: Time, now: Option<Time>) -> Result<TypedTime, String> {
     let text = text.trim();
     let no_time = || format!("not a time; write {EXAMPLES}");
@@ -58,7 +55,7 @@ pub fn parse(text: &str, shown: Time, now: Option<Time>) -> Result<TypedTime, St
     }
 }
 
-/// A date and a time of day with or without seconds, in the zone that the screen shows.
+/// A date and a time of day, with or without seconds, in the screen's time zone.
 fn at(date: Date, clock: &str) -> Option<Time> {
     let seconds = match clock.bytes().filter(|byte| *byte == b':').count() {
         1 => ":00",
@@ -103,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_time_is_refused_with_an_example() {
+    fn a_wrong_time_is_refused_with_an_example() {
         for text in ["", "-", "ten", "25:00", "10:61", "10", "-5", "+5x", "10:04:05:06"] {
             let error = at(text).unwrap_err();
             assert!(error.contains("10:04"), "{text}: {error}");
@@ -111,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn on_this_machine_a_time_of_day_is_the_last_one_that_has_been() {
+    fn on_a_live_machine_a_time_of_day_is_in_the_past() {
         let now = time("2026-11-21T00:10:00Z");
         let parse = |text| parse(text, now, Some(now));
         let last = TypedTime::At(time("2026-11-20T23:50:00Z"));

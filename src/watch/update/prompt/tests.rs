@@ -1,4 +1,4 @@
-//! The line editor key by key, and what a typed line does.
+//! The line editor key by key, and the effect of a typed line.
 
 use super::*;
 use crate::watch::sample;
@@ -21,14 +21,14 @@ fn prompt(app: &App) -> &Prompt {
     }
 }
 
-/// The text with the cursor as a bar.
+/// The text, with the cursor as a bar.
 fn line(app: &App) -> String {
     let prompt = prompt(app);
     let (before, after) = prompt.text.split_at(prompt.cursor);
     format!("{before}|{after}")
 }
 
-/// The rows that are listed, and the filter that is in force.
+/// The number of rows listed, and the filter in force.
 fn listed(app: &App) -> (usize, String) {
     (app.table.listing.lines.len(), filter(app))
 }
@@ -80,7 +80,7 @@ fn a_filter_holds_while_it_is_typed_and_enter_keeps_it() {
     keys(&mut app, "ann");
     assert_eq!((app.table.listing.lines.len(), app.table.listing.hidden), (2, 2));
     assert_eq!(prompt(&app).error, None);
-    // The last one that made sense stays.
+    // The last valid filter stays.
     keys(&mut app, " mem>");
     assert_eq!(filter(&app), "user:ann");
     assert!(keys(&mut app, "<Enter>").is_some());
@@ -110,7 +110,7 @@ fn a_size_without_a_unit_hides_nothing_and_gives_the_reason() {
 }
 
 #[test]
-fn the_beginning_of_a_name_hides_nothing_but_enter_means_it() {
+fn the_beginning_of_a_terms_name_filters_only_after_enter() {
     let mut app = app();
     keys(&mut app, "/runti");
     assert_eq!(listed(&app), (4, String::new()));
@@ -120,7 +120,7 @@ fn the_beginning_of_a_name_hides_nothing_but_enter_means_it() {
     press(&mut app, ctrl('u'));
     keys(&mut app, "runti<Enter>");
     assert_eq!(listed(&app), (0, "runti".to_owned()));
-    // What is no beginning of a name hides at once.
+    // A word that begins no term's name filters at once.
     keys(&mut app, "<Esc>/nowhere");
     assert_eq!(app.table.listing.lines.len(), 0);
 }
@@ -171,7 +171,7 @@ fn former_filters_are_called_back() {
     }
     keys(&mut app, "<Up>");
     assert_eq!(filter(&app), "bob");
-    // A time to go to is another matter.
+    // Times have their own former lines.
     keys(&mut app, "<Esc>@<Up>");
     assert_eq!(line(&app), "|");
 }
@@ -199,7 +199,7 @@ fn keys_that_are_not_text_do_nothing_and_a_storm_is_bounded() {
     let alt = KeyEvent::new(KeyCode::Char('x'), KeyModifiers::ALT);
     assert_eq!(update(&mut app, Event::Key(alt)), None);
     assert_eq!(line(&app), "|");
-    // A word of no term, so that each key is tried on the rows.
+    // A word of no term, so that each key tries it on the rows.
     for _ in 0..2000 {
         press(&mut app, KeyCode::Char('日'));
     }
@@ -207,7 +207,7 @@ fn keys_that_are_not_text_do_nothing_and_a_storm_is_bounded() {
 }
 
 #[test]
-fn what_is_pasted_is_typed_and_never_pressed() {
+fn pasted_text_is_typed_and_never_acts_as_keys() {
     let paste = |app: &mut App, text: &str| update(app, Event::Paste(text.to_owned()));
     let mut app = app();
     keys(&mut app, "j");

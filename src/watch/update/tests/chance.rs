@@ -1,4 +1,4 @@
-//! Whatever comes and whatever is pressed, in any order: the screen stays whole.
+//! Random events and keys in any order: the screen stays consistent.
 
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -27,10 +27,10 @@ use crate::watch::state::reaping::Answer;
 use crate::watch::testing::events;
 use crate::watch::view::draw;
 
-/// Runs, unless GPUMEM_SCREEN_ROUNDS asks for more; further ones follow until the dice have come to each place.
+/// Runs, unless GPUMEM_SCREEN_ROUNDS asks for more; extra ones follow until every place was reached.
 const ROUNDS: usize = 24;
 const ROUNDS_MOST: usize = 480;
-/// Most runs hurry to where a person would have to press several keys in a row.
+/// Most runs begin with keys that lead to a place a person reaches only by several keys in a row.
 const BEGINNINGS: &str = "j<Space><Enter> je <F2><Space> s j<Enter> jx j<Space><Space><Enter> <Space>jx / t? \
                           [[[ [jx <Tab> v n";
 
@@ -65,7 +65,7 @@ fn nothing_that_happens_breaks_the_screen() {
     assert_eq!(themes.len(), Theme::ALL.len());
 }
 
-/// What can be opened is opened at each size, and scrolled, and every corner of it clicked.
+/// Everything that can be opened is opened at each size, scrolled, and clicked in every corner.
 #[test]
 fn no_size_breaks_what_can_be_opened() {
     let lines = [
@@ -136,14 +136,14 @@ fn no_size_breaks_what_can_be_opened() {
     assert_eq!(seen.len(), 5, "a context that was never opened");
 }
 
-/// A screen, what is written to it, and what it shows.
+/// A screen, its output, and what it shows.
 struct Run {
     app: App,
     frames: DoubleBuffer<Sink>,
     written: Sink,
     snapshot: Snapshot,
     now: Duration,
-    /// The plan that was asked for last, and the one that is carried out.
+    /// The numbers of the last requested plan and of the running one.
     asked: u64,
     begun: Option<(u64, usize)>,
 }
@@ -177,10 +177,10 @@ impl Run {
         run
     }
 
-    /// Something happens; all that has to hold afterwards is looked at.
+    /// Handles an event, then checks everything that must hold.
     fn happen(&mut self, event: Event, dice: &mut Dice) {
         let what = match &event {
-            // It would fill screens.
+            // A whole snapshot would fill screens.
             Event::Snapshot { now, .. } => format!("a snapshot at {now:?}"),
             event => format!("{event:?}"),
         };
@@ -193,7 +193,7 @@ impl Run {
         self.look_at_selection(&what);
         if is_sample {
             let now = self.app.table.selected_key();
-            // Where there was no row before, the first is selected.
+            // If there was no row before, the first one gets selected.
             let is_first = selected.is_none() && !self.app.table.is_chosen();
             let is_same = now.is_none()
                 || is_first
@@ -214,7 +214,7 @@ impl Run {
             _ => {}
         }
         let written = self.draw();
-        // Samples that are passed over are shown from time to time.
+        // Passing samples are shown from time to time.
         let is_passing = is_sample && self.app.playback.is_seeking();
         assert!(
             effect.is_some() || is_passing || written == 0,
@@ -226,7 +226,7 @@ impl Run {
         assert_eq!(update(&mut self.app, Event::Drawn), None);
     }
 
-    /// What somebody would do who is about to end something; by chance alone it comes to nothing.
+    /// What a person does who is about to end a process; pure chance never gets that far.
     fn on_purpose(&mut self, dice: &mut Dice) -> Option<Event> {
         if self.app.mode != Mode::Plan || dice.roll(6) == 0 {
             return None;
@@ -255,7 +255,7 @@ impl Run {
         }
     }
 
-    /// Where the screen is; each is a place where a key or a sample may do harm.
+    /// Where the screen is; in each of these places a key or a sample might do harm.
     fn places(&self) -> [(&'static str, bool); 32] {
         let app = &self.app;
         let (dialog, batch) = (&app.reaping.dialog, &app.reaping.batch);
@@ -304,7 +304,7 @@ impl Run {
         ]
     }
 
-    /// What the worker may say, of what it was asked or of anything else.
+    /// Any report of the worker, in answer to a request or not.
     fn progress(&self, dice: &mut Dice) -> ReclaimProgress {
         let (begun, count) = self.begun.unwrap_or((dice.roll(3), 3));
         let number = if dice.chance() { dice.roll(5) } else { begun };
@@ -345,7 +345,7 @@ impl Run {
 
     fn event(&mut self, dice: &mut Dice) -> Event {
         match dice.roll(28) {
-            // Whose source has ended has no more of them.
+            // A source that has ended sends no more samples.
             0..6 if self.app.end.is_none() => {
                 self.live_on(dice);
                 self.sample()
@@ -381,7 +381,6 @@ impl Run {
         }
     }
 
-    /// What is so on the machine now.
     fn sample(&self) -> Event {
         Event::Snapshot {
             now: self.now,
@@ -390,7 +389,7 @@ impl Run {
         }
     }
 
-    /// Time passes on the machine, or another one comes in its place.
+    /// Time passes on the machine, or another machine takes its place.
     fn live_on(&mut self, dice: &mut Dice) {
         let seconds = dice.roll(120);
         self.now += Duration::from_secs(seconds);
@@ -417,7 +416,7 @@ impl Run {
         }
     }
 
-    /// What is selected is there, once, and in sight.
+    /// The selected row exists, once, and is visible.
     fn look_at_selection(&self, what: &str) {
         let app = &self.app;
         let rows = app.screenful.as_ref().map_or(0, |it| it.rows.len());
@@ -440,14 +439,14 @@ impl Run {
         }
     }
 
-    /// Draws a frame; says how much of it was new.
+    /// Draws a frame; returns how many bytes were written.
     fn draw(&mut self) -> usize {
         let (app, before) = (&self.app, self.written.0.get());
         self.frames
             .draw(|canvas| {
                 draw(app, canvas);
                 whole(canvas);
-                // What was there before leaves no trace.
+                // The former frame leaves no trace.
                 let mut blank = Buffer::empty(app.area);
                 draw(app, &mut blank);
                 assert_eq!(*canvas, blank);
@@ -457,7 +456,7 @@ impl Run {
     }
 }
 
-/// A plan of hostile names.
+/// A plan with malicious names.
 fn proposal(dice: &mut Dice) -> crate::watch::reclaim_worker::Proposal {
     let mut targets: Vec<Target> = Vec::new();
     for at in 0..dice.roll(8) {
@@ -469,7 +468,7 @@ fn proposal(dice: &mut Dice) -> crate::watch::reclaim_worker::Proposal {
     }
     let mut proposal = sample::proposal(targets);
     for line in proposal.lines.iter_mut().chain(&mut proposal.titles) {
-        // Escaped, as it comes from the worker.
+        // The worker sends escaped text.
         *line = crate::report::escape::escape(&dice.name()).into_owned();
     }
     proposal
@@ -479,7 +478,7 @@ fn dice_time(dice: &mut Dice) -> Time {
     Time::from_unix_milliseconds(dice.roll(u64::MAX) as i64)
 }
 
-/// Counts what is written.
+/// Counts the bytes written.
 #[derive(Clone, Debug, Default)]
 struct Sink(Rc<Cell<usize>>);
 
@@ -494,7 +493,7 @@ impl Write for Sink {
     }
 }
 
-/// No cell holds what a terminal would obey, and none reaches beyond its line.
+/// No cell contains a control character, and none reaches beyond its line.
 fn whole(buffer: &Buffer) {
     let width = usize::from(buffer.area.width).max(1);
     for line in buffer.content.chunks(width) {
@@ -506,7 +505,7 @@ fn whole(buffer: &Buffer) {
     }
 }
 
-/// From no screen at all to a large one; most are of a middle size.
+/// From an empty screen to a large one; most are of middle size.
 fn size(dice: &mut Dice) -> Rect {
     let (columns, rows) = match dice.roll(6) {
         0 => (dice.roll(221), dice.roll(71)),
@@ -516,7 +515,7 @@ fn size(dice: &mut Dice) -> Rect {
     Rect::new(0, 0, columns as u16, rows as u16)
 }
 
-/// One that does something, or any character.
+/// A key with an action, or any character.
 fn key(dice: &mut Dice) -> KeyEvent {
     let bindings = GROUPS.iter().flat_map(|group| group.2);
     let bound: Vec<KeyEvent> = bindings.flat_map(|binding| keys::events(binding.0)).collect();

@@ -1,4 +1,4 @@
-//! Every key of the table does what its line in the help says, in the place where it says so.
+//! Every key of the table does what its line in the help says, in each context.
 
 use super::*;
 use crate::reclaim::Target;
@@ -14,13 +14,13 @@ use crate::watch::state::table::ColumnList;
 
 /// Processes on the only GPU; more than the table has lines.
 const PROCESSES: u32 = 12;
-/// The seconds of the samples that were seen, and of the finding that began in them: the process that
-/// holds least was idle for long enough then.
+/// The second of the last sample, and of the one where a finding began, because the smallest process had been idle for
+/// long enough.
 const LAST: i64 = 740;
 const FOUND: i64 = 600;
 const STEP: i64 = 20;
 
-/// What is pressed before a key, and whether it has done what it is there for.
+/// The keys pressed before, and whether the key then did what it should.
 type Case = (&'static str, fn(&App, Option<&Effect>) -> bool);
 
 #[test]
@@ -48,7 +48,7 @@ fn every_key_does_what_the_help_describes() {
     }
 }
 
-/// The screen where the keys of this context hold: 80 by 16, of this machine.
+/// A screen of 80 by 16 with this context open.
 pub(super) fn opened(context: Context) -> App {
     let mut app = screen(80, 16);
     for second in (0..=LAST).step_by(STEP as usize) {
@@ -84,7 +84,7 @@ pub(super) fn opened(context: Context) -> App {
     app
 }
 
-/// What a plan is asked for.
+/// The request for a plan.
 fn asked(effect: Option<&Effect>) -> Option<&PlanRequest> {
     match effect {
         Some(Effect::Reclaim(ReclaimRequest::Plan(question))) => Some(question),
@@ -92,13 +92,12 @@ fn asked(effect: Option<&Effect>) -> Option<&PlanRequest> {
     }
 }
 
-/// Which second is shown.
 fn second(app: &App) -> i64 {
     let start = sample::snapshot(1, 1).time;
     (app.shown_time().unwrap() - start) / 1000
 }
 
-/// Whether one process is asked to be ended, and it is the `at`th of the table.
+/// Whether the plan requested is to end one process, the `at`th of the table.
 fn is_asked_for(app: &App, effect: Option<&Effect>, at: usize) -> bool {
     let row = app.subject_at(at).unwrap().row.key;
     let wanted = PlanScope::Processes(vec![row]);
@@ -125,7 +124,7 @@ fn is_prompt(app: &App, purpose: Purpose) -> bool {
     matches!(&app.mode, Mode::Prompt(it) if it.purpose == purpose)
 }
 
-/// Which line is selected, and the first that is shown.
+/// The selected line, and the first visible one.
 fn at(app: &App) -> (Option<usize>, usize) {
     (app.table.selected(), app.table.offset)
 }
@@ -134,12 +133,12 @@ fn is_sorted_by(app: &App, column: Column) -> bool {
     app.table.choice.sort.column == column
 }
 
-/// Whether the screen stands still at this second.
+/// Whether the screen is paused at this second.
 fn stands_at(app: &App, at: i64) -> bool {
     app.playback.is_paused && second(app) == at
 }
 
-/// The interval that is asked for, in seconds.
+/// The requested interval, in seconds.
 fn interval(app: &App, effect: Option<&Effect>) -> f64 {
     assert_eq!(effect, Some(&Effect::Control(Control::Interval(app.playback.interval))));
     app.playback.interval.as_secs_f64()
@@ -162,7 +161,7 @@ fn on_the_table(action: KeyAction) -> Option<Case> {
         KeyAction::Open => ("gj", |app, _| {
             is_page(app, About::Process(app.subject_at(1).unwrap().row.key.identity))
         }),
-        // There is one GPU, and of all other numbers it is said that there is none.
+        // There is one GPU; any other number gives a note.
         KeyAction::Gpu(_) => {
             ("", |app, _| filter(app) == "gpu:0" || note(app).contains("there is no GPU"))
         }
@@ -233,12 +232,12 @@ fn on_the_table(action: KeyAction) -> Option<Case> {
         }
         KeyAction::Quit => ("g", |_, effect| effect == Some(&Effect::Quit)),
         KeyAction::QuitAtOnce => ("g?", |_, effect| effect == Some(&Effect::Quit)),
-        // Another column's key has to have a case of its own, and the others are no keys of the table.
+        // A new action needs a case here; the others are not keys of the table.
         _ => return None,
     })
 }
 
-/// The list begins with the GPU and the pid.
+/// The list begins with the GPU and the PID.
 fn on_columns(action: KeyAction) -> Option<Case> {
     fn list(app: &App) -> &ColumnList {
         match &app.mode {

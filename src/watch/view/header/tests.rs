@@ -1,4 +1,4 @@
-//! What the first line says of time.
+//! The clock in the first line.
 
 use super::*;
 use crate::watch::sample;
@@ -15,7 +15,7 @@ fn see(app: &mut App, second: u64) {
     testing::see(app, second, sample::later(1, 1, second as f64));
 }
 
-/// That the line ends so.
+/// Asserts how the line ends.
 #[track_caller]
 fn ends(app: &App, expected: &str) {
     let mut buffer = Buffer::empty(Rect::new(0, 0, 80, 1));
@@ -41,7 +41,7 @@ fn paused_late_and_silent_are_distinguished() {
 }
 
 #[test]
-fn samples_without_any_gpu_are_no_calm_news() {
+fn samples_without_any_gpu_raise_an_alarm() {
     let mut app = app(1);
     for (ages, end) in
         [([Some(12.5), None], "every 1s"), ([Some(12.5), Some(70.0)], "no GPU answers for 12s")]

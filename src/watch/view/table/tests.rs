@@ -1,4 +1,4 @@
-//! The table's columns, and what it looks like with a tree, a filter, marks, a history, a prompt.
+//! The columns of the table, and how it looks with a tree, a filter, marks, a history, a prompt.
 
 use std::sync::Arc;
 
@@ -16,8 +16,8 @@ use crate::watch::testing::keys;
 use crate::watch::update::update;
 use crate::watch::view_model::Widths;
 
-/// Two GPUs: a launcher of a run with a rank on each, one of which has a child; a notebook, and a
-/// process on both GPUs. A leak climbs.
+/// Two GPUs: a launcher with a rank on each, one of which has a child; a notebook; and a process on both GPUs. One
+/// process leaks.
 fn job() -> App {
     let mut snapshot = sample::snapshot(2, 4);
     for process in &mut snapshot.processes {
@@ -156,7 +156,7 @@ fn chosen_columns_keep_their_order_and_the_command_takes_what_is_left() {
 }
 
 #[test]
-fn what_climbs_is_seen_to_climb_and_noise_is_level() {
+fn a_rise_is_visible_and_noise_is_level() {
     let drawn = |values: &[f64]| {
         let values: Vec<_> = values.iter().copied().map(Some).collect();
         heights(&values).unwrap().into_iter().flatten().collect::<Vec<_>>()

@@ -5,7 +5,7 @@ use crate::model::evidence::Evidence;
 use crate::rules::leak::LeakEvidence;
 use crate::units::GIB;
 
-/// A leak that will have filled its GPU in so many seconds.
+/// A leak that will fill its GPU in this many seconds.
 fn leak(snapshot: &Snapshot, seconds: f64) -> Finding {
     let mut finding = sample::finding(snapshot, 0, 0);
     finding.evidence = Evidence::new(LeakEvidence {
@@ -25,7 +25,7 @@ fn leak(snapshot: &Snapshot, seconds: f64) -> Finding {
     finding
 }
 
-/// A screen on which the first process of GPU 0 is selected, with this found of it and not used for so long.
+/// A screen where the first process of GPU 0 is selected, has this finding, and has been idle for so many seconds.
 fn selected(found: impl FnOnce(&Snapshot) -> Finding, idle: f64) -> App {
     let snapshot = sample::snapshot(4, 1);
     let time = snapshot.time;

@@ -1,14 +1,14 @@
-//! What is reclaimable, and what only looks so: in the first line, in bars, in rows and in words.
+//! Reclaimable and suspected memory: in the first line, in bars, in rows and in words.
 
 use super::*;
 
-/// Two GPUs that are watched for some seconds; the first process of the first has hardly worked in its
-/// life, the others do.
+/// Two GPUs that are watched for some seconds; the first process of the first has hardly worked since it started, the
+/// others do.
 fn watched(seconds: u32, columns: u16, rows: u16) -> App {
     let mut app = app(columns, rows);
     for second in (0..=seconds).step_by(2) {
         let mut snapshot = sample::later(2, 3, f64::from(second));
-        // Or no plan takes anybody.
+        // Without this, no plan takes any process.
         snapshot.host.pid_namespace = Some(crate::model::snapshot::PidNamespace::Host);
         for row in snapshot.gpus.iter_mut().flat_map(|gpu| gpu.processes.as_mut().unwrap()) {
             row.sm_percent = Some(80);
@@ -38,7 +38,7 @@ fn a_suspect_is_marked_and_is_no_finding() {
 }
 
 #[test]
-fn what_is_found_is_suspected_no_more() {
+fn a_finding_replaces_the_suspicion() {
     let app = watched(700, 120, 40);
     let screenful = app.screenful.as_ref().unwrap();
     let of_processes = screenful.findings.iter();

@@ -1,4 +1,4 @@
-//! Recordings that a source really plays, on a clock that is turned by hand.
+//! Recordings that a source really plays, with a clock set by hand.
 
 use std::collections::HashSet;
 use std::path::Path;
@@ -13,7 +13,7 @@ use crate::watch::testing::events;
 
 const LEAK: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/corpus/leak_linear-100.jsonl");
 
-/// A recording as the screen plays it: what the app asks of the source is done at once.
+/// A recording as the screen plays it; controls take effect at once.
 struct Reel {
     app: App,
     source: Replay,
@@ -37,12 +37,12 @@ impl Reel {
         reel
     }
 
-    /// The leak of the corpus.
+    /// The leak from the recordings in `tests/data`.
     fn whole() -> Self {
         Self::on(Timeline::default())
     }
 
-    /// The same, on a timeline that holds a few samples.
+    /// The same, with a timeline of a few samples.
     fn short() -> Self {
         Self::on(Timeline::of(200 << 10))
     }
@@ -88,7 +88,7 @@ impl Reel {
         }
     }
 
-    /// All that is due.
+    /// Delivers everything that is due.
     fn deliver(&mut self) {
         while self.deliver_one() {}
     }
@@ -126,7 +126,7 @@ impl Reel {
     }
 }
 
-/// Every picture of the leak, as it is shown when it plays straight on.
+/// Every frame of the leak when it plays without interruption.
 fn straight() -> Vec<String> {
     let mut reel = Reel::whole();
     let mut shown = vec![reel.shown()];
@@ -141,7 +141,7 @@ fn straight() -> Vec<String> {
 }
 
 #[test]
-fn back_and_forth_shows_what_straight_on_showed() {
+fn going_back_and_forth_shows_the_same_frames() {
     let straight = straight();
     let count = straight.len();
     assert!(count > 50, "{count}");
@@ -160,8 +160,8 @@ fn back_and_forth_shows_what_straight_on_showed() {
     }
 }
 
-/// A sample every ten seconds: of a boot whose clock was set back by an hour on the way, and of another
-/// boot, whose clock was wrong by a day; a line in between is damaged.
+/// A sample every ten seconds: from a boot whose clock is set back by an hour on the way, then from another boot whose
+/// clock is a day off; one line in between is damaged.
 fn crooked() -> Vec<u8> {
     let mut bytes = Vec::new();
     for (at, (boot, second)) in (0..20)
@@ -181,7 +181,7 @@ fn crooked() -> Vec<u8> {
 }
 
 #[test]
-fn where_the_clock_was_set_back_every_sample_is_reached_and_a_leap_is_none_over_it() {
+fn every_sample_is_reached_although_the_clock_was_set_back() {
     let reel = |timeline| {
         let bytes = std::io::Cursor::new(crooked());
         let mut reel = Reel::new(RecordingReader::from_read(bytes, "r.jsonl").unwrap(), timeline);
@@ -200,7 +200,7 @@ fn where_the_clock_was_set_back_every_sample_is_reached_and_a_leap_is_none_over_
         on.press("[");
     }
 
-    // From 0 to the first sample after each clock that was set back, and to the end; and back.
+    // From 0 to the first sample after each clock change, to the end, and back.
     let mut leaps = reel(Timeline::default());
     let mut on = vec![leaps.number()];
     while leaps.app.end.is_none() && on.len() < 60 {
@@ -214,7 +214,7 @@ fn where_the_clock_was_set_back_every_sample_is_reached_and_a_leap_is_none_over_
         back.push(leaps.number());
     }
     assert_eq!(back[..], [53, 47, 41, 40, 39, 33, 27, 21, 20, 19, 13, 7, 1, 0]);
-    // The same where all of it is on the timeline.
+    // The same when all of it is on the timeline.
     on.remove(0);
     for number in on {
         leaps.press("}");
@@ -223,7 +223,7 @@ fn where_the_clock_was_set_back_every_sample_is_reached_and_a_leap_is_none_over_
 }
 
 #[test]
-fn beyond_the_timeline_a_recording_is_begun_again() {
+fn beyond_the_timeline_a_recording_is_read_again() {
     let straight = straight();
     let last = straight.len() - 1;
     let mut reel = Reel::short();
@@ -270,7 +270,7 @@ fn findings_are_found_one_after_the_other_and_back_again() {
 }
 
 #[test]
-fn it_plays_on_from_where_one_went_back_to() {
+fn a_recording_plays_on_from_where_a_person_went_back_to() {
     let mut reel = Reel::whole();
     reel.press("p");
     let still = reel.number();
@@ -291,13 +291,13 @@ fn it_plays_on_from_where_one_went_back_to() {
             break;
         }
     }
-    // From the timeline, then from the source, none left out.
+    // From the timeline, then from the source, with none missing.
     let all: Vec<u64> = (back..=16).collect();
     assert_eq!(seen, all);
 }
 
 #[test]
-fn a_time_key_stops_the_passing_where_it_is() {
+fn a_time_key_cancels_a_seek() {
     for key in ["p", "[", "]", "{", "n", "L", "<Esc>"] {
         let mut reel = Reel::whole();
         let effect = seek(&mut reel.app, "end").unwrap();
@@ -313,7 +313,7 @@ fn a_time_key_stops_the_passing_where_it_is() {
 }
 
 #[test]
-fn samples_on_their_way_when_it_begins_again_are_not_taken_for_its_own() {
+fn samples_sent_before_a_rewind_are_ignored() {
     let mut reel = Reel::short();
     reel.seek("end");
     let effect = seek(&mut reel.app, "start").unwrap();
@@ -322,7 +322,7 @@ fn samples_on_their_way_when_it_begins_again_are_not_taken_for_its_own() {
     let shown = reel.shown();
     assert_eq!(see(&mut reel.app, 0, late), None);
     assert_eq!(reel.shown(), shown);
-    // Given up on the way: the source is told so before it is told what follows.
+    // After a cancelled seek, the source is told to stop before the next control.
     let given_up = keys(&mut reel.app, "p");
     assert_eq!(given_up, Some(Effect::Control(Control::Playing(false))));
     for control in [Control::Rewind, Control::Playing(false)] {
@@ -336,7 +336,7 @@ fn samples_on_their_way_when_it_begins_again_are_not_taken_for_its_own() {
 }
 
 #[test]
-fn what_cannot_be_read_again_is_noted() {
+fn a_pipe_that_cannot_be_read_again_is_noted() {
     let bytes = std::fs::read(LEAK).unwrap();
     let reader = RecordingReader::from_read(std::io::Cursor::new(bytes), "standard input").unwrap();
     let mut reel = Reel::new(reader, Timeline::of(200 << 10));
@@ -371,7 +371,7 @@ fn a_paused_screen_has_nothing_to_wait_for() {
     assert_eq!(reel.app.next_tick(), None);
     reel.press("[");
     assert_eq!(reel.app.next_tick(), None);
-    // The timeline plays: something is to come.
+    // The timeline plays, so something is due.
     reel.press("p");
     assert!(reel.app.next_tick().is_some());
 }

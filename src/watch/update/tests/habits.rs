@@ -1,4 +1,4 @@
-//! What people have in their fingers: numbers of GPUs, a first Space, the pages behind one key.
+//! Habits: typing a GPU's number, Space first, the pages behind one key.
 
 use std::collections::BTreeSet;
 
@@ -6,7 +6,7 @@ use super::*;
 use crate::model::Selector;
 use crate::watch::state::page::{About, PageContent};
 
-/// A screen of so many GPUs, with a few processes each.
+/// A screen of this many GPUs, with a few processes each.
 fn gpus(count: u32) -> App {
     let mut app = screen(120, 40);
     see(&mut app, 0, sample::snapshot(count, 3));
@@ -14,7 +14,7 @@ fn gpus(count: u32) -> App {
 }
 
 #[test]
-fn a_digit_filters_by_its_gpu_and_again_lifts_that() {
+fn a_digit_filters_by_its_gpu_and_again_removes_the_filter() {
     let mut app = gpus(4);
     for (line, expected, rows) in
         [("2", "gpu:2", 3), ("0", "gpu:0", 3), ("0", "", 12), ("7", "", 12)]
@@ -26,12 +26,12 @@ fn a_digit_filters_by_its_gpu_and_again_lifts_that() {
 }
 
 #[test]
-fn the_gpu_that_is_asked_for_is_the_one_that_is_shown() {
+fn only_the_gpus_of_the_filter_are_shown() {
     let mut app = gpus(4);
     let rows = app.layout().unwrap().gpus.height;
     keys(&mut app, "2");
     assert_ne!(app.layout().unwrap().gpus.height, rows, "one GPU has a card");
-    // What asks for no GPU leaves all of them, and so does one that is not there.
+    // A filter that names no GPU, or one that does not exist, leaves all of them.
     for (filter, expected) in [
         ("gpu:2", &[2][..]),
         ("", &[0, 1, 2, 3]),
@@ -71,7 +71,7 @@ fn f3_selects_the_next_row_that_fits_and_again_the_one_after_as_in_htop() {
     keys(&mut app, "<Enter>");
     assert_eq!((&app.mode, app.table.selected()), (&Mode::Main, at));
 
-    // F3 and F3 again: what was searched for last.
+    // F3 and F3 again: the last search.
     keys(&mut app, "<F3><F3>");
     assert!(is_eval(&app) && app.table.selected() != at);
     keys(&mut app, "<Esc>");
@@ -85,15 +85,15 @@ fn f3_selects_the_next_row_that_fits_and_again_the_one_after_as_in_htop() {
 }
 
 #[test]
-fn two_digits_in_a_moment_are_one_number_where_there_is_such_a_gpu() {
+fn two_quick_digits_are_one_number_if_there_is_such_a_gpu() {
     let mut app = gpus(16);
     for (milliseconds, digits, expected) in [
         (5_000, "1", "gpu:1"),
         (5_900, "2", "gpu:12"),
-        // What follows begins another number: there is no GPU 123.
+        // A third digit begins another number: there is no GPU 123.
         (6_000, "3", "gpu:3"),
         (9_000, "1", "gpu:1"),
-        // Later it is the same key again.
+        // Later, the same key removes the filter.
         (10_001, "1", ""),
         // There is no GPU 17.
         (20_000, "17", "gpu:7"),
@@ -105,17 +105,17 @@ fn two_digits_in_a_moment_are_one_number_where_there_is_such_a_gpu() {
 }
 
 #[test]
-fn the_first_space_marks_and_none_marks_who_moved_into_a_row() {
+fn the_first_space_marks_and_none_marks_a_row_that_moved_up() {
     let mut app = gpus(1);
     keys(&mut app, " ");
     assert_eq!((app.table.tagged.len(), app.table.selected()), (1, Some(1)));
     let first = app.subject_at(0).unwrap().row.key;
     assert!(app.table.tagged.contains(&first));
-    // Another one takes the mark away.
+    // A second press removes the mark.
     keys(&mut app, "k ");
     assert!(app.table.tagged.is_empty());
     keys(&mut app, "k ");
-    // The selected process ends; whoever is in its row now was not meant.
+    // The selected process ends; the row that moves into its place was not meant.
     let gone = selected_pid(&app).unwrap();
     let mut snapshot = sample::later(1, 3, 2.0);
     snapshot.gpus[0].processes.as_mut().unwrap().retain(|row| row.pid != gone);
@@ -129,10 +129,10 @@ fn the_first_space_marks_and_none_marks_who_moved_into_a_row() {
 }
 
 #[test]
-fn i_shows_the_gpu_that_is_meant_and_then_the_next_one() {
+fn i_shows_the_selected_gpu_and_then_the_next_one() {
     let about = |app: &App| app.page.as_ref().map(|page| page.about);
     let mut app = gpus(3);
-    // The filter's first.
+    // The GPU of the filter comes first.
     for (line, gpu) in [("1i", 1), ("i", 2), ("i", 0), ("2", 2)] {
         keys(&mut app, line);
         assert_eq!(about(&app), Some(About::Gpu(gpu)), "{line}");
@@ -194,7 +194,7 @@ fn the_last_column_cannot_be_hidden() {
 }
 
 #[test]
-fn a_gpu_that_is_asked_for_with_the_screen_and_is_not_there_is_named() {
+fn a_missing_gpu_in_the_initial_filter_is_noted() {
     for (typed, expected) in
         [("gpu:0", ""), ("gpu:9", "gpu:9: there is no such GPU; there are 0, 1")]
     {
