@@ -49,7 +49,6 @@ impl Bursts {
         }
     }
 
-    /// From `since` to `until`.
     pub fn seconds(&self) -> f64 {
         self.until.seconds_since(self.since)
     }
@@ -152,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_constant_not_short_or_not_there_begins_anew() {
+    fn irregular_long_or_missing_bursts_restart_the_count() {
         assert_eq!(count(".......#.......#............"), 0, "it does not come");
         assert_eq!(count(".......#.......#..........#"), 1, "it comes late");
         assert_eq!(count(".......#.......#...#"), 1, "it comes early");

@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn of_two_points_as_near_the_earlier_is_taken() {
+    fn of_two_equally_near_points_the_earlier_is_taken() {
         let mut cpu = Counter::default();
         for second in [0, 30, 60, 120] {
             cpu.observe(at(second), Some(0.0), None, 60_000);
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_known_or_not_possible_is_no_use_of_zero() {
+    fn unknown_and_impossible_values_do_not_count_as_zero() {
         let mut cpu = Counter::default();
         cpu.observe(at(0), None, None, 60_000);
         assert_eq!((cpu.mean(1.0), cpu.total_at(at(0))), (None, None));

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::SampleTime;
 use super::high_stretch::{Floors, HighStretch};
-use super::power::{Alone, Draw, LowPowerPhase, Work};
+use super::power::{Alone, LowPowerPhase, PowerHistory, Work};
 use super::row;
 use super::streak::{Clause, Streak};
 use crate::model::{Gpu, GpuProcess, Identity, Time};
@@ -17,14 +17,12 @@ const EXPLAINED_MILLISECONDS: i64 = 2_000;
 pub struct Device {
     uuid: Option<Arc<str>>,
     index: u32,
-    /// When its process list was last read.
     listed_at: Option<Time>,
     /// Its total memory, as last reported; 0 before that.
     total_bytes: u64,
-    draw: Draw,
+    power: PowerHistory,
     /// When a sample last showed one of its processes using it.
     used_at: Option<Time>,
-    /// Whether it is unused.
     unused: Clause,
     /// Memory in use that no listed process holds.
     unattributed: Floors,
@@ -39,7 +37,7 @@ impl Device {
             index: gpu.index,
             listed_at: None,
             total_bytes: 0,
-            draw: Draw::default(),
+            power: PowerHistory::default(),
             used_at: None,
             unused: Clause::default(),
             unattributed: Floors::default(),
@@ -69,7 +67,7 @@ impl Device {
         if is_listed {
             self.listed_at = Some(moment.time);
         }
-        self.draw.observe(gpu, alone, moment);
+        self.power.observe(gpu, alone, moment);
         // The figures of a GPU that does not answer are old.
         let memory = gpu.memory.filter(|_| gpu.stale_seconds.is_none());
         self.total_bytes = memory.map_or(self.total_bytes, |memory| memory.total_bytes);
@@ -103,7 +101,6 @@ impl Device {
         self.unused.streak()
     }
 
-    /// `"GPU-…"`.
     pub fn uuid(&self) -> Option<&Arc<str>> {
         self.uuid.as_ref()
     }
@@ -136,22 +133,22 @@ impl Device {
 
     /// The current low-power phase, if any.
     pub fn low_power_phase(&self) -> Option<&LowPowerPhase> {
-        self.draw.low_power_phase()
+        self.power.low_power_phase()
     }
 
     /// What it drew while this process worked alone, if enough was observed.
     pub fn work(&self, who: Identity) -> Option<&Work> {
-        self.draw.work(who)
+        self.power.work(who)
     }
 
     /// Whether its power is known; a few samples without it are bridged.
     pub fn is_power_known(&self) -> bool {
-        self.draw.is_read()
+        self.power.is_read()
     }
 
     /// The process that worked alone at the last snapshot.
     pub fn alone(&self) -> Option<Identity> {
-        self.draw.alone()
+        self.power.alone()
     }
 }
 

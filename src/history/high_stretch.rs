@@ -20,7 +20,6 @@ pub struct HighStretch {
 }
 
 impl HighStretch {
-    /// From `since` to `until`.
     pub fn seconds(&self) -> f64 {
         self.until.seconds_since(self.since)
     }

@@ -37,7 +37,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn stragglers_do_not_move_it() {
+    fn late_samples_do_not_change_the_usual_interval() {
         let mut interval = Interval::default();
         assert_eq!(interval.milliseconds(), 0);
         for round in 0..100 {

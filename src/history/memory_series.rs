@@ -28,20 +28,20 @@ const FIRST_WIDTH_MILLISECONDS: i64 = 1000;
 /// the rules bridge as much.
 const VOUCHED_MILLISECONDS: i64 = 60_000;
 
-/// What was held in a stretch of time.
+/// A stretch of time with its memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, JsonSchema, Serialize)]
 pub struct MemoryBucket {
-    /// The first sample in it.
+    /// First sample in this time.
     pub since: Time,
-    /// The last one.
+    /// Last sample in this time.
     pub until: Time,
-    /// The least.
+    /// Lowest memory, in bytes.
     pub low_bytes: u64,
-    /// The most.
+    /// Highest memory, in bytes.
     pub high_bytes: u64,
-    /// At the last sample.
+    /// Memory at the last sample, in bytes.
     pub last_bytes: u64,
-    /// Of how many milliseconds after it the last sample tells.
+    /// For how many milliseconds the last sample is valid.
     #[serde(skip)]
     pub vouched: i64,
 }
@@ -57,7 +57,7 @@ pub struct Load {
     pub percent: Average,
     /// For how many milliseconds the last sample is valid.
     pub vouched: i64,
-    /// All its samples are equal.
+    /// Whether all its samples are equal.
     is_level: bool,
 }
 

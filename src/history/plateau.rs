@@ -26,7 +26,6 @@ pub struct Plateau {
 }
 
 impl Plateau {
-    /// From `since` to `until`.
     pub fn seconds(&self) -> f64 {
         self.until.seconds_since(self.since)
     }
@@ -95,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn it_begins_anew_when_what_is_held_changes() {
+    fn a_change_of_memory_starts_a_new_plateau() {
         let length = |samples| of(samples).map(|plateau| (plateau.seconds(), plateau.samples));
         assert_eq!(length(&[(0, Some(1000)), (10, Some(1030))]), Some((10.0, 2)));
         assert_eq!(
@@ -110,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn its_use_is_averaged_where_it_is_known() {
+    fn a_plateaus_use_is_averaged_over_known_samples() {
         let plateau = of(&[(0, Some(1)), (10, Some(1))]).unwrap();
         assert_eq!(plateau.sm_percent.mean(), Some(30.0));
         assert_eq!(plateau.memory_percent.mean(), None);

@@ -88,7 +88,6 @@ pub struct LowPowerPhase {
 }
 
 impl LowPowerPhase {
-    /// From `since` to `until`.
     pub fn seconds(&self) -> f64 {
         self.until.seconds_since(self.since)
     }
@@ -136,7 +135,7 @@ pub(super) fn alone<'g>(gpu: &Gpu, rows: &'g [GpuProcess]) -> Option<&'g GpuProc
 
 /// A GPU's power history.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Draw {
+pub(super) struct PowerHistory {
     /// The latest last.
     works: Vec<Work>,
     phase: Option<LowPowerPhase>,
@@ -148,7 +147,7 @@ pub(super) struct Draw {
     is_read: bool,
 }
 
-impl Draw {
+impl PowerHistory {
     /// Takes in a sample of the GPU; `alone` requires that its process list was read.
     pub(super) fn observe(&mut self, gpu: &Gpu, alone: Option<Alone>, moment: SampleTime) {
         self.alone = alone.map(|alone| alone.who);

@@ -228,7 +228,6 @@ impl ProcessHistory {
         self.names.facts.is_display || self.may_have_display && self.rows.iter().any(draws)
     }
 
-    /// What its names tell.
     pub fn names(&self) -> &NameFacts {
         &self.names.facts
     }
@@ -395,7 +394,6 @@ impl ProcessHistory {
         self.resumed_at
     }
 
-    /// Bytes read and written.
     pub fn io(&self) -> &Counter {
         &self.io
     }

@@ -134,7 +134,6 @@ pub struct UnusedRun {
 }
 
 impl UnusedRun {
-    /// From `since` to `until`.
     pub fn seconds(&self) -> f64 {
         self.until.seconds_since(self.since)
     }

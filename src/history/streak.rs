@@ -33,7 +33,6 @@ impl Streak {
         }
     }
 
-    /// From `since` to `until`.
     pub fn seconds(&self) -> f64 {
         self.until.seconds_since(self.since)
     }
@@ -96,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn a_gap_or_one_sample_that_denies_it_begins_it_anew() {
+    fn a_gap_or_one_contrary_sample_restarts_a_streak() {
         let mut clause = Clause::default();
         clause.observe(Some(true), at(0));
         clause.observe(Some(true), at(61));

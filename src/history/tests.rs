@@ -172,7 +172,7 @@ fn without_ticks_the_start_time_distinguishes_them() {
 }
 
 #[test]
-fn a_process_that_blinks_is_remembered_and_one_that_left_is_not() {
+fn a_process_missing_for_a_moment_is_remembered_and_one_that_left_is_not() {
     let (mut scene, mut history) = watched(100.0);
     let identity = scene.process(PID).identity();
     let whole = scene.now.clone();
@@ -206,7 +206,7 @@ fn a_gpu_that_does_not_answer_hides_its_processes() {
 }
 
 #[test]
-fn sleep_boot_host_and_clock_start_everything_afresh_and_are_counted() {
+fn a_suspend_a_reboot_another_host_or_clock_clears_the_history() {
     let (mut scene, mut history) = watched(100.0);
     scene.now.host.suspended_seconds = Some(7);
     history.observe(scene.step());
@@ -245,7 +245,7 @@ fn a_duplicate_adds_nothing() {
 }
 
 #[test]
-fn a_snapshot_that_comes_too_late_is_passed_over() {
+fn a_snapshot_that_comes_too_late_is_ignored() {
     let (mut scene, mut history) = watched(100.0);
     let mut late = scene.now.clone();
     late.time = late.time.plus_seconds(-5.0);
@@ -363,7 +363,7 @@ fn cpu_seconds_that_do_not_advance_are_known_from_their_start() {
 }
 
 #[test]
-fn no_order_of_snapshots_and_no_lack_in_them_panics() {
+fn no_order_of_snapshots_and_no_missing_value_panics() {
     for seed in 1..=200 {
         let mut history = History::default();
         disorder(seed, 100, |snapshot| {

@@ -169,7 +169,7 @@ fn barren(found: u64, last: Option<&Flaw>) -> String {
     }
 }
 
-/// What a failed write has left.
+/// What a failed write has left behind.
 fn kept(whole: Option<Time>, torn: bool) -> String {
     let mut text = match whole {
         Some(time) => format!("the recording is whole up to {}", time.local()),

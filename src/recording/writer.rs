@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_reads_back_and_each_line_is_there_at_once() {
+    fn snapshots_read_back_and_each_line_is_written_at_once() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("r.jsonl");
         let mut writer = Writer::append(&path).unwrap();
@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_moved_away_or_deleted_is_begun_anew() {
+    fn a_file_that_was_moved_or_deleted_is_created_again() {
         let folder = tempfile::tempdir().unwrap();
         let [path, aside] = ["r.jsonl", "aside.jsonl"].map(|name| folder.path().join(name));
         let mut writer = Writer::append(&path).unwrap();
@@ -295,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_recording_and_as_root_what_is_others_is_left_as_it_is() {
+    fn other_files_and_for_root_other_users_files_are_left_alone() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("profile");
         for text in ["export PATH\n", "{\"schema\":\"gpumem.check/1\"}\n", "{}\n", "x"] {
@@ -317,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn what_it_would_spoil_is_refused() {
+    fn a_file_that_appending_would_spoil_is_refused() {
         let folder = tempfile::tempdir().unwrap();
         let error = |name: &str| Writer::append(&folder.path().join(name)).unwrap_err().to_string();
         assert!(error("r.jsonl.zst").contains("compress it afterwards"));

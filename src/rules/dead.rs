@@ -22,7 +22,7 @@ use serde::Serialize;
 
 use super::lasting::{held, is_listed, wait};
 use super::rule::{
-    ProcessInput, RuleInput, RuleKind, RuleOutput, SEVERITY, Settings, Told, seconds,
+    FindingParts, ProcessInput, RuleInput, RuleKind, RuleOutput, SEVERITY, Settings, seconds,
 };
 use super::scope::ScopeInput;
 use super::subject;
@@ -171,7 +171,7 @@ impl Death<'_> {
                 format!("{whose} no longer exists and is still listed with {held} after {span}")
             }
         };
-        let told = Told {
+        let parts = FindingParts {
             severity: settings.severity,
             advice: advice(process, state, &gpus),
             gpus,
@@ -180,7 +180,7 @@ impl Death<'_> {
             evidence: Evidence::new(DeadEvidence { state, samples: streak.samples }),
             message,
         };
-        verdicts.find(seen.finding(Some(process), told));
+        verdicts.find(seen.finding(Some(process), parts));
     }
 }
 

@@ -148,7 +148,7 @@ pub(super) fn kept_by(
     }
     process.kept_by_owner(now).or_else(|| {
         let (executable, comm) = (process.executable.as_deref(), process.comm.as_deref());
-        // A hundred names that the process is known not to have.
+        // Skips a hundred names that the process is known not to have.
         let may_be_one =
             !keep_rules.never.is_empty() || known.is_none_or(|known| known.names().is_never_killed);
         let is_roots = process.executable_is_roots;

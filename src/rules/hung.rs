@@ -29,7 +29,7 @@ use serde::Serialize;
 
 use super::lasting::{LEAST_COVERAGE, NOW_SECONDS, is_at_work, is_covered};
 use super::rule::{
-    ProcessInput, RuleInput, RuleKind, RuleOutput, SEVERITY, Settings, Told, seconds,
+    FindingParts, ProcessInput, RuleInput, RuleKind, RuleOutput, SEVERITY, Settings, seconds,
 };
 use super::subject;
 use super::undecided_reason::UndecidedReason;
@@ -179,7 +179,7 @@ struct HungOn {
 }
 
 fn process(it: ProcessInput<'_>, verdicts: &mut RuleOutput) {
-    // There hardly ever is one.
+    // Hardly ever is a process abandoned, or a GPU in a low-power phase.
     let is_left = it.known.abandoned().is_some();
     if !is_left && !it.seen.history.has_low_power_phase() {
         return;
@@ -234,8 +234,8 @@ fn process(it: ProcessInput<'_>, verdicts: &mut RuleOutput) {
     if !hung.is_empty() && job_is_at_work(it) {
         return;
     }
-    if let Some(told) = told(it, hung) {
-        verdicts.find(it.seen.finding(Some(it.process), told));
+    if let Some(parts) = finding_parts(it, hung) {
+        verdicts.find(it.seen.finding(Some(it.process), parts));
     }
 }
 
@@ -355,7 +355,7 @@ fn is_slowed_down(phase: &LowPowerPhase, work: &Work) -> bool {
 }
 
 /// Makes one finding of the GPUs on which a process is hung.
-fn told(it: ProcessInput<'_>, mut hung: Vec<HungOn>) -> Option<Told> {
+fn finding_parts(it: ProcessInput<'_>, mut hung: Vec<HungOn>) -> Option<FindingParts> {
     let severity = hung.iter().map(|on| on.severity).max()?;
     let since = hung.iter().map(|on| on.since).max()?;
     let until = hung.iter().map(|on| on.until).max()?;
@@ -386,10 +386,10 @@ fn told(it: ProcessInput<'_>, mut hung: Vec<HungOn>) -> Option<Told> {
         },
     );
     let (evidence, advice) = (Evidence::new(evidence), advice(it.process));
-    Some(Told { severity, gpus, since, until, evidence, message, advice })
+    Some(FindingParts { severity, gpus, since, until, evidence, message, advice })
 }
 
-/// What to look at before ending it: afterwards nothing is left to see.
+/// What to look at before ending it, because afterwards it is gone.
 fn advice(process: &Process) -> Vec<String> {
     let pid = process.pid;
     let program = process.executable.as_deref().or_else(|| {

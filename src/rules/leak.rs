@@ -20,7 +20,7 @@ use std::fmt::Write as _;
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::rule::{ProcessInput, RuleInput, RuleKind, RuleOutput, Settings, Told, seconds};
+use super::rule::{FindingParts, ProcessInput, RuleInput, RuleKind, RuleOutput, Settings, seconds};
 use super::undecided_reason::UndecidedReason;
 use crate::history::growth::{Demand, Trend, Verdict};
 use crate::history::{Device, RowHistory};
@@ -299,7 +299,7 @@ fn finding(it: ProcessInput<'_>, leaks: Vec<LeakOn>) -> Option<Finding> {
         }
         same
     });
-    let told = Told {
+    let parts = FindingParts {
         severity,
         gpus,
         since,
@@ -308,7 +308,7 @@ fn finding(it: ProcessInput<'_>, leaks: Vec<LeakOn>) -> Option<Finding> {
         message,
         advice: advice(process),
     };
-    Some(seen.finding(Some(process), told))
+    Some(seen.finding(Some(process), parts))
 }
 
 fn evidence(on: &LeakOn) -> LeakEvidence {

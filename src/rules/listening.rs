@@ -1,13 +1,13 @@
 //! Whether a listening socket serves clients, or has a known other purpose.
 //!
-//! A process that listens is taken for a server, and is not ended. Training listens too: ranks of a run meet at
-//! a port and keep others open for each other, a debugger waits for its editor, Python's `multiprocessing`
-//! shares files through a socket. Such a socket is recognised by its address and by its process's command line
-//! and environment; an unrecognised one counts as a service. A server mistaken for training would mean an
-//! outage, the opposite mistake only memory that stays held.
+//! A process that listens is taken for a server, and is not ended. Training listens too: ranks of a run meet at a port
+//! and keep others open for each other, a debugger waits for its editor, Python's `multiprocessing` shares files
+//! through a socket. Such a socket is recognised by its address and by its process's command line and environment; an
+//! unrecognised one counts as a service. Taking a server for training would cause an outage; the opposite mistake only
+//! leaves memory held.
 //!
-//! TensorBoard's page is about a training and not its work: one beside a training does not make that a server.
-//! A TensorBoard that holds a GPU itself is a server like any other.
+//! TensorBoard's page shows a training and is not its purpose: one beside a training does not make that a server. A
+//! TensorBoard that holds a GPU itself is a server like any other.
 
 use crate::model::names::{NAMES, is_on};
 use crate::model::pool::{self, tool};
@@ -87,7 +87,7 @@ fn is_front_end(relative: &Relative, process: &Process, snapshot: &Snapshot) -> 
     }
     let run = DistributedRun::of(process, snapshot);
     let mut places = relative.listening_on.iter();
-    // A loopback port chosen by the kernel is known only to whom its owner told it: its own workers.
+    // A loopback port chosen by the kernel is known only to processes that were told, its own workers.
     places.any(|place| !is_chosen_loopback(place) && !run.explains(place, command))
 }
 
@@ -143,7 +143,7 @@ impl DistributedRun {
         if self.ports.contains(&port) || is_of_a_debugger(port, command) {
             return true;
         }
-        // A process that is told a port to listen on was told it for clients.
+        // A port named on the command line is for clients.
         if names_port(port, command) {
             return false;
         }

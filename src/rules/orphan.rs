@@ -11,8 +11,8 @@
 //!   or, if no GPU lists it, it holds the device file of a GPU with unexplained memory (at least 1 GiB, or
 //!   memory listed for the dead leader) that no process uses, or only others while its own CPU seconds stand
 //!   still;
-//! - it and its descendants did little on the CPU. The word asks for less, but a `nohup` job whose shell is
-//!   gone looks the same while it prepares its data, and the owner of a spinning orphan finds it.
+//! - it and its descendants did little on the CPU. An orphan could also spin, but a `nohup` job whose shell is gone
+//!   looks the same while it prepares its data, and an owner notices a spinning process.
 //!
 //! Never an orphan:
 //!
@@ -35,7 +35,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::lasting::{LEAST_CPU_SHARE, is_at_work};
-use super::rule::{ProcessInput, RuleKind, RuleOutput, SEVERITY, Settings, Told, seconds};
+use super::rule::{FindingParts, ProcessInput, RuleKind, RuleOutput, SEVERITY, Settings, seconds};
 use super::suspect::Candidate;
 use super::undecided_reason::UndecidedReason;
 use super::{idle, server, stuck, subject};
@@ -198,7 +198,7 @@ fn process(it: ProcessInput<'_>, verdicts: &mut RuleOutput) {
         listed: unused.is_listed,
         gpu_files: process.gpu_files.as_ref().map(|files| files.to_vec()),
     };
-    let told = Told {
+    let parts = FindingParts {
         severity: settings.severity,
         gpus: unused.gpus,
         since,
@@ -207,7 +207,7 @@ fn process(it: ProcessInput<'_>, verdicts: &mut RuleOutput) {
         message,
         advice: lines(process),
     };
-    let mut finding = seen.finding(Some(process), told);
+    let mut finding = seen.finding(Some(process), parts);
     if !process.is_stopped() {
         finding.actions.push(Action::Terminate);
     }

@@ -19,7 +19,7 @@ use std::sync::Arc;
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::rule::{ProcessInput, RuleKind, RuleOutput, SEVERITY, Settings, Told, seconds};
+use super::rule::{FindingParts, ProcessInput, RuleKind, RuleOutput, SEVERITY, Settings, seconds};
 use super::undecided_reason::UndecidedReason;
 use super::{server, subject};
 use crate::advice;
@@ -90,22 +90,26 @@ impl KindEvidence for PlaceholderEvidence {
 }
 
 fn process(it: ProcessInput<'_>, verdicts: &mut RuleOutput) {
-    let told = match it.known.names().placeholder {
+    let parts = match it.known.names().placeholder {
         Some(program) => by_name(it, program, verdicts),
-        None => by_conduct(it, verdicts),
+        None => by_behaviour(it, verdicts),
     };
-    if let Some(told) = told {
-        verdicts.find(it.seen.finding(Some(it.process), told));
+    if let Some(parts) = parts {
+        verdicts.find(it.seen.finding(Some(it.process), parts));
     }
 }
 
 /// Evaluates a known placeholder by how long it has run.
-fn by_name(it: ProcessInput<'_>, program: &'static str, verdicts: &mut RuleOutput) -> Option<Told> {
+fn by_name(
+    it: ProcessInput<'_>,
+    program: &'static str,
+    verdicts: &mut RuleOutput,
+) -> Option<FindingParts> {
     let now = it.seen.snapshot.time;
     let mut gpus: Vec<FindingGpu> = Vec::new();
     let mut severity = None;
     let mut samples = 0;
-    // It was started to hold; that was so before its memory was observed.
+    // It was started to hold memory, and did so before its memory was observed.
     let began = it.process.start_time.filter(|start| *start <= now);
     let since = began.or_else(|| it.known.rows().iter().map(RowHistory::first_seen).min())?;
     for row in it.known.rows() {
@@ -140,7 +144,7 @@ fn by_name(it: ProcessInput<'_>, program: &'static str, verdicts: &mut RuleOutpu
         samples,
     };
     let (evidence, advice) = (Evidence::new(evidence), advice(it));
-    Some(Told { severity: severity?, gpus, since, until: now, evidence, message, advice })
+    Some(FindingParts { severity: severity?, gpus, since, until: now, evidence, message, advice })
 }
 
 fn advice(it: ProcessInput<'_>) -> Vec<String> {
@@ -166,7 +170,7 @@ struct HeldGpu {
 }
 
 /// Evaluates a process's behaviour on one GPU, by its bursts of use.
-fn kept(it: ProcessInput<'_>, row: &RowHistory, verdicts: &mut RuleOutput) -> Option<HeldGpu> {
+fn held_gpu(it: ProcessInput<'_>, row: &RowHistory, verdicts: &mut RuleOutput) -> Option<HeldGpu> {
     // Nearly every process ends here.
     let bursts = row.bursts().filter(|it| it.count >= LEAST_BURSTS)?;
     let settings = it.settings(row)?;
@@ -217,15 +221,15 @@ fn kept(it: ProcessInput<'_>, row: &RowHistory, verdicts: &mut RuleOutput) -> Op
 }
 
 /// Evaluates a process's behaviour on all of its GPUs.
-fn by_conduct(it: ProcessInput<'_>, verdicts: &mut RuleOutput) -> Option<Told> {
+fn by_behaviour(it: ProcessInput<'_>, verdicts: &mut RuleOutput) -> Option<FindingParts> {
     let rows = it.known.rows().iter();
-    let found: Vec<HeldGpu> = rows.filter_map(|row| kept(it, row, verdicts)).collect();
-    let since = found.iter().map(|kept| kept.since).max()?;
-    let until = found.iter().map(|kept| kept.until).max()?;
+    let found: Vec<HeldGpu> = rows.filter_map(|row| held_gpu(it, row, verdicts)).collect();
+    let since = found.iter().map(|held| held.since).max()?;
+    let until = found.iter().map(|held| held.until).max()?;
     // Numbers of the GPU with the fewest bursts.
-    let fewest = found.iter().min_by_key(|kept| kept.evidence.bursts)?;
+    let fewest = found.iter().min_by_key(|held| held.evidence.bursts)?;
     let evidence = fewest.evidence.clone();
-    let gpus = subject::by_gpu(found.into_iter().map(|kept| kept.gpu));
+    let gpus = subject::by_gpu(found.into_iter().map(|held| held.gpu));
     let message = format!(
         "{} has held {} for {} and used it only for a moment every {}, at {:.0}% of its power or less, \
          without reading or writing anything",
@@ -236,7 +240,7 @@ fn by_conduct(it: ProcessInput<'_>, verdicts: &mut RuleOutput) -> Option<Told> {
         evidence.power_percent_max?,
     );
     let (evidence, advice) = (Evidence::new(evidence), advice(it));
-    Some(Told { severity: Severity::Info, gpus, since, until, evidence, message, advice })
+    Some(FindingParts { severity: Severity::Info, gpus, since, until, evidence, message, advice })
 }
 
 #[cfg(test)]

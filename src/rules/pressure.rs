@@ -10,7 +10,7 @@
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::rule::{RuleInput, RuleKind, RuleOutput, Settings, Told, seconds};
+use super::rule::{FindingParts, RuleInput, RuleKind, RuleOutput, Settings, seconds};
 use super::undecided_reason::UndecidedReason;
 use crate::history::{Device, HighStretch};
 use crate::model::Gpu;
@@ -100,7 +100,7 @@ fn gpu(seen: RuleInput<'_>, gpu: &Gpu, device: &Device, verdicts: &mut RuleOutpu
         return;
     }
     let Some(memory) = gpu.memory else {
-        // The last state holds as long as a gap may be.
+        // An earlier finding stays for as long as a gap is allowed.
         verdicts.findings.extend(active.cloned());
         return;
     };
@@ -112,7 +112,7 @@ fn gpu(seen: RuleInput<'_>, gpu: &Gpu, device: &Device, verdicts: &mut RuleOutpu
         _ => device.fuller_than(second).as_ref().is_some_and(lasts),
     };
     let least = if warns { Severity::Warning } else { settings.severity };
-    let told = Told {
+    let parts = FindingParts {
         severity: settings.severity.max(least),
         gpus: vec![FindingGpu {
             index: gpu.index,
@@ -139,7 +139,7 @@ fn gpu(seen: RuleInput<'_>, gpu: &Gpu, device: &Device, verdicts: &mut RuleOutpu
             gpu.index
         )],
     };
-    verdicts.find(Finding { memory_bytes: None, ..seen.finding(None, told) });
+    verdicts.find(Finding { memory_bytes: None, ..seen.finding(None, parts) });
 }
 
 #[cfg(test)]

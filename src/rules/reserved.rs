@@ -16,7 +16,7 @@ use std::sync::Arc;
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::rule::{RuleInput, RuleKind, RuleOutput, SEVERITY, Settings, Told, seconds};
+use super::rule::{FindingParts, RuleInput, RuleKind, RuleOutput, SEVERITY, Settings, seconds};
 use super::subject;
 use crate::advice;
 use crate::history::{Device, Streak};
@@ -113,7 +113,7 @@ fn gpu(seen: RuleInput<'_>, gpu: &Gpu, device: &Device, verdicts: &mut RuleOutpu
         })
         .collect();
     if unused.first().is_some_and(|(first, _)| first.index == gpu.index) {
-        verdicts.find(seen.finding(None, told(settings.severity, holder, given, &unused)));
+        verdicts.find(seen.finding(None, finding_parts(settings.severity, holder, given, &unused)));
     }
 }
 
@@ -124,7 +124,12 @@ fn lasts(unused: &Streak, given: Time, needed: f64) -> bool {
         && unused.seconds() <= unused.samples as f64 * SPARSEST_SECONDS
 }
 
-fn told(severity: Severity, holder: &Reservation, given: Time, unused: &[(&Gpu, &Streak)]) -> Told {
+fn finding_parts(
+    severity: Severity,
+    holder: &Reservation,
+    given: Time,
+    unused: &[(&Gpu, &Streak)],
+) -> FindingParts {
     let since = unused.iter().map(|(_, it)| it.since.max(given)).max().unwrap_or(given);
     let until = unused.iter().map(|(_, it)| it.until).min().unwrap_or(since);
     let samples = unused.iter().map(|(_, it)| it.samples).min().unwrap_or_default();
@@ -143,7 +148,7 @@ fn told(severity: Severity, holder: &Reservation, given: Time, unused: &[(&Gpu, 
         Span::from_seconds(until.seconds_since(since)),
     );
     let asks = format!("ask its owner whether {them} {are} still needed");
-    Told {
+    FindingParts {
         severity,
         gpus,
         since,

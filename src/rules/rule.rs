@@ -320,22 +320,22 @@ impl<'a> RuleInput<'a> {
     }
 
     /// A finding about a process, or else about the first of the GPUs. Its only action is to notify the owner.
-    pub(super) fn finding(self, process: Option<&Process>, told: Told) -> Finding {
+    pub(super) fn finding(self, process: Option<&Process>, parts: FindingParts) -> Finding {
         Finding {
-            id: subject::id(&self.rule.name, &told.gpus, process),
+            id: subject::id(&self.rule.name, &parts.gpus, process),
             rule: self.rule.name.clone(),
             kind: self.rule.kind(),
-            severity: told.severity,
-            since: told.since,
-            duration_seconds: told.until.seconds_since(told.since),
+            severity: parts.severity,
+            since: parts.since,
+            duration_seconds: parts.until.seconds_since(parts.since),
             resolved_at: None,
-            memory_bytes: subject::sum(&told.gpus),
-            gpus: told.gpus,
+            memory_bytes: subject::sum(&parts.gpus),
+            gpus: parts.gpus,
             process: process.map(FindingProcess::of),
-            evidence: told.evidence,
+            evidence: parts.evidence,
             // A mail shows the message, and the names in it, without further escaping.
-            message: escape(&told.message).into_owned(),
-            advice: told.advice,
+            message: escape(&parts.message).into_owned(),
+            advice: parts.advice,
             actions: vec![Action::Notify],
             commands: Vec::new(),
             also: Vec::new(),
@@ -347,7 +347,7 @@ impl<'a> RuleInput<'a> {
 }
 
 /// A finding's sentence, evidence and times.
-pub(super) struct Told {
+pub(super) struct FindingParts {
     pub(super) severity: Severity,
     pub(super) gpus: Vec<FindingGpu>,
     pub(super) since: Time,

@@ -40,7 +40,7 @@ impl<'de> Deserialize<'de> for Scope {
                 Some(_) => {}
             }
         }
-        // What is done to ann's processes must not be done to hannah's.
+        // An action for ann's processes must not affect hannah's.
         if let Some(field) = selector.fields_in_part().find(|field| OWNERS.contains(field)) {
             let name = field.spec().names[0];
             let why =
@@ -49,7 +49,7 @@ impl<'de> Deserialize<'de> for Scope {
                 "{text:?} {why}; write {name}= and the whole name"
             )));
         }
-        // It would match nobody, and keep nobody.
+        // A pattern here would match no owner, and so protect nobody.
         if let Some(field) = selector.fields_with_star().find(|field| OWNERS.contains(field)) {
             let name = field.spec().names[0];
             return Err(de::Error::custom(format!(

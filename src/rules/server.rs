@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn who_listens_for_clients_serves_and_so_does_who_works_for_one() {
+    fn a_process_that_listens_for_clients_is_a_server_and_so_is_its_worker() {
         let listens = |on: &str| Process {
             listening_on: Some([Arc::from(on)].into()),
             ..process(1, "python app.py", Some(true))

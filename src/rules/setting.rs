@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_reads_back() {
+    fn settings_read_back_as_written() {
         for (bytes, shown) in [
             (GIB, "\"1GiB\""),
             (1536 * MIB, "\"1536MiB\""),
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_allowed_is_refused_and_told_what_is() {
+    fn a_wrong_value_is_refused_with_a_correct_example() {
         for (key, value) in [
             ("duration", Value::Integer(10)),
             ("duration", "10 apples".into()),

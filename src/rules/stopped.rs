@@ -13,7 +13,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::lasting::{held, wait};
-use super::rule::{ProcessInput, RuleKind, RuleOutput, SEVERITY, Settings, Told, seconds};
+use super::rule::{FindingParts, ProcessInput, RuleKind, RuleOutput, SEVERITY, Settings, seconds};
 use super::subject;
 use crate::advice::{self, quote};
 use crate::history::RowHistory;
@@ -90,7 +90,7 @@ fn process(it: ProcessInput<'_>, verdicts: &mut RuleOutput) {
     let terminal = it.process.terminal.clone();
     let is_frozen = it.process.frozen == Some(true);
     let evidence = StoppedEvidence { state: 'T', samples: streak.samples, terminal, is_frozen };
-    let told = Told {
+    let parts = FindingParts {
         severity: settings.severity,
         gpus,
         since: streak.since,
@@ -99,7 +99,7 @@ fn process(it: ProcessInput<'_>, verdicts: &mut RuleOutput) {
         message,
         advice: lines(it.process),
     };
-    verdicts.find(it.seen.finding(Some(it.process), told));
+    verdicts.find(it.seen.finding(Some(it.process), parts));
 }
 
 fn lines(process: &Process) -> Vec<String> {

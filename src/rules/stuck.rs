@@ -18,7 +18,7 @@ use serde::Serialize;
 
 use super::lasting::{held, wait};
 use super::rule::{
-    ProcessInput, RuleInput, RuleKind, RuleOutput, SEVERITY, Settings, Told, seconds,
+    FindingParts, ProcessInput, RuleInput, RuleKind, RuleOutput, SEVERITY, Settings, seconds,
 };
 use super::subject;
 use crate::history::{Began, ProcessHistory, Streak};
@@ -93,7 +93,7 @@ fn process(it: ProcessInput<'_>, verdicts: &mut RuleOutput) {
         subject::held(&gpus),
         Span::from_seconds(streak.seconds()),
     );
-    let told = Told {
+    let parts = FindingParts {
         severity: settings.severity,
         gpus,
         since: streak.since,
@@ -107,7 +107,7 @@ fn process(it: ProcessInput<'_>, verdicts: &mut RuleOutput) {
         message,
         advice: advice(process),
     };
-    verdicts.find(it.seen.finding(Some(process), told));
+    verdicts.find(it.seen.finding(Some(process), parts));
 }
 
 /// The part of the time in `D` in which its CPU seconds stood still, if they are known.
@@ -128,7 +128,7 @@ pub(super) fn is_beyond_signals(seen: RuleInput<'_>, known: &ProcessHistory) -> 
     })
 }
 
-/// What ends a wait, by the prefix of the kernel function's name.
+/// What ends a wait, by prefix of the kernel function's name.
 const WAITS: [(&str, &str); 4] =
     [("fuse_", FUSE), ("request_wait_answer", FUSE), ("nfs", NFS), ("rpc_", NFS)];
 

@@ -185,7 +185,7 @@ impl SuspectInput<'_> {
             && last.is_none_or(|percent| percent < most)
     }
 
-    /// Facts known without a history show that it waits.
+    /// Whether facts known without a history show that it waits.
     fn is_known_quiet(&self) -> bool {
         let needed = self.candidate.needed;
         if let Some(seconds) = self.inactive_seconds() {
@@ -211,7 +211,7 @@ impl SuspectInput<'_> {
         self.life.is_some_and(|it| it.percent > MUCH_GPU_PERCENT)
     }
 
-    /// It was observed to wait for some seconds, and did not start just now.
+    /// Whether it was observed to wait for some seconds, and did not start just now.
     fn was_seen_quiet(&self, has_cpu: bool) -> bool {
         let needed = self.candidate.needed;
         let share = needed * LEAST_SHARE;

@@ -52,7 +52,7 @@ pub(super) fn unidentified(scene: &mut Scene) {
 }
 
 /// Its CPU use is unknown.
-pub(super) fn cpu_untold(scene: &mut Scene) {
+pub(super) fn cpu_unknown(scene: &mut Scene) {
     let process = scene.process(PID);
     (process.cpu_percent, process.cpu_seconds) = (None, None);
 }

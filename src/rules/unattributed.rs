@@ -17,7 +17,7 @@ use std::sync::Arc;
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::rule::{RuleInput, RuleKind, RuleOutput, SEVERITY, Settings, Told, seconds};
+use super::rule::{FindingParts, RuleInput, RuleKind, RuleOutput, SEVERITY, Settings, seconds};
 use super::undecided_reason::UndecidedReason;
 use crate::history::Device;
 use crate::model::evidence::{Evidence, KindEvidence, samples};
@@ -110,7 +110,7 @@ fn gpu(seen: RuleInput<'_>, gpu: &Gpu, device: &Device, verdicts: &mut RuleOutpu
     };
     if let Some(doubt) = doubt_of_figures(seen.snapshot, gpu) {
         verdicts.doubt(doubt);
-        // The old finding stays while it is unknown.
+        // An earlier finding stays while this is unknown.
         verdicts.findings.extend(seen.active_finding_on(gpu).cloned());
         return;
     }
@@ -135,7 +135,7 @@ fn gpu(seen: RuleInput<'_>, gpu: &Gpu, device: &Device, verdicts: &mut RuleOutpu
         return;
     }
     let Some(evidence) = evidence(seen.snapshot, gpu, stretch.samples) else {
-        // Unknown this time; the last state holds as long as a gap may be.
+        // Unknown this time; an earlier finding stays for as long as a gap is allowed.
         verdicts.findings.extend(active.cloned());
         return;
     };
@@ -150,7 +150,7 @@ fn gpu(seen: RuleInput<'_>, gpu: &Gpu, device: &Device, verdicts: &mut RuleOutpu
         let holders = named(&evidence.holders);
         message.push_str(&format!("; {} is open in {holders}", gpu.device_file()));
     }
-    let told = Told {
+    let parts = FindingParts {
         severity: settings.severity,
         gpus: vec![FindingGpu {
             index: gpu.index,
@@ -163,10 +163,10 @@ fn gpu(seen: RuleInput<'_>, gpu: &Gpu, device: &Device, verdicts: &mut RuleOutpu
         evidence: Evidence::new(evidence),
         message,
     };
-    verdicts.find(seen.finding(None, told));
+    verdicts.find(seen.finding(None, parts));
 }
 
-/// Whether the difference means nothing, or the GPU does not answer and there is nothing new.
+/// Whether the difference means nothing, or the GPU does not answer, so that nothing is new.
 fn has_no_answer(snapshot: &Snapshot, gpu: &Gpu) -> bool {
     let is_wsl = snapshot
         .host

@@ -144,7 +144,7 @@ impl Live {
     fn add_processes(&mut self, snapshot: &mut Snapshot) {
         self.look_for_holders(&snapshot.gpus);
         snapshot.processes = self.look_up(&snapshot.gpus);
-        // Slow answers are requested first, and taken last.
+        // Slow answers are requested first and taken last.
         self.notebooks.ask(&snapshot.processes);
         let now_ns = host::read_clocks().boottime_ns;
         snapshot.reservations = self.reservations.refresh(now_ns, snapshot);
@@ -366,7 +366,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_process_holds_has_to_be_known_for_the_rest_to_be() {
+    fn unattributed_memory_needs_every_process_size() {
         let gpu = |used_bytes: &[Option<u64>]| Gpu {
             memory: Some(Memory { used_bytes: 10 * MIB, ..Memory::default() }),
             processes: Some(
@@ -395,7 +395,7 @@ mod tests {
     const CONTAINER: PidBelief = PidBelief { namespace: Some(PidNamespace::Container), ..HOST };
 
     #[test]
-    fn only_who_began_before_and_may_hold_a_device_file_is_believed() {
+    fn a_pid_is_believed_only_if_its_process_is_older_and_may_hold_a_device_file() {
         let (holds, holds_none) = (Some(&["/dev/nvidia0"][..]), Some(&[][..]));
         let zombie = Process { state: Some('Z'), ..process(50, holds_none) };
         let no_devices = PidBelief { has_gpu_device_files: false, ..CONTAINER };

@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_on_a_list_that_cannot_be_read_loses_its_name() {
+    fn a_pid_on_an_unreadable_list_loses_its_name() {
         let mut named = NamedPids::default();
         let gpu = |processes| SampledGpu {
             gpu: Gpu { processes, ..Gpu::default() },

@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn delays_do_not_add_up_and_a_long_stop_is_not_made_up_for() {
+    fn delays_do_not_add_up_and_a_long_stop_is_not_caught_up() {
         let milliseconds = Duration::from_millis;
         let mut playback = PlaybackClock::new(PlaybackPace::Speed(1.0));
         playback.delivered(at(0.0), Duration::ZERO);

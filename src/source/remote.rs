@@ -1,7 +1,7 @@
-//! Another machine as a source: what `gpumem record -` writes there, fetched by the user's own ssh.
+//! Another machine as a source: the output of `gpumem record -` there, over the user's own ssh.
 //!
-//! Nothing asks for a password: ssh runs in its batch mode, with the keys, agents and jump hosts of the user's own
-//! configuration. What a host sends is read as any recording is; its lines are bounded and its damage is skipped.
+//! Nothing asks for a password: ssh runs in batch mode, with the keys, agents and jump hosts of the user's
+//! configuration. A host's output is read like any recording: lines are bounded and damage is skipped.
 
 use std::io::{self, Read};
 use std::process::{Child, ChildStderr, ChildStdout, Command, ExitStatus, Stdio};
@@ -15,8 +15,8 @@ use crate::model::snapshot::SCHEMA;
 use crate::model::{Snapshot, Time};
 use crate::recording::{RecordingError, RecordingReader};
 
-/// What ssh is told: never to ask, to give up on a host that does not answer, and to compress. It may share a
-/// connection that there is, and never has one that others share, who would lose it with this one.
+/// Options for ssh: never ask, give up on a host that does not answer, compress. It may use a connection shared by
+/// others, but never opens one that others would share and then lose.
 const OPTIONS: [&str; 7] = [
     "BatchMode=yes",
     "ConnectTimeout=10",
@@ -26,41 +26,41 @@ const OPTIONS: [&str; 7] = [
     "ForwardX11=no",
     "ControlMaster=no",
 ];
-/// Of what ssh and the host say on standard error, the last so many bytes are kept.
-const SAID_BYTES: usize = 4096;
-/// How long ssh may take to end once its output has.
-const END: Duration = Duration::from_secs(1);
-/// How often that is looked at.
-const TURN: Duration = Duration::from_millis(5);
-/// How long after a failure a host is tried again: at first, and at most.
+/// How much of the end of standard error is kept.
+const STDERR_BYTES: usize = 4096;
+/// How long ssh may take to exit after its output has ended.
+const EXIT_WAIT: Duration = Duration::from_secs(1);
+/// How often to check for that.
+const EXIT_POLL: Duration = Duration::from_millis(5);
+/// How long after a failure to connect again: at first, and at most.
 const LEAST_PAUSE: Duration = Duration::from_secs(2);
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
-/// A snapshot that is no older than this before the last one was seen; one that is older is of a clock that was set
+/// A snapshot at most this much older than the last one was already seen; an older one means that the clock was set
 /// back.
 const KNOWN_SECONDS: f64 = 60.0;
-/// What ssh exits with where it could not connect, or lost the connection.
+/// ssh's exit code if it could not connect or lost the connection.
 const SSH_FAILED: i32 = 255;
-/// What a shell exits with where there is no such program.
+/// A shell's exit code if there is no such program.
 const NO_PROGRAM: i32 = 127;
-/// gpumem's own exit code for arguments that it does not know.
+/// gpumem's exit code for unknown arguments.
 const USAGE: i32 = 2;
 
-/// A machine that can be reached by ssh, and what runs gpumem there.
+/// A machine that ssh can reach, and how to run gpumem there.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct RemoteHost {
-    /// As ssh takes it.
+    /// The name for ssh.
     pub name: Arc<str>,
-    /// The command that runs gpumem there, for the shell there.
+    /// The command that runs gpumem there, for that machine's shell.
     pub command: Arc<str>,
 }
 
-/// What a host is asked for.
+/// What to request from a host.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct RemoteRequest {
     pub interval: Duration,
-    /// For how long; `None` until it is dropped.
+    /// For how long; `None` means until it is dropped.
     pub duration: Option<Duration>,
-    /// What is stored there of the last so long comes first.
+    /// How much stored history to send first.
     pub history: Duration,
 }
 
@@ -83,7 +83,7 @@ pub enum RemoteError {
     #[error("its gpumem writes {found:?}, and this one reads {SCHEMA:?}; upgrade gpumem {}", .side)]
     Schema {
         found: String,
-        /// Where to.
+        /// Where to upgrade: `here` or `there`.
         side: &'static str,
     },
     #[error("{said}")]
@@ -92,7 +92,7 @@ pub enum RemoteError {
     Unreadable { cause: RecordingError },
 }
 
-/// Ends a connection from another thread; nothing where it has ended.
+/// Ends a connection from another thread, if it has not ended.
 #[derive(Clone, Debug, Default)]
 pub struct Hangup(Arc<Mutex<Option<Child>>>);
 
@@ -104,39 +104,38 @@ impl Hangup {
         }
     }
 
-    /// The end of what was started; where that has not come a moment after its output ended, it is made to.
+    /// Waits for ssh to exit; kills it if it still runs a moment after its output ended.
     fn wait(&self) -> Option<ExitStatus> {
         let mut child = self.0.lock().unwrap_or_else(PoisonError::into_inner).take()?;
-        let deadline = Deadline::after(END);
+        let deadline = Deadline::after(EXIT_WAIT);
         while !deadline.left().is_zero() {
             if let Ok(Some(status)) = child.try_wait() {
                 return Some(status);
             }
-            thread::sleep(TURN);
+            thread::sleep(EXIT_POLL);
         }
         child.kill().ok()?;
         child.wait().ok()
     }
 }
 
-/// Snapshots of another machine, until the connection ends.
 pub struct Remote {
     host: RemoteHost,
     output: Option<ChildStdout>,
-    /// Once the host has answered.
+    /// `None` until the host has answered.
     reader: Option<RecordingReader>,
     hangup: Hangup,
     said: Arc<Mutex<Vec<u8>>>,
-    /// What reads that. A connection that ssh shares keeps it open.
+    /// Reads standard error. A shared connection keeps that open, so this may not end.
     listening: Option<Task<()>>,
 }
 
 impl Remote {
-    /// Connects; `hangup` ends it from elsewhere.
+    /// Connects; `hangup` ends the connection from elsewhere.
     ///
     /// # Errors
     ///
-    /// Where ssh cannot be started. That a host does not answer, [`Remote::next`] says.
+    /// If ssh cannot be started. [`Remote::next`] reports a host that does not answer.
     pub fn connect(
         host: &RemoteHost,
         request: RemoteRequest,
@@ -164,14 +163,14 @@ impl Remote {
         Ok(remote)
     }
 
-    /// The next snapshot, which is waited for; `None` where the host has sent all that was asked for.
+    /// Waits for the next snapshot; `None` once the host has sent everything requested.
     ///
     /// # Errors
     ///
-    /// Where the connection ended before, and why.
+    /// If the connection ended before that, with the reason.
     pub fn next(&mut self) -> Result<Option<Snapshot>, RemoteError> {
         if let Some(output) = self.output.take() {
-            // It waits for the first bytes.
+            // This waits for the first bytes.
             let reader = RecordingReader::from_read(output, &*self.host.name);
             self.reader = Some(reader.map_err(|cause| self.unreadable(cause))?);
         }
@@ -183,16 +182,16 @@ impl Remote {
         }
     }
 
-    /// How many lines of it were no snapshots.
+    /// How many lines were no snapshots.
     pub fn damage_count(&self) -> u64 {
         self.reader.as_ref().map_or(0, RecordingReader::damage_count)
     }
 
-    /// Whether all was sent; else why not.
+    /// Whether everything was sent; otherwise the reason.
     fn end(&mut self) -> Result<Option<Snapshot>, RemoteError> {
         self.reader = None;
         let status = self.hangup.wait();
-        self.listening.take().and_then(|listening| listening.wait(END).ok());
+        self.listening.take().and_then(|listening| listening.wait(EXIT_WAIT).ok());
         let said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
         let said = String::from_utf8_lossy(&said);
         let is_unknown_argument = said.contains("unexpected argument");
@@ -232,15 +231,15 @@ impl Remote {
     }
 }
 
-/// Another machine, sampled until nobody looks any more: a connection that ends is made again.
+/// Another machine, sampled until the source is dropped; reconnects if the connection ends.
 pub struct RemoteSource {
     host: RemoteHost,
     request: RemoteRequest,
     hangup: Hangup,
     remote: Option<Remote>,
-    /// Read, and not taken yet.
+    /// Read, but not taken yet.
     read: Option<Snapshot>,
-    /// The time of the last snapshot, there, and when it came, here.
+    /// The time of the last snapshot, by its clock, and when it arrived here.
     last: Option<(Time, Instant)>,
     trouble: Option<String>,
     /// When to connect again, and the pause after the next failure.
@@ -263,14 +262,14 @@ impl RemoteSource {
         }
     }
 
-    /// Waits for the next snapshot that is newer than the last.
+    /// Waits for a snapshot that is newer than the last.
     fn read(&mut self) -> Result<(), RemoteError> {
         let remote = match &mut self.remote {
             Some(remote) => remote,
             None => {
                 let mut request = self.request;
                 if let Some((_, at)) = self.last {
-                    // What was missed meanwhile may be stored there.
+                    // What was missed meanwhile may be in the store there.
                     request.history = request.history.min(at.elapsed());
                 }
                 self.remote.insert(Remote::connect(&self.host, request, &self.hangup)?)
@@ -335,7 +334,7 @@ impl Drop for Remote {
 }
 
 impl RemoteRequest {
-    /// The command, for the shell there.
+    /// The command for that machine's shell.
     fn command(self, host: &RemoteHost) -> String {
         let mut command =
             format!("{} record --interval {}ms", host.command, self.interval.as_millis());
@@ -350,20 +349,20 @@ impl RemoteRequest {
 }
 
 impl RemoteHost {
-    /// A command there, on this terminal, where ssh may ask for what it needs.
+    /// A command there, on this terminal, where ssh may ask.
     pub fn on_terminal(&self, command: &str) -> Command {
         let mut ssh = Command::new("ssh");
         ssh.args(["-t", "--", &*self.name, &self.there(command)]);
         ssh
     }
 
-    /// What a person types here to have a command carried out there, on a terminal.
+    /// What a person types here to run a command there, on a terminal.
     pub fn typed(&self, command: &str) -> String {
         let there = self.there(command).replace('\'', r"'\''");
         format!("ssh -t {} '{there}'", self.name)
     }
 
-    /// A command as the shell there takes it.
+    /// A command, quoted for that machine's shell.
     fn there(&self, command: &str) -> String {
         match command.strip_prefix("gpumem ") {
             Some(words) => format!("{} {words}", self.command),
@@ -372,20 +371,20 @@ impl RemoteHost {
     }
 }
 
-/// Whether a schema is of a later major version than this one's.
+/// Whether a schema is of a later major version than ours.
 fn is_newer(found: &str) -> bool {
     let version = |schema: &str| schema.rsplit('/').next()?.parse::<u32>().ok();
     version(found) > version(SCHEMA)
 }
 
-/// Reads to the end, and keeps what comes last.
+/// Reads to the end and keeps the last part.
 fn keep_last(errors: Option<ChildStderr>, said: &Mutex<Vec<u8>>) {
     let Some(mut errors) = errors else { return };
     let mut part = [0; 1024];
     while let Ok(read @ 1..) = errors.read(&mut part) {
         let mut said = said.lock().unwrap_or_else(PoisonError::into_inner);
         said.extend_from_slice(&part[..read]);
-        let excess = said.len().saturating_sub(SAID_BYTES);
+        let excess = said.len().saturating_sub(STDERR_BYTES);
         said.drain(..excess);
     }
 }
@@ -394,9 +393,9 @@ fn keep_last(errors: Option<ChildStderr>, said: &Mutex<Vec<u8>>) {
 mod tests {
     use super::*;
 
-    /// Through the shell here and the one there.
+    /// In the shells here and there.
     #[test]
-    fn what_is_typed_says_there_what_was_meant() {
+    fn a_typed_command_survives_both_shells() {
         let host = RemoteHost { name: "me@gpu01".into(), command: "printf '<%s>' \"it's\"".into() };
         for word in ["a b", "it's", "$(id)`id`", "\\", "\"", "'; id; '", "!1 *~"] {
             let quoted = crate::advice::quote(word).unwrap();

@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn it_passes_on_what_was_recorded_also_where_the_clock_jumps_back() {
+    fn snapshots_come_as_recorded_even_if_the_clock_jumps_back() {
         let snapshots = snapshots(&[100, 105, 40, 45]);
         let mut replay = replay(recording(&snapshots));
         assert_eq!(replay.origin(), Origin::Replay { name: "r.jsonl".into(), can_rewind: false });

@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_even_and_what_was_late_is_not_made_up_for() {
+    fn samples_are_regular_and_late_ones_are_not_caught_up() {
         let (mut timer, start) = begun();
         assert_eq!(timer.wait(start + milliseconds(500)), milliseconds(1500));
         // Late by 300 ms: the next one is due when it always was.

@@ -17,7 +17,7 @@ fn watched(change: impl Fn(&mut Scene, usize)) -> (Scene, History) {
 }
 
 #[test]
-fn unattributed_is_what_no_row_holds_and_fuller_is_less_than_that_free() {
+fn memory_without_a_holder_and_a_full_gpu_are_timed_by_threshold() {
     let (scene, history) = watched(|_, _| {});
     let device = history.device(&scene.now.gpus[0]).unwrap();
     let stretch = device.unattributed(10 * GIB).unwrap();
@@ -41,7 +41,7 @@ fn values_from_before_a_gpu_fell_silent_are_no_news() {
 }
 
 #[test]
-fn the_low_power_phase_and_the_work_are_of_the_one_who_is_alone() {
+fn power_is_charged_to_the_only_process_at_work() {
     let (mut scene, mut history) = watched(|scene, _| scene.draws(0, 7, 97, 300.0));
     let who = scene.process(7).identity();
     let device = history.device(&scene.now.gpus[0]).unwrap();
@@ -57,7 +57,7 @@ fn the_low_power_phase_and_the_work_are_of_the_one_who_is_alone() {
 }
 
 #[test]
-fn of_many_who_were_alone_the_last_are_remembered() {
+fn the_last_few_processes_that_were_alone_are_remembered() {
     let mut scene = Scene::new(1, 60.0);
     let mut history = History::default();
     for pid in 1..30 {

@@ -3,11 +3,11 @@
 
 use super::view::{SLOTS, View};
 
-/// The least slope of the highs, as a share of the floor's.
+/// The least slope of the highs, as a share of the floor's slope.
 const CEILING_SHARE: f64 = 0.3;
 /// The share of the growth by which lows may have moved before; if more, they may do so again.
 const WANDERED_SHARE: f64 = 0.5;
-/// How many parts of a window the lows are taken of; a part is longer than most sawteeth.
+/// Into how many parts a window is cut to compare lows; a part is longer than most sawteeth.
 const PARTS: usize = SLOTS / 2;
 /// How far these lows may stray from a line through them: root mean square, as a share of the growth.
 const STRAYS: f64 = 0.07;
@@ -52,7 +52,7 @@ impl View<'_> {
         (rest / (count - 2.0)).sqrt()
     }
 
-    /// The slope of the twelfths' highs, as a share of the floor's mean rate. What fills a band reaches its top
+    /// The slope of the twelfths' highs, as a share of the floor's mean rate. Memory that fills a band reaches its top
     /// no higher than before.
     pub(super) fn ceiling_rises(&self, start: u32, end: u32, counted: f64) -> f64 {
         let highs = self.highs(start, end);

@@ -24,7 +24,7 @@ const MOST_SECONDS_ANEW: u32 = 600;
 const LEAST_UNITS: f64 = (1 << 20) as f64 / UNIT as f64;
 /// Peaks shorter than this, in seconds, do not hide the level below them.
 pub(super) const HELD_SECONDS: u32 = 150;
-/// How far back, in seconds, the lows of what goes up and down are compared to see whether it has stopped.
+/// How far back, in seconds, the lows of memory that goes up and down are compared to see whether it has stopped.
 const STALL_SECONDS: u32 = 280;
 /// How much these lows have to rise, as a share of what the rate would have brought.
 const STALL_SHARE: f64 = 0.4;
@@ -113,14 +113,14 @@ impl Pace {
         let buckets = series.buckets.len();
         let first = (0..buckets).rev().take_while(|at| end_of(*at) > self.at).last();
         let (share, most) = match self.stopped {
-            // What a long pause missed need not be made up for.
+            // After a long pause, missed growth need not be made up for.
             Some(_) => (LEAST_SHARE_ANEW, MOST_SECONDS_ANEW),
             None => (LEAST_SHARE, u32::MAX),
         };
         for at in first.unwrap_or(buckets)..buckets {
             let (bucket, end) = (&series.buckets[at], end_of(at));
             if bucket.is_hole() {
-                // What rose meanwhile is unknown.
+                // Nobody knows what rose in this gap.
                 self.either.last = self.either.last.max(end);
                 self.held_alone.last = self.held_alone.last.max(end);
                 continue;
@@ -195,7 +195,7 @@ impl Pace {
         }
     }
 
-    /// Whether what goes up and down stays where it was: peaks of sawteeth and noise exceed earlier ones by
+    /// Whether memory that goes up and down stays where it was: peaks of sawteeth and noise exceed earlier ones by
     /// chance long after growth has stopped.
     fn stalls(&self, series: &GrowthSeries, rate: f64) -> bool {
         let pause = self.either.longest_pause.min(self.held_alone.longest_pause);

@@ -1,8 +1,7 @@
 //! Growth in steps: whether they keep coming, as a leak's do, or ever more rarely.
 //!
-//! A caching allocator's high-water mark rises when a batch needs more than all before, and a cache fills with
-//! the most frequent requests first: both ever more rarely. A leak at each epoch or request goes on as it
-//! began.
+//! A caching allocator's high-water mark rises when a batch needs more than all before, and a cache fills with the most
+//! frequent requests first: both rise ever more rarely. A leak at each epoch or request continues as it began.
 
 use super::view::{Rise, View};
 

@@ -143,7 +143,7 @@ fn it_is_growing_before_it_is_a_leak_and_too_short_before_that() {
 }
 
 #[test]
-fn a_leak_is_found_under_what_comes_and_goes() {
+fn a_leak_is_found_below_memory_that_comes_and_goes() {
     // Evaluation every ten minutes; a sawtooth; noise.
     assert_leak(60.0, |t| BASE + 15.0 * t + 3000.0 * f64::from(t % 10.0 < 2.0));
     assert_leak(80.0, |t| BASE + 15.0 * t + 2000.0 * (t / 8.0).fract());
@@ -186,14 +186,14 @@ fn warming_up_is_no_leak() {
 }
 
 #[test]
-fn what_settles_down_slowly_is_let_go() {
+fn growth_that_levels_off_is_no_leak_in_the_end() {
     for minutes in [15.0, 20.0, 30.0, 60.0] {
         assert_over(4.0 * minutes, |t| BASE + 6000.0 * (1.0 - (-t / minutes).exp()));
     }
 }
 
 #[test]
-fn what_settles_over_hours_is_let_go_before_it_is_half_way() {
+fn growth_that_levels_off_over_hours_is_dismissed_before_half_way() {
     // For a quarter of its time it cannot be told from a leak.
     for hours in [0.75, 1.0, 2.0, 3.0] {
         for interval in [10.0, 60.0] {
@@ -221,7 +221,7 @@ fn a_logarithm_and_a_root_are_no_leak() {
 }
 
 #[test]
-fn what_has_filled_up_or_stopped_is_let_go() {
+fn growth_that_has_filled_up_or_stopped_is_no_leak_in_the_end() {
     for minutes in [10.0, 20.0, 40.0] {
         assert_over(minutes * 1.75, |t| BASE + 4000.0 * (t / minutes).min(1.0));
         assert_over(20.0 + minutes * 2.0, |t| BASE + 20.0 * (t - 20.0).clamp(0.0, minutes));
@@ -229,13 +229,13 @@ fn what_has_filled_up_or_stopped_is_let_go() {
 }
 
 #[test]
-fn what_was_given_back_is_let_go_at_once() {
+fn growth_that_is_given_back_ends_at_once() {
     let played = play(10.0, 40.5, |t| if t < 40.0 { BASE + 30.0 * t } else { BASE });
     assert_eq!(played.turns.len(), 2, "{:?}", played.turns);
 }
 
 #[test]
-fn what_stopped_is_withdrawn_within_minutes_however_long_it_grew() {
+fn growth_that_stops_is_withdrawn_within_minutes() {
     for minutes in [20.0, 40.0, 80.0, 160.0] {
         for interval in [1.0, 10.0, 30.0, 60.0] {
             let linear = |t: f64| BASE + 60.0 * t.min(minutes);
@@ -264,7 +264,7 @@ fn a_leak_that_pauses_as_it_always_did_goes_on() {
 }
 
 #[test]
-fn a_high_water_is_no_leak() {
+fn a_high_water_mark_is_no_leak() {
     // Batches of any size: records come ever more rarely, by any amount.
     let mut alarms = 0;
     for seed in 1..=24 {
@@ -299,7 +299,7 @@ fn a_band_that_was_filled_before_is_no_leak() {
 }
 
 #[test]
-fn what_climbs_back_to_where_it_was_is_no_leak() {
+fn memory_that_climbs_back_to_where_it_was_is_no_leak() {
     assert_never(180.0, |t| BASE + if t < 15.0 { 20_000.0 } else { 100.0 * (t - 15.0) });
     // Beyond that it is one.
     let turns = play(10.0, 300.0, |t| BASE + if t < 15.0 { 10_000.0 } else { 100.0 * (t - 15.0) });
@@ -334,7 +334,7 @@ fn equal_peaks_are_no_leak_at_any_period() {
 }
 
 #[test]
-fn teeth_that_beat_with_the_samples_are_no_leak() {
+fn a_sawtooth_that_beats_with_the_samples_is_no_leak() {
     // The sample at the bottom comes 0.8 s later with each tooth.
     for (interval, period) in [(20.0, 339.2), (15.0, 149.6), (30.0, 299.0), (10.0, 119.9)] {
         let period = period / 60.0;
@@ -376,7 +376,7 @@ fn shapes_that_change_are_no_leak() {
 }
 
 #[test]
-fn what_is_still_costs_a_few_words_and_what_moves_a_bounded_number() {
+fn constant_memory_costs_a_few_words_and_changing_memory_a_bounded_number() {
     let still = play(1.0, 600.0, |t| BASE + (t % 2.0));
     assert!(still.growth.moved.is_none());
     assert!(size_of::<Growth>() <= 64, "{}", size_of::<Growth>());

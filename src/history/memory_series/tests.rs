@@ -33,7 +33,7 @@ fn a_series_is_bounded_and_keeps_every_peak_and_the_ends() {
 }
 
 #[test]
-fn many_outlines_are_coarser_and_keep_every_peak() {
+fn many_series_are_coarser_and_keep_every_peak() {
     let all_series = |processes: u32| {
         let mut scene = Scene::new(1, 1.0);
         for pid in 1..=processes {
@@ -67,7 +67,7 @@ fn many_outlines_are_coarser_and_keep_every_peak() {
 }
 
 #[test]
-fn how_much_a_gpu_was_used_is_outlined_as_well_and_bounded() {
+fn gpu_use_is_a_bounded_series_too() {
     let mut scene = Scene::new(1, 1.0);
     scene.holder(7, &[0], GIB);
     let mut courses = Courses::default();
@@ -89,7 +89,7 @@ fn how_much_a_gpu_was_used_is_outlined_as_well_and_bounded() {
 }
 
 #[test]
-fn a_number_that_was_handed_out_again_starts_a_new_outline() {
+fn a_reused_pid_starts_a_new_series() {
     let mut scene = Scene::new(1, 1.0);
     scene.holder(7, &[0], GIB);
     let mut courses = Courses::default();
@@ -122,7 +122,7 @@ fn an_unknown_value_is_no_sample_and_a_silent_gpu_no_news() {
 }
 
 #[test]
-fn it_begins_anew_where_the_history_does_and_passes_over_what_the_history_does() {
+fn it_restarts_with_the_history_and_skips_the_same_snapshots() {
     let mut scene = Scene::new(1, 1.0);
     scene.memory(0, GIB, 80 * GIB);
     let (mut history, mut courses) = (History::default(), Courses::default());

@@ -190,7 +190,7 @@ impl Read for Forever {
 }
 
 #[test]
-fn what_has_no_end_is_given_up() {
+fn endless_input_is_given_up() {
     for (text, flaw) in [
         (&b"\0"[..], "longer than 16 MiB"),
         (b"x", "longer than 16 MiB"),

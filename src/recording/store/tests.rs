@@ -96,7 +96,7 @@ fn names_are_times_and_nothing_else_is_a_name() {
 }
 
 #[test]
-fn what_is_written_reads_back_and_each_segment_is_a_recording() {
+fn snapshots_read_back_and_each_segment_is_a_recording() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path().join("made/on/the/way");
     let seconds: Vec<i64> = (0..400).map(|n| 5 * n).collect();
@@ -251,7 +251,7 @@ fn a_clock_that_was_set_back_changes_no_order_and_no_name() {
 }
 
 #[test]
-fn what_is_not_ours_in_the_directory_is_left_alone() {
+fn other_files_in_the_directory_are_left_alone() {
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name);
     fill(folder.path(), DAY, [100]);
@@ -349,7 +349,7 @@ fn the_newest_part_is_kept_by_size() {
 }
 
 #[test]
-fn only_who_may_can_read_it() {
+fn only_permitted_users_can_read_a_store() {
     for (access, folder_mode, file_mode) in
         [(Access::Owner, 0o700, 0o600), (Access::Everyone, 0o755, 0o644)]
     {

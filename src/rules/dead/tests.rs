@@ -55,7 +55,7 @@ fn a_pid_that_does_not_exist_is_found_after_the_duration() {
 }
 
 #[test]
-fn what_has_ended_is_called_by_the_names_that_it_had() {
+fn an_ended_process_keeps_its_names() {
     let (mut scene, mut engine) = gone(&[0], 20.0);
     scene.process(PID).last_known = Some(Arc::new(LastKnown {
         user: Some("root".into()),
@@ -95,7 +95,7 @@ fn a_zombie_is_found_and_its_parent_named() {
 }
 
 #[test]
-fn who_leaves_the_list_in_time_exited() {
+fn a_process_that_leaves_the_list_in_time_is_not_dead() {
     let (mut scene, mut engine) = gone(&[0], 20.0);
     scene.rows(0).clear();
     scene.now.processes.clear();
@@ -111,7 +111,7 @@ fn who_leaves_the_list_in_time_exited() {
 }
 
 #[test]
-fn only_what_is_known_to_have_ended_is_dead() {
+fn only_a_process_known_to_have_ended_is_dead() {
     let cases: &[Case] = &[
         ("no process of that number", Found, vanish),
         ("of a container", Nothing, |it| {

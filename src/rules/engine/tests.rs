@@ -49,7 +49,7 @@ fn it_is_pending_then_active_then_resolved_under_one_id() {
 }
 
 #[test]
-fn whatever_comes_in_whatever_order_a_finding_is_one_of_its_kind() {
+fn a_finding_is_unique_in_any_order_of_snapshots() {
     let mut found = 0;
     for seed in 1..=300 {
         let snapshots = if seed < 20 { 300 } else { 100 };
@@ -95,7 +95,7 @@ fn a_restart_finds_the_same_under_the_same_id() {
 }
 
 #[test]
-fn several_of_one_process_are_one_accusation_and_the_others_come_forward_when_it_goes() {
+fn only_the_worst_finding_of_a_process_is_reported_until_it_resolves() {
     let mut scene = Scene::new(1, 10.0);
     scene.orphan(PID, &[0], 20 * GIB);
     let mut engine = judge(&mut scene, 700.0);
@@ -118,7 +118,7 @@ fn several_of_one_process_are_one_accusation_and_the_others_come_forward_when_it
 }
 
 #[test]
-fn the_gravest_is_the_accusation_whatever_its_kind() {
+fn the_most_severe_finding_is_reported_whatever_its_kind() {
     let mut scene = Scene::new(1, 10.0);
     scene.orphan(PID, &[0], 20 * GIB);
     let mut settings = RuleSet::default();
@@ -130,7 +130,7 @@ fn the_gravest_is_the_accusation_whatever_its_kind() {
 }
 
 #[test]
-fn a_process_that_is_shown_twice_is_accused_once() {
+fn a_process_listed_twice_gets_one_finding() {
     let mut scene = idle();
     let twin = scene.now.processes[0].clone();
     scene.now.processes.push(twin);
@@ -154,7 +154,7 @@ fn accused(engine: &Engine) -> Vec<u32> {
 }
 
 #[test]
-fn who_may_be_on_a_gpu_that_is_not_read_is_not_accused() {
+fn a_process_that_may_be_on_an_unread_gpu_gets_no_finding() {
     let mut scene = idle_beside_gpu_1();
     scene.gpu(1).processes = None;
     let engine = judge(&mut scene, 700.0);
@@ -167,7 +167,7 @@ fn who_may_be_on_a_gpu_that_is_not_read_is_not_accused() {
 }
 
 #[test]
-fn what_was_found_before_stays_and_nothing_is_done_about_it() {
+fn earlier_findings_stay_without_actions() {
     let mut scene = idle_beside_gpu_1();
     let mut engine = judge(&mut scene, 700.0);
     assert_eq!(accused(&engine).len(), 2);

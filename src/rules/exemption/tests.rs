@@ -122,7 +122,7 @@ fn name(exempts: Exempts<'_>) -> &'static str {
 }
 
 #[test]
-fn what_is_not_known_protects_a_process_that_could_be_ended() {
+fn an_unknown_match_protects_a_process_that_could_be_ended() {
     let ann = [keep("user=ann")];
     let somebody = Process { user: None, uid: None, ..process() };
     assert_eq!(outcome(&ann, somebody.clone(), &[0]), "kept?");
@@ -137,7 +137,7 @@ fn what_is_not_known_protects_a_process_that_could_be_ended() {
 }
 
 #[test]
-fn terms_of_a_selector_are_asked_of_each_place_where_a_process_is() {
+fn each_gpu_of_a_process_is_matched_separately() {
     let somebody = Process { user: None, uid: None, ..process() };
     for (terms, process, gpus, expected) in [
         ("user:ann", process(), &[0][..], "kept"),
@@ -178,7 +178,7 @@ fn a_finding_about_a_gpu_is_exempt_by_its_gpu_and_never_by_a_process() {
 }
 
 #[test]
-fn it_ends_by_the_clock_of_the_snapshot() {
+fn an_exemption_expires_by_the_snapshots_clock() {
     let until = |text: &str| Exemption { until: Some(at(text)), ..keep("user=ann") };
     let ended = until("2026-11-21T12:00:00Z");
     assert!(ended.is_expired(at("2026-11-21T12:00:00Z")));
@@ -187,7 +187,7 @@ fn it_ends_by_the_clock_of_the_snapshot() {
 }
 
 #[test]
-fn it_may_be_from_some_kinds_and_rules_only() {
+fn an_exemption_may_cover_only_some_kinds_and_rules() {
     let from = |kinds: &[Kind], rules: &[&str]| Exemption {
         kinds: kinds.to_vec(),
         rules: rules.iter().map(|rule| Arc::from(*rule)).collect(),
@@ -205,7 +205,7 @@ fn it_may_be_from_some_kinds_and_rules_only() {
 }
 
 #[test]
-fn a_process_that_the_snapshot_does_not_show_is_as_it_was() {
+fn a_process_missing_from_the_snapshot_stays_as_it_was() {
     let mut snapshot = snapshot(process());
     let about = finding(&snapshot, &[0]);
     snapshot.processes[0].start_ticks = Some(2000);
@@ -228,7 +228,7 @@ fn judged(terms: &str) -> (Engine, Scene) {
 }
 
 #[test]
-fn what_is_kept_is_listed_with_its_reason_and_is_no_finding() {
+fn an_exempt_finding_is_listed_with_its_reason() {
     let (mut engine, mut scene) = judged("user=ann");
     assert_eq!((engine.findings().len(), engine.resolved().len()), (0, 0));
     let [kept] = engine.kept() else {
@@ -246,7 +246,7 @@ fn what_is_kept_is_listed_with_its_reason_and_is_no_finding() {
 }
 
 #[test]
-fn what_is_kept_in_part_is_only_notified() {
+fn a_partly_exempt_finding_only_notifies() {
     let (engine, _) = judged("gpu:0");
     let [finding] = engine.findings() else {
         panic!("{:?}", engine.findings());
@@ -257,7 +257,7 @@ fn what_is_kept_in_part_is_only_notified() {
 }
 
 #[test]
-fn what_is_kept_stays_so_while_its_gpus_do_not_answer() {
+fn an_exemption_holds_while_the_gpus_do_not_answer() {
     let (mut engine, mut scene) = judged("user=ann");
     for index in [0, 1] {
         let gpu = scene.gpu(index);
@@ -270,7 +270,7 @@ fn what_is_kept_stays_so_while_its_gpus_do_not_answer() {
 }
 
 #[test]
-fn who_is_kept_on_one_gpu_is_not_to_be_ended() {
+fn a_process_exempt_on_one_gpu_is_never_ended() {
     let seen = snapshot(process());
     let kept = |keep: Exemption, seen: &Snapshot| exempt_processes(&[keep], seen).len();
     for (terms, expected) in [("user=ann", 1), ("user=bob", 0), ("gpu:1", 1), ("gpu:2", 0)] {
@@ -282,7 +282,7 @@ fn who_is_kept_on_one_gpu_is_not_to_be_ended() {
 }
 
 #[test]
-fn what_is_kept_is_so_with_and_without_what_the_history_knows() {
+fn an_exemption_does_not_depend_on_the_history() {
     let lines = [
         "python train.py",
         "python serve.py",

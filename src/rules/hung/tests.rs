@@ -106,7 +106,7 @@ fn it_is_found_after_the_duration_with_its_evidence() {
 }
 
 #[test]
-fn a_kernel_that_was_light_from_the_start_is_none() {
+fn a_kernel_that_was_light_from_the_start_is_not_hung() {
     for (seconds_of_work, found) in [(0.0, 0), (60.0, 0), (300.0, 1)] {
         let (mut scene, mut engine) = worked(seconds_of_work);
         hang(&mut scene, 0);
@@ -117,7 +117,7 @@ fn a_kernel_that_was_light_from_the_start_is_none() {
 }
 
 #[test]
-fn one_that_outlived_its_job_and_only_spins_is_told_of() {
+fn a_spinning_orphan_is_reported() {
     fn changed(change: impl Fn(&mut Scene)) -> Vec<(Severity, f64)> {
         let mut scene = scene();
         scene.orphan(PID, &[0], 20 * GIB);
@@ -144,7 +144,7 @@ fn one_that_outlived_its_job_and_only_spins_is_told_of() {
 }
 
 #[test]
-fn lighter_work_that_came_and_went_is_expected_again() {
+fn lighter_work_that_came_and_went_may_return() {
     let (mut scene, mut engine) = worked(600.0);
     scene.gpu(0).memory_percent = None;
     for _ in 0..6 {
@@ -212,7 +212,7 @@ fn each_clause_has_to_hold() {
 }
 
 #[test]
-fn when_the_heavy_one_of_two_goes_the_light_one_is_not_accused() {
+fn when_the_heavy_process_of_two_ends_the_light_one_is_not_hung() {
     let mut scene = scene();
     scene.holder(OTHER, &[0], GIB);
     scene.row(0, OTHER).sm_percent = Some(60);
@@ -226,7 +226,7 @@ fn when_the_heavy_one_of_two_goes_the_light_one_is_not_accused() {
 }
 
 #[test]
-fn without_utilization_of_processes_the_only_one_listed_is_the_one() {
+fn without_process_utilization_the_only_listed_process_counts() {
     for is_alone in [true, false] {
         let mut scene = scene();
         if !is_alone {
@@ -260,7 +260,7 @@ fn one_finding_for_a_process_over_all_the_gpus_on_which_it_hangs() {
 }
 
 #[test]
-fn a_few_missing_samples_change_nothing_and_many_are_a_doubt_or_the_end() {
+fn a_few_missing_samples_change_nothing_and_many_end_it_or_leave_it_undecided() {
     let forget: [fn(&mut Scene); 4] = [
         |scene| scene.gpu(0).power_watts = None,
         |scene| scene.gpu(0).gpu_percent = None,
@@ -316,7 +316,7 @@ fn a_short_history_and_an_unknown_power_are_doubted_only_in_full_use() {
 }
 
 #[test]
-fn settings_outside_of_what_is_watched_contradict() {
+fn settings_beyond_the_observed_range_are_refused() {
     for (utilization, share, is_wrong) in [
         (95.0, 40.0, false),
         (90.0, 50.0, false),

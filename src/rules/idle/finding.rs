@@ -11,7 +11,7 @@ use crate::history::RowHistory;
 use crate::model::evidence::{Evidence, KindEvidence, samples};
 use crate::model::finding::{Action, Finding, FindingGpu, Severity};
 use crate::model::{Process, Time};
-use crate::rules::rule::{ProcessInput, Told};
+use crate::rules::rule::{FindingParts, ProcessInput};
 use crate::rules::subject;
 use crate::units::{Bytes, Span};
 
@@ -125,8 +125,8 @@ pub(super) fn finding(it: ProcessInput<'_>, idle: Vec<IdleOn<'_>>) -> Option<Fin
         .chain(advice::steps(process))
         .collect();
     let evidence = Evidence::new(evidence);
-    let told = Told { severity, gpus, since, until, evidence, message, advice };
-    let mut finding = it.seen.finding(Some(process), told);
+    let parts = FindingParts { severity, gpus, since, until, evidence, message, advice };
+    let mut finding = it.seen.finding(Some(process), parts);
     let names = known.names();
     let is_made_to_wait = asks_servers(it) || names.pool.is_some() || names.placeholder.is_some();
     if !works_elsewhere && !sleeps && !is_doubtful && !is_made_to_wait {
@@ -135,7 +135,7 @@ pub(super) fn finding(it: ProcessInput<'_>, idle: Vec<IdleOn<'_>>) -> Option<Fin
     Some(finding)
 }
 
-/// A pool starts another worker when this one ends.
+/// The warning that a pool starts another worker when this one ends.
 fn restart_of_pool(process: &Process) -> Option<String> {
     let pool = process.pool()?;
     if !process.is_restarted_by_its_pool() {
@@ -150,7 +150,7 @@ fn restart_of_pool(process: &Process) -> Option<String> {
     Some(format!("{}{by} {does}; {}", pool.restarted_by, pool.words))
 }
 
-/// What holds for both: the device's part, the lower coverage, the fewer samples.
+/// The weaker of two GPUs' evidence: use of the whole device, the lower coverage, the fewer samples.
 fn weakest(one: IdleEvidence, other: IdleEvidence) -> IdleEvidence {
     IdleEvidence {
         sm_percent_max: one.sm_percent_max.and(other.sm_percent_max),
@@ -169,11 +169,11 @@ fn actions(process: &Process) -> Vec<Action> {
         return actions;
     }
     let kernel = process.jupyter.as_ref();
-    // Nothing shows that such a kernel is not waiting for something.
+    // Nothing shows whether such a kernel waits for something.
     if kernel.is_some_and(|it| !it.is_served() && !it.is_batch()) {
         return actions;
     }
-    // A server that is gone shuts nothing down.
+    // A server that is gone cannot shut the kernel down.
     if kernel.is_some_and(|kernel| kernel.kernel_id.is_some()) && !process.has_lost_server() {
         actions.push(Action::JupyterShutdown);
     }

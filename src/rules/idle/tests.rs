@@ -9,7 +9,7 @@ use crate::model::process::{AskedRelease, Descendants, Parent};
 use crate::model::snapshot::Jupyter;
 use crate::rules::rule::Override;
 use crate::rules::testing::{
-    Case, Change, Found, Nothing, PID, Unsure, assert_clean, count, cpu_untold, each, engine_of,
+    Case, Change, Found, Nothing, PID, Unsure, assert_clean, count, cpu_unknown, each, engine_of,
     facts, judge_only, only, reasons, runs, scope, unidentified, written,
 };
 use crate::rules::{Engine, RuleSet as AllSettings};
@@ -94,7 +94,7 @@ fn each_clause_has_to_hold() {
         ("little CPU", Found, |it| it.process(PID).cpu_percent = Some(19.9)),
         ("some CPU", Nothing, |it| it.process(PID).cpu_percent = Some(20.0)),
         ("much CPU", Nothing, |it| it.process(PID).cpu_percent = Some(400.0)),
-        ("CPU not told", Unsure(NO_CPU), cpu_untold),
+        ("CPU not told", Unsure(NO_CPU), cpu_unknown),
         ("little CPU in a stream of percentages", Found, |it| {
             let process = it.process(PID);
             (process.cpu_percent, process.cpu_seconds) = (Some(5.0), None);
@@ -295,7 +295,7 @@ fn a_kernel_of_unknown_state_is_not_killed() {
 }
 
 #[test]
-fn a_desktop_is_accused_of_nothing() {
+fn a_desktop_gets_no_finding() {
     for (program, service) in [
         ("/usr/bin/gnome-shell", Some("org.gnome.Shell@wayland.service")),
         ("/usr/lib/xorg/Xorg", None),
@@ -334,7 +334,7 @@ fn descendants(cpu_seconds: Option<f64>, listed: &[u32]) -> Option<Arc<Descendan
 }
 
 #[test]
-fn what_children_do_counts_as_its_own_work() {
+fn work_of_children_counts() {
     // A core, a trace, and a recording without this field.
     for (percent, found) in [(Some(100.0), 0), (Some(1.0), 1), (None, 1)] {
         let mut scene = scene();
@@ -355,7 +355,7 @@ fn what_children_do_counts_as_its_own_work() {
 }
 
 #[test]
-fn whose_child_is_at_work_on_a_gpu_is_not_idle() {
+fn a_process_whose_child_uses_a_gpu_is_not_idle() {
     const CHILD: u32 = 4300;
     for (percent, found) in [(90, 0), (0, 2)] {
         let mut scene = scene();
@@ -390,7 +390,7 @@ fn a_placeholder_and_a_worker_that_is_started_again_are_only_notified() {
 }
 
 #[test]
-fn who_waits_for_a_disk_just_now_is_offered_nothing_that_ends_it() {
+fn a_process_that_waits_for_a_disk_now_is_not_ended() {
     let mut scene = scene();
     let mut engine = judge(&mut scene, 700.0);
     assert!(engine.findings()[0].actions.contains(&Action::Terminate));
@@ -502,7 +502,7 @@ fn one_finding_for_a_process_over_all_its_idle_gpus() {
 }
 
 #[test]
-fn what_has_ceased_is_kept_in_bounded_number_latest_first() {
+fn resolved_findings_are_bounded_latest_first() {
     let mut scene = Scene::new(1, 10.0);
     let mut engine = engine_of("idle");
     for round in 0..3 {
@@ -587,7 +587,7 @@ fn kept_warm(seed: u64, sampled_seconds: Option<f64>) -> (Vec<f64>, Vec<String>)
 }
 
 #[test]
-fn what_the_drivers_samples_do_not_cover_is_no_rest() {
+fn time_without_driver_samples_does_not_count_as_idle() {
     let mut undecided = 0;
     for seed in 1..=200 {
         for sampled_seconds in [None, Some(10.0)] {
@@ -601,7 +601,7 @@ fn what_the_drivers_samples_do_not_cover_is_no_rest() {
 }
 
 #[test]
-fn rest_between_rare_samples_is_known_from_the_driver_or_the_cpu() {
+fn idleness_between_rare_samples_is_known_from_the_driver_or_the_cpu() {
     for (sampled_seconds, cpu_percent, found) in [
         // The driver was queried in between, as gpumem does.
         (Some(60.0), 8.0, 1),
@@ -655,7 +655,7 @@ fn release(scene: &mut Scene, left: u64) -> AskedRelease {
 }
 
 #[test]
-fn a_release_that_gpumem_asked_for_is_no_activity_and_work_after_it_is() {
+fn a_release_by_gpumem_is_no_activity_but_later_work_is() {
     let cases: [(&str, Change); 4] = [
         ("memory is freed", |it| it.row(0, PID).used_bytes = Some(14 * GIB)),
         ("memory is taken", |it| it.row(0, PID).used_bytes = Some(16 * GIB)),
@@ -691,7 +691,7 @@ fn a_release_that_gpumem_asked_for_is_no_activity_and_work_after_it_is() {
 }
 
 #[test]
-fn what_is_done_now_counts_whatever_the_mean_is() {
+fn current_work_counts_whatever_the_mean() {
     let mut scene = Scene::new(1, 10.0);
     scene.holder(PID, &[0], 8 * GIB);
     let mut engine = judge(&mut scene, 1_200.0);
@@ -727,7 +727,7 @@ fn a_short_rule_holds_for_as_long_as_it_is_so() {
 }
 
 #[test]
-fn who_waits_for_a_processor_would_have_worked() {
+fn waiting_for_a_cpu_counts_as_work() {
     for (waits, found) in [(0.0, 1), (0.1, 1), (0.6, 0)] {
         let mut scene = Scene::new(1, 10.0);
         scene.holder(PID, &[0], 8 * GIB);
@@ -743,7 +743,7 @@ fn who_waits_for_a_processor_would_have_worked() {
 }
 
 #[test]
-fn who_reads_and_writes_works() {
+fn io_counts_as_work() {
     for (bytes_a_second, found) in [(0, 1), (100_000, 1), (5_000_000, 0)] {
         let mut scene = Scene::new(1, 10.0);
         scene.holder(PID, &[0], 8 * GIB);

@@ -87,7 +87,7 @@ fn a_gpu_that_is_full_soon_makes_it_critical_where_its_memory_is_known() {
 }
 
 #[test]
-fn growth_that_may_as_well_be_none_has_no_forecast() {
+fn growth_that_may_be_zero_has_no_forecast() {
     let trend = |low| Trend {
         since: crate::model::Time::default(),
         bytes_per_second: 1e6,
@@ -108,7 +108,7 @@ fn growth_that_may_as_well_be_none_has_no_forecast() {
 }
 
 #[test]
-fn a_desktop_a_pinned_card_and_what_the_driver_does_not_report_are_never_accused() {
+fn desktops_full_gpus_and_unreported_memory_are_no_leak() {
     let (mut desktop, mut engine) = (scene(), engine_of("leak"));
     desktop.row(0, PID).kind = ProcessType::Graphics;
     grow(&mut desktop, &mut engine, 0, 40, 100 * MIB);

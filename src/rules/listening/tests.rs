@@ -47,7 +47,7 @@ fn empty() -> Snapshot {
 }
 
 #[test]
-fn who_listens_has_clients_whatever_it_is_called() {
+fn a_process_that_listens_for_clients_is_a_server_whatever_its_name() {
     for (command, on) in [
         ("python app.py", "tcp:0.0.0.0:8000"),
         ("python app.py", "tcp:[::]:41234"),
@@ -70,7 +70,7 @@ fn who_listens_has_clients_whatever_it_is_called() {
 }
 
 #[test]
-fn what_ranks_debuggers_and_libraries_open_is_for_no_client() {
+fn sockets_of_ranks_debuggers_and_libraries_have_no_clients() {
     let none = |process: &Process| has_clients(process, &empty()) == Some(false);
     for (command, on) in [
         ("python train.py", "tcp:[::]:29500"),
@@ -103,7 +103,7 @@ fn what_ranks_debuggers_and_libraries_open_is_for_no_client() {
 }
 
 #[test]
-fn what_is_not_reported_is_unknown() {
+fn unreported_sockets_are_unknown() {
     let unknown = Process { listening: None, ..process("python app.py", &[]) };
     let old = Process { listening: Some(true), ..process("python app.py", &[]) };
     let old_rank = Process { listening: Some(true), ..rank("python t.py", &[]) };

@@ -7,7 +7,7 @@ use crate::model::finding::Severity;
 use crate::model::snapshot::{Jupyter, MigDevice};
 use crate::rules::Engine;
 use crate::rules::testing::{
-    Case, Found, Nothing, PID, Says, Unsure, assert_clean, count, cpu_untold, each, facts, judge,
+    Case, Found, Nothing, PID, Says, Unsure, assert_clean, count, cpu_unknown, each, facts, judge,
     only, reasons, runs, unidentified,
 };
 use crate::units::{GIB, MIB};
@@ -148,7 +148,7 @@ fn each_clause_has_to_hold() {
         }),
         ("leader not known", NO_JOB, |it| it.process(PID).group_leader_alive = None),
         ("parent not known", NO_JOB, |it| it.process(PID).parent_is_reaper = None),
-        ("CPU not known", Unsure("the CPU use of process 4242 is not known"), cpu_untold),
+        ("CPU not known", Unsure("the CPU use of process 4242 is not known"), cpu_unknown),
         ("only the GPU tells, and is used", NO_USE, |it| {
             it.row(0, PID).sm_percent = None;
             it.gpu(0).gpu_percent = Some(40);
@@ -163,7 +163,7 @@ fn each_clause_has_to_hold() {
 }
 
 #[test]
-fn who_works_on_another_gpu_is_no_orphan() {
+fn a_process_that_works_on_another_gpu_is_no_orphan() {
     let mut scene = Scene::new(2, 10.0);
     scene.orphan(PID, &[0, 1], GIB);
     scene.row(1, PID).sm_percent = Some(50);
@@ -235,7 +235,7 @@ fn a_kernel_whose_server_is_gone_is_an_orphan_though_it_leads_its_group() {
 }
 
 #[test]
-fn who_is_stuck_is_no_orphan_and_who_reads_a_disk_is() {
+fn a_stuck_process_is_no_orphan_but_one_that_reads_a_disk_is() {
     let (mut scene, mut engine) = orphaned(130.0);
     scene.process(PID).state = Some('D');
     engine.observe(scene.step());
@@ -246,7 +246,7 @@ fn who_is_stuck_is_no_orphan_and_who_reads_a_disk_is() {
 }
 
 #[test]
-fn a_stopped_orphan_is_one_accusation_and_is_not_ended() {
+fn a_stopped_orphan_gets_one_finding_and_is_not_ended() {
     let mut scene = orphan();
     scene.process(PID).state = Some('T');
     let engine = judge(&mut scene, 700.0);
@@ -281,7 +281,7 @@ fn every_clause_has_to_hold_without_a_break() {
 }
 
 #[test]
-fn what_is_missing_for_a_minute_breaks_nothing() {
+fn a_fact_missing_for_a_minute_changes_nothing() {
     let (mut scene, mut engine) = orphaned(60.0);
     let whole = scene.clone();
     scene.process(PID).parent_is_reaper = None;
@@ -297,7 +297,7 @@ fn what_is_missing_for_a_minute_breaks_nothing() {
 }
 
 #[test]
-fn one_that_is_not_listed_is_known_by_its_file() {
+fn an_unlisted_orphan_is_found_by_its_device_file() {
     let mut scene = hidden();
     let mut engine = judge(&mut scene, 110.0);
     assert_eq!(count(&engine, Kind::Orphan), 0);
@@ -351,7 +351,7 @@ fn a_file_proves_nothing_where_the_memory_is_explained_or_the_gpu_may_be_used() 
 }
 
 #[test]
-fn on_a_gpu_that_others_use_only_who_does_nothing_at_all_is_hidden() {
+fn on_a_shared_gpu_only_an_unlisted_process_that_does_nothing_is_an_orphan() {
     for (percent, found) in [(0.0, 1), (5.0, 0)] {
         let mut scene = hidden();
         scene.holder(7, &[0], GIB);
@@ -364,7 +364,7 @@ fn on_a_gpu_that_others_use_only_who_does_nothing_at_all_is_hidden() {
 }
 
 #[test]
-fn what_is_booked_on_the_leader_that_is_gone_is_held_by_its_workers() {
+fn memory_listed_for_a_dead_leader_is_held_by_its_workers() {
     let mut scene = hidden();
     scene.now.processes.push(Process { pid: PID - 1, ..Process::default() });
     scene.rows(0).push(GpuProcess {

@@ -1,6 +1,6 @@
 //! Placeholders and other programs, by name.
 
-mod conduct;
+mod behaviour;
 
 use std::sync::Arc;
 
@@ -30,7 +30,7 @@ fn scene(command: &str, age: f64) -> Scene {
 const HOUR: f64 = 3600.0;
 
 #[test]
-fn known_ones_are_found_by_their_whole_name() {
+fn known_placeholders_are_found_by_their_whole_name() {
     for (command, program) in [
         ("/v/bin/python /v/bin/keep-gpu --gpu-ids 0 --vram 1GiB", "keep-gpu"),
         ("python -m keep_gpu.cli --interval 60", "keep-gpu"),
@@ -53,7 +53,7 @@ fn known_ones_are_found_by_their_whole_name() {
 }
 
 #[test]
-fn names_that_only_look_like_it_are_nobodys() {
+fn similar_names_are_no_placeholders() {
     for command in [
         // It starts other people's work.
         "python /v/bin/nvertake run train.py",
@@ -81,7 +81,7 @@ fn names_that_only_look_like_it_are_nobodys() {
 }
 
 #[test]
-fn a_burn_in_test_of_less_than_the_duration_is_none() {
+fn a_short_burn_in_test_is_no_placeholder() {
     let mut scene = scene("/opt/gpu_burn 3000", 60.0);
     let mut engine = judge(&mut scene, HOUR - 120.0);
     assert_eq!(count(&engine, Kind::Placeholder), 0);
@@ -95,7 +95,7 @@ fn a_burn_in_test_of_less_than_the_duration_is_none() {
 }
 
 #[test]
-fn a_worker_that_it_spawned_is_one_too() {
+fn a_placeholders_worker_is_one_too() {
     let mut scene = scene("x", 2.0 * HOUR);
     let code = "from multiprocessing.spawn import spawn_main; spawn_main()";
     let process = scene.process(PID);
@@ -123,7 +123,7 @@ fn without_memory_or_with_unknown_memory_there_is_no_finding() {
 }
 
 #[test]
-fn without_a_start_it_counts_from_when_it_was_seen() {
+fn without_a_start_time_the_first_sample_counts() {
     let mut unknown = scene("doma", 0.0);
     unknown.process(PID).start_time = None;
     let mut engine = judge(&mut unknown, HOUR - 10.0);

@@ -18,7 +18,7 @@ fn scene(free: u64) -> Scene {
 }
 
 #[test]
-fn it_is_found_after_the_duration_as_a_word_only() {
+fn a_full_gpu_is_reported_as_info_after_the_duration() {
     let mut scene = scene(300 * MIB);
     let start = scene.now.time;
     let mut engine = judge_only("pressure", &mut scene, 50.0);
@@ -36,7 +36,7 @@ fn it_is_found_after_the_duration_as_a_word_only() {
 }
 
 #[test]
-fn the_threshold_is_not_in_it_and_only_memory_of_a_gpu_is_judged() {
+fn only_a_gpus_own_memory_below_the_threshold_counts() {
     let cases: &[Case] = &[
         ("full", Found, |_| ()),
         ("little", Found, |it| it.memory(0, TOTAL - 512 * MIB + 1, TOTAL)),

@@ -114,7 +114,7 @@ fn a_container_is_named_and_its_time_counts_from_its_start() {
 }
 
 #[test]
-fn who_is_not_known_to_keep_a_gpu_from_anybody_is_none() {
+fn a_job_not_known_to_keep_a_gpu_from_others_is_not_found() {
     let cases: &[Case] = &[
         ("given and unused", Found, |_| ()),
         ("another works on it", Nothing, |it| it.holder(PID, &[0, 1], GIB)),
@@ -142,7 +142,7 @@ fn who_is_not_known_to_keep_a_gpu_from_anybody_is_none() {
 }
 
 #[test]
-fn a_pipeline_that_uses_it_now_and_then_is_none() {
+fn a_pipeline_that_uses_the_gpu_now_and_then_is_not_found() {
     let mut scene = given();
     let mut engine = judge(&mut scene, 10.0 * MINUTE);
     for _ in 0..6 {

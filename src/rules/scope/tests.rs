@@ -7,7 +7,7 @@ use crate::model::{Gpu, Time};
 use crate::rules::testing::scope;
 
 #[test]
-fn what_is_not_known_is_neither_yes_nor_no() {
+fn unknown_facts_give_neither_yes_nor_no() {
     use crate::model::snapshot::Jupyter;
     use crate::units::GIB;
     let notebook =

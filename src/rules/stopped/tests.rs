@@ -8,7 +8,7 @@ use crate::model::json::is_hostile;
 use crate::model::snapshot::{Jupyter, Slurm};
 use crate::rules::testing::written;
 use crate::rules::testing::{
-    Found, Nothing, PID, assert_clean, count, cpu_untold, each, judge, judge_with, only, reasons,
+    Found, Nothing, PID, assert_clean, count, cpu_unknown, each, judge, judge_with, only, reasons,
     unidentified,
 };
 use crate::units::{Bytes, GIB};
@@ -57,7 +57,7 @@ fn it_is_found_after_the_duration_and_never_ended() {
 }
 
 #[test]
-fn what_is_frozen_with_its_cgroup_is_stopped_and_not_idle() {
+fn a_frozen_cgroup_is_stopped_and_not_idle() {
     let mut scene = Scene::new(1, 10.0);
     scene.holder(PID, &[0], 20 * GIB);
     let process = scene.process(PID);
@@ -96,7 +96,7 @@ fn a_gap_ends_it_unless_the_cpu_seconds_vouch_for_it() {
     for (cpu_known, found) in [(true, 1), (false, 0)] {
         let (mut scene, mut engine) = stopped(100.0);
         if !cpu_known {
-            cpu_untold(&mut scene);
+            cpu_unknown(&mut scene);
         }
         engine.observe(scene.pass(300.0));
         assert_eq!(count(&engine, Kind::Stopped), found, "{cpu_known}");
@@ -104,7 +104,7 @@ fn a_gap_ends_it_unless_the_cpu_seconds_vouch_for_it() {
 }
 
 #[test]
-fn who_is_traced_or_holds_nothing_is_not_stopped() {
+fn a_debugged_process_or_one_without_memory_is_not_stopped() {
     each(
         Kind::Stopped,
         all_along,

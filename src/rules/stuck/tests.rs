@@ -3,7 +3,7 @@ use crate::history::testing::Scene;
 use crate::model::finding::Action;
 use crate::rules::Engine;
 use crate::rules::testing::{
-    Found, Nothing, PID, assert_clean, count, cpu_untold, each, judge, only, reasons, unidentified,
+    Found, Nothing, PID, assert_clean, count, cpu_unknown, each, judge, only, reasons, unidentified,
 };
 use crate::units::GIB;
 
@@ -43,7 +43,7 @@ fn it_is_found_after_the_duration_and_nothing_is_done() {
 }
 
 #[test]
-fn one_sample_out_of_it_ends_it() {
+fn one_sample_in_another_state_ends_it() {
     for state in ['S', 'R'] {
         let (mut scene, mut engine) = stuck(10.0, 300.0);
         scene.process(PID).state = Some(state);
@@ -57,7 +57,7 @@ fn one_sample_out_of_it_ends_it() {
 }
 
 #[test]
-fn who_gets_on_between_samples_reads_a_disk() {
+fn a_process_whose_cpu_time_advances_is_not_stuck() {
     for (percent, found) in [(0.0, 1), (0.5, 1), (3.0, 0), (90.0, 0)] {
         let mut scene = all_along(60.0);
         scene.process(PID).cpu_percent = Some(percent);
@@ -76,19 +76,19 @@ fn who_gets_on_between_samples_reads_a_disk() {
 }
 
 #[test]
-fn without_cpu_seconds_more_samples_have_to_do() {
+fn without_cpu_seconds_more_samples_are_needed() {
     for (interval, seconds, found) in
         [(60.0, 120.0, 0), (60.0, 180.0, 0), (60.0, 240.0, 1), (30.0, 120.0, 1)]
     {
         let mut scene = all_along(interval);
-        cpu_untold(&mut scene);
+        cpu_unknown(&mut scene);
         let engine = judge(&mut scene, seconds);
         assert_eq!(count(&engine, Kind::Stuck), found, "{interval} {seconds}");
     }
 }
 
 #[test]
-fn who_holds_nothing_or_is_not_known_for_certain_is_not_stuck() {
+fn a_process_without_memory_or_of_uncertain_identity_is_not_stuck() {
     each(
         Kind::Stuck,
         || all_along(10.0),

@@ -11,7 +11,7 @@ use crate::model::keep::KeptBy;
 use crate::model::process::{Descendants, Jupyter};
 use crate::model::snapshot::GpuProcess;
 use crate::rules::exemption::Exemption;
-use crate::rules::testing::{Change, PID, count, cpu_untold, judge, scope, unidentified};
+use crate::rules::testing::{Change, PID, count, cpu_unknown, judge, scope, unidentified};
 use crate::rules::{Engine, RuleSet};
 use crate::units::GIB;
 
@@ -109,7 +109,7 @@ fn it_is_a_suspect_until_it_is_found_or_works() {
 }
 
 #[test]
-fn who_worked_before_is_one_when_it_was_seen_to_wait() {
+fn a_process_that_worked_before_is_a_suspect_once_it_was_seen_waiting() {
     let mut scene = worked();
     let mut engine = judge(&mut scene, 8.0);
     assert_eq!(marks(&engine), [""; 0]);
@@ -142,7 +142,7 @@ fn ran_3_hours(cpu_percent: f64) -> Scene {
 }
 
 #[test]
-fn the_drivers_account_shows_at_the_first_look_who_hardly_used_a_gpu() {
+fn the_drivers_accounting_shows_at_once_a_process_that_hardly_used_its_gpu() {
     // Too much CPU use to tell without it.
     assert_eq!(marks(&judge(&mut ran_3_hours(12.0), 0.0)), [""; 0]);
     let mut scene = ran_3_hours(12.0);
@@ -157,7 +157,7 @@ fn the_drivers_account_shows_at_the_first_look_who_hardly_used_a_gpu() {
 }
 
 #[test]
-fn the_drivers_account_speaks_for_who_used_a_gpu() {
+fn the_drivers_accounting_shows_that_a_process_used_its_gpu() {
     // Lifetime CPU use in percent, and the driver's account.
     let innocents: [(&str, f64, Change); 8] = [
         ("most of its life", 1.0, |it| account(it, 0, 93, 3.0)),
@@ -184,7 +184,7 @@ fn the_drivers_account_speaks_for_who_used_a_gpu() {
 }
 
 #[test]
-fn who_used_a_gpu_for_most_of_its_life_is_one_after_a_tenth_of_the_time() {
+fn a_process_that_used_a_gpu_for_most_of_its_life_is_a_suspect_after_a_tenth_of_the_time() {
     for (percent, expected) in [(10, "idle? 10s of 10m"), (93, "")] {
         let mut scene = ran_3_hours(1.0);
         account(&mut scene, 0, percent, 3.0);
@@ -201,7 +201,7 @@ fn who_used_a_gpu_for_most_of_its_life_is_one_after_a_tenth_of_the_time() {
 }
 
 #[test]
-fn who_was_seen_at_work_is_one_after_a_tenth_of_the_time() {
+fn a_process_seen_at_work_is_a_suspect_after_a_tenth_of_the_time() {
     let mut scene = idle();
     scene.row(0, PID).sm_percent = Some(90);
     let mut engine = judge(&mut scene, 4.0);
@@ -215,7 +215,7 @@ fn who_was_seen_at_work_is_one_after_a_tenth_of_the_time() {
 }
 
 #[test]
-fn a_notebook_is_one_by_its_servers_word() {
+fn a_notebook_is_a_suspect_if_its_server_says_idle() {
     let mut scene = worked();
     kernel(&mut scene, "idle", 3.0 * 3600.0);
     let engine = judge(&mut scene, 0.0);
@@ -238,7 +238,7 @@ fn a_notebook_is_one_by_its_servers_word() {
 }
 
 #[test]
-fn a_stopped_process_is_one_in_its_first_two_minutes() {
+fn a_stopped_process_is_a_suspect_in_its_first_two_minutes() {
     let mut scene = worked();
     scene.process(PID).state = Some('T');
     let mut engine = judge(&mut scene, 0.0);
@@ -252,7 +252,7 @@ fn a_stopped_process_is_one_in_its_first_two_minutes() {
 }
 
 #[test]
-fn what_its_job_left_is_suspected_of_that_first() {
+fn an_orphan_is_suspected_as_orphan_first() {
     let mut scene = Scene::new(1, 2.0);
     scene.orphan(PID, &[0], 24 * GIB);
     let engine = judge(&mut scene, 4.0);
@@ -261,7 +261,7 @@ fn what_its_job_left_is_suspected_of_that_first() {
 }
 
 #[test]
-fn no_innocent_is_ever_one() {
+fn busy_and_protected_processes_are_never_suspects() {
     let innocents: [(&str, Change); 21] = [
         ("SM", |scene| scene.row(0, PID).sm_percent = Some(1)),
         ("copies", |scene| scene.row(0, PID).memory_percent = Some(1)),
@@ -276,7 +276,7 @@ fn no_innocent_is_ever_one() {
         }),
         ("use that no sample explains", |scene| scene.gpu(0).gpu_percent = Some(80)),
         ("CPU", |scene| scene.process(PID).cpu_percent = Some(100.0)),
-        ("CPU not told", cpu_untold),
+        ("CPU not told", cpu_unknown),
         ("children's CPU", |scene| {
             scene.process(PID).descendants = Some(Arc::new(Descendants {
                 count: Some(8),
@@ -333,7 +333,7 @@ fn no_innocent_is_ever_one() {
 }
 
 #[test]
-fn who_is_exempt_or_whose_rule_is_off_is_none() {
+fn an_exempt_process_or_a_disabled_rule_gives_no_suspect() {
     let mut off = RuleSet::default();
     off.select(&["leak"]).unwrap();
     for settings in [keeping("user:ann", &[]), off] {
@@ -360,7 +360,7 @@ fn kept(
 }
 
 #[test]
-fn who_is_kept_is_neither_suspected_nor_reclaimable_and_is_found_all_the_same() {
+fn a_kept_process_has_findings_but_is_neither_suspected_nor_reclaimable() {
     let until = "2999-01-01T00:00:00Z".parse().unwrap();
     let owner = |until| Some(KeptBy::Owner { until });
     let program = |name: &str| Some(KeptBy::Program { name: name.into() });
@@ -401,7 +401,7 @@ fn who_is_kept_is_neither_suspected_nor_reclaimable_and_is_found_all_the_same() 
 }
 
 #[test]
-fn who_is_exempt_on_another_gpu_is_not_reclaimable_either() {
+fn a_process_exempt_on_another_gpu_is_not_reclaimable() {
     let two_gpus = |scene: &mut Scene| {
         scene.process(PID).state = Some('T');
         also_on_gpu_1(scene).kind = ProcessType::Graphics;
@@ -431,7 +431,7 @@ fn judged(seconds: f64) -> Engine {
 }
 
 #[test]
-fn what_reap_leaves_alone_is_not_counted() {
+fn memory_that_reap_leaves_alone_is_not_counted() {
     let engine = judged(700.0);
     let all: Vec<Finding> = engine.unkept().cloned().collect();
     let bytes = |findings: &[Finding]| {
@@ -457,7 +457,7 @@ fn what_reap_leaves_alone_is_not_counted() {
 }
 
 #[test]
-fn an_unknown_size_makes_the_sum_a_least_one() {
+fn an_unknown_size_makes_the_sum_a_lower_bound() {
     let mut findings: Vec<Finding> = judged(700.0).unkept().cloned().collect();
     findings[0].memory_bytes = None;
     let line = Reclaimable::new(findings.iter(), [].iter()).headline(true);

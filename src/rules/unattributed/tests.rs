@@ -70,7 +70,7 @@ fn it_is_found_after_the_duration_with_its_evidence() {
 }
 
 #[test]
-fn only_where_the_difference_is_large_and_means_something() {
+fn only_a_large_and_meaningful_difference_is_found() {
     let cases: &[Case] = &[
         ("11 GiB", Found, |_| ()),
         ("as much", Found, |it| it.memory(0, 21 * GIB, TOTAL)),
@@ -149,7 +149,7 @@ fn a_spike_is_none_and_nothing_flickers_at_the_threshold() {
 }
 
 #[test]
-fn what_cannot_be_read_for_a_moment_keeps_the_finding() {
+fn a_short_read_error_keeps_the_finding() {
     let forget: [Change; 3] = [
         |scene| scene.gpu(0).processes = None,
         |scene| scene.row(0, PID).used_bytes = None,

@@ -63,7 +63,7 @@ fn an_answer_is_put_into_its_own_process_only() {
 }
 
 #[test]
-fn what_was_reported_of_another_program_is_forgotten() {
+fn answers_about_an_earlier_program_are_forgotten() {
     let (mut notebooks, answers) = notebooks(&kernel(70));
     answers.send(busy(Instant::now())).unwrap();
     join(&mut notebooks, kernel(70));

@@ -245,7 +245,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_the_wrapper_cannot_name_differs_from_what_nvml_refuses() {
+    fn unnamed_values_differ_from_refused_calls() {
         assert_eq!(Code::from(NvmlError::UnexpectedVariant(27)), Code(27));
         assert!(Code::from(NvmlError::UnexpectedVariant(77)).is_unsupported());
         assert!(Code::from(NvmlError::FailedToLoadSymbol(String::new())).is_unsupported());

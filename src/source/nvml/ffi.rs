@@ -427,7 +427,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_processes_is_refused() {
+    fn records_that_cannot_be_processes_are_refused() {
         let none = u64::from_ne_bytes([UNTOUCHED; 8]);
         assert_eq!(parse(&[none; 64], 1, 16, 24), None, "nothing was written");
         let absurd = [(PID_MAX_LIMIT + 1, 5, 0, 0)];

@@ -232,7 +232,7 @@ mod tests {
     use crate::model::snapshot::{GpuProcess, Memory};
 
     #[test]
-    fn only_who_certainly_sleeps_is_left_asleep() {
+    fn only_a_gpu_that_certainly_sleeps_is_left_asleep() {
         use std::{fs, os::unix::fs::symlink};
         let sys = tempfile::tempdir().unwrap();
         for (address, driver, status) in [

@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_compared_is_not_taken_for_the_gpus() {
+    fn figures_that_cannot_be_compared_are_not_taken_for_the_gpus() {
         let mut whole = Whole::default();
         let failed = || Err(Code::UNKNOWN);
         assert!(whole.of(of_total(8 * GIB), failed).is_err());

@@ -7,7 +7,7 @@ use crate::model::dice::Dice;
 use crate::model::finding::{Action, Kind};
 use crate::model::process::Descendants;
 use crate::model::snapshot::Jupyter;
-use crate::rules::testing::{Change, PID, cpu_untold, engine_of, facts, reasons, written};
+use crate::rules::testing::{Change, PID, cpu_unknown, engine_of, facts, reasons, written};
 use crate::rules::{Engine, RuleSet as AllSettings};
 use crate::units::{GIB, Span};
 
@@ -130,7 +130,7 @@ fn a_sign_of_work_within_the_time_protects_it() {
 }
 
 #[test]
-fn what_begins_to_work_is_let_go_at_once() {
+fn a_cell_that_starts_to_work_loses_its_finding_at_once() {
     let changes: [Change; 3] = [
         busy,
         |scene| scene.row(0, PID).sm_percent = Some(5),
@@ -150,9 +150,9 @@ fn what_begins_to_work_is_let_go_at_once() {
 }
 
 #[test]
-fn what_is_not_known_decides_nothing() {
+fn unknown_facts_leave_a_cell_undecided() {
     let cases: [(&str, Change, &str); 3] = [
-        ("CPU", cpu_untold, "the CPU use of process 4242 is not known"),
+        ("CPU", cpu_unknown, "the CPU use of process 4242 is not known"),
         (
             "the descendants' CPU",
             |scene| {

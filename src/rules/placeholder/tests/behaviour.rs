@@ -65,7 +65,7 @@ fn bursts_by_the_clock_without_sockets_are_found_after_the_duration() {
 }
 
 #[test]
-fn it_ends_when_it_works() {
+fn a_placeholder_that_works_is_none_any_more() {
     let (accused, _) = play(6, 500, |scene, step, _| {
         if step > 400 {
             scene.draws(0, PID, 90, 500.0);
@@ -75,7 +75,7 @@ fn it_ends_when_it_works() {
 }
 
 #[test]
-fn innocents_are_never_accused() {
+fn other_periodic_programs_are_no_placeholders() {
     let innocents: [(&str, Change); 14] = [
         ("a health check reports", |scene, _, is_on| {
             let io = &mut scene.process(PID).io_bytes;
@@ -126,7 +126,7 @@ fn innocents_are_never_accused() {
 }
 
 #[test]
-fn periods_that_stray_are_none_whatever_the_seed() {
+fn irregular_periods_are_no_placeholder() {
     for seed in 1..=20 {
         let mut scene = scene("python hold.py", 20.0 * HOUR);
         scene.gpu(0).power_limit_watts = Some(700.0);
@@ -149,7 +149,7 @@ fn periods_that_stray_are_none_whatever_the_seed() {
 }
 
 #[test]
-fn what_is_unknown_is_no_finding_and_most_of_it_undecided() {
+fn unknown_facts_give_no_finding_and_mostly_leave_it_undecided() {
     let cases: [(&str, Option<&str>, Change); 6] = [
         ("files", Some("reads, writes and sends"), |it, _, _| it.process(PID).io_bytes = None),
         ("sockets", Some("reads, writes and sends"), |it, _, _| it.process(PID).sockets = None),
