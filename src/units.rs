@@ -155,11 +155,12 @@ pub enum Amount {
 }
 
 impl Amount {
-    /// In bytes, of a whole of `total`; rounded down, so that a limit is not stretched.
-    pub fn of(self, total: u64) -> u64 {
+    /// In bytes, of a whole of `total`; rounded down, so that a limit is not stretched. `None` for a
+    /// share of what is not known.
+    pub fn of(self, total: Option<u64>) -> Option<u64> {
         match self {
-            Self::Size(bytes) => bytes.0,
-            Self::Share(percent) => (total as f64 * percent / 100.0) as u64,
+            Self::Size(bytes) => Some(bytes.0),
+            Self::Share(percent) => Some((total? as f64 * percent / 100.0) as u64),
         }
     }
 }
@@ -356,9 +357,9 @@ mod tests {
             ("100%", 80 * GIB),
         ] {
             let amount: Amount = text.parse().unwrap();
-            assert_eq!(amount.of(80 * GIB), bytes, "{text}");
+            assert_eq!(amount.of(Some(80 * GIB)), Some(bytes), "{text}");
         }
-        assert_eq!("33%".parse::<Amount>().unwrap().of(10), 3, "rounded down");
+        assert_eq!("33%".parse::<Amount>().unwrap().of(Some(10)), Some(3), "rounded down");
         for text in ["", "%", "101%", "-1%", "8GB", "NaN%", "1e1%", "50%%"] {
             let error = text.parse::<Amount>().unwrap_err().to_string();
             assert!(error.ends_with("write 8GiB, 512MiB or 90%"), "{error}");

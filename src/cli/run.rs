@@ -40,14 +40,14 @@ use crate::host::{self, KernelModule, Roots};
 use crate::model::json::document;
 use crate::model::{Kind, Time};
 use crate::report::explain::PageStyle;
-use crate::report::run::{HeldMemory, RunAssertion, RunReport, RunStatus, SCHEMA};
+use crate::report::run::{HeldMemory, RunAssertion, RunGpu, RunReport, RunStatus, SCHEMA};
 use crate::source::live::Live;
 use crate::units::Bytes;
 
 /// Width of a page without a terminal, in columns.
 const PAGE_WIDTH: usize = 100;
 /// Extra time for the last sample of held memory.
-const PATIENCE: Duration = Duration::from_secs(3);
+const PATIENCE: Duration = Duration::from_secs(10);
 
 pub(super) fn run(args: &RunArgs, global: &Global) -> anyhow::Result<Exit> {
     let signals = Signals::block()?;
@@ -280,12 +280,14 @@ fn report(args: &RunArgs, shared: &Shared, run: Run) -> RunReport {
         errors: usage.errors.clone(),
     };
     let peak = args.max_peak.map(|limit| {
+        let allowed = |gpu: &RunGpu| limit.of(gpu.total_bytes);
         let over = report.gpus.iter().find_map(|gpu| {
-            let allowed = limit.of(gpu.total_bytes?);
+            let allowed = allowed(gpu)?;
             let peak = gpu.figures.peak_bytes.filter(|&peak| peak > allowed)?;
             Some(format!("{} on GPU {}, more than {}", Bytes(peak), gpu.index, Bytes(allowed)))
         });
-        let passed = (is_measured && !usage.is_blind()).then_some(true);
+        let is_known = report.gpus.iter().all(|gpu| allowed(gpu).is_some());
+        let passed = (is_measured && is_known && !usage.is_blind()).then_some(true);
         assertion(format!("--max-peak {limit}"), over, passed)
     });
     let failures = args.fail_on.iter().map(|failure| match failure {
@@ -313,7 +315,7 @@ fn report(args: &RunArgs, shared: &Shared, run: Run) -> RunReport {
 fn assertion(name: String, failure: Option<String>, passed: Option<bool>) -> RunAssertion {
     match (failure, passed) {
         (Some(message), _) => RunAssertion { name, passed: Some(false), message },
-        (None, Some(_)) => RunAssertion { name, passed, message: "it held".to_owned() },
+        (None, Some(_)) => RunAssertion { name, passed, message: "passed".to_owned() },
         (None, None) => RunAssertion { name, passed, message: "could not be measured".to_owned() },
     }
 }

@@ -253,7 +253,7 @@ impl RunReport {
             Some([]) => "nothing left on a GPU".to_owned(),
             Some(held) => {
                 let bytes = held.iter().filter_map(|it| it.used_bytes).sum();
-                format!("{} still held 5s after the end", Bytes(bytes))
+                format!("{} still held after the end", Bytes(bytes))
             }
         };
         format!("{leaks}; {held}")

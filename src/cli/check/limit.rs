@@ -28,10 +28,7 @@ pub(super) fn judge(
                 });
             }
             let actual_bytes = actual.ok();
-            let limit_bytes = match (amount, gpu.memory) {
-                (Amount::Size(bytes), _) => Some(bytes.0),
-                (Amount::Share(_), memory) => memory.map(|memory| amount.of(memory.total_bytes)),
-            };
+            let limit_bytes = amount.of(gpu.memory.map(|memory| memory.total_bytes));
             verdicts.push(LimitVerdict {
                 limit,
                 gpu: gpu.index,

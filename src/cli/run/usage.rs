@@ -93,7 +93,9 @@ impl Usage {
             let sm = rows(gpu, &ours).filter_map(|row| row.sm_percent).reduce(u32::saturating_add);
             if rows(gpu, &ours).next().is_some() || self.gpus.contains_key(&gpu.index) {
                 let known = self.gpus.entry(gpu.index).or_insert_with(|| run_gpu(gpu));
-                known.figures.add(time, sum(rows(gpu, &ours)), sm.map(|sm| sm.min(100)));
+                // A list that could not be read is not an empty one.
+                let bytes = gpu.processes.as_ref().and_then(|_| sum(rows(gpu, &ours)));
+                known.figures.add(time, bytes, sm.map(|sm| sm.min(100)));
             }
             // A process may have several rows under MIG.
             let pids: HashSet<u32> = rows(gpu, &ours).map(|row| row.pid).collect();
@@ -257,6 +259,21 @@ mod tests {
             usage.observe(snapshot, |_| false);
             assert_eq!(usage.is_blind(), is_blind, "{pids:?}");
         }
+    }
+
+    #[test]
+    fn a_list_that_could_not_be_read_is_not_an_empty_one() {
+        let mut usage = Usage::new(Config::default().rules);
+        let held = GpuProcess { pid: 7, used_bytes: Some(5), ..GpuProcess::default() };
+        for processes in [Some(vec![held]), None, Some(vec![held])] {
+            let mut snapshot = Snapshot::new(Time::default());
+            snapshot.gpus = vec![Gpu { processes, ..Gpu::default() }];
+            let start_ticks = Some(1);
+            snapshot.processes = vec![Process { pid: 7, start_ticks, ..Process::default() }];
+            usage.observe(snapshot, |_| true);
+        }
+        assert_eq!(usage.gpus()[0].figures.mean_bytes, Some(5));
+        assert!(usage.is_blind());
     }
 
     /// A quarter of an hour is injected, not waited for.
