@@ -309,6 +309,21 @@ fn a_lost_gpu_makes_what_was_to_hold_unknown() {
     assert_eq!(talking.running.0.wait().unwrap().code(), Some(3));
 }
 
+#[test]
+fn a_size_is_a_limit_where_the_gpus_own_size_is_not_known() {
+    for (limit, code) in [("1GiB", 1), ("4GiB", 0), ("50%", 3)] {
+        let machine = Machine::new(&Scene::new().gpu(Gpu::gb10()));
+        let options = ["-q", "--max-peak", limit, "--interval", "50ms"];
+        let script = ["sh", "-c", "echo $$; read line"];
+        let mut talking = Talking::start(&mut run(&machine, &options, &script));
+        let own = Process::compute(talking.line().parse().unwrap(), 2 * GIB);
+        machine.play(&Scene::new().gpu(Gpu::gb10().process(own)));
+        wait_for_samples(&machine);
+        talking.say("end");
+        assert_eq!(talking.running.0.wait().unwrap().code(), Some(code), "{limit}");
+    }
+}
+
 /// Folders for the GPUs of a scene, as sysfs has them, for all users.
 fn claimable(machine: &Machine) -> std::path::PathBuf {
     let folder = machine.path("pci");
@@ -369,6 +384,22 @@ fn it_waits_for_memory_and_takes_the_freest() {
     machine.play(&two_gpus([3 * GIB, 2 * GIB]));
     assert_eq!(waiting.line(), uuids[0]);
     assert_eq!(waiting.running.0.wait().unwrap().code(), Some(0));
+}
+
+/// As by nohup; and one that no child is to be waited for does not lose the exit code.
+#[test]
+fn signals_that_are_ignored_end_no_wait() {
+    let machine = Machine::new(&two_gpus([GIB, GIB]));
+    let options = ["-q", "--wait-free", "3GiB", "--interval", "20ms"];
+    let run = run(&machine, &options, &["sh", "-c", "exit 5"]);
+    let mut env = Command::new("env");
+    env.arg("--ignore-signal=HUP,CHLD");
+    let mut waiting = Running::start(support::before(&mut env, &run));
+    wait_for_samples(&machine);
+    send(waiting.pid(), Signal::HUP);
+    wait_for_samples(&machine);
+    machine.play(&two_gpus([3 * GIB, GIB]));
+    assert_eq!(waiting.0.wait().unwrap().code(), Some(5));
 }
 
 #[test]
@@ -527,6 +558,15 @@ fn a_pipe_for_errors_has_the_same_bytes_in_the_same_order_and_the_same_end() {
         assert_eq!(wrapped.1, bare.1, "{script}");
         assert!(wrapped.0 == bare.0, "{script}: {} and {}", wrapped.0.len(), bare.0.len());
     }
+}
+
+#[test]
+fn what_is_written_while_the_whole_job_is_ended_is_heard() {
+    let machine = Machine::new(&one_gpu(&[]));
+    let script = "trap '' TERM; kill -TERM $PPID $(cat /proc/$PPID/task/*/children) 2>/dev/null
+        sleep 0.5; echo saved >&2; exit 3";
+    let heard = piped(run(&machine, &["-q"], &["sh", "-c", script]), false, usize::MAX);
+    assert_eq!(heard, (b"saved\n".to_vec(), 3));
 }
 
 #[test]

@@ -56,16 +56,21 @@ static IGNORES_PIPE: AtomicBool = AtomicBool::new(false);
 #[allow(unsafe_code)]
 static READ_PIPE_DISPOSITION: extern "C" fn() = {
     extern "C" fn read() {
-        let mut action = std::mem::MaybeUninit::<libc::sigaction>::zeroed();
-        // SAFETY: it only reads, into a value of the right type that outlives the call.
-        let is_ignored = unsafe {
-            libc::sigaction(libc::SIGPIPE, std::ptr::null(), action.as_mut_ptr()) == 0
-                && action.assume_init().sa_sigaction == libc::SIG_IGN
-        };
-        IGNORES_PIPE.store(is_ignored, Ordering::Relaxed);
+        IGNORES_PIPE.store(is_ignored(libc::SIGPIPE), Ordering::Relaxed);
     }
     read
 };
+
+/// Whether a signal is ignored, as nohup(1) and the background jobs of scripts have it.
+#[allow(unsafe_code)]
+fn is_ignored(signal: i32) -> bool {
+    let mut action = std::mem::MaybeUninit::<libc::sigaction>::zeroed();
+    // SAFETY: it only reads, into a value of the right type that outlives the call.
+    unsafe {
+        libc::sigaction(signal, std::ptr::null(), action.as_mut_ptr()) == 0
+            && action.assume_init().sa_sigaction == libc::SIG_IGN
+    }
+}
 
 /// How the command ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -113,6 +118,10 @@ impl Signals {
     /// Blocks the signals, and reads them on a thread. Call it while there is only one thread.
     pub(super) fn block() -> anyhow::Result<Self> {
         let cannot = "cannot catch signals";
+        if is_ignored(libc::SIGCHLD) {
+            // Or the kernel would drop the command's exit code.
+            signal_hook::flag::register(libc::SIGCHLD, Arc::default()).context(cannot)?;
+        }
         let signals: SigSet = PASSED_ON.into_iter().collect();
         let mask = SigSet::thread_get_mask().context(cannot)?;
         signals.thread_block().context(cannot)?;
@@ -199,6 +208,8 @@ fn ending(status: WaitStatus) -> Option<Ending> {
 /// Handles a signal.
 fn take(stage: &Stage, signal: i32, is_terminals: bool, hurry: &AtomicBool) {
     match stage {
+        // Blocked, it is read although it is ignored.
+        Stage::Before | Stage::After if is_ignored(signal) => {}
         Stage::Before => {
             let _ = signals::end_as_by(signal);
         }

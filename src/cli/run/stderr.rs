@@ -26,7 +26,7 @@ const ARGUMENT: &str = "__relay";
 /// How much of the end is kept.
 const TAIL_BYTES: usize = 64 << 10;
 /// How long the child may take to pass on what is there; a reader that stands still holds it up.
-const ANSWERS: Duration = Duration::from_secs(2);
+const ANSWERS: Duration = Duration::from_secs(10);
 
 /// Where the command's standard error goes.
 #[derive(Debug)]
@@ -119,7 +119,8 @@ fn start_relay() -> io::Result<(UnixStream, OwnedFd)> {
         .stdin(Stdio::from(read))
         .stdout(Stdio::from(io::stderr().as_fd().try_clone_to_owned()?))
         .stderr(Stdio::from(OwnedFd::from(theirs)));
-    // It is the child of a thread of its own, which waits for it: those of the first one are the command's.
+    // It inherits blocked signals: one that is sent to every process of a job, as Slurm does, does not end it before the
+    // command. It is the child of a thread of its own, which waits for it: those of the first one are the command's.
     let (started, is_started) = channel();
     thread::Builder::new().name("relay".to_owned()).spawn(move || {
         let child = relay.spawn();
