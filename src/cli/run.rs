@@ -1,8 +1,8 @@
 //! `gpumem run`: runs a command as if it were not there, and reports what it took of the GPUs.
 //!
-//! `choose` waits for GPUs and claims them, `child` starts the command and waits for it, on the first thread; `sampler` samples meanwhile on another, and
-//! `usage` adds up. The command waits for none of them: it is started as soon as it is known that there is a driver,
-//! and its exit code is gpumem's. Nothing is ended here.
+//! `choose` waits for GPUs and claims them; `child` starts the command and waits for it, on the first thread; `sampler`
+//! samples meanwhile on another, and `usage` adds up. The command is started as soon as it is known that there is a
+//! driver, and its exit code is gpumem's. Nothing is ended here.
 
 mod child;
 mod choose;
@@ -17,8 +17,7 @@ use std::os::fd::AsRawFd as _;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -58,16 +57,20 @@ pub(super) fn run(args: &RunArgs, global: &Global) -> anyhow::Result<Exit> {
     let reports =
         args.report.iter().map(|path| Report::open(path)).collect::<Result<Vec<_>, _>>()?;
     let shared = Shared::new(Usage::new(rules));
-    let mut opened = None;
-    if choose::is_asked(args) {
+    let (mut opened, mut has_driver) = (None, true);
+    if needs_driver(args) {
         match live(global, interval) {
             Ok(live) => opened = Some(Box::new(live)),
-            Err(_) if args.allow_no_gpu => {}
+            // The report says why.
+            Err(error) if args.allow_no_gpu => {
+                shared.lock().note(format!("{error:#}"));
+                has_driver = false;
+            }
             Err(error) => return Err(error),
         }
     }
     let mut chosen = None;
-    if let Some(live) = &mut opened {
+    if let Some(live) = opened.as_mut().filter(|_| choose::is_asked(args)) {
         chosen = choose::choose(args, global, live, (config.rules, interval))?;
         if chosen.is_none() {
             warn(&format!(
@@ -77,13 +80,6 @@ pub(super) fn run(args: &RunArgs, global: &Global) -> anyhow::Result<Exit> {
             return Ok(Exit::Findings);
         }
     }
-    let mut sampling = Sampling::start((global, interval, opened), &shared, &signals)?;
-    let has_driver = match sampling.opened(args) {
-        Ok(()) => true,
-        // The report says why.
-        Err(_) if args.allow_no_gpu => false,
-        Err(error) => return Err(error),
-    };
     let (time, begun) = (host::read_time(), Instant::now());
     let mut stderr = Stderr::watch();
     let mut given = Given { descriptors: stderr.replaced(), variable: None };
@@ -101,11 +97,17 @@ pub(super) fn run(args: &RunArgs, global: &Global) -> anyhow::Result<Exit> {
             return Ok(Exit::Command(child::code_of_failure(error)));
         }
     };
-    sampling.begin();
+    let sampling = has_driver
+        .then(|| Sampling::start((global, interval, opened), &shared, &signals))
+        .and_then(|started| started.map_err(|error| shared.lock().note(error.to_string())).ok());
     give_up_input_and_output();
     let ending = signals.wait(child)?;
     let seconds = begun.elapsed().as_secs_f64();
-    let held = sampling.end(child::reap());
+    let is_over = !child::reap();
+    let held = match sampling {
+        Some(sampling) => sampling.end(is_over),
+        None => is_over.then(Vec::new),
+    };
     // All that it wrote comes before what gpumem says.
     let tail = stderr.tail();
     let said = tail.filter(|_| ending != Ending::Exited(0));
@@ -113,33 +115,25 @@ pub(super) fn run(args: &RunArgs, global: &Global) -> anyhow::Result<Exit> {
     let mut report = report(
         args,
         &shared,
-        Run {
-            time,
-            seconds,
-            ending,
-            held,
-            has_driver,
-            waited: chosen.as_ref().map(|it| it.waited),
-        },
+        Run { time, seconds, ending, held, waited: chosen.as_ref().map(|it| it.waited) },
     );
     let visible = given.variable.map(|(_, value)| value);
     let visible = visible.or_else(|| std::env::var(choose::VISIBLE).ok());
     report.out_of_memory =
         said.and_then(|said| shared.lock().out_of_memory(&said, visible.as_deref()));
     let is_written = tell(args, &report, reports);
-    let (code, signal) = match ending {
-        Ending::Exited(code) => (code, None),
-        Ending::Signaled(signal) => (128 + signal, Some(signal)),
-    };
     // The first process of a container is ended by no signal.
-    if let Some(signal) = signal.filter(|_| std::process::id() != 1) {
+    if let Some(signal) = report.signal.filter(|_| std::process::id() != 1) {
         // Who waits for gpumem sees what it would have seen of the command; no second core is written.
         let none = rustix::process::Rlimit { current: Some(0), maximum: Some(0) };
         let _ = rustix::process::setrlimit(rustix::process::Resource::Core, none);
         let _ = signals::end_as_by(signal);
     }
     Ok(match report.status {
-        RunStatus::Failed => Exit::Command(u8::try_from(code).unwrap_or(u8::MAX)),
+        RunStatus::Failed => {
+            let code = report.exit_code.or(report.signal.map(|signal| 128 + signal));
+            Exit::Command(code.and_then(|code| u8::try_from(code).ok()).unwrap_or(u8::MAX))
+        }
         RunStatus::Findings => Exit::Findings,
         RunStatus::Error => Exit::CannotMeasure,
         RunStatus::Ok if !is_written => Exit::Findings,
@@ -156,85 +150,60 @@ fn give_up_input_and_output() {
     }
 }
 
+/// Whether the driver has to be there before the command starts: something is chosen or has to be measured, or there
+/// may be none. Else its kernel module is loaded, and the command does not wait until NVML is opened.
+fn needs_driver(args: &RunArgs) -> bool {
+    let module = || host::read_kernel_module(&Roots::default().proc);
+    choose::is_asked(args)
+        || args.max_peak.is_some()
+        || !args.fail_on.is_empty()
+        || !matches!(module(), KernelModule::Loaded { .. })
+}
+
 /// The sampling thread, as main sees it.
 #[derive(Debug)]
 struct Sampling {
-    opened: Receiver<anyhow::Result<()>>,
-    began: Sender<()>,
-    /// Whether memory may still be held, so that it has to be looked for.
+    /// Whether nobody is left who could hold memory.
     ended: Sender<bool>,
     held: Receiver<Option<Vec<HeldMemory>>>,
 }
 
 impl Sampling {
     fn start(
-        (global, interval, opened_before): (&Global, Duration, Option<Box<Live>>),
+        (global, interval, opened): (&Global, Duration, Option<Box<Live>>),
         shared: &Shared,
         signals: &Signals,
-    ) -> anyhow::Result<Self> {
-        let (opened, opened_here) = channel();
-        let (began, began_there) = channel();
+    ) -> io::Result<Self> {
         let (ended, ended_there) = channel();
         let (held, held_here) = channel();
         let (global, shared) = (global.clone(), shared.clone());
-        let is_hurried: Arc<AtomicBool> = Arc::clone(&signals.is_hurried);
-        let sample = move || {
-            let opened_now =
-                opened_before.map_or_else(|| live(&global, interval), |live| Ok(*live));
-            let mut live = match opened_now {
-                Ok(live) => live,
-                Err(error) => {
-                    shared.lock().note(format!("{error:#}"));
-                    let _ = opened.send(Err(error));
-                    return;
+        let is_hurried = Arc::clone(&signals.is_hurried);
+        let sample = move || match opened.map_or_else(|| live(&global, interval), |it| Ok(*it)) {
+            Err(error) => shared.lock().note(format!("{error:#}")),
+            Ok(mut live) => {
+                if !sampler::until_end(&mut live, &shared, interval, &ended_there) {
+                    let _ = held.send(sampler::held_after(&mut live, &shared, &is_hurried));
                 }
-            };
-            let _ = opened.send(Ok(()));
-            if began_there.recv().is_err() {
-                return;
-            }
-            if sampler::until_end(&mut live, &shared, interval, &ended_there) {
-                let _ = held.send(sampler::held_after(&mut live, &shared, &is_hurried));
             }
         };
-        let spawned = thread::Builder::new().name("sampler".to_owned()).spawn(sample);
-        spawned.context("cannot start a thread for sampling")?;
-        Ok(Self { opened: opened_here, began, ended, held: held_here })
+        thread::Builder::new().name("sampler".to_owned()).spawn(sample)?;
+        Ok(Self { ended, held: held_here })
     }
 
-    /// Whether there is a driver. Where its kernel module is loaded, NVML may take its time to open, which the command
-    /// does not wait for, unless something has to be measured.
-    fn opened(&mut self, args: &RunArgs) -> anyhow::Result<()> {
-        let is_loaded =
-            matches!(host::read_kernel_module(&Roots::default().proc), KernelModule::Loaded { .. });
-        let has_to_measure = args.max_peak.is_some() || !args.fail_on.is_empty();
-        if is_loaded && !has_to_measure {
-            return Ok(());
-        }
-        self.opened.recv().context("the sampling thread ended")?
-    }
-
-    fn begin(&self) {
-        let _ = self.began.send(());
-    }
-
-    /// The command has ended: what is held, where descendants of it go on. `None` where that could not be seen.
-    fn end(&self, has_descendants: bool) -> Option<Vec<HeldMemory>> {
-        let _ = self.ended.send(has_descendants);
-        if !has_descendants {
+    /// The command has ended: what is held by its descendants. `None` where that could not be seen.
+    fn end(&self, is_over: bool) -> Option<Vec<HeldMemory>> {
+        let _ = self.ended.send(is_over);
+        if is_over {
             return Some(Vec::new());
         }
         let begun = Instant::now();
         while begun.elapsed() < HELD_AFTER + PATIENCE {
             match self.held.recv_timeout(Duration::from_millis(100)) {
                 Ok(held) => return held,
-                Err(std::sync::mpsc::RecvTimeoutError::Disconnected) => return None,
-                Err(std::sync::mpsc::RecvTimeoutError::Timeout) => {
-                    // Nobody of it is left who could hold anything.
-                    if !child::reap() {
-                        return Some(Vec::new());
-                    }
-                }
+                Err(RecvTimeoutError::Disconnected) => return None,
+                // Nobody of it is left who could hold anything.
+                Err(RecvTimeoutError::Timeout) if !child::reap() => return Some(Vec::new()),
+                Err(RecvTimeoutError::Timeout) => {}
             }
         }
         None
@@ -248,7 +217,6 @@ struct Run {
     seconds: f64,
     ending: Ending,
     held: Option<Vec<HeldMemory>>,
-    has_driver: bool,
     /// Time spent waiting for GPUs.
     waited: Option<Duration>,
 }
@@ -259,7 +227,7 @@ fn report(args: &RunArgs, shared: &Shared, run: Run) -> RunReport {
         Ending::Exited(code) => (Some(code), None),
         Ending::Signaled(signal) => (None, Some(signal)),
     };
-    let is_measured = run.has_driver && usage.samples > 0;
+    let is_measured = usage.samples > 0;
     let mut report = RunReport {
         schema: SCHEMA,
         time: run.time,

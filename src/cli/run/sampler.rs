@@ -33,7 +33,7 @@ impl Shared {
     }
 }
 
-/// Samples until told that the command has ended; whether what it holds afterwards is to be looked for.
+/// Samples until told that the command has ended; whether nobody is left who could hold memory.
 pub(super) fn until_end(
     live: &mut Live,
     shared: &Shared,
@@ -47,11 +47,11 @@ pub(super) fn until_end(
         // One that was taken when it had ended is not of its run.
         match ended.try_recv() {
             Err(TryRecvError::Empty) => shared.lock().observe(snapshot, is_ours),
-            message => return message.unwrap_or(false),
+            message => return message.unwrap_or(true),
         }
         match ended.recv_timeout(pause) {
             Err(RecvTimeoutError::Timeout) => {}
-            message => return message.unwrap_or(false),
+            message => return message.unwrap_or(true),
         }
     }
 }
