@@ -364,6 +364,8 @@ fn it_waits_for_memory_and_takes_the_freest() {
     assert_eq!(shown(&["--gpus", "1"], None).exits(0).stdout.trim(), uuids[1]);
     assert_eq!(shown(&["--gpus", "2"], None).exits(0).stdout.trim(), uuids.join(","));
     assert_eq!(shown(&["--gpu", "0"], None).exits(0).stdout.trim(), uuids[0]);
+    let twice = format!("0,{}", uuids[0]);
+    assert_eq!(shown(&["--gpu", &twice], None).exits(0).stdout.trim(), uuids[0]);
     // The caller's are those to choose from.
     assert_eq!(shown(&["--gpus", "1"], Some("0")).exits(0).stdout.trim(), uuids[0]);
     assert_eq!(shown(&[], Some("7")).exits(0).stdout.trim(), "7");

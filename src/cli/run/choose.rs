@@ -73,9 +73,8 @@ pub(super) fn choose(
 ) -> anyhow::Result<Option<Chosen>> {
     let begun = Instant::now();
     let mut snapshot = live.sample();
-    let set = candidates(args, &snapshot)?;
+    let (set, count) = candidates(args, &snapshot)?;
     let is_in_set = |gpu: &&Gpu| set.contains(&gpu.index);
-    let count = if args.gpu.is_empty() { args.gpus.unwrap_or(1) as usize } else { set.len() };
     let claims = Claims::of_machine();
     let first: Vec<Gpu> = snapshot.gpus.iter().filter(is_in_set).cloned().collect();
     let queue = args.claim.then(|| wait_in_line(claims.clone(), first)).transpose()?;
@@ -172,8 +171,8 @@ fn has_free(gpu: &Gpu, args: &RunArgs) -> bool {
     }
 }
 
-/// The indices of candidate GPUs: the named ones, or all, among those that the caller sees.
-fn candidates(args: &RunArgs, snapshot: &Snapshot) -> anyhow::Result<Vec<u32>> {
+/// The indices of candidate GPUs (the named ones, or all, among those that the caller sees), and how many are wanted.
+fn candidates(args: &RunArgs, snapshot: &Snapshot) -> anyhow::Result<(Vec<u32>, usize)> {
     let gpus = &snapshot.gpus;
     let mut set: Vec<&Gpu> = visible(gpus, std::env::var(VISIBLE).ok().as_deref())?;
     if !args.gpu.is_empty() {
@@ -194,13 +193,13 @@ fn candidates(args: &RunArgs, snapshot: &Snapshot) -> anyhow::Result<Vec<u32>> {
         ))
         .into());
     }
+    let count = if args.gpu.is_empty() { args.gpus.unwrap_or(1) as usize } else { set.len() };
     set.retain(|gpu| gpu.mig_mode != Some(true));
     if let Some(wanted) = args.wait_free {
         // What is not known may be enough.
         let total = |gpu: &Gpu| gpu.memory.map_or(u64::MAX, |memory| memory.total_bytes);
         set.retain(|gpu| total(gpu) >= wanted.0);
     }
-    let count = if args.gpu.is_empty() { args.gpus.unwrap_or(1) as usize } else { args.gpu.len() };
     if set.len() < count {
         let of_size = args.wait_free.map_or_else(String::new, |size| format!(" of {size} or more"));
         return Err(UsageError(format!(
@@ -210,7 +209,7 @@ fn candidates(args: &RunArgs, snapshot: &Snapshot) -> anyhow::Result<Vec<u32>> {
         ))
         .into());
     }
-    Ok(set.into_iter().map(|gpu| gpu.index).collect())
+    Ok((set.into_iter().map(|gpu| gpu.index).collect(), count))
 }
 
 /// The GPUs that a value of [`VISIBLE`] allows, as CUDA reads it: up to the first invalid entry.
