@@ -12,7 +12,8 @@ use crate::cli::exit::Exit;
 use crate::cli::selection::{names, no_such_gpu};
 use crate::cli::{UsageError, config, live, recorded, session, store, warn_of_damage};
 use crate::explain::{Shortage, out_of_memory};
-use crate::model::{Gpu, Time};
+use crate::model::{Gpu, Snapshot, Time};
+use crate::source::Source as _;
 use crate::source::replay::PlaybackPace;
 use crate::units::Span;
 use crate::watch::update::playback::typed_time::{TypedTime, parse};
@@ -63,31 +64,23 @@ fn observe(
         }
     };
     if let Some(mut replay) = recorded(&args.recorded, PlaybackPace::AsFast)? {
-        let mut at = None;
-        let mut first = None;
-        let mut wrong = None;
+        let Some(first) = replay.next()? else { return Ok(None) };
+        let at = typed(first.time, None)?;
+        let is_later = |snapshot: &Snapshot| at.is_some_and(|at| snapshot.time > at);
+        if is_later(&first) {
+            let begins = first.time.local();
+            let why = format!("--at is before the recording, which begins at {begins}");
+            return Err(UsageError(why).into());
+        }
+        seen.observe(first);
         session::play(&mut replay, |snapshot| {
-            if first.is_none() {
-                first = Some(snapshot.time);
-                match typed(snapshot.time, None) {
-                    Ok(time) => at = time,
-                    Err(error) => wrong = Some(error),
-                }
-            }
-            if wrong.is_some() || at.is_some_and(|at| snapshot.time > at) {
+            if is_later(&snapshot) {
                 return ControlFlow::Break(());
             }
             seen.observe(snapshot);
             ControlFlow::Continue(())
         })?;
         warn_of_damage(&replay);
-        if let Some(error) = wrong {
-            return Err(error.into());
-        }
-        if let (None, Some(first)) = (&seen.last, first) {
-            let why = format!("--at is before the recording, which begins at {}", first.local());
-            return Err(UsageError(why).into());
-        }
         return Ok(at);
     }
     let mut live = live(global, interval)?;
