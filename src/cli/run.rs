@@ -33,7 +33,7 @@ use super::exit::{Exit, UsageError};
 use super::output::terminal_width_of_errors;
 use super::reap::policy_from_args;
 use super::watch::shows_unicode;
-use super::{config, live, signals, warn};
+use super::{config, live, session, signals, warn};
 use crate::advice::out_of_memory;
 use crate::host::{self, KernelModule, Roots};
 use crate::model::json::document;
@@ -54,6 +54,7 @@ pub(super) fn run(args: &RunArgs, global: &Global) -> anyhow::Result<Exit> {
     let mut rules = config.rules.clone();
     policy_from_args::switch_on(&mut rules, &[Kind::Leak]);
     let interval = args.interval.unwrap_or(config.sample.interval).0;
+    session::live_options(global, interval)?;
     let reports =
         args.report.iter().map(|path| Report::open(path)).collect::<Result<Vec<_>, _>>()?;
     let shared = Shared::new(Usage::new(rules));

@@ -34,12 +34,20 @@ pub(super) fn recorded(recorded: &Recorded, pace: PlaybackPace) -> anyhow::Resul
     })
 }
 
-/// This machine, sampled at an interval.
-pub(super) fn live(global: &Global, interval: Duration) -> anyhow::Result<Live> {
+/// The options of sampling this machine at an interval; an error if a time is 0.
+pub(super) fn live_options(
+    global: &Global,
+    interval: Duration,
+) -> anyhow::Result<nvml::NvmlOptions> {
     if interval.is_zero() {
         return Err(UsageError("--interval must be longer than 0; write 1s".to_owned()).into());
     }
-    let live = Live::open(nvml_options(global)?, interval)?;
+    nvml_options(global)
+}
+
+/// This machine, sampled at an interval.
+pub(super) fn live(global: &Global, interval: Duration) -> anyhow::Result<Live> {
+    let live = Live::open(live_options(global, interval)?, interval)?;
     Ok(match store::release_log() {
         Some(mut log) => live.marked_by(move |snapshot| log.mark(snapshot)),
         None => live,

@@ -191,6 +191,12 @@ fn without_a_driver_nothing_is_started_unless_that_is_allowed() {
     let report = read_json(&report);
     assert_eq!((&report["status"], &report["samples"]), (&"ok".into(), &0.into()));
     assert!(!report["errors"].as_array().unwrap().is_empty());
+    // Wrong usage is told before the start, too.
+    fs::remove_file(&mark).unwrap();
+    for option in ["--interval", "--nvml-timeout"] {
+        let output = finish(&mut run(&machine, &["--allow-no-gpu", option, "0s"], &touch)).exits(2);
+        assert!(output.stderr.contains(option) && !mark.exists(), "{output:?}");
+    }
     // What was to hold is not known to.
     let options = ["--allow-no-gpu", "--max-peak", "1GiB"];
     finish(&mut run(&machine, &options, &["true"])).exits(3);
