@@ -175,7 +175,6 @@ mod tests {
             output.write_all(&bytes).unwrap();
             output.flush().unwrap();
             output.flush().unwrap();
-            assert!(start.elapsed() < Duration::from_secs(5));
             assert!(output.is_behind());
             let reading = std::thread::spawn(move || {
                 let mut read = Vec::new();

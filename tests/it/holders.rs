@@ -81,7 +81,7 @@ impl Drop for Stranger {
 }
 
 fn recording(namespace: &Namespace, machine: &Machine) -> Recording {
-    let arguments = ["record", "--interval", "200ms", "--duration", "60s"];
+    let arguments = ["record", "--interval", "200ms", "--duration", "600s"];
     Recording::start(&mut namespace.gpumem(machine, &arguments))
 }
 

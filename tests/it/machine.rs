@@ -169,6 +169,11 @@ impl Recording {
         Snapshot(serde_json::from_str(&self.line()).unwrap())
     }
 
+    /// All that are left, to its end.
+    pub fn rest(&mut self) -> impl Iterator<Item = Snapshot> {
+        self.lines.by_ref().map(|line| Snapshot(serde_json::from_str(&line.unwrap()).unwrap()))
+    }
+
     /// The first snapshot of which this is so.
     pub fn until(&mut self, mut so: impl FnMut(&Snapshot) -> bool) -> Snapshot {
         let begun = Instant::now();

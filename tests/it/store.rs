@@ -144,7 +144,10 @@ fn every_snapshot_is_in_the_store_when_a_signal_ends_it() {
         let recorder = start_recorder(&machine, "50ms");
         let before = segments(&folder).len();
         wait_until("it records", || segments(&folder).len() > before);
-        std::thread::sleep(Duration::from_millis(300));
+        let memory = ("nvmlDeviceGetMemoryInfo_v2".to_owned(), Some(0));
+        let samples = || machine.counts()[&memory];
+        let first = samples();
+        wait_until("it goes on", || samples() > first + 3);
         kill_process(Pid::from_child(&recorder), signal).unwrap();
         let output = recorder.wait_with_output().unwrap();
         assert_eq!(output.status.code(), Some(0));
@@ -285,7 +288,7 @@ fn what_cannot_be_a_store_is_wrong_usage() {
 #[test]
 fn the_service_and_the_configuration_are_obeyed() {
     let machine = machine(&one_gpu(&[]));
-    let recorder = |machine: &Machine| machine.act(&["record", "--store", "--duration", "600ms"]);
+    let recorder = |machine: &Machine| machine.act(&["record", "--store", "--duration", "2s"]);
     let folder = machine.path("state/store");
     let once = recorder(&machine).exits(0);
     assert!(once.stderr.contains("recorded 1 snapshot to"), "5 s by default: {once:?}");

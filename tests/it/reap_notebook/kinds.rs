@@ -129,8 +129,12 @@ fn a_server_in_a_network_of_its_own_is_asked_from_within() {
 fn left_alone(kernel: u32) -> Value {
     let machine = Machine::new(&one_gpu(&[kernel]));
     machine.configure("[rules.idle]\nmin_memory = \"1GiB\"\nduration = \"2s\"\n");
-    let check = machine.run(&["check", "--json", "--window", "6s", "--interval", "200ms"]).exits(0);
-    let document = check.json();
+    let check = ["check", "--json", "--window", "6s", "--interval", "200ms"];
+    let mut document = Value::Null;
+    wait_until("it has started, and rests", || {
+        document = machine.run(&check).exits(0).json();
+        document["findings"][0].is_object()
+    });
     let finding = &document["findings"][0];
     assert_eq!(finding["evidence"]["kernel_unknown"], true, "{document}");
     assert_eq!(finding["severity"], "info", "{finding}");

@@ -236,7 +236,7 @@ impl Machine {
                 break;
             }
             assert!(
-                begun.elapsed() < Duration::from_secs(30),
+                begun.elapsed() < crate::support::PATIENCE,
                 "seed {seed}: not all came: {:?} {:?}\n{:#?}",
                 truth.ready,
                 truth.ended,
@@ -400,7 +400,7 @@ impl Machine {
             let killed: Vec<i64> = killed.collect();
             let begun = Instant::now();
             while killed.iter().any(truth::lives) {
-                assert!(begun.elapsed() < Duration::from_secs(60), "{killed:?}");
+                assert!(begun.elapsed() < crate::support::PATIENCE, "{killed:?}");
                 thread::sleep(Duration::from_micros(200));
             }
             events.extend(called);

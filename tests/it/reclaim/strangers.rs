@@ -39,7 +39,9 @@ while True: signal.pause()"
     let mut stage = Stage::new(&[cast.pid()]);
     stage.guard.policy.grace = Some(Duration::from_secs(20));
     let (outcome, past) = stage.end();
-    let upload: u32 = fs::read_to_string(&pid).unwrap().parse().unwrap();
+    let upload = || fs::read_to_string(&pid).ok()?.parse::<u32>().ok();
+    wait_until("it tells who it is", || upload().is_some());
+    let upload = upload().unwrap();
     let _end = Ended(upload);
     assert!(is_freed(&outcome), "{outcome:?}");
     assert_eq!(sent(&past, upload), []);
@@ -57,7 +59,7 @@ impl Drop for Ended {
 
 /// A loop that starts its job again a second after it has ended.
 fn supervisor() -> (Cast, u32) {
-    let script = "echo ready; while :; do sleep 66 & wait; sleep 1; done";
+    let script = "echo ready; while :; do sleep 660 & wait; sleep 1; done";
     let cast = Cast::new(Command::new("setsid").args(["sh", "-c", script]));
     wait_until("its job runs", || !children(cast.pid()).is_empty());
     let job = children(cast.pid())[0];
@@ -144,7 +146,7 @@ impl ProcessControl for TooLate {
 /// Drives an act over a process that ends by itself in the `dies_in`th call; its time jumps.
 fn ends_by_itself(dies_in: usize, recheck: [Recheck; 2]) -> Outcome {
     let mut command = Command::new("sh");
-    let cast = Cast::new(command.args(["-c", "echo ready; exec sleep 67"]));
+    let cast = Cast::new(command.args(["-c", "echo ready; exec sleep 670"]));
     let mut stage = Stage::new(&[cast.pid()]);
     let mut target = stage.target();
     if recheck[0] != Recheck::StillTrue {

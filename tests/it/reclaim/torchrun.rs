@@ -11,7 +11,7 @@ const TRAIN: &str = "import os, sys, time
 path = os.path.join(sys.argv[1], os.environ['RANK'])
 with open(path + '.new', 'w') as file: file.write(str(os.getpid()))
 os.rename(path + '.new', path)
-time.sleep(120)
+time.sleep(600)
 ";
 
 /// Debian's `python3-torch` is of the system's Python, the one of the path may be another.

@@ -249,8 +249,8 @@ fn one_that_runs_a_cell_is_busy_and_one_that_does_not_return_times_out(notebook:
     fs::write(&done, "").unwrap();
     assert_eq!(notebook.client.answer()["status"], "ok");
 
-    notebook.client.run("torch.cuda.empty_cache = lambda: time.sleep(6)");
-    let output = notebook.run(&["release", &notebook.pid(), "--yes", "--json", "--wait", "3s"]);
+    notebook.client.run("torch.cuda.empty_cache = lambda: time.sleep(14)");
+    let output = notebook.run(&["release", &notebook.pid(), "--yes", "--json", "--wait", "8s"]);
     assert_eq!((output.code, &outcome(&output)["outcome"]), (1, &json!("timed_out")), "{output:?}");
     assert_eq!(notebook.deeds(), ["release"]);
     assert_eq!(notebook.client.run("print(kept['answer'])"), "42\n");

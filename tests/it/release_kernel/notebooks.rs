@@ -102,10 +102,14 @@ fn a_servers_kernel_is_as_it_was_and_its_activity_is_ours() {
         std::thread::sleep(std::time::Duration::from_millis(300));
         before == activity()
     });
-    let before = activity();
-    support::wait_until("it answers a probe", || probe(kernel.pid).is_ok());
-    std::thread::sleep(std::time::Duration::from_millis(300));
-    assert_eq!(activity(), before, "a probe is no activity");
+    let mut before = activity();
+    // What it still hears of what was before, a busy machine's server hears late.
+    support::wait_until("a probe is no activity", || {
+        before = activity();
+        support::wait_until("it answers a probe", || probe(kernel.pid).is_ok());
+        std::thread::sleep(std::time::Duration::from_millis(300));
+        activity() == before
+    });
     let report = released(kernel.pid, &options());
     support::wait_until("the server has heard of it", || activity() > before);
     let (start, end) = report.asked.unwrap();

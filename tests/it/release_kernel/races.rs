@@ -42,7 +42,7 @@ fn a_cell_that_begins_in_between_is_not_lost_and_not_held_up() {
         assert_eq!(answer["bad"], 0);
         let cell = Duration::from_secs_f64(answer["longest"].as_f64().unwrap());
         // Two requests of ours at most are before it; the rest is the machine's own slowness.
-        assert!(cell < 2 * longest + Duration::from_secs(2), "{cell:?} {longest:?}");
+        assert!(cell < 2 * longest + Duration::from_secs(20), "{cell:?} {longest:?}");
         (longest, counts)
     });
     assert!(counts.0 > 0, "{counts:?} {longest:?}");

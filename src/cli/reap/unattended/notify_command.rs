@@ -245,12 +245,12 @@ mod tests {
             sh -c 'echo $$ > child; exec sleep 1000' &
             yes & exec yes >&2";
         let command = words(&["/bin/sh", "-c", script, "x", folder.path().to_str().unwrap()]);
-        let (done, lines) = run_and_read(&command, b"{}", Duration::from_secs(2));
+        let (done, lines) = run_and_read(&command, b"{}", Duration::from_secs(5));
         assert!(matches!(done, Err(NotifyError::Hangs { .. })), "{done:?}");
         for name in ["own", "child"] {
             let pid = fs::read_to_string(folder.path().join(name)).unwrap();
             let begun = Instant::now();
-            while runs(pid.trim()) && begun.elapsed() < Duration::from_secs(10) {
+            while runs(pid.trim()) && begun.elapsed() < Duration::from_secs(60) {
                 thread::sleep(PAUSE);
             }
             assert!(!runs(pid.trim()), "{name} lives on");

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::fs::File;
 use std::io::Read as _;
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use rustix::process::{Pid, test_kill_process};
 
@@ -78,7 +78,7 @@ impl Trace {
             if events.last().is_some_and(|event| event.call == last) {
                 return events;
             }
-            assert!(begun.elapsed() < Duration::from_secs(20), "no mark: {events:?}");
+            assert!(begun.elapsed() < crate::support::PATIENCE, "no mark: {events:?}");
         }
     }
 
