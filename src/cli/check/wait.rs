@@ -1,6 +1,7 @@
 //! `--wait-free`: is so much memory free yet? Pure: the snapshots bring their time.
 //!
-//! A GPU that is lost or stale has an unknown amount free, which is never enough.
+//! A GPU that is lost or stale has an unknown amount free, which is never enough. One that somebody has claimed is not
+//! free to take, unless it was asked about by name.
 
 use std::sync::Arc;
 
@@ -32,6 +33,7 @@ struct Nearest {
     gpu: u32,
     uuid: Option<Arc<str>>,
     free_bytes: u64,
+    is_claimed: bool,
 }
 
 impl Wait {
@@ -62,12 +64,13 @@ impl Wait {
         self.waited_seconds = self.waited_at(time);
         self.latest = Some(time);
         for want in &mut self.wants {
-            let most = want
-                .candidates(gpus)
-                .filter_map(free)
-                .max_by_key(|near| (near.free_bytes, std::cmp::Reverse(near.gpu)));
-            want.satisfied =
-                most.as_ref().is_some_and(|near| near.free_bytes >= want.wanted.size.0);
+            let most = want.candidates(gpus).filter_map(free).max_by_key(|near| {
+                (!near.is_claimed, near.free_bytes, std::cmp::Reverse(near.gpu))
+            });
+            let is_named = want.wanted.gpu.is_some();
+            want.satisfied = most.as_ref().is_some_and(|near| {
+                near.free_bytes >= want.wanted.size.0 && (is_named || !near.is_claimed)
+            });
             let best = want.nearest.as_ref().map(|near| near.free_bytes);
             if want.satisfied || most.as_ref().map(|near| near.free_bytes) > best {
                 want.nearest = most;
@@ -170,7 +173,8 @@ fn label(gpu: &str) -> String {
 /// Free memory of a GPU, if known.
 fn free(gpu: &Gpu) -> Option<Nearest> {
     let free_bytes = gpu.free_bytes().filter(|_| gpu.stale_seconds.is_none())?;
-    Some(Nearest { gpu: gpu.index, uuid: gpu.uuid.clone(), free_bytes })
+    let is_claimed = gpu.claim.is_some();
+    Some(Nearest { gpu: gpu.index, uuid: gpu.uuid.clone(), free_bytes, is_claimed })
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! What is free, by hand-made GPUs and a clock of their own.
 
 use super::*;
-use crate::model::snapshot::Memory;
+use crate::model::snapshot::{Claim, Memory};
 use crate::units::GIB;
 
 /// GPUs of 80 GiB with so many GiB free; `None` is a lost one.
@@ -43,6 +43,20 @@ fn it_is_satisfied_by_any_gpu_or_by_the_one_named() {
     named.observe(at(0.0), &gpus(&[Some(3), Some(8)]));
     assert!(!named.is_satisfied());
     assert_eq!(named.verdicts()[0].gpu, Some(0));
+}
+
+#[test]
+fn a_claimed_gpu_is_free_to_nobody_who_asks_for_any() {
+    let mut both = gpus(&[Some(70), Some(9)]);
+    both[0].claim = Some(Claim::default());
+    let found = |wanted: &str| {
+        let mut wait = wait(&[wanted], 60.0);
+        wait.observe(at(0.0), &both);
+        (wait.is_satisfied(), wait.verdicts()[0].gpu)
+    };
+    assert_eq!(found("8GiB"), (true, Some(1)));
+    assert_eq!(found("10GiB"), (false, Some(1)));
+    assert_eq!(found("10GiB:0"), (true, Some(0)));
 }
 
 #[test]
