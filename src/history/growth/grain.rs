@@ -26,11 +26,6 @@ impl Grain {
         }
     }
 
-    /// Call after a gap.
-    pub(super) fn interrupt(&mut self) {
-        self.before = None;
-    }
-
     pub(super) fn mean(&self) -> u32 {
         self.mean
     }

@@ -7,6 +7,7 @@
 
 use super::scale::UNIT;
 use super::series::{Bucket, GrowthSeries, held_at};
+use super::trend::Trend;
 
 /// How long, in seconds, growth that never paused has to rest to have stopped.
 const QUIET_SECONDS: u32 = 300;
@@ -44,16 +45,19 @@ struct Rises {
 
 impl Rises {
     fn rise(&mut self, bucket: &Bucket, end: u32) {
-        let pause = bucket.start.saturating_sub(self.last);
-        self.longest_pause = self.longest_pause.max(pause);
+        self.longest_pause = self.longest_pause.max(bucket.start.saturating_sub(self.last));
         // A plateau rose at its start, anything else perhaps as late as its end.
-        self.last = if bucket.low == bucket.high { bucket.start } else { end };
+        self.last = if bucket.is_level() { bucket.start } else { end };
     }
 }
 
-/// The progress of growth, followed as it happens: old buckets are too wide to tell when something rose.
+/// Steady growth, followed as it happens: old buckets are too wide to tell when something rose.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Pace {
+pub(super) struct Steady {
+    pub(super) since: u32,
+    /// When a window last passed.
+    pub(super) passed_at: u32,
+    pub(super) trend: Trend,
     /// Followed up to here.
     at: u32,
     /// Rises of the highest, or of the highest held for some minutes.
@@ -68,7 +72,6 @@ pub(super) struct Pace {
     held_before: u32,
     /// The deepest fall from its highest.
     deepest_fall: u32,
-    since: u32,
     /// Set while it counts as stopped.
     stopped: Option<Stop>,
 }
@@ -81,14 +84,15 @@ struct Stop {
     rose_at: u32,
 }
 
-impl Pace {
-    /// Follows growth from `since` on, at this rate in units a second.
-    pub(super) fn of(series: &GrowthSeries, since: u32, rate: f64) -> Self {
-        let first =
-            series.buckets.partition_point(|bucket| bucket.start <= since).saturating_sub(1);
-        let bucket = &series.buckets[first];
-        let start = if bucket.is_hole() { 0 } else { bucket.low };
-        let mut pace = Self {
+impl Steady {
+    /// Growth since a time that a window has just found.
+    pub(super) fn of(series: &GrowthSeries, since: u32, trend: Trend) -> Self {
+        let first = series.buckets.partition_point(|it| it.start <= since).saturating_sub(1);
+        let start = series.buckets[first].low;
+        let mut steady = Self {
+            since,
+            passed_at: series.now,
+            trend,
             at: since,
             either: Rises { last: since, longest_pause: 0 },
             held_alone: Rises { last: since, longest_pause: 0 },
@@ -97,38 +101,27 @@ impl Pace {
             before: (start, start),
             held_before: start,
             deepest_fall: 0,
-            since,
             stopped: None,
         };
-        pace.follow(series, rate, true);
-        pace
+        steady.follow(series);
+        steady
     }
 
-    /// Takes in what came since. `passes`: some window passes now, without which growth does not resume.
-    pub(super) fn follow(&mut self, series: &GrowthSeries, rate: f64, passes: bool) {
-        let end_of = |at: usize| {
-            let next = series.buckets.get(at + 1);
-            next.map_or(series.now, |next| next.start)
-        };
-        let buckets = series.buckets.len();
-        let first = (0..buckets).rev().take_while(|at| end_of(*at) > self.at).last();
+    /// Takes in what came since.
+    pub(super) fn follow(&mut self, series: &GrowthSeries) {
+        let rate = self.trend.bytes_per_second / UNIT as f64;
         let (share, most) = match self.stopped {
             // After a long pause, missed growth need not be made up for.
             Some(_) => (LEAST_SHARE_ANEW, MOST_SECONDS_ANEW),
             None => (LEAST_SHARE, u32::MAX),
         };
-        for at in first.unwrap_or(buckets)..buckets {
-            let (bucket, end) = (&series.buckets[at], end_of(at));
-            if bucket.is_hole() {
-                // Nobody knows what rose in this gap.
-                self.either.last = self.either.last.max(end);
-                self.held_alone.last = self.held_alone.last.max(end);
-                continue;
-            }
-            let until = &series.buckets[..=at];
+        let ends = series.buckets.iter().skip(1).map(|next| next.start).chain([series.now]);
+        let new = ends.enumerate().skip_while(|(_, end)| *end <= self.at);
+        for (at, end) in new {
+            let bucket = &series.buckets[at];
             self.high = self.high.max(bucket.high);
-            self.held = self.held.max(held_at(until, end, HELD_SECONDS));
-            self.deepest_fall = self.deepest_fall.max(self.high.saturating_sub(bucket.low));
+            self.held = self.held.max(held_at(&series.buckets[..=at], end, HELD_SECONDS));
+            self.deepest_fall = self.deepest_fall.max(self.high - bucket.low);
             let is_rise = |by: u32, since: u32| {
                 let meanwhile = f64::from(end.saturating_sub(since).min(most));
                 f64::from(by) >= LEAST_UNITS.max(share * rate * meanwhile)
@@ -144,42 +137,33 @@ impl Pace {
             }
         }
         self.at = series.now;
-        let rose_at = self.either.last.min(self.at);
-        let stopped = if self.is_still(self.at) {
-            Some(rose_at)
+        // It resumes only where some window passes.
+        let passes = self.passed_at == self.at;
+        let rose_at = if self.is_still() {
+            Some(self.either.last)
         } else if self.stalls(series, rate) {
-            Some(rose_at.min(self.at.saturating_sub(STALL_SECONDS)))
+            Some(self.either.last.min(self.at.saturating_sub(STALL_SECONDS)))
         } else {
             self.stopped.filter(|_| !passes).map(|stop| stop.rose_at)
         };
-        self.stopped = stopped.map(|rose_at| self.stopped.unwrap_or(Stop { at: self.at, rose_at }));
+        self.stopped = rose_at.map(|rose_at| self.stopped.unwrap_or(Stop { at: self.at, rose_at }));
+        let rose_at = self.stopped.map_or(self.either.last, |stop| stop.rose_at);
+        self.trend.rising_seconds = f64::from(self.either.last.saturating_sub(self.since));
+        self.trend.quiet_seconds = f64::from(self.at.saturating_sub(rose_at));
+        self.trend.longest_pause_seconds = f64::from(self.either.longest_pause);
     }
 
-    /// The level below which growth by this many units has been given back.
-    pub(super) fn came_back_below(&self, grown: f64) -> u32 {
+    /// Whether its growth has been given back.
+    pub(super) fn came_back(&self, sample: &Bucket) -> bool {
         let deepest = f64::from(self.deepest_fall);
+        let grown = self.trend.grown_bytes as f64 / UNIT as f64;
         let may_go = (CAME_BACK * grown + 0.75 * deepest).max(MORE_THAN_EVER * deepest);
-        self.high.saturating_sub(may_go as u32)
-    }
-
-    /// The height above which growth resumes.
-    pub(super) fn height(&self) -> u32 {
-        self.high
-    }
-
-    /// The last rise; if it goes up and down after it stopped, the last that was not chance.
-    pub(super) fn rose_at(&self) -> u32 {
-        self.stopped.map_or(self.either.last, |stop| stop.rose_at)
+        sample.low < self.high.saturating_sub(may_go as u32)
     }
 
     /// The last rise, by chance or not.
-    pub(super) fn last_rise(&self) -> u32 {
+    pub(super) fn rose_at(&self) -> u32 {
         self.either.last
-    }
-
-    /// The longest time between two rises.
-    pub(super) fn longest_pause(&self) -> u32 {
-        self.either.longest_pause
     }
 
     /// How long it may pause, by its earlier pauses.
@@ -188,10 +172,12 @@ impl Pace {
     }
 
     /// Whether nothing has risen for too long to be a pause; it then resumes only with another rise.
-    fn is_still(&self, now: u32) -> bool {
+    fn is_still(&self) -> bool {
         match self.stopped {
             Some(stop) => self.either.last <= stop.at,
-            None => now.saturating_sub(self.either.last) >= QUIET_SECONDS.max(self.usual_pause()),
+            None => {
+                self.at.saturating_sub(self.either.last) >= QUIET_SECONDS.max(self.usual_pause())
+            }
         }
     }
 
@@ -218,7 +204,7 @@ impl Pace {
                 break;
             }
             for (part, is_in) in [bucket.start < middle, end > middle].into_iter().enumerate() {
-                if is_in && !bucket.is_hole() {
+                if is_in {
                     lows[part] = lows[part].min(bucket.low);
                     let (sum, count) = &mut middles[part];
                     *sum += f64::midpoint(bucket.low.into(), bucket.high.into());
@@ -239,7 +225,7 @@ impl Pace {
     }
 
     /// Whether it stopped too long ago to report.
-    pub(super) fn is_history(&self, now: u32) -> bool {
-        now.saturating_sub(self.either.last) >= TOLD_SECONDS.max(self.usual_pause())
+    pub(super) fn is_history(&self) -> bool {
+        self.at.saturating_sub(self.either.last) >= TOLD_SECONDS.max(self.usual_pause())
     }
 }

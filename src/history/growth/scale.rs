@@ -8,8 +8,6 @@ pub(super) const LEAST_RISE: u32 = (64 << 20) / UNIT as u32;
 pub(super) const MOST_BUCKETS: usize = 72;
 /// The width of a bucket before it is merged, in seconds.
 pub(super) const BUCKET_SECONDS: u32 = 30;
-/// For how long a new plateau is examined, in seconds.
-pub(super) const YOUNG_SECONDS: u32 = 180;
 /// The shortest window, in seconds.
 pub(super) const SHORTEST_SECONDS: u32 = 900;
 /// The longest window, in seconds.

@@ -2,7 +2,7 @@
 //! twentieth of its age.
 
 use super::grain::Grain;
-use super::scale::{BUCKET_SECONDS, LEAST_RISE, MOST_BUCKETS, YOUNG_SECONDS};
+use super::scale::{BUCKET_SECONDS, MOST_BUCKETS};
 use crate::model::Time;
 
 /// How long, in seconds, a level has to be held to belong to the band.
@@ -11,7 +11,7 @@ const BAND_SECONDS: u32 = 240;
 /// What was held during some time, up to the next bucket's start.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Bucket {
-    /// Seconds since the very first sample.
+    /// Seconds observed since the very first sample.
     pub(super) start: u32,
     pub(super) low: u32,
     pub(super) high: u32,
@@ -21,13 +21,14 @@ pub(super) struct Bucket {
 }
 
 impl Bucket {
-    /// A time without samples.
-    pub(super) fn hole(start: u32) -> Self {
-        Self { start, low: u32::MAX, high: 0, held: 0, samples: 0 }
+    /// One sample.
+    pub(super) fn of(start: u32, value: u32) -> Self {
+        Self { start, low: value, high: value, held: 0, samples: 1 }
     }
 
-    pub(super) fn is_hole(&self) -> bool {
-        self.samples == 0
+    /// A plateau: one value throughout.
+    pub(super) fn is_level(&self) -> bool {
+        self.low == self.high
     }
 
     pub(super) fn take_in(&mut self, other: &Self) {
@@ -38,85 +39,35 @@ impl Bucket {
     }
 }
 
-/// For each bucket the least that has been held since.
-pub(super) struct Floor {
-    values: [u32; MOST_BUCKETS],
-    pub(super) len: usize,
-}
-
-impl Floor {
-    pub(super) fn of(buckets: &[Bucket]) -> Self {
-        let mut values = [0; MOST_BUCKETS];
-        let mut least = u32::MAX;
-        for (value, bucket) in values.iter_mut().zip(buckets).rev() {
-            least = least.min(bucket.low);
-            *value = least;
-        }
-        Self { values, len: buckets.len().min(MOST_BUCKETS) }
-    }
-
-    pub(super) fn at(&self, at: usize) -> u32 {
-        self.values[at]
-    }
-
-    pub(super) fn last(&self) -> u32 {
-        self.values[self.len - 1]
-    }
-}
-
 #[derive(Clone, Debug)]
 pub(super) struct GrowthSeries {
     pub(super) buckets: Vec<Bucket>,
-    pub(super) first: Time,
-    /// The last sample, in seconds since the first.
+    /// The last sample.
+    pub(super) last: Time,
+    /// The same in seconds observed since the first.
     pub(super) now: u32,
     pub(super) grain: Grain,
 }
 
 impl GrowthSeries {
-    /// From memory that was constant up to `now`.
-    pub(super) fn new(still: Bucket, first: Time, now: u32) -> Self {
-        Self { buckets: vec![still], first, now, grain: Grain::default() }
+    /// From memory that was constant.
+    pub(super) fn new(still: Bucket, last: Time) -> Self {
+        Self { buckets: vec![still], last, now: still.start, grain: Grain::default() }
     }
 
-    pub(super) fn has_risen(&self) -> bool {
-        let floor = Floor::of(&self.buckets);
-        floor.last() - floor.at(0) >= LEAST_RISE
-    }
-
-    /// Takes in a sample, after a gap since `hole` if any; returns whether that closed a bucket.
-    pub(super) fn observe(&mut self, sample: Bucket, hole: Option<u32>) -> bool {
-        self.now = sample.start;
-        if hole.is_some() {
-            self.grain.interrupt();
-        }
+    pub(super) fn observe(&mut self, sample: Bucket, time: Time) {
+        (self.now, self.last) = (sample.start, time);
         self.grain.observe(sample.low);
-        if let Some(since) = hole {
-            self.push(Bucket::hole(since));
-            self.push(sample);
-            true
-        } else {
-            match self.buckets.last_mut() {
-                // A plateau is one bucket, however long.
-                Some(last)
-                    if sample.start - last.start < BUCKET_SECONDS
-                        || (last.low == sample.low && last.high == sample.low) =>
-                {
-                    last.take_in(&sample);
-                    false
-                }
-                _ => {
-                    self.push(sample);
-                    true
-                }
+        match self.buckets.last_mut() {
+            // A plateau is one bucket, however long.
+            Some(last)
+                if sample.start - last.start < BUCKET_SECONDS
+                    || (last.is_level() && last.low == sample.low) =>
+            {
+                last.take_in(&sample);
             }
+            _ => self.push(sample),
         }
-    }
-
-    /// Whether the last rise may still turn out to be a peak.
-    pub(super) fn is_young_plateau(&self) -> bool {
-        let last = self.buckets.last();
-        last.is_some_and(|last| self.now - last.start <= YOUNG_SECONDS)
     }
 
     /// Records what the last bucket held for long when it ends: merging loses that.
@@ -125,7 +76,7 @@ impl GrowthSeries {
             return;
         }
         let held = held_at(&self.buckets, end, BAND_SECONDS);
-        if let Some(last) = self.buckets.last_mut().filter(|last| !last.is_hole()) {
+        if let Some(last) = self.buckets.last_mut() {
             last.held = last.held.max(held);
         }
     }
@@ -148,8 +99,7 @@ impl GrowthSeries {
             let pair = &self.buckets[at..];
             let end = pair.get(2).map_or(self.now, |next| next.start);
             let age = f64::from(self.now - pair[0].start) + f64::from(BUCKET_SECONDS);
-            let penalty = if pair[0].is_hole() == pair[1].is_hole() { 1.0 } else { 1e6 };
-            f64::from(end - pair[0].start) / age * penalty
+            f64::from(end - pair[0].start) / age
         };
         let narrowest = (0..self.buckets.len().saturating_sub(1))
             .min_by(|a, b| width_for_age(*a).total_cmp(&width_for_age(*b)));
@@ -168,7 +118,6 @@ pub(super) fn held_at(buckets: &[Bucket], end: u32, seconds: u32) -> u32 {
         if end - until >= seconds {
             break;
         }
-        // A gap has no least.
         least = least.min(bucket.low);
         until = bucket.start;
     }

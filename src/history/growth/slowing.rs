@@ -1,9 +1,6 @@
 //! Growth that slows down steadily is no leak: a line through its twelfths' rises declines.
 
-use super::view::View;
-
-/// The number of parts that growth is cut into.
-const PARTS: usize = 12;
+use super::view::{Line, SLOTS, View};
 
 /// How much growth has to slow down, from first twelfth to last, to count as slowing.
 pub(super) struct Slower {
@@ -16,76 +13,40 @@ pub(super) struct Slower {
 impl View<'_> {
     /// Whether growth slows down.
     pub(super) fn slows(&self, since: u32, end: u32, slower: &Slower) -> bool {
-        let end = end.min(self.last_start());
-        if end <= since {
+        let Some(line) = self.bend(since, end).filter(|_| end.min(self.last_start()) > since)
+        else {
             return false;
-        }
-        let bend = Bend::of(&self.heights(since, end));
-        bend.left <= slower.share && bend.odds >= slower.sure
-    }
-
-    /// How far the floor is above its height at `start`, there and at the ends of the parts. It rises linearly
-    /// between buckets, and at the end of a plateau.
-    fn heights(&self, start: u32, end: u32) -> [f64; PARTS + 1] {
-        let mut at = self.index(start);
-        let bottom = f64::from(self.floor.at(at));
-        let step = f64::from(end - start) / PARTS as f64;
-        std::array::from_fn(|part| {
-            let time = f64::from(start) + step * part as f64;
-            while at + 1 < self.floor.len && f64::from(self.buckets()[at + 1].start) <= time {
-                at += 1;
-            }
-            let height = f64::from(self.floor.at(at)) - bottom;
-            let bucket = &self.buckets()[at];
-            let is_plateau = bucket.low == bucket.high && bucket.samples > 1;
-            if at + 1 >= self.floor.len || is_plateau {
-                return height;
-            }
-            let rise = f64::from(self.floor.at(at + 1)) - bottom - height;
-            let width = f64::from(self.end_of(at) - bucket.start).max(1.0);
-            height + rise * (time - f64::from(bucket.start)) / width
-        })
+        };
+        let half = line.slope * (SLOTS - 1) as f64 / 2.0;
+        let (first, last) = (line.mean - half, line.mean + half);
+        first > 0.0
+            && last <= slower.share * first
+            && -line.slope >= slower.sure * line.error.max(1e-9)
     }
 
     /// The standard deviation of the twelfths' rises around their trend, as a share of their mean.
     pub(super) fn unevenness(&self, start: u32, end: u32) -> f64 {
-        let end = end.min(self.last_start()).max(start + 1);
-        Bend::of(&self.heights(start, end)).uneven
+        let line = self.bend(start, end);
+        line.map_or(f64::INFINITY, |line| line.deviation / line.mean.max(1e-9))
     }
-}
 
-/// How the parts' rises change from first to last.
-struct Bend {
-    /// The last as a share of the first, on the fitted line.
-    left: f64,
-    /// The line's decline, in standard errors.
-    odds: f64,
-    /// Standard deviation from the line, as a share of the mean.
-    uneven: f64,
-}
+    /// A line through the twelfths' rises, what rises in the last bucket left out.
+    fn bend(&self, start: u32, end: u32) -> Option<Line> {
+        let end = end.min(self.last_start()).max(start + 1);
+        let step = f64::from(end - start) / SLOTS as f64;
+        let height = |slot: usize| self.height_at(f64::from(start) + step * slot as f64);
+        let rises = (0..SLOTS).map(|slot| (slot as f64, height(slot + 1) - height(slot)));
+        Line::through(&rises.collect::<Vec<_>>())
+    }
 
-impl Bend {
-    fn of(heights: &[f64; PARTS + 1]) -> Self {
-        const MIDDLE: f64 = (PARTS - 1) as f64 / 2.0;
-        let rises: [f64; PARTS] = std::array::from_fn(|at| heights[at + 1] - heights[at]);
-        let mean = rises.iter().sum::<f64>() / PARTS as f64;
-        let (mut squares, mut product) = (0.0, 0.0);
-        for (at, rise) in rises.iter().enumerate() {
-            let off = at as f64 - MIDDLE;
-            squares += off * off;
-            product += off * (rise - mean);
+    /// The floor's height at a time. It rises linearly between buckets, and at the end of a plateau.
+    fn height_at(&self, time: f64) -> f64 {
+        let (at, floor) = (self.index(time as u32), self.floor());
+        let (bucket, height) = (&self.buckets()[at], f64::from(floor[at]));
+        if at + 1 >= floor.len() || bucket.is_level() && bucket.samples > 1 {
+            return height;
         }
-        let slope = product / squares;
-        let rest: f64 = (rises.iter().enumerate())
-            .map(|(at, rise)| (rise - mean - slope * (at as f64 - MIDDLE)).powi(2))
-            .sum();
-        let variance = rest / (PARTS - 2) as f64;
-        let error = (variance / squares).sqrt();
-        let (first, last) = (mean - slope * MIDDLE, mean + slope * MIDDLE);
-        Self {
-            left: if first > 0.0 { last / first } else { f64::INFINITY },
-            odds: -slope / error.max(1e-9),
-            uneven: variance.sqrt() / mean.max(1e-9),
-        }
+        let width = f64::from(self.end_of(at) - bucket.start).max(1.0);
+        height + f64::from(floor[at + 1] - floor[at]) * (time - f64::from(bucket.start)) / width
     }
 }

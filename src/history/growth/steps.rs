@@ -23,14 +23,16 @@ impl View<'_> {
     /// Whether rises come no more rarely than at first, from the very first to now. `counted` is the window's
     /// rise without single jumps.
     pub(super) fn keeps_coming(&self, start: u32, end: u32, counted: f64) -> bool {
-        let first = self.first_rise();
-        let odds = self.odds_of_time(first, counted.max(self.risen(first)));
+        let floor = self.floor();
+        let rise = floor.windows(2).position(|pair| pair[1] > pair[0]);
+        let first = rise.map_or(0, |before| self.buckets()[before].start);
+        let odds = self.odds_of_time(first, counted.max(self.risen(first).into()));
         odds > if self.rises_regularly(start, end, counted) { 0.0 } else { ODDS }
     }
 
     /// How much better time since the start predicts the rises than its logarithm, in log odds.
     fn odds_of_time(&self, start: u32, counted: f64) -> f64 {
-        let rises = self.rises_of_buckets(start, self.series.now);
+        let rises: Vec<Rise> = self.rises(start, self.series.now).collect();
         let young = f64::from(start.max(BEGINNING_SECONDS));
         let ages = f64::from(self.series.now.max(BEGINNING_SECONDS * 2)) / young;
         // At a rate of 1 / age the density of growth is 1 / (age ln ages), at a steady one 1 / span.
@@ -51,23 +53,19 @@ impl View<'_> {
 
     /// Whether a window's steps, and the times between them, are alike.
     fn rises_regularly(&self, start: u32, end: u32, counted: f64) -> bool {
-        let mut steps = self.rises_of_buckets(start, end);
-        steps.retain(|rise| rise.size >= LEAST_SHARE * counted);
+        let steps: Vec<Rise> =
+            self.rises(start, end).filter(|it| it.size >= LEAST_SHARE * counted).collect();
         let Some(last) = steps.last().filter(|_| steps.len() >= FEWEST) else { return false };
         let since_last = f64::from(end - last.start);
         let gap = |pair: &[Rise]| f64::from(pair[1].start - pair[0].start);
-        let gaps: Vec<f64> = steps.windows(2).map(gap).collect();
-        let sizes: Vec<f64> = steps.iter().map(|rise| rise.size).collect();
+        let (gap, longest) = range(steps.windows(2).map(gap));
+        let (least, most) = range(steps.iter().map(|rise| rise.size));
         let slack = f64::from((self.series.now - start) / WIDTH_SHARE);
-        most(&gaps).max(since_last) <= LONGEST_GAP * least(&gaps) + slack
-            && most(&sizes) <= HIGHEST * least(&sizes)
+        longest.max(since_last) <= LONGEST_GAP * gap + slack && most <= HIGHEST * least
     }
 }
 
-fn most(of: &[f64]) -> f64 {
-    of.iter().copied().fold(0.0, f64::max)
-}
-
-fn least(of: &[f64]) -> f64 {
-    of.iter().copied().fold(f64::INFINITY, f64::min)
+/// The least and the most.
+fn range(of: impl Iterator<Item = f64>) -> (f64, f64) {
+    of.fold((f64::INFINITY, 0.0), |(least, most), it| (least.min(it), most.max(it)))
 }

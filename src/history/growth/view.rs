@@ -1,11 +1,12 @@
 //! A row's buckets with their floor, queried by windows of time. Pure arithmetic.
 
-use super::series::{Bucket, Floor, GrowthSeries};
+use super::scale::MOST_BUCKETS;
+use super::series::{Bucket, GrowthSeries};
 
 /// The number of slots in a window.
 pub(super) const SLOTS: usize = 12;
-/// The ratio of falls to rises below which memory keeps to no band.
-const CALM: f64 = 0.1;
+/// No slot counts for more than one part in this many of the counted growth.
+const LEAST_STEPS: f64 = 4.0;
 
 /// A window in which the floor rises steadily, in seconds since the first sample.
 pub(super) struct Window {
@@ -25,12 +26,33 @@ pub(super) struct Rise {
 /// A series with its floor.
 pub(super) struct View<'a> {
     pub(super) series: &'a GrowthSeries,
-    pub(super) floor: &'a Floor,
+    /// For each bucket the least that has been held since.
+    floor: [u32; MOST_BUCKETS],
 }
 
-impl View<'_> {
-    pub(super) fn buckets(&self) -> &[Bucket] {
+impl<'a> View<'a> {
+    pub(super) fn of(series: &'a GrowthSeries) -> Self {
+        let (mut floor, mut least) = ([0; MOST_BUCKETS], u32::MAX);
+        for (value, bucket) in floor.iter_mut().zip(&series.buckets).rev() {
+            least = least.min(bucket.low);
+            *value = least;
+        }
+        Self { series, floor }
+    }
+
+    pub(super) fn buckets(&self) -> &'a [Bucket] {
         &self.series.buckets
+    }
+
+    /// The floor, a value for each bucket.
+    pub(super) fn floor(&self) -> &[u32] {
+        &self.floor[..self.buckets().len()]
+    }
+
+    /// The floor's rise since a time.
+    pub(super) fn risen(&self, since: u32) -> u32 {
+        let floor = self.floor();
+        floor.last().map_or(0, |last| last - floor[self.index(since)])
     }
 
     /// The bucket at a time.
@@ -42,99 +64,153 @@ impl View<'_> {
         self.buckets().get(at + 1).map_or(self.series.now, |next| next.start)
     }
 
-    /// The floor's rise in each twelfth from `start` to `end`.
-    pub(super) fn rises(&self, start: u32, end: u32) -> [f64; SLOTS] {
-        let mut rises = [0.0; SLOTS];
-        let length = u64::from(end - start).max(1);
-        let first = self.index(start);
-        for at in first + 1..self.floor.len {
-            let bucket = &self.buckets()[at];
-            if bucket.start >= end {
-                break;
-            }
-            let slot = u64::from(bucket.start - start) * SLOTS as u64 / length;
-            rises[slot as usize] += f64::from(self.floor.at(at) - self.floor.at(at - 1));
-        }
-        rises
-    }
-
     /// The floor's rises between buckets.
-    pub(super) fn rises_of_buckets(&self, start: u32, end: u32) -> Vec<Rise> {
-        let first = self.index(start);
-        let inside = (first + 1..self.floor.len).filter(|at| {
-            self.floor.at(*at) > self.floor.at(*at - 1) && self.buckets()[*at].start < end
-        });
-        inside
-            .map(|at| {
-                let bucket = &self.buckets()[at];
-                Rise {
-                    start: bucket.start,
-                    until: if bucket.low == bucket.high { bucket.start } else { self.end_of(at) },
-                    size: f64::from(self.floor.at(at) - self.floor.at(at - 1)),
-                }
-            })
-            .collect()
+    pub(super) fn rises(&self, start: u32, end: u32) -> impl Iterator<Item = Rise> + '_ {
+        let floor = self.floor();
+        let inside = (self.index(start) + 1..floor.len())
+            .filter(move |at| floor[*at] > floor[*at - 1] && self.buckets()[*at].start < end);
+        inside.map(move |at| {
+            let bucket = &self.buckets()[at];
+            Rise {
+                start: bucket.start,
+                until: if bucket.is_level() { bucket.start } else { self.end_of(at) },
+                size: f64::from(floor[at] - floor[at - 1]),
+            }
+        })
     }
 
-    /// The floor's rise since a time.
-    pub(super) fn risen(&self, since: u32) -> f64 {
-        f64::from(self.floor.last() - self.floor.at(self.index(since)))
+    /// The floor's rise in each twelfth from `start` to `end`, up to a cap.
+    pub(super) fn capped_rises(&self, start: u32, end: u32) -> [f64; SLOTS] {
+        let mut rises = [0.0; SLOTS];
+        for rise in self.rises(start, end) {
+            rises[slot(rise.start, start, end, SLOTS)] += rise.size;
+        }
+        let cap = cap(&rises);
+        rises.map(|rise| rise.min(cap))
     }
 
-    /// The least in each of `parts`; `None` for one without a sample.
-    pub(super) fn lows(&self, start: u32, end: u32, parts: usize) -> [Option<f64>; SLOTS] {
-        let mut lows = [u32::MAX; SLOTS];
-        let (count, length) = (parts as u64, u64::from(end - start).max(1));
-        for at in self.index(start)..self.floor.len {
+    /// The least and the most in each of `PARTS`; `None` for one without a sample.
+    pub(super) fn extremes<const PARTS: usize>(
+        &self,
+        start: u32,
+        end: u32,
+    ) -> [Option<(f64, f64)>; PARTS] {
+        let mut parts = [None; PARTS];
+        for at in self.index(start)..self.buckets().len() {
             let bucket = &self.buckets()[at];
             if bucket.start >= end {
                 break;
             }
-            let part = |time: u32| {
-                (u64::from(time.clamp(start, end) - start) * count / length).min(count - 1) as usize
-            };
             let until = self.end_of(at).saturating_sub(1).max(bucket.start);
-            for low in &mut lows[part(bucket.start)..=part(until)] {
-                *low = (*low).min(bucket.low);
+            let [first, last] = [bucket.start, until].map(|time| slot(time, start, end, PARTS));
+            for part in &mut parts[first..=last] {
+                let (low, high) = part.unwrap_or((f64::INFINITY, 0.0_f64));
+                *part = Some((low.min(bucket.low.into()), high.max(bucket.high.into())));
             }
         }
-        lows.map(|low| (low != u32::MAX).then_some(f64::from(low)))
+        parts
     }
 
-    /// Whether it falls nearly as much as it rises, between buckets.
-    pub(super) fn is_restless(&self, window: &Window) -> bool {
-        let (up, down) = self.ups_and_downs(window.start);
-        down > up / 2.0
-    }
-
-    /// Whether hardly anything is ever given back.
-    pub(super) fn is_calm(&self, start: u32) -> bool {
-        let (up, down) = self.ups_and_downs(start);
-        down <= up * CALM
-    }
-
-    /// The sums of the lows' rises and falls between buckets.
-    fn ups_and_downs(&self, start: u32) -> (f64, f64) {
-        let lows = || {
-            let inside = self.buckets()[self.index(start)..].iter();
-            inside.filter(|bucket| !bucket.is_hole()).map(|bucket| f64::from(bucket.low))
-        };
+    /// What lows rise and fall by between buckets.
+    pub(super) fn ups_and_downs(&self, start: u32) -> (f64, f64) {
         let (mut up, mut down) = (0.0, 0.0);
-        for (before, after) in lows().zip(lows().skip(1)) {
-            up += f64::max(after - before, 0.0);
-            down += f64::max(before - after, 0.0);
+        for pair in self.buckets()[self.index(start)..].windows(2) {
+            up += f64::from(pair[1].low.saturating_sub(pair[0].low));
+            down += f64::from(pair[0].low.saturating_sub(pair[1].low));
         }
         (up, down)
-    }
-
-    /// Until when the floor has not risen at all.
-    pub(super) fn first_rise(&self) -> u32 {
-        let first = (1..self.floor.len).find(|at| self.floor.at(*at) > self.floor.at(0));
-        first.map_or(0, |at| self.buckets()[at - 1].start)
     }
 
     /// When the last bucket began: what rises within it is not known yet.
     pub(super) fn last_start(&self) -> u32 {
         self.buckets().last().map_or(0, |last| last.start)
+    }
+}
+
+/// The slot of a time in a window that is cut into so many.
+fn slot(time: u32, start: u32, end: u32, slots: usize) -> usize {
+    let since = u64::from(time.clamp(start, end) - start);
+    let slot = since * slots as u64 / u64::from(end - start).max(1);
+    (slot as usize).min(slots - 1)
+}
+
+/// The most that a slot may count for, so that it is at most a quarter of the total; 0 if fewer than four rise.
+fn cap(rises: &[f64; SLOTS]) -> f64 {
+    let mut sorted = *rises;
+    sorted.sort_unstable_by(f64::total_cmp);
+    // With the `above` largest cut to c, c is a quarter of c * above and all the rest.
+    let mut rest: f64 = sorted.iter().sum();
+    for above in 0..LEAST_STEPS as usize {
+        let cap = rest / (LEAST_STEPS - above as f64);
+        let largest = sorted[SLOTS - 1 - above];
+        if largest <= cap {
+            return cap;
+        }
+        rest -= largest;
+    }
+    sorted[SLOTS - LEAST_STEPS as usize]
+}
+
+/// The slopes between values at least a third apart, in ascending order; their median is robust.
+pub(super) fn slopes(values: &[Option<f64>]) -> Vec<f64> {
+    let mut slopes = Vec::with_capacity(values.len() * values.len() / 2);
+    for (from, before) in values.iter().enumerate() {
+        for (to, after) in values.iter().enumerate().skip(from + SLOTS / 3) {
+            if let (Some(before), Some(after)) = (before, after) {
+                slopes.push((after - before) / (to - from) as f64);
+            }
+        }
+    }
+    slopes.sort_unstable_by(f64::total_cmp);
+    slopes
+}
+
+/// A line through points, by least squares.
+pub(super) struct Line {
+    pub(super) mean: f64,
+    pub(super) slope: f64,
+    /// The points' standard deviation from it.
+    pub(super) deviation: f64,
+    /// The slope's standard error.
+    pub(super) error: f64,
+}
+
+impl Line {
+    /// `None` if there are fewer than three points.
+    pub(super) fn through(points: &[(f64, f64)]) -> Option<Self> {
+        if points.len() < 3 {
+            return None;
+        }
+        let count = points.len() as f64;
+        let middle = points.iter().map(|(x, _)| x).sum::<f64>() / count;
+        let mean = points.iter().map(|(_, y)| y).sum::<f64>() / count;
+        let squares: f64 = points.iter().map(|(x, _)| (x - middle).powi(2)).sum();
+        let product: f64 = points.iter().map(|(x, y)| (x - middle) * (y - mean)).sum();
+        let slope = product / squares;
+        let rest = points.iter().map(|(x, y)| (y - mean - slope * (x - middle)).powi(2));
+        let deviation = (rest.sum::<f64>() / (count - 2.0)).sqrt();
+        Some(Self { mean, slope, deviation, error: deviation / squares.sqrt() })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_slot_counts_for_more_than_a_quarter() {
+        let rises = |few: &[f64]| {
+            let mut rises = [0.0; SLOTS];
+            rises[..few.len()].copy_from_slice(few);
+            rises
+        };
+        assert_eq!(cap(&rises(&[])), 0.0);
+        assert_eq!(cap(&rises(&[9.0, 9.0, 9.0])), 0.0);
+        assert_eq!(cap(&rises(&[9.0, 7.0, 7.0, 7.0])), 7.0);
+        assert_eq!(cap(&rises(&[1.0; 12])), 3.0);
+        // Twelve of 1 and one of 100 among them: (11 + c) / 4 = c.
+        let mut jump = [1.0; 12];
+        jump[5] = 100.0;
+        assert!((cap(&jump) - 11.0 / 3.0).abs() < 1e-9);
     }
 }
