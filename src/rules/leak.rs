@@ -34,8 +34,6 @@ use crate::units::{Bytes, MIB, Span};
 const PINNED_SHARE: f64 = 0.05;
 /// The shortest time, in seconds, after which a forecast can be refuted: samples are that far apart.
 const SHORTEST_REFUTATION_SECONDS: f64 = 60.0;
-/// The longest pause, in seconds, that growth may make even if it never paused before.
-const LEAST_PAUSE_SECONDS: f64 = 120.0;
 /// The longest forecast, in seconds; beyond it the number is meaningless.
 const LONGEST_FORECAST_SECONDS: f64 = 30.0 * 86_400.0;
 /// The shortest window, in seconds, whatever the setting; see [`crate::history::growth`].
@@ -172,33 +170,26 @@ fn gpu(seen: RuleInput<'_>, gpu: &Gpu, _known: &Device, verdicts: &mut RuleOutpu
 struct LeakOn {
     gpu: FindingGpu,
     trend: Trend,
-    forecast: Option<Forecast>,
-    free_bytes: Option<u64>,
-    /// Memory grew, and has stopped growing.
-    has_stopped: bool,
+    evidence: LeakEvidence,
     severity: Severity,
 }
 
-/// Seconds until a GPU is full.
-#[derive(Clone, Copy, PartialEq, Debug)]
-struct Forecast {
-    seconds: f64,
-    soonest: f64,
-    latest: f64,
+impl LeakOn {
+    /// Seconds until the GPU is full.
+    fn seconds_left(&self) -> f64 {
+        self.evidence.out_of_memory_seconds.unwrap_or(f64::INFINITY)
+    }
 }
 
-impl Forecast {
-    /// `None` if there may be no growth, or too little to forecast.
-    fn of(trend: &Trend, free_bytes: u64) -> Option<Self> {
-        let until_full = |rate: f64| free_bytes as f64 / rate;
-        let forecast = Self {
-            seconds: until_full(trend.bytes_per_second),
-            soonest: until_full(trend.bytes_per_second_high),
-            latest: until_full(trend.bytes_per_second_low),
-        };
-        (trend.bytes_per_second_low > 0.0 && forecast.latest <= LONGEST_FORECAST_SECONDS)
-            .then_some(forecast)
-    }
+/// `None` if there may be no growth, or too little to forecast.
+fn forecast(trend: &Trend, free_bytes: u64) -> Option<Exhaustion> {
+    let until_full = |rate: f64| free_bytes as f64 / rate;
+    let latest = until_full(trend.bytes_per_second_low);
+    (trend.bytes_per_second_low > 0.0 && latest <= LONGEST_FORECAST_SECONDS).then(|| Exhaustion {
+        free_bytes,
+        seconds: until_full(trend.bytes_per_second),
+        between: Some((until_full(trend.bytes_per_second_high), latest)),
+    })
 }
 
 fn judge(it: ProcessInput<'_>, row: &RowHistory, verdicts: &mut RuleOutput) -> Option<LeakOn> {
@@ -245,29 +236,34 @@ fn judge(it: ProcessInput<'_>, row: &RowHistory, verdicts: &mut RuleOutput) -> O
         return None;
     }
     let free_bytes = memory.map(|memory| memory.free_bytes);
-    let forecast = free_bytes.and_then(|free| Forecast::of(&trend, free));
+    let forecast = free_bytes.and_then(|free| forecast(&trend, free));
     // By now the GPU should be full.
-    let is_refuted = forecast.is_some_and(|forecast| {
-        trend.is_quiet_for(forecast.seconds.max(SHORTEST_REFUTATION_SECONDS))
-    });
+    let is_refuted =
+        forecast.is_some_and(|it| trend.is_quiet_for(it.seconds.max(SHORTEST_REFUTATION_SECONDS)));
     let has_stopped = has_stopped || is_refuted;
     let forecast = forecast.filter(|_| !has_stopped);
-    let is_near =
-        forecast.is_some_and(|forecast| forecast.seconds < settings.out_of_memory_within.seconds());
-    Some(LeakOn {
-        gpu: FindingGpu { index, uuid: uuid.cloned(), used_bytes: Some(bytes) },
-        trend,
-        forecast,
+    let is_near = forecast.is_some_and(|it| it.seconds < settings.out_of_memory_within.seconds());
+    let evidence = LeakEvidence {
+        bytes_per_second: trend.bytes_per_second,
+        bytes_per_second_low: trend.bytes_per_second_low,
+        bytes_per_second_high: trend.bytes_per_second_high,
+        span_seconds: trend.span_seconds,
+        samples: trend.samples,
+        grown_bytes: trend.grown_bytes,
+        growing_share: trend.growing_share,
+        stopped_seconds: has_stopped.then_some(trend.quiet_seconds),
         free_bytes,
-        has_stopped,
-        severity: if has_stopped {
-            Severity::Info
-        } else if is_near {
-            Severity::Critical
-        } else {
-            settings.severity
-        },
-    })
+        out_of_memory_seconds: forecast.map(|it| it.seconds),
+        out_of_memory_seconds_low: forecast.and_then(|it| Some(it.between?.0)),
+        out_of_memory_seconds_high: forecast.and_then(|it| Some(it.between?.1)),
+    };
+    let severity = match (has_stopped, is_near) {
+        (true, _) => Severity::Info,
+        (false, true) => Severity::Critical,
+        (false, false) => settings.severity,
+    };
+    let gpu = FindingGpu { index, uuid: uuid.cloned(), used_bytes: Some(bytes) };
+    Some(LeakOn { gpu, trend, evidence, severity })
 }
 
 /// When growth will suffice, if it continues.
@@ -281,14 +277,13 @@ fn finding(it: ProcessInput<'_>, leaks: Vec<LeakOn>) -> Option<Finding> {
     let ProcessInput { seen, process, .. } = it;
     let severity = leaks.iter().map(|on| on.severity).max()?;
     let since = leaks.iter().map(|on| on.trend.since).min()?;
-    let until_full = |on: &LeakOn| on.forecast.map_or(f64::INFINITY, |it| it.seconds);
     let first = leaks.iter().min_by(|a, b| {
-        let by_forecast = until_full(a).total_cmp(&until_full(b));
+        let by_forecast = a.seconds_left().total_cmp(&b.seconds_left());
         let by_growth = b.trend.grown_bytes.cmp(&a.trend.grown_bytes);
         (b.severity.cmp(&a.severity)).then(by_forecast).then(by_growth)
     })?;
-    let evidence = evidence(first);
-    let message = message(process, first, &leaks, seen.snapshot.time.seconds_since(since));
+    let evidence = Evidence::new(first.evidence.clone());
+    let message = message(process, first, leaks.len(), seen.snapshot.time.seconds_since(since));
     let mut gpus: Vec<FindingGpu> = leaks.into_iter().map(|on| on.gpu).collect();
     gpus.sort_by_key(|gpu| gpu.index);
     gpus.dedup_by(|next, gpu| {
@@ -304,47 +299,23 @@ fn finding(it: ProcessInput<'_>, leaks: Vec<LeakOn>) -> Option<Finding> {
         gpus,
         since,
         until: seen.snapshot.time,
-        evidence: Evidence::new(evidence),
+        evidence,
         message,
         advice: advice(process),
     };
     Some(seen.finding(Some(process), parts))
 }
 
-fn evidence(on: &LeakOn) -> LeakEvidence {
-    let trend = &on.trend;
-    LeakEvidence {
-        bytes_per_second: trend.bytes_per_second,
-        bytes_per_second_low: trend.bytes_per_second_low,
-        bytes_per_second_high: trend.bytes_per_second_high,
-        span_seconds: trend.span_seconds,
-        samples: trend.samples,
-        grown_bytes: trend.grown_bytes,
-        growing_share: trend.growing_share,
-        stopped_seconds: on.has_stopped.then_some(trend.quiet_seconds),
-        free_bytes: on.free_bytes,
-        out_of_memory_seconds: on.forecast.map(|forecast| forecast.seconds),
-        out_of_memory_seconds_low: on.forecast.map(|forecast| forecast.soonest),
-        out_of_memory_seconds_high: on.forecast.map(|forecast| forecast.latest),
-    }
-}
-
-fn message(process: &Process, first: &LeakOn, leaks: &[LeakOn], seconds: f64) -> String {
-    let others = match leaks.len() - 1 {
+fn message(process: &Process, first: &LeakOn, leaks: usize, seconds: f64) -> String {
+    let others = match leaks - 1 {
         0 => String::new(),
         1 => " (and on one more)".to_owned(),
         more => format!(" (and on {more} more)"),
     };
     let trend = &first.trend;
-    if first.has_stopped {
-        let pauses = if trend.longest_pause_seconds >= LEAST_PAUSE_SECONDS {
-            let longest = Span::from_seconds(trend.longest_pause_seconds);
-            format!(", with pauses of up to {longest}")
-        } else {
-            String::new()
-        };
+    if first.evidence.stopped_seconds.is_some() {
         return format!(
-            "{} ({}) stopped growing {} ago on GPU {}{others}: it had grown by {} in {}{pauses}",
+            "{} ({}) stopped growing {} ago on GPU {}{others}: it had grown by {} in {}",
             super::name_of(process),
             process.pid,
             Span::from_seconds(trend.quiet_seconds),
@@ -362,13 +333,11 @@ fn message(process: &Process, first: &LeakOn, leaks: &[LeakOn], seconds: f64) ->
         Span::from_seconds(seconds),
         Bytes(trend.grown_bytes),
     );
-    if let Some(forecast) = first.forecast {
-        message += &format!(
-            ", out of memory in about {} ({} to {}) at this rate",
-            Span::from_seconds(forecast.seconds),
-            Span::from_seconds(forecast.soonest),
-            Span::from_seconds(forecast.latest),
-        );
+    if let Some(Exhaustion { seconds, between: Some((soonest, latest)), .. }) =
+        first.evidence.forecast()
+    {
+        let [left, soonest, latest] = [seconds, soonest, latest].map(Span::from_seconds);
+        message += &format!(", out of memory in about {left} ({soonest} to {latest}) at this rate");
     }
     message
 }

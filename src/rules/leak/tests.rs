@@ -101,10 +101,11 @@ fn growth_that_may_be_zero_has_no_forecast() {
         quiet_seconds: 0.0,
         longest_pause_seconds: 0.0,
     };
-    assert_eq!(Forecast::of(&trend(0.0), GIB), None);
-    assert_eq!(Forecast::of(&trend(1.0), 80 * GIB), None);
-    let forecast = Forecast::of(&trend(5e5), GIB).unwrap();
-    assert!(forecast.soonest < forecast.seconds && forecast.seconds < forecast.latest);
+    assert_eq!(forecast(&trend(0.0), GIB), None);
+    assert_eq!(forecast(&trend(1.0), 80 * GIB), None);
+    let forecast = forecast(&trend(5e5), GIB).unwrap();
+    let (soonest, latest) = forecast.between.unwrap();
+    assert!(soonest < forecast.seconds && forecast.seconds < latest);
 }
 
 #[test]
