@@ -33,6 +33,8 @@ const ARGUMENT: &str = "__read";
 pub(super) const NAMES: [&CStr; 3] = [c"cmdline", c"environ", c"maps"];
 /// The longest wait for an answer; pages may have to be read from a disk.
 const ANSWERS: Duration = Duration::from_secs(1);
+/// The longest wait for a child's start, which depends on no other process, only on a machine that may be busy.
+const STARTS: Duration = Duration::from_secs(20);
 /// For how long a process that did not answer is left alone.
 const PAUSE: Duration = Duration::from_secs(300);
 /// After this many abandoned children, all of their user's processes are left alone.
@@ -142,10 +144,10 @@ pub(super) fn read(folder: &Folder, limits: [usize; NAMES.len()]) -> Option<Cont
 }
 
 fn start() -> io::Result<(Child, UnixStream)> {
-    let (ours, theirs) = UnixStream::pair()?;
-    ours.set_read_timeout(Some(ANSWERS))?;
+    let (mut ours, theirs) = UnixStream::pair()?;
+    ours.set_read_timeout(Some(STARTS))?;
     ours.set_write_timeout(Some(ANSWERS))?;
-    let child = Command::new("/proc/self/exe")
+    let mut child = Command::new("/proc/self/exe")
         // People who list processes should see whose it is.
         .arg0("gpumem")
         .arg(ARGUMENT)
@@ -157,6 +159,11 @@ fn start() -> io::Result<(Child, UnixStream)> {
         .stdout(Stdio::null())
         .stderr(Stdio::null())
         .spawn()?;
+    if let Err(error) = ours.read_exact(&mut [0]) {
+        let _ = child.kill();
+        return Err(error);
+    }
+    ours.set_read_timeout(Some(ANSWERS))?;
     Ok((child, ours))
 }
 
@@ -201,6 +208,8 @@ fn ask(
 /// Answers until the parent is gone.
 fn serve() -> io::Result<()> {
     let mut socket = UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
+    // It has started.
+    socket.write_all(&[0])?;
     let mut content = Vec::new();
     loop {
         let mut question = [0; QUESTION_BYTES];
