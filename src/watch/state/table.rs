@@ -27,8 +27,8 @@ pub struct TableState {
     /// The row that was clicked last, and when.
     pub clicked: Option<(RowKey, Duration)>,
     selected: Option<RowKey>,
-    // The process that was selected when it disappeared; it may be missing from one sample only.
-    missed: Option<RowKey>,
+    // What was selected when a sample came without it, and whether a person had selected it.
+    missed: Option<(RowKey, bool)>,
     // The line of the selected row, or where it was when its process disappeared.
     cursor: usize,
     is_chosen: bool,
@@ -72,16 +72,19 @@ impl TableState {
     /// selected if none ever was, or if a person has just asked for other rows.
     pub(super) fn list(&mut self, screenful: &Screenful, courses: &Courses, me: &Me) {
         self.listing = Listing::new(screenful, courses, &self.choice, me);
-        let key = self.selected.or(self.missed);
+        let missed = self.missed.take();
+        let key = self.selected.or(missed.map(|(key, _)| key));
         match key.and_then(|key| self.listing.position(screenful, &key)) {
             Some(at) => {
                 self.cursor = at;
                 // Once the identity is known, no other process can be mistaken for it.
                 let row = self.row(at, screenful).filter(RowKey::is_certain);
-                (self.selected, self.missed) = (row.or(key), None);
+                self.selected = row.or(key);
+                self.is_chosen |= missed.is_some_and(|(_, is_chosen)| is_chosen);
             }
             None => {
-                self.missed = key.filter(RowKey::is_certain);
+                let is_chosen = missed.map_or(self.is_chosen, |(_, is_chosen)| is_chosen);
+                self.missed = key.filter(RowKey::is_certain).map(|key| (key, is_chosen));
                 (self.selected, self.is_chosen) = (None, false);
                 self.cursor = self.cursor.min(self.last());
                 if !self.has_begun {

@@ -185,6 +185,7 @@ fn a_selection_comes_back_with_its_process_unless_another_row_was_selected() {
         keys(&mut app, pressed);
         see(&mut app, 3, all.clone());
         let expected = Some(sample::pid(0, expected));
+        assert!(app.table.is_chosen(), "{pressed}");
         assert_eq!(selected_pid(&app), expected, "{pressed}");
         see(&mut app, 4, all.clone());
         assert_eq!(selected_pid(&app), expected, "{pressed}");

@@ -26,6 +26,7 @@ use crate::watch::state::prompt::Purpose;
 use crate::watch::state::reaping::Answer;
 use crate::watch::testing::events;
 use crate::watch::view::draw;
+use crate::watch::view_model::RowKey;
 
 /// Runs, unless GPUMEM_SCREEN_ROUNDS asks for more; extra ones follow until every place was reached.
 const ROUNDS: usize = 24;
@@ -142,6 +143,7 @@ struct Run {
     frames: DoubleBuffer<Sink>,
     written: Sink,
     snapshot: Snapshot,
+    selected: Option<RowKey>,
     now: Duration,
     /// The numbers of the last requested plan and of the running one.
     asked: u64,
@@ -164,6 +166,7 @@ impl Run {
             written,
             app,
             snapshot,
+            selected: None,
             now: Duration::ZERO,
             asked: 0,
             begun: None,
@@ -186,7 +189,10 @@ impl Run {
         };
         let what = format!("{what} in {:?}", self.app.mode);
         let is_sample = matches!(event, Event::Snapshot { .. });
-        let selected = self.app.table.selected_key();
+        // Before, or before its process went missing.
+        let selected = self.app.table.selected_key().or(self.selected);
+        self.selected = selected;
+        let had_row = self.app.table.selected_key().is_some();
         let shown = self.app.reaping.dialog.clone();
         let effect = update(&mut self.app, event);
 
@@ -194,7 +200,7 @@ impl Run {
         if is_sample {
             let now = self.app.table.selected_key();
             // If there was no row before, the first one gets selected.
-            let is_first = selected.is_none() && !self.app.table.is_chosen();
+            let is_first = !had_row && !self.app.table.is_chosen();
             let is_same = now.is_none()
                 || is_first
                 || now.zip(selected).is_some_and(|(now, was)| now.may_be(&was));
