@@ -7,10 +7,7 @@ pub mod advice {
 }
 
 pub mod cli {
-    pub use crate::cli::args::SchemaName;
-    pub mod generate {
-        pub use crate::cli::generate::{SHELLS, completions, man_pages};
-    }
+    pub use crate::cli::args::{Cli, SchemaName, Shell};
     pub mod reap {
         pub use crate::cli::reap::json::{Planned, ReapHistory, ReapReport, ReapStatus, SCHEMA};
     }
@@ -101,6 +98,9 @@ pub mod report {
     }
     pub mod explain {
         pub use crate::explain::page::{ExplainPage, SCHEMA};
+    }
+    pub mod metrics {
+        pub use crate::report::metrics::{METRICS, Metric};
     }
     pub mod run {
         pub use crate::report::run::{RunReport, SCHEMA};

@@ -19,7 +19,7 @@ use std::time::Duration;
 
 use self::candidates::OfferedValue;
 use self::cursor::Cursor;
-use super::args::{Color, Global, Recorded};
+use super::args::{Color, Global, Recorded, Shell};
 use super::exit::Exit;
 use super::mind_rights;
 use super::output::print;
@@ -38,6 +38,15 @@ const NVML_TIMEOUT: Duration = Duration::from_millis(500);
 const DESCRIPTION_MAX: usize = 100;
 /// The longest value, in bytes: longer ones are not meant for people.
 const VALUE_MAX: usize = 512;
+
+/// A shell's completion script: a generated file, which `tests/it/generate.rs` renders.
+pub(super) fn script(shell: Shell) -> &'static str {
+    match shell {
+        Shell::Bash => include_str!("../../completions/gpumem.bash"),
+        Shell::Zsh => include_str!("../../completions/_gpumem"),
+        Shell::Fish => include_str!("../../completions/gpumem.fish"),
+    }
+}
 
 /// The words to complete, if a completion script started gpumem.
 pub(super) fn requested(

@@ -1,12 +1,64 @@
 //! `gpumem man`: on a terminal as man(1) shows the page, elsewhere as roff(7).
+//!
+//! The pages are generated files in `man`; `tests/it/generate.rs` renders them.
 
 use std::io::{self, IsTerminal as _, Write as _};
 use std::process::{Command, Stdio};
 
+use clap::CommandFactory as _;
+
+use super::args::{Cli, Man as Args};
+use super::exit::{Exit, UsageError};
 use super::output::print;
 
+/// Every manual page, by title.
+const PAGES: [(&str, &str); 22] = [
+    ("gpumem-check", include_str!("../../man/gpumem-check.1")),
+    ("gpumem-ci", include_str!("../../man/gpumem-ci.7")),
+    ("gpumem-completions", include_str!("../../man/gpumem-completions.1")),
+    ("gpumem-config", include_str!("../../man/gpumem-config.1")),
+    ("gpumem-doctor", include_str!("../../man/gpumem-doctor.1")),
+    ("gpumem-explain", include_str!("../../man/gpumem-explain.1")),
+    ("gpumem-kill", include_str!("../../man/gpumem-kill.1")),
+    ("gpumem-kubernetes", include_str!("../../man/gpumem-kubernetes.7")),
+    ("gpumem-man", include_str!("../../man/gpumem-man.1")),
+    ("gpumem-metrics", include_str!("../../man/gpumem-metrics.1")),
+    ("gpumem-performance", include_str!("../../man/gpumem-performance.7")),
+    ("gpumem-ps", include_str!("../../man/gpumem-ps.1")),
+    ("gpumem-reap", include_str!("../../man/gpumem-reap.1")),
+    ("gpumem-record", include_str!("../../man/gpumem-record.1")),
+    ("gpumem-release", include_str!("../../man/gpumem-release.1")),
+    ("gpumem-rules", include_str!("../../man/gpumem-rules.1")),
+    ("gpumem-run", include_str!("../../man/gpumem-run.1")),
+    ("gpumem-schema", include_str!("../../man/gpumem-schema.1")),
+    ("gpumem-serve", include_str!("../../man/gpumem-serve.1")),
+    ("gpumem-slurm", include_str!("../../man/gpumem-slurm.7")),
+    ("gpumem-watch", include_str!("../../man/gpumem-watch.1")),
+    ("gpumem", include_str!("../../man/gpumem.1")),
+];
+
+pub(super) fn run(args: &Args) -> anyhow::Result<Exit> {
+    let command = args.command.as_deref();
+    let title = command.map_or_else(|| "gpumem".to_owned(), |name| format!("gpumem-{name}"));
+    let Some((_, page)) = PAGES.iter().find(|(name, _)| *name == title) else {
+        let names: Vec<String> = commands().into_iter().map(|(name, _)| name).collect();
+        let names = names.join(", ");
+        return Err(UsageError(format!("man: there is no such command; there are {names}")).into());
+    };
+    show(page).map(|()| Exit::Clean)
+}
+
+/// The commands with their descriptions.
+pub(super) fn commands() -> Vec<(String, String)> {
+    let described = |command: &clap::Command| {
+        let about = command.get_about().map(ToString::to_string);
+        (command.get_name().to_owned(), about.unwrap_or_default())
+    };
+    Cli::command().get_subcommands().map(described).collect()
+}
+
 /// Prints a page of roff.
-pub(super) fn show(page: &str) -> anyhow::Result<()> {
+fn show(page: &str) -> anyhow::Result<()> {
     if !io::stdout().is_terminal() {
         return print(page);
     }
@@ -64,12 +116,11 @@ fn unescaped(line: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cli::generate::man_pages;
 
     #[test]
     fn without_man_a_page_is_text() {
-        for (name, page) in man_pages() {
-            let text = plain(&page);
+        for (name, page) in PAGES {
+            let text = plain(page);
             assert!(text.contains("\nNAME\n") && text.lines().count() > 20, "{name}");
             for roff in ["\\f", "\\-", "\n.SH", "\n.PP", "\n.EX", "\\*"] {
                 assert!(!text.contains(roff), "{name}: {roff}\n{text}");

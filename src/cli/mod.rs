@@ -12,7 +12,6 @@ mod config;
 mod doctor;
 pub mod exit;
 mod explain;
-pub mod generate;
 mod hosts;
 mod man;
 mod metrics;
@@ -112,12 +111,9 @@ fn run(cli: Cli) -> anyhow::Result<Exit> {
         Some(Command::Doctor(args)) => doctor::run(&args, global),
         Some(Command::Schema(args)) => schema::run(&args),
         Some(Command::Completions(args)) => {
-            print(&generate::completions(args.shell)).map(|()| Exit::Clean)
+            print(complete::script(args.shell)).map(|()| Exit::Clean)
         }
-        Some(Command::Man(args)) => {
-            let page = generate::man_page(args.command.as_deref()).map_err(UsageError)?;
-            man::show(&page).map(|()| Exit::Clean)
-        }
+        Some(Command::Man(args)) => man::run(&args),
     }
 }
 

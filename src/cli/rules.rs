@@ -1,6 +1,4 @@
 //! `gpumem rules`: what each rule finds, its settings, their values and what they mean.
-//!
-//! The manual page's list is made here too, of the defaults.
 
 use serde::Serialize;
 use toml::Value;
@@ -55,12 +53,6 @@ pub(super) fn run(args: &Args, global: &Global) -> anyhow::Result<Exit> {
         print(&text(&chosen))?;
     }
     Ok(Exit::Clean)
-}
-
-/// The rules with their default settings, for the manual.
-pub(super) fn manual() -> String {
-    let defaults = RuleSet::default();
-    text(&defaults.rules().iter().collect::<Vec<_>>())
 }
 
 /// All rules, or the one of this name, or those of this kind.

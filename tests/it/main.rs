@@ -28,6 +28,7 @@ mod faults;
 mod fleet;
 mod formats;
 mod gate;
+mod generate;
 mod generated;
 mod hardware;
 mod holders;

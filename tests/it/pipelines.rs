@@ -4,8 +4,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::process::Command;
 
-use gpumem::api::cli::generate;
-
+use crate::generate;
 use crate::machine::{Machine, Running, one_gpu};
 use crate::support::{self, Output};
 

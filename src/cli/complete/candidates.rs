@@ -11,7 +11,7 @@ use super::cursor::Cursor;
 use crate::advice;
 use crate::cli::args::Stored;
 use crate::cli::selection::me;
-use crate::cli::{config, generate, live, recorded, session, store};
+use crate::cli::{config, live, man, recorded, session, store};
 use crate::model::field::{self, Field, FieldSpec, Notation};
 use crate::model::row::{ProcessRow, notebook, places};
 use crate::model::{Finding, Kind, Process, Snapshot, Time};
@@ -134,7 +134,7 @@ fn values(kind: ValueKind, cursor: &Cursor) -> Vec<OfferedValue> {
             .iter()
             .map(|signal| OfferedValue::new(signal.name().trim_start_matches("SIG"), ""))
             .collect(),
-        ValueKind::Commands => generate::commands_and_meanings()
+        ValueKind::Commands => man::commands()
             .into_iter()
             .map(|(name, about)| OfferedValue::new(name, about))
             .collect(),

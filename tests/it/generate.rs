@@ -1,21 +1,22 @@
-//! Completions and manual pages, rendered from the same definition that parses the arguments.
+//! Renders completions and manual pages from the definition that parses the arguments. The files in `completions`
+//! and `man` are committed, and the binary includes them.
 
 use clap::{CommandFactory as _, ValueHint};
 use clap_complete::Shell as Renderer;
 use clap_mangen::Man;
+use gpumem::api::cli::{Cli, Shell};
+use gpumem::api::report::metrics::{METRICS, Metric};
 
-use super::args::{Cli, Shell};
-use super::rules;
-use crate::report::metrics::{METRICS, Metric};
+use crate::support::run;
 
 /// The shells that completions are committed for, and their files.
 pub const SHELLS: [(Shell, &str); 3] =
     [(Shell::Bash, "gpumem.bash"), (Shell::Zsh, "_gpumem"), (Shell::Fish, "gpumem.fish")];
 
 /// Scripts that ask gpumem itself for values, in the shells' languages.
-const VALUES_IN_BASH: &str = include_str!("complete/gpumem.bash");
-const VALUES_IN_ZSH: &str = include_str!("complete/gpumem.zsh");
-const VALUES_IN_FISH: &str = include_str!("complete/gpumem.fish");
+const VALUES_IN_BASH: &str = include_str!("generate/gpumem.bash");
+const VALUES_IN_ZSH: &str = include_str!("generate/gpumem.zsh");
+const VALUES_IN_FISH: &str = include_str!("generate/gpumem.fish");
 
 /// A shell's completion script: `clap_complete` writes commands, options and built-in words; other
 /// values come from gpumem itself (`complete`).
@@ -87,55 +88,35 @@ pub fn man_pages() -> Vec<(String, String)> {
     pages
 }
 
-/// One manual page: gpumem's own, or a command's.
-///
-/// # Errors
-///
-/// Where there is no such command: which there are.
-pub fn man_page(command: Option<&str>) -> Result<String, String> {
-    let title = command.map_or_else(|| "gpumem".to_owned(), |name| format!("gpumem-{name}"));
-    let mut pages = man_pages();
-    let is_titled =
-        |(file, _): &(String, String)| file.rsplit_once('.').is_some_and(|it| it.0 == title);
-    match pages.iter().position(is_titled) {
-        Some(at) => Ok(pages.swap_remove(at).1),
-        None => {
-            let names: Vec<String> = commands_and_meanings().into_iter().map(|it| it.0).collect();
-            let cli = names.join(", ");
-            Err(format!("man: there is no such command; there are {cli}"))
-        }
-    }
-}
-
 /// The sections of each command's page that are written by hand, roff after roff(7). A line of [`EXIT_STATUS`]
 /// stands for that section, one of [`RULES`] for the list of rules, one of [`METRIC_LIST`] for that of metrics.
 const SECTIONS: &[(&str, &str)] = &[
-    ("gpumem", include_str!("manual/gpumem.roff")),
-    ("gpumem-check", include_str!("manual/gpumem-check.roff")),
-    ("gpumem-completions", include_str!("manual/gpumem-completions.roff")),
-    ("gpumem-config", include_str!("manual/gpumem-config.roff")),
-    ("gpumem-doctor", include_str!("manual/gpumem-doctor.roff")),
-    ("gpumem-explain", include_str!("manual/gpumem-explain.roff")),
-    ("gpumem-kill", include_str!("manual/gpumem-kill.roff")),
-    ("gpumem-man", include_str!("manual/gpumem-man.roff")),
-    ("gpumem-metrics", include_str!("manual/gpumem-metrics.roff")),
-    ("gpumem-ps", include_str!("manual/gpumem-ps.roff")),
-    ("gpumem-reap", include_str!("manual/gpumem-reap.roff")),
-    ("gpumem-record", include_str!("manual/gpumem-record.roff")),
-    ("gpumem-release", include_str!("manual/gpumem-release.roff")),
-    ("gpumem-rules", include_str!("manual/gpumem-rules.roff")),
-    ("gpumem-run", include_str!("manual/gpumem-run.roff")),
-    ("gpumem-schema", include_str!("manual/gpumem-schema.roff")),
-    ("gpumem-serve", include_str!("manual/gpumem-serve.roff")),
-    ("gpumem-watch", include_str!("manual/gpumem-watch.roff")),
+    ("gpumem", include_str!("../../src/cli/manual/gpumem.roff")),
+    ("gpumem-check", include_str!("../../src/cli/manual/gpumem-check.roff")),
+    ("gpumem-completions", include_str!("../../src/cli/manual/gpumem-completions.roff")),
+    ("gpumem-config", include_str!("../../src/cli/manual/gpumem-config.roff")),
+    ("gpumem-doctor", include_str!("../../src/cli/manual/gpumem-doctor.roff")),
+    ("gpumem-explain", include_str!("../../src/cli/manual/gpumem-explain.roff")),
+    ("gpumem-kill", include_str!("../../src/cli/manual/gpumem-kill.roff")),
+    ("gpumem-man", include_str!("../../src/cli/manual/gpumem-man.roff")),
+    ("gpumem-metrics", include_str!("../../src/cli/manual/gpumem-metrics.roff")),
+    ("gpumem-ps", include_str!("../../src/cli/manual/gpumem-ps.roff")),
+    ("gpumem-reap", include_str!("../../src/cli/manual/gpumem-reap.roff")),
+    ("gpumem-record", include_str!("../../src/cli/manual/gpumem-record.roff")),
+    ("gpumem-release", include_str!("../../src/cli/manual/gpumem-release.roff")),
+    ("gpumem-rules", include_str!("../../src/cli/manual/gpumem-rules.roff")),
+    ("gpumem-run", include_str!("../../src/cli/manual/gpumem-run.roff")),
+    ("gpumem-schema", include_str!("../../src/cli/manual/gpumem-schema.roff")),
+    ("gpumem-serve", include_str!("../../src/cli/manual/gpumem-serve.roff")),
+    ("gpumem-watch", include_str!("../../src/cli/manual/gpumem-watch.roff")),
 ];
 
 /// Pages that do not belong to a command.
 const TOPICS: [(&str, &str); 4] = [
-    ("gpumem-ci", include_str!("manual/gpumem-ci.roff")),
-    ("gpumem-kubernetes", include_str!("manual/gpumem-kubernetes.roff")),
-    ("gpumem-performance", include_str!("manual/gpumem-performance.roff")),
-    ("gpumem-slurm", include_str!("manual/gpumem-slurm.roff")),
+    ("gpumem-ci", include_str!("../../src/cli/manual/gpumem-ci.roff")),
+    ("gpumem-kubernetes", include_str!("../../src/cli/manual/gpumem-kubernetes.roff")),
+    ("gpumem-performance", include_str!("../../src/cli/manual/gpumem-performance.roff")),
+    ("gpumem-slurm", include_str!("../../src/cli/manual/gpumem-slurm.roff")),
 ];
 
 /// Marks the place of the section of exit codes.
@@ -151,15 +132,6 @@ fn command() -> clap::Command {
     let mut command = Cli::command();
     command.build();
     command
-}
-
-/// The commands with their descriptions.
-pub(super) fn commands_and_meanings() -> Vec<(String, String)> {
-    let meaning = |command: &clap::Command| {
-        let about = command.get_about().map(ToString::to_string);
-        (command.get_name().to_owned(), about.unwrap_or_default())
-    };
-    Cli::command().get_subcommands().map(meaning).collect()
 }
 
 /// Renders a page; `see_also` lists the pages it refers to.
@@ -186,7 +158,7 @@ fn render(mut command: clap::Command, see_also: &[String]) -> String {
     }
     let mut page = String::from_utf8_lossy(&page).into_owned();
     let sections = SECTIONS.iter().find(|(of, _)| *of == name);
-    let rules = || format!(".SH RULES\n.nf\n{}.fi\n", roff(&rules::manual()));
+    let rules = || format!(".SH RULES\n.nf\n{}.fi\n", roff(&run(&["rules"]).exits(0).stdout));
     if let Some((_, text)) = sections {
         let text = text.replace(EXIT_STATUS, &exit_status).replace(RULES, &rules());
         page.push_str(&text.replace(METRIC_LIST, &metrics()));
