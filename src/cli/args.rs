@@ -523,8 +523,9 @@ pub struct RulesArgs {
 ///
 /// The `where` of an entry selects processes. It takes the terms of --where, such as "user=ann gpu:0
 /// mem>50%", except idle, finding and is. Users, containers, pods, jobs and units are given by their
-/// whole names (user=ann), because other names may contain a part of a name. Each GPU of a process is
-/// matched separately: "!gpu:0" matches the process on its other GPUs.
+/// whole names (user=ann), because other names may contain a part of a name, or by a pattern for the
+/// whole name (user=st-*). Each GPU of a process is matched separately: "!gpu:0" matches the process
+/// on its other GPUs.
 ///
 /// The action of a `[[rule]]`, or of a kind's own rule, is what `gpumem reap --watch` does about its
 /// findings. "notify" (the default) notifies the owner. "release" notifies the owner and asks the

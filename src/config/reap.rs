@@ -189,7 +189,8 @@ fn command<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<Arc<str>>, D::Error
 
 fn programs<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<Arc<str>>, D::Error> {
     let example = "a list of programs' file names such as [\"tensorboard\"]";
-    let is_name = |name: &Arc<str>| !name.is_empty() && !name.contains('/');
+    // A pattern would match nothing and so protect nothing.
+    let is_name = |name: &Arc<str>| !name.is_empty() && !name.contains(['/', '*', '?', '[']);
     let are_names = |names: &Vec<Arc<str>>| names.iter().all(is_name);
     setting::parsed(from, example, |written| words(written).filter(are_names))
 }

@@ -317,13 +317,12 @@ fn state_letter(value: &str) -> Option<char> {
 }
 
 impl FieldSpec {
-    /// Whether `value` is possible for this field; `Err` has the values that are.
-    pub(super) fn allows(&self, value: &str) -> Result<(), Vec<&'static str>> {
+    /// Whether a value is possible for this field; `Err` has the values that are.
+    pub(super) fn allows(&self, needle: &Needle) -> Result<(), Vec<&'static str>> {
         let Notation::OneOf(words) = self.notation else {
             return Ok(());
         };
-        let needle = Needle::new(value);
-        let is_letter = self.field == Field::State && state_letter(value).is_some();
+        let is_letter = self.field == Field::State && state_letter(needle.typed()).is_some();
         let words = words();
         if is_letter || words.iter().any(|word| needle.begins(word)) {
             return Ok(());

@@ -3,7 +3,8 @@
 //! Terms such as `user:ann gpu:0 idle>10m mem>4GiB` are separated by blanks; all have to match. A word matches
 //! if the row contains it anywhere, in any case. `:` searches for a part of a text (`=` for all of it) and
 //! commas separate alternatives; `>`, `>=`, `<`, `<=` and `=` compare numbers, `=` in whole units. `!` or `-`
-//! before a term negates it. Quotes keep blanks, commas and signs together, with `\` before a quote.
+//! before a term negates it. In texts `*` and `?` are wildcards, and other signs of patterns are refused. Quotes
+//! make every sign a plain character, with `\` before a quote.
 //!
 //! Unknown matches no term, negated or not: it is no evidence either way.
 //!
@@ -60,6 +61,11 @@ pub enum SelectorError {
     /// Its value is none of the possible ones.
     #[error("no {name} begins with {value:?}; there are {there_are}")]
     NoneSuch { name: &'static str, value: String, there_are: String },
+    /// Refused, because a process would silently not match.
+    #[error(
+        "{name}: {sign:?} is no wildcard; use * for any text and ? for one character, or put \"quotes\" around plain text"
+    )]
+    NoWildcard { name: &'static str, sign: char },
     /// Texts have no order.
     #[error("{name} cannot be compared; write {example}")]
     NoOrder { name: &'static str, example: &'static str },
@@ -353,16 +359,6 @@ impl Selector {
     pub fn fields_in_part(&self) -> impl Iterator<Item = Field> {
         self.terms.iter().filter_map(|term| match &term.test {
             Test::Text { field, whole: false, .. } => Some(*field),
-            _ => None,
-        })
-    }
-
-    /// The fields with a whole text (`=`) that has a star in it, as in a pattern.
-    pub fn fields_with_star(&self) -> impl Iterator<Item = Field> {
-        self.terms.iter().filter_map(|term| match &term.test {
-            Test::Text { field, whole: true, any } => {
-                any.iter().any(|needle| needle.typed().contains('*')).then_some(*field)
-            }
             _ => None,
         })
     }

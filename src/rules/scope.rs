@@ -46,14 +46,7 @@ impl<'de> Deserialize<'de> for Scope {
             let why =
                 format!("has {name}: with a part of a name, which other names may contain too");
             return Err(de::Error::custom(format!(
-                "{text:?} {why}; write {name}= and the whole name"
-            )));
-        }
-        // A pattern here would match no owner, and so protect nobody.
-        if let Some(field) = selector.fields_with_star().find(|field| OWNERS.contains(field)) {
-            let name = field.spec().names[0];
-            return Err(de::Error::custom(format!(
-                "{text:?} has a * in {name}=, which compares whole names; leave the term out to mean everybody"
+                "{text:?} {why}; write {name}= and the whole name, or a pattern such as {name}=ml-*"
             )));
         }
         Ok(Self { selector: Some(selector) })

@@ -66,6 +66,9 @@ fn an_exemption_keeps_its_processes_until_it_ends() {
         ("where = \"user=dora\"\nuntil = 2020-01-01T00:00:00Z", 1),
         ("where = \"user=dora\"\nuntil = 2099-01-01T00:00:00Z", 0),
         ("where = \"container=docker\"", 1),
+        ("where = \"command:ipykernel*\"", 0),
+        ("where = \"user=d?r*\"", 0),
+        ("where = \"user=\\\"d*\\\"\"", 1),
     ] {
         let output = check(&keep(rest));
         assert_eq!(output.code, code, "{rest}: {output:?}");

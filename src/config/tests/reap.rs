@@ -105,6 +105,10 @@ fn mistakes_are_reported_with_line_and_key() {
         ("[reap]\nmost = 1.5", "2: reap.most: 1.5 is not allowed; write a number of acts such as"),
         ("[reap]\nnotify = 'mail ann'", "2: reap.notify: \"mail ann\" is not allowed; write"),
         (
+            "[reap]\nnever = ['tensor*']",
+            "2: reap.never: the list is not allowed; write a list of programs'",
+        ),
+        (
             "[reap]\nnotify = ['tell']",
             "2: reap.notify: the list is not allowed; write a program by",
         ),

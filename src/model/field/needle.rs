@@ -2,18 +2,45 @@
 
 use std::ops::RangeInclusive;
 
-/// A text to search for, ignoring case.
+/// A text or pattern to search for, ignoring case.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Needle {
     typed: String,
     lower: String,
+    /// With `*` at both ends, to search inside a text; `None` without wildcards.
+    pattern: Option<Vec<Glyph>>,
+}
+
+/// A part of a pattern.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Glyph {
+    Char(char),
+    /// `?`: any character.
+    One,
+    /// `*`: any number of characters.
+    Any,
 }
 
 impl Needle {
     pub fn new(typed: impl Into<String>) -> Self {
         let typed = typed.into();
         let lower = typed.to_lowercase();
-        Self { typed, lower }
+        Self { typed, lower, pattern: None }
+    }
+
+    /// Characters, and whether each was in quotes; outside quotes `*` and `?` are wildcards.
+    pub(in crate::model) fn of_typed(typed: &[(char, bool)]) -> Self {
+        let glyphs = typed.iter().map(|typed| match typed {
+            ('*', false) => Glyph::Any,
+            ('?', false) => Glyph::One,
+            &(c, _) => Glyph::Char(c),
+        });
+        let ends = || std::iter::once(Glyph::Any);
+        let pattern: Vec<Glyph> = ends().chain(glyphs).chain(ends()).collect();
+        let inner = &pattern[1..pattern.len() - 1];
+        let is_pattern = inner.iter().any(|glyph| !matches!(glyph, Glyph::Char(_)));
+        let plain = Self::new(typed.iter().map(|(c, _)| c).collect::<String>());
+        Self { pattern: is_pattern.then_some(pattern), ..plain }
     }
 
     /// As it was typed.
@@ -21,8 +48,15 @@ impl Needle {
         &self.typed
     }
 
+    pub(super) fn is_pattern(&self) -> bool {
+        self.pattern.is_some()
+    }
+
     /// Whether a text contains it.
     pub fn is_in(&self, text: &str) -> bool {
+        if let Some(pattern) = &self.pattern {
+            return matches(pattern, text, true);
+        }
         if self.lower.is_ascii() {
             let (text, part) = (text.as_bytes(), self.lower.as_bytes());
             return part.is_empty()
@@ -33,10 +67,21 @@ impl Needle {
 
     /// Whether a text equals it.
     pub fn is(&self, text: &str) -> bool {
+        if let Some(pattern) = &self.pattern {
+            return matches(&pattern[1..pattern.len() - 1], text, true);
+        }
         if self.lower.is_ascii() {
             return text.eq_ignore_ascii_case(&self.lower);
         }
         text.to_lowercase() == self.lower
+    }
+
+    /// Whether a text equals it, in the same case.
+    pub(super) fn is_exactly(&self, text: &str) -> bool {
+        match &self.pattern {
+            Some(pattern) => matches(&pattern[1..pattern.len() - 1], text, false),
+            None => text == self.typed,
+        }
     }
 
     pub(super) fn is_in_or_is(&self, text: &str, whole: bool) -> bool {
@@ -45,6 +90,9 @@ impl Needle {
 
     /// Whether a word, in any case, begins with it.
     pub(super) fn begins(&self, word: &str) -> bool {
+        if let Some(pattern) = &self.pattern {
+            return matches(&pattern[1..], word, true);
+        }
         word.get(..self.lower.len()).is_some_and(|start| start.eq_ignore_ascii_case(&self.lower))
     }
 
@@ -82,9 +130,71 @@ impl Needle {
     }
 }
 
+/// Whether a whole text matches a pattern. Only the last `*` is tried again, so the work is at most the product
+/// of the lengths.
+fn matches(pattern: &[Glyph], text: &str, ignores_case: bool) -> bool {
+    let is_same = |one: char, other: char| {
+        one == other || (ignores_case && one.to_lowercase().eq(other.to_lowercase()))
+    };
+    let (mut at, mut rest) = (0, text.chars());
+    let mut last_star = None;
+    loop {
+        let mut after = rest.clone();
+        match (pattern.get(at), after.next()) {
+            (None, None) => return true,
+            (Some(Glyph::Any), _) => {
+                at += 1;
+                last_star = Some((at, rest.clone()));
+                continue;
+            }
+            (Some(Glyph::One), Some(_)) => {
+                (at, rest) = (at + 1, after);
+                continue;
+            }
+            (Some(&Glyph::Char(wanted)), Some(c)) if is_same(wanted, c) => {
+                (at, rest) = (at + 1, after);
+                continue;
+            }
+            _ => {}
+        }
+        // The last star takes one more character.
+        let Some((behind, from)) = &mut last_star else { return false };
+        if from.next().is_none() {
+            return false;
+        }
+        (at, rest) = (*behind, from.clone());
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_pattern_matches_whole_texts_and_parts_of_them() {
+        let needle = |typed: &str| {
+            let typed: Vec<_> = typed.chars().map(|c| (c, false)).collect();
+            Needle::of_typed(&typed)
+        };
+        for (typed, text, is, is_in) in [
+            ("a*c", "abbc", true, true),
+            ("A*C", "xabbcx", false, true),
+            ("a?c", "abc", true, true),
+            ("a?c", "ac", false, false),
+            ("*.py", "train.py", true, true),
+            ("*.py", "train.pyc", false, true),
+            ("*", "", true, true),
+            ("*a*a*b", "aaaaaaaaaaaaaaaaaaaa", false, false),
+            ("é*", "ÉT", true, true),
+        ] {
+            assert_eq!((needle(typed).is(text), needle(typed).is_in(text)), (is, is_in), "{typed}");
+        }
+        assert!(needle("st-*").is_exactly("st-ann") && !needle("st-*").is_exactly("ST-ann"));
+        assert!(needle("gpu-3*9").is_uuid_of("GPU-3f9a", false));
+        assert!(!needle("gpu-3*9").is_uuid_of("GPU-3f9a", true));
+        let quoted = Needle::of_typed(&[('a', false), ('*', true)]);
+        assert!(quoted.is("a*") && !quoted.is("ab"));
+    }
 
     #[test]
     fn a_uuid_begins_in_any_case_and_never_splits_a_character() {

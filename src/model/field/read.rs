@@ -116,7 +116,7 @@ pub(super) fn is_known(field: Field, process: &Process) -> bool {
 fn user_is(process: &Process, needle: &Needle, whole: bool) -> Option<bool> {
     let name = process.user.as_deref();
     let is_named = name.is_some_and(|name| match whole {
-        true => name == needle.typed(),
+        true => needle.is_exactly(name),
         false => needle.is_in(name),
     });
     if is_named {
@@ -244,10 +244,10 @@ fn library(process: &Process, place: usize) -> Option<&str> {
     process.libraries.as_deref()?.get(place).map(|it| &**it)
 }
 
-/// Whether a word of the command line contains it, or, if it has blanks, the whole line.
+/// Whether a word of the command line contains it, or, if it has blanks or wildcards, the whole line.
 fn command_has(process: &Process, needle: &Needle, whole: bool) -> bool {
     let words = process.command.as_deref().unwrap_or_default();
-    if whole || needle.typed().contains(' ') {
+    if whole || needle.is_pattern() || needle.typed().contains(' ') {
         return needle.is_in_or_is(&words.join(" "), whole);
     }
     words.iter().any(|word| needle.is_in(word))

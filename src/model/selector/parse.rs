@@ -4,6 +4,9 @@ use super::{Order, Quantity, SelectorError, Sign, Term, Test};
 use crate::model::field::{FieldSpec, Needle, Notation, selectable};
 use crate::units::{Amount, Bytes, Span};
 
+/// Signs of other pattern languages, which would match nothing here.
+const UNSUPPORTED: [char; 7] = ['[', ']', '{', '}', '^', '$', '|'];
+
 /// Whether the last typed word may be the beginning of a term.
 pub fn is_begun(text: &str) -> bool {
     let tokens = tokens(text);
@@ -71,7 +74,7 @@ impl Term {
 impl Test {
     fn parse(token: &[Typed]) -> Result<Self, SelectorError> {
         let is_sign = |(c, quoted): &Typed| matches!(c, ':' | '<' | '=' | '>') && !quoted;
-        let word = || Ok(Self::Word(Needle::new(text_of(token))));
+        let word = || Ok(Self::Word(Needle::of_typed(token)));
         let Some(at) = token.iter().position(is_sign) else {
             return word();
         };
@@ -94,19 +97,19 @@ impl Test {
                 word()
             };
         };
-        let alternatives: Vec<String> = token[at + length..]
+        let alternatives: Vec<&[Typed]> = token[at + length..]
             .split(|&typed| typed == (',', false))
-            .map(text_of)
-            .filter(|text| !text.is_empty())
+            .filter(|typed| !typed.is_empty())
             .collect();
         if alternatives.is_empty() {
             return Err(SelectorError::Unfinished { term: text_of(token), example: spec.example });
         }
-        Self::of(spec, sign, alternatives)
+        Self::of(spec, sign, &alternatives)
     }
 
-    fn of(spec: &FieldSpec, sign: Sign, alternatives: Vec<String>) -> Result<Self, SelectorError> {
+    fn of(spec: &FieldSpec, sign: Sign, typed: &[&[Typed]]) -> Result<Self, SelectorError> {
         let field = spec.field;
+        let alternatives: Vec<String> = typed.iter().map(|typed| text_of(typed)).collect();
         let is_number = match (spec.notation, sign) {
             (Notation::Text | Notation::OneOf(_), _) => false,
             // A GPU has a name as well; only its numbers have an order.
@@ -128,14 +131,18 @@ impl Test {
                 return Err(SelectorError::NoOrder { name: spec.names[0], example: spec.example });
             }
         };
-        for value in &alternatives {
-            spec.allows(value).map_err(|there_are| SelectorError::NoneSuch {
+        let any: Vec<Needle> = typed.iter().map(|typed| Needle::of_typed(typed)).collect();
+        for needle in &any {
+            spec.allows(needle).map_err(|there_are| SelectorError::NoneSuch {
                 name: spec.names[0],
-                value: value.clone(),
+                value: needle.typed().to_owned(),
                 there_are: there_are.join(" "),
             })?;
         }
-        let any = alternatives.into_iter().map(Needle::new).collect();
+        let is_unsupported = |&&(c, quoted): &&Typed| !quoted && UNSUPPORTED.contains(&c);
+        if let Some(&(sign, _)) = typed.iter().copied().flatten().find(is_unsupported) {
+            return Err(SelectorError::NoWildcard { name: spec.names[0], sign });
+        }
         Ok(Self::Text { field, whole, any })
     }
 }

@@ -130,6 +130,21 @@ fn terms_look_at_one_thing() {
         ("gpu=gpu-000", &[]),
         ("gpu:7,h100", &[3999, 4000, 4001, 4002, 4003]),
         ("gpu:1,nothing", &[3999]),
+        // Patterns; `:` finds them anywhere.
+        ("cmd:ipy*ch*", &[4001]),
+        ("name=py*n3*", &[3999, 4000, 4001, 4002]),
+        ("name=py?on", &[]),
+        ("user=a*,1000", &[3999, 4000]),
+        ("user=A*", &[]),
+        ("!user=a*", &[4001, 4002]),
+        ("gpu=gpu-0001*", &[3999]),
+        ("gpu:h?00", &[3999, 4000, 4001, 4002, 4003]),
+        ("state:sl*g", &[3999, 4000]),
+        ("ipy*ch*", &[4001]),
+        // Quotes make every sign plain.
+        ("cmd:\"ipy*ch*\"", &[]),
+        ("cmd:\"[a]\"", &[]),
+        ("\"ipy*ch*\"", &[]),
     ] {
         assert_eq!(fitting(text), pids, "{text}");
     }
@@ -190,6 +205,10 @@ fn an_error_names_what_would_be_right() {
         ("sm<inf", "sm: \"inf\" is not a number; write sm<5"),
         ("pid:-1", "pid: \"-1\" is not a number; write pid:4242"),
         ("user>ann", "user cannot be compared; write user:ann,bob"),
+        (
+            "command:train[0-9]",
+            "command: '[' is no wildcard; use * for any text and ? for one character, or put \"quotes\" around plain text",
+        ),
         ("is:yours", "no is begins with \"yours\"; there are mine unlisted"),
     ] {
         assert_eq!(error(text), message);
