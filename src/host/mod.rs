@@ -7,12 +7,11 @@
 //! | `owner` | whom a process belongs to: cgroup, container, pod, Slurm job, unit, user, reservation |
 //! | `machine` | clocks, rights, mounts, ownership of paths |
 //! | [`jupyter`] | notebook servers and kernels; [`http`]: requests to a proven listener |
-//! | [`python`] | has a Python interpreter run code |
 //! | `secrets` | masks secrets in argv and environment |
 //!
 //! `parse_*` functions are pure and take bytes; `read_*` functions do the I/O, rooted at a path ([`Roots`]) so that a
 //! test points them at a folder of its own. Nothing here prints or knows of NVML. Reads that may hang (container
-//! names, users' files and servers, interpreters) run on a thread or in a child that can be abandoned (`deadline`).
+//! names, users' files and servers) run on a thread or in a child that can be abandoned (`deadline`).
 //! Text that a process controls is bounded and made valid UTF-8 here, and escaped where it is shown.
 
 use std::path::PathBuf;
@@ -25,7 +24,6 @@ pub mod jupyter;
 mod machine;
 mod owner;
 mod proc;
-pub mod python;
 mod secrets;
 #[cfg(test)]
 pub(crate) mod testing;

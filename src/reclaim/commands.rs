@@ -124,8 +124,9 @@ fn release(
     if !finding.kind.may_be_released() || !found.identity.is_certain() {
         return None;
     }
-    let process =
-        |pid: u32| snapshot.process(pid).filter(|it| !is_busy(it) && can_be_asked(it, snapshot));
+    let process = |pid: u32| {
+        snapshot.process(pid).filter(|it| !is_busy(it) && release::find(it, snapshot).is_ok())
+    };
     process(found.pid).filter(|it| it.identity() == found.identity)?;
     let mut pids = vec![found.pid];
     if let Some(Reason::Found { findings }) = target.map(|it| &it.reason) {
@@ -192,7 +193,6 @@ fn release_of(
     let is_certain = match ways.next()?.by {
         ReleaseBy::Server(_) | ReleaseBy::Signal { .. } => true,
         ReleaseBy::Kernel { .. } => returns_memory(),
-        ReleaseBy::Python => release::python::is_shown(process) && returns_memory(),
     };
     let option = match typist {
         Typist::User(uid) if Some(uid) != process.uid => " --all-users",
@@ -200,12 +200,6 @@ fn release_of(
     };
     let name = typist.names(vec![process.pid], snapshot)?;
     is_certain.then(|| format!("gpumem release{option} {name}"))
-}
-
-/// Whether the snapshot shows a way. A Python's version shows only in a probe.
-fn can_be_asked(process: &Process, snapshot: &Snapshot) -> bool {
-    let way = release::find(process, snapshot);
-    way.is_ok_and(|way| way.by != ReleaseBy::Python || release::python::is_shown(process))
 }
 
 /// The command that explains a finding; `None` if its subject is unknown.

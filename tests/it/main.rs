@@ -52,7 +52,6 @@ mod reclaim;
 mod recordings;
 mod release;
 mod release_kernel;
-mod release_python;
 mod release_real_servers;
 mod release_servers;
 mod reserved;

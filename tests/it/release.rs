@@ -150,6 +150,29 @@ fn what_has_no_way_in_is_shown_what_helps_instead() {
     assert!(holder.is_alive());
 }
 
+/// Root would run a file that another user called `python3.14`.
+#[test]
+fn a_process_is_never_entered_through_its_interpreter() {
+    let stage = or_skip!(Stage::new());
+    let compiler = or_skip!(find("cc", "gcc"));
+    let (program, trace) = (stage.machine.path("python3.14"), stage.machine.path("was-run"));
+    let source = stage.machine.path("program.c");
+    let text = format!(
+        "#include <fcntl.h>\n#include <unistd.h>\n\
+         int main(int count, char **words) {{ if (count > 1) creat({trace:?}, 0600); else sleep(600); }}"
+    );
+    fs::write(&source, text).unwrap();
+    let mut compile = Command::new(compiler);
+    crate::support::finish(compile.arg("-o").arg(&program).arg(&source)).exits(0);
+    let holder = stage.holder(&format!("echo ready; exec {};", program.display()));
+    let pid = holder.pid.to_string();
+    let output = release(&stage, &["--yes", &pid]).exits(1);
+    let why = output.json()["refused"][0]["why"]["ways"].as_str().unwrap().to_owned();
+    assert!(why.contains("gpumem explain --snippet"), "{output:?}");
+    assert!(!trace.exists(), "it was run");
+    assert!(holder.is_alive() && stage.lines().is_empty());
+}
+
 /// A program that does what it is told: `on` and `off` set and remove the handler, `exec` runs the program
 /// anew, `count` says how often the handler ran.
 const HANDLER_PROGRAM: &str = r#"

@@ -8,11 +8,10 @@ use crate::units::Span;
 /// Have processes release GPU memory that they do not need, without killing them, and verify that it
 /// was freed
 ///
-/// Finds how each process can be asked: an inference server unloads its models; a Jupyter kernel or
-/// CPython 3.14 empties the caches of its frameworks; a process that announces a signal
-/// (GPUMEM_RELEASE_SIGNAL) is sent that signal. The process keeps running, with its variables, sessions
-/// and listeners. A busy process is skipped. Prints a plan with what was verified about each process,
-/// and asks, unless --yes is given.
+/// Finds how each process can be asked: an inference server unloads its models; a Jupyter kernel
+/// empties the caches of its frameworks; a process that announces a signal (GPUMEM_RELEASE_SIGNAL) is
+/// sent that signal. The process keeps running, with its variables, sessions and listeners. A busy process
+/// is skipped. Prints a plan with what was verified about each process, and asks, unless --yes is given.
 ///
 /// Memory counts as released if NVML shows that the process holds at least 16 MiB less than before, in
 /// each of three samples in the 5 seconds afterwards. The last line says how to reload what the next

@@ -11,7 +11,7 @@ use rustix::io::Errno;
 use rustix::process::{PidfdFlags, getegid, geteuid, getgid, getpid, getuid, pidfd_open};
 use rustix::thread::{CapabilitySet, capabilities, capability_is_in_ambient_set, set_capabilities};
 
-use crate::host::proc::small_file::{read_start, read_text};
+use crate::host::proc::small_file::read_start;
 
 /// `CAP_SYS_PTRACE` (`include/uapi/linux/capability.h`).
 const CAP_SYS_PTRACE: u32 = 19;
@@ -101,13 +101,6 @@ pub fn parse_can_trace(status: &[u8]) -> Option<bool> {
         status.split(|&byte| byte == b'\n').find_map(|line| line.strip_prefix(b"CapEff:"))?;
     let bits = u64::from_str_radix(std::str::from_utf8(line).ok()?.trim(), 16).ok()?;
     Some(bits & (1 << CAP_SYS_PTRACE) != 0)
-}
-
-/// Yama's `ptrace_scope`, 0 to 3 (`Documentation/admin-guide/LSM/Yama.rst`); `None` if the kernel has no Yama
-/// or it cannot be read.
-pub fn read_ptrace_scope(proc: &Path) -> Option<u8> {
-    let text = read_text(&proc.join("sys/kernel/yama/ptrace_scope"), 16)?;
-    text.trim().parse().ok()
 }
 
 /// Opens a pidfd of this very process, and closes it.
@@ -207,18 +200,6 @@ mod tests {
         assert_eq!(look_at_another_users(proc.path(), own + 1), Visibility::Seen);
         fs::rename(proc.path().join("1"), proc.path().join("self")).unwrap();
         assert_eq!(look_at_another_users(proc.path(), own + 1), Visibility::NoProcess);
-    }
-
-    #[test]
-    fn a_scope_is_a_small_number() {
-        let proc = tempfile::tempdir().unwrap();
-        assert_eq!(read_ptrace_scope(proc.path()), None);
-        fs::create_dir_all(proc.path().join("sys/kernel/yama")).unwrap();
-        let file = proc.path().join("sys/kernel/yama/ptrace_scope");
-        for (text, scope) in [("1\n", Some(1)), ("", None), ("300\n", None)] {
-            fs::write(&file, text).unwrap();
-            assert_eq!(read_ptrace_scope(proc.path()), scope);
-        }
     }
 
     #[test]

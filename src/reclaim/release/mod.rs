@@ -7,7 +7,6 @@
 
 mod announced;
 pub mod kernel;
-pub mod python;
 pub mod server;
 pub mod way;
 
@@ -16,15 +15,15 @@ pub use crate::model::release::{Reference, ReleaseReport};
 use crate::model::{Gpu, Process, Snapshot};
 pub use way::{NotReleased, ReleaseAnswer, ReleaseBy, ReleaseOptions, ReleaseWay, ServerUnload};
 
-/// The way by which a process gives memory back: first a server's own unload, then an announced signal, then
-/// the others. Pure.
+/// The way by which a process gives memory back: a server's own unload, a kernel's channel or an announced
+/// signal. Pure.
 ///
 /// # Errors
 ///
 /// Why not, for each way that might have applied.
 pub fn find(process: &Process, snapshot: &Snapshot) -> Result<ReleaseWay, String> {
     let mut refusals = Vec::new();
-    for find in [server::find, kernel::find, announced::find, python::find] {
+    for find in [server::find, kernel::find, announced::find] {
         match find(process, snapshot) {
             Some(Ok(way)) => return Ok(way),
             Some(Err(why)) => refusals.push(why),
@@ -32,8 +31,8 @@ pub fn find(process: &Process, snapshot: &Snapshot) -> Result<ReleaseWay, String
         }
     }
     Err(match refusals.is_empty() {
-        true => "it is not an inference server that can unload its models, a Jupyter kernel or CPython 3.14, and \
-            announces no signal (GPUMEM_RELEASE_SIGNAL)"
+        true => "it is neither an inference server that can unload its models nor a Jupyter kernel, and announces no \
+            signal (GPUMEM_RELEASE_SIGNAL, see gpumem explain --snippet)"
             .to_owned(),
         false => refusals.join("; "),
     })
@@ -73,7 +72,6 @@ fn ask(roots: &Roots, way: &ReleaseWay, options: &ReleaseOptions, is_deed: bool)
     match &way.by {
         ReleaseBy::Server(server) => server::ask(roots, way, server, options, is_deed),
         ReleaseBy::Kernel { .. } => kernel::ask(roots, way, options, is_deed),
-        ReleaseBy::Python => python::ask(roots, way, options, is_deed),
         ReleaseBy::Signal { signal } => announced::ask(roots, way, *signal, is_deed),
     }
 }

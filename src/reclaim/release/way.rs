@@ -42,8 +42,6 @@ pub enum ReleaseBy {
         /// Last activity before gpumem's request, as reported by a server.
         last_activity: Option<Time>,
     },
-    /// CPython 3.14 or later runs code that releases memory (PEP 768).
-    Python,
     /// The process has announced a signal that makes it release memory.
     Signal {
         /// The signal.

@@ -80,7 +80,6 @@ pub(super) fn words(way: &ReleaseWay, ask: &str) -> String {
             let notebook = notebook.as_ref().map(|it| format!(" of {it}")).unwrap_or_default();
             format!("{ask} kernel {pid}{notebook} to release cached memory")
         }
-        ReleaseBy::Python => format!("{ask} Python {pid} to release cached memory"),
         ReleaseBy::Signal { signal } => {
             format!("{signal} to {pid}, which releases memory upon it")
         }
@@ -89,7 +88,7 @@ pub(super) fn words(way: &ReleaseWay, ask: &str) -> String {
 
 pub(super) fn describe(way: &ReleaseWay) -> String {
     let keeps = match way.by {
-        ReleaseBy::Kernel { .. } | ReleaseBy::Python => "; its variables stay",
+        ReleaseBy::Kernel { .. } => "; its variables stay",
         ReleaseBy::Server(_) | ReleaseBy::Signal { .. } => "",
     };
     format!("{}{keeps}", words(way, "ask"))
