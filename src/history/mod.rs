@@ -10,7 +10,6 @@
 //! process (8 KiB) and per process and GPU (3 KiB), and a row costs the same however long it has been watched.
 
 mod average;
-mod bursts;
 pub mod counter;
 mod device;
 pub mod growth;
@@ -18,7 +17,6 @@ mod hidden;
 mod high_stretch;
 mod interval;
 pub mod memory_series;
-mod plateau;
 pub mod power;
 mod process;
 mod row;

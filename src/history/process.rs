@@ -38,9 +38,7 @@ pub struct ProcessHistory {
     abandoned: Clause,
     /// Bytes read and written at the last sample that had them, and since when that stands still without any
     /// socket.
-    io_bytes: Option<u64>,
     io: Counter,
-    silent: Clause,
     rows: Vec<RowHistory>,
     hidden: Vec<Hidden>,
     names: KnownNames,
@@ -150,9 +148,7 @@ impl ProcessHistory {
             counts_descendants: false,
             still: None,
             abandoned: Clause::default(),
-            io_bytes: None,
             io: Counter::default(),
-            silent: Clause::default(),
             rows: Vec::new(),
             hidden: Vec::new(),
             names: KnownNames::default(),
@@ -168,7 +164,7 @@ impl ProcessHistory {
         self.last_seen = moment.time;
         self.observe_cpu(process, previous, moment);
         let is_bridged = self.observe_stillness(moment);
-        self.observe_silence(process, moment);
+        self.observe_io(process, moment);
         let lost_parent = process.parent_is_reaper;
         let lost_leader = process.group_leader_alive.map(|is_alive| !is_alive);
         let is_abandoned =
@@ -209,13 +205,8 @@ impl ProcessHistory {
         self.cpu.observe(moment.time, seconds, percent, moment.allowed_gap);
     }
 
-    /// Takes in its I/O, and which sockets it has.
-    fn observe_silence(&mut self, process: &Process, moment: SampleTime) {
-        let unchanged =
-            process.io_bytes.map(|now| self.io_bytes.is_none_or(|before| now == before));
-        let is_alone = process.sockets.map(|sockets| sockets == 0);
-        self.silent.observe(both(unchanged, is_alone), moment);
-        self.io_bytes = process.io_bytes.or(self.io_bytes);
+    /// Takes in I/O of the process and its descendants.
+    fn observe_io(&mut self, process: &Process, moment: SampleTime) {
         let others = process.descendants.as_deref().and_then(|it| it.io_bytes);
         let bytes = process.io_bytes.map(|own| own.saturating_add(others.unwrap_or(0)) as f64);
         self.io.observe(moment.time, bytes, None, moment.allowed_gap);
@@ -230,11 +221,6 @@ impl ProcessHistory {
 
     pub fn names(&self) -> &NameFacts {
         &self.names.facts
-    }
-
-    /// Since when it has done no I/O and had no socket; `None` if it has, or that is unknown.
-    pub fn silent(&self) -> Option<&Streak> {
-        self.silent.streak()
     }
 
     fn observe_state(&mut self, state: char, moment: SampleTime, is_bridged: bool) {

@@ -1,8 +1,6 @@
 //! A process on one GPU (under MIG, one instance) over time: its memory, and its time without use.
 
-use super::bursts::Bursts;
 use super::growth::Growth;
-use super::plateau::Plateau;
 use super::power::DESKTOP_PERCENT;
 use super::sample_time::{BRIDGED_GAP_MILLISECONDS, SampleTime};
 use crate::model::process::AskedRelease;
@@ -177,8 +175,6 @@ pub struct RowHistory {
     longest_pause: f64,
     /// CPU seconds of the process at the end of the run.
     cpu_at_until: Option<f64>,
-    plateau: Option<Plateau>,
-    bursts: Option<Bursts>,
     first_seen: Time,
     last_seen: Time,
 }
@@ -200,8 +196,6 @@ impl RowHistory {
             run: None,
             longest_pause: 0.0,
             cpu_at_until: None,
-            plateau: None,
-            bursts: None,
             first_seen: time,
             last_seen: time,
         }
@@ -237,14 +231,7 @@ impl RowHistory {
                 asked.is_some_and(|it| it.overlaps(previous, moment.time, RELEASED_SECONDS));
             self.note_movement(bytes, moment.time, is_asked);
         }
-        self.plateau = Plateau::observe(self.plateau, gpu, row, moment, is_unexplained);
-        let was_used = match self.last_use {
-            Use::Used => Some(true),
-            Use::NotUsed(_) => Some(false),
-            Use::DeviceUsed | Use::Unknown => None,
-        };
         self.last_use = Use::of(gpu, row);
-        self.bursts = Bursts::observe(self.bursts, was_used, self.last_use, gpu, moment);
         match self.last_use {
             Use::Used => {
                 let paused = self.run.map_or(0.0, |run| run.seconds());
@@ -381,16 +368,6 @@ impl RowHistory {
     /// When its memory last changed by 64 MiB or more.
     pub fn moved_at(&self) -> Option<Time> {
         self.moved_at
-    }
-
-    /// The current plateau, as far as it was observed.
-    pub fn plateau(&self) -> Option<&Plateau> {
-        self.plateau.as_ref()
-    }
-
-    /// Its short bursts of use at a constant period, as far as they were observed.
-    pub fn bursts(&self) -> Option<&Bursts> {
-        self.bursts.as_ref()
     }
 
     pub fn growth(&self) -> &Growth {

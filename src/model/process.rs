@@ -90,9 +90,6 @@ pub struct Process {
     pub terminal: Option<Arc<str>>,
     /// Whether the process has a listening TCP or Unix stream socket.
     pub listening: Option<bool>,
-    /// Number of open sockets, without the one that the CUDA library opens in every process with a
-    /// context.
-    pub sockets: Option<u32>,
     /// Total bytes read and written by read(2), write(2) and similar calls, plus bytes transferred over
     /// TCP connections. Read every 30 seconds; absent if not readable.
     pub io_bytes: Option<u64>,

@@ -31,10 +31,6 @@ pub enum UndecidedReason {
     NoCpu {
         pid: u32,
     },
-    /// A process's I/O is unknown.
-    NoIo {
-        pid: u32,
-    },
     /// Whether the job that started a process is gone is unknown.
     NoParentage {
         pid: u32,
@@ -108,10 +104,6 @@ impl UndecidedReason {
                      {least_samples} samples are needed"
                 );
                 (None, Some(gpu), reason)
-            }
-            Self::NoIo { pid } => {
-                let reason = format!("what process {pid} reads, writes and sends is not known");
-                (Some(pid), None, reason)
             }
             Self::NoCpu { pid } => {
                 (Some(pid), None, format!("the CPU use of process {pid} is not known"))

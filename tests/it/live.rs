@@ -126,16 +126,8 @@ fn it_names_real_processes_rightly() {
 }
 
 #[test]
-fn it_shows_what_a_process_has_read_and_written_and_its_sockets() {
-    let silent = Running::sleep();
-    let sends = "import socket, time; s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); time.sleep(600)";
-    let sends = Running::start(Command::new("python3").args(["-c", sends]));
-    let has_socket = || -> Option<bool> {
-        let files = std::fs::read_dir(format!("/proc/{}/fd", sends.pid())).ok()?;
-        let mut links = files.flatten().flat_map(|it| std::fs::read_link(it.path()));
-        Some(links.any(|it| it.to_string_lossy().starts_with("socket:")))
-    };
-    wait_until("it has a socket", || has_socket() == Some(true));
+fn it_shows_what_a_process_has_read_and_written() {
+    let process = Running::sleep();
     let io = |pid: u32| -> u64 {
         let text = std::fs::read_to_string(format!("/proc/{pid}/io")).unwrap();
         let counts = text.lines().filter_map(|line| {
@@ -144,12 +136,9 @@ fn it_shows_what_a_process_has_read_and_written_and_its_sockets() {
         });
         counts.sum()
     };
-    let snapshot = Machine::new(&one_gpu(&[silent.pid(), sends.pid()])).snapshot(0);
-    for (pid, sockets) in [(silent.pid(), 0), (sends.pid(), 1)] {
-        let process = snapshot.process(pid);
-        assert_eq!(process["sockets"], sockets, "{process}");
-        assert_eq!(process["io_bytes"], io(pid), "{process}");
-    }
+    let snapshot = Machine::new(&one_gpu(&[process.pid()])).snapshot(0);
+    let shown = snapshot.process(process.pid());
+    assert_eq!(shown["io_bytes"], io(process.pid()), "{shown}");
 }
 
 #[test]

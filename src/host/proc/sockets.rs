@@ -131,8 +131,6 @@ enum Bound {
     Tcp(u16, IpAddr),
     /// Empty if it has no name; an abstract one begins with `@`.
     Unix(Arc<str>),
-    /// The CUDA library's own; it serves no clients.
-    OfDriver,
 }
 
 impl Bound {
@@ -156,7 +154,6 @@ impl Bound {
         match self {
             Self::Tcp(port, address) => format!("tcp:{}", SocketAddr::new(*address, *port)).into(),
             Self::Unix(name) => format!("unix:{name}").into(),
-            Self::OfDriver => "".into(),
         }
     }
 }
@@ -167,8 +164,6 @@ pub(in crate::host) struct Listens {
     pub at_all: Option<bool>,
     /// The addresses, as in `model::Process::listening_on`.
     pub on: Option<Arc<[Arc<str>]>>,
-    /// The number of sockets, as in `model::Process::sockets`.
-    pub sockets: Option<u32>,
 }
 
 impl Listening {
@@ -214,13 +209,9 @@ impl Listening {
                 is_complete &= *is_whole;
             }
         }
-        let of_driver = bound.iter().filter(|it| ***it == Bound::OfDriver).count();
-        bound.retain(|it| **it != Bound::OfDriver);
         bound.sort_unstable();
         bound.dedup();
-        let others = sockets.inodes.len().saturating_sub(of_driver);
         Ok(Listens {
-            sockets: is_complete.then(|| u32::try_from(others).unwrap_or(u32::MAX)),
             at_all: (is_complete || !bound.is_empty()).then_some(!bound.is_empty()),
             on: (!bound.is_empty())
                 .then(|| bound.iter().take(MOST_LISTED).map(|it| it.text()).collect()),
@@ -352,15 +343,13 @@ fn parse_address(hexadecimal: &str) -> Option<IpAddr> {
 
 /// `ffff8ef7c0a51000: 00000002 00000000 00010000 0001 01 20531 /run/systemd/private`
 ///
-/// Only stream sockets count. The CUDA library itself listens on a seqpacket socket (`@cuda-uvmfd-…`) in every
-/// process with a context; it is recognised apart.
+/// Only stream sockets count: the CUDA library itself listens on a seqpacket socket (`@cuda-uvmfd-…`) in every
+/// process with a context.
 fn parse_unix(line: &[u8]) -> Option<SocketLine> {
     /// `__SO_ACCEPTCON` of the kernel's `include/uapi/linux/net.h`.
     const ACCEPTS: u32 = 1 << 16;
     /// `SOCK_STREAM`, as printed.
     const STREAM: &str = "0001";
-    /// `SOCK_SEQPACKET`, likewise.
-    const PACKETS: &str = "0005";
     let mut rest = line;
     let mut field = || {
         let text = rest.trim_ascii_start();
@@ -377,9 +366,6 @@ fn parse_unix(line: &[u8]) -> Option<SocketLine> {
     let kind = field()?;
     let inode = (field()?, field()?).1.parse().ok()?;
     let name = rest.strip_prefix(b" ").unwrap_or(rest);
-    if flags & ACCEPTS != 0 && kind == PACKETS && name.starts_with(b"@cuda-uvmfd-") {
-        return Some(SocketLine::Listens(inode, Bound::OfDriver));
-    }
     if flags & ACCEPTS == 0 || kind != STREAM {
         return Some(SocketLine::Other);
     }

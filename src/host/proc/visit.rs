@@ -152,7 +152,6 @@ impl Surroundings {
         }
         let listens = self.listening.read(folder, held.sockets.as_ref())?;
         process.listening = listens.at_all;
-        process.sockets = listens.sockets;
         if process.listening_on != listens.on {
             process.listening_on = listens.on;
         }

@@ -1,12 +1,10 @@
 //! Placeholders and other programs, by name.
 
-mod behaviour;
-
 use std::sync::Arc;
 
 use super::*;
 use crate::history::testing::Scene;
-use crate::model::finding::Action;
+use crate::model::finding::{Action, Severity};
 use crate::model::process::Parent;
 use crate::rules::testing::{
     Case, Found, Nothing, PID, assert_clean, count, each, facts, judge, only,
