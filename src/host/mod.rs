@@ -33,7 +33,7 @@ pub use gpu::device_files::{DeviceFile, read_device_files};
 pub use gpu::holders::Holders;
 pub use gpu::kernel_module::{KernelModule, read_kernel_module};
 pub use gpu::mps::{MpsDaemons, read_mps_daemons};
-pub use gpu::pci::{PciGpu, read_pci_gpus};
+pub use gpu::pci::{PciGpu, read_driver_gpus, read_pci_gpus};
 pub use machine::available_memory::read_available_memory;
 pub use machine::clocks::{Clocks, read_boot_time, read_clocks, read_host, read_time};
 pub use machine::mounts::{Cgroups, Hidepid, read_is_initial_cgroup_namespace, read_mounts};

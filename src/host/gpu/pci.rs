@@ -22,7 +22,17 @@ pub struct PciGpu {
 
 /// The NVIDIA GPUs by address; `None` if there is no PCI bus or it cannot be read.
 pub fn read_pci_gpus(sys: &Path) -> Option<Vec<PciGpu>> {
-    let devices = fs::read_dir(sys.join("bus/pci/devices")).ok()?;
+    read_gpus(&sys.join("bus/pci/devices"))
+}
+
+/// The GPUs of NVIDIA's kernel driver by address, without reading the hundreds of other devices of a server;
+/// `None` if the driver is not loaded or they cannot be read.
+pub fn read_driver_gpus(sys: &Path) -> Option<Vec<PciGpu>> {
+    read_gpus(&sys.join("bus/pci/drivers/nvidia"))
+}
+
+fn read_gpus(devices: &Path) -> Option<Vec<PciGpu>> {
+    let devices = fs::read_dir(devices).ok()?;
     let mut gpus: Vec<PciGpu> = devices
         .filter_map(Result::ok)
         .filter_map(|device| {

@@ -1,8 +1,8 @@
 //! One watched process: what is known of it, and how that is updated.
 //!
 //! `stat` is read in each sample. The rest is read when a process appears, when its name or stack shows that it
-//! has executed another program, and every half minute. Unchanged values are shared: each sample carries the
-//! same strings.
+//! has executed another program, and twice a minute (`visit`). Unchanged values are shared: each sample carries
+//! the same strings.
 //!
 //! Reading argv, environment or maps takes the lock of the process's memory map, which a process stuck in a
 //! driver (state D) may hold forever. So they are not read while it is in D; meanwhile the process is known by
@@ -33,11 +33,11 @@ use crate::model::{Process, Time};
 
 pub(in crate::host) const SECOND_NS: u64 = 1_000_000_000;
 
-/// Interval between full reads of a process.
+/// Interval between visits to a process.
 pub(in crate::host) const REVISIT_NS: u64 = 30 * SECOND_NS;
 
 /// A process that has used no CPU for this long is resting.
-const REST_NS: u64 = 30 * SECOND_NS;
+const REST_NS: u64 = 10 * SECOND_NS;
 
 /// How old a resting process's data may get: half of the CPU time of `watch` went into reading sleeping
 /// processes. It wakes, stops or dies this much earlier than is shown.
@@ -68,9 +68,11 @@ pub struct ProcessEntry {
     moved_ns: u64,
     /// It has changed its parent: only a process that adopts orphans becomes a parent later.
     is_adopted: bool,
-    /// When the next full read is due.
+    /// Time since boot at which it started, or was seen to have executed another program.
+    pub(in crate::host) executed_ns: u64,
+    /// When the next visit is due.
     pub(in crate::host) revisit_ns: u64,
-    /// Full reads since it executed its program.
+    /// Visits since it executed its program or changed its name.
     pub(in crate::host) visits: u32,
     /// argv, environment and libraries could not be read yet.
     pub(in crate::host) is_memory_unread: bool,
@@ -79,8 +81,8 @@ pub struct ProcessEntry {
 }
 
 impl ProcessEntry {
-    /// A process that was not known before; everything is due to be read.
-    pub fn new(process: Process) -> Self {
+    /// A process that was not known before; everything is due to be read. `started_ns` is the time since boot.
+    pub fn new(process: Process, started_ns: u64) -> Self {
         Self {
             process,
             comm: Box::default(),
@@ -90,6 +92,7 @@ impl ProcessEntry {
             sampled_ns: None,
             moved_ns: 0,
             is_adopted: false,
+            executed_ns: started_ns,
             revisit_ns: 0,
             visits: 0,
             is_memory_unread: true,
@@ -132,6 +135,8 @@ pub struct Surroundings {
     /// Parents read in this sample, with what is above them: a job's processes share them.
     parents: HashMap<u32, ReadParent>,
     pub(in crate::host) above: HashMap<u32, Above>,
+    /// Whether the cgroups read in this sample are frozen.
+    pub(in crate::host) frozen: HashMap<Arc<str>, Option<bool>>,
     /// Buffer for file contents.
     pub(in crate::host) content: Vec<u8>,
 }
@@ -155,6 +160,7 @@ impl Surroundings {
             leaders: HashMap::new(),
             parents: HashMap::new(),
             above: HashMap::new(),
+            frozen: HashMap::new(),
             content: Vec::new(),
             roots,
         }
@@ -165,6 +171,7 @@ impl Surroundings {
         self.leaders.clear();
         self.parents.clear();
         self.above.clear();
+        self.frozen.clear();
         let due_ns = self.devices_ns.get_or_insert(now_ns.saturating_add(REVISIT_NS));
         if now_ns >= *due_ns {
             *due_ns = now_ns.saturating_add(REVISIT_NS);
@@ -175,6 +182,11 @@ impl Surroundings {
     /// A process's folder, for errors.
     pub fn path(&self, pid: u32) -> PathBuf {
         self.roots.proc.join(pid.to_string())
+    }
+
+    /// When a process started, in time since boot.
+    pub fn started_ns(&self, start_ticks: u64) -> u64 {
+        start_ticks.saturating_mul(SECOND_NS / self.ticks_per_second)
     }
 
     /// When a process started, in wall-clock time.
@@ -237,16 +249,18 @@ impl Surroundings {
         if is_new || *entry.comm != *stat.comm {
             entry.comm = stat.comm.into();
             entry.process.comm = Some(String::from_utf8_lossy(stat.comm).into());
-            entry.revisit_ns = 0;
+            (entry.visits, entry.revisit_ns) = (0, 0);
         }
         if stat.start_stack != 0 && entry.start_stack != stat.start_stack {
+            if !is_new {
+                entry.executed_ns = now_ns;
+            }
             entry.start_stack = stat.start_stack;
             entry.process.framework = None;
             entry.process.framework_version = None;
             entry.process.libraries = None;
             entry.process.environment = None;
-            entry.visits = 0;
-            entry.revisit_ns = 0;
+            (entry.visits, entry.revisit_ns) = (0, 0);
         }
         let is_due = now_ns >= entry.revisit_ns;
         self.relate(entry, stat, is_due);

@@ -129,12 +129,13 @@ impl Processes {
         let stat = parse_stat(&self.content).ok_or(HostError::Malformed { path })?;
         let known = entry.take().filter(|it| it.process.start_ticks == Some(stat.start_ticks));
         let mut known = known.unwrap_or_else(|| {
-            Box::new(ProcessEntry::new(Process {
+            let process = Process {
                 pid,
                 start_ticks: Some(stat.start_ticks),
                 start_time: self.around.start_time(stat.start_ticks),
                 ..Process::default()
-            }))
+            };
+            Box::new(ProcessEntry::new(process, self.around.started_ns(stat.start_ticks)))
         });
         let presence = self.around.update(&mut known, &stat, &folder, now_ns)?;
         *entry = Some(known);

@@ -1,4 +1,7 @@
-//! A full read of a watched process: everything beyond stat. `entry` decides when it is due.
+//! A visit to a watched process: everything beyond stat. `entry` decides when it is due.
+//!
+//! Open files, sockets, I/O and cgroup are read at each visit. Owner, program, argv, environment and libraries hardly
+//! ever change without a new program, so they are read at the first visit to a program and at every tenth.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -21,14 +24,14 @@ use crate::host::proc::status::{STATUS_BYTES, owner_uid, parse_status};
 use crate::model::Process;
 use crate::model::program::never_killed;
 
-/// Interval between full reads while a program loads.
-const YOUNG_NS: u64 = 5 * SECOND_NS;
+/// A program that is younger than this may still be loading its libraries: each visit reads everything.
+const YOUNG_NS: u64 = 60 * SECOND_NS;
 
-/// How many full reads a loading program gets.
-const YOUNG_VISITS: u32 = 3;
+/// Interval between visits to a young program.
+const YOUNG_VISIT_NS: u64 = 5 * SECOND_NS;
 
-/// After those, one full read in this many includes the libraries: thousands of mappings take a millisecond.
-const VISITS_TO_LIBRARIES: u32 = 10;
+/// Later, one visit in this many reads everything.
+const VISITS_TO_ALL: u32 = 10;
 
 /// The most that is read of `cgroup.events`, which has two lines.
 const EVENTS_BYTES: u64 = 1024;
@@ -41,7 +44,7 @@ pub(in crate::host) struct LiveThread<'a> {
 }
 
 impl Surroundings {
-    /// Reads everything through the process's folder; its memory only if that cannot block.
+    /// Reads what is due through the process's folder; its memory only if that cannot block.
     ///
     /// # Errors
     ///
@@ -53,13 +56,22 @@ impl Surroundings {
         alive: LiveThread<'_>,
         now_ns: u64,
     ) -> io::Result<()> {
-        let has_memory = alive.stat.has_memory();
-        self.read_owner(&mut entry.process, folder, now_ns)?;
+        let is_young = now_ns.saturating_sub(entry.executed_ns) < YOUNG_NS;
+        let reads_all = is_young || entry.visits.is_multiple_of(VISITS_TO_ALL);
+        if reads_all {
+            self.read_owner(&mut entry.process, folder, now_ns)?;
+        }
         if !alive.stat.is_exiting {
+            if reads_all {
+                self.read_program(&mut entry.process, alive.folder)?;
+            }
             self.read_files(entry, alive.folder, now_ns)?;
         }
-        if has_memory {
-            self.read_memory(entry, alive.folder)?;
+        if reads_all || entry.is_memory_unread {
+            entry.is_memory_unread = !alive.stat.has_memory();
+            if alive.stat.has_memory() {
+                self.read_memory(&mut entry.process, alive.folder)?;
+            }
         }
         let read = if_readable(folder.read(c"cgroup", &mut self.content, CGROUP_BYTES))?;
         let cgroup = read.map(|()| self.content.as_slice().into());
@@ -72,28 +84,27 @@ impl Surroundings {
             now_ns,
         };
         entry.whereabouts.renew(&mut entry.process, cgroup, &mut around, &mut self.content);
-        let cgroup = entry.process.cgroup.as_deref();
-        entry.process.frozen = cgroup.and_then(|cgroup| is_frozen(&self.roots.root, cgroup));
-        entry.is_memory_unread = !has_memory;
+        entry.process.frozen = entry.process.cgroup.clone().and_then(|cgroup| {
+            let read = || is_frozen(&self.roots.root, &cgroup);
+            *self.frozen.entry(Arc::clone(&cgroup)).or_insert_with(read)
+        });
         entry.visits = entry.visits.saturating_add(1);
-        let is_young = entry.visits <= YOUNG_VISITS;
-        entry.revisit_ns = now_ns.saturating_add(if is_young { YOUNG_NS } else { REVISIT_NS });
+        // Each pid has its own second of the interval, so that no sample visits all processes.
+        let second_ns = now_ns.saturating_add(u64::from(entry.process.pid) * SECOND_NS);
+        let until_ns = if is_young { YOUNG_VISIT_NS } else { REVISIT_NS - second_ns % REVISIT_NS };
+        entry.revisit_ns = now_ns.saturating_add(until_ns);
         Ok(())
     }
 
     /// Reads argv, environment and libraries.
-    fn read_memory(&mut self, entry: &mut ProcessEntry, folder: &Folder) -> io::Result<()> {
-        let process = &mut entry.process;
+    fn read_memory(&mut self, process: &mut Process, folder: &Folder) -> io::Result<()> {
         // Read once for each program: it changes only if the process writes over it.
         let looks_at_environment = process.environment.is_none();
-        let looks_at_libraries = entry.is_memory_unread
-            || entry.visits <= YOUNG_VISITS
-            || entry.visits.is_multiple_of(VISITS_TO_LIBRARIES);
         let [command, environment, maps] = folder.read_memory([
             // One byte more than is kept shows whether there is more.
             CMDLINE_BYTES + 1,
             if looks_at_environment { ENVIRON_BYTES } else { 0 },
-            if looks_at_libraries { MAPS_BYTES } else { 0 },
+            MAPS_BYTES,
         ]);
         // A process that begins to exit has no argv; the old one stays.
         if let Some(command) = if_readable(command)?.and_then(|it| parse_cmdline(&it))
@@ -106,7 +117,7 @@ impl Surroundings {
             process.environment = if_readable(environment)?.and_then(|it| parse_whole_environ(&it));
         }
         // The old value stays if the maps may no longer be read.
-        if let Some(maps) = if_readable(maps)?.filter(|_| looks_at_libraries) {
+        if let Some(maps) = if_readable(maps)? {
             let loaded = loaded(&maps, process.command.as_deref().unwrap_or_default());
             set(&mut process.framework, loaded.framework);
             set(&mut process.framework_version, loaded.version.as_deref());
@@ -131,15 +142,8 @@ impl Surroundings {
         Ok(())
     }
 
-    /// Reads which files it runs and holds open.
-    fn read_files(
-        &mut self,
-        entry: &mut ProcessEntry,
-        folder: &Folder,
-        now_ns: u64,
-    ) -> io::Result<()> {
-        let process = &mut entry.process;
-        let held = read_held(folder, &self.roots.dev)?;
+    /// Reads which file it runs.
+    fn read_program(&mut self, process: &mut Process, folder: &Folder) -> io::Result<()> {
         let path = |path: &[u8]| String::from_utf8_lossy(path).into_owned();
         match folder.link(c"exe", path) {
             // It has begun to exit; the old value stays.
@@ -150,6 +154,18 @@ impl Surroundings {
                 process.executable_is_roots = name.and_then(|_| folder.leads_to_roots_file(c"exe"));
             }
         }
+        Ok(())
+    }
+
+    /// Reads which files it holds open, and what it has moved through them.
+    fn read_files(
+        &mut self,
+        entry: &mut ProcessEntry,
+        folder: &Folder,
+        now_ns: u64,
+    ) -> io::Result<()> {
+        let process = &mut entry.process;
+        let held = read_held(folder, &self.roots.dev)?;
         let listens = self.listening.read(folder, held.sockets.as_ref())?;
         process.listening = listens.at_all;
         if process.listening_on != listens.on {

@@ -14,7 +14,7 @@ use nvml_wrapper::Nvml;
 
 use super::calls::CallProgress;
 use super::device::{DeviceReader, Reading};
-use crate::host::read_pci_gpus;
+use crate::host::read_driver_gpus;
 use crate::model::snapshot::{Gpu, ReadError};
 use crate::units::Span;
 
@@ -199,8 +199,7 @@ fn read_on_request(
 /// GPU `index` if it certainly sleeps: it is not woken, and no process computes on it. NVML numbers its
 /// driver's GPUs, `count` of them, by address.
 fn asleep(sys: &Path, index: u32, count: Option<u32>) -> Option<Gpu> {
-    let mut gpus = read_pci_gpus(sys)?;
-    gpus.retain(|gpu| gpu.driver.as_deref() == Some("nvidia"));
+    let gpus = read_driver_gpus(sys)?;
     let gpu =
         gpus.get(index as usize).filter(|_| Some(gpus.len()) == count.map(|it| it as usize))?;
     gpu.is_suspended.then(|| Gpu {
@@ -247,7 +246,9 @@ mod tests {
             {
                 fs::write(folder.join(name), format!("{text}\n")).unwrap();
             }
-            symlink(format!("../../../bus/pci/drivers/{driver}"), folder.join("driver")).unwrap();
+            let bound = sys.path().join("bus/pci/drivers").join(driver);
+            fs::create_dir_all(&bound).unwrap();
+            symlink(&folder, bound.join(address)).unwrap();
         }
         let asleep = |index, count| asleep(sys.path(), index, count);
         let gpu = asleep(0, Some(2)).unwrap();

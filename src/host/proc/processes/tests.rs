@@ -252,6 +252,40 @@ fn the_framework_is_looked_up_again_while_a_program_loads() {
 }
 
 #[test]
+fn argv_of_an_old_program_is_read_at_every_tenth_visit() {
+    let fake = machine(false);
+    fake.stat(70, &TRAIN);
+    fake.put(70, "cmdline", "one\0");
+    let mut processes = table(&fake);
+    let mut program = |now: u64| {
+        let process = only(processes.sample(&[70], now * SECOND));
+        words(&process).first().map(ToString::to_string)
+    };
+    assert_eq!(program(3600).as_deref(), Some("one"));
+    fake.put(70, "cmdline", "two\0");
+    let read_again = (3601..4200).find(|&now| program(now).as_deref() == Some("two"));
+    // Ten visits, the first of them after less than the interval of 30 s.
+    assert!((3600 + 270..=3600 + 300).contains(&read_again.unwrap()), "{read_again:?}");
+    fake.put(70, "cmdline", "three\0");
+    fake.stat(70, &StatLine { comm: "renamed", ..TRAIN });
+    assert_eq!(program(4201).as_deref(), Some("three"));
+}
+
+#[test]
+fn old_programs_are_visited_in_different_seconds() {
+    let fake = machine(false);
+    let pids: Vec<u32> = (70..100).collect();
+    for &pid in &pids {
+        fake.stat(pid, &TRAIN);
+    }
+    let mut processes = table(&fake);
+    processes.sample(&pids, 3600 * SECOND);
+    let due = processes.entries.values().map(|entry| entry.revisit_ns / SECOND);
+    let due: std::collections::BTreeSet<u64> = due.collect();
+    assert_eq!(due, (3601..=3630).collect());
+}
+
+#[test]
 fn a_process_stuck_in_a_driver_is_not_asked_for_its_memory() {
     let fake = machine(false);
     fake.stat(70, &StatLine { state: 'D', ..TRAIN });
