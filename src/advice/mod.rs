@@ -2,12 +2,10 @@
 //!
 //! The table is `frameworks.toml`: prose with its sources, read by findings, by `explain` and by recipes. Nothing here
 //! looks at a machine. `address` fills in where a server listens, `owner` says who owns a process, and `place` how to
-//! end it there. [`recipe`] is the code that a process runs to return what it caches, [`unload`] how servers unload,
-//! [`out_of_memory`] what programs print when memory runs out. To add a framework, add its row here and its marks in
-//! `host::framework`.
+//! end it there. [`recipe`] is the code that a process runs to return what it caches, [`unload`] how servers unload.
+//! To add a framework, add its row here and its marks in `host::framework`.
 
 mod address;
-pub mod out_of_memory;
 mod owner;
 mod place;
 pub mod recipe;

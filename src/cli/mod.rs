@@ -50,9 +50,6 @@ pub fn main() -> ExitCode {
     if host::serves_memory(std::env::args_os()) {
         return Exit::Clean.into();
     }
-    if run::relays(std::env::args_os()) {
-        return Exit::Clean.into();
-    }
     if let Some(words) = complete::requested(std::env::args_os()) {
         return complete::run(words).into();
     }

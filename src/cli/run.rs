@@ -7,13 +7,12 @@
 mod child;
 mod choose;
 mod sampler;
-mod stderr;
 mod usage;
 
 use std::ffi::OsString;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write as _};
-use std::os::fd::AsRawFd as _;
+use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -25,26 +24,18 @@ use anyhow::Context as _;
 
 use self::child::{Ending, Given, Signals};
 use self::sampler::{HELD_AFTER, Shared};
-use self::stderr::Stderr;
-pub(super) use self::stderr::relays;
 use self::usage::Usage;
 use super::args::{Global, RunArgs, RunFailure};
 use super::exit::{Exit, UsageError};
-use super::output::terminal_width_of_errors;
 use super::reap::policy_from_args;
-use super::watch::shows_unicode;
 use super::{config, live, session, signals, warn};
-use crate::advice::out_of_memory;
 use crate::host::{self, KernelModule, Roots};
 use crate::model::json::document;
 use crate::model::{Kind, Time};
-use crate::report::explain::PageStyle;
 use crate::report::run::{HeldMemory, RunAssertion, RunGpu, RunReport, RunStatus, SCHEMA};
 use crate::source::live::Live;
 use crate::units::Bytes;
 
-/// Width of a page without a terminal, in columns.
-const PAGE_WIDTH: usize = 100;
 /// Extra time for the last sample of held memory.
 const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -82,16 +73,12 @@ pub(super) fn run(args: &RunArgs, global: &Global) -> anyhow::Result<Exit> {
         }
     }
     let (time, begun) = (host::read_time(), Instant::now());
-    let mut stderr = Stderr::watch();
-    let mut given = Given { descriptors: stderr.replaced(), variable: None };
-    if let Some(chosen) = &chosen {
-        given.variable = Some((choose::VISIBLE, chosen.visible.clone()));
-        // Should gpumem be killed, the command has them still.
-        given.descriptors.extend(chosen.locks.iter().map(|it| (it.as_raw_fd(), it.as_raw_fd())));
-    }
-    let started = signals.start(&args.command, &given);
-    stderr.started();
-    let child = match started {
+    let given = chosen.as_ref().map_or_else(Given::default, |chosen| Given {
+        // If gpumem is killed, the command keeps the claims.
+        descriptors: chosen.locks.iter().map(AsRawFd::as_raw_fd).collect(),
+        variable: Some((choose::VISIBLE, chosen.visible.clone())),
+    });
+    let child = match signals.start(&args.command, &given) {
         Ok(child) => child,
         Err(error) => {
             warn(&format!("{}: {}", args.command[0].display(), error.desc()));
@@ -109,19 +96,11 @@ pub(super) fn run(args: &RunArgs, global: &Global) -> anyhow::Result<Exit> {
         Some(sampling) => sampling.end(is_over),
         None => is_over.then(Vec::new),
     };
-    // All that it wrote comes before what gpumem says.
-    let tail = stderr.tail();
-    let said = tail.filter(|_| ending != Ending::Exited(0));
-    let said = said.and_then(|tail| out_of_memory::recognize(&tail));
-    let mut report = report(
-        args,
-        &shared,
-        Run { time, seconds, ending, held, waited: chosen.as_ref().map(|it| it.waited) },
-    );
+    let waited = chosen.as_ref().map(|it| it.waited);
     let visible = given.variable.map(|(_, value)| value);
     let visible = visible.or_else(|| std::env::var(choose::VISIBLE).ok());
-    report.out_of_memory =
-        said.and_then(|said| shared.lock().out_of_memory(&said, visible.as_deref()));
+    let run = Run { time, seconds, ending, held, waited, visible };
+    let report = report(args, &shared, run);
     let is_written = tell(args, &report, reports);
     // The first process of a container is ended by no signal.
     if let Some(signal) = report.signal.filter(|_| std::process::id() != 1) {
@@ -220,6 +199,8 @@ struct Run {
     held: Option<Vec<HeldMemory>>,
     /// Time spent waiting for GPUs.
     waited: Option<Duration>,
+    /// The command's CUDA_VISIBLE_DEVICES.
+    visible: Option<String>,
 }
 
 fn report(args: &RunArgs, shared: &Shared, run: Run) -> RunReport {
@@ -245,7 +226,8 @@ fn report(args: &RunArgs, shared: &Shared, run: Run) -> RunReport {
         leaks: usage.leaks(),
         held: run.held,
         assertions: Vec::new(),
-        out_of_memory: None,
+        least_free: (run.ending != Ending::Exited(0))
+            .then(|| usage.least_free(run.visible.as_deref())),
         errors: usage.errors.clone(),
     };
     let peak = args.max_peak.map(|limit| {
@@ -300,14 +282,6 @@ fn tell(args: &RunArgs, report: &RunReport, reports: Vec<Report>) -> bool {
     if !args.quiet {
         for line in report.lines() {
             warn(&line);
-        }
-        let look = PageStyle {
-            width: terminal_width_of_errors().unwrap_or(PAGE_WIDTH),
-            ascii: !shows_unicode(),
-            ..PageStyle::default()
-        };
-        if let Some(page) = report.page(look) {
-            let _ = io::stderr().write_all(page.as_bytes());
         }
     }
     if std::env::var_os("GITHUB_ACTIONS").is_some_and(|it| it == "true") {

@@ -11,13 +11,9 @@ use crate::units::Bytes;
 /// What ran out of memory, as far as it is known.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Shortage<'s> {
-    /// The allocator or framework that reported it.
-    pub by: Option<&'s str>,
     /// The GPUs in question, by index; empty means all. If there are several, the page is about the fullest.
     pub gpus: &'s [u32],
     pub asked_bytes: Option<u64>,
-    /// The processes that asked for the memory: the page never suggests freeing theirs.
-    pub own: &'s [Identity],
 }
 
 /// A process that held memory on the GPU without using it.
@@ -51,13 +47,12 @@ pub fn out_of_memory(seen: KnownSoFar<'_>, shortage: &Shortage<'_>) -> ExplainPa
     let mut facts = Section::default();
     facts.entry("When", last.time.local().to_string());
     if let Some(bytes) = shortage.asked_bytes {
-        let by = shortage.by.map_or_else(String::new, |by| format!(" by {by}"));
-        facts.entry("Asked", format!("{}{by}", Bytes(bytes)));
+        facts.entry("Asked", Bytes(bytes).to_string());
     }
     memory(&mut facts, last, gpu);
     let holders = holders(last, gpu);
     let held = held_by(last, gpu, &holders, Marks { findings: &findings, suspects });
-    let unused = unused(seen, gpu, shortage, &findings);
+    let unused = unused(seen, gpu, &findings);
     page.sections.extend([facts, held, listed(&unused), sufficient(seen, gpu, shortage, &unused)]);
     page.sections.retain(|section| !section.rows.is_empty());
     let is_unused = |it: &Finding| {
@@ -70,17 +65,11 @@ pub fn out_of_memory(seen: KnownSoFar<'_>, shortage: &Shortage<'_>) -> ExplainPa
 }
 
 /// The processes that held memory there unused: findings before suspects, then by size.
-fn unused<'u>(
-    seen: KnownSoFar<'u>,
-    gpu: &Gpu,
-    shortage: &Shortage<'_>,
-    findings: &'u [Finding],
-) -> Vec<Unused<'u>> {
+fn unused<'u>(seen: KnownSoFar<'u>, gpu: &Gpu, findings: &'u [Finding]) -> Vec<Unused<'u>> {
     let held = |who: Identity| {
         let rows = gpu.processes.iter().flatten().filter(|row| row.pid == who.pid);
         let bytes: u64 = rows.filter_map(|row| row.used_bytes).sum();
-        let is_meant = bytes > 0 && who.is_certain() && !shortage.own.contains(&who);
-        is_meant.then_some(bytes)
+        (bytes > 0 && who.is_certain()).then_some(bytes)
     };
     let name = |pid: u32| {
         let (name, user) = who(seen.last, pid);

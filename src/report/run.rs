@@ -8,20 +8,17 @@ use serde::Serialize;
 use serde_with_macros::skip_serializing_none;
 
 use super::escape::{command_line, escape};
-use super::explain::{PageStyle, text};
 use super::github::{Level, annotation};
 use super::junit::{Case, CaseResult, Suite};
-use crate::explain::page::ExplainPage;
-use crate::model::Time;
+use crate::model::balance::WORTH_MENTIONING_BYTES;
 use crate::model::finding::{Finding, FindingProcess};
+use crate::model::{Kind, Time};
 use crate::units::{Bytes, Span, number_of};
 
 /// The `schema` that this version writes.
 pub const SCHEMA: &str = "gpumem.run/1";
-/// GPUs and processes that a line of text names; the others are counted.
+/// GPUs and processes that a line of text names.
 const NAMED: usize = 4;
-/// The width of a page in a report.
-const PLAIN_WIDTH: usize = 100;
 
 /// What `gpumem run --report FILE.json` writes: GPU use of a command and its descendants. Units are
 /// part of the field names. Unknown values are absent or `null`, never 0. Readers must ignore unknown
@@ -60,9 +57,9 @@ pub struct RunReport {
     pub leaks: Vec<Finding>,
     /// Processes of the run that still held memory five seconds after its end; absent if unknown.
     pub held: Option<Vec<HeldMemory>>,
-    /// Who held the GPU memory that the command requested; only if the command failed and its standard
-    /// error reports that memory ran out.
-    pub out_of_memory: Option<ExplainPage>,
+    /// Least free memory of each GPU that the command could see or used, the fullest GPU first; absent
+    /// if the command succeeded.
+    pub least_free: Option<Vec<LeastFree>>,
     /// Results of the assertions (`--max-peak`, `--fail-on`).
     pub assertions: Vec<RunAssertion>,
     /// Read errors and other notes.
@@ -176,6 +173,40 @@ pub struct HeldMemory {
     pub command: String,
 }
 
+/// The latest sample in which a GPU had its least free memory during a run.
+#[skip_serializing_none]
+#[derive(Clone, PartialEq, Debug, JsonSchema, Serialize)]
+pub struct LeastFree {
+    /// NVML index of the GPU.
+    pub gpu: u32,
+    /// UUID: `"GPU-…"`.
+    pub uuid: Option<Arc<str>>,
+    /// Time of the sample.
+    pub time: Time,
+    /// Free memory, in bytes.
+    pub free_bytes: u64,
+    /// Processes outside the run that held memory on the GPU, largest first; absent if unknown.
+    pub others: Option<Vec<OtherHolder>>,
+    /// Memory in use without a listed process, in bytes; absent if unknown.
+    pub unattributed_bytes: Option<u64>,
+}
+
+/// A process outside a run that held GPU memory.
+#[skip_serializing_none]
+#[derive(Clone, PartialEq, Debug, JsonSchema, Serialize)]
+pub struct OtherHolder {
+    /// The process.
+    pub process: FindingProcess,
+    /// Short name of the process.
+    pub name: String,
+    /// Memory that the process held on the GPU, in bytes; absent if unknown.
+    pub used_bytes: Option<u64>,
+    /// Kind of the finding that this memory was unused; absent if there was none.
+    pub finding: Option<Kind>,
+    /// Kind of the suspicion, not yet proved, that this memory was unused; absent if there was none.
+    pub suspect: Option<Kind>,
+}
+
 /// An assertion about a run.
 #[skip_serializing_none]
 #[derive(Clone, PartialEq, Eq, Debug, JsonSchema, Serialize)]
@@ -259,7 +290,8 @@ impl RunReport {
         format!("{leaks}; {held}")
     }
 
-    /// Three lines, and one for each leak, process left behind, failed assertion and read error.
+    /// Three lines, and one for each leak, process left behind, failed assertion and read error; after a failure also
+    /// one for each of the fullest GPUs.
     pub fn lines(&self) -> Vec<String> {
         let mut lines = vec![self.end(), self.memory(), self.afterwards()];
         lines.extend(self.details());
@@ -271,17 +303,9 @@ impl RunReport {
         let held = self.held.iter().flatten().map(HeldMemory::text);
         let failed = self.assertions.iter().filter(|it| it.passed != Some(true));
         let failed = failed.map(|it| format!("{}: {}", it.name, it.message));
-        leaks.chain(held).chain(failed).chain(self.errors.iter().cloned())
-    }
-
-    /// The page about memory that ran out, if it did.
-    pub fn page(&self, look: PageStyle) -> Option<String> {
-        self.out_of_memory.as_ref().map(|page| text(page, look))
-    }
-
-    fn plain_page(&self) -> String {
-        self.page(PageStyle { width: PLAIN_WIDTH, ascii: true, ..PageStyle::default() })
-            .unwrap_or_default()
+        let fullest = self.least_free.iter().flatten().take(NAMED);
+        let fullest = fullest.map(|it| it.text(self.time));
+        fullest.chain(leaks).chain(held).chain(failed).chain(self.errors.iter().cloned())
     }
 
     /// The report as Markdown, for a step's summary.
@@ -315,10 +339,6 @@ impl RunReport {
         for detail in self.details() {
             let _ = writeln!(out, "- {}", cell(&detail));
         }
-        for line in self.plain_page().lines() {
-            // Indented, it is shown as it is.
-            let _ = writeln!(out, "    {line}");
-        }
         out
     }
 
@@ -332,7 +352,7 @@ impl RunReport {
         };
         let failed = |kind: &str, message: String| CaseResult::Failed {
             kind: kind.to_owned(),
-            text: format!("{}\n{}", self.lines().join("\n"), self.plain_page()),
+            text: self.lines().join("\n"),
             message,
         };
         let command = match self.exit_code {
@@ -370,6 +390,65 @@ impl RunReport {
         let all = leaks.chain(held).chain(failed);
         all.map(|(level, title, text)| annotation(level, &format!("gpumem: {title}"), &text))
             .collect()
+    }
+}
+
+impl LeastFree {
+    /// `GPU 0: least free 8.0 GiB, after 3s; others held 70.0 GiB, of which 70.0 GiB unused: 70.0 GiB ana's …`.
+    fn text(&self, begun: Time) -> String {
+        let after = Span::from_seconds(self.time.seconds_since(begun));
+        let mut text =
+            format!("GPU {}: least free {}, after {after}; ", self.gpu, Bytes(self.free_bytes));
+        // Writing to a String cannot fail.
+        match self.others.as_deref() {
+            None => text.push_str("who held the rest is not known"),
+            Some([]) => text.push_str("no other process held memory"),
+            Some(others) => {
+                let sum = |is_meant: fn(&OtherHolder) -> bool| {
+                    let meant = others.iter().filter(|it| is_meant(it));
+                    Bytes(meant.filter_map(|it| it.used_bytes).sum())
+                };
+                let (unused, suspected) =
+                    (sum(|it| it.finding.is_some()), sum(OtherHolder::is_suspected));
+                let is_known = others.iter().all(|it| it.used_bytes.is_some());
+                let least = if is_known { "" } else { "at least " };
+                let all = sum(|_| true);
+                let _ = write!(text, "others held {least}{all}, of which {unused} unused");
+                if suspected.0 > 0 {
+                    let _ = write!(text, ", {suspected} suspected to be unused");
+                }
+                text.push_str(": ");
+                let mut named: Vec<String> =
+                    others.iter().take(NAMED).map(OtherHolder::text).collect();
+                if let more @ 1.. = others.len().saturating_sub(NAMED) {
+                    named.push(format!("{more} more"));
+                }
+                text.push_str(&named.join("; "));
+            }
+        }
+        if let Some(bytes) = self.unattributed_bytes.filter(|&it| it >= WORTH_MENTIONING_BYTES) {
+            let _ = write!(text, "; {} in no listed process", Bytes(bytes));
+        }
+        text
+    }
+}
+
+impl OtherHolder {
+    fn is_suspected(&self) -> bool {
+        self.finding.is_none() && self.suspect.is_some()
+    }
+
+    /// `70.0 GiB ana's python train.py (4242), idle`.
+    fn text(&self) -> String {
+        let bytes = self.used_bytes.map_or("unknown".to_owned(), |it| Bytes(it).to_string());
+        let user = self.process.user.as_deref().unwrap_or("?");
+        let mut text = format!("{bytes} {user}'s {} ({})", self.name, self.process.pid);
+        match (self.finding, self.suspect) {
+            (Some(kind), _) => _ = write!(text, ", {kind}"),
+            (None, Some(kind)) => _ = write!(text, ", suspected {kind}"),
+            (None, None) => {}
+        }
+        text
     }
 }
 

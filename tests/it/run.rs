@@ -533,104 +533,47 @@ fn races_have_one_winner() {
     }
 }
 
-/// What comes out of one pipe that is standard error, and standard output too where that is asked for; and the exit code.
-fn piped(mut command: Command, has_output: bool, most: usize) -> (Vec<u8>, i32) {
-    let (reader, writer) = std::io::pipe().unwrap();
-    let output = if has_output { writer.try_clone().unwrap().into() } else { Stdio::null() };
-    let mut child = command.stdin(Stdio::null()).stdout(output).stderr(writer).spawn().unwrap();
-    // Or its own end of the pipe would be open for as long as it is.
-    drop(command);
-    let mut bytes = Vec::new();
-    reader.take(most as u64).read_to_end(&mut bytes).unwrap();
-    let status = child.wait().unwrap();
-    (bytes, status.code().unwrap_or_else(|| 128 + status.signal().unwrap()))
-}
-
 #[test]
-fn a_pipe_for_errors_has_the_same_bytes_in_the_same_order_and_the_same_end() {
-    let machine = Machine::new(&one_gpu(&[]));
-    const ALL: usize = usize::MAX;
-    for (script, has_output, most) in [
-        ("for i in $(seq 300); do echo o$i; echo e$i >&2; done; exit 3", true, ALL),
-        ("head -c 3000000 /dev/zero >&2; echo end >&2", false, ALL),
-        // Who outlives the command, and gpumem, is heard.
-        ("(sleep 1; echo late >&2; sleep 1; echo later >&2) & echo early >&2", false, ALL),
-        // Whose reader has gone is told so.
-        ("yes >&2", false, 100_000),
-        ("yes", true, 100_000),
-    ] {
-        let mut bare = Command::new("sh");
-        bare.args(["-c", script]);
-        let bare = piped(bare, has_output, most);
-        let wrapped = piped(run(&machine, &["-q"], &["sh", "-c", script]), has_output, most);
-        assert_eq!(wrapped.1, bare.1, "{script}");
-        assert!(wrapped.0 == bare.0, "{script}: {} and {}", wrapped.0.len(), bare.0.len());
-    }
-}
-
-#[test]
-fn what_is_written_while_the_whole_job_is_ended_is_heard() {
-    let machine = Machine::new(&one_gpu(&[]));
-    let script = "trap '' TERM; kill -TERM $PPID $(cat /proc/$PPID/task/*/children) 2>/dev/null
-        sleep 0.5; echo saved >&2; exit 3";
-    let heard = piped(run(&machine, &["-q"], &["sh", "-c", script]), false, usize::MAX);
-    assert_eq!(heard, (b"saved\n".to_vec(), 3));
-}
-
-#[test]
-fn memory_that_ran_out_is_explained_by_who_held_it() {
+fn a_failed_run_reports_the_least_free_memory_and_who_held_the_rest() {
     let machine = Machine::new(&one_gpu(&[]));
     let holder = Running::sleep();
     let report = machine.path("report.json");
-    let options = ["--report", report.to_str().unwrap()];
-    let message = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 60.00 GiB. GPU 0 has a total capacity";
-    for (code, is_explained) in [(1, true), (0, false)] {
-        let script = format!("echo $$; read line; echo '{message}' >&2; exit {code}");
+    let options = ["--interval", "50ms", "--report", report.to_str().unwrap()];
+    for code in [1, 0] {
+        let script = format!("echo $$; read line; exit {code}");
         let mut command = run(&machine, &options, &["sh", "-c", &script]);
-        let mut child = command
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let mut bytes = [0; 32];
-        let length = child.stdout.as_mut().unwrap().read(&mut bytes).unwrap();
-        let pid: u32 = std::str::from_utf8(&bytes[..length]).unwrap().trim().parse().unwrap();
-        let own = Process::compute(pid, 2 * GIB);
-        let others = Process::compute(holder.pid(), 70 * GIB);
-        let gpu = Gpu::new("NVIDIA H100 80GB HBM3").total(80 * GIB);
-        machine.play(&Scene::new().gpu(gpu.process(own).process(others)));
-        wait_for_samples(&machine);
-        child.stdin.take().unwrap().write_all(b"end\n").unwrap();
-        let output = child.wait_with_output().unwrap();
-        assert_eq!(output.status.code(), Some(code));
-        let stderr = String::from_utf8(output.stderr).unwrap();
+        let mut talking = Talking::start(command.stderr(Stdio::piped()));
+        let pid: u32 = talking.line().parse().unwrap();
+        let stderr = |pid: u32| fs::read_link(format!("/proc/{pid}/fd/2")).unwrap();
+        assert_eq!(stderr(pid), stderr(talking.running.pid()), "the command inherits it");
+        // The other process is largest while the command holds most, and is gone at the end.
+        for (own, others) in [(GIB, 10 * GIB), (2 * GIB, 70 * GIB), (GIB, 0)] {
+            let gpu = Gpu::new("NVIDIA H100 80GB HBM3").total(80 * GIB);
+            let mut gpu = gpu.process(Process::compute(pid, own));
+            if others > 0 {
+                gpu = gpu.process(Process::compute(holder.pid(), others));
+            }
+            machine.play(&Scene::new().gpu(gpu));
+            wait_for_samples(&machine);
+        }
+        talking.say("end");
+        let mut stderr = String::new();
+        let pipe = talking.running.0.stderr.as_mut().unwrap();
+        pipe.read_to_string(&mut stderr).unwrap();
+        assert_eq!(talking.running.0.wait().unwrap().code(), Some(code));
         let document = read_json(&report);
-        assert_eq!(stderr.contains("out of memory on GPU 0"), is_explained, "{stderr}");
-        assert_eq!(stderr.contains("What would have sufficed"), is_explained, "{stderr}");
-        let names = |text: &str| text.contains(&holder.pid().to_string());
-        assert_eq!(names(&document["out_of_memory"].to_string()), is_explained);
+        assert_eq!(stderr.contains("GPU 0: least free"), code != 0, "{stderr}");
+        if code == 0 {
+            assert_eq!(document["least_free"], Value::Null);
+            continue;
+        }
+        let least = &document["least_free"][0];
+        let free = least["free_bytes"].as_u64().unwrap();
+        assert!(free <= 8 * GIB && free > 7 * GIB, "{least}");
+        let others = least["others"].as_array().unwrap();
+        assert_eq!(others.len(), 1, "{least}");
+        assert_eq!(others[0]["process"]["pid"], holder.pid());
+        assert_eq!(others[0]["used_bytes"], 70 * GIB);
+        assert!(stderr.contains(&format!("sleep 600 ({})", holder.pid())), "{stderr}");
     }
-}
-
-#[test]
-fn errors_in_a_file_are_read_from_where_it_began() {
-    let machine = Machine::new(&one_gpu(&[]));
-    let log = machine.path("log");
-    let report = machine.path("report.json");
-    let options = ["-q", "--report", report.to_str().unwrap()];
-    let explained = |script: &str| {
-        let script = format!("read line; {script}; exit 1");
-        let mut command = run(&machine, &options, &["sh", "-c", &script]);
-        let file = fs::File::options().append(true).create(true).open(&log).unwrap();
-        let mut child = command.stdin(Stdio::piped()).stderr(file).spawn().unwrap();
-        wait_for_samples(&machine);
-        child.stdin.take().unwrap().write_all(b"end\n").unwrap();
-        assert_eq!(child.wait().unwrap().code(), Some(1));
-        !read_json(&report)["out_of_memory"].is_null()
-    };
-    assert!(explained("echo 'RuntimeError: CUDA error: out of memory' >&2"));
-    assert!(!explained("echo nothing >&2"));
-    let log = fs::read_to_string(&log).unwrap();
-    assert_eq!(log, "RuntimeError: CUDA error: out of memory\nnothing\n");
 }

@@ -24,9 +24,9 @@ Exit codes:
 /// report its use; processes that still hold GPU memory five seconds later are listed with the command
 /// that frees it. gpumem ends nothing itself.
 ///
-/// If COMMAND fails and its standard error, a pipe or file, says that memory ran out (PyTorch,
-/// TensorFlow, JAX, CUDA), a page shows who held it. Processes that a daemon starts for COMMAND (a
-/// container, a Slurm step, a systemd unit) are not among its descendants.
+/// If COMMAND fails, the report shows the least free memory of each GPU, what other processes held at
+/// that time, and how much of it was unused. Processes that a daemon starts for COMMAND (a container, a
+/// Slurm step, a systemd unit) are not among its descendants.
 #[derive(Args, Debug)]
 #[command(after_help = EXIT_CODES)]
 pub struct RunArgs {

@@ -34,7 +34,7 @@ pub(super) fn run(args: &Explain, global: &Global, look: PageStyle) -> anyhow::R
             return Err(no_such_gpu(&format!("--gpu {typed}"), &known.last.gpus).into());
         }
         let asked_bytes = args.asked.map(|asked| asked.0);
-        let shortage = Shortage { gpus: &gpus, asked_bytes, ..Shortage::default() };
+        let shortage = Shortage { gpus: &gpus, asked_bytes };
         let mut page = out_of_memory(known, &shortage);
         let late = at.map_or(0.0, |at| at.seconds_since(known.last.time));
         if late > OLD_SECONDS {

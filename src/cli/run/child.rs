@@ -93,9 +93,8 @@ enum Stage {
 /// What the command gets in addition to gpumem's own environment.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Given {
-    /// File descriptors of gpumem and their numbers in the command; one that keeps its number stays
-    /// open in no other child.
-    pub(super) descriptors: Vec<(i32, i32)>,
+    /// File descriptors of gpumem that stay open in the command, and in no other child.
+    pub(super) descriptors: Vec<i32>,
     /// An environment variable that is set or replaced.
     pub(super) variable: Option<(&'static str, String)>,
 }
@@ -289,8 +288,9 @@ fn spawn(
     attributes.set_sigdefault(&defaults)?;
     attributes.set_sigmask(mask)?;
     let mut actions = PosixSpawnFileActions::init()?;
-    for &(from, to) in &given.descriptors {
-        actions.add_dup2(from, to)?;
+    for &descriptor in &given.descriptors {
+        // Duplicating a descriptor onto itself makes the command inherit it.
+        actions.add_dup2(descriptor, descriptor)?;
     }
     posix_spawnp(program, &actions, &attributes, &words, &environment)
 }

@@ -4,18 +4,14 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 use super::choose;
-use crate::advice::out_of_memory::OutOfMemory;
-use crate::cli::commands::CommandSource;
 use crate::cli::unreadable;
-use crate::explain::page::ExplainPage;
-use crate::explain::{KnownSoFar, More, Shortage, out_of_memory};
-use crate::history::memory_series::Courses;
-use crate::model::finding::{FindingProcess, OwnCommands, Undecided};
+use crate::explain::who;
+use crate::model::finding::{FindingProcess, Undecided};
 use crate::model::process_name::name_of;
 use crate::model::snapshot::GpuProcess;
 use crate::model::{Finding, Gpu, Identity, Kind, Process, Snapshot};
 use crate::reclaim::commands::Typist;
-use crate::report::run::{HeldMemory, RunFigures, RunGpu, RunProcess};
+use crate::report::run::{HeldMemory, LeastFree, OtherHolder, RunFigures, RunGpu, RunProcess};
 use crate::rules::{Engine, RuleSet};
 use crate::watch::state::judged;
 
@@ -30,6 +26,8 @@ pub(super) struct Usage {
     ours: HashSet<Identity>,
     gpus: BTreeMap<u32, RunGpu>,
     processes: HashMap<(Identity, u32), RunProcess>,
+    /// The latest sample with the least free memory, for each GPU.
+    least_free: BTreeMap<u32, LeastFree>,
     /// Those that could not be identified when it began; a later one may be the command's.
     strangers: HashSet<u32>,
     has_unidentified: bool,
@@ -55,6 +53,7 @@ impl Usage {
             ours: HashSet::new(),
             gpus: BTreeMap::new(),
             processes: HashMap::new(),
+            least_free: BTreeMap::new(),
             strangers: HashSet::new(),
             has_unidentified: false,
             samples: 0,
@@ -111,6 +110,13 @@ impl Usage {
             self.note(format!("{whose}{}: {}", error.call, error.error));
         }
         self.engine.observe(&snapshot);
+        for gpu in snapshot.gpus.iter().filter(|gpu| gpu.stale_seconds.is_none()) {
+            let Some(free_bytes) = gpu.free_bytes() else { continue };
+            if self.least_free.get(&gpu.index).is_none_or(|least| free_bytes <= least.free_bytes) {
+                let least = self.holders(&snapshot, gpu, free_bytes, &ours);
+                self.least_free.insert(gpu.index, least);
+            }
+        }
         self.last = Some(snapshot);
     }
 
@@ -163,37 +169,70 @@ impl Usage {
             || self.gpus.values().any(|gpu| gpu.figures.has_unknown)
     }
 
-    /// The page about memory that ran out, by what was seen last: the program's numbers are of the GPUs that it sees.
-    pub(super) fn out_of_memory(
+    /// A GPU's free memory in a sample, and the other processes that hold memory there.
+    fn holders(
         &self,
-        said: &OutOfMemory,
-        visible: Option<&str>,
-    ) -> Option<ExplainPage> {
-        let last = self.last.as_ref()?;
-        let seen = choose::visible(&last.gpus, visible).unwrap_or_default();
-        let named = said.gpu.and_then(|number| seen.get(number as usize));
-        let gpus: Vec<u32> = match named {
-            Some(gpu) => vec![gpu.index],
-            None => self.gpus.keys().copied().collect(),
+        snapshot: &Snapshot,
+        gpu: &Gpu,
+        free_bytes: u64,
+        ours: &HashSet<u32>,
+    ) -> LeastFree {
+        let others = gpu.processes.iter().flatten().filter(|row| !ours.contains(&row.pid));
+        let mut bytes_by_pid: BTreeMap<u32, Option<u64>> = BTreeMap::new();
+        for row in others.filter(|row| row.used_bytes != Some(0)) {
+            // A process may have several rows under MIG.
+            let known = bytes_by_pid.entry(row.pid).or_insert(Some(0));
+            *known = known.zip(row.used_bytes).map(|(sum, bytes)| sum.saturating_add(bytes));
+        }
+        let holder = |(pid, used_bytes): (u32, Option<u64>)| {
+            let process = snapshot.process(pid).map(FindingProcess::of);
+            let (finding, suspect) = self.unused_kinds(pid);
+            OtherHolder {
+                process: process
+                    .unwrap_or_else(|| FindingProcess::of(&Process { pid, ..Process::default() })),
+                name: who(snapshot, pid).0,
+                used_bytes,
+                finding,
+                suspect,
+            }
         };
-        let own: Vec<Identity> = self.ours.iter().copied().collect();
-        let rules = self.engine.settings();
-        let source = CommandSource::by_rules(rules, true);
-        let commands = |findings: &mut [Finding], _: Option<&Process>| {
-            source.fill_in(findings.iter_mut(), self.engine.findings(), last);
-            OwnCommands::default()
+        let mut others: Vec<OtherHolder> = bytes_by_pid.into_iter().map(holder).collect();
+        others.sort_by_key(|it| std::cmp::Reverse(it.used_bytes));
+        LeastFree {
+            gpu: gpu.index,
+            uuid: gpu.uuid.clone(),
+            time: snapshot.time,
+            free_bytes,
+            others: gpu.processes.is_some().then_some(others),
+            unattributed_bytes: snapshot.balance(gpu).and_then(|it| it.unattributed.ok()),
+        }
+    }
+
+    /// The kinds of the finding and of the suspicion that a process does not use its memory.
+    fn unused_kinds(&self, pid: u32) -> (Option<Kind>, Option<Kind>) {
+        let finding = self.engine.findings().iter().find(|it| {
+            let is_its = it.process.as_ref().is_some_and(|process| process.pid == pid);
+            is_its && it.kind.is_unused() && it.resolved_at.is_none() && it.kept_by.is_none()
+        });
+        let mut suspects = self.engine.suspects().iter();
+        let suspect = suspects.find(|it| it.process.pid == pid && it.kind.is_unused());
+        (finding.map(|it| it.kind), suspect.map(|it| it.kind))
+    }
+
+    /// The least free memory of each GPU that the command could see (by its CUDA_VISIBLE_DEVICES) or used, the fullest
+    /// GPU first.
+    pub(super) fn least_free(&self, visible: Option<&str>) -> Vec<LeastFree> {
+        let gpus = self.last.as_ref().map_or(&[] as &[Gpu], |last| &last.gpus);
+        let seen = choose::visible(gpus, visible);
+        let is_seen = |index: u32| match &seen {
+            Ok(seen) => seen.iter().any(|gpu| gpu.index == index),
+            // Parts of GPUs, or numbers of different GPUs: it could be any.
+            Err(_) => true,
         };
-        let known = KnownSoFar {
-            engine: &self.engine,
-            courses: &Courses::default(),
-            last,
-            needed: rules.longest(),
-            more: More::Nowhere,
-            commands: &commands,
-        };
-        let asked_bytes = said.asked_bytes;
-        let shortage = Shortage { by: Some(said.by), gpus: &gpus, asked_bytes, own: &own };
-        Some(out_of_memory(known, &shortage))
+        let of_its = |it: &&LeastFree| is_seen(it.gpu) || self.gpus.contains_key(&it.gpu);
+        let mut least: Vec<LeastFree> = self.least_free.values().filter(of_its).cloned().collect();
+        least.sort_by_key(|it| (it.free_bytes, it.gpu));
+        least
     }
 
     /// The leaks that are the command's.
@@ -242,6 +281,7 @@ mod tests {
     use super::*;
     use crate::config::Config;
     use crate::model::Time;
+    use crate::model::snapshot::Memory;
     use crate::recording::RecordingReader;
 
     #[test]
@@ -274,6 +314,53 @@ mod tests {
         }
         assert_eq!(usage.gpus()[0].figures.mean_bytes, Some(5));
         assert!(usage.is_blind());
+    }
+
+    #[test]
+    fn the_least_free_memory_is_the_latest_and_of_the_gpus_that_the_command_could_see() {
+        let mut usage = Usage::new(Config::default().rules);
+        let gpu = |index: u32, free_bytes: u64, used_bytes: Option<u64>| Gpu {
+            index,
+            memory: Some(Memory { total_bytes: 100, free_bytes, ..Memory::default() }),
+            processes: Some(vec![GpuProcess { pid: 7, used_bytes, ..GpuProcess::default() }]),
+            ..Gpu::default()
+        };
+        for (time, free) in [(0, 20), (1, 10), (2, 10), (3, 30)] {
+            let mut snapshot = Snapshot::new(Time::from_unix_milliseconds(time));
+            snapshot.gpus =
+                vec![gpu(0, 50, None), gpu(1, free, Some(100 - free)), gpu(2, 90, Some(0))];
+            // Unknown is not 0.
+            snapshot.gpus[2].memory = None;
+            usage.observe(snapshot, |_| false);
+        }
+        let least = usage.least_free(None);
+        let figures = least.iter().map(|it| (it.gpu, it.free_bytes, it.time.unix_milliseconds()));
+        assert_eq!(figures.collect::<Vec<_>>(), [(1, 10, 2), (0, 50, 3)]);
+        let held = |at: usize| least[at].others.as_ref().unwrap()[0].used_bytes;
+        assert_eq!([held(0), held(1)], [Some(90), None]);
+        let seen = |visible: &str| -> Vec<u32> {
+            usage.least_free(Some(visible)).iter().map(|it| it.gpu).collect()
+        };
+        assert_eq!(seen("0"), [0]);
+        assert!(seen("").is_empty());
+        assert_eq!(seen("MIG-1"), [1, 0]);
+    }
+
+    #[test]
+    fn memory_that_others_do_not_use_is_marked() {
+        let idle = include_bytes!("../../../tests/data/corpus/idle_shared_gpu-100.jsonl");
+        let mut usage = Usage::new(Config::default().rules);
+        let mut marks = Vec::new();
+        for snapshot in RecordingReader::from_read(&idle[..], "idle").unwrap() {
+            usage.observe(snapshot.unwrap(), |_| false);
+            for other in usage.least_free(None).iter().flat_map(|it| it.others.iter().flatten()) {
+                marks.push((other.finding, other.suspect));
+            }
+        }
+        marks.retain(|&mark| mark != (None, None));
+        marks.dedup();
+        let idle = Some(Kind::Idle);
+        assert_eq!(marks, [(None, idle), (idle, None)]);
     }
 
     /// A quarter of an hour is injected, not waited for.
