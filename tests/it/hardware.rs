@@ -1,124 +1,173 @@
-//! The real driver, where `GPUMEM_TEST_GPU` is set on a machine that has one: what is seen of a process,
-//! and whether the table of advice is true (the scripts in `tests/gpu`).
-//!
-//! With `GPUMEM_TEST_GPU_RECORD=FILE` the run is kept as a recording too.
+//! `tests/gpu/run`: on a GPU where `GPUMEM_TEST_GPU` is set, and on the mock driver, where it is seen that a check
+//! passes, and that it fails if what it checks is broken.
 
-use std::io::{BufRead as _, BufReader};
-use std::path::Path;
-use std::process::{Command, Stdio};
-use std::sync::{Mutex, PoisonError};
+use std::collections::BTreeSet;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::{env, fs};
 
+use mock_nvml::Counts;
 use serde_json::Value;
 
-use crate::machine::Running;
-use crate::support::{self, run};
+use crate::holders::Namespace;
+use crate::support::{self, Output};
 
-/// Allocates 2 GiB, computes for a while, then idles until it is killed.
-const TORCH: &str = "
-import sys, time, torch
-block = torch.empty(2 << 30, dtype=torch.uint8, device='cuda')
-a = torch.randn(8192, 8192, device='cuda')
-print('allocated', flush=True)
-end = time.monotonic() + 15
-while time.monotonic() < end:
-    a = (a @ a).tanh()
-torch.cuda.synchronize()
-print('idle', flush=True)
-time.sleep(600)
-";
+/// A gpumem that does nothing right: it shows nothing of a process, finds nothing, frees nothing, and exits as it should not.
+const BROKEN: &str = r#"
+import json, subprocess, sys
+arguments = sys.argv[1:]
+commands = ("--version", "doctor", "ps", "check", "watch", "record", "kill", "reap", "run")
+command = next(word for word in arguments if word in commands)
+if command in ("doctor", "run"):
+    sys.exit(subprocess.run([REAL, *arguments]).returncode + 7)
+if command == "check":
+    subprocess.run([REAL, *arguments, "--kind", "leak"])
+    sys.exit(7)
+if command == "ps":
+    snapshot = json.loads(subprocess.run([REAL, *arguments], stdout=subprocess.PIPE).stdout)
+    for gpu in snapshot["gpus"]:
+        for row in gpu["processes"]:
+            row["used_bytes"], row["sm_percent"] = 0, None
+        gpu["memory"]["used_bytes"] += 1 << 30
+    snapshot["processes"] = []
+    snapshot["errors"] = [{"call": "broken", "error": "broken"}]
+    print(json.dumps(snapshot))
+"#;
 
-/// One test at a time uses the GPU: some take all of its memory.
-static GPU: Mutex<()> = Mutex::new(());
-
-fn snapshot() -> Value {
-    let output = run(&["ps", "--json"]).exits(0);
-    output.json()
+fn folder() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/gpu")
 }
 
-/// A process's row on whichever GPU, and what Linux says of it.
-fn find(snapshot: &Value, pid: u32) -> Option<(Value, Value)> {
-    let on_gpu = snapshot["gpus"]
-        .as_array()?
-        .iter()
-        .flat_map(|gpu| gpu["processes"].as_array().into_iter().flatten())
-        .find(|row| row["pid"] == pid)?;
-    let process = snapshot["processes"].as_array()?.iter().find(|row| row["pid"] == pid)?;
-    Some((on_gpu.clone(), process.clone()))
-}
-
-#[test]
-fn the_real_driver_and_a_real_pytorch_process() {
-    if env::var_os("GPUMEM_TEST_GPU").is_none() {
-        eprintln!("skipped: GPUMEM_TEST_GPU is not set (needs an NVIDIA GPU)");
-        return;
-    }
-    let _gpu = GPU.lock().unwrap_or_else(PoisonError::into_inner);
-    let before = snapshot();
-    for gpu in before["gpus"].as_array().unwrap() {
-        let memory = &gpu["memory"];
-        let bytes = |name: &str| memory[name].as_u64().unwrap_or(0);
-        let sum = bytes("reserved_bytes") + bytes("used_bytes") + bytes("free_bytes");
-        assert!(bytes("total_bytes").abs_diff(sum) <= 4 << 20, "{gpu}");
-        assert!(gpu["uuid"].as_str().unwrap().starts_with("GPU-"), "{gpu}");
-    }
-    assert!(run(&["--version"]).stdout.contains("driver "));
-
-    let python = or_skip!(support::python_with(&["torch"]));
+/// The script with this binary, on the mock driver, of which something may be broken.
+fn on_the_mock(python: &Path, gpumem: &Path, out: &Path, only: &str, broken: &str) -> Output {
     let mut command = Command::new(python);
-    let child = command.args(["-c", TORCH]).stdout(Stdio::piped()).spawn().unwrap();
-    let mut child = Running(child);
-    let pid = child.0.id();
-    let mut lines = BufReader::new(child.0.stdout.take().unwrap()).lines();
-    assert_eq!(lines.next().unwrap().unwrap(), "allocated");
-    support::wait_until("the process is seen at work", || {
-        find(&snapshot(), pid).is_some_and(|(row, _)| row["sm_percent"].as_u64() > Some(0))
-    });
-    let (row, process) = find(&snapshot(), pid).unwrap();
-    assert!(row["used_bytes"].as_u64().unwrap() >= 2 << 30, "{row}");
-    assert_eq!(process["framework"], "pytorch", "{process}");
-    let files = process["gpu_files"].as_array().unwrap();
-    assert!(files.iter().any(|file| file == "/dev/nvidiactl"), "{process}");
+    command.arg("-B").arg(folder().join("run")).arg(gpumem).arg(out);
+    command.arg("--mock").arg(mock_nvml::library()).args(["--only", only]);
+    support::clean_environment(&mut command);
+    command.env("GPUMEM_TEST_GPU_BREAK", broken);
+    command.env("GPUMEM_MOCK_COUNTS", out.with_extension("counts"));
+    support::finish(&mut command)
+}
 
-    assert_eq!(lines.next().unwrap().unwrap(), "idle");
-    support::wait_until("the driver's samples have run out", || {
-        find(&snapshot(), pid).is_some_and(|(row, _)| row["sm_percent"] == 0)
-    });
-    if let Some(file) = env::var_os("GPUMEM_TEST_GPU_RECORD") {
-        let file = file.to_str().unwrap();
-        run(&["record", file, "--interval", "1s", "--duration", "20s"]).exits(0);
-        assert!(fs::read_to_string(file).unwrap().lines().count() >= 19);
-    }
+/// The names of the checks in a report that came out like this: true, false, or null for one that was not tried.
+fn checks(out: &Path, passed: &Value) -> BTreeSet<String> {
+    let report = fs::read(out.join("report.json")).unwrap();
+    let report: Value = serde_json::from_slice(&report).unwrap();
+    let rows = report["checks"].as_array().unwrap().iter();
+    let rows = rows.filter(|row| row["passed"] == *passed);
+    rows.map(|row| row["check"].as_str().unwrap().to_owned()).collect()
 }
 
 #[test]
-fn the_table_of_advice_is_true_as_nvml_measures_it() {
+fn every_check_passes_on_a_gpu() {
     if env::var_os("GPUMEM_TEST_GPU").is_none() {
         eprintln!("skipped: GPUMEM_TEST_GPU is not set (needs an NVIDIA GPU)");
         return;
     }
-    let _gpu = GPU.lock().unwrap_or_else(PoisonError::into_inner);
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/gpu");
-    for (module, script) in [
-        ("torch", "measure_pytorch.py"),
-        ("jax", "measure_jax.py"),
-        ("tensorflow", "measure_tensorflow.py"),
-    ] {
-        let Some(python) = support::python_with(&[module]) else {
-            continue;
-        };
-        let mut command = Command::new(python);
-        command.arg("-B").arg(folder.join(script));
-        let output = support::finish(&mut command);
-        let report = output.json();
-        eprintln!("{report:#}");
-        let runs = report["runs"].as_array().unwrap();
-        let claims: Vec<_> =
-            runs.iter().flat_map(|run| run["claims"].as_array().unwrap()).collect();
-        assert!(!claims.is_empty(), "{script} claims nothing");
-        for claim in claims {
-            assert_eq!(claim["holds"], true, "{script}: {claim}");
+    let python = or_skip!(support::find("python3", "python3"));
+    let out = Path::new(support::NOWHERE).join("gpu");
+    let mut command = Command::new(python);
+    command.arg(folder().join("run")).arg(support::gpumem()).arg(&out);
+    let output = support::finish(&mut command);
+    eprintln!("{}\n{}", output.stdout, out.display());
+    output.exits(0);
+}
+
+#[test]
+fn every_check_passes_on_the_mock_driver_and_fails_if_anything_is_broken() {
+    let python = or_skip!(support::find("python3", "python3"));
+    // The script makes one of its own.
+    or_skip!(Namespace::new());
+    // Most of their time they wait for time to pass.
+    std::thread::scope(|scope| {
+        scope.spawn(|| passes(&python));
+        scope.spawn(|| sees_a_broken_gpumem(&python));
+        scope.spawn(|| sees_a_broken_driver(&python));
+    });
+}
+
+fn passes(python: &Path) {
+    let temporary = tempfile::tempdir().unwrap();
+    let out = temporary.path().join("out");
+    let gpumem = Path::new(support::gpumem());
+    let output = on_the_mock(python, gpumem, &out, "1,2,3,4,5,6,7,8", "");
+    assert_eq!(output.code, 0, "{}", output.stdout);
+    assert!(checks(&out, &Value::Bool(true)).len() >= 45, "{}", output.stdout);
+    let files = fs::read_dir(&out).unwrap().count();
+    assert!((7..=8).contains(&files), "{files}");
+
+    // It times the calls that gpumem makes: all of them, and no others.
+    let timed = fs::read_to_string(folder().join("nvml.py")).unwrap();
+    let timed: BTreeSet<&str> = timed
+        .lines()
+        .filter_map(|line| line.strip_prefix("    \"nvml")?.split_once("\": [").map(|it| it.0))
+        .collect();
+    let counted = Counts::read(&out.with_extension("counts")).unwrap();
+    for (name, _) in counted.keys() {
+        let name = name.strip_prefix("nvml").unwrap();
+        assert!(timed.contains(name), "nvml.py does not time nvml{name}");
+    }
+    let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/source/nvml");
+    let sources = fs::read_dir(sources).unwrap().map(|entry| entry.unwrap().path());
+    let sources: String = sources.map(|path| fs::read_to_string(path).unwrap()).collect();
+    for name in timed {
+        assert!(sources.contains(&format!("nvml{name}")), "gpumem does not call nvml{name}");
+    }
+}
+
+fn sees_a_broken_gpumem(python: &Path) {
+    let temporary = tempfile::tempdir().unwrap();
+    let (out, broken) = (temporary.path().join("out"), temporary.path().join("gpumem"));
+    let text = BROKEN.replace("REAL", &format!("{:?}", support::gpumem()));
+    fs::write(&broken, format!("#!/usr/bin/env python3{text}")).unwrap();
+    fs::set_permissions(&broken, fs::Permissions::from_mode(0o755)).unwrap();
+    let output = on_the_mock(python, &broken, &out, "1,2,3,4,5", "");
+    assert_eq!(output.code, 1, "{}", output.stdout);
+    let passed = checks(&out, &Value::Bool(true));
+    // What they try is not gpumem, or that it shows nothing.
+    let others = [
+        "2 frameworks: cupy: bytes on the GPU",
+        "2 frameworks: cupy: exited",
+        "2 frameworks: jax: bytes on the GPU",
+        "2 frameworks: jax: exited",
+        "2 frameworks: torch: bytes on the GPU",
+        "2 frameworks: torch: exited",
+        "3 verdicts: only copies memory",
+        "3 verdicts: works on the CPU only",
+    ];
+    assert!(passed.iter().eq(others), "{passed:?}\n{}", output.stdout);
+    assert!(checks(&out, &Value::Bool(false)).len() >= 38, "{}", output.stdout);
+}
+
+fn sees_a_broken_driver(python: &Path) {
+    let temporary = tempfile::tempdir().unwrap();
+    let out = temporary.path().join("out");
+    let gpumem = Path::new(support::gpumem());
+    let broken = "memory,error,field,bytes,framework,work,freed,lazy,copy,slow";
+    let output = on_the_mock(python, gpumem, &out, "1,2,3,5,7", broken);
+    assert_eq!(output.code, 1, "{}", output.stdout);
+    let failed = checks(&out, &Value::Bool(false));
+    let mut expected = vec![
+        "1 tools: ps --json".to_owned(),
+        "1 tools: check".to_owned(),
+        "1 tools: record".to_owned(),
+        "1 tools: GPU 0 in use: memory adds up".to_owned(),
+        "1 tools: fields of a snapshot".to_owned(),
+        "3 verdicts: only copies memory".to_owned(),
+        "3 verdicts: works on the CPU only".to_owned(),
+        "5 run: --max-peak above the peak".to_owned(),
+        "5 run: --max-peak below the peak".to_owned(),
+        "7 cost: NVML calls".to_owned(),
+    ];
+    for kind in ["torch", "jax", "cupy"] {
+        for what in
+            ["bytes on the GPU", "reserved and a context", "framework", "SM utilization", "exited"]
+        {
+            expected.push(format!("2 frameworks: {kind}: {what}"));
         }
-        assert_eq!(output.code, 0, "{output:?}");
+    }
+    for check in expected {
+        assert!(failed.contains(&check), "{check}: {}", output.stdout);
     }
 }
