@@ -109,7 +109,7 @@ kinds! {
     Stopped = "stopped", Process, Always;
     /// The GPU reports full use, but its power draw has fallen to a fraction of what it was.
     Hung = "hung", Process, Configured;
-    /// A program only occupies a GPU, by its purpose or by its behaviour.
+    /// A program that is known to only occupy a GPU.
     Placeholder = "placeholder", Process, Named;
     /// A process holds memory and has not used the GPU for the rule's duration.
     Idle = "idle", Process, Always;
