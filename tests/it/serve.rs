@@ -1,6 +1,6 @@
 //! `gpumem serve` and its neighbours by real sockets: scrapers that hang, too many of them, and what is kept.
 
-use std::io::Write as _;
+use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
 use std::process::Stdio;
 use std::time::Duration;
@@ -140,11 +140,29 @@ fn scrapers_that_hang_are_bounded_in_number_and_time() {
         let tasks = std::fs::read_dir(format!("/proc/{}/task", served.gpumem.pid())).unwrap();
         tasks.count()
     };
-    // Of those that hang by the hundred it answers sixteen; a few that have answered are about to end.
+    // At most sixteen are served; a few threads are about to end.
     assert!(threads() < 100, "{}", threads());
-    // Those are dropped after five seconds, though they hang on, and a scrape goes through again.
-    wait_until("a scrape is answered", || served.status("/metrics").starts_with("HTTP/1.1 200"));
+    assert!(served.status("/metrics").starts_with("HTTP/1.1 200"));
     drop(hanging);
+}
+
+#[test]
+fn idle_connections_block_no_scrape() {
+    let machine = Machine::new(&one_gpu(&[]));
+    let served = Served::start(&machine, &["serve", "--demo", "--listen"]);
+    let idle: Vec<TcpStream> = (0..40).map(|_| served.connect().unwrap()).collect();
+    // They stay open; the first request is answered, and so is each after it.
+    for _ in 0..3 {
+        let head = served.status("/metrics");
+        assert!(head.starts_with("HTTP/1.1 200"), "{head}");
+    }
+    // The oldest were closed, the newest were not.
+    let is_closed = |mut stream: &TcpStream| {
+        stream.set_nonblocking(true).unwrap();
+        matches!(stream.read(&mut [0]), Ok(0))
+    };
+    wait_until("the oldest is closed", || is_closed(&idle[0]));
+    assert!(!is_closed(&idle[39]));
 }
 
 #[test]

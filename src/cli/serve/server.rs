@@ -3,10 +3,10 @@
 //! The standard library suffices: what a server framework is for (bodies, routing, upgrades, connections that are
 //! kept) is refused here.
 
+use std::collections::VecDeque;
 use std::io::{self, ErrorKind, Read as _, Write as _};
 use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener, TcpStream};
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -14,7 +14,7 @@ use anyhow::Context as _;
 
 use crate::cli::metrics::Published;
 
-/// More at once are closed unanswered.
+/// The most requests at once. One more closes the oldest, so that idle connections cannot block a scrape.
 const MOST_CONNECTIONS: usize = 16;
 /// From accepting a connection to the last byte of its answer.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -35,7 +35,8 @@ struct Shared {
     /// Whether only this machine can connect.
     is_local: bool,
     newest: Mutex<Option<Arc<Answer>>>,
-    connections: AtomicUsize,
+    /// Connections whose requests are unfinished, oldest first.
+    unfinished: Mutex<VecDeque<Arc<TcpStream>>>,
 }
 
 #[derive(Debug)]
@@ -82,23 +83,37 @@ impl Server {
     }
 
     fn accept(&self, stream: TcpStream) {
-        let connections = &self.0.connections;
-        if connections.fetch_add(1, Ordering::Relaxed) >= MOST_CONNECTIONS {
-            connections.fetch_sub(1, Ordering::Relaxed);
-            return;
+        let stream = Arc::new(stream);
+        {
+            let mut unfinished = self.unfinished();
+            if unfinished.len() >= MOST_CONNECTIONS
+                && let Some(oldest) = unfinished.pop_front()
+            {
+                // Its thread's read or write fails, and the thread ends.
+                let _ = oldest.shutdown(Shutdown::Both);
+            }
+            unfinished.push_back(Arc::clone(&stream));
         }
-        let server = self.clone();
+        let (server, accepted) = (self.clone(), Arc::clone(&stream));
         let answer = move || {
-            // Whoever asked has gone, or takes too long.
-            let _ = server.answer(stream);
-            server.0.connections.fetch_sub(1, Ordering::Relaxed);
+            // The client has disconnected or is too slow.
+            let _ = server.answer(&accepted);
+            server.forget(&accepted);
         };
         if thread::Builder::new().name("answering".to_owned()).spawn(answer).is_err() {
-            connections.fetch_sub(1, Ordering::Relaxed);
+            self.forget(&stream);
         }
     }
 
-    fn answer(&self, mut stream: TcpStream) -> io::Result<()> {
+    fn unfinished(&self) -> MutexGuard<'_, VecDeque<Arc<TcpStream>>> {
+        self.0.unfinished.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn forget(&self, stream: &Arc<TcpStream>) {
+        self.unfinished().retain(|it| !Arc::ptr_eq(it, stream));
+    }
+
+    fn answer(&self, mut stream: &TcpStream) -> io::Result<()> {
         let deadline = Instant::now() + PATIENCE;
         let request = read_request(&mut stream, deadline)?;
         let newest = self.newest();
@@ -138,7 +153,7 @@ fn until(deadline: Instant) -> io::Result<Duration> {
 }
 
 /// Reads a request up to its empty line; `None` if it is too long.
-fn read_request(stream: &mut TcpStream, deadline: Instant) -> io::Result<Option<String>> {
+fn read_request(stream: &mut &TcpStream, deadline: Instant) -> io::Result<Option<String>> {
     let mut request = Vec::new();
     let mut part = [0; 1024];
     while !request.windows(4).any(|end| end == b"\r\n\r\n") {
@@ -154,7 +169,7 @@ fn read_request(stream: &mut TcpStream, deadline: Instant) -> io::Result<Option<
     Ok(Some(String::from_utf8_lossy(&request).into_owned()))
 }
 
-fn write(stream: &mut TcpStream, mut bytes: &[u8], deadline: Instant) -> io::Result<()> {
+fn write(stream: &mut &TcpStream, mut bytes: &[u8], deadline: Instant) -> io::Result<()> {
     while !bytes.is_empty() {
         stream.set_write_timeout(Some(until(deadline)?))?;
         match stream.write(bytes)? {
