@@ -432,6 +432,10 @@ fn a_claim_is_kept_as_long_as_gpumem_or_its_command_lives_and_is_shown() {
     let command: u32 = line.split(' ').next().unwrap().parse().unwrap();
     assert_eq!(claims()[0]["pid"], first.running.pid());
     assert_eq!(claims()[1], Value::Null);
+    // Another account's locks hide no claim: newer ones come first in /proc/locks.
+    let many = locks_of_another_account(&machine, 3000);
+    assert!(claims()[0].is_object() && claims()[1].is_null());
+    drop(many);
     let mut ps = machine.command(&["ps"]);
     let shown = finish(ps.env("GPUMEM_CLAIM_DIR", &pci)).stdout;
     assert!(shown.contains(&format!("({})", first.running.pid())), "{shown}");
@@ -459,6 +463,21 @@ fn a_claim_is_kept_as_long_as_gpumem_or_its_command_lives_and_is_shown() {
     // Where there is nothing to claim by, nothing is started.
     let mut nowhere = claim(&[]);
     finish(nowhere.env("GPUMEM_CLAIM_DIR", "/no/such/folder")).exits(3);
+}
+
+/// A process with this many POSIX locks, of another account where that is possible.
+fn locks_of_another_account(machine: &Machine, count: usize) -> Running {
+    let (file, ready) = (machine.path("locked"), machine.path("holds-locks"));
+    let script = format!(
+        "import fcntl, os, sys, time\n\
+         file = open({file:?}, 'w'); ready = open({ready:?}, 'w')\n\
+         if os.getuid() == 0: os.setuid(65534)\n\
+         for at in range({count}): fcntl.lockf(file, fcntl.LOCK_EX, 1, 2 * at)\n\
+         ready.write('x'); ready.flush(); time.sleep(600)"
+    );
+    let process = Running::start(Command::new("python3").args(["-c", &script]));
+    wait_until("it holds the locks", || fs::read(&ready).is_ok_and(|it| !it.is_empty()));
+    process
 }
 
 #[test]

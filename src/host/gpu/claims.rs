@@ -3,12 +3,18 @@
 //! A claim is a flock(2) on the GPU's own folder in sysfs; a place in its queue is a flock on a file in that
 //! folder. Root owns both and every user can open them, so nobody creates, removes or replaces a lock file, and
 //! no full disk can prevent a claim. The kernel releases the lock when the last process that has it open ends,
-//! however it ends. Claims are read from `/proc/locks`, which no process can write.
+//! however it ends.
+//!
+//! Whether a GPU is claimed is tested on the lock itself: a claim is exclusive, so a shared lock fails. flock(2)
+//! has no test operation, so the test holds the shared lock for a moment, and a claim that meets it tries again.
+//! `/proc/locks` only names the holder. Any user can make that file long, so little of it is read, and seldom.
 
 use std::fs;
 use std::io;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::Duration;
 
 use rustix::fd::OwnedFd;
 use rustix::fs::{FlockOperation, Mode, OFlags, flock, open};
@@ -27,8 +33,13 @@ const VARIABLE: &str = "GPUMEM_CLAIM_DIR";
 const FOLDER: &str = "/sys/bus/pci/devices";
 /// The file in a GPU's folder that waiting claimers lock.
 const QUEUE: &str = "vendor";
-/// The most that is read of `/proc/locks`.
-const LOCKS_BYTES: u64 = 4 << 20;
+/// The most that is read of `/proc/locks`: some thousand locks. The kernel's cost grows with the square.
+const LOCKS_BYTES: u64 = 64 << 10;
+/// Interval between reads of `/proc/locks` while GPUs are claimed.
+const HOLDERS_NS: u64 = 30_000_000_000;
+/// How often a claim is tried, with [`PAUSE`] between the attempts, because a test may hold the lock.
+const ATTEMPTS: usize = 20;
+const PAUSE: Duration = Duration::from_millis(1);
 /// The `comm` of a process that has claimed a GPU.
 const COMM: &[u8] = b"gpumem\n";
 
@@ -44,6 +55,12 @@ pub struct CannotClaim {
 #[derive(Clone, Debug)]
 pub struct Claims {
     folder: PathBuf,
+    /// The locks in `/proc/locks` when it was last read.
+    locks: Vec<Lock>,
+    /// When that was; `None` before the first time.
+    read_ns: Option<u64>,
+    /// The GPUs that were claimed at the last test, by index.
+    claimed: Vec<u32>,
 }
 
 impl Claims {
@@ -51,7 +68,11 @@ impl Claims {
         // With setuid or file capabilities, gpumem must not lock a folder that the caller names and could not
         // open.
         let chosen = std::env::var_os(VARIABLE).filter(|_| !has_gained_rights());
-        Self { folder: chosen.unwrap_or_else(|| FOLDER.into()).into() }
+        Self::below(chosen.unwrap_or_else(|| FOLDER.into()).into())
+    }
+
+    fn below(folder: PathBuf) -> Self {
+        Self { folder, locks: Vec::new(), read_ns: None, claimed: Vec::new() }
     }
 
     /// Waits, without limit, until nobody is ahead of us in the GPU's queue. Dropping the result gives up the
@@ -77,15 +98,19 @@ impl Claims {
     /// As [`Claims::wait_in_queue`].
     pub fn claim(&self, gpu: &Gpu) -> Result<Option<OwnedFd>, CannotClaim> {
         let path = self.path(gpu);
-        let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::DIRECTORY;
-        let locked = open(&path, flags, Mode::empty()).and_then(|folder| {
-            match flock(&folder, FlockOperation::NonBlockingLockExclusive) {
-                Ok(()) => Ok(Some(folder)),
-                Err(Errno::WOULDBLOCK) => Ok(None),
-                Err(errno) => Err(errno),
+        let locked = || {
+            let folder = open_folder(&path)?;
+            for attempt in 1..=ATTEMPTS {
+                match flock(&folder, FlockOperation::NonBlockingLockExclusive) {
+                    Ok(()) => return Ok(Some(folder)),
+                    Err(Errno::WOULDBLOCK) if attempt < ATTEMPTS => thread::sleep(PAUSE),
+                    Err(Errno::WOULDBLOCK) => break,
+                    Err(errno) => return Err(errno),
+                }
             }
-        });
-        locked.map_err(|error| CannotClaim { gpu: gpu.index, path, error: error.into() })
+            Ok(None)
+        };
+        locked().map_err(|error: Errno| CannotClaim { gpu: gpu.index, path, error: error.into() })
     }
 
     /// The GPU's folder. If its bus address is unknown, a path that does not exist.
@@ -99,24 +124,48 @@ impl Claims {
         self.folder.join(place)
     }
 
-    /// Fills in `claim` of each claimed GPU.
-    pub fn mark(&self, gpus: &mut [Gpu], roots: &Roots, users: &mut Users, now_ns: u64) {
-        let Ok(locks) = read_start(&roots.proc.join("locks"), LOCKS_BYTES) else { return };
-        let held: Vec<Lock> = locks.split(|&byte| byte == b'\n').filter_map(parse_lock).collect();
-        if held.is_empty() {
-            return;
+    /// Fills in `claim` of each claimed GPU. The holder is read when a GPU becomes claimed, and seldom after.
+    pub fn mark(&mut self, gpus: &mut [Gpu], roots: &Roots, users: &mut Users, now_ns: u64) {
+        let claimed: Vec<&mut Gpu> =
+            gpus.iter_mut().filter(|gpu| is_claimed(&self.path(gpu))).collect();
+        let indices: Vec<u32> = claimed.iter().map(|gpu| gpu.index).collect();
+        let is_new = indices.iter().any(|index| !self.claimed.contains(index));
+        let is_old = self.read_ns.is_none_or(|at| now_ns.saturating_sub(at) >= HOLDERS_NS);
+        if is_new || (is_old && !indices.is_empty()) {
+            let read = read_start(&roots.proc.join("locks"), LOCKS_BYTES).unwrap_or_default();
+            // A line without its newline is cut.
+            let lines = read.split_inclusive(|&byte| byte == b'\n');
+            let lines = lines.filter(|line| line.ends_with(b"\n"));
+            self.locks = lines.filter_map(parse_lock).collect();
+            self.read_ns = Some(now_ns);
         }
-        for gpu in gpus {
-            let Ok(folder) = fs::metadata(self.path(gpu)) else { continue };
-            let device = (rustix::fs::major(folder.dev()), rustix::fs::minor(folder.dev()));
-            let lock = held.iter().find(|lock| (lock.device, lock.inode) == (device, folder.ino()));
-            gpu.claim = lock.map(|lock| {
-                let pid = lock.pid.filter(|&pid| is_gpumem(&roots.proc, pid));
-                let uid = pid.and_then(|pid| Folder::open(&roots.proc, pid).ok()?.owner().ok());
-                Claim { pid, uid, user: uid.and_then(|uid| users.name(uid, now_ns)) }
+        self.claimed = indices;
+        for gpu in claimed {
+            let holder = fs::metadata(self.path(gpu)).ok().and_then(|folder| {
+                let device = (rustix::fs::major(folder.dev()), rustix::fs::minor(folder.dev()));
+                let is_its = |lock: &&Lock| (lock.device, lock.inode) == (device, folder.ino());
+                self.locks.iter().find(is_its)?.pid
             });
+            let pid = holder.filter(|&pid| is_gpumem(&roots.proc, pid));
+            let uid = pid.and_then(|pid| Folder::open(&roots.proc, pid).ok()?.owner().ok());
+            gpu.claim = Some(Claim { pid, uid, user: uid.and_then(|uid| users.name(uid, now_ns)) });
         }
     }
+}
+
+fn open_folder(path: &Path) -> rustix::io::Result<OwnedFd> {
+    open(path, OFlags::RDONLY | OFlags::CLOEXEC | OFlags::DIRECTORY, Mode::empty())
+}
+
+/// Whether a process holds an exclusive lock on a GPU's folder.
+fn is_claimed(path: &Path) -> bool {
+    let Ok(folder) = open_folder(path) else { return false };
+    let locked = flock(&folder, FlockOperation::NonBlockingLockShared);
+    if locked.is_ok() {
+        // Closing is not enough: a child that is starting may have the descriptor, too.
+        let _ = flock(&folder, FlockOperation::Unlock);
+    }
+    locked == Err(Errno::WOULDBLOCK)
 }
 
 /// Whether this pid is a gpumem now. The process that took the lock may have exited while its command still
@@ -160,7 +209,7 @@ mod tests {
 
     #[test]
     fn folders_are_called_as_the_kernel_calls_them() {
-        let claims = Claims { folder: "/".into() };
+        let claims = Claims::below("/".into());
         for (nvml, kernel) in [
             ("00000000:17:00.0", "/0000:17:00.0"),
             ("0000ABCD:C1:00.0", "/abcd:c1:00.0"),
@@ -191,12 +240,56 @@ mod tests {
     fn a_claim_is_had_by_one_and_by_nobody_once_it_is_dropped() {
         let folder = tempfile::tempdir().unwrap();
         fs::create_dir(folder.path().join("0000:17:00.0")).unwrap();
-        let claims = Claims { folder: folder.path().to_owned() };
+        let claims = Claims::below(folder.path().to_owned());
         let gpu = gpu("00000000:17:00.0");
         let first = claims.claim(&gpu).unwrap();
         assert!(first.is_some() && claims.claim(&gpu).unwrap().is_none());
         drop(first);
         assert!(claims.claim(&gpu).unwrap().is_some());
         assert!(claims.wait_in_queue(&gpu).is_err());
+    }
+
+    /// As an account leaves it that holds 100,000 locks: too long to read, and the claim's own line is last.
+    #[test]
+    fn a_claim_is_seen_behind_any_number_of_locks_and_they_are_read_seldom() {
+        let (folder, proc) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        fs::create_dir(folder.path().join("0000:17:00.0")).unwrap();
+        let mut claims = Claims::below(folder.path().to_owned());
+        let mut gpus = [gpu("00000000:17:00.0")];
+        let roots = Roots { proc: proc.path().to_owned(), ..Roots::default() };
+        let own = fs::metadata(claims.path(&gpus[0])).unwrap();
+        let device = (rustix::fs::major(own.dev()), rustix::fs::minor(own.dev()));
+        let own = format!(
+            "1: FLOCK  ADVISORY  WRITE 7 {:02x}:{:02x}:{} 0 EOF\n",
+            device.0,
+            device.1,
+            own.ino()
+        );
+        let others = "1: POSIX  ADVISORY  WRITE 8 00:16:4767 0 0\n".repeat(100_000);
+        fs::create_dir(proc.path().join("7")).unwrap();
+        fs::write(proc.path().join("7/comm"), "gpumem\n").unwrap();
+        let mut mark = |locks: &str, now_ns| {
+            fs::write(proc.path().join("locks"), locks).unwrap();
+            gpus[0].claim = None;
+            claims.mark(&mut gpus, &roots, &mut Users::default(), now_ns);
+            (gpus[0].claim.as_ref().map(|claim| claim.pid), claims.locks.len())
+        };
+        let holder = Claims::below(folder.path().to_owned());
+        let unclaimed = gpu("00000000:17:00.0");
+        assert_eq!(mark(&own, 0).0, None, "a line is no claim");
+        let claim = holder.claim(&unclaimed).unwrap().unwrap();
+        let (pid, read) = mark(&format!("{others}{own}"), 1);
+        assert_eq!((pid, read), (Some(None), 0));
+        assert_eq!(mark(&own, HOLDERS_NS).0, Some(None), "not read again so soon");
+        assert_eq!(mark(&own, HOLDERS_NS + 1), (Some(Some(7)), 1));
+        drop(claim);
+        assert_eq!(mark(&own, HOLDERS_NS + 2).0, None);
+        // A test leaves nothing behind, and a claim waits for one that is under way.
+        let test = open_folder(&holder.path(&unclaimed)).unwrap();
+        flock(&test, FlockOperation::NonBlockingLockShared).unwrap();
+        assert!(!is_claimed(&holder.path(&unclaimed)), "tests do not see each other");
+        assert!(holder.claim(&unclaimed).unwrap().is_none());
+        drop(test);
+        assert!(holder.claim(&unclaimed).unwrap().is_some());
     }
 }
