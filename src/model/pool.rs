@@ -8,6 +8,7 @@ use std::sync::LazyLock;
 use serde::Deserialize;
 
 use super::Process;
+use super::process::Parent;
 use super::program::{file_name, is_interpreter};
 
 /// A pool of workers.
@@ -26,9 +27,9 @@ pub struct Pool {
     /// A worker is kept for the next work, and ended by its starter; another is started only for work.
     #[serde(default)]
     pub keeps_the_idle: bool,
-    /// The starter restarts its workers, whatever its command line is.
+    /// What starts its workers, if that is no process of the pool: programs, scripts or modules.
     #[serde(default)]
-    always_restarts: bool,
+    started_by: Vec<String>,
     /// Beginnings of its workers' titles.
     #[serde(default)]
     titles: Vec<String>,
@@ -59,7 +60,8 @@ impl Process {
         })
     }
 
-    /// Whether its starter would start another if it ended, or keeps it and ends it itself.
+    /// Whether its starter would start another if it ended, or keeps it and ends it itself. A title proves
+    /// nothing if the starter is known and is not the pool's.
     pub fn is_restarted_by_its_pool(&self) -> bool {
         let Some(pool) = self.pool() else {
             return false;
@@ -67,11 +69,23 @@ impl Process {
         if self.parent_is_reaper == Some(true) {
             return false;
         }
-        if pool.always_restarts {
-            return true;
+        match self.parent.as_deref() {
+            parent if pool.started_by.is_empty() => {
+                parent.and_then(|it| named(it.command.as_deref()?)) == Some(pool)
+            }
+            Some(parent) => pool.started_by.iter().any(|name| parent.runs(name)),
+            None => true,
         }
-        let parent = self.parent.as_deref().and_then(|it| it.command.as_deref());
-        parent.and_then(named) == Some(pool)
+    }
+}
+
+impl Parent {
+    /// Whether it runs this program, script or module.
+    pub fn runs(&self, name: &str) -> bool {
+        let command = self.command.as_deref().unwrap_or_default();
+        let program = command.first().map(|program| file_name(program));
+        let tool = tool(command).map(|(tool, _)| tool);
+        [program, tool, self.comm.as_deref()].contains(&Some(name))
     }
 }
 
@@ -136,12 +150,11 @@ pub fn is_spawned<T: AsRef<str>>(command: &[T]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::process::Parent;
     use std::sync::Arc;
 
     fn words(command: &str) -> Arc<[Arc<str>]> {
         // A title is one argument.
-        if command.starts_with("gunicorn: ") {
+        if ["gunicorn: ", "dask worker ["].iter().any(|title| command.starts_with(title)) {
             return [command.into()].into();
         }
         command.split(' ').map(Arc::from).collect()
@@ -177,7 +190,14 @@ mod tests {
             ("python /v/bin/dask worker tcp://x:8786", "bash", "Dask", false),
             (spawned, "python /v/bin/dask worker tcp://x:8786", "Dask", true),
             (spawned, "python /v/bin/dask cuda worker tcp://x:8786", "Dask", true),
+            ("python /v/bin/dask worker tcp://x:8786 --name gpu0", "bash", "Dask", false),
+            ("dask worker [tcp://x:8786]", "python /v/bin/dask worker tcp://x:8786", "Dask", true),
+            ("dask worker [tcp://x:8786]", "python -m distributed.cli.dask_worker x", "Dask", true),
+            ("dask worker [tcp://x:8786]", "python train.py", "Dask", false),
             ("ray::IDLE", "/v/ray/raylet --x", "Ray", true),
+            ("ray::IDLE", "bash", "Ray", false),
+            ("ray::IDLE", "python /home/ann/raylet.py", "Ray", false),
+            ("ray::Trainer.step", "python train.py", "Ray", false),
             ("ray::Trainer.step", "/v/ray/raylet", "Ray", true),
             ("python -u /v/ray/_private/workers/default_worker.py --node", "raylet", "Ray", true),
             ("python /v/bin/rq worker gpu", "python /v/bin/rq worker gpu", "RQ", true),
@@ -201,6 +221,19 @@ mod tests {
             assert_eq!(process.is_restarted_by_its_pool(), is_restarted, "{command}");
             process.parent_is_reaper = Some(true);
             assert!(!process.is_restarted_by_its_pool(), "{command}");
+        }
+    }
+
+    #[test]
+    fn an_unknown_starter_counts_as_the_pools() {
+        let mut process = of("ray::IDLE", "bash");
+        process.parent = None;
+        assert!(process.is_restarted_by_its_pool());
+        let comm = |comm: &str| Parent { comm: Some(comm.into()), ..Parent::default() };
+        for (name, is_restarted) in [("raylet", true), ("bash", false)] {
+            // Without argv, as a process can make it.
+            process.parent = Some(Arc::new(comm(name)));
+            assert_eq!(process.is_restarted_by_its_pool(), is_restarted, "{name}");
         }
     }
 

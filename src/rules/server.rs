@@ -12,6 +12,7 @@ use super::listening;
 use crate::history::ProcessHistory;
 use crate::model::name_facts::NameFacts;
 use crate::model::server_name::is_kernel_command;
+use crate::model::snapshot::PidNamespace;
 use crate::model::unit::{Role, role};
 use crate::model::{Process, Snapshot};
 
@@ -46,7 +47,9 @@ fn serves_by(process: &Process, names: &NameFacts, snapshot: &Snapshot) -> bool 
     let may_listen = |process: &Process| process.listening != Some(false);
     if is_worker {
         let parent = process.ppid.and_then(|ppid| snapshot.process(ppid));
-        return !is_child_of_a_kernel(process, parent) && parent.is_none_or(may_listen);
+        return !is_child_of_a_kernel(process, parent)
+            && !has_other_starter(process, snapshot)
+            && parent.is_none_or(may_listen);
     }
     if has_clients.is_none() && is_service(process) {
         return true;
@@ -74,6 +77,25 @@ fn is_child_of_a_kernel(process: &Process, parent: Option<&Process>) -> bool {
     let started_by = process.parent.as_deref();
     parent.is_some_and(|parent| parent.jupyter.is_some() || parent.is_kernel())
         || started_by.and_then(|parent| parent.command.as_deref()).is_some_and(is_kernel_command)
+}
+
+/// Whether the starter of a server's worker is known to be no server: any process can write such a title. On
+/// the host, a process that adopts orphans started none of them.
+fn has_other_starter(process: &Process, snapshot: &Snapshot) -> bool {
+    let Some(parent) = process.parent.as_deref() else {
+        let is_on_host = snapshot.host.pid_namespace == Some(PidNamespace::Host)
+            && process.container.is_none()
+            && process.kubernetes.is_none();
+        let is_in_its_group = process.process_group == process.ppid;
+        return process.parent_is_reaper == Some(true) && is_on_host && !is_in_its_group;
+    };
+    let starter = Process {
+        comm: parent.comm.clone(),
+        command: parent.command.clone(),
+        ..Process::default()
+    };
+    // Ray Serve's replicas are started by a raylet.
+    !starter.looks_like_a_server() && !starter.is_worker_of_a_server() && !parent.runs("raylet")
 }
 
 /// Whether the process is the main one of its own unit: systemd started it, and restarts it.
@@ -282,7 +304,13 @@ mod tests {
         };
         assert!(!alone(&left(1, 7)), "its front was killed");
         assert!(alone(&left(5, 5)), "its front is the first process of a container");
-        assert!(alone(&left(1, 2)), "it leads a group of its own");
+        let adopted = left(1, 2);
+        assert!(alone(&adopted), "its front may be a container's first process");
+        let mut on_host = Snapshot::new(Time::default());
+        on_host.host.pid_namespace = Some(PidNamespace::Host);
+        assert!(!serves(&adopted, &on_host), "the host's first process starts no engine");
+        let container = Some(Arc::default());
+        assert!(serves(&Process { container, ..adopted }, &on_host));
         let parent = Parent {
             pid: 3,
             command: worker.command.clone(),
@@ -298,9 +326,18 @@ mod tests {
             ..worker.clone()
         };
         assert!(!alone(&below), "left with its engine");
-        let supervisor = Some(["python".into(), "keep.py".into()].into());
-        below.parent = Some(Arc::new(Parent { command: supervisor, ..parent }));
-        assert!(alone(&below), "its parent is no worker, so it may be the front");
+        for (starter, is_front) in [
+            ("python -m vllm.entrypoints.openai.api_server", true),
+            ("python serve.py", true),
+            ("/usr/bin/python /v/bin/vllm serve x", true),
+            ("raylet --x", true),
+            ("python keep.py", false),
+            ("bash", false),
+        ] {
+            let command = Some(starter.split(' ').map(Arc::from).collect());
+            below.parent = Some(Arc::new(Parent { command, ..parent.clone() }));
+            assert_eq!(alone(&below), is_front, "a title proves nothing: {starter}");
+        }
 
         let helper = Process {
             framework: Some("vllm".into()),
