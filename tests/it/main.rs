@@ -15,6 +15,7 @@ macro_rules! or_skip {
 
 mod accounting;
 mod bombs;
+mod bounds;
 mod cli;
 mod commands;
 mod complete;

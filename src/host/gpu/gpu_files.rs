@@ -18,6 +18,20 @@ use crate::host::proc::folder::{Folder, if_readable};
 /// so they have low numbers, but a worker forked later inherits them above its parent's.
 const DESCRIPTORS: usize = 64 << 10;
 
+/// How many descriptors are always read of a process: as many as it may hold without raising its limit.
+const FEW: usize = 1024;
+
+/// How many more descriptors may be read in one sample, beyond the first [`FEW`] of each process: half a second's
+/// work. A user's processes with many descriptors delay no sample, and hide nothing of another process.
+#[derive(Debug)]
+pub(in crate::host) struct DescriptorBudget(usize);
+
+impl Default for DescriptorBudget {
+    fn default() -> Self {
+        Self(256 << 10)
+    }
+}
+
 /// The most different device files that are kept of a process; a machine has fewer.
 const FILES: usize = 256;
 
@@ -75,12 +89,24 @@ pub(in crate::host) struct Sockets {
 
 /// Reads which GPU device files below `dev`, and which sockets, a process holds.
 pub(in crate::host) fn read_held(folder: &Folder, dev: &Path) -> io::Result<HeldFiles> {
+    read_held_within(&mut DescriptorBudget::default(), folder, dev)
+}
+
+/// As [`read_held`], within a budget for several processes.
+pub(in crate::host) fn read_held_within(
+    budget: &mut DescriptorBudget,
+    folder: &Folder,
+    dev: &Path,
+) -> io::Result<HeldFiles> {
     let Some(descriptors) = if_readable(folder.folder(c"fd"))? else {
         return Ok(HeldFiles::default());
     };
     let mut files = Files::under(dev);
     let mut sockets = Sockets::default();
-    let walk = walk(&descriptors, DESCRIPTORS, |target| {
+    let limit = DESCRIPTORS.min(FEW + budget.0);
+    let mut seen: usize = 0;
+    let walk = walk(&descriptors, limit, |target| {
+        seen += 1;
         if let Some(inode) = parse_socket(target) {
             sockets.inodes.push(inode);
         } else {
@@ -88,6 +114,7 @@ pub(in crate::host) fn read_held(folder: &Folder, dev: &Path) -> io::Result<Held
         }
         true
     })?;
+    budget.0 = budget.0.saturating_sub(seen.saturating_sub(FEW));
     sockets.is_partial = walk == Walk::Partial;
     Ok(HeldFiles {
         // Files found in part of the descriptors are evidence; finding none in a part is not.
@@ -190,6 +217,7 @@ fn parse_socket(target: &[u8]) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::host::testing::FakeProc;
 
     #[test]
     fn device_files_are_known_by_name() {
@@ -211,5 +239,25 @@ mod tests {
         for name in ["", "null", "nvidia", "nvidia-", "nvme0", "nvidiax", "nvram", "dri/card0"] {
             assert!(!is_gpu_file(name.as_bytes()), "{name}");
         }
+    }
+
+    #[test]
+    fn many_descriptors_are_read_from_a_budget_and_cost_other_processes_nothing() {
+        let fake = FakeProc::new();
+        for (pid, count) in [(7, 3000), (8, 3000), (9, 1000)] {
+            for number in 0..count {
+                fake.link(pid, &format!("fd/{number}"), format!("socket:[{number}]"));
+            }
+        }
+        let mut budget = DescriptorBudget(500);
+        let mut read = |pid| {
+            let folder = Folder::open(&fake.proc, pid).unwrap();
+            let held = read_held_within(&mut budget, &folder, &fake.dev).unwrap();
+            let sockets = held.sockets.unwrap();
+            (sockets.inodes.len(), sockets.is_partial, held.gpu_files.is_some())
+        };
+        assert_eq!(read(7), (FEW + 500, true, false), "unknown, not none");
+        assert_eq!(read(8), (FEW, true, false));
+        assert_eq!(read(9), (1000, false, true));
     }
 }

@@ -13,6 +13,9 @@ use super::super::remedy;
 pub enum ServerError {
     #[error("cannot read {path}: {errno}{}", remedy(*errno))]
     Read { path: String, errno: Errno },
+    /// More entries than are read.
+    #[error("{path} has too many files to read; remove those of kernels and servers that ended")]
+    TooMany { path: String },
     #[error(
         "the environment of process {pid}, which names its server, cannot be read; that requires \
         root or its owner"

@@ -179,12 +179,15 @@ pub fn read_token(process: &OpenedProcess, path: &str) -> Result<Option<Token>, 
     Ok(Token::new(text.trim_end()))
 }
 
-/// The numbers N of the files `jpserver-N.json` and `nbserver-N.json` in a folder, and their names, at most
-/// `most` of them. Empty if there is no such folder.
+/// The numbers N of the files `jpserver-N.json` and `nbserver-N.json` in a folder, and their names. Empty if there
+/// is no such folder.
+///
+/// # Errors
+///
+/// If the folder cannot be read to its end.
 pub fn list_server_files(
     process: &OpenedProcess,
     path: &str,
-    most: usize,
 ) -> Result<Vec<(u32, String)>, ServerError> {
     let failed = |errno| ServerError::Read { path: path.into(), errno };
     let folder = match find(process, path) {
@@ -194,11 +197,14 @@ pub fn list_server_files(
     let mut files = Vec::new();
     let mut left = ENTRIES;
     let listed = folder.names(|name| {
-        left -= 1;
         files.extend(name.to_str().ok().and_then(server_number));
-        left > 0 && files.len() < most
+        left -= 1;
+        left > 0
     });
     listed.map_err(failed)?;
+    if left == 0 {
+        return Err(ServerError::TooMany { path: path.into() });
+    }
     Ok(files)
 }
 

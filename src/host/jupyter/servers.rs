@@ -16,7 +16,7 @@ use crate::host::proc::opened_process::OpenedProcess;
 
 /// The most runtime folders that are read; a machine has fewer users with notebooks.
 const FOLDERS: usize = 256;
-/// The most servers that are listed.
+/// The most servers that are listed of a folder; running ones come first.
 const SERVERS: usize = 64;
 
 /// A folder in which servers leave their files.
@@ -122,7 +122,9 @@ impl RuntimeFolder {
     /// If it cannot be listed; a missing folder is no error.
     pub fn read(&self, roots: &Roots) -> Result<ServerFiles, ServerError> {
         let mut files = ServerFiles::default();
-        for (number, name) in list_server_files(&self.viewer, &self.path, SERVERS)? {
+        let mut listed = list_server_files(&self.viewer, &self.path)?;
+        listed.sort_by_key(|(number, _)| !self.processes.contains_key(number));
+        for (number, name) in listed.into_iter().take(SERVERS) {
             let path = format!("{}/{name}", self.path);
             let Some(processes) = self.processes.get(&number) else {
                 files.stale.push(clip(&path));
@@ -194,6 +196,30 @@ mod tests {
         assert_eq!(found.url.as_deref(), Some("http://localhost:8888/"));
         assert_eq!(found.server.as_ref().unwrap().listener.pid, 50);
         assert!(!format!("{read:?}").contains("s3cret"));
+    }
+
+    #[test]
+    fn a_running_server_is_found_among_many_stale_files_and_too_many_are_no_none() {
+        let proc = Proc::new();
+        proc.process(50, 1, 500, &["JUPYTER_RUNTIME_DIR=/rt"]);
+        proc.write(50, "/rt/jpserver-50.json", FILE);
+        let folder = proc.root_of(50).join("rt");
+        for number in 1000..1000 + 2 * SERVERS {
+            std::fs::write(folder.join(format!("jpserver-{number}.json")), "").unwrap();
+        }
+        let files = &read(&proc)[0].1;
+        assert_eq!((files.running.len(), files.stale.len()), (1, SERVERS - 1));
+        // A hundred thousand files, which are links to one.
+        let file = folder.join("jpserver-1000.json");
+        for number in 0..1 << 16 {
+            let name = folder.join(format!("kernel-{number}.json"));
+            if std::fs::hard_link(&file, &name).is_err() {
+                std::fs::write(name, "").unwrap();
+            }
+        }
+        let folders = find_runtime_folders(&proc.roots());
+        let error = folders[0].read(&proc.roots()).unwrap_err();
+        assert_eq!(error, ServerError::TooMany { path: "/rt".into() });
     }
 
     #[test]

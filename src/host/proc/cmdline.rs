@@ -5,13 +5,13 @@ use std::sync::Arc;
 
 use crate::host::secrets;
 
-/// The most that is read of argv; a process may hold 4 MiB.
-pub(in crate::host) const CMDLINE_BYTES: usize = 32 << 10;
+/// The most that is kept of argv, in every snapshot, recording and document; a process may hold 4 MiB.
+pub(in crate::host) const CMDLINE_BYTES: usize = 4 << 10;
 
-/// The most arguments that are kept; each is an allocation, and 32 KiB may hold as many.
+/// The most arguments that are kept; each is an allocation, and a byte may be one.
 const ARGUMENTS: usize = 1024;
 
-/// Parses `/proc/PID/cmdline`. If it exceeds 32 KiB or 1024 arguments, the last argument kept ends with `…`.
+/// Parses `/proc/PID/cmdline`. If it exceeds 4 KiB or 1024 arguments, the last argument kept ends with `…`.
 /// Invalid UTF-8 is replaced, and secrets become `***`. `None` if it is empty, as for kernel threads and
 /// zombies.
 pub fn parse_cmdline(bytes: &[u8]) -> Option<Arc<[Arc<str>]>> {

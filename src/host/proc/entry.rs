@@ -14,7 +14,7 @@ use std::sync::Arc;
 use foldhash::{HashMap, HashMapExt as _};
 use rustix::fs::{Access, access};
 
-use crate::host::gpu::gpu_files::is_driver_behind_files;
+use crate::host::gpu::gpu_files::{DescriptorBudget, is_driver_behind_files};
 use crate::host::machine::clocks::read_boot_time;
 use crate::host::owner::above::{Above, Jobs};
 use crate::host::owner::names::Names;
@@ -137,6 +137,8 @@ pub struct Surroundings {
     pub(in crate::host) above: HashMap<u32, Above>,
     /// Whether the cgroups read in this sample are frozen.
     pub(in crate::host) frozen: HashMap<Arc<str>, Option<bool>>,
+    /// How many descriptors may be read in this sample.
+    pub(in crate::host) descriptors: DescriptorBudget,
     /// Buffer for file contents.
     pub(in crate::host) content: Vec<u8>,
 }
@@ -161,6 +163,7 @@ impl Surroundings {
             parents: HashMap::new(),
             above: HashMap::new(),
             frozen: HashMap::new(),
+            descriptors: DescriptorBudget::default(),
             content: Vec::new(),
             roots,
         }
@@ -168,6 +171,7 @@ impl Surroundings {
 
     pub fn begin(&mut self, now_ns: u64) {
         self.listening.begin(now_ns);
+        self.descriptors = DescriptorBudget::default();
         self.leaders.clear();
         self.parents.clear();
         self.above.clear();

@@ -12,7 +12,7 @@ use foldhash::HashMap;
 use rustix::fs::{CWD, Mode, OFlags, openat};
 use rustix::io;
 
-use crate::host::gpu::gpu_files::read_held;
+use crate::host::gpu::gpu_files::read_held_within;
 use crate::host::proc::cmdline::{CMDLINE_BYTES, parse_cmdline};
 use crate::host::proc::entry::Surroundings;
 use crate::host::proc::folder::Folder;
@@ -154,7 +154,7 @@ impl Surroundings {
         start_ticks: u64,
         has_memory: bool,
     ) -> io::Result<Option<RelativeSockets>> {
-        let held = read_held(folder, &self.roots.dev)?;
+        let held = read_held_within(&mut self.descriptors, folder, &self.roots.dev)?;
         let Some(on) = self.listening.read(folder, held.sockets.as_ref())?.on else {
             return Ok(None);
         };

@@ -23,6 +23,10 @@ const TABLE_BYTES: usize = 1 << 20;
 /// both tables on a machine of 24 GiB). It has to expire, because a namespace's number may be reused.
 const VALID_NS: u64 = 60_000_000_000;
 
+/// The most network namespaces whose tables are valid at once: any user may create namespaces, and each costs a
+/// walk. Where a process in a further one listens is unknown.
+pub(in crate::host) const MOST_NAMESPACES: usize = 256;
+
 /// The most sockets of a process whose addresses are reported.
 const MOST_LISTED: usize = 64;
 
@@ -188,6 +192,10 @@ impl Listening {
             let Some(namespace) = read_namespace(folder, c"ns/net") else {
                 return Ok(Listens::default());
             };
+            let is_full = self.namespaces.len() >= MOST_NAMESPACES;
+            if is_full && !self.namespaces.contains_key(&namespace) {
+                return Ok(Listens::default());
+            }
             let known = self
                 .namespaces
                 .entry(namespace)

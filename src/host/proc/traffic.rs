@@ -16,17 +16,21 @@ use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 use crate::host::Roots;
 use crate::host::proc::folder::Folder;
-use crate::host::proc::sockets::{read_namespace, shares_network};
+use crate::host::proc::sockets::{MOST_NAMESPACES, read_namespace, shares_network};
 
 /// For how long a namespace's result is valid: less than the time between two full reads of a process.
 const VALID_NS: u64 = 20_000_000_000;
+
+/// The most connections that are read of a namespace: a fifth of a second's work. Any user can open more; then
+/// what its processes transfer is unknown.
+const MOST_CONNECTIONS: usize = 128 << 10;
 
 /// Bytes acknowledged and received, by the socket's inode number.
 type BySocket = HashMap<u64, u64>;
 
 #[derive(Debug, Default)]
 pub(in crate::host) struct Traffic {
-    namespaces: HashMap<u64, (u64, Option<BySocket>)>,
+    namespaces: HashMap<u64, (u64, io::Result<BySocket>)>,
 }
 
 /// Bytes over one process's sockets, including closed ones.
@@ -37,22 +41,30 @@ pub(in crate::host) struct SocketBytes {
 }
 
 impl Traffic {
-    /// Adds to `sum` the bytes over the sockets of the process with this folder; `None` if unknown.
+    /// Adds to `sum` the bytes over the sockets of the process with this folder.
+    ///
+    /// # Errors
+    ///
+    /// `NOBUFS` if there are more connections or namespaces than are read; others if the namespace may not be
+    /// entered.
     pub(in crate::host) fn add(
         &mut self,
         sum: &mut SocketBytes,
         (roots, folder): (&Roots, &Folder),
         inodes: &[u64],
         now_ns: u64,
-    ) -> Option<u64> {
+    ) -> io::Result<u64> {
         if inodes.is_empty() {
-            return Some(sum.total);
+            return Ok(sum.total);
         }
-        let namespace = read_namespace(folder, c"ns/net")?;
+        let namespace = read_namespace(folder, c"ns/net").ok_or(Errno::ACCESS)?;
         self.namespaces.retain(|_, (read_ns, _)| now_ns.saturating_sub(*read_ns) < VALID_NS);
-        let read = || (now_ns, read_within(roots, folder).ok());
+        if self.namespaces.len() >= MOST_NAMESPACES && !self.namespaces.contains_key(&namespace) {
+            return Err(Errno::NOBUFS);
+        }
+        let read = || (now_ns, read_within(roots, folder));
         let (_, by_socket) = self.namespaces.entry(namespace).or_insert_with(read);
-        let by_socket = by_socket.as_ref()?;
+        let by_socket = by_socket.as_ref().map_err(|errno| *errno)?;
         let now = inodes.iter().filter_map(|inode| Some((*inode, *by_socket.get(inode)?)));
         let now: BySocket = now.collect();
         for (inode, bytes) in &now {
@@ -60,25 +72,30 @@ impl Traffic {
             sum.total = sum.total.saturating_add(bytes.saturating_sub(before));
         }
         sum.known = now;
-        Some(sum.total)
+        Ok(sum.total)
     }
 }
 
 /// Queries a process's namespace, on a separate thread if it is not ours.
 fn read_within(roots: &Roots, folder: &Folder) -> io::Result<BySocket> {
     if shares_network(roots, folder) == Some(true) {
-        return read_table();
+        return read_table(MOST_CONNECTIONS);
     }
     let namespace: OwnedFd = folder.file(c"ns/net")?;
     let reading = move || {
         move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network))?;
-        read_table()
+        read_table(MOST_CONNECTIONS)
     };
     let thread = thread::Builder::new().name("network".to_owned()).spawn(reading);
     thread.map_err(|_| Errno::AGAIN)?.join().unwrap_or(Err(Errno::IO))
 }
 
-fn read_table() -> io::Result<BySocket> {
+/// Reads all connections of this thread's namespace.
+///
+/// # Errors
+///
+/// `NOBUFS` if there are more than `most`.
+fn read_table(most: usize) -> io::Result<BySocket> {
     let kind = SocketType::DGRAM;
     let socket =
         socket_with(AddressFamily::NETLINK, kind, SocketFlags::CLOEXEC, Some(netlink::SOCK_DIAG))?;
@@ -90,6 +107,9 @@ fn read_table() -> io::Result<BySocket> {
             let (_, length) = recv(&socket, message.as_mut_slice(), RecvFlags::empty())?;
             if !parse(&message[..length.min(message.len())], &mut sockets)? {
                 break;
+            }
+            if sockets.len() > most {
+                return Err(Errno::NOBUFS);
             }
         }
     }
@@ -196,7 +216,7 @@ mod tests {
             let at = |place: usize| {
                 traffic.add(&mut sums[place], (&roots, &own), &inodes[place..=place], now_ns)
             };
-            [0, 1].map(at).map(Option::unwrap)
+            [0, 1].map(at).map(Result::unwrap)
         };
         // Sent bytes count once they are acknowledged, and a connection's first packet counts too.
         assert_eq!(carried(0), [1, 0]);
@@ -210,6 +230,16 @@ mod tests {
         let [sent, received] = carried(2 * VALID_NS);
         assert_eq!(received, 160_000);
         assert!((60_001..=160_001).contains(&sent), "{sent}");
+    }
+
+    #[test]
+    fn more_connections_than_are_read_are_unknown() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        // The kernel answers with some hundred connections at a time.
+        let open = || TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let _open: Vec<_> = (0..300).map(|_| (open(), listener.accept().unwrap())).collect();
+        assert_eq!(read_table(500), Err(Errno::NOBUFS));
+        assert!(read_table(MOST_CONNECTIONS).unwrap().len() >= 600);
     }
 
     #[test]

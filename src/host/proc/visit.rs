@@ -6,9 +6,9 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use rustix::io;
+use rustix::io::{self, Errno};
 
-use crate::host::gpu::gpu_files::read_held;
+use crate::host::gpu::gpu_files::read_held_within;
 use crate::host::owner::cgroup::CGROUP_BYTES;
 use crate::host::owner::place::Around;
 use crate::host::proc::cmdline::{CMDLINE_BYTES, parse_cmdline};
@@ -165,7 +165,7 @@ impl Surroundings {
         now_ns: u64,
     ) -> io::Result<()> {
         let process = &mut entry.process;
-        let held = read_held(folder, &self.roots.dev)?;
+        let held = read_held_within(&mut self.descriptors, folder, &self.roots.dev)?;
         let listens = self.listening.read(folder, held.sockets.as_ref())?;
         process.listening = listens.at_all;
         if process.listening_on != listens.on {
@@ -177,7 +177,11 @@ impl Surroundings {
         let inodes = held.sockets.map(|it| it.inodes).unwrap_or_default();
         let at = (&self.roots, folder);
         let by_sockets = self.traffic.add(&mut entry.socket_bytes, at, &inodes, now_ns);
-        process.io_bytes = by_files.map(|bytes| bytes.saturating_add(by_sockets.unwrap_or(0)));
+        process.io_bytes = match by_sockets {
+            Err(Errno::NOBUFS) => None,
+            // A namespace that may not be entered: the files alone.
+            by_sockets => by_files.map(|bytes| bytes.saturating_add(by_sockets.unwrap_or(0))),
+        };
         let gpu_files = held.gpu_files.filter(|_| self.has_gpu_device_files);
         if process.gpu_files != gpu_files {
             process.gpu_files = gpu_files;
