@@ -69,8 +69,8 @@ pub struct Process {
     pub environment: Option<Arc<BTreeMap<Arc<str>, Arc<str>>>>,
     /// Path of the executable (`/proc/PID/exe`).
     pub executable: Option<Arc<str>>,
-    /// Whether the executable is owned by root and writable by no one else. Checked only if it has the
-    /// name of a program that is never killed.
+    /// Whether the executable is owned by root and writable by no one else, and the environment preloads
+    /// no library. Checked only if it has the name of a program that is never killed.
     pub executable_is_roots: Option<bool>,
     /// CPU use since the last snapshot, in percent; one core is 100.
     #[schemars(range(min = 0))]

@@ -1,10 +1,11 @@
 //! What a process is by its program's name: an interpreter, a monitor, a display.
 //!
 //! Also the programs that are never killed: only root's own files with these names, because any user may give a
-//! program such a name. Monitors, the driver's daemons and displays hold a GPU open and are no job; that is a
+//! program such a name, and only without preloaded libraries, which are the user's. Monitors, the driver's daemons and displays hold a GPU open and are no job; that is a
 //! guess that protects, by the program file's name, or else the process's own. Names are compared whole,
 //! because a part may be anybody's.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::Process;
@@ -91,6 +92,12 @@ pub fn never_killed<'a>(
             names().any(|name| name.get(..COMM_BYTES).unwrap_or(name) == *comm) || is_family(comm)
         }),
     }
+}
+
+/// Whether libraries of the user's choice run in a process: it is then not what its program's name says.
+pub fn is_preloaded(environment: &BTreeMap<Arc<str>, Arc<str>>) -> bool {
+    let names = ["LD_PRELOAD", "LD_AUDIT"];
+    names.iter().any(|name| environment.get(*name).is_some_and(|value| !value.is_empty()))
 }
 
 fn is_one_of(process: &Process, names: &[String]) -> bool {

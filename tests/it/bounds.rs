@@ -1,7 +1,11 @@
 //! What another account can make long, or can pretend to be: it is bounded, and proves nothing.
 
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::process::CommandExt as _;
 use std::process::Command;
+
+use serde_json::Value;
 
 use crate::machine::{Machine, Running, one_gpu};
 
@@ -31,4 +35,33 @@ fn an_argv_of_any_length_takes_four_kibibytes() {
     assert!(command.last().unwrap().ends_with("x…"), "{command:?}");
     let bytes: usize = command.iter().map(|argument| argument.len()).sum();
     assert!((4000..=4100).contains(&bytes), "{bytes}");
+}
+
+#[test]
+fn a_program_with_a_protected_name_is_roots_only_without_preloaded_libraries() {
+    if !rustix::process::geteuid().is_root() {
+        return;
+    }
+    let machine = Machine::new(&one_gpu(&[]));
+    let folder = machine.path("programs");
+    let tmux = folder.join("tmux");
+    fs::create_dir(&folder).unwrap();
+    fs::copy("/bin/sleep", &tmux).unwrap();
+    for path in [folder.parent().unwrap(), &folder, &tmux] {
+        fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
+    }
+    let start = |variables: &[(&str, &str)]| {
+        let mut command = Command::new(&tmux);
+        by_another(command.arg("600").env_clear().envs(variables.iter().copied()))
+    };
+    let processes = [
+        start(&[]),
+        start(&[("LD_PRELOAD", "/home/ann/hog.so")]),
+        start(&[("LD_AUDIT", "/home/ann/hog.so")]),
+    ];
+    let pids = processes.each_ref().map(Running::pid);
+    machine.play(&one_gpu(&pids));
+    let snapshot = machine.snapshot(0);
+    let is_roots = pids.map(|pid| snapshot.process(pid)["executable_is_roots"].clone());
+    assert_eq!(is_roots, [true, false, false].map(Value::from));
 }

@@ -18,11 +18,20 @@ pub(in crate::host) const ENVIRON_BYTES: usize = 4 << 20;
 /// The variable by which an owner keeps a process (`model::keep`).
 const KEEP: &str = "GPUMEM_KEEP";
 
+/// Variables that count even if the rest of the environment is lost.
+const KEPT_OF_PART: [&str; 3] = [KEEP, "LD_AUDIT", "LD_PRELOAD"];
+
+/// Variables that mean nothing to a set-uid program: its caller chose them, and the loader ignores the last two.
+const OF_CALLER: [&str; 3] = ["GPUMEM_RELEASE_SIGNAL", "LD_AUDIT", "LD_PRELOAD"];
+
+/// The most that is read of the auxiliary vector, which has some 25 entries of two words.
+const AUXV_BYTES: usize = 1024;
+
 /// The longest value that is kept; a longer one is cut and ends with `…`.
 const VALUE_BYTES: usize = 512;
 
 /// Sorted.
-const NAMES: [&str; 48] = [
+const NAMES: [&str; 50] = [
     "CONDA_DEFAULT_ENV",
     "CUDA_VISIBLE_DEVICES",
     "DISPLAY",
@@ -32,6 +41,8 @@ const NAMES: [&str; 48] = [
     "HOSTNAME",
     "JPY_PARENT_PID",
     "JPY_SESSION_NAME",
+    "LD_AUDIT",
+    "LD_PRELOAD",
     "LOCAL_RANK",
     "LOCAL_WORLD_SIZE",
     "MASTER_ADDR",
@@ -108,7 +119,36 @@ pub(in crate::host) fn parse_whole_environ(
     let is_written_over = bytes.starts_with(b"\0") || bytes.windows(2).any(|two| two == b"\0\0");
     let is_whole = bytes.len() < ENVIRON_BYTES && !is_written_over;
     let variables = parse_environ(bytes);
-    (is_whole || variables.contains_key(KEEP)).then(|| Arc::new(variables))
+    let is_known = is_whole || KEPT_OF_PART.iter().any(|name| variables.contains_key(*name));
+    is_known.then(|| Arc::new(variables))
+}
+
+/// As [`parse_whole_environ`], for the process with this folder: without what the caller of a set-uid program
+/// chose.
+pub(in crate::host) fn parse_own_environ(
+    bytes: &[u8],
+    folder: &Folder,
+) -> Option<Arc<BTreeMap<Arc<str>, Arc<str>>>> {
+    let mut variables = parse_whole_environ(bytes)?;
+    if OF_CALLER.iter().any(|name| variables.contains_key(*name)) {
+        let mut auxv = Vec::new();
+        let read = folder.read(c"auxv", &mut auxv, AUXV_BYTES);
+        if read.is_err() || is_set_uid(&auxv) != Some(false) {
+            let variables = Arc::make_mut(&mut variables);
+            variables.retain(|name, _| !OF_CALLER.contains(&&**name));
+        }
+    }
+    Some(variables)
+}
+
+/// Whether a program got rights from its file when it was executed (getauxval(3), `AT_SECURE`); `None` if the
+/// vector does not tell.
+fn is_set_uid(auxv: &[u8]) -> Option<bool> {
+    const AT_SECURE: u64 = 23;
+    let words = auxv.chunks_exact(8).map(|word| word.try_into().map_or(0, u64::from_ne_bytes));
+    let words: Vec<u64> = words.collect();
+    let secure = words.chunks_exact(2).find(|entry| entry[0] == AT_SECURE)?;
+    Some(secure[1] != 0)
 }
 
 /// Whether the memory of the process with this pid and start can be read without blocking, by its current
@@ -158,6 +198,7 @@ mod tests {
             assert!(!known(over), "{over:?}");
         }
         assert!(known(b"GPUMEM_KEEP=night run\0\0\0\0"));
+        assert!(known(b"LD_PRELOAD=/home/ann/x.so\0\0\0\0"));
         let mut long = b"PADDING=".to_vec();
         long.resize(ENVIRON_BYTES, b'x');
         assert!(!known(&long));
@@ -213,5 +254,17 @@ mod tests {
         let long = format!("HOSTNAME={}é\0", "x".repeat(VALUE_BYTES - 1));
         let (_, value) = &variables(long.as_bytes())[0];
         assert!(value.ends_with("x…") && value.len() <= VALUE_BYTES + 3, "{value}");
+    }
+
+    #[test]
+    fn set_uid_is_what_the_kernel_says() {
+        let entry = |kind: u64, value: u64| [kind.to_ne_bytes(), value.to_ne_bytes()].concat();
+        let of = |value| [entry(6, 4096), entry(23, value), entry(0, 0)].concat();
+        assert_eq!(is_set_uid(&of(0)), Some(false));
+        assert_eq!(is_set_uid(&of(1)), Some(true));
+        assert_eq!(is_set_uid(&of(1)[..24]), None, "cut");
+        assert_eq!(is_set_uid(b""), None);
+        let own = std::fs::read("/proc/self/auxv").unwrap();
+        assert_eq!(is_set_uid(&own), Some(false));
     }
 }

@@ -12,12 +12,13 @@ use std::sync::Arc;
 use crate::host::gpu::gpu_files::read_held;
 use crate::host::machine::clocks::read_host;
 use crate::host::proc::cmdline::CMDLINE_BYTES;
-use crate::host::proc::environ::{ENVIRON_BYTES, parse_whole_environ};
+use crate::host::proc::environ::{ENVIRON_BYTES, parse_own_environ};
 use crate::host::proc::folder::{Folder, ProcEntry, is_gone};
 use crate::host::proc::io_counters::{IO_BYTES, parse_written};
 use crate::host::proc::stat::{STAT_BYTES, Stat, parse_stat};
 use crate::host::proc::status::{STATUS_BYTES, SignalMasks, owner_uid, parse_signal_masks};
 use crate::host::{HostError, Roots, parse_cmdline};
+use crate::model::program::is_preloaded;
 use crate::model::snapshot::PidNamespace;
 
 /// The most ancestors that are followed; a chain is as long as shells are nested.
@@ -147,7 +148,10 @@ pub fn read_guarded(roots: &Roots, pid: u32) -> Result<Option<Guarded>, HostErro
         guarded.command = parse_cmdline(&content);
     }
     if has_memory && folder.read(c"environ", &mut content, ENVIRON_BYTES).is_ok() {
-        guarded.environment = parse_whole_environ(&content);
+        guarded.environment = parse_own_environ(&content, &folder);
+    }
+    if guarded.environment.as_deref().is_some_and(is_preloaded) {
+        guarded.executable_is_roots = guarded.executable_is_roots.map(|_| false);
     }
     if folder.read(c"io", &mut content, IO_BYTES).is_ok() {
         guarded.written_bytes = parse_written(&content);
@@ -289,6 +293,10 @@ fn number(status: &[u8], name: &[u8]) -> Option<u32> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+    use std::os::unix::process::CommandExt as _;
+    use std::process::{Command, Stdio};
+
     use super::*;
     use crate::host::testing::{FakeProc, StatLine};
 
@@ -356,6 +364,37 @@ mod tests {
         assert!(may_kill(b"Name:\tx\nCapEff:\t0000000000000020\nCapBnd:\t0\n"));
         for status in [&b"CapEff:\t00000000000000df"[..], b"CapEff:\t1f\n", b""] {
             assert!(!may_kill(status), "{}", status.escape_ascii());
+        }
+    }
+
+    /// A program as another account runs it, with libraries or a signal of its choice.
+    #[test]
+    fn what_a_caller_chose_for_a_set_uid_program_does_not_count_and_a_preload_takes_its_name() {
+        let folder = tempfile::tempdir().unwrap();
+        fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).unwrap();
+        let is_root = rustix::process::geteuid().is_root();
+        let read = |mode, name: &str, value: &str| {
+            let program = folder.path().join(format!("sleep-{mode:o}-{name}"));
+            fs::copy("/bin/sleep", &program).unwrap();
+            fs::set_permissions(&program, fs::Permissions::from_mode(mode)).unwrap();
+            let mut command = Command::new(program);
+            command.arg("600").env_clear().env(name, value).stderr(Stdio::null());
+            if is_root {
+                command.uid(65534);
+            }
+            let mut child = command.spawn().unwrap();
+            let read = read_guarded(&Roots::default(), child.id()).unwrap().unwrap();
+            child.kill().unwrap();
+            child.wait().unwrap();
+            (read.environment.unwrap().contains_key(name), read.executable_is_roots == Some(true))
+        };
+        assert_eq!(read(0o755, "GPUMEM_RELEASE_SIGNAL", "USR2"), (true, is_root));
+        assert_eq!(read(0o755, "LD_PRELOAD", "/nonexistent.so"), (true, false));
+        assert_eq!(read(0o755, "LD_AUDIT", "/nonexistent.so"), (true, false));
+        assert_eq!(read(0o755, "LD_PRELOAD", ""), (true, is_root));
+        if is_root {
+            assert_eq!(read(0o4755, "GPUMEM_RELEASE_SIGNAL", "USR2"), (false, true));
+            assert_eq!(read(0o4755, "LD_PRELOAD", "/nonexistent.so"), (false, true));
         }
     }
 }

@@ -13,7 +13,7 @@ use crate::host::owner::cgroup::CGROUP_BYTES;
 use crate::host::owner::place::Around;
 use crate::host::proc::cmdline::{CMDLINE_BYTES, parse_cmdline};
 use crate::host::proc::entry::{ProcessEntry, REVISIT_NS, SECOND_NS, Surroundings};
-use crate::host::proc::environ::{ENVIRON_BYTES, parse_whole_environ};
+use crate::host::proc::environ::{ENVIRON_BYTES, parse_own_environ};
 use crate::host::proc::folder::{Folder, if_readable, is_gone};
 use crate::host::proc::framework::{MAPS_BYTES, loaded};
 use crate::host::proc::io_counters::{IO_BYTES, parse_io};
@@ -22,7 +22,7 @@ use crate::host::proc::small_file::read_text;
 use crate::host::proc::stat::Stat;
 use crate::host::proc::status::{STATUS_BYTES, owner_uid, parse_status};
 use crate::model::Process;
-use crate::model::program::never_killed;
+use crate::model::program::{is_preloaded, never_killed};
 
 /// A program that is younger than this may still be loading its libraries: each visit reads everything.
 const YOUNG_NS: u64 = 60 * SECOND_NS;
@@ -73,6 +73,10 @@ impl Surroundings {
                 self.read_memory(&mut entry.process, alive.folder)?;
             }
         }
+        if entry.process.environment.as_deref().is_some_and(is_preloaded) {
+            let is_roots = &mut entry.process.executable_is_roots;
+            *is_roots = is_roots.map(|_| false);
+        }
         let read = if_readable(folder.read(c"cgroup", &mut self.content, CGROUP_BYTES))?;
         let cgroup = read.map(|()| self.content.as_slice().into());
         let mut around = Around {
@@ -114,7 +118,8 @@ impl Surroundings {
             process.command = Some(command);
         }
         if looks_at_environment {
-            process.environment = if_readable(environment)?.and_then(|it| parse_whole_environ(&it));
+            let read = if_readable(environment)?;
+            process.environment = read.and_then(|it| parse_own_environ(&it, folder));
         }
         // The old value stays if the maps may no longer be read.
         if let Some(maps) = if_readable(maps)? {
