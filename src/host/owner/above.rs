@@ -27,7 +27,7 @@ const ANCESTORS: usize = 64;
 /// For how long the list of jobs with step daemons is valid, in nanoseconds.
 const JOBS_NS: u64 = 5_000_000_000;
 /// The program that runs a step (slurm: `src/slurmd/slurmstepd`).
-const STEP_DAEMON: &str = "slurmstepd";
+pub(in crate::host) const STEP_DAEMON: &str = "slurmstepd";
 
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(in crate::host) struct Above {

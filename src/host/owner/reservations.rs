@@ -3,9 +3,10 @@
 //! cannot be read.
 //!
 //! Every half minute all processes are read: stat, and the environment if the process is new or runs another
-//! program. An unreadable environment is unknown. Only processes that name GPUs are then watched as closely as
-//! those that hold one ([`Processes`]), a few for each job or container. [`crate::model::reservation`] says
-//! what such a process proves.
+//! program. The environment proves something only in a container or Slurm job, so without a cgroup of either and
+//! without any step daemon on the machine it is not read. An unreadable environment is unknown. Only processes
+//! that name GPUs are then watched as closely as those that hold one ([`Processes`]), a few for each job or
+//! container. [`crate::model::reservation`] says what such a process proves.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,6 +15,7 @@ use foldhash::{HashMap, HashMapExt as _};
 use rustix::io;
 
 use crate::host::Roots;
+use crate::host::owner::above::STEP_DAEMON;
 use crate::host::owner::cgroup::{CGROUP_BYTES, parse_cgroup};
 use crate::host::proc::environ::{ENVIRON_BYTES, parse_environ};
 use crate::host::proc::folder::{Folder, ProcEntry};
@@ -81,57 +83,69 @@ impl Reservations {
     }
 
     fn look_at_all(&mut self, snapshot: &Snapshot) -> io::Result<()> {
-        let listing = Folder::list(&self.roots.proc)?.processes()?;
+        let proc = Folder::list(&self.roots.proc)?;
         let mut before = std::mem::take(&mut self.known);
-        let mut content = Vec::new();
-        for listed in listing {
+        let mut has_steps = false;
+        let mut changed = Vec::new();
+        let mut content = [0; STAT_BYTES];
+        for listed in proc.processes()? {
             let known = before.remove(&listed.pid).filter(|it| it.listed == listed);
             let new = KnownReservation { listed, start_stack: 0, names: None };
-            let mut known = known.unwrap_or(new);
-            self.look_at(&mut known, &mut content, snapshot);
+            let known = known.unwrap_or(new);
+            let length = proc.stat_of(listed.pid, &mut content).unwrap_or(0);
+            if let Some(stat) = parse_stat(&content[..length]) {
+                has_steps |= stat.comm == STEP_DAEMON.as_bytes();
+                // Another program has another stack; see `entry`. A process stuck in a driver is skipped, because
+                // reading its environment may block.
+                let is_same = stat.start_stack != 0 && stat.start_stack == known.start_stack;
+                if stat.has_memory() && !is_same {
+                    changed.push((listed.pid, stat.start_stack, stat.start_ticks));
+                }
+            }
             self.known.insert(listed.pid, known);
+        }
+        let mut content = Vec::new();
+        for (pid, start_stack, start_ticks) in changed {
+            let read = self.read_holder((pid, start_ticks), has_steps, &mut content, snapshot);
+            if let Some(known) = self.known.get_mut(&pid) {
+                // What could not be read is read again.
+                known.start_stack = read.as_ref().map_or(0, |_| start_stack);
+                known.names = read.ok().flatten().map(|holder| (holder, start_ticks));
+            }
         }
         Ok(())
     }
 
-    /// Finds out whose GPUs a process names, if it is new or runs another program. A process stuck in a driver
-    /// is skipped, because reading its environment may block.
-    fn look_at(
+    /// The job or container whose GPUs a process names.
+    fn read_holder(
         &self,
-        known: &mut KnownReservation,
+        (pid, start_ticks): (u32, u64),
+        has_steps: bool,
         content: &mut Vec<u8>,
         snapshot: &Snapshot,
-    ) -> Option<()> {
-        let folder = Folder::open(&self.roots.proc, known.listed.pid).ok()?;
-        folder.read(c"stat", content, STAT_BYTES).ok()?;
-        let stat = parse_stat(content)?;
-        // Another program has another stack; see `entry`.
-        let is_same = stat.start_stack != 0 && stat.start_stack == known.start_stack;
-        if !stat.has_memory() || is_same {
-            return None;
+    ) -> io::Result<Option<ReservationHolder>> {
+        let folder = Folder::open(&self.roots.proc, pid)?;
+        let read = folder.read(c"cgroup", content, CGROUP_BYTES);
+        let place = read.map(|()| parse_cgroup(content)).unwrap_or_default();
+        let container = place.container.as_ref().and_then(|it| it.id.clone());
+        if container.is_none() && place.slurm.is_none() && !has_steps {
+            return Ok(None);
         }
-        let (start_stack, start_ticks) = (stat.start_stack, stat.start_ticks);
-        (known.start_stack, known.names) = (0, None);
-        let of_snapshot = snapshot.process(known.listed.pid);
+        let of_snapshot = snapshot.process(pid);
         let of_snapshot = of_snapshot.filter(|it| it.start_ticks == Some(start_ticks));
         let environment = match of_snapshot.and_then(|it| it.environment.clone()) {
             Some(known) => known,
             None => {
-                folder.read(c"environ", content, ENVIRON_BYTES).ok()?;
+                folder.read(c"environ", content, ENVIRON_BYTES)?;
                 Arc::new(parse_environ(content))
             }
         };
-        known.start_stack = start_stack;
         let mut values = VARIABLES.iter().filter_map(|name| environment.get(*name));
         if !values.any(|value| names_devices(value)) {
-            return None;
+            return Ok(None);
         }
-        let read = folder.read(c"cgroup", content, CGROUP_BYTES);
-        let container = read.ok().and_then(|()| parse_cgroup(content).container?.id.clone());
         let job = environment.get("SLURM_JOB_ID").cloned().map(ReservationHolder::Job);
-        let holder = container.map(ReservationHolder::Container).or(job);
-        known.names = holder.map(|holder| (holder, start_ticks));
-        Some(())
+        Ok(container.map(ReservationHolder::Container).or(job))
     }
 
     /// What the processes that name GPUs prove.
@@ -169,24 +183,29 @@ mod tests {
         let proc = tempfile::tempdir().unwrap();
         let roots = Roots { proc: proc.path().to_owned(), ..Roots::default() };
         let id = "0123456789abcdef".repeat(4);
-        let write = |pid: u32, stack: u64, environ: &str, cgroup: &str| {
+        let write_named = |comm: &str, pid: u32, stack: u64, environ: &str, cgroup: &str| {
             let folder = proc.path().join(pid.to_string());
             std::fs::create_dir_all(&folder).unwrap();
             let stat = format!(
-                "{pid} (x) S 1 {pid} {pid} 0 -1 0 1 0 0 0 5 0 0 0 20 0 1 0 7 4096 3 9 1 1 {stack} 0 0\n"
+                "{pid} ({comm}) S 1 {pid} {pid} 0 -1 0 1 0 0 0 5 0 0 0 20 0 1 0 7 4096 3 9 1 1 {stack} 0 0\n"
             );
             for (name, content) in [("stat", &*stat), ("environ", environ), ("cgroup", cgroup)] {
                 std::fs::write(folder.join(name), content).unwrap();
             }
         };
+        let write = |pid, stack, environ: &str, cgroup: &str| {
+            write_named("x", pid, stack, environ, cgroup);
+        };
         let names = |reservations: &Reservations, pid: u32| {
             reservations.known[&pid].names.as_ref().map(|(holder, _)| holder.clone())
         };
         let docker = format!("0::/docker/{id}\n");
-        write(70, 1, "SLURM_JOB_ID=12\0CUDA_VISIBLE_DEVICES=0,1\0", "0::/\n");
+        let step = "0::/system.slice/slurmstepd.scope/job_12/step_0/user/task_0\n";
+        write(70, 1, "SLURM_JOB_ID=12\0CUDA_VISIBLE_DEVICES=0,1\0", step);
         write(71, 1, "SLURM_JOB_ID=12\0CUDA_VISIBLE_DEVICES=0,1\0", &docker);
         write(72, 1, "SLURM_JOB_ID=12\0", &docker);
-        write(73, 1, "CUDA_VISIBLE_DEVICES=0\0", "0::/\n");
+        write(73, 1, "CUDA_VISIBLE_DEVICES=0\0", step);
+        write(74, 1, "SLURM_JOB_ID=12\0CUDA_VISIBLE_DEVICES=0,1\0", "0::/\n");
         let mut reservations = Reservations::new(roots);
         let snapshot = Snapshot::new("2026-11-26T10:00:00Z".parse().unwrap());
         assert!(reservations.refresh(1, &snapshot).is_some());
@@ -194,15 +213,23 @@ mod tests {
         assert_eq!(names(&reservations, 70), its_job);
         let its_container = Some(ReservationHolder::Container(id.into()));
         assert_eq!(names(&reservations, 71), its_container);
-        assert_eq!((names(&reservations, 72), names(&reservations, 73)), (None, None));
+        for nameless in [72, 73, 74] {
+            assert_eq!(names(&reservations, nameless), None, "{nameless}");
+        }
 
         // The environment stays until the process runs another program.
-        write(70, 1, "\0", "0::/\n");
-        write(73, 2, "SLURM_JOB_ID=12\0CUDA_VISIBLE_DEVICES=0\0", "0::/\n");
+        write(70, 1, "\0", step);
+        write(73, 2, "SLURM_JOB_ID=12\0CUDA_VISIBLE_DEVICES=0\0", step);
         reservations.refresh(1 + LIST_NS, &snapshot);
         assert_eq!(
-            (names(&reservations, 70), names(&reservations, 73)),
-            (its_job.clone(), its_job)
+            [70, 73].map(|pid| names(&reservations, pid)),
+            [its_job.clone(), its_job.clone()]
         );
+
+        // Without Slurm's cgroups, only a step daemon can prove a job.
+        write_named("slurmstepd", 75, 1, "\0", "0::/\n");
+        write(76, 1, "SLURM_JOB_ID=12\0CUDA_VISIBLE_DEVICES=0\0", "0::/\n");
+        reservations.refresh(1 + 2 * LIST_NS, &snapshot);
+        assert_eq!(names(&reservations, 76), its_job);
     }
 }
