@@ -289,7 +289,7 @@ fn observe(
     if at_once && args.baseline.is_none() {
         live = live.of_gpus_only();
     }
-    let suffices = at_once || lock(verdict).feed(&live, args, global, |_, _| {})?.suffices;
+    let suffices = at_once || lock(verdict).feed(&live, args, global)?.suffices;
     let patience = asked.unwrap_or(if suffices { LOOK } else { store::WINDOW });
     if !at_once && !args.quiet && args.format() == CheckFormat::Text && io::stderr().is_terminal() {
         warn(&lock(verdict).purpose(patience));

@@ -100,7 +100,6 @@ impl Recording {
 
     /// Writes buffered snapshots, and reports the result.
     pub(super) fn end(&mut self) -> Result<(), recording::RecordingError> {
-        self.service.iter_mut().for_each(Service::end);
         let name = match &mut self.sink {
             None => return Ok(()),
             Some(Sink::File(writer)) => writer.name().to_owned(),

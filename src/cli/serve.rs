@@ -6,7 +6,6 @@
 mod server;
 
 use std::net::{SocketAddr, TcpListener};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use anyhow::Context as _;
@@ -19,6 +18,7 @@ use super::metrics::Publisher;
 use super::{config, live, recorded, session, signals, store, warn};
 use crate::config::Config;
 use crate::model::Snapshot;
+use crate::model::waste::Waste;
 use crate::rules::RuleSet;
 use crate::source::Source as _;
 use crate::source::live::Live;
@@ -35,6 +35,7 @@ const LEAST_FRESH: Duration = Duration::from_secs(10);
 /// A server, and what it is given.
 pub(super) struct Service {
     publisher: Publisher,
+    waste: Waste,
     server: Server,
     /// For how long a sample is an answer; `None` for one of a recording.
     fresh_for: Option<Duration>,
@@ -64,6 +65,7 @@ impl Service {
         }
         Ok(Self {
             publisher: Publisher::new(config, recorded, stored)?,
+            waste: Waste::default(),
             server,
             fresh_for: recorded.is_live().then_some((interval * FRESH_INTERVALS).max(LEAST_FRESH)),
         })
@@ -78,35 +80,33 @@ impl Service {
         self.publisher.set_rules(rules);
     }
 
-    /// Judges a sample and has it served.
+    /// Applies the rules to a sample, and serves the result.
     pub(super) fn serve(&mut self, snapshot: &Snapshot) -> anyhow::Result<()> {
+        self.observe(snapshot);
+        self.publish(snapshot)
+    }
+
+    fn observe(&mut self, snapshot: &Snapshot) {
         self.publisher.observe(snapshot);
-        self.publish(snapshot)?;
-        self.publisher.save(false);
-        Ok(())
+        self.waste.observe(snapshot, self.publisher.findings());
     }
 
     fn publish(&mut self, snapshot: &Snapshot) -> anyhow::Result<()> {
-        self.server.put(self.publisher.publish(snapshot)?, self.fresh_for);
+        self.server.put(self.publisher.publish(snapshot, &self.waste)?, self.fresh_for);
         Ok(())
-    }
-
-    /// Keeps what has to be kept.
-    pub(super) fn end(&mut self) {
-        self.publisher.save(true);
     }
 }
 
 pub(super) fn run(args: &ServeArgs, global: &Global) -> anyhow::Result<Exit> {
     let config = config::load(global)?;
     let interval = args.interval.unwrap_or(INTERVAL);
-    let service = Service::open(args.listen, &config, &args.recorded, args.stored, interval.0)?;
+    let mut service = Service::open(args.listen, &config, &args.recorded, args.stored, interval.0)?;
+    let end_by_signals =
+        || signals::on_thread(&[SIGINT, SIGTERM, SIGHUP], |_| std::process::exit(0));
     if let Some(replay) = recorded(&args.recorded, PlaybackPace::AsFast)? {
-        let mut service = service;
-        let publisher = &mut service.publisher;
-        let last = session::last(replay, |snapshot| publisher.observe(snapshot))?;
+        let last = session::last(replay, |snapshot| service.observe(snapshot))?;
         service.publish(&last)?;
-        signals::on_thread(&[SIGINT, SIGTERM, SIGHUP], |_| std::process::exit(0))?;
+        end_by_signals()?;
         loop {
             std::thread::park();
         }
@@ -118,19 +118,10 @@ pub(super) fn run(args: &ServeArgs, global: &Global) -> anyhow::Result<Exit> {
              (gpumem man serve)",
         );
     }
-    let service = Arc::new(Mutex::new(service));
-    lock(&service).feed(&live, global)?;
-    let ended = Arc::clone(&service);
-    signals::on_thread(&[SIGINT, SIGTERM, SIGHUP], move |_| {
-        lock(&ended).end();
-        std::process::exit(0)
-    })?;
+    service.feed(&live, global)?;
+    end_by_signals()?;
     while let Some(snapshot) = live.next()? {
-        lock(&service).serve(&snapshot)?;
+        service.serve(&snapshot)?;
     }
     Ok(Exit::Clean)
-}
-
-fn lock(service: &Mutex<Service>) -> MutexGuard<'_, Service> {
-    service.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,20 +1,22 @@
 //! What findings have cost: their bytes times their duration, by kind, user and GPU.
 //!
-//! Pure: samples bring their time. The caller keeps it over restarts, as plain data.
+//! Pure: samples bring their time. The sums start at 0 and live in memory: readers of counters handle a restart.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
-use serde::{Deserialize, Serialize};
-
 use super::finding::{Finding, Kind};
+use super::snapshot::Snapshot;
 use super::time::Time;
 
 /// The most seconds that a gap between two samples counts for: what happened in a longer one is unknown.
 const LONGEST_GAP_SECONDS: f64 = 300.0;
+/// How long the sums of a user are kept after the user last held GPU memory, so that the number of series is bounded
+/// by the users of a day.
+const USER_SECONDS: f64 = 86_400.0;
 
 /// Whose waste it is, and where.
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct WasteKey {
     pub kind: Kind,
     /// The process's user; absent where the finding is about a GPU, or the user is not known.
@@ -28,29 +30,25 @@ pub struct WasteKey {
 pub struct Waste {
     until: Option<Time>,
     byte_seconds: BTreeMap<WasteKey, f64>,
+    /// When each user last held GPU memory.
+    held: HashMap<Arc<str>, Time>,
 }
 
 impl Waste {
-    /// Goes on from an earlier sum.
-    pub fn since(until: Time, sums: impl IntoIterator<Item = (WasteKey, f64)>) -> Self {
-        Self { until: Some(until), byte_seconds: sums.into_iter().collect() }
-    }
-
-    /// Goes on from now at the latest: the clock by which the sum was kept may have been ahead of this one.
-    pub fn resume(&mut self, now: Time) {
-        self.until = self.until.map(|until| until.min(now));
-    }
-
-    /// Adds what these findings cost since the sample before; a sample that is not newer adds nothing.
-    pub fn observe<'a>(&mut self, time: Time, findings: impl Iterator<Item = &'a Finding>) {
+    /// Adds what the findings of a sample cost since the sample before. A sample that is not newer adds nothing.
+    pub fn observe(&mut self, snapshot: &Snapshot, findings: &[Finding]) {
+        let time = snapshot.time;
         let elapsed = self.until.map_or(0.0, |until| time.seconds_since(until));
         if self.until.is_some() && elapsed <= 0.0 {
             return;
         }
         self.until = Some(time);
         let seconds = elapsed.min(LONGEST_GAP_SECONDS);
-        for finding in findings.filter(|it| it.resolved_at.is_none()) {
+        self.held.extend(holding_users(snapshot).map(|user| (Arc::clone(user), time)));
+        for finding in findings.iter().filter(|it| it.resolved_at.is_none()) {
             let user = finding.process.as_ref().and_then(|process| process.user.clone());
+            // The user of a process that has ended is only known from its finding.
+            self.held.extend(user.clone().map(|user| (user, time)));
             for gpu in &finding.gpus {
                 let bytes = match finding.process {
                     Some(_) => gpu.used_bytes,
@@ -63,11 +61,11 @@ impl Waste {
                 }
             }
         }
-    }
-
-    /// The time up to which it is added up; `None` before the first sample.
-    pub fn until(&self) -> Option<Time> {
-        self.until
+        self.held.retain(|_, last| time.seconds_since(*last) <= USER_SECONDS);
+        let held = &self.held;
+        let is_kept =
+            |user: &Option<Arc<str>>| user.as_ref().is_none_or(|it| held.contains_key(it));
+        self.byte_seconds.retain(|key, _| is_kept(&key.user));
     }
 
     pub fn sums(&self) -> impl Iterator<Item = (&WasteKey, f64)> {
@@ -75,45 +73,84 @@ impl Waste {
     }
 }
 
+/// The users whose processes hold memory on a GPU.
+fn holding_users(snapshot: &Snapshot) -> impl Iterator<Item = &Arc<str>> {
+    let rows = snapshot.gpus.iter().flat_map(|gpu| gpu.processes.iter().flatten());
+    let holding: HashSet<u32> =
+        rows.filter(|row| row.used_bytes != Some(0)).map(|row| row.pid).collect();
+    let processes = snapshot.processes.iter();
+    let holders = processes.filter(move |process| holding.contains(&process.pid));
+    holders.filter_map(|process| process.user.as_ref())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::Process;
     use crate::model::finding::FindingGpu;
+    use crate::model::{Gpu, GpuProcess, Process};
     use crate::reclaim::testing;
 
-    #[test]
-    fn it_is_bytes_times_seconds_and_goes_on_after_a_restart() {
-        let process = Process { pid: 7, user: Some("ann".into()), ..Process::default() };
+    /// A sample in which these users hold memory; the PID is the position.
+    fn sample(seconds: f64, users: &[&str]) -> Snapshot {
+        let mut snapshot = Snapshot::new(Time::from_unix_milliseconds(0).plus_seconds(seconds));
+        let row = |pid: u32| GpuProcess { pid, used_bytes: Some(10), ..GpuProcess::default() };
+        let processes = (0..users.len() as u32).map(row).collect();
+        snapshot.gpus = vec![Gpu { processes: Some(processes), ..Gpu::default() }];
+        let process = |(pid, user): (usize, &&str)| Process {
+            pid: pid as u32,
+            user: Some((*user).into()),
+            ..Process::default()
+        };
+        snapshot.processes = users.iter().enumerate().map(process).collect();
+        snapshot
+    }
+
+    fn idle(user: &str) -> Finding {
+        let process = Process { pid: 7, user: Some(user.into()), ..Process::default() };
         let on = |used_bytes| FindingGpu { index: 0, uuid: Some("GPU-a".into()), used_bytes };
         let mut idle = testing::finding(Kind::Idle, &process);
         idle.gpus = vec![on(Some(10)), on(None)];
-        let at = |seconds: f64| Time::from_unix_milliseconds(0).plus_seconds(seconds);
+        idle
+    }
+
+    fn total(waste: &Waste) -> f64 {
+        waste.sums().map(|(_, sum)| sum).sum()
+    }
+
+    #[test]
+    fn it_is_bytes_times_seconds_from_the_first_sample_on() {
+        let mut findings = [idle("ann")];
         let mut waste = Waste::default();
-        // What was before the first sample is not known; a sample twice, or an older one, counts once.
+        // A sample twice, or an older one, counts once.
         for seconds in [100.0, 105.0, 105.0, 90.0] {
-            waste.observe(at(seconds), [&idle].into_iter());
+            waste.observe(&sample(seconds, &[]), &findings);
         }
-        let total = |waste: &Waste| waste.sums().map(|(_, sum)| sum).sum::<f64>();
         assert_eq!(total(&waste), 50.0);
         let (key, _) = waste.sums().next().unwrap();
         assert_eq!((key.kind, key.user.as_deref()), (Kind::Idle, Some("ann")));
-        let kept: Vec<_> = waste.sums().map(|(key, sum)| (key.clone(), sum)).collect();
-        let mut waste = Waste::since(waste.until().unwrap(), kept);
-        waste.observe(at(115.0), [&idle].into_iter());
-        assert_eq!(total(&waste), 150.0);
-        // Nor is it lost until a clock that was ahead has been caught up with.
-        let mut ahead = waste.clone();
-        ahead.resume(at(105.0));
-        ahead.observe(at(110.0), [&idle].into_iter());
-        assert_eq!(total(&ahead), 200.0);
-        waste.resume(at(120.0));
-        assert_eq!(waste.until(), Some(at(115.0)));
-        // Of a long gap no more than that is counted, and of what is over nothing.
-        waste.observe(at(100_000.0), [&idle].into_iter());
-        assert_eq!(total(&waste), 150.0 + 10.0 * LONGEST_GAP_SECONDS);
-        idle.resolved_at = Some(at(100_000.0));
-        waste.observe(at(100_010.0), [&idle].into_iter());
-        assert_eq!(total(&waste), 150.0 + 10.0 * LONGEST_GAP_SECONDS);
+        // A gap counts for its maximum, and a resolved finding for nothing.
+        waste.observe(&sample(10_000.0, &[]), &findings);
+        assert_eq!(total(&waste), 50.0 + 10.0 * LONGEST_GAP_SECONDS);
+        findings[0].resolved_at = Some(Time::from_unix_milliseconds(10_000_000));
+        waste.observe(&sample(10_010.0, &[]), &findings);
+        assert_eq!(total(&waste), 50.0 + 10.0 * LONGEST_GAP_SECONDS);
+    }
+
+    #[test]
+    fn users_who_have_held_nothing_for_a_day_are_left_out() {
+        let mut waste = Waste::default();
+        let findings = [idle("ann"), idle("ben")];
+        for seconds in [0.0, 10.0] {
+            waste.observe(&sample(seconds, &["ann", "ben"]), &findings);
+        }
+        let users = |waste: &Waste| -> Vec<String> {
+            let users = waste.sums().filter_map(|(key, _)| key.user.as_deref().map(str::to_owned));
+            users.collect()
+        };
+        waste.observe(&sample(10.0 + USER_SECONDS, &["ann"]), &[]);
+        assert_eq!(users(&waste), ["ann", "ben"]);
+        // One of them holds memory, without a finding.
+        waste.observe(&sample(11.0 + USER_SECONDS, &["ann"]), &[]);
+        assert_eq!(users(&waste), ["ann"]);
     }
 }

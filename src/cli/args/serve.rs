@@ -31,8 +31,8 @@ pub struct MetricsArgs {
 
 /// Serve metrics and the newest verdict over HTTP, for Prometheus
 ///
-/// /metrics is the page of `gpumem metrics`, /check the document of `gpumem check --json`, and
-/// /-/healthy tells whether the newest sample is recent. Requests are answered from the newest sample;
+/// /metrics is the page of `gpumem metrics` with counters of waste, /check the document of `gpumem check --json`,
+/// and /-/healthy tells whether the newest sample is recent. Requests are answered from the newest sample;
 /// they never cause one. It runs until SIGINT or SIGTERM.
 ///
 /// With `gpumem record --store --serve ADDRESS`, one process records and serves.

@@ -146,7 +146,6 @@ impl CheckVerdict {
         live: &Live,
         args: &CheckArgs,
         global: &Global,
-        mut seen: impl FnMut(&Engine, &Snapshot),
     ) -> Result<Fed, recording::RecordingError> {
         let ask = store::Ask {
             quiet: args.quiet,
@@ -155,7 +154,6 @@ impl CheckVerdict {
         let (selection, selected) = (&self.selection, &mut self.selected);
         let fed = store::feed_each(&mut self.engine, live, ask, |engine, snapshot| {
             select(selection, engine, snapshot, selected);
-            seen(engine, snapshot);
         })?;
         self.first = fed.first;
         Ok(fed)
