@@ -18,6 +18,7 @@ mod recording;
 mod report;
 mod rules;
 mod source;
+mod subprocess;
 mod units;
 mod watch;
 

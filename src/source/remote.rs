@@ -4,34 +4,36 @@
 //! configuration. A host's output is read like any recording: lines are bounded and damage is skipped.
 
 use std::io::{self, Read};
-use std::process::{Child, ChildStderr, ChildStdout, Command, ExitStatus, Stdio};
+use std::process::{ChildStderr, ChildStdout, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::thread;
 use std::time::{Duration, Instant};
 
 use super::{Control, NextSnapshot, Origin, Source, SourceError, Taken};
-use crate::deadline::{Deadline, Task};
+use crate::deadline::Task;
 use crate::model::snapshot::SCHEMA;
 use crate::model::{Snapshot, Time};
 use crate::recording::{RecordingError, RecordingReader};
+use crate::subprocess::Subprocess;
 
-/// Options for ssh: never ask, give up on a host that does not answer, compress. It may use a connection shared by
-/// others, but never opens one that others would share and then lose.
-const OPTIONS: [&str; 7] = [
+/// Options for every ssh: whatever the user's configuration adds to sessions of a person, nothing is forwarded, the
+/// agent least of all, and gpumem is the command.
+const COMMON_OPTIONS: [&str; 4] =
+    ["ClearAllForwardings=yes", "ForwardAgent=no", "ForwardX11=no", "RemoteCommand=none"];
+/// Options for ssh without a terminal: never ask, give up on a host that does not answer, compress. It may use a
+/// connection shared by others, but never opens one that others would share and then lose.
+const BATCH_OPTIONS: [&str; 7] = [
     "BatchMode=yes",
     "ConnectTimeout=10",
     "ServerAliveInterval=5",
     "ServerAliveCountMax=3",
     "Compression=yes",
-    "ForwardX11=no",
     "ControlMaster=no",
+    "RequestTTY=no",
 ];
 /// How much of the end of standard error is kept.
 const STDERR_BYTES: usize = 4096;
 /// How long ssh may take to exit after its output has ended.
 const EXIT_WAIT: Duration = Duration::from_secs(1);
-/// How often to check for that.
-const EXIT_POLL: Duration = Duration::from_millis(5);
 /// How long after a failure to connect again: at first, and at most.
 const LEAST_PAUSE: Duration = Duration::from_secs(2);
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
@@ -94,28 +96,19 @@ pub enum RemoteError {
 
 /// Ends a connection from another thread, if it has not ended.
 #[derive(Clone, Debug, Default)]
-pub struct Hangup(Arc<Mutex<Option<Child>>>);
+pub struct Hangup(Arc<Mutex<Option<Subprocess>>>);
 
 impl Hangup {
     pub fn hang_up(&self) {
-        if let Some(child) = self.0.lock().unwrap_or_else(PoisonError::into_inner).as_mut() {
-            // It may have ended by itself.
-            let _ = child.kill();
+        if let Some(ssh) = self.0.lock().unwrap_or_else(PoisonError::into_inner).as_ref() {
+            ssh.kill();
         }
     }
 
-    /// Waits for ssh to exit; kills it if it still runs a moment after its output ended.
+    /// Waits for ssh to exit; kills it if it still runs a moment after its output has ended.
     fn wait(&self) -> Option<ExitStatus> {
-        let mut child = self.0.lock().unwrap_or_else(PoisonError::into_inner).take()?;
-        let deadline = Deadline::after(EXIT_WAIT);
-        while !deadline.left().is_zero() {
-            if let Ok(Some(status)) = child.try_wait() {
-                return Some(status);
-            }
-            thread::sleep(EXIT_POLL);
-        }
-        child.kill().ok()?;
-        child.wait().ok()
+        let mut ssh = self.0.lock().unwrap_or_else(PoisonError::into_inner).take()?;
+        ssh.wait(EXIT_WAIT).ok()?
     }
 }
 
@@ -142,13 +135,13 @@ impl Remote {
         hangup: &Hangup,
     ) -> Result<Self, RemoteError> {
         let no_ssh = |cause| RemoteError::NoSsh { cause };
-        let mut ssh = Command::new("ssh");
-        ssh.args(OPTIONS.iter().flat_map(|option| ["-o", option])).arg("-T");
-        ssh.args(["--", &*host.name, &request.command(host)]);
-        ssh.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let mut child = ssh.spawn().map_err(no_ssh)?;
-        let (output, errors) = (child.stdout.take(), child.stderr.take());
-        *hangup.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(child);
+        let mut command = ssh();
+        command.args(BATCH_OPTIONS.iter().flat_map(|option| ["-o", option]));
+        command.args(["--", &*host.name, &request.command(host)]);
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut ssh = Subprocess::start(&mut command).map_err(no_ssh)?;
+        let (output, errors) = (ssh.child.stdout.take(), ssh.child.stderr.take());
+        *hangup.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(ssh);
         let said = Arc::new(Mutex::new(Vec::new()));
         let mut remote = Self {
             host: host.clone(),
@@ -351,7 +344,7 @@ impl RemoteRequest {
 impl RemoteHost {
     /// A command there, on this terminal, where ssh may ask.
     pub fn on_terminal(&self, command: &str) -> Command {
-        let mut ssh = Command::new("ssh");
+        let mut ssh = ssh();
         ssh.args(["-t", "--", &*self.name, &self.there(command)]);
         ssh
     }
@@ -369,6 +362,12 @@ impl RemoteHost {
             None => command.to_owned(),
         }
     }
+}
+
+fn ssh() -> Command {
+    let mut ssh = Command::new("ssh");
+    ssh.args(COMMON_OPTIONS.iter().flat_map(|option| ["-o", option]));
+    ssh
 }
 
 /// Whether a schema is of a later major version than ours.

@@ -24,10 +24,12 @@ fn script(path: &Path, text: &str) {
 }
 
 /// A server of ssh that lets this user in with one key, and a client that takes every host for it. `nokey` is shown
-/// another key, and `closed` another port.
+/// another key, and `closed` another port. The client's configuration is that of a person: it starts a command, forwards
+/// a port that is taken, and lends the agent.
 struct Server {
     folder: tempfile::TempDir,
     _server: Running,
+    _agent: Running,
 }
 
 impl Server {
@@ -58,7 +60,8 @@ impl Server {
             "Host nokey\n  IdentityFile {here}/other\nHost * !nokey\n  IdentityFile {here}/user\n\
              Host closed\n  Port 1\nHost *\n  HostName 127.0.0.1\n  Port {port}\n  \
              IdentitiesOnly yes\n  StrictHostKeyChecking no\n  UserKnownHostsFile /dev/null\n  \
-             LogLevel ERROR\n"
+             LogLevel ERROR\n  RemoteCommand sleep 600\n  ForwardAgent yes\n  \
+             LocalForward 127.0.0.1:{port} 127.0.0.1:1\n  ExitOnForwardFailure yes\n"
         );
         fs::write(path("ssh_config"), client).unwrap();
         fs::create_dir(path("bin")).unwrap();
@@ -67,14 +70,22 @@ impl Server {
         let mut command = Command::new(sshd);
         command.args(["-D", "-f"]).arg(path("sshd_config")).stderr(Stdio::null());
         let server = Running::start(&mut command);
+        let mut agent = Command::new("ssh-agent");
+        agent.args(["-D", "-a"]).arg(path("agent")).stdout(Stdio::null());
+        let agent = Running::start(&mut agent);
         wait_until("ssh is served", || TcpStream::connect(("127.0.0.1", port)).is_ok());
-        Some(Self { folder, _server: server })
+        wait_until("there is an agent", || path("agent").exists());
+        Some(Self { folder, _server: server, _agent: agent })
     }
 
     /// A script that runs gpumem there as this command does here.
     fn gpumem_there(&self, command: &Command) -> String {
         let quote = |word: &std::ffi::OsStr| format!("'{}'", word.to_str().unwrap());
-        let mut text = "exec env -i PATH=\"$PATH\"".to_owned();
+        let lent = self.folder.path().join("lent-agent");
+        let mut text = format!(
+            "[ -z \"$SSH_AUTH_SOCK\" ] || : > '{}'; exec env -i PATH=\"$PATH\"",
+            lent.display()
+        );
         for (name, value) in command.get_envs() {
             if let Some(value) = value {
                 text.push_str(&format!(" {}={}", name.to_str().unwrap(), quote(value)));
@@ -91,7 +102,14 @@ impl Server {
 
     /// gpumem here, which finds this client.
     fn command(&self, arguments: &[&str]) -> Command {
-        with_ssh(support::command(arguments), &self.folder.path().join("bin"))
+        let mut command = with_ssh(support::command(arguments), &self.folder.path().join("bin"));
+        command.env("SSH_AUTH_SOCK", self.folder.path().join("agent"));
+        command
+    }
+
+    /// Whether a machine could use the keys of the agent here.
+    fn has_lent_agent(&self) -> bool {
+        self.folder.path().join("lent-agent").exists()
     }
 }
 
@@ -180,6 +198,7 @@ fn hosts_are_listed_and_judged_here_by_what_they_record() {
         verdict(&check(&["--window", "500ms", "--no-store"]).json())["findings"][0],
         Value::Null
     );
+    assert!(!server.has_lent_agent());
 }
 
 #[test]
@@ -253,6 +272,28 @@ esac
     // None of them is left behind.
     let left = || Command::new("pgrep").args(["-f", &hosts.replace("hosts", "bin/ssh")]).output();
     wait_until("no transport is left", || left().unwrap().stdout.is_empty());
+}
+
+/// A transport that opens the caller's terminal, and leaves a process behind.
+#[test]
+fn a_transport_has_no_terminal_and_leaves_nothing_behind() {
+    let machine = Machine::new(&one_gpu(&[Running::sleep().pid()]));
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name);
+    let line = machine.record(&["--interval", "100ms"]).line();
+    fs::write(path("line"), line + "\n").unwrap();
+    let script_text = format!(
+        "cd '{}' || exit\n(: >/dev/tty) 2>/dev/null && echo opened >terminal\n\
+         sleep 600 >/dev/null 2>&1 &\necho $! >left; cat line",
+        folder.path().display()
+    );
+    script(&path("ssh"), &script_text);
+    let command = with_ssh(support::command(&["ps", "--host", "a"]), folder.path());
+    let mut terminal = Terminal::start(Terminal::SHELL, &command, 30, 120);
+    assert_eq!(terminal.end().code(), Some(0), "{}", terminal.text());
+    assert!(!path("terminal").exists(), "it has opened the terminal");
+    let left: u32 = fs::read_to_string(path("left")).unwrap().trim().parse().unwrap();
+    wait_until("nothing is left behind", || matches!(state(left), None | Some('Z' | 'X')));
 }
 
 #[test]
@@ -361,7 +402,7 @@ fn a_kill_from_the_screen_goes_to_its_host_and_asks_there() {
             && text.contains("freed 2.0 GiB in")
     });
     assert!(text.contains(&format!("{pid}@")), "{text}");
-    assert!(!holder.is_alive());
+    assert!(!holder.is_alive() && !server.has_lent_agent());
     assert_eq!(stage.events(), ["begun", "intended", "done", "ended"]);
     terminal.press("\r");
     terminal.wait_for("the screen", |text| text.contains("F10 Quit"));
@@ -381,7 +422,7 @@ fn a_command_on_a_host_is_stopped_and_ended_as_any_job() {
     let there = format!("cat '{}/line'; exec sleep 600", folder.path().display());
     script(
         &folder.path().join("ssh"),
-        &format!("[ \"$1\" = -t ] || {{ {there}; }}; echo password:; sleep 600"),
+        &format!("case \"$*\" in *' -t '*) ;; *) {there} ;; esac; echo password:; sleep 600"),
     );
     let command = support::command(&["watch", "--host", "a", "--interval", "1h"]);
     let command = with_ssh(command, folder.path());

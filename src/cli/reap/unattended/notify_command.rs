@@ -1,29 +1,28 @@
 //! The notify command: a program that is told of a finding as JSON on its standard input.
 //!
-//! It is run without a shell, for a bounded time; what it prints goes nowhere, of what it complains of the
-//! beginning to standard error. One that does not end in time is killed with its process group.
-//! May take as long as that: run it on a thread of its own.
+//! It is run without a shell and without a terminal, for a bounded time. Its standard output is discarded; the
+//! beginning of its standard error is printed. Its process group is killed when it exits or its time is up. This may
+//! take as long as that, so run it on its own thread.
 
 use std::fs::File;
 use std::io::{self, Read as _, Seek as _, Write as _};
-use std::os::unix::process::CommandExt as _;
 use std::path::PathBuf;
-use std::process::{Child, ChildStderr, Command, ExitStatus, Stdio};
+use std::process::{ChildStderr, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use rustix::fs::{MemfdFlags, memfd_create};
-use rustix::process::{Pid, Signal, kill_process_group};
 
 use super::service;
 use crate::cli::config::prove_command;
 use crate::cli::warn;
 use crate::host::NotOurs;
+use crate::subprocess::Subprocess;
 
 /// Time limit of the command.
 pub(super) const DEADLINE: Duration = Duration::from_secs(10);
-/// Interval between checks whether it has exited.
+/// Interval between checks whether its output was read, and pause in reading more than is kept.
 const PAUSE: Duration = Duration::from_millis(20);
 /// The most bytes of its standard error that are kept.
 const MOST_KEPT_BYTES: usize = 4 << 10;
@@ -32,8 +31,6 @@ const MOST_KEPT_BYTES: usize = 4 << 10;
 const MOST_LINES: usize = 16;
 /// How much is read at a time.
 const CHUNK_BYTES: usize = 16 << 10;
-/// How long a killed command may take to exit.
-const DYING: Duration = Duration::from_secs(2);
 /// How long reading its last output may take.
 const LAST_WORDS: Duration = Duration::from_millis(100);
 
@@ -54,7 +51,7 @@ pub(super) enum NotifyError {
     #[error("the notify command {program} failed ({status}); run it by hand to see why")]
     Failed { program: Arc<str>, status: ExitStatus },
     /// It did not exit in time.
-    #[error("the notify command {program} was killed after {}s, with its process group; let it do its work in the background", deadline.as_secs_f64())]
+    #[error("the notify command {program} was killed after {}s, with its process group; let it do longer work in a session of its own (setsid)", deadline.as_secs_f64())]
     Hangs { program: Arc<str>, deadline: Duration },
 }
 
@@ -82,33 +79,24 @@ fn run_and_read(
     input: &[u8],
     deadline: Duration,
 ) -> (Result<(), NotifyError>, Vec<String>) {
-    let mut child = match spawn(command, input) {
-        Ok(child) => child,
+    let mut subprocess = match start(command, input) {
+        Ok(subprocess) => subprocess,
         Err(error) => return (Err(error), Vec::new()),
     };
-    let stderr = child.stderr.take();
+    let stderr = subprocess.child.stderr.take();
     let output = Arc::new(Mutex::new(CommandOutput::default()));
     let kept = Arc::clone(&output);
-    // The thread ends with the last process that has the pipe open, which may be one left in the background.
+    // The thread ends with the last process that has the pipe open, which may have begun its own session.
     let reading = thread::Builder::new().name("notify-stderr".to_owned());
     let reading = reading.spawn(move || stderr.into_iter().for_each(|pipe| read(pipe, &kept)));
-    let begun = Instant::now();
     let program = Arc::clone(&command[0]);
-    let done = loop {
-        match child.try_wait() {
-            Ok(Some(status)) if status.success() => break Ok(()),
-            Ok(Some(status)) => break Err(NotifyError::Failed { program, status }),
-            Ok(None) if begun.elapsed() < deadline => thread::sleep(PAUSE),
-            Ok(None) => {
-                end(&mut child);
-                break Err(NotifyError::Hangs { program, deadline });
-            }
-            Err(cause) => {
-                end(&mut child);
-                break Err(NotifyError::Run { program, cause });
-            }
-        }
+    let done = match subprocess.wait(deadline) {
+        Ok(Some(status)) if status.success() => Ok(()),
+        Ok(Some(status)) => Err(NotifyError::Failed { program, status }),
+        Ok(None) => Err(NotifyError::Hangs { program, deadline }),
+        Err(cause) => Err(NotifyError::Run { program, cause }),
     };
+    drop(subprocess);
     let ended = Instant::now();
     while reading.as_ref().is_ok_and(|it| !it.is_finished()) && ended.elapsed() < LAST_WORDS {
         thread::sleep(PAUSE);
@@ -117,7 +105,7 @@ fn run_and_read(
     (done, lines)
 }
 
-fn spawn(command: &[Arc<str>], input: &[u8]) -> Result<Child, NotifyError> {
+fn start(command: &[Arc<str>], input: &[u8]) -> Result<Subprocess, NotifyError> {
     // It may have become another's since the configuration was read.
     prove_command(command).map_err(|(path, why)| NotifyError::NotOurs { path, why })?;
     let program = Arc::clone(&command[0]);
@@ -127,12 +115,11 @@ fn spawn(command: &[Arc<str>], input: &[u8]) -> Result<Child, NotifyError> {
             .args(command[1..].iter().map(|it| &**it))
             .stdin(stdin)
             .stdout(Stdio::null())
-            .stderr(Stdio::piped())
-            .process_group(0);
+            .stderr(Stdio::piped());
         for name in service::VARIABLES {
             spawning.env_remove(name);
         }
-        spawning.spawn()
+        Subprocess::start(&mut spawning)
     });
     spawned.map_err(|cause| NotifyError::Run { program, cause })
 }
@@ -184,19 +171,6 @@ impl CommandOutput {
             lines.push("… and more, which is not shown; run it by hand to see it".to_owned());
         }
         lines
-    }
-}
-
-/// Kills our own child and its process group. The child has not been reaped, so both IDs are still its
-/// own.
-fn end(child: &mut Child) {
-    if let Some(group) = i32::try_from(child.id()).ok().and_then(Pid::from_raw) {
-        let _ = kill_process_group(group, Signal::KILL);
-    }
-    let killed = Instant::now();
-    // One that the kernel holds up dies later.
-    while matches!(child.try_wait(), Ok(None)) && killed.elapsed() < DYING {
-        thread::sleep(PAUSE);
     }
 }
 
@@ -260,17 +234,28 @@ mod tests {
     }
 
     #[test]
-    fn what_it_leaves_in_the_background_lives_on() {
+    fn what_it_leaves_behind_is_killed_unless_it_began_its_own_session() {
         let folder = tempfile::tempdir().unwrap();
-        let script = "setsid sleep 1000 & echo $! > \"$1\"; echo it went >&2";
-        let path = folder.path().join("pid");
-        let command = words(&["/bin/sh", "-c", script, "x", path.to_str().unwrap()]);
+        let script = "cd \"$1\" || exit; sleep 1000 & echo $! > child
+            setsid sh -c 'echo $$ > daemon; exec sleep 1000' &
+            while ! [ -s daemon ]; do sleep 0.01; done
+            cut -d' ' -f6,7 /proc/$$/stat > session; echo $$ 0 >> session; echo it went >&2";
+        let command = words(&["/bin/sh", "-c", script, "x", folder.path().to_str().unwrap()]);
         let (done, lines) = run_and_read(&command, b"{}", DEADLINE);
         done.unwrap();
         assert_eq!(lines, ["it went"]);
-        let pid = fs::read_to_string(&path).unwrap();
-        assert!(runs(pid.trim()), "{pid} was ended");
-        let killed = Command::new("kill").args(["-9", pid.trim()]).status();
+        let read = |name: &str| fs::read_to_string(folder.path().join(name)).unwrap();
+        let session = read("session");
+        let (is, expected) = session.trim().split_once('\n').unwrap();
+        assert_eq!(is, expected, "its own session, without a terminal");
+        let (child, daemon) = (read("child"), read("daemon"));
+        let begun = Instant::now();
+        while runs(child.trim()) && begun.elapsed() < Duration::from_secs(60) {
+            thread::sleep(PAUSE);
+        }
+        assert!(!runs(child.trim()), "{child} lives on");
+        assert!(runs(daemon.trim()), "{daemon} was ended");
+        let killed = Command::new("kill").args(["-9", daemon.trim()]).status();
         assert!(killed.unwrap().success());
     }
 

@@ -1,0 +1,86 @@
+//! Programs that gpumem starts by itself: the notify command, and ssh in batch mode.
+//!
+//! Each runs in its own session, so it cannot read from the caller's terminal or type into it. When the request ends,
+//! so does its process group, and SIGTERM ends the program if gpumem ends first. Only what the caller chose keeps the
+//! caller's terminal: the command of `run`, the pager of `man`, and `ssh -t` from the screen.
+
+use std::io;
+use std::os::unix::process::CommandExt as _;
+use std::process::{Child, Command, ExitStatus};
+use std::thread;
+use std::time::Duration;
+
+use rustix::process::{
+    Pid, Signal, WaitId, WaitIdOptions, kill_process_group, set_parent_process_death_signal,
+    setsid, waitid,
+};
+
+use crate::deadline::Deadline;
+
+/// Interval between checks whether a program has exited.
+const POLL: Duration = Duration::from_millis(5);
+/// The longest wait for a killed program. The kernel may delay its exit.
+const EXITS: Duration = Duration::from_secs(2);
+
+/// A program in its own session; killed with its process group when dropped.
+#[derive(Debug)]
+pub struct Subprocess {
+    pub child: Child,
+    is_reaped: bool,
+}
+
+impl Subprocess {
+    /// Starts a program. It is sent SIGTERM when the calling thread ends.
+    ///
+    /// # Errors
+    ///
+    /// If it cannot be started.
+    #[allow(unsafe_code)]
+    pub fn start(command: &mut Command) -> io::Result<Self> {
+        let begin_session = || {
+            setsid()?;
+            Ok(set_parent_process_death_signal(Some(Signal::TERM))?)
+        };
+        // SAFETY: after the fork it makes two system calls, and neither allocates nor locks.
+        let child = unsafe { command.pre_exec(begin_session) }.spawn()?;
+        Ok(Self { child, is_reaped: false })
+    }
+
+    /// Waits this long for it to exit. What it left in its process group is killed then.
+    ///
+    /// # Errors
+    ///
+    /// If it cannot be waited for.
+    pub fn wait(&mut self, time: Duration) -> io::Result<Option<ExitStatus>> {
+        let deadline = Deadline::after(time);
+        let exited = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+        while !self.is_reaped && waitid(WaitId::Pid(self.pid()), exited)?.is_none() {
+            if deadline.left().is_zero() {
+                return Ok(None);
+            }
+            thread::sleep(POLL);
+        }
+        self.kill();
+        self.is_reaped = true;
+        self.child.wait().map(Some)
+    }
+
+    /// Kills its process group. Until the program is reaped, no other group has this number.
+    pub fn kill(&self) {
+        if !self.is_reaped {
+            // There may be nothing left to kill.
+            let _ = kill_process_group(self.pid(), Signal::KILL);
+        }
+    }
+
+    fn pid(&self) -> Pid {
+        Pid::from_child(&self.child)
+    }
+}
+
+impl Drop for Subprocess {
+    fn drop(&mut self) {
+        self.kill();
+        let _ = self.wait(EXITS);
+    }
+}
