@@ -10,7 +10,7 @@ mod sampler;
 mod usage;
 
 use std::ffi::OsString;
-use std::fs::{File, OpenOptions};
+use std::fs::OpenOptions;
 use std::io::{self, Write as _};
 use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt as _;
@@ -29,7 +29,7 @@ use super::args::{Global, RunArgs, RunFailure};
 use super::exit::{Exit, UsageError};
 use super::reap::policy_from_args;
 use super::{config, live, session, signals, warn};
-use crate::host::{self, KernelModule, Roots};
+use crate::host::{self, KernelModule, OutputFile, Roots};
 use crate::model::json::document;
 use crate::model::{Kind, Time};
 use crate::report::run::{HeldMemory, RunAssertion, RunGpu, RunReport, RunStatus, SCHEMA};
@@ -302,7 +302,7 @@ fn tell(args: &RunArgs, report: &RunReport, reports: Vec<Report>) -> bool {
 struct Report {
     path: PathBuf,
     format: Format,
-    file: File,
+    file: OutputFile,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -330,33 +330,27 @@ impl Report {
             }
         };
         // What an earlier run has left stays until there is something to put in its place.
-        let file = OpenOptions::new()
-            .create(true)
-            .append(is_summary)
-            .write(true)
-            .truncate(false)
-            .open(path);
-        let failed =
-            |error| UsageError(format!("--report {}: cannot be written: {error}", path.display()));
+        let file = match format {
+            Format::StepSummary => OutputFile::summary(path),
+            Format::Json | Format::Junit | Format::Markdown => OutputFile::document(path),
+        };
+        let failed = |error| {
+            UsageError(format!(
+                "--report {}: cannot be written: {error}; name another file",
+                path.display()
+            ))
+        };
         Ok(Self { path: path.to_owned(), format, file: file.map_err(failed)? })
     }
 
-    fn write(mut self, report: &RunReport) -> anyhow::Result<()> {
+    fn write(self, report: &RunReport) -> anyhow::Result<()> {
         let text = match self.format {
             Format::Json => document(report)?,
             Format::Junit => report.to_junit(),
             Format::Markdown | Format::StepSummary => report.to_markdown(),
         };
-        if !matches!(self.format, Format::StepSummary)
-            && self.file.metadata().is_ok_and(|it| it.is_file())
-        {
-            // Else less than that would be left behind it.
-            self.file
-                .set_len(0)
-                .with_context(|| format!("cannot write {}", self.path.display()))?;
-        }
         self.file
-            .write_all(text.as_bytes())
+            .write(text.as_bytes(), None)
             .with_context(|| format!("cannot write {}", self.path.display()))
     }
 }

@@ -37,11 +37,11 @@ pub use gpu::pci::{PciGpu, read_driver_gpus, read_pci_gpus};
 pub use machine::available_memory::read_available_memory;
 pub use machine::clocks::{Clocks, read_boot_time, read_clocks, read_host, read_time};
 pub use machine::mounts::{Cgroups, Hidepid, read_is_initial_cgroup_namespace, read_mounts};
+pub use machine::output_file::{OutputFile, open_output, replace_file, replace_own_file};
 pub use machine::ownership::{
     NotOurs, has_more_rights, prove_directory_ours, prove_leaf_ours, prove_ours,
 };
 pub use machine::platform::{Platform, read_platform};
-pub use machine::replace::{replace_file, replace_own_file};
 pub use machine::rights::{
     Rights, Visibility, give_up_reading, has_gained_ids, has_gained_rights, read_rights, try_pidfd,
 };

@@ -18,6 +18,7 @@ use serde::{Deserialize, Serialize};
 use super::target::Target;
 pub use super::target::{Deed, LedgerProcess};
 use super::verify::Outcome;
+use crate::host::open_output;
 use crate::model::Time;
 use crate::model::json;
 
@@ -124,19 +125,8 @@ impl Ledger {
     /// If it cannot be opened, or is no regular file.
     pub fn open(path: &Path) -> Result<Self, LedgerError> {
         let failed = |cause| LedgerError::Open { path: path.to_owned(), cause };
-        let file = OpenOptions::new()
-            .read(true)
-            .append(true)
-            .create(true)
-            .mode(0o600)
-            // A pipe would block, a link would lead elsewhere.
-            .custom_flags((OFlags::NOFOLLOW | OFlags::NONBLOCK).bits().cast_signed())
-            .open(path)
-            .map_err(failed)?;
+        let file = open_output(path, OFlags::APPEND, 0o600).map_err(failed)?;
         let metadata = file.metadata().map_err(failed)?;
-        if !metadata.is_file() {
-            return Err(failed(io::Error::other("no ordinary file")));
-        }
         let mut last = [b'\n'];
         if let Some(end) = metadata.len().checked_sub(1) {
             file.read_exact_at(&mut last, end).map_err(failed)?;

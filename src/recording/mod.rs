@@ -76,12 +76,6 @@ pub enum RecordingError {
         "cannot record to {name}: it holds something other than a recording; name another file"
     )]
     Foreign { name: String },
-    /// Root does not write to another user's file.
-    #[error(
-        "cannot record to {name}: as root gpumem writes only to root's files, and this one \
-        belongs to uid {uid}; name another file"
-    )]
-    Others { name: String, uid: u32 },
     /// Another process is recording to the file.
     #[error(
         "cannot record to {name}: another gpumem is recording to it; stop that one or name another file"

@@ -1,14 +1,15 @@
 //! Appends snapshots to a file or standard output, a whole line at a time.
 
-use std::fs::{self, File, Metadata, OpenOptions};
-use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::fs::{self, File, Metadata};
+use std::io::{self, Seek, SeekFrom, Write};
 use std::os::fd::AsFd;
-use std::os::unix::fs::{FileExt, MetadataExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{FlockOperation, OFlags};
 
 use super::{RecordingError, is_zstd};
+use crate::host::open_output;
 use crate::model::json;
 use crate::model::{Snapshot, Time};
 
@@ -32,7 +33,7 @@ impl Writer {
     /// Appends to a file, creating it if missing. A torn last line, as after a crash, stays and is ended by a
     /// newline.
     ///
-    /// Pipes and devices may be named.
+    /// A descriptor of the caller may be named as well: `/dev/stdout`, `/dev/fd/63`.
     ///
     /// # Errors
     ///
@@ -148,16 +149,8 @@ impl Writer {
 /// Opens a file for appending and locks it; whether it ends with a torn line.
 fn open(path: &Path, name: &str) -> Result<(File, bool), RecordingError> {
     let create_error = |cause| RecordingError::Create { name: name.to_owned(), cause };
-    let is_root = rustix::process::geteuid().is_root();
-    // In a folder that others can write to, a link could lead root to any file.
-    let flags = if is_root { OFlags::NOFOLLOW } else { OFlags::empty() };
-    let mut options = OpenOptions::new();
-    options.append(true).create(true).custom_flags(flags.bits().cast_signed());
-    let file = options.open(path).map_err(create_error)?;
+    let file = open_output(path, OFlags::APPEND, 0o666).map_err(create_error)?;
     let metadata = file.metadata().map_err(create_error)?;
-    if is_root && metadata.uid() != 0 {
-        return Err(RecordingError::Others { name: name.to_owned(), uid: metadata.uid() });
-    }
     if !metadata.is_file() {
         return Ok((file, false));
     }
@@ -170,8 +163,8 @@ fn open(path: &Path, name: &str) -> Result<(File, bool), RecordingError> {
     }
     let mut is_torn = false;
     if metadata.len() > 0 {
-        // A file that is writable and not readable is assumed to end badly: an empty line does no harm.
-        let (head, last) = edges(path, metadata.len()).unwrap_or_default();
+        // A descriptor may be open for writing only. The file is assumed to end badly: an empty line does no harm.
+        let (head, last) = edges(&file, metadata.len()).unwrap_or_default();
         if is_zstd(&head) {
             return Err(RecordingError::Compressed { name: name.to_owned() });
         }
@@ -191,13 +184,12 @@ fn is_begun_recording(head: &[u8]) -> bool {
 }
 
 /// A file's first bytes and its last one.
-fn edges(path: &Path, bytes: u64) -> io::Result<(Vec<u8>, u8)> {
-    let file = File::open(path)?;
+fn edges(file: &File, bytes: u64) -> io::Result<(Vec<u8>, u8)> {
     let mut last = [0];
     file.read_exact_at(&mut last, bytes - 1)?;
-    let mut head = Vec::new();
-    file.take(64).read_to_end(&mut head)?;
-    Ok((head, last[0]))
+    let mut head = [0; 64];
+    let length = file.read_at(&mut head, 0)?;
+    Ok((head[..length].to_vec(), last[0]))
 }
 
 /// Writes everything, in one call if the system takes it in one, and returns how much was written.
@@ -308,9 +300,6 @@ mod tests {
             return;
         }
         fs::remove_file(&path).unwrap();
-        let link = folder.path().join("link");
-        std::os::unix::fs::symlink(&path, &link).unwrap();
-        assert!(Writer::append(&link).is_err() && !path.exists());
         fs::write(&path, "").unwrap();
         std::os::unix::fs::chown(&path, Some(1000), None).unwrap();
         assert!(Writer::append(&path).unwrap_err().to_string().contains("uid 1000"));
@@ -351,7 +340,7 @@ mod tests {
         let mut writer = Writer::append(&path).unwrap();
         writer.write(&at(0)).unwrap();
         let line = fs::metadata(&path).unwrap().len();
-        let mut other = OpenOptions::new().append(true).open(&path).unwrap();
+        let mut other = File::options().append(true).open(&path).unwrap();
         other.write_all(b"somebody else's\n").unwrap();
         assert!(!writer.take_back(line));
         assert_eq!(read(&path), (vec![at(0)], 1));

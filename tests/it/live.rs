@@ -612,6 +612,9 @@ fn a_recording_is_whole_however_it_ends() {
     let replayed = support::run(&["ps", "--replay", file]);
     assert!(replayed.stdout.contains("sleep 600"), "{replayed:?}");
 
-    let full = machine.run(&["record", "/dev/full", "--interval", "20ms"]).exits(3);
+    let mut full = Command::new("sh");
+    full.args(["-c", "exec \"$@\" 3>/dev/full", "sh"]);
+    let record = machine.command(&["record", "/dev/fd/3", "--interval", "20ms"]);
+    let full = support::finish(support::before(&mut full, &record)).exits(3);
     assert!(full.stderr.contains("no space left on device"), "{full:?}");
 }

@@ -39,6 +39,7 @@ mod live;
 mod machine;
 mod notebook;
 mod once;
+mod output_files;
 mod owners;
 mod pipelines;
 mod place;

@@ -215,12 +215,17 @@ fn a_report_that_cannot_be_written_is_told_before_the_start() {
         assert!(output.stderr.contains(name), "{output:?}");
         assert!(!mark.exists());
     }
-    // What becomes full meanwhile is told, too.
-    std::os::unix::fs::symlink("/dev/full", machine.path("full.md")).unwrap();
-    let full = machine.path("full.md");
-    let options = ["--report", full.to_str().unwrap()];
-    finish(&mut run(&machine, &options, &["true"])).exits(1);
-    finish(&mut run(&machine, &options, &["sh", "-c", "exit 7"])).exits(7);
+    // A directory that the command removes is reported afterwards.
+    let removed = machine.path("removed");
+    let (folder, report) = (removed.to_str().unwrap(), removed.join("report.md"));
+    for code in [0, 7] {
+        fs::create_dir(&removed).unwrap();
+        let script = format!("rmdir {folder}; exit {code}");
+        let options = ["--report", report.to_str().unwrap()];
+        let output = finish(&mut run(&machine, &options, &["sh", "-c", &script]));
+        assert!(output.stderr.contains("cannot write"), "{output:?}");
+        output.exits(code.max(1));
+    }
 }
 
 #[test]

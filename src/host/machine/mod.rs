@@ -3,7 +3,7 @@
 pub(super) mod available_memory;
 pub(super) mod clocks;
 pub(super) mod mounts;
+pub(super) mod output_file;
 pub(super) mod ownership;
 pub(super) mod platform;
-pub(super) mod replace;
 pub(super) mod rights;

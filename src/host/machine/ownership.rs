@@ -22,11 +22,11 @@ use nix::unistd::{Uid, User};
 use crate::host::machine::rights::has_gained_rights;
 
 /// The write bits of group and others.
-const OTHERS_WRITE: u32 = 0o022;
+pub(super) const OTHERS_WRITE: u32 = 0o022;
 /// The bit that lets only the owner of an entry, or of the directory, replace it.
-const STICKY: u32 = 0o1000;
+pub(super) const STICKY: u32 = 0o1000;
 /// The most links that are followed: the kernel's limit (`MAXSYMLINKS`).
-const MOST_LINKS: usize = 40;
+pub(super) const MOST_LINKS: usize = 40;
 /// The most entries of a state directory that are checked; it has a handful.
 const MOST_ENTRIES: usize = 4096;
 
@@ -75,7 +75,7 @@ pub enum NotOurs {
 }
 
 /// A user's name, or the number if there is none.
-fn name(uid: u32) -> String {
+pub(super) fn name(uid: u32) -> String {
     if uid == 0 {
         return "root".to_owned();
     }
@@ -214,7 +214,7 @@ fn metadata_of(path: &Path) -> io::Result<Metadata> {
     fs::symlink_metadata(path)
 }
 
-fn push_front(left: &mut VecDeque<OsString>, path: &Path) {
+pub(super) fn push_front(left: &mut VecDeque<OsString>, path: &Path) {
     for component in path.components().rev() {
         match component {
             Component::Normal(name) => left.push_front(name.to_owned()),

@@ -138,15 +138,12 @@ fn what_cannot_be_written_is_an_error() {
     };
     assert!(full.write_all(b"x").is_err());
     let error = Ledger::open(Path::new("/dev/full")).unwrap_err();
-    assert!(error.to_string().contains("no ordinary file"), "{error}");
+    assert!(error.to_string().contains("not a regular file"), "{error}");
     let mut ledger = Ledger { path: "/dev/full".into(), file: full, is_torn: false };
     let error = ledger.write(&all()[0]).unwrap_err();
     assert!(matches!(error, LedgerError::Write { .. }), "{error}");
     assert!(ledger.is_torn);
     let folder = tempfile::tempdir().unwrap();
-    let link = folder.path().join("link");
-    std::os::unix::fs::symlink("target", &link).unwrap();
-    assert!(Ledger::open(&link).is_err(), "a link leads elsewhere");
     assert!(Ledger::open(&folder.path().join("no/ledger")).is_err());
 }
 

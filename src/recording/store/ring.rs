@@ -1,9 +1,9 @@
 //! Writes a store: appends frames, begins segments, and removes the oldest by age and size.
 
 use std::collections::VecDeque;
-use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::fs::{self, DirBuilder, File};
 use std::io::{self, Read as _, Write as _};
-use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 use std::process;
 use std::time::Duration;
@@ -13,6 +13,7 @@ use zstd::bulk::Compressor;
 use zstd::zstd_safe::CParameter;
 
 use super::{Segment, list, name_of};
+use crate::host::open_output;
 use crate::model::json;
 use crate::model::{Snapshot, Time};
 use crate::recording::RecordingError;
@@ -279,11 +280,8 @@ impl StoreWriter {
             .map(|latest| Time::from_unix_milliseconds(latest.start.unix_milliseconds() + 1));
         let start = after.map_or(first, |after| first.max(after));
         let path = self.folder.join(name_of(start));
-        let file = OpenOptions::new()
-            .append(true)
-            .create_new(true)
-            .mode(self.access.file_mode())
-            .open(&path)?;
+        let flags = OFlags::APPEND | OFlags::EXCL;
+        let file = open_output(&path, flags, self.access.file_mode())?;
         self.segments.push_back(Segment { start, path, bytes: 0 });
         self.current = Some(Current { file, first });
         Ok(())
@@ -341,16 +339,9 @@ impl std::fmt::Debug for StoreWriter {
 /// Locks a store, and writes our pid into the lock file.
 fn lock(folder: &Path) -> Result<File, RecordingError> {
     let failed = |cause| RecordingError::StoreUnwritable { folder: folder.to_owned(), cause };
-    let mut file = OpenOptions::new()
-        .read(true)
-        .write(true)
-        .create(true)
-        .truncate(false)
-        // Anyone who may open it, even for reading, could lock it: no other user may keep a writer out.
-        .mode(Access::Owner.file_mode())
-        .custom_flags(OFlags::NOFOLLOW.bits().cast_signed())
-        .open(folder.join(LOCK))
-        .map_err(failed)?;
+    // Anyone who may open it, even for reading, could lock it: no other user may keep a writer out.
+    let mode = Access::Owner.file_mode();
+    let mut file = open_output(&folder.join(LOCK), OFlags::empty(), mode).map_err(failed)?;
     // A file system without locks has to do without this guard.
     if rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive)
         == Err(rustix::io::Errno::WOULDBLOCK)

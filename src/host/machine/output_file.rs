@@ -1,0 +1,367 @@
+//! Opens the files that gpumem writes: reports, metrics, recordings, the store, the audit log.
+//!
+//! Another user may own a directory of the path and exchange its entries at any time. So a path is walked by
+//! descriptors, one directory after the other, and the file is opened in the directory that was checked. A symbolic
+//! link is followed only if no other user can change it. The file must be a regular file with one link that belongs
+//! to the caller or root: it is not another user's, and not a name that another user gave to a file of the caller.
+//! Opening never blocks. Only descriptors that the caller passed (`/dev/stdout`, `/dev/fd/63`) may be anything.
+
+use std::collections::VecDeque;
+use std::ffi::OsString;
+use std::fs::{self, File, Permissions};
+use std::io::{self, Write as _};
+use std::os::unix::ffi::OsStringExt as _;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+
+use rustix::fd::OwnedFd;
+use rustix::fs::{
+    Access, AtFlags, CWD, FileType, Mode, OFlags, Stat, accessat, fcntl_setfl, fstat, openat,
+    readlinkat, renameat, statat, unlinkat,
+};
+use rustix::io::Errno;
+use rustix::process::geteuid;
+
+use super::ownership::{MOST_LINKS, OTHERS_WRITE, STICKY, has_more_rights, name, push_front};
+
+/// Why a file is not written to.
+#[derive(Debug, thiserror::Error)]
+enum UnsafeFile {
+    #[error("{} is a link that another user can change (it belongs to {})", path.display(), name(*uid))]
+    Link { path: PathBuf, uid: u32 },
+    #[error("it is not a regular file")]
+    Irregular,
+    #[error("it belongs to {}", name(*uid))]
+    Owner { uid: u32 },
+    #[error("it has {links} hard links, and writing to it would change the other files")]
+    HardLinks { links: u64 },
+}
+
+/// The output that a caller named, checked before there is anything to write.
+#[derive(Debug)]
+pub enum OutputFile {
+    /// Open for appending.
+    Open(File),
+    /// A file that is replaced as a whole.
+    Replaced(PathBuf),
+}
+
+impl OutputFile {
+    /// An output that is one whole document.
+    ///
+    /// # Errors
+    ///
+    /// If it cannot be written there.
+    pub fn document(path: &Path) -> io::Result<Self> {
+        if let Some(file) = open_inherited(path) {
+            return file.map(Self::Open);
+        }
+        let place = Place::find(path)?;
+        place.check(None)?;
+        accessat(&place.folder, ".", Access::WRITE_OK | Access::EXEC_OK, AtFlags::empty())?;
+        Ok(Self::Replaced(path.to_owned()))
+    }
+
+    /// A file of a CI system that the document is appended to. It may belong to the owner of its directory: jobs in a
+    /// container run as root, and the file belongs to the user of the runner.
+    ///
+    /// # Errors
+    ///
+    /// If it cannot be written there.
+    pub fn summary(path: &Path) -> io::Result<Self> {
+        open(path, OFlags::APPEND, 0o666, true).map(Self::Open)
+    }
+
+    /// Writes the document. The mode of a replaced file is this one, or what the umask allows.
+    ///
+    /// # Errors
+    ///
+    /// If it cannot be written; a replaced file is as it was then.
+    pub fn write(self, content: &[u8], mode: Option<u32>) -> io::Result<()> {
+        match self {
+            Self::Open(mut file) => file.write_all(content),
+            Self::Replaced(path) => Place::find(&path)?.replace(content, mode),
+        }
+    }
+}
+
+/// Opens a file for reading and writing, creating it with this mode if missing; `flags` are added.
+///
+/// # Errors
+///
+/// If it cannot be opened, or another user could have chosen what is opened.
+pub fn open_output(path: &Path, flags: OFlags, mode: u32) -> io::Result<File> {
+    open(path, flags, mode, false)
+}
+
+fn open(path: &Path, flags: OFlags, mode: u32, is_of_directory: bool) -> io::Result<File> {
+    if let Some(file) = open_inherited(path) {
+        return file;
+    }
+    let place = Place::find(path)?;
+    let owner = fstat(&place.folder)?.st_uid;
+    place.open(flags, mode, is_of_directory.then_some(owner))
+}
+
+/// Replaces a file by one with this content and these permissions. Readers see the old file or the new one, also
+/// after a power failure.
+///
+/// # Errors
+///
+/// If it cannot be written; it is as it was then.
+pub fn replace_file(path: &Path, content: &[u8], mode: u32) -> io::Result<()> {
+    OutputFile::document(path)?.write(content, Some(mode))
+}
+
+/// As [`replace_file`], for the caller only, in a directory that is created if missing.
+///
+/// # Errors
+///
+/// As there.
+pub fn replace_own_file(path: &Path, content: &[u8]) -> io::Result<()> {
+    if let Some(folder) = path.parent() {
+        // Root's contains a store as well, which everybody may read.
+        fs::create_dir_all(folder)?;
+    }
+    replace_file(path, content, 0o600)
+}
+
+/// Opens a descriptor that the caller passed, if a path names one.
+fn open_inherited(path: &Path) -> Option<io::Result<File>> {
+    let number: u32 = match path.to_str()? {
+        "/dev/stdout" => 1,
+        "/dev/stderr" => 2,
+        path => {
+            let descriptor = path.strip_prefix("/dev/fd/");
+            descriptor.or_else(|| path.strip_prefix("/proc/self/fd/"))?.parse().ok()?
+        }
+    };
+    let open = || {
+        let flags = OFlags::WRONLY | OFlags::APPEND | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let file = openat(CWD, format!("/proc/self/fd/{number}"), flags, Mode::empty())?;
+        // Writing may wait for a reader.
+        fcntl_setfl(&file, OFlags::APPEND)?;
+        Ok(File::from(file))
+    };
+    Some(open())
+}
+
+/// Whether this user is root or the caller.
+fn is_ours(uid: u32) -> bool {
+    uid == 0 || uid == geteuid().as_raw()
+}
+
+/// A name in a directory, which is held open.
+struct Place {
+    folder: OwnedFd,
+    name: OsString,
+}
+
+impl Place {
+    /// Walks to the directory of a file, which need not exist.
+    fn find(path: &Path) -> io::Result<Self> {
+        let mut left = VecDeque::new();
+        push_front(&mut left, &std::path::absolute(path)?);
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        // The current directory, and those above it: `..` must not lead where another user moved a directory to.
+        let mut folder = openat(CWD, "/", flags, Mode::empty())?;
+        let mut above: Vec<OwnedFd> = Vec::new();
+        let mut at = PathBuf::from("/");
+        let mut links = 0;
+        while let Some(name) = left.pop_front() {
+            if name == ".." {
+                folder = above.pop().unwrap_or(folder);
+                at.pop();
+                continue;
+            }
+            let next = match openat(&folder, &name, flags, Mode::empty()) {
+                Err(Errno::NOENT) if left.is_empty() => return Ok(Self { folder, name }),
+                next => next?,
+            };
+            let stat = fstat(&next)?;
+            match FileType::from_raw_mode(stat.st_mode) {
+                FileType::Directory => {
+                    at.push(name);
+                    above.push(std::mem::replace(&mut folder, next));
+                }
+                FileType::Symlink => {
+                    links += 1;
+                    if links > MOST_LINKS {
+                        return Err(Errno::LOOP.into());
+                    }
+                    if !is_link_ours(&stat, &folder, &above) {
+                        let link = UnsafeFile::Link { path: at.join(name), uid: stat.st_uid };
+                        return Err(io::Error::other(link));
+                    }
+                    let target = readlinkat(&next, "", Vec::new())?.into_bytes();
+                    let target = PathBuf::from(OsString::from_vec(target));
+                    if target.is_absolute() {
+                        folder = above.drain(..).next().unwrap_or(folder);
+                        at = PathBuf::from("/");
+                    }
+                    push_front(&mut left, &target);
+                }
+                _ if left.is_empty() => return Ok(Self { folder, name }),
+                _ => return Err(Errno::NOTDIR.into()),
+            }
+        }
+        Err(Errno::ISDIR.into())
+    }
+
+    /// Checks the file, if there is one.
+    fn check(&self, other_owner: Option<u32>) -> io::Result<()> {
+        match statat(&self.folder, &self.name, AtFlags::SYMLINK_NOFOLLOW) {
+            Err(Errno::NOENT) => Ok(()),
+            stat => check(&stat?, other_owner).map_err(io::Error::other),
+        }
+    }
+
+    fn open(&self, flags: OFlags, mode: u32, other_owner: Option<u32>) -> io::Result<File> {
+        self.check(other_owner)?;
+        let always = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::NONBLOCK;
+        let flags = flags | always | OFlags::CLOEXEC;
+        let file = openat(&self.folder, &self.name, flags, Mode::from_raw_mode(mode))?;
+        // It may have been exchanged since.
+        check(&fstat(&file)?, other_owner).map_err(io::Error::other)?;
+        Ok(file.into())
+    }
+
+    fn replace(&self, content: &[u8], mode: Option<u32>) -> io::Result<()> {
+        self.check(None)?;
+        // Two processes may write the same file at once.
+        let mut new = OsString::from(".");
+        new.push(&self.name);
+        new.push(format!(".{}.new", std::process::id()));
+        // An earlier process with this pid may have left one.
+        let _ = unlinkat(&self.folder, &new, AtFlags::empty());
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
+        let write = || {
+            let created = Mode::from_raw_mode(mode.unwrap_or(0o666));
+            let mut file = File::from(openat(&self.folder, &new, flags, created)?);
+            if let Some(mode) = mode {
+                file.set_permissions(Permissions::from_mode(mode))?;
+            }
+            file.write_all(content)?;
+            file.sync_all()?;
+            renameat(&self.folder, &new, &self.folder, &self.name)?;
+            let flags = OFlags::DIRECTORY | OFlags::CLOEXEC;
+            File::from(openat(&self.folder, ".", flags, Mode::empty())?).sync_all()
+        };
+        let written = write();
+        if written.is_err() {
+            let _ = unlinkat(&self.folder, &new, AtFlags::empty());
+        }
+        written
+    }
+}
+
+/// Whether only root and the caller can change a link: it is theirs and, for a caller with more rights than a plain
+/// user, so are its directory and all above that. In a sticky directory others cannot move what is not theirs.
+fn is_link_ours(link: &Stat, folder: &OwnedFd, above: &[OwnedFd]) -> bool {
+    let is_folder_ours = |folder: &OwnedFd, may_be_sticky: bool| {
+        let is_sticky = |stat: &Stat| may_be_sticky && stat.st_mode & STICKY != 0;
+        fstat(folder).is_ok_and(|stat| {
+            is_ours(stat.st_uid) && (stat.st_mode & OTHERS_WRITE == 0 || is_sticky(&stat))
+        })
+    };
+    let mut above = above.iter();
+    is_ours(link.st_uid)
+        && (!has_more_rights()
+            || (is_folder_ours(folder, false) && above.all(|it| is_folder_ours(it, true))))
+}
+
+fn check(stat: &Stat, other_owner: Option<u32>) -> Result<(), UnsafeFile> {
+    let (uid, links) = (stat.st_uid, u64::from(stat.st_nlink));
+    if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
+        Err(UnsafeFile::Irregular)
+    } else if !is_ours(uid) && other_owner != Some(uid) {
+        Err(UnsafeFile::Owner { uid })
+    } else if links > 1 {
+        Err(UnsafeFile::HardLinks { links })
+    } else {
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::{chown, lchown, symlink};
+
+    use super::*;
+
+    /// A user that does not exist here, and not root.
+    const OTHER_USER: u32 = 4242;
+
+    fn mode(path: &Path) -> u32 {
+        fs::symlink_metadata(path).unwrap().permissions().mode() & 0o777
+    }
+
+    #[test]
+    fn only_the_file_is_for_its_owner_alone() {
+        let folder = tempfile::tempdir().unwrap();
+        let plain = folder.path().join("plain");
+        fs::create_dir(&plain).unwrap();
+        let path = folder.path().join("state/waste.json");
+        replace_own_file(&path, b"{}").unwrap();
+        assert_eq!((mode(&path), mode(path.parent().unwrap())), (0o600, mode(&plain)));
+    }
+
+    #[test]
+    fn a_file_is_replaced_whole_or_left_alone() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        fs::write(at("elsewhere"), "untouched").unwrap();
+        fs::write(at("page"), "old").unwrap();
+        symlink(at("elsewhere"), at(&format!(".page.{}.new", std::process::id()))).unwrap();
+        replace_file(&at("page"), b"new", 0o644).unwrap();
+        assert_eq!(fs::read_to_string(at("elsewhere")).unwrap(), "untouched");
+        assert_eq!(
+            (fs::read_to_string(at("page")).unwrap(), mode(&at("page"))),
+            ("new".into(), 0o644)
+        );
+        fs::hard_link(at("page"), at("again")).unwrap();
+        fs::create_dir(at("folder")).unwrap();
+        let refused =
+            [Path::new("/"), Path::new("/dev/full"), &at("folder"), &at("none/page"), &at("again")];
+        for path in refused {
+            replace_file(path, b"newer", 0o644).unwrap_err();
+            open_output(path, OFlags::APPEND, 0o644).unwrap_err();
+        }
+        let mut left: Vec<_> =
+            fs::read_dir(folder.path()).unwrap().map(|it| it.unwrap().file_name()).collect();
+        left.sort();
+        assert_eq!(left, ["again", "elsewhere", "folder", "page"]);
+        assert_eq!(fs::read_to_string(at("page")).unwrap(), "new");
+    }
+
+    #[test]
+    fn a_link_is_followed_where_only_the_caller_can_change_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        fs::create_dir_all(at("a/b")).unwrap();
+        symlink("a/b", at("down")).unwrap();
+        symlink("../../c", at("a/b/up")).unwrap();
+        symlink(at("down/../b/up"), at("over")).unwrap();
+        symlink("loop", at("loop")).unwrap();
+        for (name, content) in [("over", "new"), ("down/up", "newer")] {
+            replace_file(&at(name), content.as_bytes(), 0o644).unwrap();
+            assert_eq!(fs::read_to_string(at("c")).unwrap(), content);
+            assert!(at("over").is_symlink() && at("a/b/up").is_symlink());
+        }
+        assert!(replace_file(&at("loop"), b"", 0o644).is_err());
+        if !geteuid().is_root() {
+            return;
+        }
+        let error = |name: &str| replace_file(&at(name), b"", 0o644).unwrap_err().to_string();
+        lchown(at("a/b/up"), Some(OTHER_USER), None).unwrap();
+        assert!(error("over").contains("belongs to uid 4242"), "{}", error("over"));
+        lchown(at("a/b/up"), Some(0), None).unwrap();
+        replace_file(&at("over"), b"", 0o644).unwrap();
+        // Root's link, which another user can move.
+        for (owner, bits) in [(OTHER_USER, 0o755), (0, 0o775), (0, 0o1777)] {
+            chown(at("a/b"), Some(owner), None).unwrap();
+            fs::set_permissions(at("a/b"), Permissions::from_mode(bits)).unwrap();
+            assert!(error("over").contains("is a link"), "{owner} {bits:o}");
+        }
+    }
+}

@@ -1,0 +1,232 @@
+//! Files that gpumem writes as root, in directories where another account plays the attacker: links, pipes, files
+//! of its own and hard links wait under the name of the output, and are exchanged while it is written.
+
+use std::fs::{self, Permissions};
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, chown};
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::machine::{Machine, one_gpu};
+use crate::scenarios::random::Random;
+use crate::support::{self, Output, find, finish};
+
+const ATTACKER: u32 = 65534;
+const NAME: &str = "page.xml";
+/// Content of root's file.
+const OF_ROOT: &str = "root's own";
+
+/// Root's file, a directory of the attacker, and one that all accounts share.
+struct Ground {
+    folder: tempfile::TempDir,
+    machine: Machine,
+}
+
+impl Ground {
+    fn new() -> Self {
+        let ground =
+            Self { folder: tempfile::tempdir().unwrap(), machine: Machine::new(&one_gpu(&[])) };
+        mode(ground.folder.path(), 0o755);
+        for (name, bits) in [("roots", 0o755), ("theirs", 0o755), ("shared", 0o1777)] {
+            fs::create_dir(ground.path(name)).unwrap();
+            mode(&ground.path(name), bits);
+        }
+        chown(ground.path("theirs"), Some(ATTACKER), Some(ATTACKER)).unwrap();
+        fs::write(ground.path("roots").join(NAME), OF_ROOT).unwrap();
+        ground
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    /// Runs a program in a directory as the attacker.
+    fn attacker(&self, folder: &Path, program: &str, words: &[&str]) -> Command {
+        let mut command = Command::new(program);
+        command.args(words).current_dir(folder).uid(ATTACKER).gid(ATTACKER);
+        command.env("ROOTS", self.path("roots"));
+        command
+    }
+
+    /// Has root write a file in each way; how that ended.
+    fn write<'a>(
+        &'a self,
+        path: &'a Path,
+    ) -> impl Iterator<Item = (&'static str, Output)> + use<'a> {
+        let path = path.to_str().unwrap();
+        let run = ["run", "--allow-no-gpu", "-q", "--report", path, "true"];
+        let commands = [
+            ("metrics", vec!["metrics", "--output", path]),
+            ("report", run.to_vec()),
+            ("summary", run.to_vec()),
+            ("record", vec!["record", path, "--interval", "10ms", "--duration", "10ms"]),
+        ];
+        let write = move |(way, words): (&'static str, Vec<&str>)| {
+            let mut command = self.machine.command(&words);
+            if way == "summary" {
+                command.env("GITHUB_STEP_SUMMARY", path);
+            }
+            let mut timed = Command::new("timeout");
+            (way, finish(support::before(timed.arg("60"), &command)))
+        };
+        commands.into_iter().map(write)
+    }
+
+    #[track_caller]
+    fn assert_untouched(&self, why: &str) {
+        let roots = self.path("roots");
+        let names: Vec<_> =
+            fs::read_dir(&roots).unwrap().map(|it| it.unwrap().file_name()).collect();
+        assert_eq!(names, [NAME], "{why}");
+        assert_eq!(fs::read_to_string(roots.join(NAME)).unwrap(), OF_ROOT, "{why}");
+    }
+}
+
+fn mode(path: &Path, mode: u32) {
+    fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
+}
+
+#[test]
+fn root_writes_through_nothing_that_another_user_made() {
+    or_skip!(support::root("root"));
+    let ground = Ground::new();
+    for folder in ["theirs", "shared"] {
+        let folder = ground.path(folder);
+        for (script, name, word) in [
+            ("ln -s $ROOTS/page.xml page.xml", "page.xml", "is a link"),
+            ("ln -s $ROOTS/new.xml page.xml", "page.xml", "is a link"),
+            ("ln -s $ROOTS d", "d/page.xml", "is a link"),
+            ("ln -s / e; mkdir f; ln -s ../e f/g", "f/g/tmp/page.xml", "is a link"),
+            ("mkfifo page.xml", "page.xml", "not a regular file"),
+            ("echo theirs > page.xml", "page.xml", "belongs to"),
+        ] {
+            finish(&mut ground.attacker(&folder, "sh", &["-c", script])).exits(0);
+            for (way, output) in ground.write(&folder.join(name)) {
+                let why = format!("{way} in {}: {script}: {output:?}", folder.display());
+                // A runner's file, for a job that runs as root in a container.
+                if way == "summary" && word == "belongs to" && folder == ground.path("theirs") {
+                    assert!(output.code == 0, "{why}");
+                    continue;
+                }
+                assert!(![0, 124].contains(&output.code), "{why}");
+                assert!(
+                    output.stderr.contains(word) && output.stderr.contains("page.xml"),
+                    "{why}"
+                );
+                ground.assert_untouched(&why);
+            }
+            let clean = "rm -rf page.xml d e f";
+            finish(&mut ground.attacker(&folder, "sh", &["-c", clean])).exits(0);
+        }
+        // The kernel may let any user link to root's file (fs.protected_hardlinks).
+        fs::hard_link(ground.path("roots").join(NAME), folder.join(NAME)).unwrap();
+        for (way, output) in ground.write(&folder.join(NAME)) {
+            assert!(
+                output.code != 0 && output.stderr.contains("2 hard links"),
+                "{way}: {output:?}"
+            );
+            ground.assert_untouched(way);
+        }
+        fs::remove_file(folder.join(NAME)).unwrap();
+    }
+}
+
+#[test]
+fn root_writes_new_files_in_another_users_directory_and_to_what_it_was_given() {
+    or_skip!(support::root("root"));
+    let ground = Ground::new();
+    let theirs = ground.path("theirs");
+    for (way, output) in ground.write(&theirs.join(NAME)) {
+        assert_eq!(output.code, 0, "{way}: {output:?}");
+        let written = fs::symlink_metadata(theirs.join(NAME)).unwrap();
+        assert!(written.is_file() && written.uid() == 0 && written.len() > 0, "{way}");
+        assert_eq!(fs::read_dir(&theirs).unwrap().count(), 1, "{way}");
+        fs::remove_file(theirs.join(NAME)).unwrap();
+    }
+    // Links of root's, in directories that only root can change.
+    std::os::unix::fs::symlink("roots", ground.path("link")).unwrap();
+    std::os::unix::fs::symlink("../theirs/../roots/linked.prom", ground.path("roots/new.prom"))
+        .unwrap();
+    let page = ground.path("link/new.prom");
+    let page = page.to_str().unwrap();
+    ground.machine.run(&["metrics", "--output", page]).exits(0);
+    assert!(ground.path("roots/new.prom").is_symlink());
+    assert!(fs::metadata(ground.path("roots/linked.prom")).unwrap().len() > 0);
+    // Descriptors that the caller passed.
+    let bash = or_skip!(find("bash", "bash"));
+    let command = ground.machine.command(&[]);
+    for (script, written) in [
+        ("\"$@\" metrics --output /dev/stdout | tee", "gpumem_"),
+        ("\"$@\" metrics --output >(sed s/^/passed:/)", "passed:"),
+        ("\"$@\" record --interval 10ms --duration 10ms /dev/fd/3 3>&1 | tee", "gpumem.snapshot"),
+        (
+            "echo before; GITHUB_STEP_SUMMARY=/dev/stdout \"$@\" run -q --allow-no-gpu --report /dev/stdout true",
+            "before\n#",
+        ),
+    ] {
+        let mut shell = Command::new(&bash);
+        shell.args(["-c", script, "bash"]);
+        let output = finish(support::before(&mut shell, &command)).exits(0);
+        assert!(output.stdout.contains(written), "{script}: {output:?}");
+    }
+}
+
+/// Exchanges a directory and the file in it by random choice, as fast as it can.
+const EXCHANGES: &str = r#"
+import os, random, sys
+random.seed(int(sys.argv[1]))
+roots = os.environ["ROOTS"]
+os.mkdir("real")
+os.symlink(roots, "link")
+print("ready", flush=True)
+while True:
+    try:
+        if not os.path.lexists("real/l"):
+            os.symlink(roots + "/page.xml", "real/l")
+        if not os.path.lexists("real/p"):
+            os.mkfifo("real/p")
+        open("real/f", "a").close()
+        held = random.choice(["real", "real", "link"])
+        os.rename(held, "d")
+        if held == "real":
+            kind = random.choice("lpf")
+            os.rename("d/" + kind, "d/page.xml")
+            if random.random() < 0.5:
+                os.rename("d", "real")
+                os.rename("link", "d")
+                os.rename("d", "link")
+                os.rename("real", "d")
+            os.rename("d/page.xml", "d/" + kind)
+        os.rename("d", held)
+    except OSError:
+        pass
+"#;
+
+#[test]
+fn exchanging_directories_and_files_meanwhile_misdirects_nothing() {
+    or_skip!(support::root("root"));
+    // Another account may not reach the first one on the search path.
+    let python = "/usr/bin/python3";
+    or_skip!(find("python3", "python3").filter(|_| Path::new(python).exists()));
+    let rounds = std::env::var("GPUMEM_TEST_RACES").map_or(20, |it| it.parse().unwrap());
+    let ground = Ground::new();
+    let theirs = ground.path("theirs");
+    let mut random = Random::new("output files", 1);
+    for _ in 0..rounds / 10 {
+        let seed = random.whole(0, 1000).to_string();
+        let words = ["-I", "-c", EXCHANGES, &seed];
+        let mut attacker = ground.attacker(&theirs, python, &words);
+        let (mut attacker, _) = support::hear(&mut attacker);
+        for _ in 0..5 {
+            for (way, output) in ground.write(&theirs.join("d").join(NAME)) {
+                assert_ne!(output.code, 124, "{way}: {output:?}");
+                ground.assert_untouched(way);
+            }
+        }
+        attacker.kill().unwrap();
+        attacker.wait().unwrap();
+        fs::remove_dir_all(&theirs).unwrap();
+        fs::create_dir(&theirs).unwrap();
+        chown(&theirs, Some(ATTACKER), Some(ATTACKER)).unwrap();
+    }
+}
