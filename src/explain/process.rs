@@ -370,18 +370,11 @@ impl Subject<'_> {
         }
         course(facts, past, lines);
         if let Some(will) = self.exhaustion(gpu, row) {
-            let span = Span::from_seconds;
-            let between = match will.between {
-                Some((low, high)) => format!(" ({} to {})", span(low), span(high)),
-                None => String::new(),
-            };
             let at = seen.last.time.plus_seconds(will.seconds).local();
-            let (left, free) = (span(will.seconds), Bytes(will.free_bytes));
+            let (left, free) = (Span::from_seconds(will.seconds), Bytes(will.free_bytes));
             facts.entry(
                 "",
-                format!(
-                    "full at about {at}, in {left}{between}, if this continues: {free} are free"
-                ),
+                format!("full at about {at}, in {left}, if this continues: {free} are free"),
             );
         }
     }

@@ -31,8 +31,6 @@ pub struct Exhaustion {
     pub free_bytes: u64,
     /// Until they are used up.
     pub seconds: f64,
-    /// The earliest and the latest.
-    pub between: Option<(f64, f64)>,
 }
 
 /// The evidence of any kind.

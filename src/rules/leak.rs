@@ -1,8 +1,8 @@
 //! `leak`: a process's memory on a GPU grows and does not level off.
 //!
 //! [`crate::history::growth`] detects growth, by the floor of its memory over a quarter of an hour at least.
-//! The forecast divides the GPU's free memory by the rate and by its bounds; there is none if free memory is
-//! unknown, or the rate may be 0.
+//! The forecast divides the GPU's free memory by the rate; there is none if free memory is unknown, or the rate may
+//! be 0.
 //!
 //! A forecast is as good as what follows. If nothing has risen for five minutes, or for as long as it gave the
 //! GPU, it is withdrawn, and the severity with it: the finding says for a while that growth has stopped. Growth
@@ -44,10 +44,6 @@ const LEAST_WINDOW_SECONDS: f64 = 900.0;
 pub struct LeakEvidence {
     /// Growth of the lower envelope, in bytes per second.
     pub bytes_per_second: f64,
-    /// Lower bound of the growth, in bytes per second.
-    pub bytes_per_second_low: f64,
-    /// Upper bound of the growth, in bytes per second.
-    pub bytes_per_second_high: f64,
     /// Length of the evaluated window, in seconds.
     #[schemars(range(min = 0))]
     pub span_seconds: f64,
@@ -55,38 +51,21 @@ pub struct LeakEvidence {
     pub samples: u64,
     /// Growth of the lower envelope in the window, in bytes.
     pub grown_bytes: u64,
-    /// Share of the window in which memory grew, 0 to 1.
-    #[schemars(range(min = 0, max = 1))]
-    pub growing_share: f64,
-    /// Seconds since growth stopped; `null` while the memory still grows.
-    #[schemars(range(min = 0))]
-    pub stopped_seconds: Option<f64>,
     /// Free memory of the GPU at the end of the window, in bytes.
     pub free_bytes: Option<u64>,
     /// Seconds until the free memory is used up at this rate; `null` if unknown.
     pub out_of_memory_seconds: Option<f64>,
-    /// Earliest time to that point, from the upper bound of the growth, in seconds.
-    pub out_of_memory_seconds_low: Option<f64>,
-    /// Latest time to that point, from the lower bound of the growth, in seconds.
-    pub out_of_memory_seconds_high: Option<f64>,
 }
 
 impl KindEvidence for LeakEvidence {
     fn words(&self) -> String {
-        let a_minute = |rate: f64| Bytes((rate.max(0.0) * 60.0) as u64);
         let mut words = format!(
-            "{} a minute ({} to {}), {} in {} and {}, growing {:.0}% of the time",
-            a_minute(self.bytes_per_second),
-            a_minute(self.bytes_per_second_low),
-            a_minute(self.bytes_per_second_high),
+            "{} a minute, {} in {} and {}",
+            Bytes((self.bytes_per_second.max(0.0) * 60.0) as u64),
             Bytes(self.grown_bytes),
             Span::from_seconds(self.span_seconds),
             samples(self.samples),
-            self.growing_share * 100.0
         );
-        if let Some(stopped) = self.stopped_seconds {
-            let _ = write!(words, ", none for {}", Span::from_seconds(stopped));
-        }
         if let Some(free) = self.free_bytes {
             let _ = write!(words, ", {} free", Bytes(free));
         }
@@ -94,12 +73,7 @@ impl KindEvidence for LeakEvidence {
     }
 
     fn forecast(&self) -> Option<Exhaustion> {
-        let between = self.out_of_memory_seconds_low;
-        Some(Exhaustion {
-            free_bytes: self.free_bytes?,
-            seconds: self.out_of_memory_seconds?,
-            between: between.zip(self.out_of_memory_seconds_high),
-        })
+        Some(Exhaustion { free_bytes: self.free_bytes?, seconds: self.out_of_memory_seconds? })
     }
 }
 
@@ -170,6 +144,7 @@ fn gpu(seen: RuleInput<'_>, gpu: &Gpu, _known: &Device, verdicts: &mut RuleOutpu
 struct LeakOn {
     gpu: FindingGpu,
     trend: Trend,
+    has_stopped: bool,
     evidence: LeakEvidence,
     severity: Severity,
 }
@@ -181,15 +156,12 @@ impl LeakOn {
     }
 }
 
-/// `None` if there may be no growth, or too little to forecast.
-fn forecast(trend: &Trend, free_bytes: u64) -> Option<Exhaustion> {
+/// Seconds until the GPU is full; `None` if there may be no growth, or too little to forecast.
+fn forecast(trend: &Trend, free_bytes: u64) -> Option<f64> {
     let until_full = |rate: f64| free_bytes as f64 / rate;
     let latest = until_full(trend.bytes_per_second_low);
-    (trend.bytes_per_second_low > 0.0 && latest <= LONGEST_FORECAST_SECONDS).then(|| Exhaustion {
-        free_bytes,
-        seconds: until_full(trend.bytes_per_second),
-        between: Some((until_full(trend.bytes_per_second_high), latest)),
-    })
+    (trend.bytes_per_second_low > 0.0 && latest <= LONGEST_FORECAST_SECONDS)
+        .then(|| until_full(trend.bytes_per_second))
 }
 
 fn judge(it: ProcessInput<'_>, row: &RowHistory, verdicts: &mut RuleOutput) -> Option<LeakOn> {
@@ -239,23 +211,17 @@ fn judge(it: ProcessInput<'_>, row: &RowHistory, verdicts: &mut RuleOutput) -> O
     let forecast = free_bytes.and_then(|free| forecast(&trend, free));
     // By now the GPU should be full.
     let is_refuted =
-        forecast.is_some_and(|it| trend.is_quiet_for(it.seconds.max(SHORTEST_REFUTATION_SECONDS)));
+        forecast.is_some_and(|it| trend.is_quiet_for(it.max(SHORTEST_REFUTATION_SECONDS)));
     let has_stopped = has_stopped || is_refuted;
     let forecast = forecast.filter(|_| !has_stopped);
-    let is_near = forecast.is_some_and(|it| it.seconds < settings.out_of_memory_within.seconds());
+    let is_near = forecast.is_some_and(|it| it < settings.out_of_memory_within.seconds());
     let evidence = LeakEvidence {
         bytes_per_second: trend.bytes_per_second,
-        bytes_per_second_low: trend.bytes_per_second_low,
-        bytes_per_second_high: trend.bytes_per_second_high,
         span_seconds: trend.span_seconds,
         samples: trend.samples,
         grown_bytes: trend.grown_bytes,
-        growing_share: trend.growing_share,
-        stopped_seconds: has_stopped.then_some(trend.quiet_seconds),
         free_bytes,
-        out_of_memory_seconds: forecast.map(|it| it.seconds),
-        out_of_memory_seconds_low: forecast.and_then(|it| Some(it.between?.0)),
-        out_of_memory_seconds_high: forecast.and_then(|it| Some(it.between?.1)),
+        out_of_memory_seconds: forecast,
     };
     let severity = match (has_stopped, is_near) {
         (true, _) => Severity::Info,
@@ -263,7 +229,7 @@ fn judge(it: ProcessInput<'_>, row: &RowHistory, verdicts: &mut RuleOutput) -> O
         (false, false) => settings.severity,
     };
     let gpu = FindingGpu { index, uuid: uuid.cloned(), used_bytes: Some(bytes) };
-    Some(LeakOn { gpu, trend, evidence, severity })
+    Some(LeakOn { gpu, trend, has_stopped, evidence, severity })
 }
 
 /// When growth will suffice, if it continues.
@@ -313,7 +279,7 @@ fn message(process: &Process, first: &LeakOn, leaks: usize, seconds: f64) -> Str
         more => format!(" (and on {more} more)"),
     };
     let trend = &first.trend;
-    if first.evidence.stopped_seconds.is_some() {
+    if first.has_stopped {
         return format!(
             "{} ({}) stopped growing {} ago on GPU {}{others}: it had grown by {} in {}",
             super::name_of(process),
@@ -333,11 +299,9 @@ fn message(process: &Process, first: &LeakOn, leaks: usize, seconds: f64) -> Str
         Span::from_seconds(seconds),
         Bytes(trend.grown_bytes),
     );
-    if let Some(Exhaustion { seconds, between: Some((soonest, latest)), .. }) =
-        first.evidence.forecast()
-    {
-        let [left, soonest, latest] = [seconds, soonest, latest].map(Span::from_seconds);
-        message += &format!(", out of memory in about {left} ({soonest} to {latest}) at this rate");
+    if let Some(seconds) = first.evidence.out_of_memory_seconds {
+        let left = Span::from_seconds(seconds);
+        message += &format!(", out of memory in about {left} at this rate");
     }
     message
 }

@@ -118,11 +118,9 @@ fn its_trend_has_its_beginning_and_rate() {
     let per_minute = trend.bytes_per_second * 60.0 / MIB as f64;
     assert!((18.0..=22.0).contains(&per_minute), "{per_minute} MiB a minute");
     assert!(trend.bytes_per_second_low <= trend.bytes_per_second);
-    assert!(trend.bytes_per_second_high >= trend.bytes_per_second);
     assert!(trend.bytes_per_second_low > 0.8 * trend.bytes_per_second);
     let grown = trend.grown_bytes / MIB;
     assert!((800..=910).contains(&grown), "{grown} MiB");
-    assert!(trend.growing_share > 0.8, "{trend:?}");
     assert!((240..=300).contains(&trend.samples), "{}", trend.samples);
 }
 

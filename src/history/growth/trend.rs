@@ -13,16 +13,12 @@ pub struct Trend {
     pub bytes_per_second: f64,
     /// A likely lower bound.
     pub bytes_per_second_low: f64,
-    /// A likely upper bound.
-    pub bytes_per_second_high: f64,
     /// Observed from `since` to the last sample.
     pub span_seconds: f64,
     /// Samples in that span.
     pub samples: u64,
     /// The floor's rise in that span, without what single jumps added.
     pub grown_bytes: u64,
-    /// The share of the span's twelfths in which the floor rose, 0 to 1.
-    pub growing_share: f64,
     /// From `since` to the last rise.
     pub rising_seconds: f64,
     /// Time since the last rise.
@@ -40,18 +36,16 @@ impl Trend {
 
 impl View<'_> {
     pub(super) fn trend(&self, since: u32, window: &Window) -> Trend {
-        let rises = self.capped_rises(since, window.end);
-        let counted: f64 = rises.iter().sum();
+        let counted: f64 = self.capped_rises(since, window.end).iter().sum();
         // The time before it began says nothing about its speed.
         let start = since.max(window.start);
-        let (rate, low, high) = rates(&self.capped_rises(start, window.end));
+        let (rate, low) = rates(&self.capped_rises(start, window.end));
         let per_second =
             |rise: f64| rise * UNIT as f64 * SLOTS as f64 / f64::from((window.end - start).max(1));
         Trend {
             since: self.series.last.plus_seconds(f64::from(since) - f64::from(self.series.now)),
             bytes_per_second: per_second(rate),
             bytes_per_second_low: per_second(low),
-            bytes_per_second_high: per_second(high),
             span_seconds: f64::from(self.series.now - since),
             samples: self
                 .buckets()
@@ -60,7 +54,6 @@ impl View<'_> {
                 .map(|bucket| u64::from(bucket.samples))
                 .sum(),
             grown_bytes: counted.max(window.counted) as u64 * UNIT,
-            growing_share: rises.iter().filter(|rise| **rise > 0.0).count() as f64 / SLOTS as f64,
             // `halt` fills these in.
             rising_seconds: 0.0,
             quiet_seconds: 0.0,
@@ -69,14 +62,13 @@ impl View<'_> {
     }
 }
 
-/// Rise per slot: the median slope between ends of slots at least a third apart, and its tenth and ninetieth
-/// percentile.
-fn rates(rises: &[f64; SLOTS]) -> (f64, f64, f64) {
+/// Rise per slot: the median slope between ends of slots at least a third apart, and its tenth percentile.
+fn rates(rises: &[f64; SLOTS]) -> (f64, f64) {
     let mut heights = [Some(0.0); SLOTS + 1];
     for (slot, rise) in rises.iter().enumerate() {
         heights[slot + 1] = heights[slot].map(|height: f64| height + rise);
     }
     let slopes = slopes(&heights);
     let quantile = |tenths: usize| slopes[(slopes.len() - 1) * tenths / 10];
-    (quantile(5), quantile(1), quantile(9))
+    (quantile(5), quantile(1))
 }

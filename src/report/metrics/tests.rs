@@ -175,17 +175,11 @@ fn what_no_label_tells_apart_is_one_series_and_a_leak_on_two_gpus_has_no_rate() 
     let mut leak = testing::finding(Kind::Leak, &Process { pid: 7, ..Process::default() });
     leak.evidence = Evidence::new(LeakEvidence {
         bytes_per_second: 5.0,
-        bytes_per_second_low: 4.0,
-        bytes_per_second_high: 6.0,
         span_seconds: 1500.0,
         samples: 300,
         grown_bytes: 7500,
-        growing_share: 1.0,
-        stopped_seconds: None,
         free_bytes: Some(50),
         out_of_memory_seconds: Some(10.0),
-        out_of_memory_seconds_low: None,
-        out_of_memory_seconds_high: None,
     });
     let figures = |findings: &[Finding]| {
         let page = page_with(&snapshot, findings);

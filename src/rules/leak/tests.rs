@@ -65,9 +65,7 @@ fn it_is_found_with_its_rate_its_beginning_and_its_end() {
     let seconds = evidence("out_of_memory_seconds").unwrap();
     // 70.2 GiB are free: 1198 minutes.
     assert!((68_000.0..76_000.0).contains(&seconds), "{seconds}");
-    assert!(evidence("out_of_memory_seconds_low").unwrap() <= seconds);
-    assert!(evidence("out_of_memory_seconds_high").unwrap() >= seconds);
-    assert!(evidence("growing_share").unwrap() > 0.9 && evidence("samples").unwrap() >= 150.0);
+    assert!(evidence("samples").unwrap() >= 150.0);
     assert!(!finding.advice.is_empty());
 }
 
@@ -92,20 +90,16 @@ fn growth_that_may_be_zero_has_no_forecast() {
         since: crate::model::Time::default(),
         bytes_per_second: 1e6,
         bytes_per_second_low: low,
-        bytes_per_second_high: 2e6,
         span_seconds: 900.0,
         samples: 90,
         grown_bytes: GIB,
-        growing_share: 1.0,
         rising_seconds: 900.0,
         quiet_seconds: 0.0,
         longest_pause_seconds: 0.0,
     };
     assert_eq!(forecast(&trend(0.0), GIB), None);
     assert_eq!(forecast(&trend(1.0), 80 * GIB), None);
-    let forecast = forecast(&trend(5e5), GIB).unwrap();
-    let (soonest, latest) = forecast.between.unwrap();
-    assert!(soonest < forecast.seconds && forecast.seconds < latest);
+    assert_eq!(forecast(&trend(5e5), GIB), Some(GIB as f64 / 1e6));
 }
 
 #[test]
@@ -142,10 +136,8 @@ fn a_leak_that_stopped_loses_forecast_and_severity_within_minutes() {
     grow(&mut scene, &mut engine, 0, 8, 0);
     let finding = only(&engine);
     assert_eq!(finding.severity, Severity::Info);
-    let evidence = |name: &str| number(finding, name);
-    assert_eq!(evidence("out_of_memory_seconds"), None);
-    let stopped = evidence("stopped_seconds").unwrap();
-    assert!((660.0..=720.0).contains(&stopped), "{stopped}");
+    assert_eq!(number(finding, "out_of_memory_seconds"), None);
+    assert!(finding.message.contains("stopped growing 11m"), "{}", finding.message);
     assert_eq!(engine.resolved(), []);
     grow(&mut scene, &mut engine, 0, 40, 0);
     assert_eq!((engine.findings().len(), engine.resolved().len()), (0, 1));

@@ -10,17 +10,11 @@ fn leak(snapshot: &Snapshot, seconds: f64) -> Finding {
     let mut finding = sample::finding(snapshot, 0, 0);
     finding.evidence = Evidence::new(LeakEvidence {
         bytes_per_second: 1e6,
-        bytes_per_second_low: 0.9e6,
-        bytes_per_second_high: 1.1e6,
         span_seconds: 1500.0,
         samples: 300,
         grown_bytes: GIB,
-        growing_share: 1.0,
-        stopped_seconds: None,
         free_bytes: Some(70 * GIB),
         out_of_memory_seconds: Some(seconds),
-        out_of_memory_seconds_low: None,
-        out_of_memory_seconds_high: None,
     });
     finding
 }
