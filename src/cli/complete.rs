@@ -2,7 +2,7 @@
 //!
 //! It is not in the help: the scripts in `completions/` ask it when Tab is pressed, with the words up to the
 //! cursor. Options, commands and files are in the scripts themselves; here are the values that only gpumem
-//! knows: processes, GPUs, users, rules, findings. `cursor` finds which argument is being typed, `candidates`
+//! knows: processes, GPUs, users, notebooks, rules. `cursor` finds which argument is being typed, `candidates`
 //! what there is to type for it.
 //!
 //! It prints a line for each candidate: the value, a tab, what it is. Exit code 0 is "these, and no others";
@@ -63,7 +63,6 @@ struct Sources {
     recorded: Recorded,
     /// Whether a library was named: it is not loaded before Enter is pressed.
     names_library: bool,
-    no_store: bool,
 }
 
 impl Sources {
@@ -84,7 +83,6 @@ impl Sources {
                 demo: cursor.is_set("demo"),
             },
             names_library: cursor.value("nvml_library").is_some(),
-            no_store: cursor.is_set("no_store"),
         }
     }
 }

@@ -8,21 +8,16 @@ use std::time::Duration;
 
 use super::Sources;
 use super::cursor::Cursor;
-use crate::advice;
-use crate::cli::args::Stored;
 use crate::cli::selection::me;
-use crate::cli::{config, live, man, recorded, session, store};
-use crate::model::field::{self, Field, FieldSpec, Notation};
+use crate::cli::{config, live, man, recorded, session};
+use crate::model::field::{self, Field};
 use crate::model::row::{ProcessRow, notebook, places};
-use crate::model::{Finding, Kind, Process, Snapshot, Time};
+use crate::model::{Kind, Process, Snapshot, Time};
 use crate::reclaim::Signal;
 use crate::report::escape::program;
-use crate::rules::{Engine, RuleSet};
+use crate::rules::RuleSet;
 use crate::source::replay::PlaybackPace;
 use crate::units::Bytes;
-
-/// The most compressed bytes of stored history read for findings: a tenth of a second.
-const MOST_STORED: u64 = 1 << 20;
 
 /// A possible value.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -48,14 +43,10 @@ enum ValueKind {
     Gpus,
     /// Owners of processes.
     Users,
-    /// A process, a GPU, a notebook, a kernel or a finding.
+    /// A process, a GPU or a notebook.
     Targets,
-    /// Frameworks of the table of advice.
-    Frameworks,
     /// Rules.
     Rules,
-    /// Terms of the selector.
-    Terms,
     /// Signals.
     Signals,
     /// gpumem's commands.
@@ -70,9 +61,7 @@ fn value_kind(command: &str, id: &str) -> Option<ValueKind> {
         (_, "gpu") => ValueKind::Gpus,
         (_, "user") => ValueKind::Users,
         (_, "target") => ValueKind::Targets,
-        (_, "framework") => ValueKind::Frameworks,
         ("rules", "name") => ValueKind::Rules,
-        (_, "terms") => ValueKind::Terms,
         (_, "signal") => ValueKind::Signals,
         ("man", "command") => ValueKind::Commands,
         _ => return None,
@@ -117,19 +106,14 @@ fn values(kind: ValueKind, cursor: &Cursor) -> Vec<OfferedValue> {
             let typed = cursor.values(cursor.id());
             let mut found = match kind {
                 ValueKind::Pids => pids(&observed(), true),
-                _ => targets(&sources, &cursor.typed),
+                _ => targets(&observed(), &cursor.typed),
             };
             found.retain(|candidate| !typed.contains(&&*candidate.value));
             found
         }
         ValueKind::Gpus => gpus(&observed(), &cursor.typed, ""),
         ValueKind::Users => users(&observed()),
-        ValueKind::Frameworks => advice::frameworks()
-            .iter()
-            .map(|row| OfferedValue::new(&*row.name, &*row.title))
-            .collect(),
         ValueKind::Rules => rules(&sources, cursor.command == "rules"),
-        ValueKind::Terms => terms(&cursor.typed, observed),
         ValueKind::Signals => Signal::ASKED
             .iter()
             .map(|signal| OfferedValue::new(signal.name().trim_start_matches("SIG"), ""))
@@ -141,49 +125,23 @@ fn values(kind: ValueKind, cursor: &Cursor) -> Vec<OfferedValue> {
     }
 }
 
-/// A snapshot of this machine now, or the recording's end; `None` if there is none. An engine is also
-/// fed the history.
-fn observe(sources: &Sources, mut engine: Option<&mut Engine>) -> Option<Snapshot> {
+/// One sample of this machine, or the recording's last; empty if there is none.
+fn now(sources: &Sources) -> Snapshot {
+    observe(sources).unwrap_or_else(|| Snapshot::new(Time::default()))
+}
+
+fn observe(sources: &Sources) -> Option<Snapshot> {
     let mut last = None;
     match recorded(&sources.recorded, PlaybackPace::AsFast).ok()? {
         Some(mut replay) => session::play(&mut replay, |snapshot| {
-            engine.iter_mut().for_each(|it| it.observe(&snapshot));
             last = Some(snapshot);
             ControlFlow::Continue(())
         })
         .ok()?,
         None if sources.names_library => {}
-        None => {
-            let mut live = live(&sources.global, Duration::from_secs(1)).ok()?;
-            if let Some(engine) = &mut engine {
-                let stored = Stored { no_store: sources.no_store };
-                let ask = store::Ask {
-                    quiet: true,
-                    ..store::Ask::new(&sources.global, stored, MOST_STORED)
-                };
-                // Without a history there are fewer findings.
-                let _ = store::feed(engine, &live, ask);
-            }
-            let snapshot = live.sample();
-            engine.iter_mut().for_each(|it| it.observe(&snapshot));
-            last = Some(snapshot);
-        }
+        None => last = Some(live(&sources.global, Duration::from_secs(1)).ok()?.sample()),
     }
     last
-}
-
-/// One sample; empty if there is none.
-fn now(sources: &Sources) -> Snapshot {
-    let nothing = || Snapshot::new(Time::default());
-    observe(sources, None).unwrap_or_else(nothing)
-}
-
-/// Findings; `None` without usable rules.
-fn findings(sources: &Sources) -> Option<Vec<OfferedValue>> {
-    let mut engine = Engine::new(config::load(&sources.global).ok()?.rules);
-    observe(sources, Some(&mut engine))?;
-    let candidate = |finding: &Finding| OfferedValue::new(&finding.id, &finding.message);
-    Some(engine.active_findings().map(candidate).collect())
 }
 
 /// The rows of processes whose identity is certain.
@@ -193,16 +151,6 @@ fn rows(snapshot: &Snapshot) -> Vec<ProcessRow<'_>> {
         .map(|place| ProcessRow::new(snapshot, &[], place))
         .filter(|row| row.process.is_ok())
         .collect()
-}
-
-/// One candidate per process, by PID.
-fn each(
-    snapshot: &Snapshot,
-    candidate: impl Fn(&Process) -> Option<OfferedValue>,
-) -> Vec<OfferedValue> {
-    let rows = rows(snapshot);
-    let processes = rows.iter().filter_map(|row| row.process.ok());
-    processes.filter_map(candidate).collect()
 }
 
 /// What a process runs.
@@ -297,34 +245,19 @@ fn users(snapshot: &Snapshot) -> Vec<OfferedValue> {
     found.into_iter().map(candidate).collect()
 }
 
-/// Processes, GPUs, notebooks and kernels; also findings if a name has been begun, because they need
-/// the history.
-fn targets(sources: &Sources, typed: &str) -> Vec<OfferedValue> {
-    let is_kind = |kind: &Kind| !typed.is_empty() && kind.name().starts_with(typed);
-    let is_finding = typed.contains(':') && !typed.starts_with("gpu:");
-    if is_finding || Kind::ALL.iter().any(is_kind) {
-        return findings(sources).unwrap_or_default();
-    }
-    let snapshot = now(sources);
-    let mut found = pids(&snapshot, false);
-    found.extend(gpus(&snapshot, typed, "gpu:"));
-    found.extend(notebooks(&snapshot));
-    found.extend(kernels(&snapshot));
+fn targets(snapshot: &Snapshot, typed: &str) -> Vec<OfferedValue> {
+    let mut found = pids(snapshot, false);
+    found.extend(gpus(snapshot, typed, "gpu:"));
+    found.extend(notebooks(snapshot));
     found
 }
 
 /// Notebooks, by path.
 fn notebooks(snapshot: &Snapshot) -> Vec<OfferedValue> {
-    each(snapshot, |process| Some(OfferedValue::new(notebook(process)?, line(process))))
-}
-
-/// Kernels, by id.
-fn kernels(snapshot: &Snapshot) -> Vec<OfferedValue> {
-    each(snapshot, |process| {
-        let kernel = process.jupyter.as_deref()?.kernel_id.as_deref()?;
-        let what = notebook(process).map_or_else(|| line(process), str::to_owned);
-        Some(OfferedValue::new(kernel, what))
-    })
+    let rows = rows(snapshot);
+    let processes = rows.iter().filter_map(|row| row.process.ok());
+    let named = processes.filter_map(|it| Some(OfferedValue::new(notebook(it)?, line(it))));
+    named.collect()
 }
 
 /// The rules in force, or the built-in ones if the configuration is unusable; optionally also kinds.
@@ -338,67 +271,6 @@ fn rules(sources: &Sources, with_kinds: bool) -> Vec<OfferedValue> {
         found.extend(kinds.map(|kind| OfferedValue::new(kind.name(), "rules of this kind")));
     }
     found
-}
-
-/// Candidates for the last term: field names, or values of a field.
-fn terms(typed: &str, observed: impl Fn() -> Snapshot) -> Vec<OfferedValue> {
-    let at = typed.rfind(char::is_whitespace).map_or(0, |at| at + 1);
-    let at = at + usize::from(typed[at..].starts_with('!'));
-    let (before, term) = typed.split_at(at);
-    let with_head = |head: &str, found: Vec<OfferedValue>| -> Vec<OfferedValue> {
-        let whole = |it: OfferedValue| {
-            OfferedValue::new(format!("{before}{head}{}", it.value), it.description)
-        };
-        found.into_iter().map(whole).collect()
-    };
-    let Some((name, value)) = term.split_once(':') else {
-        return with_head("", fields());
-    };
-    let Some(spec) = field::selectable().find(|spec| spec.names.contains(&name)) else {
-        return Vec::new();
-    };
-    let (listed, value) = value.rsplit_once(',').map_or(("", value), |(listed, value)| {
-        (&term[name.len() + 1..=name.len() + 1 + listed.len()], value)
-    });
-    let mut found = field_values(spec, value, observed);
-    // What has a blank or a comma in it is two terms, or two values.
-    found.retain(|it| !it.value.contains(|c: char| c.is_whitespace() || ",\"'".contains(c)));
-    with_head(&format!("{name}:{listed}"), found)
-}
-
-/// The fields, each with its colon, and an example for those that are compared.
-fn fields() -> Vec<OfferedValue> {
-    let word = |spec: &FieldSpec| match spec.notation {
-        Notation::Percent | Notation::Bytes | Notation::BytesOrShare | Notation::Seconds => {
-            OfferedValue::new(spec.example, spec.meaning)
-        }
-        _ => OfferedValue::new(format!("{}:", spec.names[0]), spec.meaning),
-    };
-    field::selectable().map(word).collect()
-}
-
-/// The values that a field has now.
-fn field_values(
-    spec: &FieldSpec,
-    typed: &str,
-    observed: impl Fn() -> Snapshot,
-) -> Vec<OfferedValue> {
-    if let Notation::OneOf(words) = spec.notation {
-        return words().iter().map(|word| OfferedValue::new(word, "")).collect();
-    }
-    let snapshot = observed();
-    match spec.field {
-        Field::Gpu => gpus(&snapshot, typed, ""),
-        Field::Pid => pids(&snapshot, false),
-        Field::User => users(&snapshot),
-        Field::Notebook => notebooks(&snapshot),
-        field @ (Field::Framework | Field::Place) => {
-            let rows = rows(&snapshot);
-            let shown = rows.iter().filter_map(|row| field.text(row));
-            shown.map(|text| OfferedValue::new(text, "")).collect()
-        }
-        _ => Vec::new(),
-    }
 }
 
 #[cfg(test)]
@@ -433,6 +305,8 @@ mod tests {
         "serve",
         "store_age",
         "store_size",
+        "framework",
+        "terms",
     ];
 
     #[test]
@@ -454,21 +328,5 @@ mod tests {
             command.get_subcommands().for_each(check);
         }
         check(&Cli::command());
-    }
-
-    #[test]
-    fn the_last_term_is_completed_and_the_others_stay() {
-        let nothing = || Snapshot::new(Time::default());
-        let values = |typed: &str| -> Vec<String> {
-            let found = terms(typed, nothing).into_iter();
-            found.map(|candidate| candidate.value).collect()
-        };
-        assert!(values("").contains(&"user:".to_owned()));
-        assert!(values("user:ann !i").contains(&"user:ann !idle>10m".to_owned()));
-        assert!(values("finding:idle,").contains(&"finding:idle,any".to_owned()));
-        assert!(values("!state:").contains(&"!state:stopped".to_owned()));
-        assert!(!values("state:").contains(&"state:in I/O".to_owned()), "two terms");
-        assert_eq!(values("user:"), [""; 0]);
-        assert_eq!(values("nonsense:"), [""; 0]);
     }
 }
