@@ -28,7 +28,7 @@ use crate::units::{Bytes, Span, number_of};
 pub use framework::{framework, frameworks};
 pub use gpu::{Marks, gpu, holders_table};
 pub use out_of_memory::{Shortage, out_of_memory};
-use page::{ExplainPage, MemoryCurve, Row, Section};
+use page::{ExplainPage, MemoryCurve, MemoryPoint, Row, Section};
 pub use process::process;
 
 /// Memory that moved less than this counts as unchanged, as in the rule for leaks.
@@ -141,22 +141,22 @@ fn course(section: &mut Section, past: Option<&MemorySeries>, lines: usize) {
     let (Some(first), Some(last)) = (points.first(), points.last()) else {
         return;
     };
-    let low = points.iter().map(|point| point.low_bytes).min().unwrap_or(0);
-    let high = points.iter().map(|point| point.high_bytes).max().unwrap_or(0);
+    let low = points.iter().map(|point| point.low).min().unwrap_or(0);
+    let high = points.iter().map(|point| point.high).max().unwrap_or(0);
     let span = Span::from_seconds(last.until.seconds_since(first.since));
     let samples = number_of(past.samples(), "sample");
     if high - low < STILL_BYTES {
         return section.entry("", format!("the same for {span} ({samples})"));
     }
     section.rows.push(Row::Curve(MemoryCurve {
-        points: points.to_vec(),
+        points: points.iter().map(MemoryPoint::from).collect(),
         vouched_milliseconds: last.vouched,
         lines,
     }));
-    let moved = if last.last_bytes >= first.low_bytes {
-        format!("{} more", Bytes(last.last_bytes - first.low_bytes))
+    let moved = if last.last >= first.low {
+        format!("{} more", Bytes(last.last - first.low))
     } else {
-        format!("{} less", Bytes(first.low_bytes - last.last_bytes))
+        format!("{} less", Bytes(first.low - last.last))
     };
     section.entry(
         "",
@@ -164,7 +164,7 @@ fn course(section: &mut Section, past: Option<&MemorySeries>, lines: usize) {
             "{} at least, {} at most, now {}: {moved} than {span} ago ({samples})",
             Bytes(low),
             Bytes(high),
-            Bytes(last.last_bytes)
+            Bytes(last.last)
         ),
     );
 }

@@ -3,7 +3,7 @@
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use crate::history::memory_series::MemoryBucket;
+use crate::history::memory_series::Bucket;
 use crate::model::finding::Finding;
 use crate::model::snapshot::ReadError;
 use crate::model::{Gpu, Process, Severity, Time};
@@ -97,11 +97,33 @@ pub enum Row {
     Curve(MemoryCurve),
 }
 
+/// A stretch of time with its memory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, JsonSchema, Serialize)]
+pub struct MemoryPoint {
+    /// First sample in this time.
+    pub since: Time,
+    /// Last sample in this time.
+    pub until: Time,
+    /// Lowest memory, in bytes.
+    pub low_bytes: u64,
+    /// Highest memory, in bytes.
+    pub high_bytes: u64,
+    /// Memory at the last sample, in bytes.
+    pub last_bytes: u64,
+}
+
+impl From<&Bucket> for MemoryPoint {
+    fn from(bucket: &Bucket) -> Self {
+        let Bucket { since, until, low, high, last, .. } = *bucket;
+        Self { since, until, low_bytes: low, high_bytes: high, last_bytes: last }
+    }
+}
+
 /// Memory over the history.
 #[derive(Clone, PartialEq, Debug, Default, JsonSchema, Serialize)]
 pub struct MemoryCurve {
     /// Time buckets, oldest first; at most 240.
-    pub points: Vec<MemoryBucket>,
+    pub points: Vec<MemoryPoint>,
     /// For how many milliseconds after a sample its value is taken to hold.
     #[serde(skip)]
     pub vouched_milliseconds: i64,

@@ -7,8 +7,6 @@
 //! second. It judges no process and reads no clock.
 
 use foldhash::HashMap;
-use schemars::JsonSchema;
-use serde::Serialize;
 
 use super::interval::Interval;
 use super::{Average, History};
@@ -28,187 +26,110 @@ const FIRST_WIDTH_MILLISECONDS: i64 = 1000;
 /// the rules bridge as much.
 const VOUCHED_MILLISECONDS: i64 = 60_000;
 
-/// A stretch of time with its memory.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, JsonSchema, Serialize)]
-pub struct MemoryBucket {
-    /// First sample in this time.
-    pub since: Time,
-    /// Last sample in this time.
-    pub until: Time,
-    /// Lowest memory, in bytes.
-    pub low_bytes: u64,
-    /// Highest memory, in bytes.
-    pub high_bytes: u64,
-    /// Memory at the last sample, in bytes.
-    pub last_bytes: u64,
-    /// For how many milliseconds the last sample is valid.
-    #[serde(skip)]
-    pub vouched: i64,
-}
-
-/// How much a GPU was used in a bucket, by all processes or by one.
+/// A stretch of time with its samples: of memory in bytes, or of utilization in percent.
 #[derive(Clone, Copy, PartialEq, Debug)]
-pub struct Load {
+pub struct Bucket {
     /// First sample.
     pub since: Time,
     /// Last sample.
     pub until: Time,
-    /// Mean utilization, of at least one sample.
-    pub percent: Average,
+    pub low: u64,
+    pub high: u64,
+    /// The value at the last sample.
+    pub last: u64,
+    sum: f64,
+    samples: u32,
     /// For how many milliseconds the last sample is valid.
     pub vouched: i64,
-    /// Whether all its samples are equal.
-    is_level: bool,
 }
 
-/// What a series consists of: the observations in some time.
-pub trait SeriesBucket {
-    /// First sample.
-    fn since(&self) -> Time;
-    /// Last sample.
-    fn until(&self) -> Time;
-    /// The value to draw: the most bytes, or mean percent.
-    fn most(&self) -> f64;
-    /// The same at its last sample.
-    fn last(&self) -> f64;
-    /// For how many milliseconds the last sample is valid.
-    fn vouched(&mut self) -> &mut i64;
-    /// Whether the next one has the same single value.
-    fn is_level_with(&self, later: &Self) -> bool;
-    /// Merges the next one into it.
-    fn join(&mut self, later: &Self);
-    /// Whether its last sample is valid until the next one, or until the end of the view.
-    fn is_seen_until(&self, next: Time) -> bool;
+impl Bucket {
+    /// A bucket of one sample.
+    pub fn new(time: Time, value: u64, vouched: i64) -> Self {
+        Self {
+            since: time,
+            until: time,
+            low: value,
+            high: value,
+            last: value,
+            sum: value as f64,
+            samples: 1,
+            vouched,
+        }
+    }
+
+    pub fn mean(&self) -> f64 {
+        self.sum / f64::from(self.samples.max(1))
+    }
+
+    /// Whether the last sample is valid until the next one, or until the end of the view.
+    pub fn is_seen_until(&self, next: Time) -> bool {
+        next - self.until <= self.vouched
+    }
+
+    /// Whether all samples of both have the same value.
+    fn is_level_with(&self, later: &Self) -> bool {
+        [self.low, self.high, later.low, later.high].iter().all(|value| *value == self.low)
+    }
+
+    /// Merges the next bucket into this one.
+    fn join(&mut self, later: &Self) {
+        self.until = later.until;
+        self.low = self.low.min(later.low);
+        self.high = self.high.max(later.high);
+        self.last = later.last;
+        self.sum += later.sum;
+        self.samples = self.samples.saturating_add(later.samples);
+        self.vouched = later.vouched;
+    }
 }
 
 /// The buckets that had begun by `end`: a paused or past screen must not show later ones.
-pub fn seen_until<S: SeriesBucket>(stretches: &[S], end: Time) -> &[S] {
-    if stretches.last().is_none_or(|last| last.since() <= end) {
-        return stretches;
+pub fn seen_until(buckets: &[Bucket], end: Time) -> &[Bucket] {
+    if buckets.last().is_none_or(|last| last.since <= end) {
+        return buckets;
     }
-    &stretches[..stretches.partition_point(|stretch| stretch.since() <= end)]
+    &buckets[..buckets.partition_point(|bucket| bucket.since <= end)]
 }
 
 /// Buckets, oldest first, and how long each may be.
-#[derive(Clone, PartialEq, Debug)]
-struct Downsampled<S> {
-    stretches: Vec<S>,
+#[derive(Clone, PartialEq, Debug, Default)]
+struct Downsampled {
+    buckets: Vec<Bucket>,
     width: i64,
 }
 
-impl<S> Default for Downsampled<S> {
-    fn default() -> Self {
-        Self { stretches: Vec::new(), width: 0 }
-    }
-}
-
-impl<S: SeriesBucket> Downsampled<S> {
+impl Downsampled {
     /// Adds the next sample, and keeps at most this many buckets.
-    fn push(&mut self, mut next: S, most: usize) {
-        if let Some(last) = self.stretches.last_mut() {
+    fn push(&mut self, next: Bucket, most: usize) {
+        if let Some(last) = self.buckets.last_mut() {
             // Only this sample shows how far apart samples are.
-            *last.vouched() = *next.vouched();
-            let is_level = last.is_seen_until(next.since()) && last.is_level_with(&next);
-            if is_level || next.until() - last.since() < self.width {
+            last.vouched = next.vouched;
+            let is_level = last.is_seen_until(next.since) && last.is_level_with(&next);
+            if is_level || next.until - last.since < self.width {
                 last.join(&next);
                 return;
             }
         }
-        if self.stretches.len() >= most {
+        if self.buckets.len() >= most {
             self.widen(most);
         }
-        self.stretches.push(next);
+        self.buckets.push(next);
     }
 
     /// Merges neighbours until half of the room is free, or as far as gaps allow.
     fn widen(&mut self, most: usize) {
-        while self.stretches.len() > most / 2 {
+        while self.buckets.len() > most / 2 {
             self.width = FIRST_WIDTH_MILLISECONDS.max(self.width.saturating_mul(2));
-            let mut joined: Vec<S> = Vec::with_capacity(most.min(self.stretches.len()));
-            for next in self.stretches.drain(..) {
+            let mut joined: Vec<Bucket> = Vec::with_capacity(most.min(self.buckets.len()));
+            for next in self.buckets.drain(..) {
                 match joined.last_mut() {
-                    Some(last) if next.until() - last.since() < self.width => last.join(&next),
+                    Some(last) if next.until - last.since < self.width => last.join(&next),
                     _ => joined.push(next),
                 }
             }
-            self.stretches = joined;
+            self.buckets = joined;
         }
-    }
-}
-
-impl SeriesBucket for MemoryBucket {
-    fn since(&self) -> Time {
-        self.since
-    }
-
-    fn until(&self) -> Time {
-        self.until
-    }
-
-    fn most(&self) -> f64 {
-        self.high_bytes as f64
-    }
-
-    fn last(&self) -> f64 {
-        self.last_bytes as f64
-    }
-
-    fn vouched(&mut self) -> &mut i64 {
-        &mut self.vouched
-    }
-
-    fn is_seen_until(&self, next: Time) -> bool {
-        next - self.until <= self.vouched
-    }
-
-    fn is_level_with(&self, later: &Self) -> bool {
-        let own = [self.low_bytes, self.high_bytes];
-        own == [later.low_bytes; 2] && later.low_bytes == later.high_bytes
-    }
-
-    fn join(&mut self, later: &Self) {
-        self.until = later.until;
-        self.low_bytes = self.low_bytes.min(later.low_bytes);
-        self.high_bytes = self.high_bytes.max(later.high_bytes);
-        self.last_bytes = later.last_bytes;
-        self.vouched = later.vouched;
-    }
-}
-
-impl SeriesBucket for Load {
-    fn since(&self) -> Time {
-        self.since
-    }
-
-    fn until(&self) -> Time {
-        self.until
-    }
-
-    fn most(&self) -> f64 {
-        self.percent.mean().unwrap_or(0.0)
-    }
-
-    fn last(&self) -> f64 {
-        self.most()
-    }
-
-    fn vouched(&mut self) -> &mut i64 {
-        &mut self.vouched
-    }
-
-    fn is_seen_until(&self, next: Time) -> bool {
-        next - self.until <= self.vouched
-    }
-
-    fn is_level_with(&self, later: &Self) -> bool {
-        self.is_level && later.is_level && self.percent.mean() == later.percent.mean()
-    }
-
-    fn join(&mut self, later: &Self) {
-        self.is_level = self.is_level_with(later);
-        self.until = later.until;
-        self.percent.add(later.percent);
-        self.vouched = later.vouched;
     }
 }
 
@@ -223,8 +144,8 @@ struct SeriesSample {
 /// The series of one row, or one GPU.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct MemorySeries {
-    held: Downsampled<MemoryBucket>,
-    used: Downsampled<Load>,
+    held: Downsampled,
+    used: Downsampled,
     samples: u64,
     percent: Average,
     last_seen: Option<Time>,
@@ -247,34 +168,22 @@ impl MemorySeries {
         self.last_seen = Some(time);
         self.percent.push(percent.map(f64::from));
         if let Some(percent) = percent {
-            let mut average = Average::default();
-            average.push(Some(f64::from(percent)));
-            let load = Load { since: time, until: time, percent: average, vouched, is_level: true };
-            self.used.push(load, most);
+            self.used.push(Bucket::new(time, percent.into(), vouched), most);
         }
-        let Some(bytes) = bytes else {
-            return;
-        };
-        self.samples += 1;
-        let bucket = MemoryBucket {
-            since: time,
-            until: time,
-            low_bytes: bytes,
-            high_bytes: bytes,
-            last_bytes: bytes,
-            vouched,
-        };
-        self.held.push(bucket, most);
+        if let Some(bytes) = bytes {
+            self.samples += 1;
+            self.held.push(Bucket::new(time, bytes, vouched), most);
+        }
     }
 
     /// Memory, oldest first; empty if it was never known.
-    pub fn buckets(&self) -> &[MemoryBucket] {
-        &self.held.stretches
+    pub fn buckets(&self) -> &[Bucket] {
+        &self.held.buckets
     }
 
     /// Utilization of the GPU, or by the process (SM), oldest first; empty if it was never known.
-    pub fn loads(&self) -> &[Load] {
-        &self.used.stretches
+    pub fn loads(&self) -> &[Bucket] {
+        &self.used.buckets
     }
 
     /// How many samples had memory.

@@ -17,7 +17,7 @@ use super::theme::{ChartColor, Styles};
 use super::view::chart::{self, ChartWindow};
 use super::view::plot::{FindingMark, Plot, Scale};
 use super::view_model::{Subject, percent};
-use crate::history::memory_series::{Courses, Load, MemoryBucket, MemorySeries, SeriesBucket};
+use crate::history::memory_series::{Bucket, Courses, MemorySeries};
 use crate::model::evidence::Exhaustion;
 use crate::model::snapshot::{Gpu, Snapshot};
 use crate::report::escape::fit;
@@ -228,7 +228,7 @@ impl<'a> Seen<'a> {
             |_| (captions(["host memory", "host"]), rss.map(|bytes| Bytes(bytes).to_string()));
         let cpu = process.and_then(|it| it.cpu_percent);
         let work = |_| (captions(["CPU", "CPU"]), cpu.map(|percent| format!("{percent:.0}%")));
-        let most = self.loads().iter().map(SeriesBucket::most).fold(0.0, f64::max);
+        let most = self.loads().iter().map(Bucket::mean).fold(0.0, f64::max);
         let scales = [self.most_bytes().map(Scale::above), Some(Scale::cores(most))];
         self.draw(scales, memory, cpu.is_some(), work, area, canvas);
     }
@@ -251,27 +251,27 @@ impl<'a> Seen<'a> {
         let held = self.held();
         let (scale, color) = (memory_scale, ChartColor::Memory);
         let plot = Plot { window, captions, now, scale, mark, color, styles };
-        plot.draw(left, canvas, |columns| chart::values(held, window, columns));
+        plot.draw(left, canvas, |columns| chart::memory(held, window, columns));
         if has_work {
             let (captions, now) = work(right.width);
             let (scale, mark, color) = (work_scale, work_mark, ChartColor::Work);
             let plot = Plot { window, captions, now, scale, mark, color, styles };
-            plot.draw(right, canvas, |columns| chart::values(loads, window, columns));
+            plot.draw(right, canvas, |columns| chart::utilization(loads, window, columns));
         }
     }
 
     /// Use of the GPU up to the end of the window.
-    fn loads(&self) -> &[Load] {
+    fn loads(&self) -> &[Bucket] {
         chart::past(self.course.map_or(&[], MemorySeries::loads), self.window)
     }
 
     /// Memory held up to the end of the window.
-    fn held(&self) -> &[MemoryBucket] {
+    fn held(&self) -> &[Bucket] {
         chart::past(self.course.map_or(&[], MemorySeries::buckets), self.window)
     }
 
     fn most_bytes(&self) -> Option<u64> {
-        self.held().iter().map(|bucket| bucket.high_bytes).max()
+        self.held().iter().map(|bucket| bucket.high).max()
     }
 }
 

@@ -263,10 +263,10 @@ impl GpuColumns {
                         let total = gpu.memory.map_or(0, |memory| memory.total_bytes) as f64;
                         let (values, top) = match of {
                             ChartColor::Memory => {
-                                (chart::values(course.buckets(), window, width), total)
+                                (chart::memory(course.buckets(), window, width), total)
                             }
                             ChartColor::Work => {
-                                (chart::values(course.loads(), window, width), 100.0)
+                                (chart::utilization(course.loads(), window, width), 100.0)
                             }
                         };
                         let style = |is_line| styles.chart(of, is_line);

@@ -355,7 +355,7 @@ fn growth_bytes(course: &MemorySeries, end: Time) -> Option<i64> {
     let start = end.plus_seconds(-WINDOW_SECONDS);
     let buckets = &past[past.partition_point(|bucket| bucket.until < start)..];
     let (first, last) = (buckets.first()?, buckets.last()?);
-    let grown = i128::from(last.last_bytes) - i128::from(first.last_bytes);
+    let grown = i128::from(last.last) - i128::from(first.last);
     i64::try_from(grown).ok()
 }
 

@@ -26,7 +26,7 @@ fn a_series_is_bounded_and_keeps_every_peak_and_the_ends() {
     assert_eq!(course.samples(), 20_000);
     assert_eq!(buckets[0].since.unix_seconds(), 0);
     assert_eq!(buckets[buckets.len() - 1].until.unix_seconds(), 19_999);
-    let peak: Vec<_> = buckets.iter().filter(|b| b.high_bytes > 2 * GIB).collect();
+    let peak: Vec<_> = buckets.iter().filter(|b| b.high > 2 * GIB).collect();
     assert_eq!(peak.len(), 1);
     assert!(peak[0].since.unix_seconds() <= 7777 && 7777 <= peak[0].until.unix_seconds());
     assert!(buckets.windows(2).all(|two| two[0].until < two[1].since));
@@ -61,7 +61,7 @@ fn many_series_are_coarser_and_keep_every_peak() {
     assert!(total(&many) <= SHARED_BUCKETS && total(&many) >= 600 * LEAST_BUCKETS / 4);
     let highest = |courses: &Courses| {
         let buckets = courses.rows.values().flat_map(MemorySeries::buckets);
-        buckets.map(|bucket| bucket.high_bytes).max()
+        buckets.map(|bucket| bucket.high).max()
     };
     assert_eq!([highest(&few), highest(&many)], [Some(3 * GIB); 2]);
 }
@@ -80,7 +80,7 @@ fn gpu_use_is_a_bounded_series_too() {
     let loads = course.loads();
     assert!(loads.len() <= MOST_BUCKETS && loads.len() >= MOST_BUCKETS / 4);
     assert!(loads.windows(2).all(|two| two[0].until < two[1].since));
-    let samples: u64 = loads.iter().map(|load| load.percent.count()).sum();
+    let samples: u64 = loads.iter().map(|load| u64::from(load.samples)).sum();
     assert_eq!(samples, 750, "what is not told is no sample");
     let row = &now.gpus[0].processes.as_ref().unwrap()[0];
     let row = courses.row(now.processes[0].identity(), &now.gpus[0], row);

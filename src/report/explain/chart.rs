@@ -3,8 +3,7 @@
 //! Each column is the most that was held in its share of the time, so that no peak is lost; a time
 //! without samples is blank.
 
-use crate::explain::page::MemoryCurve;
-use crate::history::memory_series::MemoryBucket;
+use crate::explain::page::{MemoryCurve, MemoryPoint};
 
 /// A space, and eighths of a cell from the bottom.
 const BLOCKS: [char; 9] = [' ', '▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
@@ -65,7 +64,7 @@ pub fn draw(course: &MemoryCurve, size: Size) -> Option<Chart> {
 }
 
 /// The most memory held in each column's time; `None` if no sample was taken.
-fn fill(points: &[MemoryBucket], allowed: i64, columns: usize) -> Vec<Option<u64>> {
+fn fill(points: &[MemoryPoint], allowed: i64, columns: usize) -> Vec<Option<u64>> {
     let begin = points[0].since;
     let length = points[points.len() - 1].until - begin;
     let column = |time| {
@@ -97,13 +96,12 @@ mod tests {
     fn points(values: &[(i64, u64)]) -> MemoryCurve {
         let point = |&(seconds, bytes): &(i64, u64)| {
             let time = Time::from_unix_milliseconds(seconds * 1000);
-            MemoryBucket {
+            MemoryPoint {
                 since: time,
                 until: time,
                 low_bytes: bytes,
                 high_bytes: bytes,
                 last_bytes: bytes,
-                vouched: 60_000,
             }
         };
         MemoryCurve {

@@ -9,7 +9,7 @@ use ratatui::layout::Rect;
 use ratatui::style::Style;
 
 use super::line_writer::put;
-use crate::history::memory_series::{SeriesBucket, seen_until};
+use crate::history::memory_series::{Bucket, seen_until};
 use crate::model::Time;
 use ratatui::buffer::Buffer;
 
@@ -117,12 +117,27 @@ pub fn draw_values(
 }
 
 /// What was seen before the end of a window.
-pub fn past<S: SeriesBucket>(seen: &[S], window: ChartWindow) -> &[S] {
+pub fn past(seen: &[Bucket], window: ChartWindow) -> &[Bucket] {
     seen_until(seen, window.end)
 }
 
-/// The highest value in each column's time; `None` if nothing was seen.
-pub fn values<S: SeriesBucket>(seen: &[S], window: ChartWindow, columns: u16) -> Vec<Option<f64>> {
+/// The most memory in each column's time; `None` if nothing was seen.
+pub fn memory(seen: &[Bucket], window: ChartWindow, columns: u16) -> Vec<Option<f64>> {
+    values(seen, window, columns, |bucket| [bucket.high as f64, bucket.last as f64])
+}
+
+/// The highest mean utilization in each column's time; `None` if nothing was seen.
+pub fn utilization(seen: &[Bucket], window: ChartWindow, columns: u16) -> Vec<Option<f64>> {
+    values(seen, window, columns, |bucket| [bucket.mean(); 2])
+}
+
+/// The highest value in each column's time; `of` returns a bucket's value and the one that holds after it.
+fn values(
+    seen: &[Bucket],
+    window: ChartWindow,
+    columns: u16,
+    of: impl Fn(&Bucket) -> [f64; 2],
+) -> Vec<Option<f64>> {
     let seen = past(seen, window);
     let first = window.first_column(columns);
     let column = |time: Time| window.number(time.min(window.end), columns).saturating_sub(first);
@@ -136,16 +151,17 @@ pub fn values<S: SeriesBucket>(seen: &[S], window: ChartWindow, columns: u16) ->
             }
         }
     };
-    for (at, stretch) in seen.iter().enumerate() {
-        let (from, to) = (column(stretch.since()), column(stretch.until()));
-        raise(from, to, stretch.most());
+    for (at, bucket) in seen.iter().enumerate() {
+        let (from, to) = (column(bucket.since), column(bucket.until));
+        let [value, value_after] = of(bucket);
+        raise(from, to, value);
         // A value holds from its last sample to the next one, unless that is long after.
-        let next = seen.get(at + 1).map(S::since);
+        let next = seen.get(at + 1).map(|next| next.since);
         let until = next.unwrap_or(window.end);
-        if stretch.is_seen_until(until) {
+        if bucket.is_seen_until(until) {
             let last = column(until) - i64::from(next.is_some());
             if last > to {
-                raise(to + 1, last, stretch.last());
+                raise(to + 1, last, value_after);
             }
         }
     }
@@ -155,27 +171,19 @@ pub fn values<S: SeriesBucket>(seen: &[S], window: ChartWindow, columns: u16) ->
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::history::memory_series::MemoryBucket;
     use crate::watch::testing::lines;
 
     fn at(seconds: i64) -> Time {
         Time::from_unix_milliseconds(seconds * 1000)
     }
 
-    fn draw(seen: &[MemoryBucket], window: ChartWindow, top: f64, area: Rect, canvas: &mut Buffer) {
-        draw_values(&values(seen, window, area.width), top, |_| Style::new(), area, canvas);
+    fn draw(seen: &[Bucket], window: ChartWindow, top: f64, area: Rect, canvas: &mut Buffer) {
+        draw_values(&memory(seen, window, area.width), top, |_| Style::new(), area, canvas);
     }
 
     /// Memory sample by sample: seconds and bytes.
-    fn held(values: &[(i64, u64)]) -> Vec<MemoryBucket> {
-        let bucket = |&(second, bytes): &(i64, u64)| MemoryBucket {
-            since: at(second),
-            until: at(second),
-            low_bytes: bytes,
-            high_bytes: bytes,
-            last_bytes: bytes,
-            vouched: 60_000,
-        };
+    fn held(values: &[(i64, u64)]) -> Vec<Bucket> {
+        let bucket = |&(second, bytes): &(i64, u64)| Bucket::new(at(second), bytes, 60_000);
         values.iter().map(bucket).collect()
     }
 

@@ -226,7 +226,7 @@ impl TableView<'_> {
     /// Draws a row's memory over time.
     fn draw_history(&self, subject: &Subject<'_>, width: u16, writer: &mut LineWriter<'_>) {
         let course = subject.course(&self.app.judged.courses);
-        let values = course.map(|course| chart::values(course.buckets(), self.window, width));
+        let values = course.map(|course| chart::memory(course.buckets(), self.window, width));
         let Some(heights) = values.and_then(|values| heights(&values)) else {
             writer.right(UNKNOWN, width, self.styles.faint());
             return;
