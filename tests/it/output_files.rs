@@ -121,10 +121,7 @@ fn root_writes_through_nothing_that_another_user_made() {
         // The kernel may let any user link to root's file (fs.protected_hardlinks).
         fs::hard_link(ground.path("roots").join(NAME), folder.join(NAME)).unwrap();
         for (way, output) in ground.write(&folder.join(NAME)) {
-            assert!(
-                output.code != 0 && output.stderr.contains("2 hard links"),
-                "{way}: {output:?}"
-            );
+            assert!(output.code != 0 && output.stderr.contains("hard links"), "{way}: {output:?}");
             ground.assert_untouched(way);
         }
         fs::remove_file(folder.join(NAME)).unwrap();

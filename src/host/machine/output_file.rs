@@ -33,8 +33,8 @@ enum UnsafeFile {
     Irregular,
     #[error("it belongs to {}", name(*uid))]
     Owner { uid: u32 },
-    #[error("it has {links} hard links, and writing to it would change the other files")]
-    HardLinks { links: u64 },
+    #[error("it has other hard links, and they would change with it")]
+    HardLinks,
 }
 
 /// The output that a caller named, checked before there is anything to write.
@@ -271,13 +271,13 @@ fn is_link_ours(link: &Stat, folder: &OwnedFd, above: &[OwnedFd]) -> bool {
 }
 
 fn check(stat: &Stat, other_owner: Option<u32>) -> Result<(), UnsafeFile> {
-    let (uid, links) = (stat.st_uid, u64::from(stat.st_nlink));
+    let uid = stat.st_uid;
     if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
         Err(UnsafeFile::Irregular)
     } else if !is_ours(uid) && other_owner != Some(uid) {
         Err(UnsafeFile::Owner { uid })
-    } else if links > 1 {
-        Err(UnsafeFile::HardLinks { links })
+    } else if stat.st_nlink > 1 {
+        Err(UnsafeFile::HardLinks)
     } else {
         Ok(())
     }
