@@ -59,7 +59,7 @@ pub(super) fn is_notebook(process: &Process) -> bool {
 pub(super) fn notebook(process: &Process) -> String {
     if process.has_lost_server() {
         return format!(
-            "end its kernel, `kill {}`: the server that could shut it down is gone",
+            "end its kernel, `gpumem kill {}`: the program that could shut it down is gone",
             process.pid
         );
     }

@@ -226,10 +226,14 @@ impl Process {
         (is_same && self.jupyter.as_deref()?.connection_file.is_some()).then_some(parent.pid)
     }
 
-    /// Whether it is a notebook kernel whose server is proved to be gone.
+    /// Whether it is a notebook kernel whose server or editor is proved to be gone. VS Code starts its kernels as
+    /// direct children.
     pub fn has_lost_server(&self) -> bool {
-        let jupyter = self.jupyter.as_ref();
-        jupyter.is_some_and(|jupyter| jupyter.server_alive == Some(false))
+        let is_adopted = self.parent_is_reaper == Some(true);
+        self.jupyter.as_ref().is_some_and(|jupyter| {
+            jupyter.server_alive == Some(false)
+                || (is_adopted && jupyter.application.as_deref() == Some("vscode"))
+        })
     }
 
     /// Whether its starter is proved to be gone, whatever its group's leader: a notebook kernel's server, or

@@ -188,11 +188,7 @@ fn while_wanted(roots: &Roots, candidate: &KernelCandidate, answers: &Sender<Ker
         let is_first = read_at.is_none();
         if read_at.is_none_or(|read_at| at.duration_since(read_at) >= READ_AGAIN_AFTER) {
             read_at = Some(at);
-            let before = kernel.take();
             kernel = read_kernel(roots, candidate);
-            if let (Some(kernel), Some(before)) = (&mut kernel, &before) {
-                kernel.remember_looks_of(before);
-            }
         } else {
             kernel.take_if(|kernel| !kernel.refresh(roots));
         }

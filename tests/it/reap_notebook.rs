@@ -302,10 +302,9 @@ fn one_whose_server_has_died_since_is_signalled(server: &mut Server) {
     server.running.0.wait().unwrap();
     let file = format!("runtime/jpserver-{}.json", server.running.pid());
     assert!(server.place.path(&file).exists(), "it is stale");
-    // A plan that is made now does not even ask, and as long as it is not certain that nobody starts the
-    // kernel again it ends nothing.
+    // A plan that is made now signals the kernel: no server is left to start it again.
     let later = stage.target();
-    assert!(later.is_advice(), "{later:?}");
+    assert!(!later.is_advice(), "{later:?}");
     let (outcome, past) = stage.act(target);
     assert!(is_freed(&outcome), "{outcome:?}");
     let errors = asked(&past).unwrap();

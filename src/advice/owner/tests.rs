@@ -277,7 +277,7 @@ fn a_kernel_whose_server_is_gone_is_not_shut_down_there() {
         Arc::make_mut(jupyter).server_alive = Some(false);
     }
     let line = only(&process);
-    assert!(line.contains("`kill 4242`") && !line.contains("Shut Down"), "{line}");
+    assert!(line.contains("`gpumem kill 4242`") && !line.contains("Shut Down"), "{line}");
     assert_eq!(lines(&process).last().unwrap().text, TABLE.end.text);
     // What is around it does not matter either.
     process.container = contained(Some("docker"), Some("lab"), "x").container;

@@ -84,8 +84,6 @@ pub struct LocalKernel {
     number: Option<u32>,
     /// That pid certainly belongs to this machine.
     is_number_ours: bool,
-    /// How many checks in a row have not found its starter.
-    looks_without: u32,
 }
 
 /// A server that may be asked.
@@ -156,7 +154,6 @@ pub fn read_kernel(roots: &Roots, candidate: &KernelCandidate) -> Option<LocalKe
         candidate: candidate.clone(),
         number: None,
         is_number_ours: false,
-        looks_without: 0,
     };
     // marimo hands over the notebook without leaving a file.
     if known.application.as_deref() == Some("marimo") {
@@ -183,14 +180,11 @@ fn read_child_of_marimo(
         candidate: candidate.clone(),
         number: None,
         is_number_ours: false,
-        looks_without: 0,
     })
 }
 
 impl LocalKernel {
     /// Checks again whether the kernel and its starter exist; reads only /proc. `false` if the kernel is gone.
-    ///
-    /// The starter counts as gone from the second check that does not find it.
     pub fn refresh(&mut self, roots: &Roots) -> bool {
         let Ok(Some(process)) = OpenedProcess::open(roots, self.candidate.pid) else {
             return false;
@@ -231,35 +225,12 @@ impl LocalKernel {
         }
     }
 
-    /// Whether the last check did not find the starter.
-    pub fn has_no_starter(&self) -> bool {
-        self.looks_without > 0
-    }
-
-    /// Carries over the count from an earlier read of the same kernel.
-    pub fn remember_looks_of(&mut self, before: &Self) {
-        if self.looks_without > 0 {
-            self.looks_without += before.looks_without;
-            self.note_looks();
-        }
-    }
-
-    fn note_looks(&mut self) {
-        if self.looks_without >= 2 {
-            self.jupyter.server_alive = Some(false);
-        }
-    }
-
     fn note_starter(&mut self, starter: &Starter) {
-        self.looks_without = match starter {
-            Starter::Gone if self.is_number_ours => self.looks_without + 1,
-            _ => 0,
-        };
         self.jupyter.server_alive = match starter {
             Starter::Alive(_) => Some(true),
+            Starter::Gone if self.is_number_ours => Some(false),
             Starter::Gone | Starter::Unknown => None,
         };
-        self.note_looks();
     }
 
     fn fail(&mut self, error: &ServerError) {

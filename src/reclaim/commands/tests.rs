@@ -217,6 +217,24 @@ fn a_kernel_whose_server_is_gone_is_ended_by_every_page_alike() {
         assert_eq!(own.kill.as_deref(), may_end.then_some("gpumem kill 70"));
         let advised = advice::steps(&kernel).join("; ");
         assert_eq!(advised.contains("Shut Down Kernel"), !may_end, "{advised}");
+        assert_eq!(advised.contains("gpumem kill 70"), may_end, "{advised}");
+    }
+    for parent_is_reaper in [true, false] {
+        let kernel = Process {
+            jupyter: Some(Arc::new(Jupyter {
+                application: Some("vscode".into()),
+                ..Jupyter::default()
+            })),
+            parent_is_reaper: Some(parent_is_reaper),
+            ..process(70, "python -m ipykernel_launcher --f=/run/kernel-v2-1.json")
+        };
+        let advised = advice::steps(&kernel).join("; ");
+        assert_eq!(advised.contains("gpumem kill 70"), parent_is_reaper, "{advised}");
+        assert_eq!(
+            advised.contains("close the notebook in VS Code"),
+            !parent_is_reaper,
+            "{advised}"
+        );
     }
 }
 

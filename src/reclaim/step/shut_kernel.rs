@@ -189,8 +189,7 @@ fn shut(
     let found = find(roots, kernel)?;
     let Some(server) = &found.server else {
         let why = found.jupyter.server_error.as_deref().unwrap_or("it has none");
-        // Two checks would be proof; the plan made the first, so one suffices here.
-        return Err(no_server(id, why, found.has_no_starter()));
+        return Err(no_server(id, why, found.jupyter.server_alive == Some(false)));
     };
     let url = &kernel.server_url;
     let is_planned = kernel.server_pid.is_none_or(|pid| pid == server.listener.pid)

@@ -227,7 +227,7 @@ fn a_kernel_whose_server_is_gone_is_an_orphan_though_it_leads_its_group() {
             assert!(facts["process_group"].is_null() && facts["server_gone"] == true);
             let adopted = (parent_is_reaper == Some(true)).then_some(1);
             assert_eq!(facts["ppid"].as_u64(), adopted);
-            assert!(finding.advice.concat().contains("`kill 4242`"), "{:?}", finding.advice);
+            assert!(finding.advice.concat().contains("`gpumem kill 4242`"), "{:?}", finding.advice);
         } else {
             assert_clean(&engine, Kind::Orphan);
         }
