@@ -5,9 +5,10 @@
 //! a machine's processes sees that, but recordings are attached to tickets and read for years. So the value is
 //! replaced by `***` where argv is read; its name stays.
 //!
-//! A secret is recognised by its name, its form, or its position: in a URL, after `Bearer`, after a program's
-//! option that takes one. Other secrets are missed. Names and forms are data (`secrets.toml`). Every step is
-//! linear in the text, because argv may have any length. `cmdline` reads argv.
+//! The value of an option or variable is masked unless its name is known to be harmless, or its form shows that it
+//! is: a short number, a path, an address. Elsewhere a secret is recognised by its name, its form, or its position:
+//! in a URL, after `Bearer`, in a call of `login`. Other secrets are missed. Names and forms are data
+//! (`secrets.toml`). Every step is linear in the text, because argv may have any length. `cmdline` reads argv.
 
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
@@ -28,6 +29,15 @@ const LONGEST_OPAQUE: usize = 512;
 /// A shorter value is no secret by its form alone.
 const SHORTEST_OPAQUE: usize = 20;
 
+/// The same in the path of a URL.
+const SHORTEST_SEGMENT: usize = 16;
+
+/// A hash has at least as many hexadecimal digits.
+const SHORTEST_HASH: usize = 32;
+
+/// A longer number may be a secret: the longest harmless ones are sizes in bytes.
+const LONGEST_NUMBER: usize = 12;
+
 const QUOTES: [char; 4] = ['"', '\'', '`', '\\'];
 
 #[derive(Default, Deserialize)]
@@ -36,9 +46,12 @@ struct Table {
     words: HashSet<String>,
     word_ends: Vec<String>,
     last_words: HashSet<String>,
-    before_key: HashSet<String>,
-    before_text_token: HashSet<String>,
-    after_text_token: HashSet<String>,
+    harmless_words: HashSet<String>,
+    harmless_names: HashSet<String>,
+    secret_letters: String,
+    file_endings: HashSet<String>,
+    calls: HashSet<String>,
+    before_secret_segment: HashSet<String>,
     before_run: HashSet<String>,
     before_many: HashSet<String>,
     about: HashSet<String>,
@@ -46,6 +59,7 @@ struct Table {
     variables: HashSet<String>,
     variable_families: Vec<String>,
     harmless: Vec<String>,
+    units: Vec<String>,
     before_a_name: HashSet<String>,
     not_before_password: HashSet<String>,
     before_secret: HashSet<String>,
@@ -70,6 +84,10 @@ enum Secrecy {
     IfOpaque,
     /// A name and a secret if it contains a colon or a `%`: `ann:s3cret`.
     IfPair,
+    /// An option or variable that is not known: a secret unless its form is harmless.
+    Unknown,
+    /// A secret, unless it is a short number or one of a text's tokens: `--max-token 77`, `--pad-token <p>`.
+    Token,
     Secret,
     /// A secret to the end of the line: a header.
     Line,
@@ -155,18 +173,27 @@ impl SecretScan {
             self.follows = Follows::Nothing;
             return None;
         }
-        // Skips what opens a quoted command or word.
+        // Skips what opens a quoted command or word, and what ends a command.
         let bare = word.trim_start_matches(['"', '\'', '`', '(', '{']);
-        let Some(hidden) = self.step(bare) else {
-            self.follows = after(bare);
-            return None;
+        let (before, bare) = word.split_at(word.len() - bare.len());
+        let bare = bare.trim_end_matches([';', ')', ',']);
+        let hidden = match self.step(bare) {
+            Some(hidden) => hidden,
+            None => {
+                self.follows = after(bare);
+                let is_variable =
+                    |name: &str| name.chars().all(|c| c.is_ascii_uppercase() || c == '_');
+                let name = bare.split('=').next().unwrap_or_default();
+                (is_variable(name) || name.starts_with("--")).then(|| hide_assigned(bare)).flatten()
+            }
         };
-        hidden.map(|hidden| format!("{}{hidden}", &word[..word.len() - bare.len()]))
+        hidden.map(|hidden| format!("{before}{hidden}{}", &word[before.len() + bare.len()..]))
     }
 
     /// Judges a word by those before it, or as an option; `None` if they imply nothing.
     fn step(&mut self, word: &str) -> Option<Option<String>> {
-        match std::mem::take(&mut self.follows) {
+        let follows = std::mem::take(&mut self.follows);
+        match follows {
             Follows::Name if !self.has_no_password && may_be_password(word) => {
                 return Some(Some(HIDDEN.to_owned()));
             }
@@ -174,6 +201,8 @@ impl SecretScan {
                 self.follows = Follows::Value(judge(word));
                 return Some(None);
             }
+            // `-genv HF_TOKEN X`
+            Follows::Value(Secrecy::Unknown) if is_name_of_secret(word) => {}
             // A word that looks like another option is one, and the option before it was a switch.
             Follows::Value(verdict) if !word.starts_with('-') => {
                 if let hidden @ Some(_) = hide_as(verdict, word) {
@@ -217,12 +246,34 @@ impl SecretScan {
             return Some(None);
         }
         if word.starts_with('-') && !word.contains(['=', ':', '%', ' ']) {
-            self.follows = Follows::Value(judge(word));
+            self.follows = Follows::Value(judge_option(word));
             return Some(mask(word, &tokens(word)));
         }
-        let pair = word.strip_prefix("-u").or_else(|| word.strip_prefix("-U"))?;
-        hide_as(Secrecy::IfPair, pair).map(|pair| Some(format!("{}{pair}", &word[..2])))
+        if let Some(pair) = word.strip_prefix("-u").or_else(|| word.strip_prefix("-U")) {
+            return hide_as(Secrecy::IfPair, pair)
+                .map(|pair| Some(format!("{}{pair}", &word[..2])));
+        }
+        let is_named = matches!(follows, Follows::Value(verdict) if verdict < Secrecy::Unknown);
+        hide_argument_by_form(word).filter(|_| !is_named).map(Some)
     }
+}
+
+/// Masks a word without an option that is `user:password` or a key of 64 hexadecimal digits; a hash names its
+/// algorithm before it.
+fn hide_argument_by_form(word: &str) -> Option<String> {
+    let key = word.trim_matches(QUOTES);
+    let key = key.strip_prefix("0x").unwrap_or(key);
+    if matches!(key.len(), 64 | 128) && key.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+        return Some(word.replace(key, HIDDEN));
+    }
+    let (user, password) = word.split_once(':').filter(|(_, it)| it.len() < SHORTEST_HASH)?;
+    let is_of_name = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.' | '@');
+    let is_of_password = |c: char| c.is_ascii_alphanumeric() || "!#$%&*+?@^_~".contains(c);
+    let is_pair = !user.is_empty()
+        && user.chars().all(is_of_name)
+        && password.chars().all(is_of_password)
+        && may_be_password(password);
+    is_pair.then(|| format!("{user}:{HIDDEN}"))
 }
 
 /// Whether a word after `-p` is more likely a password than a port, a path or a parameter's name: it has
@@ -243,15 +294,15 @@ fn is_name_of_secret(word: &str) -> bool {
     let words = if word.starts_with('-') { Vec::new() } else { words(word) };
     words.len() > 1
         && word.chars().all(is_name)
-        && judge(word) == Secrecy::Secret
-        && judge_word(&words, words.len() - 1) == Secrecy::Secret
+        && judge(word) >= Secrecy::Token
+        && judge_word(&words, words.len() - 1) >= Secrecy::Token
 }
 
 /// What a word implies about the next by itself: `Bearer`, or `"Authorization: Bearer`.
 fn after(word: &str) -> Follows {
     let last = word.rsplit([' ', ':', '"', '\'', '=']).next().unwrap_or(word);
     if last.starts_with("--") {
-        Follows::Value(judge(last))
+        Follows::Value(judge_option(last))
     } else if last.eq_ignore_ascii_case("bearer") {
         Follows::Value(Secrecy::Secret)
     } else if last.eq_ignore_ascii_case("basic") {
@@ -263,19 +314,32 @@ fn after(word: &str) -> Follows {
 
 /// Masks the value in an argument that is a name and a value: `--token=a b`, `TOKEN=a b`.
 fn hide_assigned(argument: &str) -> Option<String> {
+    let (name, value) = assignment(argument)?;
+    let within = || match (assignment(value), value.contains(char::is_whitespace)) {
+        // `--args="--token x"`
+        (_, true) => hide_in_text(value),
+        // `--env=NAME=x`
+        (Some((inner, value)), false) => Some(format!("{inner}={}", hide_named(inner, value)?)),
+        (None, false) => None,
+    };
+    Some(format!("{name}={}", hide_named(name, value).or_else(within)?))
+}
+
+/// Masks the value of an option or variable.
+fn hide_named(name: &str, value: &str) -> Option<String> {
+    match judge_option(name) {
+        // A URL has parts, and only some are secret.
+        verdict if verdict < Secrecy::Token && value.contains("://") => None,
+        verdict => hide_as(verdict, value),
+    }
+}
+
+/// The name and value of an assignment; base64 may end with `=`.
+fn assignment(argument: &str) -> Option<(&str, &str)> {
     let (name, value) = argument.split_once('=')?;
     let is_name = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.' | '+');
-    if name.is_empty() || !name.chars().all(is_name) {
-        return None;
-    }
-    let hidden = match judge(name) {
-        // A URL has parts, and only some are secret.
-        verdict if verdict < Secrecy::Secret && value.contains("://") => None,
-        verdict => hide_as(verdict, value),
-    };
-    // `--args="--token x"`
-    let within = || value.contains(char::is_whitespace).then(|| hide_in_text(value))?;
-    Some(format!("{name}={}", hidden.or_else(within)?))
+    let is_one = name.chars().all(is_name) && value.contains(|c| c != '=');
+    (is_one && !name.is_empty()).then_some((name, value))
 }
 
 /// Masks secrets in a text of several words, such as a shell's `-c`.
@@ -350,12 +414,13 @@ fn secret_part(verdict: Secrecy, value: &str) -> Option<Range<usize>> {
         Secrecy::Plain | Secrecy::IfPair => is_opaque(inner),
         Secrecy::IfOpaque => {
             let hash = inner.strip_prefix("local-").unwrap_or(inner);
-            let is_hash = hash.len() >= 32 && hash.bytes().all(|it| it.is_ascii_hexdigit());
+            let is_hash =
+                hash.len() >= SHORTEST_HASH && hash.bytes().all(|it| it.is_ascii_hexdigit());
             is_hash || is_opaque(inner)
         }
-        Secrecy::Secret | Secrecy::Line => {
-            !TABLE.harmless.iter().any(|word| inner.eq_ignore_ascii_case(word))
-        }
+        Secrecy::Unknown => !has_harmless_form(inner) || is_opaque(inner),
+        Secrecy::Token if inner.starts_with(['<', '[']) || is_number(inner) => false,
+        Secrecy::Token | Secrecy::Secret | Secrecy::Line => !is_in(&TABLE.harmless, inner),
     };
     if is_secret {
         return Some(begin..end);
@@ -364,6 +429,40 @@ fn secret_part(verdict: Secrecy, value: &str) -> Option<Range<usize>> {
     let is_address = secret.starts_with("//") || name.contains('/');
     let is_pair = !name.is_empty() && !secret.is_empty() && secret.parse::<u32>().is_err();
     (is_pair && !is_address).then(|| end - secret.len()..end)
+}
+
+/// Whether a value under an unknown name is certainly no secret: a number, size or duration, `host:port`, a file,
+/// or a text whose own names are judged.
+fn has_harmless_form(value: &str) -> bool {
+    let is_host = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-');
+    let is_address = |(host, port): (&str, &str)| {
+        host.chars().all(is_host) && port.len() <= 5 && port.bytes().all(|it| it.is_ascii_digit())
+    };
+    let is_file = || {
+        let (stem, ending) = value.rsplit_once('.')?;
+        let is_plain = |c: char| c.is_ascii_alphanumeric() || "_-./@".contains(c);
+        Some(stem.chars().all(is_plain) && TABLE.file_endings.contains(ending))
+    };
+    is_in(&TABLE.harmless, value)
+        || is_number(value)
+        || value.split_once(':').is_some_and(is_address)
+        || value.starts_with(['/', '.', '~', '{', '[', '<'])
+        || value.contains("://")
+        || assignment(value).is_some()
+        || is_file() == Some(true)
+}
+
+/// Whether a value consists of short numbers, with a unit each: `1e-4`, `0.9,0.999`, `8GiB`, `1h30m`.
+fn is_number(value: &str) -> bool {
+    let is_sign = |c: char| c.is_ascii_digit() || ".,-+%x()_".contains(c);
+    value.len() <= 2 * LONGEST_NUMBER
+        && value.starts_with(|c: char| c.is_ascii_digit() || "+-.(".contains(c))
+        && value.split(|c: char| !c.is_ascii_digit()).all(|digits| digits.len() <= LONGEST_NUMBER)
+        && value.split(is_sign).all(|unit| is_in(&TABLE.units, unit))
+}
+
+fn is_in(words: &[String], word: &str) -> bool {
+    words.iter().any(|known| word.eq_ignore_ascii_case(known))
 }
 
 /// Tokens recognised by their form, and private keys (RFC 7468), in order.
@@ -423,12 +522,18 @@ pub(super) fn is_opaque(value: &str) -> bool {
     if value.ends_with('=') && value.len().is_multiple_of(4) && value.bytes().all(is_base64) {
         return has_chance(value);
     }
-    is_token(value) || value.split(|c: char| !c.is_ascii_alphanumeric()).any(is_random)
+    is_token(value) || has_random_word(value, SHORTEST_OPAQUE)
+}
+
+/// Whether a word of at least this length is random.
+fn has_random_word(text: &str, least: usize) -> bool {
+    text.split(|c: char| !c.is_ascii_alphanumeric())
+        .any(|word| word.len() >= least && is_random(word))
 }
 
 /// Counts changes between lower case, upper case and digits; a word of hexadecimal digits is a hash.
 fn is_random(word: &str) -> bool {
-    if word.len() < SHORTEST_OPAQUE || word.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+    if word.bytes().all(|byte| byte.is_ascii_hexdigit()) {
         return false;
     }
     let class = |byte: u8| (byte.is_ascii_digit(), byte.is_ascii_uppercase());
@@ -445,11 +550,11 @@ fn is_random(word: &str) -> bool {
 }
 
 /// The parts of a text that a name or URL makes secret, in order: `KEY=…`, `"key": "…"`, `Key: …`, `?key=…&`,
-/// and what is before the `@` of a URL.
+/// `login(…)`, and what is before the `@` of a URL.
 fn values(text: &str) -> Vec<Range<usize>> {
     let mut found: Vec<Range<usize>> = Vec::new();
     let mut done = 0;
-    for (sign, _) in text.match_indices(['=', ':']) {
+    for (sign, _) in text.match_indices(['=', ':', '(']) {
         if sign < done {
             continue;
         }
@@ -482,33 +587,63 @@ fn in_address(text: &str, sign: usize) -> Option<Range<usize>> {
             return (end > begin).then(|| sign + begin..sign + end);
         }
     }
-    let (user, _) = host[3..].rsplit_once('@')?;
+    let is_web = text[..sign].ends_with("http") || text[..sign].ends_with("https");
+    let Some((user, _)) = host[3..].rsplit_once('@') else {
+        let path = &rest[host.len()..char_boundary(rest, host.len() + LONGEST_OPAQUE)];
+        let end = path.find(|c: char| ends(c) || matches!(c, '?' | '#')).unwrap_or(path.len());
+        let secret = if is_web { in_path(&path[..end])? } else { return None };
+        let begin = sign + host.len();
+        return Some(begin + secret.start..begin + secret.end);
+    };
     let begin = sign + 3;
     let end = begin + user.len();
     let secret = match user.split_once(':') {
         Some((name, _)) => begin + name.len() + 1..end,
         // A name alone is a token if users do not log in by name.
-        None if text[..sign].ends_with("http") || text[..sign].ends_with("https") => begin..end,
+        None if is_web => begin..end,
         None => return None,
     };
     (!secret.is_empty()).then_some(secret)
 }
 
-/// The secret after the `=` or `:` of a name; nothing before `floor` is considered.
+/// The first secret among the segments of a URL's path.
+fn in_path(path: &str) -> Option<Range<usize>> {
+    let (mut begin, mut previous) = (0, "");
+    for segment in path.split('/') {
+        let is_secret = is_token(segment)
+            || has_random_word(segment, SHORTEST_SEGMENT)
+            || (TABLE.before_secret_segment.contains(previous) && may_be_password(segment));
+        if is_secret {
+            return Some(begin..begin + segment.len());
+        }
+        begin += segment.len() + 1;
+        previous = segment;
+    }
+    None
+}
+
+/// The secret after the `=`, `:` or `(` of a name; nothing before `floor` is considered.
 fn behind_name(text: &str, floor: usize, sign: usize) -> Option<Range<usize>> {
     let is_colon = text[sign..].starts_with(':');
+    let is_call = text[sign..].starts_with('(');
     let floor = floor.max(sign.saturating_sub(LONGEST_NAME));
     let before = text[char_boundary(text, floor)..sign].trim_end_matches(' ');
     let unquoted = before.trim_end_matches(['"', '\'', '\\']);
     let is_quoted = unquoted.len() < before.len();
     let is_of_name = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.');
     let name = &unquoted[unquoted.trim_end_matches(is_of_name).len()..];
-    let verdict = judge(name);
+    let verdict = match words(name).last() {
+        Some(last) if is_call && TABLE.calls.contains(last) => Secrecy::Secret,
+        _ => judge(name),
+    };
     let previous = unquoted[..unquoted.len() - name.len()].chars().next_back();
     // In prose a colon is punctuation; it belongs to a name in quotes, at the beginning, in a table, or in a
     // header.
     let begins = matches!(previous, None | Some('{' | ',' | '"' | '\'' | '\n' | '('));
-    if name.is_empty() || (is_colon && !is_quoted && !begins && verdict != Secrecy::Line) {
+    if name.is_empty()
+        || (is_call && verdict < Secrecy::Token)
+        || (is_colon && !is_quoted && !begins && verdict != Secrecy::Line)
+    {
         return None;
     }
     let value = text[sign + 1..].trim_start_matches('>');
@@ -517,12 +652,14 @@ fn behind_name(text: &str, floor: usize, sign: usize) -> Option<Range<usize>> {
         false => value,
     };
     let begin = text.len() - value.len();
-    let value = match verdict >= Secrecy::Secret {
+    let value = match verdict >= Secrecy::Token {
         true => value,
         false => &value[..char_boundary(value, LONGEST_OPAQUE)],
     };
     let bare = value.trim_start_matches('\\');
-    let length = if verdict == Secrecy::Line && is_colon && !is_quoted {
+    let length = if is_call {
+        value.find(')')
+    } else if verdict == Secrecy::Line && is_colon && !is_quoted {
         // To the end of whatever encloses the header.
         match previous {
             Some(quote @ ('"' | '\'')) => value.find(quote),
@@ -538,13 +675,13 @@ fn behind_name(text: &str, floor: usize, sign: usize) -> Option<Range<usize>> {
         value.find(|c: char| {
             c.is_whitespace()
                 || ",;&}])\"'`#|".contains(c)
-                || (c == '=' && verdict < Secrecy::Secret)
+                || (c == '=' && verdict < Secrecy::Token)
                 || (c == ':' && verdict < Secrecy::IfPair)
         })
     };
     let value = &value[..length.unwrap_or(value.len())];
     // A URL has parts, and only some are secret.
-    if verdict < Secrecy::Secret && value.contains("://") {
+    if verdict < Secrecy::Token && value.contains("://") {
         return None;
     }
     let secret = secret_part(verdict, value)?;
@@ -556,8 +693,8 @@ fn char_boundary(text: &str, at: usize) -> usize {
     (at..text.len()).find(|&at| text.is_char_boundary(at)).unwrap_or(text.len())
 }
 
-/// What a name implies about its value, by its words however they are joined (`--hf-token`, `ServerApp.token`,
-/// `apiKey`): `--max-tokens`, `--tokenizer`, `--key-frames` and `--num-key-value-heads` have other words.
+/// What a name implies about its value wherever it stands, by its words however they are joined (`--hf-token`,
+/// `ServerApp.token`, `apiKey`): `--max-tokens`, `--tokenizer` and `--num-key-value-heads` have other words.
 fn judge(name: &str) -> Secrecy {
     // `-auth` belongs to an X server and names a file.
     if name.len() > 2 * LONGEST_NAME || name == "-auth" {
@@ -566,26 +703,50 @@ fn judge(name: &str) -> Secrecy {
     let words = words(name);
     let verdicts = (0..words.len()).map(|at| judge_word(&words, at));
     let verdict = verdicts.max().unwrap_or(Secrecy::Plain);
-    let is_about = words.last().is_some_and(|last| TABLE.about.contains(last))
-        || (words.len() > 1 && TABLE.switches.contains(&words[0]));
-    if verdict == Secrecy::Secret && is_about { Secrecy::IfOpaque } else { verdict }
+    let is_about = words.last().is_some_and(|last| TABLE.about.contains(last)) || is_switch(&words);
+    match verdict {
+        Secrecy::Token | Secrecy::Secret if is_about => Secrecy::IfOpaque,
+        _ => verdict,
+    }
+}
+
+/// The same for an option, parameter or variable: by default its value is masked.
+fn judge_option(name: &str) -> Secrecy {
+    let verdict = judge(name);
+    let words = words(name);
+    // One letter, or several switches of one: `-it`.
+    let letters = name.strip_prefix('-').filter(|rest| rest.len() <= 3 && !rest.starts_with('-'));
+    let is_known = letters.is_some_and(|letters| !TABLE.secret_letters.contains(letters))
+        || TABLE.harmless_names.contains(&words.join("-"))
+        || words.last().is_none_or(|last| TABLE.harmless_words.contains(last))
+        || is_harmless_variable(name)
+        || is_switch(&words);
+    let is_about = verdict == Secrecy::IfOpaque && words.last().is_some_and(|last| last != "key");
+    match verdict < Secrecy::IfPair && !is_known && !is_about {
+        true => Secrecy::Unknown,
+        false => verdict,
+    }
+}
+
+/// Whether a name of several words begins as a switch's: `--use-auth-token`.
+fn is_switch(words: &[String]) -> bool {
+    words.len() > 1 && TABLE.switches.contains(&words[0])
 }
 
 /// What one word implies among the others.
 fn judge_word(words: &[String], at: usize) -> Secrecy {
     let word = words[at].as_str();
     let before = at.checked_sub(1).map_or("", |at| words[at].as_str());
-    let after = words.get(at + 1).map_or("", String::as_str);
     let is_last = at + 1 == words.len();
     let when = |so: bool, verdict| if so { verdict } else { Secrecy::Plain };
     match word {
         "authorization" => Secrecy::Line,
         "cookie" if is_last && words.len() <= 2 => Secrecy::Line,
-        "token" => when(
-            !TABLE.before_text_token.contains(before) && !TABLE.after_text_token.contains(after),
-            Secrecy::Secret,
-        ),
-        "key" | "keys" if TABLE.before_key.contains(before) => Secrecy::Secret,
+        "token" => Secrecy::Token,
+        // One that sorts or selects is listed.
+        "key" if words.len() > 1 && !TABLE.harmless_names.contains(&words.join("-")) => {
+            when(is_last, Secrecy::Secret)
+        }
         "key" => when(is_last, Secrecy::IfOpaque),
         "tokens" | "keys" => when(TABLE.before_many.contains(before), Secrecy::Secret),
         "pass" => when(is_last && !TABLE.before_run.contains(before), Secrecy::Secret),
@@ -596,10 +757,7 @@ fn judge_word(words: &[String], at: usize) -> Secrecy {
         word if TABLE.words.contains(word) => Secrecy::Secret,
         word if is_last && TABLE.last_words.contains(word) => Secrecy::Secret,
         word => {
-            let kind = TABLE.word_ends.iter().find_map(|end| word.strip_suffix(end.as_str()));
-            let key = word.strip_suffix("key");
-            let is_secret = kind.is_some_and(|kind| !TABLE.before_text_token.contains(kind))
-                || key.is_some_and(|kind| TABLE.before_key.contains(kind));
+            let is_secret = TABLE.word_ends.iter().any(|end| word.ends_with(end.as_str()));
             when(is_secret, Secrecy::Secret)
         }
     }
