@@ -1,5 +1,7 @@
 //! `gpumem metrics`: the page for Prometheus, once. What `gpumem serve` serves is made here, too.
 
+use std::io::{self, IsTerminal as _};
+
 use anyhow::Context as _;
 use clap::Parser as _;
 
@@ -10,6 +12,7 @@ use super::exit::Exit;
 use super::{config, live, print, recorded, session, store, unreadable};
 use crate::config::Config;
 use crate::host::replace_file;
+use crate::model::escape::escape;
 use crate::model::json::document;
 use crate::model::reclaimed::Reclaimed;
 use crate::model::waste::Waste;
@@ -125,6 +128,11 @@ pub(super) fn run(args: &MetricsArgs, global: &Global) -> anyhow::Result<Exit> {
     // A sum over one sample, or over a sliding history, is not a counter.
     let published = publisher.publish(&snapshot, &Waste::default())?;
     match &args.output {
+        // Names of processes may contain control characters.
+        None if io::stdout().is_terminal() => {
+            let lines = published.classic.lines();
+            print(&lines.map(|line| format!("{}\n", escape(line))).collect::<String>())?;
+        }
         None => print(&published.classic)?,
         Some(path) => replace_file(path, published.classic.as_bytes(), 0o644)
             .with_context(|| format!("{} is not written, and is as it was", path.display()))?,

@@ -568,6 +568,22 @@ fn keys_answer_and_healthy_gpus_go_on_while_one_hangs() {
 }
 
 #[test]
+fn metrics_on_a_terminal_have_no_escape_sequences() {
+    let line = concat!(
+        r#"{"schema":"gpumem.snapshot/1","time":"2025-12-04T08:15:38Z","gpus":[{"index":0,"name":"\u001b[2JGPU","#,
+        r#""memory":{"total_bytes":9,"used_bytes":5,"free_bytes":4},"processes":[]}],"processes":[]}"#
+    );
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("r.jsonl");
+    std::fs::write(&path, format!("{line}\n")).unwrap();
+    let metrics = support::command(&["metrics", "--replay", path.to_str().unwrap()]);
+    let mut terminal = Terminal::start(&[], &metrics, 40, 160);
+    assert_eq!(terminal.end().code(), Some(0));
+    let bytes = String::from_utf8(terminal.bytes()).unwrap();
+    assert!(bytes.contains(r"\e[2JGPU") && !bytes.contains('\u{1b}'), "{bytes}");
+}
+
+#[test]
 fn the_demo_pauses_steps_and_seeks() {
     let mut terminal = demo(24, 100);
     let clock = |text: &str| {
