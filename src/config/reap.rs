@@ -20,7 +20,7 @@ use crate::units::Span;
 pub(super) const ACTION: &str = "action";
 /// The keys of `[reap]`.
 pub(super) const SETTINGS: &[&str] =
-    &["warn", "grace", "settle", "most", "within", "notify", "never"];
+    &["warn", "grace", "settle", "most", "within", "notify", "never", "longest_keep"];
 /// More acts than this in any time are no limit.
 const MOST_ACTS: i64 = 1000;
 /// A command has fewer words, and a machine fewer programs that are never touched.
@@ -71,6 +71,9 @@ pub struct ReapConfig {
     /// File names of programs that are never touched.
     #[serde(deserialize_with = "programs")]
     pub never: Vec<Arc<str>>,
+    /// How long `GPUMEM_KEEP` protects a process at most, from its start; `None` if without limit.
+    #[serde(default, deserialize_with = "longest_keep")]
+    pub longest_keep: Option<Span>,
     /// By the rule's name; one that is not there only tells.
     #[serde(skip)]
     responses: BTreeMap<Arc<str>, Response>,
@@ -86,6 +89,7 @@ impl Default for ReapConfig {
             within: Span::from_seconds(600.0),
             notify: Vec::new(),
             never: Vec::new(),
+            longest_keep: None,
             responses: BTreeMap::new(),
         }
     }
@@ -155,6 +159,7 @@ pub(super) fn section(config: &mut Config, section: &Section<'_>) -> Result<(), 
         }
     }
     config.rules.set_never(config.reap.never.clone());
+    config.rules.longest_keep = config.reap.longest_keep;
     Ok(())
 }
 
@@ -166,6 +171,11 @@ fn most<'de, D: Deserializer<'de>>(from: D) -> Result<usize, D::Error> {
         };
         usize::try_from(most).ok().filter(|_| most <= MOST_ACTS)
     })
+}
+
+/// Longer than a rule's window: protection is counted in days.
+fn longest_keep<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Span>, D::Error> {
+    setting::parsed(from, "a duration such as \"7d\"", setting::span).map(Some)
 }
 
 fn words(written: &Value) -> Option<Vec<Arc<str>>> {

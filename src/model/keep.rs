@@ -17,6 +17,7 @@ use serde::Serialize;
 use serde_with_macros::skip_serializing_none;
 
 use super::{Finding, Identity, Kind, Process, Time};
+use crate::units::Span;
 
 /// The variable in a process's environment.
 pub const VARIABLE: &str = "GPUMEM_KEEP";
@@ -84,7 +85,9 @@ impl KeepEnd {
 pub enum KeptBy {
     /// The owner's `GPUMEM_KEEP`.
     Owner {
-        /// End of the exemption; absent if unlimited.
+        /// Name of the owner.
+        user: Option<Arc<str>>,
+        /// End of the exemption, by the value or by `longest_keep`; absent if unlimited.
         until: Option<Time>,
     },
     /// An exemption in the configuration that covers the process, or may cover it.
@@ -107,7 +110,7 @@ impl KeptBy {
     /// `None` if unlimited.
     fn until(&self) -> Option<Time> {
         match self {
-            Self::Owner { until } | Self::Configuration { until, .. } => *until,
+            Self::Owner { until, .. } | Self::Configuration { until, .. } => *until,
             Self::Program { .. } | Self::Server => None,
         }
     }
@@ -121,7 +124,10 @@ impl fmt::Display for KeptBy {
             None => String::new(),
         };
         match self {
-            Self::Owner { .. } => write!(f, "its owner keeps it{until} ({VARIABLE})"),
+            Self::Owner { user, .. } => {
+                let user = user.as_deref().map_or_else(String::new, |user| format!(" {user}"));
+                write!(f, "its owner{user} keeps it{until} ({VARIABLE})")
+            }
             Self::Configuration { reason, .. } => {
                 write!(f, "the configuration keeps it{until}: {reason}")
             }
@@ -167,11 +173,16 @@ impl Exempt {
 }
 
 impl Process {
-    /// Whether its owner keeps it, as far as its environment is known.
-    pub fn kept_by_owner(&self, now: Time) -> Option<KeptBy> {
+    /// Whether its owner keeps it, as far as its environment is known; at most for `longest` from its start, which
+    /// its owner cannot forge. If its start is unknown, nothing limits the keep.
+    pub fn kept_by_owner(&self, now: Time, longest: Option<Span>) -> Option<KeptBy> {
         let keep = KeepEnd::parse(self.environment.as_ref()?.get(VARIABLE)?);
-        let until = keep.until();
-        keep.is_in_force(now).then_some(KeptBy::Owner { until })
+        let limit = longest.zip(self.start_time);
+        let limit = limit.map(|(longest, start)| start.plus_seconds(longest.seconds()));
+        let until = keep.until().into_iter().chain(limit).min();
+        let user = self.user.clone();
+        let is_over = !keep.is_in_force(now) || limit.is_some_and(|limit| now >= limit);
+        (!is_over).then_some(KeptBy::Owner { user, until })
     }
 }
 
@@ -197,6 +208,32 @@ mod tests {
             assert!(keep.is_in_force(time(end).plus_seconds(-1.0)));
             assert!(!keep.is_in_force(time(end)));
         }
+    }
+
+    #[test]
+    fn a_keep_lasts_at_most_so_long_from_the_start_of_its_process() {
+        let kept = |value: &str, start: Option<&str>, days: Option<f64>| {
+            let process = Process {
+                user: Some("ann".into()),
+                start_time: start.map(time),
+                environment: Some(Arc::new([(VARIABLE.into(), value.into())].into())),
+                ..Process::default()
+            };
+            let longest = days.map(|days| Span::from_seconds(days * 86_400.0));
+            process.kept_by_owner(time("2026-12-01T10:00:00Z"), longest)
+        };
+        let owner = |until: Option<&str>| {
+            Some(KeptBy::Owner { user: Some("ann".into()), until: until.map(time) })
+        };
+        let start = Some("2026-12-01T00:00:00Z");
+        assert_eq!(kept("yes", start, None), owner(None));
+        assert_eq!(kept("yes", start, Some(7.0)), owner(Some("2026-12-08T00:00:00Z")));
+        assert_eq!(kept("2999-01-01", start, Some(7.0)), owner(Some("2026-12-08T00:00:00Z")));
+        let sooner = "2026-12-01T12:00:00Z";
+        assert_eq!(kept(sooner, start, Some(7.0)), owner(Some(sooner)));
+        assert_eq!(kept("2999-01-01", Some("2026-11-01T00:00:00Z"), Some(7.0)), None);
+        assert_eq!(kept("yes", None, Some(7.0)), owner(None));
+        assert_eq!(kept("0", start, Some(7.0)), None);
     }
 
     #[test]

@@ -60,6 +60,8 @@ pub enum Protection {
     OtherNamespace,
     /// The owner keeps the process.
     KeptByOwner {
+        /// Name of the owner.
+        user: Option<Arc<str>>,
         /// End of the exemption; `None` if unlimited.
         until: Option<Time>,
     },
@@ -104,7 +106,7 @@ pub enum Protection {
 impl From<KeptBy> for Protection {
     fn from(kept_by: KeptBy) -> Self {
         match kept_by {
-            KeptBy::Owner { until } => Self::KeptByOwner { until },
+            KeptBy::Owner { user, until } => Self::KeptByOwner { user, until },
             KeptBy::Configuration { reason: why, until } => {
                 Self::KeptByConfiguration { why, until }
             }
@@ -134,7 +136,9 @@ impl fmt::Display for Protection {
             Self::OtherNamespace => f.write_str(
                 "pids here are not the host's, and NVML's may be; run gpumem on the host",
             ),
-            Self::KeptByOwner { until } => KeptBy::Owner { until: *until }.fmt(f),
+            Self::KeptByOwner { user, until } => {
+                KeptBy::Owner { user: user.clone(), until: *until }.fmt(f)
+            }
             Self::KeptByConfiguration { why, until } => {
                 let reason = Arc::clone(why);
                 let until = *until;
@@ -276,7 +280,7 @@ impl Guard {
         call: Call,
         parent: &Parent,
         facts: &Guarded,
-        now: Time,
+        (start_time, now): (Option<Time>, Time),
     ) -> Option<Protection> {
         if call == Call::Named && self.policy.even_kept {
             return None;
@@ -284,6 +288,7 @@ impl Guard {
         let launcher = Process {
             pid: parent.pid,
             start_ticks: parent.start_ticks,
+            start_time,
             environment: facts.environment.clone(),
             ..Process::default()
         };
@@ -305,7 +310,7 @@ impl Guard {
                 what: "whether its owner keeps it (its environment)".into(),
             });
         }
-        process.kept_by_owner(now).map(Protection::from)
+        process.kept_by_owner(now, self.policy.longest_keep).map(Protection::from)
     }
 }
 

@@ -340,8 +340,11 @@ fn target(
             if let Some(protection) = guard.by_facts(call, parent.pid, facts, None) {
                 return protected(parent.pid, protection);
             }
-            let kept = facts
-                .and_then(|facts| guard.keeps_launcher(call, parent, facts, seen.snapshot.time));
+            // It started before them.
+            let started = processes.iter().filter_map(|it| it.start_time).min();
+            let now = seen.snapshot.time;
+            let kept =
+                facts.and_then(|facts| guard.keeps_launcher(call, parent, facts, (started, now)));
             if let Some(protection) = kept {
                 return protected(parent.pid, protection);
             }

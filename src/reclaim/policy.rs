@@ -15,6 +15,7 @@ use crate::model::finding::Ends;
 pub use crate::model::keep::Exempt;
 use crate::model::selector::Selected;
 use crate::model::{Kind, Process, Snapshot, Time};
+use crate::units::Span;
 
 /// The CPU share from which a family member that NVML does not list, and no rule judges, counts as working.
 pub(super) const WORKING_CPU_PERCENT: f64 = 10.0;
@@ -47,6 +48,8 @@ pub struct Policy {
     pub grace: Option<Duration>,
     /// File names of programs never to be touched, besides the built-in ones.
     pub never: Vec<Arc<str>>,
+    /// How long `GPUMEM_KEEP` protects a process at most.
+    pub longest_keep: Option<Span>,
     /// What the configuration keeps.
     pub kept: Vec<Exempt>,
     /// The same, as a check for processes that start after the plan.
@@ -70,6 +73,7 @@ impl Policy {
             signal: None,
             grace: None,
             never: Vec::new(),
+            longest_keep: None,
             kept: Vec::new(),
             keeps: Keeps::default(),
             serves,

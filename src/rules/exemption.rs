@@ -13,6 +13,7 @@ use crate::model::finding::{Ends, Finding, FindingGpu, Kept, Kind};
 use crate::model::keep::{Exempt, KeptBy};
 use crate::model::program::never_killed;
 use crate::model::{Process, Snapshot, Time};
+use crate::units::Span;
 
 #[derive(Clone, PartialEq, Debug)]
 pub struct Exemption {
@@ -117,6 +118,8 @@ pub(super) struct KeepRules<'a> {
     pub(super) keeps: &'a [Exemption],
     /// File names of programs that are never killed, besides the built-in ones.
     pub(super) never: &'a [Arc<str>],
+    /// How long `GPUMEM_KEEP` protects a process at most.
+    pub(super) longest_keep: Option<Span>,
 }
 
 /// What keeps a process from being ended for a finding of this kind and rule, as far as a snapshot shows: an
@@ -146,7 +149,7 @@ pub(super) fn kept_by(
             until: exemption.until,
         });
     }
-    process.kept_by_owner(now).or_else(|| {
+    process.kept_by_owner(now, keep_rules.longest_keep).or_else(|| {
         let (executable, comm) = (process.executable.as_deref(), process.comm.as_deref());
         // Skips a hundred names that the process is known not to have.
         let may_be_one =

@@ -76,12 +76,14 @@ pub struct RuleSet {
     rules: Vec<Rule>,
     keeps: Vec<Exemption>,
     never: Vec<Arc<str>>,
+    /// How long `GPUMEM_KEEP` protects a process at most; `None` if without limit.
+    pub longest_keep: Option<Span>,
 }
 
 impl Default for RuleSet {
     fn default() -> Self {
         let rules = KINDS.iter().map(|kind| Rule::new(kind)).collect();
-        Self { rules, keeps: Vec::new(), never: Vec::new() }
+        Self { rules, keeps: Vec::new(), never: Vec::new(), longest_keep: None }
     }
 }
 
@@ -136,7 +138,8 @@ impl RuleSet {
     }
 
     fn keep_rules(&self) -> KeepRules<'_> {
-        KeepRules { keeps: &self.keeps, never: &self.never }
+        let Self { keeps, never, longest_keep, .. } = self;
+        KeepRules { keeps, never, longest_keep: *longest_keep }
     }
 
     pub fn set_never(&mut self, names: Vec<Arc<str>>) {

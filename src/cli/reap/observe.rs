@@ -53,6 +53,8 @@ pub(in crate::cli) struct ConfiguredPolicy {
     keeps: Vec<Exemption>,
     /// Programs that are never killed.
     never: Vec<Arc<str>>,
+    /// How long `GPUMEM_KEEP` protects a process at most.
+    longest_keep: Option<Span>,
     /// Rules whose findings are asked to release memory, and never ended.
     releasing: Vec<Arc<str>>,
 }
@@ -60,7 +62,12 @@ pub(in crate::cli) struct ConfiguredPolicy {
 impl ConfiguredPolicy {
     /// Takes the exemptions from the rules of the configuration.
     pub(in crate::cli) fn new(rules: &RuleSet) -> Self {
-        Self { keeps: rules.keeps().to_vec(), never: rules.never().to_vec(), releasing: Vec::new() }
+        Self {
+            keeps: rules.keeps().to_vec(),
+            never: rules.never().to_vec(),
+            longest_keep: rules.longest_keep,
+            releasing: Vec::new(),
+        }
     }
 
     /// Adds the rules whose action is to release memory.
@@ -72,6 +79,7 @@ impl ConfiguredPolicy {
     /// Adds the exemptions to a policy, for a snapshot's processes.
     pub(in crate::cli) fn protect(&self, policy: &mut Policy, snapshot: &Snapshot) {
         policy.never.clone_from(&self.never);
+        policy.longest_keep = self.longest_keep;
         policy.releasing.clone_from(&self.releasing);
         policy.kept = exempt_processes(&self.keeps, snapshot);
         let keeps = self.keeps.clone();

@@ -12,6 +12,7 @@ most = 1
 within = "1h"
 notify = ["/usr/local/bin/notify-owner", "--mail", "a \"word\"\n"]
 never = ["tensorboard", "Xorg"]
+longest_keep = "7d"
 
 [rules.orphan]
 action = "reap"
@@ -39,13 +40,15 @@ fn everything_of_it_is_read_and_reads_back() {
     let notify = ["/usr/local/bin/notify-owner", "--mail", "a \"word\"\n"];
     assert_eq!(reap.notify, notify.map(Arc::from));
     assert_eq!(reap.never, ["tensorboard", "Xorg"].map(Arc::from));
+    assert_eq!(reap.longest_keep, Some(Span::from_seconds(7.0 * 86_400.0)));
+    assert_eq!(config.rules.longest_keep, reap.longest_keep);
     let reaping: Vec<&str> = reap.reaping().map(|rule| &**rule).collect();
     assert_eq!(reaping, ["idle-notebooks", "orphan"]);
     assert_eq!(reap.response("idle-others"), Response::Notify);
     let written = config.to_toml();
     assert_eq!(parse(&written).unwrap(), config, "{written}");
     for line in [
-        "action = \"reap\" # config.toml:12",
+        "action = \"reap\" # config.toml:13",
         "never = [\"tensorboard\", \"Xorg\"] # config.toml:9",
         "action = \"notify\" # default",
     ] {
@@ -104,6 +107,7 @@ fn mistakes_are_reported_with_line_and_key() {
         ("[reap]\nwarn = '0s'", "2: reap.warn: \"0s\" is not allowed; write a duration such as"),
         ("[reap]\nmost = 1.5", "2: reap.most: 1.5 is not allowed; write a number of acts such as"),
         ("[reap]\nnotify = 'mail ann'", "2: reap.notify: \"mail ann\" is not allowed; write"),
+        ("[reap]\nlongest_keep = 7", "2: reap.longest_keep: 7 is not allowed; write a duration"),
         (
             "[reap]\nnever = ['tensor*']",
             "2: reap.never: the list is not allowed; write a list of programs'",

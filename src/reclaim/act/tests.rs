@@ -303,7 +303,7 @@ fn what_protects_is_asked_again_at_the_deed() {
     play.show(0);
     let keep = BTreeMap::from([("GPUMEM_KEEP".into(), "yes".into())]);
     play.control.get().processes.get_mut(&70).unwrap().environment = Some(Arc::new(keep));
-    let kept = Outcome::of(Protection::KeptByOwner { until: None });
+    let kept = Outcome::of(Protection::KeptByOwner { user: Some("ann".into()), until: None });
     assert_eq!(play.advance(), ActProgress::Ended(kept));
     assert_eq!(play.sent(), [(70, TERM)]);
 }

@@ -9,7 +9,7 @@ use crate::model::snapshot::LastKnown;
 use crate::model::{Gpu, GpuProcess, Identity, Start};
 use crate::reclaim::policy::Exempt;
 use crate::reclaim::testing::{OWNER, at, facts, gpu, guard, process, snapshot};
-use crate::units::GIB;
+use crate::units::{GIB, Span};
 
 fn ordinary() -> Guarded {
     let known = process(70, "python train.py");
@@ -230,12 +230,18 @@ fn its_owner_keeps_it_until_then() {
         matches!(found, Some(Protection::KeptByOwner { .. }))
     };
     let mut guard = guard();
+    let mut limited = guard.clone();
     for call in [Call::Rule, Call::Named] {
         assert!(kept(&guard, call, &later, OWNER));
         assert!(kept(&guard, call, "please", OWNER), "not clear");
         assert!(!kept(&guard, call, &at(-60.0).to_string(), OWNER), "over");
         assert!(!kept(&guard, call, "0", OWNER));
         assert!(kept(&guard, call, &later, OWNER + 1));
+    }
+    limited.policy.longest_keep = Some(Span::from_seconds(3600.0));
+    for (start, is_kept) in [(Some(at(-3700.0)), false), (Some(at(-60.0)), true), (None, true)] {
+        let process = Process { start_time: start, ..keeping("yes", OWNER) };
+        assert_eq!(limited.by_sight(Call::Rule, &process, &seen).is_some(), is_kept, "{start:?}");
     }
     guard.policy.even_kept = true;
     assert!(!kept(&guard, Call::Named, &later, OWNER));

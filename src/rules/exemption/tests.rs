@@ -306,7 +306,7 @@ fn an_exemption_does_not_depend_on_the_history() {
                 let known = history.process(process.identity());
                 assert!(known.is_some());
                 for never in [&own[..], &[]] {
-                    let keep_rules = KeepRules { keeps: &[], never };
+                    let keep_rules = KeepRules { keeps: &[], never, longest_keep: None };
                     for kind in [Kind::Idle, Kind::ServerIdle] {
                         let about = (kind, &"idle".into());
                         let kept = |known| kept_by(keep_rules, (process, known), about, &scene.now);

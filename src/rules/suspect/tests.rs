@@ -362,7 +362,7 @@ fn kept(
 #[test]
 fn a_kept_process_has_findings_but_is_neither_suspected_nor_reclaimable() {
     let until = "2999-01-01T00:00:00Z".parse().unwrap();
-    let owner = |until| Some(KeptBy::Owner { until });
+    let owner = |until| Some(KeptBy::Owner { user: Some("ann".into()), until });
     let program = |name: &str| Some(KeptBy::Program { name: name.into() });
     for (variable, executable, never, expected) in [
         (Some("yes"), None, None, owner(None)),

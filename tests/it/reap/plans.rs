@@ -97,6 +97,24 @@ fn without_a_yes_nothing_is_sent() {
 }
 
 #[test]
+fn a_keep_protects_for_at_most_so_long_and_names_its_owner() {
+    let stage = or_skip!(Stage::new());
+    let kept = stage.holder_by(&["env", "GPUMEM_KEEP=2999-12-31"], OBEYS);
+    let pid = kept.pid.to_string();
+    for (toml, words) in [
+        ("", "keeps it until 3000-01-01"),
+        ("[reap]\nlongest_keep = \"100d\"\n", "keeps it until 20"),
+        ("[reap]\nlongest_keep = \"0s\"\n", "SIGTERM"),
+    ] {
+        stage.machine.configure(toml);
+        let plan = stage.run(&["reap", "--pid", &pid]);
+        assert!(plan.stdout.contains(words), "{words}: {plan:?}");
+        assert_eq!(plan.stdout.contains("its owner "), words != "SIGTERM", "{plan:?}");
+        assert!(!plan.stdout.contains("its owner keeps"), "{plan:?}");
+    }
+}
+
+#[test]
 fn a_dry_run_ends_with_the_code_of_the_real_one() {
     let stage = or_skip!(Stage::new());
     let kept = stage.holder_by(&["env", "GPUMEM_KEEP=2999-12-31"], OBEYS);

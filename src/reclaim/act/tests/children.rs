@@ -59,7 +59,7 @@ fn what_executes_another_program_is_asked_for_its_own_environment() {
     (child.pid, child.start_ticks) = (91, Some(9091));
     play.now = 10.0;
     play.shows(vec![python(), child], vec![gpu(0, &[(70, GIB), (91, GIB)], 0)]);
-    let kept = Outcome::of(Protection::KeptByOwner { until: None });
+    let kept = Outcome::of(Protection::KeptByOwner { user: Some("ann".into()), until: None });
     assert_eq!(play.advance(), ActProgress::Ended(kept));
     assert!(killed(&play).is_empty());
 }
