@@ -349,7 +349,6 @@ impl Machine {
         Event::Snapshot {
             now: Duration::from_secs(u64::from(second)),
             snapshot: Box::new(self.now.clone()),
-            is_passing: false,
         }
     }
 }

@@ -17,7 +17,7 @@ use std::sync::Arc;
 use gpumem::api::history::History;
 use gpumem::api::model::{Gpu, GpuProcess, Memory, Process, Snapshot, Time};
 use gpumem::api::rules::{Engine, RuleSet};
-use gpumem::api::source::{PlaybackPace, Replay, Source as _};
+use gpumem::api::source::{Replay, Source as _};
 use rustix::time::{ClockId, clock_gettime};
 
 /// Set for a process of this program that measures one machine: a fresh one, whose memory is only that.
@@ -208,13 +208,13 @@ fn replay(snapshots: u32) {
         black_box(text.iter().filter(|byte| **byte == b'\n').count());
     });
     let read = wall_seconds(|| {
-        let mut replay = Replay::open(&path, PlaybackPace::AsFast).unwrap();
+        let mut replay = Replay::open(&path).unwrap();
         while let Some(snapshot) = replay.next().unwrap() {
             black_box(snapshot);
         }
     });
     let judged = wall_seconds(|| {
-        let mut replay = Replay::open(&path, PlaybackPace::AsFast).unwrap();
+        let mut replay = Replay::open(&path).unwrap();
         let mut engine = Engine::new(RuleSet::default());
         while let Some(snapshot) = replay.next().unwrap() {
             engine.observe(&snapshot);

@@ -129,8 +129,8 @@ pub mod rules {
 
 pub mod source {
     pub use crate::source::live::Live;
-    pub use crate::source::replay::{PlaybackPace, Replay};
-    pub use crate::source::{Control, NextSnapshot, Origin, Source, SourceError, Taken};
+    pub use crate::source::replay::Replay;
+    pub use crate::source::{Control, NextSnapshot, Origin, Source, SourceError};
     pub mod nvml {
         pub use crate::source::nvml::{NvmlFailure, NvmlOptions};
     }

@@ -13,7 +13,6 @@ use crate::model::json;
 use crate::model::{Severity, Snapshot, Time};
 use crate::report::escape::escape;
 use crate::rules::{Engine, RuleSet};
-use crate::source::replay::PlaybackPace;
 use crate::units::Span;
 
 /// The `schema` that this version writes.
@@ -21,7 +20,7 @@ const SCHEMA: &str = "gpumem.test/1";
 
 pub(super) fn run(json: bool, from: &Recorded, global: &Global) -> anyhow::Result<()> {
     let config = config::load(global)?;
-    let Some(replay) = recorded(from, PlaybackPace::AsFast)? else {
+    let Some(replay) = recorded(from)? else {
         let message = "config test needs a recording: add --replay FILE, or --demo";
         return Err(UsageError(message.to_owned()).into());
     };

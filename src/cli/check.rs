@@ -39,7 +39,6 @@ use crate::report::check::{CheckOutcome, CheckReport, TextLook, error_line};
 use crate::report::style::Style;
 use crate::rules::RuleSet;
 use crate::source::remote::RemoteHost;
-use crate::source::replay::PlaybackPace;
 use crate::units::Span;
 
 /// How long this machine is sampled if there is a stored history.
@@ -263,7 +262,7 @@ fn observe(
     interval: Duration,
     verdict: &Mutex<CheckVerdict>,
 ) -> anyhow::Result<()> {
-    if let Some(mut replay) = recorded(&args.recorded, PlaybackPace::AsFast)? {
+    if let Some(mut replay) = recorded(&args.recorded)? {
         session::play(&mut replay, |snapshot| {
             let mut verdict = lock(verdict);
             if verdict.is_too_late(snapshot.time)

@@ -29,7 +29,6 @@ use crate::model::json::document;
 use crate::model::{Process, Snapshot};
 use crate::report::explain::{PageStyle, text};
 use crate::rules::{Engine, RuleSet};
-use crate::source::replay::PlaybackPace;
 use crate::units::Span;
 use crate::watch::state::judged;
 
@@ -190,7 +189,7 @@ fn observe(
     args: &Explain,
     global: &Global,
 ) -> anyhow::Result<()> {
-    if let Some(replay) = recorded(&args.recorded, PlaybackPace::AsFast)? {
+    if let Some(replay) = recorded(&args.recorded)? {
         return session::play_all(replay, |snapshot| seen.observe(snapshot));
     }
     seen.is_live = true;

@@ -22,7 +22,6 @@ use crate::report::metrics::{MetricsInput, classic, openmetrics};
 use crate::rules::RuleSet;
 use crate::source::Source as _;
 use crate::source::live::Live;
-use crate::source::replay::PlaybackPace;
 
 /// The published documents for one sample.
 #[derive(Debug)]
@@ -115,7 +114,7 @@ impl Publisher {
 pub(super) fn run(args: &MetricsArgs, global: &Global) -> anyhow::Result<Exit> {
     let config = config::load(global)?;
     let mut publisher = Publisher::new(&config, &args.recorded, args.stored)?;
-    let snapshot = match recorded(&args.recorded, PlaybackPace::AsFast)? {
+    let snapshot = match recorded(&args.recorded)? {
         Some(replay) => session::last(replay, |snapshot| publisher.observe(snapshot))?,
         None => {
             let mut live = live(global, config.sample.interval.0)?;

@@ -23,7 +23,6 @@ use crate::report::totals::{self, TotalsReport};
 use crate::rules::{Engine, RuleSet};
 use crate::source::Source as _;
 use crate::source::remote::RemoteHost;
-use crate::source::replay::PlaybackPace;
 use crate::watch::state::judged;
 
 /// How long another machine is sampled: use is known from the second sample on.
@@ -48,7 +47,7 @@ pub(super) fn run(args: &Ps, global: &Global) -> anyhow::Result<Exit> {
         return of_hosts(args, global, &selection, rules, hosts);
     }
     let mut engine = rules.map(Engine::new);
-    let snapshot = match recorded(&args.recorded, PlaybackPace::AsFast)? {
+    let snapshot = match recorded(&args.recorded)? {
         Some(replay) => session::last(replay, |snapshot| {
             engine.iter_mut().for_each(|it| it.observe(snapshot));
         })?,

@@ -22,7 +22,6 @@ use crate::model::waste::Waste;
 use crate::rules::RuleSet;
 use crate::source::Source as _;
 use crate::source::live::Live;
-use crate::source::replay::PlaybackPace;
 use crate::units::Span;
 
 /// Between samples: what is scraped every quarter of a minute need not be newer.
@@ -103,7 +102,7 @@ pub(super) fn run(args: &ServeArgs, global: &Global) -> anyhow::Result<Exit> {
     let mut service = Service::open(args.listen, &config, &args.recorded, args.stored, interval.0)?;
     let end_by_signals =
         || signals::on_thread(&[SIGINT, SIGTERM, SIGHUP], |_| std::process::exit(0));
-    if let Some(replay) = recorded(&args.recorded, PlaybackPace::AsFast)? {
+    if let Some(replay) = recorded(&args.recorded)? {
         let last = session::last(replay, |snapshot| service.observe(snapshot))?;
         service.publish(&last)?;
         end_by_signals()?;

@@ -14,7 +14,7 @@ use crate::model::{Gpu, Snapshot, Time};
 use crate::source::Source as _;
 use crate::source::live::Live;
 use crate::source::nvml;
-use crate::source::replay::{PlaybackPace, Replay};
+use crate::source::replay::Replay;
 use crate::units::Span;
 
 /// Options for opening the driver.
@@ -26,10 +26,10 @@ pub(super) fn nvml_options(global: &Global) -> anyhow::Result<nvml::NvmlOptions>
 }
 
 /// A recording, if one was named.
-pub(super) fn recorded(recorded: &Recorded, pace: PlaybackPace) -> anyhow::Result<Option<Replay>> {
+pub(super) fn recorded(recorded: &Recorded) -> anyhow::Result<Option<Replay>> {
     Ok(match (&recorded.replay, recorded.demo) {
-        (Some(path), _) => Some(Replay::open(path, pace)?),
-        (None, true) => Some(Replay::demo(pace)?),
+        (Some(path), _) => Some(Replay::open(path)?),
+        (None, true) => Some(Replay::demo()?),
         (None, false) => None,
     })
 }

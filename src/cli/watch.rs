@@ -23,7 +23,7 @@ use crate::rules::Engine;
 use crate::source::Source;
 use crate::source::live::Live;
 use crate::source::remote::{Hangup, RemoteSource};
-use crate::source::replay::{DEMO_HISTORY_SECONDS, PlaybackPace, Replay};
+use crate::source::replay::{DEMO_HISTORY_SECONDS, Replay};
 use crate::watch::column::Columns;
 use crate::watch::once::Still;
 use crate::watch::theme::{Theme, has_colors};
@@ -104,8 +104,8 @@ fn this_machine(
 ) -> anyhow::Result<Watched> {
     let worker = Box::new(LocalReclaimWorker::new(config, !args.recorded.is_live()));
     let mut past = Past::new(Engine::new(config.rules.clone()));
-    let source: Box<dyn Source> = match recorded(&args.recorded, PlaybackPace::Speed(args.speed))? {
-        Some(replay) => Box::new(replay),
+    let source: Box<dyn Source> = match recorded(&args.recorded)? {
+        Some(replay) => Box::new(replay.at_speed(args.speed)),
         None => Box::new(judged_live(args, global, interval, &mut past)?),
     };
     Ok(Watched { host: None, source, past, worker })
@@ -179,7 +179,7 @@ fn once(
         options.ascii = args.ascii;
     }
     let size = args.size.unwrap_or_else(picture_size);
-    let (mut still, last, is_live) = match recorded(&args.recorded, PlaybackPace::AsFast)? {
+    let (mut still, last, is_live) = match recorded(&args.recorded)? {
         Some(mut replay) => {
             let name = replay.name().to_owned();
             let mut still = Still::new(options, Some(name), past, size);
@@ -191,9 +191,9 @@ fn once(
             let mut still = Still::new(options, None, past, size);
             let mut next = || live.next()?.context("the driver gave no snapshot");
             // Use is known from the second sample on.
-            still.add_sample(next()?, true);
+            still.add_sample(next()?);
             let last = next()?;
-            still.add_sample(last.clone(), false);
+            still.add_sample(last.clone());
             (still, last, true)
         }
     };
@@ -213,19 +213,14 @@ fn once(
 
 /// Plays a recording to its end, or the demo to its starting point; returns the last snapshot.
 fn play(replay: &mut Replay, still: &mut Still, is_demo: bool) -> anyhow::Result<Snapshot> {
-    let mut next = replay.next()?;
-    let first = next.as_ref().map(|snapshot| snapshot.time);
-    let is_wanted = |snapshot: &Snapshot| {
-        let since = first.map(|first| snapshot.time.seconds_since(first));
-        !is_demo || since.is_none_or(|seconds| seconds < DEMO_HISTORY_SECONDS)
-    };
-    let mut last = None;
-    while let Some(snapshot) = next {
-        next = replay.next()?.filter(is_wanted);
-        if next.is_none() {
-            last = Some(snapshot.clone());
+    let (mut first, mut last) = (None, None);
+    while let Some(snapshot) = replay.next()? {
+        let first = *first.get_or_insert(snapshot.time);
+        if is_demo && snapshot.time.seconds_since(first) >= DEMO_HISTORY_SECONDS {
+            break;
         }
-        still.add_sample(snapshot, next.is_some());
+        still.add_sample(snapshot.clone());
+        last = Some(snapshot);
     }
     if !is_demo {
         still.end();

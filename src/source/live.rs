@@ -18,7 +18,7 @@ use super::kernel_poller::Notebooks;
 use super::named_pids::NamedPids;
 use super::nvml::{self, Nvml};
 use super::sample_timer::SampleTimer;
-use super::{Control, NextSnapshot, Origin, Source, SourceError, Taken};
+use super::{Control, NextSnapshot, Origin, Source, SourceError};
 use crate::host::{self, Claims, Clocks, Holders, Processes, Reservations, Roots, Users};
 use crate::model::snapshot::{Gpu, Host, PidNamespace};
 use crate::model::{Process, Snapshot, Time};
@@ -250,9 +250,9 @@ impl Source for Live {
         Ok(NextSnapshot::In(self.timer.wait(now)))
     }
 
-    fn take(&mut self, now: Instant) -> Result<Option<Taken>, SourceError> {
+    fn take(&mut self, now: Instant) -> Result<Option<Snapshot>, SourceError> {
         self.timer.taken(now);
-        Ok(Some(Taken { snapshot: self.sample(), is_passing: false }))
+        Ok(Some(self.sample()))
     }
 
     fn steer(&mut self, control: Control, now: Instant) -> Result<(), SourceError> {

@@ -39,7 +39,7 @@ pub trait Source: Send {
     /// # Errors
     ///
     /// As [`Source::due`].
-    fn take(&mut self, now: Instant) -> Result<Option<Taken>, SourceError>;
+    fn take(&mut self, now: Instant) -> Result<Option<Snapshot>, SourceError>;
 
     /// Carries out a control; one that makes no sense for this source does nothing.
     ///
@@ -72,7 +72,7 @@ pub trait Source: Send {
                 if !wait.is_zero() {
                     thread::sleep(wait);
                 }
-                Ok(self.take(Instant::now())?.map(|taken| taken.snapshot))
+                self.take(Instant::now())
             }
             NextSnapshot::OnRequest | NextSnapshot::Ended => Ok(None),
         }
@@ -87,13 +87,6 @@ pub enum NextSnapshot {
     OnRequest,
     /// Never, unless a recording is rewound.
     Ended,
-}
-
-#[derive(Clone, PartialEq, Debug)]
-pub struct Taken {
-    pub snapshot: Snapshot,
-    /// Whether it is only skipped, on the way to a requested one.
-    pub is_passing: bool,
 }
 
 /// How a source can be controlled.

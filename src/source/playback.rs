@@ -11,16 +11,6 @@ const LONGEST_WAIT: Duration = Duration::from_secs(5);
 /// The most lateness that is caught up with; more comes from a suspension such as Ctrl-Z.
 const MOST_LATE: Duration = Duration::from_secs(1);
 
-/// How fast a recording plays.
-#[derive(Clone, Copy, PartialEq, Debug)]
-pub enum PlaybackPace {
-    /// Without waiting.
-    AsFast,
-    /// By the snapshots' times: 1 is real time, 10 is ten times as fast. At 0 or less each wait is the longest,
-    /// 5 s.
-    Speed(f64),
-}
-
 /// Decides when each snapshot is due, pauses, steps and seeks.
 ///
 /// It holds no snapshot and reads no clock: the caller passes in the times of snapshots and of a monotonic
@@ -28,7 +18,8 @@ pub enum PlaybackPace {
 /// clock to which that one was delivered.
 #[derive(Clone, PartialEq, Debug)]
 pub struct PlaybackClock {
-    pace: PlaybackPace,
+    /// The multiple of the speed of the recording; at 0 or less each wait is the longest, 5 s. `None` never waits.
+    speed: Option<f64>,
     /// Not paused.
     is_playing: bool,
     seek: Option<Seek>,
@@ -51,11 +42,11 @@ enum Seek {
     Run,
 }
 
-impl PlaybackClock {
-    /// Plays from the beginning.
-    pub fn new(pace: PlaybackPace) -> Self {
+impl Default for PlaybackClock {
+    /// Plays from the beginning, without waiting.
+    fn default() -> Self {
         Self {
-            pace,
+            speed: None,
             is_playing: true,
             seek: None,
             history_seconds: 0.0,
@@ -63,6 +54,15 @@ impl PlaybackClock {
             previous: None,
             due: Duration::ZERO,
         }
+    }
+}
+
+impl PlaybackClock {
+    /// Plays at this multiple of the speed of the recording.
+    #[must_use]
+    pub fn at_speed(mut self, speed: f64) -> Self {
+        self.speed = Some(speed);
+        self
     }
 
     /// Plays the first `seconds`, by the snapshots' own times, without waiting.
@@ -83,7 +83,7 @@ impl PlaybackClock {
             Control::Interval(_) | Control::Fast(_) => return,
             Control::Speed(speed) => {
                 // From the previous snapshot on.
-                self.pace = PlaybackPace::Speed(speed);
+                self.speed = Some(speed);
                 return;
             }
             Control::Playing(is_playing) => {
@@ -96,7 +96,7 @@ impl PlaybackClock {
             }
             Control::Rewind => {
                 // After a rewind the first snapshots are waited for.
-                *self = Self::new(self.pace);
+                *self = Self { speed: self.speed, ..Self::default() };
                 None
             }
             Control::Step => Some(Seek::Step),
@@ -114,9 +114,8 @@ impl PlaybackClock {
         (!self.is_paused()).then_some(wait)
     }
 
-    /// Records that the snapshot taken at `time` is delivered at `now`; returns whether it is only skipped
-    /// while seeking.
-    pub fn delivered(&mut self, time: Time, now: Duration) -> bool {
+    /// Records that the snapshot taken at `time` is delivered at `now`.
+    pub fn delivered(&mut self, time: Time, now: Duration) {
         // Counted from when the previous one was due, so that delays do not add up; but a long suspension is
         // not caught up with.
         self.due = match self.gap(time) {
@@ -127,28 +126,18 @@ impl PlaybackClock {
         };
         self.first.get_or_insert(time);
         self.previous = Some(time);
-        let is_passing = match self.seek {
-            Some(Seek::Run) => true,
-            Some(Seek::To(to)) => time < to,
-            Some(Seek::Step) | None => false,
-        };
-        if !is_passing {
-            self.seek = None;
-        }
-        is_passing
+        self.seek = self.seek.filter(|seek| match seek {
+            Seek::Run => true,
+            Seek::To(to) => time < *to,
+            Seek::Step => false,
+        });
     }
 
     /// The time from when the previous snapshot was due to when this one is; `None` without waiting.
     fn gap(&self, time: Time) -> Option<Duration> {
-        let (PlaybackPace::Speed(speed), Some(first), Some(previous)) =
-            (self.pace, self.first, self.previous)
-        else {
-            return None;
-        };
-        if time.seconds_since(first) < self.history_seconds {
-            return None;
-        }
-        Some(gap(previous, time, speed))
+        let (speed, first, previous) = (self.speed?, self.first?, self.previous?);
+        let is_history = time.seconds_since(first) < self.history_seconds;
+        (!is_history).then(|| gap(previous, time, speed))
     }
 }
 
@@ -173,9 +162,13 @@ mod tests {
         Time::default().plus_seconds(seconds)
     }
 
+    fn at_speed(speed: f64) -> PlaybackClock {
+        PlaybackClock::default().at_speed(speed)
+    }
+
     /// Plays `times` on a clock that advances only by the waits, and returns these in seconds.
-    fn waits(pace: PlaybackPace, skip_seconds: f64, times: &[f64]) -> Vec<f64> {
-        let mut playback = PlaybackClock::new(pace).start_after(skip_seconds);
+    fn waits(playback: PlaybackClock, skip_seconds: f64, times: &[f64]) -> Vec<f64> {
+        let mut playback = playback.start_after(skip_seconds);
         let mut now = Duration::ZERO;
         times
             .iter()
@@ -183,7 +176,7 @@ mod tests {
                 let time = at(seconds);
                 let wait = playback.wait(time, now).unwrap();
                 now += wait;
-                assert!(!playback.delivered(time, now));
+                playback.delivered(time, now);
                 wait.as_secs_f64()
             })
             .collect()
@@ -192,25 +185,19 @@ mod tests {
     #[test]
     fn it_waits_by_the_times_recorded_and_never_long() {
         let times = [0.0, 2.0, 3.0, 3.0, 1.0, 2.0, 9999.0];
-        assert_eq!(
-            waits(PlaybackPace::Speed(1.0), 0.0, &times),
-            [0.0, 2.0, 1.0, 0.0, 0.0, 1.0, 5.0]
-        );
-        assert_eq!(
-            waits(PlaybackPace::Speed(4.0), 0.0, &times),
-            [0.0, 0.5, 0.25, 0.0, 0.0, 0.25, 5.0]
-        );
-        assert_eq!(waits(PlaybackPace::AsFast, 0.0, &times), [0.0; 7]);
+        assert_eq!(waits(at_speed(1.0), 0.0, &times), [0.0, 2.0, 1.0, 0.0, 0.0, 1.0, 5.0]);
+        assert_eq!(waits(at_speed(4.0), 0.0, &times), [0.0, 0.5, 0.25, 0.0, 0.0, 0.25, 5.0]);
+        assert_eq!(waits(PlaybackClock::default(), 0.0, &times), [0.0; 7]);
         for odd in [0.0, -1.0, f64::NAN, f64::MIN_POSITIVE] {
-            assert_eq!(waits(PlaybackPace::Speed(odd), 0.0, &[0.0, 1.0]), [0.0, 5.0]);
+            assert_eq!(waits(at_speed(odd), 0.0, &[0.0, 1.0]), [0.0, 5.0]);
         }
-        assert_eq!(waits(PlaybackPace::Speed(f64::INFINITY), 0.0, &[0.0, 1.0]), [0.0, 0.0]);
+        assert_eq!(waits(at_speed(f64::INFINITY), 0.0, &[0.0, 1.0]), [0.0, 0.0]);
     }
 
     #[test]
     fn the_first_part_is_delivered_at_once() {
         assert_eq!(
-            waits(PlaybackPace::Speed(1.0), 10.0, &[0.0, 5.0, 9.9, 10.0, 12.0]),
+            waits(at_speed(1.0), 10.0, &[0.0, 5.0, 9.9, 10.0, 12.0]),
             [0.0, 0.0, 0.0, 0.1, 2.0]
         );
     }
@@ -218,7 +205,7 @@ mod tests {
     #[test]
     fn delays_do_not_add_up_and_a_long_stop_is_not_caught_up() {
         let milliseconds = Duration::from_millis;
-        let mut playback = PlaybackClock::new(PlaybackPace::Speed(1.0));
+        let mut playback = at_speed(1.0);
         playback.delivered(at(0.0), Duration::ZERO);
         // Drawing took 0.3 s.
         let wait = playback.wait(at(1.0), milliseconds(300));
@@ -236,7 +223,7 @@ mod tests {
 
     #[test]
     fn another_speed_counts_from_the_snapshot_before() {
-        let mut playback = PlaybackClock::new(PlaybackPace::Speed(1.0));
+        let mut playback = at_speed(1.0);
         playback.delivered(at(0.0), Duration::ZERO);
         playback.steer(Control::Speed(0.5), SECOND);
         assert_eq!(playback.wait(at(2.0), SECOND), Some(3 * SECOND));
@@ -246,14 +233,14 @@ mod tests {
 
     #[test]
     fn it_pauses_steps_and_goes_on_from_then() {
-        let mut playback = PlaybackClock::new(PlaybackPace::Speed(1.0));
+        let mut playback = at_speed(1.0);
         playback.delivered(at(0.0), Duration::ZERO);
         playback.steer(Control::Playing(false), SECOND);
         assert!(playback.is_paused());
         assert_eq!(playback.wait(at(1.0), 9 * SECOND), None);
         playback.steer(Control::Step, 9 * SECOND);
         assert_eq!(playback.wait(at(1.0), 9 * SECOND), Some(Duration::ZERO));
-        assert!(!playback.delivered(at(1.0), 9 * SECOND));
+        playback.delivered(at(1.0), 9 * SECOND);
         assert_eq!(playback.wait(at(2.0), 9 * SECOND), None);
         playback.steer(Control::Playing(true), 20 * SECOND);
         assert_eq!(playback.wait(at(2.0), 20 * SECOND), Some(SECOND));
@@ -280,7 +267,7 @@ mod tests {
 
     #[test]
     fn a_timeline_plays_on_from_where_a_person_went() {
-        let mut playback = PlaybackClock::new(PlaybackPace::Speed(1.0));
+        let mut playback = at_speed(1.0);
         playback.delivered(at(10.0), 50 * SECOND);
         let ticks = [50_000, 50_900, 51_000, 51_300, 52_000, 52_900, 53_000];
         let seconds = shown(&mut playback, 10, &ticks);

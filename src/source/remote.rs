@@ -8,7 +8,7 @@ use std::process::{ChildStderr, ChildStdout, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::{Control, NextSnapshot, Origin, Source, SourceError, Taken};
+use super::{Control, NextSnapshot, Origin, Source, SourceError};
 use crate::deadline::Task;
 use crate::model::snapshot::SCHEMA;
 use crate::model::{Snapshot, Time};
@@ -302,8 +302,8 @@ impl Source for RemoteSource {
         Ok(NextSnapshot::In(Duration::ZERO))
     }
 
-    fn take(&mut self, _: Instant) -> Result<Option<Taken>, SourceError> {
-        Ok(self.read.take().map(|snapshot| Taken { snapshot, is_passing: false }))
+    fn take(&mut self, _: Instant) -> Result<Option<Snapshot>, SourceError> {
+        Ok(self.read.take())
     }
 
     fn steer(&mut self, _: Control, _: Instant) -> Result<(), SourceError> {

@@ -8,8 +8,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use super::playback::PlaybackClock;
-pub use super::playback::PlaybackPace;
-use super::{Control, NextSnapshot, Origin, Source, SourceError, Taken};
+use super::{Control, NextSnapshot, Origin, Source, SourceError};
 use crate::model::Snapshot;
 use crate::recording::{self, Damage, RecordingReader};
 
@@ -29,8 +28,9 @@ pub struct Replay {
 }
 
 impl Replay {
-    pub fn new(reader: RecordingReader, pace: PlaybackPace) -> Self {
-        Self { reader, read: None, playback: PlaybackClock::new(pace), started: None }
+    /// Delivers each snapshot at once.
+    pub fn new(reader: RecordingReader) -> Self {
+        Self { reader, read: None, playback: PlaybackClock::default(), started: None }
     }
 
     /// Plays a file; `-` is standard input.
@@ -38,8 +38,8 @@ impl Replay {
     /// # Errors
     ///
     /// As [`RecordingReader::open`].
-    pub fn open(path: &Path, pace: PlaybackPace) -> Result<Self, recording::RecordingError> {
-        Ok(Self::new(RecordingReader::open(path)?, pace))
+    pub fn open(path: &Path) -> Result<Self, recording::RecordingError> {
+        Ok(Self::new(RecordingReader::open(path)?))
     }
 
     /// Plays the demo. Its first 25 minutes are delivered at once, so that the screen opens with a history; 15
@@ -48,9 +48,16 @@ impl Replay {
     /// # Errors
     ///
     /// None that a file could cause: the demo is part of the program.
-    pub fn demo(pace: PlaybackPace) -> Result<Self, recording::RecordingError> {
+    pub fn demo() -> Result<Self, recording::RecordingError> {
         let reader = RecordingReader::from_bytes(DEMO, "demo")?;
-        Ok(Self::new(reader, pace).start_after(DEMO_HISTORY_SECONDS))
+        Ok(Self::new(reader).start_after(DEMO_HISTORY_SECONDS))
+    }
+
+    /// Delivers the snapshots when they are due, at this multiple of the speed of the recording.
+    #[must_use]
+    pub fn at_speed(mut self, speed: f64) -> Self {
+        self.playback = self.playback.at_speed(speed);
+        self
     }
 
     /// Delivers the snapshots of the first `seconds`, by their own times, without waiting.
@@ -98,16 +105,13 @@ impl Source for Replay {
         })
     }
 
-    fn take(&mut self, now: Instant) -> Result<Option<Taken>, SourceError> {
+    fn take(&mut self, now: Instant) -> Result<Option<Snapshot>, SourceError> {
         let read = match self.read.take() {
             None => self.reader.next().transpose()?,
             read => read,
         };
         let clock = self.clock(now);
-        Ok(read.map(|snapshot| Taken {
-            is_passing: self.playback.delivered(snapshot.time, clock),
-            snapshot,
-        }))
+        Ok(read.inspect(|snapshot| self.playback.delivered(snapshot.time, clock)))
     }
 
     fn steer(&mut self, control: Control, now: Instant) -> Result<(), SourceError> {
@@ -153,10 +157,7 @@ mod tests {
     }
 
     fn replay(bytes: Vec<u8>) -> Replay {
-        Replay::new(
-            RecordingReader::from_read(Cursor::new(bytes), "r.jsonl").unwrap(),
-            PlaybackPace::AsFast,
-        )
+        Replay::new(RecordingReader::from_read(Cursor::new(bytes), "r.jsonl").unwrap())
     }
 
     fn drain(replay: &mut Replay) -> Vec<Snapshot> {
@@ -175,7 +176,7 @@ mod tests {
 
     #[test]
     fn the_demo_plays_to_its_end() {
-        let mut demo = Replay::demo(PlaybackPace::AsFast).unwrap();
+        let mut demo = Replay::demo().unwrap();
         assert_eq!(demo.origin(), Origin::Replay { name: "demo".into(), can_rewind: true });
         let snapshots = drain(&mut demo);
         let (Some(first), Some(last)) = (snapshots.first(), snapshots.last()) else {
@@ -190,19 +191,19 @@ mod tests {
         let times: Vec<i64> = (100..100 + count).collect();
         let bytes: &'static [u8] = recording(&snapshots(&times)).leak();
         let reader = RecordingReader::from_bytes(bytes, "r.jsonl").unwrap();
-        (Replay::new(reader, PlaybackPace::Speed(1.0)), Instant::now())
+        (Replay::new(reader).at_speed(1.0), Instant::now())
     }
 
     fn seconds(snapshot: &Snapshot) -> i64 {
         snapshot.time.unix_seconds()
     }
 
-    /// Takes what is due without waiting: the seconds, and whether it was skipped.
-    fn at_once(replay: &mut Replay, now: Instant) -> Vec<(i64, bool)> {
+    /// Takes what is due without waiting, and returns its seconds.
+    fn at_once(replay: &mut Replay, now: Instant) -> Vec<i64> {
         let mut taken = Vec::new();
         while replay.due(now).unwrap() == NextSnapshot::In(Duration::ZERO) && taken.len() < 50 {
             let one = replay.take(now).unwrap().unwrap();
-            taken.push((seconds(&one.snapshot), one.is_passing));
+            taken.push(seconds(&one));
         }
         taken
     }
@@ -217,13 +218,13 @@ mod tests {
         let time = Time::from_unix_milliseconds(102_500);
         replay.steer(Control::SeekTo(time), now).unwrap();
         let passed = at_once(&mut replay, now);
-        assert_eq!(passed, [(100, true), (101, true), (102, true), (103, false)]);
+        assert_eq!(passed, [100, 101, 102, 103]);
         assert_eq!(wait(&mut replay, now), NextSnapshot::OnRequest);
         // What is behind was skipped already.
         replay.steer(Control::SeekTo(time), now).unwrap();
-        assert_eq!(at_once(&mut replay, now), [(104, false)]);
+        assert_eq!(at_once(&mut replay, now), [104]);
         replay.steer(Control::Run, now).unwrap();
-        assert_eq!(at_once(&mut replay, now), [(105, true)]);
+        assert_eq!(at_once(&mut replay, now), [105]);
         assert_eq!(wait(&mut replay, now), NextSnapshot::Ended);
         assert_eq!(replay.take(now).unwrap(), None);
     }
@@ -239,9 +240,9 @@ mod tests {
             assert_eq!(wait(&mut replay, now), NextSnapshot::OnRequest);
         }
         replay.steer(Control::Playing(true), now).unwrap();
-        assert_eq!(at_once(&mut replay, now), [(100, false)]);
+        assert_eq!(at_once(&mut replay, now), [100]);
 
-        let mut demo = Replay::demo(PlaybackPace::Speed(1.0)).unwrap();
+        let mut demo = Replay::demo().unwrap().at_speed(1.0);
         assert!(at_once(&mut demo, now).len() > 10, "its history");
         demo.steer(Control::Rewind, now).unwrap();
         demo.steer(Control::Playing(true), now).unwrap();

@@ -62,7 +62,7 @@ use crate::model::Selector;
 use crate::model::row::Me;
 use crate::rules::Engine;
 pub use crate::source::Control;
-pub(crate) use crate::source::playback::{PlaybackClock, PlaybackPace};
+pub(crate) use crate::source::playback::PlaybackClock;
 use crate::source::remote::RemoteHost;
 use crate::source::{NextSnapshot, Origin, Source, SourceError};
 use column::{Column, Columns};
@@ -473,7 +473,7 @@ fn sample(
             Err(RecvTimeoutError::Disconnected) => return Ok(false),
             Err(RecvTimeoutError::Timeout) => {}
         }
-        let Some(taken) = source.take(Instant::now())? else {
+        let Some(snapshot) = source.take(Instant::now())? else {
             return Ok(true);
         };
         let read = source.share_read().map(|share| (share * 100.0).floor() as u8);
@@ -483,8 +483,7 @@ fn sample(
                 return Ok(false);
             }
         }
-        let (now, snapshot) = (start.elapsed(), Box::new(taken.snapshot));
-        Ok(send(Event::Snapshot { now, snapshot, is_passing: taken.is_passing }))
+        Ok(send(Event::Snapshot { now: start.elapsed(), snapshot: Box::new(snapshot) }))
     };
     let error = loop {
         match step() {

@@ -98,11 +98,11 @@ impl Still {
         }
     }
 
-    /// Takes in a sample. A passing one need not be shown, because more follow.
-    pub fn add_sample(&mut self, snapshot: Snapshot, is_passing: bool) {
+    /// Takes in a sample.
+    pub fn add_sample(&mut self, snapshot: Snapshot) {
         self.now = self.now.saturating_add(self.interval);
         let snapshot = Box::new(snapshot);
-        update(&mut self.app, Event::Snapshot { now: self.now, snapshot, is_passing });
+        update(&mut self.app, Event::Snapshot { now: self.now, snapshot });
     }
 
     /// The recording is over.

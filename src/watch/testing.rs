@@ -58,11 +58,7 @@ pub fn events(line: &str) -> impl Iterator<Item = KeyEvent> {
 
 /// A sample comes `seconds` after the start.
 pub fn see(app: &mut App, seconds: u64, snapshot: Snapshot) -> Option<Effect> {
-    let event = Event::Snapshot {
-        now: Duration::from_secs(seconds),
-        snapshot: Box::new(snapshot),
-        is_passing: false,
-    };
+    let event = Event::Snapshot { now: Duration::from_secs(seconds), snapshot: Box::new(snapshot) };
     update(app, event)
 }
 

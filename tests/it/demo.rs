@@ -5,7 +5,7 @@
 use std::collections::HashSet;
 
 use gpumem::api::model::{GpuProcess, Snapshot};
-use gpumem::api::source::{PlaybackPace, Replay, Source as _};
+use gpumem::api::source::{Replay, Source as _};
 use gpumem::api::units::MIB;
 
 /// Seconds after the beginning at which the demo stops being history and plays in real time.
@@ -13,7 +13,7 @@ const LIVE: f64 = 1500.0;
 const END: f64 = 2400.0;
 
 fn snapshots() -> Vec<Snapshot> {
-    let mut demo = Replay::demo(PlaybackPace::AsFast).unwrap();
+    let mut demo = Replay::demo().unwrap();
     std::iter::from_fn(|| demo.next().unwrap()).collect()
 }
 

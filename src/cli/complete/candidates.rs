@@ -16,7 +16,6 @@ use crate::model::{Kind, Process, Snapshot, Time};
 use crate::reclaim::Signal;
 use crate::report::escape::program;
 use crate::rules::RuleSet;
-use crate::source::replay::PlaybackPace;
 use crate::units::Bytes;
 
 /// A possible value.
@@ -132,7 +131,7 @@ fn now(sources: &Sources) -> Snapshot {
 
 fn observe(sources: &Sources) -> Option<Snapshot> {
     let mut last = None;
-    match recorded(&sources.recorded, PlaybackPace::AsFast).ok()? {
+    match recorded(&sources.recorded).ok()? {
         Some(mut replay) => session::play(&mut replay, |snapshot| {
             last = Some(snapshot);
             ControlFlow::Continue(())

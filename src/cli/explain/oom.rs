@@ -14,7 +14,6 @@ use crate::cli::{UsageError, config, live, recorded, session, store, warn_of_dam
 use crate::explain::{Shortage, out_of_memory};
 use crate::model::{Gpu, Snapshot, Time};
 use crate::source::Source as _;
-use crate::source::replay::PlaybackPace;
 use crate::units::Span;
 use crate::watch::update::playback::typed_time::{TypedTime, parse};
 
@@ -63,7 +62,7 @@ fn observe(
             Err(why) => Err(UsageError(format!("--at {text}: {why}"))),
         }
     };
-    if let Some(mut replay) = recorded(&args.recorded, PlaybackPace::AsFast)? {
+    if let Some(mut replay) = recorded(&args.recorded)? {
         let Some(first) = replay.next()? else { return Ok(None) };
         let at = typed(first.time, None)?;
         let is_later = |snapshot: &Snapshot| at.is_some_and(|at| snapshot.time > at);

@@ -26,7 +26,6 @@ use crate::reclaim::{Guard, Plan, Policy, Targets, plan, plan_by_snapshot};
 use crate::rules::exemption::{Exemption, exempt_processes, may_exempt};
 use crate::rules::{Engine, RuleSet};
 use crate::source::live::Live;
-use crate::source::replay::PlaybackPace;
 use crate::units::Span;
 
 /// How long this machine is sampled if only the present matters. A notebook's server has to answer
@@ -111,7 +110,7 @@ impl Observation {
         let concerned = concerned(&targets, &rules);
         let mut engine = Engine::new(rules);
         let mut live = None;
-        let snapshot = match recorded(&args.recorded, PlaybackPace::AsFast)? {
+        let snapshot = match recorded(&args.recorded)? {
             Some(replay) => session::last(replay, |snapshot| engine.observe(snapshot))?,
             None => {
                 let machine = live.insert(crate::cli::live(global, INTERVAL)?);

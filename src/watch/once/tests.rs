@@ -35,7 +35,7 @@ fn still(theme: Theme, has_color: bool, size: (u16, u16)) -> Still {
     let mut snapshot = sample::snapshot(2, 4);
     snapshot.processes[1].command = Some(vec!["日本語".into(), "<b>&\u{1b}[2J".into()].into());
     snapshot.processes[2].user = Some("שלום".into());
-    still.add_sample(snapshot, false);
+    still.add_sample(snapshot);
     still
 }
 
@@ -190,7 +190,7 @@ fn the_first_frame_has_charts_of_the_past() {
         snapshot.time = now;
         let options = options(Theme::Terminal, false);
         let mut still = Still::new(options, None, past, (120, 40));
-        still.add_sample(snapshot, false);
+        still.add_sample(snapshot);
         still.text(false)
     };
     assert!(!first_frame(0).contains("2h"), "{}", first_frame(0));

@@ -75,8 +75,6 @@ pub enum Event {
         /// Time since the screen started.
         now: Duration,
         snapshot: Box<Snapshot>,
-        /// Whether more samples follow at once, so that this one need not be shown.
-        is_passing: bool,
     },
     /// The recording starts over: everything seen of it is forgotten.
     SourceRewound,

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::timeline::FrameRef;
 use crate::model::Time;
-use crate::watch::{Control, PlaybackClock, PlaybackPace};
+use crate::watch::{Control, PlaybackClock};
 
 /// A sample is never late before this.
 const LEAST_SILENCE: Duration = Duration::from_secs(3);
@@ -94,9 +94,9 @@ impl Playback {
 
     /// The clock that plays the timeline. If it is new, it starts `now` with the sample of time `shown`.
     pub(in crate::watch) fn play_from(&mut self, shown: Time, now: Duration) -> &mut PlaybackClock {
-        let pace = PlaybackPace::Speed(self.speed);
+        let speed = self.speed;
         self.clock.get_or_insert_with(|| {
-            let mut clock = PlaybackClock::new(pace);
+            let mut clock = PlaybackClock::default().at_speed(speed);
             clock.delivered(shown, now);
             clock
         })

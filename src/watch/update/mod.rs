@@ -48,7 +48,7 @@ fn take_in(app: &mut App, event: Event) -> Option<Effect> {
             reaping::on_screen_change(app);
             Some(Effect::Repaint)
         }
-        Event::Snapshot { now, snapshot, .. } => {
+        Event::Snapshot { now, snapshot } => {
             app.judged.observe(now, &snapshot);
             let renewed = match app.playback.is_seeking() {
                 true => None,

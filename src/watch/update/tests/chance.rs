@@ -388,11 +388,7 @@ impl Run {
     }
 
     fn sample(&self) -> Event {
-        Event::Snapshot {
-            now: self.now,
-            snapshot: Box::new(self.snapshot.clone()),
-            is_passing: false,
-        }
+        Event::Snapshot { now: self.now, snapshot: Box::new(self.snapshot.clone()) }
     }
 
     /// Time passes on the machine, or another machine takes its place.

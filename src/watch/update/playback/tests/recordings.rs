@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use super::*;
 use crate::recording::RecordingReader;
-use crate::source::replay::{PlaybackPace, Replay};
+use crate::source::replay::Replay;
 use crate::source::{NextSnapshot, Source as _};
 use crate::watch::state::timeline::Timeline;
 use crate::watch::testing::events;
@@ -24,7 +24,7 @@ struct Reel {
 
 impl Reel {
     fn new(reader: RecordingReader, timeline: Timeline) -> Self {
-        let source = Replay::new(reader, PlaybackPace::Speed(1.0));
+        let source = Replay::new(reader).at_speed(1.0);
         let mut reel = Self {
             app: screen_of(Some("r.jsonl"), 1, (80, 24)),
             source,
@@ -71,12 +71,8 @@ impl Reel {
         let now = self.start + self.now;
         match self.source.due(now).unwrap() {
             NextSnapshot::In(Duration::ZERO) => {
-                let taken = self.source.take(now).unwrap().unwrap();
-                self.send(Event::Snapshot {
-                    now: self.now,
-                    snapshot: Box::new(taken.snapshot),
-                    is_passing: taken.is_passing,
-                });
+                let snapshot = Box::new(self.source.take(now).unwrap().unwrap());
+                self.send(Event::Snapshot { now: self.now, snapshot });
                 true
             }
             NextSnapshot::Ended if !self.has_ended => {
