@@ -19,7 +19,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 use clap::{CommandFactory as _, ValueEnum as _};
 
-use self::verdict::{CheckVerdict, VerdictProgress};
+use self::verdict::{CheckQuestion, CheckVerdict, VerdictProgress};
 use super::args::{CheckArgs, CheckFormat, Cli, Global, GpuName};
 use super::commands::{self, CommandSource};
 use super::exit::Exit;
@@ -160,7 +160,7 @@ fn of_hosts(args: &CheckArgs, global: &Global, named: Vec<RemoteHost>) -> anyhow
     let rules = chosen_rules(args, &config::load(global)?)?;
     let interval = args.interval.map_or(hosts::INTERVAL, |interval| interval.0);
     // A wrong selection is said once, before anybody is asked.
-    CheckVerdict::new(args, rules.clone(), CommandSource::by_rules(&rules, false))?;
+    CheckQuestion::of(args)?;
     let needed = rules.longest();
     let looks = match args.window {
         Some(window) => vec![window.0],
@@ -170,7 +170,8 @@ fn of_hosts(args: &CheckArgs, global: &Global, named: Vec<RemoteHost>) -> anyhow
     let asked = args.clone();
     let answers = hosts::ask_all(named, time, move |host, hangup| {
         let commands = CommandSource::on_host(&rules, host.clone());
-        let mut verdict = CheckVerdict::new(&asked, rules.clone(), commands)?;
+        let question = CheckQuestion::of(&asked)?;
+        let mut verdict = CheckVerdict::new(question, rules.clone(), commands, true);
         let mut stored = asked.stored;
         for look in &looks {
             // Where what is stored there decides, a short look is enough.
@@ -222,7 +223,8 @@ fn prepare(
     let settings = chosen_rules(args, &config)?;
     let commands = CommandSource::new(&config, &args.recorded);
     let interval = args.interval.unwrap_or(config.sample.interval);
-    let verdict = CheckVerdict::new(args, settings, commands)?;
+    let question = CheckQuestion::of(args)?;
+    let verdict = CheckVerdict::new(question, settings, commands, args.recorded.is_live());
     Ok((Arc::new(Mutex::new(verdict)), interval.0))
 }
 
@@ -288,7 +290,11 @@ fn observe(
     if at_once && args.baseline.is_none() {
         live = live.of_gpus_only();
     }
-    let suffices = at_once || lock(verdict).feed(&live, args, global)?.suffices;
+    let ask = store::Ask {
+        quiet: args.quiet,
+        ..store::Ask::new(global, args.stored, store::MOST_FOR_CHECK)
+    };
+    let suffices = at_once || lock(verdict).feed(&live, ask)?.suffices;
     let patience = asked.unwrap_or(if suffices { LOOK } else { store::WINDOW });
     if !at_once && !args.quiet && args.format() == CheckFormat::Text && io::stderr().is_terminal() {
         warn(&lock(verdict).purpose(patience));

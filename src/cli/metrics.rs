@@ -3,10 +3,9 @@
 use std::io::{self, IsTerminal as _};
 
 use anyhow::Context as _;
-use clap::Parser as _;
 
-use super::args::{CheckArgs, Cli, Command, Global, MetricsArgs, Recorded, Stored};
-use super::check::verdict::CheckVerdict;
+use super::args::{Global, MetricsArgs, Recorded, Stored};
+use super::check::verdict::{CheckQuestion, CheckVerdict};
 use super::commands::CommandSource;
 use super::exit::Exit;
 use super::{config, live, print, recorded, session, store, unreadable};
@@ -35,7 +34,7 @@ pub(super) struct Published {
 /// Applies rules to samples and publishes the results.
 #[derive(Debug)]
 pub(super) struct Publisher {
-    args: CheckArgs,
+    stored: Stored,
     verdict: CheckVerdict,
     /// Reclaimed memory; `None` for a recording, or if there is no place for the audit log.
     reclaims: Option<ReclaimLog>,
@@ -49,17 +48,12 @@ impl Publisher {
         recorded: &Recorded,
         stored: Stored,
     ) -> anyhow::Result<Self> {
-        let typed = Cli::try_parse_from(["gpumem", "check", "--quiet"])?.command;
-        let Some(Command::Check(mut args)) = typed else {
-            anyhow::bail!("check is no command");
-        };
-        (args.stored, args.recorded) = (stored, recorded.clone());
         let commands = CommandSource::new(config, recorded);
-        let is_live = recorded.is_live();
+        let (question, is_live) = (CheckQuestion::default(), recorded.is_live());
         let state = is_live.then(|| store::state().ok()).flatten();
         Ok(Self {
-            verdict: CheckVerdict::new(&args, config.rules.clone(), commands)?,
-            args,
+            verdict: CheckVerdict::new(question, config.rules.clone(), commands, is_live),
+            stored,
             reclaims: state.map(|it| ReclaimLog::new(it.join(ledger::FILE_NAME))),
             is_live,
         })
@@ -67,7 +61,11 @@ impl Publisher {
 
     /// Feeds the stored history to the rules.
     pub(super) fn feed(&mut self, live: &Live, global: &Global) -> anyhow::Result<()> {
-        self.verdict.feed(live, &self.args, global)?;
+        let ask = store::Ask {
+            quiet: true,
+            ..store::Ask::new(global, self.stored, store::MOST_FOR_CHECK)
+        };
+        self.verdict.feed(live, ask)?;
         Ok(())
     }
 

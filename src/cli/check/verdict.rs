@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::baseline::Baseline;
 use super::limit;
 use super::wait::Wait;
-use crate::cli::args::{CheckArgs, Global};
+use crate::cli::args::CheckArgs;
 use crate::cli::commands::CommandSource;
 use crate::cli::selection::{Selection, names, no_such_gpu};
 use crate::cli::store::{self, Fed};
@@ -27,14 +27,40 @@ use crate::source::live::Live;
 use crate::units::{Amount, Bytes, Span};
 use crate::watch::state::judged;
 
-/// The question about a machine, and what is known so far.
-#[derive(Debug)]
-pub(in crate::cli) struct CheckVerdict {
+/// What is asked about a machine; by default, the verdict of the rules on all of it.
+#[derive(Debug, Default)]
+pub(in crate::cli) struct CheckQuestion {
     selection: Selection,
+    /// The lowest severity that fails the check.
     fail_on: Option<Severity>,
     limits: Vec<(Limit, Amount)>,
     wait: Option<Wait>,
     baseline: Option<Baseline>,
+}
+
+impl CheckQuestion {
+    /// # Errors
+    ///
+    /// The baseline cannot be read.
+    pub(in crate::cli) fn of(args: &CheckArgs) -> Result<Self, UsageError> {
+        let limits =
+            [(Limit::MaxUsed, args.max_used), (Limit::MaxUnattributed, args.max_unattributed)];
+        let limits = limits.into_iter().filter_map(|(limit, amount)| Some((limit, amount?)));
+        let waits = !args.wait_free.is_empty();
+        Ok(Self {
+            selection: Selection::new(&args.gpu, &args.user, &args.terms),
+            fail_on: args.fail_on,
+            limits: limits.collect(),
+            wait: waits.then(|| Wait::new(&args.wait_free, args.timeout)),
+            baseline: args.baseline.as_deref().map(Baseline::read).transpose()?,
+        })
+    }
+}
+
+/// The question about a machine, and what is known so far.
+#[derive(Debug)]
+pub(in crate::cli) struct CheckVerdict {
+    question: CheckQuestion,
     /// Why the baseline cannot be compared with this machine.
     unusable: Option<String>,
     engine: Engine,
@@ -84,38 +110,31 @@ pub(in crate::cli) enum VerdictProgress {
 }
 
 impl CheckVerdict {
-    /// # Errors
-    ///
-    /// The baseline is none.
     pub(in crate::cli) fn new(
-        args: &CheckArgs,
+        mut question: CheckQuestion,
         settings: RuleSet,
         commands: CommandSource,
-    ) -> Result<Self, UsageError> {
-        let limits =
-            [(Limit::MaxUsed, args.max_used), (Limit::MaxUnattributed, args.max_unattributed)];
-        let asked = |(limit, amount): (Limit, Option<Amount>)| amount.map(|amount| (limit, amount));
-        let wait = !args.wait_free.is_empty();
+        is_live: bool,
+    ) -> Self {
         let is_without_rules = settings.rules().is_empty();
-        Ok(Self {
-            baseline: args.baseline.as_deref().map(Baseline::read).transpose()?,
+        // A check that waits for memory, or only limits it, asks about the memory.
+        if question.wait.is_none() && !is_without_rules {
+            question.fail_on.get_or_insert(Severity::Warning);
+        }
+        Self {
+            question,
             unusable: None,
-            selection: Selection::new(&args.gpu, &args.user, &args.terms),
-            // Who waits for memory, or only limits it, asks about the memory.
-            fail_on: args.fail_on.or((!wait && !is_without_rules).then_some(Severity::Warning)),
             is_without_rules,
-            limits: limits.into_iter().filter_map(asked).collect(),
-            wait: wait.then(|| Wait::new(&args.wait_free, args.timeout)),
             engine: Engine::new(settings),
             commands,
             first: None,
             last: None,
             selected: HashSet::new(),
-            is_live: args.recorded.is_live(),
+            is_live,
             known: Vec::new(),
             impossible: None,
             concluded: false,
-        })
+        }
     }
 
     /// Applies these rules from now on.
@@ -125,7 +144,7 @@ impl CheckVerdict {
 
     /// What the check is doing, for people.
     pub(super) fn purpose(&self, patience: Span) -> String {
-        match &self.wait {
+        match &self.question.wait {
             Some(wait) => format!("waiting for {wait}, up to {patience} (--timeout)"),
             None => format!("sampling for {patience} (--window)"),
         }
@@ -133,7 +152,7 @@ impl CheckVerdict {
 
     /// Whether a snapshot of this time comes after the end of the wait.
     pub(super) fn is_too_late(&self, time: Time) -> bool {
-        self.wait.as_ref().is_some_and(|wait| wait.is_too_late(time))
+        self.question.wait.as_ref().is_some_and(|wait| wait.is_too_late(time))
     }
 
     /// Feeds the stored history to the rules; it answers nothing else.
@@ -144,14 +163,9 @@ impl CheckVerdict {
     pub(in crate::cli) fn feed(
         &mut self,
         live: &Live,
-        args: &CheckArgs,
-        global: &Global,
+        ask: store::Ask<'_>,
     ) -> Result<Fed, recording::RecordingError> {
-        let ask = store::Ask {
-            quiet: args.quiet,
-            ..store::Ask::new(global, args.stored, store::MOST_FOR_CHECK)
-        };
-        let (selection, selected) = (&self.selection, &mut self.selected);
+        let (selection, selected) = (&self.question.selection, &mut self.selected);
         let fed = store::feed_each(&mut self.engine, live, ask, |engine, snapshot| {
             select(selection, engine, snapshot, selected);
         })?;
@@ -162,24 +176,25 @@ impl CheckVerdict {
     /// Takes in the next snapshot.
     pub(in crate::cli) fn observe(&mut self, mut snapshot: Snapshot) -> VerdictProgress {
         self.engine.observe(&snapshot);
-        let selected = select(&self.selection, &self.engine, &snapshot, &mut self.selected);
+        let selected =
+            select(&self.question.selection, &self.engine, &snapshot, &mut self.selected);
         // The rules saw all of it: what a process does on one GPU excuses it on another.
         self.note_gpus(&snapshot.gpus);
-        let shows_holders = self.wait.is_some() || !self.engine.findings().is_empty();
+        let shows_holders = self.question.wait.is_some() || !self.engine.findings().is_empty();
         let whole = shows_holders.then(|| snapshot.clone());
-        self.selection.retain_gpus(&mut snapshot);
-        let missing = self.selection.missing_gpus(&snapshot.gpus);
+        self.question.selection.retain_gpus(&mut snapshot);
+        let missing = self.question.selection.missing_gpus(&snapshot.gpus);
         let mut progress = VerdictProgress::Open;
-        if let Some(wait) = &mut self.wait {
+        if let Some(wait) = &mut self.question.wait {
             wait.observe(snapshot.time, &snapshot.gpus);
             self.impossible = wait.impossible(&snapshot.gpus);
             if wait.is_satisfied() || self.impossible.is_some() {
                 progress = VerdictProgress::Answered;
             }
         }
-        let (limits, mut unknown) = limit::judge(&self.limits, &snapshot);
-        self.unusable = self.baseline.as_ref().and_then(|it| it.unusable(&snapshot));
-        let new_holders = self.baseline.as_ref().map(|baseline| {
+        let (limits, mut unknown) = limit::judge(&self.question.limits, &snapshot);
+        self.unusable = self.question.baseline.as_ref().and_then(|it| it.unusable(&snapshot));
+        let new_holders = self.question.baseline.as_ref().map(|baseline| {
             let (mut new, errors) = baseline.judge(&snapshot);
             unknown.extend(errors);
             let on = selected.as_ref().map(|selected| &selected.on_gpus);
@@ -188,7 +203,7 @@ impl CheckVerdict {
         });
         // What is not known now may be in the next snapshot.
         let is_open = (limits.is_empty() && new_holders.is_none()) || !unknown.is_empty();
-        if self.is_without_rules && self.wait.is_none() && self.is_live && !is_open {
+        if self.is_without_rules && self.question.wait.is_none() && self.is_live && !is_open {
             progress = VerdictProgress::Answered;
         }
         let unreadable = unreadable(&snapshot);
@@ -234,7 +249,7 @@ impl CheckVerdict {
 
     /// Checks that this machine has the named users.
     pub(super) fn check_users(&self) -> Result<(), UsageError> {
-        self.selection.check_users()
+        self.question.selection.check_users()
     }
 
     /// Checks that the named GPUs exist, once the machine has answered, and that the baseline is of
@@ -247,14 +262,14 @@ impl CheckVerdict {
         if self.known.is_empty() {
             return Ok(());
         }
-        self.selection.check_gpus(&self.known)?;
+        self.question.selection.check_gpus(&self.known)?;
         if let Some(why) = &self.unusable {
             return Err(UsageError(why.clone()));
         }
         let exists = |wanted: &str, gpus: &[Gpu]| gpus.iter().any(|gpu| names(wanted, gpu));
-        let is_asked = |gpu: &&Gpu| self.selection.allows_gpu(gpu);
+        let is_asked = |gpu: &&Gpu| self.question.selection.allows_gpu(gpu);
         let asked: Vec<Gpu> = self.known.iter().filter(is_asked).cloned().collect();
-        let waited_for = self.wait.iter().flat_map(Wait::named_gpus);
+        let waited_for = self.question.wait.iter().flat_map(Wait::named_gpus);
         for wanted in waited_for {
             if !exists(wanted, &asked) {
                 return Err(no_such_gpu(&format!("--wait-free SIZE:{wanted}"), &asked));
@@ -287,7 +302,7 @@ impl CheckVerdict {
         }
         let suspects = self.suspects();
         let limits = self.last.as_ref().map_or_else(Vec::new, |last| last.limits.clone());
-        let wait = self.wait.as_ref().map_or_else(Vec::new, Wait::verdicts);
+        let wait = self.question.wait.as_ref().map_or_else(Vec::new, Wait::verdicts);
         let time = self.last.as_ref().map(|last| last.time);
         CheckReport {
             schema: SCHEMA,
@@ -317,7 +332,7 @@ impl CheckVerdict {
             gpus: self.last.as_ref().map_or(0, |last| last.gpus),
             hostname: self.last.as_ref().and_then(|last| last.hostname.clone()),
             rules: engine.settings().rules().iter().map(|rule| Arc::clone(&rule.name)).collect(),
-            fail_on: self.fail_on,
+            fail_on: self.question.fail_on,
             holders: self.holders(),
         }
     }
@@ -325,11 +340,11 @@ impl CheckVerdict {
     /// Who holds what on the GPUs that were waited for.
     fn holders(&self) -> Vec<(String, Table)> {
         let whole = self.last.as_ref().and_then(|last| last.whole.as_ref());
-        let (Some(wait), Some(whole)) = (&self.wait, whole) else {
+        let (Some(wait), Some(whole)) = (&self.question.wait, whole) else {
             return Vec::new();
         };
         let asked = wait.asked(&whole.gpus).into_iter();
-        let asked = asked.filter(|gpu| self.selection.allows_gpu(gpu));
+        let asked = asked.filter(|gpu| self.question.selection.allows_gpu(gpu));
         let engine = &self.engine;
         let marks = Marks { findings: engine.findings(), suspects: engine.suspects() };
         let title = |gpu: &Gpu| {
@@ -389,15 +404,17 @@ impl CheckVerdict {
         };
         let lasts = |finding: &&Finding| finding.resolved_at.is_none();
         let mut lasting = findings.iter().filter(lasts);
-        let found = lasting.any(|finding| self.fail_on.is_some_and(|on| finding.severity >= on));
+        let found =
+            lasting.any(|finding| self.question.fail_on.is_some_and(|on| finding.severity >= on));
         let exceeded = last.limits.iter().any(|v| v.exceeded == Some(true));
         let is_new = last.new_holders.as_ref().is_some_and(|new| !new.is_empty());
-        let unsatisfied = self.wait.as_ref().is_some_and(|wait| !wait.is_satisfied());
-        let never_known = self.wait.as_ref().is_some_and(Wait::is_blind);
+        let unsatisfied = self.question.wait.as_ref().is_some_and(|wait| !wait.is_satisfied());
+        let never_known = self.question.wait.as_ref().is_some_and(Wait::is_blind);
         // Where findings are not asked for, a GPU on which none can be seen hides nothing.
-        let unreadable = self.fail_on.is_some() && last.unreadable;
-        let is_judged =
-            self.fail_on.is_some() || !self.limits.is_empty() || self.baseline.is_some();
+        let unreadable = self.question.fail_on.is_some() && last.unreadable;
+        let is_judged = self.question.fail_on.is_some()
+            || !self.question.limits.is_empty()
+            || self.question.baseline.is_some();
         let unreadable = unreadable || (is_judged && !last.missing.is_empty());
         if found || exceeded || is_new || (unsatisfied && !never_known) {
             CheckOutcome::Findings
@@ -410,7 +427,7 @@ impl CheckVerdict {
 
     /// Whether a finding is selected.
     fn concerns(&self, finding: &Finding) -> bool {
-        self.selection.is_empty() || self.selected.contains(&finding.id)
+        self.question.selection.is_empty() || self.selected.contains(&finding.id)
     }
 
     fn errors(&self, failure: Option<&str>) -> Vec<ReadError> {
