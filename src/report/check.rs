@@ -250,7 +250,7 @@ impl CheckReport {
         }
         let shows_undecided = verbose || self.wait.is_empty();
         for undecided in self.undecided.iter().filter(|_| shows_undecided) {
-            writeln!(out, "undecided: {}: {}", undecided.rule, escape(&undecided.reason))?;
+            writeln!(out, "{}", undecided_line(undecided))?;
         }
         for error in self.errors.iter().filter(|error| !is_of_wait(error)) {
             writeln!(out, "error: {}", error_line(error))?;
@@ -490,22 +490,34 @@ fn together(equal: &[&Finding]) -> String {
     format!("{} processes{bytes}: {}", equal.len(), pids.join(", "))
 }
 
+/// Severity, kind, and the rule if its name is another.
+fn headline(finding: &Finding, style: Style) -> String {
+    let severity = style.severity(finding.severity);
+    let kind = style.heading(finding.kind.name());
+    let rule = match *finding.rule == *finding.kind.name() {
+        true => String::new(),
+        false => format!(" (rule {})", escape(&finding.rule)),
+    };
+    format!("{severity}: {kind}{rule}")
+}
+
+/// A finding in one line.
+pub fn finding_line(finding: &Finding, style: Style) -> String {
+    format!("{}: {}", headline(finding, style), escape(&finding.message))
+}
+
+/// An undecided rule in one line.
+pub fn undecided_line(undecided: &Undecided) -> String {
+    format!("undecided: {}: {}", undecided.rule, escape(&undecided.reason))
+}
+
 /// Writes a paragraph about equal findings.
 fn write_finding(out: &mut String, equal: &[&Finding], style: Style) -> fmt::Result {
     let finding = equal[0];
-    write!(
-        out,
-        "{}: {}",
-        style.severity(finding.severity),
-        style.heading(&finding.kind.to_string())
-    )?;
-    if finding.rule.as_ref() != finding.kind.to_string() {
-        write!(out, " (rule {})", escape(&finding.rule))?;
-    }
     match equal.len() {
-        1 => writeln!(out, ": {}", escape(&finding.message))?,
+        1 => writeln!(out, "{}", finding_line(finding, style))?,
         _ => {
-            writeln!(out, ": {}", together(equal))?;
+            writeln!(out, "{}: {}", headline(finding, style), together(equal))?;
             writeln!(out, "    the first: {}", escape(&finding.message))?;
         }
     }
