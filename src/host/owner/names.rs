@@ -1,4 +1,6 @@
-//! Looks up names of containers and pods in the files that runtimes keep on this machine.
+//! Looks up names of Docker's containers and of pods in the files that Docker and the kubelet keep on this machine,
+//! and ids of runc and crun, which are needed to stop their containers. Other containers are named by their id,
+//! which their runtime's stop command accepts.
 //!
 //! The files are root's and may be on a slow disk, so a separate thread reads them. A sample that meets a new
 //! container waits for the answer, but no longer than [`ANSWER_TIME`]. No runtime is asked over its socket. A
@@ -13,7 +15,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rustix::fs::{Mode, OFlags, open};
-use serde::Deserialize;
 use serde_json::Value;
 
 use crate::deadline::{ANSWER_TIME, Answers, NotAsked, Worker};
@@ -25,7 +26,7 @@ const BATCHES: usize = 4;
 /// The most answers that are kept.
 const ANSWERS: usize = 4096;
 
-/// The longest file that is read; an index of all containers has a kilobyte for each.
+/// The longest file that is read.
 const FILE_BYTES: u64 = 4 << 20;
 
 /// The most entries of a folder that are read.
@@ -171,17 +172,9 @@ fn start(root: PathBuf) -> io::Result<Worker<Vec<NameQuestion>, Vec<NameAnswer>>
 fn read_names(root: &Path, question: &NameQuestion) -> ContainerNames {
     let mut answer = ContainerNames::default();
     let runtime = question.runtime.as_deref();
-    let may_be = |names: &[&str]| runtime.is_none_or(|runtime| names.contains(&runtime));
-    if let Some(id) = question.id.as_deref().filter(|id| is_id(id)) {
-        if may_be(&["docker"]) {
-            answer.add(read_docker(root, id));
-        }
-        if may_be(&["containerd", "nerdctl"]) && answer == ContainerNames::default() {
-            answer.add(read_containerd(root, id));
-        }
-        if may_be(&["cri-o", "podman"]) && answer == ContainerNames::default() {
-            answer.add(read_libpod(root, id));
-        }
+    let id = question.id.as_deref().filter(|id| is_id(id));
+    if let Some(id) = id.filter(|_| runtime.is_none_or(|runtime| runtime == "docker")) {
+        answer.add(read_docker(root, id));
     }
     if let Some(first) = question.first {
         answer = read_by_first(root, first).unwrap_or_default();
@@ -213,21 +206,13 @@ impl ContainerNames {
         fill(&mut self.container_in_pod, other.container_in_pod);
     }
 
-    /// From the labels that runtimes store with a container: Kubernetes' own (on Docker's and CRI-O's
-    /// containers), containerd's (its `internal/cri/annotations`), and nerdctl's (its `pkg/labels`).
+    /// From Kubernetes' labels on Docker's containers.
     fn from_labels(labels: &Value) -> Self {
-        let get = |names: &[&str]| {
-            let mut values = names.iter().map(|name| &labels[*name]);
-            values.find_map(|value| name(value.as_str()?))
-        };
+        let get = |label: &str| name(labels[label].as_str()?);
         Self {
-            container: get(&["nerdctl/name"]),
-            pod: get(&["io.kubernetes.pod.name", "io.kubernetes.cri.sandbox-name"]),
-            namespace: get(&["io.kubernetes.pod.namespace", "io.kubernetes.cri.sandbox-namespace"]),
-            container_in_pod: get(&[
-                "io.kubernetes.container.name",
-                "io.kubernetes.cri.container-name",
-            ]),
+            pod: get("io.kubernetes.pod.name"),
+            namespace: get("io.kubernetes.pod.namespace"),
+            container_in_pod: get("io.kubernetes.container.name"),
             ..Self::default()
         }
     }
@@ -242,55 +227,6 @@ fn read_docker(root: &Path, id: &str) -> Option<ContainerNames> {
     let called = config["Name"].as_str()?;
     answer.container = name(called.strip_prefix('/').unwrap_or(called));
     Some(answer)
-}
-
-/// The folders of containerd's tasks: its own, and that of k3s and RKE2.
-const TASKS: [&str; 2] = [
-    "run/containerd/io.containerd.runtime.v2.task",
-    "run/k3s/containerd/io.containerd.runtime.v2.task",
-];
-
-/// The OCI description that containerd writes for each task, in a folder for each namespace.
-fn read_containerd(root: &Path, id: &str) -> Option<ContainerNames> {
-    TASKS.iter().find_map(|tasks| {
-        let namespaces = std::fs::read_dir(root.join(tasks)).ok()?;
-        namespaces.take(ENTRIES).filter_map(Result::ok).find_map(|namespace| {
-            let config = read_json(&namespace.path().join(id).join("config.json"))?;
-            Some(ContainerNames::from_labels(&config["annotations"]))
-        })
-    })
-}
-
-/// The OCI description that CRI-O and Podman write, and the indexes of Podman's names; removable containers
-/// (`--rm`) have their own index.
-fn read_libpod(root: &Path, id: &str) -> Option<ContainerNames> {
-    let folders =
-        ["run", "var/lib"].map(|top| root.join(top).join("containers/storage/overlay-containers"));
-    let config =
-        folders.iter().find_map(|folder| read_json(&folder.join(id).join("userdata/config.json")));
-    let mut answer = config.map_or_else(ContainerNames::default, |config| {
-        ContainerNames::from_labels(&config["annotations"])
-    });
-    // CRI-O builds these names from the pod's.
-    if answer.pod.is_none() {
-        let [_, kept] = &folders;
-        answer.container = ["containers.json", "volatile-containers.json"]
-            .iter()
-            .find_map(|file| named_in_index(&kept.join(file), id));
-    }
-    Some(answer)
-}
-
-fn named_in_index(path: &Path, id: &str) -> Option<Arc<str>> {
-    #[derive(Deserialize)]
-    struct Indexed {
-        id: String,
-        #[serde(default)]
-        names: Option<Vec<String>>,
-    }
-    let containers: Vec<Indexed> = serde_json::from_slice(&read_file(path)?).ok()?;
-    let container = containers.into_iter().find(|container| container.id == id)?;
-    name(container.names?.first()?)
 }
 
 /// Finds a bare runc or crun container by its first process: each container has a folder named by its id (runc:
@@ -433,44 +369,16 @@ mod tests {
     }
 
     #[test]
-    fn containerd_names_pods_and_nerdctl_containers() {
-        let config = r#"{"ociVersion":"1.1.0","annotations":{
-            "io.kubernetes.cri.container-name":"main","io.kubernetes.cri.sandbox-name":"train-0",
-            "io.kubernetes.cri.sandbox-namespace":"research"}}"#;
-        let expected = ContainerNames {
-            pod: some("train-0"),
-            namespace: some("research"),
-            container_in_pod: some("main"),
-            ..ContainerNames::default()
-        };
-        for top in ["run/containerd", "run/k3s/containerd"] {
-            let file = format!("{top}/io.containerd.runtime.v2.task/k8s.io/{{ID}}/config.json");
-            let found = names("/kubepods/burstable/pod{UID}/{ID}", &[(&file, config)]);
-            assert_eq!(found, expected, "{top}");
-        }
-        let file = "run/containerd/io.containerd.runtime.v2.task/default/{ID}/config.json";
-        let found =
-            names("/default/{ID}", &[(file, r#"{"annotations":{"nerdctl/name":"trainer"}}"#)]);
-        assert_eq!(found.container, some("trainer"));
-    }
-
-    #[test]
-    fn crio_names_pods_and_podman_containers() {
-        let config = r#"{"annotations":{"io.kubernetes.container.name":"main",
-            "io.kubernetes.pod.name":"train-0","io.kubernetes.pod.namespace":"research"}}"#;
-        let index = r#"[{"id":"x","names":["other"]},{"id":"{ID}","names":["trainer"]}]"#;
-        let folder = "containers/storage/overlay-containers";
-        let userdata = format!("run/{folder}/{{ID}}/userdata/config.json");
-        let found = names(
-            "/kubepods/burstable/pod{UID}/crio-{ID}",
-            &[(&userdata, config), (&format!("var/lib/{folder}/containers.json"), index)],
+    fn kubernetes_names_its_containers_of_docker() {
+        let labels = r#"{"io.kubernetes.container.name":"main","io.kubernetes.pod.name":"train-0",
+            "io.kubernetes.pod.namespace":"research"}"#;
+        let config = format!(r#"{{"Name":"/k8s_main_train-0","Config":{{"Labels":{labels}}}}}"#);
+        let file = "var/lib/docker/containers/{ID}/config.v2.json";
+        let found = names("/kubepods/burstable/pod{UID}/docker-{ID}.scope", &[(file, &config)]);
+        assert_eq!(
+            [found.pod, found.namespace, found.container_in_pod],
+            [some("train-0"), some("research"), some("main")]
         );
-        assert_eq!((found.pod, found.container), (some("train-0"), None));
-        for file in ["containers.json", "volatile-containers.json"] {
-            let file = format!("var/lib/{folder}/{file}");
-            let found = names("/machine.slice/libpod-{ID}.scope", &[(&file, index)]);
-            assert_eq!(found.container, some("trainer"), "{file}");
-        }
     }
 
     #[test]
