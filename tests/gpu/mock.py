@@ -74,18 +74,17 @@ def make_devices(command):
     """Runs a command where /dev has plain files in place of a GPU's, in a mount namespace of its own."""
     script = """
     set -e
-    mount -t tmpfs none /mnt
-    for name in null zero full random urandom; do : >/mnt/$name; mount --bind /dev/$name /mnt/$name; done
-    for name in nvidia0 nvidiactl nvidia-uvm; do : >/mnt/$name; done
-    mkdir /mnt/pts /mnt/shm
-    mount --rbind /dev/pts /mnt/pts
-    ln -s pts/ptmx /mnt/ptmx
-    mount --move /mnt /dev
+    mount --rbind /dev /mnt
+    mount -t tmpfs none /dev
+    for name in null zero full random urandom; do : >/dev/$name; mount --bind /mnt/$name /dev/$name; done
+    for name in nvidia0 nvidiactl nvidia-uvm; do : >/dev/$name; done
+    mkdir /dev/pts /dev/shm
+    mount --rbind /mnt/pts /dev/pts
+    ln -s pts/ptmx /dev/ptmx
     exec "$@"
     """
     os.environ["GPUMEM_TEST_GPU_DEVICES"] = "mock"
-    own = [] if os.geteuid() == 0 else ["--map-root-user"]
-    os.execvp("unshare", ["unshare", "--mount", *own, "sh", "-c", script, "sh", *command])
+    os.execvp("unshare", ["unshare", "--mount", "sh", "-c", script, "sh", *command])
 
 
 class StandIn:

@@ -45,12 +45,16 @@ class Missing(Exception):
     """The framework is not installed, or sees no GPU."""
 
 
+def load_cuda():
+    try:
+        return ctypes.CDLL("libcuda.so.1")
+    except OSError as error:
+        raise Missing(f"no CUDA driver: {error}") from error
+
+
 class Plain:
     def __init__(self):
-        try:
-            self._cuda = ctypes.CDLL("libcuda.so.1")
-        except OSError as error:
-            raise Missing(f"no CUDA driver: {error}") from error
+        self._cuda = load_cuda()
         self._call("cuInit", 0)
         device, context = ctypes.c_int(), ctypes.c_void_p()
         self._call("cuDeviceGet", ctypes.byref(device), 0)
@@ -79,6 +83,8 @@ class Plain:
         self._peak = max(self._peak, self.facts()["reserved"])
 
     def work(self, seconds):
+        # A thread has no current context of its own.
+        self._call("cuCtxSetCurrent", self._context)
         if self._kernel is None:
             module, kernel = ctypes.c_void_p(), ctypes.c_void_p()
             self._call("cuModuleLoadData", ctypes.byref(module), ctypes.c_char_p(SPIN))
@@ -122,8 +128,7 @@ class Plain:
                 digest.update(memoryview(host)[:part])
         return {"sha256": digest.hexdigest()}
 
-    def touch(self):
-        # A thread has no current context of its own.
+    def call(self):
         self._call("cuCtxSetCurrent", self._context)
         self._call("cuMemsetD8_v2", self._blocks[0][0], ctypes.c_ubyte(1), ctypes.c_size_t(1))
         self._call("cuCtxSynchronize")
@@ -185,7 +190,7 @@ class Torch:
             digest.update((ctypes.c_ubyte * host.numel()).from_address(host.data_ptr()))
         return {"sha256": digest.hexdigest()}
 
-    def touch(self):
+    def call(self):
         self._torch.ones(1, device=self.device).sum().item()
 
     def forked(self, pid):
@@ -269,12 +274,27 @@ class Program:
     def __init__(self, holder, answers):
         self._holder, self._answers = holder, answers
         self._touching = None
+        self._working, self._rests = None, threading.Event()
 
     def do(self, command, *arguments):
         arguments = [float(word) if "." in word else int(word) for word in arguments]
         own = getattr(self._holder, command, None) or getattr(self, f"on_{command}")
         answer = own(*arguments)
         return answer if isinstance(answer, dict) else {}
+
+    def on_begin(self):
+        """Works until `rest`."""
+
+        def work():
+            while not self._rests.is_set():
+                self._holder.work(0.3)
+
+        self._working = threading.Thread(target=work, daemon=True)
+        self._working.start()
+
+    def on_rest(self):
+        self._rests.set()
+        self._working.join(20)
 
     def on_burn(self, seconds):
         """Uses the CPU only."""
@@ -318,7 +338,7 @@ class Program:
 
     def on_touch(self, seconds):
         """A GPU call in a thread: whether it returned in time."""
-        self._touching = threading.Thread(target=self._holder.touch, daemon=True)
+        self._touching = threading.Thread(target=self._holder.call, daemon=True)
         self._touching.start()
         return self.on_touched(seconds)
 
@@ -333,8 +353,8 @@ def make(kind):
     if kind == "checkpoint":
         import checkpoint
 
-        return checkpoint.Checkpointer()
-    if "GPUMEM_MOCK_SCENE" in os.environ:
+        return checkpoint.Checkpointer(load_cuda())
+    if "GPUMEM_TEST_GPU_DEVICES" in os.environ:
         import mock
 
         return mock.StandIn(kind)
@@ -355,7 +375,7 @@ def main():
 
     try:
         program = Program(make(kind), answers.fileno())
-    except (Missing, OSError) as error:
+    except Missing as error:
         answer({"missing": f"{error}"})
         sys.exit(3)
     if commands:
