@@ -124,7 +124,7 @@ class Harness:
         self.begun = time.monotonic()
         # A real driver remembers ten seconds of use, and samples it a few times a second.
         self.memory_seconds = 0 if is_mock else 10
-        self.rule_seconds = 1 if is_mock else 6
+        self.rule_seconds = 2 if is_mock else 6
 
     def row(self, check, expected, observed, passed, skipped=None):
         """Notes one result; `passed` is None for what could not be tried."""
