@@ -37,7 +37,7 @@ pub use gpu::pci::{PciGpu, read_driver_gpus, read_pci_gpus};
 pub use machine::available_memory::read_available_memory;
 pub use machine::clocks::{Clocks, read_boot_time, read_clocks, read_host, read_time};
 pub use machine::mounts::{Cgroups, Hidepid, read_is_initial_cgroup_namespace, read_mounts};
-pub use machine::output_file::{OutputFile, open_output, replace_file, replace_own_file};
+pub use machine::output_file::{OutputFile, open_output, replace_file};
 pub use machine::ownership::{
     NotOurs, has_more_rights, prove_directory_ours, prove_leaf_ours, prove_ours,
 };

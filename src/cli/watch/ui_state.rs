@@ -3,7 +3,7 @@
 //! A convenience: what cannot be read counts as nothing, what cannot be written is not written, and
 //! no one is told. It is replaced as a whole or not at all.
 
-use std::fs::OpenOptions;
+use std::fs::{self, OpenOptions};
 use std::io::{self, Read as _};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
@@ -13,7 +13,7 @@ use rustix::fs::OFlags;
 
 use super::store;
 use crate::deadline::Task;
-use crate::host::replace_own_file;
+use crate::host::replace_file;
 use crate::watch::ui_state::{UiState, parse};
 
 /// The largest file that is read.
@@ -60,7 +60,11 @@ fn write(path: &Path, changes: UiState) -> io::Result<()> {
     all.extend(changes);
     let mut text = serde_json::to_vec_pretty(&all)?;
     text.push(b'\n');
-    replace_own_file(path, &text)
+    if let Some(folder) = path.parent() {
+        // Root's contains a store as well, which everybody may read.
+        fs::create_dir_all(folder)?;
+    }
+    replace_file(path, &text, 0o600)
 }
 
 #[cfg(test)]
@@ -94,7 +98,7 @@ mod tests {
     #[test]
     fn two_screens_keep_what_each_changed() {
         let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("watch.json");
+        let path = folder.path().join("new/watch.json");
         write(&path, tree(true)).unwrap();
         write(&path, theme("dark")).unwrap();
         write(&path, tree(false)).unwrap();

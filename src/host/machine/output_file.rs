@@ -8,7 +8,7 @@
 
 use std::collections::VecDeque;
 use std::ffi::OsString;
-use std::fs::{self, File, Permissions};
+use std::fs::{File, Permissions};
 use std::io::{self, Write as _};
 use std::os::unix::ffi::OsStringExt as _;
 use std::os::unix::fs::PermissionsExt as _;
@@ -111,19 +111,6 @@ fn open(path: &Path, flags: OFlags, mode: u32, is_of_directory: bool) -> io::Res
 /// If it cannot be written; it is as it was then.
 pub fn replace_file(path: &Path, content: &[u8], mode: u32) -> io::Result<()> {
     OutputFile::document(path)?.write(content, Some(mode))
-}
-
-/// As [`replace_file`], for the caller only, in a directory that is created if missing.
-///
-/// # Errors
-///
-/// As there.
-pub fn replace_own_file(path: &Path, content: &[u8]) -> io::Result<()> {
-    if let Some(folder) = path.parent() {
-        // Root's contains a store as well, which everybody may read.
-        fs::create_dir_all(folder)?;
-    }
-    replace_file(path, content, 0o600)
 }
 
 /// Opens a descriptor that the caller passed, if a path names one.
@@ -285,6 +272,7 @@ fn check(stat: &Stat, other_owner: Option<u32>) -> Result<(), UnsafeFile> {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
     use std::os::unix::fs::{chown, lchown, symlink};
 
     use super::*;
@@ -294,16 +282,6 @@ mod tests {
 
     fn mode(path: &Path) -> u32 {
         fs::symlink_metadata(path).unwrap().permissions().mode() & 0o777
-    }
-
-    #[test]
-    fn only_the_file_is_for_its_owner_alone() {
-        let folder = tempfile::tempdir().unwrap();
-        let plain = folder.path().join("plain");
-        fs::create_dir(&plain).unwrap();
-        let path = folder.path().join("state/waste.json");
-        replace_own_file(&path, b"{}").unwrap();
-        assert_eq!((mode(&path), mode(path.parent().unwrap())), (0o600, mode(&plain)));
     }
 
     #[test]
