@@ -7,7 +7,7 @@ use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::machine::{Machine, one_gpu};
+use crate::machine::{Machine, Talking, one_gpu};
 use crate::scenarios::random::Random;
 use crate::support::{self, Output, find, finish};
 
@@ -212,16 +212,15 @@ fn exchanging_directories_and_files_meanwhile_misdirects_nothing() {
     for _ in 0..rounds / 10 {
         let seed = random.whole(0, 1000).to_string();
         let words = ["-I", "-c", EXCHANGES, &seed];
-        let mut attacker = ground.attacker(&theirs, python, &words);
-        let (mut attacker, _) = support::hear(&mut attacker);
+        let mut attacker = Talking::start(&mut ground.attacker(&theirs, python, &words));
+        assert_eq!(attacker.line(), "ready");
         for _ in 0..5 {
             for (way, output) in ground.write(&theirs.join("d").join(NAME)) {
                 assert_ne!(output.code, 124, "{way}: {output:?}");
                 ground.assert_untouched(way);
             }
         }
-        attacker.kill().unwrap();
-        attacker.wait().unwrap();
+        drop(attacker);
         fs::remove_dir_all(&theirs).unwrap();
         fs::create_dir(&theirs).unwrap();
         chown(&theirs, Some(ATTACKER), Some(ATTACKER)).unwrap();
