@@ -60,7 +60,6 @@ struct Table {
     variable_families: Vec<String>,
     harmless: Vec<String>,
     units: Vec<String>,
-    before_a_name: HashSet<String>,
     not_before_password: HashSet<String>,
     before_secret: HashSet<String>,
     addresses: Vec<String>,
@@ -131,7 +130,7 @@ struct SecretScan {
     follows: Follows,
     /// The running program's option that takes a secret.
     option: Option<&'static str>,
-    /// The running program takes no password after `-p`.
+    /// What follows `-p` of the running program is a name or a port.
     has_no_password: bool,
     /// `wandb login` takes a bare key: anything that looks like one is masked from here on.
     is_login: bool,
@@ -144,8 +143,6 @@ struct SecretScan {
 enum Follows {
     #[default]
     Nothing,
-    /// The next word names a parameter.
-    Name,
     Value(Secrecy),
 }
 
@@ -194,13 +191,6 @@ impl SecretScan {
     fn step(&mut self, word: &str) -> Option<Option<String>> {
         let follows = std::mem::take(&mut self.follows);
         match follows {
-            Follows::Name if !self.has_no_password && may_be_password(word) => {
-                return Some(Some(HIDDEN.to_owned()));
-            }
-            Follows::Name if word.chars().all(|c| c.is_ascii_alphanumeric() || c == '_') => {
-                self.follows = Follows::Value(judge(word));
-                return Some(None);
-            }
             // `-genv HF_TOKEN X`
             Follows::Value(Secrecy::Unknown) if is_name_of_secret(word) => {}
             // A word that looks like another option is one, and the option before it was a switch.
@@ -221,11 +211,7 @@ impl SecretScan {
             self.option = Some(option);
         }
         self.has_no_password |= TABLE.not_before_password.contains(program);
-        // As in a netrc: `login ann password s3cret`.
-        if TABLE.before_secret.contains(word)
-            || is_name_of_secret(word)
-            || (self.is_login && word == "password")
-        {
+        if TABLE.before_secret.contains(word) || is_name_of_secret(word) {
             self.follows = Follows::Value(Secrecy::Secret);
             return Some(None);
         }
@@ -241,12 +227,10 @@ impl SecretScan {
             let is_secret = !rest.contains(['=', ':', '/']) && rest.parse::<u32>().is_err();
             return Some(is_secret.then(|| format!("{option}{HIDDEN}")));
         }
-        if TABLE.before_a_name.contains(word) {
-            self.follows = Follows::Name;
-            return Some(None);
-        }
         if word.starts_with('-') && !word.contains(['=', ':', '%', ' ']) {
-            self.follows = Follows::Value(judge_option(word));
+            if word != "-p" || !self.has_no_password {
+                self.follows = Follows::Value(judge_option(word));
+            }
             return Some(mask(word, &tokens(word)));
         }
         if let Some(pair) = word.strip_prefix("-u").or_else(|| word.strip_prefix("-U")) {
@@ -261,19 +245,20 @@ impl SecretScan {
 /// Masks a word without an option that is `user:password` or a key of 64 hexadecimal digits; a hash names its
 /// algorithm before it.
 fn hide_argument_by_form(word: &str) -> Option<String> {
-    let key = word.trim_matches(QUOTES);
-    let key = key.strip_prefix("0x").unwrap_or(key);
+    let key = word.trim_matches(QUOTES).trim_start_matches("0x");
     if matches!(key.len(), 64 | 128) && key.bytes().all(|byte| byte.is_ascii_hexdigit()) {
         return Some(word.replace(key, HIDDEN));
     }
-    let (user, password) = word.split_once(':').filter(|(_, it)| it.len() < SHORTEST_HASH)?;
+    let (user, rest) = word.split_once(':')?;
+    let (password, host) = rest.split_at(rest.rfind('@').unwrap_or(rest.len()));
     let is_of_name = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.' | '@');
     let is_of_password = |c: char| c.is_ascii_alphanumeric() || "!#$%&*+?@^_~".contains(c);
     let is_pair = !user.is_empty()
         && user.chars().all(is_of_name)
         && password.chars().all(is_of_password)
+        && password.len() < SHORTEST_HASH
         && may_be_password(password);
-    is_pair.then(|| format!("{user}:{HIDDEN}"))
+    is_pair.then(|| format!("{user}:{HIDDEN}{host}"))
 }
 
 /// Whether a word after `-p` is more likely a password than a port, a path or a parameter's name: it has
@@ -434,22 +419,16 @@ fn secret_part(verdict: Secrecy, value: &str) -> Option<Range<usize>> {
 /// Whether a value under an unknown name is certainly no secret: a number, size or duration, `host:port`, a file,
 /// or a text whose own names are judged.
 fn has_harmless_form(value: &str) -> bool {
-    let is_host = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-');
-    let is_address = |(host, port): (&str, &str)| {
-        host.chars().all(is_host) && port.len() <= 5 && port.bytes().all(|it| it.is_ascii_digit())
-    };
-    let is_file = || {
-        let (stem, ending) = value.rsplit_once('.')?;
-        let is_plain = |c: char| c.is_ascii_alphanumeric() || "_-./@".contains(c);
-        Some(stem.chars().all(is_plain) && TABLE.file_endings.contains(ending))
+    let ends_in = |sign, is: fn(&str) -> bool| {
+        value.rsplit_once(sign).is_some_and(|(begin, end)| !begin.is_empty() && is(end))
     };
     is_in(&TABLE.harmless, value)
         || is_number(value)
-        || value.split_once(':').is_some_and(is_address)
+        || ends_in(':', |port| port.parse::<u16>().is_ok())
+        || ends_in('.', |ending| TABLE.file_endings.contains(ending))
         || value.starts_with(['/', '.', '~', '{', '[', '<'])
         || value.contains("://")
         || assignment(value).is_some()
-        || is_file() == Some(true)
 }
 
 /// Whether a value consists of short numbers, with a unit each: `1e-4`, `0.9,0.999`, `8GiB`, `1h30m`.
@@ -628,15 +607,17 @@ fn behind_name(text: &str, floor: usize, sign: usize) -> Option<Range<usize>> {
     let is_call = text[sign..].starts_with('(');
     let floor = floor.max(sign.saturating_sub(LONGEST_NAME));
     let before = text[char_boundary(text, floor)..sign].trim_end_matches(' ');
-    let unquoted = before.trim_end_matches(['"', '\'', '\\']);
+    let unquoted = before.trim_end_matches(['"', '\'', '\\', ']']);
     let is_quoted = unquoted.len() < before.len();
     let is_of_name = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.');
     let name = &unquoted[unquoted.trim_end_matches(is_of_name).len()..];
+    let previous = unquoted[..unquoted.len() - name.len()].chars().next_back();
     let verdict = match words(name).last() {
         Some(last) if is_call && TABLE.calls.contains(last) => Secrecy::Secret,
+        // `?key=…`
+        Some(last) if matches!(previous, Some('?' | '&')) && last == "key" => Secrecy::Secret,
         _ => judge(name),
     };
-    let previous = unquoted[..unquoted.len() - name.len()].chars().next_back();
     // In prose a colon is punctuation; it belongs to a name in quotes, at the beginning, in a table, or in a
     // header.
     let begins = matches!(previous, None | Some('{' | ',' | '"' | '\'' | '\n' | '('));
@@ -657,7 +638,7 @@ fn behind_name(text: &str, floor: usize, sign: usize) -> Option<Range<usize>> {
         false => &value[..char_boundary(value, LONGEST_OPAQUE)],
     };
     let bare = value.trim_start_matches('\\');
-    let length = if is_call {
+    let length = if is_call || (value.starts_with('(') && verdict >= Secrecy::Token) {
         value.find(')')
     } else if verdict == Secrecy::Line && is_colon && !is_quoted {
         // To the end of whatever encloses the header.
@@ -714,15 +695,15 @@ fn judge(name: &str) -> Secrecy {
 fn judge_option(name: &str) -> Secrecy {
     let verdict = judge(name);
     let words = words(name);
-    // One letter, or several switches of one: `-it`.
-    let letters = name.strip_prefix('-').filter(|rest| rest.len() <= 3 && !rest.starts_with('-'));
+    // One letter, several switches of one, or a letter and a number: `-it`, `-j8`.
+    let is_short = |rest: &&str| rest.trim_end_matches(char::is_numeric).len() <= 3;
+    let letters = name.strip_prefix('-').filter(is_short).filter(|rest| !rest.starts_with('-'));
     let is_known = letters.is_some_and(|letters| !TABLE.secret_letters.contains(letters))
         || TABLE.harmless_names.contains(&words.join("-"))
         || words.last().is_none_or(|last| TABLE.harmless_words.contains(last))
         || is_harmless_variable(name)
         || is_switch(&words);
-    let is_about = verdict == Secrecy::IfOpaque && words.last().is_some_and(|last| last != "key");
-    match verdict < Secrecy::IfPair && !is_known && !is_about {
+    match verdict < Secrecy::IfPair && !is_known {
         true => Secrecy::Unknown,
         false => verdict,
     }
@@ -752,7 +733,7 @@ fn judge_word(words: &[String], at: usize) -> Secrecy {
         "pass" => when(is_last && !TABLE.before_run.contains(before), Secrecy::Secret),
         "signature" if before == "amz" || before == "goog" => Secrecy::Secret,
         "signature" => when(is_last, Secrecy::IfOpaque),
-        "user" | "userpwd" | "userpass" => when(is_last, Secrecy::IfPair),
+        "login" | "user" | "userpwd" | "userpass" => when(is_last, Secrecy::IfPair),
         "u" => when(words.len() == 1, Secrecy::IfPair),
         word if TABLE.words.contains(word) => Secrecy::Secret,
         word if is_last && TABLE.last_words.contains(word) => Secrecy::Secret,

@@ -12,7 +12,7 @@ fn hidden(arguments: &[&str]) -> Vec<String> {
 }
 
 /// Arguments separated by `|`, and the part that must be masked.
-const SECRETS: [(&str, &str); 206] = [
+const SECRETS: [(&str, &str); 214] = [
     ("x|-p|s3cret", "s3cret"),
     ("x|--auth=s3cret", "s3cret"),
     ("x|--auth|s3cret", "s3cret"),
@@ -225,6 +225,14 @@ const SECRETS: [(&str, &str); 206] = [
     ("x|ann:s3cret", "s3cret"),
     ("bash|-c|x ann:s3cret", "s3cret"),
     ("x|admin@corp:hunter2", "hunter2"),
+    ("x|ann:s3cret@h:5432/db", "s3cret"),
+    ("x|--login|ann:s3cret", "s3cret"),
+    ("lftp|-e|open -u ann,s3cret h", "s3cret"),
+    ("python|-c|os.environ['KAGGLE_KEY'] = 's3cret'", "s3cret"),
+    ("python|-c|requests.get(u, auth=('ann', 's3cret'))", "s3cret"),
+    ("x|https://h/a?b=c&key=s3cret", "s3cret"),
+    ("kubectl|config|--set|a.secret=s3cret", "s3cret"),
+    ("python|cli.py|--code=s3cret", "s3cret"),
     ("age|AGE-SECRET-KEY-1QQPQYQSZQGPQYQSZQGPQYQSZQGPQYQSZQGPQYQSZQGPQYQSZQGP", "QYQSZQGP"),
     ("x|9f2c1d7a8b3e4f5061728394a5b6c7d8e9f001129f2c1d7a8b3e4f5061728394", "9f2c1d7a"),
     ("x|0x9f2c1d7a8b3e4f5061728394a5b6c7d8e9f001129f2c1d7a8b3e4f5061728394", "9f2c1d7a"),
@@ -262,7 +270,7 @@ const HARMLESS: [&str; 99] = [
     "Xorg|:0|-auth|/run/user/1000/gdm/Xauthority",
     "srun|-p|a100|python|train.py|-u|ann|--user=ann%",
     "ssh|-p|2222|host|mkdir|-p|/data/a1",
-    "x|-p|gpu|-p|8080|-p|a.b1|--auth=basic|--auth|token",
+    "srun|-p|gpu|x|-p|8080|-p|a/b1.py|--auth=basic|--auth|token|make|-j8|all",
     "openssl|req|-in|api_key.pem|-out|token.json|secret_key.txt|a",
     "python|make_token.py|5|access_token|--lr",
     "python|train.py|--tokenizer|bert|--max-tokens=5",
