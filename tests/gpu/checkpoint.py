@@ -91,7 +91,7 @@ def check(h):
         h.row("functions", "all six from CUDA 12.8 on", observed, not lacking or not is_new)
         if lacking:
             raise Skip("the driver lacks the functions")
-        with h.part("a process at rest"):
+        with h.part("a process at rest"), h.recording("8-checkpoint"):
             park(h, helper)
 
 
@@ -102,7 +102,7 @@ def park(h, helper):
         h.skip("PyTorch", reason)
         target = h.start("plain")
     room = host_room()
-    size = next((size for size in (4 * GIB, GIB) if room is None or room >= size * 1.1 + 3 * GIB), None)
+    size = next((size for size in (2 * GIB, GIB) if room is None or room >= size * 1.1 + 3 * GIB), None)
     if size is None:
         raise Skip(f"host memory has room for {mib(room)} only")
     target.ask("take", size)

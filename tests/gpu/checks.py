@@ -17,7 +17,7 @@ from typing import Callable
 import advice
 import checkpoint
 import nvml
-from harness import GIB, HERE, MIB, TOKEN, Broken, Skip, mib, process_of, read_stat, row_of
+from harness import GIB, HERE, MIB, TOKEN, Broken, Skip, mib, process_of, read_stat, row_of, seconds
 
 # What a CUDA context takes besides what the framework has reserved.
 CONTEXT = (100 * MIB, 1536 * MIB)
@@ -166,7 +166,7 @@ def framework(h, kind, name, work):
     gone = h.wait(lambda: h.listed(pid) is None, 5)
     free = h.wait_free(before, 5)
     left = [pid for gpu in h.snapshot()["gpus"] for row in gpu.get("processes") or [] if row["pid"] == pid]
-    observed = f"off NVML's list after {gone} s, memory free after {free} s; gpumem lists {left}"
+    observed = f"off NVML's list after {seconds(gone)}, memory free after {seconds(free)}; gpumem lists {left}"
     h.row(f"{kind}: exited", "no row and no memory left", observed, None not in (gone, free) and not left)
 
 
@@ -191,12 +191,14 @@ def sm_over_time(h, kind, program, work):
 
     program.ask("begin")
     begun = time.monotonic()
-    is_seen = h.wait(lambda: (sample(busy) or 0) >= 30 and time.monotonic() - begun >= work, work + 5)
+    # The first operation may be compiled for seconds.
+    is_seen = h.wait(lambda: (sample(busy) or 0) >= 30 and time.monotonic() - begun >= work, work + 15)
     program.ask("rest")
-    rested = h.wait(lambda: sample(quiet) == 0, 2 * h.memory_seconds + 5)
-    observed = f"{busy} at work; {quiet} after it, {rested} s"
-    passed = None not in (is_seen, rested)
-    h.row(f"{kind}: SM utilization", "30 % or more at work, then 0", observed, passed)
+    h.row(f"{kind}: SM utilization at work", "30 % or more", busy, is_seen is not None)
+    # Once is enough of this wait.
+    if kind == "torch":
+        rested = h.wait(lambda: sample(quiet) == 0, 2 * h.memory_seconds + 5)
+        h.row(f"{kind}: SM utilization at rest", "0", f"{quiet} in {seconds(rested)}", rested is not None)
 
 
 # 3 ---------------------------------------------------------------------------------------------------------
@@ -352,7 +354,7 @@ def kills(h):
                 done = h.gpumem(*kill)
                 words = (done.out + done.err).strip()[-300:]
                 free = h.wait_free(before, 5)
-                raise Skip(f"{reason}; kill: exit {done.code}, {words}; memory free after {free} s") from None
+                raise Skip(f"{reason}; kill: exit {done.code}, {words}; memory free after {seconds(free)}") from None
             ending = Ending(h, program.pid, before)
             done = h.gpumem(*kill)
             passed = done.code == 0 and "freed" in done.out
@@ -431,7 +433,7 @@ def runs(h):
         # With a limit NVML is open before the command is started.
         done, report = run(h, kind, ["--max-peak", "100%"], ["take 1048576", "work 3", f"take {total}"])
         others = [it["process"]["pid"] for gpu in report.get("least_free") or [] for it in gpu["others"]]
-        said = [line for line in done.err.splitlines() if "out of memory" in line]
+        said = [line for line in done.err.splitlines() if "out of memory" in line.lower().replace("_", " ")]
         observed = f"exit {done.code}, held by {others}, another is {program.pid}; {said[-1:]}"
         passed = done.code == 1 and bool(said) and program.pid in others
         h.row("out of memory", "exit 1, the report names who else held memory", observed, passed)
@@ -444,7 +446,7 @@ def runs(h):
         passed = done.code == 0 and facts["peak"] <= peak <= facts["reserved"] + CONTEXT[1]
         h.row("--max-peak above the peak", "exit 0, the program's peak and a context", observed, passed)
     with h.part("--max-peak below the peak"):
-        done, report = run(h, kind, ["--max-peak", "600MiB"], ["take 1073741824", "work 3"])
+        done, report = run(h, "plain", ["--max-peak", "600MiB"], ["take 1073741824", "work 3"])
         observed = f"exit {done.code}, {report['assertions']}"
         h.row("--max-peak below the peak", "exit 1", observed, done.code == 1)
     with h.part("--fail-on held"):
@@ -481,8 +483,8 @@ def cost(h):
     program.ask("take", 512 * MIB)
     with h.part("ps --json"):
         h.gpumem("ps", "--json", "--no-store")
-        seconds = [cpu_seconds([h.binary, "--config", "/dev/null", "ps", "--json", "--no-store"]) for _ in range(5)]
-        milliseconds = statistics.median(seconds) * 1000
+        command = [h.binary, "--config", "/dev/null", "ps", "--json", "--no-store"]
+        milliseconds = statistics.median(cpu_seconds(command) for _ in range(5)) * 1000
         h.row("CPU time of ps --json", "at most 1000 ms", f"{milliseconds:.0f} ms", milliseconds <= 1000)
     with h.part("watch"):
         short, long = watch_cpu_seconds(h, 1), watch_cpu_seconds(h, 4)
@@ -511,7 +513,7 @@ def cpu_seconds(command, **options):
     return usage.ru_utime + usage.ru_stime
 
 
-def watch_cpu_seconds(h, seconds):
+def watch_cpu_seconds(h, duration):
     """What `watch` uses on a terminal, sampling five times a second."""
     pid, terminal = pty.fork()
     if pid == 0:
@@ -519,7 +521,7 @@ def watch_cpu_seconds(h, seconds):
         arguments = ["--config", "/dev/null", "watch", "--no-store", "--interval", "200ms"]
         os.execv(h.binary, [h.binary, *arguments])
     h.register(pid)
-    end, left = time.monotonic() + seconds, True
+    end, left = time.monotonic() + duration, True
     while left and time.monotonic() < end:
         if select.select([terminal], [], [], 0.2)[0]:
             with contextlib.suppress(OSError):
@@ -541,10 +543,10 @@ def watch_cpu_seconds(h, seconds):
 CHECKS = [
     Check("1 tools", 20, 80, tools),
     Check("2 frameworks", 40, 150, frameworks),
-    Check("3 verdicts", 40, 100, verdicts),
-    Check("4 kills", 30, 80, kills),
-    Check("5 run", 30, 90, runs),
-    Check("6 advice", 30, 160, advice.measure),
+    Check("3 verdicts", 40, 120, verdicts),
+    Check("4 kills", 30, 90, kills),
+    Check("5 run", 30, 100, runs),
+    Check("6 advice", 20, 160, advice.measure),
     Check("7 cost", 20, 50, cost),
-    Check("8 checkpoint", 30, 100, checkpoint.check),
+    Check("8 checkpoint", 50, 110, checkpoint.check),
 ]

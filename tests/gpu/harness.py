@@ -41,6 +41,10 @@ def mib(size):
     return "unknown" if size is None else f"{size / MIB:.0f} MiB"
 
 
+def seconds(waited):
+    return "too long" if waited is None else f"{waited:.2f} s"
+
+
 class Result:
     def __init__(self, code, out, err):
         self.code, self.out, self.err = code, out, err

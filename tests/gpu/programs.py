@@ -378,6 +378,9 @@ def main():
     except Missing as error:
         answer({"missing": f"{error}"})
         sys.exit(3)
+    except RuntimeError as error:
+        answer({"error": f"{error}"})
+        raise
     if commands:
         for command in commands:
             answer(program.do(*command.split()))

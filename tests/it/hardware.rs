@@ -162,9 +162,13 @@ fn sees_a_broken_driver(python: &Path) {
         "7 cost: NVML calls".to_owned(),
     ];
     for kind in ["torch", "jax", "cupy"] {
-        for what in
-            ["bytes on the GPU", "reserved and a context", "framework", "SM utilization", "exited"]
-        {
+        for what in [
+            "bytes on the GPU",
+            "reserved and a context",
+            "framework",
+            "SM utilization at work",
+            "exited",
+        ] {
             expected.push(format!("2 frameworks: {kind}: {what}"));
         }
     }
