@@ -53,6 +53,7 @@ struct KnownNames {
     comm: Option<Arc<str>>,
     framework: Option<Arc<str>>,
     parent: Option<Arc<Parent>>,
+    parent_is_reaper: Option<bool>,
     facts: NameFacts,
 }
 
@@ -62,7 +63,8 @@ impl KnownNames {
             && equal(&self.executable, &process.executable)
             && equal(&self.comm, &process.comm)
             && equal(&self.framework, &process.framework)
-            && equal(&self.parent, &process.parent);
+            && equal(&self.parent, &process.parent)
+            && self.parent_is_reaper == process.parent_is_reaper;
         if !is_same {
             *self = Self {
                 command: process.command.clone(),
@@ -70,6 +72,7 @@ impl KnownNames {
                 comm: process.comm.clone(),
                 framework: process.framework.clone(),
                 parent: process.parent.clone(),
+                parent_is_reaper: process.parent_is_reaper,
                 facts: NameFacts::of(process),
             };
         }

@@ -424,6 +424,7 @@ fn names_are_read_again_when_any_of_them_changes() {
                     Arc::new(Parent { command, ..Parent::default() })
                 });
             }
+            6 => process.parent_is_reaper = [None, Some(false), Some(true)][roll(3)],
             _ => {}
         }
         let (identity, facts) = (process.identity(), NameFacts::of(process));

@@ -7,7 +7,7 @@ use super::Process;
 use super::pool::Pool;
 use super::program::never_killed;
 
-/// What command line, program file, short name, framework and the parent's command line tell.
+/// What command line, program file, short name, framework and the parent tell.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct NameFacts {
     /// [`Process::is_display`].

@@ -50,32 +50,35 @@ fn parse() -> Result<Pools, toml::de::Error> {
 }
 
 impl Process {
-    /// The pool that it is a worker of, or that it runs.
+    /// The pool that it is a worker of, or that it runs. A title that the process itself wrote counts unless its
+    /// starter is known not to be the pool's.
     pub fn pool(&self) -> Option<&'static Pool> {
         let command = self.command.as_deref().unwrap_or_default();
-        named(command).or_else(|| {
+        let by_title = titled(command).filter(|pool| self.is_started_by(pool) != Some(false));
+        by_title.or_else(|| running(command)).or_else(|| {
             // A spawned process's command line shows only that it was spawned.
             let parent = self.parent.as_deref()?.command.as_deref()?;
             is_spawned(command).then(|| named(parent)).flatten()
         })
     }
 
-    /// Whether its starter would start another if it ended, or keeps it and ends it itself. A title proves
-    /// nothing if the starter is known and is not the pool's.
+    /// Whether its starter would start another if it ended, or keeps it and ends it itself.
     pub fn is_restarted_by_its_pool(&self) -> bool {
-        let Some(pool) = self.pool() else {
-            return false;
-        };
+        self.pool().is_some_and(|pool| {
+            self.is_started_by(pool).unwrap_or_else(|| !pool.started_by.is_empty())
+        })
+    }
+
+    /// Whether what starts a pool's workers started it; `None` if unknown.
+    fn is_started_by(&self, pool: &Pool) -> Option<bool> {
         if self.parent_is_reaper == Some(true) {
-            return false;
+            return Some(false);
         }
-        match self.parent.as_deref() {
-            parent if pool.started_by.is_empty() => {
-                parent.and_then(|it| named(it.command.as_deref()?)) == Some(pool)
-            }
-            Some(parent) => pool.started_by.iter().any(|name| parent.runs(name)),
-            None => true,
+        let parent = self.parent.as_deref()?;
+        if pool.started_by.is_empty() {
+            return Some(named(parent.command.as_deref()?) == Some(pool));
         }
+        Some(pool.started_by.iter().any(|name| parent.runs(name)))
     }
 }
 
@@ -89,26 +92,34 @@ impl Parent {
     }
 }
 
-/// The pool that a command line belongs to.
+/// The pool that a command line or title belongs to.
 pub fn named<T: AsRef<str>>(command: &[T]) -> Option<&'static Pool> {
+    titled(command).or_else(|| running(command))
+}
+
+/// The pool whose workers write such a title.
+fn titled<T: AsRef<str>>(command: &[T]) -> Option<&'static Pool> {
     let title = command.first()?.as_ref();
     // Replicas of Ray Serve are servers.
     if title.starts_with("ray::ServeReplica") {
         return None;
     }
-    let tool = tool(command);
-    let runs = |words: &String| {
-        let mut words = words.split(' ');
-        let (first, has) = (words.next(), |word: &str, rest: &[T]| {
-            rest.iter().any(|argument| argument.as_ref() == word)
-        });
-        tool.is_some_and(|(tool, rest)| first == Some(tool) && words.all(|word| has(word, rest)))
-    };
     let is_titled = |beginning: &String| match &**beginning {
         "ray::IDLE" => is_ray_idle(title),
         beginning => title.starts_with(beginning),
     };
-    POOLS.iter().find(|it| it.titles.iter().any(is_titled) || it.commands.iter().any(runs))
+    POOLS.iter().find(|it| it.titles.iter().any(is_titled))
+}
+
+/// The pool that a command line runs.
+fn running<T: AsRef<str>>(command: &[T]) -> Option<&'static Pool> {
+    let (tool, rest) = tool(command)?;
+    let has = |word: &str| rest.iter().any(|argument| argument.as_ref() == word);
+    let runs = |words: &String| {
+        let mut words = words.split(' ');
+        words.next() == Some(tool) && words.all(has)
+    };
+    POOLS.iter().find(|it| it.commands.iter().any(runs))
 }
 
 /// Whether a title is an idle Ray worker's.
@@ -193,11 +204,7 @@ mod tests {
             ("python /v/bin/dask worker tcp://x:8786 --name gpu0", "bash", "Dask", false),
             ("dask worker [tcp://x:8786]", "python /v/bin/dask worker tcp://x:8786", "Dask", true),
             ("dask worker [tcp://x:8786]", "python -m distributed.cli.dask_worker x", "Dask", true),
-            ("dask worker [tcp://x:8786]", "python train.py", "Dask", false),
             ("ray::IDLE", "/v/ray/raylet --x", "Ray", true),
-            ("ray::IDLE", "bash", "Ray", false),
-            ("ray::IDLE", "python /home/ann/raylet.py", "Ray", false),
-            ("ray::Trainer.step", "python train.py", "Ray", false),
             ("ray::Trainer.step", "/v/ray/raylet", "Ray", true),
             ("python -u /v/ray/_private/workers/default_worker.py --node", "raylet", "Ray", true),
             ("python /v/bin/rq worker gpu", "python /v/bin/rq worker gpu", "RQ", true),
@@ -225,7 +232,22 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_starter_counts_as_the_pools() {
+    fn a_title_below_another_starter_is_no_pool() {
+        for (title, parent) in [
+            ("ray::IDLE", "bash"),
+            ("ray::IDLE", "python /home/ann/raylet.py"),
+            ("ray::Trainer.step", "python train.py"),
+            ("dask worker [tcp://x:8786]", "python train.py"),
+            ("gunicorn: worker [app]", "bash"),
+        ] {
+            let mut process = of(title, parent);
+            assert_eq!(process.pool(), None, "{title} below {parent}");
+            assert!(!process.is_restarted_by_its_pool(), "{title} below {parent}");
+            process.parent = None;
+            assert!(process.pool().is_some(), "an unknown starter may be the pool's: {title}");
+            process.parent_is_reaper = Some(true);
+            assert_eq!(process.pool(), None, "{title}");
+        }
         let mut process = of("ray::IDLE", "bash");
         process.parent = None;
         assert!(process.is_restarted_by_its_pool());

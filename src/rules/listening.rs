@@ -59,10 +59,12 @@ pub(super) fn has_clients(process: &Process, snapshot: &Snapshot) -> Option<bool
         None => return None,
         Some(true) => {}
     }
-    if process.pool().is_some_and(|pool| pool.listens_for_itself) {
+    let command = process.command.as_deref().unwrap_or_default();
+    // Without the pool's starter, too: a title never makes a process a server.
+    let pool = process.pool().or_else(|| pool::named(command));
+    if pool.is_some_and(|pool| pool.listens_for_itself) {
         return Some(false);
     }
-    let command = process.command.as_deref().unwrap_or_default();
     // An old recording has only whether there are any.
     let Some(on) = process.listening_on.as_deref() else {
         return if is_of_a_run(process, snapshot) { Some(false) } else { None };

@@ -390,6 +390,21 @@ fn a_placeholder_and_a_worker_that_is_started_again_are_only_notified() {
 }
 
 #[test]
+fn a_title_protects_from_no_rule_below_another_starter() {
+    for title in ["ray::IDLE", "VLLM::EngineCore", "dask worker [tcp://127.0.0.1:4]"] {
+        let mut scene = scene();
+        let process = scene.process(PID);
+        process.command = Some([title.into()].into());
+        (process.ppid, process.parent_is_reaper) = (Some(9), Some(false));
+        let command = Some(["bash".into()].into());
+        process.parent = Some(Arc::new(Parent { pid: 9, command, ..Parent::default() }));
+        let engine = judge(&mut scene, 700.0);
+        let actions = &only(&engine, Kind::Idle).actions;
+        assert!(actions.contains(&Action::Terminate), "{title}: {actions:?}");
+    }
+}
+
+#[test]
 fn a_process_that_waits_for_a_disk_now_is_not_ended() {
     let mut scene = scene();
     let mut engine = judge(&mut scene, 700.0);
