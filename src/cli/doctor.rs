@@ -97,7 +97,7 @@ pub(super) fn run(args: &Doctor, global: &Global) -> anyhow::Result<Exit> {
 /// The check for files that do not answer.
 fn too_long(topic: Topic) -> DoctorCheck {
     let seen = format!("no answer for {}", Span(FILES_TIMEOUT));
-    topic.unknown(seen).means("their file system may hang").next("mount | grep nfs")
+    topic.unknown(seen).advise("slow-files")
 }
 
 /// Path of the loaded library, by its usual name or the given one.

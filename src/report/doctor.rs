@@ -1,13 +1,14 @@
 //! What works on this machine and what does not, for `gpumem doctor`: as JSON and for people.
 //!
 //! A [`DoctorCheck`] is about one [`Topic`], says what was seen, what that means for gpumem and what to do
-//! next. What is looked at, and how it is judged, is not known here.
+//! next. The last two are data, by case, in `doctor.toml`. `cli::doctor` decides which case applies.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::fmt::{self, Write as _};
+use std::sync::LazyLock;
 
 use schemars::JsonSchema;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use unicode_width::UnicodeWidthStr as _;
 
 use self::CheckGroup as G;
@@ -172,7 +173,31 @@ pub struct DoctorCheck {
     pub next: Vec<String>,
 }
 
+/// What a case means and what to do next.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Advice {
+    means: Option<String>,
+    #[serde(default)]
+    next: Vec<String>,
+}
+
+const ADVICE_TEXT: &str = include_str!("doctor.toml");
+
+static ADVICE: LazyLock<BTreeMap<String, Advice>> =
+    LazyLock::new(|| toml::from_str(ADVICE_TEXT).unwrap_or_default());
+
 impl DoctorCheck {
+    /// Adds what a case in `doctor.toml` means, and what to do next.
+    #[must_use]
+    pub fn advise(mut self, case: &str) -> Self {
+        if let Some(advice) = ADVICE.get(case) {
+            self.means = advice.means.clone().or(self.means);
+            self.next.extend_from_slice(&advice.next);
+        }
+        self
+    }
+
     /// Adds what it means.
     #[must_use]
     pub fn means(mut self, means: impl Into<String>) -> Self {
@@ -313,6 +338,23 @@ mod tests {
 
     fn check(verdict: CheckStatus, seen: &str) -> DoctorCheck {
         Topic::PERSISTENCE.check(verdict, seen)
+    }
+
+    #[test]
+    fn every_case_has_its_advice_and_all_advice_is_used() {
+        let files = [
+            include_str!("../cli/doctor.rs"),
+            include_str!("../cli/doctor/driver.rs"),
+            include_str!("../cli/doctor/gpus.rs"),
+            include_str!("../cli/doctor/machine.rs"),
+            include_str!("../cli/doctor/notebooks.rs"),
+            include_str!("../cli/doctor/processes.rs"),
+            include_str!("../cli/doctor/state.rs"),
+        ];
+        let texts = files.iter().flat_map(|file| file.split(".advise(\"").skip(1));
+        let used: HashSet<&str> = texts.filter_map(|text| text.split('"').next()).collect();
+        let table: BTreeMap<String, Advice> = toml::from_str(ADVICE_TEXT).unwrap();
+        assert_eq!(used, table.keys().map(String::as_str).collect());
     }
 
     #[test]

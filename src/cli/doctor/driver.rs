@@ -71,12 +71,10 @@ impl DriverFacts<'_> {
                 match self.place {
                     // Images that were built or committed while GPUs were passed in keep empty files
                     // in place of the libraries (NVIDIA/libnvidia-container#140).
-                    RuntimeEnvironment::Container(_) => self.pass_gpus_in(check.means(
-                        "an image often has an empty or foreign file in place of the host's library",
-                    )),
-                    _ => check
-                        .next("ldconfig -p | grep libnvidia-ml")
-                        .next("reinstall the driver, or name its library with --nvml-library PATH"),
+                    RuntimeEnvironment::Container(_) => {
+                        self.pass_gpus_in(check.advise("foreign-library"))
+                    }
+                    _ => check.advise("unusable-library"),
                 }
             }
             Err(NvmlFailure::Thread(_)) => topic.unknown("not looked for"),
@@ -91,43 +89,31 @@ impl DriverFacts<'_> {
 
     fn advise_on_missing_library(&self, check: DoctorCheck) -> DoctorCheck {
         if self.named.is_some() {
-            return check.next(
-                "correct the path given with --nvml-library, or leave it out to use the driver's \
-                library",
-            );
+            return check.advise("wrong-library-path");
         }
         match self.place {
-            RuntimeEnvironment::Wsl => check
-                .means("under WSL the library comes with NVIDIA's driver for Windows")
-                .next("install or update the driver in Windows, none in Linux; then `wsl --update` there")
-                .next("ls -l /usr/lib/wsl/lib/libnvidia-ml.so.1"),
-            RuntimeEnvironment::Container(_) if self.has_control_file() => check
-                .means("the container has the GPUs but not the library: the capability `utility` \
-                is missing")
-                .next("docker run --gpus all -e NVIDIA_DRIVER_CAPABILITIES=compute,utility ...")
-                .next("if the file exists but is not found: run `ldconfig` as root"),
+            RuntimeEnvironment::Wsl => check.advise("library-wsl"),
+            RuntimeEnvironment::Container(_) if self.has_control_file() => {
+                check.advise("library-container")
+            }
             RuntimeEnvironment::Container(_) => self.pass_gpus_in(check),
             RuntimeEnvironment::Machine => match (&self.module, self.bus.as_deref()) {
                 (KernelModule::Loaded { version }, _) => {
                     let version = version.as_deref().unwrap_or("of the kernel module");
                     let major = version.split('.').next().unwrap_or_default();
-                    let check = check.means("the driver is loaded, its libraries are not installed");
+                    let check = check.advise("libraries-missing");
                     let check = if major.bytes().all(|byte| byte.is_ascii_digit()) {
                         check.next(format!(
                             "install the libraries of driver {version}: libnvidia-compute-{major} on Ubuntu, libnvidia-ml1 on Debian"
                         ))
                     } else {
-                        check.next("install the libraries of exactly the driver's version")
+                        check.advise("libraries-of-version")
                     };
-                    check.next("or name the library with --nvml-library PATH")
+                    check.advise("or-name-library")
                 }
-                (_, Some([])) => check
-                    .means("there is no NVIDIA GPU on the PCI bus")
-                    .next("gpumem watch --demo, or --replay FILE, needs none"),
+                (_, Some([])) => check.advise("no-gpu-on-bus"),
                 (_, Some(gpus)) => install(check, gpus),
-                (_, None) => check
-                    .next("if this machine has an NVIDIA GPU (`lspci -d 10de:`), install its driver")
-                    .next("gpumem watch --demo, or --replay FILE, needs none"),
+                (_, None) => check.advise("no-bus"),
             },
         }
     }
@@ -149,51 +135,44 @@ impl DriverFacts<'_> {
             }
             Err(error) => error,
         };
-        let broken = |seen: String| topic.broken(seen);
         match error {
-            NvmlFailure::LibraryNotFound { .. } | NvmlFailure::LibraryUnusable { .. } => topic.unknown("not asked: there is no library to ask it with",
-            ),
+            NvmlFailure::LibraryNotFound { .. } | NvmlFailure::LibraryUnusable { .. } => {
+                topic.unknown("not asked: there is no library to ask it with")
+            }
             NvmlFailure::DriverNotLoaded => {
-                let check = broken("not loaded (NVML_ERROR_DRIVER_NOT_LOADED)".to_owned());
+                let check = topic.broken("not loaded (NVML_ERROR_DRIVER_NOT_LOADED)");
                 self.advise_on_absent_driver(check)
             }
-            NvmlFailure::VersionMismatch => mismatch(
-                broken(
-                    "library and kernel module are of different versions (NVML_ERROR_LIB_RM_VERSION_MISMATCH)"
-                        .to_owned(),
-                )
-                .means("the driver was upgraded while its module stayed loaded"),
-                self.place,
-            ),
+            NvmlFailure::VersionMismatch => {
+                let check = topic.broken(
+                    "library and kernel module are of different versions \
+                     (NVML_ERROR_LIB_RM_VERSION_MISMATCH)",
+                );
+                mismatch(check.advise("upgraded"), self.place)
+            }
             NvmlFailure::NoPermission => {
-                let check = broken("no permission (NVML_ERROR_NO_PERMISSION)".to_owned())
-                    .next("ls -l /dev/nvidia*");
+                let check = topic.broken("no permission (NVML_ERROR_NO_PERMISSION)");
+                let check = check.advise("list-device-files");
                 match self.place {
                     RuntimeEnvironment::Container(_) => self.pass_gpus_in(check),
-                    _ => check.next("in a Slurm job, ask for a GPU: --gres=gpu:1"),
+                    _ => check.advise("slurm-gpu"),
                 }
             }
             NvmlFailure::NoAnswer { call, waited } => {
-                broken(format!("no answer to {call} for {}", Span(*waited)))
-                    .means("it is hung, or still starting")
-                    .next(KERNEL_LOG)
-                    .next("gpumem doctor --nvml-timeout 30s")
-                    .next("nvidia-smi -pm 1    (as root; keeps the driver loaded)")
+                let seen = format!("no answer to {call} for {}", Span(*waited));
+                topic.broken(seen).advise("hung-driver")
             }
             NvmlFailure::Call { call, code } => {
-                let check = broken(format!("{call}: {code}"));
+                let check = topic.broken(format!("{call}: {code}"));
                 let check = match self.place {
                     // A reload of the host's systemd takes back device rules that a runtime has set
                     // (NVIDIA's container toolkit, troubleshooting).
-                    RuntimeEnvironment::Container(_) => check.next(
-                        "restart the container: a reload of the host's systemd may have taken its devices away",
-                    ),
+                    RuntimeEnvironment::Container(_) => check.advise("container-devices-lost"),
                     _ => check,
                 };
-                check.next("nvidia-smi").next(KERNEL_LOG)
+                check.advise("driver-error")
             }
-            NvmlFailure::Thread(error) => topic.unknown(error.to_string())
-                .next("raise the limit on processes: ulimit -u"),
+            NvmlFailure::Thread(error) => topic.unknown(error.to_string()).advise("thread-limit"),
         }
     }
 
@@ -202,14 +181,10 @@ impl DriverFacts<'_> {
     fn advise_on_absent_driver(&self, check: DoctorCheck) -> DoctorCheck {
         let is_loaded = matches!(self.module, KernelModule::Loaded { .. });
         match self.place {
-            RuntimeEnvironment::Wsl => check.next(
-                "in Windows: `wsl --update`, then `wsl --shutdown`, and update NVIDIA's driver",
-            ),
+            RuntimeEnvironment::Wsl => check.advise("driver-wsl"),
             RuntimeEnvironment::Container(_) if is_loaded => self.pass_gpus_in(check),
-            RuntimeEnvironment::Container(_) => check.next("on the host, as root: modprobe nvidia"),
-            RuntimeEnvironment::Machine if is_loaded => check
-                .means("the module is loaded; its device files may be missing")
-                .next(MAKE_DEVICE_FILES),
+            RuntimeEnvironment::Container(_) => check.advise("load-module-on-host"),
+            RuntimeEnvironment::Machine if is_loaded => check.advise("module-without-files"),
             RuntimeEnvironment::Machine => load_module(check, self.bus.as_deref()),
         }
     }
@@ -234,11 +209,9 @@ impl DriverFacts<'_> {
             (KernelModule::Absent, _) if self.place == RuntimeEnvironment::Wsl => {
                 topic.not_applicable("the driver is Windows'")
             }
-            (KernelModule::Absent, Ok(_)) => {
-                topic.unknown("no version file, though NVML answers").means(
-                    "library and module versions cannot be compared; NVML would report a mismatch",
-                )
-            }
+            (KernelModule::Absent, Ok(_)) => topic
+                .unknown("no version file, though NVML answers")
+                .advise("versions-not-compared"),
             (KernelModule::Absent, Err(error)) => {
                 let check = topic.broken("nvidia is not loaded");
                 match (error, self.place) {
@@ -268,7 +241,7 @@ impl DriverFacts<'_> {
             let seen = format!("you may not open {}", in_short(&names));
             let verdict =
                 if self.opened.is_ok() { CheckStatus::Limited } else { CheckStatus::Broken };
-            let check = topic.check(verdict, seen).next("ls -l /dev/nvidia*");
+            let check = topic.check(verdict, seen).advise("list-device-files");
             // Readable and writable by a group that is not root's.
             return if file.gid != 0 && file.mode & 0o060 == 0o060 {
                 check.next(format!(
@@ -276,7 +249,7 @@ impl DriverFacts<'_> {
                     file.gid
                 ))
             } else {
-                check.next("root may open them to all: the nvidia module's option NVreg_DeviceFileMode=0666")
+                check.advise("open-device-files")
             };
         }
         let names: Vec<&str> = files.iter().map(|file| file.name.as_str()).collect();
@@ -291,18 +264,13 @@ impl DriverFacts<'_> {
         if has("nvidiactl") && !missing.is_empty() {
             return topic
                 .limited(format!("{seen}; none of GPU {}", ranges(&missing)))
-                .means(
-                    "programs cannot use that GPU, and gpumem cannot see which processes hold it",
-                )
-                .next(MAKE_DEVICE_FILES);
+                .advise("gpu-without-file");
         }
         if has("nvidiactl") && !has("nvidia-uvm") {
-            let check = topic
-                .limited(format!("{seen}; no nvidia-uvm"))
-                .means("gpumem works without it; CUDA programs do not start");
+            let check = topic.limited(format!("{seen}; no nvidia-uvm")).advise("no-uvm");
             return match self.place {
                 RuntimeEnvironment::Container(_) => self.pass_gpus_in(check),
-                _ => check.next(MAKE_DEVICE_FILES),
+                _ => check.advise("make-device-files"),
             };
         }
         topic.ok(seen)
@@ -311,17 +279,15 @@ impl DriverFacts<'_> {
     fn no_device_files(&self) -> DoctorCheck {
         let topic = Topic::DEVICE_FILES;
         if self.opened.is_ok() {
-            return topic.limited("none, though NVML answers").means(
-                "pids cannot be confirmed by the GPU device files that processes have open",
-            );
+            return topic.limited("none, though NVML answers").advise("no-device-files");
         }
         let check = topic.broken("none");
         match (self.place, &self.module) {
             (RuntimeEnvironment::Container(_), KernelModule::Loaded { .. }) => {
-                check.means("the machine has a driver; this container was given no GPU")
+                check.advise("no-gpu-given")
             }
             (RuntimeEnvironment::Machine, KernelModule::Loaded { .. }) => {
-                check.next(MAKE_DEVICE_FILES)
+                check.advise("make-device-files")
             }
             _ => check,
         }
@@ -333,44 +299,26 @@ impl DriverFacts<'_> {
     }
 
     fn pass_gpus_in(&self, check: DoctorCheck) -> DoctorCheck {
-        const DOCKER: &str =
-            "docker run --gpus all ...    (the host needs nvidia-container-toolkit)";
-        const PODMAN: &str = "podman run --device nvidia.com/gpu=all ...";
         match self.place {
-            RuntimeEnvironment::Container(Some("docker")) => check.next(DOCKER),
-            RuntimeEnvironment::Container(Some("podman")) => check.next(PODMAN),
-            _ => check
-                .next(DOCKER)
-                .next(PODMAN)
-                .next("in Kubernetes: resources.limits nvidia.com/gpu: 1"),
+            RuntimeEnvironment::Container(Some("docker")) => check.advise("pass-gpus-docker"),
+            RuntimeEnvironment::Container(Some("podman")) => check.advise("pass-gpus-podman"),
+            _ => check.advise("pass-gpus"),
         }
     }
 }
 
-/// Command that shows the driver's errors.
-pub(super) const KERNEL_LOG: &str = "dmesg | grep -iE 'xid|nvrm'    (as root)";
-const MAKE_DEVICE_FILES: &str = "nvidia-modprobe -u -c 0    (as root; 0 is the GPU's minor number)";
-
 fn mismatch(check: DoctorCheck, place: RuntimeEnvironment) -> DoctorCheck {
     match place {
-        RuntimeEnvironment::Container(_) => check
-            .next("restart the container: it has the library of the driver that the host had before")
-            .next("an image must not bring a libnvidia-ml.so.1 of its own"),
-        _ => check.next("reboot").next(
-            "or end all GPU programs and nvidia-persistenced, then as root: rmmod nvidia_uvm nvidia_drm nvidia_modeset nvidia; modprobe nvidia",
-        ),
+        RuntimeEnvironment::Container(_) => check.advise("mismatch-container"),
+        _ => check.advise("mismatch"),
     }
 }
 
 fn install(check: DoctorCheck, gpus: &[PciGpu]) -> DoctorCheck {
     if gpus.iter().all(|gpu| gpu.driver.as_deref() == Some("vfio-pci")) {
-        return check
-            .means("the GPUs of this machine are given to virtual machines (vfio-pci)")
-            .next("run gpumem in the guest");
+        return check.advise("gpus-of-guests");
     }
-    check
-        .means("there is an NVIDIA GPU on the PCI bus, and no driver for it")
-        .next("ubuntu-drivers install    (Ubuntu, as root); apt install nvidia-driver    (Debian); then reboot")
+    check.advise("install-driver")
 }
 
 fn load_module(check: DoctorCheck, bus: Option<&[PciGpu]>) -> DoctorCheck {
@@ -379,14 +327,9 @@ fn load_module(check: DoctorCheck, bus: Option<&[PciGpu]>) -> DoctorCheck {
         gpus.iter().any(|gpu| gpu.driver.as_deref() == Some(name))
     };
     if holds("nouveau") {
-        return check
-            .means("the driver nouveau uses the GPU, and NVIDIA's cannot at the same time")
-            .next("blacklist nouveau, as the packages of NVIDIA's driver do, rebuild the initramfs (update-initramfs -u) and reboot");
+        return check.advise("nouveau");
     }
-    check
-        .next("modprobe nvidia    (as root)")
-        .next("dkms status    (after an update of the kernel the module has to be built again)")
-        .next(KERNEL_LOG)
+    check.advise("load-module")
 }
 
 /// Names of device files, those of GPUs as one: `nvidia0-7, nvidiactl, nvidia-uvm`.

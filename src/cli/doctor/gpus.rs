@@ -1,6 +1,6 @@
 //! What each GPU tells, and what its settings keep from being told.
 
-use super::driver::{KERNEL_LOG, RuntimeEnvironment};
+use super::driver::RuntimeEnvironment;
 use crate::host::MpsDaemons;
 use crate::model::Gpu;
 use crate::report::doctor::{DoctorCheck, Topic, merge};
@@ -39,10 +39,8 @@ fn no_gpu(sample: &NvmlSample, place: RuntimeEnvironment) -> DoctorCheck {
     );
     let check = Topic::GPU.broken(seen);
     match place {
-        RuntimeEnvironment::Container(_) => {
-            check.next("pass GPUs in: docker run --gpus all ..., or NVIDIA_VISIBLE_DEVICES=all")
-        }
-        _ => check.next("lspci -d 10de:").next(KERNEL_LOG),
+        RuntimeEnvironment::Container(_) => check.advise("gpus-in-container"),
+        _ => check.advise("no-gpu-listed"),
     }
 }
 
@@ -60,10 +58,7 @@ fn answers(gpu: &Gpu, sample: &NvmlSample) -> DoctorCheck {
         errors => errors.join("; "),
     };
     if !is_readable(gpu) {
-        return topic
-            .broken(format!("{name}: {}", error_or("no answer")))
-            .means("what is on this GPU is not known, and check exits with 3")
-            .next(KERNEL_LOG);
+        return topic.broken(format!("{name}: {}", error_or("no answer"))).advise("gpu-silent");
     }
     match (&gpu.memory, &gpu.memory_unavailable) {
         (Some(memory), _) => {
@@ -72,21 +67,15 @@ fn answers(gpu: &Gpu, sample: &NvmlSample) -> DoctorCheck {
                 return topic.ok(seen);
             };
             let limit = Bytes(limit);
-            topic.limited(format!(
+            topic
+                .limited(format!(
                     "{seen}; the driver limits the cgroup that gpumem runs in to {limit} of it"
-                ),
-            )
-            .means(
-                "the GPU's own figures are read from the older call, which counts what the driver \
-                 reserves as used",
-            )
-            .next("run gpumem outside of the limited cgroup, as a system service for one")
+                ))
+                .advise("memory-limited")
         }
         (None, why) => {
             let why = why.as_deref().map_or_else(|| error_or("not reported"), str::to_owned);
-            topic
-                .limited(format!("{name}; its memory: {why}"))
-                .means("the memory of each process is known; free memory is not")
+            topic.limited(format!("{name}; its memory: {why}")).advise("free-memory-unknown")
         }
     }
 }
@@ -96,13 +85,7 @@ fn persistence(gpu: &Gpu) -> DoctorCheck {
     match gpu.persistence_mode {
         Some(true) => topic.ok("on"),
         // 1 to 3 s: NVIDIA's driver persistence documentation.
-        Some(false) => topic
-            .limited("off")
-            .means(
-                "while no program uses the GPU, the driver releases it, and each sample takes \
-            1 to 3 s",
-            )
-            .next("nvidia-smi -pm 1    (as root; on a laptop it keeps the GPU awake)"),
+        Some(false) => topic.limited("off").advise("persistence-off"),
         None => topic.not_applicable("not reported"),
     }
 }
@@ -111,15 +94,11 @@ fn process_utilization(sampled: &SampledGpu) -> DoctorCheck {
     let topic = Topic::PROCESS_UTILIZATION;
     match sampled.process_utilization {
         Some(true) => topic.ok("reported"),
-        Some(false) if sampled.gpu.gpu_percent.is_some() => topic
-            .limited("not reported by this driver for this GPU")
-            .means("a process counts as idle only while the whole GPU is unused"),
-        Some(false) => topic
-            .limited("not reported, nor the whole GPU's use")
-            .means("rules that need use, such as idle, are undecided on this GPU"),
-        None => topic
-            .unknown("the call failed")
-            .means("until it answers, rules that need use are undecided"),
+        Some(false) if sampled.gpu.gpu_percent.is_some() => {
+            topic.limited("not reported by this driver for this GPU").advise("process-use-unknown")
+        }
+        Some(false) => topic.limited("not reported, nor the whole GPU's use").advise("use-unknown"),
+        None => topic.unknown("the call failed").advise("use-failed"),
     }
 }
 
@@ -128,13 +107,7 @@ fn accounting(gpu: &Gpu) -> DoctorCheck {
     let topic = Topic::ACCOUNTING;
     match gpu.accounting_mode {
         Some(true) => topic.ok("on"),
-        Some(false) => topic
-            .ok("off")
-            .means(
-                "on: the driver records how busy each process has been since it started, which is \
-                evidence in the first sample",
-            )
-            .next("nvidia-smi -am 1    (as root; until the driver is unloaded)"),
+        Some(false) => topic.ok("off").advise("accounting-off"),
         None => topic.not_applicable("not reported"),
     }
 }
@@ -142,30 +115,24 @@ fn accounting(gpu: &Gpu) -> DoctorCheck {
 fn process_memory(gpu: &Gpu) -> DoctorCheck {
     let topic = Topic::PROCESS_MEMORY;
     if let Some(why) = &gpu.process_memory_unavailable {
-        return topic.limited(&**why).means("memory by process is not known on this GPU");
+        return topic.limited(&**why).advise("process-memory-unknown");
     }
     let rows = gpu.processes.as_deref().unwrap_or_default();
     let reported = rows.iter().filter(|row| row.used_bytes.is_some()).count();
     match (rows.len(), reported) {
-        (0, _) => topic
-            .unknown("no process is on it to test with")
-            .means("run gpumem doctor again while one is"),
+        (0, _) => topic.unknown("no process is on it to test with").advise("no-process-to-test"),
         (all, reported) if all == reported => topic.ok("reported"),
-        (_, 0) => topic
-            .limited("not reported for any process")
-            .means("memory by process is not known on this GPU"),
+        (_, 0) => topic.limited("not reported for any process").advise("process-memory-unknown"),
         (all, reported) => topic
             .limited(format!("reported for {reported} of {all} processes"))
-            .means("the others are shown as unknown, never as 0"),
+            .advise("process-memory-partial"),
     }
 }
 
 fn mig(gpu: &Gpu) -> DoctorCheck {
     match gpu.mig_mode {
         // nvml.h: utilization is not supported while MIG is enabled.
-        Some(true) => Topic::MIG
-            .limited("on")
-            .means("under MIG the driver reports no use: rules that need it are undecided"),
+        Some(true) => Topic::MIG.limited("on").advise("mig-on"),
         Some(false) => Topic::MIG.ok("off"),
         None => Topic::MIG.not_applicable("this GPU has none"),
     }
@@ -179,6 +146,6 @@ pub(super) fn mps(daemons: Option<MpsDaemons>) -> DoctorCheck {
         Some(MpsDaemons { controls: 0, servers: 0 }) => topic.ok("no daemon is seen"),
         Some(daemons) => topic
             .limited(format!("control daemons: {}, servers: {}", daemons.controls, daemons.servers))
-            .means("the driver may attribute clients' use to their server"),
+            .advise("mps"),
     }
 }

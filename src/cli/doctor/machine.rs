@@ -33,13 +33,9 @@ fn cgroups(facts: &MachineFacts) -> DoctorCheck {
     };
     match facts.is_initial_cgroup_namespace {
         Some(true) => topic.ok(version),
-        Some(false) => topic
-            .limited(format!("{version}, in a cgroup namespace"))
-            .means(
-                "paths begin at this container: the container, pod or job of a process may not \
-            be known",
-            )
-            .next("run gpumem on the host, or with its cgroups: docker run --cgroupns=host ..."),
+        Some(false) => {
+            topic.limited(format!("{version}, in a cgroup namespace")).advise("cgroup-namespace")
+        }
         None => topic.ok(format!("{version}; this kernel has no cgroup namespaces")),
     }
 }
@@ -49,20 +45,15 @@ fn clock(facts: &MachineFacts) -> DoctorCheck {
     let now = facts.now;
     if now < FIRST_DAY {
         let seen = format!("the clock is at {}", now.local());
-        return topic
-            .broken(seen)
-            .means("recordings and exemptions with an expiry date use a wrong date")
-            .next("timedatectl set-ntp true    (as root), or set the clock");
+        return topic.broken(seen).advise("clock-unset");
     }
     let Some(booted) = facts.booted else {
         return topic
             .unknown(format!("{}; the time of boot cannot be read", now.local()))
-            .means("when processes started is not known");
+            .advise("no-boot-time");
     };
     if !facts.has_boot_id {
-        return topic
-            .limited(format!("{}; this boot has no id", now.local()))
-            .means("a stored history cannot be matched to this boot, and is not used");
+        return topic.limited(format!("{}; this boot has no id", now.local())).advise("no-boot-id");
     }
     let up = Span::from_seconds(now.seconds_since(booted).max(0.0));
     topic.ok(format!("{}, up {up}", now.local()))

@@ -119,9 +119,7 @@ pub(super) fn checks(servers: Option<Servers>) -> Vec<DoctorCheck> {
     let limited = |text: &str| {
         // Every error ends with what to do.
         let (seen, next) = text.rsplit_once("; ").unwrap_or((text, ""));
-        let check = topic
-            .limited(seen)
-            .means("the state of kernels is unknown if their server is not asked");
+        let check = topic.limited(seen).advise("servers-not-asked");
         if next.is_empty() { check } else { check.next(next) }
     };
     let failed = servers.asked.iter();

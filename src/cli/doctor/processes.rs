@@ -27,22 +27,12 @@ pub(super) fn checks(facts: &ProcessFacts<'_>) -> Vec<DoctorCheck> {
 fn pid_namespace(namespace: Option<PidNamespace>) -> DoctorCheck {
     let topic = Topic::PID_NAMESPACE;
     match namespace {
-        Some(PidNamespace::Host) => {
-            topic.ok("the host's: NVML's pids are those seen here")
-        }
+        Some(PidNamespace::Host) => topic.ok("the host's: NVML's pids are those seen here"),
         // RM gave the host's pids everywhere until 535.104; later ones translate, not all of them.
-        Some(PidNamespace::Container) => topic.limited("a container's",
-        )
-        .means(
-            "NVML's pids may be the host's: only pids whose process has a GPU device file \
-                open are believed, the others are unresolved, and the rules dead and unattributed \
-                are undecided",
-        )
-        .next("run gpumem on the host, or in a container with its pids: docker run --pid=host ..."),
-        None => topic.unknown("the link self/ns/pid of proc cannot be read",
-        )
-        .means("pids are treated as a container's: none is believed by its number alone")
-        .next("mount -t proc proc /proc    (as root)"),
+        Some(PidNamespace::Container) => topic.limited("a container's").advise("pid-namespace"),
+        None => topic
+            .unknown("the link self/ns/pid of proc cannot be read")
+            .advise("pid-namespace-unknown"),
     }
 }
 
@@ -77,13 +67,9 @@ fn descriptors(rights: Rights) -> DoctorCheck {
                 "whether another's process holds a GPU's file open is unknown: hidden holders are not found"
             });
             match (rights.is_root, rights.can_trace) {
-                (false, _) => check
-                    .next("sudo gpumem doctor    (and run check and watch as root, to see all users)"),
-                (true, Some(true)) => check.next(
-                    "a security module or a user namespace forbids it: dmesg | grep -i denied    (as the host's root)",
-                ),
-                (true, _) => check
-                    .next("give the container the capability: docker run --cap-add SYS_PTRACE ..."),
+                (false, _) => check.advise("not-root"),
+                (true, Some(true)) => check.advise("forbidden"),
+                (true, _) => check.advise("no-ptrace"),
             }
         }
         (Visibility::NoProcess, Visibility::NoProcess) => topic.unknown(seen),
@@ -107,10 +93,7 @@ fn hidepid(hidepid: Option<Hidepid>, rights: Rights) -> DoctorCheck {
     if rights.can_trace == Some(true) {
         return topic.ok(format!("{hides}, not from you"));
     }
-    topic
-        .limited(hides)
-        .means("owner, command and state of others' processes on a GPU are not known")
-        .next("run gpumem as root, or as root: mount -o remount,hidepid=0 /proc")
+    topic.limited(hides).advise("hidepid")
 }
 
 fn pidfd(answer: Result<(), Errno>, kernel: Option<&str>) -> DoctorCheck {
@@ -119,13 +102,12 @@ fn pidfd(answer: Result<(), Errno>, kernel: Option<&str>) -> DoctorCheck {
     match answer {
         Ok(()) => topic.ok(format!("pidfd_open works, Linux {kernel}")),
         Err(errno) => {
-            let check = topic
-                .limited(format!("pidfd_open: {errno}, Linux {kernel}"))
-                .means("pidfds are unavailable, so no process can be signalled safely");
+            let check =
+                topic.limited(format!("pidfd_open: {errno}, Linux {kernel}")).advise("no-pidfd");
             if errno == Errno::NOSYS {
-                check.next("Linux 5.3 or later; in a container, a seccomp profile that knows the call (update its runtime)")
+                check.advise("old-kernel")
             } else {
-                check.next("in a container, a seccomp profile that allows pidfd_open")
+                check.advise("seccomp-pidfd")
             }
         }
     }

@@ -55,10 +55,7 @@ pub(super) fn configuration(configuration: Option<Configuration>) -> DoctorCheck
     let rules = match outcome {
         Ok(rules) => rules,
         Err(error) => {
-            return topic
-                .broken(error)
-                .means("check and watch do not start with it")
-                .next("correct it, then: gpumem config check");
+            return topic.broken(error).advise("bad-configuration");
         }
     };
     let names: Vec<String> = files.iter().map(|path| path.to_string_lossy().into_owned()).collect();
@@ -105,9 +102,8 @@ pub(super) fn history(history: Option<(Survey, bool)>) -> DoctorCheck {
     if survey.is_fresh {
         return topic.ok(format!("{seen}; a recorder is running"));
     }
-    let mut check = topic
-        .limited(format!("{seen}; no recorder is running"))
-        .means("a short check cannot decide rules that need minutes of history");
+    let mut check =
+        topic.limited(format!("{seen}; no recorder is running")).advise("short-history");
     check.next.extend(survey.warnings);
     match survey.to_write {
         Err(why) => check.next(format!("{why}: gpumem record --store --store-dir DIR")),
@@ -115,7 +111,7 @@ pub(super) fn history(history: Option<(Survey, bool)>) -> DoctorCheck {
             let name = folder.display();
             check.next(format!("{name} cannot be written: gpumem record --store --store-dir DIR"))
         }
-        Ok(_) => check.next("gpumem record --store    (or the unit gpumem-record.service)"),
+        Ok(_) => check.advise("start-recorder"),
     }
 }
 
