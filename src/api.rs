@@ -23,8 +23,8 @@ pub mod history {
 pub mod host {
     pub use crate::host::jupyter::{KernelCandidate, read_kernel};
     pub use crate::host::{
-        Guarded, Holders, ListedProcess, Ourselves, Processes, Roots, read_all, read_clocks,
-        read_guarded, read_host, read_ourselves, read_start_ticks,
+        Guarded, Holders, JobUsage, ListedProcess, Ourselves, Processes, Roots, read_all,
+        read_clocks, read_guarded, read_host, read_ourselves, read_start_ticks,
     };
 }
 

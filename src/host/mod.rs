@@ -58,6 +58,7 @@ pub use proc::memory_reader::{read_memory_by_child, serves_memory};
 pub use proc::notebook::parse_kernel;
 pub use proc::processes::Processes;
 pub use proc::stat::read_start_ticks;
+pub use proc::usage::{JobUsage, JobWork, UsageReader};
 
 /// Where the kernel's folders and the machine's own files are; tests point it elsewhere.
 #[derive(Clone, PartialEq, Eq, Debug)]

@@ -17,23 +17,24 @@ use super::ledger::{self, Actor, Failure, LedgerEntry, LedgerEvent, LedgerSink};
 use super::past_release::PastRelease;
 use super::policy::Signal;
 use super::process_control::{Handle, NotOpened, ProcessControl, RequestResult};
+use super::recheck::is_saving;
 use super::release::ReleaseReport;
 use super::step::{Started, StepContext, StepEffect, StepState};
 use super::target::{Deed, LedgerProcess, Recipients, Step, Target, TargetProcess};
 use super::verify::{Back, Baseline, DEADLINE_SECONDS, Outcome, ReleaseMeter, hold_anything};
+use crate::host::JobUsage;
 use crate::model::{Snapshot, Time};
+use crate::units::{Bytes, Span};
 
 /// The shortest time, in seconds, for which the GPU and the members' starters are watched after the memory is
 /// back: a supervisor waits a second or more before it restarts a process (systemd's `RestartSec=`, a shell's
 /// `sleep 1`).
 const LOOK_OUT_SECONDS: f64 = 5.0;
 
-/// Interval, in seconds, between checks of a process that still writes when its time is up.
-const WRITING_SECONDS: f64 = 5.0;
-/// Bytes written since the last check; fewer are no checkpoint.
-const LEAST_WRITTEN: u64 = 1 << 20;
-/// The longest wait for a writing process after the first signal, in seconds.
-const MOST_WRITING_SECONDS: f64 = 600.0;
+/// Interval, in seconds, between checks of a job that still works when its time is up.
+const SAVING_SECONDS: f64 = 5.0;
+/// The longest wait for a job that works after the first signal, in seconds.
+const MOST_SAVING_SECONDS: f64 = 600.0;
 
 /// For how long it may be unknown whether the rule holds before the act is given up, in seconds.
 pub const PATIENCE_SECONDS: f64 = 30.0;
@@ -79,8 +80,10 @@ pub struct Act {
     first_deed: Option<Time>,
     /// Since when it is unknown whether the rule holds.
     unknown_since: Option<Time>,
-    /// Bytes written by the members alive at the last check.
-    written: u64,
+    /// What the living members' job had used at the last signal or check.
+    usage: JobUsage,
+    /// What the job does for which it has more time.
+    saving: Option<String>,
     /// The members were sent SIGCONT, and so are no longer stopped.
     has_continued: bool,
     /// Signals sent so far.
@@ -140,7 +143,8 @@ impl Act {
             baseline: None,
             first_deed: None,
             unknown_since: None,
-            written: 0,
+            usage: JobUsage::default(),
+            saving: None,
             has_continued: false,
             signalled: Vec::new(),
             is_shut: false,
@@ -169,6 +173,11 @@ impl Act {
             ActStage::Over(outcome) => Some(outcome),
             _ => None,
         }
+    }
+
+    /// What the target does for which it has more time than its step gives, in words.
+    pub fn saving(&self) -> Option<&str> {
+        self.saving.as_deref()
     }
 
     /// The members alive at the last check: those that the rule is asked about.
@@ -253,7 +262,7 @@ impl Act {
             let why = Protection::Owned { command };
             return NextMove::End(Outcome::Protected { why });
         }
-        if let Some(next) = self.still_due(moment) {
+        if let Some(next) = self.still_due(moment, control) {
             return next;
         }
         let members = self.target.members.iter().map(|member| (member, true));
@@ -302,7 +311,7 @@ impl Act {
         let Some(step) = step else {
             return Ok(NextMove::End(self.alive_at_the_end(control)));
         };
-        if let Some(next) = self.still_due(moment) {
+        if let Some(next) = self.still_due(moment, control) {
             return Ok(next);
         }
         let recipient_handles = step.recipients(&mut self.scene(moment.snapshot, control));
@@ -335,7 +344,10 @@ impl Act {
             return Ok(self.settle(place, outcome));
         }
         self.first_deed.get_or_insert(moment.now);
-        self.written = self.written_bytes(control);
+        self.saving = None;
+        if step.may_save() {
+            self.usage = self.read_usage(control);
+        }
         let taken =
             NextMove::Go(ActStage::Taken(place, moment.now.plus_seconds(step.grace_seconds())));
         Ok(match begun {
@@ -409,15 +421,15 @@ impl Act {
         // Activity cancels a step that ends processes; a request to a living one is completed.
         if step.ends_processes()
             && moment.recheck == Recheck::NoLonger
-            && let Some(next) = self.still_due(moment)
+            && let Some(next) = self.still_due(moment, control)
         {
             return next;
         }
         if moment.now < until {
             return NextMove::Wait(until);
         }
-        if step.may_save() && self.still_writes(moment.now, control) {
-            let later = moment.now.plus_seconds(WRITING_SECONDS);
+        if step.may_save() && self.still_works(moment, control) {
+            let later = moment.now.plus_seconds(SAVING_SECONDS);
             self.stage = ActStage::Taken(place, later);
             return NextMove::Wait(later);
         }
@@ -428,20 +440,35 @@ impl Act {
         }
     }
 
-    /// Total bytes written by the living members.
-    fn written_bytes(&mut self, control: &mut dyn ProcessControl) -> u64 {
+    /// What the living members and those that work for them have used.
+    fn read_usage(&mut self, control: &mut dyn ProcessControl) -> JobUsage {
         let alive = self.held.alive(control).into_iter();
-        let pids: Vec<u32> = alive.filter_map(|it| Some(self.held.get(it)?.pid)).collect();
-        let written = |pid| control.read_guarded(pid)?.written_bytes;
-        pids.into_iter().filter_map(written).fold(0, u64::saturating_add)
+        let alive = alive.filter_map(|it| self.held.get(it));
+        let alive: Vec<(u32, u64)> = alive.map(|it| (it.pid, it.start_ticks)).collect();
+        control.read_usage(&alive, Some(&self.usage))
     }
 
-    /// Whether a member is still writing, a checkpoint say, and may be waited for.
-    fn still_writes(&mut self, now: Time, control: &mut dyn ProcessControl) -> bool {
-        let now_written = self.written_bytes(control);
-        let before = std::mem::replace(&mut self.written, now_written);
-        let waited = self.first_deed.map_or(0.0, |since| now.seconds_since(since));
-        waited < MOST_WRITING_SECONDS && self.written.saturating_sub(before) >= LEAST_WRITTEN
+    /// Whether a living member, or a process that works for it, still works and may be waited for: it may be
+    /// saving a checkpoint, by any means.
+    fn still_works(&mut self, moment: StepInput<'_>, control: &mut dyn ProcessControl) -> bool {
+        let first_deed = self.first_deed.unwrap_or(moment.now);
+        let now = self.read_usage(control);
+        let used = now.since(&self.usage);
+        self.usage = now;
+        let uses_gpu = self.is_at_work(moment.snapshot);
+        let is_in_time = moment.now.seconds_since(first_deed) < MOST_SAVING_SECONDS;
+        let is_saving = is_in_time && (uses_gpu || is_saving(used));
+        self.saving = is_saving.then(|| {
+            let percent = 100.0 * used.cpu_seconds / used.seconds.max(1.0);
+            let gpu = if uses_gpu { " and uses the GPU" } else { "" };
+            let limit = Span::from_seconds(MOST_SAVING_SECONDS);
+            format!(
+                "it still works (CPU {percent:.0}%, {} of I/O in {}){gpu}; waiting until it ends or is idle, {limit} at most",
+                Bytes(used.bytes),
+                Span::from_seconds(used.seconds)
+            )
+        });
+        is_saving
     }
 
     /// Takes the answer to a request and records it.

@@ -65,7 +65,6 @@ fn guarded_by_snapshot(process: &Process) -> Option<Guarded> {
         command: process.command.clone(),
         environment: process.environment.clone(),
         gpu_files: process.gpu_files.clone(),
-        written_bytes: None,
     })
 }
 

@@ -17,7 +17,7 @@ use super::lock::{self, Lock};
 use super::past_release::{PastRelease, past_releases};
 use super::policy::ReapPace;
 use super::process_control::{PidfdControl, ProcessControl};
-use super::recheck::{UsedAtPlan, recheck};
+use super::recheck::recheck;
 use super::step::perform_requests;
 use super::target::Target;
 use super::verify::Outcome;
@@ -125,6 +125,9 @@ pub trait Observer {
     /// The target has until then.
     fn waiting(&mut self, place: usize, until: Time);
 
+    /// The target has more time, because it still works; what it does, in words.
+    fn saving(&mut self, place: usize, words: &str);
+
     fn ended(&mut self, place: usize, target: &Target, outcome: &Outcome);
 }
 
@@ -137,25 +140,12 @@ pub struct Executor {
     guard: Arc<Guard>,
     actor: Actor,
     tools: Tools,
-    /// From the first sample: the plan was made just before.
-    at_plan: Option<UsedAtPlan>,
-    /// Something was done to the current target, so what it uses now, it uses to end.
-    has_acted: bool,
 }
 
 impl Executor {
     /// Carries out these targets in this order, under the guard they were planned with. Does nothing yet.
     pub fn new(targets: Vec<Target>, guard: Guard, actor: Actor, tools: Tools) -> Self {
-        Self {
-            targets,
-            place: 0,
-            act: None,
-            guard: Arc::new(guard),
-            actor,
-            tools,
-            at_plan: None,
-            has_acted: false,
-        }
+        Self { targets, place: 0, act: None, guard: Arc::new(guard), actor, tools }
     }
 
     /// The current target; `None` after the last.
@@ -178,10 +168,7 @@ impl Executor {
         let Some(target) = self.targets.get(place) else {
             return Ok(None);
         };
-        let at_plan = self.at_plan.get_or_insert_with(|| UsedAtPlan::new(sample.snapshot));
-        let has_acted = &mut self.has_acted;
         let act = self.act.get_or_insert_with(|| {
-            *has_acted = false;
             let guard = Arc::clone(&self.guard);
             let act = Act::new(target.clone(), guard, self.actor.clone());
             act.after(self.tools.releases.clone())
@@ -189,16 +176,19 @@ impl Executor {
         let moment = StepInput {
             now: sample.now,
             snapshot: sample.snapshot,
-            recheck: recheck_by(act, sample, at_plan, *has_acted),
+            recheck: recheck_by(act, sample),
         };
         let mut record = ObservedRecord {
             record: &mut *self.tools.record,
             place,
             observer: &mut *observer,
             releases: &mut self.tools.releases,
-            has_acted,
         };
+        let was_saving = act.saving().is_some();
         let progress = act.advance(moment, &mut *self.tools.control, &mut record)?;
+        if let Some(words) = act.saving().filter(|_| !was_saving) {
+            observer.saving(place, words);
+        }
         match &progress {
             ActProgress::Waiting { until } => observer.waiting(place, *until),
             ActProgress::Ended(outcome) => {
@@ -234,16 +224,7 @@ impl Executor {
 }
 
 /// Whether the findings on a target still hold; always for a named one.
-fn recheck_by(
-    act: &Act,
-    sample: &JudgedSample<'_>,
-    at_plan: &UsedAtPlan,
-    has_acted: bool,
-) -> Recheck {
-    let has_begun_work = || !has_acted && at_plan.has_begun_work(&act.alive(), sample.snapshot);
-    if act.target().is_found() && !act.target().may_work() && has_begun_work() {
-        return Recheck::NoLonger;
-    }
+fn recheck_by(act: &Act, sample: &JudgedSample<'_>) -> Recheck {
     match &sample.found {
         Some(found) => recheck(act, found.iter().copied(), sample.snapshot),
         None if act.target().is_found() => Recheck::Unknown,
@@ -257,7 +238,6 @@ struct ObservedRecord<'a> {
     place: usize,
     observer: &'a mut dyn Observer,
     releases: &'a mut Vec<PastRelease>,
-    has_acted: &'a mut bool,
 }
 
 impl LedgerSink for ObservedRecord<'_> {
@@ -265,7 +245,6 @@ impl LedgerSink for ObservedRecord<'_> {
         self.record.write(entry)?;
         match &entry.event {
             LedgerEvent::Intended(deed) => {
-                *self.has_acted = true;
                 if let Deed::Release { way } = deed {
                     self.releases.push(PastRelease::new(way, entry.time, None));
                 }

@@ -20,7 +20,7 @@ use super::policy::{Targets, WORKING_CPU_PERCENT};
 use super::select::{Accused, found, named};
 use super::step::{self, FamilyInput};
 use super::target::{Because, MemberGpu, Reason, Target, TargetProcess, listed};
-use crate::host::Guarded;
+use crate::host::{Guarded, Roots, UsageReader};
 use crate::model::family::{Family, member};
 use crate::model::finding::{Finding, Kind};
 use crate::model::process::Parent;
@@ -239,6 +239,14 @@ pub fn plan(seen: &PlanInput<'_>, guard: &Guard) -> Plan {
 }
 
 impl Plan {
+    /// Records what the targets that a rule found have used so far, so that later work cancels.
+    pub fn note_usage(&mut self, roots: &Roots) {
+        let reader = UsageReader::new(roots);
+        for target in self.targets.iter_mut().filter(|it| it.is_found()) {
+            target.used_at_plan = Some(Arc::new(reader.read(&target.identities(), None)));
+        }
+    }
+
     fn sort(&mut self) {
         self.targets.sort_by_key(|target| (std::cmp::Reverse(target.bytes), target.leader));
     }
@@ -391,6 +399,7 @@ fn target(
         bytes,
         steps: way.steps,
         respawn_seconds: way.respawn_seconds,
+        used_at_plan: None,
     })
 }
 

@@ -18,7 +18,8 @@ use super::release::way::ReleaseAnswer;
 use super::target::Request;
 use crate::deadline::{NoAnswer, Task};
 use crate::host::{
-    Guarded, ListedProcess, Roots, read_all, read_guarded, read_host, read_wait_channel,
+    Guarded, JobUsage, ListedProcess, Roots, UsageReader, read_all, read_guarded, read_host,
+    read_wait_channel,
 };
 
 /// A process that may be touched.
@@ -108,6 +109,9 @@ pub trait ProcessControl {
 
     /// All processes.
     fn list(&mut self) -> Vec<ListedProcess>;
+
+    /// What the job of these processes, by pid and start ticks, has used. `before` is an earlier reading of it.
+    fn read_usage(&mut self, of: &[(u32, u64)], before: Option<&JobUsage>) -> JobUsage;
 
     /// Where in the kernel a process is blocked; `None` if it is not.
     fn held_up(&mut self, pid: u32) -> Option<String>;
@@ -225,6 +229,10 @@ impl ProcessControl for PidfdControl {
 
     fn list(&mut self) -> Vec<ListedProcess> {
         read_all(&self.roots).unwrap_or_default()
+    }
+
+    fn read_usage(&mut self, of: &[(u32, u64)], before: Option<&JobUsage>) -> JobUsage {
+        UsageReader::new(&self.roots).read(of, before)
     }
 
     fn held_up(&mut self, pid: u32) -> Option<String> {

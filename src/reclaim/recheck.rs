@@ -1,12 +1,11 @@
 //! Whether a finding on a target still holds, by the newest snapshot. Pure.
 
-use std::collections::BTreeMap;
-
 use super::act::{Act, Recheck};
 use super::target::{Because, Reason, TargetProcess};
+use crate::host::JobWork;
 use crate::model::family::families;
 use crate::model::finding::Finding;
-use crate::model::{Gpu, Identity, Process, Snapshot, Time, Unread};
+use crate::model::{Gpu, Identity, Snapshot, Unread};
 
 /// Whether it holds. `found` is all current findings, in `snapshot`, that no exemption covers.
 pub fn recheck<'a>(
@@ -22,67 +21,27 @@ pub fn recheck<'a>(
     of_members(&act.alive(), findings, &found, snapshot)
 }
 
-/// CPU seconds in total; fewer are no work.
-const LEAST_WORK_SECONDS: f64 = 5.0;
-/// The share of a core since the plan from which CPU use counts as work.
+/// The share of a core from which CPU use counts as work.
 const WORK_SHARE: f64 = 0.1;
-/// Bytes read and written in total; fewer are no work.
-const LEAST_WORK_BYTES: u64 = 50_000_000;
+/// I/O in bytes a second from which a job works, as in the rule `idle`.
+const WORK_BYTES_PER_SECOND: f64 = 1e6;
+/// A shorter time counts as so many seconds: less than a second of CPU, or 10 MB, is no work.
+const LEAST_SECONDS: f64 = 10.0;
+/// The longest time over which CPU use is averaged while a job may save, in seconds: it may begin late.
+const SAVING_SECONDS: f64 = 5.0;
+/// Fewer bytes are no checkpoint.
+const LEAST_SAVED_BYTES: u64 = 1 << 20;
 
-/// Whether this many CPU seconds in this time show that work has begun.
-pub fn is_work(cpu_seconds: f64, in_seconds: f64) -> bool {
-    cpu_seconds >= LEAST_WORK_SECONDS.max(WORK_SHARE * in_seconds)
+/// Whether a job that should be idle has worked.
+pub fn is_work(used: JobWork) -> bool {
+    let seconds = used.seconds.max(LEAST_SECONDS);
+    used.cpu_seconds >= WORK_SHARE * seconds || used.bytes as f64 >= WORK_BYTES_PER_SECOND * seconds
 }
 
-/// What each process had used when the plan was made.
-#[derive(Debug)]
-pub struct UsedAtPlan {
-    time: Time,
-    used: BTreeMap<Identity, Used>,
-}
-
-/// What a process has used, with its family.
-#[derive(Debug)]
-struct Used {
-    cpu_seconds: Option<f64>,
-    /// Time it has waited for a CPU.
-    wait_seconds: Option<f64>,
-    io_bytes: Option<u64>,
-}
-
-impl UsedAtPlan {
-    /// From the snapshot that the plan is based on.
-    pub fn new(snapshot: &Snapshot) -> Self {
-        let used = snapshot.processes.iter().map(|it| (it.identity(), used(it)));
-        Self { time: snapshot.time, used: used.collect() }
-    }
-
-    /// Whether one of these has begun to work since.
-    pub fn has_begun_work(&self, alive: &[&TargetProcess], snapshot: &Snapshot) -> bool {
-        let seconds = snapshot.time.seconds_since(self.time);
-        alive.iter().any(|member| {
-            let now = snapshot.process(member.pid).map(used);
-            let (Some(now), Some(then)) = (now, self.used.get(&member.identity())) else {
-                return false;
-            };
-            let cpu = now.cpu_seconds.zip(then.cpu_seconds).map(|(now, then)| now - then);
-            let waited = now.wait_seconds.zip(then.wait_seconds).map(|(now, then)| now - then);
-            let io = now.io_bytes.zip(then.io_bytes).map(|(now, then)| now.saturating_sub(then));
-            cpu.is_some_and(|cpu| is_work(cpu + waited.unwrap_or_default(), seconds))
-                || io.is_some_and(|bytes| bytes >= LEAST_WORK_BYTES)
-        })
-    }
-}
-
-fn used(process: &Process) -> Used {
-    let others = process.descendants.as_deref();
-    let cpu = others.and_then(|it| it.cpu_seconds).unwrap_or_default();
-    let io = others.and_then(|it| it.io_bytes).unwrap_or_default();
-    Used {
-        cpu_seconds: process.cpu_seconds.map(|own| own + cpu),
-        wait_seconds: process.cpu_wait_seconds,
-        io_bytes: process.io_bytes.map(|own| own.saturating_add(io)),
-    }
+/// Whether a job that was sent a signal may be saving its work.
+pub(super) fn is_saving(used: JobWork) -> bool {
+    used.cpu_seconds > WORK_SHARE * used.seconds.min(SAVING_SECONDS)
+        || used.bytes >= LEAST_SAVED_BYTES
 }
 
 /// It holds while each member that had a finding still has it; the other members have none.

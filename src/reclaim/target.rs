@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::guard::Call;
 use super::policy::Signal;
 use super::release::way::{ReleaseOptions, ReleaseWay};
+use crate::host::JobUsage;
 use crate::model::finding::{Finding, Kind};
 use crate::model::process::AskedRelease;
 use crate::model::{Identity, Start, Time};
@@ -37,6 +38,9 @@ pub struct Target {
     pub steps: Vec<Step>,
     /// How long to watch for a process started in its place, in seconds.
     pub respawn_seconds: f64,
+    /// What its job had used when the plan was made or its owner was last warned; later work cancels.
+    #[serde(skip)]
+    pub used_at_plan: Option<Arc<JobUsage>>,
 }
 
 impl Target {
@@ -51,6 +55,11 @@ impl Target {
     /// Whether rules found it, so that their findings still have to hold.
     pub fn is_found(&self) -> bool {
         self.call() == Call::Rule
+    }
+
+    /// Its members, by pid and start ticks.
+    pub fn identities(&self) -> Vec<(u32, u64)> {
+        self.members.iter().map(|it| (it.pid, it.start_ticks)).collect()
     }
 
     /// Whether it is asked while it works: its GPU is nearly full, and it has announced a signal for that.

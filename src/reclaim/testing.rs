@@ -9,7 +9,7 @@ use super::plan::{Plan, PlanInput, plan};
 use super::policy::{FindingSelector, Policy, Signal, Targets};
 use super::process_control::{Approved, Handle, NotOpened, NotSent, ProcessControl, RequestResult};
 use super::target::Request;
-use crate::host::{Guarded, ListedProcess, Ourselves};
+use crate::host::{Guarded, JobUsage, ListedProcess, Ourselves};
 use crate::model::evidence::Evidence;
 use crate::model::family::{Family, families};
 use crate::model::finding::{Action, Finding, FindingGpu, FindingProcess, Kind, Severity};
@@ -207,6 +207,8 @@ pub struct FakeControl {
     /// Processes in uninterruptible sleep, and where.
     pub held_up: HashMap<u32, String>,
     pub answer: Option<RequestResult>,
+    /// What every job has used.
+    pub usage: JobUsage,
     /// Requests received.
     pub asked: Vec<Request>,
     /// Signals received.
@@ -307,6 +309,10 @@ impl ProcessControl for Shared<FakeControl> {
             session: facts.session,
         })
         .collect()
+    }
+
+    fn read_usage(&mut self, _: &[(u32, u64)], _: Option<&JobUsage>) -> JobUsage {
+        self.get().usage.clone()
     }
 
     fn held_up(&mut self, pid: u32) -> Option<String> {

@@ -144,7 +144,11 @@ pub struct Proposal {
 #[derive(Clone, PartialEq, Debug)]
 pub enum TargetStage {
     /// It has until then to react.
-    Waiting { until: Time },
+    Waiting {
+        until: Time,
+        /// What it does for which it has more time, in words.
+        saving: Option<Arc<str>>,
+    },
     Ended {
         outcome: Outcome,
         /// The outcome in words.

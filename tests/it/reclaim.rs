@@ -16,7 +16,7 @@ use gpumem::api::host::{
     read_kernel, read_ourselves,
 };
 use gpumem::api::model::{
-    Gpu, GpuProcess, Memory, PidNamespace, Process, Snapshot, Time, families,
+    Gpu, GpuProcess, Kind, Memory, PidNamespace, Process, Snapshot, Time, families,
 };
 use gpumem::api::reclaim::ledger::{Actor, Deed, LedgerSummary, read};
 use gpumem::api::reclaim::{
@@ -29,6 +29,7 @@ use crate::support::{self, python_with};
 
 mod chance;
 mod reuse;
+mod saves;
 mod strangers;
 mod torchrun;
 
@@ -165,6 +166,27 @@ impl Stage {
 
     pub fn target(&mut self) -> Target {
         let mut plan = self.plan();
+        assert_eq!(plan.targets.len(), 1, "{plan:?}");
+        plan.targets.remove(0)
+    }
+
+    /// The target of a rule that has found this process idle.
+    fn found(&mut self, pid: u32) -> Target {
+        let snapshot = self.look();
+        let found = chance::finding(Kind::Idle, snapshot.process(pid).unwrap(), snapshot.time);
+        self.guard.policy.targets = Targets::Found(FindingSelector::default());
+        let families = families(&snapshot);
+        let known = |pid| Some((pid, read_guarded(&Roots::default(), pid).ok()??));
+        let facts = pids(&snapshot, &families).into_iter().filter_map(known).collect();
+        let findings = [found];
+        let seen = PlanInput {
+            findings: &findings,
+            snapshot: &snapshot,
+            families: &families,
+            facts: &facts,
+        };
+        let mut plan = plan(&seen, &self.guard);
+        plan.note_usage(&Roots::default());
         assert_eq!(plan.targets.len(), 1, "{plan:?}");
         plan.targets.remove(0)
     }

@@ -20,8 +20,10 @@ use crate::units::Span;
 /// them. Without --yes it changes nothing; on a terminal it asks, and exits with 1 if the answer is no.
 /// --yes carries out exactly that plan. If a named target is refused, or is not gpumem's to kill, it
 /// exits with 1, in a dry run too. Before each signal it checks again the process's identity, what
-/// protects it, and whether the rule still holds; a process that became active is skipped. A target is
-/// done when NVML shows its memory as free and nothing has taken it again within 5 seconds.
+/// protects it, and whether the rule still holds; a process that has worked since the plan was made, or
+/// whose descendants or helpers have, is skipped. While one that was told to end still works, SIGKILL
+/// waits for up to 10 minutes, because it may be saving a checkpoint. A target is done when NVML shows
+/// its memory as free and nothing has taken it again within 5 seconds.
 ///
 /// By default it targets your own processes that a rule reports as idle, orphaned or stopped; hung,
 /// leak, placeholder and server-idle only with --kind. With --pid it targets the processes that you

@@ -101,6 +101,10 @@ impl Observer for TerminalObserver {
 
     fn waiting(&mut self, _: usize, _: Time) {}
 
+    fn saving(&mut self, _: usize, words: &str) {
+        warn(words);
+    }
+
     fn ended(&mut self, _: usize, _: &Target, _: &Outcome) {
         self.sent.clear();
     }

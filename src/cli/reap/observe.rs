@@ -189,7 +189,9 @@ pub(in crate::cli) fn plan_here(
     let facts = pids(snapshot, &families).into_iter();
     let facts = facts.filter_map(|pid| Some((pid, read_guarded(&roots, pid).ok()??)));
     let seen = PlanInput { findings, snapshot, families: &families, facts: &facts.collect() };
-    Ok((plan(&seen, &guard), guard))
+    let mut plan = plan(&seen, &guard);
+    plan.note_usage(&roots);
+    Ok((plan, guard))
 }
 
 /// Of a recording: what root would plan there. What only the machine itself could tell

@@ -35,10 +35,10 @@ use crate::cli::{config, live, signals, store, unreadable, warn};
 use crate::config::Config;
 use crate::config::reap::{ReapConfig, Response};
 use crate::deadline::Deadline;
-use crate::host::{Guarded, Roots, read_guarded, read_ourselves};
+use crate::host::{Guarded, JobUsage, Roots, UsageReader, read_guarded, read_ourselves};
 use crate::model::{Snapshot, Time};
 use crate::reclaim::ledger::{self, Actor};
-use crate::reclaim::{Guard, Tools, Warnings};
+use crate::reclaim::{Guard, Target, Tools, Warnings};
 use crate::report::escape::command_line;
 use crate::rules::{Engine, RuleSet};
 use crate::source::live::Live;
@@ -412,6 +412,10 @@ impl System for LocalSystem<'_> {
     fn facts(&mut self, pids: &[u32]) -> BTreeMap<u32, Guarded> {
         let known = |&pid: &u32| Some((pid, read_guarded(&self.roots, pid).ok()??));
         pids.iter().filter_map(known).collect()
+    }
+
+    fn usage(&mut self, target: &Target) -> JobUsage {
+        UsageReader::new(&self.roots).read(&target.identities(), None)
     }
 
     fn actor(&mut self, snapshot: &Snapshot) -> Actor {

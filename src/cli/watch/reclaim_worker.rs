@@ -346,6 +346,8 @@ struct ScreenObserver {
     sent: Vec<String>,
     /// Whether anything was sent.
     has_sent: bool,
+    /// What the target does for which it has more time.
+    saving: Option<Arc<str>>,
 }
 
 impl ScreenObserver {
@@ -368,6 +370,7 @@ impl ScreenObserver {
 
 impl Observer for ScreenObserver {
     fn intended(&mut self, place: usize, deed: &Deed) {
+        self.saving = None;
         self.report_sent(place, text::deed(deed));
     }
 
@@ -376,7 +379,12 @@ impl Observer for ScreenObserver {
     }
 
     fn waiting(&mut self, place: usize, until: Time) {
-        self.report_stage(place, TargetStage::Waiting { until });
+        let saving = self.saving.clone();
+        self.report_stage(place, TargetStage::Waiting { until, saving });
+    }
+
+    fn saving(&mut self, _: usize, words: &str) {
+        self.saving = Some(words.into());
     }
 
     fn ended(&mut self, place: usize, target: &Target, outcome: &Outcome) {
@@ -386,7 +394,7 @@ impl Observer for ScreenObserver {
         };
         let (outcome, words) = (outcome.clone(), words.trim_end().to_owned());
         self.report_stage(place, TargetStage::Ended { outcome, words });
-        self.last_stage = None;
+        (self.last_stage, self.saving) = (None, None);
         self.sent.clear();
     }
 }

@@ -403,7 +403,7 @@ impl Surroundings {
 
 /// How long the first thread has waited in a run queue: the second number of `schedstat`, in nanoseconds
 /// (Linux's `Documentation/scheduler/sched-stats.rst`).
-fn read_cpu_wait(proc: &Folder, pid: u32) -> Option<f64> {
+pub(in crate::host) fn read_cpu_wait(proc: &Folder, pid: u32) -> Option<f64> {
     let mut content = [0; 64];
     let length = proc.file_of(pid, "schedstat", &mut content).ok()?;
     let text = std::str::from_utf8(&content[..length]).ok()?;

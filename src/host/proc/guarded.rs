@@ -14,7 +14,6 @@ use crate::host::machine::clocks::read_host;
 use crate::host::proc::cmdline::CMDLINE_BYTES;
 use crate::host::proc::environ::{ENVIRON_BYTES, parse_own_environ};
 use crate::host::proc::folder::{Folder, ProcEntry, is_gone};
-use crate::host::proc::io_counters::{IO_BYTES, parse_written};
 use crate::host::proc::stat::{STAT_BYTES, Stat, parse_stat};
 use crate::host::proc::status::{STATUS_BYTES, SignalMasks, owner_uid, parse_signal_masks};
 use crate::host::{HostError, Roots, parse_cmdline};
@@ -55,8 +54,6 @@ pub struct Guarded {
     pub environment: Option<Arc<BTreeMap<Arc<str>, Arc<str>>>>,
     /// GPU device files that it holds open; `None` if its descriptors may not be read.
     pub gpu_files: Option<Arc<[Arc<str>]>>,
-    /// Total bytes written by write(2) and its like; `None` if that may not be read.
-    pub written_bytes: Option<u64>,
 }
 
 impl Guarded {
@@ -153,9 +150,6 @@ pub fn read_guarded(roots: &Roots, pid: u32) -> Result<Option<Guarded>, HostErro
     if guarded.environment.as_deref().is_some_and(is_preloaded) {
         guarded.executable_is_roots = guarded.executable_is_roots.map(|_| false);
     }
-    if folder.read(c"io", &mut content, IO_BYTES).is_ok() {
-        guarded.written_bytes = parse_written(&content);
-    }
     guarded.gpu_files = read_held(&folder, &roots.dev).ok().and_then(|held| held.gpu_files);
     Ok(Some(guarded))
 }
@@ -230,9 +224,30 @@ fn may_kill(status: &[u8]) -> bool {
 ///
 /// If /proc cannot be listed.
 pub fn read_all(roots: &Roots) -> Result<Vec<ListedProcess>, HostError> {
+    let mut all = Vec::new();
+    read_each(roots, |pid, stat| {
+        all.push(ListedProcess {
+            pid,
+            start_ticks: stat.start_ticks,
+            ppid: stat.ppid,
+            process_group: stat.process_group,
+            session: stat.session,
+        });
+    })?;
+    Ok(all)
+}
+
+/// Reads the stat of all processes, as [`read_all`].
+///
+/// # Errors
+///
+/// If /proc cannot be listed.
+pub(in crate::host) fn read_each(
+    roots: &Roots,
+    mut each: impl FnMut(u32, &Stat<'_>),
+) -> Result<(), HostError> {
     let failed = |errno| HostError::Read { path: roots.proc.clone(), errno };
     let listing = Folder::list(&roots.proc).and_then(|proc| proc.processes()).map_err(failed)?;
-    let mut all = Vec::new();
     let mut content = Vec::new();
     for ProcEntry { pid, .. } in listing {
         let read = Folder::open(&roots.proc, pid)
@@ -240,16 +255,10 @@ pub fn read_all(roots: &Roots) -> Result<Vec<ListedProcess>, HostError> {
         if read.is_ok()
             && let Some(stat) = parse_stat(&content).filter(|stat| !stat.is_released)
         {
-            all.push(ListedProcess {
-                pid,
-                start_ticks: stat.start_ticks,
-                ppid: stat.ppid,
-                process_group: stat.process_group,
-                session: stat.session,
-            });
+            each(pid, &stat);
         }
     }
-    Ok(all)
+    Ok(())
 }
 
 /// Where in the kernel a thread of the process is in uninterruptible sleep. `None` if none is; `"?"` if one is

@@ -8,12 +8,7 @@ pub const IO_BYTES: usize = 512;
 
 /// Total bytes read and written; `None` if the file lacks either.
 pub fn parse_io(content: &[u8]) -> Option<u64> {
-    field(content, "rchar:")?.checked_add(parse_written(content)?)
-}
-
-/// Total bytes written.
-pub fn parse_written(content: &[u8]) -> Option<u64> {
-    field(content, "wchar:")
+    field(content, "rchar:")?.checked_add(field(content, "wchar:")?)
 }
 
 fn field(content: &[u8], name: &str) -> Option<u64> {

@@ -24,4 +24,5 @@ pub(super) mod status;
 pub(super) mod thread;
 pub(super) mod traffic;
 pub(super) mod tree;
+pub(super) mod usage;
 pub(super) mod visit;

@@ -26,7 +26,7 @@ const VALID_NS: u64 = 20_000_000_000;
 const MOST_CONNECTIONS: usize = 128 << 10;
 
 /// Bytes acknowledged and received, by the socket's inode number.
-type BySocket = HashMap<u64, u64>;
+pub(in crate::host) type BySocket = HashMap<u64, u64>;
 
 #[derive(Debug, Default)]
 pub(in crate::host) struct Traffic {
@@ -50,12 +50,35 @@ impl Traffic {
     pub(in crate::host) fn add(
         &mut self,
         sum: &mut SocketBytes,
-        (roots, folder): (&Roots, &Folder),
+        process: (&Roots, &Folder),
         inodes: &[u64],
         now_ns: u64,
     ) -> io::Result<u64> {
         if inodes.is_empty() {
             return Ok(sum.total);
+        }
+        let now = self.of(process, inodes, now_ns)?;
+        for (inode, bytes) in &now {
+            let before = sum.known.get(inode).copied().unwrap_or(0);
+            sum.total = sum.total.saturating_add(bytes.saturating_sub(before));
+        }
+        sum.known = now;
+        Ok(sum.total)
+    }
+
+    /// Bytes over these sockets of the process with this folder.
+    ///
+    /// # Errors
+    ///
+    /// If they are unknown.
+    pub(in crate::host) fn of(
+        &mut self,
+        (roots, folder): (&Roots, &Folder),
+        inodes: &[u64],
+        now_ns: u64,
+    ) -> io::Result<BySocket> {
+        if inodes.is_empty() {
+            return Ok(BySocket::default());
         }
         let namespace = read_namespace(folder, c"ns/net").ok_or(Errno::ACCESS)?;
         self.namespaces.retain(|_, (read_ns, _)| now_ns.saturating_sub(*read_ns) < VALID_NS);
@@ -65,14 +88,7 @@ impl Traffic {
         let read = || (now_ns, read_within(roots, folder));
         let (_, by_socket) = self.namespaces.entry(namespace).or_insert_with(read);
         let by_socket = by_socket.as_ref().map_err(|errno| *errno)?;
-        let now = inodes.iter().filter_map(|inode| Some((*inode, *by_socket.get(inode)?)));
-        let now: BySocket = now.collect();
-        for (inode, bytes) in &now {
-            let before = sum.known.get(inode).copied().unwrap_or(0);
-            sum.total = sum.total.saturating_add(bytes.saturating_sub(before));
-        }
-        sum.known = now;
-        Ok(sum.total)
+        Ok(inodes.iter().filter_map(|inode| Some((*inode, *by_socket.get(inode)?))).collect())
     }
 }
 

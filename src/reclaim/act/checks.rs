@@ -5,6 +5,7 @@ use super::{Act, ActStage, NextMove, PATIENCE_SECONDS, Recheck, StepInput};
 use crate::model::{GpuProcess, Kind, Snapshot};
 use crate::reclaim::guard::{Call, Protection};
 use crate::reclaim::process_control::{Handle, ProcessControl};
+use crate::reclaim::recheck::is_work;
 use crate::reclaim::target::Reason;
 use crate::reclaim::verify::Outcome;
 
@@ -31,11 +32,19 @@ impl Act {
     }
 
     /// Stops if the rule no longer holds; a target that a person named goes on.
-    pub(super) fn still_due(&mut self, moment: StepInput<'_>) -> Option<NextMove> {
+    pub(super) fn still_due(
+        &mut self,
+        moment: StepInput<'_>,
+        control: &mut dyn ProcessControl,
+    ) -> Option<NextMove> {
         if self.target.call() == Call::Named {
             return None;
         }
-        match moment.recheck {
+        let recheck = match self.has_begun_work(control) {
+            true => Recheck::NoLonger,
+            false => moment.recheck,
+        };
+        match recheck {
             Recheck::StillTrue => {
                 self.unknown_since = None;
                 None
@@ -55,6 +64,19 @@ impl Act {
         }
     }
 
+    /// Whether the target, or a process that works for it, has worked since the plan was made. What it uses
+    /// after the first action, it uses to end.
+    fn has_begun_work(&self, control: &mut dyn ProcessControl) -> bool {
+        let Some(at_plan) = self.target.used_at_plan.as_deref() else {
+            return false;
+        };
+        if self.first_deed.is_some() || self.target.may_work() {
+            return false;
+        }
+        let now = control.read_usage(&self.target.identities(), Some(at_plan));
+        is_work(now.since(at_plan))
+    }
+
     /// Whether the only finding was that they were stopped, and gpumem has sent them SIGCONT.
     fn was_stopped(&self) -> bool {
         let Reason::Found { findings } = &self.target.reason else {
@@ -64,7 +86,7 @@ impl Act {
     }
 
     /// Whether NVML has seen a member use the GPU.
-    fn is_at_work(&self, snapshot: &Snapshot) -> bool {
+    pub(super) fn is_at_work(&self, snapshot: &Snapshot) -> bool {
         let rows = snapshot.gpus.iter().flat_map(|gpu| &gpu.processes);
         let works = |row: &GpuProcess| {
             let engines = [row.sm_percent, row.encoder_percent, row.decoder_percent];

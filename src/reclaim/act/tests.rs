@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::*;
-use crate::host::Guarded;
+use crate::host::{Guarded, JobUsage};
 use crate::model::finding::Finding;
 use crate::model::snapshot::{Jupyter, PidNamespace};
 use crate::model::{Gpu, Kind, Process};
@@ -374,20 +374,63 @@ fn who_takes_the_memory_again_is_not_done_with() {
 }
 
 #[test]
-fn who_still_writes_is_waited_for() {
-    for (writes_for, killed_at) in [(0, 10), (7, 15), (22, 30), (5000, 600)] {
+fn who_still_works_is_waited_for() {
+    // Bytes and CPU ticks in each second.
+    let saving = [(1 << 21, 0), (0, 50)];
+    let cases = [(0, 10), (7, 15), (22, 30), (5000, 600)];
+    for ((bytes, ticks), (works_for, killed_at)) in
+        saving.iter().flat_map(|it| cases.map(|case| (*it, case)))
+    {
         let mut play = ActScene::found(Kind::Idle, &[python()]);
         ends_on(&mut play, 70, &[KILL]);
         for second in 0..=killed_at {
-            let written = u64::min(second, writes_for) << 21;
-            let mut it = play.control.get();
-            it.processes.get_mut(&70).unwrap().written_bytes = Some(written);
-            drop(it);
-            assert!(!play.sent().contains(&(70, KILL)), "{writes_for}: before {second}");
+            let worked = u64::min(second, works_for);
+            play.control.get().usage =
+                JobUsage::of_one(70, second as f64, worked * ticks, worked * bytes);
+            assert!(!play.sent().contains(&(70, KILL)), "{works_for}: before {second}");
             play.at(second as f64);
+            let more_time = play.act.saving().is_some_and(|it| it.contains("still works"));
+            assert_eq!(more_time, second >= 10 && second < killed_at, "{works_for}: at {second}");
         }
-        assert!(play.sent().contains(&(70, KILL)), "{writes_for}");
+        assert!(play.sent().contains(&(70, KILL)), "{works_for}");
     }
+}
+
+#[test]
+fn who_uses_the_gpu_after_a_signal_is_waited_for() {
+    let mut play = ActScene::named(&[python()], guard());
+    ends_on(&mut play, 70, &[KILL]);
+    for (second, sm_percent, is_killed) in [(0, 0, false), (10, 30, false), (15, 0, true)] {
+        play.now = f64::from(second);
+        play.show(0);
+        play.seen.gpus[0].processes.as_mut().unwrap()[0].sm_percent = Some(sm_percent);
+        play.advance();
+        assert_eq!(play.sent().contains(&(70, KILL)), is_killed, "{second}");
+    }
+}
+
+#[test]
+fn work_since_the_plan_cancels_what_a_rule_found() {
+    let planned = |mut play: ActScene, cpu_ticks: u64| {
+        let mut target = play.act.target().clone();
+        target.used_at_plan = Some(Arc::new(JobUsage::of_one(70, 0.0, 100, 0)));
+        play.act = Act::new(target, Arc::new(guard()), Actor::default());
+        play.control.get().usage = JobUsage::of_one(70, 8.0, cpu_ticks, 0);
+        play
+    };
+    let mut play = planned(ActScene::found(Kind::Idle, &[python()]), 900);
+    assert_eq!(play.at(8.0), ActProgress::Ended(Outcome::RuleNoLongerTrue));
+    assert!(play.sent().is_empty());
+    // A trace is no work, and what it uses after a signal, it uses to end.
+    let mut play = planned(ActScene::found(Kind::Idle, &[python()]), 110);
+    assert!(matches!(play.at(8.0), ActProgress::Waiting { .. }));
+    assert_eq!(play.sent(), [(70, TERM)]);
+    play.control.get().usage = JobUsage::of_one(70, 9.0, 900, 0);
+    assert!(matches!(play.at(9.0), ActProgress::Waiting { .. }));
+    // What a person named goes on.
+    let mut play = planned(ActScene::named(&[python()], guard()), 900);
+    play.at(8.0);
+    assert_eq!(play.sent(), [(70, TERM)]);
 }
 
 #[test]

@@ -25,6 +25,10 @@ impl Observer for Notes {
         self.0.push((place, format!("failed {}", failures.len())));
     }
 
+    fn saving(&mut self, place: usize, words: &str) {
+        self.0.push((place, words.to_owned()));
+    }
+
     fn waiting(&mut self, place: usize, _: Time) {
         self.0.push((place, "waiting".to_owned()));
     }

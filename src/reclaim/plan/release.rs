@@ -97,6 +97,7 @@ fn target(
         members,
         steps: vec![step::release::step(way, options, &processes, seen.snapshot)],
         respawn_seconds: 0.0,
+        used_at_plan: None,
     })
 }
 

@@ -2,7 +2,6 @@
 
 use super::*;
 use crate::model::finding::Kind;
-use crate::model::process::Descendants;
 use crate::model::{Gpu, Process, Time};
 use crate::reclaim::target::MemberGpu;
 use crate::reclaim::testing;
@@ -112,29 +111,32 @@ fn whoever_may_be_at_work_on_a_gpu_that_is_not_read_makes_it_unknown() {
 }
 
 #[test]
-fn who_has_begun_to_work_since_the_plan_is_seen() {
-    let used = |seconds: f64, cpu: f64, below: f64, io: u64| {
-        let mut snapshot = snapshot(&[7, 8]);
-        snapshot.time = Time::default().plus_seconds(seconds);
-        let process = &mut snapshot.processes[0];
-        (process.cpu_seconds, process.io_bytes) = (Some(cpu), Some(io));
-        let below = Descendants { cpu_seconds: Some(below), ..Descendants::default() };
-        process.descendants = Some(below.into());
-        snapshot
-    };
-    let at_plan = UsedAtPlan::new(&used(0.0, 100.0, 10.0, 1_000_000));
-    let (seven, eight) = (member(7), member(8));
-    for (now, begun) in [
-        (used(60.0, 102.0, 10.0, 1_500_000), false),
-        (used(600.0, 112.0, 10.0, 1_000_000), false),
-        (used(60.0, 108.0, 10.0, 1_000_000), true),
-        (used(60.0, 100.0, 18.0, 1_000_000), true),
-        (used(60.0, 100.0, 10.0, 90_000_000), true),
-        (used(600.0, 170.0, 10.0, 1_000_000), true),
+fn work_is_a_tenth_of_a_core_or_a_megabyte_a_second_and_more_than_a_trace() {
+    for (seconds, cpu_seconds, bytes, works) in [
+        (0.3, 0.3, 1_000_000, false),
+        (8.0, 0.9, 9_000_000, false),
+        (8.0, 1.0, 0, true),
+        (8.0, 0.0, 10_000_000, true),
+        (60.0, 5.9, 59_000_000, false),
+        (60.0, 6.0, 0, true),
+        (60.0, 0.0, 60_000_000, true),
     ] {
-        assert_eq!(at_plan.has_begun_work(&[&seven, &eight], &now), begun, "{now:?}");
-        assert!(!at_plan.has_begun_work(&[&eight], &now), "nothing is known of it");
+        let used = JobWork { seconds, cpu_seconds, bytes };
+        assert_eq!(is_work(used), works, "{used:?}");
     }
-    let other = TargetProcess { start_ticks: 5, ..member(7) };
-    assert!(!at_plan.has_begun_work(&[&other], &used(60.0, 170.0, 10.0, 0)), "who is it?");
+}
+
+#[test]
+fn who_saves_may_begin_late() {
+    for (seconds, cpu_seconds, bytes, saves) in [
+        (30.0, 0.4, 1_000_000, false),
+        (30.0, 0.6, 0, true),
+        (5.0, 0.4, 0, false),
+        (30.0, 0.0, 1 << 20, true),
+        (0.4, 0.05, 0, true),
+        (0.0, 0.0, 0, false),
+    ] {
+        let used = JobWork { seconds, cpu_seconds, bytes };
+        assert_eq!(is_saving(used), saves, "{used:?}");
+    }
 }

@@ -51,7 +51,7 @@ impl Step {
             Self::Advise { command } => return command.to_string(),
         };
         let wait = Span::from_seconds(self.grace_seconds());
-        let longer = if self.may_save() { ", longer while it writes" } else { "" };
+        let longer = if self.may_save() { ", longer while it works" } else { "" };
         format!("{what}; wait {wait}{longer}")
     }
 

@@ -89,7 +89,8 @@ impl Batch {
             // An unfinished target is left alone.
             _ if self.over.is_some() => return "nothing more is sent".to_owned(),
             None => return "pending".to_owned(),
-            Some(TargetStage::Waiting { until }) => *until,
+            Some(TargetStage::Waiting { saving: Some(words), .. }) => return words.to_string(),
+            Some(TargetStage::Waiting { until, saving: None }) => *until,
         };
         let left = now.map_or_else(String::new, |now| format!(", {} left", left(until, now)));
         match mark.sent.is_empty() {
@@ -152,7 +153,7 @@ impl Batch {
         if let Some(words) = mark.sent.last() {
             text.push_str(&format!(": {words}"));
         }
-        if let (Some(TargetStage::Waiting { until }), Some(now)) = (&mark.stage, now) {
+        if let (Some(TargetStage::Waiting { until, .. }), Some(now)) = (&mark.stage, now) {
             text.push_str(&format!(", {}", left(*until, now)));
         }
         text

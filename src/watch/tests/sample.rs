@@ -261,6 +261,7 @@ pub fn target(pid: u32) -> Target {
             grace_seconds: 10.0,
         }],
         respawn_seconds: 0.0,
+        used_at_plan: None,
     }
 }
 

@@ -37,7 +37,8 @@ mod trace;
 mod truth;
 
 use people::Population;
-use seen::{finding, gpu};
+pub use seen::finding;
+use seen::gpu;
 use trace::{Call, Event, Trace};
 use truth::{Born, Truth};
 

@@ -4,7 +4,7 @@ use std::fs;
 
 use super::*;
 use crate::support::wait_until;
-use gpumem::api::host::{Guarded as Facts, ListedProcess};
+use gpumem::api::host::{Guarded as Facts, JobUsage, ListedProcess};
 use gpumem::api::reclaim::{
     Approved, Handle, NotOpened, NotSent, ProcessControl, Request, RequestResult,
 };
@@ -124,6 +124,10 @@ impl ProcessControl for TooLate {
 
     fn list(&mut self) -> Vec<ListedProcess> {
         self.inner.list()
+    }
+
+    fn read_usage(&mut self, of: &[(u32, u64)], before: Option<&JobUsage>) -> JobUsage {
+        self.inner.read_usage(of, before)
     }
 
     fn held_up(&mut self, pid: u32) -> Option<String> {

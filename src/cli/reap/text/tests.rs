@@ -58,7 +58,7 @@ fn a_plan_shows_targets_reasons_and_steps_and_nothing_that_a_terminal_obeys() {
     let expected = "\
 7 ann\\e[2J: 1.0 GiB on GPU 3: evil\\n\\u{202e}name
     idle since 1970-01-01 00:00:00 UTC (rule night\\u{7}): it \\e]0;idles
-    1. SIGTERM to 7; wait 10s, longer while it writes
+    1. SIGTERM to 7; wait 10s, longer while it works
 
 skipped: 8 bob\\r (x\\u{9b}y): idle: the configuration keeps it: paper\\n
 will kill 1 process; should free 1.0 GiB; 1 skipped
@@ -89,7 +89,7 @@ fn every_process_that_gets_a_signal_has_a_line_and_is_counted() {
     kills 8 ann\\e[2J: 2.0 GiB: python rank8.py
     kills 9 ann\\e[2J: on no GPU's list: python rank9.py
     you named it
-    1. SIGTERM to 7, 8, 9; wait 10s, longer while it writes
+    1. SIGTERM to 7, 8, 9; wait 10s, longer while it works
 
 will kill 4 processes of 1 job; should free 3.0 GiB
 ";

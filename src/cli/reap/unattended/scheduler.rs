@@ -13,7 +13,7 @@ use super::notifier::Notice;
 use crate::cli::reap::refusal::{self, RefusalPlace, RefusalReader};
 use crate::cli::reap::text;
 use crate::config::reap::{ReapConfig, Response};
-use crate::host::Guarded;
+use crate::host::{Guarded, JobUsage, JobWork};
 use crate::model::family::families;
 use crate::model::finding::{Finding, FindingProcess, Severity};
 use crate::model::{Gpu, Identity, Process, Snapshot, Time};
@@ -54,6 +54,9 @@ pub(super) trait System {
     /// Facts about processes from Linux.
     fn facts(&mut self, pids: &[u32]) -> BTreeMap<u32, Guarded>;
 
+    /// What the target's job has used so far.
+    fn usage(&mut self, target: &Target) -> JobUsage;
+
     fn actor(&mut self, snapshot: &Snapshot) -> Actor;
 
     /// Sends a notice; `false` if too many are waiting.
@@ -79,6 +82,10 @@ impl Observer for LogObserver<'_> {
     }
 
     fn waiting(&mut self, _: usize, _: Time) {}
+
+    fn saving(&mut self, _: usize, words: &str) {
+        self.0.log(words);
+    }
 
     fn ended(&mut self, _: usize, target: &Target, outcome: &Outcome) {
         self.0.log(text::outcome(target, outcome, READER).trim_end());
@@ -125,6 +132,8 @@ pub(super) struct ReapScheduler {
     asked: HashMap<Arc<str>, Option<Time>>,
     /// Processes that were asked while working, and until when they are not asked again.
     cleaned: HashMap<Identity, Time>,
+    /// What a target's job had used when its owner was last warned, by its first member.
+    used_at_warning: HashMap<Identity, Arc<JobUsage>>,
     /// Findings for which the reason for skipping was logged.
     skip_logged: HashSet<Arc<str>>,
     /// The last logged error that blocks all acts.
@@ -150,6 +159,7 @@ impl ReapScheduler {
             undelivered: HashMap::new(),
             asked: HashMap::new(),
             cleaned: HashMap::new(),
+            used_at_warning: HashMap::new(),
             skip_logged: HashSet::new(),
             last_error: None,
         }
@@ -217,6 +227,10 @@ impl ReapScheduler {
         self.note(updated.map_err(|error| error.to_string()), system);
         let lasts = |id: &Arc<str>| all.iter().any(|(finding, _)| finding.id == *id);
         self.skip_logged.retain(lasts);
+        let snapshot = &self.snapshot;
+        self.used_at_warning.retain(|it, _| {
+            snapshot.process(it.pid).is_some_and(|process| process.identity() == *it)
+        });
         self.undelivered.retain(|id, _| lasts(id));
         for finding in &notified {
             self.warn(finding, false, now, system);
@@ -285,7 +299,7 @@ impl ReapScheduler {
             self.leave(&because(target), &why, system);
         }
         let mut due = Vec::new();
-        for target in targets {
+        for mut target in targets {
             let ids = because(&target);
             let of_target: Vec<&Finding> =
                 reaped.iter().filter(|finding| ids.contains(&finding.id)).collect();
@@ -299,6 +313,18 @@ impl ReapScheduler {
             }
             for finding in &of_target {
                 self.warn(finding, true, now, system);
+            }
+            let last = |it: &&Finding| self.warnings.of(it, true).and_then(|it| it.last);
+            let is_warned = of_target.iter().any(|it| last(it).is_some());
+            if let Some(first) = target.members.first().map(TargetProcess::identity) {
+                let usage = || Arc::new(system.usage(&target));
+                match is_warned {
+                    true => {
+                        let used = self.used_at_warning.entry(first).or_insert_with(usage);
+                        target.used_at_plan = Some(Arc::clone(used));
+                    }
+                    false => drop(self.used_at_warning.remove(&first)),
+                }
             }
             if of_target.iter().all(|finding| self.is_due(finding, now)) {
                 due.push(target);
@@ -392,7 +418,11 @@ impl ReapScheduler {
             finding.process.as_ref().and_then(|it| self.engine.history().process(it.identity));
         let seconds = last.map(|last| now.seconds_since(last));
         let mean = known.zip(seconds).and_then(|(known, seconds)| known.cpu().mean(seconds));
-        mean.is_some_and(|mean| is_work(mean.percent / 100.0 * mean.seconds, mean.seconds))
+        mean.is_some_and(|mean| {
+            let cpu_seconds = mean.percent / 100.0 * mean.seconds;
+            let seconds = mean.seconds.max(self.terms().grace.as_secs_f64());
+            is_work(JobWork { seconds, cpu_seconds, bytes: 0 })
+        })
     }
 
     /// Logs once why findings are skipped.

@@ -70,7 +70,7 @@ fn a_plan_its_countdown_and_what_is_carried_out() {
     let sent = ReclaimProgress::Sent { number, place: 1, words };
     update(&mut app, Event::Reclaim(sent));
     let until = sample::snapshot(0, 0).time.plus_seconds(12.0);
-    set_stage(&mut app, 1, TargetStage::Waiting { until });
+    set_stage(&mut app, 1, TargetStage::Waiting { until, saving: None });
     check("plan-ending-80x24", &app);
 }
 

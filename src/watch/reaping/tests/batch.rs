@@ -50,7 +50,7 @@ fn a_running_plan_is_checked_and_shown_with_every_sample() {
     let words = "SIGTERM to 4001".to_owned();
     let sent = ReclaimProgress::Sent { number, place: 0, words };
     assert_eq!(on_progress(&mut app, sent), Some(Effect::Draw));
-    let stage = TargetStage::Waiting { until: later(12.0).time };
+    let stage = TargetStage::Waiting { until: later(12.0).time, saving: None };
     let waiting = ReclaimProgress::Target { number, place: 0, stage };
     assert_eq!(on_progress(&mut app, waiting), Some(Effect::Draw));
     assert_eq!(app.next_tick(), Some(Duration::from_secs(6)));

@@ -334,7 +334,7 @@ impl Run {
                 number,
                 place,
                 stage: match dice.roll(2) {
-                    0 => TargetStage::Waiting { until: dice_time(dice) },
+                    0 => TargetStage::Waiting { until: dice_time(dice), saving: None },
                     _ => TargetStage::Ended {
                         outcome: Outcome::AlreadyGone,
                         words: dice.name().to_string(),

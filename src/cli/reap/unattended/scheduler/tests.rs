@@ -58,6 +58,10 @@ impl System for Stage {
         known.map(|(&pid, facts)| (pid, facts.clone())).collect()
     }
 
+    fn usage(&mut self, _: &Target) -> JobUsage {
+        self.control.get().usage.clone()
+    }
+
     fn actor(&mut self, _: &Snapshot) -> Actor {
         Actor::default()
     }

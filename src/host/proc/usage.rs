@@ -1,0 +1,356 @@
+//! What a job has used up to now: CPU, files and network, of some processes and of all that work for them. Two
+//! readings tell whether the job worked in between.
+//!
+//! Unlike `tree`, which follows every watched process at little cost, this reads everything at once, and the
+//! result is current. A job includes the processes' descendants and the others in their process groups. It also
+//! includes helpers that have left: processes that belonged to the job at an earlier reading, and orphans of the
+//! same user that started later and have inherited the environment.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
+
+use crate::host::Roots;
+use crate::host::gpu::gpu_files::read_held;
+use crate::host::machine::clocks::read_clocks;
+use crate::host::proc::entry::read_cpu_wait;
+use crate::host::proc::folder::Folder;
+use crate::host::proc::guarded::read_each;
+use crate::host::proc::io_counters::{IO_BYTES, parse_io};
+use crate::host::proc::reaper::adopts;
+use crate::host::proc::stat::Ticks;
+use crate::host::proc::status::{STATUS_BYTES, owner_uid, parse_status};
+use crate::host::proc::traffic::{BySocket, Traffic};
+
+/// The most processes of a job that are read.
+const MOST: usize = 4096;
+/// The most orphans whose environment is read. A user may start any number of them.
+const MOST_ORPHANS: usize = 256;
+/// The longest environment that is compared; a longer one counts as unknown.
+const ENVIRONMENT_BYTES: usize = 128 << 10;
+/// A process that waits for a CPU more than this many times as long as it runs has little to do: on a busy
+/// machine one that only polls waits each time.
+const MOST_STARVED: f64 = 10.0;
+/// Variables that a shell sets anew for each program.
+const CHANGING: [&[u8]; 4] = [b"_=", b"SHLVL=", b"PWD=", b"OLDPWD="];
+
+/// What a job had used at one time.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub struct JobUsage {
+    /// Time since boot.
+    read_ns: u64,
+    /// All processes of the machine, so that one that joins the job later is compared with itself.
+    all: Arc<BTreeMap<u32, Listed>>,
+    job: BTreeMap<u32, JobMember>,
+    /// Bytes over the job's connections; processes share them.
+    sockets: BySocket,
+}
+
+#[derive(Clone, Copy, PartialEq, Debug)]
+struct Listed {
+    ppid: Option<u32>,
+    process_group: Option<u32>,
+    has_memory: bool,
+    ticks: Ticks,
+}
+
+#[derive(Clone, Copy, PartialEq, Debug, Default)]
+struct JobMember {
+    /// Time it has waited for a CPU: on a less busy machine it would have run.
+    wait_seconds: f64,
+    io_bytes: u64,
+}
+
+/// What a job used between two readings.
+#[derive(Clone, Copy, PartialEq, Debug, Default)]
+pub struct JobWork {
+    pub seconds: f64,
+    pub cpu_seconds: f64,
+    /// Bytes read and written, and transferred over TCP connections.
+    pub bytes: u64,
+}
+
+impl JobUsage {
+    /// What was used since an earlier reading of the same job.
+    pub fn since(&self, before: &Self) -> JobWork {
+        let ticks_per_second = rustix::param::clock_ticks_per_second().max(1) as f64;
+        let (mut own, mut reaped, mut ended) = (0u64, 0u64, 0u64);
+        let (mut wait_seconds, mut bytes) = (0.0, 0u64);
+        for (pid, member) in &self.job {
+            let Some(now) = self.all.get(pid).map(|it| it.ticks) else {
+                continue;
+            };
+            let known = before.all.get(pid).map(|it| it.ticks).filter(|it| it.start == now.start);
+            let then = known.unwrap_or_default();
+            let newly = now.own.saturating_sub(then.own);
+            own = own.saturating_add(newly);
+            reaped = reaped.saturating_add(now.waited.saturating_sub(then.waited));
+            // What an older process had moved before it joined the job is unknown.
+            let then = match known {
+                None => JobMember::default(),
+                Some(_) => before.job.get(pid).copied().unwrap_or(*member),
+            };
+            let waited = (member.wait_seconds - then.wait_seconds).max(0.0);
+            wait_seconds += waited.min(MOST_STARVED * newly as f64 / ticks_per_second);
+            bytes = bytes.saturating_add(member.io_bytes.saturating_sub(then.io_bytes));
+        }
+        for (inode, now) in &self.sockets {
+            let then = before.sockets.get(inode).copied().unwrap_or_default();
+            bytes = bytes.saturating_add(now.saturating_sub(then));
+        }
+        // A parent that reaps a child takes over its CPU time, most of which may be old.
+        for pid in before.job.keys().filter(|&&pid| before.start_of(pid) != self.start_of(pid)) {
+            let ticks = before.all.get(pid).map(|it| it.ticks).unwrap_or_default();
+            ended = ended.saturating_add(ticks.own.saturating_add(ticks.waited));
+        }
+        let ticks = own.saturating_add(reaped.saturating_sub(ended));
+        JobWork {
+            seconds: self.read_ns.saturating_sub(before.read_ns) as f64 / 1e9,
+            cpu_seconds: ticks as f64 / ticks_per_second + wait_seconds,
+            bytes,
+        }
+    }
+
+    fn start_of(&self, pid: u32) -> Option<u64> {
+        self.all.get(&pid).map(|it| it.ticks.start)
+    }
+
+    /// Of one process that started in tick 0.
+    #[cfg(test)]
+    pub fn of_one(pid: u32, seconds: f64, cpu_ticks: u64, io_bytes: u64) -> Self {
+        let ticks = Ticks { start: 0, own: cpu_ticks, waited: 0 };
+        let listed = Listed { ppid: None, process_group: None, has_memory: true, ticks };
+        Self {
+            read_ns: (seconds * 1e9) as u64,
+            all: Arc::new(BTreeMap::from([(pid, listed)])),
+            job: BTreeMap::from([(pid, JobMember { io_bytes, wait_seconds: 0.0 })]),
+            sockets: BySocket::default(),
+        }
+    }
+}
+
+/// All processes at one time, from which the usage of several jobs can be read.
+#[derive(Debug)]
+pub struct UsageReader<'a> {
+    roots: &'a Roots,
+    read_ns: u64,
+    all: Arc<BTreeMap<u32, Listed>>,
+    children: HashMap<u32, Vec<u32>>,
+}
+
+impl<'a> UsageReader<'a> {
+    /// Lists all processes; none if /proc cannot be read.
+    pub fn new(roots: &'a Roots) -> Self {
+        let mut all = BTreeMap::new();
+        let mut children: HashMap<u32, Vec<u32>> = HashMap::new();
+        let listed = read_each(roots, |pid, stat| {
+            let (ppid, process_group) = (stat.ppid, stat.process_group);
+            let (has_memory, ticks) = (stat.has_memory(), Ticks::of(stat));
+            all.insert(pid, Listed { ppid, process_group, has_memory, ticks });
+            children.entry(ppid.unwrap_or(0)).or_default().push(pid);
+        });
+        if listed.is_err() {
+            all.clear();
+        }
+        Self { roots, read_ns: read_clocks().boottime_ns, all: Arc::new(all), children }
+    }
+
+    /// Reads what the job of these processes, by pid and start ticks, has used. `before` is an earlier reading
+    /// of the same job.
+    pub fn read(&self, processes: &[(u32, u64)], before: Option<&JobUsage>) -> JobUsage {
+        let start_of = |pid: u32| self.all.get(&pid).map(|it| it.ticks.start);
+        let is_alive = |(pid, start): &&(u32, u64)| start_of(*pid) == Some(*start);
+        let named: Vec<u32> = processes.iter().filter(is_alive).map(|it| it.0).collect();
+        let group_of = |pid: &u32| self.all.get(pid)?.process_group;
+        let groups: BTreeSet<u32> = named.iter().filter_map(group_of).collect();
+        let is_of_group = |it: &Listed| it.process_group.is_some_and(|it| groups.contains(&it));
+        // gpumem and its own children are no part of a script's job.
+        let own_pid = std::process::id();
+        let is_own = |pid: u32, it: &Listed| pid == own_pid || it.ppid == Some(own_pid);
+        let of_groups = self.all.iter().filter(|(pid, it)| is_of_group(it) && !is_own(**pid, it));
+        let of_groups = of_groups.map(|(pid, _)| *pid);
+        let earlier = before.into_iter().flat_map(|before| {
+            let pids = before.job.keys().copied();
+            pids.filter(|&pid| before.start_of(pid) == start_of(pid))
+        });
+        let mut job: BTreeSet<u32> =
+            named.iter().copied().chain(of_groups).chain(earlier).collect();
+        self.add_descendants(&mut job);
+        job.extend(self.helpers(&named, &job));
+        self.add_descendants(&mut job);
+        let mut usage =
+            JobUsage { read_ns: self.read_ns, all: Arc::clone(&self.all), ..JobUsage::default() };
+        let mut traffic = Traffic::default();
+        for pid in job.into_iter().take(MOST) {
+            let member = self.read_member(pid, &mut traffic, &mut usage.sockets);
+            usage.job.insert(pid, member.unwrap_or_default());
+        }
+        usage
+    }
+
+    fn add_descendants(&self, job: &mut BTreeSet<u32>) {
+        let mut due: Vec<u32> = job.iter().copied().collect();
+        while let Some(parent) = due.pop() {
+            let children = self.children.get(&parent).into_iter().flatten().copied();
+            due.extend(children.filter(|&child| job.len() < MOST && job.insert(child)));
+        }
+    }
+
+    /// Orphans that one of these processes has started, by their user and environment.
+    fn helpers(&self, named: &[u32], job: &BTreeSet<u32>) -> Vec<u32> {
+        let origins: Vec<(u64, Origin)> = named
+            .iter()
+            .filter_map(|&pid| Some((self.all.get(&pid)?.ticks.start, self.origin(pid)?)))
+            .collect();
+        let Some(oldest) = origins.iter().map(|(start, _)| *start).min() else {
+            return Vec::new();
+        };
+        let (mut content, mut adopters) = (Vec::new(), HashMap::new());
+        let mut is_adopted = |ppid: u32| {
+            let adopts = || adopts(ppid, &self.roots.proc, &mut content) == Some(true);
+            *adopters.entry(ppid).or_insert_with(adopts)
+        };
+        let newer =
+            self.all.iter().filter(|(pid, it)| !job.contains(pid) && it.ticks.start >= oldest);
+        let orphans = newer.filter(|(_, it)| it.has_memory && it.ppid.is_some_and(&mut is_adopted));
+        let is_helper = |&(pid, it): &(&u32, &Listed)| {
+            let Some((uid, environment)) = self.origin(*pid) else {
+                return false;
+            };
+            let has_started = |(start, (own_uid, own)): &(u64, Origin)| {
+                *start <= it.ticks.start && *own_uid == uid && own.is_subset(&environment)
+            };
+            origins.iter().any(has_started)
+        };
+        let helpers = orphans.take(MOST_ORPHANS).filter(is_helper);
+        helpers.map(|(pid, _)| *pid).collect()
+    }
+
+    /// A process's user and environment, by which its helpers are recognised; `None` if either is unknown.
+    fn origin(&self, pid: u32) -> Option<Origin> {
+        let folder = Folder::open(&self.roots.proc, pid).ok()?;
+        let mut content = Vec::new();
+        folder.read(c"status", &mut content, STATUS_BYTES).ok()?;
+        let uid = parse_status(&content).uid;
+        let uid = owner_uid(&folder, uid, &mut content)?;
+        folder.read(c"environ", &mut content, ENVIRONMENT_BYTES).ok()?;
+        let is_telling = |variable: &&[u8]| {
+            !variable.is_empty() && !CHANGING.iter().any(|name| variable.starts_with(name))
+        };
+        let variables = content.split(|&byte| byte == 0).filter(is_telling);
+        let environment: BTreeSet<Vec<u8>> = variables.map(<[u8]>::to_vec).collect();
+        let is_known = content.len() < ENVIRONMENT_BYTES && !environment.is_empty();
+        is_known.then_some((uid, environment))
+    }
+
+    fn read_member(
+        &self,
+        pid: u32,
+        traffic: &mut Traffic,
+        sockets: &mut BySocket,
+    ) -> Option<JobMember> {
+        let folder = Folder::open(&self.roots.proc, pid).ok()?;
+        let mut content = Vec::new();
+        let io = folder.read(c"io", &mut content, IO_BYTES).ok();
+        let io_bytes = io.and_then(|()| parse_io(&content)).unwrap_or_default();
+        let held = read_held(&folder, &self.roots.dev).ok();
+        let inodes = held.and_then(|it| it.sockets).map(|it| it.inodes).unwrap_or_default();
+        sockets
+            .extend(traffic.of((self.roots, &folder), &inodes, self.read_ns).unwrap_or_default());
+        let proc = Folder::list(&self.roots.proc).ok()?;
+        let wait_seconds = read_cpu_wait(&proc, pid).unwrap_or_default();
+        Some(JobMember { wait_seconds, io_bytes })
+    }
+}
+
+/// A process's user and environment.
+type Origin = (u32, BTreeSet<Vec<u8>>);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::host::testing::{FakeProc, StatLine};
+
+    /// The process that is asked about, a child of a shell.
+    const TRAINER: (u32, u64) = (70, 500);
+
+    /// A process with this parent, start, user, environment and CPU ticks.
+    fn put(fake: &FakeProc, pid: u32, line: &StatLine, uid: u32, environment: &str) {
+        fake.stat(pid, line);
+        fake.put(pid, "status", format!("Tgid:\t{pid}\nUid:\t{uid}\t{uid}\t{uid}\t{uid}\n"));
+        fake.put(pid, "environ", environment.replace(' ', "\0") + "\0");
+    }
+
+    fn of(ppid: u32, start: u64, ticks: u64) -> StatLine {
+        StatLine { ppid, start, ticks, ..StatLine::ASLEEP }
+    }
+
+    const HOME: &str = "HOME=/home/ann JOB=7 PWD=/home/ann";
+
+    fn trainer() -> FakeProc {
+        let fake = FakeProc::new();
+        put(&fake, 60, &of(1, 400, 5), 1000, "HOME=/home/ann");
+        put(&fake, 70, &of(60, 500, 100), 1000, HOME);
+        fake
+    }
+
+    fn read(fake: &FakeProc, before: Option<&JobUsage>) -> JobUsage {
+        UsageReader::new(fake).read(&[TRAINER], before)
+    }
+
+    #[test]
+    fn who_descends_from_it_shares_its_group_or_left_it_works_for_it() {
+        let cases: [(&str, StatLine, u32, &str, bool); 9] = [
+            ("a child", of(70, 600, 0), 1000, "", true),
+            ("one of its group", StatLine { group: 70, ..of(60, 400, 0) }, 1000, "", true),
+            ("a helper that left", of(1, 600, 0), 1000, "JOB=7 HOME=/home/ann X=1 PWD=/", true),
+            ("with the same clock tick", of(1, 500, 0), 1000, HOME, true),
+            ("an older daemon", of(1, 499, 0), 1000, HOME, false),
+            ("another user's daemon", of(1, 600, 0), 1001, HOME, false),
+            ("a daemon of another job", of(1, 600, 0), 1000, "JOB=8 HOME=/home/ann", false),
+            ("the shell's other program", of(60, 600, 0), 1000, HOME, false),
+            ("the shell", of(1, 400, 5), 1000, HOME, false),
+        ];
+        for (case, line, uid, environment, counts) in cases {
+            let fake = trainer();
+            put(&fake, 80, &line, uid, environment);
+            let before = read(&fake, None);
+            fake.stat(80, &StatLine { ticks: line.ticks + 300, ..line });
+            let cpu_seconds = read(&fake, Some(&before)).since(&before).cpu_seconds;
+            assert_eq!(cpu_seconds, if counts { 3.0 } else { 0.0 }, "{case}");
+        }
+    }
+
+    #[test]
+    fn who_leaves_between_two_readings_is_remembered() {
+        let fake = trainer();
+        put(&fake, 80, &of(70, 600, 0), 1000, "");
+        let before = read(&fake, None);
+        fake.stat(80, &of(1, 600, 300));
+        assert_eq!(read(&fake, None).since(&before).cpu_seconds, 0.0, "by itself it is unknown");
+        assert_eq!(read(&fake, Some(&before)).since(&before).cpu_seconds, 3.0);
+        // Another process with its number is not taken for it.
+        fake.stat(80, &of(1, 900, 300));
+        assert_eq!(read(&fake, Some(&before)).since(&before).cpu_seconds, 0.0);
+    }
+
+    #[test]
+    fn only_what_is_new_counts() {
+        let fake = trainer();
+        put(&fake, 80, &of(70, 600, 5000), 1000, "");
+        fake.put(80, "io", "rchar: 1000\nwchar: 500\n");
+        fake.put(70, "schedstat", "0 1000000000 0\n");
+        let before = read(&fake, None);
+        // A child that it has reaped had used its time before.
+        std::fs::remove_dir_all(fake.folder(80)).unwrap();
+        fake.stat(70, &StatLine { waited: 5050, ..of(60, 500, 110) });
+        fake.put(70, "io", "rchar: 10\nwchar: 5\n");
+        fake.put(70, "schedstat", "0 3000000000 0\n");
+        // One that was started since had not.
+        put(&fake, 81, &of(70, 700, 40), 1000, "");
+        fake.put(81, "io", "rchar: 100\nwchar: 0\n");
+        let used = read(&fake, Some(&before)).since(&before);
+        // It ran for a tenth of a second, so only a second of waiting counts.
+        assert!((used.cpu_seconds - 2.0).abs() < 1e-9, "{used:?}");
+        assert_eq!(used.bytes, 115);
+    }
+}

@@ -1,0 +1,227 @@
+//! Work counts, whoever does it and by whatever means: since a plan was made, it cancels what a rule found; after
+//! a signal, it delays SIGKILL.
+
+use std::fs;
+use std::io::Read as _;
+use std::net::TcpListener;
+use std::os::unix::process::CommandExt as _;
+use std::path::Path;
+use std::process::Command;
+use std::thread;
+use std::time::Duration;
+
+use gpumem::api::reclaim::{Outcome, Signal};
+
+use super::{Cast, Stage, is_freed, sent};
+use crate::support::{python_with, wait_until};
+
+/// Works once the file `go` is there: it uses a second and a half of a core, or reads 200 MiB, and then writes
+/// `worked`. Before, all of them sleep.
+const WORKS: &str = r#"
+import os, signal, sys, time
+folder, who, how = sys.argv[1:4]
+signal.alarm(300)
+def work():
+    while not os.path.exists(folder + "/go"):
+        time.sleep(0.05)
+    if how == "reads":
+        with open("/dev/zero", "rb", buffering=0) as file:
+            for _ in range(200):
+                file.read(1 << 20)
+    while how == "computes" and time.process_time() < 1.5:
+        sum(range(10000))
+    open(folder + "/worked", "w").close()
+    while True:
+        signal.pause()
+def leave(then):
+    if os.fork() == 0:
+        os.setsid()
+        if os.fork() > 0:
+            os._exit(0)
+        signal.alarm(300)
+        open(folder + "/helper", "w").write(str(os.getpid()))
+        then()
+    os.wait()
+if who == "child" and os.fork() == 0:
+    signal.alarm(300)
+    work()
+if who == "helper":
+    leave(work)
+if who == "helper's child":
+    def start():
+        if os.fork() == 0:
+            signal.alarm(300)
+            work()
+        while True: signal.pause()
+    leave(start)
+print("ready", flush=True)
+if who == "target":
+    work()
+while True:
+    signal.pause()
+"#;
+
+#[test]
+fn work_between_plan_and_confirmation_cancels_whoever_does_it() {
+    let python = or_skip!(python_with(&["signal"]));
+    let cases = [
+        ("nobody", ""),
+        ("target", "computes"),
+        ("child", "computes"),
+        ("helper", "computes"),
+        ("helper's child", "computes"),
+        ("target", "reads"),
+        ("child", "reads"),
+        ("helper", "reads"),
+    ];
+    thread::scope(|scope| {
+        for (who, how) in cases {
+            let python = &python;
+            scope.spawn(move || {
+                let folder = tempfile::tempdir().unwrap();
+                let path = |name: &str| folder.path().join(name);
+                let mut command = Command::new(python);
+                command.args(["-c", WORKS]).arg(folder.path()).args([who, how]);
+                // Helpers are recognised by the environment, which no other test's process has.
+                command.env("GPUMEM_TEST_JOB", folder.path());
+                let mut cast = Cast::new(command.process_group(0));
+                if who.starts_with("helper") {
+                    wait_until("the helper has left", || path("helper").exists());
+                }
+                let mut stage = Stage::new(&[cast.pid()]);
+                let target = stage.found(cast.pid());
+                if who != "nobody" {
+                    fs::write(path("go"), "").unwrap();
+                    wait_until("it has worked", || path("worked").exists());
+                }
+                let (outcome, past) = stage.act(target);
+                let case = format!("{who} {how}: {outcome:?}");
+                if who == "nobody" {
+                    assert!(is_freed(&outcome), "{case}");
+                } else {
+                    assert_eq!(outcome, Outcome::RuleNoLongerTrue, "{case}");
+                    assert!(sent(&past, cast.pid()).is_empty() && cast.is_alive(), "{case}");
+                }
+                end_helper(&path("helper"));
+            });
+        }
+    });
+}
+
+/// What a person named is ended, whatever it does meanwhile.
+#[test]
+fn a_named_process_that_begins_to_work_is_ended() {
+    let python = or_skip!(python_with(&["signal"]));
+    let folder = tempfile::tempdir().unwrap();
+    let mut command = Command::new(&python);
+    command.args(["-c", WORKS]).arg(folder.path()).args(["target", "computes"]);
+    let cast = Cast::new(command.process_group(0));
+    let mut stage = Stage::new(&[cast.pid()]);
+    let target = stage.target();
+    fs::write(folder.path().join("go"), "").unwrap();
+    wait_until("it has worked", || folder.path().join("worked").exists());
+    let (outcome, past) = stage.act(target);
+    assert!(is_freed(&outcome), "{outcome:?}");
+    assert_eq!(sent(&past, cast.pid()), [Signal::Term]);
+}
+
+/// Saves for three seconds when it is told to end, then writes `saved` and exits.
+const SAVES: &str = r#"
+import os, signal, socket, sys, time, zlib
+folder, manner, port = sys.argv[1:4]
+signal.alarm(300)
+connection = socket.create_connection(("127.0.0.1", int(port))) if manner == "sends" else None
+def write():
+    with open("/dev/null", "wb", buffering=0) as file:
+        for _ in range(60):
+            file.write(b"x" * (1 << 17))
+            time.sleep(0.05)
+def compress():
+    while time.process_time() < 3:
+        zlib.compress(os.urandom(1 << 16), 9)
+def told(*_):
+    if manner == "ignores":
+        return
+    if manner == "sends":
+        for _ in range(60):
+            connection.sendall(b"x" * (1 << 17))
+            time.sleep(0.05)
+    elif manner == "writes":
+        write()
+    elif manner == "compresses":
+        compress()
+    else:
+        child = os.fork()
+        if child == 0:
+            signal.alarm(300)
+            if manner == "child writes": write()
+            if manner == "child compresses": compress()
+            if manner == "helper compresses":
+                os.setsid()
+                if os.fork() > 0: os._exit(0)
+                compress()
+                open(folder + "/compressed", "w").close()
+            os._exit(0)
+        os.waitpid(child, 0)
+        while manner == "helper compresses" and not os.path.exists(folder + "/compressed"):
+            time.sleep(0.05)
+    open(folder + "/saved", "w").close()
+    os._exit(0)
+signal.signal(signal.SIGTERM, told)
+print("ready", flush=True)
+while True:
+    signal.pause()
+"#;
+
+#[test]
+fn whoever_saves_by_any_means_is_not_killed_and_who_idles_is() {
+    let python = or_skip!(python_with(&["signal", "zlib"]));
+    let cases = [
+        "ignores",
+        "sends",
+        "writes",
+        "compresses",
+        "child writes",
+        "child compresses",
+        "helper compresses",
+    ];
+    thread::scope(|scope| {
+        for manner in cases {
+            let python = &python;
+            scope.spawn(move || {
+                let folder = tempfile::tempdir().unwrap();
+                let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+                let port = listener.local_addr().unwrap().port().to_string();
+                if manner == "sends" {
+                    thread::spawn(move || {
+                        let (mut connection, _) = listener.accept().unwrap();
+                        let mut bytes = vec![0; 1 << 20];
+                        while connection.read(&mut bytes).is_ok_and(|length| length > 0) {}
+                    });
+                }
+                let mut command = Command::new(python);
+                command.args(["-c", SAVES]).arg(folder.path()).args([manner, &port]);
+                command.env("GPUMEM_TEST_JOB", folder.path());
+                let cast = Cast::new(command.process_group(0));
+                let mut stage = Stage::new(&[cast.pid()]);
+                stage.guard.policy.grace = Some(Duration::from_secs(1));
+                let target = stage.found(cast.pid());
+                let (outcome, past) = stage.act(target);
+                let case = format!("{manner}: {outcome:?}, {:?}", past.acts);
+                assert!(is_freed(&outcome), "{case}");
+                let is_saved = folder.path().join("saved").exists();
+                let signals = sent(&past, cast.pid());
+                match manner {
+                    "ignores" => assert_eq!(signals, [Signal::Term, Signal::Kill], "{case}"),
+                    _ => assert!(is_saved && signals == [Signal::Term], "{case}"),
+                }
+            });
+        }
+    });
+}
+
+fn end_helper(path: &Path) {
+    if let Ok(pid) = fs::read_to_string(path) {
+        crate::procs::send(pid.parse().unwrap(), rustix::process::Signal::KILL);
+    }
+}
