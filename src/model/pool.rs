@@ -64,9 +64,8 @@ impl Process {
 
     /// Whether its starter would start another if it ended, or keeps it and ends it itself.
     pub fn is_restarted_by_its_pool(&self) -> bool {
-        self.pool().is_some_and(|pool| {
-            self.is_started_by(pool).unwrap_or_else(|| !pool.started_by.is_empty())
-        })
+        self.pool()
+            .is_some_and(|pool| self.is_started_by(pool).unwrap_or(!pool.started_by.is_empty()))
     }
 
     /// Whether what starts a pool's workers started it; `None` if unknown.
