@@ -35,6 +35,9 @@ const SHORTEST_SEGMENT: usize = 16;
 /// A hash has at least as many hexadecimal digits.
 const SHORTEST_HASH: usize = 32;
 
+/// A shorter word after `name:` is a tag, as in `mixtral:8x7b`.
+const SHORTEST_PASSWORD: usize = 6;
+
 /// A longer number may be a secret: the longest harmless ones are sizes in bytes.
 const LONGEST_NUMBER: usize = 12;
 
@@ -256,7 +259,7 @@ fn hide_argument_by_form(word: &str) -> Option<String> {
     let is_pair = !user.is_empty()
         && user.chars().all(is_of_name)
         && password.chars().all(is_of_password)
-        && password.len() < SHORTEST_HASH
+        && (SHORTEST_PASSWORD..SHORTEST_HASH).contains(&password.len())
         && may_be_password(password);
     is_pair.then(|| format!("{user}:{HIDDEN}{host}"))
 }

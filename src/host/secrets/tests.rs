@@ -360,7 +360,7 @@ const HARMLESS: [&str; 99] = [
     "env|WORLD_SIZE=8|RANK=3|CUDA_VISIBLE_DEVICES=0,1|OMP_NUM_THREADS=4|python|train.py",
     "bash|-c|CUDA_VISIBLE_DEVICES=0 python train.py --lr 0.1 --model=bert; sleep 1",
     "python|-m|ipykernel_launcher|-f|/run/kernel-1.json|--pin-memory|true|--pin_memory=1",
-    "uvicorn|app.main:app|--workers|4|cuda:0|pytorch:2.4-cuda12|llama3:8b",
+    "uvicorn|app.main:app|--workers|4|cuda:0|pytorch:2.4-cuda12|llama3:8b|deepseek-r1:671b|mixtral:8x7b",
     "containerd-shim|-namespace|moby|-id|9f2c1d7a8b3e4f5061728394a5b6c7d8e9f001129f2c1d7a8b3e4f5061728394",
     "x|https://huggingface.co/meta-llama/Llama-3.1-8B-Instruct/resolve/main/model-00001-of-00004.safetensors",
     "x|https://h/a/resolve/9f2c1d7a8b3e4f5061728394a5b6c7d8e9f00112|http://h/lab/tree/Untitled1.ipynb|ray::IDLE",

@@ -12,8 +12,9 @@ use crate::model::{Identity, Time};
 use crate::units::MIB;
 use crate::watch::view_model::{JudgedSample, Screenful};
 
-/// Bound on the samples of one machine: an hour or more with a few dozen processes.
-const MOST_BYTES: usize = 4 * MIB as usize;
+/// Bound on the samples of one machine: an hour with a few dozen processes. Less shortens the charts of CPU and host
+/// memory, which are drawn from these samples.
+const MOST_BYTES: usize = 10 * MIB as usize;
 /// Bound for several machines together.
 const ALL_BYTES: usize = 64 * MIB as usize;
 /// Estimated size of a finding with its sentences and evidence.
