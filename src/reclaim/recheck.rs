@@ -26,7 +26,7 @@ const WORK_SHARE: f64 = 0.1;
 /// I/O in bytes a second from which a job works, as in the rule `idle`.
 const WORK_BYTES_PER_SECOND: f64 = 1e6;
 /// A shorter time counts as so many seconds: less than a second of CPU, or 10 MB, is no work.
-const LEAST_SECONDS: f64 = 10.0;
+pub const LEAST_SECONDS: f64 = 10.0;
 /// The longest time over which CPU use is averaged while a job may save, in seconds: it may begin late.
 const SAVING_SECONDS: f64 = 5.0;
 /// Fewer bytes are no checkpoint.

@@ -2,12 +2,16 @@
 //! touched; and what follows from a step that leaves them alive.
 
 use super::{Act, ActStage, NextMove, PATIENCE_SECONDS, Recheck, StepInput};
+use crate::host::JobWork;
 use crate::model::{GpuProcess, Kind, Snapshot};
 use crate::reclaim::guard::{Call, Protection};
 use crate::reclaim::process_control::{Handle, ProcessControl};
 use crate::reclaim::recheck::is_work;
 use crate::reclaim::target::Reason;
 use crate::reclaim::verify::Outcome;
+
+/// Work since the plan is not averaged over more than this, because a plan may stay on a screen for hours.
+const MOST_SECONDS: f64 = 60.0;
 
 impl Act {
     /// Handles a step that has had its effect and left the processes alive.
@@ -74,7 +78,8 @@ impl Act {
             return false;
         }
         let now = control.read_usage(&self.target.identities(), Some(at_plan));
-        is_work(now.since(at_plan))
+        let used = now.since(at_plan);
+        is_work(JobWork { seconds: used.seconds.min(MOST_SECONDS), ..used })
     }
 
     /// Whether the only finding was that they were stopped, and gpumem has sent them SIGCONT.

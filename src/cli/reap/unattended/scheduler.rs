@@ -20,7 +20,7 @@ use crate::model::{Gpu, Identity, Process, Snapshot, Time};
 use crate::reclaim::ledger::{self, Actor, Deed, Failure};
 use crate::reclaim::plan::{PlanInput, pids};
 use crate::reclaim::policy::ReapPace;
-use crate::reclaim::recheck::is_work;
+use crate::reclaim::recheck::{LEAST_SECONDS, is_work};
 use crate::reclaim::release::{ReleaseBy, find as find_release};
 use crate::reclaim::target::{Reason, Step, TargetProcess};
 use crate::reclaim::warnings::WarningDue;
@@ -132,8 +132,8 @@ pub(super) struct ReapScheduler {
     asked: HashMap<Arc<str>, Option<Time>>,
     /// Processes that were asked while working, and until when they are not asked again.
     cleaned: HashMap<Identity, Time>,
-    /// What a target's job had used when its owner was last warned, by its first member.
-    used_at_warning: HashMap<Identity, Arc<JobUsage>>,
+    /// What a warned target's job had used when it was last idle, by its first member.
+    used_when_idle: HashMap<Identity, Arc<JobUsage>>,
     /// Findings for which the reason for skipping was logged.
     skip_logged: HashSet<Arc<str>>,
     /// The last logged error that blocks all acts.
@@ -159,7 +159,7 @@ impl ReapScheduler {
             undelivered: HashMap::new(),
             asked: HashMap::new(),
             cleaned: HashMap::new(),
-            used_at_warning: HashMap::new(),
+            used_when_idle: HashMap::new(),
             skip_logged: HashSet::new(),
             last_error: None,
         }
@@ -228,7 +228,7 @@ impl ReapScheduler {
         let lasts = |id: &Arc<str>| all.iter().any(|(finding, _)| finding.id == *id);
         self.skip_logged.retain(lasts);
         let snapshot = &self.snapshot;
-        self.used_at_warning.retain(|it, _| {
+        self.used_when_idle.retain(|it, _| {
             snapshot.process(it.pid).is_some_and(|process| process.identity() == *it)
         });
         self.undelivered.retain(|id, _| lasts(id));
@@ -317,13 +317,19 @@ impl ReapScheduler {
             let last = |it: &&Finding| self.warnings.of(it, true).and_then(|it| it.last);
             let is_warned = of_target.iter().any(|it| last(it).is_some());
             if let Some(first) = target.members.first().map(TargetProcess::identity) {
-                let usage = || Arc::new(system.usage(&target));
                 match is_warned {
                     true => {
-                        let used = self.used_at_warning.entry(first).or_insert_with(usage);
-                        target.used_at_plan = Some(Arc::clone(used));
+                        let now = Arc::new(system.usage(&target));
+                        let when_idle =
+                            self.used_when_idle.entry(first).or_insert_with(|| Arc::clone(&now));
+                        // It follows the job while that is idle, so that recent work is not averaged away.
+                        let used = now.since(when_idle);
+                        if used.seconds >= LEAST_SECONDS && !is_work(used) {
+                            *when_idle = now;
+                        }
+                        target.used_at_plan = Some(Arc::clone(when_idle));
                     }
-                    false => drop(self.used_at_warning.remove(&first)),
+                    false => drop(self.used_when_idle.remove(&first)),
                 }
             }
             if of_target.iter().all(|finding| self.is_due(finding, now)) {

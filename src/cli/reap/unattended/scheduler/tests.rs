@@ -362,6 +362,23 @@ fn whoever_begins_to_work_at_any_moment_is_not_ended() {
     assert!(begun > 0 && ended > 2 * begun, "{ended}, of whom {begun} had just begun");
 }
 
+/// Minutes of grace must not hide that it works now. The little CPU that it uses all the time is no work.
+#[test]
+fn work_in_the_last_seconds_is_not_averaged_away() {
+    for (works_for, is_ended) in [(0.0, true), (12.0, false), (30.0, false)] {
+        let mut day = Day::reaping();
+        while day.stage.now < ACTED + 10.0 && day.stage.control.get().sent.is_empty() {
+            let works_from = WARNED_LAST + 60.0 - works_for;
+            let worked =
+                (day.stage.now - works_from).max(0.0) * f64::from(u8::from(works_for > 0.0));
+            let ticks = (day.stage.now + 100.0 * worked) as u64;
+            day.stage.control.get().usage = JobUsage::of_one(70, day.stage.now, ticks, 0);
+            day.until(day.stage.now + STEP);
+        }
+        assert_eq!(!day.stage.control.get().sent.is_empty(), is_ended, "works for {works_for} s");
+    }
+}
+
 #[test]
 fn it_is_warned_twice_then_ended_and_the_memory_is_back() {
     let mut day = Day::reaping();
