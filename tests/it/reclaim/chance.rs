@@ -145,6 +145,18 @@ struct Acted {
     signalled: BTreeSet<(i64, String)>,
     /// Nothing was made to forbid it.
     is_free: bool,
+    /// Who worked between the plan and the act.
+    work: TargetWork,
+}
+
+/// Work between a plan and its execution, as it concerns a target.
+#[derive(Clone, Copy, PartialEq, Debug)]
+enum TargetWork {
+    None,
+    /// By its family, which may share a process group with it.
+    Perhaps,
+    /// By the target, or by whom it has started.
+    Own,
 }
 
 /// The namespace, from within the process that acts.
@@ -253,9 +265,13 @@ impl Machine {
         self.look(&population);
         let snapshot = self.look(&population);
         let (guard, plan) = self.plan(&mut random, &population, &snapshot);
+        let worker =
+            random.chance(0.4).then(|| self.work(&mut random, &population, &plan)).flatten();
         let mut acts = Vec::new();
         for target in plan.targets.iter().filter(|it| !it.is_advice()) {
-            let acted = self.act(&mut random, &population, &guard, target.clone());
+            let work =
+                worker.map_or(TargetWork::None, |pid| self.target_work(target, pid, &population));
+            let acted = self.act(&mut random, &population, &guard, target.clone(), work);
             let truth = self.truth();
             self.judge(&acted, &truth, &mut complaints);
             acts.push(acted);
@@ -288,6 +304,48 @@ impl Machine {
             population.requests,
             born,
         ));
+    }
+
+    /// Has somebody work between the plan and the act: mostly a target, or whom it has started.
+    fn work(&mut self, random: &mut Random, population: &Population, plan: &Plan) -> Option<i64> {
+        let truth = self.truth();
+        let may_work = |(pid, born): &(&i64, &Born)| {
+            population.stays.contains(&born.id) && truth::state(**pid) == Some('S')
+        };
+        let mut workers: Vec<i64> =
+            truth.born.iter().filter(may_work).map(|(pid, _)| *pid).collect();
+        if !plan.targets.is_empty() && random.chance(0.8) {
+            let target = random.pick(&plan.targets.iter().collect::<Vec<_>>());
+            workers.retain(|&pid| self.target_work(target, pid, population) == TargetWork::Own);
+        }
+        if workers.is_empty() {
+            return None;
+        }
+        let pid = random.pick(&workers);
+        self.ask(&format!("work {pid}"));
+        crate::support::wait_until("it has worked", || self.truth().worked.contains(&pid));
+        Some(pid)
+    }
+
+    /// Whether a process that works does so for a target, by who was born of whom.
+    fn target_work(&self, target: &Target, pid: i64, population: &Population) -> TargetWork {
+        let truth = self.truth();
+        let is_member = |pid: i64| target.members.iter().any(|it| i64::from(it.pid) == pid);
+        let (mut next, mut has_executed) = (pid, false);
+        while let Some(born) = truth.born.get(&next).filter(|_| !is_member(next)) {
+            has_executed |= truth.executed.contains_key(&next);
+            next = born.of;
+        }
+        // One that has left and executed another program with another environment is not recognised.
+        let is_linked = truth::ancestors(pid).into_iter().any(is_member);
+        if is_member(next) && (!has_executed || is_linked) {
+            return TargetWork::Own;
+        }
+        let family = |pid: i64| population.family.get(&truth.born.get(&pid)?.id);
+        match family(i64::from(target.leader)) == family(pid) {
+            true => TargetWork::Perhaps,
+            false => TargetWork::None,
+        }
     }
 
     fn look(&mut self, population: &Population) -> Snapshot {
@@ -364,7 +422,8 @@ impl Machine {
             .filter_map(|pid| Some((pid, read_guarded(&Roots::default(), pid).ok()??)))
             .collect();
         let seen = PlanInput { findings: &findings, snapshot, families: &families, facts: &facts };
-        let plan = plan(&seen, &guard);
+        let mut plan = plan(&seen, &guard);
+        plan.note_usage(&Roots::default());
         (guard, plan)
     }
 
@@ -374,6 +433,7 @@ impl Machine {
         population: &Population,
         guard: &Guard,
         target: Target,
+        work: TargetWork,
     ) -> Acted {
         let path = self.folder.join("ledger");
         let _ = fs::remove_file(&path);
@@ -429,6 +489,6 @@ impl Machine {
                 }
             }
         }
-        Acted { target, outcome, calls, events, signalled, is_free }
+        Acted { target, outcome, calls, events, signalled, is_free, work }
     }
 }

@@ -9,7 +9,7 @@ use gpumem::api::reclaim::{Outcome, Plan, Target};
 use super::people::Population;
 use super::trace::Call;
 use super::truth::{Truth, lives, state};
-use super::{Acted, Machine};
+use super::{Acted, Machine, TargetWork};
 
 impl Machine {
     /// Whether what an act has sent was sent to whom it may be.
@@ -55,7 +55,11 @@ impl Machine {
         if acted.outcome.is_success() {
             self.ended += 1;
         }
-        if !acted.is_free {
+        let has_worked = acted.work == TargetWork::Own && target.is_found();
+        if has_worked && acted.events.iter().any(|it| matches!(it.call, Call::Sent { .. })) {
+            let _ = writeln!(violations, "it has worked since the plan: {:?}", acted.outcome);
+        }
+        if !acted.is_free || (acted.work != TargetWork::None && target.is_found()) {
             return;
         }
         // The guilty are gone, where that is what the outcome says.

@@ -128,6 +128,11 @@ impl Population {
                 part = part.with([child]);
             }
         }
+        // A helper that leaves: in a session of its own, adopted by the first process.
+        if random.chance(0.25) {
+            let helper = self.part().word("session daemon die");
+            part = part.with([helper]);
+        }
         part
     }
 

@@ -22,6 +22,8 @@ pub struct Truth {
     /// Who saw when that its parent was gone.
     pub left: BTreeMap<i64, i64>,
     pub sent: Vec<(i64, i64)>,
+    /// Who has worked, as it was asked to.
+    pub worked: BTreeSet<i64>,
 }
 
 #[derive(Clone, Debug)]
@@ -71,6 +73,9 @@ impl Truth {
                     truth.ended.insert(id);
                     truth.ended_pids.insert(pid);
                 }
+                ("W", &[_, pid]) => {
+                    truth.worked.insert(pid);
+                }
                 ("S", &[_, pid, signal]) => truth.sent.push((pid, signal)),
                 ("E", &[_, pid, at]) => {
                     truth.executed.insert(pid, at);
@@ -89,6 +94,15 @@ impl Truth {
 pub fn state(pid: i64) -> Option<char> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     stat.rsplit_once(") ")?.1.chars().next()
+}
+
+/// Parent, grandparent and so on, as they are now.
+pub fn ancestors(pid: i64) -> Vec<i64> {
+    let parent = |&pid: &i64| {
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+        stat.rsplit_once(") ")?.1.split(' ').nth(1)?.parse().ok().filter(|&ppid| ppid > 1)
+    };
+    std::iter::successors(parent(&pid), parent).take(64).collect()
 }
 
 /// Whether a process has not ended.
