@@ -181,6 +181,14 @@ impl Process {
         Identity { pid: self.pid, start }
     }
 
+    /// The process as it was last known, if it has exited and NVML still lists it.
+    pub fn while_alive(&self) -> Cow<'_, Self> {
+        self.ended().map_or(Cow::Borrowed(self), |known| {
+            let (start_ticks, start_time) = (known.start_ticks, known.start_time);
+            Cow::Owned(Self { pid: self.pid, start_ticks, start_time, ..known.as_named() })
+        })
+    }
+
     /// What it was while it lived, if it has exited and NVML still lists it; `None` if /proc knows it, or it is
     /// unknown whose pid it is.
     pub fn ended(&self) -> Option<&LastKnown> {

@@ -62,12 +62,14 @@ impl Usage {
         }
     }
 
-    /// Which pids of a snapshot are the command's; those of whom it is not known yet are asked about.
+    /// Which pids of a snapshot are the command's; those of whom it is not known yet are asked about. A process that
+    /// has exited and is still listed is one of them: what it started holds its memory.
     fn ours(&mut self, snapshot: &Snapshot, is_ours: impl Fn(&Process) -> bool) -> HashSet<u32> {
         let mut pids = HashSet::new();
-        for process in snapshot.processes.iter().filter(|it| it.identity().is_certain()) {
-            if self.ours.contains(&process.identity()) || is_ours(process) {
-                self.ours.insert(process.identity());
+        for process in &snapshot.processes {
+            let identity = process.while_alive().identity();
+            if identity.is_certain() && (self.ours.contains(&identity) || is_ours(process)) {
+                self.ours.insert(identity);
                 pids.insert(process.pid);
             }
         }
@@ -140,9 +142,10 @@ impl Usage {
             for row in rows(gpu, &ours).filter(|row| row.used_bytes != Some(0)) {
                 let Some(process) = snapshot.process(row.pid) else { continue };
                 let own = judged::own_commands(&self.engine, Some(process), snapshot, typist);
+                let known = process.while_alive();
                 held.push(HeldMemory {
-                    process: FindingProcess::of(process),
-                    name: name_of(process),
+                    process: FindingProcess::of(&known),
+                    name: name_of(&known),
                     gpu: gpu.index,
                     used_bytes: row.used_bytes,
                     command: own.kill.unwrap_or_else(|| format!("gpumem explain {}", row.pid)),
@@ -281,6 +284,7 @@ mod tests {
     use super::*;
     use crate::config::Config;
     use crate::model::Time;
+    use crate::model::process::LastKnown;
     use crate::model::snapshot::Memory;
     use crate::recording::RecordingReader;
 
@@ -314,6 +318,30 @@ mod tests {
         }
         assert_eq!(usage.gpus()[0].figures.mean_bytes, Some(5));
         assert!(usage.is_blind());
+    }
+
+    #[test]
+    fn memory_under_the_pid_of_an_ended_process_is_held() {
+        let mut usage = Usage::new(Config::default().rules);
+        let row = GpuProcess { pid: 7, used_bytes: Some(5), ..GpuProcess::default() };
+        let sample = |process| {
+            let mut snapshot = Snapshot::new(Time::default());
+            snapshot.gpus = vec![Gpu { processes: Some(vec![row]), ..Gpu::default() }];
+            snapshot.processes = vec![Process { pid: 7, ..process }];
+            snapshot
+        };
+        let start_ticks = Some(1);
+        usage.observe(sample(Process { start_ticks, ..Process::default() }), |_| true);
+        let ended = |start_ticks| {
+            let (comm, command) = (Some("train".into()), None);
+            let known = LastKnown { start_ticks, comm, command, ..LastKnown::default() };
+            sample(Process { last_known: Some(known.into()), ..Process::default() })
+        };
+        let held = usage.held(&ended(start_ticks), |_| false).unwrap();
+        assert_eq!((held.len(), &*held[0].name, held[0].used_bytes), (1, "train", Some(5)));
+        assert_eq!(held[0].command, "gpumem explain 7");
+        // Another process with its pid is not the command's.
+        assert_eq!(usage.held(&ended(Some(2)), |_| false), Some(Vec::new()));
     }
 
     #[test]
