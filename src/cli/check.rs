@@ -24,10 +24,10 @@ use super::args::{CheckArgs, CheckFormat, Cli, Global, GpuName};
 use super::commands::{self, CommandSource};
 use super::exit::Exit;
 use super::hosts::HostOutput;
+use super::output::shows_unicode;
 use super::reap::json::ReapReport;
 use super::release::json::ReleaseDocument;
 use super::session::{self, SampleWindow};
-use super::watch::shows_unicode;
 use super::{
     UsageError, config, hosts, live, print, recorded, store, style, terminal_width, warn,
     warn_of_damage,

@@ -17,8 +17,8 @@ pub(super) use self::target::TypedTarget;
 use super::args::{Explain, Global};
 use super::commands::{self, CommandSource};
 use super::exit::Exit;
+use super::output::shows_unicode;
 use super::session::{self, SampleWindow};
-use super::watch::shows_unicode;
 use super::{UsageError, config, live, print, recorded, store, style, terminal_width, warn};
 use crate::advice;
 use crate::explain::page::ExplainPage;
@@ -27,10 +27,10 @@ use crate::history::memory_series::Courses;
 use crate::model::finding::Finding;
 use crate::model::json::document;
 use crate::model::{Process, Snapshot};
+use crate::reclaim::by_snapshot;
 use crate::report::explain::{PageStyle, text};
 use crate::rules::{Engine, RuleSet};
 use crate::units::Span;
-use crate::watch::state::judged;
 
 /// The longest sampling for a requested finding: some are based on use, which is known from the second
 /// sample on. Sampling ends with the first sample that has the finding.
@@ -156,11 +156,11 @@ impl SampledHistory {
     ) -> anyhow::Result<ExplainPage> {
         let last = self.last.as_ref().context("there was no snapshot")?;
         // As `check` and `watch` tell it.
-        let marks = judged::plan_marks(&self.engine, last);
+        let marks = by_snapshot::plan_marks(&self.engine, last);
         self.engine.mark_planned(&marks);
         let commands = |findings: &mut [Finding], process: Option<&Process>| {
             source.fill_in(findings.iter_mut(), self.engine.findings(), last);
-            judged::own_commands(&self.engine, process, last, source.typist())
+            by_snapshot::own_commands(&self.engine, process, last, source.typist())
         };
         make(self, self.known(last, &commands))
     }

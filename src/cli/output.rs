@@ -19,6 +19,21 @@ pub(super) fn print(text: &str) -> anyhow::Result<()> {
     }
 }
 
+/// Whether more than ASCII can be shown: the locale writes UTF-8 (POSIX gives the order of the variables), and it is
+/// not Linux's console.
+pub(super) fn shows_unicode() -> bool {
+    ["LC_ALL", "LC_CTYPE", "LANG"]
+        .iter()
+        .filter_map(std::env::var_os)
+        .find(|locale| !locale.is_empty())
+        .is_some_and(|locale| {
+            let locale = locale.to_string_lossy().to_ascii_uppercase();
+            locale.contains("UTF-8") || locale.contains("UTF8")
+        })
+        // Linux's console has few characters, whatever the locale.
+        && std::env::var_os("TERM").is_none_or(|term| term != "linux")
+}
+
 /// Prints a message to standard error. If that is closed, the message is lost.
 pub(super) fn warn(text: &str) {
     let text = format!("gpumem: {}\n", escape(text));

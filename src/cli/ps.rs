@@ -7,8 +7,8 @@ use anyhow::Context as _;
 use super::args::{Global, Ps};
 use super::exit::Exit;
 use super::hosts::HostOutput;
+use super::output::shows_unicode;
 use super::selection::Selection;
-use super::watch::shows_unicode;
 use super::{
     config, hosts, live, print, recorded, session, store, style, terminal_width, unreadable, warn,
 };
@@ -18,12 +18,12 @@ use crate::model::json::{self, document};
 use crate::model::row::{ProcessRow, places};
 use crate::model::totals::Total;
 use crate::model::{self, Snapshot};
+use crate::reclaim::by_snapshot;
 use crate::report::processes::{self, RuleResults};
 use crate::report::totals::{self, TotalsReport};
 use crate::rules::{Engine, RuleSet};
 use crate::source::Source as _;
 use crate::source::remote::RemoteHost;
-use crate::watch::state::judged;
 
 /// How long another machine is sampled: use is known from the second sample on.
 const LOOK: Duration = Duration::from_secs(1);
@@ -121,7 +121,7 @@ fn list(
         None => warn(text),
     };
     if let Some(engine) = &mut engine {
-        let marks = judged::plan_marks(engine, &snapshot);
+        let marks = by_snapshot::plan_marks(engine, &snapshot);
         engine.mark_planned(&marks);
     }
     let unreadable = unreadable(&snapshot);

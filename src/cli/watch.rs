@@ -12,6 +12,7 @@ use anyhow::Context as _;
 use self::reclaim_worker::LocalReclaimWorker;
 use super::args::{Color, Global, Once, ThemeChoice, WatchArgs, cells};
 use super::exit::Exit;
+use super::output::shows_unicode;
 use super::selection::{Selection, me};
 use super::{
     UsageError, config, hosts, live, print, recorded, signals, store, style, unreadable, warn,
@@ -248,19 +249,4 @@ fn has_escapes(color: Color) -> bool {
 /// An environment variable; empty if it is not set, or not text.
 fn variable(name: &str) -> String {
     std::env::var(name).unwrap_or_default()
-}
-
-/// Whether more than ASCII can be shown: the locale writes UTF-8 (POSIX gives the order of the variables), and it is
-/// not Linux's console.
-pub(super) fn shows_unicode() -> bool {
-    ["LC_ALL", "LC_CTYPE", "LANG"]
-        .iter()
-        .filter_map(std::env::var_os)
-        .find(|locale| !locale.is_empty())
-        .is_some_and(|locale| {
-            let locale = locale.to_string_lossy().to_ascii_uppercase();
-            locale.contains("UTF-8") || locale.contains("UTF8")
-        })
-        // Linux's console has few characters, whatever the locale.
-        && std::env::var_os("TERM").is_none_or(|term| term != "linux")
 }

@@ -54,6 +54,7 @@ pub mod suspect;
 pub(crate) mod testing;
 pub mod time;
 pub mod totals;
+pub mod typed_time;
 pub mod unit;
 pub mod unread;
 pub mod waste;

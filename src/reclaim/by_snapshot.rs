@@ -8,14 +8,18 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use super::commands::{self, Typist};
 use super::guard::Guard;
 use super::launcher::launcher_of;
 use super::plan::{Plan, PlanInput, Why, plan};
 use super::policy::Policy;
 use crate::host::{Guarded, Ourselves};
 use crate::model::family::families;
+use crate::model::finding::OwnCommands;
 use crate::model::reclaimable::PlanMark;
 use crate::model::{Finding, Process, Snapshot};
+use crate::rules::exemption::exempt_processes;
+use crate::rules::{Engine, serves};
 
 /// The plan, and the guard that decided whom it may touch.
 pub fn plan_by_snapshot(
@@ -87,8 +91,39 @@ fn guarded_launcher(rank: &Process, snapshot: &Snapshot) -> Option<(u32, Guarded
     Some((parent.pid, guarded))
 }
 
+/// What a plan for all users does about the findings that it could reclaim.
+pub fn plan_marks(engine: &Engine, snapshot: &Snapshot) -> Vec<PlanMark> {
+    if !engine.unkept().any(Finding::is_offered) {
+        return Vec::new();
+    }
+    let found: Vec<Finding> = engine.unkept().cloned().collect();
+    marks(&found, snapshot, policy(engine, snapshot))
+}
+
+/// What `reap --all-users` takes by default, except what the configuration keeps.
+fn policy(engine: &Engine, snapshot: &Snapshot) -> Policy {
+    let settings = engine.settings();
+    Policy {
+        never: settings.never().to_vec(),
+        kept: exempt_processes(settings.keeps(), snapshot),
+        ..commands::policy(serves)
+    }
+}
+
+/// The commands for a process of a snapshot that the engine has judged.
+pub fn own_commands(
+    engine: &Engine,
+    process: Option<&Process>,
+    snapshot: &Snapshot,
+    typist: Typist,
+) -> OwnCommands {
+    let policy = policy(engine, snapshot);
+    let own = |process| commands::of_process(process, snapshot, &policy, typist);
+    process.map_or_else(OwnCommands::default, own)
+}
+
 /// What an all-users plan with this policy does with the findings that their rules offer.
-pub fn marks(findings: &[Finding], snapshot: &Snapshot, policy: Policy) -> Vec<PlanMark> {
+fn marks(findings: &[Finding], snapshot: &Snapshot, policy: Policy) -> Vec<PlanMark> {
     let offered = || findings.iter().filter(|finding| finding.is_offered());
     if offered().next().is_none() {
         return Vec::new();

@@ -11,7 +11,7 @@ use super::keys::KeyAction;
 use super::reaping;
 use super::reclaim_worker::ReclaimRequest;
 use super::state::page::{About, Page, PageContent};
-use super::state::{App, Effect, Focus, GONE, HIDDEN, Mode, NO_FINDING, NOTHING_SEEN, judged};
+use super::state::{App, Effect, Focus, GONE, HIDDEN, Mode, NO_FINDING, NOTHING_SEEN};
 use super::text::clock;
 use super::theme::Styles;
 use super::view::line_writer::LineWriter;
@@ -24,6 +24,7 @@ use crate::model::finding::{Finding, OwnCommands};
 use crate::model::row::ProcessRow;
 use crate::model::totals::totals;
 use crate::model::{Identity, Snapshot, Time};
+use crate::reclaim::by_snapshot;
 use crate::reclaim::commands::Typist;
 use crate::report::environment;
 use crate::report::explain::{PageStyle, text as explain_text};
@@ -405,7 +406,7 @@ fn report(
         },
         commands: &|findings, process| {
             app.next_commands.fill_in(findings.iter_mut());
-            let mut own = judged::own_commands(&app.judged.engine, process, last, typist);
+            let mut own = by_snapshot::own_commands(&app.judged.engine, process, last, typist);
             if let Some(host) = &app.setup.host {
                 let there = |command: Option<String>| command.map(|it| host.typed(&it));
                 own = OwnCommands { release: there(own.release), kill: there(own.kill) };

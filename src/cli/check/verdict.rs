@@ -17,6 +17,7 @@ use crate::model::finding::{Finding, Pending};
 use crate::model::selector::Selected;
 use crate::model::snapshot::ReadError;
 use crate::model::{Gpu, Identity, Reclaimable, Severity, Snapshot, Suspect, Time};
+use crate::reclaim::by_snapshot;
 use crate::recording;
 use crate::report::check::{
     CheckOutcome, CheckReport, Counts, Limit, LimitVerdict, NewHolder, SCHEMA,
@@ -25,7 +26,6 @@ use crate::report::table::Table;
 use crate::rules::{Engine, RuleSet};
 use crate::source::live::Live;
 use crate::units::{Amount, Bytes, Span};
-use crate::watch::state::judged;
 
 /// What is asked about a machine; by default, the verdict of the rules on all of it.
 #[derive(Debug, Default)]
@@ -291,7 +291,7 @@ impl CheckVerdict {
     pub(in crate::cli) fn report(&mut self, failure: Option<&str>) -> CheckReport {
         let whole = self.last.as_ref().and_then(|last| last.whole.as_ref());
         if let Some(whole) = whole {
-            let marks = judged::plan_marks(&self.engine, whole);
+            let marks = by_snapshot::plan_marks(&self.engine, whole);
             self.engine.mark_planned(&marks);
         }
         let engine = &self.engine;

@@ -12,10 +12,10 @@ use crate::cli::exit::Exit;
 use crate::cli::selection::{names, no_such_gpu};
 use crate::cli::{UsageError, config, live, recorded, session, store, warn_of_damage};
 use crate::explain::{Shortage, out_of_memory};
+use crate::model::typed_time::{TypedTime, parse};
 use crate::model::{Gpu, Snapshot, Time};
 use crate::source::Source as _;
 use crate::units::Span;
-use crate::watch::update::playback::typed_time::{TypedTime, parse};
 
 /// Age in seconds from which the page says that its sample is older than the requested time.
 const OLD_SECONDS: f64 = 30.0;

@@ -3,44 +3,9 @@
 use std::time::Duration;
 
 use crate::history::memory_series::Courses;
-use crate::model::finding::OwnCommands;
-use crate::model::reclaimable::PlanMark;
-use crate::model::{Finding, Process, Snapshot, Time};
-use crate::reclaim::commands::{self, Typist};
-use crate::reclaim::{Policy, by_snapshot};
-use crate::rules::exemption::exempt_processes;
-use crate::rules::{Engine, serves};
-
-/// What a plan for all users does about the findings that it could reclaim.
-pub(crate) fn plan_marks(engine: &Engine, snapshot: &Snapshot) -> Vec<PlanMark> {
-    if !engine.unkept().any(Finding::is_offered) {
-        return Vec::new();
-    }
-    let found: Vec<Finding> = engine.unkept().cloned().collect();
-    by_snapshot::marks(&found, snapshot, policy(engine, snapshot))
-}
-
-/// What `reap --all-users` takes by default, except what the configuration keeps.
-fn policy(engine: &Engine, snapshot: &Snapshot) -> Policy {
-    let settings = engine.settings();
-    Policy {
-        never: settings.never().to_vec(),
-        kept: exempt_processes(settings.keeps(), snapshot),
-        ..commands::policy(serves)
-    }
-}
-
-/// The commands for a process of a snapshot that the engine has judged.
-pub(crate) fn own_commands(
-    engine: &Engine,
-    process: Option<&Process>,
-    snapshot: &Snapshot,
-    typist: Typist,
-) -> OwnCommands {
-    let policy = policy(engine, snapshot);
-    let own = |process| commands::of_process(process, snapshot, &policy, typist);
-    process.map_or_else(OwnCommands::default, own)
-}
+use crate::model::{Snapshot, Time};
+use crate::reclaim::by_snapshot::plan_marks;
+use crate::rules::Engine;
 
 /// What was judged, and when the last sample came.
 #[derive(Debug)]

@@ -4,7 +4,7 @@
 //! that a person went back to. If the timeline does not reach far enough, a recording is read again at full speed until
 //! the target.
 //!
-//! Pure: what the source must do comes back as a [`Control`]. [`typed_time`] parses times, `pace.rs` changes the speed.
+//! Pure: what the source must do comes back as a [`Control`]. `pace.rs` changes the speed.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,10 +18,9 @@ use crate::watch::state::{App, Effect, NOTHING_SEEN};
 use crate::watch::view_model::{JudgedSample, idle_times};
 
 mod pace;
-pub mod typed_time;
 
+use crate::model::typed_time::{self, TypedTime};
 use pace::faster;
-use typed_time::TypedTime;
 
 /// A leap, in seconds.
 const LEAP: f64 = 60.0;
