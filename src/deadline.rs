@@ -10,9 +10,8 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync
 use std::thread::Builder;
 use std::time::{Duration, Instant};
 
-/// How long a sample goes on at most without an answer that mostly is there at once: of a file that is not in
-/// memory, a server on this machine. It is a bound for what is slow and not a wait: what comes sooner is taken
-/// when it comes, and what comes later with the next sample.
+/// How long a sample waits for an answer that usually arrives at once: from a file that may not be cached, or from a
+/// server on this machine. A later answer is used with the next sample.
 pub const ANSWER_TIME: Duration = Duration::from_millis(25);
 
 /// When something that takes several steps has to be over.
@@ -55,7 +54,7 @@ impl<T: Send + 'static> Task<T> {
     ///
     /// # Errors
     ///
-    /// Where the system gives no thread.
+    /// If the thread cannot be started.
     pub fn start(name: &str, work: impl FnOnce() -> T + Send + 'static) -> io::Result<Self> {
         let (sender, answer) = sync_channel(1);
         let started = Instant::now();
@@ -95,25 +94,25 @@ pub struct Worker<Q, A> {
     answers: Receiver<A>,
 }
 
-/// A question that a worker has not taken.
+/// A question that the worker did not accept.
 #[derive(Debug)]
 pub enum NotAsked<Q> {
-    /// As many wait as may; ask again later.
+    /// The queue is full; ask again later.
     Busy(Q),
     /// Its thread has ended.
     Ended,
 }
 
-/// Where a worker's answers go; it waits there while as many lie as may.
+/// The queue of a worker's answers. Sending blocks while the queue is full.
 pub type Answers<A> = SyncSender<A>;
 
 impl<Q: Send + 'static, A: Send + 'static> Worker<Q, A> {
-    /// Starts a thread of this name, where so many questions and so many answers may wait. `prepare` makes what
-    /// works on one question after another; that gives `None` where its answers are not read any more.
+    /// Starts a thread with this name and these queue lengths. `prepare` returns the function that handles each
+    /// question. That function returns `None` if its answers are no longer read.
     ///
     /// # Errors
     ///
-    /// Where the system gives no thread.
+    /// If the thread cannot be started.
     pub fn start<W: FnMut(Q) -> Option<()> + Send + 'static>(
         name: &str,
         (questions, answers): (usize, usize),

@@ -20,8 +20,8 @@ pub struct Owner {
     pub command: Option<String>,
     /// The same as a sentence without a full stop; commands are in backquotes.
     pub line: String,
-    /// A unit of the user's own systemd. Its user can make and name such units, so it protects the process from nobody
-    /// else.
+    /// A unit of the user's own systemd. Users can create units of any name, so it protects the process only from its
+    /// own user.
     pub is_by_user: bool,
 }
 
@@ -42,8 +42,8 @@ impl Owner {
     }
 }
 
-/// Who owns a process: of several, the innermost one that people know it by. `None` if nobody does, so that signals are
-/// fine.
+/// The owner of a process: of nested owners, the innermost one whose name people know. `None` if it has none; then
+/// signals are safe.
 pub fn owner(process: &Process) -> Option<Owner> {
     owner_of(process, &[process])
 }

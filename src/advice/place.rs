@@ -1,8 +1,7 @@
 //! How to end a process where it runs: the command for its notebook, job, pod, container or unit.
 //!
-//! Whoever started a process may start it again, so a signal from outside is the last resort. Names come from
-//! processes, so they are quoted for a shell; a name that cannot be typed as shown is left out together with its
-//! command.
+//! A supervisor may restart a process that it started, so a signal from outside is the last resort. Processes control
+//! these names, so they are quoted for a shell. A name that cannot be typed as shown is omitted with its command.
 
 use super::owner::owner;
 use super::{NotebookEnd, TABLE};

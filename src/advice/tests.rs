@@ -146,7 +146,7 @@ fn no_server_is_asked_to_free_memory_in_a_way_that_breaks_running_requests() {
                 text.matches("/sleep?level=1&mode=wait").count(),
                 "{text}"
             );
-            // Whoever puts it to sleep must know what that requires and how it wakes.
+            // Advice to sleep must name the options it requires and the call that wakes the server.
             for (call, gates) in [
                 ("/sleep?", &["--enable-sleep-mode", "VLLM_SERVER_DEV_MODE=1", "/wake_up"][..]),
                 (

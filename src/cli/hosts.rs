@@ -103,7 +103,7 @@ pub(super) fn ask_all<T: Send + 'static>(
     }))
 }
 
-/// Ends the connection of a host that nobody waits for any more: it took too long, or what it answers cannot be printed.
+/// Ends a host's connection when its answer is no longer needed: it took too long, or the answer cannot be printed.
 struct HangupOnDrop(Hangup);
 
 impl Drop for HangupOnDrop {

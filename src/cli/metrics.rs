@@ -132,7 +132,7 @@ pub(super) fn run(args: &MetricsArgs, global: &Global) -> anyhow::Result<Exit> {
         }
         None => print(&published.classic)?,
         Some(path) => replace_file(path, published.classic.as_bytes(), 0o644)
-            .with_context(|| format!("{} is not written, and is as it was", path.display()))?,
+            .with_context(|| format!("could not write {}; left unchanged", path.display()))?,
     }
     let is_blind = unreadable(&snapshot) && !snapshot.gpus.is_empty();
     Ok(if is_blind { Exit::CannotMeasure } else { Exit::Clean })

@@ -123,10 +123,10 @@ fn run_bare(global: &Global) -> anyhow::Result<Exit> {
     }
 }
 
-/// Who starts a program that has more rights than they have must not lead it: by a library of theirs, by
-/// files that they may not read. To be called while there is but one thread.
+/// A caller must not control a program more privileged than itself: it must not choose a library to load, or files to
+/// read that it may not read itself. Call this while there is only one thread.
 ///
-/// The loader leaves `LD_LIBRARY_PATH` and its like out by itself then (ld.so(8)).
+/// For such a program, the loader itself ignores `LD_LIBRARY_PATH` and similar variables (ld.so(8)).
 fn mind_rights(library: Option<&Path>) -> anyhow::Result<()> {
     if host::has_gained_ids() {
         let why = "the program has the setuid or setgid bit and refuses to run with it: everyone \

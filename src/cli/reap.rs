@@ -155,7 +155,7 @@ fn carry_out(
 ) -> anyhow::Result<Carried> {
     let Observation { live, mut engine, snapshot, .. } = look;
     let Some(mut live) = live else {
-        warn("this is the plan that root would make there; nothing of a recording is killed");
+        warn("plan only: a recording cannot be acted on");
         return Ok(Carried::Not);
     };
     let mine: Vec<&Target> =
@@ -165,7 +165,7 @@ fn carry_out(
             return Ok(Carried::Not);
         }
         if args.dry_run || args.json || !confirm::can_ask() {
-            warn("nothing was sent; --yes carries this out");
+            warn("dry run; add --yes to carry it out");
             return Ok(Carried::Not);
         }
         if !confirmed(&text::question(&mine), &mut live, &mut engine)? {

@@ -186,7 +186,7 @@ fn carry_out(
     };
     if !args.yes {
         if args.dry_run || args.json || !confirm::can_ask() {
-            warn("nothing was sent; --yes carries this out");
+            warn("dry run; add --yes to carry it out");
             return Ok(Carried::Not);
         }
         let count = super::reap::text::count(&due.iter().collect::<Vec<_>>());

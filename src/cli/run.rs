@@ -104,7 +104,7 @@ pub(super) fn run(args: &RunArgs, global: &Global) -> anyhow::Result<Exit> {
     let is_written = tell(args, &report, reports);
     // The first process of a container is ended by no signal.
     if let Some(signal) = report.signal.filter(|_| std::process::id() != 1) {
-        // Who waits for gpumem sees what it would have seen of the command; no second core is written.
+        // Die by the command's signal, so that the parent sees the same status; write no second core dump.
         let none = rustix::process::Rlimit { current: Some(0), maximum: Some(0) };
         let _ = rustix::process::setrlimit(rustix::process::Resource::Core, none);
         let _ = signals::end_as_by(signal);
@@ -143,7 +143,7 @@ fn needs_driver(args: &RunArgs) -> bool {
 /// The sampling thread, as main sees it.
 #[derive(Debug)]
 struct Sampling {
-    /// Whether nobody is left who could hold memory.
+    /// Sends whether no process is left that could hold memory.
     ended: Sender<bool>,
     held: Receiver<Option<Vec<HeldMemory>>>,
 }
@@ -181,7 +181,7 @@ impl Sampling {
             match self.held.recv_timeout(Duration::from_millis(100)) {
                 Ok(held) => return held,
                 Err(RecvTimeoutError::Disconnected) => return None,
-                // Nobody of it is left who could hold anything.
+                // No descendant is left that could hold memory.
                 Err(RecvTimeoutError::Timeout) if !child::reap() => return Some(Vec::new()),
                 Err(RecvTimeoutError::Timeout) => {}
             }

@@ -378,13 +378,13 @@ pub(super) fn survey(global: &Global, host: &Host, now: Time) -> Survey {
     }
 }
 
-/// Whether an error is expected: there need not be a store, and another user's may be closed.
+/// Whether an error is expected: the store may not exist, or another user may have closed it.
 fn is_no_news(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied)
 }
 
-/// Checks that a store can be trusted: whoever can write to it can forge a history. A plain user trusts
-/// a chosen one.
+/// Checks that a store can be trusted: a user who can write to it can forge a history. Without extra privileges, a
+/// store given on the command line is trusted.
 fn prove_trusted(folder: &Path, chosen: bool) -> Result<(), NotOurs> {
     match (has_more_rights(), chosen) {
         (true, _) => prove_directory_ours(folder),

@@ -83,7 +83,7 @@ pub(super) fn run(args: &WatchArgs, global: &Global) -> anyhow::Result<Exit> {
     let outcome = watch::run(watched, &options, &mut ui_state);
     hangups.iter().for_each(Hangup::hang_up);
     if !is_elsewhere {
-        // How one looks at another machine's day is not how one looks at this one.
+        // The layout of a recording or a remote host is not saved.
         ui_state::save(ui_state);
     }
     match outcome? {
@@ -175,7 +175,7 @@ fn once(
     let mut past = Past::new(Engine::new(config.rules));
     let mut options = options(args, global, interval);
     if format != Once::Text {
-        // Whoever looks at it has another terminal, and another locale, than who made it.
+        // The file may be viewed in another terminal and locale.
         options.has_color = global.color != Color::Never;
         options.ascii = args.ascii;
     }

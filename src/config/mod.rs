@@ -117,7 +117,7 @@ pub fn paths(
     home: Option<&OsStr>,
 ) -> Vec<PathBuf> {
     if let Some(chosen) = chosen {
-        // Nothing is in it, whoever may write to it: no configuration is asked for.
+        // /dev/null means no configuration. It is always empty, so its mode does not matter.
         let is_null = chosen == Path::new("/dev/null");
         return if is_null { Vec::new() } else { vec![chosen.to_owned()] };
     }

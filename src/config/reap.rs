@@ -96,17 +96,17 @@ impl Default for ReapConfig {
 }
 
 impl ReapConfig {
-    /// What is done about the findings of a rule.
+    /// The action for a rule's findings.
     pub fn response(&self, rule: &str) -> Response {
         self.responses.get(rule).copied().unwrap_or_default()
     }
 
-    /// The rules of which what they find is ended.
+    /// Rules with `action = "reap"`.
     pub fn reaping(&self) -> impl Iterator<Item = &Arc<str>> {
         self.with(Response::Reap)
     }
 
-    /// The rules of which what they find is asked to release memory.
+    /// Rules with `action = "release"`.
     pub fn releasing(&self) -> impl Iterator<Item = &Arc<str>> {
         self.with(Response::Release)
     }

@@ -115,7 +115,7 @@ impl<'f> Entry<'f> {
         self.file.origin(&self.at)
     }
 
-    /// Refuses what is called otherwise.
+    /// Rejects unknown keys.
     pub(super) fn allow(&self, known: &[&str]) -> Result<(), ConfigError> {
         if known.contains(&self.name) {
             return Ok(());
@@ -215,7 +215,7 @@ pub(super) fn settings<T: DeserializeOwned + Serialize>(
     Ok(())
 }
 
-/// It without its place; a number that is none of TOML's is larger than any that is allowed.
+/// The value without its span; an out-of-range number becomes infinity.
 fn value(source: &Spanned<DeValue<'_>>) -> Value {
     Value::deserialize(source.clone().into_deserializer()).unwrap_or(Value::Float(f64::INFINITY))
 }

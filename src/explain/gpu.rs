@@ -74,10 +74,14 @@ fn what(facts: &mut Section, gpu: &Gpu, mean: Option<f64>) {
         None => "not known".to_owned(),
     };
     let state = gpu.performance_state.map_or("not known".to_owned(), |state| format!("P{state}"));
-    let reasons = gpu.throttle_reasons.as_deref().map(|reasons| match reasons {
-        [] => "nothing".to_owned(),
-        reasons => reasons.iter().map(|it| escape(it)).collect::<Vec<_>>().join(", "),
-    });
+    let throttled = match gpu.throttle_reasons.as_deref() {
+        None => "throttle reasons: not known".to_owned(),
+        Some([]) => "not throttled".to_owned(),
+        Some(reasons) => {
+            let reasons: Vec<_> = reasons.iter().map(|it| escape(it)).collect();
+            format!("throttle reasons: {}", reasons.join(", "))
+        }
+    };
     let rate = |bytes: Option<u64>| match bytes {
         Some(bytes) => format!("{}/s", Bytes(bytes)),
         None => "not known".to_owned(),
@@ -92,7 +96,7 @@ fn what(facts: &mut Section, gpu: &Gpu, mean: Option<f64>) {
         format!("fan {}", number(gpu.fan_percent, "%")),
     ];
     facts.facts("", &speed);
-    facts.entry("", format!("clocks held down by: {}", known(reasons)));
+    facts.entry("", throttled);
     let others = [
         format!("encoder {}", number(gpu.encoder_percent, "%")),
         format!("decoder {}", number(gpu.decoder_percent, "%")),

@@ -101,11 +101,7 @@ impl Unused<'_> {
 fn listed(unused: &[Unused<'_>]) -> Section {
     let mut section = Section::new("Which of it was unused");
     if unused.is_empty() {
-        section.item(
-            "- ",
-            "nothing, as far as known: every listed process was working, or too little is known \
-            about it",
-        );
+        section.item("- ", "nothing known to be unused");
     }
     for it in unused {
         let mark = format!("{}: ", Bytes(it.bytes));
@@ -118,7 +114,7 @@ fn listed(unused: &[Unused<'_>]) -> Section {
             }
             Evidence::Suspected(suspect) => {
                 section.item(&mark, format!("suspect: {}: {}", suspect.kind, suspect.message));
-                section.item("    not proved: ", suspect.missing.to_string());
+                section.item("    ", suspect.missing.to_string());
             }
         }
     }
@@ -131,7 +127,7 @@ fn sufficient(
     shortage: &Shortage<'_>,
     unused: &[Unused<'_>],
 ) -> Section {
-    let mut section = Section::new("What would have sufficed");
+    let mut section = Section::new("What would have been enough");
     let sum = |of: &[Unused<'_>]| of.iter().map(|it| it.bytes).sum::<u64>();
     let (Some(asked), Some(free_bytes)) = (shortage.asked_bytes, gpu.free_bytes()) else {
         let why = match gpu.free_bytes() {

@@ -291,7 +291,7 @@ impl Subject<'_> {
                 true => format!("first seen on a GPU {}", self.seen.ago(first)),
                 false => {
                     let span = Span::from_seconds(history.span_seconds());
-                    format!("on a GPU for {span} at least, as far as the history reaches")
+                    format!("on a GPU for at least {span}")
                 }
             },
         );
@@ -424,17 +424,13 @@ impl Subject<'_> {
             section.item("- ", format!("started by pid {}: {command}", parent.pid));
         } else if process.parent_is_reaper == Some(true) {
             // The parent of a service, or of a container's first process, did start it, though it also adopts orphans.
-            let ppid = process.ppid.map_or_else(String::new, |pid| format!(" (pid {pid})"));
+            let ppid =
+                process.ppid.map_or_else(|| "its parent".to_owned(), |pid| format!("pid {pid}"));
             section.item(
                 "- ",
                 match process.group_leader_alive {
-                    Some(false) => format!(
-                        "its job's leader is gone, and its parent{ppid} is one that adopts orphans"
-                    ),
-                    _ => format!(
-                        "its parent{ppid} is one that adopts orphans; whether it started it is not \
-                         known"
-                    ),
+                    Some(false) => format!("adopted by {ppid}; its job's leader is gone"),
+                    _ => format!("started or adopted by {ppid}"),
                 },
             );
         }

@@ -1,11 +1,11 @@
 //! A GPU's power while one process alone uses it, and since when that is a fraction of before.
 //!
-//! A process that waits forever in a kernel keeps its GPU fully used and moves no data: power falls,
-//! utilization does not. Only the GPU's power while the process was the only one at work shows that, then and
-//! now: if several work, nobody knows each one's share. A process that merely holds memory does not count.
+//! A process that waits forever in a kernel keeps its GPU fully used and moves no data: power falls, utilization does
+//! not. The comparison needs the GPU's power before and now, each while no other process was working: a GPU's power
+//! cannot be divided among processes. A process that only holds memory does not count as working.
 //!
-//! A rule's settings decide its findings; this file has the wider bounds within which a [`LowPowerPhase`]
-//! lasts. Bounded: the last few processes that were alone on the GPU.
+//! A rule's settings decide its findings. The bounds in this file are wider, and decide how long a [`LowPowerPhase`]
+//! lasts. Only the last few processes that worked alone on the GPU are kept.
 
 use super::average::Average;
 use super::row::Use;
@@ -164,7 +164,7 @@ impl PowerHistory {
         if gpu.stale_seconds.is_some() {
             return;
         }
-        // The whole GPU shows that it is over, whoever used it.
+        // Use of the GPU by any process ends the phase.
         let is_over =
             self.phase.as_ref().is_some_and(|phase| !self.is_low(phase.who, percent, power));
         if is_over && let Some(phase) = self.phase.take() {

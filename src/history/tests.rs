@@ -168,7 +168,7 @@ fn without_ticks_the_start_time_distinguishes_them() {
     assert_eq!(idle_seconds(&mut scene, &history), Some(10.0));
     scene.process(PID).start_time = None;
     history.observe(scene.step());
-    assert_eq!(idle_seconds(&mut scene, &history), None, "nobody is known by a pid alone");
+    assert_eq!(idle_seconds(&mut scene, &history), None, "a pid alone identifies no process");
 }
 
 #[test]

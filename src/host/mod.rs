@@ -1,10 +1,10 @@
-//! What Linux knows of a process, and of the machine it runs on.
+//! What Linux reports about processes and the machine.
 //!
 //! | module | content |
 //! |---|---|
 //! | `proc` | one process, from /proc: [`Processes`] is the table that a live source keeps between samples, `entry` and `visit` update one process, one file each parses stat, status, cmdline, environ, sockets and so on; `tree` has parents and descendants |
 //! | `gpu` | device files and who holds them ([`Holders`]), the kernel module, MPS, PCI |
-//! | `owner` | whom a process belongs to: cgroup, container, pod, Slurm job, unit, user, reservation |
+//! | `owner` | the owner of a process: cgroup, container, pod, Slurm job, unit, user, reservation |
 //! | `machine` | clocks, rights, mounts, ownership of paths |
 //! | [`jupyter`] | notebook servers and kernels; [`http`]: requests to a proven listener |
 //! | `secrets` | masks secrets in argv and environment |

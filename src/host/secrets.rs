@@ -1,9 +1,9 @@
 //! Masks secrets in argv and environment, so that no snapshot carries them into screens, reports and
 //! recordings.
 //!
-//! People start servers with `--IdentityProvider.token=…`, `--api-key …` or `HF_TOKEN=… vllm`. Whoever can list
-//! a machine's processes sees that, but recordings are attached to tickets and read for years. So the value is
-//! replaced by `***` where argv is read; its name stays.
+//! People start servers with `--IdentityProvider.token=…`, `--api-key …` or `HF_TOKEN=… vllm`. Local users can see
+//! that in the process list, but recordings are attached to tickets and kept for years. So the value is replaced by
+//! `***` where argv is read; its name stays.
 //!
 //! The value of an option or variable is masked unless its name is known to be harmless, or its form shows that it
 //! is: a short number, a path, an address. Elsewhere a secret is recognised by its name, its form, or its position:

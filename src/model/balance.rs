@@ -60,7 +60,7 @@ impl Gpu {
             _ if self.is_divided() => {
                 Err("under MIG the driver does not report what processes hold of the whole GPU")
             }
-            _ if self.is_unified() => Err("its memory is the system's, too, which uses it"),
+            _ if self.is_unified() => Err("it shares system memory"),
             _ if self.processes.is_none() => Err("the list of processes could not be read"),
             None => Err("what one of the processes holds is not known"),
             Some(_) if memory.reserved_bytes.is_none() => {

@@ -5,7 +5,7 @@
 //! always are. Each [`Tie`] names what joined a family; evidence that fits two jobs joins nothing. Only
 //! processes in the snapshot are members; an unresolved one is in no family.
 //!
-//! Pure: nothing here reads, signals or decides; whoever ends a family shows it first.
+//! Pure: nothing here reads, signals or decides. Callers show a family before they end it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

@@ -1,9 +1,8 @@
 //! Short names shared by every view: where a process runs, its role in the Multi-Process Service, its part of a
 //! GPU, the GPU files it holds.
 //!
-//! Tables and terminal show the same ones and neither knows the other. They are made of text that processes and
-//! clusters chose: bounded here, escaped by whoever shows it. Nothing is judged here; `rules` interprets a
-//! daemon or an unlisted holder.
+//! Tables and the screen share these names without depending on each other. Processes and clusters control the
+//! text: this module bounds it, and the writer escapes it. `rules` decides what a daemon or an unlisted holder means.
 
 use foldhash::{HashSet, HashSetExt as _};
 

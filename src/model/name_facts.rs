@@ -20,7 +20,7 @@ pub struct NameFacts {
     pub looks_like_a_server: bool,
     /// [`Process::mps_role`] of the process alone.
     pub has_mps_role: bool,
-    /// Whether its program is on the list of [`never_killed`], whoever owns the file.
+    /// Whether its program is on the list of [`never_killed`], regardless of the file's owner.
     pub is_never_killed: bool,
     /// [`Process::placeholder`].
     pub placeholder: Option<&'static str>,

@@ -1,6 +1,6 @@
 //! A process's name in findings, plans and messages, by what it runs.
 //!
-//! Names are as the process chose them, only bounded; whoever prints them escapes them.
+//! Processes control their names. Names are bounded here; the writer escapes them.
 
 use std::sync::Arc;
 

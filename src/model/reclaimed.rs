@@ -1,16 +1,16 @@
-//! What getting memory back has come to: sums that only grow.
+//! Reclaim counters.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// How memory was got back: `"release"`, `"unload"` or `"end"`.
+/// How memory was reclaimed: `"release"`, `"unload"` or `"end"`.
 pub type How = &'static str;
 
-/// The sums so far.
+/// Counters since the start of the audit log. They never decrease.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Reclaimed {
-    /// Bytes that came back, by how and from whom.
+    /// Bytes freed, by method and user.
     pub bytes: BTreeMap<(How, Arc<str>), u64>,
-    /// Acts by how, and by what they came to.
+    /// Actions, by method and outcome.
     pub acts: BTreeMap<(How, Arc<str>), u64>,
 }

@@ -85,7 +85,7 @@ impl fmt::Display for SeenSoFar {
     }
 }
 
-/// The time until a rule can decide: `can tell in 9m 48s`.
+/// The time until a rule can decide: `decided in 9m 48s`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct StillMissing {
     /// In seconds, rounded up; 0 if the next samples decide.
@@ -97,12 +97,12 @@ pub struct StillMissing {
 impl fmt::Display for StillMissing {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.seconds {
-            0 => f.write_str("can tell with the next samples")?,
-            seconds => write!(f, "can tell in {}", Span(Duration::from_secs(seconds)))?,
+            0 => f.write_str("decided with the next samples")?,
+            seconds => write!(f, "decided in {}", Span(Duration::from_secs(seconds)))?,
         }
         match self.is_recorded {
             true => Ok(()),
-            false => f.write_str("; `gpumem record --store` would know"),
+            false => f.write_str("; run `gpumem record --store` to decide at once"),
         }
     }
 }

@@ -1,8 +1,8 @@
-//! Plans from a snapshot alone: what root would plan on the machine it shows. Pure.
+//! Plans from a snapshot alone, as root would make them on that machine. Pure.
 //!
-//! For recordings, and to tell before anybody asks how much `reap` would take and which process `release` could
-//! ask. What only the machine could tell (`oom_score_adj`, an unread environment) protects nobody here, because
-//! nothing is sent. A plan to be carried out uses facts read from the machine.
+//! Used for recordings, and to show how much memory `reap` would free and which processes `release` could ask. Facts
+//! that a snapshot lacks (`oom_score_adj`, an unread environment) protect no process here, because nothing is sent.
+//! A plan to be carried out uses facts read from the machine.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -21,7 +21,7 @@ use crate::model::{Finding, Process, Snapshot};
 use crate::rules::exemption::exempt_processes;
 use crate::rules::{Engine, serves};
 
-/// The plan, and the guard that decided whom it may touch.
+/// The plan, and the guard that decided which processes it may include.
 pub fn plan_by_snapshot(
     mut policy: Policy,
     findings: &[Finding],
@@ -84,7 +84,7 @@ fn guarded_launcher(rank: &Process, snapshot: &Snapshot) -> Option<(u32, Guarded
         executable: program.cloned(),
         comm: parent.comm.clone(),
         command: parent.command.clone(),
-        // As elsewhere here, an unread environment keeps nobody.
+        // As elsewhere in this file, an unread environment protects no process.
         environment: Some(Arc::default()),
         ..Guarded::default()
     };

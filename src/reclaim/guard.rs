@@ -129,9 +129,9 @@ impl fmt::Display for Protection {
                 f.write_str("its oom_score_adj is -1000: it is exempt from being killed")
             }
             Self::Graphics => f.write_str("it is graphics-only"),
-            Self::OtherUser { uid } => write!(f, "it belongs to uid {uid}"),
+            Self::OtherUser { uid } => write!(f, "owned by uid {uid}"),
             Self::NotPermitted { uid } => {
-                write!(f, "it belongs to uid {uid}, and gpumem may not signal it")
+                write!(f, "owned by uid {uid}, and gpumem may not signal it")
             }
             Self::OtherNamespace => f.write_str(
                 "pids here are not the host's, and NVML's may be; run gpumem on the host",

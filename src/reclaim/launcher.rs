@@ -1,7 +1,7 @@
 //! Which process launches the ranks of a distributed run, and which leads a family. Pure.
 //!
-//! A launcher ends all ranks when one ends, or restarts it. It is recognised by name, or as the parent of
-//! several processes whose variables number them, as MPI's proxies are, whose names nobody lists.
+//! A launcher ends all ranks when one ends, or restarts it. It is recognised by name, or as the parent of several
+//! processes whose environment variables number them. The latter covers MPI's proxies, whose names are not listed.
 
 use std::sync::Arc;
 

@@ -1,6 +1,6 @@
-//! What acts have come to, by the ledger, from its beginning.
+//! Totals of past actions, from the audit log.
 //!
-//! What was read is not read again, so that a sum never falls, and a sample costs no more than what was appended.
+//! Each sample reads only what was appended to the log, so totals never decrease.
 
 use std::collections::HashMap;
 use std::fs::OpenOptions;
@@ -16,14 +16,14 @@ use super::release::ReleaseBy;
 use super::target::Deed;
 use crate::model::reclaimed::{How, Reclaimed};
 
-/// A ledger's acts, added up.
+/// The totals of one audit log.
 #[derive(Debug)]
 pub struct ReclaimLog {
     path: PathBuf,
-    /// The file that was read, and up to where.
+    /// The inode of the file, and the offset up to which it was read.
     inode: u64,
     read: u64,
-    /// Acts that have not ended.
+    /// Actions that have not ended.
     open: HashMap<Arc<str>, OpenAct>,
     sums: Reclaimed,
 }
@@ -36,7 +36,7 @@ struct OpenAct {
 }
 
 impl ReclaimLog {
-    /// For the ledger at this path, which need not exist.
+    /// For the audit log at this path, which need not exist.
     pub fn new(path: PathBuf) -> Self {
         let (open, sums) = (HashMap::new(), Reclaimed::default());
         Self { path, inode: 0, read: 0, open, sums }

@@ -254,7 +254,8 @@ impl ProcessControl for PidfdControl {
                 Ok(answer) => self.answer = answer,
                 Err(NoAnswer::Late) => return RequestResult::Waiting,
                 Err(NoAnswer::Never) => {
-                    self.answer = RequestResult::Failed("whoever asked has failed".to_owned());
+                    self.answer =
+                        RequestResult::Failed("the thread that sent the request failed".to_owned());
                 }
             }
             self.asked = None;

@@ -30,8 +30,8 @@ struct FormerPlace {
     /// Its parent held a GPU by itself.
     parent_holds: bool,
     command: Option<Arc<[Arc<str>]>>,
-    /// The command is that of one notebook kernel, whoever starts it: a server may use a wrapper, a different
-    /// one each time.
+    /// The command is that of one notebook kernel, regardless of its parent: a server may use a different wrapper
+    /// each time.
     is_kernel: bool,
     /// Its service or container.
     manager: Option<Arc<str>>,

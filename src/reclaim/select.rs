@@ -175,7 +175,7 @@ pub(super) fn found<'a>(
             Ends::Always => {}
             Ends::Configured | Ends::Named if by_name || is_released => {}
             Ends::Configured | Ends::Named => {
-                // Nobody expects a server, or a working process, on the list of refusals.
+                // An idle server is not worth a refusal: no user expects it to be killed.
                 if kind != Kind::ServerIdle {
                     refuse(Why::OnlyWhenAsked { kind });
                 }

@@ -207,7 +207,7 @@ pub enum Step {
     Signal {
         /// The signal.
         signal: Signal,
-        /// Recipients of the signal; `whom` in JSON.
+        /// Recipients of the signal.
         #[serde(rename = "whom")]
         recipients: Recipients,
         /// How long to wait, in seconds.

@@ -284,7 +284,7 @@ impl CheckReport {
         }
         let found = match (found.is_empty(), self.rules_applied) {
             (true, false) if self.status != CheckOutcome::Ok => {
-                "nothing exceeded that is known".to_owned()
+                "no known limit exceeded".to_owned()
             }
             (true, false) if self.limits.is_empty() => "no new holders".to_owned(),
             (true, false) => "within limits".to_owned(),
@@ -438,7 +438,7 @@ fn write_suspect(out: &mut String, suspect: &Suspect, style: Style) -> fmt::Resu
         None => String::new(),
     };
     writeln!(out, "    {owner}{}", escape(&suspect.evidence.words()))?;
-    writeln!(out, "    not proved: {}", suspect.missing)?;
+    writeln!(out, "    {}", suspect.missing)?;
     writeln!(out, "    {} {}", style.faint("->"), escape(&suspect.command))?;
     writeln!(out)
 }

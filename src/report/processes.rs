@@ -207,7 +207,7 @@ fn what(row: &ProcessRow<'_>, snapshot: &Snapshot, width: Option<usize>) -> Stri
 }
 
 fn order(a: &ProcessRow<'_>, b: &ProcessRow<'_>, sort: Field) -> Ordering {
-    // Whoever is listed on no GPU comes last.
+    // Processes that are listed on no GPU come last.
     let by_gpu = |row: &ProcessRow<'_>| {
         let (gpu_instance, compute_instance) = row.instance();
         let gpu = row.gpu.map_or(u32::MAX, |gpu| gpu.index);

@@ -145,7 +145,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_escape_that_is_nobodys_is_left_out() {
+    fn an_unknown_escape_is_omitted() {
         for hostile in ["\x1b", "\x1b[", "a\x1b[2Jb", "\x1b\x1b[0m", "\x1b]0;x\x07"] {
             let escape = |(_, piece): (Emphasis, &str)| piece.contains('\x1b');
             assert!(!pieces(hostile).any(escape), "{hostile:?}");

@@ -62,7 +62,7 @@ impl Engine {
         *self = Self { has_recorder, ..Self::new(settings) };
     }
 
-    /// Notes that a recorder keeps this machine's history, so that nobody is advised to run one.
+    /// Notes that a recorder keeps this machine's history, so that no advice to start one is given.
     pub fn note_recorder(&mut self) {
         self.has_recorder = true;
     }

@@ -2,8 +2,8 @@
 //! before, when the same process worked there alone: a deadlocked collective, a spinning kernel.
 //!
 //! The process is compared only with itself: it worked alone on that GPU for some minutes, and alone it keeps
-//! the GPU fully used now. If others work on the GPU, nobody knows their share of the power and the rule says
-//! nothing; a process that merely holds memory there does not count.
+//! the GPU fully used now. If others work on the GPU, their shares of its power are unknown, and there is no finding.
+//! A process that only holds memory does not count as working.
 //!
 //! Not hung, whatever the power:
 //!

@@ -1,11 +1,11 @@
 //! `reserved`: a Slurm job or container was given a GPU and runs nothing on it.
 //!
-//! Reported while the GPU is unused ([`Snapshot::is_unused`](crate::model::Snapshot::is_unused)): a GPU on
-//! which another process works is kept from nobody. It has to be unused for the duration, since the job began,
-//! in samples about a minute apart or less; so a job that has just begun, one between two steps, and a shell
-//! that used its GPU a while ago are not found. Processes' environments show what was given, if they may be
-//! read and name GPUs one by one ([`Reservation`]): `all` and `none` claim nothing, and if it is unknown which
-//! GPU is meant, there is no finding.
+//! Reported while the GPU is unused ([`Snapshot::is_unused`](crate::model::Snapshot::is_unused)): if another process
+//! works on the GPU, the reservation wastes nothing. The GPU must be unused for the whole duration, which begins with
+//! the job, in samples about a minute apart or less. So the rule does not report a job that has just begun, a job
+//! between two steps, or a shell that used its GPU recently. Reservations come from processes' environments, if these
+//! are readable and name GPUs one by one ([`Reservation`]). `all` and `none` reserve nothing. If the reserved GPU is
+//! unknown, there is no finding.
 //!
 //! Not under MIG, where parts are given; not in a container, which does not see who is on a GPU. No action ends
 //! it: only its owner knows what it waits for. Snapshots without the field find nothing, and leave nothing

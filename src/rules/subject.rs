@@ -1,6 +1,6 @@
 //! The subject of a finding as every kind names it: id, process, sentence.
 //!
-//! Names are as the process chose them, only bounded; whoever prints them escapes them.
+//! Processes control their names. Names are bounded here; the writer escapes them.
 
 use std::fmt::Write as _;
 use std::sync::Arc;

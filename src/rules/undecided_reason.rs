@@ -90,7 +90,7 @@ impl UndecidedReason {
             Self::ShortHistory { needed, seen } => {
                 let wait = Span::from_seconds((needed - seen.floor()).max(1.0));
                 let needed = Span::from_seconds(needed).exact();
-                (None, None, format!("can tell in {wait}: it needs {needed} of history"))
+                (None, None, format!("decided in {wait} (needs {needed} of history)"))
             }
             Self::NoUtilization { gpu } => {
                 let reason = format!("the driver gives no per-process utilization on GPU {gpu}");

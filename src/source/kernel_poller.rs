@@ -154,7 +154,7 @@ impl Notebooks {
         }
     }
 
-    /// Starts a kernel's thread. It ends once nobody takes its answers.
+    /// Starts a kernel's thread, which ends once its receiver is dropped.
     fn start(&self, candidate: KernelCandidate) -> io::Result<Receiver<KernelAnswer>> {
         if Arc::strong_count(&self.threads) > MOST_THREADS {
             return Err(io::ErrorKind::QuotaExceeded.into());
@@ -179,7 +179,7 @@ fn candidate(process: &Process) -> Option<KernelCandidate> {
     Some(KernelCandidate { pid, start_ticks, jupyter: process.jupyter.clone() })
 }
 
-/// A kernel's thread: reads and asks until nobody takes its answers.
+/// A kernel's thread: polls the kernel until the receiver is dropped.
 fn while_wanted(roots: &Roots, candidate: &KernelCandidate, answers: &Sender<KernelAnswer>) {
     let mut kernel: Option<LocalKernel> = None;
     let mut read_at: Option<Instant> = None;

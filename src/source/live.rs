@@ -151,7 +151,7 @@ impl Live {
         self.notebooks.join(&mut snapshot.processes);
     }
 
-    /// Updates who holds device files; without device files nobody does.
+    /// Updates the holders of device files; a machine without device files has none.
     fn look_for_holders(&mut self, gpus: &[Gpu]) {
         let mut has_grown = false;
         for gpu in gpus {

@@ -52,7 +52,7 @@ impl Pausing {
     }
 }
 
-/// Sends events until nobody receives them; `pausing` can lend the keyboard to another program.
+/// Sends events until the channel closes; `pausing` can lend the keyboard to another program.
 pub(super) fn read(start: Instant, sender: &SyncSender<ThreadMessage>, pausing: Option<&Pausing>) {
     fail_in_background();
     let mut is_last_try = false;

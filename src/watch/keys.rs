@@ -134,7 +134,7 @@ const RECLAIM: &[Binding] = &[
     ("U", "clear all marks", Do::UntagAll),
     ("x K F9 Del", "show the plan to kill the marked, or the selected", Do::Reap),
     ("X", "show the plan to kill all that the rules found", Do::ReapFindings),
-    ("R", "show the plan to have them release memory and live on", Do::Release),
+    ("R", "free memory, keep running", Do::Release),
 ];
 
 const CHOOSE: &[Binding] = &[

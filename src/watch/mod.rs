@@ -436,8 +436,8 @@ fn wait(
         .unwrap_or_else(|_| ThreadMessage::Event(Event::Tick { now: start.elapsed() }))
 }
 
-/// Sends the source's snapshots when they are due, and carries out controls at once, until the source fails or nobody
-/// receives.
+/// Sends the source's snapshots when they are due, and carries out controls at once, until the source fails or the
+/// channel closes.
 fn sample(
     mut source: Box<dyn Source>,
     controls: &Receiver<Control>,
@@ -542,7 +542,7 @@ fn spawn(
         fn drop(&mut self) {
             if thread::panicking() {
                 let error = WatchError::Panicked { thread: self.1 };
-                // If nobody receives, the program is already ending.
+                // If the channel is closed, the program is already ending.
                 let _ = self.0.send(ThreadMessage::Failed(error));
             }
         }

@@ -1,8 +1,8 @@
-//! Output to the terminal, which may accept nothing for any length of time: its connection stalls, a person presses
-//! Ctrl-S, nobody reads the pseudo-terminal.
+//! Output to the terminal, which can block for any length of time: its connection stalls, a person presses Ctrl-S, or
+//! the pseudo-terminal has no reader.
 //!
-//! Nothing here waits longer than a set time. What the terminal has not accepted waits in memory, and nothing is added
-//! to it: callers check [`TerminalOutput::is_behind`] before they draw.
+//! Every wait here has a time limit. Bytes that the terminal has not accepted stay in a buffer. The buffer does not
+//! grow: callers check [`TerminalOutput::is_behind`] before they draw.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -34,11 +34,11 @@ pub(super) struct TerminalOutput {
 }
 
 impl TerminalOutput {
-    /// Reopens the terminal of standard output, so that non-blocking mode affects nobody else.
+    /// Reopens the terminal of standard output, so that non-blocking mode affects no other process.
     ///
     /// # Errors
     ///
-    /// If not even a copy of standard output can be made.
+    /// If standard output cannot be duplicated.
     pub(super) fn open() -> io::Result<Self> {
         let anew = |path: &str| {
             let flags = OFlags::WRONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
@@ -70,7 +70,7 @@ impl TerminalOutput {
         if let Ok(mut waiting) = self.waiting.try_lock() {
             waiting.clear();
         }
-        // If the terminal is gone, there is nobody to tell.
+        // If the terminal is gone, an error cannot be shown.
         if self.send(bytes, LAST_PATIENCE).is_ok_and(|sent| sent < bytes.len()) && is_foreground() {
             let _ = tcflush(&self.file, QueueSelector::OFlush);
             // Undoes Ctrl-S, which would keep these bytes from the terminal.

@@ -253,7 +253,7 @@ fn confirm(app: &mut App) -> Option<Effect> {
     } else if dialog.ends() == 0 && dialog.options.release {
         "no process here can be asked to release memory"
     } else if dialog.ends() == 0 {
-        "there is nothing for gpumem to kill"
+        "nothing to kill"
     } else if has_ended {
         "no more samples come"
     } else {

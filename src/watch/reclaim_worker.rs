@@ -1,9 +1,8 @@
 //! The worker that makes plans and carries them out, on a thread of its own.
 //!
-//! Here is only its interface. Whoever starts the screen provides the worker, which knows the machine, its
-//! configuration and its audit log. For a recording it makes plans but carries none out. Anything that may hang, such
-//! as /proc, a server or a disk, is the worker's business, so that the screen never waits; requests go through a
-//! [`mailbox`].
+//! This module defines only the interface. The caller of the screen provides the worker, which has the machine's
+//! configuration and audit log. For a recording, the worker makes plans but carries none out. The worker makes every
+//! call that can hang (/proc, a server, a disk), so that the screen never waits. Requests go through a [`mailbox`].
 
 pub mod mailbox;
 
@@ -18,8 +17,8 @@ use crate::reclaim::{Outcome, Plan, Signal};
 
 /// Makes plans and carries them out.
 pub trait ReclaimWorker {
-    /// Handles a request, given with its age, or does what is due, and reports results. Returns when to call it again
-    /// without a request; `None` means never. It may block: nobody waits for it.
+    /// Handles a request, given with its age, or continues pending work, and reports results. Returns when to call it
+    /// again without a request; `None` means never. It may block.
     fn handle(
         &mut self,
         ask: Option<(ReclaimRequest, Duration)>,

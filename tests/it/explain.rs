@@ -99,7 +99,7 @@ fn sufficient(arguments: &str) -> (i32, String) {
     }
     let page = output.json();
     let sections = page["sections"].as_array().unwrap();
-    let last = sections.iter().find(|it| it["heading"] == "What would have sufficed").unwrap();
+    let last = sections.iter().find(|it| it["heading"] == "What would have been enough").unwrap();
     (0, last["rows"].to_string())
 }
 

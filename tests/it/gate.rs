@@ -151,7 +151,7 @@ fn a_limit_alone_is_decided_by_the_first_sample() {
 }
 
 #[test]
-fn a_limit_alone_reads_nobodys_files() {
+fn a_limit_alone_reads_no_process_files() {
     let strace = or_skip!(support::find("strace", "strace"));
     let holder = Running::sleep();
     let machine = Machine::new(&one_gpu(&[holder.pid()]));

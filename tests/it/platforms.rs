@@ -238,7 +238,7 @@ fn a_jetson_shows_why_it_has_no_figures_and_that_its_processes_are_not_listed() 
 }
 
 #[test]
-fn under_wsl_the_gpus_memory_is_known_and_nobodys_share_of_it() {
+fn under_wsl_the_gpus_memory_is_known_and_no_processs_share_is() {
     let machine = Machine::new(&Scene::wsl());
     let snapshot = machine.snapshot(0);
     let gpu = snapshot.gpu(0);

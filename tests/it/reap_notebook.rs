@@ -100,7 +100,7 @@ fn shown(server: &Server) -> (Value, Value) {
 
 /// Each leaves the server without a kernel for the next one; the last ends the server.
 #[test]
-fn a_server_is_asked_for_its_kernels_and_nobody_else() {
+fn a_notebook_server_ends_its_kernels() {
     let mut server = or_skip!(server(&[]));
     an_idle_kernel_is_shut(&server);
     the_command_has_a_kernel_shut_and_shows_what_was_freed(&server);

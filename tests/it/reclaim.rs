@@ -406,9 +406,9 @@ print("ready", flush=True)
 while True: signal.pause()
 "#;
 
-/// Whatever a process does about it, and when: freed means that a while later nobody of it holds anything.
+/// Whatever the target does and when: a while after "freed", none of its processes holds memory.
 #[test]
-fn freed_means_that_nobody_has_taken_it_again() {
+fn freed_means_that_no_process_of_the_target_holds_memory() {
     let python = or_skip!(python_with(&["signal"]));
     const MANNERS: [&str; 5] = ["exits", "ignores", "takes_again", "forks", "starts_again"];
     thread::scope(|scope| {

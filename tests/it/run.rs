@@ -91,7 +91,7 @@ fn its_exit_code_and_its_bytes_are_the_commands() {
         let output = finish(&mut run(&machine, &[], &[program])).exits(code);
         assert!(output.stderr.contains(program), "{output:?}");
     }
-    // Who waits for gpumem sees a signal, and not a number.
+    // The parent sees a signal, not an exit code.
     let mut killed = run(&machine, &[], &["sh", "-c", "kill -TERM $$"]);
     assert_eq!(killed.status().unwrap().signal(), Some(Signal::TERM.as_raw()));
 }

@@ -258,7 +258,7 @@ fn finding(checked: &Value, pid: u32) -> &Value {
 }
 
 #[test]
-fn whoever_serves_is_left_alone_and_a_training_that_listens_is_not() {
+fn a_server_is_exempt_and_a_training_that_listens_is_not() {
     let modules = ["uvicorn", "gunicorn", "gradio", "debugpy"];
     let place = or_skip!(ServerScripts::new(&modules));
     let socket = place.path("ts.sock.9000");

@@ -149,7 +149,7 @@ fn wrong(suspect: &Suspect, snapshot: &Snapshot, engine: &Engine) -> Option<Stri
 /// At every moment of every recording, after all that was before it and at a first look: nobody who works is a
 /// suspect, and nobody twice.
 #[test]
-fn whoever_works_is_no_suspect_at_any_moment() {
+fn a_working_process_is_never_a_suspect() {
     let mut seen = BTreeSet::new();
     let mut complaints = Vec::new();
     let mut moments = 0;

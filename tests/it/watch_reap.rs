@@ -106,7 +106,7 @@ fn a_yes_has_it_release_memory_and_it_lives() {
 }
 
 #[test]
-fn one_with_no_way_in_is_shown_why_and_nobody_is_asked() {
+fn a_process_that_cannot_be_asked_shows_why_and_gets_no_request() {
     let stage = or_skip!(Stage::new());
     let holder = stage.holder(OBEYS);
     let mut terminal = watching(&stage, &holder);

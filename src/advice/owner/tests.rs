@@ -257,7 +257,7 @@ fn each_runtime_is_asked_in_its_own_namespace_and_as_its_user() {
         assert_eq!(owner(&process).unwrap().command.as_deref(), Some(command));
         assert!(only(&process).contains(command));
     }
-    // A user's own container gives nobody a command to type.
+    // There is no command for a container that its user runs.
     assert_eq!(owner(&of("podman", None, Some("ann"), Some("train"), &id)), None);
     // It has its own pid namespace, and nothing else is known.
     let unknown = Process {

@@ -215,12 +215,12 @@ fn watch(
     if !is_named && io::stderr().is_terminal() {
         warn(&format!("looking for {patience} (--window)"));
     }
-    // What a slow GPU takes of the look is added to it.
+    // Time lost to a slow GPU extends the window.
     let window = SampleWindow { interval: INTERVAL, length: patience, begins_answered: true };
     let rows = policy_from_args::rows(args);
     let mut last = None;
     session::sample(live, window, |snapshot| {
-        // Whoever names a GPU that there is not need not wait for the rest.
+        // A GPU that does not exist is reported after the first sample.
         rows.check_gpus(&snapshot.gpus)?;
         engine.observe(&snapshot);
         let has_enough = args.window.is_none() && is_clear(targets, &snapshot);

@@ -91,7 +91,7 @@ pub(in crate::cli) fn protected(
 ) -> String {
     let fact = match (protection, owner) {
         (Protection::OtherUser { .. } | Protection::NotPermitted { .. }, Some(owner)) => {
-            format!("it belongs to {}", escape(owner))
+            format!("owned by {}", escape(owner))
         }
         _ => escape(&protection.to_string()).into_owned(),
     };
@@ -124,7 +124,7 @@ fn remedy(protection: &Protection, reader: RefusalReader) -> Option<&'static str
         ),
         Protection::OtherUser { .. } => of(
             "add --all-users",
-            "press a for other users' processes",
+            "press a to include other users",
             Some("the service kills it with --all-users"),
         ),
         Protection::NotPermitted { .. } if reader.is_root => Some("gpumem lacks CAP_KILL"),

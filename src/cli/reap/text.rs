@@ -150,7 +150,7 @@ fn write_target(
         writeln!(out, "    holding what {} took, dead since", numbers(&target.dead))?;
     }
     match &target.reason {
-        Reason::Named => writeln!(out, "    you named it")?,
+        Reason::Named => writeln!(out, "    selected by you")?,
         Reason::Found { findings } => {
             for found in findings {
                 write!(out, "    {} since {}", found.kind, found.since.local())?;

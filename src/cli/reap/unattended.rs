@@ -269,7 +269,7 @@ impl ServiceLoop<'_> {
         warn(&format!("processes: {whose}"));
         match reap.notify.is_empty() {
             true => {
-                warn("nobody is notified, and so nothing is killed: [reap] has no notify command");
+                warn("no notices, so no kills: [reap] has no notify command");
             }
             false => warn(&format!("notices go to {}", command_line(&reap.notify))),
         }

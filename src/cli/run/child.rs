@@ -99,7 +99,7 @@ pub(super) struct Given {
     pub(super) variable: Option<(&'static str, String)>,
 }
 
-/// The command's process, which nobody else waits for.
+/// The command's process. Nothing else in gpumem waits for it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Child(Pid);
 
@@ -147,12 +147,12 @@ impl Signals {
 
     /// Starts the command; signals are passed on from now on.
     pub(super) fn start(&self, command: &[OsString], given: &Given) -> Result<Child, nix::Error> {
-        // Whoever detaches from the command stays a descendant of gpumem.
+        // Processes that detach from the command stay descendants of gpumem.
         let _ = set_child_subreaper(Some(getpid()));
         let mut stage = self.stage.lock().unwrap_or_else(PoisonError::into_inner);
         let pid = spawn(command, &self.mask, given)?;
         let child = Child(Pid::from_raw(pid.as_raw()).ok_or(nix::Error::ESRCH)?);
-        // Nobody has waited for it, so the number is its own.
+        // The child has not been reaped, so its pid cannot have been reused.
         if let Ok(pidfd) = pidfd_open(child.0, PidfdFlags::empty()) {
             *stage = Stage::Running { child, pidfd };
         }
@@ -214,12 +214,12 @@ fn take(stage: &Stage, signal: i32, is_terminals: bool, hurry: &AtomicBool) {
         }
         Stage::Running { child, pidfd } => {
             let is_wanted = match signal {
-                // One to all of them has continued the command already.
+                // A SIGCONT to the whole group has already continued the command.
                 libc::SIGCONT => is_stopped(*child),
                 _ => !is_terminals,
             };
             if let Some(signal) = Signal::from_named_raw(signal).filter(|_| is_wanted) {
-                // Where it has ended, there is nobody to get it.
+                // Fails if the command has ended.
                 let _ = pidfd_send_signal(pidfd, signal);
             }
         }

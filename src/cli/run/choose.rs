@@ -1,8 +1,8 @@
 //! Waiting for GPUs and choosing among them, before the command starts.
 //!
-//! A GPU is ready that has so much free as `check --wait-free` means it, and that nobody else has claimed. Who claims
-//! waits in line first, GPU by GPU, so that whoever came earlier chooses earlier; the place in line is given up once
-//! the GPUs are had.
+//! A GPU is ready when enough memory is free (as in `check --wait-free`) and no other run has claimed it. Each GPU has
+//! a queue. A run that claims GPUs first waits in the queues, so that earlier runs choose first. It leaves the queues
+//! once it has its GPUs.
 
 use std::cmp::Reverse;
 use std::io::{self, IsTerminal as _, Write as _};
@@ -78,7 +78,7 @@ pub(super) fn choose(
     let claims = Claims::of_machine();
     let first: Vec<Gpu> = snapshot.gpus.iter().filter(is_in_set).cloned().collect();
     let queue = args.claim.then(|| wait_in_line(claims.clone(), first)).transpose()?;
-    // Nobody is before us, as a rule.
+    // Usually the queue is empty.
     let mut places = None;
     if let Some(queue) = &queue {
         places = place(queue, AT_ONCE)?;

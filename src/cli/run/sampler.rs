@@ -33,7 +33,7 @@ impl Shared {
     }
 }
 
-/// Samples until told that the command has ended; whether nobody is left who could hold memory.
+/// Samples until the command has ended. Returns whether no process is left that could hold memory.
 pub(super) fn until_end(
     live: &mut Live,
     shared: &Shared,

@@ -62,8 +62,8 @@ impl Usage {
         }
     }
 
-    /// Which pids of a snapshot are the command's; those of whom it is not known yet are asked about. A process that
-    /// has exited and is still listed is one of them: what it started holds its memory.
+    /// The pids of a snapshot that belong to the command. Calls `is_ours` for processes not yet known to belong to it.
+    /// An exited process that is still listed counts: its children hold the memory.
     fn ours(&mut self, snapshot: &Snapshot, is_ours: impl Fn(&Process) -> bool) -> HashSet<u32> {
         let mut pids = HashSet::new();
         for process in &snapshot.processes {

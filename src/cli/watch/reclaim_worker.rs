@@ -44,7 +44,7 @@ const TURN: Duration = Duration::from_millis(250);
 const FRESH: Duration = Duration::from_secs(5);
 /// Time limit for reading a process's environment.
 const ENVIRONMENT: Duration = Duration::from_millis(500);
-/// How long a confirmation is valid: after that, whoever gave it has moved on.
+/// How long a confirmation is valid. A later action would surprise the user.
 const YES: Duration = Duration::from_secs(30);
 
 /// Makes plans, and carries them out on this machine.
@@ -312,19 +312,19 @@ impl RunningBatch {
         age: Duration,
         report: &mut dyn FnMut(ReclaimProgress),
     ) -> Result<Option<Duration>, ledger::LedgerError> {
-        // A sample takes its time, so that its own may be behind what was reckoned from the one before.
+        // Sampling takes time, so this sample may be older than the time estimated from the previous one.
         let reckoned = sample.snapshot.time.plus_seconds(age.as_secs_f64());
         let now = self.now.map_or(reckoned, |now| now.max(reckoned));
         self.now = Some(now);
         let sample = JudgedSample {
             now,
             snapshot: &sample.snapshot,
-            // Where the driver hangs, what rules said may have ceased.
+            // If the driver hangs, a finding may no longer be true.
             found: (age <= FRESH).then(|| sample.found.iter().collect()),
         };
         loop {
             let progress = self.executor.advance(&sample, &mut self.observer);
-            // Telling may wait for the screen, and must not in the midst of an act.
+            // Reporting can block, so report between steps.
             self.observer.events.drain(..).for_each(&mut *report);
             match progress? {
                 Some(ActProgress::Waiting { .. }) => return Ok(Some(TURN)),

@@ -45,7 +45,7 @@ fn read(path: &Path) -> UiState {
     let read = || -> io::Result<Vec<u8>> {
         let file = OpenOptions::new()
             .read(true)
-            // Not to wait for whoever writes into a pipe of that name.
+            // If the file is a named pipe, opening it must not wait for a writer.
             .custom_flags(OFlags::NONBLOCK.bits().cast_signed())
             .open(path)?;
         let mut text = Vec::new();

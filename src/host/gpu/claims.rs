@@ -1,13 +1,13 @@
 //! GPU claims: which GPU another user's `gpumem run --claim` has taken.
 //!
 //! A claim is a flock(2) on the GPU's own folder in sysfs; a place in its queue is a flock on a file in that
-//! folder. Root owns both and every user can open them, so nobody creates, removes or replaces a lock file, and
-//! no full disk can prevent a claim. The kernel releases the lock when the last process that has it open ends,
-//! however it ends.
+//! folder. Root owns both and every user can open them, so no user can create, remove or replace a lock file, and
+//! a full disk cannot prevent a claim. The kernel releases the lock when the last process that has it open ends,
+//! even by a crash.
 //!
-//! Whether a GPU is claimed is tested on the lock itself: a claim is exclusive, so a shared lock fails. flock(2)
-//! has no test operation, so the test holds the shared lock for a moment, and a claim that meets it tries again.
-//! `/proc/locks` only names the holder. Any user can make that file long, so little of it is read, and seldom.
+//! To test whether a GPU is claimed, gpumem tries the lock: a claim is exclusive, so a shared lock fails. flock(2)
+//! has no test operation, so the test holds the shared lock briefly, and a concurrent claim retries. `/proc/locks`
+//! is read only for the holder's name. Any user can make that file long, so reads are short and rare.
 
 use std::fs;
 use std::io;
@@ -75,8 +75,8 @@ impl Claims {
         Self { folder, locks: Vec::new(), read_ns: None, claimed: Vec::new() }
     }
 
-    /// Waits, without limit, until nobody is ahead of us in the GPU's queue. Dropping the result gives up the
-    /// place. The kernel wakes waiters in order of arrival.
+    /// Waits, without limit, until this process is first in the GPU's queue. Dropping the result leaves the queue.
+    /// The kernel wakes waiters in order of arrival.
     ///
     /// # Errors
     ///
@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn a_claim_is_had_by_one_and_by_nobody_once_it_is_dropped() {
+    fn a_claim_is_exclusive_until_it_is_dropped() {
         let folder = tempfile::tempdir().unwrap();
         fs::create_dir(folder.path().join("0000:17:00.0")).unwrap();
         let claims = Claims::below(folder.path().to_owned());

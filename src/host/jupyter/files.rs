@@ -86,7 +86,7 @@ pub fn read_connection(process: &OpenedProcess, path: &str) -> Result<Connection
     Ok(read)
 }
 
-/// Reads a kernel's address and key, only from a file that nobody but its owner can read or could have written.
+/// Reads a kernel's address and key, only from a file that no one but its owner can read or could have written.
 ///
 /// # Errors
 ///

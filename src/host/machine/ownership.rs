@@ -1,11 +1,11 @@
 //! Who may write to the files that gpumem obeys: owner and mode of every component of a path.
 //!
 //! A configuration, a notify command and the state directory decide what is done to other users' processes.
-//! Whoever can write to one of them, or to a directory on the way, has the rights of the process that obeys it.
-//! So a process with more rights than a plain user obeys only what nobody but root and itself may change, as
-//! sudo and sshd do: each directory from `/` on and the file itself belong to root or the effective user, and
-//! neither group nor others may write. An access control list that grants writing shows in the group bits
-//! (acl(5)), so only the bits are read.
+//! A user who can write to one of them, or to a directory above it, gains the rights of the process that obeys it.
+//! So a process with more rights than a plain user obeys only files that no one but root and itself can change, as
+//! sudo and sshd do: root or the effective user owns the file and each directory from `/` on, and neither group nor
+//! others may write. An access control list that grants writing also sets the group bits (acl(5)), so reading the
+//! mode is enough.
 //!
 //! Callers may check before or after opening: what passes this check cannot be changed by others later, so the
 //! same path leads to the file that was checked.

@@ -138,14 +138,14 @@ fn gained_capabilities() -> CapabilitySet {
     permitted.iter().filter(is_gained).collect()
 }
 
-/// Drops for good the program file's capabilities, except those for inspecting and signalling processes. With
-/// `CAP_DAC_READ_SEARCH` gpumem would read any file (a recording, a configuration) for whoever may start it.
+/// Permanently drops the program file's capabilities, except those for inspecting and signalling processes. With
+/// `CAP_DAC_READ_SEARCH` gpumem would read any file (a recording, a configuration) for every user who may start it.
 ///
 /// Call it while there is only one thread: capabilities belong to threads.
 ///
 /// # Errors
 ///
-/// The kernel's error; then they are still there.
+/// The kernel's error; the capabilities are then unchanged.
 pub fn give_up_reading() -> Result<(), Errno> {
     if getuid().is_root() {
         return Ok(());

@@ -1,11 +1,10 @@
 //! Parses `/proc/PID/cgroup`: the container, pod, Slurm job or systemd unit that a process runs in.
 //!
-//! Each component of a path is checked by itself, from the front. Whoever creates a cgroup names it: below a
-//! user's systemd (`user@UID.service`) that is the user, inside a container its root. So a name below these
-//! proves no container, pod or job, and of nested containers the outermost counts, the only one that belongs to
-//! this machine. What the path does not tell is `None`; in a cgroup namespace (cgroup_namespaces(7)) it may
-//! tell nothing, which does not mean that the process runs on the host. `names` looks up the names of the ids
-//! found here.
+//! Each component of a path is parsed by itself, from the front. The creator of a cgroup chooses its name: the user
+//! below a user's systemd (`user@UID.service`), the container's root inside a container. So a name below these proves
+//! no container, pod or job. Of nested containers the outermost counts, because only it belongs to this machine. Values
+//! that the path does not contain are `None`. In a cgroup namespace (cgroup_namespaces(7)) all may be `None`, even if
+//! the process does not run on the host. `names` looks up the names of the ids found here.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! Whom a process belongs to: cgroup, container, pod, job, unit and user, and which GPUs they have reserved.
+//! The owner of a process: cgroup, container, pod, job, unit and user, and the GPUs that these have reserved.
 
 pub(super) mod above;
 pub(super) mod cgroup;

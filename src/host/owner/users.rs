@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_that_is_slow_holds_nobody_up() {
+    fn a_slow_user_directory_blocks_no_sample() {
         let mut users = Users::default();
         let (answers, waits) = std::sync::mpsc::channel::<String>();
         let waits = Arc::new(std::sync::Mutex::new(waits));

@@ -1,11 +1,11 @@
 //! Reads files of /proc that come from a process's own memory (argv, environment) or need its lock (maps), in a
 //! child that can be abandoned.
 //!
-//! A process can have that lock held forever: someone reads one of its pages, through `/proc/PID/mem`, that
-//! lies in a user's own file system which never answers, while one of its threads waits to map another. Reading
-//! these files then blocks too, although the process's first thread sleeps as usual. So a child reads them; if
-//! it does not answer in time, it is killed and abandoned, and its process is left alone for a while. With file
-//! capabilities gpumem reads by itself: its child would have the capabilities too, for whoever starts it.
+//! A process can cause its lock to be held forever. It maps a file of a user's own file system that never answers;
+//! another process reads that page through `/proc/PID/mem`, and one of the first process's threads waits to map a page.
+//! Reading these files then blocks too, although the first thread sleeps as usual. So a child reads them. If it
+//! does not answer in time, gpumem kills and abandons it, and does not read from that process for a while. With
+//! file capabilities gpumem reads the files itself, because a child would also get the capabilities.
 
 use std::ffi::{CStr, OsStr, OsString};
 use std::io::{self, ErrorKind, IoSlice, IoSliceMut, Read as _, Write as _};
@@ -67,8 +67,8 @@ struct Left {
     at: Instant,
 }
 
-/// While this value lives, a child reads. Dropping it ends the child: one that outlived gpumem would stay a
-/// zombie in a container whose first process reaps nobody.
+/// While this value exists, a child reads. Dropping it ends the child: if the child outlived gpumem, it would stay a
+/// zombie in a container whose first process reaps no children.
 #[derive(Debug)]
 pub struct ReadingChild(());
 

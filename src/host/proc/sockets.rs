@@ -3,8 +3,8 @@
 //!
 //! A line in the table of Unix sockets ends with a path that a process chose, and a newline in it starts
 //! another line. So a process can pretend to listen, and the table proves nothing against it.
-//! [`holds_listener`], which is used as a proof, reads TCP only; for a Unix socket the kernel tells whoever
-//! connects (SO_PEERCRED).
+//! [`holds_listener`] serves as a proof, so it reads TCP only. For a Unix socket, the kernel tells the connecting
+//! process the listener's pid (SO_PEERCRED).
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};

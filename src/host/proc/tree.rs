@@ -8,9 +8,9 @@
 //! stat file is read for each process that is new or has lost its parent. A sample reads one stat file for each
 //! family member that is not watched itself. What they read and write is read twice a minute.
 //!
-//! CPU time of a child that has exited is not lost: whoever reaped it has the time in its own stat (fields 16
-//! and 17). Only if no process reaps it, because its parent ignores SIGCHLD, does the kernel drop it; then what
-//! was seen while it lived counts.
+//! CPU time of an exited child is not lost: the process that reaped it has the time in its own stat (fields 16
+//! and 17). If no process reaps the child, because its parent ignores SIGCHLD, the kernel drops the time. Then the
+//! last sampled time counts.
 
 use std::sync::Arc;
 

@@ -15,7 +15,7 @@ use crate::reclaim::testing::{
 use crate::units::GIB;
 use crate::watch::sample::dice::Dice;
 
-/// Root, who is nobody's ancestor here.
+/// Root; gpumem descends from none of the processes.
 fn root(policy: Policy) -> Guard {
     Guard {
         policy,

@@ -137,7 +137,7 @@ fn whose_it_is_decides_what_may_be_typed() {
     let roots = typed(&found, &seen, &root);
     assert_eq!(roots[0].commands, ["gpumem kill --all-users 70"]);
     assert!(roots[0].advice.is_empty());
-    // Nobody knows who reads a recording.
+    // The reader of a recording is unknown.
     let mut findings = vec![finding(Kind::Idle, &others)];
     root.policy = policy(serves);
     let plan = plan_of(&findings, &seen, &root);

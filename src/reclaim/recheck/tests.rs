@@ -95,7 +95,7 @@ fn of_several_none_may_have_ceased() {
 }
 
 #[test]
-fn whoever_may_be_at_work_on_a_gpu_that_is_not_read_makes_it_unknown() {
+fn possible_work_on_an_unread_gpu_makes_activity_unknown() {
     let mut seen = snapshot(&[1]);
     let files = ["/dev/nvidia0".into(), "/dev/nvidia1".into()];
     seen.processes[0].gpu_files = Some(files.into());

@@ -78,12 +78,11 @@ pub(super) fn describe(signal: Signal, to: Recipients, target: &Target) -> Strin
     format!("{signal}{and} to {to}")
 }
 
-/// Sends a signal, and SIGCONT to stopped processes; the youngest first, so that no member has time to start
+/// Sends a signal, and SIGCONT to stopped processes, to the youngest first, so that no member has time to start
 /// another.
 ///
-/// None is stopped before it is killed: if the leader of a process group ends while others in the group are
-/// stopped, the kernel sends SIGHUP to the whole group, whoever is in it (`kill_orphaned_pgrp` in
-/// `kernel/exit.c`).
+/// No process is stopped before it is killed: if the leader of a process group ends while others in the group are
+/// stopped, the kernel sends SIGHUP to every process in the group (`kill_orphaned_pgrp` in `kernel/exit.c`).
 pub(super) fn send(
     signal: Signal,
     context: &mut StepContext<'_>,

@@ -93,7 +93,7 @@ fn what_something_else_owns_is_only_advised() {
 }
 
 #[test]
-fn what_a_daemon_only_started_is_nobodys() {
+fn a_process_of_a_login_or_cron_unit_gets_a_signal() {
     for unit in
         ["cron.service", "user@1000.service", "session-3.scope", "run-u7.scope", "sshd.service"]
     {

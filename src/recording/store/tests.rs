@@ -362,7 +362,7 @@ fn only_permitted_users_can_read_a_store() {
         assert_eq!(mode(&folder) & !folder_mode, 0);
         assert_eq!(mode(&segments(&folder)[0]) & !file_mode, 0);
         assert_eq!(mode(&folder) & 0o700, 0o700);
-        assert_eq!(mode(&folder.join("lock")) & !0o600, 0, "nobody else can lock it");
+        assert_eq!(mode(&folder.join("lock")) & !0o600, 0, "only the owner can lock it");
     }
 }
 

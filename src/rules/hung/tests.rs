@@ -296,7 +296,7 @@ fn a_few_missing_samples_change_nothing_and_many_end_it_or_leave_it_undecided() 
 #[test]
 fn a_short_history_and_an_unknown_power_are_doubted_only_in_full_use() {
     let (mut scene, mut engine) = worked(90.0);
-    assert_eq!(reasons(&engine, Kind::Hung), ["can tell in 12m 00s: it needs 13m of history"]);
+    assert_eq!(reasons(&engine, Kind::Hung), ["decided in 12m 00s (needs 13m of history)"]);
     scene.draws(0, PID, 60, 200.0);
     engine.observe(scene.step());
     assert_eq!(reasons(&engine, Kind::Hung), [""; 0]);
@@ -305,7 +305,7 @@ fn a_short_history_and_an_unknown_power_are_doubted_only_in_full_use() {
     engine.observe(scene.step());
     assert_eq!(
         reasons(&engine, Kind::Hung),
-        ["can tell in 11m 00s: it needs 13m of history"],
+        ["decided in 11m 00s (needs 13m of history)"],
         "one sample changes nothing"
     );
     play(&mut scene, &mut engine, 120.0);

@@ -80,7 +80,7 @@ fn each_clause_has_to_hold() {
             let gpu = it.gpu(0);
             (gpu.power_limit_watts, gpu.power_watts) = (Some(700.0), Some(120.0));
         }),
-        ("nobody tells", Unsure(NO_USE), |it| {
+        ("no utilization is known", Unsure(NO_USE), |it| {
             blind(it);
             it.gpu(0).gpu_percent = None;
         }),
@@ -172,7 +172,7 @@ fn it_is_found_after_the_duration_with_its_evidence() {
 fn a_short_history_is_undecided_only_while_it_may_be_idle() {
     let mut scene = scene();
     let engine = judge(&mut scene, 30.0);
-    assert_eq!(reasons(&engine, Kind::Idle), ["can tell in 9m 30s: it needs 10m of history"]);
+    assert_eq!(reasons(&engine, Kind::Idle), ["decided in 9m 30s (needs 10m of history)"]);
 
     scene.row(0, PID).sm_percent = Some(40);
     let mut engine = judge(&mut scene, 30.0);
@@ -207,7 +207,9 @@ fn the_whole_gpu_counts_where_use_is_not_known_by_process() {
     let facts = facts(&engine.findings()[0]);
     assert!(facts["sm_percent_max"].is_null() && facts["gpu_percent_max"] == 0);
 
-    for (percent, why) in [(3, "nobody can tell who it was"), (0, "it may have been idle before")] {
+    for (percent, why) in
+        [(3, "the process that used the GPU is unknown"), (0, "it may have been idle before")]
+    {
         scene.gpu(0).gpu_percent = Some(percent);
         engine.observe(scene.step());
         assert_eq!(

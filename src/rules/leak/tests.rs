@@ -175,7 +175,7 @@ fn one_window_is_needed_however_short_it_is_set() {
         let [only] = &undecided[..] else {
             panic!("{undecided:?}");
         };
-        assert!(only.reason.ends_with(": it needs 15m of history"));
+        assert!(only.reason.ends_with("(needs 15m of history)"));
     }
 }
 

@@ -95,7 +95,7 @@ fn sockets_of_ranks_debuggers_and_libraries_have_no_clients() {
     snapshot.processes = vec![Process { pid: 71, ppid: Some(70), ..rank("python t.py", &[]) }];
     let first = process("python t.py", &["tcp:[::]:23456", "tcp:10.0.0.1:40001"]);
     assert_eq!(has_clients(&first, &snapshot), Some(false));
-    assert_eq!(has_clients(&first, &empty()), Some(true), "nobody says what it is for");
+    assert_eq!(has_clients(&first, &empty()), Some(true), "the purpose of the port is unknown");
     // The port that the debugged program itself is told.
     let served =
         process("python -m debugpy --listen 5678 app.py --port 8000", &["tcp:0.0.0.0:8000"]);

@@ -153,7 +153,7 @@ fn each_clause_has_to_hold() {
             it.row(0, PID).sm_percent = None;
             it.gpu(0).gpu_percent = Some(40);
         }),
-        ("nobody tells", NO_USE, |it| {
+        ("no utilization is known", NO_USE, |it| {
             it.row(0, PID).sm_percent = None;
             it.gpu(0).gpu_percent = None;
         }),

@@ -86,7 +86,7 @@ fn one_sample_that_runs_ends_it() {
 fn a_history_that_begins_while_it_is_stopped_is_undecided_until_it_is_long_enough() {
     let mut scene = all_along();
     let mut engine = judge(&mut scene, 50.0);
-    assert_eq!(reasons(&engine, Kind::Stopped), ["can tell in 1m 10s: it needs 2m of history"]);
+    assert_eq!(reasons(&engine, Kind::Stopped), ["decided in 1m 10s (needs 2m of history)"]);
     scene.play(80.0, |snapshot| engine.observe(snapshot));
     assert_eq!(count(&engine, Kind::Stopped), 1);
 }

@@ -109,7 +109,7 @@ fn a_gap_longer_than_its_cpu_seconds_vouch_for_begins_it_anew() {
     let (mut scene, mut engine) = stuck(10.0, 100.0);
     engine.observe(scene.pass(700.0));
     assert_eq!(count(&engine, Kind::Stuck), 0);
-    assert_eq!(reasons(&engine, Kind::Stuck), ["can tell in 2m 00s: it needs 2m of history"]);
+    assert_eq!(reasons(&engine, Kind::Stuck), ["decided in 2m 00s (needs 2m of history)"]);
 }
 
 #[test]

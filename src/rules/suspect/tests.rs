@@ -97,7 +97,7 @@ fn it_is_a_suspect_until_it_is_found_or_works() {
     let mut scene = idle();
     let mut engine = judge(&mut scene, 12.0);
     assert_eq!(only(&engine).mark.to_string(), "idle? 12s of 10m");
-    assert!(only(&engine).missing.to_string().starts_with("can tell in 9m 48s"));
+    assert!(only(&engine).missing.to_string().starts_with("decided in 9m 48s"));
     let (mut at_work, mut of_work) = (scene.clone(), judge(&mut idle(), 12.0));
     at_work.process(PID).cpu_percent = Some(150.0);
     of_work.observe(at_work.step());
@@ -211,7 +211,7 @@ fn a_process_seen_at_work_is_a_suspect_after_a_tenth_of_the_time() {
     assert_eq!(marks(&engine), [""; 0]);
     engine.observe(scene.step());
     assert_eq!(marks(&engine), ["idle? 1m of 10m"]);
-    assert_eq!(only(&engine).missing.to_string(), "can tell in 9m 00s");
+    assert_eq!(only(&engine).missing.to_string(), "decided in 9m 00s");
 }
 
 #[test]

@@ -43,7 +43,7 @@ fn it_is_found_after_the_duration_with_its_evidence() {
         (engine.pending()[0].gpu, engine.pending()[0].pid, engine.pending()[0].due),
         (0, None, start.plus_seconds(60.0))
     );
-    assert_eq!(reasons(&engine, Kind::Unattributed), ["can tell in 10s: it needs 1m of history"]);
+    assert_eq!(reasons(&engine, Kind::Unattributed), ["decided in 10s (needs 1m of history)"]);
     scene.play(10.0, |snapshot| engine.observe(snapshot));
     let [finding] = engine.findings() else { panic!("{:?}", engine.findings()) };
     assert_eq!(&*finding.id, "unattributed:GPU-0");

@@ -507,7 +507,7 @@ impl DeviceReader {
                 Some(Vec::new())
             }
             Err(code) if code.is_unsupported() => {
-                // Likewise: without it nobody knows which process holds the memory.
+                // Likewise: without the list, the memory's holders are unknown.
                 calls.report(
                     name,
                     format!("this driver does not list this GPU's processes ({code})"),

@@ -157,7 +157,7 @@ impl GpuReader {
     }
 }
 
-/// The GPU's thread: one reading for each request, until nobody requests any more.
+/// The GPU's thread: one reading for each request, until the channel closes.
 fn read_on_request(
     nvml: &Arc<Nvml>,
     index: u32,

@@ -1,9 +1,9 @@
 //! The MIG devices of one GPU: their handles, identity, memory and processes.
 //!
-//! While MIG is on, only privileged callers may read the whole GPU's memory and process lists; a MIG device's
-//! are readable by whoever may see it (nvml.h, notes on these calls). Handles are looked up once, and again
-//! when one fails or the GPU's settings are read again: destroying an instance invalidates its handle, and a
-//! handle may come to mean another one. A GPU without MIG costs no call.
+//! While MIG is on, only privileged callers may read the whole GPU's memory and process lists. A caller with access
+//! to a MIG device may read that device's (nvml.h, notes on these calls). Handles are looked up once, and again when
+//! one fails or the GPU's settings are read again: destroying an instance invalidates its handle, and the driver may
+//! reuse a handle for another instance. A GPU without MIG costs no call.
 //!
 //! `device` uses the rows; `calls` makes the calls.
 
@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_is_once_on_an_instance_whoever_lists_it() {
+    fn a_process_in_both_lists_appears_once_per_instance() {
         let (first, second) = (Some((7, 0)), Some((9, 0)));
         let joined = join(
             vec![record(1, 6, first), record(2, 9, None), record(3, 1, None)],

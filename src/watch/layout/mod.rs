@@ -37,7 +37,7 @@ use gpus::gpu_form;
 /// What is dropped on a small screen, in the words of the help.
 pub const FOLDS: [(&str, &str); 5] = [
     ("findings", "from 9 lines to one"),
-    ("charts", "where the table would have less than they"),
+    ("charts", "before the table becomes shorter than they are"),
     ("GPUs", "cards, a line each, totals"),
     ("columns", "from the framework to the user"),
     ("below 40x10", "the essentials in words"),

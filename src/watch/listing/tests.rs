@@ -58,7 +58,7 @@ fn launch(snapshot: &mut Snapshot, child: usize, parent: Option<usize>) {
     }
 }
 
-/// Six processes on a GPU: 4000 launched 4001 and 4003, and 4003 launched 4005. 4002 and 4004 are related to nobody.
+/// Six processes on a GPU: 4000 launched 4001 and 4003, and 4003 launched 4005. 4002 and 4004 have no relatives.
 fn family() -> Snapshot {
     let mut snapshot = sample::snapshot(1, 6);
     for process in &mut snapshot.processes {
@@ -132,7 +132,7 @@ fn a_tree_is_where_its_first_member_would_be_and_children_are_below_their_parent
         drawn(&screenful, &listing),
         ["0 4000", "1├4001", "1└4003", "2└4005", "0 4004", "0 4002"]
     );
-    assert_eq!(listing.lines[3].rails, 0, "nobody follows 4003");
+    assert_eq!(listing.lines[3].rails, 0, "4003 has no next sibling");
 }
 
 #[test]

@@ -20,7 +20,7 @@ fn app() -> App {
     screen_of(None, 10, (80, 24))
 }
 
-/// A machine where 7 has been idle for long, 8 works, and nobody accounts for 11 GiB of GPU 1.
+/// On GPU 0, process 7 has been idle for a long time and process 8 works. 11 GiB of GPU 1 are unattributed.
 fn machine() -> Scene {
     let mut scene = Scene::new(2, 10.0);
     scene.memory(0, 22 * GIB, 80 * GIB);

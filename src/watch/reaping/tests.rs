@@ -127,7 +127,7 @@ fn a_plan_never_changes_by_itself() {
     let plan = Arc::new(Plan { time: Time::default(), targets: Vec::new(), refused });
     answer(&mut app, question.number, Proposal { plan, ..proposal(Vec::new()) });
     keys(&mut app, "y");
-    assert_eq!(dialog(&app).countdown, None, "nobody is left to end");
+    assert_eq!(dialog(&app).countdown, None, "no target is left");
     assert_ne!(told(&app), "");
 }
 

@@ -16,7 +16,7 @@ pub enum Received {
     Request(ReclaimRequest, Instant),
     /// No request came in time.
     TimedOut,
-    /// Nobody will send any more.
+    /// The sender was dropped.
     Closed,
 }
 

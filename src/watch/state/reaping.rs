@@ -12,7 +12,7 @@ use crate::watch::view_model::RowKey;
 pub struct Reaping {
     /// The plan, while it is open.
     pub dialog: Option<Dialog>,
-    /// The plan that is being carried out, or whose result nobody has seen yet.
+    /// The running batch, or a finished one until its result is shown.
     pub batch: Option<Batch>,
     /// The number of the last request for a plan.
     pub number: u64,

@@ -193,7 +193,7 @@ fn a_selection_comes_back_with_its_process_unless_another_row_was_selected() {
 }
 
 #[test]
-fn a_selection_outlives_a_sample_that_does_not_know_who_it_is_and_falls_on_nobody_else() {
+fn a_selection_survives_a_sample_without_its_identity_and_never_moves_to_another_process() {
     let known = |start_ticks| {
         let mut next = sample::snapshot(1, 4);
         next.processes[1].start_ticks = start_ticks;
@@ -201,16 +201,16 @@ fn a_selection_outlives_a_sample_that_does_not_know_who_it_is_and_falls_on_nobod
     };
     let mut unknown = known(None);
     unknown.processes[1].start_time = None;
-    let mut nobody = unknown.clone();
-    nobody.processes.remove(1);
+    let mut absent = unknown.clone();
+    absent.processes.remove(1);
     let (mine, pid) = (known(Some(5)), Some(sample::pid(0, 1)));
     // The identity is unknown at first, in between, or at the end; then the PID belongs to another process.
     for samples in [
         [&unknown, &unknown, &mine, &mine],
-        [&nobody, &nobody, &mine, &mine],
-        [&mine, &unknown, &nobody, &mine],
+        [&absent, &absent, &mine, &mine],
+        [&mine, &unknown, &absent, &mine],
         [&mine, &mine, &mine, &unknown],
-        [&mine, &nobody, &unknown, &nobody],
+        [&mine, &absent, &unknown, &absent],
     ] {
         let mut app = showing(samples[0].clone());
         let at = app

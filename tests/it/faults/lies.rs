@@ -42,7 +42,7 @@ fn lacks(snapshot: &Snapshot, names: &[&str]) {
 }
 
 #[test]
-fn what_cannot_be_true_is_unknown_and_accuses_nobody() {
+fn impossible_values_are_unknown_and_cause_no_finding() {
     let running = Running::sleep();
     let pid = running.pid();
     let holding = |total: u64, used: u64| {

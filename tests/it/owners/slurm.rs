@@ -230,7 +230,7 @@ fn what_scancel_gets_kills_that_and_nothing_else() {
 }
 
 #[test]
-fn what_a_job_that_is_over_has_left_is_nobodys() {
+fn leftovers_of_an_ended_job_belong_to_no_job() {
     let cluster = or_skip!(Cluster::start());
     let job = cluster.submit(
         "",

@@ -88,7 +88,7 @@ fn without_a_yes_nothing_is_sent() {
         let code = i32::from(arguments[0] == "kill");
         assert_eq!(plan.code, code, "{plan:?}");
         assert!(plan.stdout.contains("2.0 GiB") || plan.stdout.contains("2147483648"));
-        assert!(plan.stderr.contains("nothing was sent; --yes carries this out"), "{plan:?}");
+        assert!(plan.stderr.contains("dry run; add --yes to carry it out"), "{plan:?}");
     }
     assert!(holder.is_alive());
     assert!(!stage.ledger().exists());
@@ -211,7 +211,7 @@ fn of_another_user_only_on_request() {
     let refused = stage.run(&["kill", "--yes", &pid]).exits(1);
     let why = format!("skipped: {pid} nobody (sleep ");
     assert!(refused.stdout.contains(&why), "{refused:?}");
-    let why = "): it belongs to nobody; add --all-users\n";
+    let why = "): owned by nobody; add --all-users\n";
     assert!(refused.stdout.contains(why), "{refused:?}");
     stage.release(&holder, Duration::ZERO);
     let output = stage.run(&["kill", "--yes", "--all-users", &pid]).exits(0);

@@ -62,7 +62,7 @@ while True:
 "#;
 
 #[test]
-fn work_between_plan_and_confirmation_cancels_whoever_does_it() {
+fn work_by_any_member_between_plan_and_confirmation_cancels() {
     let python = or_skip!(python_with(&["signal"]));
     let cases = [
         ("nobody", ""),
@@ -174,7 +174,7 @@ while True:
 "#;
 
 #[test]
-fn whoever_saves_by_any_means_is_not_killed_and_who_idles_is() {
+fn a_saving_process_is_not_killed_and_an_idle_one_is() {
     let python = or_skip!(python_with(&["signal", "zlib"]));
     let cases = [
         "ignores",

@@ -186,7 +186,7 @@ fn a_notebook_with_live_tensors_keeps_them_until_a_rule_has_it_shut() {
     let mut notebook = or_skip!(Notebook::open(LIVE, IDLE));
     a_later_gpumem_does_not_take_a_release_for_the_users_work(&notebook);
     notebook.again("second", AGAIN);
-    unattended_a_rule_releases_once_and_kills_nobody(&notebook);
+    unattended_a_rule_releases_once_and_kills_no_process(&notebook);
     notebook.again("third", AGAIN);
     a_rule_that_still_holds_after_the_release_has_the_server_shut_the_kernel(&notebook);
 }
@@ -217,7 +217,7 @@ fn a_later_gpumem_does_not_take_a_release_for_the_users_work(notebook: &Notebook
     assert!(notebook.idle_since() > before);
 }
 
-fn unattended_a_rule_releases_once_and_kills_nobody(notebook: &Notebook) {
+fn unattended_a_rule_releases_once_and_kills_no_process(notebook: &Notebook) {
     let rule = format!("[sample]\ninterval = \"200ms\"\n{IDLE}action = \"release\"\n");
     notebook.machine.configure(&rule);
     let mut command = notebook.command(&["reap", "--watch", "--no-store"]);

@@ -46,7 +46,7 @@ fn it_is_satisfied_by_any_gpu_or_by_the_one_named() {
 }
 
 #[test]
-fn a_claimed_gpu_is_free_to_nobody_who_asks_for_any() {
+fn a_claimed_gpu_does_not_satisfy_a_wait_for_any_gpu() {
     let mut both = gpus(&[Some(70), Some(9)]);
     both[0].claim = Some(Claim::default());
     let found = |wanted: &str| {

@@ -88,7 +88,7 @@ fn every_process_that_gets_a_signal_has_a_line_and_is_counted() {
     kills 7 ann\\e[2J: 1.0 GiB: evil\\n\\u{202e}name
     kills 8 ann\\e[2J: 2.0 GiB: python rank8.py
     kills 9 ann\\e[2J: on no GPU's list: python rank9.py
-    you named it
+    selected by you
     1. SIGTERM to 7, 8, 9; wait 10s, longer while it works
 
 will kill 4 processes of 1 job; should free 3.0 GiB

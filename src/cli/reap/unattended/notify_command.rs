@@ -124,7 +124,7 @@ fn start(command: &[Arc<str>], input: &[u8]) -> Result<Subprocess, NotifyError> 
     spawned.map_err(|cause| NotifyError::Run { program, cause })
 }
 
-/// An in-memory file with the input, so that nobody has to write while the command reads.
+/// An in-memory file with the input, so that gpumem need not write while the command reads.
 fn stdin(input: &[u8]) -> io::Result<Stdio> {
     let mut file = File::from(memfd_create("gpumem-notice", MemfdFlags::CLOEXEC)?);
     file.write_all(input)?;
@@ -132,7 +132,7 @@ fn stdin(input: &[u8]) -> io::Result<Stdio> {
     Ok(file.into())
 }
 
-/// Reads a command's standard error until nobody has the pipe open.
+/// Reads a command's standard error until every writer has closed the pipe.
 fn read(mut pipe: ChildStderr, output: &Mutex<CommandOutput>) {
     let mut bytes = [0; CHUNK_BYTES];
     while let Ok(length @ 1..) = pipe.read(&mut bytes) {

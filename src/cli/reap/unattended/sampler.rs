@@ -14,7 +14,7 @@ const FIRST_PAUSE: Duration = Duration::from_secs(1);
 /// The longest such pause.
 const LAST_PAUSE: Duration = Duration::from_secs(60);
 
-/// Samples until nobody receives. `asks` carries requests for a sample now.
+/// Samples until the event channel closes. `asks` carries requests for a sample now.
 pub(super) fn run<M>(
     mut open: impl FnMut() -> Result<(M, ServiceEvent), String>,
     mut sample: impl FnMut(&mut M) -> ServiceEvent,
@@ -50,10 +50,10 @@ pub(super) fn run<M>(
     }
 }
 
-/// Waits, or returns early if asked; `false` if nobody can ask any more.
+/// Waits, or returns early on a request; `false` if the request channel is closed.
 fn wait(asks: &Receiver<()>, time: Duration) -> bool {
     let asked = asks.recv_timeout(time);
-    // Several wishes of one moment are one.
+    // Merge requests that arrived meanwhile.
     while asks.try_recv().is_ok() {}
     asked != Err(RecvTimeoutError::Disconnected)
 }
@@ -90,7 +90,7 @@ mod tests {
         for expected in ["no driver, 1", "no driver, 0", "opened"] {
             let ServiceEvent::NotOpened(text) = next() else { panic!("{expected}") };
             assert_eq!(text, expected);
-            // Whoever asks waits no longer.
+            // A request ends the wait.
             ask.send(()).unwrap();
         }
         for expected in [8, 9] {

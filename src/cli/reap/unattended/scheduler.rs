@@ -511,7 +511,7 @@ impl ReapScheduler {
             let asked = findings.map(|finding| (finding, again));
             return self.asked.extend(asked);
         }
-        // Whoever is at work again is warned again, should it cease; the others were tried.
+        // If the process resumed work, warnings start over; otherwise the attempt counts.
         let noted = match outcome {
             Outcome::RuleNoLongerTrue => self.warnings.forget(&findings),
             _ => self.warnings.conclude(&findings),

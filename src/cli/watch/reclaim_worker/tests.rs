@@ -94,7 +94,7 @@ fn a_yes_that_could_not_be_acted_upon_in_time_is_none() {
     let mut progress = Vec::new();
     let wait = worker.handle(None, &mut |it| progress.push(it));
     assert_eq!((wait, progress), (Some(TURN), vec![]), "it waits for a look");
-    // A driver that hung for a minute, and then tells at once: whoever said yes may be elsewhere.
+    // The driver hung for a minute, then answered: the user may have left since confirming.
     for look in [true, false] {
         drop(worker);
         worker = begun(folder.path(), YES + TURN);

@@ -163,7 +163,7 @@ fn a_child_that_ended_meanwhile_loses_nothing_and_counts_once() {
     fake.assert_used(70, 0, 0.0, 33.0);
     fake.put(70, 1, 0, 1900 + 1000);
     fake.assert_used(70, 0, 0.0, 33.0);
-    // Nobody reaped this one: what was seen stays, and the sum never decreases.
+    // No process reaped this one: the last sampled time stays, and the sum never decreases.
     fake.put(75, 70, 100, 0);
     fake.assert_used(70, 1, 20.0, 34.0);
     fake.end(75);

@@ -178,7 +178,7 @@ impl<'a, C: ServerChannel> Conversation<'a, C> {
         let title = &self.row.title;
         let available = self.channel.available_bytes();
         match (self.held_bytes, available) {
-            // Most of what it holds is cache, which is not moved, and nobody reports how much is weights.
+            // Most of the memory is cache, which is not moved. The size of the weights is not reported.
             (Some(held), Some(available)) if available >= held || self.options.insists => Ok(()),
             (Some(held), Some(available)) => Err(NotReleased::Refused(format!(
                 "{title} would move its weights, a part of {}, to host memory, which has {} available; where you know that \

@@ -117,7 +117,7 @@ fn a_sign_of_work_within_the_time_protects_it() {
             }
             scene.row(1, PID).sm_percent = Some(u32::from(is_on));
         }),
-        ("nobody knows since when it runs", |scene, _| {
+        ("the start of the cell is unknown", |scene, _| {
             let kernel = Arc::make_mut(scene.process(PID).jupyter.as_mut().unwrap());
             kernel.last_activity = None;
         }),

@@ -24,7 +24,7 @@ const LINES: &[&str] = &[
     "",
     "skipped: 4100 hana (vllm serve): it is an inference server; select it and press x to kill it \
     by name",
-    "undecided: leak: can tell in 9m 55s: it needs 10m of history",
+    "undecided: leak: decided in 9m 55s (needs 10m of history)",
     "error: GPU 1: nvmlDeviceGetMemoryInfo_v2: GPU is lost",
     "will kill 2 processes; should free 9.0 GiB; 1 skipped",
 ];

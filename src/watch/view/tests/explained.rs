@@ -36,7 +36,7 @@ fn finding(count: u32, columns: u16, rows: u16) -> App {
         rule: "hung".into(),
         pid: None,
         gpu: None,
-        reason: "can tell in 9m 55s: it needs 10m of history".to_owned(),
+        reason: "decided in 9m 55s (needs 10m of history)".to_owned(),
     }];
     let mut app = app(columns, rows);
     let found = found(&snapshot, count);

@@ -297,7 +297,7 @@ impl BegunWork {
 }
 
 #[test]
-fn whoever_begins_to_work_at_any_moment_is_not_ended() {
+fn a_process_that_resumes_work_at_any_moment_is_not_ended() {
     let (mut ended, mut begun) = (0, 0);
     for seed in 0..20 {
         let mut dice = Dice::new(seed);
@@ -359,7 +359,10 @@ fn whoever_begins_to_work_at_any_moment_is_not_ended() {
         }
         assert!(day.sent().contains(&(79, Signal::Term)), "{:?}", day.stage.log);
     }
-    assert!(begun > 0 && ended > 2 * begun, "{ended}, of whom {begun} had just begun");
+    assert!(
+        begun > 0 && ended > 2 * begun,
+        "{ended} ended, {begun} of them had just begun to work"
+    );
 }
 
 /// Minutes of grace must not hide that it works now. The little CPU that it uses all the time is no work.
@@ -625,7 +628,7 @@ fn asked_by(seconds: f64, answer: ReleaseAnswer) -> (Day, usize) {
     let asked = control.asked.len();
     let is_release = |it: &Request| matches!(it, Request::Release { .. });
     assert!(control.asked.iter().all(is_release));
-    assert!(control.sent.is_empty(), "nobody is ended");
+    assert!(control.sent.is_empty(), "no signal is sent");
     drop(control);
     (day, asked)
 }
