@@ -157,7 +157,8 @@ fn its_manager_gets_ready_alive_reloading_and_stopping() {
         assert_eq!(complaints.matches(line).count(), 2, "{line}: {complaints}");
     }
     let broken = "config.toml:2: reap.warm: is not known; did you mean \"warn\"?; allowed: warn, \
-                  grace, settle, most, within, notify, never; the previous configuration stays in force";
+                  grace, settle, most, within, notify, never, longest_keep; \
+                  the previous configuration stays in force";
     assert!(complaints.contains(broken), "{complaints}");
 }
 
