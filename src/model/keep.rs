@@ -177,12 +177,20 @@ impl Process {
     /// its owner cannot forge. If its start is unknown, nothing limits the keep.
     pub fn kept_by_owner(&self, now: Time, longest: Option<Span>) -> Option<KeptBy> {
         let keep = KeepEnd::parse(self.environment.as_ref()?.get(VARIABLE)?);
-        let limit = longest.zip(self.start_time);
-        let limit = limit.map(|(longest, start)| start.plus_seconds(longest.seconds()));
-        let until = keep.until().into_iter().chain(limit).min();
+        let until = keep.until().into_iter().chain(self.keep_limit(longest)).min();
         let user = self.user.clone();
-        let is_over = !keep.is_in_force(now) || limit.is_some_and(|limit| now >= limit);
+        let is_over = !keep.is_in_force(now) || self.is_past_keep_limit(now, longest);
         (!is_over).then_some(KeptBy::Owner { user, until })
+    }
+
+    /// Whether its owner's exemption, if it has any, has lasted for the longest time that is allowed.
+    pub fn is_past_keep_limit(&self, now: Time, longest: Option<Span>) -> bool {
+        self.keep_limit(longest).is_some_and(|limit| now >= limit)
+    }
+
+    fn keep_limit(&self, longest: Option<Span>) -> Option<Time> {
+        let (longest, start) = longest.zip(self.start_time)?;
+        Some(start.plus_seconds(longest.seconds()))
     }
 }
 

@@ -305,12 +305,13 @@ impl Guard {
                 until: exempt.until,
             }));
         }
-        if process.environment.is_none() {
+        let longest = self.policy.longest_keep;
+        if process.environment.is_none() && !process.is_past_keep_limit(now, longest) {
             return (call == Call::Rule).then(|| Protection::Unknown {
                 what: "whether its owner keeps it (its environment)".into(),
             });
         }
-        process.kept_by_owner(now, self.policy.longest_keep).map(Protection::from)
+        process.kept_by_owner(now, longest).map(Protection::from)
     }
 }
 

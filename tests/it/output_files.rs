@@ -226,3 +226,38 @@ fn exchanging_directories_and_files_meanwhile_misdirects_nothing() {
         chown(&theirs, Some(ATTACKER), Some(ATTACKER)).unwrap();
     }
 }
+
+/// A shell with gpumem's demo metrics between two lines.
+fn between_lines(script: &str, file: &Path) -> Output {
+    let script = format!("{{ echo before; {script}; echo after; }} > {}", file.display());
+    finish(Command::new("sh").args(["-c", &script]).env("GPUMEM", support::gpumem()))
+}
+
+#[test]
+fn standard_output_keeps_what_others_write_to_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("all");
+    between_lines(r#""$GPUMEM" metrics --demo --output /dev/stdout"#, &file).exits(0);
+    let text = fs::read_to_string(file).unwrap();
+    assert!(text.starts_with("before\n# HELP ") && text.ends_with("_bytes 0.0\nafter\n"), "{text}");
+}
+
+/// As with `docker run --volume FILE:FILE`.
+#[test]
+fn a_file_that_is_a_mount_is_written_in_place() {
+    let folder = tempfile::tempdir().unwrap();
+    let (outside, mounted) = (folder.path().join("outside"), folder.path().join("mounted"));
+    fs::write(&outside, "x".repeat(1 << 20)).unwrap();
+    fs::write(&mounted, "").unwrap();
+    let script = r#"mount --bind "$0" "$1" || exit 77; exec "$2" metrics --demo --output "$1""#;
+    let mut command = Command::new("unshare");
+    command.args(["-m", "sh", "-c", script]).args([&outside, &mounted]).arg(support::gpumem());
+    let output = finish(&mut command);
+    if [1, 77].contains(&output.code) && !output.stderr.contains("gpumem:") {
+        support::skip("a mount namespace", "not permitted here; run as root");
+        return;
+    }
+    output.exits(0);
+    let text = fs::read_to_string(outside).unwrap();
+    assert!(text.starts_with("# HELP ") && !text.contains("xxx"), "{}", text.len());
+}

@@ -14,7 +14,7 @@ use std::os::unix::ffi::OsStringExt as _;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
-use rustix::fd::OwnedFd;
+use rustix::fd::{AsFd as _, OwnedFd};
 use rustix::fs::{
     Access, AtFlags, CWD, FileType, Mode, OFlags, Stat, accessat, fcntl_setfl, fstat, openat,
     readlinkat, renameat, statat, unlinkat,
@@ -72,7 +72,7 @@ impl OutputFile {
         open(path, OFlags::APPEND, 0o666, true).map(Self::Open)
     }
 
-    /// Writes the document. The mode of a replaced file is this one, or what the umask allows.
+    /// Writes the document. The mode of a replaced file is this one, or that of the old file, or what the umask allows.
     ///
     /// # Errors
     ///
@@ -123,6 +123,15 @@ fn open_inherited(path: &Path) -> Option<io::Result<File>> {
             descriptor.or_else(|| path.strip_prefix("/proc/self/fd/"))?.parse().ok()?
         }
     };
+    let standard = match number {
+        1 => Some(io::stdout().as_fd().try_clone_to_owned()),
+        2 => Some(io::stderr().as_fd().try_clone_to_owned()),
+        _ => None,
+    };
+    // Duplicated: what others write there before and after keeps its place.
+    if let Some(standard) = standard {
+        return Some(standard.map(File::from));
+    }
     let open = || {
         let flags = OFlags::WRONLY | OFlags::APPEND | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let file = openat(CWD, format!("/proc/self/fd/{number}"), flags, Mode::empty())?;
@@ -195,12 +204,14 @@ impl Place {
         Err(Errno::ISDIR.into())
     }
 
-    /// Checks the file, if there is one.
-    fn check(&self, other_owner: Option<u32>) -> io::Result<()> {
-        match statat(&self.folder, &self.name, AtFlags::SYMLINK_NOFOLLOW) {
-            Err(Errno::NOENT) => Ok(()),
-            stat => check(&stat?, other_owner).map_err(io::Error::other),
-        }
+    /// Checks the file, if there is one, and returns its mode.
+    fn check(&self, other_owner: Option<u32>) -> io::Result<Option<u32>> {
+        let stat = match statat(&self.folder, &self.name, AtFlags::SYMLINK_NOFOLLOW) {
+            Err(Errno::NOENT) => return Ok(None),
+            stat => stat?,
+        };
+        check(&stat, other_owner).map_err(io::Error::other)?;
+        Ok(Some(stat.st_mode & 0o777))
     }
 
     fn open(&self, flags: OFlags, mode: u32, other_owner: Option<u32>) -> io::Result<File> {
@@ -214,11 +225,9 @@ impl Place {
     }
 
     fn replace(&self, content: &[u8], mode: Option<u32>) -> io::Result<()> {
-        self.check(None)?;
+        let mode = mode.or(self.check(None)?);
         // Two processes may write the same file at once.
-        let mut new = OsString::from(".");
-        new.push(&self.name);
-        new.push(format!(".{}.new", std::process::id()));
+        let new = format!(".gpumem-{}.new", std::process::id());
         // An earlier process with this pid may have left one.
         let _ = unlinkat(&self.folder, &new, AtFlags::empty());
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
@@ -234,7 +243,17 @@ impl Place {
             let flags = OFlags::DIRECTORY | OFlags::CLOEXEC;
             File::from(openat(&self.folder, ".", flags, Mode::empty())?).sync_all()
         };
-        let written = write();
+        let mut written = write();
+        if written
+            .as_ref()
+            .is_err_and(|error| error.raw_os_error() == Some(Errno::BUSY.raw_os_error()))
+        {
+            // A container's mount of this file alone cannot be replaced.
+            written = self.open(OFlags::empty(), 0, None).and_then(|mut file| {
+                file.set_len(0)?;
+                file.write_all(content)
+            });
+        }
         if written.is_err() {
             let _ = unlinkat(&self.folder, &new, AtFlags::empty());
         }
@@ -290,13 +309,16 @@ mod tests {
         let at = |name: &str| folder.path().join(name);
         fs::write(at("elsewhere"), "untouched").unwrap();
         fs::write(at("page"), "old").unwrap();
-        symlink(at("elsewhere"), at(&format!(".page.{}.new", std::process::id()))).unwrap();
+        symlink(at("elsewhere"), at(&format!(".gpumem-{}.new", std::process::id()))).unwrap();
         replace_file(&at("page"), b"new", 0o644).unwrap();
         assert_eq!(fs::read_to_string(at("elsewhere")).unwrap(), "untouched");
         assert_eq!(
             (fs::read_to_string(at("page")).unwrap(), mode(&at("page"))),
             ("new".into(), 0o644)
         );
+        fs::set_permissions(at("page"), Permissions::from_mode(0o600)).unwrap();
+        OutputFile::document(&at("page")).unwrap().write(b"new", None).unwrap();
+        assert_eq!(mode(&at("page")), 0o600, "a private file stays private");
         fs::hard_link(at("page"), at("again")).unwrap();
         fs::create_dir(at("folder")).unwrap();
         let refused =

@@ -243,6 +243,12 @@ fn its_owner_keeps_it_until_then() {
         let process = Process { start_time: start, ..keeping("yes", OWNER) };
         assert_eq!(limited.by_sight(Call::Rule, &process, &seen).is_some(), is_kept, "{start:?}");
     }
+    // What has no readable environment is not protected for longer than what says that it is kept.
+    for (start, is_protected) in [(Some(at(-3700.0)), false), (Some(at(-60.0)), true)] {
+        let process = Process { start_time: start, environment: None, ..keeping("yes", OWNER) };
+        let found = limited.by_sight(Call::Rule, &process, &seen);
+        assert_eq!(found.is_some(), is_protected, "{start:?}");
+    }
     guard.policy.even_kept = true;
     assert!(!kept(&guard, Call::Named, &later, OWNER));
     assert!(kept(&guard, Call::Rule, &later, OWNER), "only what is named");
