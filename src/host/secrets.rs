@@ -193,6 +193,11 @@ impl SecretScan {
     /// Judges a word by those before it, or as an option; `None` if they imply nothing.
     fn step(&mut self, word: &str) -> Option<Option<String>> {
         let follows = std::mem::take(&mut self.follows);
+        // `api_key = 'x'` in a script.
+        if word == "=" {
+            self.follows = follows;
+            return Some(None);
+        }
         match follows {
             // `-genv HF_TOKEN X`
             Follows::Value(Secrecy::Unknown) if is_name_of_secret(word) => {}

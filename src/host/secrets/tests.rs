@@ -12,8 +12,10 @@ fn hidden(arguments: &[&str]) -> Vec<String> {
 }
 
 /// Arguments separated by `|`, and the part that must be masked.
-const SECRETS: [(&str, &str); 214] = [
+const SECRETS: [(&str, &str); 216] = [
     ("x|-p|s3cret", "s3cret"),
+    ("python|-c|openai_key = '''s3cret'''", "s3cret"),
+    ("python|-c|api_key = 's3cret'; run()", "s3cret"),
     ("x|--auth=s3cret", "s3cret"),
     ("x|--auth|s3cret", "s3cret"),
     ("x|--basic-auth=ann:s3cret", "s3cret"),
