@@ -7,10 +7,10 @@
 //! Opening never blocks. Only descriptors that the caller passed (`/dev/stdout`, `/dev/fd/63`) may be anything.
 
 use std::collections::VecDeque;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fs::{File, Permissions};
 use std::io::{self, Write as _};
-use std::os::unix::ffi::OsStringExt as _;
+use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
@@ -23,6 +23,9 @@ use rustix::io::Errno;
 use rustix::process::geteuid;
 
 use super::ownership::{MOST_LINKS, OTHERS_WRITE, STICKY, has_more_rights, name, push_front};
+
+/// How much of a file's name is in the name of the new file that replaces it.
+const LONGEST_STEM: usize = 200;
 
 /// Why a file is not written to.
 #[derive(Debug, thiserror::Error)]
@@ -226,8 +229,11 @@ impl Place {
 
     fn replace(&self, content: &[u8], mode: Option<u32>) -> io::Result<()> {
         let mode = mode.or(self.check(None)?);
-        // Two processes may write the same file at once.
-        let new = format!(".gpumem-{}.new", std::process::id());
+        // Two processes may write the same file at once. A long name leaves no room for more.
+        let name = self.name.as_bytes();
+        let mut new = OsString::from(".");
+        new.push(OsStr::from_bytes(&name[..name.len().min(LONGEST_STEM)]));
+        new.push(format!(".{}.new", std::process::id()));
         // An earlier process with this pid may have left one.
         let _ = unlinkat(&self.folder, &new, AtFlags::empty());
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
@@ -309,7 +315,7 @@ mod tests {
         let at = |name: &str| folder.path().join(name);
         fs::write(at("elsewhere"), "untouched").unwrap();
         fs::write(at("page"), "old").unwrap();
-        symlink(at("elsewhere"), at(&format!(".gpumem-{}.new", std::process::id()))).unwrap();
+        symlink(at("elsewhere"), at(&format!(".page.{}.new", std::process::id()))).unwrap();
         replace_file(&at("page"), b"new", 0o644).unwrap();
         assert_eq!(fs::read_to_string(at("elsewhere")).unwrap(), "untouched");
         assert_eq!(
@@ -319,6 +325,9 @@ mod tests {
         fs::set_permissions(at("page"), Permissions::from_mode(0o600)).unwrap();
         OutputFile::document(&at("page")).unwrap().write(b"new", None).unwrap();
         assert_eq!(mode(&at("page")), 0o600, "a private file stays private");
+        let long = at(&"n".repeat(255));
+        replace_file(&long, b"", 0o644).unwrap();
+        fs::remove_file(long).unwrap();
         fs::hard_link(at("page"), at("again")).unwrap();
         fs::create_dir(at("folder")).unwrap();
         let refused =
