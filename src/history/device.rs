@@ -2,11 +2,9 @@
 
 use std::sync::Arc;
 
-use super::SampleTime;
-use super::high_stretch::{Floors, HighStretch};
 use super::power::{Alone, LowPowerPhase, PowerHistory, Work};
-use super::row;
 use super::streak::{Clause, Streak};
+use super::{SampleTime, row};
 use crate::model::{Gpu, GpuProcess, Identity, Time};
 
 /// How close snapshots may be and still have process samples. The driver takes some seven of them a second,
@@ -152,5 +150,222 @@ impl Device {
     }
 }
 
+// Since when a number has been at least N, for any N.
+//
+// The threshold is a rule's, unknown here, and may differ between GPUs. So this keeps the lowest value since
+// each of some times: earlier times have lower floors, and the first floor that is high enough gives the
+// answer. The number may be anything.
+
+/// The most floors. Beyond that, the one between the two nearest is dropped, and its answers become a later
+/// time: never a longer stretch than there was.
+const MOST_FLOORS: usize = 32;
+
+/// A time throughout which a number was at least as high as requested.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct HighStretch {
+    pub since: Time,
+    pub until: Time,
+    pub samples: u64,
+}
+
+impl HighStretch {
+    pub fn seconds(&self) -> f64 {
+        self.until.seconds_since(self.since)
+    }
+}
+
+/// A number over time.
+#[derive(Clone, Debug, Default)]
+struct Floors {
+    /// Lower the further back.
+    floors: Vec<HighFloor>,
+    until: Option<Time>,
+    samples: u64,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct HighFloor {
+    since: Time,
+    least: u64,
+    /// Samples before `since`.
+    before: u64,
+}
+
+impl Floors {
+    /// Takes in the number; `None` if unknown, which changes nothing up to the allowed gap and clears
+    /// everything beyond it.
+    pub(super) fn observe(&mut self, value: Option<u64>, moment: SampleTime) {
+        if self.until.is_some_and(|until| moment.time - until > moment.allowed_gap) {
+            *self = Self::default();
+        }
+        let Some(least) = value else {
+            return;
+        };
+        let mut floor = HighFloor { since: moment.time, least, before: self.samples };
+        while let Some(higher) = self.floors.pop_if(|known| known.least >= least) {
+            floor = HighFloor { least, ..higher };
+        }
+        self.floors.push(floor);
+        self.samples += 1;
+        self.until = Some(moment.time);
+        if self.floors.len() > MOST_FLOORS {
+            let crowded = self
+                .floors
+                .windows(3)
+                .enumerate()
+                .min_by_key(|(_, floors)| floors[2].since - floors[0].since);
+            if let Some((before, _)) = crowded {
+                self.floors.remove(before + 1);
+            }
+        }
+    }
+
+    /// The current stretch throughout which the number was at least `least`.
+    fn at_least(&self, least: u64) -> Option<HighStretch> {
+        let at = self.floors.partition_point(|floor| floor.least < least);
+        let floor = self.floors.get(at)?;
+        Some(HighStretch {
+            since: floor.since,
+            until: self.until?,
+            samples: self.samples - floor.before,
+        })
+    }
+}
+
 #[cfg(test)]
-mod tests;
+mod tests {
+    use super::*;
+    use crate::history::History;
+    use crate::history::testing::{Scene, moment as at};
+    use crate::units::GIB;
+
+    fn watched(change: impl Fn(&mut Scene, usize)) -> (Scene, History) {
+        let mut scene = Scene::new(1, 10.0);
+        scene.holder(7, &[0], 20 * GIB);
+        scene.memory(0, 30 * GIB, 80 * GIB);
+        let mut history = History::default();
+        for step in 0..20 {
+            change(&mut scene, step);
+            history.observe(scene.step());
+        }
+        (scene, history)
+    }
+
+    #[test]
+    fn memory_without_a_holder_and_a_full_gpu_are_timed_by_threshold() {
+        let (scene, history) = watched(|_, _| {});
+        let device = history.device(&scene.now.gpus[0]).unwrap();
+        let stretch = device.unattributed(10 * GIB).unwrap();
+        assert_eq!((stretch.samples, stretch.seconds()), (20, 190.0));
+        assert_eq!(device.unattributed(10 * GIB + 1), None);
+        assert_eq!(device.total_bytes(), Some(80 * GIB));
+        assert_eq!(device.fuller_than(50 * GIB), None);
+        assert_eq!(device.fuller_than(50 * GIB + 1).unwrap().samples, 20);
+        assert_eq!(device.fuller_than(0), None);
+        assert!(device.fuller_than(u64::MAX).is_some());
+    }
+
+    #[test]
+    fn values_from_before_a_gpu_fell_silent_are_no_news() {
+        let (scene, history) = watched(|scene, step| {
+            scene.gpu(0).stale_seconds = (step >= 10).then_some(5.0);
+        });
+        let device = history.device(&scene.now.gpus[0]).unwrap();
+        assert_eq!(device.unattributed(GIB), None);
+        assert_eq!(device.fuller_than(u64::MAX), None);
+    }
+
+    #[test]
+    fn power_is_charged_to_the_only_process_at_work() {
+        let (mut scene, mut history) = watched(|scene, _| scene.draws(0, 7, 97, 300.0));
+        let who = scene.process(7).identity();
+        let device = history.device(&scene.now.gpus[0]).unwrap();
+        assert_eq!((device.alone(), device.low_power_phase()), (Some(who), None));
+        assert_eq!(device.work(who).unwrap().power.mean(), Some(300.0));
+        scene.draws(0, 7, 99, 60.0);
+        history.observe(scene.step());
+        history.observe(scene.step());
+        let device = history.device(&scene.now.gpus[0]).unwrap();
+        let phase = device.low_power_phase().unwrap();
+        assert_eq!((phase.who, phase.samples, phase.seconds()), (who, 2, 10.0));
+        assert_eq!(device.work(who).unwrap().power.mean(), Some(300.0));
+    }
+
+    #[test]
+    fn the_last_few_processes_that_were_alone_are_remembered() {
+        let mut scene = Scene::new(1, 60.0);
+        let mut history = History::default();
+        for pid in 1..30 {
+            scene.now.processes.clear();
+            scene.rows(0).clear();
+            scene.holder(pid, &[0], GIB);
+            scene.draws(0, pid, 97, 300.0);
+            scene.play(600.0, |snapshot| {
+                history.observe(snapshot);
+            });
+            scene.step();
+        }
+        let device = history.device(&scene.now.gpus[0]).unwrap();
+        let known = (1..30).filter(|pid| {
+            let mut other = scene.clone();
+            other.now.processes.clear();
+            other.holder(*pid, &[], 0);
+            device.work(other.process(*pid).identity()).is_some()
+        });
+        assert_eq!(known.collect::<Vec<_>>(), (22..30).collect::<Vec<_>>());
+    }
+
+    fn of(values: &[Option<u64>]) -> Floors {
+        let mut floors = Floors::default();
+        for (step, value) in values.iter().enumerate() {
+            floors.observe(*value, at(step as i64 * 10));
+        }
+        floors
+    }
+
+    fn since(floors: &Floors, least: u64) -> Option<(i64, u64)> {
+        floors.at_least(least).map(|stretch| (stretch.since - at(0).time, stretch.samples))
+    }
+
+    #[test]
+    fn every_threshold_has_its_own_beginning() {
+        let floors = of(&[Some(5), Some(1), Some(7), Some(9), Some(8), Some(8)]);
+        assert_eq!(since(&floors, 0), Some((0, 6)));
+        assert_eq!(since(&floors, 1), Some((0, 6)));
+        assert_eq!(since(&floors, 2), Some((20_000, 4)));
+        assert_eq!(since(&floors, 7), Some((20_000, 4)));
+        assert_eq!(since(&floors, 8), Some((30_000, 3)));
+        assert_eq!(since(&floors, 9), None);
+    }
+
+    #[test]
+    fn a_few_unknown_samples_change_nothing_and_a_gap_forgets() {
+        let unknown = |count: usize| {
+            let mut values = vec![Some(5)];
+            values.extend(vec![None; count]);
+            values.push(Some(5));
+            since(&of(&values), 5)
+        };
+        assert_eq!(unknown(5), Some((0, 2)));
+        assert_eq!(unknown(6), Some((70_000, 1)));
+        assert_eq!(since(&of(&[Some(5), None, None]), 5), Some((0, 1)));
+        let mut lost = of(&[Some(5)]);
+        lost.observe(None, at(61));
+        assert_eq!(since(&lost, 0), None);
+    }
+
+    #[test]
+    fn it_is_bounded_and_never_reports_a_longer_stretch_than_there_was() {
+        let mut floors = Floors::default();
+        for step in 0..10_000 {
+            floors.observe(Some(step as u64), at(step * 10));
+        }
+        assert_eq!(floors.floors.len(), MOST_FLOORS);
+        for least in (0..10_000).step_by(97) {
+            let stretch = floors.at_least(least).unwrap();
+            let true_since = at(least as i64 * 10).time;
+            assert!(stretch.since >= true_since, "{least}");
+            assert!(stretch.since - true_since <= 10_000 * 10_000 / 8, "{least}");
+        }
+    }
+}

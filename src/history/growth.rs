@@ -10,14 +10,14 @@
 //!   up to three steps of any size count for nothing; the fewer twelfths rise, the longer the window has to be;
 //! - lasting: the last third rises nearly as fast as the whole;
 //! - new: most of it is above what was held for minutes before it;
-//! - more than the samples may miss of a valley's depth (`grain`);
-//! - no slower: the twelfths' rises do not decline (`slowing`);
+//! - more than the samples may miss of a valley's depth (`series`);
+//! - no slower: the twelfths' rises do not decline (`window`);
 //! - no high-water mark and no filling cache: growth that never gives back rises evenly, or its steps come no
-//!   more rarely than at first (`steps`);
+//!   more rarely than at first (`window`);
 //! - no filling band: memory that goes up and down reaches higher peaks, and stays closer to a line than what
-//!   comes and goes by chance (`band`).
+//!   comes and goes by chance (`window`).
 //!
-//! Growth once found is followed (`steady`, `halt`). It stays found through a peak of some minutes and through
+//! Growth once found is followed (`steady`). It stays found through a peak of some minutes and through
 //! pauses like those before. It has stopped after five minutes (or longer than it ever paused) without a rise,
 //! or if what goes up and down stays where it was; that withdraws the forecast, not the finding. It ends when a
 //! tenth of it, and more than ever before, is given back, or three quarters of an hour after it stopped.
@@ -32,25 +32,29 @@
 //!
 //! [`crate::rules`] makes findings of it. Nothing here reads a clock.
 
-mod band;
-mod grain;
-mod halt;
-mod scale;
 mod series;
-mod slowing;
 mod steady;
-mod steps;
-mod trend;
 mod view;
 mod window;
 
 use crate::model::Time;
-use scale::{LEAST_RISE, SHORTEST_SECONDS, UNIT};
 use series::{Bucket, GrowthSeries};
 use steady::GrowthDetector;
-pub use trend::Trend;
+pub use view::Trend;
 use view::View;
 
+/// Bytes in a unit, 64 KiB: 256 TiB fit into 32 bits.
+const UNIT: u64 = 1 << 16;
+/// The least rise of a floor that is examined: 64 MiB.
+const LEAST_RISE: u32 = (64 << 20) / UNIT as u32;
+/// The most buckets of a row: 1.4 KiB.
+const MOST_BUCKETS: usize = 72;
+/// The width of a bucket before it is merged, in seconds.
+const BUCKET_SECONDS: u32 = 30;
+/// The shortest window, in seconds.
+const SHORTEST_SECONDS: u32 = 900;
+/// The longest window, in seconds.
+const LONGEST_SECONDS: u32 = 12 * 3600;
 /// The difference between lowest and highest, below which memory is constant: 16 MiB.
 const STILL: u32 = (16 << 20) / UNIT as u32;
 

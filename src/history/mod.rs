@@ -9,13 +9,9 @@
 //! It reads no clock and no file, and judges no process; that is [`crate::rules`]. Memory is bounded per
 //! process (8 KiB) and per process and GPU (3 KiB), and a row costs the same however long it has been watched.
 
-mod average;
 pub mod counter;
 mod device;
 pub mod growth;
-mod hidden;
-mod high_stretch;
-mod interval;
 pub mod memory_series;
 pub mod power;
 mod process;
@@ -31,17 +27,13 @@ use std::sync::Arc;
 use foldhash::HashMap;
 
 use crate::model::{Gpu, GpuProcess, Identity, Process, Snapshot, Time};
-pub use average::Average;
-pub use device::Device;
-pub use hidden::Hidden;
-pub use high_stretch::HighStretch;
-use interval::Interval;
+pub use device::{Device, HighStretch};
 use power::Alone;
-pub use power::{LowPowerPhase, Work};
-pub use process::ProcessHistory;
+pub use power::{Average, LowPowerPhase, Work};
+pub use process::{Hidden, ProcessHistory};
 use row::Shown;
 pub use row::{Began, RowHistory, Use};
-use sample_time::SampleTime;
+use sample_time::{Interval, SampleTime};
 pub use streak::Streak;
 pub use unlisted_pid::UnlistedPid;
 use unlisted_pid::UnlistedPids;
@@ -292,7 +284,7 @@ impl History {
                 // A process may be on a list that could not be read.
                 let of_gpu = |gpu: &Gpu| {
                     let is_whole = snapshot.lists_all(gpu);
-                    hidden::is_unexplained(gpu).filter(|_| is_whole)
+                    process::is_unexplained(gpu).filter(|_| is_whole)
                 };
                 snapshot.gpus.iter().map(of_gpu).collect()
             });

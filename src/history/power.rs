@@ -7,7 +7,6 @@
 //! A rule's settings decide its findings. The bounds in this file are wider, and decide how long a [`LowPowerPhase`]
 //! lasts. Only the last few processes that worked alone on the GPU are kept.
 
-use super::average::Average;
 use super::row::Use;
 use super::sample_time::{BRIDGED_GAP_MILLISECONDS, SampleTime};
 use crate::model::snapshot::ProcessType;
@@ -278,5 +277,38 @@ impl PowerHistory {
 
     pub(super) fn alone(&self) -> Option<Identity> {
         self.alone
+    }
+}
+
+/// A running mean of known values; the values themselves are not kept.
+#[derive(Clone, Copy, PartialEq, Debug, Default)]
+pub struct Average {
+    sum: f64,
+    count: u64,
+}
+
+impl Average {
+    /// Adds a sample; unknown ones do not count.
+    pub(super) fn push(&mut self, value: Option<f64>) {
+        if let Some(value) = value {
+            self.sum += value;
+            self.count += 1;
+        }
+    }
+
+    /// Adds all of another's samples.
+    pub(super) fn add(&mut self, other: Self) {
+        self.sum += other.sum;
+        self.count += other.count;
+    }
+
+    /// `None` if nothing is known.
+    pub fn mean(&self) -> Option<f64> {
+        (self.count > 0).then(|| self.sum / self.count as f64)
+    }
+
+    /// The number of known samples.
+    pub fn count(&self) -> u64 {
+        self.count
     }
 }

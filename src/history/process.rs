@@ -1,17 +1,17 @@
 //! One process over time: its state, its CPU use, whether it outlived its job, its rows on GPUs.
 
+use std::sync::Arc;
+
 use super::counter::Counter;
-use super::hidden::{self, Hidden};
 use super::row::{Began, RowHistory, Shown, Use};
 use super::sample_time::{BRIDGED_GAP_MILLISECONDS, SampleTime};
 use super::streak::{Clause, Streak};
-use std::sync::Arc;
-
 use crate::model::name_facts::NameFacts;
 use crate::model::process::{AskedRelease, Parent};
 use crate::model::shared::equal;
 use crate::model::snapshot::ProcessType;
 use crate::model::{Gpu, GpuProcess, Identity, Process, Time};
+use crate::units::GIB;
 
 /// The most rows of a process: one per GPU, or per instance under MIG.
 const MOST_ROWS: usize = 256;
@@ -270,8 +270,8 @@ impl ProcessHistory {
     ) {
         let is_still =
             self.still.is_some_and(|it| it.until == moment.time && it.since < moment.time);
-        let holds = both(is_unexplained, hidden::is_unused(gpu, is_still));
-        hidden::observe(&mut self.hidden, device, holds, moment);
+        let holds = both(is_unexplained, is_unused(gpu, is_still));
+        observe(&mut self.hidden, device, holds, moment);
     }
 
     pub(super) fn observe_row(
@@ -418,5 +418,82 @@ impl ProcessHistory {
             + self.cpu.size()
             + self.rows.capacity() * size_of::<RowHistory>()
             + self.hidden.capacity() * size_of::<Hidden>()
+    }
+}
+
+// A process on a GPU whose NVML list lacks it: only its open device file shows it.
+//
+// A worker forked from a trainer holds what the trainer's context held, listed under the trainer's pid or
+// none. It is watched only if its parent and its group's leader are gone, and on GPUs whose memory the list
+// does not explain; which process holds that memory is unknown.
+
+/// The least unexplained memory; less is rounding by contexts and driver.
+const LEAST_UNEXPLAINED_BYTES: u64 = GIB;
+/// The driver's reserve if it does not report one: at most one part in this many of the memory.
+const RESERVED_SHARE: u64 = 50;
+/// The most device files of a process; a machine has fewer GPUs.
+const MOST_FILES: usize = 256;
+
+/// A GPU whose device file a process holds open without being listed on it.
+#[derive(Clone, Copy, Debug)]
+pub struct Hidden {
+    device: u32,
+    clause: Clause,
+}
+
+impl Hidden {
+    pub(super) fn device(&self) -> usize {
+        self.device as usize
+    }
+
+    /// Since when the list has not explained the GPU's memory and the process has not used the GPU.
+    pub fn streak(&self) -> Option<&Streak> {
+        self.clause.streak()
+    }
+}
+
+/// Takes in a snapshot of a GPU whose file the process holds open.
+pub(super) fn observe(
+    known: &mut Vec<Hidden>,
+    device: usize,
+    holds: Option<bool>,
+    moment: SampleTime,
+) {
+    let place = known.iter().position(|hidden| hidden.device() == device);
+    let place = match place {
+        Some(place) => place,
+        None if known.len() < MOST_FILES && holds == Some(true) => {
+            known.push(Hidden {
+                device: u32::try_from(device).unwrap_or(u32::MAX),
+                clause: Clause::default(),
+            });
+            known.len() - 1
+        }
+        None => return,
+    };
+    known[place].clause.observe(holds, moment);
+}
+
+/// Whether a GPU has more memory in use than its list explains; `None` if unknown.
+pub(super) fn is_unexplained(gpu: &Gpu) -> Option<bool> {
+    if gpu.is_divided() || gpu.stale_seconds.is_some() {
+        return None;
+    }
+    let memory = gpu.memory?;
+    let used = match memory.reserved_bytes {
+        Some(_) => memory.used_bytes,
+        None => memory.used_bytes.saturating_sub((memory.total_bytes / RESERVED_SHARE).max(GIB)),
+    };
+    let listed = gpu.process_bytes()?;
+    Some(used.saturating_sub(listed) >= LEAST_UNEXPLAINED_BYTES)
+}
+
+/// Whether an unlisted process did not use a GPU: no process did, or a listed one did and this one did nothing
+/// at all (`is_still`).
+pub(super) fn is_unused(gpu: &Gpu, is_still: bool) -> Option<bool> {
+    let rows = gpu.processes.as_ref()?;
+    match gpu.gpu_percent? {
+        0 => Some(true),
+        _ => Some(is_still && rows.iter().any(|row| Use::of(gpu, row) == Use::Used)),
     }
 }

@@ -1,13 +1,11 @@
 //! Watches a row for steady growth: when it is found, how it is followed, and when it is over.
 //!
-//! [`super::window`] defines steady growth in a window, [`super::halt`] its end.
+//! [`super::window`] defines steady growth in a window.
 
-use super::halt::Steady;
-use super::scale::{BUCKET_SECONDS, LEAST_RISE, LONGEST_SECONDS, SHORTEST_SECONDS};
-use super::series::{Bucket, GrowthSeries};
-use super::trend::Trend;
-use super::view::View;
+use super::series::{Bucket, GrowthSeries, held_at};
+use super::view::{Trend, View};
 use super::window::{EVEN, KEEP, START};
+use super::{BUCKET_SECONDS, LEAST_RISE, LONGEST_SECONDS, SHORTEST_SECONDS, UNIT};
 use crate::model::Time;
 
 /// The least growth, as a multiple of what the samples miss of a valley's depth on average.
@@ -134,5 +132,232 @@ impl GrowthDetector {
         let is_even = view.unevenness(since, until) < EVEN;
         let slow_for = if is_even { SLOW_FOR_SECONDS } else { SLOW_BY_CHANCE_SECONDS };
         passed < slow_for || passed <= grace && !view.slows(since, until, &KEEP.slower)
+    }
+}
+
+// Whether growth that was found has stopped: when memory last rose, and when enough was given back.
+//
+// Growth that ended a while ago still fills most of a long window. [`Steady`] therefore records when the highest
+// value last rose, and the highest that was held for some minutes, since peaks come and go. Movement inside an
+// earlier band is no rise. How long growth may pause depends on its earlier pauses.
+
+/// How long, in seconds, growth that never paused has to rest to have stopped.
+const QUIET_SECONDS: u32 = 300;
+/// For how long, in seconds, stopped growth is reported, unless its pauses are longer.
+const TOLD_SECONDS: u32 = 2700;
+/// A pause may exceed the longest before it by this factor.
+const PATIENCE: f64 = 1.5;
+/// The least rise that counts, as a share of what the rate would have brought meanwhile.
+const LEAST_SHARE: f64 = 0.15;
+/// The same share if growth had stopped.
+const LEAST_SHARE_ANEW: f64 = 0.6;
+/// The longest time, in seconds, that this share is computed over.
+const MOST_SECONDS_ANEW: u32 = 600;
+/// The least rise that counts in any case: 1 MiB.
+const LEAST_UNITS: f64 = (1 << 20) as f64 / UNIT as f64;
+/// Peaks shorter than this, in seconds, do not hide the level below them.
+const HELD_SECONDS: u32 = 150;
+/// How far back, in seconds, the lows of memory that goes up and down are compared to see whether it has stopped.
+const STALL_SECONDS: u32 = 280;
+/// How much these lows have to rise, as a share of what the rate would have brought.
+const STALL_SHARE: f64 = 0.4;
+/// How much the mean between lows and highs has to rise, as such a share; chance moves it less.
+const STALL_SHARE_OF_MEAN: f64 = 0.25;
+/// The least share of growth that has to come back to end it.
+const CAME_BACK: f64 = 0.1;
+/// By what factor that has to exceed what ever came back before.
+const MORE_THAN_EVER: f64 = 2.0;
+
+/// When something rose, and the longest time between two rises.
+#[derive(Clone, Copy, Debug)]
+struct Rises {
+    last: u32,
+    longest_pause: u32,
+}
+
+impl Rises {
+    fn rise(&mut self, bucket: &Bucket, end: u32) {
+        self.longest_pause = self.longest_pause.max(bucket.start.saturating_sub(self.last));
+        // A plateau rose at its start, anything else perhaps as late as its end.
+        self.last = if bucket.is_level() { bucket.start } else { end };
+    }
+}
+
+/// Steady growth, followed as it happens: old buckets are too wide to tell when something rose.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Steady {
+    pub(super) since: u32,
+    /// When a window last passed.
+    passed_at: u32,
+    pub(super) trend: Trend,
+    /// Followed up to here.
+    at: u32,
+    /// Rises of the highest, or of the highest held for some minutes.
+    either: Rises,
+    /// Rises of the highest held for some minutes.
+    held_alone: Rises,
+    /// The highest so far, and the highest held for some minutes.
+    high: u32,
+    held: u32,
+    /// The same at the last rise.
+    before: (u32, u32),
+    held_before: u32,
+    /// The deepest fall from its highest.
+    deepest_fall: u32,
+    /// Set while it counts as stopped.
+    stopped: Option<Stop>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Stop {
+    /// When it was detected.
+    at: u32,
+    /// The last rise that was not chance.
+    rose_at: u32,
+}
+
+impl Steady {
+    /// Growth since a time that a window has just found.
+    pub(super) fn of(series: &GrowthSeries, since: u32, trend: Trend) -> Self {
+        let first = series.buckets.partition_point(|it| it.start <= since).saturating_sub(1);
+        let start = series.buckets[first].low;
+        let mut steady = Self {
+            since,
+            passed_at: series.now,
+            trend,
+            at: since,
+            either: Rises { last: since, longest_pause: 0 },
+            held_alone: Rises { last: since, longest_pause: 0 },
+            high: start,
+            held: start,
+            before: (start, start),
+            held_before: start,
+            deepest_fall: 0,
+            stopped: None,
+        };
+        steady.follow(series);
+        steady
+    }
+
+    /// Takes in what came since.
+    pub(super) fn follow(&mut self, series: &GrowthSeries) {
+        let rate = self.trend.bytes_per_second / UNIT as f64;
+        let (share, most) = match self.stopped {
+            // After a long pause, missed growth need not be made up for.
+            Some(_) => (LEAST_SHARE_ANEW, MOST_SECONDS_ANEW),
+            None => (LEAST_SHARE, u32::MAX),
+        };
+        let ends = series.buckets.iter().skip(1).map(|next| next.start).chain([series.now]);
+        let new = ends.enumerate().skip_while(|(_, end)| *end <= self.at);
+        for (at, end) in new {
+            let bucket = &series.buckets[at];
+            self.high = self.high.max(bucket.high);
+            self.held = self.held.max(held_at(&series.buckets[..=at], end, HELD_SECONDS));
+            self.deepest_fall = self.deepest_fall.max(self.high - bucket.low);
+            let is_rise = |by: u32, since: u32| {
+                let meanwhile = f64::from(end.saturating_sub(since).min(most));
+                f64::from(by) >= LEAST_UNITS.max(share * rate * meanwhile)
+            };
+            let by = (self.high - self.before.0).max(self.held - self.before.1);
+            if is_rise(by, self.either.last) {
+                self.either.rise(bucket, end);
+                self.before = (self.high, self.held);
+            }
+            if is_rise(self.held - self.held_before, self.held_alone.last) {
+                self.held_alone.rise(bucket, end);
+                self.held_before = self.held;
+            }
+        }
+        self.at = series.now;
+        // It resumes only where some window passes.
+        let passes = self.passed_at == self.at;
+        let rose_at = if self.is_still() {
+            Some(self.either.last)
+        } else if self.stalls(series, rate) {
+            Some(self.either.last.min(self.at.saturating_sub(STALL_SECONDS)))
+        } else {
+            self.stopped.filter(|_| !passes).map(|stop| stop.rose_at)
+        };
+        self.stopped = rose_at.map(|rose_at| self.stopped.unwrap_or(Stop { at: self.at, rose_at }));
+        let rose_at = self.stopped.map_or(self.either.last, |stop| stop.rose_at);
+        self.trend.rising_seconds = f64::from(self.either.last.saturating_sub(self.since));
+        self.trend.quiet_seconds = f64::from(self.at.saturating_sub(rose_at));
+        self.trend.longest_pause_seconds = f64::from(self.either.longest_pause);
+    }
+
+    /// Whether its growth has been given back.
+    fn came_back(&self, sample: &Bucket) -> bool {
+        let deepest = f64::from(self.deepest_fall);
+        let grown = self.trend.grown_bytes as f64 / UNIT as f64;
+        let may_go = (CAME_BACK * grown + 0.75 * deepest).max(MORE_THAN_EVER * deepest);
+        sample.low < self.high.saturating_sub(may_go as u32)
+    }
+
+    /// The last rise, by chance or not.
+    fn rose_at(&self) -> u32 {
+        self.either.last
+    }
+
+    /// How long it may pause, by its earlier pauses.
+    fn usual_pause(&self) -> u32 {
+        (PATIENCE * f64::from(self.either.longest_pause) + 60.0) as u32
+    }
+
+    /// Whether nothing has risen for too long to be a pause; it then resumes only with another rise.
+    fn is_still(&self) -> bool {
+        match self.stopped {
+            Some(stop) => self.either.last <= stop.at,
+            None => {
+                self.at.saturating_sub(self.either.last) >= QUIET_SECONDS.max(self.usual_pause())
+            }
+        }
+    }
+
+    /// Whether memory that goes up and down stays where it was: peaks of sawteeth and noise exceed earlier ones by
+    /// chance long after growth has stopped.
+    fn stalls(&self, series: &GrowthSeries, rate: f64) -> bool {
+        let pause = self.either.longest_pause.min(self.held_alone.longest_pause);
+        let span = STALL_SECONDS.max(pause / 4 * 5);
+        let now = series.now;
+        let (Some(middle), Some(from)) =
+            (now.checked_sub(span), now.checked_sub(span.saturating_mul(2)))
+        else {
+            return false;
+        };
+        if from < self.since {
+            return false;
+        }
+        let mut lows = [u32::MAX; 2];
+        // Sum and count of the means of low and high.
+        let mut middles = [(0.0, 0.0); 2];
+        let mut end = now;
+        for bucket in series.buckets.iter().rev() {
+            if end <= from {
+                break;
+            }
+            for (part, is_in) in [bucket.start < middle, end > middle].into_iter().enumerate() {
+                if is_in {
+                    lows[part] = lows[part].min(bucket.low);
+                    let (sum, count) = &mut middles[part];
+                    *sum += f64::midpoint(bucket.low.into(), bucket.high.into());
+                    *count += 1.0;
+                }
+            }
+            end = bucket.start;
+        }
+        let expected = rate * f64::from(span);
+        let [before, lately] = middles.map(|(sum, count)| sum / f64::max(count, 1.0));
+        !lows.contains(&u32::MAX)
+            && f64::from(lows[1]) - f64::from(lows[0]) < STALL_SHARE * expected
+            && lately - before < STALL_SHARE_OF_MEAN * expected
+    }
+
+    pub(super) fn has_stopped(&self) -> bool {
+        self.stopped.is_some()
+    }
+
+    /// Whether it stopped too long ago to report.
+    pub(super) fn is_history(&self) -> bool {
+        self.at.saturating_sub(self.either.last) >= TOLD_SECONDS.max(self.usual_pause())
     }
 }

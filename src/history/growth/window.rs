@@ -4,9 +4,8 @@
 
 use std::ops::RangeInclusive;
 
-use super::scale::{BUCKET_SECONDS, LEAST_RISE, SHORTEST_SECONDS};
-use super::slowing::Slower;
-use super::view::{SLOTS, View, Window};
+use super::view::{Line, Rise, SLOTS, View, Window, slopes};
+use super::{BUCKET_SECONDS, LEAST_RISE, SHORTEST_SECONDS};
 
 /// The standard deviation of twelfths, as a share of their mean, below which growth is not by chance.
 pub(super) const EVEN: f64 = 0.2;
@@ -92,4 +91,179 @@ impl View<'_> {
             window.start.max(rise.start.saturating_sub(BUCKET_SECONDS))
         })
     }
+}
+
+// Whether growth leaves the band that memory moved in before: returning to an earlier height is nothing new,
+// and neither is wandering up as far as it wandered before.
+
+/// The least share of growth that is above what was held before.
+const NEW_SHARE: f64 = 0.8;
+/// The least slope of the highs, as a share of the floor's slope.
+const CEILING_SHARE: f64 = 0.3;
+/// The share of the growth by which lows may have moved before; if more, they may do so again.
+const WANDERED_SHARE: f64 = 0.5;
+/// Into how many parts a window is cut to compare lows; a part is longer than most sawteeth.
+const PARTS: usize = SLOTS / 2;
+/// How far these lows may stray from a line through them: root mean square, as a share of the growth.
+const STRAYS: f64 = 0.07;
+
+impl View<'_> {
+    /// Whether little of its growth is above what it held before for minutes: then nothing is new.
+    fn is_in_its_band(&self, start: u32) -> bool {
+        let before = self.buckets().iter().take_while(|bucket| bucket.start <= start);
+        let held = before.map(|bucket| bucket.held).max().unwrap_or_default();
+        let height = self.floor().last().copied().unwrap_or_default();
+        let above = f64::from(height.saturating_sub(held));
+        above < NEW_SHARE * f64::from(self.risen(start))
+    }
+
+    /// Whether its highs rise too.
+    fn leaves_its_band(&self, start: u32, end: u32, counted: f64) -> bool {
+        self.ceiling_rises(start, end, counted) >= CEILING_SHARE
+    }
+
+    /// Whether it may have risen by chance: it moved up and down as far before, or does not keep to a line.
+    fn wanders(&self, start: u32, end: u32, counted: f64) -> bool {
+        let before = &self.buckets()[..self.index(start)];
+        let lows = || before.iter().map(|it| it.low);
+        let wandered = lows().max().unwrap_or(0) - lows().min().unwrap_or(0);
+        f64::from(wandered) > WANDERED_SHARE * counted || self.strays(start, end) > STRAYS * counted
+    }
+
+    /// How far the lows of the parts stray from a line through them.
+    fn strays(&self, start: u32, end: u32) -> f64 {
+        let parts = self.extremes::<PARTS>(start, end);
+        let lows = (0..PARTS).filter_map(|at| Some((at as f64, parts[at]?.0)));
+        Line::through(&lows.collect::<Vec<_>>()).map_or(f64::INFINITY, |line| line.deviation)
+    }
+
+    /// The slope of the twelfths' highs, as a share of the floor's mean rate. Memory that fills a band reaches its top
+    /// no higher than before.
+    fn ceiling_rises(&self, start: u32, end: u32, counted: f64) -> f64 {
+        let highs = self.extremes::<SLOTS>(start, end).map(|it| Some(it?.1));
+        let slopes = slopes(&highs);
+        let median = slopes.get(slopes.len() / 2).copied();
+        median.unwrap_or_default() * SLOTS as f64 / counted
+    }
+}
+
+// Growth that slows down steadily is no leak: a line through its twelfths' rises declines.
+
+/// How much growth has to slow down, from first twelfth to last, to count as slowing.
+pub(super) struct Slower {
+    /// The last rise is at most this share of the first.
+    pub(super) share: f64,
+    /// The decline is at least this many standard errors.
+    pub(super) sure: f64,
+}
+
+impl View<'_> {
+    /// Whether growth slows down.
+    pub(super) fn slows(&self, since: u32, end: u32, slower: &Slower) -> bool {
+        let Some(line) = self.bend(since, end).filter(|_| end.min(self.last_start()) > since)
+        else {
+            return false;
+        };
+        let half = line.slope * (SLOTS - 1) as f64 / 2.0;
+        let (first, last) = (line.mean - half, line.mean + half);
+        first > 0.0
+            && last <= slower.share * first
+            && -line.slope >= slower.sure * line.error.max(1e-9)
+    }
+
+    /// The standard deviation of the twelfths' rises around their trend, as a share of their mean.
+    pub(super) fn unevenness(&self, start: u32, end: u32) -> f64 {
+        let line = self.bend(start, end);
+        line.map_or(f64::INFINITY, |line| line.deviation / line.mean.max(1e-9))
+    }
+
+    /// A line through the twelfths' rises, what rises in the last bucket left out.
+    fn bend(&self, start: u32, end: u32) -> Option<Line> {
+        let end = end.min(self.last_start()).max(start + 1);
+        let step = f64::from(end - start) / SLOTS as f64;
+        let height = |slot: usize| self.height_at(f64::from(start) + step * slot as f64);
+        let rises = (0..SLOTS).map(|slot| (slot as f64, height(slot + 1) - height(slot)));
+        Line::through(&rises.collect::<Vec<_>>())
+    }
+
+    /// The floor's height at a time. It rises linearly between buckets, and at the end of a plateau.
+    fn height_at(&self, time: f64) -> f64 {
+        let (at, floor) = (self.index(time as u32), self.floor());
+        let (bucket, height) = (&self.buckets()[at], f64::from(floor[at]));
+        if at + 1 >= floor.len() || bucket.is_level() && bucket.samples > 1 {
+            return height;
+        }
+        let width = f64::from(self.end_of(at) - bucket.start).max(1.0);
+        height + f64::from(floor[at + 1] - floor[at]) * (time - f64::from(bucket.start)) / width
+    }
+}
+
+// Growth in steps: whether they keep coming, as a leak's do, or ever more rarely.
+//
+// A caching allocator's high-water mark rises when a batch needs more than all before, and a cache fills with the most
+// frequent requests first: both rise ever more rarely. A leak at each epoch or request continues as it began.
+
+/// The smallest step, as a share of the counted growth.
+const LEAST_SHARE: f64 = 0.02;
+/// By how much (in log odds) time has to predict the steps better than its logarithm.
+const ODDS: f64 = 4.0;
+/// The start, in seconds, that is ignored: what a process takes then is no high-water mark.
+const BEGINNING_SECONDS: u32 = 120;
+/// The fewest regular steps.
+const FEWEST: usize = 4;
+/// The longest time between two steps, as a multiple of the shortest, apart from the width of old buckets.
+const LONGEST_GAP: f64 = 1.4;
+const WIDTH_SHARE: u32 = 16;
+/// The highest step, as a multiple of the lowest.
+const HIGHEST: f64 = 1.5;
+
+impl View<'_> {
+    /// Whether rises come no more rarely than at first, from the very first to now. `counted` is the window's
+    /// rise without single jumps.
+    fn keeps_coming(&self, start: u32, end: u32, counted: f64) -> bool {
+        let floor = self.floor();
+        let rise = floor.windows(2).position(|pair| pair[1] > pair[0]);
+        let first = rise.map_or(0, |before| self.buckets()[before].start);
+        let odds = self.odds_of_time(first, counted.max(self.risen(first).into()));
+        odds > if self.rises_regularly(start, end, counted) { 0.0 } else { ODDS }
+    }
+
+    /// How much better time since the start predicts the rises than its logarithm, in log odds.
+    fn odds_of_time(&self, start: u32, counted: f64) -> f64 {
+        let rises: Vec<Rise> = self.rises(start, self.series.now).collect();
+        let young = f64::from(start.max(BEGINNING_SECONDS));
+        let ages = f64::from(self.series.now.max(BEGINNING_SECONDS * 2)) / young;
+        // At a rate of 1 / age the density of growth is 1 / (age ln ages), at a steady one 1 / span.
+        let by_log = (young * (ages - 1.0) / ages.ln()).ln();
+        let cap = counted / 4.0;
+        // The last step is excluded: it is the reason for this question.
+        let Some((_, rises)) = rises.split_last() else { return 0.0 };
+        let (mut weight, mut squares, mut sum) = (0.0, 0.0, 0.0);
+        for rise in rises.iter().filter(|rise| f64::from(rise.start) >= young) {
+            let size = rise.size.min(cap);
+            let middle = f64::midpoint(f64::from(rise.start), f64::from(rise.until));
+            weight += size;
+            squares += size * size;
+            sum += size * (middle.ln() - by_log);
+        }
+        if squares > 0.0 { weight / squares * sum } else { 0.0 }
+    }
+
+    /// Whether a window's steps, and the times between them, are alike.
+    fn rises_regularly(&self, start: u32, end: u32, counted: f64) -> bool {
+        let steps: Vec<Rise> =
+            self.rises(start, end).filter(|it| it.size >= LEAST_SHARE * counted).collect();
+        let Some(last) = steps.last().filter(|_| steps.len() >= FEWEST) else { return false };
+        let since_last = f64::from(end - last.start);
+        let gap = |pair: &[Rise]| f64::from(pair[1].start - pair[0].start);
+        let (gap, longest) = range(steps.windows(2).map(gap));
+        let (least, most) = range(steps.iter().map(|rise| rise.size));
+        let slack = f64::from((self.series.now - start) / WIDTH_SHARE);
+        longest.max(since_last) <= LONGEST_GAP * gap + slack && most <= HIGHEST * least
+    }
+}
+
+/// The least and the most.
+fn range(of: impl Iterator<Item = f64>) -> (f64, f64) {
+    of.fold((f64::INFINITY, 0.0), |(least, most), it| (least.min(it), most.max(it)))
 }
