@@ -306,7 +306,7 @@ complete -c gpumem -n "__fish_gpumem_using_subcommand release" -l no-store -d 'D
 complete -c gpumem -n "__fish_gpumem_using_subcommand release" -l utc -d 'Show times in UTC instead of this machine\'s time zone; JSON always uses UTC'
 complete -c gpumem -n "__fish_gpumem_using_subcommand release" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c gpumem -n "__fish_gpumem_using_subcommand run" -l gpus -d 'Wait for this many GPUs, those with the most free memory first, and show COMMAND only these (CUDA_VISIBLE_DEVICES)' -x -k -a "(__fish_gpumem_values)"
-complete -c gpumem -n "__fish_gpumem_using_subcommand run" -l gpu -d 'Wait for these GPUs, all of them (index, UUID or its beginning)' -x -k -a "(__fish_gpumem_values)"
+complete -c gpumem -n "__fish_gpumem_using_subcommand run" -l gpu -d 'Wait for these GPUs, all of them, in this order (index, UUID or its beginning)' -x -k -a "(__fish_gpumem_values)"
 complete -c gpumem -n "__fish_gpumem_using_subcommand run" -l wait-free -d 'A GPU counts as free with this much free memory, as for `check --wait-free`' -x -k -a "(__fish_gpumem_values)"
 complete -c gpumem -n "__fish_gpumem_using_subcommand run" -l timeout -d 'How long to wait; then exit with 1, and COMMAND is not started' -x -k -a "(__fish_gpumem_values)"
 complete -c gpumem -n "__fish_gpumem_using_subcommand run" -l max-peak -d 'Exit with 1 if COMMAND and its descendants held more than this on a GPU' -x -k -a "(__fish_gpumem_values)"

@@ -310,8 +310,10 @@ pub struct CheckArgs {
 
     /// Wait until this much memory is free on that GPU, or on any one GPU (of --gpu); then exit with 0
     ///
-    /// If given several times, all have to be free at once, each checked by itself. A GPU that is
-    /// claimed (`gpumem run --claim`) is not free, unless it is named here. With --replay or --demo,
+    /// If given several times, all have to be free at once, each checked by itself. The GPUs are those
+    /// of CUDA_VISIBLE_DEVICES, if that is set; of a GPU divided by MIG, a MIG device has to have the
+    /// memory. A GPU that is drained, in need of a reset, or closed by its compute mode is not free, nor
+    /// is one that is claimed (`gpumem run --claim`), unless it is named here. With --replay or --demo,
     /// time is the recording's.
     #[arg(long, value_name = "SIZE[:GPU]", conflicts_with = "window")]
     pub wait_free: Vec<WaitFree>,

@@ -22,6 +22,7 @@ use clap::{CommandFactory as _, ValueEnum as _};
 use self::verdict::{CheckQuestion, CheckVerdict, VerdictProgress};
 use super::args::{CheckArgs, CheckFormat, Cli, Global, GpuName};
 use super::commands::{self, CommandSource};
+use super::devices::callers_visible;
 use super::exit::Exit;
 use super::hosts::HostOutput;
 use super::output::shows_unicode;
@@ -123,6 +124,8 @@ fn free_gpus(report: &CheckReport, what: GpuName) -> anyhow::Result<String> {
     for wait in &report.wait {
         let name = match what {
             GpuName::Uuid => wait.uuid.as_deref().map(str::to_owned),
+            // CUDA has no number for a MIG device.
+            GpuName::Index if wait.mig.is_some() => wait.uuid.as_deref().map(str::to_owned),
             GpuName::Index => wait.gpu.map(|index| index.to_string()),
         };
         let name = name.context("the GPU's UUID is not known; --print index has its number")?;
@@ -280,6 +283,7 @@ fn observe(
         return lock(verdict).prove_machine().map_err(Into::into);
     }
     lock(verdict).check_users()?;
+    lock(verdict).restrict(callers_visible());
     let asked = if args.wait_free.is_empty() { args.window } else { Some(args.timeout) };
     let mut live = live(
         global,

@@ -9,6 +9,7 @@ mod check;
 mod commands;
 mod complete;
 mod config;
+mod devices;
 mod doctor;
 pub mod exit;
 mod explain;

@@ -26,6 +26,7 @@ use self::child::{Ending, Given, Signals};
 use self::sampler::{HELD_AFTER, Shared};
 use self::usage::Usage;
 use super::args::{Global, RunArgs, RunFailure};
+use super::devices::{VISIBLE, callers_visible};
 use super::exit::{Exit, UsageError};
 use super::reap::policy_from_args;
 use super::{config, live, session, signals, warn};
@@ -76,7 +77,7 @@ pub(super) fn run(args: &RunArgs, global: &Global) -> anyhow::Result<Exit> {
     let given = chosen.as_ref().map_or_else(Given::default, |chosen| Given {
         // If gpumem is killed, the command keeps the claims.
         descriptors: chosen.locks.iter().map(AsRawFd::as_raw_fd).collect(),
-        variable: Some((choose::VISIBLE, chosen.visible.clone())),
+        variable: Some((VISIBLE, chosen.visible.clone())),
     });
     let child = match signals.start(&args.command, &given) {
         Ok(child) => child,
@@ -98,7 +99,7 @@ pub(super) fn run(args: &RunArgs, global: &Global) -> anyhow::Result<Exit> {
     };
     let waited = chosen.as_ref().map(|it| it.waited);
     let visible = given.variable.map(|(_, value)| value);
-    let visible = visible.or_else(|| std::env::var(choose::VISIBLE).ok());
+    let visible = visible.or_else(callers_visible);
     let run = Run { time, seconds, ending, held, waited, visible };
     let report = report(args, &shared, run);
     let is_written = tell(args, &report, reports);

@@ -1,11 +1,13 @@
 //! A GPU's page: what its memory is used for, who holds it, the findings, what to do.
 
+use std::cmp::Reverse;
+
 use super::page::{ExplainPage, Row, Section};
 use super::verdict::{Verdict, commands};
 use super::{KnownSoFar, course, steps, used, who};
 use crate::history::memory_series::MemorySeries;
 use crate::model::finding::{Finding, OwnCommands};
-use crate::model::{Gpu, GpuProcess, Process, Snapshot, Suspect};
+use crate::model::{ComputeDevice, Gpu, GpuProcess, Process, Snapshot, Suspect};
 use crate::report::escape::escape;
 use crate::report::table::{Align, Table};
 use crate::units::{Bytes, Span};
@@ -55,6 +57,9 @@ fn what(facts: &mut Section, gpu: &Gpu, mean: Option<f64>) {
     modes.extend(gpu.compute_mode.as_ref().map(|mode| format!("compute mode {mode}")));
     modes.extend(gpu.persistence_mode.map(|on| format!("persistence mode {}", on_off(on))));
     modes.extend(gpu.mig_mode.map(|on| format!("MIG {}", on_off(on))));
+    modes.extend(gpu.is_drained.filter(|&is| is).map(|_| "drained".to_owned()));
+    let action = gpu.recovery_action.as_deref().filter(|&action| action != "none");
+    modes.extend(action.map(|action| format!("needs recovery ({})", escape(action))));
     modes.extend(gpu.claim.as_ref().map(ToString::to_string));
     facts.facts("", &modes);
     if let Some(age) = gpu.stale_seconds {
@@ -164,7 +169,7 @@ fn mig(gpu: &Gpu) -> Section {
 /// The processes listed on a GPU, largest first; then the unlisted ones that have its device file open.
 pub(super) fn holders<'s>(last: &'s Snapshot, gpu: &'s Gpu) -> Vec<(u32, Option<&'s GpuProcess>)> {
     let mut rows: Vec<&GpuProcess> = gpu.processes.iter().flatten().collect();
-    rows.sort_by_key(|row| (std::cmp::Reverse(row.used_bytes), row.pid));
+    rows.sort_by_key(|row| (Reverse(row.used_bytes), row.pid));
     let is_listed = |pid: u32| rows.iter().any(|row| row.pid == pid);
     let hidden = last.processes.iter().filter(|process| {
         !is_listed(process.pid)
@@ -234,10 +239,11 @@ pub struct Marks<'m> {
     pub suspects: &'m [Suspect],
 }
 
-/// The processes that are listed on a GPU, the largest first.
-pub fn holders_table(last: &Snapshot, gpu: &Gpu, marks: Marks<'_>) -> Table {
-    let listed = holders(last, gpu).into_iter().filter(|(_, row)| row.is_some());
-    rows(last, listed, marks)
+/// The processes that are listed on a device, the largest first.
+pub fn holders_table(last: &Snapshot, device: ComputeDevice<'_>, marks: Marks<'_>) -> Table {
+    let mut listed: Vec<&GpuProcess> = device.processes().into_iter().flatten().collect();
+    listed.sort_by_key(|row| (Reverse(row.used_bytes), row.pid));
+    rows(last, listed.into_iter().map(|row| (row.pid, Some(row))), marks)
 }
 
 fn rows<'r>(

@@ -2,7 +2,7 @@
 //!
 //! What is observed: [`snapshot`] is one instant, and the format of `ps --json`, `record` and `--replay`;
 //! [`mod@process`] is one process in it, [`identity`] tells when two observations are of the same process,
-//! [`reservation`] which GPUs jobs and containers were given, [`release`] is a process's report about memory it
+//! [`compute_device`] is what a program can be given, [`reservation`] which GPUs jobs and containers were given, [`release`] is a process's report about memory it
 //! gave back.
 //!
 //! What is concluded: [`finding`] and its [`evidence`], [`suspect`] without proof yet, [`reclaimable`] the sum
@@ -19,6 +19,7 @@
 //! Helpers: [`device_file`], [`processes_by_pid`], [`shared`].
 
 pub mod balance;
+pub mod compute_device;
 pub mod device_file;
 #[cfg(test)]
 pub mod dice;
@@ -59,6 +60,7 @@ pub mod unit;
 pub mod unread;
 pub mod waste;
 
+pub use compute_device::ComputeDevice;
 pub use finding::{Finding, Kind, Severity};
 pub use identity::{Identity, Start};
 pub use process::Process;

@@ -234,6 +234,13 @@ pub struct Gpu {
     pub performance_state: Option<u32>,
     /// Compute mode: `default`, `exclusive_thread`, `prohibited`, `exclusive_process`.
     pub compute_mode: Option<Arc<str>>,
+    /// Whether the GPU is drained: it accepts no new programs. Absent if the driver does not say.
+    #[serde(default)]
+    pub is_drained: Option<bool>,
+    /// What the GPU needs before programs can use it, as the driver says (R570 and newer): `none`,
+    /// `gpu_reset`, `node_reboot`, `drain_p2p`, `drain_and_reset`; `other` is a later version's.
+    #[serde(default)]
+    pub recovery_action: Option<Arc<str>>,
     /// Whether persistence mode is on: the driver stays loaded without clients.
     pub persistence_mode: Option<bool>,
     /// Whether accounting mode is on: the driver keeps accounts of processes. Absent if the GPU does

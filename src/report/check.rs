@@ -182,10 +182,14 @@ pub struct WaitVerdict {
     /// NVML index of the GPU that has the memory free, or came closest; `null` if nothing is known
     /// about any.
     pub gpu: Option<u32>,
-    /// UUID of that GPU.
+    /// UUID of that GPU, or of the MIG device.
     pub uuid: Option<Arc<str>>,
-    /// Free memory of that GPU, in bytes; if satisfied is false, the most that was free.
+    /// The MIG device, `0:3`; `null` is the whole GPU.
+    pub mig: Option<String>,
+    /// Free memory of that device, in bytes; if satisfied is false, the most that was free.
     pub free_bytes: Option<u64>,
+    /// Why no program can start there, however much is free; `null` if one can.
+    pub refusal: Option<String>,
     /// Memory that was to become free, in bytes.
     pub wanted_bytes: u64,
     /// Whether that much was free in the last snapshot.
@@ -362,14 +366,22 @@ impl fmt::Display for WaitVerdict {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let wanted = Bytes(self.wanted_bytes);
         let waited = Span::from_seconds(self.waited_seconds);
-        match (self.gpu, self.free_bytes.map(Bytes)) {
-            (Some(gpu), Some(free)) if self.satisfied => {
-                write!(f, "free: GPU {gpu}: {free} free, {wanted} wanted, after {waited}")
+        let device = match (&self.mig, self.gpu) {
+            (Some(mig), _) => Some(format!("MIG device {mig}")),
+            (None, gpu) => gpu.map(|gpu| format!("GPU {gpu}")),
+        };
+        match (device, self.free_bytes.map(Bytes)) {
+            (Some(device), Some(free)) if self.satisfied => {
+                write!(f, "free: {device}: {free} free, {wanted} wanted, after {waited}")
             }
-            (Some(gpu), Some(free)) => write!(
-                f,
-                "not free: {wanted} wanted, waited {waited}; the most was {free} on GPU {gpu}"
-            ),
+            (Some(device), Some(free)) => {
+                let refusal =
+                    self.refusal.as_deref().map_or_else(String::new, |why| format!(" ({why})"));
+                write!(
+                    f,
+                    "not free: {wanted} wanted, waited {waited}; the most was {free} on {device}{refusal}"
+                )
+            }
             _ => write!(
                 f,
                 "not free: {wanted} wanted, waited {waited}; its free memory is not known"

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
-use mock_nvml::scene::{Fault, Gpu, Process, Scene};
+use mock_nvml::scene::{ComputeMode, Fault, Gpu, MigDevice, Process, Scene};
 use rustix::process::Signal;
 use serde_json::Value;
 
@@ -355,6 +355,83 @@ fn two_gpus(free: [u64; 2]) -> Scene {
         gpu.memory.get_or_insert_default().reserved = 0.into();
         scene.gpu(gpu)
     })
+}
+
+/// A GPU divided by MIG, one of each kind that no program can start on, and one with 6 GiB free.
+fn hardly_usable() -> Scene {
+    let empty = || Gpu::new("NVIDIA H100 80GB HBM3").total(80 * GIB);
+    let divided = empty()
+        .mig_device(MigDevice::new(0, "3g.40gb", 40 * GIB).process(Process::compute(1, 37 * GIB)))
+        .mig_device(MigDevice::new(2, "1g.10gb", 10 * GIB).process(Process::compute(1, GIB)));
+    let exclusive = Gpu { compute_mode: Some(ComputeMode::ExclusiveProcess), ..empty() };
+    let gpus = [
+        divided,
+        Gpu { compute_mode: Some(ComputeMode::Prohibited), ..empty() },
+        exclusive.process(Process::compute(1, GIB)),
+        Gpu { recovery_action: Some(1), drained: Some(false), ..empty() },
+        Gpu { recovery_action: Some(0), drained: Some(true), ..empty() },
+        empty().unattributed(74 * GIB),
+    ];
+    gpus.into_iter().fold(Scene::new(), Scene::gpu)
+}
+
+#[test]
+fn only_a_device_that_a_program_can_use_is_offered() {
+    let machine = Machine::new(&hardly_usable());
+    let uuids: Vec<String> = (0..6)
+        .map(|gpu| machine.snapshot(0).gpu(gpu)["uuid"].as_str().unwrap().to_owned())
+        .collect();
+    let mig = "MIG-00000000-0000-4000-8002-000000000000";
+    let check = |size: &str, visible: Option<&str>| {
+        let options = ["--wait-free", size, "--print", "uuid", "--timeout", "50ms"];
+        let mut command = machine.command(&[&["check"], &options as &[&str]].concat());
+        visible.map(|visible| command.env("CUDA_VISIBLE_DEVICES", visible));
+        finish(&mut command)
+    };
+    let show = ["sh", "-c", "echo $CUDA_VISIBLE_DEVICES"];
+    let shown = |options: &[&str], visible: Option<&str>| {
+        let options = [options, &["--interval", "20ms", "--timeout", "50ms"]].concat();
+        let mut command = run(&machine, &options, &show);
+        visible.map(|visible| command.env("CUDA_VISIBLE_DEVICES", visible));
+        finish(&mut command)
+    };
+    for (size, visible, found) in [
+        ("8GiB", None, Some(mig)),
+        ("8GiB:0", None, Some(mig)),
+        ("2GiB", Some("5,0"), Some(mig)),
+        ("2GiB", Some(&*uuids[5]), Some(&*uuids[5])),
+        ("2GiB", Some(mig), Some(mig)),
+        ("10GiB", None, None),
+        ("2GiB:1", None, None),
+        ("2GiB:2", None, None),
+        ("2GiB:3", None, None),
+        ("2GiB:4", None, None),
+    ] {
+        let expected = found.map_or_else(String::new, |uuid| format!("{uuid}\n"));
+        let code = if found.is_some() { 0 } else { 1 };
+        assert_eq!(check(size, visible).exits(code).stdout, expected, "{size} {visible:?}");
+    }
+    let refused = check("2GiB:1", None).exits(1).stderr;
+    assert!(refused.contains("on GPU 1 (compute mode: prohibited)"), "{refused}");
+    check("2GiB:1", Some("5")).exits(2);
+    check("2GiB", Some("")).exits(2);
+    for (options, visible, found) in [
+        (&["--wait-free", "8GiB"] as &[&str], None, Some(mig)),
+        (&["--gpu", "0"], None, Some(mig)),
+        (&["--gpus", "1"], Some("5"), Some(&*uuids[5])),
+        (&["--gpu", "1"], None, None),
+        (&["--gpu", "4"], None, None),
+    ] {
+        let expected = found.map_or_else(String::new, |uuid| format!("{uuid}\n"));
+        let code = if found.is_some() { 0 } else { 1 };
+        assert_eq!(shown(options, visible).exits(code).stdout, expected, "{options:?}");
+    }
+    // The order that was asked for.
+    machine.play(&two_gpus([GIB, 2 * GIB]));
+    let (zero, one) = (&uuids[0], &uuids[1]);
+    let turned = format!("{one},{zero}");
+    assert_eq!(shown(&["--gpus", "2"], Some("1,0")).exits(0).stdout.trim(), turned);
+    assert_eq!(shown(&["--gpu", "1,0"], None).exits(0).stdout.trim(), turned);
 }
 
 #[test]

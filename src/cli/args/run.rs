@@ -33,12 +33,13 @@ pub struct RunArgs {
     /// Wait for this many GPUs, those with the most free memory first, and show COMMAND only these
     /// (CUDA_VISIBLE_DEVICES)
     ///
-    /// A claimed GPU is not free. If CUDA_VISIBLE_DEVICES is already set, GPUs are chosen among its
-    /// GPUs; GPUs divided by MIG are never chosen. --wait-free or --claim alone means one GPU.
+    /// A GPU that is claimed, drained, in need of a reset, or closed by its compute mode is not free. If
+    /// CUDA_VISIBLE_DEVICES is set, its order is kept. --wait-free or --claim alone means one GPU.
+    /// Of a GPU divided by MIG, one MIG device can be chosen, by itself and without --claim.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..), conflicts_with = "gpu")]
     pub gpus: Option<u32>,
 
-    /// Wait for these GPUs, all of them (index, UUID or its beginning)
+    /// Wait for these GPUs, all of them, in this order (index, UUID or its beginning)
     #[arg(long, value_name = "GPU", value_delimiter = ',')]
     pub gpu: Vec<String>,
 

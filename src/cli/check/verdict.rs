@@ -8,7 +8,7 @@ use super::limit;
 use super::wait::Wait;
 use crate::cli::args::CheckArgs;
 use crate::cli::commands::CommandSource;
-use crate::cli::selection::{Selection, names, no_such_gpu};
+use crate::cli::selection::Selection;
 use crate::cli::store::{self, Fed};
 use crate::cli::{UsageError, unreadable};
 use crate::explain::{Marks, holders_table};
@@ -16,7 +16,7 @@ use crate::history::Resets;
 use crate::model::finding::{Finding, Pending};
 use crate::model::selector::Selected;
 use crate::model::snapshot::ReadError;
-use crate::model::{Gpu, Identity, Reclaimable, Severity, Snapshot, Suspect, Time};
+use crate::model::{ComputeDevice, Gpu, Identity, Reclaimable, Severity, Snapshot, Suspect, Time};
 use crate::reclaim::by_snapshot;
 use crate::recording;
 use crate::report::check::{
@@ -51,7 +51,7 @@ impl CheckQuestion {
             selection: Selection::new(&args.gpu, &args.user, &args.terms),
             fail_on: args.fail_on,
             limits: limits.collect(),
-            wait: waits.then(|| Wait::new(&args.wait_free, args.timeout)),
+            wait: waits.then(|| Wait::new(&args.wait_free, &args.gpu, args.timeout)),
             baseline: args.baseline.as_deref().map(Baseline::read).transpose()?,
         })
     }
@@ -140,6 +140,13 @@ impl CheckVerdict {
     /// Applies these rules from now on.
     pub(in crate::cli) fn set_rules(&mut self, settings: RuleSet) {
         self.engine.set_settings(settings);
+    }
+
+    /// Restricts `--wait-free` to the caller's devices: a program that the caller starts sees no others.
+    pub(super) fn restrict(&mut self, visible: Option<String>) {
+        if let Some(wait) = &mut self.question.wait {
+            wait.restrict(visible);
+        }
     }
 
     /// What the check is doing, for people.
@@ -240,6 +247,7 @@ impl CheckVerdict {
                     index: gpu.index,
                     uuid: gpu.uuid.clone(),
                     name: gpu.name.clone(),
+                    mig_mode: gpu.mig_mode,
                     mig_devices: gpu.mig_devices.clone(),
                     ..Gpu::default()
                 });
@@ -266,16 +274,9 @@ impl CheckVerdict {
         if let Some(why) = &self.unusable {
             return Err(UsageError(why.clone()));
         }
-        let exists = |wanted: &str, gpus: &[Gpu]| gpus.iter().any(|gpu| names(wanted, gpu));
         let is_asked = |gpu: &&Gpu| self.question.selection.allows_gpu(gpu);
         let asked: Vec<Gpu> = self.known.iter().filter(is_asked).cloned().collect();
-        let waited_for = self.question.wait.iter().flat_map(Wait::named_gpus);
-        for wanted in waited_for {
-            if !exists(wanted, &asked) {
-                return Err(no_such_gpu(&format!("--wait-free SIZE:{wanted}"), &asked));
-            }
-        }
-        Ok(())
+        self.question.wait.as_ref().map_or(Ok(()), |wait| wait.check_devices(&asked))
     }
 
     /// Ends the check: no snapshot follows, and the report is about to be printed.
@@ -344,20 +345,21 @@ impl CheckVerdict {
             return Vec::new();
         };
         let asked = wait.asked(&whole.gpus).into_iter();
-        let asked = asked.filter(|gpu| self.question.selection.allows_gpu(gpu));
+        let asked = asked.filter(|device| self.question.selection.allows_gpu(device.gpu));
         let engine = &self.engine;
         let marks = Marks { findings: engine.findings(), suspects: engine.suspects() };
-        let title = |gpu: &Gpu| {
-            let claim = gpu.claim.as_ref().map_or_else(String::new, |claim| format!(", {claim}"));
-            match (gpu.free_bytes(), gpu.memory) {
-                (Some(free), Some(memory)) => {
-                    let (free, total) = (Bytes(free), Bytes(memory.total_bytes));
-                    format!("GPU {}: {free} of {total} free{claim}", gpu.index)
+        let title = |device: &ComputeDevice<'_>| {
+            let claim = device.gpu.claim.as_ref().map(ToString::to_string);
+            let notes = [claim, device.refusal()].into_iter().flatten();
+            let notes: String = notes.map(|note| format!(", {note}")).collect();
+            match (device.free_bytes(), device.total_bytes()) {
+                (Some(free), Some(total)) => {
+                    format!("{}: {} of {} free{notes}", device.name(), Bytes(free), Bytes(total))
                 }
-                _ => format!("GPU {}: what is free is not known{claim}", gpu.index),
+                _ => format!("{}: free memory unknown{notes}", device.name()),
             }
         };
-        asked.map(|gpu| (title(gpu), holders_table(whole, gpu, marks))).collect()
+        asked.map(|device| (title(&device), holders_table(whole, device, marks))).collect()
     }
 
     /// The selected pending findings.

@@ -1,13 +1,16 @@
 //! `--wait-free`: is so much memory free yet? Pure: the snapshots bring their time.
 //!
-//! A GPU that is lost or stale has an unknown amount free, which is never enough. One that somebody has claimed is not
-//! free to take, unless it was asked about by name.
+//! Memory is free on a device that a program can use: a whole GPU, or a MIG device of a partitioned one. A lost or
+//! stale GPU's free memory is unknown, which is never enough. A claimed GPU satisfies only a request that names it.
 
 use std::sync::Arc;
 
+use crate::cli::UsageError;
 use crate::cli::args::WaitFree;
-use crate::cli::selection::names;
-use crate::model::{Gpu, Time};
+use crate::cli::devices::visible;
+use crate::cli::selection::{names, no_such_gpu};
+use crate::model::compute_device::DeviceKey;
+use crate::model::{ComputeDevice, Gpu, Time};
 use crate::report::check::WaitVerdict;
 use crate::units::Span;
 
@@ -15,6 +18,10 @@ use crate::units::Span;
 #[derive(Debug)]
 pub(super) struct Wait {
     wants: Vec<Want>,
+    /// The GPUs of `--gpu`; empty is all of them.
+    allowed: Vec<String>,
+    /// The caller's CUDA_VISIBLE_DEVICES.
+    visible: Option<String>,
     timeout: Span,
     waited_seconds: f64,
     latest: Option<Time>,
@@ -30,22 +37,32 @@ struct Want {
 
 #[derive(Clone, Debug)]
 struct Nearest {
-    gpu: u32,
+    device: DeviceKey,
     uuid: Option<Arc<str>>,
+    mig: Option<String>,
     free_bytes: u64,
-    is_claimed: bool,
+    /// Why the device cannot be used, however much is free.
+    refusal: Option<String>,
 }
 
 impl Wait {
-    pub(super) fn new(wanted: &[WaitFree], timeout: Span) -> Self {
+    /// Among the GPUs of `allowed` (`--gpu`).
+    pub(super) fn new(wanted: &[WaitFree], allowed: &[String], timeout: Span) -> Self {
         let want =
             |wanted: &WaitFree| Want { wanted: wanted.clone(), nearest: None, satisfied: false };
         Self {
             wants: wanted.iter().map(want).collect(),
+            allowed: allowed.to_vec(),
+            visible: None,
             timeout,
             waited_seconds: 0.0,
             latest: None,
         }
+    }
+
+    /// Restricts the choice to these devices of the caller (CUDA_VISIBLE_DEVICES).
+    pub(super) fn restrict(&mut self, visible: Option<String>) {
+        self.visible = visible;
     }
 
     /// Whether a snapshot of this time comes after the timeout.
@@ -63,13 +80,13 @@ impl Wait {
     pub(super) fn observe(&mut self, time: Time, gpus: &[Gpu]) {
         self.waited_seconds = self.waited_at(time);
         self.latest = Some(time);
+        let devices = self.devices(gpus).unwrap_or_default();
         for want in &mut self.wants {
-            let most = want.candidates(gpus).filter_map(free).max_by_key(|near| {
-                (!near.is_claimed, near.free_bytes, std::cmp::Reverse(near.gpu))
-            });
-            let is_named = want.wanted.gpu.is_some();
+            // Of several with as much free, the first.
+            let candidates = want.candidates(&devices).rev().filter_map(|it| want.nearest(it));
+            let most = candidates.max_by_key(|near| (near.refusal.is_none(), near.free_bytes));
             want.satisfied = most.as_ref().is_some_and(|near| {
-                near.free_bytes >= want.wanted.size.0 && (is_named || !near.is_claimed)
+                near.free_bytes >= want.wanted.size.0 && near.refusal.is_none()
             });
             let best = want.nearest.as_ref().map(|near| near.free_bytes);
             if want.satisfied || most.as_ref().map(|near| near.free_bytes) > best {
@@ -89,29 +106,66 @@ impl Wait {
         self.wants.iter().any(|want| want.nearest.is_none())
     }
 
-    /// The GPUs with the requested memory; for requests that are not satisfied, all candidates.
-    pub(super) fn asked<'g>(&self, gpus: &'g [Gpu]) -> Vec<&'g Gpu> {
-        let is_asked = |gpu: &&Gpu| {
+    /// The devices with the requested memory; for requests that are not satisfied, all candidates.
+    pub(super) fn asked<'g>(&self, gpus: &'g [Gpu]) -> Vec<ComputeDevice<'g>> {
+        let devices = self.devices(gpus).unwrap_or_default();
+        let is_asked = |device: &ComputeDevice<'_>| {
             self.wants.iter().any(|want| match &want.nearest {
-                Some(near) if want.satisfied => near.gpu == gpu.index,
-                _ => want.candidates(gpus).any(|it| it.index == gpu.index),
+                Some(near) if want.satisfied => near.device == device.key(),
+                _ => want.is_candidate(device),
             })
         };
-        gpus.iter().filter(is_asked).collect()
+        devices.iter().copied().filter(is_asked).collect()
     }
 
-    /// The GPUs that were named.
-    pub(super) fn named_gpus(&self) -> impl Iterator<Item = &str> {
-        self.wants.iter().filter_map(|want| want.wanted.gpu.as_deref())
+    /// The devices to choose from, in the caller's order.
+    fn devices<'g>(&self, gpus: &'g [Gpu]) -> Result<Vec<ComputeDevice<'g>>, UsageError> {
+        let mut devices = visible(gpus, self.visible.as_deref())?;
+        let is_allowed =
+            |it: &ComputeDevice<'_>| self.allowed.iter().any(|name| it.is_called(name));
+        devices.retain(|device| self.allowed.is_empty() || is_allowed(device));
+        Ok(devices)
+    }
+
+    /// Checks that there are devices to choose from among all GPUs of the machine.
+    ///
+    /// # Errors
+    ///
+    /// A GPU was named that is not there, or that CUDA_VISIBLE_DEVICES hides; or it hides all of them.
+    pub(super) fn check_devices(&self, gpus: &[Gpu]) -> Result<(), UsageError> {
+        let devices = self.devices(gpus)?;
+        let known: Vec<Gpu> = devices.iter().map(|device| device.gpu.clone()).collect();
+        let hidden = |typed: &str| match &self.visible {
+            Some(value) if gpus.iter().any(|gpu| names(typed, gpu)) => Some(format!(
+                "CUDA_VISIBLE_DEVICES={value} hides that GPU; unset it, or name another"
+            )),
+            _ => None,
+        };
+        for want in &self.wants {
+            let Some(wanted) = want.wanted.gpu.as_deref() else { continue };
+            // A partitioned GPU may have no MIG device yet.
+            let is_there = gpus.iter().any(|gpu| gpu.mig_mode == Some(true) && names(wanted, gpu));
+            if !devices.iter().any(|device| device.is_called(wanted)) && !is_there {
+                let typed = format!("--wait-free SIZE:{wanted}");
+                return Err(match hidden(wanted) {
+                    Some(why) => UsageError(format!("{typed}: {why}")),
+                    None => no_such_gpu(&typed, &known),
+                });
+            }
+        }
+        match &self.visible {
+            Some(value) if devices.is_empty() && !gpus.is_empty() => Err(UsageError(format!(
+                "--wait-free: CUDA_VISIBLE_DEVICES={value} hides every GPU; unset it"
+            ))),
+            _ => Ok(()),
+        }
     }
 
     /// Why waiting cannot succeed: a GPU has less memory in total.
     pub(super) fn impossible(&self, gpus: &[Gpu]) -> Option<String> {
+        let devices = self.devices(gpus).ok()?;
         let too_much = |want: &&Want| {
-            let mut totals = want
-                .candidates(gpus)
-                .map(|gpu| gpu.memory.map(|memory| memory.total_bytes))
-                .peekable();
+            let mut totals = want.candidates(&devices).map(|it| it.total_bytes()).peekable();
             // An unknown total may be large enough.
             totals.peek().is_some()
                 && totals.all(|total| total.is_some_and(|total| total < want.wanted.size.0))
@@ -128,10 +182,12 @@ impl Wait {
     pub(super) fn verdicts(&self) -> Vec<WaitVerdict> {
         let verdict = |want: &Want| WaitVerdict {
             named: want.wanted.gpu.clone(),
-            gpu: want.nearest.as_ref().map(|near| near.gpu),
+            gpu: want.nearest.as_ref().map(|near| near.device.0),
+            mig: want.nearest.as_ref().and_then(|near| near.mig.clone()),
             uuid: want.nearest.as_ref().and_then(|near| near.uuid.clone()),
             free_bytes: want.nearest.as_ref().map(|near| near.free_bytes),
             wanted_bytes: want.wanted.size.0,
+            refusal: want.nearest.as_ref().and_then(|near| near.refusal.clone()),
             satisfied: want.satisfied,
             waited_seconds: self.waited_seconds,
         };
@@ -155,9 +211,27 @@ impl std::fmt::Display for Wait {
 }
 
 impl Want {
-    fn candidates<'a>(&'a self, gpus: &'a [Gpu]) -> impl Iterator<Item = &'a Gpu> {
-        let wanted = self.wanted.gpu.as_deref();
-        gpus.iter().filter(move |gpu| wanted.is_none_or(|wanted| names(wanted, gpu)))
+    fn candidates<'a, 'g>(
+        &'a self,
+        devices: &'a [ComputeDevice<'g>],
+    ) -> impl DoubleEndedIterator<Item = &'a ComputeDevice<'g>> {
+        devices.iter().filter(|device| self.is_candidate(device))
+    }
+
+    fn is_candidate(&self, device: &ComputeDevice<'_>) -> bool {
+        self.wanted.gpu.as_deref().is_none_or(|wanted| device.is_called(wanted))
+    }
+
+    /// A device and its free memory, if that is known.
+    fn nearest(&self, device: &ComputeDevice<'_>) -> Option<Nearest> {
+        let claim = device.gpu.claim.as_ref().filter(|_| self.wanted.gpu.is_none());
+        Some(Nearest {
+            device: device.key(),
+            uuid: device.uuid().cloned(),
+            mig: device.mig.map(|mig| mig.name_on(device.gpu.index)),
+            free_bytes: device.free_bytes()?,
+            refusal: device.refusal().or_else(|| claim.map(ToString::to_string)),
+        })
     }
 }
 
@@ -168,13 +242,6 @@ fn label(gpu: &str) -> String {
     } else {
         gpu.to_owned()
     }
-}
-
-/// Free memory of a GPU, if known.
-fn free(gpu: &Gpu) -> Option<Nearest> {
-    let free_bytes = gpu.free_bytes().filter(|_| gpu.stale_seconds.is_none())?;
-    let is_claimed = gpu.claim.is_some();
-    Some(Nearest { gpu: gpu.index, uuid: gpu.uuid.clone(), free_bytes, is_claimed })
 }
 
 #[cfg(test)]

@@ -14,21 +14,21 @@ use anyhow::Context as _;
 use rustix::fd::OwnedFd;
 
 use crate::cli::args::{Global, RunArgs, Stored};
+use crate::cli::devices::{callers_visible, visible as visible_devices};
 use crate::cli::exit::UsageError;
 use crate::cli::output::{terminal_width_of_errors, warn};
-use crate::cli::selection::{names, no_such_gpu};
+use crate::cli::selection::no_such_gpu;
 use crate::cli::store;
 use crate::host::{CannotClaim, Claims};
+use crate::model::compute_device::DeviceKey;
 use crate::model::process_name::name_of;
-use crate::model::{Gpu, GpuProcess, Snapshot};
+use crate::model::{ComputeDevice, Gpu, GpuProcess, Snapshot};
 use crate::report::escape::escape;
 use crate::report::wrap::fit;
 use crate::rules::{Engine, RuleSet};
 use crate::source::live::Live;
 use crate::units::{Bytes, Span, number_of};
 
-/// The variable that limits which GPUs a program sees.
-pub(super) const VISIBLE: &str = "CUDA_VISIBLE_DEVICES";
 /// Interval between messages about waiting, without a terminal.
 const SAID_EVERY: Duration = Duration::from_secs(60);
 /// The most processes of a GPU that the line names.
@@ -42,13 +42,13 @@ const AT_ONCE: Duration = Duration::from_millis(50);
 /// The places in the queues of GPUs.
 type Places = Result<Vec<OwnedFd>, CannotClaim>;
 
-/// A chosen GPU, with its claim if it is claimed.
-type Taken<'a> = (&'a Gpu, Option<OwnedFd>);
+/// A chosen device, with its claim if it is claimed.
+type Taken<'a> = (ComputeDevice<'a>, Option<OwnedFd>);
 
-/// The chosen GPUs.
+/// The chosen devices.
 #[derive(Debug)]
 pub(super) struct Chosen {
-    /// The value of [`VISIBLE`].
+    /// The value of CUDA_VISIBLE_DEVICES.
     pub(super) visible: String,
     /// The claims on them.
     pub(super) locks: Vec<OwnedFd>,
@@ -73,10 +73,9 @@ pub(super) fn choose(
 ) -> anyhow::Result<Option<Chosen>> {
     let begun = Instant::now();
     let mut snapshot = live.sample();
-    let (set, count) = candidates(args, &snapshot)?;
-    let is_in_set = |gpu: &&Gpu| set.contains(&gpu.index);
+    let (set, count) = candidates(args, &snapshot, callers_visible().as_deref())?;
     let claims = Claims::of_machine();
-    let first: Vec<Gpu> = snapshot.gpus.iter().filter(is_in_set).cloned().collect();
+    let first: Vec<Gpu> = in_set(&set, &snapshot).map(|device| device.gpu.clone()).collect();
     let queue = args.claim.then(|| wait_in_line(claims.clone(), first)).transpose()?;
     // Usually the queue is empty.
     let mut places = None;
@@ -86,13 +85,15 @@ pub(super) fn choose(
     let mut waiting: Option<Waiting> = None;
     loop {
         let is_first = queue.is_none() || places.is_some();
-        let mut ready: Vec<&Gpu> = snapshot.gpus.iter().filter(is_in_set).collect();
-        ready.retain(|gpu| gpu.claim.is_none() && has_free(gpu, args));
-        ready.sort_by_key(|gpu| (Reverse(gpu.free_bytes()), gpu.index));
+        let mut ready: Vec<ComputeDevice<'_>> = in_set(&set, &snapshot).collect();
+        ready.retain(|device| is_ready(device, args));
+        ready.sort_by_key(|device| Reverse(device.free_bytes()));
         if is_first && let Some(locks) = take(&ready, count, args.claim.then_some(&claims))? {
-            let (mut chosen, locks): (Vec<&Gpu>, Vec<Option<OwnedFd>>) = locks.into_iter().unzip();
-            chosen.sort_by_key(|gpu| gpu.index);
-            let uuids: Option<Vec<&str>> = chosen.iter().map(|gpu| gpu.uuid.as_deref()).collect();
+            let (chosen, locks): (Vec<ComputeDevice<'_>>, Vec<Option<OwnedFd>>) =
+                locks.into_iter().unzip();
+            // In the caller's order.
+            let named = in_set(&set, &snapshot).filter(|device| chosen.contains(device));
+            let uuids: Option<Vec<&str>> = named.map(|device| Some(&**device.uuid()?)).collect();
             let visible = uuids.context("a GPU that was chosen has no UUID")?.join(",");
             let locks = locks.into_iter().flatten().collect();
             if let Some(waiting) = &waiting {
@@ -121,20 +122,20 @@ pub(super) fn choose(
 
 /// Takes this many GPUs, or none; claims them if requested.
 fn take<'a>(
-    ready: &[&'a Gpu],
+    ready: &[ComputeDevice<'a>],
     count: usize,
     claims: Option<&Claims>,
 ) -> Result<Option<Vec<Taken<'a>>>, CannotClaim> {
     let mut taken = Vec::new();
-    for &gpu in ready {
+    for &device in ready {
         if taken.len() == count {
             break;
         }
-        match claims.map(|claims| claims.claim(gpu)).transpose()? {
-            // Somebody has claimed it since it was looked at.
+        match claims.map(|claims| claims.claim(device.gpu)).transpose()? {
+            // Another run has claimed it since the sample.
             Some(None) => {}
-            Some(lock) => taken.push((gpu, lock)),
-            None => taken.push((gpu, None)),
+            Some(lock) => taken.push((device, lock)),
+            None => taken.push((device, None)),
         }
     }
     Ok((taken.len() == count).then_some(taken))
@@ -163,42 +164,71 @@ fn wait_in_line(claims: Claims, gpus: Vec<Gpu>) -> anyhow::Result<Receiver<Place
     Ok(had_here)
 }
 
-fn has_free(gpu: &Gpu, args: &RunArgs) -> bool {
-    let free = gpu.free_bytes().filter(|_| gpu.stale_seconds.is_none());
-    match args.wait_free {
-        Some(wanted) => free.is_some_and(|free| free >= wanted.0),
-        None => gpu.processes.is_some() && gpu.stale_seconds.is_none(),
-    }
+/// Whether a program can start there, and enough memory is free.
+fn is_ready(device: &ComputeDevice<'_>, args: &RunArgs) -> bool {
+    let is_enough = match args.wait_free {
+        Some(wanted) => device.free_bytes().is_some_and(|free| free >= wanted.0),
+        None => device.gpu.processes.is_some() && device.gpu.stale_seconds.is_none(),
+    };
+    is_enough && device.gpu.claim.is_none() && device.refusal().is_none()
 }
 
-/// The indices of candidate GPUs (the named ones, or all, among those that the caller sees), and how many are wanted.
-fn candidates(args: &RunArgs, snapshot: &Snapshot) -> anyhow::Result<(Vec<u32>, usize)> {
-    let gpus = &snapshot.gpus;
-    let mut set: Vec<&Gpu> = visible(gpus, std::env::var(VISIBLE).ok().as_deref())?;
+/// The devices of a set that are in this snapshot, in the set's order.
+fn in_set<'a>(
+    set: &'a [DeviceKey],
+    snapshot: &'a Snapshot,
+) -> impl Iterator<Item = ComputeDevice<'a>> {
+    let devices = || snapshot.gpus.iter().flat_map(ComputeDevice::all_of);
+    set.iter().filter_map(move |key| devices().find(|device| device.key() == *key))
+}
+
+/// The candidates (the named devices, or all, among those that the caller sees), in the caller's order, and how many
+/// are wanted.
+fn candidates(
+    args: &RunArgs,
+    snapshot: &Snapshot,
+    visible: Option<&str>,
+) -> anyhow::Result<(Vec<DeviceKey>, usize)> {
+    let mut set = visible_devices(&snapshot.gpus, visible)?;
+    let is_partitioned = |set: &[ComputeDevice<'_>]| set.iter().any(|device| device.mig.is_some());
     if !args.gpu.is_empty() {
+        let mut named: Vec<ComputeDevice<'_>> = Vec::new();
         for wanted in &args.gpu {
-            if !set.iter().any(|gpu| names(wanted, gpu)) {
-                let seen: Vec<Gpu> = set.into_iter().cloned().collect();
+            let before = named.len();
+            named.extend(set.iter().filter(|device| device.is_called(wanted)));
+            if named.len() == before {
+                let seen: Vec<Gpu> = set.iter().map(|device| device.gpu.clone()).collect();
                 return Err(no_such_gpu(&format!("--gpu {wanted}"), &seen).into());
             }
         }
-        set.retain(|gpu| args.gpu.iter().any(|wanted| names(wanted, gpu)));
+        set.clear();
+        for device in named {
+            if !set.contains(&device) {
+                set.push(device);
+            }
+        }
+        let typed = args.gpu.join(",");
+        if is_partitioned(&set) && args.claim {
+            return Err(UsageError(format!(
+                "--gpu {typed}: it is divided by MIG, and --claim claims whole GPUs; leave out --claim"
+            ))
+            .into());
+        }
+        let is_one = args.gpu.len() == 1 && set.iter().all(|device| device.mig.is_some());
+        if is_partitioned(&set) && !is_one {
+            return Err(UsageError(format!(
+                "--gpu {typed}: a program can use one MIG device, and no other GPU with it; name one"
+            ))
+            .into());
+        }
     }
-    if let Some(divided) = set.iter().find(|gpu| gpu.mig_mode == Some(true) && !args.gpu.is_empty())
-    {
-        return Err(UsageError(format!(
-            "--gpu {}: it is divided by MIG, and gpumem does not choose among MIG devices; set \
-            {VISIBLE} to one of them",
-            divided.index
-        ))
-        .into());
-    }
-    let count = if args.gpu.is_empty() { args.gpus.unwrap_or(1) as usize } else { set.len() };
-    set.retain(|gpu| gpu.mig_mode != Some(true));
+    // A partitioned GPU that is named gives one of its MIG devices.
+    let is_whole = !args.gpu.is_empty() && !is_partitioned(&set);
+    let count = if is_whole { set.len() } else { args.gpus.unwrap_or(1) as usize };
+    set.retain(|device| device.mig.is_none() || (count == 1 && !args.claim));
     if let Some(wanted) = args.wait_free {
-        // What is not known may be enough.
-        let total = |gpu: &Gpu| gpu.memory.map_or(u64::MAX, |memory| memory.total_bytes);
-        set.retain(|gpu| total(gpu) >= wanted.0);
+        // An unknown total may be enough.
+        set.retain(|device| device.total_bytes().is_none_or(|total| total >= wanted.0));
     }
     if set.len() < count {
         let of_size = args.wait_free.map_or_else(String::new, |size| format!(" of {size} or more"));
@@ -209,40 +239,7 @@ fn candidates(args: &RunArgs, snapshot: &Snapshot) -> anyhow::Result<(Vec<u32>, 
         ))
         .into());
     }
-    Ok((set.into_iter().map(|gpu| gpu.index).collect(), count))
-}
-
-/// The GPUs that a value of [`VISIBLE`] allows, as CUDA reads it: up to the first invalid entry.
-pub(super) fn visible<'a>(
-    gpus: &'a [Gpu],
-    value: Option<&str>,
-) -> Result<Vec<&'a Gpu>, UsageError> {
-    let Some(value) = value else { return Ok(gpus.iter().collect()) };
-    // CUDA counts the fastest first, unless it is told to count as NVML does.
-    let is_by_bus = std::env::var_os("CUDA_DEVICE_ORDER").is_some_and(|it| it == "PCI_BUS_ID");
-    let is_same = gpus.iter().all(|gpu| gpu.name == gpus[0].name);
-    let mut found: Vec<&Gpu> = Vec::new();
-    for word in value.split(',').map(str::trim) {
-        if word.starts_with("MIG-") {
-            return Err(UsageError(format!(
-                "{VISIBLE} names {word}: gpumem does not choose among parts of a GPU; leave out \
-                --gpus, --gpu, --wait-free and --claim"
-            )));
-        }
-        let is_number = word.parse::<u32>().is_ok();
-        if is_number && !is_by_bus && !is_same {
-            return Err(UsageError(format!(
-                "{VISIBLE}={value}: with different GPUs a number is CUDA's and not NVML's; set CUDA_DEVICE_ORDER=PCI_BUS_ID, or name them by UUID"
-            )));
-        }
-        let gpu =
-            gpus.iter().find(|gpu| (is_number || word.starts_with("GPU-")) && names(word, gpu));
-        match gpu {
-            Some(gpu) if !found.iter().any(|it| it.index == gpu.index) => found.push(gpu),
-            _ => break,
-        }
-    }
-    Ok(found)
+    Ok((set.iter().map(ComputeDevice::key).collect(), count))
 }
 
 /// The messages while waiting.
@@ -269,7 +266,7 @@ impl Waiting {
     fn say(
         &mut self,
         snapshot: &Snapshot,
-        set: &[u32],
+        set: &[DeviceKey],
         (waited, count): (Duration, usize),
         is_first: bool,
     ) {
@@ -282,12 +279,11 @@ impl Waiting {
         let line = if is_first { "" } else { " in line" };
         let waited = Span(Duration::from_secs(waited.as_secs()));
         let mut text = format!("waiting{line}, {waited} of {}", self.timeout);
-        let mut gpus: Vec<&Gpu> =
-            snapshot.gpus.iter().filter(|gpu| set.contains(&gpu.index)).collect();
+        let mut devices: Vec<ComputeDevice<'_>> = in_set(set, snapshot).collect();
         // A terminal may have room for the first of them only.
-        gpus.sort_by_key(|gpu| Reverse(gpu.free_bytes()));
-        for gpu in gpus {
-            text.push_str(&format!("; {}", self.about(gpu, snapshot)));
+        devices.sort_by_key(|device| Reverse(device.free_bytes()));
+        for device in devices {
+            text.push_str(&format!("; {}", self.about(&device, snapshot)));
         }
         let gpus = if count == 1 { "a GPU".to_owned() } else { format!("{count} GPUs") };
         text.push_str(&format!("; for {gpus}{}", self.what));
@@ -300,14 +296,15 @@ impl Waiting {
         }
     }
 
-    /// Free memory of a GPU, and who holds the rest, unused-looking processes first.
-    fn about(&self, gpu: &Gpu, snapshot: &Snapshot) -> String {
-        let free = gpu.free_bytes().map_or("unknown".to_owned(), |free| Bytes(free).to_string());
-        let mut text = format!("GPU {}: {free} free", gpu.index);
-        if let Some(claim) = &gpu.claim {
-            text.push_str(&format!(", {claim}"));
+    /// Free memory of a device, and who holds the rest, unused-looking processes first.
+    fn about(&self, device: &ComputeDevice<'_>, snapshot: &Snapshot) -> String {
+        let free = device.free_bytes().map_or("unknown".to_owned(), |free| Bytes(free).to_string());
+        let mut text = format!("{}: {free} free", device.name());
+        let claim = device.gpu.claim.as_ref().map(ToString::to_string);
+        for note in claim.into_iter().chain(device.refusal()) {
+            text.push_str(&format!(", {note}"));
         }
-        let mut rows: Vec<&GpuProcess> = gpu.processes.iter().flatten().collect();
+        let mut rows: Vec<&GpuProcess> = device.processes().into_iter().flatten().collect();
         rows.sort_by_key(|row| (!self.is_unused(row.pid), Reverse(row.used_bytes)));
         for row in rows.iter().take(HOLDERS) {
             let process = snapshot.process(row.pid);
@@ -339,33 +336,150 @@ impl Waiting {
 
 #[cfg(test)]
 mod tests {
+    use clap::Parser as _;
+
     use super::*;
+    use crate::cli::args::{Cli, Command};
+    use crate::model::Time;
+    use crate::model::dice::Dice;
+    use crate::model::snapshot::{Claim, Memory, MigDevice};
+    use crate::units::GIB;
+
+    fn memory(total: u64, free: u64) -> Option<Memory> {
+        Some(Memory {
+            total_bytes: total * GIB,
+            used_bytes: (total - free) * GIB,
+            free_bytes: free * GIB,
+            reserved_bytes: None,
+        })
+    }
+
+    fn gpu(index: u32) -> Gpu {
+        Gpu {
+            index,
+            uuid: Some(format!("GPU-{index}").into()),
+            memory: memory(80, 10 * u64::from(index)),
+            processes: Some(Vec::new()),
+            ..Gpu::default()
+        }
+    }
+
+    fn args(words: &[&str]) -> RunArgs {
+        let words = ["gpumem", "run"].iter().chain(words).chain(&["--", "true"]);
+        match Cli::try_parse_from(words).unwrap().command {
+            Some(Command::Run(args)) => args,
+            _ => unreachable!(),
+        }
+    }
+
+    /// The candidates by name, and how many are wanted.
+    fn candidates_of(
+        words: &[&str],
+        gpus: &[Gpu],
+        visible: Option<&str>,
+    ) -> Result<(Vec<String>, usize), String> {
+        let snapshot = Snapshot { gpus: gpus.to_vec(), ..Snapshot::new(Time::default()) };
+        let (set, count) =
+            candidates(&args(words), &snapshot, visible).map_err(|error| error.to_string())?;
+        Ok((in_set(&set, &snapshot).map(|device| device.name()).collect(), count))
+    }
 
     #[test]
-    fn the_callers_gpus_are_those_to_choose_from() {
-        let gpu = |index: u32, name: &str| Gpu {
-            index,
-            uuid: Some(format!("GPU-{index}a").into()),
-            name: Some(name.into()),
-            ..Gpu::default()
-        };
-        let same = [gpu(0, "H100"), gpu(1, "H100"), gpu(2, "H100")];
-        for (value, indices) in [
-            (None, &[0_u32, 1, 2] as &[u32]),
-            (Some("2,0"), &[2, 0]),
-            (Some("GPU-1"), &[1]),
-            (Some("1,7,0"), &[1]),
-            (Some("1,1,0"), &[1]),
-            (Some(""), &[]),
-            (Some("-1"), &[]),
-            (Some("all"), &[]),
+    fn gpus_are_chosen_in_the_order_in_which_they_were_named() {
+        let gpus = [0, 1, 2, 3].map(gpu);
+        let of = |words: &[&str], visible| candidates_of(words, &gpus, visible).unwrap();
+        let names = |indices: &[u32]| indices.iter().map(|it| format!("GPU {it}")).collect();
+        assert_eq!(of(&["--gpus", "2"], None), (names(&[0, 1, 2, 3]), 2));
+        assert_eq!(of(&["--gpus", "2"], Some("3,1")), (names(&[3, 1]), 2));
+        assert_eq!(of(&["--gpu", "2,0"], None), (names(&[2, 0]), 2));
+        assert_eq!(of(&["--gpu", "2,0,2"], Some("0,1,2")), (names(&[2, 0]), 2));
+        assert!(candidates_of(&["--gpu", "2"], &gpus, Some("0,1")).is_err());
+        assert!(candidates_of(&["--gpus", "2"], &gpus, Some("0")).is_err());
+    }
+
+    #[test]
+    fn of_a_partitioned_gpu_one_mig_device_is_chosen() {
+        let mut gpus = [0, 1].map(gpu);
+        gpus[1].mig_mode = Some(true);
+        gpus[1].mig_devices = [(0, 20, 2), (1, 10, 9)]
+            .map(|(index, total, free)| MigDevice {
+                index: Some(index),
+                uuid: Some(format!("MIG-{index}").into()),
+                memory: memory(total, free),
+                ..MigDevice::default()
+            })
+            .into();
+        let all = ["GPU 0", "MIG device 1:0", "MIG device 1:1"].map(str::to_owned);
+        let of = |words: &[&str]| candidates_of(words, &gpus, None);
+        assert_eq!(of(&["--gpus", "1"]).unwrap(), (all.to_vec(), 1));
+        assert_eq!(of(&["--wait-free", "15GiB"]).unwrap(), (all[..2].to_vec(), 1));
+        assert_eq!(of(&["--gpu", "1"]).unwrap(), (all[1..].to_vec(), 1));
+        assert_eq!(of(&["--gpu", "MIG-1"]).unwrap(), (all[2..].to_vec(), 1));
+        assert_eq!(of(&["--claim"]).unwrap(), (all[..1].to_vec(), 1));
+        for refused in [
+            &["--gpus", "2"] as &[&str],
+            &["--gpu", "0,1"],
+            &["--gpu", "MIG-0,MIG-1"],
+            &["--gpu", "MIG-0", "--claim"],
+            &["--gpu", "MIG-1", "--wait-free", "15GiB"],
         ] {
-            let found = visible(&same, value).unwrap();
-            assert_eq!(found.iter().map(|gpu| gpu.index).collect::<Vec<_>>(), indices, "{value:?}");
+            assert!(of(refused).is_err(), "{refused:?}");
         }
-        let different = [gpu(0, "T4"), gpu(1, "H100")];
-        assert!(visible(&different, Some("0")).is_err());
-        assert_eq!(visible(&different, Some("GPU-1a")).unwrap()[0].index, 1);
-        assert!(visible(&same, Some("MIG-1")).is_err());
+    }
+
+    /// Random machines: a device that is chosen could be used, has the memory, and is one that the caller sees.
+    #[test]
+    fn no_device_is_chosen_that_cannot_be_used() {
+        let (mut chosen, mut dice) = (0, Dice::new(45));
+        for _ in 0..2000 {
+            let mut gpus: Vec<Gpu> = (0..dice.roll(5) as u32).map(gpu).collect();
+            for gpu in &mut gpus {
+                gpu.memory = memory(80, dice.roll(81));
+                match dice.roll(10) {
+                    0 => gpu.compute_mode = Some("prohibited".into()),
+                    1 => gpu.compute_mode = Some("exclusive_process".into()),
+                    2 => gpu.claim = Some(Claim::default()),
+                    3 => gpu.recovery_action = Some("gpu_reset".into()),
+                    4 => gpu.stale_seconds = Some(3.0),
+                    5 => (gpu.memory, gpu.processes) = (None, None),
+                    6 => gpu.mig_mode = Some(true),
+                    _ => {}
+                }
+                if dice.roll(2) == 0 {
+                    gpu.processes.iter_mut().for_each(|rows| rows.push(GpuProcess::default()));
+                }
+                if gpu.mig_mode == Some(true) {
+                    let part = |index: u32| MigDevice {
+                        index: Some(index),
+                        uuid: Some(format!("MIG-{}-{index}", gpu.index).into()),
+                        memory: memory(10, u64::from(index)),
+                        ..MigDevice::default()
+                    };
+                    gpu.mig_devices = (0..dice.roll(8) as u32).map(part).collect();
+                }
+            }
+            let wanted = 1 + dice.roll(12);
+            let visible = (dice.roll(3) == 0).then_some("3,0");
+            let args = args(&["--wait-free", &format!("{wanted}GiB")]);
+            let snapshot = Snapshot { gpus, ..Snapshot::new(Time::default()) };
+            let Ok((set, _)) = candidates(&args, &snapshot, visible) else { continue };
+            for device in in_set(&set, &snapshot).filter(|device| is_ready(device, &args)) {
+                chosen += 1;
+                let gpu = device.gpu;
+                assert!(gpu.claim.is_none() && gpu.stale_seconds.is_none(), "{device:?}");
+                assert!(gpu.compute_mode.as_deref() != Some("prohibited"), "{device:?}");
+                assert!(gpu.recovery_action.is_none(), "{device:?}");
+                let is_held = gpu.processes.as_ref().is_some_and(|rows| !rows.is_empty());
+                assert!(gpu.compute_mode.is_none() || !is_held, "{device:?}");
+                assert!(visible.is_none() || [0, 3].contains(&gpu.index), "{device:?}");
+                let free = match device.mig {
+                    Some(mig) => mig.memory.unwrap().free_bytes,
+                    None => gpu.memory.unwrap().free_bytes,
+                };
+                assert!(free >= wanted * GIB, "{device:?}");
+                assert_eq!(device.mig.is_some(), gpu.mig_mode == Some(true), "{device:?}");
+            }
+        }
+        assert!(chosen > 1000, "{chosen}");
     }
 }

@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
-use super::choose;
+use crate::cli::devices::visible as visible_devices;
 use crate::cli::unreadable;
 use crate::explain::who;
 use crate::model::finding::{FindingProcess, Undecided};
@@ -226,10 +226,10 @@ impl Usage {
     /// GPU first.
     pub(super) fn least_free(&self, visible: Option<&str>) -> Vec<LeastFree> {
         let gpus = self.last.as_ref().map_or(&[] as &[Gpu], |last| &last.gpus);
-        let seen = choose::visible(gpus, visible);
+        let seen = visible_devices(gpus, visible);
         let is_seen = |index: u32| match &seen {
-            Ok(seen) => seen.iter().any(|gpu| gpu.index == index),
-            // Parts of GPUs, or numbers of different GPUs: it could be any.
+            Ok(seen) => seen.iter().any(|device| device.gpu.index == index),
+            // Numbers of different GPUs: it could be any.
             Err(_) => true,
         };
         let of_its = |it: &&LeastFree| is_seen(it.gpu) || self.gpus.contains_key(&it.gpu);

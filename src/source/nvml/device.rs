@@ -10,6 +10,10 @@ use nvml_wrapper::Nvml;
 use nvml_wrapper::enum_wrappers::device::{
     Clock, ComputeMode, EccCounter, MemoryError, PcieUtilCounter, TemperatureSensor,
 };
+use nvml_wrapper::enums::device::SampleValue;
+use nvml_wrapper::error::NvmlError;
+use nvml_wrapper::structs::device::FieldId;
+use nvml_wrapper::sys_exports::field_id::NVML_FI_DEV_GET_GPU_RECOVERY_ACTION;
 
 use super::accounting::Accounting;
 use super::calls::{CallProgress, Calls};
@@ -289,6 +293,11 @@ impl DeviceReader {
             calls.value("nvmlDeviceGetPersistenceMode", || device.is_in_persistent_mode());
         facts.accounting_mode =
             calls.value("nvmlDeviceGetAccountingMode", || device.is_accounting_enabled());
+        // An answer that is refused decides nothing.
+        facts.is_drained =
+            calls.raw("nvmlDeviceQueryDrainState", || device.is_drain_enabled(None)).ok();
+        facts.recovery_action =
+            calls.raw("nvmlDeviceGetFieldValues", || recovery_action(&device)).ok().map(Into::into);
         let mig_errors_before = calls.errors.len();
         let mig_mode =
             calls.value("nvmlDeviceGetMigMode", || device.mig_mode()).map(|mode| mode.current == 1);
@@ -521,6 +530,20 @@ impl DeviceReader {
 
 fn process_memory_unavailable() -> &'static str {
     if std::path::Path::new(WSL_DEVICE).exists() { WINDOWS_MEMORY } else { UNREPORTED_MEMORY }
+}
+
+/// What the GPU needs before programs can use it (nvml.h, nvmlDeviceGpuRecoveryAction_t).
+fn recovery_action(device: &nvml_wrapper::Device<'_>) -> Result<&'static str, NvmlError> {
+    let values = device.field_values_for(&[FieldId(NVML_FI_DEV_GET_GPU_RECOVERY_ACTION)])?;
+    let sample = values.into_iter().next().ok_or(NvmlError::NotSupported)??;
+    Ok(match sample.value? {
+        SampleValue::U32(0) | SampleValue::U64(0) => "none",
+        SampleValue::U32(1) | SampleValue::U64(1) => "gpu_reset",
+        SampleValue::U32(2) | SampleValue::U64(2) => "node_reboot",
+        SampleValue::U32(3) | SampleValue::U64(3) => "drain_p2p",
+        SampleValue::U32(4) | SampleValue::U64(4) => "drain_and_reset",
+        _ => "other",
+    })
 }
 
 fn watts(milliwatts: u32) -> f64 {

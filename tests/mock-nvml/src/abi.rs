@@ -27,8 +27,8 @@ mod structs;
 
 pub(crate) use structs::version_of;
 use structs::{
-    AccountingStats, Attributes, Bar1, ConfidentialMemory, Memory, Memory2, Temperature,
-    Utilization, Versioned, check_version,
+    AccountingStats, Attributes, Bar1, ConfidentialMemory, FieldValue, Memory, Memory2,
+    Temperature, Utilization, Versioned, check_version,
 };
 
 type Out<T> = Pointer<T>;
@@ -260,6 +260,19 @@ symbols! {
     // Modes.
     device nvmlDeviceGetComputeMode(out: Out<c_uint>)
         |device| out.put(known(device.gpu.compute_mode)? as c_uint);
+    system nvmlDeviceQueryDrainState(at: Out<pci::Info>, out: Out<c_uint>) |call| {
+        let (at, scene) = (at.get()?.address(), call.scene());
+        let index = (0..scene.gpus.len() as u32).find(|&index| address(scene, index) == at);
+        let gpu = &scene.gpus[index.ok_or(Code::NOT_FOUND)? as usize];
+        out.put(known(gpu.drained)?.into())
+    };
+    device nvmlDeviceGetFieldValues(count: c_int, values: Out<FieldValue>) |device| {
+        let asked = values.get()?;
+        if count != 1 || asked.field != FieldValue::RECOVERY_ACTION {
+            return Err(Code::NOT_SUPPORTED);
+        }
+        values.put(asked.with(device.gpu.recovery_action))
+    };
     device nvmlDeviceGetPersistenceMode(out: Out<c_uint>)
         |device| out.put(known(device.gpu.persistence)?.into());
     device nvmlDeviceGetDisplayActive(out: Out<c_uint>) |_| out.put(0);
@@ -331,7 +344,6 @@ symbols! {
     device nvmlDeviceGetDynamicPstatesInfo() unsupported;
     device nvmlDeviceGetEncoderStats() unsupported;
     device nvmlDeviceGetFanSpeedRPM() unsupported;
-    device nvmlDeviceGetFieldValues() unsupported;
     device nvmlDeviceGetGpuInstances() unsupported;
     device nvmlDeviceGetInforomImageVersion() unsupported;
     device nvmlDeviceGetJpgUtilization() unsupported;

@@ -12,6 +12,7 @@ pub(crate) struct Address {
 
 /// `nvmlPciInfo_t` of `nvmlDeviceGetPciInfo_v3`.
 #[repr(C)]
+#[derive(Clone, Copy)]
 pub(crate) struct Info {
     short: [c_char; 16],
     domain: c_uint,
@@ -25,6 +26,12 @@ pub(crate) struct Info {
 /// A data centre GPU's ids; no scene has needed another.
 const DEVICE_ID: c_uint = 0x2335_10de;
 const SUBSYSTEM_ID: c_uint = 0x18be_10de;
+
+impl Info {
+    pub(crate) fn address(self) -> Address {
+        Address { domain: self.domain, bus: self.bus, device: self.device }
+    }
+}
 
 impl Address {
     /// The address of a GPU of which the scene says nothing.

@@ -148,6 +148,10 @@ pub struct Gpu {
     /// Fan speed, percent; `null` is a GPU without fans.
     pub fan: Option<Value>,
     pub compute_mode: Option<ComputeMode>,
+    /// Whether it accepts no new programs; `null` is a driver that does not say.
+    pub drained: Option<bool>,
+    /// nvmlDeviceGpuRecoveryAction_t; `null` is a driver without the field.
+    pub recovery_action: Option<u32>,
     /// Whether the driver stays loaded without clients.
     pub persistence: Option<bool>,
     /// Whether it keeps accounts of processes; `null` is a GPU that cannot.
@@ -182,6 +186,8 @@ impl Default for Gpu {
             pstate: Some(0.into()),
             fan: None,
             compute_mode: Some(ComputeMode::Default),
+            drained: None,
+            recovery_action: None,
             persistence: Some(true),
             accounting: Some(false),
             mig: None,

@@ -1,7 +1,7 @@
 //! What is free, by hand-made GPUs and a clock of their own.
 
 use super::*;
-use crate::model::snapshot::{Claim, Memory};
+use crate::model::snapshot::{Claim, Memory, MigDevice};
 use crate::units::GIB;
 
 /// GPUs of 80 GiB with so many GiB free; `None` is a lost one.
@@ -21,7 +21,7 @@ fn gpus(free: &[Option<u64>]) -> Vec<Gpu> {
 
 fn wait(wanted: &[&str], timeout: f64) -> Wait {
     let wanted: Vec<WaitFree> = wanted.iter().map(|text| text.parse().unwrap()).collect();
-    Wait::new(&wanted, Span::from_seconds(timeout))
+    Wait::new(&wanted, &[], Span::from_seconds(timeout))
 }
 
 fn at(seconds: f64) -> Time {
@@ -107,4 +107,49 @@ fn more_than_there_is_is_waited_for_in_vain() {
     let unknown = gpus(&[Some(1), None]);
     assert!(wait(&["81GiB"], 1.0).impossible(&unknown).is_none());
     assert!(wait(&["81GiB"], 1.0).impossible(&[]).is_none());
+}
+
+#[test]
+fn a_partitioned_or_unusable_gpu_satisfies_no_wait_by_its_total() {
+    let mut machine = gpus(&[Some(70), Some(60), Some(50)]);
+    machine[0].mig_mode = Some(true);
+    machine[1].compute_mode = Some("prohibited".into());
+    let found = |machine: &[Gpu], wanted: &str| {
+        let mut wait = wait(&[wanted], 60.0);
+        wait.observe(at(0.0), machine);
+        let verdict = wait.verdicts().remove(0);
+        (wait.is_satisfied(), verdict.gpu, verdict.mig, verdict.refusal.is_some())
+    };
+    assert_eq!(found(&machine, "8GiB"), (true, Some(2), None, false));
+    assert_eq!(found(&machine, "60GiB"), (false, Some(2), None, false));
+    assert_eq!(found(&machine, "60GiB:1"), (false, Some(1), None, true));
+    assert_eq!(found(&machine, "8GiB:0"), (false, None, None, false), "it has no MIG device yet");
+    let part = |index: u32, free: u64| MigDevice {
+        index: Some(index),
+        uuid: Some(format!("MIG-{index}").into()),
+        memory: gpus(&[Some(free)])[0].memory,
+        ..MigDevice::default()
+    };
+    machine[0].mig_devices = vec![part(0, 5), part(1, 9)];
+    assert_eq!(found(&machine, "8GiB:0"), (true, Some(0), Some("0:1".into()), false));
+    assert_eq!(found(&machine, "8GiB:MIG-0"), (false, Some(0), Some("0:0".into()), false));
+}
+
+#[test]
+fn the_callers_visible_devices_restrict_a_wait() {
+    let mut machine = gpus(&[Some(70), Some(60), Some(50)]);
+    for gpu in &mut machine {
+        gpu.uuid = Some(format!("GPU-{}", gpu.index).into());
+    }
+    let restricted = |wanted: &str, visible: &str| {
+        let mut wait = wait(&[wanted], 60.0);
+        wait.restrict(Some(visible.to_owned()));
+        wait.observe(at(0.0), &machine);
+        (wait.verdicts()[0].gpu, wait.check_devices(&machine).is_ok())
+    };
+    assert_eq!(restricted("8GiB", "2,1"), (Some(1), true));
+    assert_eq!(restricted("8GiB", "GPU-2"), (Some(2), true));
+    assert_eq!(restricted("8GiB:1", "1"), (Some(1), true));
+    assert_eq!(restricted("8GiB:0", "1"), (None, false));
+    assert_eq!(restricted("8GiB", ""), (None, false));
 }

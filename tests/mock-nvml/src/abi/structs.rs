@@ -1,6 +1,6 @@
 //! The structs that callers hand in, as `nvml.h` lays them out.
 
-use std::ffi::{c_int, c_uint, c_ulonglong};
+use std::ffi::{c_int, c_longlong, c_uint, c_ulonglong};
 
 use super::Out;
 use crate::answer::Code;
@@ -60,6 +60,29 @@ pub(super) struct Attributes {
     pub(super) gpu_instance_slices: c_uint,
     pub(super) compute_instance_slices: c_uint,
     pub(super) memory_mib: c_ulonglong,
+}
+
+/// `nvmlFieldValue_t`, with an unsigned int as its value.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(super) struct FieldValue {
+    pub(super) field: c_uint,
+    scope: c_uint,
+    timestamp: c_longlong,
+    latency: c_longlong,
+    value_type: c_uint,
+    code: c_uint,
+    value: c_ulonglong,
+}
+
+impl FieldValue {
+    pub(super) const RECOVERY_ACTION: c_uint = 230;
+
+    /// The answer; without a value, that the field is not supported.
+    pub(super) fn with(self, value: Option<u32>) -> Self {
+        let code = if value.is_none() { 3 } else { 0 };
+        Self { value_type: 1, code, value: value.unwrap_or_default().into(), ..self }
+    }
 }
 
 /// `nvmlTemperature_v1_t`.

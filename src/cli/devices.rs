@@ -1,0 +1,97 @@
+//! The devices that a program started by the caller could use, by the caller's `CUDA_VISIBLE_DEVICES`.
+
+use super::UsageError;
+use super::selection::names;
+use crate::model::{ComputeDevice, Gpu};
+
+/// The variable that limits which GPUs a program sees.
+pub(super) const VISIBLE: &str = "CUDA_VISIBLE_DEVICES";
+
+/// The caller's [`VISIBLE`].
+pub(super) fn callers_visible() -> Option<String> {
+    std::env::var(VISIBLE).ok()
+}
+
+/// The devices that a value of [`VISIBLE`] allows, in its order, as CUDA reads it: up to the first invalid entry. A
+/// partitioned GPU is its MIG devices.
+///
+/// # Errors
+///
+/// Numbers cannot be read: CUDA counts the fastest GPU first, unless CUDA_DEVICE_ORDER says otherwise.
+pub(super) fn visible<'a>(
+    gpus: &'a [Gpu],
+    value: Option<&str>,
+) -> Result<Vec<ComputeDevice<'a>>, UsageError> {
+    let all = || gpus.iter().flat_map(ComputeDevice::all_of);
+    let Some(value) = value else { return Ok(all().collect()) };
+    let is_by_bus = std::env::var_os("CUDA_DEVICE_ORDER").is_some_and(|it| it == "PCI_BUS_ID");
+    let is_same = gpus.iter().all(|gpu| gpu.name == gpus[0].name);
+    let mut found: Vec<ComputeDevice<'_>> = Vec::new();
+    for word in value.split(',').map(str::trim) {
+        let is_number = word.parse::<u32>().is_ok();
+        if is_number && !is_by_bus && !is_same {
+            return Err(UsageError(format!(
+                "{VISIBLE}={value}: with different GPUs a number is CUDA's and not NVML's; set CUDA_DEVICE_ORDER=PCI_BUS_ID, or name them by UUID"
+            )));
+        }
+        let first_new = found.len();
+        if word.starts_with("MIG-") {
+            found.extend(all().find(|device| device.mig.is_some() && device.is_called(word)));
+        } else if is_number || word.starts_with("GPU-") {
+            let gpu = gpus.iter().find(|gpu| names(word, gpu));
+            found.extend(gpu.into_iter().flat_map(ComputeDevice::all_of));
+        }
+        let (before, new) = found.split_at(first_new);
+        if new.is_empty() || new.iter().any(|new| before.iter().any(|known| known == new)) {
+            found.truncate(first_new);
+            break;
+        }
+    }
+    Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::snapshot::MigDevice;
+
+    #[test]
+    fn the_callers_devices_are_those_to_choose_from_in_the_callers_order() {
+        let gpu = |index: u32, name: &str| Gpu {
+            index,
+            uuid: Some(format!("GPU-{index}a").into()),
+            name: Some(name.into()),
+            ..Gpu::default()
+        };
+        let mig = |index: u32| MigDevice {
+            index: Some(index),
+            uuid: Some(format!("MIG-{index}b").into()),
+            ..MigDevice::default()
+        };
+        let mut same = [gpu(0, "H100"), gpu(1, "H100"), gpu(2, "H100")];
+        same[1].mig_mode = Some(true);
+        same[1].mig_devices = vec![mig(0), mig(1)];
+        for (value, devices) in [
+            (None, &["GPU 0", "MIG device 1:0", "MIG device 1:1", "GPU 2"] as &[&str]),
+            (Some("2,0"), &["GPU 2", "GPU 0"]),
+            (Some("GPU-2"), &["GPU 2"]),
+            (Some("2,7,0"), &["GPU 2"]),
+            (Some("2,2,0"), &["GPU 2"]),
+            (Some("1"), &["MIG device 1:0", "MIG device 1:1"]),
+            (Some("MIG-1b"), &["MIG device 1:1"]),
+            (Some("MIG-1b,1"), &["MIG device 1:1"]),
+            (Some("MIG-7"), &[]),
+            (Some("MIG-"), &["MIG device 1:0"]),
+            (Some(""), &[]),
+            (Some("-1"), &[]),
+            (Some("all"), &[]),
+        ] {
+            let found = visible(&same, value).unwrap();
+            let names: Vec<String> = found.iter().map(ComputeDevice::name).collect();
+            assert_eq!(names, devices, "{value:?}");
+        }
+        let different = [gpu(0, "T4"), gpu(1, "H100")];
+        assert!(visible(&different, Some("0")).is_err());
+        assert_eq!(visible(&different, Some("GPU-1a")).unwrap()[0].gpu.index, 1);
+    }
+}
