@@ -29,10 +29,9 @@ pub mod host {
 }
 
 pub mod model {
-    pub use crate::model::evidence::Evidence;
     pub use crate::model::family::{Tie, families, member};
     pub use crate::model::finding::{
-        Action, Also, Finding, FindingGpu, FindingProcess, Kept, Pending, Undecided,
+        Action, Also, Evidence, Finding, FindingGpu, FindingProcess, Kept, Pending, Undecided,
     };
     pub use crate::model::json::{document, is_hostile};
     pub use crate::model::keep::KeptBy;

@@ -6,7 +6,7 @@ use jiff::tz::TimeZone;
 
 use super::args::{Cli, Command, ConfigAction};
 use super::warn;
-use crate::model::local_time::show_times_in;
+use crate::model::time::show_times_in;
 
 /// Chooses the time zone. Output for programs is in UTC, including text in it.
 pub(super) fn choose(cli: &Cli) {

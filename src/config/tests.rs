@@ -4,11 +4,12 @@ use std::fs;
 use std::sync::Arc;
 
 use super::*;
+use crate::config::reap::Response;
+use crate::model::{Kind, Severity, Time};
 use crate::rules::rule::{Override, Rule};
-use crate::rules::testing::scope;
-use crate::rules::testing::written;
+use crate::rules::testing::{scope, written};
 use crate::rules::{self, idle};
-use crate::units::{Bytes, MIB, Percent};
+use crate::units::{Bytes, GIB, MIB, Percent};
 
 fn parse(text: &str) -> Result<Config, ConfigError> {
     let mut config = Config::default();
@@ -70,7 +71,7 @@ fn everything_that_may_be_written_is_read() {
         ("min_memory", written(Bytes(512 * MIB))),
         ("duration", written(Span::from_seconds(5_400.0))),
         ("max_cpu_percent", written(Percent(12.5))),
-        ("severity", written(crate::model::Severity::Critical)),
+        ("severity", written(Severity::Critical)),
     ] {
         assert!(idle.set(name, &value).is_ok(), "{name}");
     }
@@ -174,7 +175,7 @@ fn a_later_layer_wins_setting_by_setting_and_adds_its_overrides() {
     let config = load(&[system.clone(), user], false).unwrap();
     let idle = rule(&config, "idle");
     assert_eq!(idle.settings.duration, Span::from_seconds(1_800.0));
-    assert_eq!(idle.settings.severity, crate::model::Severity::Info);
+    assert_eq!(idle.settings.severity, Severity::Info);
     let users: Vec<_> = idle.overrides.iter().map(|change| change.scope.to_string()).collect();
     assert_eq!(users, ["\"user=ann\"", "\"user=bob\""]);
     let origin = format!("severity = \"info\" # {}:3", system.display());
@@ -213,5 +214,316 @@ fn the_chosen_file_is_read_alone_and_relative_folders_are_ignored() {
     assert_eq!(listed(None, Some(""), Some("h")), [system]);
 }
 
-mod entries;
-mod reap;
+const ENTRIES: &str = r#"
+[[keep]]
+where = "user=ann gpu:1"
+reason = "nightly \"benchmark\"\n日本"
+until = 2026-12-31T18:00:00+01:00
+kinds = ["idle"]
+rules = ["idle-notebooks", "idle"]
+
+[[keep]]
+where = "gpu:7"
+reason = "maintenance"
+
+[[rule]]
+name = "idle-notebooks"
+kind = "idle"
+where = "notebook:course/ mem>4GiB"
+duration = "2h"
+severity = "critical"
+
+[[rule]]
+name = "everybody"
+kind = "idle"
+enabled = false
+
+[[override]]
+rule = "idle-notebooks"
+where = "user=1000"
+duration = "3h"
+
+[rules.idle]
+enabled = false
+max_cpu_percent = 12.5
+"#;
+
+fn value(rule: &Rule, name: &str) -> toml::Value {
+    let settings = rule.values();
+    let (_, value) = settings.iter().find(|it| it.0 == name).unwrap();
+    value.clone()
+}
+
+#[test]
+fn a_named_rule_starts_from_its_kind_and_has_a_scope() {
+    let config = parse(ENTRIES).unwrap();
+    let notebooks = rule(&config, "idle-notebooks");
+    assert_eq!(notebooks.kind(), Kind::Idle);
+    let scope = scope("notebook:course/ mem>4GiB");
+    assert_eq!(notebooks.scope, scope);
+    for (name, expected) in [
+        ("enabled", written(true)),
+        ("duration", written(Span::from_seconds(7200.0))),
+        ("severity", written(Severity::Critical)),
+        ("max_cpu_percent", written(Percent(12.5))),
+        ("min_memory", written(Bytes(GIB))),
+    ] {
+        assert_eq!(value(notebooks, name), expected, "{name}");
+    }
+    let [change] = &notebooks.overrides[..] else {
+        panic!("{notebooks:?}");
+    };
+    assert_eq!(change.scope, rules::testing::scope("user=1000"));
+    let everybody = rule(&config, "everybody");
+    assert!(everybody.scope.is_empty() && !everybody.is_run());
+    assert_eq!(value(rule(&config, "idle"), "enabled"), written(false));
+}
+
+#[test]
+fn entries_in_force_read_back_as_the_same() {
+    let selected =
+        "[[rule]]\nname = \"x\"\nkind = \"idle\"\nwhere = 'user=ann,\"b c\" !gpu:0 mem>50%'";
+    for text in [ENTRIES, selected] {
+        let config = parse(text).unwrap();
+        let written = config.to_toml();
+        assert_eq!(parse(&written).unwrap(), config, "{written}");
+    }
+    let written = parse(ENTRIES).unwrap().to_toml();
+    for line in [
+        "[[rule]] # config.toml:13\nname = \"idle-notebooks\"\n",
+        "[[keep]] # config.toml:2\n",
+        "until = 2026-12-31T17:00:00.000Z\n",
+        "where = \"notebook:course/ mem>4GiB\"\n",
+    ] {
+        assert!(written.contains(line), "{line}: {written}");
+    }
+}
+
+#[test]
+fn an_exemption_lasts_to_the_end_of_the_day_that_is_named() {
+    let until = |written: &str| -> Option<Time> {
+        let text = format!("[[keep]]\nwhere = \"user=ann\"\nreason = \"x\"\nuntil = {written}");
+        parse(&text).unwrap().rules.keeps()[0].until
+    };
+    for (written, expected) in [
+        ("2026-12-31T18:00:00-02:00", "2026-12-31T20:00:00Z"),
+        // Long past: it has no effect, and that is no mistake.
+        ("1999-12-31T00:00:00Z", "1999-12-31T00:00:00Z"),
+    ] {
+        assert_eq!(until(written), Some(expected.parse().unwrap()), "{written}");
+    }
+    // By this machine's clock.
+    let next = until("2027-01-01T00:00:00");
+    assert!(next.is_some());
+    for whole_day in ["2026-12-31", "\"2026-12-31\""] {
+        assert_eq!(until(whole_day), next, "{whole_day}");
+    }
+}
+
+#[test]
+fn a_mistake_in_an_entry_is_reported_with_its_line_and_key() {
+    const RULE: &str = "[[rule]]\nname = 'x'\nkind = 'idle'";
+    are_refused(&[
+        (&format!("{RULE}\n{RULE}"), "5: rule.name: there is a rule \"x\" already"),
+        ("rule = 1", "1: rule: has to be a list of tables; begin each with [[rule]]"),
+        ("[[rule]]\nkind = 'idle'", "1: rule: has no name; add name = NAME"),
+        ("[[rule]]\nname = 'x'", "1: rule: has no kind; add kind = KIND, one of: "),
+        ("[[rule]]\nname = 'x'\nkind = 'idel'", "3: rule.kind: \"idel\" is no kind; did you"),
+        ("[[rule]]\nname = 'idle'\nkind = 'idle'", "2: rule.name: \"idle\" is a kind, whose"),
+        ("[[rule]]\nname = 'Idle Ones'\nkind = 'idle'", "2: rule.name: \"Idle Ones\" is not"),
+        ("[[keep]]\nreason = 'x'", "1: keep: matches every process; add where"),
+        ("[[keep]]\nwhere = 'user=ann'", "1: keep: gives no reason; add reason ="),
+        ("[[keep]]\nwhere = 'user=ann'\nreason = ' '", "3: keep.reason: \" \" is not allowed"),
+        ("[[keep]]\nreason = 'x'\nwhere = 'is:mine'", "3: keep.where: \"is:mine\" uses idle"),
+    ]);
+    for (rest, start) in [
+        (
+            "duratoin = '1m'",
+            "rule.duratoin: is not known; did you mean \"duration\"?; allowed: name",
+        ),
+        ("duration = '2d'", "rule.duration: \"2d\" is not allowed; write a duration"),
+        ("where = 'usr:ann'", "rule.where: no term is called \"usr\"; did you mean user?"),
+        ("where = 'mem>4'", "rule.where: mem: \"4\" has no unit"),
+        ("where = 3", "rule.where: 3 is not allowed; write terms such as"),
+        ("where = ' '", "rule.where: \" \" is not allowed; write terms such as"),
+        ("where = 'gpu:0 train.py'", "rule.where: \"gpu:0 train.py\" has a word that names"),
+        ("where = 'user=ann idle>10m'", "rule.where: \"user=ann idle>10m\" uses idle"),
+        ("where = 'gpu:0 user:ann'", "rule.where: \"gpu:0 user:ann\" has user: with a part"),
+        ("where = 'command:a[0-9]'", "rule.where: command: '[' is no wildcard; use *"),
+        ("where = 'user=ann|bob'", "rule.where: user: '|' is no wildcard; use *"),
+        ("where = 'user:st*'", "rule.where: \"user:st*\" has user: with a part of a name"),
+        ("where = '!job:81'", "rule.where: \"!job:81\" has job: with a part of a name"),
+        ("until = 'soon'", "keep.until: \"soon\" is not allowed; write a date"),
+        ("until = 12:00:00", "keep.until: the date is not allowed; write a date"),
+        ("kinds = ['idl']", "keep.kinds: \"idl\" is no kind; did you mean \"idle\"?"),
+        ("rules = ['idl']", "keep.rules: \"idl\" is no rule; did you mean \"idle\"?"),
+        ("kinds = []", "keep.kinds: is empty; write a list of kinds"),
+        ("reasn = 'x'", "keep.reasn: is not known; did you mean \"reason\"?"),
+        ("duration = '1h'", "keep.duration: is not known; allowed: where, "),
+    ] {
+        let head = match start.starts_with("rule") {
+            true => RULE,
+            false => "[[keep]]\nwhere = 'user=ann'\nreason = 'x'",
+        };
+        are_refused(&[(&format!("{head}\n{rest}"), &format!("4: {start}"))]);
+    }
+}
+
+#[test]
+fn no_setting_is_called_as_a_key_of_an_entry() {
+    for kind in rules::KINDS {
+        for setting in kind.setting_names() {
+            let taken = ["where", "name", "kind", "rule"].contains(&setting);
+            assert!(!taken, "{}: {}", kind.kind, setting);
+        }
+    }
+}
+
+#[test]
+fn thresholds_that_contradict_each_other_are_reported_where_they_meet() {
+    let rule = "name = \"x\"\nkind = \"pressure\"";
+    let pressure = "[rules.pressure]\nenabled = true\nmin_free_warning = '3GiB'";
+    let change = "[[override]]\nrule = 'pressure'\nwhere = 'gpu:0'\nmin_free_warning = '3GiB'";
+    are_refused(&[
+        (pressure, "3: rules.pressure: min_free_warning ("),
+        ("[rules.pressure]\nmin_free_warning = '1GiB'", "2: rules.pressure: min_free_warning ("),
+        (&format!("\n[[rule]]\n{rule}\nmin_free_warning = '2GiB'"), "2: rule: min_free_warning ("),
+        (change, "1: override: min_free_warning ("),
+    ]);
+    parse("[rules.pressure]\nmin_free_warning = \"3GiB\"\nmin_free = \"4GiB\"").unwrap();
+}
+
+#[test]
+fn a_rule_about_gpus_can_be_asked_about_no_process() {
+    let named = "[[rule]]\nname = \"x\"\nkind = \"pressure\"\n";
+    let change = "[[override]]\nrule = \"pressure\"\nmin_free = \"512MiB\"\n";
+    let keep = "[[keep]]\nreason = \"x\"\nkinds = [\"pressure\"]\n";
+    for (entry, prefix) in [(named, "rule"), (change, "override"), (keep, "keep")] {
+        let start = format!("1: {prefix}.where: pressure is about a GPU");
+        are_refused(&[(&format!("{entry}where = \"gpu:0 user=ann\""), &start)]);
+        parse(&format!("{entry}where = \"gpu:0,1\"")).unwrap();
+    }
+}
+
+const WHOLE_REAP: &str = r#"
+[reap]
+warn = "30m"
+grace = "2m"
+settle = "20s"
+most = 1
+within = "1h"
+notify = ["/usr/local/bin/notify-owner", "--mail", "a \"word\"\n"]
+never = ["tensorboard", "Xorg"]
+longest_keep = "7d"
+
+[rules.orphan]
+action = "reap"
+
+[[rule]]
+name = "idle-notebooks"
+kind = "idle"
+where = "notebook:.ipynb"
+action = "reap"
+
+[[rule]]
+name = "idle-others"
+kind = "idle"
+action = "notify"
+"#;
+
+#[test]
+fn everything_of_it_is_read_and_reads_back() {
+    let config = parse(WHOLE_REAP).unwrap();
+    let reap = &config.reap;
+    assert_eq!(reap.warn, Span::from_seconds(1800.0));
+    assert_eq!(reap.grace, Span::from_seconds(120.0));
+    assert_eq!(reap.settle, Span::from_seconds(20.0));
+    assert_eq!((reap.most, reap.within), (1, Span::from_seconds(3600.0)));
+    let notify = ["/usr/local/bin/notify-owner", "--mail", "a \"word\"\n"];
+    assert_eq!(reap.notify, notify.map(Arc::from));
+    assert_eq!(reap.never, ["tensorboard", "Xorg"].map(Arc::from));
+    assert_eq!(reap.longest_keep, Some(Span::from_seconds(7.0 * 86_400.0)));
+    assert_eq!(config.rules.longest_keep, reap.longest_keep);
+    let reaping: Vec<&str> = reap.reaping().map(|rule| &**rule).collect();
+    assert_eq!(reaping, ["idle-notebooks", "orphan"]);
+    assert_eq!(reap.response("idle-others"), Response::Notify);
+    let written = config.to_toml();
+    assert_eq!(parse(&written).unwrap(), config, "{written}");
+    for line in [
+        "action = \"reap\" # config.toml:13",
+        "never = [\"tensorboard\", \"Xorg\"] # config.toml:9",
+        "action = \"notify\" # default",
+    ] {
+        assert!(written.lines().any(|it| it == line), "{line}: {written}");
+    }
+}
+
+#[test]
+fn nothing_is_killed_unless_a_rule_has_that_action() {
+    let config = parse("").unwrap();
+    assert_eq!(config.reap.reaping().count(), 0);
+    // What its kind does a rule does not take over: it may be for others.
+    let config = parse(
+        "[reap]\nnotify = [\"/bin/true\"]\n[rules.idle]\naction = \"reap\"\n[[rule]]\nname = \"mine\"\nkind = \"idle\"\nwhere = \"user=ann\"",
+    )
+    .unwrap();
+    assert_eq!(config.reap.response("idle"), Response::Reap);
+    assert_eq!(config.reap.response("mine"), Response::Notify);
+}
+
+#[test]
+fn a_rule_may_ask_for_memory_and_kill_nothing() {
+    let text = "[[rule]]\nname = \"caches\"\nkind = \"idle\"\nmin_memory = \"8GiB\"\naction = \"release\"\n\
+                [rules.server-idle]\naction = \"release\"";
+    // No one has to be warned.
+    let config = parse(text).unwrap();
+    let releasing: Vec<&str> = config.reap.releasing().map(|rule| &**rule).collect();
+    assert_eq!(releasing, ["caches", "server-idle"]);
+    assert_eq!(config.reap.reaping().count(), 0);
+    assert_eq!(parse(&config.to_toml()).unwrap(), config);
+}
+
+#[test]
+fn a_later_layer_changes_an_earlier_one_and_takes_no_protection_away() {
+    let mut config = parse(WHOLE_REAP).unwrap();
+    let user = "[reap]\nwarn = \"1h\"\nnever = [\"Xorg\", \"blender\"]\n\
+                [rules.orphan]\naction = \"notify\"";
+    read::layer(&mut config, user, Path::new("user.toml")).unwrap();
+    assert_eq!(config.reap.warn, Span::from_seconds(3600.0));
+    assert_eq!(config.reap.grace, Span::from_seconds(120.0));
+    assert_eq!(config.reap.response("orphan"), Response::Notify);
+    let never = ["tensorboard", "Xorg", "blender"];
+    assert_eq!(config.reap.never, never.map(Arc::from));
+}
+
+#[test]
+fn mistakes_are_reported_with_line_and_key() {
+    let mine = "[[rule]]\nname = 'mine'\nkind = 'server-idle'\naction = 'reap'";
+    let change = "[[override]]\nrule = 'idle'\nwhere = 'user=ann'\naction = 'reap'";
+    let unwarned = "[rules.idle]\naction = 'reap'\n\n[reap]\nwarn = '1m'";
+    are_refused(&[
+        (
+            "[reap]\nwarm = '1m'",
+            "2: reap.warm: is not known; did you mean \"warn\"?; allowed: warn",
+        ),
+        ("[reap]\nwarn = '0s'", "2: reap.warn: \"0s\" is not allowed; write a duration such as"),
+        ("[reap]\nmost = 1.5", "2: reap.most: 1.5 is not allowed; write a number of acts such as"),
+        ("[reap]\nnotify = 'mail ann'", "2: reap.notify: \"mail ann\" is not allowed; write"),
+        ("[reap]\nlongest_keep = 7", "2: reap.longest_keep: 7 is not allowed; write a duration"),
+        (
+            "[reap]\nnever = ['tensor*']",
+            "2: reap.never: the list is not allowed; write a list of programs'",
+        ),
+        (
+            "[reap]\nnotify = ['tell']",
+            "2: reap.notify: the list is not allowed; write a program by",
+        ),
+        ("[reap]\nnever = ['/usr/bin/x']", "2: reap.never: the list is not allowed; write"),
+        ("[rules.idle]\naction = 'kill'", "2: rules.idle.action: unknown variant `kill`, expected"),
+        ("[rules.dead]\naction = 'reap'", "2: rules.dead.action: what dead finds is never killed"),
+        ("[rules.orphan]\naction = 'release'", "2: rules.orphan.action: what orphan finds is"),
+        (mine, "4: rule.action: what server-idle finds is never killed unattended"),
+        (unwarned, "4: reap: a rule has action = \"reap\", but no owner could be warned"),
+        (change, "4: override.action: is not known; allowed: where, "),
+    ]);
+}

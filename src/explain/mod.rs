@@ -3,33 +3,31 @@
 //!
 //! An [`ExplainPage`] is made from the last snapshot, the history, the findings and the table of advice. `gpumem
 //! explain` prints it and `gpumem watch` opens it. Each kind of page is a file: [`process()`], [`gpu()`],
-//! [`framework()`], [`out_of_memory()`]. What the rules say is in `verdict`, what to do in `steps`.
+//! [`out_of_memory()`]; frameworks' pages are here. What the rules say is in `verdict`, what to do in `steps`.
 //!
 //! Pure: nothing here reads, waits or prints. [`crate::report::explain`] prints a page.
 
-mod framework;
 mod gpu;
 mod out_of_memory;
 pub mod page;
 mod process;
 mod steps;
-#[cfg(test)]
-mod tests;
 mod verdict;
 
 use std::time::Duration;
 
+use crate::advice::{self, Remark};
 use crate::history::memory_series::{Courses, MemorySeries};
 use crate::model::finding::{Finding, OwnCommands};
 use crate::model::{Identity, Process, Snapshot, Time};
+use crate::report::table::{Align, Table};
 use crate::rules::{self, Engine};
 use crate::units::{Bytes, Span, number_of};
-
-pub use framework::{framework, frameworks};
 pub use gpu::{Marks, gpu, holders_table};
 pub use out_of_memory::{Shortage, out_of_memory};
 use page::{ExplainPage, MemoryCurve, MemoryPoint, Row, Section};
 pub use process::process;
+use steps::at_start;
 
 /// Memory that moved less than this counts as unchanged, as in the rule for leaks.
 const STILL_BYTES: u64 = 16 << 20;
@@ -168,3 +166,47 @@ fn course(section: &mut Section, past: Option<&MemorySeries>, lines: usize) {
         ),
     );
 }
+
+/// The page of a framework, by any usual spelling of its name; `None` if the table lacks it.
+pub fn framework(name: &str) -> Option<ExplainPage> {
+    let row = advice::find(name)?;
+    let mut page = ExplainPage::new(format!("{} ({})", row.title, row.name), None, 0.0);
+    let mut returns = section("What returns it, gentlest first", &row.inside);
+    if row.inside.is_empty() {
+        returns = Section::new("What returns it");
+        returns.item("- ", "nothing while the process runs; only its exit does");
+    }
+    page.sections = vec![
+        section("How it takes memory", std::slice::from_ref(&row.takes)),
+        returns,
+        section("At its next start", &row.at_start),
+        section("What returns nothing", &row.unchanged),
+        section("How to end it", &row.at_end),
+    ];
+    page.sections.retain(|section| !section.rows.is_empty());
+    Some(page)
+}
+
+/// The list of all frameworks in the table.
+pub fn frameworks() -> ExplainPage {
+    let title = "Frameworks; gpumem explain --framework NAME shows one";
+    let mut page = ExplainPage::new(title.to_owned(), None, 0.0);
+    let mut table = Table::new(&[("NAME", Align::Left), ("FRAMEWORK", Align::Left)]);
+    for row in advice::frameworks() {
+        table.row(vec![row.name.to_string(), row.title.to_string()]);
+    }
+    page.sections.push(Section { rows: vec![Row::Table(table)], ..Section::default() });
+    page
+}
+
+fn section(heading: &str, lines: &[Remark]) -> Section {
+    let mut section = Section::new(heading);
+    for line in lines {
+        section.item("- ", at_start(&line.text));
+        section.item("  source: ", &*line.source);
+    }
+    section
+}
+
+#[cfg(test)]
+mod tests;

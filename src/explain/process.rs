@@ -6,12 +6,10 @@ use super::{KnownSoFar, course, steps, used, who};
 use crate::advice;
 use crate::history::ProcessHistory;
 use crate::history::memory_series::MemorySeries;
-use crate::model::evidence::Exhaustion;
-use crate::model::finding::Finding;
+use crate::model::finding::{Exhaustion, Finding};
 use crate::model::snapshot::Jupyter;
 use crate::model::{Gpu, GpuProcess, Process, Snapshot, family};
-use crate::report::escape::program;
-use crate::report::wrap::fit;
+use crate::report::escape::{fit, program};
 use crate::rules;
 use crate::units::{Bytes, Span, number_of};
 

@@ -12,17 +12,13 @@ use super::snapshot::Process;
 use crate::units::{Rounded, Span};
 
 pub mod gpu;
-mod group;
 mod needle;
-mod order;
 mod read;
 mod spec;
 
-pub use group::{GROUPED, GroupName};
 pub use needle::Needle;
-pub use order::SortValue;
 pub(super) use read::any_has;
-pub use read::is_called;
+pub use read::{GROUPED, GroupName, SortValue, is_called};
 use spec::field;
 pub use spec::{FieldSpec, Notation, STAYS};
 

@@ -11,8 +11,7 @@ use schemars::JsonSchema;
 use serde::{Serialize, Serializer};
 use serde_with_macros::skip_serializing_none;
 
-use super::evidence::samples;
-use super::finding::{FindingGpu, FindingProcess, Kind};
+use super::finding::{FindingGpu, FindingProcess, Kind, samples};
 use super::time::Time;
 use crate::units::Span;
 

@@ -1,13 +1,19 @@
-//! An instant: milliseconds since the Unix epoch, written as RFC 3339 in UTC.
+//! An instant: milliseconds since the Unix epoch, written as RFC 3339 in UTC; for people in the local zone; and
+//! parsed as a person types it.
 
 use std::borrow::Cow;
 use std::fmt;
 use std::ops::Sub;
 use std::str::FromStr;
+use std::sync::OnceLock;
 
-use jiff::Timestamp;
+use jiff::civil::{Date, DateTime};
+use jiff::tz::TimeZone;
+use jiff::{Timestamp, Zoned};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+
+use crate::units::Span;
 
 /// Milliseconds since the Unix epoch (UTC); in JSON `"2026-11-21T10:04:05.123Z"`.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
@@ -94,9 +100,156 @@ impl<'de> Deserialize<'de> for Time {
     }
 }
 
+// An instant for people: date, time of day and zone, in the zone that the program was started in.
+//
+// The zone is set once, before anything is shown; the default is UTC. Formats always use UTC, through
+// [`Time`]'s own `Display`.
+
+static ZONE: OnceLock<TimeZone> = OnceLock::new();
+
+/// Shows all times in this zone from now on. Only the first call counts.
+pub fn show_times_in(zone: TimeZone) {
+    let _ = ZONE.set(zone);
+}
+
+fn zone() -> TimeZone {
+    ZONE.get().cloned().unwrap_or(TimeZone::UTC)
+}
+
+/// An instant for people: `2026-11-21 11:04:05 CET`.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct LocalTime {
+    time: Time,
+    /// `None` outside the calendar.
+    zoned: Option<Zoned>,
+}
+
+impl Time {
+    /// In the zone that times are shown in.
+    pub fn local(self) -> LocalTime {
+        self.in_zone(zone())
+    }
+
+    fn in_zone(self, zone: TimeZone) -> LocalTime {
+        let timestamp = Timestamp::from_millisecond(self.unix_milliseconds()).ok();
+        LocalTime { time: self, zoned: timestamp.map(|timestamp| timestamp.to_zoned(zone)) }
+    }
+
+    /// The instant at which the clock of the shown zone shows this: the first if it does twice; if it skips it,
+    /// as long after the skip.
+    fn of_local(shown: DateTime) -> Option<Self> {
+        Self::of_zone(shown, &zone())
+    }
+
+    fn of_zone(shown: DateTime, zone: &TimeZone) -> Option<Self> {
+        let timestamp = zone.to_timestamp(shown).ok()?;
+        Some(Self::from_unix_milliseconds(timestamp.as_millisecond()))
+    }
+}
+
+impl LocalTime {
+    /// `2026-11-21`; empty outside the calendar.
+    pub fn date(&self) -> String {
+        self.day().map_or_else(String::new, |date| date.to_string())
+    }
+
+    /// The same as a date.
+    pub fn day(&self) -> Option<Date> {
+        Some(self.zoned.as_ref()?.date())
+    }
+
+    /// `11:04:05`; outside the calendar the whole time.
+    pub fn clock(&self) -> String {
+        match &self.zoned {
+            Some(zoned) => zoned.strftime("%H:%M:%S").to_string(),
+            None => self.time.to_string(),
+        }
+    }
+
+    /// `CET`, or `+03` if the zone has no name.
+    pub fn zone(&self) -> String {
+        match &self.zoned {
+            Some(zoned) => zoned.strftime("%Z").to_string(),
+            None => "UTC".to_owned(),
+        }
+    }
+}
+
+impl fmt::Display for LocalTime {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.zoned {
+            Some(zoned) => write!(f, "{}", zoned.strftime("%Y-%m-%d %H:%M:%S %Z")),
+            None => self.time.fmt(f),
+        }
+    }
+}
+
+/// Parses a typed time: `10:04`, `10:04:30`, `2026-11-21 10:04`, `-5m`, `+1h`, `start`, `end`.
+///
+/// Times of day are in the screen's time zone; a full time may have an offset or `Z`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum TypedTime {
+    Start,
+    End,
+    /// The first sample at or after this time.
+    At(Time),
+}
+
+const EXAMPLES: &str = "10:04, 10:04:30, 2026-11-21 10:04, -5m, +1h, start or end";
+
+/// Parses a typed time. A time of day is on the day of the sample `shown`; with `now`, it is the last such time in the
+/// past.
+///
+/// # Errors
+///
+/// If it is no time: the forms that are.
+pub fn parse_typed(text: &str, shown: Time, now: Option<Time>) -> Result<TypedTime, String> {
+    let text = text.trim();
+    let no_time = || format!("not a time; write {EXAMPLES}");
+    match text.to_ascii_lowercase().as_str() {
+        "start" | "begin" | "beginning" => return Ok(TypedTime::Start),
+        "end" | "now" => return Ok(TypedTime::End),
+        _ => {}
+    }
+    for (sign, way) in [('-', -1.0), ('+', 1.0)] {
+        if let Some(span) = text.strip_prefix(sign) {
+            let span: Span = span.parse().map_err(|_| no_time())?;
+            return Ok(TypedTime::At(shown.plus_seconds(way * span.seconds())));
+        }
+    }
+    if let Ok(time) = text.parse() {
+        return Ok(TypedTime::At(time));
+    }
+    let (date, clock) = match text.split_once([' ', 'T']) {
+        Some((date, clock)) => (Some(date.parse::<Date>().map_err(|_| no_time())?), clock.trim()),
+        None => (None, text),
+    };
+    let today = shown.local().day().ok_or_else(no_time)?;
+    let time = at(date.unwrap_or(today), clock).ok_or_else(no_time)?;
+    match now {
+        Some(now) if date.is_none() && time > now => {
+            let yesterday = today.yesterday().map_err(|_| no_time())?;
+            Ok(TypedTime::At(at(yesterday, clock).ok_or_else(no_time)?))
+        }
+        _ => Ok(TypedTime::At(time)),
+    }
+}
+
+/// A date and a time of day, with or without seconds, in the screen's time zone.
+fn at(date: Date, clock: &str) -> Option<Time> {
+    let seconds = match clock.bytes().filter(|byte| *byte == b':').count() {
+        1 => ":00",
+        2 => "",
+        _ => return None,
+    };
+    let hours = if clock.find(':') == Some(1) { "0" } else { "" };
+    Time::of_local(format!("{date}T{hours}{clock}{seconds}").parse().ok()?)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::dice::Dice;
 
     #[test]
     fn it_is_written_in_utc_with_milliseconds() {
@@ -122,5 +275,109 @@ mod tests {
         assert_eq!(early.plus_seconds(1.5).seconds_since(early), 1.5);
         assert_eq!(early.seconds_since(early.plus_seconds(1.5)), -1.5);
         assert_eq!(Time::from_unix_milliseconds(-1).unix_seconds(), -1);
+    }
+
+    fn berlin() -> TimeZone {
+        TimeZone::posix("CET-1CEST,M3.5.0,M10.5.0/3").unwrap()
+    }
+
+    fn shown(text: &str) -> String {
+        let time: Time = text.parse().unwrap();
+        time.in_zone(berlin()).to_string()
+    }
+
+    #[test]
+    fn it_is_shown_to_the_second_with_its_zone() {
+        let time = Time::from_unix_milliseconds(1_763_706_000_123);
+        assert_eq!(time.local().to_string(), "2025-11-21 06:20:00 UTC");
+        assert_eq!(shown("2025-11-21T23:20:00Z"), "2025-11-22 00:20:00 CET");
+        let nameless = TimeZone::posix("<-03>3").unwrap();
+        let local = time.in_zone(nameless);
+        assert_eq!(local.to_string(), "2025-11-21 03:20:00 -03");
+        assert_eq!(
+            (local.date().as_str(), local.clock().as_str(), local.zone().as_str()),
+            ("2025-11-21", "03:20:00", "-03")
+        );
+    }
+
+    #[test]
+    fn an_hour_that_comes_twice_has_two_names_and_none_is_made_up() {
+        assert_eq!(shown("2026-10-25T00:30:00Z"), "2026-10-25 02:30:00 CEST");
+        assert_eq!(shown("2026-10-25T01:30:00Z"), "2026-10-25 02:30:00 CET");
+        assert_eq!(shown("2026-03-29T00:59:59Z"), "2026-03-29 01:59:59 CET");
+        assert_eq!(shown("2026-03-29T01:00:00Z"), "2026-03-29 03:00:00 CEST");
+        let typed = |text: &str| {
+            let time = Time::of_zone(text.parse().unwrap(), &berlin()).unwrap();
+            time.to_string()
+        };
+        assert_eq!(typed("2026-10-25T02:30:00"), "2026-10-25T00:30:00.000Z");
+        assert_eq!(typed("2026-03-29T02:30:00"), "2026-03-29T01:30:00.000Z");
+    }
+
+    #[test]
+    fn what_no_calendar_has_stays_as_it_is() {
+        let never = Time::from_unix_milliseconds(i64::MAX).local();
+        assert_eq!(never.to_string(), format!("@{}ms", i64::MAX));
+        assert_eq!((never.date().as_str(), never.clock()), ("", never.to_string()));
+    }
+
+    fn time(text: &str) -> Time {
+        text.parse().unwrap()
+    }
+
+    fn at(text: &str) -> Result<TypedTime, String> {
+        parse_typed(text, time("2026-11-21T10:04:05Z"), None)
+    }
+
+    #[test]
+    fn a_time_is_typed_in_usual_notations() {
+        for (text, means) in [
+            ("10:03", "2026-11-21T10:03:00Z"),
+            ("9:03", "2026-11-21T09:03:00Z"),
+            (" 23:59:30 ", "2026-11-21T23:59:30Z"),
+            ("2026-11-20 10:04", "2026-11-20T10:04:00Z"),
+            ("2026-11-20T10:04:07", "2026-11-20T10:04:07Z"),
+            ("2026-11-20T10:04:07Z", "2026-11-20T10:04:07Z"),
+            ("2026-11-20T10:04:07+01:00", "2026-11-20T09:04:07Z"),
+            ("-5m", "2026-11-21T09:59:05Z"),
+            ("+1h30m", "2026-11-21T11:34:05Z"),
+            ("-0", "2026-11-21T10:04:05Z"),
+        ] {
+            assert_eq!(at(text), Ok(TypedTime::At(time(means))), "{text}");
+        }
+        assert_eq!(at("start"), Ok(TypedTime::Start));
+        assert_eq!(at("END"), Ok(TypedTime::End));
+    }
+
+    #[test]
+    fn a_wrong_time_is_refused_with_an_example() {
+        for text in ["", "-", "ten", "25:00", "10:61", "10", "-5", "+5x", "10:04:05:06"] {
+            let error = at(text).unwrap_err();
+            assert!(error.contains("10:04"), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn on_a_live_machine_a_time_of_day_is_in_the_past() {
+        let now = time("2026-11-21T00:10:00Z");
+        let parse = |text| parse_typed(text, now, Some(now));
+        let last = TypedTime::At(time("2026-11-20T23:50:00Z"));
+        assert_eq!(parse("23:50"), Ok(last));
+        assert_eq!(parse("0:05"), Ok(TypedTime::At(time("2026-11-21T00:05:00Z"))));
+    }
+
+    #[test]
+    fn nothing_that_is_typed_panics() {
+        let mut dice = Dice(0x9E37_79B9_7F4A_7C15);
+        let letters: Vec<char> = "0123456789::::  --++.TZmshd年\u{1b}e".chars().collect();
+        for _ in 0..50_000 {
+            let length = dice.roll(22);
+            let text: String = (0..length).map(|_| letters[dice.place(letters.len())]).collect();
+            let shown = Time::from_unix_milliseconds((dice.next() as i64) >> dice.roll(64));
+            let now = Time::from_unix_milliseconds((dice.next() as i64) >> dice.roll(64));
+            if let Err(error) = parse_typed(&text, shown, Some(now)) {
+                assert!(error.contains("10:04"), "{error}");
+            }
+        }
     }
 }

@@ -14,7 +14,7 @@ use rustix::fs::OFlags;
 use super::ledger::{self, LedgerEntry, LedgerEvent};
 use super::release::ReleaseBy;
 use super::target::Deed;
-use crate::model::reclaimed::{How, Reclaimed};
+use crate::model::waste::{How, Reclaimed};
 
 /// The totals of one audit log.
 #[derive(Debug)]

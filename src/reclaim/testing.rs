@@ -10,9 +10,10 @@ use super::policy::{FindingSelector, Policy, Signal, Targets};
 use super::process_control::{Approved, Handle, NotOpened, NotSent, ProcessControl, RequestResult};
 use super::target::Request;
 use crate::host::{Guarded, JobUsage, ListedProcess, Ourselves};
-use crate::model::evidence::Evidence;
 use crate::model::family::{Family, families};
-use crate::model::finding::{Action, Finding, FindingGpu, FindingProcess, Kind, Severity};
+use crate::model::finding::{
+    Action, Evidence, Finding, FindingGpu, FindingProcess, Kind, Severity,
+};
 use crate::model::snapshot::{Memory, PidNamespace};
 use crate::model::{Gpu, GpuProcess, Process, Snapshot, Time};
 use crate::rules::stopped::StoppedEvidence;

@@ -6,7 +6,6 @@
 //! [`crate::source::replay`] plays a recording at a pace; [`crate::model::snapshot`] is the format.
 
 mod reader;
-mod rewind;
 pub mod store;
 #[cfg(test)]
 mod testing;

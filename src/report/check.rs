@@ -1,7 +1,7 @@
-//! The verdict of `gpumem check`: as JSON, and for people with the worst first. As CI servers show it, it is in
-//! `ci`.
+//! The verdict of `gpumem check`: as JSON, and for people with the worst first. Its other formats are in
+//! `formats`.
 
-mod ci;
+mod formats;
 
 use std::fmt::{self, Write as _};
 use std::sync::Arc;

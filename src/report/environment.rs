@@ -1,8 +1,7 @@
 //! The environment of a process, as a page for people.
 
-use super::escape::escape;
+use super::escape::{escape, wrap};
 use super::style::Style;
-use super::wrap::wrap;
 
 /// The most lines of one value.
 const MOST_LINES: usize = 40;

@@ -1,6 +1,9 @@
-//! Text that a process chose, as a terminal shows it: escaped by [`escape`].
+//! Text for a terminal: escaped by [`escape`] if a process chose it, cut to a width, and broken into lines.
 
-pub use super::wrap::fit;
+use std::borrow::Cow;
+
+use unicode_width::{UnicodeWidthChar as _, UnicodeWidthStr as _};
+
 pub use crate::model::escape::escape;
 
 /// A command line for people: arguments joined by spaces, empty ones and those with a space in quotes,
@@ -44,6 +47,98 @@ pub fn program<S: AsRef<str>>(command: Option<&[S]>, comm: Option<&str>) -> Opti
     command.map(command_line).or_else(|| comm.map(|comm| format!("[{}]", escape(comm))))
 }
 
+// Widths are columns, not characters. Text that a process chose is escaped before it is cut.
+
+/// Cuts escaped text to a width in terminal columns; the last column is `…` if anything was cut.
+pub fn fit(text: &str, columns: usize) -> Cow<'_, str> {
+    if text.len() <= columns && text.is_ascii() {
+        return Cow::Borrowed(text);
+    }
+    let mut used = 0;
+    let mut cut = 0;
+    for (at, c) in text.char_indices() {
+        let width = c.width().unwrap_or(0);
+        if used + width > columns {
+            let mut out = text[..cut].to_owned();
+            if columns > 0 {
+                out.push('…');
+            }
+            return Cow::Owned(out);
+        }
+        used += width;
+        if used < columns {
+            cut = at + c.len_utf8();
+        }
+    }
+    Cow::Borrowed(text)
+}
+
+/// Breaks escaped text into at most `most_lines` lines, the first of at most `first` columns and the
+/// others of at most `others`: between words, or within a word longer than a line. Text in backquotes
+/// is a command and counts as one word if it fits on a line. The last line ends with `…` if text was
+/// left out. Empty text has no lines, nor has text of which not even one character fits.
+pub fn wrap(text: &str, (first, others): (usize, usize), most_lines: usize) -> Vec<Cow<'_, str>> {
+    // Characters without any width could be without number.
+    let most = most_lines * first.max(others) * 4;
+    let end = text.char_indices().nth(most).map(|(at, _)| at);
+    let mut rest = text[..end.unwrap_or(text.len())].trim_matches(' ');
+    let mut lines: Vec<Cow<'_, str>> = Vec::new();
+    while !rest.is_empty() && lines.len() < most_lines {
+        let width = if lines.is_empty() { first } else { others };
+        if lines.len() + 1 == most_lines {
+            lines.push(fit(rest, width));
+            break;
+        }
+        let end = line_end(rest, width, others);
+        if end == 0 {
+            break;
+        }
+        lines.push(Cow::Borrowed(rest[..end].trim_end_matches(' ')));
+        rest = rest[end..].trim_start_matches(' ');
+    }
+    if let Some(last) = lines.last_mut().filter(|last| end.is_some() && !last.ends_with('…')) {
+        *last = Cow::Owned(fit(&format!("{last}…"), others).into_owned());
+    }
+    lines
+}
+
+/// The byte at which a line of `width` columns ends: after the last word that fits, or where the line
+/// is full. Full lines have `most` columns.
+fn line_end(text: &str, width: usize, most: usize) -> usize {
+    let (mut used, mut end) = (0, 0);
+    while let Some(length) = word(&text[end..], most) {
+        used += text[end..end + length].width();
+        if used > width {
+            break;
+        }
+        end += length;
+    }
+    if end > 0 {
+        return end;
+    }
+    let mut used = 0;
+    let is_over = |&(_, c): &(usize, char)| {
+        used += c.width().unwrap_or(0);
+        used > width
+    };
+    let over = text.char_indices().find(is_over);
+    over.map_or(text.len(), |(at, _)| at)
+}
+
+/// Length in bytes of the first word and the blanks before it; `None` if there is no word.
+fn word(text: &str, width: usize) -> Option<usize> {
+    let word = text.trim_start_matches(' ');
+    let plain = word.find(' ').unwrap_or(word.len());
+    let quoted = || {
+        let open = word[..plain].find('`')? + 1;
+        let close = open + word[open..].find('`')? + 1;
+        let end = close + word[close..].find(' ').unwrap_or(word.len() - close);
+        (end <= 4 * width && word[..end].width() <= width).then_some(end)
+    };
+    let end = quoted().unwrap_or(plain);
+    (end > 0).then_some(text.len() - word.len() + end)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -55,5 +150,28 @@ mod tests {
             "python 'my file.py' '' --x=\\n"
         );
         assert_eq!(command_line::<&str>(&[]), "");
+    }
+
+    fn wrapped(text: &str, width: usize) -> Vec<Cow<'_, str>> {
+        wrap(text, (width, width), 8)
+    }
+
+    #[test]
+    fn what_is_to_be_typed_is_one_word_where_it_fits() {
+        let command = "as root, `fuser -v /dev/nvidia0` lists them";
+        assert_eq!(wrapped(command, 24), ["as root,", "`fuser -v /dev/nvidia0`", "lists them"]);
+        assert_eq!(wrapped(command, 12), ["as root,", "`fuser -v", "/dev/nvidia0", "` lists them"]);
+        assert_eq!(wrapped("a lone ` quote", 8), ["a lone `", "quote"]);
+    }
+
+    #[test]
+    fn text_without_end_or_width_is_bounded() {
+        for hostile in ["x".repeat(1 << 20), "\u{301}".repeat(1 << 20), "a ".repeat(1 << 20)] {
+            let lines = wrapped(&hostile, 70);
+            assert!(lines.len() <= 8, "{}", lines.len());
+            assert!(lines.iter().map(|line| line.len()).sum::<usize>() < 10_000);
+            assert!(lines.iter().all(|line| line.width() <= 70));
+            assert!(lines.last().unwrap().ends_with('…'));
+        }
     }
 }

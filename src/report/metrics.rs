@@ -15,10 +15,9 @@ use prometheus_client::registry::Registry;
 
 use crate::model::finding::{Finding, FindingGpu, Undecided};
 use crate::model::program::file_name;
-use crate::model::reclaimed::Reclaimed;
 use crate::model::row::{ProcessRow, places};
 use crate::model::snapshot::Kubernetes;
-use crate::model::waste::Waste;
+use crate::model::waste::{Reclaimed, Waste};
 use crate::model::{Gpu, GpuProcess, Identity, Process, Reclaimable, Snapshot, Time};
 
 /// The most processes with their own series: those with the most memory.

@@ -23,4 +23,3 @@ pub mod schema;
 pub mod style;
 pub mod table;
 pub mod totals;
-pub mod wrap;

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use unicode_width::UnicodeWidthStr as _;
 
 use super::doctor::CheckStatus;
-use super::wrap::wrap;
+use super::escape::wrap;
 use crate::model::Severity;
 
 /// Whether and how text is coloured.

@@ -6,7 +6,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 use unicode_width::UnicodeWidthStr;
 
-use super::wrap::fit;
+use super::escape::fit;
 
 /// Alignment of a column.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, JsonSchema, Serialize)]

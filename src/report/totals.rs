@@ -4,10 +4,9 @@
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::escape::escape;
+use super::escape::{escape, wrap};
 use super::style::Style;
 use super::table::{Align, Table};
-use super::wrap::wrap;
 use crate::model::field::{Field, GroupName, UNKNOWN};
 use crate::model::label::ranges;
 use crate::model::snapshot::ReadError;

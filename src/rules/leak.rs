@@ -24,8 +24,9 @@ use super::rule::{FindingParts, ProcessInput, RuleInput, RuleKind, RuleOutput, S
 use super::undecided_reason::UndecidedReason;
 use crate::history::growth::{Demand, Trend, Verdict};
 use crate::history::{Device, RowHistory};
-use crate::model::evidence::{Evidence, Exhaustion, KindEvidence, samples};
-use crate::model::finding::{Finding, FindingGpu, Kind, Severity};
+use crate::model::finding::{
+    Evidence, Exhaustion, Finding, FindingGpu, Kind, KindEvidence, Severity, samples,
+};
 use crate::model::snapshot::ProcessType;
 use crate::model::{Gpu, GpuProcess, Process};
 use crate::units::{Bytes, MIB, Span};

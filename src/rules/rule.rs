@@ -18,9 +18,8 @@ use super::suspect::Candidate;
 use super::undecided_reason::{Doubts, UndecidedReason};
 use crate::history::{Began, Device, HighStretch, History, ProcessHistory, RowHistory};
 use crate::model::escape::escape;
-use crate::model::evidence::Evidence;
 use crate::model::finding::{
-    Action, Ends, Finding, FindingGpu, FindingProcess, Kind, Pending, Severity,
+    Action, Ends, Evidence, Finding, FindingGpu, FindingProcess, Kind, Pending, Severity,
 };
 use crate::model::{Gpu, GpuProcess, Identity, Process, Snapshot, Time};
 use crate::units::{Bytes, Percent, Span};

@@ -18,7 +18,7 @@ use super::view::chart::{self, ChartWindow};
 use super::view::plot::{FindingMark, Plot, Scale};
 use super::view_model::{Subject, percent};
 use crate::history::memory_series::{Bucket, Courses, MemorySeries};
-use crate::model::evidence::Exhaustion;
+use crate::model::finding::Exhaustion;
 use crate::model::snapshot::{Gpu, Snapshot};
 use crate::report::escape::fit;
 use crate::rules::scope::ScopeInput;

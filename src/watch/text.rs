@@ -62,10 +62,10 @@ pub fn scrolled(text: &str, count: u16) -> Cow<'_, str> {
     Cow::Borrowed("")
 }
 
-/// As [`report::wrap`](crate::report::wrap::wrap), with all lines of one width.
+/// As [`report::wrap`](crate::report::escape::wrap), with all lines of one width.
 pub fn wrap(text: &str, width: u16, lines: usize) -> Vec<Cow<'_, str>> {
     let width = usize::from(width);
-    crate::report::wrap::wrap(text, (width, width), lines)
+    crate::report::escape::wrap(text, (width, width), lines)
 }
 
 #[cfg(test)]

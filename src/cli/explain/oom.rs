@@ -12,7 +12,7 @@ use crate::cli::exit::Exit;
 use crate::cli::selection::{names, no_such_gpu};
 use crate::cli::{UsageError, config, live, recorded, session, store, warn_of_damage};
 use crate::explain::{Shortage, out_of_memory};
-use crate::model::typed_time::{TypedTime, parse};
+use crate::model::time::{TypedTime, parse_typed};
 use crate::model::{Gpu, Snapshot, Time};
 use crate::source::Source as _;
 use crate::units::Span;
@@ -55,7 +55,7 @@ fn observe(
 ) -> anyhow::Result<Option<Time>> {
     let typed = |shown: Time, now: Option<Time>| -> Result<Option<Time>, UsageError> {
         let Some(text) = args.at.as_deref() else { return Ok(None) };
-        match parse(text, shown, now) {
+        match parse_typed(text, shown, now) {
             Ok(TypedTime::At(time)) => Ok(Some(time)),
             Ok(TypedTime::Start) => Ok(Some(shown)),
             Ok(TypedTime::End) => Ok(None),

@@ -9,9 +9,8 @@ use crate::reclaim::guard::Protection;
 use crate::reclaim::ledger::{Deed, Failure};
 use crate::reclaim::target::{Reason, Step, TargetProcess};
 use crate::reclaim::{Outcome, Target};
-use crate::report::escape::escape;
+use crate::report::escape::{escape, fit};
 use crate::report::style::Style;
-use crate::report::wrap::fit;
 use crate::units::Bytes;
 
 /// The most columns of a command; the JSON has all of it.

@@ -1,11 +1,15 @@
 //! Reads each field's value of a row, without allocating text if possible, because every row is asked.
 
+use std::cmp::Ordering;
+use std::sync::Arc;
+
 use super::needle::Needle;
-use super::{ANY, Field, STATES, state_letter};
+use super::{ANY, Field, Notation, STATES, state_letter};
 use crate::model::finding::Kind;
+use crate::model::process::Slurm;
 use crate::model::program::file_name;
 use crate::model::row::{Me, ProcessRow, notebook};
-use crate::model::snapshot::{Gpu, Process, ProcessType};
+use crate::model::snapshot::{Gpu, LastKnown, Process, ProcessType};
 
 impl Field {
     /// Whether its value is this number, if numbers name it.
@@ -288,4 +292,121 @@ pub(in crate::model) fn any_has(row: &ProcessRow<'_>, needle: &Needle) -> bool {
     has(process.user.as_deref())
         || command_has(process, needle, false)
         || fields.iter().any(|&field| labels(field, process).into_iter().any(has))
+}
+
+// A row's group, for the fields by which totals are computed.
+
+/// The fields by which rows are added up, in the help's order.
+pub const GROUPED: [Field; 4] = [Field::User, Field::Job, Field::Container, Field::Framework];
+
+/// Digits of a container's id, as its runtime shows it.
+const ID_CHARS: usize = 12;
+
+/// A row's group.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum GroupName {
+    /// May be chosen by a process: escape it for a terminal.
+    Named(String),
+    /// Known to be in none.
+    None,
+    Unknown,
+}
+
+impl Field {
+    /// Its value as a group's name, for the fields in [`GROUPED`].
+    pub fn group(self, row: &ProcessRow<'_>) -> GroupName {
+        let name = match (self, row.process.ok()) {
+            (Self::User, _) => self.text(row),
+            (Self::Job, Some(process)) => process.slurm.as_deref().and_then(Slurm::id),
+            (Self::Container, Some(process)) => process.container.as_deref().and_then(|it| {
+                let id = || it.id.as_deref().map(|id| id.chars().take(ID_CHARS).collect());
+                it.name.as_deref().map(str::to_owned).or_else(id)
+            }),
+            (Self::Framework, Some(process)) => process.framework.as_deref().map(str::to_owned),
+            _ => None,
+        };
+        let has_none = |process: &Process| {
+            let is_unnamed = match self {
+                Self::Job => process.slurm.is_some(),
+                Self::Container => process.container.is_some(),
+                // Every process has an owner.
+                Self::User => true,
+                _ => false,
+            };
+            is_known(self, process) && !is_unnamed
+        };
+        match name {
+            Some(name) => GroupName::Named(name),
+            None if row.process.is_ok_and(has_none) => GroupName::None,
+            None => GroupName::Unknown,
+        }
+    }
+}
+
+// The order of rows: by values, never by text made of them. Unknown comes last in both directions.
+
+/// A cell's sort key.
+#[derive(Clone, Debug)]
+pub enum SortValue<'a> {
+    Number(f64),
+    Text(&'a str),
+    /// A composed text.
+    Made(String),
+    /// The words of a command.
+    Words(&'a [Arc<str>]),
+    /// Unknown, or none.
+    Unknown,
+}
+
+impl<'a> SortValue<'a> {
+    /// A row's key for a field. Findings sort by their `rank`, the first being the most.
+    pub fn new(field: Field, row: &ProcessRow<'a>, rank: Option<usize>) -> Self {
+        let process = row.process.ok();
+        let text = |value: Option<&'a Arc<str>>| value.map_or(Self::Unknown, |it| Self::Text(it));
+        match field {
+            Field::User => text(row.user()),
+            Field::Finding => rank.map_or(Self::Unknown, |at| Self::Number(-(at as f64))),
+            Field::Command => match process {
+                None => match row.ended {
+                    Some(LastKnown { command: Some(words), .. }) => Self::Words(words),
+                    ended => text(ended.and_then(|it| it.comm.as_ref())),
+                },
+                Some(process) => match (notebook(process), process.command.as_deref()) {
+                    (Some(path), _) => Self::Text(path),
+                    (None, Some(words)) if !words.is_empty() => Self::Words(words),
+                    (None, _) => text(process.comm.as_ref()),
+                },
+            },
+            _ => match (field.number(row), field.spec().notation) {
+                (Some(number), _) => Self::Number(number),
+                (None, Notation::Text) => field.text(row).map_or(Self::Unknown, Self::Made),
+                (None, _) => Self::Unknown,
+            },
+        }
+    }
+
+    /// The order of two; `descending` puts the most first.
+    pub fn compare(&self, other: &Self, descending: bool) -> Ordering {
+        let turn = |ordering: Ordering| match descending {
+            true => ordering.reverse(),
+            false => ordering,
+        };
+        match (self, other) {
+            (Self::Unknown, Self::Unknown) => Ordering::Equal,
+            (Self::Unknown, _) => Ordering::Greater,
+            (_, Self::Unknown) => Ordering::Less,
+            (Self::Number(left), Self::Number(right)) => turn(left.total_cmp(right)),
+            _ => turn(self.words().cmp(other.words())),
+        }
+    }
+
+    fn words(&self) -> impl Iterator<Item = &str> {
+        let (one, many): (Option<&str>, &[Arc<str>]) = match self {
+            Self::Text(text) => (Some(text), &[]),
+            Self::Made(text) => (Some(text), &[]),
+            Self::Words(words) => (None, words),
+            Self::Number(_) | Self::Unknown => (None, &[]),
+        };
+        one.into_iter().chain(many.iter().map(|word| &**word))
+    }
 }

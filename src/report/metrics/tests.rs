@@ -1,8 +1,7 @@
 //! What is on the page, and what is not.
 
 use super::*;
-use crate::model::evidence::Evidence;
-use crate::model::finding::{Kind, Severity};
+use crate::model::finding::{Evidence, Kind, Severity};
 use crate::reclaim::testing;
 use crate::rules::leak::LeakEvidence;
 

@@ -2,8 +2,7 @@
 
 use super::*;
 use crate::history::testing::Scene;
-use crate::model::evidence::Evidence;
-use crate::model::finding::{Action, FindingGpu, FindingProcess, Severity};
+use crate::model::finding::{Action, Evidence, FindingGpu, FindingProcess, Severity};
 use crate::model::{Gpu, GpuProcess};
 use crate::rules::stopped::StoppedEvidence;
 use crate::rules::testing::scope;

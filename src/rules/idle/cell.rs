@@ -88,4 +88,252 @@ fn is_recent(known_at: Option<Time>, now: Time) -> bool {
 }
 
 #[cfg(test)]
-mod tests;
+mod tests {
+    use std::sync::Arc;
+
+    use crate::history::testing::Scene;
+    use crate::model::dice::Dice;
+    use crate::model::finding::{Action, Kind};
+    use crate::model::process::Descendants;
+    use crate::model::snapshot::Jupyter;
+    use crate::rules::testing::{Change, PID, cpu_unknown, engine_of, facts, reasons, written};
+    use crate::rules::{Engine, RuleSet as AllSettings};
+    use crate::units::{GIB, Span};
+
+    const HOUR: f64 = 3_600.0;
+
+    /// A notebook that has trained until now, and whose cell runs on; a sample every 30 s.
+    fn scene() -> Scene {
+        let mut scene = Scene::new(2, 30.0);
+        scene.holder(PID, &[0], 20 * GIB);
+        scene.process(PID).cpu_percent = Some(120.0);
+        scene.row(0, PID).sm_percent = Some(80);
+        busy(&mut scene);
+        scene
+    }
+
+    /// The server has just seen output, and the cell runs on.
+    fn busy(scene: &mut Scene) {
+        let now = scene.now.time;
+        scene.process(PID).jupyter = Some(Arc::new(Jupyter {
+            kernel_id: Some("k".into()),
+            notebook_path: Some("night.ipynb".into()),
+            execution_state: Some("busy".into()),
+            last_activity: Some(now),
+            ..Jupyter::default()
+        }));
+    }
+
+    fn rest(scene: &mut Scene) {
+        scene.process(PID).cpu_percent = Some(0.3);
+        scene.row(0, PID).sm_percent = Some(0);
+    }
+
+    /// Plays `seconds`, changed before each sample, and returns when the notebook got a finding.
+    fn accused(
+        engine: &mut Engine,
+        scene: &mut Scene,
+        seconds: f64,
+        mut change: impl FnMut(&mut Scene, f64),
+    ) -> Vec<f64> {
+        let start = scene.now.time;
+        let mut accused = Vec::new();
+        loop {
+            let at = scene.now.time.seconds_since(start);
+            if at >= seconds {
+                return accused;
+            }
+            change(scene, at);
+            engine.observe(scene.step());
+            if !engine.findings().is_empty() {
+                accused.push(scene.now.time.seconds_since(start));
+            }
+        }
+    }
+
+    /// Ten minutes of work, then ten hours of a sleeping cell, changed by `change`; returns when it got a finding.
+    fn night(change: impl FnMut(&mut Scene, f64)) -> (Vec<f64>, Engine) {
+        let mut scene = scene();
+        let mut engine = engine_of("idle");
+        assert_eq!(accused(&mut engine, &mut scene, 600.0, |scene, _| busy(scene)), [0.0; 0]);
+        rest(&mut scene);
+        let accused = accused(&mut engine, &mut scene, 10.0 * HOUR, change);
+        (accused, engine)
+    }
+
+    #[test]
+    fn a_cell_that_sleeps_all_night_is_idle_after_two_hours_and_stays_so() {
+        let (accused, engine) = night(|_, _| {});
+        let first = accused[0];
+        // CPU use is known to within six minutes.
+        assert!((2.0 * HOUR..=2.0 * HOUR + 420.0).contains(&first), "{first}");
+        let samples = ((10.0 * HOUR - first) / 30.0) as usize + 1;
+        assert_eq!(accused.len(), samples, "it does not flicker");
+        let [finding] = engine.findings() else { panic!("{:?}", engine.findings()) };
+        assert_eq!(finding.actions, [Action::Notify]);
+        assert_eq!(facts(finding)["busy_seconds"], finding.duration_seconds);
+        assert_eq!(engine.undecided(), []);
+        assert_eq!(engine.pending(), []);
+    }
+
+    #[test]
+    fn a_sign_of_work_within_the_time_protects_it() {
+        type Hourly = fn(&mut Scene, bool);
+        let signs: [(&str, Hourly); 6] = [
+            ("the server is told of output", |scene, is_on| {
+                if is_on {
+                    busy(scene);
+                }
+            }),
+            ("the kernel computes for half a minute", |scene, is_on| {
+                scene.process(PID).cpu_percent = Some(if is_on { 100.0 } else { 0.3 });
+            }),
+            ("what it started computes", |scene, is_on| {
+                let process = scene.process(PID);
+                let below = process.descendants.as_deref().and_then(|it| it.cpu_seconds);
+                process.descendants = Some(Arc::new(Descendants {
+                    cpu_seconds: Some(below.unwrap_or(50.0) + if is_on { 30.0 } else { 0.0 }),
+                    ..Descendants::default()
+                }));
+            }),
+            ("the GPU is used", |scene, is_on| {
+                scene.row(0, PID).sm_percent = Some(u32::from(is_on));
+            }),
+            ("another of its GPUs is used", |scene, is_on| {
+                if scene.rows(1).is_empty() {
+                    let row = *scene.row(0, PID);
+                    scene.rows(1).push(row);
+                }
+                scene.row(1, PID).sm_percent = Some(u32::from(is_on));
+            }),
+            ("the start of the cell is unknown", |scene, _| {
+                let kernel = Arc::make_mut(scene.process(PID).jupyter.as_mut().unwrap());
+                kernel.last_activity = None;
+            }),
+        ];
+        for (sign, change) in signs {
+            let (seen, engine) = night(|scene, at| change(scene, at % HOUR < 30.0));
+            assert_eq!(seen, [0.0; 0], "{sign}");
+            assert_eq!(engine.undecided(), [], "{sign}");
+        }
+    }
+
+    #[test]
+    fn a_cell_that_starts_to_work_loses_its_finding_at_once() {
+        let changes: [Change; 3] = [
+            busy,
+            |scene| scene.row(0, PID).sm_percent = Some(5),
+            |scene| scene.process(PID).cpu_percent = Some(100.0),
+        ];
+        for change in changes {
+            let mut scene = scene();
+            let mut engine = engine_of("idle");
+            rest(&mut scene);
+            let seen = accused(&mut engine, &mut scene, 3.0 * HOUR, |_, _| {});
+            assert!(!seen.is_empty());
+            change(&mut scene);
+            let seen = accused(&mut engine, &mut scene, 60.0, |_, _| {});
+            assert!(seen.len() < 2, "{seen:?}");
+            assert_eq!(engine.findings(), []);
+        }
+    }
+
+    #[test]
+    fn unknown_facts_leave_a_cell_undecided() {
+        let cases: [(&str, Change, &str); 3] = [
+            ("CPU", cpu_unknown, "the CPU use of process 4242 is not known"),
+            (
+                "the descendants' CPU",
+                |scene| {
+                    scene.process(PID).descendants = Some(Arc::new(Descendants::default()));
+                },
+                "the CPU use of process 4242 is not known",
+            ),
+            (
+                "GPU",
+                |scene| {
+                    scene.gpu(0).gpu_percent = None;
+                    let row = scene.row(0, PID);
+                    (row.sm_percent, row.memory_percent) = (None, None);
+                },
+                "the driver gives no per-process utilization on GPU 0",
+            ),
+        ];
+        for (what, change, reason) in cases {
+            let mut scene = scene();
+            change(&mut scene);
+            busy(&mut scene);
+            rest(&mut scene);
+            change(&mut scene);
+            let mut engine = engine_of("idle");
+            let seen = accused(&mut engine, &mut scene, 1.9 * HOUR, |_, _| {});
+            assert_eq!(seen, [0.0; 0], "{what}");
+            assert_eq!(reasons(&engine, Kind::Idle), [""; 0], "{what}: protected");
+            let seen = accused(&mut engine, &mut scene, 5.0 * HOUR, |_, _| {});
+            assert_eq!(seen, [0.0; 0], "{what}");
+            assert_eq!(reasons(&engine, Kind::Idle), [reason], "{what}");
+        }
+    }
+
+    #[test]
+    fn a_cell_that_begins_after_a_night_of_rest_is_protected() {
+        let mut scene = scene();
+        let mut engine = engine_of("idle");
+        rest(&mut scene);
+        let idle = |scene: &mut Scene, state: &str| {
+            let now = scene.now.time;
+            let kernel = scene.process(PID).jupyter.as_mut().unwrap();
+            let kernel = Arc::make_mut(kernel);
+            kernel.execution_state = Some(state.into());
+            kernel.last_activity = Some(now);
+        };
+        idle(&mut scene, "idle");
+        let seen = accused(&mut engine, &mut scene, 5.0 * HOUR, |_, _| {});
+        assert!(!seen.is_empty());
+        idle(&mut scene, "busy");
+        let seen = accused(&mut engine, &mut scene, 1.9 * HOUR, |_, _| {});
+        assert_eq!(seen, [0.0; 0]);
+    }
+
+    #[test]
+    fn the_setting_decides_for_how_long() {
+        let mut settings = AllSettings::default();
+        settings.select(&["idle"]).unwrap();
+        let half = written(Span::from_seconds(1_800.0));
+        assert!(settings.rule_mut("idle").unwrap().set("max_busy", &half).is_ok());
+        let mut engine = Engine::new(settings);
+        let mut scene = scene();
+        accused(&mut engine, &mut scene, 600.0, |scene, _| busy(scene));
+        rest(&mut scene);
+        let seen = accused(&mut engine, &mut scene, HOUR, |_, _| {});
+        assert!((1_800.0..=2_220.0).contains(&seen[0]), "{seen:?}");
+    }
+
+    #[test]
+    fn samples_that_are_lost_and_a_heartbeat_change_nothing() {
+        for seed in 1..=20 {
+            let mut dice = Dice::new(seed);
+            let mut scene = scene();
+            let mut engine = engine_of("idle");
+            accused(&mut engine, &mut scene, 600.0, |scene, _| busy(scene));
+            rest(&mut scene);
+            let start = scene.now.time;
+            let mut was_found = false;
+            while scene.now.time.seconds_since(start) < 6.0 * HOUR {
+                scene.process(PID).cpu_percent = Some(dice.roll(12) as f64 / 10.0);
+                let lost = dice.roll(100) < 20;
+                let snapshot = scene.step();
+                if lost {
+                    continue;
+                }
+                engine.observe(snapshot);
+                let at = scene.now.time.seconds_since(start);
+                let is_found = !engine.findings().is_empty();
+                assert!(!is_found || at >= 2.0 * HOUR, "{seed}: accused after {at} s");
+                assert!(is_found || !was_found, "{seed}: it flickers at {at} s");
+                was_found = is_found;
+            }
+            assert!(was_found, "{seed}: never found");
+        }
+    }
+}

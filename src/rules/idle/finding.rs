@@ -8,8 +8,9 @@ use serde::Serialize;
 use super::asks_servers;
 use crate::advice;
 use crate::history::RowHistory;
-use crate::model::evidence::{Evidence, KindEvidence, samples};
-use crate::model::finding::{Action, Finding, FindingGpu, Severity};
+use crate::model::finding::{
+    Action, Evidence, Finding, FindingGpu, KindEvidence, Severity, samples,
+};
 use crate::model::{Process, Time};
 use crate::rules::rule::{FindingParts, ProcessInput};
 use crate::rules::subject;

@@ -5,8 +5,7 @@ pub mod dice;
 use std::sync::Arc;
 
 use crate::history::memory_series::Courses;
-use crate::model::evidence::Evidence;
-use crate::model::finding::{Finding, FindingGpu, Kind};
+use crate::model::finding::{Evidence, Finding, FindingGpu, Kind};
 use crate::model::snapshot::{
     Container, Gpu, GpuProcess, Memory, MigDevice, Process, ReadError, Snapshot,
 };

@@ -9,6 +9,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::model::time::{self, TypedTime};
 use crate::model::{Snapshot, Time};
 use crate::watch::Control;
 use crate::watch::keys::KeyAction;
@@ -19,7 +20,6 @@ use crate::watch::view_model::{JudgedSample, idle_times};
 
 mod pace;
 
-use crate::model::typed_time::{self, TypedTime};
 use pace::faster;
 
 /// A leap, in seconds.
@@ -211,7 +211,7 @@ pub fn seek(app: &mut App, text: &str) -> Result<Option<Effect>, String> {
     let shown = app.shown_time().ok_or(NOTHING_SEEN)?;
     let newest = app.timeline.newest().map_or(shown, |frame| frame.time);
     let oldest = app.timeline.oldest();
-    let typed = typed_time::parse(text, shown, app.is_live().then_some(newest))?;
+    let typed = time::parse_typed(text, shown, app.is_live().then_some(newest))?;
     app.note = None;
     let to = match typed {
         TypedTime::End if app.is_live() => return Ok(now(app)),

@@ -1,7 +1,7 @@
 //! The charts of the selected process, with their marks.
 
 use super::*;
-use crate::model::evidence::Evidence;
+use crate::model::finding::Evidence;
 use crate::rules::leak::LeakEvidence;
 use crate::units::GIB;
 

@@ -1,4 +1,4 @@
-//! The verdict as CI servers show it: a page of tests, or annotations of a job.
+//! The verdict in the formats besides text and JSON, for CI servers: JUnit XML, and annotations of a job.
 //!
 //! A test is a rule that was applied, a limit on a GPU, a wait, a baseline; and one that everything could be
 //! measured. So a passing check and a failing one have the same tests, and none fails unless the exit code says so.
