@@ -29,19 +29,20 @@ mod secrets;
 pub(crate) mod testing;
 
 pub use gpu::claims::{CannotClaim, Claims};
-pub use gpu::device_files::{DeviceFile, read_device_files};
+pub use gpu::gpu_files::{DeviceFile, read_device_files};
 pub use gpu::holders::Holders;
 pub use gpu::kernel_module::{KernelModule, read_kernel_module};
 pub use gpu::mps::{MpsDaemons, read_mps_daemons};
 pub use gpu::pci::{PciGpu, read_driver_gpus, read_pci_gpus};
 pub use machine::available_memory::read_available_memory;
-pub use machine::clocks::{Clocks, read_boot_time, read_clocks, read_host, read_time};
+pub use machine::clocks::{
+    Clocks, Platform, read_boot_time, read_clocks, read_host, read_platform, read_time,
+};
 pub use machine::mounts::{Cgroups, Hidepid, read_is_initial_cgroup_namespace, read_mounts};
 pub use machine::output_file::{OutputFile, open_output, replace_file};
 pub use machine::ownership::{
     NotOurs, has_more_rights, prove_directory_ours, prove_leaf_ours, prove_ours,
 };
-pub use machine::platform::{Platform, read_platform};
 pub use machine::rights::{
     Rights, Visibility, give_up_reading, has_gained_ids, has_gained_rights, read_rights, try_pidfd,
 };

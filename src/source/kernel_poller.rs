@@ -242,7 +242,7 @@ fn apply(jupyter: &mut Jupyter, result: Result<KernelState, ServerError>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::host::jupyter::testing::Proc;
+    use crate::host::testing::Proc;
 
     fn kernel(start_ticks: u64) -> Process {
         Process {

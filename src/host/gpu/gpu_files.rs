@@ -1,18 +1,22 @@
-//! GPU device files, and which of them a process holds open.
+//! GPU device files: which of them a process holds open, and whether this user may open them.
 //!
 //! A process that uses a GPU keeps its device files open, which tells it from an unrelated process that was
 //! given its pid later. Links in `/proc/PID/fd` show the name a file was opened by, also from inside a
 //! container. Only root and the process's owner may read them.
 
 use std::ffi::CStr;
+use std::fs;
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 use std::sync::Arc;
 
+use rustix::fs::{Access, AtFlags, CWD, accessat};
 use rustix::io::{self, Errno};
 
 use crate::host::Roots;
 use crate::host::proc::folder::{Folder, if_readable};
+use crate::model::device_file::minor_number;
 
 /// The most descriptors that are read of a process, which may hold a million. The driver opens its files early,
 /// so they have low numbers, but a worker forked later inherits them above its parent's.
@@ -37,7 +41,7 @@ const FILES: usize = 256;
 
 /// Whether a name below `/dev` is an NVIDIA GPU's device file: `nvidia0`, `nvidiactl`, `nvidia-uvm`,
 /// `nvidia-caps/…`, `dxg` (WSL), `nvmap`, `nvhost-…` and `nvgpu/…` (Jetson).
-pub fn is_gpu_file(name: &[u8]) -> bool {
+fn is_gpu_file(name: &[u8]) -> bool {
     let is_after = |prefix: &[u8], next: fn(&u8) -> bool| {
         name.strip_prefix(prefix).is_some_and(|rest| rest.first().is_some_and(next))
     };
@@ -50,7 +54,7 @@ pub fn is_gpu_file(name: &[u8]) -> bool {
 
 /// Whether this machine has GPU device files. If not, no process can hold one, and holding none proves nothing.
 pub fn has_gpu_device_files(dev: &Path) -> bool {
-    let Ok(names) = std::fs::read_dir(dev) else {
+    let Ok(names) = fs::read_dir(dev) else {
         return false;
     };
     names.filter_map(Result::ok).any(|entry| is_gpu_file(entry.file_name().as_bytes()))
@@ -61,7 +65,7 @@ pub fn has_gpu_device_files(dev: &Path) -> bool {
 /// container), no client can hold one, and holding none proves nothing.
 pub(in crate::host) fn is_driver_behind_files(roots: &Roots) -> bool {
     let own_pid = || -> Option<u32> {
-        let link = std::fs::read_link(roots.proc.join("self")).ok()?;
+        let link = fs::read_link(roots.proc.join("self")).ok()?;
         link.to_str()?.parse().ok()
     };
     let holds_one = || {
@@ -214,6 +218,56 @@ fn parse_socket(target: &[u8]) -> Option<u64> {
     std::str::from_utf8(number).ok()?.parse().ok()
 }
 
+// Reading the machine's device files checks permissions and opens nothing, because opening a device may wake a
+// sleeping GPU. So it does not see what a container's device rules forbid; the driver's own answer does.
+
+/// The most device files that are listed; a machine has fewer.
+const MOST: usize = 1024;
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct DeviceFile {
+    /// Name below `/dev`: `nvidiactl`, `nvidia0`, `nvidia-uvm`.
+    pub name: String,
+    /// Permission bits: `0o666`.
+    pub mode: u32,
+    pub gid: u32,
+    /// Whether this user may read and write it.
+    pub usable: bool,
+}
+
+/// Lists the device files directly below `dev` by name, numbered ones in numeric order.
+///
+/// # Errors
+///
+/// If the folder cannot be listed.
+pub fn read_device_files(dev: &Path) -> std::io::Result<Vec<DeviceFile>> {
+    let mut files = Vec::new();
+    for entry in fs::read_dir(dev)?.filter_map(Result::ok) {
+        let Ok(name) = entry.file_name().into_string() else {
+            continue;
+        };
+        if !is_gpu_file(name.as_bytes()) || files.len() >= MOST {
+            continue;
+        }
+        // `nvidia-caps` is a folder with more files.
+        let Ok(metadata) = fs::metadata(entry.path()) else {
+            continue;
+        };
+        if metadata.is_dir() {
+            continue;
+        }
+        let may = Access::READ_OK | Access::WRITE_OK;
+        files.push(DeviceFile {
+            usable: accessat(CWD, entry.path(), may, AtFlags::EACCESS).is_ok(),
+            mode: metadata.mode() & 0o7777,
+            gid: metadata.gid(),
+            name,
+        });
+    }
+    files.sort_by_key(|file| (minor_number(&file.name), file.name.clone()));
+    Ok(files)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -259,5 +313,20 @@ mod tests {
         assert_eq!(read(7), (FEW + 500, true, false), "unknown, not none");
         assert_eq!(read(8), (FEW, true, false));
         assert_eq!(read(9), (1000, false, true));
+    }
+
+    #[test]
+    fn files_are_listed_in_order_and_folders_are_not() {
+        let dev = tempfile::tempdir().unwrap();
+        assert_eq!(read_device_files(dev.path()).unwrap(), []);
+        for name in ["nvidia10", "nvidia2", "nvidiactl", "nvidia-uvm", "null", "nvme0"] {
+            fs::write(dev.path().join(name), "").unwrap();
+        }
+        fs::create_dir(dev.path().join("nvidia-caps")).unwrap();
+        let files = read_device_files(dev.path()).unwrap();
+        let names: Vec<_> = files.iter().map(|file| file.name.as_str()).collect();
+        assert_eq!(names, ["nvidia-uvm", "nvidiactl", "nvidia2", "nvidia10"]);
+        assert!(files.iter().all(|file| file.usable), "{files:?}");
+        assert!(read_device_files(&dev.path().join("none")).is_err());
     }
 }

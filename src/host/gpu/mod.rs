@@ -1,7 +1,6 @@
 //! GPUs as the kernel shows them: device files and who holds them, the kernel module, MPS, PCI.
 
 pub(super) mod claims;
-pub(super) mod device_files;
 pub(super) mod gpu_files;
 pub(super) mod holders;
 pub(super) mod kernel_module;

@@ -6,23 +6,23 @@
 //! are not checked. Callers choose requests and interpret answers: `host::jupyter` for notebook servers,
 //! `reclaim::release` for inference servers.
 
+mod transport;
+
+use std::sync::Arc;
 use std::time::Duration;
 
 use rustix::io::Errno;
+pub use ureq::http::{HeaderMap, HeaderName, HeaderValue, Method, header};
 use ureq::http::{Request, Response};
 use ureq::tls::TlsConfig;
 use ureq::unversioned::transport::{Connector as _, RustlsConnector};
 use ureq::{Agent, AsSendBody, Body};
 
-use super::Roots;
-use transport::ToServer;
-
+use crate::host::Roots;
+use crate::host::proc::opened_process::OpenedProcess;
+use crate::host::proc::sockets::count_connections;
 pub use transport::Stream;
-
-mod listener;
-mod transport;
-
-pub use ureq::http::{HeaderMap, HeaderName, HeaderValue, Method, header};
+use transport::ToServer;
 
 /// The longest response head that is read.
 const HEADER_BYTES: usize = 16 << 10;
@@ -210,5 +210,22 @@ impl HttpError {
             },
             error => Self::Failed { why: error.to_string() },
         }
+    }
+}
+
+impl Listener {
+    /// Its current command line; `None` if it has exited or may not be read.
+    pub fn command(&self, roots: &Roots) -> Option<Arc<[Arc<str>]>> {
+        self.open(roots)?.command()
+    }
+
+    /// How many TCP connections its listening ports have; `None` if that cannot be read.
+    pub fn connections(&self, roots: &Roots) -> Option<usize> {
+        count_connections(roots, &self.open(roots)?.folder)
+    }
+
+    fn open(&self, roots: &Roots) -> Option<OpenedProcess> {
+        let process = OpenedProcess::open(roots, self.pid).ok()??;
+        (process.start_ticks == self.start_ticks).then_some(process)
     }
 }

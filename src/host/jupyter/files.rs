@@ -373,8 +373,8 @@ mod tests {
     use std::os::unix::fs::symlink;
     use std::path::Path;
 
-    use super::super::testing::Proc;
     use super::*;
+    use crate::host::testing::Proc;
 
     /// Reads a path inside the root of a process of this user.
     fn read_within(set_up: impl FnOnce(&Path), path: &str) -> Result<Vec<u8>, ServerError> {

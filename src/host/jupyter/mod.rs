@@ -29,8 +29,6 @@ mod files;
 mod parent_server;
 mod same_kernel;
 mod servers;
-#[cfg(test)]
-pub(crate) mod testing;
 mod token;
 
 pub use channel::{Evaluated, ShellChannel};

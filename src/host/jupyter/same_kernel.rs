@@ -58,8 +58,8 @@ pub fn find_twin(
 
 #[cfg(test)]
 mod tests {
-    use super::super::testing::Proc;
     use super::*;
+    use crate::host::testing::Proc;
 
     const ID: &str = "0a1b2c3d-0123-4567-89ab-00aa11bb22cc";
 

@@ -162,8 +162,8 @@ fn read_server(roots: &Roots, pid: u32, path: &str, number: u32) -> FoundServer 
 
 #[cfg(test)]
 mod tests {
-    use super::super::testing::Proc;
     use super::*;
+    use crate::host::testing::Proc;
 
     const FILE: &str = r#"{"pid": 50, "port": 8888, "hostname": "localhost", "token": "s3cret"}"#;
 

@@ -1,6 +1,6 @@
 //! Reading kernels and servers from a fake /proc.
 
-use super::testing::Proc;
+use super::super::testing::Proc;
 use super::*;
 use crate::host::parse_kernel;
 

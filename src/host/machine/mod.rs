@@ -5,5 +5,4 @@ pub(super) mod clocks;
 pub(super) mod mounts;
 pub(super) mod output_file;
 pub(super) mod ownership;
-pub(super) mod platform;
 pub(super) mod rights;

@@ -9,16 +9,12 @@
 //! may be on a disk that hangs. The table was made from the files of published packages. `program`
 //! knows which programs are engines.
 
-mod program;
-#[cfg(test)]
-mod tests;
-
 use std::collections::HashMap;
 use std::sync::{Arc, LazyLock};
 
 use serde::Deserialize;
 
-use self::program::{engine, is_deepspeed, is_ray};
+use crate::model::program::file_name;
 
 /// The most that is read of the maps: some 40 000 lines.
 pub(in crate::host) const MAPS_BYTES: usize = 4 << 20;
@@ -158,4 +154,340 @@ fn is_beside(mark: &FrameworkMark, framework: &str) -> bool {
         && !is_for_cpus
         && !LIBRARIES.contains(&&*mark.name)
         && built_on.is_none_or(|parts| !parts.contains(&mark.name))
+}
+
+// Detects an engine by its command line, if its libraries only show what it is built on.
+//
+// Only whole names count: of the program, of an interpreter's script, of the module after `-m`, and of the
+// titles that workers set. Arguments such as a model's name prove nothing.
+
+/// Python options that take the next argument.
+const WITH_VALUE: &[&str] = &["-W", "-X", "--check-hash-based-pycs"];
+
+/// The engine that runs with this argv; `None` if no known one does.
+fn engine(command: &[Arc<str>]) -> Option<&'static str> {
+    let title = command.first()?;
+    let titled = TABLE.titles.iter().find(|(start, _)| title.starts_with(start.as_str()));
+    if let Some((_, engine)) = titled {
+        return Some(engine);
+    }
+    let engine = match runs(command)? {
+        Runs::Program(name) => TABLE.programs.get(name),
+        Runs::Module(module) => TABLE.modules.get(module.split('.').next()?),
+    };
+    engine.map(String::as_str)
+}
+
+/// Whether DeepSpeed launched it, or it was told to train with DeepSpeed.
+fn is_deepspeed(command: &[Arc<str>]) -> bool {
+    match runs(command) {
+        Some(Runs::Program("deepspeed")) => return true,
+        Some(Runs::Module(module)) if module.starts_with("deepspeed.") => return true,
+        _ => {}
+    }
+    command.iter().any(|argument| {
+        matches!(argument.split('=').next(), Some("--deepspeed" | "--deepspeed_config"))
+    })
+}
+
+/// Whether its title is that of a Ray worker.
+fn is_ray(command: &[Arc<str>]) -> bool {
+    command.first().is_some_and(|title| title.starts_with("ray::"))
+}
+
+/// What a command line runs.
+enum Runs<'a> {
+    /// A program's or script's file name.
+    Program(&'a str),
+    /// A Python module.
+    Module(&'a str),
+}
+
+fn runs(command: &[Arc<str>]) -> Option<Runs<'_>> {
+    let (program, arguments) = command.split_first()?;
+    let program = file_name(program);
+    if !program.starts_with("python") {
+        return Some(Runs::Program(program));
+    }
+    let mut arguments = arguments.iter().map(|argument| &**argument);
+    while let Some(argument) = arguments.next() {
+        match argument {
+            "-m" => return arguments.next().map(Runs::Module),
+            "-c" => return None,
+            _ if WITH_VALUE.contains(&argument) => {
+                arguments.next();
+            }
+            _ if argument.starts_with('-') => {}
+            _ => return Some(Runs::Program(file_name(argument))),
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The maps of a process that has these files mapped.
+    fn maps(paths: &[&str]) -> Vec<u8> {
+        let mut maps =
+            b"55d0c0a00000-55d0c0a01000 r--p 00000000 08:01 1234   /usr/bin/python3.12\n\
+        7ffd1c000000-7ffd1c021000 rw-p 00000000 00:00 0   [stack]\n\
+        7f0000000000-7f0000001000 rw-p 00000000 00:00 0 \n"
+                .to_vec();
+        for path in paths {
+            for part in ["r--p 00000000", "r-xp 00001000"] {
+                maps.extend(format!("7f00-7f01 {part} 08:01 99   {path}\n").into_bytes());
+            }
+        }
+        maps
+    }
+
+    fn command(words: &str) -> Vec<Arc<str>> {
+        words.split_whitespace().map(Arc::from).collect()
+    }
+
+    fn parse_maps(bytes: &[u8], command: &[Arc<str>]) -> Loaded {
+        super::loaded(bytes, command)
+    }
+
+    /// What is detected for these files and this command line.
+    fn loaded(paths: &[&str], words: &str) -> Loaded {
+        parse_maps(&maps(paths), &command(words))
+    }
+
+    fn framework(paths: &[&str]) -> Option<&'static str> {
+        loaded(paths, "python train.py").framework
+    }
+
+    const TORCH: &str = "/v/site-packages/torch/lib/libtorch_cuda.so";
+    const DRIVER: &str = "/usr/lib/x86_64-linux-gnu/libcuda.so.580.159.03";
+    const RUNTIME: &str = "/v/nvidia/cuda_runtime/lib/libcudart.so.12";
+
+    #[test]
+    fn each_framework_has_its_marks() {
+        for (path, expected) in [
+            (TORCH, "pytorch"),
+            ("/v/torch/lib/libc10_cuda.so (deleted)", "pytorch"),
+            ("/v/tensorflow/libtensorflow_cc.so.2", "tensorflow"),
+            ("/v/jax_plugins/xla_cuda12/xla_cuda_plugin.so", "jax"),
+            ("/v/jax_cuda12_plugin/cuda_plugin_extension.so", "jax"),
+            ("/v/jaxlib/xla_extension.so", "jax"),
+            ("/v/cupy/_core/core.cpython-312-x86_64-linux-gnu.so", "cupy"),
+            ("/v/librmm/lib64/librmm.so", "rapids"),
+            ("/v/onnxruntime/capi/libonnxruntime_providers_cuda.so", "onnxruntime"),
+            ("/v/vllm/_C.abi3.so", "vllm"),
+            ("/v/vllm/_C_stable_libtorch.abi3.so", "vllm"),
+            ("/v/sgl_kernel/sm90/common_ops.abi3.so", "sglang"),
+            ("/v/tensorrt_llm/libs/libtensorrt_llm.so", "tensorrt-llm"),
+            ("/opt/tritonserver/lib/libtritonserver.so", "triton-server"),
+            ("/usr/lib/ollama/cuda_v12/libggml-cuda.so", "ollama"),
+            ("/usr/local/lib/ollama/libggml-base.so", "ollama"),
+            ("/opt/llama.cpp/build/bin/libggml-cuda.so", "llama.cpp"),
+            ("/v/ctranslate2.libs/libctranslate2-bc15bf3f.so.4.5.0", "ctranslate2"),
+            ("/v/mxnet/libmxnet.so", "mxnet"),
+            ("/v/paddle/base/libpaddle.so", "paddle"),
+            ("/v/tensorrt_libs/libnvinfer.so.10", "tensorrt"),
+            ("/v/numba/_helperlib.cpython-312-x86_64-linux-gnu.so", "numba"),
+            ("/a folder/torch/lib/libtorch_cuda.so", "pytorch"),
+            (RUNTIME, "cuda"),
+            ("/v/x.libs/libcudart-9335f6a2.so.12.4.127", "cuda"),
+        ] {
+            assert_eq!(framework(&[path, DRIVER]), Some(expected), "{path}");
+        }
+    }
+
+    #[test]
+    fn whatever_is_named_has_advice() {
+        let table = parse().unwrap();
+        let engines = table.programs.values().chain(table.modules.values());
+        let engines = engines.chain(table.titles.values());
+        let built_on = table.built_on.values().flatten();
+        let marks = table.marks.iter().map(|mark| &mark.name);
+        for name in marks.chain(engines).chain(built_on) {
+            let row = crate::advice::find(name);
+            assert_eq!(row.map(|row| &row.name), Some(name));
+        }
+    }
+
+    #[test]
+    fn the_more_specific_wins_whatever_the_order() {
+        let vllm = "/v/vllm/cumem_allocator.abi3.so";
+        let whisper = "/v/ctranslate2.libs/libctranslate2-1.so.4";
+        let rmm = "/v/librmm/lib64/librmm.so";
+        let cupy = "/v/cupy/_core/core.cpython-312-x86_64-linux-gnu.so";
+        let numba = "/v/numba/_helperlib.cpython-312-x86_64-linux-gnu.so";
+        let triton = "/opt/tritonserver/lib/libtritonserver.so";
+        for (paths, expected) in [
+            (&[vllm, TORCH][..], "vllm"),
+            (&[TORCH, vllm], "vllm"),
+            (&[TORCH, whisper], "ctranslate2"),
+            (&[cupy, numba, rmm], "rapids"),
+            (&[numba, cupy], "cupy"),
+            (&[rmm, TORCH], "pytorch"),
+            (&["/v/jaxlib/xla_extension.so", TORCH], "pytorch"),
+            (&[TORCH, triton], "triton-server"),
+            (&[RUNTIME, numba], "numba"),
+        ] {
+            let with_driver = [paths, &[DRIVER]].concat();
+            assert_eq!(framework(&with_driver), Some(expected), "{paths:?}");
+            let reversed: Vec<_> = with_driver.into_iter().rev().collect();
+            assert_eq!(framework(&reversed), Some(expected), "{paths:?}");
+        }
+    }
+
+    #[test]
+    fn what_builds_without_cuda_share_needs_the_driver() {
+        for path in [
+            "/v/tensorflow/libtensorflow_framework.so.2",
+            "/v/onnxruntime/capi/onnxruntime_pybind11_state.so",
+            "/v/torch/lib/libtorch_python.so",
+            "/v/numba/_helperlib.cpython-312-x86_64-linux-gnu.so",
+            "/v/jaxlib/xla_extension.so",
+        ] {
+            assert_eq!(framework(&[path]), None, "{path}");
+            assert_ne!(framework(&[path, DRIVER]), Some("cuda"), "{path}");
+        }
+    }
+
+    #[test]
+    fn what_has_nothing_but_cuda_is_cuda() {
+        assert_eq!(framework(&[DRIVER]), Some("cuda"));
+        assert_eq!(framework(&[RUNTIME]), Some("cuda"));
+        assert_eq!(framework(&["/usr/lib/libnvidia-ml.so.1"]), None);
+        assert_eq!(framework(&["/v/libnccl.so.2"]), None);
+    }
+
+    #[test]
+    fn what_only_looks_like_one_is_only_cuda() {
+        for path in [
+            "/home/vllm/data.bin",
+            "/home/vllm/venv/site-packages/numpy/_multiarray_umath.so",
+            "/home/ann/vllm/venv/site-packages/markupsafe/_C.so",
+            "/home/ann/libtorch_cuda.txt",
+            "/v/torch/lib/xlibtorch_cuda.so",
+            "/v/triton/_C/libtriton.so",
+            "/usr/lib/libc.so.6",
+            "/memfd:libtorch (deleted)",
+        ] {
+            assert_eq!(framework(&[path, DRIVER]), Some("cuda"), "{path}");
+            assert_eq!(framework(&[path]), None, "{path}");
+        }
+        assert_eq!(parse_maps(b"", &[]), Loaded::default());
+        assert_eq!(parse_maps(b"\n\n/\n//\n\xff/\xff\n", &[]), Loaded::default());
+        // An unfinished line may go on.
+        assert_eq!(
+            parse_maps(b"7f00-7f01 r--p 0 08:01 9 /v/libtorch_cuda.so", &[]),
+            Loaded::default()
+        );
+    }
+
+    #[test]
+    fn an_engine_is_known_by_its_program_too() {
+        for (words, expected) in [
+            ("/opt/conda/bin/python3.11 /opt/conda/bin/text-generation-server serve m", "tgi"),
+            ("/usr/src/.venv/bin/text-generation-server serve m", "tgi"),
+            ("python -m text_generation_server.cli serve", "tgi"),
+            ("python -u -X faulthandler -m vllm.entrypoints.openai.api_server", "vllm"),
+            ("VLLM::EngineCore", "vllm"),
+            ("sglang::scheduler_TP0", "sglang"),
+            (
+                "/opt/tritonserver/backends/python/triton_python_backend_stub /m/1/model.py",
+                "triton-server",
+            ),
+            ("/usr/local/bin/ollama runner --model x", "ollama"),
+            ("python /v/bin/trtllm-serve x", "tensorrt-llm"),
+            ("python train.py --model vllm", "pytorch"),
+            ("python -m train vllm", "pytorch"),
+            ("python -c import-vllm vllm", "pytorch"),
+            ("python -W vllm train.py", "pytorch"),
+            ("python vllm.py", "pytorch"),
+            ("python", "pytorch"),
+            ("", "pytorch"),
+        ] {
+            let of = |paths: &[&str]| loaded(paths, words).framework;
+            assert_eq!(of(&[TORCH, DRIVER]), Some(expected), "{words}");
+            assert_eq!(of(&["/usr/lib/libc.so.6"]), None, "{words}");
+        }
+    }
+
+    #[test]
+    fn launchers_and_links_are_listed_beside_the_framework() {
+        let nccl = "/v/nvidia/nccl/lib/libnccl.so.2";
+        let ray = "/v/ray/_raylet.so";
+        let adam = "/home/ann/.cache/torch_extensions/py311_cu121/fused_adam/fused_adam.so";
+        for (paths, words, framework, libraries) in [
+            (&[TORCH, nccl, DRIVER][..], "python t.py", "pytorch", &["nccl"][..]),
+            (&[TORCH, ray, DRIVER], "ray::Trainer.fit", "pytorch", &["ray"]),
+            (&[TORCH, DRIVER], "ray::IDLE", "pytorch", &["ray"]),
+            (&[TORCH, adam, nccl, DRIVER], "python t.py", "pytorch", &["deepspeed", "nccl"]),
+            (&[TORCH, DRIVER], "python t.py --deepspeed ds.json", "pytorch", &["deepspeed"]),
+            (&[TORCH, DRIVER], "python t.py --deepspeed_config=ds.json", "pytorch", &["deepspeed"]),
+            (&[ray, DRIVER], "ray::IDLE", "cuda", &["ray"]),
+            (&[nccl, DRIVER], "all_reduce_perf -g 8", "cuda", &["nccl"]),
+            (
+                &["/v/vllm/_C.abi3.so", TORCH, ray, DRIVER],
+                "ray::RayWorkerWrapper",
+                "vllm",
+                &["ray"],
+            ),
+            (&[TORCH, DRIVER], "python t.py --deepspeedy", "pytorch", &[]),
+        ] {
+            let loaded = loaded(paths, words);
+            assert_eq!(loaded.framework, Some(framework), "{words}");
+            assert_eq!(loaded.libraries, libraries, "{words} {paths:?}");
+        }
+        assert_eq!(loaded(&[ray], "ray::IDLE"), Loaded::default());
+    }
+
+    #[test]
+    fn all_frameworks_of_a_process_are_named() {
+        let flow = "/v/tensorflow/libtensorflow_framework.so.2";
+        let jax = "/v/jax_plugins/xla_cuda12/xla_cuda_plugin.so";
+        let cupy = "/v/cupy/_core/core.cpython-312-x86_64-linux-gnu.so";
+        let numba = "/v/numba/_helperlib.cpython-312-x86_64-linux-gnu.so";
+        for (paths, framework, libraries) in [
+            (&[TORCH, flow][..], "pytorch", &["tensorflow"][..]),
+            (&[flow, TORCH, jax], "jax", &["pytorch", "tensorflow"]),
+            (&[TORCH, cupy], "pytorch", &["cupy"]),
+            (&[TORCH, numba, RUNTIME], "pytorch", &[]),
+            (&["/v/vllm/_C.abi3.so", TORCH, cupy], "vllm", &[]),
+            (&["/v/vllm/_C.abi3.so", TORCH, flow], "vllm", &["tensorflow"]),
+        ] {
+            let loaded = loaded(&[paths, &[DRIVER]].concat(), "python t.py");
+            assert_eq!(loaded.framework, Some(framework), "{paths:?}");
+            assert_eq!(loaded.libraries, libraries, "{paths:?}");
+        }
+    }
+
+    #[test]
+    fn a_library_has_the_version_that_its_name_ends_with() {
+        for (path, expected) in [
+            ("/v/tensorflow/libtensorflow_framework.so.2", Some("2")),
+            ("/v/tensorflow/libtensorflow_framework.so", None),
+            ("/o/lib/libonnxruntime.so.1.17.0", Some("1.17.0")),
+            ("/v/ctranslate2.libs/libctranslate2-bc15bf3f.so.4.5.0", Some("4.5.0")),
+            ("/usr/local/cuda/lib64/libcudart.so.12.4.127", Some("12.4.127")),
+            (DRIVER, None),
+            (TORCH, None),
+            ("/o/lib/libonnxruntime.so.1.\u{e9}.0", None),
+            ("/o/lib/libonnxruntime.so.", None),
+            ("/o/lib/libonnxruntime.so.99999999999.99999999999999999999999999", None),
+        ] {
+            let loaded = loaded(&[path, DRIVER], "x");
+            assert_eq!(loaded.version.as_deref(), expected, "{path}");
+        }
+    }
+
+    #[test]
+    fn the_version_is_that_of_the_framework_that_is_named() {
+        let paths = [
+            "/usr/local/cuda/lib64/libcudart.so.12.4.127",
+            "/v/tensorflow/libtensorflow_framework.so.2",
+            TORCH,
+            DRIVER,
+        ];
+        let loaded = loaded(&paths, "python t.py");
+        assert_eq!((loaded.framework, loaded.version), (Some("pytorch"), None));
+    }
 }

@@ -170,7 +170,7 @@ mod tests {
 
     #[test]
     fn a_root_is_opened_once_and_compared() {
-        let proc = crate::host::jupyter::testing::Proc::new();
+        let proc = crate::host::testing::Proc::new();
         let open = |pid| OpenedProcess::open(&proc.roots(), pid).unwrap().unwrap();
         let (first, kernel) = (open(1), open(90));
         assert!(kernel.shares_root(&kernel) && !kernel.shares_root(&first));

@@ -17,8 +17,8 @@ use std::sync::Arc;
 use foldhash::{HashMap, HashMapExt as _, HashSet};
 
 use crate::host::proc::folder::{Folder, ProcEntry};
-use crate::host::proc::io_counters::{IO_BYTES, parse_io};
 use crate::host::proc::stat::{STAT_BYTES, Stat, Ticks, parse_stat};
+use crate::host::proc::usage::{IO_BYTES, parse_io};
 use crate::model::Process;
 use crate::model::process::Descendants;
 

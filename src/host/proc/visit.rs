@@ -16,11 +16,11 @@ use crate::host::proc::entry::{ProcessEntry, REVISIT_NS, SECOND_NS, Surroundings
 use crate::host::proc::environ::{ENVIRON_BYTES, parse_own_environ};
 use crate::host::proc::folder::{Folder, if_readable, is_gone};
 use crate::host::proc::framework::{MAPS_BYTES, loaded};
-use crate::host::proc::io_counters::{IO_BYTES, parse_io};
 use crate::host::proc::notebook::parse_kernel;
 use crate::host::proc::small_file::read_text;
 use crate::host::proc::stat::Stat;
 use crate::host::proc::status::{STATUS_BYTES, owner_uid, parse_status};
+use crate::host::proc::usage::{IO_BYTES, parse_io};
 use crate::model::Process;
 use crate::model::program::{is_preloaded, never_killed};
 
