@@ -1,18 +1,19 @@
-//! Puts the address where a server listens into the table's texts, in place of `HOST:PORT`.
+//! Fills in the table's texts: the address where a server listens in place of `HOST:PORT`, and the numbers of its
+//! command line.
 
 use std::net::{IpAddr, SocketAddr};
 
-use super::unload::server_of;
+use super::unload::{server_of, unload_servers, values};
 use super::{Remark, of};
 use crate::model::Process;
 
 impl Remark {
-    /// The text for this process, with its server's address filled in if it is known.
+    /// The text for this process, with its server's address filled in if it is known, and its options.
     pub fn text_for(&self, process: &Process) -> String {
+        let mut text = with_options(&self.text, process);
         let Some((is_secure, default_port, place)) = spoken_at(process) else {
-            return self.text.clone();
+            return text;
         };
-        let mut text = self.text.clone();
         for unknown in ["HOST:PORT".to_owned(), format!("HOST:{default_port}")] {
             text = text.replace(&unknown, &place);
         }
@@ -20,8 +21,26 @@ impl Remark {
     }
 }
 
+/// A text with `{--option=0.9}` replaced by the number that the command line gives the option, or by 0.9.
+fn with_options(text: &str, process: &Process) -> String {
+    let Some((before, rest)) = text.split_once("{--") else { return text.to_owned() };
+    let Some(((option, default), after)) =
+        rest.split_once('}').and_then(|(inner, after)| Some((inner.split_once('=')?, after)))
+    else {
+        return text.to_owned();
+    };
+    let words = process.command.as_deref().unwrap_or_default();
+    let flag = format!("--{option}");
+    let value = values(words, &flag).next();
+    let value = value.filter(|value| value.len() <= 12 && value.parse::<f64>().is_ok());
+    format!("{before}{}{}", value.unwrap_or(default), with_options(after, process))
+}
+
 /// How to reach a process's own server: whether by TLS, its default port, and its host and port.
 fn spoken_at(process: &Process) -> Option<(bool, u16, String)> {
+    if process.listening_on.is_none() {
+        return typed_port(process);
+    }
     let (row, listener) = server_of(process)?;
     let listener = listener.filter(|_| of(process).is_some_and(|it| it.name == row.name))?;
     let address = row.address(listener.command, listener.listening_on)?;
@@ -34,6 +53,16 @@ fn spoken_at(process: &Process) -> Option<(bool, u16, String)> {
         IpAddr::V6(ip) => format!("[{ip}]"),
     };
     Some((row.is_secure(listener.command), row.port, format!("{host}:{}", address.port())))
+}
+
+/// The same by the command line alone, where the sockets cannot be read.
+fn typed_port(process: &Process) -> Option<(bool, u16, String)> {
+    let command = process.command.as_deref()?;
+    let name = process.framework.as_deref()?;
+    let row = unload_servers().iter().find(|row| row.name == name && row.runs(command, &[]))?;
+    let port = row.typed_port(command)?;
+    let host = if process.container.is_some() { "HOST" } else { "localhost" };
+    Some((row.is_secure(command), row.port, format!("{host}:{port}")))
 }
 
 #[cfg(test)]
@@ -73,6 +102,25 @@ mod tests {
     }
 
     #[test]
+    fn the_command_lines_own_number_is_named() {
+        let at_start = |command: &str| {
+            let process = server("vllm", command, &[]);
+            find("vllm").unwrap().at_start[0].text_for(&process)
+        };
+        for (command, value) in [
+            ("vllm serve m", "0.9"),
+            ("vllm serve m --gpu-memory-utilization 0.55", "0.55"),
+            ("vllm serve m --gpu-memory-utilization=0.4 --port 1", "0.4"),
+            ("vllm serve m --gpu-memory-utilization $(reboot)", "0.9"),
+            ("vllm serve m --gpu-memory-utilization", "0.9"),
+            ("vllm serve m --gpu-memory-utilizations 0.1", "0.9"),
+        ] {
+            let text = at_start(command);
+            assert!(text.ends_with(&format!("than {value}")), "{command}: {text}");
+        }
+    }
+
+    #[test]
     fn the_address_of_a_listening_server_is_filled_in() {
         let worker = || server("vllm", "VLLM::EngineCore", &[]);
         let runner =
@@ -104,6 +152,13 @@ mod tests {
             (below(worker(), "vllm serve m", "tcp:0.0.0.0:8012"), "localhost:8012/"),
             (below(runner, "ollama serve", "tcp:127.0.0.1:11434"), "localhost:11434/"),
             (contained, "HOST:8000/wake_up"),
+            (
+                Process {
+                    listening_on: None,
+                    ..server("vllm", "vllm serve m --port 8011", &[])
+                },
+                "http://localhost:8011/wake_up",
+            ),
             // An unknown address stays to be filled in by hand; a worker's address is its parent server's.
             (worker(), "HOST:PORT"),
             (server("vllm", "vllm serve m --port 8011", &["tcp:0.0.0.0:8000"]), "HOST:PORT"),

@@ -44,6 +44,9 @@ pub struct Remark {
     unless_set: Settings,
     /// It applies only to processes started with one of these settings.
     only_if_set: Option<Settings>,
+    /// It applies only to notebooks.
+    #[serde(default)]
+    is_for_notebooks: bool,
 }
 
 /// Environment variables, each with lower-case parts of its value; one match is enough.
@@ -60,7 +63,9 @@ impl Remark {
                 value.is_some_and(|value| parts.iter().any(|part| value.contains(part)))
             })
         };
-        !is_set(&self.unless_set) && self.only_if_set.as_ref().is_none_or(is_set)
+        !is_set(&self.unless_set)
+            && self.only_if_set.as_ref().is_none_or(is_set)
+            && (!self.is_for_notebooks || place::is_notebook(process))
     }
 }
 

@@ -235,7 +235,7 @@ fn listeners(process: &Process) -> Vec<ServerListener<'_>> {
 }
 
 /// The values of a flag, in the next word or after `=`.
-fn values<'a>(words: &'a [Arc<str>], flag: &'a str) -> impl Iterator<Item = &'a str> {
+pub(super) fn values<'a>(words: &'a [Arc<str>], flag: &'a str) -> impl Iterator<Item = &'a str> {
     words.iter().enumerate().filter_map(move |(at, word)| match word.strip_prefix(flag)? {
         "" => words.get(at + 1).map(|word| &**word),
         rest => rest.strip_prefix('='),
@@ -270,12 +270,7 @@ impl UnloadServer {
 
     /// The socket to send requests to: that of the port on the command line, or of the default port, or the only one.
     pub fn address(&self, command: &[Arc<str>], listening_on: &[Arc<str>]) -> Option<Arc<str>> {
-        let named = self
-            .port_flags
-            .iter()
-            .flat_map(|flag| values(command, flag))
-            .filter_map(|value| value.rsplit(':').next()?.parse::<u16>().ok())
-            .last();
+        let named = self.typed_port(command);
         let on_port = |port| {
             let mut places = listening_on.iter();
             places.find(|place| port_of(place) == Some(port)).cloned()
@@ -289,6 +284,12 @@ impl UnloadServer {
             Some(port) => on_port(port),
             None => on_port(self.port).or(only),
         }
+    }
+
+    /// The port that the command line gives it.
+    pub fn typed_port(&self, command: &[Arc<str>]) -> Option<u16> {
+        let named = self.port_flags.iter().flat_map(|flag| values(command, flag));
+        named.filter_map(|value| value.rsplit(':').next()?.parse::<u16>().ok()).last()
     }
 
     /// Whether its command line makes it serve over TLS.

@@ -129,7 +129,9 @@ fn obeyed(paths: &[PathBuf], required: bool) -> Result<Config, config::ConfigErr
 }
 
 fn prove(paths: &[PathBuf]) -> Result<(), config::ConfigError> {
-    let exists = |path: &&PathBuf| path.symlink_metadata().is_ok();
+    // /dev/null is always empty, even if others may write to it.
+    let exists =
+        |path: &&PathBuf| **path != Path::new("/dev/null") && path.symlink_metadata().is_ok();
     for path in paths.iter().filter(exists) {
         prove_ours(path).map_err(|why| not_ours(path, &why))?;
     }

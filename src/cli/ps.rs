@@ -8,7 +8,7 @@ use super::args::{Global, Ps};
 use super::exit::Exit;
 use super::hosts::HostOutput;
 use super::output::shows_unicode;
-use super::selection::Selection;
+use super::selection::{RecordedUsers, Selection};
 use super::{
     config, hosts, live, print, recorded, session, store, style, terminal_width, unreadable, warn,
 };
@@ -48,9 +48,15 @@ pub(super) fn run(args: &Ps, global: &Global) -> anyhow::Result<Exit> {
     }
     let mut engine = rules.map(Engine::new);
     let snapshot = match recorded(&args.recorded)? {
-        Some(replay) => session::last(replay, |snapshot| {
-            engine.iter_mut().for_each(|it| it.observe(snapshot));
-        })?,
+        Some(replay) => {
+            let mut users = RecordedUsers::default();
+            let last = session::last(replay, |snapshot| {
+                users.observe(snapshot);
+                engine.iter_mut().for_each(|it| it.observe(snapshot));
+            })?;
+            selection.check_recorded_users(&users)?;
+            last
+        }
         None => {
             selection.check_users()?;
             now(args, global, engine.as_mut(), selection.needs_history())?

@@ -2,6 +2,9 @@
 //!
 //! The three make one selector, which is the language of the screen's filter too.
 
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
 use super::UsageError;
 use super::args::Where;
 use crate::host::is_unknown_user;
@@ -9,11 +12,35 @@ use crate::model::field::{Field, Needle, is_called};
 use crate::model::row::{Me, ProcessRow, RowPlace, places};
 use crate::model::selector::{NamedGpus, Selected, Selector};
 use crate::model::{Finding, Gpu, Snapshot};
+use crate::report::escape::escape;
 use crate::rules::Engine;
+
+/// The most users that an error lists.
+const MOST_USERS: usize = 20;
 
 /// The user that gpumem runs as.
 pub(super) fn me() -> Me {
     Me { uid: Some(rustix::process::geteuid().as_raw()), name: std::env::var("USER").ok() }
+}
+
+/// The users whose processes a recording has, by name and uid.
+#[derive(Debug, Default)]
+pub(super) struct RecordedUsers(BTreeSet<(Option<Arc<str>>, Option<u32>)>);
+
+impl RecordedUsers {
+    pub(super) fn observe(&mut self, snapshot: &Snapshot) {
+        for process in &snapshot.processes {
+            if !self.0.iter().any(|(name, uid)| (name, uid) == (&process.user, &process.uid)) {
+                self.0.insert((process.user.clone(), process.uid));
+            }
+        }
+    }
+
+    fn has(&self, wanted: &str) -> bool {
+        self.0.iter().any(|(name, uid)| {
+            name.as_deref() == Some(wanted) || uid.is_some_and(|uid| uid.to_string() == wanted)
+        })
+    }
 }
 
 /// The GPUs and processes that were asked for; without any named, all of them.
@@ -70,6 +97,24 @@ impl Selection {
             ))),
             None => Ok(()),
         }
+    }
+
+    /// Checks that a recording has processes of the users that were named.
+    ///
+    /// # Errors
+    ///
+    /// It has none of one of them.
+    pub(super) fn check_recorded_users(&self, recorded: &RecordedUsers) -> Result<(), UsageError> {
+        let Some(unknown) = self.users.iter().find(|wanted| !recorded.has(wanted)) else {
+            return Ok(());
+        };
+        let names: BTreeSet<&str> =
+            recorded.0.iter().filter_map(|(name, _)| name.as_deref()).collect();
+        let names: Vec<_> = names.into_iter().take(MOST_USERS).map(|it| escape(it)).collect();
+        Err(UsageError(format!(
+            "--user {unknown}: the recording has no process of this user; it has processes of {}",
+            if names.is_empty() { "no known user".to_owned() } else { names.join(", ") }
+        )))
     }
 
     /// Whether the GPUs that were named exist.

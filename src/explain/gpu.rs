@@ -39,7 +39,8 @@ pub fn gpu(seen: KnownSoFar<'_>, place: usize, asked: Option<&Finding>) -> Expla
     let marks = Marks { findings: &verdict.findings, suspects: seen.engine.suspects() };
     page.sections.extend([facts, mig(gpu), held_by(last, gpu, &holders, marks)]);
     page.sections.push(verdict.section(seen, |finding| finding.process.is_none()));
-    page.sections.extend(steps::sections(&steps::of_gpu(&verdict.findings)));
+    let steps = steps::of_gpu(&verdict.findings);
+    page.sections.extend(steps::sections(&steps, &verdict.findings));
     page.sections.push(commands(&verdict.findings, &OwnCommands::default()));
     page.sections.retain(|section| !section.rows.is_empty());
     (page.findings, page.gpu) = (verdict.findings, Some(gpu.clone()));

@@ -202,7 +202,7 @@ pub fn frameworks() -> ExplainPage {
 fn section(heading: &str, lines: &[Remark]) -> Section {
     let mut section = Section::new(heading);
     for line in lines {
-        section.item("- ", at_start(&line.text));
+        section.item("- ", at_start(&line.text_for(&Process::default())));
         section.item("  source: ", &*line.source);
     }
     section

@@ -71,7 +71,7 @@ pub fn process(seen: KnownSoFar<'_>, pid: u32, asked: Option<&Finding>) -> Expla
         format!("GPU {index} does not answer: its memory there is the driver's last value")
     }));
     page.sections = vec![facts, verdict.section(seen, |_| true), subject.held_by()];
-    page.sections.extend(steps::sections(&steps));
+    page.sections.extend(steps::sections(&steps, &verdict.findings));
     page.sections.push(commands(&verdict.findings, &own));
     page.sections.retain(|section| !section.rows.is_empty());
     page.findings = verdict.findings;

@@ -34,9 +34,14 @@ pub(super) struct ExplainStep {
     pub(super) text: String,
 }
 
-/// Steps as sections: what can be done now, then what to set before the next start.
-pub(super) fn sections(steps: &[ExplainStep]) -> [Section; 2] {
-    let mut now = Section::new("What to do, gentlest first");
+/// Steps as sections: what can be done now, then what to set before the next start. Without a finding, nothing has
+/// to be done.
+pub(super) fn sections(steps: &[ExplainStep], findings: &[Finding]) -> [Section; 2] {
+    let is_found = findings.iter().any(|finding| finding.resolved_at.is_none());
+    let mut now = Section::new(match is_found {
+        true => "What to do, gentlest first",
+        false => "What would free its memory, gentlest first",
+    });
     let mut next = Section::new("At its next start");
     for step in steps {
         match step.moment {
@@ -124,6 +129,11 @@ fn general(process: &Process, gpus: &[OnGpu<'_>], is_unresponsive: bool) -> Vec<
         let stays = advice::stays_beside(process);
         steps.extend(stays.map(|text| plain(WhenPossible::Now, text)));
         steps.extend(row.map(|row| more(row, steps.len())));
+    }
+    // Ending a display server ends a person's session.
+    if process.is_display() {
+        let text = "it draws a desktop: do not kill it; its memory is freed when its user logs out";
+        return vec![plain(WhenPossible::Now, text.to_owned())];
     }
     let places = advice::place_lines(process).into_iter();
     let places = places.map(|text| plain(WhenPossible::End, text));

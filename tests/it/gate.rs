@@ -391,3 +391,21 @@ fn a_gpu_that_left_before_the_end_is_not_judged_as_well() {
     let quiet = run(&["check", "--quiet", "--replay", path.to_str().unwrap(), "--gpu", "1"]);
     assert_eq!((quiet.code, quiet.stdout.as_str()), (3, ""));
 }
+
+#[test]
+fn a_user_that_a_recording_lacks_is_a_mistake() {
+    for (command, code) in [("check", 1), ("ps", 0)] {
+        let run = |user: &str| support::run(&[command, "--demo", "--user", user]);
+        let refused = run("bne").exits(2).stderr;
+        assert!(refused.contains("--user bne") && refused.contains("ann, ben, "), "{refused}");
+        run("ben").exits(code);
+        run("1002").exits(code);
+    }
+}
+
+#[test]
+fn no_advice_would_change_the_null_device() {
+    assert_eq!(run(&["config", "check", "/dev/null"]).exits(0).stderr, "");
+    let refused = run(&["config", "check", "/dev/zero"]).exits(2).stderr;
+    assert!(!refused.contains("chmod") && !refused.contains("chown"), "{refused}");
+}

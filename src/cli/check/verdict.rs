@@ -8,7 +8,7 @@ use super::limit;
 use super::wait::Wait;
 use crate::cli::args::CheckArgs;
 use crate::cli::commands::CommandSource;
-use crate::cli::selection::Selection;
+use crate::cli::selection::{RecordedUsers, Selection};
 use crate::cli::store::{self, Fed};
 use crate::cli::{UsageError, unreadable};
 use crate::explain::{Marks, holders_table};
@@ -75,6 +75,8 @@ pub(in crate::cli) struct CheckVerdict {
     is_live: bool,
     /// Every GPU seen so far, by its names.
     known: Vec<Gpu>,
+    /// The users of a recording.
+    recorded: RecordedUsers,
     impossible: Option<String>,
     concluded: bool,
 }
@@ -132,6 +134,7 @@ impl CheckVerdict {
             selected: HashSet::new(),
             is_live,
             known: Vec::new(),
+            recorded: RecordedUsers::default(),
             impossible: None,
             concluded: false,
         }
@@ -187,6 +190,9 @@ impl CheckVerdict {
             select(&self.question.selection, &self.engine, &snapshot, &mut self.selected);
         // The rules saw all of it: what a process does on one GPU excuses it on another.
         self.note_gpus(&snapshot.gpus);
+        if !self.is_live {
+            self.recorded.observe(&snapshot);
+        }
         let shows_holders = self.question.wait.is_some() || !self.engine.findings().is_empty();
         let whole = shows_holders.then(|| snapshot.clone());
         self.question.selection.retain_gpus(&mut snapshot);
@@ -271,6 +277,9 @@ impl CheckVerdict {
             return Ok(());
         }
         self.question.selection.check_gpus(&self.known)?;
+        if !self.is_live {
+            self.question.selection.check_recorded_users(&self.recorded)?;
+        }
         if let Some(why) = &self.unusable {
             return Err(UsageError(why.clone()));
         }

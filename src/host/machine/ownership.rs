@@ -56,12 +56,21 @@ pub enum NotOurs {
     },
     /// Others may write to it.
     #[error(
-        "others may write to {} (of {}, mode {mode:04o}); if you trust what is in it: chmod go-w {}",
+        "others may write to {} (of {}, mode {mode:04o}); {}",
         component.display(),
         name(*uid),
-        component.display()
+        match is_special {
+            true => "it is a device or a pipe; name a regular file".to_owned(),
+            false => format!("if you trust what is in it: chmod go-w {}", component.display()),
+        }
     )]
-    Writable { component: PathBuf, uid: u32, mode: u32 },
+    Writable {
+        component: PathBuf,
+        uid: u32,
+        mode: u32,
+        /// Neither a file nor a directory: others use it too.
+        is_special: bool,
+    },
     /// It is in a shared directory.
     #[error(
         "{} is a shared directory (of {}, mode {mode:04o}); move it to a directory of its own",
@@ -244,6 +253,7 @@ fn prove_one(path: &Path, metadata: &Metadata, own: u32) -> Result<(), NotOurs> 
             component: path.to_owned(),
             uid,
             mode: metadata.mode() & 0o7777,
+            is_special: !metadata.is_file() && !metadata.is_dir(),
         });
     }
     Ok(())
