@@ -153,10 +153,7 @@ mod tests {
             (below(runner, "ollama serve", "tcp:127.0.0.1:11434"), "localhost:11434/"),
             (contained, "HOST:8000/wake_up"),
             (
-                Process {
-                    listening_on: None,
-                    ..server("vllm", "vllm serve m --port 8011", &[])
-                },
+                Process { listening_on: None, ..server("vllm", "vllm serve m --port 8011", &[]) },
                 "http://localhost:8011/wake_up",
             ),
             // An unknown address stays to be filled in by hand; a worker's address is its parent server's.

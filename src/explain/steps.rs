@@ -40,7 +40,7 @@ pub(super) fn sections(steps: &[ExplainStep], findings: &[Finding]) -> [Section;
     let is_found = findings.iter().any(|finding| finding.resolved_at.is_none());
     let mut now = Section::new(match is_found {
         true => "What to do, gentlest first",
-        false => "What would free its memory, gentlest first",
+        false => "To free its memory, gentlest first",
     });
     let mut next = Section::new("At its next start");
     for step in steps {

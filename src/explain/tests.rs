@@ -91,7 +91,7 @@ fn page(seen: &Observed, what: &str) -> (ExplainPage, String) {
 
 /// The steps that can be taken now, in the page's order.
 fn steps(page: &ExplainPage) -> Vec<&str> {
-    let section = page.sections.iter().find(|it| it.heading.starts_with("What to do"));
+    let section = page.sections.iter().find(|it| it.heading.ends_with("gentlest first"));
     let rows = section.unwrap().rows.iter();
     rows.filter_map(|row| match row {
         Row::Item { text, .. } => Some(&**text),
