@@ -83,7 +83,7 @@ _gpumem() {
 
     case "${cmd}" in
         gpumem)
-            opts="-V -h --version --nvml-library --nvml-timeout --config --color --utc --store-dir --help ps check explain watch reap kill release run record metrics serve rules config doctor schema completions man"
+            opts="-V -h --version --help --nvml-library --nvml-timeout --config --color --utc --store-dir ps check explain watch reap kill release run record metrics serve rules config doctor schema completions man"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 1 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -142,7 +142,7 @@ _gpumem() {
             return 0
             ;;
         gpumem__subcmd__check)
-            opts="-v -q -h --format --json --window --interval --fail-on --kind --gpu --user --where --max-used --max-unattributed --wait-free --print --timeout --baseline --verbose --quiet --no-store --replay --demo --host --hosts --host-command --nvml-library --nvml-timeout --config --color --utc --store-dir --help"
+            opts="-v -q -h --format --json --window --interval --fail-on --kind --gpu --user --where --max-used --max-unattributed --wait-free --print --timeout --baseline --verbose --quiet --no-store --replay --demo --host --hosts --host-command --help --nvml-library --nvml-timeout --config --color --utc --store-dir"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -306,7 +306,7 @@ _gpumem() {
             return 0
             ;;
         gpumem__subcmd__completions)
-            opts="-h --nvml-library --nvml-timeout --config --color --utc --store-dir --help bash zsh fish"
+            opts="-h --help --nvml-library --nvml-timeout --config --color --utc --store-dir bash zsh fish"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -365,7 +365,7 @@ _gpumem() {
             return 0
             ;;
         gpumem__subcmd__config)
-            opts="-h --nvml-library --nvml-timeout --config --color --utc --store-dir --help show check test"
+            opts="-h --help --nvml-library --nvml-timeout --config --color --utc --store-dir show check test"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -424,7 +424,7 @@ _gpumem() {
             return 0
             ;;
         gpumem__subcmd__config__subcmd__check)
-            opts="-h --nvml-library --nvml-timeout --config --color --utc --store-dir --help"
+            opts="-h --help --nvml-library --nvml-timeout --config --color --utc --store-dir"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -483,7 +483,7 @@ _gpumem() {
             return 0
             ;;
         gpumem__subcmd__config__subcmd__show)
-            opts="-h --nvml-library --nvml-timeout --config --color --utc --store-dir --help"
+            opts="-h --help --nvml-library --nvml-timeout --config --color --utc --store-dir"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -542,7 +542,7 @@ _gpumem() {
             return 0
             ;;
         gpumem__subcmd__config__subcmd__test)
-            opts="-h --json --replay --demo --nvml-library --nvml-timeout --config --color --utc --store-dir --help"
+            opts="-h --json --replay --demo --help --nvml-library --nvml-timeout --config --color --utc --store-dir"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -616,7 +616,7 @@ _gpumem() {
             return 0
             ;;
         gpumem__subcmd__doctor)
-            opts="-h --json --nvml-library --nvml-timeout --config --color --utc --store-dir --help"
+            opts="-h --json --help --nvml-library --nvml-timeout --config --color --utc --store-dir"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -675,7 +675,7 @@ _gpumem() {
             return 0
             ;;
         gpumem__subcmd__explain)
-            opts="-h --framework --snippet --oom --at --gpu --asked --json --window --no-store --replay --demo --nvml-library --nvml-timeout --config --color --utc --store-dir --help"
+            opts="-h --framework --snippet --oom --at --gpu --asked --json --window --no-store --replay --demo --help --nvml-library --nvml-timeout --config --color --utc --store-dir"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -769,7 +769,7 @@ _gpumem() {
             return 0
             ;;
         gpumem__subcmd__kill)
-            opts="-y -n -h --where --yes --dry-run --signal --grace --direct --all-users --graphics --kept --no-store --nvml-library --nvml-timeout --config --color --utc --store-dir --help"
+            opts="-y -n -h --where --yes --dry-run --signal --grace --direct --all-users --graphics --kept --no-store --help --nvml-library --nvml-timeout --config --color --utc --store-dir"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -840,7 +840,7 @@ _gpumem() {
             return 0
             ;;
         gpumem__subcmd__man)
-            opts="-h --nvml-library --nvml-timeout --config --color --utc --store-dir --help"
+            opts="-h --help --nvml-library --nvml-timeout --config --color --utc --store-dir"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -899,7 +899,7 @@ _gpumem() {
             return 0
             ;;
         gpumem__subcmd__metrics)
-            opts="-h --output --replay --demo --no-store --nvml-library --nvml-timeout --config --color --utc --store-dir --help"
+            opts="-h --output --replay --demo --no-store --help --nvml-library --nvml-timeout --config --color --utc --store-dir"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -988,7 +988,7 @@ _gpumem() {
             return 0
             ;;
         gpumem__subcmd__ps)
-            opts="-h --json --gpu --user --where --sort --by --no-store --replay --demo --host --hosts --host-command --nvml-library --nvml-timeout --config --color --utc --store-dir --help"
+            opts="-h --json --gpu --user --where --sort --by --no-store --replay --demo --host --hosts --host-command --help --nvml-library --nvml-timeout --config --color --utc --store-dir"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -1105,7 +1105,7 @@ _gpumem() {
             return 0
             ;;
         gpumem__subcmd__reap)
-            opts="-y -n -h --pid --gpu --user --where --kind --yes --dry-run --signal --grace --direct --all-users --graphics --kept --servers --json --history --watch --store-age --store-size --serve --window --no-store --replay --demo --store --nvml-library --nvml-timeout --config --color --utc --store-dir --help"
+            opts="-y -n -h --pid --gpu --user --where --kind --yes --dry-run --signal --grace --direct --all-users --graphics --kept --servers --json --history --watch --store-age --store-size --serve --window --no-store --replay --demo --store --help --nvml-library --nvml-timeout --config --color --utc --store-dir"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -1223,7 +1223,7 @@ _gpumem() {
             return 0
             ;;
         gpumem__subcmd__record)
-            opts="-h --interval --duration --history --store --store-age --store-size --serve --nvml-library --nvml-timeout --config --color --utc --store-dir --help"
+            opts="-h --interval --duration --history --store --store-age --store-size --serve --help --nvml-library --nvml-timeout --config --color --utc --store-dir"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -1306,7 +1306,7 @@ _gpumem() {
             return 0
             ;;
         gpumem__subcmd__release)
-            opts="-y -n -h --where --yes --dry-run --wait --idle-for --force --no-gc --references --all-users --kept --json --no-store --nvml-library --nvml-timeout --config --color --utc --store-dir --help"
+            opts="-y -n -h --where --yes --dry-run --wait --idle-for --force --no-gc --references --all-users --kept --json --no-store --help --nvml-library --nvml-timeout --config --color --utc --store-dir"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -1377,7 +1377,7 @@ _gpumem() {
             return 0
             ;;
         gpumem__subcmd__rules)
-            opts="-h --json --nvml-library --nvml-timeout --config --color --utc --store-dir --help"
+            opts="-h --json --help --nvml-library --nvml-timeout --config --color --utc --store-dir"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -1436,7 +1436,7 @@ _gpumem() {
             return 0
             ;;
         gpumem__subcmd__run)
-            opts="-q -h --gpus --gpu --wait-free --timeout --claim --max-peak --fail-on --report --interval --allow-no-gpu --quiet --nvml-library --nvml-timeout --config --color --utc --store-dir --help"
+            opts="-q -h --gpus --gpu --wait-free --timeout --claim --max-peak --fail-on --report --interval --allow-no-gpu --quiet --help --nvml-library --nvml-timeout --config --color --utc --store-dir"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -1538,7 +1538,7 @@ _gpumem() {
             return 0
             ;;
         gpumem__subcmd__schema)
-            opts="-h --nvml-library --nvml-timeout --config --color --utc --store-dir --help check doctor explain history hosts reap release run snapshot totals"
+            opts="-h --help --nvml-library --nvml-timeout --config --color --utc --store-dir check doctor explain history hosts reap release run snapshot totals"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -1597,7 +1597,7 @@ _gpumem() {
             return 0
             ;;
         gpumem__subcmd__serve)
-            opts="-h --listen --interval --replay --demo --no-store --nvml-library --nvml-timeout --config --color --utc --store-dir --help"
+            opts="-h --listen --interval --replay --demo --no-store --help --nvml-library --nvml-timeout --config --color --utc --store-dir"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -1679,7 +1679,7 @@ _gpumem() {
             return 0
             ;;
         gpumem__subcmd__watch)
-            opts="-h --interval --gpu --user --where --sort --columns --speed --ascii --theme --once --size --keys --no-mouse --no-store --replay --demo --host --hosts --host-command --nvml-library --nvml-timeout --config --color --utc --store-dir --help"
+            opts="-h --interval --gpu --user --where --sort --columns --speed --ascii --theme --once --size --keys --no-mouse --no-store --replay --demo --host --hosts --host-command --help --nvml-library --nvml-timeout --config --color --utc --store-dir"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0

@@ -6,7 +6,7 @@ end
 
 # Print an optspec for argparse to handle cmd's options that are independent of any subcommand.
 function __fish_gpumem_global_optspecs
-    string join \n V/version nvml-library= nvml-timeout= config= color= utc store-dir= h/help
+    string join \n V/version h/help nvml-library= nvml-timeout= config= color= utc store-dir=
 end
 
 function __fish_gpumem_needs_command
@@ -38,8 +38,8 @@ always\t'Always'
 never\t'Never'"
 complete -c gpumem -n "__fish_gpumem_needs_command" -l store-dir -d 'Directory of the stored history, instead of /var/lib/gpumem/store and ~/.local/state/gpumem/store' -r -f -a "(__fish_complete_directories)"
 complete -c gpumem -n "__fish_gpumem_needs_command" -s V -l version -d 'Print the versions of gpumem and, if there is a driver, of NVML and the driver'
+complete -c gpumem -n "__fish_gpumem_needs_command" -s h -l help -d 'Print help; `gpumem man COMMAND` has the details'
 complete -c gpumem -n "__fish_gpumem_needs_command" -l utc -d 'Show times in UTC instead of this machine\'s time zone; JSON always uses UTC'
-complete -c gpumem -n "__fish_gpumem_needs_command" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c gpumem -n "__fish_gpumem_needs_command" -f -a "ps" -d 'Show who holds GPU memory now'
 complete -c gpumem -n "__fish_gpumem_needs_command" -f -a "check" -d 'Check whether GPU memory is wasted; the exit code is the verdict'
 complete -c gpumem -n "__fish_gpumem_needs_command" -f -a "explain" -d 'Explain one process, GPU or finding: whose, since when, why, and what to do'
@@ -87,15 +87,15 @@ complete -c gpumem -n "__fish_gpumem_using_subcommand ps" -l store-dir -d 'Direc
 complete -c gpumem -n "__fish_gpumem_using_subcommand ps" -l json -d 'Print the snapshot as JSON'
 complete -c gpumem -n "__fish_gpumem_using_subcommand ps" -l no-store -d 'Do not use the history that `gpumem record --store` keeps'
 complete -c gpumem -n "__fish_gpumem_using_subcommand ps" -l demo -d 'Use the built-in recording: four GPUs, training, an idle notebook, a leak, an orphan'
+complete -c gpumem -n "__fish_gpumem_using_subcommand ps" -s h -l help -d 'Print help; `gpumem man COMMAND` has the details'
 complete -c gpumem -n "__fish_gpumem_using_subcommand ps" -l utc -d 'Show times in UTC instead of this machine\'s time zone; JSON always uses UTC'
-complete -c gpumem -n "__fish_gpumem_using_subcommand ps" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c gpumem -n "__fish_gpumem_using_subcommand check" -l format -d 'Output format [default: text]' -r -f -a "text\t'For people'
 json\t'gpumem.check/1'
 junit\t'JUnit XML: a test for each rule, limit, wait and baseline'
 github\t'Annotations for a GitHub Actions job'"
-complete -c gpumem -n "__fish_gpumem_using_subcommand check" -l window -d 'How long to sample this machine [default: 30s, or 2s while `gpumem record --store` runs; a single sample with --max-used, --max-unattributed or --baseline]' -x -k -a "(__fish_gpumem_values)"
+complete -c gpumem -n "__fish_gpumem_using_subcommand check" -l window -d 'How long to sample this machine [default: 30s; 2s while `gpumem record --store` runs]' -x -k -a "(__fish_gpumem_values)"
 complete -c gpumem -n "__fish_gpumem_using_subcommand check" -l interval -d 'Time between samples [default: 1s, or the configuration\'s]' -x -k -a "(__fish_gpumem_values)"
-complete -c gpumem -n "__fish_gpumem_using_subcommand check" -l fail-on -d 'Exit with 1 if there is a finding of this severity or higher [default: warning; with --wait-free none]' -r -f -a "info\t'Anything found'
+complete -c gpumem -n "__fish_gpumem_using_subcommand check" -l fail-on -d 'Exit with 1 if there is a finding of this severity [default: warning; none with --wait-free]' -r -f -a "info\t'Anything found'
 warning\t'Memory is wasted'
 critical\t'Work is in danger'"
 complete -c gpumem -n "__fish_gpumem_using_subcommand check" -l kind -d 'Apply only rules of these kinds, even if they are disabled' -r -f -a "dead\t''
@@ -110,16 +110,16 @@ server-idle\t''
 reserved\t''
 unattributed\t''
 pressure\t''"
-complete -c gpumem -n "__fish_gpumem_using_subcommand check" -l gpu -d 'Report only on these GPUs (index, UUID or its beginning); ignore read errors on others' -x -k -a "(__fish_gpumem_values)"
+complete -c gpumem -n "__fish_gpumem_using_subcommand check" -l gpu -d 'Report only on these GPUs, by index or UUID (or its beginning)' -x -k -a "(__fish_gpumem_values)"
 complete -c gpumem -n "__fish_gpumem_using_subcommand check" -l user -d 'Report only on processes of these users, by name or uid' -x -k -a "(__fish_gpumem_values)"
 complete -c gpumem -n "__fish_gpumem_using_subcommand check" -l where -d 'Only what matches all of these terms: \'user:ann gpu:0 idle>10m mem>4GiB\', as after / in watch' -x -k -a "(__fish_gpumem_values)"
 complete -c gpumem -n "__fish_gpumem_using_subcommand check" -l max-used -d 'Fail if a GPU uses more than this at the end' -x -k -a "(__fish_gpumem_values)"
 complete -c gpumem -n "__fish_gpumem_using_subcommand check" -l max-unattributed -d 'Fail if more than this is in use on a GPU and held by no process that NVML lists' -x -k -a "(__fish_gpumem_values)"
-complete -c gpumem -n "__fish_gpumem_using_subcommand check" -l wait-free -d 'Wait until this much memory is free on that GPU, or on any one GPU (of --gpu); then exit with 0' -x -k -a "(__fish_gpumem_values)"
-complete -c gpumem -n "__fish_gpumem_using_subcommand check" -l print -d 'Print only the GPUs that --wait-free found, separated by commas, as CUDA_VISIBLE_DEVICES takes them' -r -f -a "uuid\t'By its UUID'
+complete -c gpumem -n "__fish_gpumem_using_subcommand check" -l wait-free -d 'Wait until this much memory is free on that GPU, or on any GPU; then exit with 0' -x -k -a "(__fish_gpumem_values)"
+complete -c gpumem -n "__fish_gpumem_using_subcommand check" -l print -d 'Print the GPUs that --wait-free found, for CUDA_VISIBLE_DEVICES, and nothing else' -r -f -a "uuid\t'By its UUID'
 index\t'By NVML\'s index, which equals CUDA\'s only if CUDA_DEVICE_ORDER is PCI_BUS_ID'"
 complete -c gpumem -n "__fish_gpumem_using_subcommand check" -l timeout -d 'How long --wait-free waits; then exit with 1' -x -k -a "(__fish_gpumem_values)"
-complete -c gpumem -n "__fish_gpumem_using_subcommand check" -l baseline -d 'Fail if a process holds memory on a GPU where it held none in FILE, the output of `gpumem ps --json`' -r -F
+complete -c gpumem -n "__fish_gpumem_using_subcommand check" -l baseline -d 'Fail if a process holds memory that held none in FILE, the output of `gpumem ps --json`' -r -F
 complete -c gpumem -n "__fish_gpumem_using_subcommand check" -l replay -d 'Read a recording (.jsonl, .jsonl.zst, or - for standard input) instead of this machine' -r -F
 complete -c gpumem -n "__fish_gpumem_using_subcommand check" -l host -d 'Ask these machines over your own ssh (HOST or USER@HOST, as for ssh), instead of this one' -r -f -a "(__fish_print_hostnames)"
 complete -c gpumem -n "__fish_gpumem_using_subcommand check" -l hosts -d 'Ask the machines listed in this file, one per line' -r -F
@@ -131,13 +131,13 @@ complete -c gpumem -n "__fish_gpumem_using_subcommand check" -l color -d 'When t
 always\t'Always'
 never\t'Never'"
 complete -c gpumem -n "__fish_gpumem_using_subcommand check" -l store-dir -d 'Directory of the stored history, instead of /var/lib/gpumem/store and ~/.local/state/gpumem/store' -r -f -a "(__fish_complete_directories)"
-complete -c gpumem -n "__fish_gpumem_using_subcommand check" -l json -d 'Print the verdict as JSON (gpumem.check/1): one document, even if the check fails; short for --format json'
-complete -c gpumem -n "__fish_gpumem_using_subcommand check" -s v -l verbose -d 'With --wait-free, also list undecided rules, and the findings if the memory became free'
+complete -c gpumem -n "__fish_gpumem_using_subcommand check" -l json -d 'Print the verdict as JSON: one document, even if the check fails; short for --format json'
+complete -c gpumem -n "__fish_gpumem_using_subcommand check" -s v -l verbose -d 'With --wait-free, also list findings and undecided rules'
 complete -c gpumem -n "__fish_gpumem_using_subcommand check" -s q -l quiet -d 'Print no report; only the exit code answers'
 complete -c gpumem -n "__fish_gpumem_using_subcommand check" -l no-store -d 'Do not use the history that `gpumem record --store` keeps'
 complete -c gpumem -n "__fish_gpumem_using_subcommand check" -l demo -d 'Use the built-in recording: four GPUs, training, an idle notebook, a leak, an orphan'
+complete -c gpumem -n "__fish_gpumem_using_subcommand check" -s h -l help -d 'Print help; `gpumem man COMMAND` has the details'
 complete -c gpumem -n "__fish_gpumem_using_subcommand check" -l utc -d 'Show times in UTC instead of this machine\'s time zone; JSON always uses UTC'
-complete -c gpumem -n "__fish_gpumem_using_subcommand check" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c gpumem -n "__fish_gpumem_using_subcommand explain" -l framework -d 'Explain a framework; without NAME, list the known ones' -x -k -a "(__fish_gpumem_values)"
 complete -c gpumem -n "__fish_gpumem_using_subcommand explain" -l at -d 'With --oom, the time: 10:04, 2026-11-21 10:04:30 or, on this machine, -5m [default: now, or the recording\'s end]' -x -k -a "(__fish_gpumem_values)"
 complete -c gpumem -n "__fish_gpumem_using_subcommand explain" -l gpu -d 'With --oom, the GPU, by index or UUID [default: the one with the least memory free]' -x -k -a "(__fish_gpumem_values)"
@@ -156,8 +156,8 @@ complete -c gpumem -n "__fish_gpumem_using_subcommand explain" -l oom -d 'Explai
 complete -c gpumem -n "__fish_gpumem_using_subcommand explain" -l json -d 'Print the page as JSON (gpumem.explain/1)'
 complete -c gpumem -n "__fish_gpumem_using_subcommand explain" -l no-store -d 'Do not use the history that `gpumem record --store` keeps'
 complete -c gpumem -n "__fish_gpumem_using_subcommand explain" -l demo -d 'Use the built-in recording: four GPUs, training, an idle notebook, a leak, an orphan'
+complete -c gpumem -n "__fish_gpumem_using_subcommand explain" -s h -l help -d 'Print help; `gpumem man COMMAND` has the details'
 complete -c gpumem -n "__fish_gpumem_using_subcommand explain" -l utc -d 'Show times in UTC instead of this machine\'s time zone; JSON always uses UTC'
-complete -c gpumem -n "__fish_gpumem_using_subcommand explain" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c gpumem -n "__fish_gpumem_using_subcommand watch" -l interval -d 'Time between samples [default: 1s, or the configuration\'s]' -x -k -a "(__fish_gpumem_values)"
 complete -c gpumem -n "__fish_gpumem_using_subcommand watch" -l gpu -d 'Start with only these GPUs and the processes on them, by index or UUID (or its beginning); / changes it' -x -k -a "(__fish_gpumem_values)"
 complete -c gpumem -n "__fish_gpumem_using_subcommand watch" -l user -d 'Start with the processes of these users, by name or uid; / changes it' -x -k -a "(__fish_gpumem_values)"
@@ -218,8 +218,8 @@ complete -c gpumem -n "__fish_gpumem_using_subcommand watch" -l ascii -d 'Draw w
 complete -c gpumem -n "__fish_gpumem_using_subcommand watch" -l no-mouse -d 'Leave the mouse to the terminal, so that it selects text'
 complete -c gpumem -n "__fish_gpumem_using_subcommand watch" -l no-store -d 'Do not use the history that `gpumem record --store` keeps'
 complete -c gpumem -n "__fish_gpumem_using_subcommand watch" -l demo -d 'Use the built-in recording: four GPUs, training, an idle notebook, a leak, an orphan'
+complete -c gpumem -n "__fish_gpumem_using_subcommand watch" -s h -l help -d 'Print help; `gpumem man COMMAND` has the details'
 complete -c gpumem -n "__fish_gpumem_using_subcommand watch" -l utc -d 'Show times in UTC instead of this machine\'s time zone; JSON always uses UTC'
-complete -c gpumem -n "__fish_gpumem_using_subcommand watch" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c gpumem -n "__fish_gpumem_using_subcommand reap" -l pid -d 'Target these processes, with or without a finding' -x -k -a "(__fish_gpumem_values)"
 complete -c gpumem -n "__fish_gpumem_using_subcommand reap" -l gpu -d 'Only processes that hold memory on these GPUs, by index or UUID (or its beginning)' -x -k -a "(__fish_gpumem_values)"
 complete -c gpumem -n "__fish_gpumem_using_subcommand reap" -l user -d 'Only processes of these users, by name or uid; other users\' need --all-users' -x -k -a "(__fish_gpumem_values)"
@@ -263,8 +263,8 @@ complete -c gpumem -n "__fish_gpumem_using_subcommand reap" -l watch -d 'Run as 
 complete -c gpumem -n "__fish_gpumem_using_subcommand reap" -l no-store -d 'Do not use the history that `gpumem record --store` keeps'
 complete -c gpumem -n "__fish_gpumem_using_subcommand reap" -l demo -d 'Use the built-in recording: four GPUs, training, an idle notebook, a leak, an orphan'
 complete -c gpumem -n "__fish_gpumem_using_subcommand reap" -l store -d 'Keep a ring of recordings in a directory, for check and watch'
+complete -c gpumem -n "__fish_gpumem_using_subcommand reap" -s h -l help -d 'Print help; `gpumem man COMMAND` has the details'
 complete -c gpumem -n "__fish_gpumem_using_subcommand reap" -l utc -d 'Show times in UTC instead of this machine\'s time zone; JSON always uses UTC'
-complete -c gpumem -n "__fish_gpumem_using_subcommand reap" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c gpumem -n "__fish_gpumem_using_subcommand kill" -l where -d 'Only what matches all of these terms: \'user:ann gpu:0 idle>10m mem>4GiB\', as after / in watch' -x -k -a "(__fish_gpumem_values)"
 complete -c gpumem -n "__fish_gpumem_using_subcommand kill" -l signal -d 'The first signal, instead of TERM: INT, HUP, QUIT, USR1, USR2 or KILL' -x -k -a "(__fish_gpumem_values)"
 complete -c gpumem -n "__fish_gpumem_using_subcommand kill" -l grace -d 'How long to wait for each signal before the next one [default: 30s, 35s for the launcher of a distributed run]' -x -k -a "(__fish_gpumem_values)"
@@ -282,8 +282,8 @@ complete -c gpumem -n "__fish_gpumem_using_subcommand kill" -l all-users -d 'Inc
 complete -c gpumem -n "__fish_gpumem_using_subcommand kill" -l graphics -d 'Include graphics-only processes'
 complete -c gpumem -n "__fish_gpumem_using_subcommand kill" -l kept -d 'Include named processes that GPUMEM_KEEP or the configuration keeps'
 complete -c gpumem -n "__fish_gpumem_using_subcommand kill" -l no-store -d 'Do not use the history that `gpumem record --store` keeps'
+complete -c gpumem -n "__fish_gpumem_using_subcommand kill" -s h -l help -d 'Print help; `gpumem man COMMAND` has the details'
 complete -c gpumem -n "__fish_gpumem_using_subcommand kill" -l utc -d 'Show times in UTC instead of this machine\'s time zone; JSON always uses UTC'
-complete -c gpumem -n "__fish_gpumem_using_subcommand kill" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c gpumem -n "__fish_gpumem_using_subcommand release" -l where -d 'Only what matches all of these terms: \'user:ann gpu:0 idle>10m mem>4GiB\', as after / in watch' -x -k -a "(__fish_gpumem_values)"
 complete -c gpumem -n "__fish_gpumem_using_subcommand release" -l wait -d 'Time limit for each process' -x -k -a "(__fish_gpumem_values)"
 complete -c gpumem -n "__fish_gpumem_using_subcommand release" -l idle-for -d 'How long an inference server must be seen without a request before it is asked to unload' -x -k -a "(__fish_gpumem_values)"
@@ -303,8 +303,8 @@ complete -c gpumem -n "__fish_gpumem_using_subcommand release" -l all-users -d '
 complete -c gpumem -n "__fish_gpumem_using_subcommand release" -l kept -d 'Include what GPUMEM_KEEP or the configuration keeps'
 complete -c gpumem -n "__fish_gpumem_using_subcommand release" -l json -d 'Print the plan and its outcome as one JSON document (gpumem.release/1); does not ask for confirmation'
 complete -c gpumem -n "__fish_gpumem_using_subcommand release" -l no-store -d 'Do not use the history that `gpumem record --store` keeps'
+complete -c gpumem -n "__fish_gpumem_using_subcommand release" -s h -l help -d 'Print help; `gpumem man COMMAND` has the details'
 complete -c gpumem -n "__fish_gpumem_using_subcommand release" -l utc -d 'Show times in UTC instead of this machine\'s time zone; JSON always uses UTC'
-complete -c gpumem -n "__fish_gpumem_using_subcommand release" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c gpumem -n "__fish_gpumem_using_subcommand run" -l gpus -d 'Wait for this many GPUs, those with the most free memory first, and show COMMAND only these (CUDA_VISIBLE_DEVICES)' -x -k -a "(__fish_gpumem_values)"
 complete -c gpumem -n "__fish_gpumem_using_subcommand run" -l gpu -d 'Wait for these GPUs, all of them, in this order (index, UUID or its beginning)' -x -k -a "(__fish_gpumem_values)"
 complete -c gpumem -n "__fish_gpumem_using_subcommand run" -l wait-free -d 'A GPU counts as free with this much free memory, as for `check --wait-free`' -x -k -a "(__fish_gpumem_values)"
@@ -324,8 +324,8 @@ complete -c gpumem -n "__fish_gpumem_using_subcommand run" -l store-dir -d 'Dire
 complete -c gpumem -n "__fish_gpumem_using_subcommand run" -l claim -d 'Claim the GPUs, so that no other `gpumem run` takes them until COMMAND has ended; first come, first served'
 complete -c gpumem -n "__fish_gpumem_using_subcommand run" -l allow-no-gpu -d 'Run COMMAND even if there is no driver, and say so'
 complete -c gpumem -n "__fish_gpumem_using_subcommand run" -s q -l quiet -d 'Print nothing but errors'
+complete -c gpumem -n "__fish_gpumem_using_subcommand run" -s h -l help -d 'Print help; `gpumem man COMMAND` has the details'
 complete -c gpumem -n "__fish_gpumem_using_subcommand run" -l utc -d 'Show times in UTC instead of this machine\'s time zone; JSON always uses UTC'
-complete -c gpumem -n "__fish_gpumem_using_subcommand run" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c gpumem -n "__fish_gpumem_using_subcommand record" -l interval -d 'Time between samples [default: 1s, 5s with --store, or the configuration\'s]' -x -k -a "(__fish_gpumem_values)"
 complete -c gpumem -n "__fish_gpumem_using_subcommand record" -l duration -d 'Stop after this long' -x -k -a "(__fish_gpumem_values)"
 complete -c gpumem -n "__fish_gpumem_using_subcommand record" -l history -d 'First write this much of the most recent history from `gpumem record --store`' -x -k -a "(__fish_gpumem_values)"
@@ -340,8 +340,8 @@ always\t'Always'
 never\t'Never'"
 complete -c gpumem -n "__fish_gpumem_using_subcommand record" -l store-dir -d 'Directory of the stored history, instead of /var/lib/gpumem/store and ~/.local/state/gpumem/store' -r -f -a "(__fish_complete_directories)"
 complete -c gpumem -n "__fish_gpumem_using_subcommand record" -l store -d 'Keep a ring of recordings in a directory, for check and watch'
+complete -c gpumem -n "__fish_gpumem_using_subcommand record" -s h -l help -d 'Print help; `gpumem man COMMAND` has the details'
 complete -c gpumem -n "__fish_gpumem_using_subcommand record" -l utc -d 'Show times in UTC instead of this machine\'s time zone; JSON always uses UTC'
-complete -c gpumem -n "__fish_gpumem_using_subcommand record" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c gpumem -n "__fish_gpumem_using_subcommand metrics" -l output -d 'Replace this file atomically, for node_exporter\'s textfile collector, instead of printing' -r -F
 complete -c gpumem -n "__fish_gpumem_using_subcommand metrics" -l replay -d 'Read a recording (.jsonl, .jsonl.zst, or - for standard input) instead of this machine' -r -F
 complete -c gpumem -n "__fish_gpumem_using_subcommand metrics" -l nvml-library -d 'The NVML library to load, instead of the loader\'s libnvidia-ml.so.1' -r -F
@@ -353,8 +353,8 @@ never\t'Never'"
 complete -c gpumem -n "__fish_gpumem_using_subcommand metrics" -l store-dir -d 'Directory of the stored history, instead of /var/lib/gpumem/store and ~/.local/state/gpumem/store' -r -f -a "(__fish_complete_directories)"
 complete -c gpumem -n "__fish_gpumem_using_subcommand metrics" -l demo -d 'Use the built-in recording: four GPUs, training, an idle notebook, a leak, an orphan'
 complete -c gpumem -n "__fish_gpumem_using_subcommand metrics" -l no-store -d 'Do not use the history that `gpumem record --store` keeps'
+complete -c gpumem -n "__fish_gpumem_using_subcommand metrics" -s h -l help -d 'Print help; `gpumem man COMMAND` has the details'
 complete -c gpumem -n "__fish_gpumem_using_subcommand metrics" -l utc -d 'Show times in UTC instead of this machine\'s time zone; JSON always uses UTC'
-complete -c gpumem -n "__fish_gpumem_using_subcommand metrics" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c gpumem -n "__fish_gpumem_using_subcommand serve" -l listen -d 'Address to listen on; everyone who can reach it sees users and programs' -x -k -a "(__fish_gpumem_values)"
 complete -c gpumem -n "__fish_gpumem_using_subcommand serve" -l interval -d 'Time between samples [default: 5s]' -x -k -a "(__fish_gpumem_values)"
 complete -c gpumem -n "__fish_gpumem_using_subcommand serve" -l replay -d 'Read a recording (.jsonl, .jsonl.zst, or - for standard input) instead of this machine' -r -F
@@ -367,8 +367,8 @@ never\t'Never'"
 complete -c gpumem -n "__fish_gpumem_using_subcommand serve" -l store-dir -d 'Directory of the stored history, instead of /var/lib/gpumem/store and ~/.local/state/gpumem/store' -r -f -a "(__fish_complete_directories)"
 complete -c gpumem -n "__fish_gpumem_using_subcommand serve" -l demo -d 'Use the built-in recording: four GPUs, training, an idle notebook, a leak, an orphan'
 complete -c gpumem -n "__fish_gpumem_using_subcommand serve" -l no-store -d 'Do not use the history that `gpumem record --store` keeps'
+complete -c gpumem -n "__fish_gpumem_using_subcommand serve" -s h -l help -d 'Print help; `gpumem man COMMAND` has the details'
 complete -c gpumem -n "__fish_gpumem_using_subcommand serve" -l utc -d 'Show times in UTC instead of this machine\'s time zone; JSON always uses UTC'
-complete -c gpumem -n "__fish_gpumem_using_subcommand serve" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c gpumem -n "__fish_gpumem_using_subcommand rules" -l nvml-library -d 'The NVML library to load, instead of the loader\'s libnvidia-ml.so.1' -r -F
 complete -c gpumem -n "__fish_gpumem_using_subcommand rules" -l nvml-timeout -d 'Time for one GPU to answer; after it the GPU is shown as stale, and the others are still sampled' -x -k -a "(__fish_gpumem_values)"
 complete -c gpumem -n "__fish_gpumem_using_subcommand rules" -l config -d 'Configuration file, instead of /etc/gpumem/config.toml and ~/.config/gpumem/config.toml; /dev/null for none' -r -F
@@ -377,8 +377,8 @@ always\t'Always'
 never\t'Never'"
 complete -c gpumem -n "__fish_gpumem_using_subcommand rules" -l store-dir -d 'Directory of the stored history, instead of /var/lib/gpumem/store and ~/.local/state/gpumem/store' -r -f -a "(__fish_complete_directories)"
 complete -c gpumem -n "__fish_gpumem_using_subcommand rules" -l json -d 'Print the rules as JSON (gpumem.rules/1)'
+complete -c gpumem -n "__fish_gpumem_using_subcommand rules" -s h -l help -d 'Print help; `gpumem man COMMAND` has the details'
 complete -c gpumem -n "__fish_gpumem_using_subcommand rules" -l utc -d 'Show times in UTC instead of this machine\'s time zone; JSON always uses UTC'
-complete -c gpumem -n "__fish_gpumem_using_subcommand rules" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c gpumem -n "__fish_gpumem_using_subcommand config; and not __fish_seen_subcommand_from show check test" -l nvml-library -d 'The NVML library to load, instead of the loader\'s libnvidia-ml.so.1' -r -F
 complete -c gpumem -n "__fish_gpumem_using_subcommand config; and not __fish_seen_subcommand_from show check test" -l nvml-timeout -d 'Time for one GPU to answer; after it the GPU is shown as stale, and the others are still sampled' -x -k -a "(__fish_gpumem_values)"
 complete -c gpumem -n "__fish_gpumem_using_subcommand config; and not __fish_seen_subcommand_from show check test" -l config -d 'Configuration file, instead of /etc/gpumem/config.toml and ~/.config/gpumem/config.toml; /dev/null for none' -r -F
@@ -386,8 +386,8 @@ complete -c gpumem -n "__fish_gpumem_using_subcommand config; and not __fish_see
 always\t'Always'
 never\t'Never'"
 complete -c gpumem -n "__fish_gpumem_using_subcommand config; and not __fish_seen_subcommand_from show check test" -l store-dir -d 'Directory of the stored history, instead of /var/lib/gpumem/store and ~/.local/state/gpumem/store' -r -f -a "(__fish_complete_directories)"
+complete -c gpumem -n "__fish_gpumem_using_subcommand config; and not __fish_seen_subcommand_from show check test" -s h -l help -d 'Print help; `gpumem man COMMAND` has the details'
 complete -c gpumem -n "__fish_gpumem_using_subcommand config; and not __fish_seen_subcommand_from show check test" -l utc -d 'Show times in UTC instead of this machine\'s time zone; JSON always uses UTC'
-complete -c gpumem -n "__fish_gpumem_using_subcommand config; and not __fish_seen_subcommand_from show check test" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c gpumem -n "__fish_gpumem_using_subcommand config; and not __fish_seen_subcommand_from show check test" -f -a "show" -d 'Print the configuration in force, defaults included, as TOML'
 complete -c gpumem -n "__fish_gpumem_using_subcommand config; and not __fish_seen_subcommand_from show check test" -f -a "check" -d 'Validate a file, or the configuration in force; errors name file, line and key'
 complete -c gpumem -n "__fish_gpumem_using_subcommand config; and not __fish_seen_subcommand_from show check test" -f -a "test" -d 'Show what each rule would have found in a recording, and when'
@@ -398,8 +398,8 @@ complete -c gpumem -n "__fish_gpumem_using_subcommand config; and __fish_seen_su
 always\t'Always'
 never\t'Never'"
 complete -c gpumem -n "__fish_gpumem_using_subcommand config; and __fish_seen_subcommand_from show" -l store-dir -d 'Directory of the stored history, instead of /var/lib/gpumem/store and ~/.local/state/gpumem/store' -r -f -a "(__fish_complete_directories)"
+complete -c gpumem -n "__fish_gpumem_using_subcommand config; and __fish_seen_subcommand_from show" -s h -l help -d 'Print help; `gpumem man COMMAND` has the details'
 complete -c gpumem -n "__fish_gpumem_using_subcommand config; and __fish_seen_subcommand_from show" -l utc -d 'Show times in UTC instead of this machine\'s time zone; JSON always uses UTC'
-complete -c gpumem -n "__fish_gpumem_using_subcommand config; and __fish_seen_subcommand_from show" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c gpumem -n "__fish_gpumem_using_subcommand config; and __fish_seen_subcommand_from check" -l nvml-library -d 'The NVML library to load, instead of the loader\'s libnvidia-ml.so.1' -r -F
 complete -c gpumem -n "__fish_gpumem_using_subcommand config; and __fish_seen_subcommand_from check" -l nvml-timeout -d 'Time for one GPU to answer; after it the GPU is shown as stale, and the others are still sampled' -x -k -a "(__fish_gpumem_values)"
 complete -c gpumem -n "__fish_gpumem_using_subcommand config; and __fish_seen_subcommand_from check" -l config -d 'Configuration file, instead of /etc/gpumem/config.toml and ~/.config/gpumem/config.toml; /dev/null for none' -r -F
@@ -407,8 +407,8 @@ complete -c gpumem -n "__fish_gpumem_using_subcommand config; and __fish_seen_su
 always\t'Always'
 never\t'Never'"
 complete -c gpumem -n "__fish_gpumem_using_subcommand config; and __fish_seen_subcommand_from check" -l store-dir -d 'Directory of the stored history, instead of /var/lib/gpumem/store and ~/.local/state/gpumem/store' -r -f -a "(__fish_complete_directories)"
+complete -c gpumem -n "__fish_gpumem_using_subcommand config; and __fish_seen_subcommand_from check" -s h -l help -d 'Print help; `gpumem man COMMAND` has the details'
 complete -c gpumem -n "__fish_gpumem_using_subcommand config; and __fish_seen_subcommand_from check" -l utc -d 'Show times in UTC instead of this machine\'s time zone; JSON always uses UTC'
-complete -c gpumem -n "__fish_gpumem_using_subcommand config; and __fish_seen_subcommand_from check" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c gpumem -n "__fish_gpumem_using_subcommand config; and __fish_seen_subcommand_from test" -l replay -d 'Read a recording (.jsonl, .jsonl.zst, or - for standard input) instead of this machine' -r -F
 complete -c gpumem -n "__fish_gpumem_using_subcommand config; and __fish_seen_subcommand_from test" -l nvml-library -d 'The NVML library to load, instead of the loader\'s libnvidia-ml.so.1' -r -F
 complete -c gpumem -n "__fish_gpumem_using_subcommand config; and __fish_seen_subcommand_from test" -l nvml-timeout -d 'Time for one GPU to answer; after it the GPU is shown as stale, and the others are still sampled' -x -k -a "(__fish_gpumem_values)"
@@ -419,8 +419,8 @@ never\t'Never'"
 complete -c gpumem -n "__fish_gpumem_using_subcommand config; and __fish_seen_subcommand_from test" -l store-dir -d 'Directory of the stored history, instead of /var/lib/gpumem/store and ~/.local/state/gpumem/store' -r -f -a "(__fish_complete_directories)"
 complete -c gpumem -n "__fish_gpumem_using_subcommand config; and __fish_seen_subcommand_from test" -l json -d 'Print the result as JSON (gpumem.test/1)'
 complete -c gpumem -n "__fish_gpumem_using_subcommand config; and __fish_seen_subcommand_from test" -l demo -d 'Use the built-in recording: four GPUs, training, an idle notebook, a leak, an orphan'
+complete -c gpumem -n "__fish_gpumem_using_subcommand config; and __fish_seen_subcommand_from test" -s h -l help -d 'Print help; `gpumem man COMMAND` has the details'
 complete -c gpumem -n "__fish_gpumem_using_subcommand config; and __fish_seen_subcommand_from test" -l utc -d 'Show times in UTC instead of this machine\'s time zone; JSON always uses UTC'
-complete -c gpumem -n "__fish_gpumem_using_subcommand config; and __fish_seen_subcommand_from test" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c gpumem -n "__fish_gpumem_using_subcommand doctor" -l nvml-library -d 'The NVML library to load, instead of the loader\'s libnvidia-ml.so.1' -r -F
 complete -c gpumem -n "__fish_gpumem_using_subcommand doctor" -l nvml-timeout -d 'Time for one GPU to answer; after it the GPU is shown as stale, and the others are still sampled' -x -k -a "(__fish_gpumem_values)"
 complete -c gpumem -n "__fish_gpumem_using_subcommand doctor" -l config -d 'Configuration file, instead of /etc/gpumem/config.toml and ~/.config/gpumem/config.toml; /dev/null for none' -r -F
@@ -429,8 +429,8 @@ always\t'Always'
 never\t'Never'"
 complete -c gpumem -n "__fish_gpumem_using_subcommand doctor" -l store-dir -d 'Directory of the stored history, instead of /var/lib/gpumem/store and ~/.local/state/gpumem/store' -r -f -a "(__fish_complete_directories)"
 complete -c gpumem -n "__fish_gpumem_using_subcommand doctor" -l json -d 'Print the result as JSON (gpumem.doctor/1)'
+complete -c gpumem -n "__fish_gpumem_using_subcommand doctor" -s h -l help -d 'Print help; `gpumem man COMMAND` has the details'
 complete -c gpumem -n "__fish_gpumem_using_subcommand doctor" -l utc -d 'Show times in UTC instead of this machine\'s time zone; JSON always uses UTC'
-complete -c gpumem -n "__fish_gpumem_using_subcommand doctor" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c gpumem -n "__fish_gpumem_using_subcommand schema" -l nvml-library -d 'The NVML library to load, instead of the loader\'s libnvidia-ml.so.1' -r -F
 complete -c gpumem -n "__fish_gpumem_using_subcommand schema" -l nvml-timeout -d 'Time for one GPU to answer; after it the GPU is shown as stale, and the others are still sampled' -x -k -a "(__fish_gpumem_values)"
 complete -c gpumem -n "__fish_gpumem_using_subcommand schema" -l config -d 'Configuration file, instead of /etc/gpumem/config.toml and ~/.config/gpumem/config.toml; /dev/null for none' -r -F
@@ -438,8 +438,8 @@ complete -c gpumem -n "__fish_gpumem_using_subcommand schema" -l color -d 'When 
 always\t'Always'
 never\t'Never'"
 complete -c gpumem -n "__fish_gpumem_using_subcommand schema" -l store-dir -d 'Directory of the stored history, instead of /var/lib/gpumem/store and ~/.local/state/gpumem/store' -r -f -a "(__fish_complete_directories)"
+complete -c gpumem -n "__fish_gpumem_using_subcommand schema" -s h -l help -d 'Print help; `gpumem man COMMAND` has the details'
 complete -c gpumem -n "__fish_gpumem_using_subcommand schema" -l utc -d 'Show times in UTC instead of this machine\'s time zone; JSON always uses UTC'
-complete -c gpumem -n "__fish_gpumem_using_subcommand schema" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c gpumem -n "__fish_gpumem_using_subcommand completions" -l nvml-library -d 'The NVML library to load, instead of the loader\'s libnvidia-ml.so.1' -r -F
 complete -c gpumem -n "__fish_gpumem_using_subcommand completions" -l nvml-timeout -d 'Time for one GPU to answer; after it the GPU is shown as stale, and the others are still sampled' -x -k -a "(__fish_gpumem_values)"
 complete -c gpumem -n "__fish_gpumem_using_subcommand completions" -l config -d 'Configuration file, instead of /etc/gpumem/config.toml and ~/.config/gpumem/config.toml; /dev/null for none' -r -F
@@ -447,8 +447,8 @@ complete -c gpumem -n "__fish_gpumem_using_subcommand completions" -l color -d '
 always\t'Always'
 never\t'Never'"
 complete -c gpumem -n "__fish_gpumem_using_subcommand completions" -l store-dir -d 'Directory of the stored history, instead of /var/lib/gpumem/store and ~/.local/state/gpumem/store' -r -f -a "(__fish_complete_directories)"
+complete -c gpumem -n "__fish_gpumem_using_subcommand completions" -s h -l help -d 'Print help; `gpumem man COMMAND` has the details'
 complete -c gpumem -n "__fish_gpumem_using_subcommand completions" -l utc -d 'Show times in UTC instead of this machine\'s time zone; JSON always uses UTC'
-complete -c gpumem -n "__fish_gpumem_using_subcommand completions" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c gpumem -n "__fish_gpumem_using_subcommand man" -l nvml-library -d 'The NVML library to load, instead of the loader\'s libnvidia-ml.so.1' -r -F
 complete -c gpumem -n "__fish_gpumem_using_subcommand man" -l nvml-timeout -d 'Time for one GPU to answer; after it the GPU is shown as stale, and the others are still sampled' -x -k -a "(__fish_gpumem_values)"
 complete -c gpumem -n "__fish_gpumem_using_subcommand man" -l config -d 'Configuration file, instead of /etc/gpumem/config.toml and ~/.config/gpumem/config.toml; /dev/null for none' -r -F
@@ -456,8 +456,8 @@ complete -c gpumem -n "__fish_gpumem_using_subcommand man" -l color -d 'When to 
 always\t'Always'
 never\t'Never'"
 complete -c gpumem -n "__fish_gpumem_using_subcommand man" -l store-dir -d 'Directory of the stored history, instead of /var/lib/gpumem/store and ~/.local/state/gpumem/store' -r -f -a "(__fish_complete_directories)"
+complete -c gpumem -n "__fish_gpumem_using_subcommand man" -s h -l help -d 'Print help; `gpumem man COMMAND` has the details'
 complete -c gpumem -n "__fish_gpumem_using_subcommand man" -l utc -d 'Show times in UTC instead of this machine\'s time zone; JSON always uses UTC'
-complete -c gpumem -n "__fish_gpumem_using_subcommand man" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c gpumem -n "__fish_gpumem_using_subcommand explain" -f -k -a "(__fish_gpumem_values)"
 complete -c gpumem -n "__fish_gpumem_using_subcommand kill" -f -k -a "(__fish_gpumem_values)"
 complete -c gpumem -n "__fish_gpumem_using_subcommand release" -f -k -a "(__fish_gpumem_values)"

@@ -27,15 +27,26 @@ pub use terms::Where;
 pub(super) use watch::cells;
 pub use watch::{Once, ThemeChoice, WatchArgs};
 
-const EXIT_CODES: &str = "\
-Exit codes:
-  0  done, and nothing found
-  1  check: a finding at or above --fail-on, a limit exceeded, a holder that is new since
-     --baseline, or memory not free in time;
-     reap: a target could not be terminated, or its memory was not freed;
-     release: a target released nothing
-  2  wrong usage or configuration
-  3  could not measure: no driver, or a GPU that cannot be read and nothing found";
+/// The exit codes of a command, with the reasons for 1, if there are any.
+macro_rules! exit_codes {
+    ($($one:literal)?) => {
+        concat!(
+            "Exit codes:\n  0  done",
+            $("\n  1  ", $one,)?
+            "\n  2  wrong usage or configuration\n  3  could not measure: no driver, or a GPU that cannot \
+            be read and nothing found"
+        )
+    };
+}
+
+const EXIT_CODES: &str = exit_codes!();
+const EXIT_CODES_OF_CHECK: &str = exit_codes!(
+    "a finding at or above --fail-on, a limit exceeded, a holder that is new since --baseline,\n     or \
+    memory not free in time"
+);
+const EXIT_CODES_OF_REAP: &str =
+    exit_codes!("a target could not be terminated, or its memory was not freed");
+const EXIT_CODES_OF_RELEASE: &str = exit_codes!("a target released nothing");
 
 /// The exit codes of a command that only prints built-in text.
 const EXIT_CODES_OF_PRINTING: &str = "\
@@ -54,6 +65,7 @@ Exit codes:
 #[command(
     name = "gpumem",
     after_help = EXIT_CODES,
+    disable_help_flag = true,
     disable_version_flag = true,
     disable_help_subcommand = true,
     styles = Styles::plain(),
@@ -63,6 +75,10 @@ pub struct Cli {
     /// Print the versions of gpumem and, if there is a driver, of NVML and the driver
     #[arg(short = 'V', long, action = ArgAction::SetTrue)]
     pub version: bool,
+
+    /// Print help; `gpumem man COMMAND` has the details
+    #[arg(short, long, global = true, action = ArgAction::HelpShort, display_order = 999)]
+    pub help: Option<bool>,
 
     /// Options of every command.
     #[command(flatten)]
@@ -252,19 +268,19 @@ pub struct Ps {
 /// report begins with that answer and who holds the rest. Findings are listed if the memory did not
 /// become free, and affect the exit code only with --fail-on.
 #[derive(Args, Clone, Debug)]
-#[command(after_help = EXIT_CODES)]
+#[command(after_help = EXIT_CODES_OF_CHECK)]
 pub struct CheckArgs {
     /// Output format [default: text]
     #[arg(long, value_name = "FORMAT")]
     pub format: Option<CheckFormat>,
 
-    /// Print the verdict as JSON (gpumem.check/1): one document, even if the check fails; short for
-    /// --format json
+    /// Print the verdict as JSON: one document, even if the check fails; short for --format json
     #[arg(long, conflicts_with = "format")]
     pub json: bool,
 
-    /// How long to sample this machine [default: 30s, or 2s while `gpumem record --store` runs; a single
-    /// sample with --max-used, --max-unattributed or --baseline]
+    /// How long to sample this machine [default: 30s; 2s while `gpumem record --store` runs]
+    ///
+    /// With --max-used, --max-unattributed or --baseline, one sample is the default.
     #[arg(long, value_name = "DURATION", conflicts_with_all = ["replay", "demo"])]
     pub window: Option<Span>,
 
@@ -272,8 +288,7 @@ pub struct CheckArgs {
     #[arg(long, value_name = "DURATION", conflicts_with_all = ["replay", "demo"])]
     pub interval: Option<Span>,
 
-    /// Exit with 1 if there is a finding of this severity or higher [default: warning; with
-    /// --wait-free none]
+    /// Exit with 1 if there is a finding of this severity [default: warning; none with --wait-free]
     #[arg(long, value_name = "SEVERITY")]
     pub fail_on: Option<Severity>,
 
@@ -281,7 +296,9 @@ pub struct CheckArgs {
     #[arg(long, value_name = "KIND", value_delimiter = ',')]
     pub kind: Vec<Kind>,
 
-    /// Report only on these GPUs (index, UUID or its beginning); ignore read errors on others
+    /// Report only on these GPUs, by index or UUID (or its beginning)
+    ///
+    /// Read errors on other GPUs are ignored.
     #[arg(long, value_name = "GPU", value_delimiter = ',')]
     pub gpu: Vec<String>,
 
@@ -308,7 +325,7 @@ pub struct CheckArgs {
     #[arg(long, value_name = "SIZE|PERCENT")]
     pub max_unattributed: Option<Amount>,
 
-    /// Wait until this much memory is free on that GPU, or on any one GPU (of --gpu); then exit with 0
+    /// Wait until this much memory is free on that GPU, or on any GPU; then exit with 0
     ///
     /// If given several times, all have to be free at once, each checked by itself. The GPUs are those
     /// of CUDA_VISIBLE_DEVICES, if that is set; of a GPU divided by MIG, a MIG device has to have the
@@ -318,8 +335,7 @@ pub struct CheckArgs {
     #[arg(long, value_name = "SIZE[:GPU]", conflicts_with = "window")]
     pub wait_free: Vec<WaitFree>,
 
-    /// Print only the GPUs that --wait-free found, separated by commas, as CUDA_VISIBLE_DEVICES takes
-    /// them
+    /// Print the GPUs that --wait-free found, for CUDA_VISIBLE_DEVICES, and nothing else
     ///
     /// The report goes to standard error. Nothing is printed unless the exit code is 0: an empty
     /// CUDA_VISIBLE_DEVICES hides every GPU.
@@ -330,15 +346,14 @@ pub struct CheckArgs {
     #[arg(long, value_name = "DURATION", default_value = "5m", requires = "wait_free")]
     pub timeout: Span,
 
-    /// Fail if a process holds memory on a GPU where it held none in FILE, the output of `gpumem ps
-    /// --json`
+    /// Fail if a process holds memory that held none in FILE, the output of `gpumem ps --json`
     ///
     /// A process that holds more than before is not new; --max-used limits that. FILE has to be from
     /// the current boot of this machine.
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub baseline: Option<PathBuf>,
 
-    /// With --wait-free, also list undecided rules, and the findings if the memory became free
+    /// With --wait-free, also list findings and undecided rules
     #[arg(short, long)]
     pub verbose: bool,
 

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 
 use clap::Args;
 
-use super::{EXIT_CODES, Recorded, StoreArgs, Stored, Where};
+use super::{EXIT_CODES_OF_REAP, Recorded, StoreArgs, Stored, Where};
 use crate::cli::UsageError;
 use crate::cli::explain::TypedTarget;
 use crate::model::Kind;
@@ -41,7 +41,7 @@ use crate::units::Span;
 /// done: /var/lib/gpumem/reap.jsonl for root, ~/.local/state/gpumem/reap.jsonl for other users;
 /// --history shows it.
 #[derive(Args, Debug, Default)]
-#[command(after_help = EXIT_CODES, mut_arg("store", |store| store.requires("watch")))]
+#[command(after_help = EXIT_CODES_OF_REAP, mut_arg("store", |store| store.requires("watch")))]
 pub struct ReapArgs {
     /// Target these processes, with or without a finding
     #[arg(long, value_name = "PID", value_delimiter = ',', value_parser = pid)]
@@ -184,7 +184,7 @@ impl ReapArgs {
 /// Shows the plan that `gpumem reap` makes for the named targets, and asks, unless --yes is given. It
 /// exits with 1 if a named process is not killed, even if only because the answer is no.
 #[derive(Args, Debug)]
-#[command(after_help = EXIT_CODES)]
+#[command(after_help = EXIT_CODES_OF_REAP)]
 pub struct Kill {
     /// A PID, a notebook's path or the end of it, a kernel's id, a finding's id, a GPU (gpu:0, gpu:2-4, GPU-…) for
     /// all that is on it, the name of an inference server (vllm), or PID@TICKS@BOOT_ID: that process or none

@@ -2,7 +2,7 @@
 
 use clap::Args;
 
-use super::{EXIT_CODES, Stored, Where};
+use super::{EXIT_CODES_OF_RELEASE, Stored, Where};
 use crate::units::Span;
 
 /// Have processes release GPU memory that they do not need, without killing them, and verify that it
@@ -18,7 +18,7 @@ use crate::units::Span;
 /// request does not load by itself. A process is not asked again within 60 seconds. If there is no way
 /// to ask a process, the plan says why and what to do instead, and the exit code is 1.
 #[derive(Args, Debug)]
-#[command(after_help = EXIT_CODES)]
+#[command(after_help = EXIT_CODES_OF_RELEASE)]
 pub struct ReleaseArgs {
     /// A PID, a notebook's path or the end of it, a kernel's id, a finding's id, a GPU (gpu:0, gpu:2-4, GPU-…) for
     /// all that is on it, or the name of an inference server (vllm)
