@@ -165,7 +165,7 @@ impl Wait {
     pub(super) fn impossible(&self, gpus: &[Gpu]) -> Option<String> {
         let devices = self.devices(gpus).ok()?;
         let too_much = |want: &&Want| {
-            let mut totals = want.candidates(&devices).map(|it| it.total_bytes()).peekable();
+            let mut totals = want.candidates(&devices).map(ComputeDevice::total_bytes).peekable();
             // An unknown total may be large enough.
             totals.peek().is_some()
                 && totals.all(|total| total.is_some_and(|total| total < want.wanted.size.0))
