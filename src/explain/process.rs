@@ -159,6 +159,9 @@ impl Subject<'_> {
             .or_else(executable)
             .unwrap_or_else(|| "its command line is not known".to_owned());
         facts.entry(label, command);
+        if let Some(hypervisor) = process.hypervisor() {
+            facts.entry("", format!("a virtual machine of {}", hypervisor.by));
+        }
         let mut more = Vec::new();
         more.extend(match process.state {
             Some(_) if process.has_threads_left() => Some(match process.live_state() {

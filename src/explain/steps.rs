@@ -135,6 +135,9 @@ fn general(process: &Process, gpus: &[OnGpu<'_>], is_unresponsive: bool) -> Vec<
         let text = "it draws a desktop: do not kill it; its memory is freed when its user logs out";
         return vec![plain(WhenPossible::Now, text.to_owned())];
     }
+    if let Some(hypervisor) = process.hypervisor() {
+        return vec![plain(WhenPossible::Now, hypervisor.advice())];
+    }
     let places = advice::place_lines(process).into_iter();
     let places = places.map(|text| plain(WhenPossible::End, text));
     let (awake, mut ends): (Vec<ExplainStep>, Vec<ExplainStep>) = places.partition(continues_it);

@@ -215,11 +215,14 @@ impl ProcessHistory {
         self.io.observe(moment.time, bytes, None, moment.allowed_gap);
     }
 
-    /// Whether the driver shows it drawing a desktop, or on one: a program with a window that also computes,
-    /// perhaps with unsaved work.
-    pub fn is_display(&self) -> bool {
+    /// Whether it waits for a person or a guest: it draws a desktop, or on one (a program with a window that also
+    /// computes, perhaps with unsaved work), or is a virtual machine.
+    pub fn is_desktop_or_machine(&self) -> bool {
         let draws = |row: &RowHistory| row.kind() == ProcessType::ComputeGraphics;
-        self.names.facts.is_display || self.may_have_display && self.rows.iter().any(draws)
+        let facts = &self.names.facts;
+        facts.is_display
+            || facts.hypervisor.is_some()
+            || self.may_have_display && self.rows.iter().any(draws)
     }
 
     pub fn names(&self) -> &NameFacts {

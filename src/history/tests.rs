@@ -396,6 +396,7 @@ fn names_are_read_again_when_any_of_them_changes() {
         "VLLM::EngineCore",
         "/usr/bin/keep-gpu --x",
         "/usr/lib/xorg/Xorg :0",
+        "vgpu",
         "nvidia-cuda-mps-server",
         "gunicorn: worker [app]",
         "ray::IDLE",
@@ -407,20 +408,20 @@ fn names_are_read_again_when_any_of_them_changes() {
     let mut dice = Dice::new(3);
     let mut roll = |below: u64| dice.roll(below) as usize;
     let (mut scene, mut history) = watched(0.0);
-    let mut kinds = [0; 9];
+    let mut kinds = [0; 10];
     for _ in 0..3000 {
         let process = scene.process(PID);
         let pick = |list: &[&str], at: usize| list.get(at).map(|it| Arc::<str>::from(*it));
         // Usually nothing changes, and what does may be an equal copy.
         match roll(12) {
-            0 => process.command = commands.get(roll(10)).map(|line| words(line)),
+            0 => process.command = commands.get(roll(11)).map(|line| words(line)),
             1 => process.command = Some(spawned.clone().into()),
             2 => process.executable = pick(&files, roll(5)),
             3 => process.comm = pick(&short, roll(4)),
             4 => process.framework = pick(&frameworks, roll(3)),
             5 => {
                 process.parent = (roll(4) > 0).then(|| {
-                    let command = commands.get(roll(10)).map(|line| words(line));
+                    let command = commands.get(roll(11)).map(|line| words(line));
                     Arc::new(Parent { command, ..Parent::default() })
                 });
             }
@@ -432,6 +433,7 @@ fn names_are_read_again_when_any_of_them_changes() {
         assert_eq!(history.process(identity).unwrap().names(), &facts);
         let seen = [
             facts.is_display,
+            facts.hypervisor.is_some(),
             facts.is_kernel,
             facts.is_worker_of_a_server,
             facts.looks_like_a_server,

@@ -16,6 +16,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 use serde_with_macros::skip_serializing_none;
 
+use super::names::Hypervisor;
 use super::{Finding, Identity, Kind, Process, Time};
 use crate::units::Span;
 
@@ -131,7 +132,10 @@ impl fmt::Display for KeptBy {
             Self::Configuration { reason, .. } => {
                 write!(f, "the configuration keeps it{until}: {reason}")
             }
-            Self::Program { name } => write!(f, "{name} is never killed"),
+            Self::Program { name } => match Hypervisor::of_program(name) {
+                Some(hypervisor) => f.write_str(&hypervisor.advice()),
+                None => write!(f, "{name} is never killed"),
+            },
             Self::Server => f.write_str("it is an inference server"),
         }
     }

@@ -4,6 +4,7 @@
 //! cache this while the names stay the same.
 
 use super::Process;
+use super::names::Hypervisor;
 use super::pool::Pool;
 use super::program::never_killed;
 
@@ -12,6 +13,8 @@ use super::program::never_killed;
 pub struct NameFacts {
     /// [`Process::is_display`].
     pub is_display: bool,
+    /// [`Process::hypervisor`].
+    pub hypervisor: Option<&'static Hypervisor>,
     /// [`Process::is_kernel`].
     pub is_kernel: bool,
     /// [`Process::is_worker_of_a_server`].
@@ -34,6 +37,7 @@ impl NameFacts {
         let (executable, comm) = (process.executable.as_deref(), process.comm.as_deref());
         Self {
             is_display: process.is_display(),
+            hypervisor: process.hypervisor(),
             is_kernel: process.is_kernel(),
             is_worker_of_a_server: process.is_worker_of_a_server(),
             looks_like_a_server: process.looks_like_a_server(),

@@ -22,7 +22,32 @@ pub struct Names {
     pub attendants: Vec<String>,
     pub hosts: Vec<String>,
     pub starters: Vec<String>,
+    pub hypervisors: Vec<Hypervisor>,
     pub runners: Vec<Way>,
+}
+
+/// Programs whose processes are virtual machines.
+#[derive(PartialEq, Eq, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Hypervisor {
+    pub programs: Vec<String>,
+    /// Its name: `KVM`.
+    pub by: String,
+    /// How to shut a machine down, as an imperative without a full stop.
+    pub words: String,
+}
+
+impl Hypervisor {
+    /// The hypervisor that runs this program.
+    pub fn of_program(name: &str) -> Option<&'static Self> {
+        NAMES.hypervisors.iter().find(|it| is_on(&it.programs, name))
+    }
+
+    /// What a process of it is, and how it is ended.
+    pub fn advice(&self) -> String {
+        let (by, words) = (&self.by, &self.words);
+        format!("it is a virtual machine ({by}), which a signal would cut off: {words}")
+    }
 }
 
 pub static NAMES: LazyLock<Names> = LazyLock::new(|| parse().unwrap_or_default());
@@ -59,6 +84,6 @@ mod tests {
         ] {
             assert!(!list.is_empty() && list.iter().all(|name| !name.is_empty()), "{list:?}");
         }
-        assert!(!names.runners.is_empty());
+        assert!(!names.runners.is_empty() && !names.hypervisors.is_empty());
     }
 }

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::Process;
-use super::names::{NAMES, is_on};
+use super::names::{Hypervisor, NAMES, is_on};
 
 /// The kernel's limit for a short name, in bytes.
 const COMM_BYTES: usize = 15;
@@ -50,11 +50,21 @@ impl Process {
     /// Whether it draws a desktop: by its program file, which is root's; by its own name only if the file is
     /// unknown.
     pub fn is_display(&self) -> bool {
+        self.is_roots_program(&NAMES.displays)
+    }
+
+    /// The hypervisor whose virtual machine it is, recognised as a display is.
+    pub fn hypervisor(&self) -> Option<&'static Hypervisor> {
+        NAMES.hypervisors.iter().find(|it| self.is_roots_program(&it.programs))
+    }
+
+    fn is_roots_program(&self, names: &[String]) -> bool {
         match self.executable.as_deref() {
             Some(path) => {
-                self.executable_is_roots != Some(false) && is_on(&NAMES.displays, file_name(path))
+                let path = path.strip_suffix(" (deleted)").unwrap_or(path);
+                self.executable_is_roots != Some(false) && is_on(names, file_name(path))
             }
-            None => is_one_of(self, &NAMES.displays),
+            None => is_one_of(self, names),
         }
     }
 
@@ -75,7 +85,9 @@ pub fn never_killed<'a>(
     comm: Option<&'a str>,
     own: &[Arc<str>],
 ) -> Option<&'a str> {
-    let known = NAMES.never_killed.iter().chain(&NAMES.displays).map(String::as_str);
+    let machines = NAMES.hypervisors.iter().flat_map(|it| &it.programs);
+    let known = NAMES.never_killed.iter().chain(&NAMES.displays).chain(machines);
+    let known = known.map(String::as_str);
     let known = known.filter(|_| is_roots != Some(false));
     let names = || known.clone().chain(own.iter().map(|name| &**name));
     let families = &NAMES.never_killed_families;
@@ -154,6 +166,28 @@ mod tests {
         assert!(own.is_display());
         own.executable_is_roots = Some(false);
         assert!(!own.is_display());
+    }
+
+    #[test]
+    fn a_virtual_machine_is_known_by_its_hypervisors_program_if_that_is_roots() {
+        for (command, file, by) in [
+            ("vgpu", Some("/usr/bin/nvidia-vgpu-mgr"), Some("KVM")),
+            ("/usr/lib64/xen/bin/vgpu --domain=7", Some("/usr/lib64/xen/bin/vgpu"), Some("Xen")),
+            ("vgpu", None, Some("Xen")),
+            ("vmware-vmx", Some("/usr/lib/vmware/bin/vmware-vmx (deleted)"), Some("VMware")),
+            ("qemu", Some("/usr/bin/qemu-system-x86_64"), Some("KVM")),
+            ("vgpu", Some("/usr/bin/python3"), None),
+            ("python vgpu.py", Some("/usr/bin/python3"), None),
+            ("vgpu_train", None, None),
+        ] {
+            let command: Vec<&str> = command.split(' ').collect();
+            let mut process = of(&command, file, None);
+            assert_eq!(process.hypervisor().map(|it| &*it.by), by, "{command:?}");
+            let name = never_killed(file, None, command.first().copied(), &[]);
+            assert_eq!(name.and_then(Hypervisor::of_program).map(|it| &*it.by), by, "{command:?}");
+            process.executable_is_roots = Some(false);
+            assert_eq!(process.hypervisor().is_some(), file.is_none() && by.is_some());
+        }
     }
 
     #[test]

@@ -99,11 +99,11 @@ impl Engine {
         // All rules run on a process while it is at hand.
         for process in &snapshot.processes {
             if let Some(known) = self.history.process(process.identity()) {
-                // A desktop waits for its user. Only that it is hung or orphaned is worth reporting, and
-                // nothing that would end it is offered.
-                let is_display = known.is_display();
+                // A desktop waits for its user, a virtual machine for its guest. Only that it is dead or stuck is
+                // worth reporting, and nothing that would end it is offered.
+                let waits = known.is_desktop_or_machine();
                 for &(place, rule) in &run {
-                    if !is_display || matches!(rule.kind(), Kind::Dead | Kind::Stuck) {
+                    if !waits || matches!(rule.kind(), Kind::Dead | Kind::Stuck) {
                         verdicts.rule = place;
                         let input = ProcessInput { seen: seen(rule), process, known };
                         (rule.made_of.process)(input, &mut verdicts);

@@ -224,7 +224,7 @@ fn is_never_idle(it: ProcessInput<'_>) -> bool {
     is_busy
         || cannot_run
         || is_mps
-        || known.is_display()
+        || known.is_desktop_or_machine()
         || server::is_server(process, known, seen.snapshot) != asks_servers
 }
 

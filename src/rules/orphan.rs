@@ -319,7 +319,7 @@ fn is_never_orphan(it: ProcessInput<'_>, needed: f64) -> bool {
         || is_active
         || stuck::is_beyond_signals(seen, known)
         || process.is_monitor()
-        || known.is_display()
+        || known.is_desktop_or_machine()
         || idle::descendants_use_a_gpu(seen, process, needed)
         || server::is_server(process, known, seen.snapshot)
 }

@@ -16,6 +16,7 @@ macro_rules! or_skip {
 mod accounting;
 mod bombs;
 mod bounds;
+mod cases;
 mod cli;
 mod commands;
 mod complete;

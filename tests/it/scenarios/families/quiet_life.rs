@@ -156,6 +156,21 @@ pub const FAMILIES: &[Family] = &[
             s.act_on(process, &[gpu], ProcessType::Graphics, move |_, _| resting(bytes).cpu(1.0));
         }
     }),
+    family("virtual_machines", "A hypervisor's machines with vGPUs, unused for long.", |s| {
+        let (words, file) = s.random.pick(&[
+            ("vgpu", "/usr/bin/nvidia-vgpu-mgr"),
+            ("/usr/lib64/xen/bin/vgpu --domain=3", "/usr/lib64/xen/bin/vgpu"),
+            ("/usr/lib/vmware/bin/vmware-vmx box.vmx", "/usr/lib/vmware/bin/vmware-vmx"),
+        ]);
+        for _ in 0..s.random.whole(1, 3) {
+            let process = s.daemon(words, "nvidia-vgpu-mgr.service");
+            let environment = Some(Arc::default());
+            let process = Process { executable: Some(file.into()), environment, ..process };
+            let (bytes, stop, gpu) = (s.gib(2.0, 6.0), s.long_idle(), s.gpu);
+            let is = until(stop, working(bytes), resting(bytes));
+            s.act_on(process, &[gpu], ProcessType::ComputeGraphics, is);
+        }
+    }),
     family("unsaved_work_on_a_display", "A program with a window also computes, and waits.", |s| {
         let words = s.random.pick(&["blender scene.blend", "chrome --type=gpu-process", "code"]);
         let display = s.random.pick(&[("DISPLAY", ":0"), ("WAYLAND_DISPLAY", "wayland-1")]);
