@@ -1,25 +1,31 @@
 //! Whole programs on one driver: `cargo bench --bench rivals`.
 //!
-//! gpumem watch, nvtop and nvitop side by side, each on a terminal of 200 by 60 at one sample a second,
-//! with the mock driver's 8 GPUs and 128 real processes that sleep, a quarter of which look like notebooks'
-//! kernels whose files are gone. They run at the same time, so that
-//! whatever else the machine does costs them all alike, and are started anew in each of [`ROUNDS`]
-//! rounds, each time in another order and a part of a second apart. The CPU time of each is taken over short
-//! windows once it has run for a minute: before that a program looks at processes that are new to it. Told are
-//! the median window, the mean, and the median of what it is of gpumem's in the same window. Memory and what is written to the terminal are those of the last round.
+//! On the mock driver, with 8 GPUs and 128 real processes that sleep, and with 16 GPUs and 1,000, a quarter of which
+//! look like notebook kernels whose files are gone:
 //!
-//! The run fails where gpumem takes more than twice nvtop's CPU time, or more than a tenth of nvitop's, or
-//! where a screen does not show the driver's GPUs, so that its figures say nothing. It watches who works with each
-//! process and judges it, which nvtop does not: some 5 ms a second for 128 processes.
+//! - `ps --json`, and a program in C that asks the driver for the processes and reads one `stat` of each
+//!   (`one_stat.c`): CPU time, one after the other in turn.
+//! - gpumem watch, nvtop and nvitop, each on a terminal of 200 by 60 at one sample a second. They run at the same
+//!   time, so that other load on the machine costs them all alike. Each round starts them anew, in another order and
+//!   a part of a second apart. Their CPU time is taken over short windows once they have run for a minute: before
+//!   that a program looks at processes that are new to it. The table has the median window, the mean, and the median
+//!   ratio to gpumem in the same window; memory and what is written to the terminal are those of the last round.
 //!
-//! It needs `setsid` (util-linux). A rival that is not there is skipped, and the reason printed: nvtop
+//! The run fails only where gpumem takes more than twice nvtop's CPU time, or where a screen does not show the
+//! driver's GPUs, so that its figures say nothing. gpumem reads and judges who works with each process; nvtop
+//! does not.
+//!
+//! It needs `setsid` (util-linux). A program that is missing is skipped, and the reason printed: nvtop
 //! comes from the distribution (in Debian `contrib`), nvitop from PyPI; `GPUMEM_NVITOP=PATH` names one
-//! that is not on the search path. What else is busy crowds the cache, and all figures grow; what they
-//! are of one another hardly changes.
+//! that is not on the search path. Other load crowds the cache, and all figures grow; their ratios hardly change.
 //!
-//! `--quick` measures for a few seconds, and what it prints is not to be believed; `--seconds N` (in all
-//! rounds together) and `--processes N` measure longer and more. `--beside PATH` measures another build of
-//! gpumem in the same windows, to compare what a change costs.
+//! | option | |
+//! |---|---|
+//! | `--quick` | a few seconds, with figures that mean nothing |
+//! | `--rounds N`, `--seconds N` | how often the programs are started, and how long they are measured in all |
+//! | `--gpus N --processes N` | only this scale |
+//! | `--program PATH`, `--driver PATH` | another build of gpumem and of the mock driver |
+//! | `--beside PATH` | a second build of gpumem in the same windows, to compare what a change costs |
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::print_stdout)]
 
 mod kernels;
@@ -37,6 +43,8 @@ use std::time::{Duration, Instant};
 
 use kernels::Sleepers;
 use mock_nvml::scene::{Gpu, Process, Scene, Utilization, Value};
+use nix::sys::resource::{UsageWho, getrusage};
+use nix::sys::time::TimeVal;
 use nix::time::{clock_getcpuclockid, clock_gettime};
 use nix::unistd::Pid;
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
@@ -44,9 +52,14 @@ use rustix::termios::{Winsize, tcsetwinsize};
 
 const COLUMNS: NonZero<u16> = NonZero::new(200).unwrap();
 const ROWS: NonZero<u16> = NonZero::new(60).unwrap();
-const GPUS: usize = 8;
-/// How often all programs are started anew.
-const ROUNDS: usize = 3;
+/// The scene for one-shots: nothing changes in it, so that it is read quickly.
+const STILL: &str = "still.json";
+/// GPUs and processes.
+const SCALES: [(usize, usize); 2] = [(8, 128), (16, 1000)];
+/// Pairs of one-shots.
+const PAIRS: usize = 11;
+/// The least that nvtop's CPU time is to be of gpumem's.
+const LEAST_OF_NVTOP: f64 = 0.5;
 /// For so long CPU time is taken, over and over.
 const WINDOW: Duration = Duration::from_secs(3);
 /// Between the starts of two programs, so that they do not all sample in the same moment.
@@ -58,35 +71,135 @@ fn main() -> ExitCode {
     if env::var("GPUMEM_BENCH_ROLE").as_deref() == Ok(kernels::ROLE) {
         kernels::sleep();
     }
-    let arguments: Vec<String> = env::args().skip(1).collect();
-    let number = |name: &str| {
-        let at = arguments.iter().position(|argument| argument == name)?;
-        arguments.get(at + 1)?.parse::<u32>().ok()
-    };
-    let quick = arguments.iter().any(|argument| argument == "--quick");
-    let seconds = number("--seconds").unwrap_or(if quick { 3 } else { 45 });
-    let processes = number("--processes").unwrap_or(128);
     if find("setsid").is_none() {
         println!("skipped: there is no setsid (util-linux) to give a program its terminal");
         return ExitCode::SUCCESS;
     }
-    let stage = Stage::new(processes as usize);
-    let warm_up = Duration::from_secs(if quick { 2 } else { 60 });
-    let rounds = if quick { 1 } else { ROUNDS };
-    let each_round = u64::from(seconds).div_ceil(rounds as u64);
+    let options = Options::parse();
+    let mut is_good = true;
+    for &(gpus, processes) in &options.scales {
+        let stage = Stage::new(gpus, processes, &options.driver);
+        one_shots(&stage, &options);
+        is_good &= screens(&stage, &options);
+    }
+    if is_good || options.is_quick { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// What the command line asks for.
+struct Options {
+    is_quick: bool,
+    /// How often all programs are started anew.
+    rounds: usize,
+    /// In all rounds together.
+    seconds: usize,
+    scales: Vec<(usize, usize)>,
+    program: PathBuf,
+    driver: PathBuf,
+    beside: Option<PathBuf>,
+}
+
+impl Options {
+    fn parse() -> Self {
+        let arguments: Vec<String> = env::args().skip(1).collect();
+        let value = |name: &str| {
+            let at = arguments.iter().position(|argument| argument == name)?;
+            arguments.get(at + 1).cloned()
+        };
+        let number = |name: &str| value(name)?.parse().ok();
+        let path = |name: &str| value(name).map(|path| fs::canonicalize(path).unwrap());
+        let is_quick = arguments.iter().any(|argument| argument == "--quick");
+        let scales = match (number("--gpus"), number("--processes")) {
+            (None, None) if is_quick => vec![SCALES[0]],
+            (None, None) => SCALES.to_vec(),
+            (gpus, processes) => {
+                vec![(gpus.unwrap_or(SCALES[0].0), processes.unwrap_or(SCALES[0].1))]
+            }
+        };
+        Self {
+            is_quick,
+            rounds: number("--rounds").unwrap_or(if is_quick { 1 } else { 3 }),
+            seconds: number("--seconds").unwrap_or(if is_quick { 3 } else { 45 }),
+            scales,
+            program: path("--program").unwrap_or_else(|| env!("CARGO_BIN_EXE_gpumem").into()),
+            driver: path("--driver").unwrap_or_else(mock_nvml::library),
+            beside: path("--beside"),
+        }
+    }
+}
+
+/// The CPU time of `ps --json` and of the program in C, in turn.
+fn one_shots(stage: &Stage, options: &Options) {
+    let program = stage.folder.path().join("one_stat");
+    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/benches/one_stat.c");
+    let compiled = Command::new("cc").args(["-O2", "-o"]).arg(&program).arg(source).status();
+    if !compiled.is_ok_and(|status| status.success()) {
+        println!("skipped: one_stat.c, which needs a C compiler");
+        return;
+    }
+    let mut c_loop = stage.command(&program);
+    c_loop.arg(&stage.library);
+    let mut commands = vec![c_loop];
+    for program in std::iter::once(&options.program).chain(&options.beside) {
+        let mut gpumem = stage.command(program);
+        gpumem.args(["ps", "--json", "--nvml-library"]).arg(&stage.library);
+        commands.push(gpumem);
+    }
+    let still = stage.folder.path().join(STILL);
+    let mut costs = vec![Vec::new(); commands.len()];
+    for pair in 0..=if options.is_quick { 1 } else { PAIRS } {
+        for (command, costs) in commands.iter_mut().zip(&mut costs) {
+            let before = cpu_seconds_of_ended();
+            let status = command
+                .env("GPUMEM_MOCK_SCENE", &still)
+                .stdin(Stdio::null())
+                .stdout(Stdio::null())
+                .status()
+                .unwrap();
+            assert!(status.success(), "{command:?}");
+            // The first pair warms the caches.
+            if pair > 0 {
+                costs.push(cpu_seconds_of_ended() - before);
+            }
+        }
+    }
+    let Stage { gpus, processes, .. } = stage;
+    println!("{gpus} GPUs, {processes} processes, one-shot");
+    println!("| program | CPU ms: median | of the C loop's |");
+    println!("|---|---|---|");
+    for (command, cost) in commands.iter().zip(&costs) {
+        let ratios = cost.iter().zip(&costs[0]).map(|(it, c_loop)| it / c_loop);
+        println!(
+            "| {} | {:.1} | {:.1} |",
+            name(command),
+            median(cost.clone()) * 1e3,
+            median(ratios.collect()),
+        );
+    }
+}
+
+/// The CPU time of child processes that were waited for, and of theirs.
+fn cpu_seconds_of_ended() -> f64 {
+    let usage = getrusage(UsageWho::RUSAGE_CHILDREN).unwrap();
+    let seconds = |time: TimeVal| time.tv_sec() as f64 + time.tv_usec() as f64 * 1e-6;
+    seconds(usage.user_time()) + seconds(usage.system_time())
+}
+
+/// Measures the screens side by side, and tells whether gpumem keeps its limit.
+fn screens(stage: &Stage, options: &Options) -> bool {
+    let warm_up = Duration::from_secs(if options.is_quick { 2 } else { 60 });
+    let rounds = options.rounds;
+    let each_round = (options.seconds as u64).div_ceil(rounds as u64);
     let windows = each_round.div_ceil(WINDOW.as_secs()) as usize;
 
     // Each with how many times gpumem's CPU time it has to take at least.
-    let own = Path::new(env!("CARGO_BIN_EXE_gpumem"));
     let mut contenders = vec![
-        Ok((stage.gpumem(own, &[]), None)),
-        Ok((stage.gpumem(own, &["--no-store"]), None)),
-        stage.nvtop().map(|command| (command, Some(0.5))),
-        stage.nvitop().map(|command| (command, Some(10.0))),
+        Ok((stage.watch(&options.program, &[]), None)),
+        Ok((stage.watch(&options.program, &["--no-store"]), None)),
+        stage.nvtop().map(|command| (command, Some(LEAST_OF_NVTOP))),
+        stage.nvitop().map(|command| (command, None)),
     ];
-    let named = arguments.iter().position(|argument| argument == "--beside");
-    if let Some(path) = named.and_then(|at| arguments.get(at + 1)) {
-        contenders.push(Ok((stage.gpumem(Path::new(path), &[]), None)));
+    if let Some(path) = &options.beside {
+        contenders.push(Ok((stage.watch(path, &[]), None)));
     }
     let (mut contestants, mut missing) = (Vec::new(), Vec::new());
     for contender in contenders {
@@ -102,7 +215,9 @@ fn main() -> ExitCode {
     }
 
     println!(
-        "{GPUS} GPUs, {processes} processes, {COLUMNS}x{ROWS}, a sample a second, {} windows of {} s",
+        "{} GPUs, {} processes, {COLUMNS}x{ROWS}, a sample a second, {} windows of {} s",
+        stage.gpus,
+        stage.processes,
         rounds * windows,
         WINDOW.as_secs(),
     );
@@ -140,10 +255,7 @@ fn main() -> ExitCode {
     for reason in missing {
         println!("skipped: {reason}");
     }
-    if is_missed && !quick {
-        return ExitCode::FAILURE;
-    }
-    ExitCode::SUCCESS
+    !is_missed
 }
 
 /// Runs all side by side, another one started first each time, and adds to what they cost.
@@ -224,14 +336,18 @@ struct Cost {
 struct Stage {
     folder: tempfile::TempDir,
     _sleepers: Sleepers,
+    library: PathBuf,
+    gpus: usize,
+    processes: usize,
 }
 
 impl Stage {
-    fn new(processes: usize) -> Self {
+    fn new(gpus: usize, processes: usize, driver: &Path) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let sleepers = Sleepers::new(processes, processes / 4, Stdio::null);
-        let mut scene = Scene::new();
-        for gpu in 0..GPUS {
+        let (mut scene, mut still) = (Scene::new(), Scene::new());
+        for gpu in 0..gpus {
+            let mut unmoved = Gpu::default();
             let mut described = Gpu {
                 utilization: Some(Utilization {
                     gpu: wave(gpu, 100.0),
@@ -240,13 +356,14 @@ impl Stage {
                 power: Some(wave(gpu, 700_000.0)),
                 ..Gpu::default()
             };
-            let on_gpu = sleepers.0.iter().skip(gpu).step_by(GPUS);
+            let on_gpu = sleepers.0.iter().skip(gpu).step_by(gpus);
             for (at, child) in on_gpu.enumerate() {
                 // One in four grows a little, one in four is idle.
                 let bytes = match at % 4 {
                     0 => Value::line([(0.0, 1e9), (300.0, 2e9)]),
                     _ => (1_u64 << 30).into(),
                 };
+                unmoved = unmoved.process(Process::compute(child.id(), 1_u64 << 30));
                 let process = Process::compute(child.id(), bytes);
                 described = described.process(match at % 4 {
                     1 => process,
@@ -254,11 +371,13 @@ impl Stage {
                 });
             }
             scene = scene.gpu(described);
+            still = still.gpu(unmoved);
         }
+        still.write(&folder.path().join(STILL)).unwrap();
         scene.write(&folder.path().join("scene.json")).unwrap();
         let library = folder.path().join("libnvidia-ml.so.1");
-        symlink(mock_nvml::library(), library).unwrap();
-        Self { folder, _sleepers: sleepers }
+        symlink(driver, &library).unwrap();
+        Self { folder, _sleepers: sleepers, library, gpus, processes }
     }
 
     /// A program that meets the driver and no settings of whoever runs this.
@@ -278,13 +397,13 @@ impl Stage {
         command
     }
 
-    fn gpumem(&self, program: &Path, arguments: &[&str]) -> Command {
+    fn watch(&self, program: &Path, arguments: &[&str]) -> Command {
         let mut command = self.command(program);
         command
             .args(["watch", "--interval", "1s"])
             .args(arguments)
             .arg("--nvml-library")
-            .arg(mock_nvml::library())
+            .arg(&self.library)
             .env("STATE_DIRECTORY", self.folder.path());
         command
     }
