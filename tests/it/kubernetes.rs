@@ -9,7 +9,7 @@ use std::process::Command;
 use serde_json::Value;
 
 use crate::machine::{Machine, one_gpu};
-use crate::owners::containers::{AtEnd, sh, tree};
+use crate::owners::containers::{AtEnd, lock_podman, sh, tree};
 use crate::support::{self, wait_until};
 
 fn packaging(file: &str) -> PathBuf {
@@ -79,6 +79,7 @@ fn known(snapshot: &Value, pid: u32) -> BTreeSet<String> {
 fn the_daemonset_names_pods_by_its_rights_and_each_is_needed() {
     or_skip!(support::root("containers"));
     or_skip!(support::find("podman", "podman"));
+    let _podman = lock_podman();
     or_skip!(support::find("runc", "runc"));
     let python = or_skip!(support::python_with(&["yaml"]));
     let manifest = packaging("gpumem.yaml");

@@ -57,6 +57,8 @@ impl Machine {
         command.env("GPUMEM_MOCK_SCENE", self.path("scene.json"));
         command.env("GPUMEM_MOCK_COUNTS", self.path("counts"));
         command.env("XDG_CONFIG_HOME", self.folder.path());
+        // Its GPUs are not claimed through the folders of this machine's.
+        command.env("GPUMEM_CLAIM_DIR", self.path("pci"));
     }
 
     pub fn configure(&self, toml: &str) {

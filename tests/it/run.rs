@@ -336,7 +336,7 @@ fn a_size_is_a_limit_where_the_gpus_own_size_is_not_known() {
 }
 
 /// Folders for the GPUs of a scene, as sysfs has them, for all users.
-fn claimable(machine: &Machine) -> std::path::PathBuf {
+fn make_claimable(machine: &Machine) {
     let folder = machine.path("pci");
     let gpus = machine.snapshot(0).0["gpus"].as_array().unwrap().clone();
     for gpu in gpus {
@@ -345,7 +345,6 @@ fn claimable(machine: &Machine) -> std::path::PathBuf {
         fs::create_dir_all(&own).unwrap();
         fs::write(own.join("vendor"), "0x10de\n").unwrap();
     }
-    folder
 }
 
 fn two_gpus(free: [u64; 2]) -> Scene {
@@ -495,17 +494,14 @@ fn signals_that_are_ignored_end_no_wait() {
 #[test]
 fn a_claim_is_kept_as_long_as_gpumem_or_its_command_lives_and_is_shown() {
     let machine = Machine::new(&two_gpus([GIB, GIB]));
-    let pci = claimable(&machine);
+    make_claimable(&machine);
     let claim = |options: &[&str]| {
         let options = [&["--claim", "--interval", "20ms"], options].concat();
         let script = "echo $$ $CUDA_VISIBLE_DEVICES; read line";
-        let mut command = run(&machine, &options, &["sh", "-c", script]);
-        command.env("GPUMEM_CLAIM_DIR", &pci);
-        command
+        run(&machine, &options, &["sh", "-c", script])
     };
     let claims = || {
-        let mut ps = machine.command(&["ps", "--json"]);
-        let document = finish(ps.env("GPUMEM_CLAIM_DIR", &pci)).json();
+        let document = machine.run(&["ps", "--json"]).json();
         [0, 1].map(|gpu| document["gpus"][gpu]["claim"].clone())
     };
     assert_eq!(claims(), [Value::Null, Value::Null]);
@@ -518,16 +514,15 @@ fn a_claim_is_kept_as_long_as_gpumem_or_its_command_lives_and_is_shown() {
     let many = locks_of_another_account(&machine, 3000);
     assert!(claims()[0].is_object() && claims()[1].is_null());
     drop(many);
-    let mut ps = machine.command(&["ps"]);
-    let shown = finish(ps.env("GPUMEM_CLAIM_DIR", &pci)).stdout;
+    let shown = machine.run(&["ps"]).stdout;
     assert!(shown.contains(&format!("({})", first.running.pid())), "{shown}");
     // Another one takes the other; a third has to wait.
     let mut second = Talking::start(&mut claim(&["--gpus", "1"]));
     assert_ne!(second.line().split(' ').nth(1), line.split(' ').nth(1));
     finish(&mut claim(&["--gpus", "1", "--timeout", "50ms"])).exits(1);
     // Who does not claim keeps off them, too.
-    let mut polite = run(&machine, &["--gpus", "1", "--timeout", "50ms"], &["true"]);
-    finish(polite.env("GPUMEM_CLAIM_DIR", &pci)).exits(1);
+    let polite = ["--gpus", "1", "--timeout", "50ms"];
+    finish(&mut run(&machine, &polite, &["true"])).exits(1);
     // gpumem is killed, and the command goes on.
     send(first.running.pid(), Signal::KILL);
     first.running.0.wait().unwrap();
@@ -565,13 +560,12 @@ fn locks_of_another_account(machine: &Machine, count: usize) -> Running {
 #[test]
 fn who_came_first_is_served_first() {
     let machine = Machine::new(&two_gpus([GIB, GIB]));
-    let pci = claimable(&machine);
+    make_claimable(&machine);
     let claim = |gpus: [&str; 2], name: &str| {
         let options = ["-q", "--claim", gpus[0], gpus[1], "--interval", "10ms"];
         let log = machine.path("log");
         let script = format!("echo {name} >> {}; read line", log.display());
-        let mut command = run(&machine, &options, &["sh", "-c", &script]);
-        Talking::start(command.env("GPUMEM_CLAIM_DIR", &pci))
+        Talking::start(&mut run(&machine, &options, &["sh", "-c", &script]))
     };
     let log = || fs::read_to_string(machine.path("log")).unwrap_or_default();
     let locks = |pid: u32, is_waiting: bool| {
@@ -608,7 +602,7 @@ fn who_came_first_is_served_first() {
 fn races_have_one_winner() {
     let rounds: u64 = std::env::var("GPUMEM_TEST_RACES").map_or(10, |it| it.parse().unwrap());
     let machine = Machine::new(&one_gpu(&[]));
-    let pci = claimable(&machine);
+    make_claimable(&machine);
     let (taken, both) = (machine.path("taken"), machine.path("both"));
     let script =
         format!("mkdir {0} || touch {1}; rmdir {0}; echo done", taken.display(), both.display());
@@ -616,8 +610,7 @@ fn races_have_one_winner() {
         let start = || {
             let options = ["-q", "--claim", "--interval", "1ms"];
             let mut command = run(&machine, &options, &["sh", "-c", &script]);
-            let child =
-                command.env("GPUMEM_CLAIM_DIR", &pci).stdin(Stdio::null()).stderr(Stdio::null());
+            let child = command.stdin(Stdio::null()).stderr(Stdio::null());
             child.stdout(Stdio::piped()).spawn().unwrap()
         };
         let [mut killed, mut other] = [start(), start()];

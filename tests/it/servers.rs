@@ -5,13 +5,12 @@ use std::net::TcpStream;
 use std::os::unix::process::CommandExt as _;
 use std::path::PathBuf;
 use std::process::Command;
-use std::sync::atomic::{AtomicU16, Ordering};
 
 use serde_json::Value;
 
 use crate::machine::{Machine, Running, one_gpu};
 use crate::procs::{command_line, descendants, lives, send};
-use crate::support::{self, wait_until};
+use crate::support::{self, free_port as port, wait_until};
 
 /// Rules that are decided within a test.
 const QUICK: &str = "[rules.idle]\nduration = \"3s\"\n[rules.server-idle]\nduration = \"3s\"\n";
@@ -98,19 +97,6 @@ impl Drop for Program {
     fn drop(&mut self) {
         for pid in descendants(self.pid()) {
             send(pid, rustix::process::Signal::KILL);
-        }
-    }
-}
-
-/// A port that nobody listens on, and that no kernel would choose. It is not listened on to find that out:
-/// this process is an ancestor of the other tests' children, and would be their front end for that moment.
-fn port() -> u16 {
-    static NEXT: AtomicU16 = AtomicU16::new(0);
-    let first = 20_000 + u16::try_from(std::process::id() % 6_000).unwrap();
-    loop {
-        let port = first + NEXT.fetch_add(1, Ordering::Relaxed);
-        if TcpStream::connect(("127.0.0.1", port)).is_err() {
-            return port;
         }
     }
 }

@@ -1,7 +1,7 @@
 //! What the tests share: running the binary, finding real programs, comparing generated files.
 
 use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU16, Ordering};
@@ -203,9 +203,9 @@ pub fn http(port: u16, request: &str) -> io::Result<(String, String)> {
     Ok((head.to_owned(), body.to_owned()))
 }
 
-/// A port that nobody listens on, and that is given to nobody else here: tests start many servers at once, and what
-/// one looks for before it listens another takes meanwhile. The seven that follow are given to nobody either: some
-/// take more than one. Below those that the kernel gives to whoever asks for none.
+/// A port that nothing listens on. Each call gets another one, with the seven that follow: some servers take more than
+/// one. The ports are below those that the kernel chooses itself. The check connects and does not listen: this process
+/// is an ancestor of the other tests' programs, and a listening ancestor counts as their front end.
 pub fn free_port() -> u16 {
     const FIRST: u16 = 10_000;
     const EACH: u16 = 8;
@@ -216,7 +216,7 @@ pub fn free_port() -> u16 {
     (0..COUNT)
         .map(|_| from.wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed)) % COUNT)
         .map(|index| FIRST + index * EACH)
-        .find(|port| TcpListener::bind(("127.0.0.1", *port)).is_ok())
+        .find(|port| TcpStream::connect(("127.0.0.1", *port)).is_err())
         .expect("a port that is free")
 }
 

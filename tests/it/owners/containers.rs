@@ -3,6 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use serde_json::{Value, json};
 
@@ -26,6 +27,13 @@ pub(crate) fn tree(folder: &Path) -> Option<PathBuf> {
         std::os::unix::fs::symlink("busybox", root.join("bin").join(name)).unwrap();
     }
     Some(root)
+}
+
+/// Held by each test that uses podman, for its storage is one.
+static PODMAN: Mutex<()> = Mutex::new(());
+
+pub(crate) fn lock_podman() -> MutexGuard<'static, ()> {
+    PODMAN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 pub(crate) fn sh(line: &str) -> std::process::Output {
@@ -60,7 +68,7 @@ fn a_container_of_runc_is_stopped_by_its_id() {
     fs::write(&config, spec.to_string()).unwrap();
     let mut containers = Vec::new();
     for which in ["a", "b"] {
-        let id = format!("gpumem-{}-{which}", std::process::id());
+        let id = format!("gpumem-runc-{}-{which}", std::process::id());
         let pid_file = folder.path().join(which);
         let line = format!(
             "cd {} && runc run -d --pid-file {} {id} </dev/null >log 2>&1 && echo >>{}",
@@ -145,11 +153,12 @@ fn a_container_of_containerd_is_stopped_in_its_namespace() {
 fn a_container_of_podman_is_stopped_by_its_name() {
     or_skip!(root());
     or_skip!(support::find("podman", "podman"));
+    let _podman = lock_podman();
     let folder = tempfile::tempdir().unwrap();
     let root = or_skip!(tree(folder.path()));
     let mut containers = Vec::new();
     for which in ["a", "b"] {
-        let name = format!("gpumem-{}-{which}", std::process::id());
+        let name = format!("gpumem-podman-{}-{which}", std::process::id());
         // In a machine without systemd; limits above those of its own are refused in some sandboxes.
         let line = format!(
             "podman --cgroup-manager cgroupfs --runtime runc run -d --rm --name {name} --network none \
