@@ -372,6 +372,8 @@ CALLS = {
     "device 1 out": "DeviceGetClockInfo",
     "device 1 0 out": "DeviceGetTotalEccErrors",
     "device out count 0": "DeviceGetProcessUtilization",
+    "device 1 field": "DeviceGetFieldValues",
+    "pci out": "DeviceQueryDrainState",
     "device count out": "DeviceGetComputeRunningProcesses_v3 DeviceGetGraphicsRunningProcesses_v3"
     " DeviceGetMPSComputeRunningProcesses_v3",
     "": "Init_v2 Shutdown",
@@ -425,7 +427,12 @@ def time_call(name, words):
     if not hasattr(nvml.library, name):
         return None, 0, 0
     memory = (ctypes.c_uint * 10)(40 | 2 << 24)
+    # NVML_FI_DEV_GET_GPU_RECOVERY_ACTION, the field that gpumem asks for.
+    field = (ctypes.c_uint * 10)(230)
+    pci = ctypes.create_string_buffer(68)
+    nvml.library.nvmlDeviceGetPciInfo_v3(nvml.devices[0], pci)
     values = {"device": nvml.devices[0], "memory": memory, "out": ctypes.create_string_buffer(65536)}
+    values |= {"field": field, "pci": pci}
     times = []
     # A call that sleeps, such as the PCIe counters, is made a few times only.
     while len(times) < 30 and sum(times) < 200:

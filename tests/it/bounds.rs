@@ -10,7 +10,7 @@ use rustix::fs::inotify;
 use serde_json::Value;
 
 use crate::machine::{Machine, Running, one_gpu};
-use crate::support::wait_until;
+use crate::support::{copy_program, wait_until};
 
 const NOBODY: u32 = 65534;
 
@@ -84,7 +84,7 @@ fn a_program_with_a_protected_name_is_roots_only_without_preloaded_libraries() {
     let folder = machine.path("programs");
     let tmux = folder.join("tmux");
     fs::create_dir(&folder).unwrap();
-    fs::copy("/bin/sleep", &tmux).unwrap();
+    copy_program("/bin/sleep", &tmux);
     for path in [folder.parent().unwrap(), &folder, &tmux] {
         fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
     }

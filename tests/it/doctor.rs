@@ -216,7 +216,7 @@ fn a_plain_user_gets_a_list_of_what_stays_hidden() {
     let open = |path: &Path| fs::set_permissions(path, Permissions::from_mode(0o755)).unwrap();
     open(folder.path());
     let program = folder.path().join("gpumem");
-    fs::copy(support::gpumem(), &program).unwrap();
+    support::copy_program(support::gpumem(), &program);
     open(&program);
     let mut command = Command::new(&program);
     command.args(["doctor", "--json", "--nvml-library", NOWHERE]);

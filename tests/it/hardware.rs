@@ -2,7 +2,6 @@
 //! passes, and that it fails if what it checks is broken.
 
 use std::collections::BTreeSet;
-use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::{env, fs};
@@ -127,8 +126,7 @@ fn notices_a_lying_gpumem(python: &Path) {
     let temporary = tempfile::tempdir().unwrap();
     let (out, liar) = (temporary.path().join("out"), temporary.path().join("gpumem"));
     let text = LIAR.replace("REAL", &format!("{:?}", support::gpumem()));
-    fs::write(&liar, format!("#!/usr/bin/env python3{text}")).unwrap();
-    fs::set_permissions(&liar, fs::Permissions::from_mode(0o755)).unwrap();
+    support::write_program(&liar, &format!("#!/usr/bin/env python3{text}"));
     let output = on_the_mock(python, &liar, &out, "1,2,3,4,5,7", "{}");
     assert_eq!(output.code, 1, "{}", output.stdout);
     // These compare the program with the driver.

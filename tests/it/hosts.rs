@@ -2,7 +2,6 @@
 
 use std::fs;
 use std::net::TcpStream;
-use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::thread;
@@ -19,8 +18,7 @@ use crate::support::{self, Output, wait_until};
 
 /// Writes a script that a program is.
 fn script(path: &Path, text: &str) {
-    fs::write(path, format!("#!/bin/sh\n{text}\n")).unwrap();
-    fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
+    support::write_program(path, &format!("#!/bin/sh\n{text}\n"));
 }
 
 /// A server of ssh that lets this user in with one key, and a client that takes every host for it. `nokey` is shown

@@ -519,12 +519,9 @@ fn a_sample_makes_no_more_calls_than_its_values_need() {
         let more = u64::from(name == "nvmlDeviceGetClockInfo");
         assert!((samples..=samples + more).contains(&count(name)), "{name}: {counts:?}");
     }
-    let others: u64 = counts
-        .iter()
-        .filter(|((name, _), _)| !each_sample.contains(&name.as_str()))
-        .map(|(_, count)| count)
-        .sum();
-    assert!(others <= 30, "static facts are read once: {counts:?}");
+    // Some are asked for two values.
+    let mut others = counts.iter().filter(|((name, _), _)| !each_sample.contains(&name.as_str()));
+    assert!(others.all(|(_, &count)| count <= 2), "static facts are read once: {counts:?}");
 }
 
 #[test]

@@ -1,7 +1,6 @@
 //! The pipelines of gpumem-ci(7), run as their runners do: the very text of the page, on the mock driver.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt as _;
 use std::process::Command;
 
 use crate::generate;
@@ -60,9 +59,7 @@ impl Runner {
     }
 
     fn program(&self, name: &str, text: &str) {
-        let path = self.machine.path(name);
-        fs::write(&path, format!("#!/bin/sh\n{text}\n")).unwrap();
-        fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
+        support::write_program(self.machine.path(name), &format!("#!/bin/sh\n{text}\n"));
     }
 
     fn run(&self, program: &str, arguments: &[&str]) -> Output {

@@ -1,7 +1,6 @@
 //! Real processes whose environment names the GPUs that their job was given, below what stands for the daemon of
 //! its step: what is seen of them, and what the rule makes of it.
 
-use std::fs;
 use std::process::Command;
 
 use serde_json::Value;
@@ -17,7 +16,7 @@ const QUICK: &str = "[rules.reserved]\nduration = \"2s\"\n";
 fn step(folder: &std::path::Path, title: &str, variables: &[(&str, &str)]) -> Running {
     let daemon = folder.join("slurmstepd");
     if !daemon.exists() {
-        fs::copy("/bin/bash", &daemon).unwrap();
+        support::copy_program("/bin/bash", &daemon);
     }
     let variables: Vec<String> = variables.iter().map(|(k, v)| format!("{k}={v}")).collect();
     let line = format!("env {} sleep 600 & wait", variables.join(" "));

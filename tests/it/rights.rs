@@ -103,7 +103,7 @@ fn a_plain_users_files_are_the_users_own_affair() {
     let mut command = support::command(&["config", "check", file.to_str().unwrap()]);
     if rustix::process::geteuid().is_root() {
         let program = folder.path().join("gpumem");
-        fs::copy(support::gpumem(), &program).unwrap();
+        support::copy_program(support::gpumem(), &program);
         command = Command::new(program);
         clean_environment(&mut command);
         command.args(["config", "check"]).arg(&file).uid(NOBODY).gid(NOBODY);
@@ -173,7 +173,7 @@ fn a_program_with_more_rights_than_its_caller_loads_nothing_for_it() {
     let secret = secret.to_str().unwrap();
 
     // As it is, it has no more rights than its caller, and is led.
-    fs::copy(support::gpumem(), &program).unwrap();
+    support::copy_program(support::gpumem(), &program);
     let is_led =
         |output: &Output| output.json()["gpus"].as_array().is_some_and(|it| !it.is_empty());
     assert!(is_led(&run(&["ps", "--json"])));
@@ -196,7 +196,7 @@ fn a_program_with_more_rights_than_its_caller_loads_nothing_for_it() {
     assert_eq!(run(&["rules"]).code, 0, "the rest works");
 
     // The bit for setuid: nothing at all.
-    fs::copy(support::gpumem(), &program).unwrap();
+    support::copy_program(support::gpumem(), &program);
     mode(&program, 0o4755);
     for arguments in [&["rules"][..], &["ps", "--nvml-library", library]] {
         refused(&run(arguments), &["setuid", "chmod ug-s"]);
@@ -232,7 +232,7 @@ fn a_program_with_more_rights_than_its_caller_shows_no_environment_of_others() {
     assert_eq!(finish(&mut make).code, 0);
     mode(&cache, 0o644);
     let program = folder.path().join("gpumem");
-    fs::copy(support::gpumem(), &program).unwrap();
+    support::copy_program(support::gpumem(), &program);
     let mut set = Command::new("setcap");
     set.arg("cap_sys_ptrace+ep").arg(&program);
     if !set.status().unwrap().success() {

@@ -119,7 +119,8 @@ fn what_is_stored_decides_at_once() {
     let check = machine.run(&["check", "--kind", "idle", "--store-dir", &folder]).exits(1);
     let name = ("nvmlDeviceGetMemoryInfo_v2".to_owned(), Some(0));
     let samples = machine.counts()[&name] - before[&name];
-    assert!((1..=3).contains(&samples), "{samples}");
+    // Half a minute would be at least 30, however few a busy machine takes.
+    assert!((1..10).contains(&samples), "{samples}");
     // Who only looks says the same, and advises no recorder where one runs.
     let first = |page: &str| page.lines().next().unwrap().to_owned();
     let ps = machine.run(&["ps", "--store-dir", &folder]);

@@ -154,6 +154,21 @@ pub fn hear(command: &mut Command) -> (Child, String) {
     (child, line.trim_end().to_owned())
 }
 
+/// Copies a program that is run afterwards. Another process does it: a file that is open for writing here is open in
+/// what other threads start at that moment too, and cannot be run until they have closed it.
+pub fn copy_program(from: impl AsRef<Path>, to: impl AsRef<Path>) {
+    let mut copy = Command::new("cp");
+    copy.arg("--dereference").arg(from.as_ref()).arg(to.as_ref());
+    assert!(copy.status().unwrap().success(), "{copy:?}");
+}
+
+/// Writes a script that is run afterwards, in the same way.
+pub fn write_program(path: impl AsRef<Path>, text: &str) {
+    let mut install = Command::new("install");
+    install.args(["-m", "755", "/dev/stdin"]).arg(path.as_ref());
+    finish_with_input(&mut install, text.as_bytes()).exits(0);
+}
+
 /// A program on the search path; `None`, after a printed reason, where there is none.
 pub fn find(program: &str, package: &str) -> Option<PathBuf> {
     let path = env::var_os("PATH").unwrap_or_default();

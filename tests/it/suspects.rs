@@ -17,7 +17,7 @@ use crate::procs;
 use crate::support::wait_until;
 
 /// A rule that is decided within a test.
-const QUICK: &str = "[rules.idle]\nduration = \"2s\"\n";
+const QUICK: &str = "[rules.idle]\nduration = \"8s\"\n";
 
 #[test]
 fn a_suspect_is_listed_changes_no_exit_code_and_is_never_reaped() {
@@ -62,7 +62,7 @@ fn a_suspect_is_listed_changes_no_exit_code_and_is_never_reaped() {
     assert_eq!(reap.json()["targets"], json!([]), "{reap:?}");
     // The command that is named decides it.
     let command = suspect["command"].as_str().unwrap();
-    assert_eq!(command, "gpumem check --kind idle --window 7s");
+    assert_eq!(command, "gpumem check --kind idle --window 13s");
     let words: Vec<&str> = command.split(' ').skip(1).collect();
     let decided = machine.run(&[&words[..], &["--json"]].concat());
     let document = decided.json();

@@ -3,7 +3,6 @@
 
 use std::fs;
 use std::io::{Read as _, Write as _};
-use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::net::UnixDatagram;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
@@ -17,7 +16,9 @@ use serde_json::{Value, json};
 
 use crate::machine::{GIB, Machine, Running, Talking, one_gpu};
 use crate::procs::{self, state};
-use crate::support::{PATIENCE, clean_environment, find, free_port, gpumem, http, run, wait_until};
+use crate::support::{
+    PATIENCE, clean_environment, find, free_port, gpumem, http, run, wait_until, write_program,
+};
 
 /// A stopped process is a finding after a second; nobody is written to.
 const TELLS: &str = "[sample]\ninterval = \"200ms\"\n[reap]\nwarn = \"1s\"\ngrace = \"1s\"\n\
@@ -404,8 +405,7 @@ fn the_mailer_takes_no_text_for_a_header_an_address_or_an_end() {
         ("sendmail", "#!/bin/sh\necho \"$*\" > $0.arguments\ncat > $0.mail\n"),
         ("systemd-run", "#!/bin/sh\nshift 3\nexec \"$@\"\n"),
     ] {
-        fs::write(folder.join(name), text).unwrap();
-        fs::set_permissions(folder.join(name), fs::Permissions::from_mode(0o755)).unwrap();
+        write_program(folder.join(name), text);
     }
     let text = "idle: -t\r\nBcc: eve@example.org\n\n.\n~!reboot $(reboot) \u{202e}";
     let notice = json!({

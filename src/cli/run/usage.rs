@@ -371,7 +371,7 @@ mod tests {
         };
         assert_eq!(seen("0"), [0]);
         assert!(seen("").is_empty());
-        assert_eq!(seen("MIG-1"), [1, 0]);
+        assert!(seen("MIG-1").is_empty(), "CUDA knows no such device");
     }
 
     #[test]

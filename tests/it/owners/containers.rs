@@ -22,7 +22,7 @@ pub(crate) fn tree(folder: &Path) -> Option<PathBuf> {
     for name in ["bin", "proc", "dev", "sys", "tmp", "etc", "run"] {
         fs::create_dir_all(root.join(name)).unwrap();
     }
-    fs::copy(busybox, root.join("bin/busybox")).unwrap();
+    support::copy_program(busybox, root.join("bin/busybox"));
     for name in ["kill", "sh", "sleep"] {
         std::os::unix::fs::symlink("busybox", root.join("bin").join(name)).unwrap();
     }

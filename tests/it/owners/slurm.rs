@@ -271,7 +271,7 @@ fn install_scripts(folder: &Path) -> String {
         env!("CARGO_BIN_EXE_gpumem"),
         mock_nvml::library().display(),
     );
-    fs::write(&gpumem, wrapper).unwrap();
+    support::write_program(&gpumem, &wrapper);
     let mut lines = String::new();
     for (name, setting) in [("prolog.sh", "Prolog"), ("epilog.sh", "Epilog")] {
         let packaged = Path::new(env!("CARGO_MANIFEST_DIR")).join("packaging/slurm").join(name);
@@ -280,11 +280,9 @@ fn install_scripts(folder: &Path) -> String {
         let script = script.replace("/usr/bin/gpumem", &path).replace("seconds=30", "seconds=3");
         assert!(script.contains(&path), "{script}");
         let installed = folder.join(name);
-        fs::write(&installed, script).unwrap();
-        fs::set_permissions(&installed, fs::Permissions::from_mode(0o755)).unwrap();
+        support::write_program(&installed, &script);
         lines += &format!("{setting}={}\n", installed.display());
     }
-    fs::set_permissions(&gpumem, fs::Permissions::from_mode(0o755)).unwrap();
     let out = folder.join("out");
     fs::create_dir(&out).unwrap();
     fs::set_permissions(&out, fs::Permissions::from_mode(0o777)).unwrap();

@@ -7,7 +7,7 @@ use crate::reap::outcome;
 
 impl StandIn {
     fn release(&self, target: &str) -> support::Output {
-        let arguments = ["release", target, "--yes", "--json", "--wait", "10s"];
+        let arguments = ["release", target, "--yes", "--json", "--wait", "60s"];
         self.machine.act(&arguments)
     }
 }
