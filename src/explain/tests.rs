@@ -157,7 +157,7 @@ fn no_process_name_breaks_a_page() {
         "日本語",
         "``` ` `",
     ] {
-        let name = Arc::<str>::from(part.repeat(2000));
+        let name = Arc::<str>::from(part.repeat(200));
         let text = || Some(name.clone());
         scene.gpu(0).name = text();
         for pid in [7, 9] {

@@ -6,6 +6,7 @@ use super::*;
 use crate::model::GpuProcess;
 use crate::model::dice::Dice;
 use crate::model::snapshot::ProcessType;
+use crate::model::testing::rounds;
 use crate::units::{GIB, MIB};
 
 const PID: u32 = 4242;
@@ -364,7 +365,7 @@ fn cpu_seconds_that_do_not_advance_are_known_from_their_start() {
 
 #[test]
 fn no_order_of_snapshots_and_no_missing_value_panics() {
-    for seed in 1..=200 {
+    for seed in 1..=rounds(10) {
         let mut history = History::default();
         disorder(seed, 100, |snapshot| {
             history.observe(snapshot);

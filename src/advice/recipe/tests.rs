@@ -245,7 +245,7 @@ fn references_are_names_and_bytes_each_storage_once_and_no_value_is_shown() {
 fn references_are_bounded() {
     let mut options = options();
     options.references = true;
-    let before = "import sys, torch\nmany = [[i] for i in range(10 ** 6)]\nlast = torch.empty(MIB, device='cuda')\n\
+    let before = "import sys, torch\nmany = [[i] for i in range(10 ** 5)]\nlast = torch.empty(MIB, device='cuda')\n\
                   class Hostile:\n    def __getattribute__(self, name): raise SystemExit\n    def __repr__(self): raise SystemExit\n\
                   hostile = Hostile()\nmodule = sys.modules['__main__'].__dict__\nmodule['hostile'] = hostile\n\
                   first = torch.empty(2 * MIB, device='cuda')\nmodule['first'] = first\nmodule['many'] = many\nmodule['last'] = last\n";

@@ -1,7 +1,6 @@
 //! A table of secrets as people type them on command lines, and a table of lookalikes.
 
 use std::borrow::Cow;
-use std::time::{Duration, Instant};
 
 use super::*;
 
@@ -462,67 +461,9 @@ fn a_value_of_the_environment_is_looked_through() {
 }
 
 #[test]
-fn text_of_any_kind_is_gone_through_quickly() {
-    // The longest argv that is read, with the costliest content; and a thousand usual ones.
-    let begun = Instant::now();
-    for part in [
-        "=",
-        ":",
-        "a=",
-        "token=",
-        "a:'",
-        "\"a\":\"",
-        "://",
-        "https://a@",
-        "-u a:",
-        "k='",
-        "k=\"a",
-        "-----BEGIN",
-        "eyJ",
-        "a b ",
-        "\\\"",
-        "Authorization:",
-        "Authorization: '",
-        "login('",
-        "http://a/b",
-        "https://h/token/",
-        "--a=",
-        "A=1 ",
-        "0,",
-        "a:b1",
-        "é=",
-        "--a ",
-        "login ",
-    ] {
-        let text = part.repeat((32 << 10) / part.len());
-        hidden(&["sh", "-c", &text]);
-        hidden(&["x", &text]);
-    }
-    let usual = [
-        "python",
-        "-m",
-        "torch.distributed.run",
-        "--nproc-per-node=8",
-        "train.py",
-        "--lr",
-        "0.1",
-        "--model=meta-llama/Meta-Llama-3-8B",
-        "--max-tokens",
-        "4096",
-        "--data",
-        "/data/imagenet/train",
-    ];
-    for _ in 0..1000 {
-        assert_eq!(hidden(&usual), usual);
-    }
-    // About a second; a quadratic scan takes minutes.
-    let took = begun.elapsed();
-    assert!(took < Duration::from_secs(30), "{took:?}");
-}
-
-#[test]
 fn no_text_makes_it_fail() {
-    // Fragments of everything that is searched for, in every order of three.
+    // Fragments of everything that is searched for, in every order of three, and as many of one as argv may hold: a
+    // quadratic scan would take minutes.
     let pieces = [
         "token",
         "=",
@@ -551,6 +492,7 @@ fn no_text_makes_it_fail() {
         "login",
     ];
     for a in pieces {
+        hidden(&["sh", "-c", &a.repeat((32 << 10) / a.len())]);
         for b in pieces {
             for c in pieces {
                 let text = format!("{a}{b}{c}");

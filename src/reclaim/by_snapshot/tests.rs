@@ -6,6 +6,7 @@ use super::*;
 use crate::model::finding::{Action, Kind};
 use crate::model::keep::Exempt;
 use crate::model::snapshot::{PidNamespace, ProcessType};
+use crate::model::testing::rounds;
 use crate::model::{Identity, Reclaimable};
 use crate::reclaim::commands::policy;
 use crate::reclaim::target::{Reason, Target};
@@ -122,7 +123,7 @@ fn accused(target: &Target) -> Vec<u32> {
 #[test]
 fn the_headline_promises_what_a_plan_of_all_users_takes_and_no_more() {
     let (mut taken, mut left) = (0, 0);
-    for seed in 1..=2000 {
+    for seed in 1..=rounds(200) {
         let mut dice = Dice(seed * 0x9e37_79b9);
         let (mut findings, seen, policy) = machine(&mut dice);
         let whole = Reclaimable::new(findings.iter(), [].iter());
@@ -158,7 +159,7 @@ fn the_headline_promises_what_a_plan_of_all_users_takes_and_no_more() {
         left += whole.processes - headline.processes;
     }
     // Otherwise nothing was tested.
-    assert!(taken > 500 && left > 500, "{taken} {left}");
+    assert!(taken > 50 && left > 50, "{taken} {left}");
 }
 
 #[test]

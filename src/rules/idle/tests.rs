@@ -6,6 +6,7 @@ use crate::model::dice::Dice;
 use crate::model::finding::{Action, Evidence, Finding, Severity};
 use crate::model::process::{AskedRelease, Descendants, Parent};
 use crate::model::snapshot::Jupyter;
+use crate::model::testing::rounds;
 use crate::rules::rule::Override;
 use crate::rules::testing::{
     Case, Change, Found, Nothing, PID, Unsure, assert_clean, count, cpu_unknown, each, engine_of,
@@ -605,7 +606,7 @@ fn kept_warm(seed: u64, sampled_seconds: Option<f64>) -> (Vec<f64>, Vec<String>)
 #[test]
 fn time_without_driver_samples_does_not_count_as_idle() {
     let mut undecided = 0;
-    for seed in 1..=200 {
+    for seed in 1..=rounds(20) {
         for sampled_seconds in [None, Some(10.0)] {
             let (accused, reasons) = kept_warm(seed, sampled_seconds);
             assert_eq!(accused, [0.0; 0], "{seed} {sampled_seconds:?}");

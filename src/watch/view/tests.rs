@@ -9,13 +9,11 @@ use ratatui::buffer::{Buffer, Cell};
 use ratatui::style::{Color, Modifier};
 
 use super::*;
-use crate::model::Time;
 use crate::model::finding::{Finding, Severity, Undecided};
 use crate::model::snapshot::{Jupyter, ProcessType, ReadError, Snapshot};
 use crate::watch::findings;
 use crate::watch::reaping::STILL_ENDING;
 use crate::watch::sample;
-use crate::watch::sample::dice::Dice;
 use crate::watch::state::Event;
 use crate::watch::testing::{events, keys, press, screen as app, see};
 use crate::watch::theme::Theme;
@@ -288,57 +286,4 @@ fn without_colour_there_is_none_and_a_theme_changes_no_word() {
     // Words and weight say what colour would.
     assert!(text(&buffer).contains("IDLE 29m") && text(&buffer).contains("lost: "));
     assert!(buffer.content.iter().any(|cell| cell.modifier.contains(Modifier::BOLD)));
-}
-
-#[test]
-fn no_size_no_snapshot_no_history_and_no_form_panics() {
-    let mut dice = Dice(0x9e37_79b9_7f4a_7c15);
-    let mut sizes: Vec<(u16, u16)> = vec![(0, 0), (1, 1), (0, 70), (220, 0), (1, 70), (220, 1)];
-    sizes.extend((0..100).map(|_| (dice.roll(221) as u16, dice.roll(71) as u16)));
-    let pressed = b"jjkGo?xgrhM>P<pqnz,.IoItufzl/@ y:";
-    for (columns, rows) in sizes {
-        let mut app = app(columns, rows);
-        app.setup.ascii = dice.chance();
-        app.setup.replay = dice.chance().then(|| dice.name().to_string());
-        for _ in 0..4 {
-            let mut snapshot = dice.snapshot();
-            snapshot.time = match dice.roll(6) {
-                0 => Time::from_unix_milliseconds(dice.bytes().unwrap_or(7) as i64),
-                1..4 => snapshot.time.plus_seconds(dice.roll(10_000) as f64),
-                _ => snapshot.time,
-            };
-            for gpu in &mut snapshot.gpus {
-                gpu.gpu_percent = dice.bytes().map(|bits| bits as u32);
-            }
-            app.judged.courses.observe(&snapshot);
-            let mut findings = Vec::new();
-            if snapshot.gpus.first().is_some_and(|gpu| gpu.processes.is_some())
-                && snapshot.processes.first().is_some_and(|it| it.pid == sample::pid(0, 0))
-            {
-                findings = vec![sample::finding(&snapshot, 0, 0); dice.roll(12) as usize];
-                for finding in &mut findings {
-                    finding.severity = Severity::Critical;
-                    finding.message = dice.name().to_string();
-                    finding.advice.push(dice.name().to_string());
-                    finding.duration_seconds = f64::from_bits(dice.roll(u64::MAX));
-                }
-            }
-            app.show(Screenful::new(snapshot, findings, Vec::new(), |identity, _| {
-                Some(Time::from_unix_milliseconds(i64::from(identity.pid)))
-            }));
-            for form in gpus::FORMS {
-                app.form = form;
-                draw(&app, &mut Buffer::empty(app.area));
-            }
-            for _ in 0..6 {
-                let key = pressed[dice.place(pressed.len())];
-                press(&mut app, KeyCode::Char(char::from(key)));
-                let cells = render(&app).content;
-                assert!(cells.iter().all(|cell| !cell.symbol().contains(char::is_control)));
-            }
-            if dice.chance() {
-                update(&mut app, Event::Resize(dice.roll(221) as u16, dice.roll(71) as u16));
-            }
-        }
-    }
 }

@@ -12,6 +12,7 @@ use crate::host::testing::{FakeProc, StatLine};
 use crate::host::{Guarded, Processes, read_guarded};
 use crate::model::Process;
 use crate::model::dice::Dice;
+use crate::model::testing::rounds;
 
 const ID: &str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
 const POD: &str = "8f7e6d5c-4b3a-4210-8fed-cba987654321";
@@ -142,8 +143,7 @@ fn nothing_that_a_user_forges_names_an_innocent_or_shields() {
         return;
     }
     let own = tempfile::tempdir().unwrap();
-    let rounds = std::env::var("GPUMEM_ROUNDS").ok().and_then(|it| it.parse().ok()).unwrap_or(300);
-    for seed in 1..=rounds {
+    for seed in 1..=rounds(20) {
         let mut dice = Dice::new(seed);
         let (fake, what) = forger(&mut dice, own.path());
         let Seen { process, facts } = look(&fake);

@@ -8,6 +8,7 @@ use std::time::Duration;
 use super::conversation::{AskFailed, Conversation, ServerChannel};
 use super::*;
 use crate::model::process::Relative;
+use crate::model::testing::rounds;
 
 /// What unloading does to running requests.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -175,14 +176,14 @@ fn run(row: &str, server: &mut Simulated, is_deed: bool) -> ReleaseAnswer {
 /// The simulation counts connections in the instant of the unload. In reality some hundred microseconds lie
 /// between, in which a client may arrive as it may just after.
 #[test]
-fn ten_thousand_races_harm_no_request() {
+fn races_harm_no_request() {
     let servers: [(&str, Answers, Effect); 3] = [
         ("vllm", vllm, Effect::Waits),
         ("llama.cpp", llama_cpp, Effect::Ends),
         ("comfyui", comfyui, Effect::Waits),
     ];
     let mut outcomes: HashMap<(&str, &str), u32> = HashMap::new();
-    for race in 0..10_000u64 {
+    for race in 0..rounds(1000) {
         let (row, answers, effect) = servers[usize::try_from(race % 3).unwrap()];
         let mut dice = Dice::new(race + 1);
         // Up to four requests, of up to half a second each, in the minute of checks; or a short one every
@@ -234,7 +235,7 @@ fn ten_thousand_races_harm_no_request() {
     // Both happen often: it is a race.
     for (row, _, _) in servers {
         for outcome in ["done", "busy"] {
-            assert!(outcomes.get(&(row, outcome)) > Some(&100), "{outcomes:?}");
+            assert!(outcomes.get(&(row, outcome)) > Some(&10), "{outcomes:?}");
         }
     }
 }

@@ -49,7 +49,7 @@ fn every_key_does_what_the_help_describes() {
 }
 
 /// A screen of 80 by 16 with this context open.
-pub(super) fn opened(context: Context) -> App {
+fn opened(context: Context) -> App {
     let mut app = screen(80, 16);
     for second in (0..=LAST).step_by(STEP as usize) {
         let mut snapshot = sample::later(1, PROCESSES, second as f64);

@@ -8,6 +8,7 @@ use crate::config::{self, Config};
 use crate::model::Process;
 use crate::model::dice::Dice;
 use crate::model::process::AskedRelease;
+use crate::model::testing::rounds;
 use crate::reclaim::Signal;
 use crate::reclaim::process_control::RequestResult;
 use crate::reclaim::release::{NotReleased, ReleaseAnswer, ReleaseReport};
@@ -299,7 +300,7 @@ impl BegunWork {
 #[test]
 fn a_process_that_resumes_work_at_any_moment_is_not_ended() {
     let (mut ended, mut begun) = (0, 0);
-    for seed in 0..20 {
+    for seed in 0..rounds(3) {
         let mut dice = Dice::new(seed);
         let mut between = |least: u64, most: u64| (least + dice.roll(most - least + 1)) as f64;
         let (duration, warn, grace) = (between(1, 8), between(1, 4), between(30, 120));
@@ -441,18 +442,18 @@ fn an_owner_who_could_not_be_notified_was_not_warned() {
 fn without_a_warning_nothing_is_killed_and_the_log_has_why_once() {
     let mut day = Day::reaping();
     day.undelivered = Some(|| Undelivered::NoCommand);
-    day.idle_until(5.0 * ACTED);
+    day.idle_until(2.0 * ACTED);
     assert!(day.stage.pages.get().lines.is_empty() && day.scheduler.warnings.all().is_empty());
     assert_eq!(day.count_logged("ann not notified: "), 1, "{:?}", day.stage.log);
     // He comes back, and has the whole time.
     day.undelivered = None;
-    day.idle_until(5.0 * ACTED + 600.0);
+    day.idle_until(2.0 * ACTED + 600.0);
     assert_eq!(day.count_logged("ann warned, to be killed at"), 1);
     // He goes home: of the last warning he knows nothing.
     day.undelivered = Some(|| Undelivered::NoCommand);
-    day.idle_until(7.0 * ACTED);
+    day.idle_until(4.0 * ACTED);
     day.undelivered = None;
-    day.acts_by(8.0 * ACTED);
+    day.acts_by(5.0 * ACTED);
 }
 
 #[test]
