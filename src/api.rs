@@ -8,12 +8,6 @@ pub mod advice {
 
 pub mod cli {
     pub use crate::cli::args::{Cli, SchemaName, Shell};
-    pub mod reap {
-        pub use crate::cli::reap::json::{Planned, ReapHistory, ReapReport, ReapStatus, SCHEMA};
-    }
-    pub mod release {
-        pub use crate::cli::release::json::{ProbedTarget, ReleaseDocument, SCHEMA};
-    }
 }
 
 pub mod history {
@@ -100,6 +94,12 @@ pub mod report {
     }
     pub mod metrics {
         pub use crate::report::metrics::{METRICS, Metric};
+    }
+    pub mod reap {
+        pub use crate::report::reap::{Planned, ReapHistory, ReapReport, ReapStatus, SCHEMA};
+    }
+    pub mod release {
+        pub use crate::report::release::{ProbedTarget, ReleaseDocument, SCHEMA};
     }
     pub mod run {
         pub use crate::report::run::{RunReport, SCHEMA};

@@ -21,13 +21,10 @@ use clap::{CommandFactory as _, ValueEnum as _};
 
 use self::verdict::{CheckQuestion, CheckVerdict, VerdictProgress};
 use super::args::{CheckArgs, CheckFormat, Cli, Global, GpuName};
-use super::commands::{self, CommandSource};
 use super::devices::callers_visible;
 use super::exit::Exit;
 use super::hosts::HostOutput;
 use super::output::shows_unicode;
-use super::reap::json::ReapReport;
-use super::release::json::ReleaseDocument;
 use super::session::{self, SampleWindow};
 use super::{
     UsageError, config, hosts, live, print, recorded, store, style, terminal_width, warn,
@@ -36,7 +33,10 @@ use super::{
 use crate::config::Config;
 use crate::model::json::document;
 use crate::model::{Kind, Time};
+use crate::reclaim::commands::CommandSource;
 use crate::report::check::{CheckOutcome, CheckReport, TextLook, error_line};
+use crate::report::reap::ReapReport;
+use crate::report::release::ReleaseDocument;
 use crate::report::style::Style;
 use crate::rules::RuleSet;
 use crate::source::remote::RemoteHost;
@@ -75,7 +75,7 @@ pub(super) fn run(args: &CheckArgs, global: &Global) -> anyhow::Result<Exit> {
         warn(&could_not_measure(&report));
     }
     if format == CheckFormat::Text && !args.quiet {
-        commands::warn_of_recorded(&args.recorded, &report.findings);
+        session::warn_of_recorded(&args.recorded, &report.findings);
         put_text(&report, args, global)?;
     }
     if let (Some(what), CheckOutcome::Ok) = (args.print, report.status) {
@@ -224,7 +224,7 @@ fn prepare(
 ) -> anyhow::Result<(Arc<Mutex<CheckVerdict>>, Duration)> {
     let config = config::load(global)?;
     let settings = chosen_rules(args, &config)?;
-    let commands = CommandSource::new(&config, &args.recorded);
+    let commands = CommandSource::new(&config.rules, args.recorded.is_live());
     let interval = args.interval.unwrap_or(config.sample.interval);
     let question = CheckQuestion::of(args)?;
     let verdict = CheckVerdict::new(question, settings, commands, args.recorded.is_live());

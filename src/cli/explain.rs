@@ -15,7 +15,6 @@ use anyhow::Context as _;
 use self::target::ExplainSubject;
 pub(super) use self::target::TypedTarget;
 use super::args::{Explain, Global};
-use super::commands::{self, CommandSource};
 use super::exit::Exit;
 use super::output::shows_unicode;
 use super::session::{self, SampleWindow};
@@ -27,7 +26,8 @@ use crate::history::memory_series::Courses;
 use crate::model::finding::Finding;
 use crate::model::json::document;
 use crate::model::{Process, Snapshot};
-use crate::reclaim::by_snapshot;
+use crate::reclaim::commands::{self, CommandSource};
+use crate::reclaim::prepare;
 use crate::report::explain::{PageStyle, text};
 use crate::rules::{Engine, RuleSet};
 use crate::units::Span;
@@ -63,7 +63,7 @@ pub(super) fn run(args: &Explain, global: &Global) -> anyhow::Result<Exit> {
     let typed = args.target.as_deref().unwrap_or_default();
     let target = TypedTarget::parse(typed)?;
     let config = config::load(global)?;
-    let source = CommandSource::new(&config, &args.recorded);
+    let source = CommandSource::new(&config.rules, args.recorded.is_live());
     let mut seen = SampledHistory::new(config.rules);
     observe(&mut seen, &target, args, global)?;
     let page = seen.page(&source, |seen, known| {
@@ -71,7 +71,7 @@ pub(super) fn run(args: &Explain, global: &Global) -> anyhow::Result<Exit> {
         Ok(page(&target, &found, known))
     })?;
     if !args.json {
-        commands::warn_of_recorded(&args.recorded, seen.engine.findings());
+        session::warn_of_recorded(&args.recorded, seen.engine.findings());
     }
     put(&page, args.json, look)?;
     Ok(if is_blind(&page) {
@@ -156,11 +156,11 @@ impl SampledHistory {
     ) -> anyhow::Result<ExplainPage> {
         let last = self.last.as_ref().context("there was no snapshot")?;
         // As `check` and `watch` tell it.
-        let marks = by_snapshot::plan_marks(&self.engine, last);
+        let marks = prepare::plan_marks(&self.engine, last);
         self.engine.mark_planned(&marks);
         let commands = |findings: &mut [Finding], process: Option<&Process>| {
             source.fill_in(findings.iter_mut(), self.engine.findings(), last);
-            by_snapshot::own_commands(&self.engine, process, last, source.typist())
+            commands::own_commands(&self.engine, process, last, source.typist())
         };
         make(self, self.known(last, &commands))
     }

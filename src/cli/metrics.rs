@@ -6,7 +6,6 @@ use anyhow::Context as _;
 
 use super::args::{Global, MetricsArgs, Recorded, Stored};
 use super::check::verdict::{CheckQuestion, CheckVerdict};
-use super::commands::CommandSource;
 use super::exit::Exit;
 use super::{config, live, print, recorded, session, store, unreadable};
 use crate::config::Config;
@@ -15,6 +14,7 @@ use crate::model::escape::escape;
 use crate::model::json::document;
 use crate::model::waste::{Reclaimed, Waste};
 use crate::model::{Finding, Snapshot};
+use crate::reclaim::commands::CommandSource;
 use crate::reclaim::{ReclaimLog, ledger};
 use crate::report::metrics::{MetricsInput, classic, openmetrics};
 use crate::rules::RuleSet;
@@ -47,7 +47,7 @@ impl Publisher {
         recorded: &Recorded,
         stored: Stored,
     ) -> anyhow::Result<Self> {
-        let commands = CommandSource::new(config, recorded);
+        let commands = CommandSource::new(&config.rules, recorded.is_live());
         let (question, is_live) = (CheckQuestion::default(), recorded.is_live());
         let state = is_live.then(|| store::state().ok()).flatten();
         Ok(Self {

@@ -6,7 +6,6 @@
 pub mod args;
 mod backtest;
 mod check;
-mod commands;
 mod complete;
 mod config;
 mod devices;

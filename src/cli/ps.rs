@@ -18,7 +18,7 @@ use crate::model::json::{self, document};
 use crate::model::row::{ProcessRow, places};
 use crate::model::totals::Total;
 use crate::model::{self, Snapshot};
-use crate::reclaim::by_snapshot;
+use crate::reclaim::prepare;
 use crate::report::processes::{self, RuleResults};
 use crate::report::totals::{self, TotalsReport};
 use crate::rules::{Engine, RuleSet};
@@ -127,7 +127,7 @@ fn list(
         None => warn(text),
     };
     if let Some(engine) = &mut engine {
-        let marks = by_snapshot::plan_marks(engine, &snapshot);
+        let marks = prepare::plan_marks(engine, &snapshot);
         engine.mark_planned(&marks);
     }
     let unreadable = unreadable(&snapshot);

@@ -1,31 +1,24 @@
 //! `gpumem reap` and `gpumem kill`: a plan, a yes to it, that very plan carried out, and what came back.
 //!
-//! What was typed is understood in `policy_from_args`, the machine or a recording looked at in `observe`, a person
-//! asked in `confirm`; `execute` carries targets out and hears of signals by `cli::signals`. [`json`] is the
-//! JSON, `text` and `history` are for people; `unattended` does all of it as a daemon, and
+//! What was typed is understood, and the machine or a recording looked at, in `observe`; `execute` asks a person, carries targets out and hears of signals by `cli::signals`. `history` shows what was done; `unattended` does all of it as a daemon, and
 //! `watch` on the screen.
 //! What to end and how is decided in [`crate::reclaim`], which alone touches processes.
 
-pub(super) mod confirm;
 pub(super) mod execute;
 mod history;
-pub mod json;
 pub(super) mod observe;
-pub(super) mod policy_from_args;
-pub(super) mod refusal;
-pub(super) mod text;
 mod unattended;
 
 use self::execute::confirmed;
-use self::json::{ReapReport, ReapStatus};
 use self::observe::Observation;
-use self::refusal::{RefusalPlace, RefusalReader};
 use super::args::{Global, Kill, ReapArgs};
 use super::exit::Exit;
 use super::{print, signals, style, unreadable, warn};
 use crate::model::Snapshot;
 use crate::model::json::document;
 use crate::reclaim::{Guard, Target};
+use crate::report::reap::{self as text, ReapReport, ReapStatus};
+use crate::report::refusal::{RefusalPlace, RefusalReader};
 
 pub(super) fn kill(args: Kill, global: &Global) -> anyhow::Result<Exit> {
     let asked = ReapArgs {
@@ -164,7 +157,7 @@ fn carry_out(
         if mine.is_empty() {
             return Ok(Carried::Not);
         }
-        if args.dry_run || args.json || !confirm::can_ask() {
+        if args.dry_run || args.json || !execute::can_ask() {
             warn("dry run; add --yes to carry it out");
             return Ok(Carried::Not);
         }
@@ -204,6 +197,6 @@ fn carry_out(
 /// Whether a selected GPU cannot be read, so that it may have more targets than were found.
 fn is_unreadable(args: &ReapArgs, snapshot: &Snapshot) -> bool {
     let mut asked = snapshot.clone();
-    policy_from_args::rows(args).retain_gpus(&mut asked);
+    observe::rows(args).retain_gpus(&mut asked);
     unreadable(&asked)
 }

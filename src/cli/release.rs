@@ -4,20 +4,13 @@
 //! came back. What was typed is resolved by the plan; the machine is looked at, targets are carried out and
 //! people are asked as in `reap`.
 
-pub mod json;
-pub(super) mod text;
-
 use std::time::Duration;
 
-use self::json::{ProbedTarget, ReleaseDocument};
 use super::args::{Global, HowToKill, ReapArgs, ReleaseArgs};
 use super::exit::{Exit, UsageError};
 use super::reap::Carried;
-use super::reap::confirm;
 use super::reap::execute::{self, confirmed};
-use super::reap::json::ReapStatus;
 use super::reap::observe::Observation;
-use super::reap::refusal::{RefusalPlace, RefusalReader};
 use super::{print, signals, style, warn};
 use crate::deadline::Task;
 use crate::host::Roots;
@@ -25,6 +18,9 @@ use crate::model::json::document;
 use crate::reclaim::release::{ReleaseAnswer, ReleaseOptions, probe};
 use crate::reclaim::target::Step;
 use crate::reclaim::{Guard, Outcome, Target};
+use crate::report::reap::{self, ReapStatus};
+use crate::report::refusal::{RefusalPlace, RefusalReader};
+use crate::report::release::{self as text, ProbedTarget, ReleaseDocument};
 use crate::units::Span;
 
 /// The most targets probed at once.
@@ -185,11 +181,11 @@ fn carry_out(
         return Ok(Carried::Not);
     };
     if !args.yes {
-        if args.dry_run || args.json || !confirm::can_ask() {
+        if args.dry_run || args.json || !execute::can_ask() {
             warn("dry run; add --yes to carry it out");
             return Ok(Carried::Not);
         }
-        let count = super::reap::text::count(&due.iter().collect::<Vec<_>>());
+        let count = reap::count(&due.iter().collect::<Vec<_>>());
         let question = format!("Ask {count} to release memory?");
         if !confirmed(&question, &mut live, &mut engine)? {
             return Ok(Carried::Declined);

@@ -28,7 +28,7 @@ use self::usage::Usage;
 use super::args::{Global, RunArgs, RunFailure};
 use super::devices::{VISIBLE, callers_visible};
 use super::exit::{Exit, UsageError};
-use super::reap::policy_from_args;
+use super::reap::observe;
 use super::{config, live, session, signals, warn};
 use crate::host::{self, KernelModule, OutputFile, Roots};
 use crate::model::json::document;
@@ -44,7 +44,7 @@ pub(super) fn run(args: &RunArgs, global: &Global) -> anyhow::Result<Exit> {
     let signals = Signals::block()?;
     let config = config::load(global)?;
     let mut rules = config.rules.clone();
-    policy_from_args::switch_on(&mut rules, &[Kind::Leak]);
+    observe::switch_on(&mut rules, &[Kind::Leak]);
     let interval = args.interval.unwrap_or(config.sample.interval).0;
     session::live_options(global, interval)?;
     let reports =

@@ -10,7 +10,7 @@ use super::args::{Global, Recorded};
 use super::exit::UsageError;
 use super::output::warn;
 use super::store;
-use crate::model::{Gpu, Snapshot, Time};
+use crate::model::{Finding, Gpu, Snapshot, Time};
 use crate::source::Source as _;
 use crate::source::live::Live;
 use crate::source::nvml;
@@ -142,4 +142,14 @@ pub(super) fn sample(
         }
     }
     Ok(())
+}
+
+/// Warns when and where the commands of a recording are valid.
+pub(super) fn warn_of_recorded(recorded: &Recorded, findings: &[Finding]) {
+    if recorded.replay.is_some() && findings.iter().any(|finding| !finding.commands.is_empty()) {
+        warn(
+            "the commands are for the recorded machine at that time; here and now a pid may be \
+            another process's",
+        );
+    }
 }

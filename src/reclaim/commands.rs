@@ -5,23 +5,25 @@
 //! own command, if something else owns it. What `reap` would not take gets no command that kills, only one that
 //! explains it.
 
-use super::by_snapshot::plan_by_snapshot;
+use std::sync::Arc;
+
 use super::guard::Protection;
 use super::plan::{Plan, Why};
-use super::policy::{FindingSelector, Policy, Release, Serves, Targets};
+use super::policy::{Policy, Release, Targets};
+use super::prepare::{
+    ConfiguredPolicy, PlanSource, default_policy, judged_policy, plan_by_snapshot, plan_live,
+    plan_recorded,
+};
 use super::release::{self, ReleaseBy, ReleaseOptions};
 use super::target::{Reason, Step, Target};
 use crate::advice;
 use crate::model::finding::{Finding, Kind, OwnCommands};
 use crate::model::{Process, Snapshot};
+use crate::rules::{Engine, RuleSet};
+use crate::source::remote::RemoteHost;
 
 /// The user who may ask any process.
 const ROOT: u32 = 0;
-
-/// The policy of the plan that tells what to type: what `reap` takes by default, for all users.
-pub fn policy(serves: Serves) -> Policy {
-    Policy { all_users: true, ..Policy::new(Targets::Found(FindingSelector::default()), serves) }
-}
 
 /// Who types a command, and where.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -87,6 +89,95 @@ impl NextSteps {
         let is_new = |words: &&String| !finding.advice.contains(words);
         let words = self.ask_owner.as_ref().filter(is_new).cloned();
         finding.advice.extend(words);
+    }
+}
+
+/// The input of a plan, besides findings.
+#[derive(Debug)]
+pub struct CommandSource {
+    configured: ConfiguredPolicy,
+    /// Whether the commands are for this machine now, not for a recording.
+    is_live: bool,
+    /// The other machine that the commands are for.
+    host: Option<RemoteHost>,
+}
+
+impl CommandSource {
+    /// From rules, which exempt some processes.
+    pub fn new(rules: &RuleSet, is_live: bool) -> Self {
+        Self { configured: ConfiguredPolicy::new(rules), is_live, host: None }
+    }
+
+    /// For commands typed here about another machine.
+    pub fn on_host(rules: &RuleSet, host: RemoteHost) -> Self {
+        Self { host: Some(host), ..Self::new(rules, false) }
+    }
+
+    /// Fills in the commands of findings; `all` findings of the snapshot decide them.
+    pub fn fill_in<'f>(
+        &self,
+        findings: impl Iterator<Item = &'f mut Finding>,
+        all: &[Finding],
+        snapshot: &Snapshot,
+    ) {
+        let Some((plan, typist)) = self.plan(all, snapshot) else { return };
+        for finding in findings.filter(|finding| finding.resolved_at.is_none()) {
+            self.steps(finding, &plan, snapshot, typist).put(finding);
+        }
+    }
+
+    /// Commands for each of these findings, by its id; none if they cannot be determined.
+    pub fn next_steps(
+        &self,
+        findings: &[Finding],
+        snapshot: &Snapshot,
+    ) -> Vec<(Arc<str>, NextSteps)> {
+        let Some((plan, typist)) = self.plan(findings, snapshot) else {
+            return Vec::new();
+        };
+        let steps = |finding: &Finding| self.steps(finding, &plan, snapshot, typist);
+        let findings = findings.iter();
+        findings.map(|finding| (Arc::clone(&finding.id), steps(finding))).collect()
+    }
+
+    fn steps(
+        &self,
+        finding: &Finding,
+        plan: &Plan,
+        snapshot: &Snapshot,
+        typist: Typist,
+    ) -> NextSteps {
+        let mut steps = NextSteps::new(finding, plan, snapshot, typist);
+        steps.commands.iter_mut().for_each(|command| *command = self.typed_here(command));
+        steps
+    }
+
+    /// What is typed here to have a command carried out on its machine.
+    pub fn typed_here(&self, command: &str) -> String {
+        self.host.as_ref().map_or_else(|| command.to_owned(), |host| host.typed(command))
+    }
+
+    /// Who would type a command.
+    pub fn typist(&self) -> Typist {
+        match self.is_live {
+            true => Typist::User(rustix::process::geteuid().as_raw()),
+            false if self.host.is_some() => Typist::Elsewhere,
+            false => Typist::Owner,
+        }
+    }
+
+    /// The plan, and the user who would run its commands; `None` if there can be no plan.
+    fn plan(&self, findings: &[Finding], snapshot: &Snapshot) -> Option<(Plan, Typist)> {
+        let source =
+            PlanSource { snapshot, findings, configured: &self.configured, selected: None };
+        let policy = default_policy();
+        if self.is_live {
+            // Without /proc nothing can be ended, and the findings are what they are.
+            let (plan, guard) = plan_live(policy, source).ok()?;
+            Some((plan, Typist::User(guard.ourselves.uid)))
+        } else {
+            Some((plan_recorded(policy, source).0, self.typist()))
+        }
     }
 }
 
@@ -200,6 +291,18 @@ fn release_of(
     };
     let name = typist.names(vec![process.pid], snapshot)?;
     is_certain.then(|| format!("gpumem release{option} {name}"))
+}
+
+/// The commands for a process of a snapshot that the engine has judged.
+pub fn own_commands(
+    engine: &Engine,
+    process: Option<&Process>,
+    snapshot: &Snapshot,
+    typist: Typist,
+) -> OwnCommands {
+    let policy = judged_policy(engine, snapshot);
+    let own = |process| of_process(process, snapshot, &policy, typist);
+    process.map_or_else(OwnCommands::default, own)
 }
 
 /// The command that explains a finding; `None` if its subject is unknown.

@@ -2,7 +2,7 @@
 //!
 //! [`mod@plan`] makes targets ([`target`]) with their steps, and refusals with reasons, from findings or from
 //! what a person names. It is pure, and so are [`guard`] (what is never touched), [`policy`] (what is asked
-//! for), [`by_snapshot`] (a plan from a snapshot alone), [`mod@recheck`] (whether a finding still holds) and
+//! for), [`prepare`] (except for plans of this machine), [`mod@recheck`] (whether a finding still holds) and
 //! [`verify`] (what came back, as NVML sees it). [`executor`] carries out a plan for every caller, and [`act`]
 //! one target of it, driven by data; [`process_control`] is the only place that touches processes, through
 //! pidfds and never by number. Each way of reclaiming is a file in [`step`]. [`ledger`] is written before
@@ -12,7 +12,6 @@
 //! Nothing here prints, reads a clock, calls NVML or evaluates rules: each sample brings the current findings.
 
 pub mod act;
-pub mod by_snapshot;
 pub mod commands;
 pub mod executor;
 pub mod guard;
@@ -24,6 +23,7 @@ pub mod past_reclaim;
 pub mod past_release;
 pub mod plan;
 pub mod policy;
+pub mod prepare;
 pub mod process_control;
 pub mod recheck;
 pub mod release;
@@ -37,7 +37,6 @@ pub mod verify;
 pub mod warnings;
 
 pub use act::{Act, ActProgress, Recheck, StepInput};
-pub use by_snapshot::plan_by_snapshot;
 pub use executor::{Executor, JudgedSample, Observer, SampleSource, Tools};
 pub use guard::{Guard, Protection};
 pub use ledger::Ledger;

@@ -4,8 +4,7 @@
 //! [`processes`] is `gpumem ps` for people, with the tables of `gpus` before its own, [`totals`] its sums, [`check`] the
 //! verdict for people and as JSON, [`explain`] the page about one process or GPU, [`environment`] the variables of a process, [`doctor`] what works
 //! on this machine, [`junit`] and [`github`] what CI servers show, [`metrics`] what Prometheus scrapes, [`table`] aligns columns by their width on a terminal, [`totals`]
-//! what groups of rows hold, [`wrap`] cuts and
-//! breaks text at a width, [`escape`] makes hostile text harmless, [`schema`] is what is written, as JSON Schema.
+//! what groups of rows hold, [`reap`] and [`release`] plans and their results, [`refusal`] why something is skipped, [`escape`] makes hostile text harmless, [`schema`] is what is written, as JSON Schema.
 
 pub mod check;
 pub mod doctor;
@@ -18,6 +17,9 @@ pub mod hosts;
 pub mod junit;
 pub mod metrics;
 pub mod processes;
+pub mod reap;
+pub mod refusal;
+pub mod release;
 pub mod run;
 pub mod schema;
 pub mod style;

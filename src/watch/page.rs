@@ -24,7 +24,7 @@ use crate::model::finding::{Finding, OwnCommands};
 use crate::model::row::ProcessRow;
 use crate::model::totals::totals;
 use crate::model::{Identity, Snapshot, Time};
-use crate::reclaim::by_snapshot;
+use crate::reclaim::commands;
 use crate::reclaim::commands::Typist;
 use crate::report::environment;
 use crate::report::explain::{PageStyle, text as explain_text};
@@ -406,7 +406,7 @@ fn report(
         },
         commands: &|findings, process| {
             app.next_commands.fill_in(findings.iter_mut());
-            let mut own = by_snapshot::own_commands(&app.judged.engine, process, last, typist);
+            let mut own = commands::own_commands(&app.judged.engine, process, last, typist);
             if let Some(host) = &app.setup.host {
                 let there = |command: Option<String>| command.map(|it| host.typed(&it));
                 own = OwnCommands { release: there(own.release), kill: there(own.kill) };

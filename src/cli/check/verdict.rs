@@ -7,7 +7,6 @@ use super::baseline::Baseline;
 use super::limit;
 use super::wait::Wait;
 use crate::cli::args::CheckArgs;
-use crate::cli::commands::CommandSource;
 use crate::cli::selection::{RecordedUsers, Selection};
 use crate::cli::store::{self, Fed};
 use crate::cli::{UsageError, unreadable};
@@ -17,7 +16,8 @@ use crate::model::finding::{Finding, Pending};
 use crate::model::selector::Selected;
 use crate::model::snapshot::ReadError;
 use crate::model::{ComputeDevice, Gpu, Identity, Reclaimable, Severity, Snapshot, Suspect, Time};
-use crate::reclaim::by_snapshot;
+use crate::reclaim::commands::CommandSource;
+use crate::reclaim::prepare;
 use crate::recording;
 use crate::report::check::{
     CheckOutcome, CheckReport, Counts, Limit, LimitVerdict, NewHolder, SCHEMA,
@@ -301,7 +301,7 @@ impl CheckVerdict {
     pub(in crate::cli) fn report(&mut self, failure: Option<&str>) -> CheckReport {
         let whole = self.last.as_ref().and_then(|last| last.whole.as_ref());
         if let Some(whole) = whole {
-            let marks = by_snapshot::plan_marks(&self.engine, whole);
+            let marks = prepare::plan_marks(&self.engine, whole);
             self.engine.mark_planned(&marks);
         }
         let engine = &self.engine;

@@ -7,13 +7,13 @@ use anyhow::Context as _;
 
 use super::{PageStyle, SampledHistory, put};
 use crate::cli::args::{Explain, Global};
-use crate::cli::commands::CommandSource;
 use crate::cli::exit::Exit;
 use crate::cli::selection::{names, no_such_gpu};
 use crate::cli::{UsageError, config, live, recorded, session, store, warn_of_damage};
 use crate::explain::{Shortage, out_of_memory};
 use crate::model::time::{TypedTime, parse_typed};
 use crate::model::{Gpu, Snapshot, Time};
+use crate::reclaim::commands::CommandSource;
 use crate::source::Source as _;
 use crate::units::Span;
 
@@ -22,7 +22,7 @@ const OLD_SECONDS: f64 = 30.0;
 
 pub(super) fn run(args: &Explain, global: &Global, look: PageStyle) -> anyhow::Result<Exit> {
     let config = config::load(global)?;
-    let source = CommandSource::new(&config, &args.recorded);
+    let source = CommandSource::new(&config.rules, args.recorded.is_live());
     let interval = config.sample.interval.0;
     let mut seen = SampledHistory::new(config.rules);
     let at = observe(&mut seen, args, global, interval)?;

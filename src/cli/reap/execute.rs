@@ -4,6 +4,7 @@
 //! are the samples that it goes by, and what is told on standard error as it happens.
 
 use std::fs;
+use std::io::{self, BufRead as _, IsTerminal as _, Write as _};
 use std::path::Path;
 use std::process;
 use std::thread;
@@ -11,17 +12,18 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use rustix::process::geteuid;
+use rustix::termios::{QueueSelector, tcflush};
 
-use super::{confirm, text};
 use crate::cli::signals::Interrupt;
 use crate::cli::{signals, store, warn};
-use crate::deadline::NoAnswer;
+use crate::deadline::{NoAnswer, Task};
 use crate::host::Roots;
 use crate::model::{Snapshot, Time};
 use crate::reclaim::ledger::{Actor, Deed, Failure};
 use crate::reclaim::{
     Executor, Guard, JudgedSample, Observer, Outcome, SampleSource, Target, Tools,
 };
+use crate::report::reap as text;
 use crate::rules::Engine;
 use crate::source::live::Live;
 
@@ -110,6 +112,38 @@ impl Observer for TerminalObserver {
     }
 }
 
+/// Whether a person can read the question and answer it.
+pub(in crate::cli) fn can_ask() -> bool {
+    io::stdin().is_terminal() && io::stderr().is_terminal()
+}
+
+/// Asks; the answer comes later, from a thread of its own, so that the machine is watched meanwhile.
+/// Only a yes is one.
+///
+/// # Errors
+///
+/// Where there can be no thread.
+fn ask_yes_or_no(question: &str) -> anyhow::Result<Task<bool>> {
+    // What was typed before the question does not answer it.
+    let _ = tcflush(io::stdin(), QueueSelector::IFlush);
+    // A question that no one can read gets no yes.
+    let _ = write!(io::stderr(), "{question} [y/N] ");
+    let read = move || {
+        let mut line = String::new();
+        let read = io::stdin().lock().read_line(&mut line);
+        if !matches!(read, Ok(1..)) {
+            // The end of input leaves the cursor behind the question.
+            let _ = writeln!(io::stderr());
+        }
+        read.is_ok() && is_yes(&line)
+    };
+    Task::start("asking", read).context("cannot start a thread to ask; use --yes")
+}
+
+fn is_yes(line: &str) -> bool {
+    matches!(line.trim().to_ascii_lowercase().as_str(), "y" | "yes")
+}
+
 /// Asks a question, and samples while it is thought over; whether the answer is yes.
 ///
 /// # Errors
@@ -120,7 +154,7 @@ pub(in crate::cli) fn confirmed(
     live: &mut Live,
     engine: &mut Engine,
 ) -> anyhow::Result<bool> {
-    let answer = confirm::ask_yes_or_no(question)?;
+    let answer = ask_yes_or_no(question)?;
     let is_yes = loop {
         match answer.wait(ASKING_INTERVAL) {
             Ok(answer) => break answer,
@@ -177,5 +211,20 @@ pub(in crate::cli) fn actor(snapshot: &Snapshot) -> Actor {
         user: own.and_then(|process| process.user.clone()),
         sudo_user: std::env::var("SUDO_USER").ok().map(Into::into),
         is_unattended: false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_yes_is_one() {
+        for line in ["y\n", "Y\n", " yes \r\n", "YES"] {
+            assert!(is_yes(line), "{line:?}");
+        }
+        for line in ["", "\n", "n\n", "no\n", "yy\n", "yes please\n", "ja\n", "\u{1b}y\n"] {
+            assert!(!is_yes(line), "{line:?}");
+        }
     }
 }

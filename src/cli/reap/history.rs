@@ -1,13 +1,12 @@
 //! `gpumem reap --history`: what was done, by the ledger.
 
-use super::json::ReapHistory;
-use super::text;
 use crate::cli::args::Global;
 use crate::cli::exit::Exit;
 use crate::cli::{print, store, style, terminal_width, warn};
 use crate::model::json::document;
 use crate::reclaim::ledger::{self, PastAct};
 use crate::report::escape::escape;
+use crate::report::reap::{self as text, ReapHistory};
 use crate::report::style::Style;
 use crate::report::table::{Align, Table};
 

@@ -1,5 +1,5 @@
-//! What a plan is made from: this machine, looked at for a while with its stored history behind it, or
-//! the end of a recording.
+//! What a plan is made from: what was typed, and this machine, looked at for a while with its stored history behind
+//! it, or the end of a recording. The plan itself is made in [`crate::reclaim::prepare`].
 
 use std::io::{self, IsTerminal as _};
 use std::ops::ControlFlow;
@@ -8,23 +8,19 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 
-use super::policy_from_args;
 use crate::cli::args::{Global, ReapArgs};
+use crate::cli::selection::Selection;
 use crate::cli::session::{self, SampleWindow};
 use crate::cli::store::{self, Fed};
 use crate::cli::{config, recorded, warn};
 use crate::config::Config;
-use crate::config::reap::ReapConfig;
-use crate::host::{Roots, read_guarded, read_ourselves};
-use crate::model::Snapshot;
-use crate::model::family::families;
-use crate::model::finding::{Finding, Undecided};
-use crate::model::selector::Selected;
-use crate::reclaim::plan::{PlanInput, pids};
-use crate::reclaim::policy::Keeps;
-use crate::reclaim::{Guard, Plan, Policy, Targets, plan, plan_by_snapshot};
-use crate::rules::exemption::{Exemption, exempt_processes, may_exempt};
-use crate::rules::{Engine, RuleSet};
+use crate::model::finding::Undecided;
+use crate::model::{Kind, Snapshot};
+use crate::reclaim::policy::Release;
+use crate::reclaim::prepare::{ConfiguredPolicy, PlanSource, concerned, plan_live, plan_recorded};
+use crate::reclaim::release::ReleaseOptions;
+use crate::reclaim::{FindingSelector, Guard, Plan, Policy, Targets};
+use crate::rules::{Engine, RuleSet, serves};
 use crate::source::live::Live;
 use crate::units::Span;
 
@@ -45,57 +41,6 @@ pub(in crate::cli) struct Observation {
     pub(in crate::cli) live: Option<Live>,
 }
 
-/// The configuration's part of every policy: exemptions, and rules whose action is to release memory.
-#[derive(Clone, Debug)]
-pub(in crate::cli) struct ConfiguredPolicy {
-    /// Exemptions.
-    keeps: Vec<Exemption>,
-    /// Programs that are never killed.
-    never: Vec<Arc<str>>,
-    /// How long `GPUMEM_KEEP` protects a process at most.
-    longest_keep: Option<Span>,
-    /// Rules whose findings are asked to release memory, and never ended.
-    releasing: Vec<Arc<str>>,
-}
-
-impl ConfiguredPolicy {
-    /// Takes the exemptions from the rules of the configuration.
-    pub(in crate::cli) fn new(rules: &RuleSet) -> Self {
-        Self {
-            keeps: rules.keeps().to_vec(),
-            never: rules.never().to_vec(),
-            longest_keep: rules.longest_keep,
-            releasing: Vec::new(),
-        }
-    }
-
-    /// Adds the rules whose action is to release memory.
-    pub(in crate::cli) fn with_releases(self, reap: &ReapConfig) -> Self {
-        let releasing = reap.releasing().cloned().collect();
-        Self { releasing, ..self }
-    }
-
-    /// Adds the exemptions to a policy, for a snapshot's processes.
-    pub(in crate::cli) fn protect(&self, policy: &mut Policy, snapshot: &Snapshot) {
-        policy.never.clone_from(&self.never);
-        policy.longest_keep = self.longest_keep;
-        policy.releasing.clone_from(&self.releasing);
-        policy.kept = exempt_processes(&self.keeps, snapshot);
-        let keeps = self.keeps.clone();
-        policy.keeps = Keeps::new(move |process, snapshot| may_exempt(&keeps, process, snapshot));
-    }
-}
-
-/// The input of a plan.
-#[derive(Clone, Copy, Debug)]
-pub(in crate::cli) struct PlanSource<'a> {
-    pub(in crate::cli) snapshot: &'a Snapshot,
-    pub(in crate::cli) findings: &'a [Finding],
-    pub(in crate::cli) configured: &'a ConfiguredPolicy,
-    /// The selection; `None` means everything.
-    pub(in crate::cli) selected: Option<&'a Selected>,
-}
-
 impl Observation {
     /// Looks.
     ///
@@ -104,9 +49,9 @@ impl Observation {
     /// Where there is nothing to see, or what was typed makes no sense.
     pub(in crate::cli) fn new(args: &ReapArgs, global: &Global) -> anyhow::Result<Self> {
         let Config { mut rules, reap, .. } = config::load(global)?;
-        policy_from_args::switch_on(&mut rules, &args.kind);
+        switch_on(&mut rules, &args.kind);
         let configured = ConfiguredPolicy::new(&rules).with_releases(&reap);
-        let targets = policy_from_args::targets(args);
+        let targets = targets(args);
         let concerned = concerned(&targets, &rules);
         let mut engine = Engine::new(rules);
         let mut live = None;
@@ -114,7 +59,7 @@ impl Observation {
             Some(replay) => session::last(replay, |snapshot| engine.observe(snapshot))?,
             None => {
                 let machine = live.insert(crate::cli::live(global, INTERVAL)?);
-                let rows = policy_from_args::rows(args);
+                let rows = rows(args);
                 rows.check_users()?;
                 let is_clear = targets.is_named() && !targets.names_findings();
                 let fed = if is_clear && !rows.needs_history() {
@@ -137,20 +82,20 @@ impl Observation {
     ///
     /// A GPU was named that there is not, or /proc does not tell who gpumem itself is.
     pub(in crate::cli) fn plan(&self, args: &ReapArgs) -> anyhow::Result<(Plan, Guard)> {
-        let rows = policy_from_args::rows(args);
+        let rows = rows(args);
         rows.check_gpus(&self.snapshot.gpus)?;
         let findings = self.engine.findings();
         let selected = rows.select(&self.snapshot, &self.engine, findings.iter());
-        let scene = PlanSource {
+        let source = PlanSource {
             snapshot: &self.snapshot,
             findings,
             configured: &self.configured,
             selected: selected.as_ref(),
         };
-        let policy = policy_from_args::policy_from_args(args);
+        let policy = policy_from_args(args);
         match self.live {
-            Some(_) => plan_here(policy, scene),
-            None => Ok(plan_there(policy, scene)),
+            Some(_) => Ok(plan_live(policy, source)?),
+            None => Ok(plan_recorded(policy, source)),
         }
     }
 
@@ -158,48 +103,6 @@ impl Observation {
     pub(super) fn is_named(&self) -> bool {
         self.targets.is_named()
     }
-}
-
-/// The rules whose undecided cases matter for the request.
-pub(in crate::cli) fn concerned(targets: &Targets, rules: &RuleSet) -> Vec<Arc<str>> {
-    let rules = rules.rules().iter();
-    rules
-        .filter(|rule| targets.concerns(&rule.name, rule.kind()))
-        .map(|rule| Arc::clone(&rule.name))
-        .collect()
-}
-
-/// Makes a plan for this machine, of which more is read; with the guard that decided what it may touch.
-///
-/// # Errors
-///
-/// /proc does not tell who gpumem itself is.
-pub(in crate::cli) fn plan_here(
-    mut policy: Policy,
-    scene: PlanSource<'_>,
-) -> anyhow::Result<(Plan, Guard)> {
-    let PlanSource { snapshot, findings, configured, selected } = scene;
-    let roots = Roots::default();
-    let ourselves = read_ourselves(&roots)?;
-    configured.protect(&mut policy, snapshot);
-    policy.selected = selected.cloned();
-    let guard = Guard { policy, ourselves };
-    let families = families(snapshot);
-    // Who cannot be looked at, or is gone, is not known, and that protects.
-    let facts = pids(snapshot, &families).into_iter();
-    let facts = facts.filter_map(|pid| Some((pid, read_guarded(&roots, pid).ok()??)));
-    let seen = PlanInput { findings, snapshot, families: &families, facts: &facts.collect() };
-    let mut plan = plan(&seen, &guard);
-    plan.note_usage(&roots);
-    Ok((plan, guard))
-}
-
-/// Of a recording: what root would plan there. What only the machine itself could tell
-/// (`oom_score_adj`, an environment that was not recorded) protects nothing here, where nothing is sent.
-pub(in crate::cli) fn plan_there(mut policy: Policy, scene: PlanSource<'_>) -> (Plan, Guard) {
-    scene.configured.protect(&mut policy, scene.snapshot);
-    policy.selected = scene.selected.cloned();
-    plan_by_snapshot(policy, scene.findings, scene.snapshot)
 }
 
 /// Samples this machine for as long as needed; returns the last snapshot.
@@ -217,7 +120,7 @@ fn watch(
     }
     // Time lost to a slow GPU extends the window.
     let window = SampleWindow { interval: INTERVAL, length: patience, begins_answered: true };
-    let rows = policy_from_args::rows(args);
+    let rows = rows(args);
     let mut last = None;
     session::sample(live, window, |snapshot| {
         // A GPU that does not exist is reported after the first sample.
@@ -241,4 +144,51 @@ fn is_clear(targets: &Targets, snapshot: &Snapshot) -> bool {
         process.is_none_or(|process| process.jupyter.is_none())
     };
     named.words.is_empty() && named.pids.iter().all(is_plain)
+}
+
+/// The targets of a plan: the named ones, unless a kind is given as well.
+fn targets(args: &ReapArgs) -> Targets {
+    let (pids, kinds) = (args.pid.clone(), args.kind.clone());
+    let words = args.words.iter().map(|word| Arc::from(&**word)).collect();
+    match Targets::named(pids.clone(), words).filter(|_| kinds.is_empty()) {
+        Some(named) => named,
+        None => Targets::Found(FindingSelector { pids, kinds, rules: Vec::new() }),
+    }
+}
+
+/// The selection by `--gpu`, `--user` and `--where`.
+pub(super) fn rows(args: &ReapArgs) -> Selection {
+    Selection::new(&args.gpu, &args.user, &args.terms)
+}
+
+/// The policy from the arguments, without the selection in a snapshot and without the configuration's
+/// exemptions.
+pub(super) fn policy_from_args(args: &ReapArgs) -> Policy {
+    Policy {
+        all_users: args.how.all_users,
+        even_kept: args.how.kept,
+        release: release(args),
+        graphics: args.how.graphics,
+        servers: args.servers,
+        direct: args.how.direct,
+        signal: args.how.signal,
+        grace: args.how.grace.map(|span| span.0),
+        ..Policy::new(targets(args), serves)
+    }
+}
+
+/// Findings of idle processes are asked to release memory before they are ended.
+fn release(args: &ReapArgs) -> Release {
+    match &args.release {
+        Some(options) => Release::Only(options.clone()),
+        None => Release::First(ReleaseOptions::by_rule()),
+    }
+}
+
+/// Enables the rules of the requested kinds. The others stay enabled, because the most severe finding
+/// on a process decides what is reported.
+pub(in crate::cli) fn switch_on(rules: &mut RuleSet, kinds: &[Kind]) {
+    for rule in rules.rules_mut().iter_mut().filter(|rule| kinds.contains(&rule.kind())) {
+        rule.settings.enabled = true;
+    }
 }

@@ -26,8 +26,7 @@ use self::notifier::{Notice, NoticeResult};
 use self::scheduler::{ReapScheduler, System};
 use self::service::Service;
 use super::execute::{actor, tools};
-use super::observe::ConfiguredPolicy;
-use super::policy_from_args;
+use super::observe::policy_from_args;
 use crate::cli::args::{Global, ReapArgs as Args};
 use crate::cli::exit::Exit;
 use crate::cli::record::{self, Recording};
@@ -38,6 +37,7 @@ use crate::deadline::Deadline;
 use crate::host::{Guarded, JobUsage, Roots, UsageReader, read_guarded, read_ourselves};
 use crate::model::{Snapshot, Time};
 use crate::reclaim::ledger::{self, Actor};
+use crate::reclaim::prepare::ConfiguredPolicy;
 use crate::reclaim::{Guard, Target, Tools, Warnings};
 use crate::report::escape::command_line;
 use crate::rules::{Engine, RuleSet};
@@ -403,7 +403,7 @@ impl System for LocalSystem<'_> {
         snapshot: &Snapshot,
     ) -> Result<Guard, String> {
         let ourselves = read_ourselves(&self.roots).map_err(|error| error.to_string())?;
-        let mut policy = policy_from_args::policy_from_args(self.args);
+        let mut policy = policy_from_args(self.args);
         let configured = ConfiguredPolicy::new(rules).with_releases(reap);
         configured.protect(&mut policy, snapshot);
         Ok(Guard { policy, ourselves })

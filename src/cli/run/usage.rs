@@ -10,7 +10,7 @@ use crate::model::finding::{FindingProcess, Undecided};
 use crate::model::process_name::name_of;
 use crate::model::snapshot::GpuProcess;
 use crate::model::{Finding, Gpu, Identity, Kind, Process, Snapshot};
-use crate::reclaim::by_snapshot;
+use crate::reclaim::commands;
 use crate::reclaim::commands::Typist;
 use crate::report::run::{HeldMemory, LeastFree, OtherHolder, RunFigures, RunGpu, RunProcess};
 use crate::rules::{Engine, RuleSet};
@@ -141,7 +141,7 @@ impl Usage {
         for gpu in &snapshot.gpus {
             for row in rows(gpu, &ours).filter(|row| row.used_bytes != Some(0)) {
                 let Some(process) = snapshot.process(row.pid) else { continue };
-                let own = by_snapshot::own_commands(&self.engine, Some(process), snapshot, typist);
+                let own = commands::own_commands(&self.engine, Some(process), snapshot, typist);
                 let known = process.while_alive();
                 held.push(HeldMemory {
                     process: FindingProcess::of(&known),

@@ -7,28 +7,27 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::cli::commands::CommandSource;
 use crate::cli::reap::execute::{actor, tools_here};
-use crate::cli::reap::json::ReapReport;
-use crate::cli::reap::observe::{ConfiguredPolicy, PlanSource, concerned, plan_here, plan_there};
-use crate::cli::reap::refusal::{RefusalPlace, RefusalReader};
-use crate::cli::reap::text;
-use crate::cli::release::json::ReleaseDocument;
-use crate::cli::release::{probed, text as release_text};
+use crate::cli::release::probed;
 use crate::cli::warn;
 use crate::config::Config;
 use crate::deadline::Task;
 use crate::host::{Roots, read_environment};
 use crate::model::family::{families, member};
 use crate::model::{Identity, Snapshot, Start, Time};
+use crate::reclaim::commands::CommandSource;
 use crate::reclaim::ledger::{self, Actor, Deed, Failure};
 use crate::reclaim::plan::Why;
 use crate::reclaim::policy::Release;
+use crate::reclaim::prepare::{ConfiguredPolicy, PlanSource, concerned, plan_live, plan_recorded};
 use crate::reclaim::release::ReleaseOptions;
 use crate::reclaim::{
     ActProgress, Executor, FindingSelector, Guard, JudgedSample, Observer, Outcome, Plan, Policy,
     Refused, Target, Targets,
 };
+use crate::report::reap::{self as text, ReapReport};
+use crate::report::refusal::{RefusalPlace, RefusalReader};
+use crate::report::release::{self as release_text, ReleaseDocument};
 use crate::report::style::Style;
 use crate::rules::{RuleSet, serves};
 use crate::source::remote::RemoteHost;
@@ -66,7 +65,7 @@ impl LocalReclaimWorker {
         Self {
             rules: config.rules.clone(),
             configured: ConfiguredPolicy::new(&config.rules).with_releases(&config.reap),
-            commands: CommandSource::by_rules(&config.rules, !is_recording),
+            commands: CommandSource::new(&config.rules, !is_recording),
             is_recording,
             guard: None,
             batch: None,
@@ -110,8 +109,8 @@ impl LocalReclaimWorker {
                 selected: None,
             };
             let (plan, guard) = match self.is_recording {
-                true => plan_there(policy, scene),
-                false => plan_here(policy, scene)?,
+                true => plan_recorded(policy, scene),
+                false => plan_live(policy, scene)?,
             };
             self.guard = Some((question.number, guard, actor(snapshot)));
             undecided.clone_from(&question.undecided);

@@ -6,7 +6,7 @@ use super::*;
 use crate::model::Process;
 use crate::model::process::{Jupyter, Slurm};
 use crate::reclaim::guard::Guard;
-use crate::reclaim::testing::{OWNER, at, finding, gpu, guard, plan_of, process, serves, snapshot};
+use crate::reclaim::testing::{OWNER, at, finding, gpu, guard, plan_of, process, snapshot};
 use crate::units::GIB;
 
 /// It announces a signal for releasing memory.
@@ -29,7 +29,7 @@ fn fill_in<'f>(
 /// The findings with what to type, for this person.
 fn typed(found: &[(Kind, &Process)], seen: &Snapshot, guard: &Guard) -> Vec<Finding> {
     let mut findings: Vec<Finding> = found.iter().map(|(kind, it)| finding(*kind, it)).collect();
-    let guard = Guard { policy: policy(serves), ourselves: guard.ourselves.clone() };
+    let guard = Guard { policy: default_policy(), ourselves: guard.ourselves.clone() };
     let plan = plan_of(&findings, seen, &guard);
     let typist = Typist::User(guard.ourselves.uid);
     fill_in(findings.iter_mut(), &plan, seen, typist);
@@ -139,7 +139,7 @@ fn whose_it_is_decides_what_may_be_typed() {
     assert!(roots[0].advice.is_empty());
     // The reader of a recording is unknown.
     let mut findings = vec![finding(Kind::Idle, &others)];
-    root.policy = policy(serves);
+    root.policy = default_policy();
     let plan = plan_of(&findings, &seen, &root);
     fill_in(findings.iter_mut(), &plan, &seen, Typist::Owner);
     assert_eq!(findings[0].commands, ["gpumem kill 70"]);
@@ -188,7 +188,7 @@ fn what_can_give_memory_back_has_a_command_without_a_finding() {
         (python, false),
     ] {
         let seen = on_gpu(std::slice::from_ref(&process));
-        let own = of_process(&process, &seen, &policy(serves), Typist::User(OWNER));
+        let own = of_process(&process, &seen, &default_policy(), Typist::User(OWNER));
         assert_eq!(own.release.as_deref(), can.then_some("gpumem release 70"), "{process:?}");
         // A kernel's server may restart it.
         let may_end = process.jupyter.is_none();
@@ -213,7 +213,7 @@ fn a_kernel_whose_server_is_gone_is_ended_by_every_page_alike() {
         let seen = on_gpu(std::slice::from_ref(&kernel));
         let command = if may_end { "gpumem kill 70" } else { "gpumem explain 70" };
         assert_eq!(commands(&[(Kind::Orphan, &kernel)], &seen), [[command]]);
-        let own = of_process(&kernel, &seen, &policy(serves), Typist::Owner);
+        let own = of_process(&kernel, &seen, &default_policy(), Typist::Owner);
         assert_eq!(own.kill.as_deref(), may_end.then_some("gpumem kill 70"));
         let advised = advice::steps(&kernel).join("; ");
         assert_eq!(advised.contains("Shut Down Kernel"), !may_end, "{advised}");
@@ -243,7 +243,7 @@ fn what_is_not_held_or_not_theirs_has_no_command_of_its_own() {
     let announced = announcing();
     let processes = std::slice::from_ref(&announced);
     let seen = on_gpu(processes);
-    let by = |seen: &Snapshot, typist| of_process(&announced, seen, &policy(serves), typist);
+    let by = |seen: &Snapshot, typist| of_process(&announced, seen, &default_policy(), typist);
     let both = |option: &str| OwnCommands {
         release: Some(format!("gpumem release{option} 70")),
         kill: Some(format!("gpumem kill{option} 70")),
@@ -272,6 +272,6 @@ fn what_is_not_held_or_not_theirs_has_no_command_of_its_own() {
         ..process(70, "python train.py")
     };
     let own =
-        of_process(&kept, &on_gpu(std::slice::from_ref(&kept)), &policy(serves), Typist::Owner);
+        of_process(&kept, &on_gpu(std::slice::from_ref(&kept)), &default_policy(), Typist::Owner);
     assert_eq!(own, OwnCommands::default());
 }

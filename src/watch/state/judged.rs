@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::history::memory_series::Courses;
 use crate::model::{Snapshot, Time};
-use crate::reclaim::by_snapshot::plan_marks;
+use crate::reclaim::prepare::plan_marks;
 use crate::rules::Engine;
 
 /// What was judged, and when the last sample came.

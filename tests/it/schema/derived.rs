@@ -1,13 +1,13 @@
 //! The schema of each format, derived from the type that is written, with the type's own documentation.
 
 use gpumem::api::cli::SchemaName;
-use gpumem::api::cli::reap::{ReapHistory, ReapReport};
-use gpumem::api::cli::release::ReleaseDocument;
 use gpumem::api::model::{Also, Finding, Snapshot};
 use gpumem::api::report::check::CheckReport;
 use gpumem::api::report::doctor::DoctorReport;
 use gpumem::api::report::explain::ExplainPage;
 use gpumem::api::report::hosts::HostsReport;
+use gpumem::api::report::reap::{ReapHistory, ReapReport};
+use gpumem::api::report::release::ReleaseDocument;
 use gpumem::api::report::run::RunReport;
 use gpumem::api::report::totals::TotalsReport;
 use gpumem::api::rules::evidence;

@@ -10,8 +10,6 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
 use super::notifier::Notice;
-use crate::cli::reap::refusal::{self, RefusalPlace, RefusalReader};
-use crate::cli::reap::text;
 use crate::config::reap::{ReapConfig, Response};
 use crate::host::{Guarded, JobUsage, JobWork};
 use crate::model::family::families;
@@ -29,6 +27,8 @@ use crate::reclaim::{
     Targets, Tools, Warnings, plan,
 };
 use crate::report::escape::escape;
+use crate::report::reap as text;
+use crate::report::refusal::{self, RefusalPlace, RefusalReader};
 use crate::rules::exemption::exempt_processes;
 use crate::rules::{Engine, RuleSet};
 use crate::units::{Bytes, Span, number_of};

@@ -63,7 +63,7 @@ fn begun_with(
         configured: &worker.configured,
         selected: None,
     };
-    let (plan, guard) = plan_there(policy, scene);
+    let (plan, guard) = plan_recorded(policy, scene);
     let tools = tools(folder).unwrap();
     let asked = Instant::now().checked_sub(waited).unwrap();
     let executor = Executor::new(targets(plan), guard, actor(&snapshot), tools);

@@ -3,15 +3,15 @@
 
 use rustix::process::geteuid;
 
-use super::text::short;
+use super::escape::escape;
+use super::reap::short;
 use crate::reclaim::guard::Protection;
 use crate::reclaim::plan::Why;
 use crate::reclaim::{Outcome, Refused};
-use crate::report::escape::escape;
 
 /// Where a refusal is shown.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(in crate::cli) enum RefusalPlace {
+pub enum RefusalPlace {
     /// `gpumem reap`.
     Reap,
     /// `gpumem kill`.
@@ -25,22 +25,22 @@ pub(in crate::cli) enum RefusalPlace {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(in crate::cli) struct RefusalReader {
-    pub(in crate::cli) place: RefusalPlace,
+pub struct RefusalReader {
+    pub place: RefusalPlace,
     /// Whether the reader is root.
-    pub(in crate::cli) is_root: bool,
+    pub is_root: bool,
 }
 
 impl RefusalReader {
     /// The user who runs gpumem.
-    pub(in crate::cli) fn at(place: RefusalPlace) -> Self {
+    pub fn at(place: RefusalPlace) -> Self {
         let is_root = geteuid().is_root();
         Self { place, is_root }
     }
 }
 
 /// What is skipped, and why, in a line.
-pub(in crate::cli) fn refusal(refused: &Refused, reader: RefusalReader) -> String {
+pub fn refusal(refused: &Refused, reader: RefusalReader) -> String {
     let mut words = Vec::new();
     if let Some(pid) = refused.pid {
         let mut who = pid.to_string();
@@ -58,7 +58,7 @@ pub(in crate::cli) fn refusal(refused: &Refused, reader: RefusalReader) -> Strin
 }
 
 /// Why it is skipped, without naming it.
-pub(in crate::cli) fn why(refused: &Refused, reader: RefusalReader) -> String {
+pub fn why(refused: &Refused, reader: RefusalReader) -> String {
     match &refused.why {
         Why::Protected { pid, protection } if Some(*pid) == refused.pid => {
             return protected(protection, refused.user.as_deref(), reader);
@@ -84,11 +84,7 @@ pub(in crate::cli) fn why(refused: &Refused, reader: RefusalReader) -> String {
 }
 
 /// What protects a process of this owner, and what can be done about it.
-pub(in crate::cli) fn protected(
-    protection: &Protection,
-    owner: Option<&str>,
-    reader: RefusalReader,
-) -> String {
+pub fn protected(protection: &Protection, owner: Option<&str>, reader: RefusalReader) -> String {
     let fact = match (protection, owner) {
         (Protection::OtherUser { .. } | Protection::NotPermitted { .. }, Some(owner)) => {
             format!("owned by {}", escape(owner))
@@ -102,7 +98,7 @@ pub(in crate::cli) fn protected(
 }
 
 /// Outcome of a target, with what can be done about it.
-pub(in crate::cli) fn outcome(outcome: &Outcome, reader: RefusalReader) -> String {
+pub fn outcome(outcome: &Outcome, reader: RefusalReader) -> String {
     match outcome {
         Outcome::Protected { why } => format!("skipped: {}", protected(why, None, reader)),
         outcome => escape(&outcome.to_string()).into_owned(),

@@ -1,12 +1,12 @@
 //! The words of a plan, on plans made by hand.
 
 use super::*;
-use crate::cli::reap::refusal::RefusalPlace;
 use crate::model::{Kind, Time};
 use crate::reclaim::Refused;
 use crate::reclaim::guard::Protection;
 use crate::reclaim::plan::{Plan, Why};
 use crate::reclaim::target::{Because, MemberGpu};
+use crate::report::refusal::RefusalPlace;
 use crate::watch::sample;
 
 const READER: RefusalReader = RefusalReader { place: RefusalPlace::Reap, is_root: true };

@@ -1,22 +1,166 @@
-//! How a plan, its steps, what is done and the result are written for people. Pure.
+//! Plans of `gpumem reap` and `gpumem kill`, their results and past acts: as JSON documents, and as text for people. Pure.
 
 use std::fmt::{self, Write as _};
 use std::sync::Arc;
 
-use super::json::{Planned, ReapReport, ReapStatus};
+use schemars::JsonSchema;
+use serde::Serialize;
+
+use super::escape::{escape, fit};
 use super::refusal::{self, RefusalReader, protected, refusal};
+use super::style::Style;
+use crate::model::Time;
+use crate::model::finding::Undecided;
+use crate::model::snapshot::ReadError;
 use crate::reclaim::guard::Protection;
-use crate::reclaim::ledger::{Deed, Failure};
+use crate::reclaim::ledger::{Deed, Failure, LedgerSummary, PastAct};
 use crate::reclaim::target::{Reason, Step, TargetProcess};
-use crate::reclaim::{Outcome, Target};
-use crate::report::escape::{escape, fit};
-use crate::report::style::Style;
+use crate::reclaim::{Outcome, Plan, Refused, Target};
 use crate::units::Bytes;
 
+/// The `schema` of a [`ReapReport`].
+pub const SCHEMA: &str = "gpumem.reap/1";
+/// The `schema` of a [`ReapHistory`].
+pub const HISTORY: &str = "gpumem.history/1";
 /// The most columns of a command; the JSON has all of it.
 const NAME_COLUMNS: usize = 100;
 
-pub(in crate::cli) fn plan(report: &ReapReport, style: Style, reader: RefusalReader) -> String {
+/// Result of `gpumem reap` or `gpumem release`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, JsonSchema, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ReapStatus {
+    /// There is a plan, and nothing was sent.
+    #[default]
+    Planned,
+    /// Everything requested was done, and its memory is free.
+    Done,
+    /// Part of what was requested was not done.
+    Incomplete,
+    /// A signal interrupted it.
+    Interrupted,
+    /// It failed; `errors` says why.
+    Error,
+}
+
+/// The plan that `gpumem reap --json` prints and, with --yes, its result: one document, even on
+/// failure. Units are part of the field names. Unknown values are absent or `null`, never 0. Readers
+/// must ignore unknown fields.
+#[derive(Clone, PartialEq, Debug, Default, JsonSchema, Serialize)]
+pub struct ReapReport {
+    /// Format and major version.
+    #[schemars(extend("const" = SCHEMA))]
+    pub schema: &'static str,
+    /// Time of the snapshot that the plan was made from: RFC 3339, UTC; `null` if there was none.
+    pub time: Option<Time>,
+    /// Whether the snapshot is from a recording, in which nothing can be killed.
+    pub is_replay: bool,
+    /// `planned`: nothing was sent, exit code 0; `done`: every target was killed and its memory freed, exit
+    /// code 0; `incomplete`: exit code 1; `interrupted`: a signal interrupted and ended gpumem; `error`: exit
+    /// code 1, 2 or 3, and errors says why.
+    pub status: ReapStatus,
+    /// Memory that all targets together should free, in bytes; `null` if it is unknown for one of them.
+    pub expected_bytes: Option<u64>,
+    /// Memory that was freed, in bytes; `null` if nothing was carried out.
+    pub freed_bytes: Option<u64>,
+    /// The targets, most memory first.
+    pub targets: Vec<Planned>,
+    /// What was requested or found, but is left alone.
+    pub refused: Vec<Refused>,
+    /// Requested rules that could not be decided; they produce no findings.
+    pub undecided: Vec<Undecided>,
+    /// Read errors, and why it failed.
+    pub errors: Vec<ReadError>,
+}
+
+/// A target and its outcome.
+#[derive(Clone, PartialEq, Debug, JsonSchema, Serialize)]
+pub struct Planned {
+    /// The target.
+    #[serde(flatten)]
+    pub target: Target,
+    /// Outcome of the target; `None` if the plan was not carried out for it, or not to the end.
+    pub outcome: Option<Outcome>,
+}
+
+impl ReapReport {
+    /// A plan that has not been carried out.
+    pub fn new(plan: Plan, undecided: Vec<Undecided>, errors: Vec<ReadError>) -> Self {
+        let expected = plan.targets.iter().map(|target| target.bytes);
+        Self {
+            schema: SCHEMA,
+            time: Some(plan.time),
+            is_replay: false,
+            status: ReapStatus::Planned,
+            expected_bytes: expected.sum(),
+            freed_bytes: None,
+            targets: plan
+                .targets
+                .into_iter()
+                .map(|target| Planned { target, outcome: None })
+                .collect(),
+            refused: plan.refused,
+            undecided,
+            errors,
+        }
+    }
+
+    /// The report if there is no plan.
+    pub fn failed(error: &str) -> Self {
+        let mut report = Self { schema: SCHEMA, ..Self::default() };
+        report.fail(error);
+        report
+    }
+
+    /// Records that it failed, and why.
+    pub fn fail(&mut self, error: &str) {
+        self.status = ReapStatus::Error;
+        self.errors.push(ReadError { gpu: None, call: "reap".into(), error: error.into() });
+    }
+
+    /// Bytes freed so far.
+    pub fn freed(&self) -> u64 {
+        let outcomes = self.targets.iter().filter_map(|it| it.outcome.as_ref());
+        outcomes.map(Outcome::freed_bytes).sum()
+    }
+
+    /// Number of targets that were killed and their memory freed.
+    pub fn ended(&self) -> usize {
+        let is_ended = |it: &&Planned| it.outcome.as_ref().is_some_and(Outcome::is_success);
+        self.targets.iter().filter(is_ended).count()
+    }
+}
+
+/// What `gpumem reap --history --json` prints: past acts, from the audit log. Units are part of the
+/// field names. Unknown values are absent or `null`, never 0. Readers must ignore unknown fields.
+#[derive(Clone, PartialEq, Debug, JsonSchema, Serialize)]
+pub struct ReapHistory {
+    /// Format and major version.
+    #[schemars(extend("const" = HISTORY))]
+    pub schema: &'static str,
+    /// Path of the audit log.
+    pub ledger: Arc<str>,
+    /// Whether the audit log has earlier acts that are not listed.
+    pub is_cut: bool,
+    /// Number of lines of the audit log that are torn, or from a later version.
+    pub unread_lines: usize,
+    /// The acts, oldest first.
+    pub acts: Vec<PastAct>,
+}
+
+impl ReapHistory {
+    /// The document for what the audit log has.
+    pub fn new(ledger: Arc<str>, past: LedgerSummary) -> Self {
+        Self {
+            schema: HISTORY,
+            ledger,
+            is_cut: past.is_cut,
+            unread_lines: past.unread_lines,
+            acts: past.acts,
+        }
+    }
+}
+
+pub fn plan(report: &ReapReport, style: Style, reader: RefusalReader) -> String {
     let mut out = String::new();
     // Writing to a String cannot fail.
     let _ = write_plan(&mut out, report, style, reader);
@@ -72,7 +216,7 @@ fn write_plan(
 }
 
 /// The question before a plan is carried out.
-pub(super) fn question(targets: &[&Target]) -> String {
+pub fn question(targets: &[&Target]) -> String {
     let (asked, ended): (Vec<&Target>, Vec<&Target>) =
         targets.iter().partition(|target| target.is_release());
     let ask = || format!("ask {} to release memory", count(&asked));
@@ -85,7 +229,7 @@ pub(super) fn question(targets: &[&Target]) -> String {
 }
 
 /// How many processes of the targets receive something, and if that differs, of how many jobs.
-pub(in crate::cli) fn count(targets: &[&Target]) -> String {
+pub fn count(targets: &[&Target]) -> String {
     let processes: usize = targets.iter().map(|it| receivers(it).count()).sum();
     match (processes, targets.len()) {
         (1, _) => "1 process".to_owned(),
@@ -101,7 +245,7 @@ fn receivers(target: &Target) -> impl Iterator<Item = &TargetProcess> {
 }
 
 /// Memory that the targets should free together, as far as known.
-pub(super) fn expected(targets: &[&Target]) -> String {
+pub fn expected(targets: &[&Target]) -> String {
     let known: u64 = targets.iter().filter_map(|target| target.bytes).sum();
     let unknown = targets.iter().filter(|it| it.bytes.is_none()).count();
     match (known, unknown) {
@@ -112,7 +256,7 @@ pub(super) fn expected(targets: &[&Target]) -> String {
 }
 
 /// The target, the memory that should be freed and the GPUs, in a line.
-pub(in crate::cli) fn title(target: &Target, style: Style) -> String {
+pub fn title(target: &Target, style: Style) -> String {
     let Some(leader) = lead(target) else {
         return String::new();
     };
@@ -181,7 +325,7 @@ fn receiver(member: &TargetProcess, target: &Target) -> String {
 }
 
 /// The reason for a target, in a word.
-pub(super) fn why(target: &Target) -> String {
+pub fn why(target: &Target) -> String {
     match &target.reason {
         Reason::Named => "named".to_owned(),
         Reason::Found { findings } => {
@@ -193,23 +337,23 @@ pub(super) fn why(target: &Target) -> String {
 }
 
 /// The member that represents the others.
-pub(super) fn lead(target: &Target) -> Option<&TargetProcess> {
+pub fn lead(target: &Target) -> Option<&TargetProcess> {
     let leader = target.members.iter().find(|it| it.pid == target.leader);
     leader.or(target.members.first())
 }
 
-pub(super) fn owner(member: &TargetProcess) -> String {
+pub fn owner(member: &TargetProcess) -> String {
     match &member.user {
         Some(user) => escape(user).into_owned(),
         None => format!("uid {}", member.uid),
     }
 }
 
-pub(super) fn short(name: &str) -> String {
+pub fn short(name: &str) -> String {
     fit(&escape(name), NAME_COLUMNS).into_owned()
 }
 
-pub(super) fn numbers(numbers: &[u32]) -> String {
+pub fn numbers(numbers: &[u32]) -> String {
     let words: Vec<String> = numbers.iter().map(ToString::to_string).collect();
     words.join(", ")
 }
@@ -226,12 +370,12 @@ fn in_words(step: &Step, target: &Target, reader: RefusalReader) -> String {
 }
 
 /// An upcoming action, in words.
-pub(in crate::cli) fn deed(deed: &Deed) -> String {
+pub fn deed(deed: &Deed) -> String {
     escape(&deed.to_string()).into_owned()
 }
 
 /// Failed parts of an action.
-pub(in crate::cli) fn failures(failures: &[Failure]) -> String {
+pub fn failures(failures: &[Failure]) -> String {
     let words: Vec<String> = failures
         .iter()
         .map(|failure| match failure.pid {
@@ -243,12 +387,12 @@ pub(in crate::cli) fn failures(failures: &[Failure]) -> String {
 }
 
 /// Outcome of a target, in a line.
-pub(in crate::cli) fn outcome(target: &Target, outcome: &Outcome, reader: RefusalReader) -> String {
+pub fn outcome(target: &Target, outcome: &Outcome, reader: RefusalReader) -> String {
     format!("{}: {}\n", target.leader, refusal::outcome(outcome, reader))
 }
 
 /// Overall result, in a line.
-pub(super) fn total(report: &ReapReport) -> String {
+pub fn total(report: &ReapReport) -> String {
     let freed = Bytes(report.freed());
     let (ended, all) = (report.ended(), report.targets.len());
     let interrupted = match report.status {

@@ -1,28 +1,120 @@
-//! Plans from a snapshot alone, as root would make them on that machine. Pure.
+//! Prepares plans: of this machine with facts read from /proc, or from a snapshot alone.
 //!
-//! Used for recordings, and to show how much memory `reap` would free and which processes `release` could ask. Facts
-//! that a snapshot lacks (`oom_score_adj`, an unread environment) protect no process here, because nothing is sent.
-//! A plan to be carried out uses facts read from the machine.
+//! A plan from a snapshot alone is what root would plan on that machine. Recordings have such plans, and they tell how
+//! much memory `reap` would free and which processes `release` could ask. Facts that a snapshot lacks
+//! (`oom_score_adj`, an unread environment) protect no process there, because nothing is sent. What a plan contains is
+//! decided in [`mod@plan`].
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::commands::{self, Typist};
 use super::guard::Guard;
 use super::launcher::launcher_of;
-use super::plan::{Plan, PlanInput, Why, plan};
-use super::policy::Policy;
-use crate::host::{Guarded, Ourselves};
+use super::plan::{self, Plan, PlanInput, Why, plan};
+use super::policy::{FindingSelector, Keeps, Policy, Targets};
+use crate::config::reap::ReapConfig;
+use crate::host::{Guarded, HostError, Ourselves, Roots, read_guarded, read_ourselves};
 use crate::model::family::families;
-use crate::model::finding::OwnCommands;
 use crate::model::reclaimable::PlanMark;
+use crate::model::selector::Selected;
 use crate::model::{Finding, Process, Snapshot};
-use crate::rules::exemption::exempt_processes;
-use crate::rules::{Engine, serves};
+use crate::rules::exemption::{Exemption, exempt_processes, may_exempt};
+use crate::rules::{Engine, RuleSet, serves};
+use crate::units::Span;
+
+/// The configuration's part of every policy: exemptions, and rules whose action is to release memory.
+#[derive(Clone, Debug)]
+pub struct ConfiguredPolicy {
+    /// Exemptions.
+    keeps: Vec<Exemption>,
+    /// Programs that are never killed.
+    never: Vec<Arc<str>>,
+    /// How long `GPUMEM_KEEP` protects a process at most.
+    longest_keep: Option<Span>,
+    /// Rules whose findings are asked to release memory, and never ended.
+    releasing: Vec<Arc<str>>,
+}
+
+impl ConfiguredPolicy {
+    /// Takes the exemptions from the rules of the configuration.
+    pub fn new(rules: &RuleSet) -> Self {
+        Self {
+            keeps: rules.keeps().to_vec(),
+            never: rules.never().to_vec(),
+            longest_keep: rules.longest_keep,
+            releasing: Vec::new(),
+        }
+    }
+
+    /// Adds the rules whose action is to release memory.
+    pub fn with_releases(self, reap: &ReapConfig) -> Self {
+        let releasing = reap.releasing().cloned().collect();
+        Self { releasing, ..self }
+    }
+
+    /// Adds the exemptions to a policy, for a snapshot's processes.
+    pub fn protect(&self, policy: &mut Policy, snapshot: &Snapshot) {
+        policy.never.clone_from(&self.never);
+        policy.longest_keep = self.longest_keep;
+        policy.releasing.clone_from(&self.releasing);
+        policy.kept = exempt_processes(&self.keeps, snapshot);
+        let keeps = self.keeps.clone();
+        policy.keeps = Keeps::new(move |process, snapshot| may_exempt(&keeps, process, snapshot));
+    }
+}
+
+/// The input of a plan.
+#[derive(Clone, Copy, Debug)]
+pub struct PlanSource<'a> {
+    pub snapshot: &'a Snapshot,
+    pub findings: &'a [Finding],
+    pub configured: &'a ConfiguredPolicy,
+    /// The selection; `None` means everything.
+    pub selected: Option<&'a Selected>,
+}
+
+/// The rules whose undecided cases matter for the request.
+pub fn concerned(targets: &Targets, rules: &RuleSet) -> Vec<Arc<str>> {
+    let rules = rules.rules().iter();
+    rules
+        .filter(|rule| targets.concerns(&rule.name, rule.kind()))
+        .map(|rule| Arc::clone(&rule.name))
+        .collect()
+}
+
+/// Makes a plan for this machine, of which more is read; with the guard that decided what it may touch.
+///
+/// # Errors
+///
+/// /proc does not tell who gpumem itself is.
+pub fn plan_live(mut policy: Policy, source: PlanSource<'_>) -> Result<(Plan, Guard), HostError> {
+    let PlanSource { snapshot, findings, configured, selected } = source;
+    let roots = Roots::default();
+    let ourselves = read_ourselves(&roots)?;
+    configured.protect(&mut policy, snapshot);
+    policy.selected = selected.cloned();
+    let guard = Guard { policy, ourselves };
+    let families = families(snapshot);
+    // Who cannot be looked at, or is gone, is not known, and that protects.
+    let facts = plan::pids(snapshot, &families).into_iter();
+    let facts = facts.filter_map(|pid| Some((pid, read_guarded(&roots, pid).ok()??)));
+    let seen = PlanInput { findings, snapshot, families: &families, facts: &facts.collect() };
+    let mut plan = plan(&seen, &guard);
+    plan.note_usage(&roots);
+    Ok((plan, guard))
+}
+
+/// Of a recording: what root would plan there. What only the machine itself could tell
+/// (`oom_score_adj`, an environment that was not recorded) protects nothing here, where nothing is sent.
+pub fn plan_recorded(mut policy: Policy, source: PlanSource<'_>) -> (Plan, Guard) {
+    source.configured.protect(&mut policy, source.snapshot);
+    policy.selected = source.selected.cloned();
+    plan_by_snapshot(policy, source.findings, source.snapshot)
+}
 
 /// The plan, and the guard that decided which processes it may include.
-pub fn plan_by_snapshot(
+pub(super) fn plan_by_snapshot(
     mut policy: Policy,
     findings: &[Finding],
     snapshot: &Snapshot,
@@ -97,29 +189,22 @@ pub fn plan_marks(engine: &Engine, snapshot: &Snapshot) -> Vec<PlanMark> {
         return Vec::new();
     }
     let found: Vec<Finding> = engine.unkept().cloned().collect();
-    marks(&found, snapshot, policy(engine, snapshot))
+    marks(&found, snapshot, judged_policy(engine, snapshot))
+}
+
+/// What `reap` takes by default, for all users.
+pub fn default_policy() -> Policy {
+    Policy { all_users: true, ..Policy::new(Targets::Found(FindingSelector::default()), serves) }
 }
 
 /// What `reap --all-users` takes by default, except what the configuration keeps.
-fn policy(engine: &Engine, snapshot: &Snapshot) -> Policy {
+pub(super) fn judged_policy(engine: &Engine, snapshot: &Snapshot) -> Policy {
     let settings = engine.settings();
     Policy {
         never: settings.never().to_vec(),
         kept: exempt_processes(settings.keeps(), snapshot),
-        ..commands::policy(serves)
+        ..default_policy()
     }
-}
-
-/// The commands for a process of a snapshot that the engine has judged.
-pub fn own_commands(
-    engine: &Engine,
-    process: Option<&Process>,
-    snapshot: &Snapshot,
-    typist: Typist,
-) -> OwnCommands {
-    let policy = policy(engine, snapshot);
-    let own = |process| commands::of_process(process, snapshot, &policy, typist);
-    process.map_or_else(OwnCommands::default, own)
 }
 
 /// What an all-users plan with this policy does with the findings that their rules offer.

@@ -8,11 +8,8 @@ use crate::model::keep::Exempt;
 use crate::model::snapshot::{PidNamespace, ProcessType};
 use crate::model::testing::rounds;
 use crate::model::{Identity, Reclaimable};
-use crate::reclaim::commands::policy;
 use crate::reclaim::target::{Reason, Target};
-use crate::reclaim::testing::{
-    BOOT, at, facts, finding, gpu, plan_with, process, serves, snapshot,
-};
+use crate::reclaim::testing::{BOOT, at, facts, finding, gpu, plan_with, process, snapshot};
 use crate::units::GIB;
 use crate::watch::sample::dice::Dice;
 
@@ -34,7 +31,7 @@ fn root(policy: Policy) -> Guard {
 /// untouchable, or in another pid namespace; the rules' findings on them; and what the configuration keeps.
 fn machine(dice: &mut Dice) -> (Vec<Finding>, Snapshot, Policy) {
     let mut processes: Vec<Process> = Vec::new();
-    let (mut findings, mut policy) = (Vec::new(), policy(serves));
+    let (mut findings, mut policy) = (Vec::new(), default_policy());
     let mut rows: Vec<(u32, u64)> = Vec::new();
     for job in 0..1 + dice.roll(6) as u32 {
         let leader = 1000 + job * 10;
@@ -172,7 +169,7 @@ fn what_would_end_one_that_is_kept_is_skipped_and_the_reason_is_shown() {
     let (idle, kept) = (job(70), job(71));
     let seen =
         snapshot(at(0.0), &[idle.clone(), kept.clone()], vec![gpu(0, &[(70, GIB), (71, GIB)], 0)]);
-    let mut policy = policy(serves);
+    let mut policy = default_policy();
     policy.kept.push(Exempt {
         identity: kept.identity(),
         kinds: Vec::new(),
@@ -215,7 +212,7 @@ fn a_run_whose_launcher_holds_no_gpu_is_reclaimable_whole() {
     let gpus = vec![gpu(0, &[(70, GIB), (71, GIB)], 0)];
     let seen = snapshot(at(0.0), &ranks, gpus);
     let found = ranks.each_ref().map(|it| finding(Kind::Idle, it));
-    assert!(marks(&found, &seen, policy(serves)).iter().all(|mark| mark.skipped.is_none()));
-    let one = marks(&found[..1], &seen, policy(serves));
+    assert!(marks(&found, &seen, default_policy()).iter().all(|mark| mark.skipped.is_none()));
+    let one = marks(&found[..1], &seen, default_policy());
     assert!(one[0].skipped.as_deref().unwrap().contains("71 of its job"), "{one:?}");
 }

@@ -1,0 +1,195 @@
+//! Plans of `gpumem release` and their results: as JSON, and as text for people. Pure.
+
+use std::fmt::Write as _;
+use std::sync::Arc;
+
+use schemars::JsonSchema;
+use serde::Serialize;
+
+use super::escape::escape;
+use super::reap::{ReapStatus, count, title};
+use super::refusal::{RefusalReader, refusal};
+use super::style::Style;
+use crate::advice;
+use crate::model::snapshot::ReadError;
+use crate::model::{Snapshot, Time};
+use crate::reclaim::plan::Why;
+use crate::reclaim::release::{Reference, ReleaseReport};
+use crate::reclaim::{Outcome, Refused, Target};
+use crate::units::Bytes;
+
+/// The `schema` of a [`ReleaseDocument`].
+pub const SCHEMA: &str = "gpumem.release/1";
+
+/// The plan that `gpumem release --json` prints and, with --yes, its result: one document, even on
+/// failure. Units are part of the field names. Unknown values are absent or `null`, never 0. Readers
+/// must ignore unknown fields.
+#[derive(Clone, PartialEq, Debug, Default, JsonSchema, Serialize)]
+pub struct ReleaseDocument {
+    /// Format and major version.
+    #[schemars(extend("const" = SCHEMA))]
+    pub schema: &'static str,
+    /// Time of the snapshot that the plan was made from: RFC 3339, UTC; `null` if there was none.
+    pub time: Option<Time>,
+    /// `planned`: nothing was sent, exit code 0; `done`: every target has released memory, exit code 0;
+    /// `incomplete`: exit code 1; `interrupted`: a signal interrupted and ended gpumem; `error`: exit
+    /// code 1, 2 or 3, and errors says why.
+    pub status: ReapStatus,
+    /// Memory that was released according to NVML, in bytes; `null` if nothing was sent.
+    pub released_bytes: Option<u64>,
+    /// The targets, most memory first.
+    pub targets: Vec<ProbedTarget>,
+    /// What was requested, but is left alone.
+    pub refused: Vec<Refused>,
+    /// Read errors, and why it failed.
+    pub errors: Vec<ReadError>,
+}
+
+/// A target, the result of the probe before the request, and its outcome.
+#[derive(Clone, PartialEq, Debug, JsonSchema, Serialize)]
+pub struct ProbedTarget {
+    /// The target.
+    #[serde(flatten)]
+    pub target: Target,
+    /// Proof that the target is idle and can be asked. Contains text from others: escape it for a
+    /// terminal.
+    pub proved: Option<Arc<str>>,
+    /// Outcome of the target, also if the probe showed that it cannot be asked; `null` if the plan was
+    /// not carried out for it, or not to the end.
+    pub outcome: Option<Outcome>,
+}
+
+impl ProbedTarget {
+    /// Whether it is to be asked.
+    pub fn is_due(&self) -> bool {
+        self.outcome.is_none()
+    }
+}
+
+impl ReleaseDocument {
+    /// A plan that has not been carried out, with the results of probing its targets.
+    pub fn new(time: Time, probed: Vec<ProbedTarget>, refused: Vec<Refused>) -> Self {
+        Self { schema: SCHEMA, time: Some(time), targets: probed, refused, ..Self::default() }
+    }
+
+    /// The document if there is no plan.
+    pub fn failed(error: &str) -> Self {
+        let mut document = Self { schema: SCHEMA, ..Self::default() };
+        document.fail(error);
+        document
+    }
+
+    /// Records that it failed, and why.
+    pub fn fail(&mut self, error: &str) {
+        self.status = ReapStatus::Error;
+        self.errors.push(ReadError { gpu: None, call: "release".into(), error: error.into() });
+    }
+
+    /// Bytes released so far.
+    pub fn released(&self) -> u64 {
+        let outcomes = self.targets.iter().filter_map(|it| it.outcome.as_ref());
+        outcomes.map(Outcome::freed_bytes).sum()
+    }
+
+    /// Whether everything requested has released memory.
+    pub fn is_all(&self) -> bool {
+        let is_released = |it: &ProbedTarget| it.outcome.as_ref().is_some_and(Outcome::is_success);
+        self.refused.is_empty() && !self.targets.is_empty() && self.targets.iter().all(is_released)
+    }
+}
+
+/// The plan: who would be asked, how, and what was verified; who would not, why, and what to do
+/// instead.
+pub fn plan(
+    document: &ReleaseDocument,
+    snapshot: &Snapshot,
+    style: Style,
+    reader: RefusalReader,
+) -> String {
+    let mut out = String::new();
+    // Writing to a String cannot fail.
+    for probed in &document.targets {
+        let _ = writeln!(out, "{}", title(&probed.target, style));
+        for step in &probed.target.steps {
+            let words = step.describe(&probed.target);
+            let _ = writeln!(out, "    {}", escape(&words));
+        }
+        let _ = match (&probed.outcome, &probed.proved) {
+            (Some(outcome), _) => writeln!(out, "    {}", escape(&outcome.to_string())),
+            (None, Some(proved)) => writeln!(out, "    verified: {}", escape(proved)),
+            (None, None) => Ok(()),
+        };
+        if matches!(probed.outcome, Some(Outcome::NoWayIn { .. })) {
+            out.push_str(&instead(probed.target.leader, snapshot));
+        }
+        out.push('\n');
+    }
+    for refused in &document.refused {
+        let words = refusal(refused, reader);
+        let _ = writeln!(out, "{} {words}", style.faint("skipped:"));
+        out.push_str(&instead_of(refused, snapshot));
+    }
+    for error in &document.errors {
+        let gpu = error.gpu.map(|gpu| format!("GPU {gpu}: "));
+        let (call, why) = (escape(&error.call), escape(&error.error));
+        let _ = writeln!(out, "error: {}{call}: {why}", gpu.unwrap_or_default());
+    }
+    let due = due(document);
+    let mut words = vec![match due.len() {
+        0 => "no process to ask".to_owned(),
+        _ => format!("will ask {} to release memory", count(&due)),
+    }];
+    let left = document.targets.len() - due.len() + document.refused.len();
+    if left > 0 {
+        words.push(format!("{left} skipped"));
+    }
+    let _ = writeln!(out, "{}", words.join("; "));
+    out
+}
+
+/// Targets that will be asked.
+pub fn due(document: &ReleaseDocument) -> Vec<&Target> {
+    let due = document.targets.iter().filter(|it| it.is_due());
+    due.map(|it| &it.target).collect()
+}
+
+/// What frees the memory of a process that cannot be asked.
+fn instead_of(refused: &Refused, snapshot: &Snapshot) -> String {
+    match (&refused.why, refused.pid) {
+        (Why::NoWayIn { .. }, Some(pid)) => instead(pid, snapshot),
+        _ => String::new(),
+    }
+}
+
+fn instead(pid: u32, snapshot: &Snapshot) -> String {
+    let Some(process) = snapshot.process(pid) else {
+        return String::new();
+    };
+    let mut out = String::new();
+    for line in advice::steps(process) {
+        let _ = writeln!(out, "    instead: {}", escape(&line));
+    }
+    let _ = writeln!(out, "    more: gpumem explain {pid}");
+    out
+}
+
+/// Outcome of a target; the last line says how to wake it.
+pub fn outcome(leader: u32, outcome: &Outcome) -> String {
+    let mut out = format!("{leader}: {}\n", escape(&outcome.to_string()));
+    for reference in references(outcome) {
+        let (bytes, name) = (Bytes(reference.bytes), escape(&reference.name));
+        let _ = writeln!(out, "    {bytes} held by {name}");
+    }
+    if let Some(wake) = outcome.wake() {
+        let _ = writeln!(out, "    to wake it: {}", escape(wake));
+    }
+    out
+}
+
+fn references(outcome: &Outcome) -> &[Reference] {
+    let report: &ReleaseReport = match outcome {
+        Outcome::Released { report, .. } | Outcome::NothingToRelease { report, .. } => report,
+        _ => return &[],
+    };
+    &report.references
+}
