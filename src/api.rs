@@ -99,7 +99,8 @@ pub mod report {
         pub use crate::report::reap::{Planned, ReapHistory, ReapReport, ReapStatus, SCHEMA};
     }
     pub mod release {
-        pub use crate::report::release::{ProbedTarget, ReleaseDocument, SCHEMA};
+        pub use crate::reclaim::release::ProbedTarget;
+        pub use crate::report::release::{ReleaseDocument, SCHEMA};
     }
     pub mod run {
         pub use crate::report::run::{RunReport, SCHEMA};
@@ -140,10 +141,8 @@ pub mod units {
 }
 
 pub mod watch {
+    pub use crate::reclaim::worker::{Proposal, ReclaimProgress, ReclaimRequest, ReclaimWorker};
     pub use crate::watch::double_buffer::DoubleBuffer;
-    pub use crate::watch::reclaim_worker::{
-        Proposal, ReclaimProgress, ReclaimRequest, ReclaimWorker,
-    };
     pub use crate::watch::state::{App, Effect, Event, Setup};
     pub use crate::watch::terminal::with_screen;
     pub use crate::watch::theme::Theme;

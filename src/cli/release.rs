@@ -12,21 +12,14 @@ use super::reap::Carried;
 use super::reap::execute::{self, confirmed};
 use super::reap::observe::Observation;
 use super::{print, signals, style, warn};
-use crate::deadline::Task;
-use crate::host::Roots;
 use crate::model::json::document;
-use crate::reclaim::release::{ReleaseAnswer, ReleaseOptions, probe};
-use crate::reclaim::target::Step;
-use crate::reclaim::{Guard, Outcome, Target};
+use crate::reclaim::release::{ProbedTarget, ReleaseOptions, probe_targets};
+use crate::reclaim::{Guard, Target};
 use crate::report::reap::{self, ReapStatus};
 use crate::report::refusal::{RefusalPlace, RefusalReader};
-use crate::report::release::{self as text, ProbedTarget, ReleaseDocument};
+use crate::report::release::{self as text, ReleaseDocument};
 use crate::units::Span;
 
-/// The most targets probed at once.
-const MOST_PROBES: usize = 16;
-/// Time limit of a probe, however long a release may take.
-const PROBE_TIME: Duration = Duration::from_secs(10);
 /// The longest time limit of a release; a request to a kernel stays queued after it.
 const MOST_WAIT: Duration = Duration::from_secs(3600);
 /// The longest time that a server is watched.
@@ -82,47 +75,10 @@ fn plan(
     let asked = asked(args)?;
     let look = Observation::new(&asked, global)?;
     let (plan, guard) = look.plan(&asked)?;
-    let probed = probed(plan.targets);
+    let probed = probe_targets(plan.targets);
     let mut report = ReleaseDocument::new(plan.time, probed, plan.refused);
     report.errors = look.snapshot.errors.clone();
     Ok((look, guard, report))
-}
-
-/// Probes whether each target is idle and can be asked, some at once; that changes nothing.
-pub(super) fn probed(targets: Vec<Target>) -> Vec<ProbedTarget> {
-    let mut all = Vec::with_capacity(targets.len());
-    let mut left = targets.into_iter().peekable();
-    while left.peek().is_some() {
-        let some: Vec<Target> = left.by_ref().take(MOST_PROBES).collect();
-        let looks: Vec<_> = some.iter().map(begin_probe).collect();
-        for (target, look) in some.into_iter().zip(looks) {
-            let answer = look.and_then(|look| look.within(PROBE_TIME).ok());
-            all.push(judged(target, answer));
-        }
-    }
-    all
-}
-
-fn begin_probe(target: &Target) -> Option<Task<ReleaseAnswer>> {
-    let Some(Step::Release { way, options, .. }) = target.steps.first() else {
-        return None;
-    };
-    let (way, options) = (way.clone(), options.clone());
-    let look = move || probe(&Roots::default(), &way, &options);
-    Task::start("release-probe", look).ok()
-}
-
-/// A target with the result of its probe.
-fn judged(target: Target, answer: Option<ReleaseAnswer>) -> ProbedTarget {
-    let (proved, outcome) = match answer {
-        Some(Ok(report)) => (report.why, None),
-        Some(Err(error)) => (None, Some(Outcome::of_release(&error))),
-        None => {
-            let why = "it did not show in time whether it is idle; nothing was sent".into();
-            (None, Some(Outcome::TimedOut { why }))
-        }
-    };
-    ProbedTarget { target, proved, outcome }
 }
 
 /// Shows the plan, and carries it out if requested.

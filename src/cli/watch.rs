@@ -1,7 +1,6 @@
-//! `gpumem watch`: the terminal screen. What ends processes for it is in `reclaim_worker`; how it was arranged is
+//! `gpumem watch`: the terminal screen. How it was arranged is
 //! kept by [`ui_state`].
 
-mod reclaim_worker;
 mod ui_state;
 
 use std::io::IsTerminal as _;
@@ -9,10 +8,10 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 
-use self::reclaim_worker::LocalReclaimWorker;
 use super::args::{Color, Global, Once, ThemeChoice, WatchArgs, cells};
 use super::exit::Exit;
 use super::output::shows_unicode;
+use super::reap::execute::tools_here;
 use super::selection::{Selection, me};
 use super::{
     UsageError, config, hosts, live, print, recorded, signals, store, style, unreadable, warn,
@@ -20,6 +19,7 @@ use super::{
 };
 use crate::config::Config;
 use crate::model::Snapshot;
+use crate::reclaim::worker::{OpenTools, ReclaimWorker};
 use crate::rules::Engine;
 use crate::source::Source;
 use crate::source::live::Live;
@@ -61,7 +61,7 @@ pub(super) fn run(args: &WatchArgs, global: &Global) -> anyhow::Result<Exit> {
                 hangups.push(hangup.clone());
                 Watched {
                     past: Past::new(Engine::new(config.rules.clone())),
-                    worker: Box::new(LocalReclaimWorker::on_host(&config, host.clone())),
+                    worker: ReclaimWorker::on_host(&config, host.clone()),
                     source: Box::new(RemoteSource::new(host.clone(), request, hangup)),
                     host: Some(host),
                 }
@@ -80,7 +80,7 @@ pub(super) fn run(args: &WatchArgs, global: &Global) -> anyhow::Result<Exit> {
     if !args.columns.is_empty() {
         ui_state.remove("columns");
     }
-    let outcome = watch::run(watched, &options, &mut ui_state);
+    let outcome = watch::run(watched, &options, &mut ui_state, warn);
     hangups.iter().for_each(Hangup::hang_up);
     if !is_elsewhere {
         // The layout of a recording or a remote host is not saved.
@@ -103,13 +103,19 @@ fn this_machine(
     config: &Config,
     interval: Duration,
 ) -> anyhow::Result<Watched> {
-    let worker = Box::new(LocalReclaimWorker::new(config, !args.recorded.is_live()));
+    let worker = worker(args, config);
     let mut past = Past::new(Engine::new(config.rules.clone()));
     let source: Box<dyn Source> = match recorded(&args.recorded)? {
         Some(replay) => Box::new(replay.at_speed(args.speed)),
         None => Box::new(judged_live(args, global, interval, &mut past)?),
     };
     Ok(Watched { host: None, source, past, worker })
+}
+
+/// The worker for this machine, or for a recording, of which nothing is carried out.
+fn worker(args: &WatchArgs, config: &Config) -> ReclaimWorker {
+    let open_tools = || tools_here().map_err(|error| format!("{error:#}"));
+    ReclaimWorker::new(config, args.recorded.is_live().then_some(open_tools as OpenTools))
 }
 
 /// Whether standard output is a terminal with a screen.
@@ -171,7 +177,7 @@ fn once(
     config: Config,
     interval: Duration,
 ) -> anyhow::Result<Exit> {
-    let mut worker = LocalReclaimWorker::new(&config, !args.recorded.is_live());
+    let mut worker = worker(args, &config);
     let mut past = Past::new(Engine::new(config.rules));
     let mut options = options(args, global, interval);
     if format != Once::Text {

@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use rustix::fs::OFlags;
+use rustix::process::geteuid;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -19,8 +20,8 @@ use super::target::Target;
 pub use super::target::{Deed, LedgerProcess};
 use super::verify::Outcome;
 use crate::host::open_output;
-use crate::model::Time;
 use crate::model::json;
+use crate::model::{Snapshot, Time};
 
 /// File name in the state directory.
 pub const FILE_NAME: &str = "reap.jsonl";
@@ -88,6 +89,21 @@ pub struct Actor {
     /// Whether `gpumem reap --watch` acted by itself, without asking a person.
     #[serde(default)]
     pub is_unattended: bool,
+}
+
+impl Actor {
+    /// This process and its user, whose name is taken from a snapshot's owners.
+    pub fn of_gpumem(snapshot: &Snapshot) -> Self {
+        let uid = geteuid().as_raw();
+        let own = snapshot.processes.iter().find(|it| it.uid == Some(uid));
+        Self {
+            pid: std::process::id(),
+            uid,
+            user: own.and_then(|process| process.user.clone()),
+            sudo_user: std::env::var("SUDO_USER").ok().map(Into::into),
+            is_unattended: false,
+        }
+    }
 }
 
 /// A part of an action that failed.

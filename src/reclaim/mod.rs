@@ -9,7 +9,9 @@
 //! anything is sent, [`lock`] excludes a second reaper, and [`warnings`] remembers who was warned before an
 //! unattended act.
 //!
-//! Nothing here prints, reads a clock, calls NVML or evaluates rules: each sample brings the current findings.
+//! [`scheduler`] decides what is due unattended, and [`worker`] plans and acts for the screen.
+//!
+//! Nothing here prints or calls NVML; each sample brings the current findings.
 
 pub mod act;
 pub mod commands;
@@ -28,6 +30,7 @@ pub mod process_control;
 pub mod recheck;
 pub mod release;
 mod respawn;
+pub mod scheduler;
 mod select;
 pub mod step;
 pub mod target;
@@ -35,6 +38,7 @@ pub mod target;
 pub(crate) mod testing;
 pub mod verify;
 pub mod warnings;
+pub mod worker;
 
 pub use act::{Act, ActProgress, Recheck, StepInput};
 pub use executor::{Executor, JudgedSample, Observer, SampleSource, Tools};

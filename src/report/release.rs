@@ -1,7 +1,6 @@
 //! Plans of `gpumem release` and their results: as JSON, and as text for people. Pure.
 
 use std::fmt::Write as _;
-use std::sync::Arc;
 
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -14,7 +13,7 @@ use crate::advice;
 use crate::model::snapshot::ReadError;
 use crate::model::{Snapshot, Time};
 use crate::reclaim::plan::Why;
-use crate::reclaim::release::{Reference, ReleaseReport};
+use crate::reclaim::release::{ProbedTarget, Reference, ReleaseReport};
 use crate::reclaim::{Outcome, Refused, Target};
 use crate::units::Bytes;
 
@@ -43,27 +42,6 @@ pub struct ReleaseDocument {
     pub refused: Vec<Refused>,
     /// Read errors, and why it failed.
     pub errors: Vec<ReadError>,
-}
-
-/// A target, the result of the probe before the request, and its outcome.
-#[derive(Clone, PartialEq, Debug, JsonSchema, Serialize)]
-pub struct ProbedTarget {
-    /// The target.
-    #[serde(flatten)]
-    pub target: Target,
-    /// Proof that the target is idle and can be asked. Contains text from others: escape it for a
-    /// terminal.
-    pub proved: Option<Arc<str>>,
-    /// Outcome of the target, also if the probe showed that it cannot be asked; `null` if the plan was
-    /// not carried out for it, or not to the end.
-    pub outcome: Option<Outcome>,
-}
-
-impl ProbedTarget {
-    /// Whether it is to be asked.
-    pub fn is_due(&self) -> bool {
-        self.outcome.is_none()
-    }
 }
 
 impl ReleaseDocument {

@@ -12,7 +12,6 @@ use ratatui::layout::Rect;
 
 use super::keys::{self, Context, KeyAction};
 use super::memory_shares::{MemoryShare, MemoryShares};
-use super::reclaim_worker::mailbox::ReclaimHandle;
 use super::state::{App, Effect, Event};
 use super::text::{MESSAGE_CHARS, clean, columns};
 use super::theme::Styles;
@@ -23,6 +22,7 @@ use super::view_model::badge;
 use super::{Control, Options, gpus, view};
 use crate::model::finding::Finding;
 use crate::model::reclaimable::Headline;
+use crate::reclaim::worker::mailbox::ReclaimHandle;
 use crate::units::{Bytes, Span};
 
 /// Columns for a host's name, if there is room.
@@ -356,10 +356,10 @@ mod tests {
     use std::sync::mpsc::channel;
 
     use super::*;
+    use crate::reclaim::worker::mailbox::mailbox;
     use crate::rules::{Engine, RuleSet};
     use crate::source::remote::RemoteHost;
     use crate::watch::Past;
-    use crate::watch::reclaim_worker::mailbox::mailbox;
     use crate::watch::testing::{lines, see};
     use crate::watch::tests::sample;
     use crate::watch::theme::Theme;

@@ -11,7 +11,7 @@
 //! - [`keys`]: the table of keys; [`mod@column`]: the columns; [`command`] and [`text`]: the text in them;
 //! - [`view_model`]: a judged snapshot as rows; [`listing`]: which rows are shown, and in which order;
 //!   [`memory_shares`]: what a GPU's memory is used for;
-//! - [`reaping`]: ending processes, with the [`reclaim_worker`]; [`page`]: explains a process or a GPU;
+//! - [`reaping`]: ending processes, with the [worker](crate::reclaim::worker); [`page`]: explains a process or a GPU;
 //!   [`column_list`]: chooses the table's columns;
 //! - `hosts`: several machines: the list of them, and the screen that is shown;
 //! - [`ui_state`]: what is remembered from one run to the next;
@@ -36,7 +36,6 @@ pub mod once;
 mod output;
 pub mod page;
 pub mod reaping;
-pub mod reclaim_worker;
 mod signals;
 pub mod state;
 pub mod terminal;
@@ -60,6 +59,8 @@ use crate::deadline::{Deadline, Task};
 use crate::history::memory_series::Courses;
 use crate::model::Selector;
 use crate::model::row::Me;
+use crate::reclaim::worker::mailbox::{MailboxReceiver, Received, mailbox};
+use crate::reclaim::worker::{ReclaimRequest, ReclaimWorker};
 use crate::rules::Engine;
 pub use crate::source::Control;
 pub(crate) use crate::source::playback::PlaybackClock;
@@ -68,8 +69,6 @@ use crate::source::{NextSnapshot, Origin, Source, SourceError};
 use column::{Column, Columns};
 use hosts::{AppScreen, Stage};
 use keyboard::Pausing;
-use reclaim_worker::mailbox::{MailboxReceiver, Received, mailbox};
-use reclaim_worker::{ReclaimRequest, ReclaimWorker};
 use signals::{SignalWatch, stop, stop_in_background, suspend};
 use state::timeline::Timeline;
 use state::{App, Effect, Event, Setup};
@@ -206,12 +205,12 @@ pub struct Watched {
     pub source: Box<dyn Source>,
     pub past: Past,
     /// Carries out what a person asks for.
-    pub worker: Box<dyn ReclaimWorker + Send>,
+    pub worker: ReclaimWorker,
 }
 
 /// Shows each source's snapshots, judged after its past, until the user quits or a signal ends it; several sources
 /// begin with a list. Tells the workers to [leave](ReclaimRequest::Leave) once the terminal is given back. `ui_state`
-/// arranges the screen, and returns with what the user changed.
+/// arranges the screen, and returns with what the user changed; `warn` gets what a worker left unfinished.
 ///
 /// A thread that waits in a source or for a key stays behind when this returns; the program is expected to end soon
 /// after.
@@ -224,6 +223,7 @@ pub fn run(
     watched: Vec<Watched>,
     options: &Options,
     ui_state: &mut UiState,
+    warn: fn(&str),
 ) -> Result<WatchOutcome, WatchError> {
     if !terminal::is_terminal() {
         return Err(WatchError::NotATerminal);
@@ -263,7 +263,7 @@ pub fn run(
             })?;
             reclaiming.push(spawn("reclaim", &sender, move |sender| {
                 let send = |event| sender.send(ThreadMessage::Of(at, event)).is_ok();
-                work(worker, &requests, send);
+                work(worker, &requests, send)
             })?);
         }
         let keys = Pausing::default();
@@ -282,7 +282,9 @@ pub fn run(
     }
     let deadline = Deadline::after(LEAVE);
     for task in reclaiming {
-        let _ = task.wait(deadline.left());
+        if let Ok(Some(unfinished)) = task.wait(deadline.left()) {
+            warn(&unfinished);
+        }
     }
     match outcome {
         Ok(Err(WatchError::Terminal(error))) | Err(error) if terminal::is_gone(&error) => {
@@ -495,27 +497,26 @@ fn sample(
     send(Event::SourceFailed(in_full(&error)));
 }
 
-/// Carries out requests until the mailbox is closed or a request says to leave.
+/// Carries out requests until the mailbox is closed or a request says to leave; returns what that left unfinished.
 fn work(
-    mut worker: Box<dyn ReclaimWorker + Send>,
+    mut worker: ReclaimWorker,
     requests: &MailboxReceiver,
     send: impl Fn(Event) -> bool,
-) {
+) -> Option<String> {
     let mut patience = None;
     loop {
         let request = match requests.receive(patience) {
             Received::Request(request, at) => Some((request, at.elapsed())),
             Received::TimedOut => None,
-            Received::Closed => return,
+            Received::Closed => return None,
         };
-        let is_last = matches!(request, Some((ReclaimRequest::Leave, _)));
+        if matches!(request, Some((ReclaimRequest::Leave, _))) {
+            return worker.leave();
+        }
         patience = worker.handle(request, &mut |progress| {
             // If the main thread has ended, a request to leave comes next.
             send(Event::Reclaim(progress));
         });
-        if is_last {
-            return;
-        }
     }
 }
 
@@ -532,11 +533,11 @@ fn in_full(error: &dyn std::error::Error) -> String {
 }
 
 /// Starts a thread that sends messages; a panic becomes a message too.
-fn spawn(
+fn spawn<T: Send + 'static>(
     name: &'static str,
     sender: &SyncSender<ThreadMessage>,
-    work: impl FnOnce(&SyncSender<ThreadMessage>) + Send + 'static,
-) -> Result<Task<()>, WatchError> {
+    work: impl FnOnce(&SyncSender<ThreadMessage>) -> T + Send + 'static,
+) -> Result<Task<T>, WatchError> {
     struct PanicReporter(SyncSender<ThreadMessage>, &'static str);
     impl Drop for PanicReporter {
         fn drop(&mut self) {

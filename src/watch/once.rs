@@ -16,11 +16,11 @@ use ratatui::buffer::Buffer;
 use super::Control;
 use super::gpus::sum;
 use super::keys::named;
-use super::reclaim_worker::{ReclaimRequest, ReclaimWorker};
 use super::text::head;
 use super::view;
 use super::{Options, Past};
 use crate::model::Snapshot;
+use crate::reclaim::worker::{ReclaimRequest, ReclaimWorker};
 use crate::report::escape::escape;
 use crate::watch::state::{App, Effect, Event};
 use crate::watch::update::update;
@@ -111,7 +111,7 @@ impl Still {
     }
 
     /// Asks the worker which commands to show for the findings.
-    fn request_commands(&mut self, worker: &mut dyn ReclaimWorker) {
+    fn request_commands(&mut self, worker: &mut ReclaimWorker) {
         if let Some(ask) = self.app.request_commands() {
             let mut answer = None;
             let ask = Some((ask, Duration::ZERO));
@@ -128,7 +128,7 @@ impl Still {
     pub fn press(
         &mut self,
         keys: Option<&Keys>,
-        worker: &mut dyn ReclaimWorker,
+        worker: &mut ReclaimWorker,
     ) -> Result<(), OnceError> {
         self.request_commands(worker);
         let mut keys = keys.into_iter().flat_map(|keys| &keys.0);
@@ -143,7 +143,7 @@ impl Still {
         &mut self,
         effect: Option<Effect>,
         key: &str,
-        worker: &mut dyn ReclaimWorker,
+        worker: &mut ReclaimWorker,
     ) -> Result<(), OnceError> {
         let mut effects: VecDeque<Effect> = effect.into_iter().collect();
         while let Some(asked) = effects.pop_front() {

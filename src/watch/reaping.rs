@@ -1,6 +1,6 @@
 //! Ending processes: the plan on the screen, its confirmation, and the batch that carries it out.
 //!
-//! Pure: the [`reclaim_worker`](super::reclaim_worker) makes plans and carries them out. A number ties each answer to
+//! Pure: the [worker](crate::reclaim::worker) makes plans and carries them out. A number ties each answer to
 //! its request, so that a person confirms exactly the plan on the screen: newer samples do not change it. `y` counts
 //! only once the plan has been drawn. For [`UNDO`] it can be undone and nothing is sent. It is undone automatically if
 //! the plan leaves the screen or gpumem is stopped in that time. A plan that is [`OLD`] cannot be confirmed. `panel.rs`
@@ -15,15 +15,15 @@ use crossterm::event::{KeyCode, KeyEvent};
 
 use super::Control;
 use super::keys::KeyAction;
-use super::reclaim_worker::{
-    ObservedSample, PlanOptions, PlanRequest, PlanScope, ReclaimProgress, ReclaimRequest,
-};
 use super::state::batch::Batch;
 use super::state::reaping::{Answer, Dialog};
 use super::state::{App, Effect, Mode, NOTHING_FOUND, NOTHING_SEEN};
 use super::view_model::RowKey;
-use crate::model::Snapshot;
+use crate::model::{Identity, Snapshot};
 use crate::reclaim::Signal;
+use crate::reclaim::worker::{
+    ObservedSample, PlanOptions, PlanRequest, PlanScope, ReclaimProgress, ReclaimRequest,
+};
 use crate::units::Span;
 use panel::lay_out;
 
@@ -40,19 +40,23 @@ pub const STILL_ENDING: &str = "still killing; q again leaves, and nothing more 
 /// Opens the plan for the marked processes, or for the selected one: to end them or to make them release memory.
 pub fn open_selected(app: &mut App, release: bool) -> Option<Effect> {
     let selected = selected(app);
-    let scope = PlanScope::Processes(selected.clone());
+    let scope = PlanScope::Processes(identities(&selected));
     open(app, scope, selected, release)
 }
 
 /// The same for the process of this row, whatever is marked.
 pub fn open_row(app: &mut App, row: RowKey, release: bool) -> Option<Effect> {
-    open(app, PlanScope::Processes(vec![row]), vec![row], release)
+    open(app, PlanScope::Processes(vec![row.identity]), vec![row], release)
 }
 
 /// Opens the plan for all findings.
 pub fn open_findings(app: &mut App) -> Option<Effect> {
     let selected = selected(app);
     open(app, PlanScope::Findings, selected, false)
+}
+
+fn identities(rows: &[RowKey]) -> Vec<Identity> {
+    rows.iter().map(|row| row.identity).collect()
 }
 
 fn selected(app: &App) -> Vec<RowKey> {
@@ -102,12 +106,12 @@ fn open(app: &mut App, scope: PlanScope, selected: Vec<RowKey>, release: bool) -
 /// Lets another machine make the plan, show it on this terminal, ask and carry it out. That machine knows the current
 /// state; the processes are named by identity, so no other process can be meant.
 fn open_there(app: &mut App, scope: &PlanScope, release: bool) -> Option<Effect> {
-    let (PlanScope::Processes(rows) | PlanScope::Families(rows)) = scope else {
+    let (PlanScope::Processes(identities) | PlanScope::Families(identities)) = scope else {
         return Some(Effect::OnHost("gpumem reap".to_owned()));
     };
     let boot_id = app.screenful.as_ref()?.snapshot.host.boot_id.clone();
-    let name = |row: &RowKey| row.identity.exact_name(boot_id.as_deref()?);
-    let Some(mut names) = rows.iter().map(name).collect::<Option<Vec<_>>>() else {
+    let name = |it: &Identity| it.exact_name(boot_id.as_deref()?);
+    let Some(mut names) = identities.iter().map(name).collect::<Option<Vec<_>>>() else {
         return app
             .refuse("when the process started is not known, and without that it has no name");
     };
@@ -314,7 +318,7 @@ pub fn on_key(app: &mut App, key: &KeyEvent, action: Option<KeyAction>) -> Optio
             dialog.options.signal = Signal::ASKED.get(place.map_or(0, |place| place + 1)).copied();
         }
         KeyAction::SwitchFocus => {
-            let rows = || dialog.selected.clone();
+            let rows = || identities(&dialog.selected);
             let scopes =
                 [PlanScope::Processes(rows()), PlanScope::Families(rows()), PlanScope::Findings];
             let at = scopes.iter().position(|it| *it == dialog.options.scope);

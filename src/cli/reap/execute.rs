@@ -6,12 +6,10 @@
 use std::fs;
 use std::io::{self, BufRead as _, IsTerminal as _, Write as _};
 use std::path::Path;
-use std::process;
 use std::thread;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use rustix::process::geteuid;
 use rustix::termios::{QueueSelector, tcflush};
 
 use crate::cli::signals::Interrupt;
@@ -182,7 +180,7 @@ pub(in crate::cli) fn carry_out(
     mut ended: impl FnMut(Outcome) -> anyhow::Result<()>,
 ) -> anyhow::Result<Option<(i32, String)>> {
     let tools = tools_here()?;
-    let actor = actor(&snapshot);
+    let actor = Actor::of_gpumem(&snapshot);
     // From now on signals are only noted.
     let mut watched = LiveSamples { live, engine, snapshot, interrupt: Interrupt::catch()? };
     let mut executor = Executor::new(targets, guard, actor, tools);
@@ -199,19 +197,6 @@ pub(in crate::cli) fn carry_out(
         let (leader, name) = (target.leader, signals::name(signal));
         (signal, format!("interrupted by {name} at {leader}: nothing more is sent{sent}"))
     }))
-}
-
-/// The process and user that act. The user's name is taken from a snapshot's owners.
-pub(in crate::cli) fn actor(snapshot: &Snapshot) -> Actor {
-    let uid = geteuid().as_raw();
-    let own = snapshot.processes.iter().find(|it| it.uid == Some(uid));
-    Actor {
-        pid: process::id(),
-        uid,
-        user: own.and_then(|process| process.user.clone()),
-        sudo_user: std::env::var("SUDO_USER").ok().map(Into::into),
-        is_unattended: false,
-    }
 }
 
 #[cfg(test)]

@@ -1,20 +1,18 @@
 //! `gpumem reap --watch`: tell people what was found, and end what the configuration says, unattended.
 //!
 //! Here are the threads, the one channel on which they speak, and the loop that hears it: `sampler` looks
-//! at the machine, `notifier` tells people by `notify_command`, signals come from a thread of their
-//! own. What is due is decided in `scheduler`, on this thread, which never waits for any of them; the service
+//! at the machine, a thread tells people by `notify_command`, signals come from a thread of their
+//! own. What is due is decided in [`crate::reclaim::scheduler`], on this thread, which never waits for any of them; the service
 //! manager is told by `service`. It ends between two deeds, never within one.
 
-mod notifier;
 mod notify_command;
 mod sampler;
-mod scheduler;
 mod service;
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::PathBuf;
-use std::sync::mpsc::{RecvTimeoutError, SyncSender, sync_channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -22,10 +20,8 @@ use std::time::{Duration, Instant};
 use anyhow::Context as _;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGXFSZ};
 
-use self::notifier::{Notice, NoticeResult};
-use self::scheduler::{ReapScheduler, System};
 use self::service::Service;
-use super::execute::{actor, tools};
+use super::execute::tools;
 use super::observe::policy_from_args;
 use crate::cli::args::{Global, ReapArgs as Args};
 use crate::cli::exit::Exit;
@@ -38,6 +34,7 @@ use crate::host::{Guarded, JobUsage, Roots, UsageReader, read_guarded, read_ours
 use crate::model::{Snapshot, Time};
 use crate::reclaim::ledger::{self, Actor};
 use crate::reclaim::prepare::ConfiguredPolicy;
+use crate::reclaim::scheduler::{Notice, ReapScheduler, System};
 use crate::reclaim::{Guard, Target, Tools, Warnings};
 use crate::report::escape::command_line;
 use crate::rules::{Engine, RuleSet};
@@ -71,7 +68,7 @@ enum ServiceEvent {
         at: Instant,
     },
     /// A notice was delivered, or failed.
-    Delivered(Box<NoticeResult>),
+    Delivered(Box<Notice>, Result<(), String>),
     Signal(i32),
 }
 
@@ -88,7 +85,7 @@ pub(super) fn run(args: &Args, global: &Global) -> anyhow::Result<Exit> {
     listen_for_signals(events.clone())?;
     let results = events.clone();
     spawn("notifying", move || {
-        notifier::run(&notices_to_send, &results);
+        send_notices(&notices_to_send, &results);
     })?;
     let sampling = events.clone();
     // Often enough to be able to say that all is well.
@@ -179,6 +176,24 @@ fn opening(
         let opened =
             ServiceEvent::Opened { engine: Box::new(engine), boot_id: live.host().boot_id.clone() };
         Ok((live, opened))
+    }
+}
+
+/// Sends notices, one after another, until there are no more senders. An owner counts as notified only when the notify
+/// command has succeeded; it may take long, or hang.
+fn send_notices(notices: &Receiver<Notice>, events: &SyncSender<ServiceEvent>) {
+    for notice in notices {
+        let result = match notice.command.is_empty() {
+            true => Err("[reap] has no notify command".to_owned()),
+            false => {
+                let done =
+                    notify_command::run(&notice.command, &notice.json(), notify_command::DEADLINE);
+                done.map_err(|error| error.to_string())
+            }
+        };
+        if events.send(ServiceEvent::Delivered(Box::new(notice), result)).is_err() {
+            return;
+        }
     }
 }
 
@@ -294,10 +309,10 @@ impl ServiceLoop<'_> {
                 self.scheduler = Some(ReapScheduler::new(*engine, settings, warnings));
             }
             ServiceEvent::Sample { snapshot, at } => self.take_in(*snapshot, at),
-            ServiceEvent::Delivered(sent) => {
+            ServiceEvent::Delivered(notice, result) => {
                 if let (Some(scheduler), Some((time, at))) = (&mut self.scheduler, self.last) {
                     let now = time.plus_seconds(at.elapsed().as_secs_f64());
-                    scheduler.delivered(*sent, now, &mut self.machine);
+                    scheduler.delivered(&notice, result, now, &mut self.machine);
                 }
             }
             ServiceEvent::Signal(_) => {}
@@ -419,7 +434,7 @@ impl System for LocalSystem<'_> {
     }
 
     fn actor(&mut self, snapshot: &Snapshot) -> Actor {
-        Actor { is_unattended: true, ..actor(snapshot) }
+        Actor { is_unattended: true, ..Actor::of_gpumem(snapshot) }
     }
 
     fn notify(&mut self, notice: Notice) -> bool {

@@ -10,10 +10,24 @@ pub mod kernel;
 pub mod server;
 pub mod way;
 
+use std::sync::Arc;
+use std::time::Duration;
+
+use schemars::JsonSchema;
+use serde::Serialize;
+
+use super::target::{Step, Target};
+use super::verify::Outcome;
+use crate::deadline::Task;
 use crate::host::Roots;
 pub use crate::model::release::{Reference, ReleaseReport};
 use crate::model::{Gpu, Process, Snapshot};
 pub use way::{NotReleased, ReleaseAnswer, ReleaseBy, ReleaseOptions, ReleaseWay, ServerUnload};
+
+/// The most targets probed at once.
+const MOST_PROBES: usize = 16;
+/// Time limit of a probe, however long a release may take.
+const PROBE_TIME: Duration = Duration::from_secs(10);
 
 /// The way by which a process gives memory back: a server's own unload, a kernel's channel or an announced
 /// signal. Pure.
@@ -56,6 +70,64 @@ fn at_work(pid: u32, snapshot: &Snapshot) -> Option<String> {
     };
     let why = snapshot.gpus.iter().find_map(works)?;
     Some(format!("{why}; try again when it is idle"))
+}
+
+/// A target, the result of the probe before the request, and its outcome.
+#[derive(Clone, PartialEq, Debug, JsonSchema, Serialize)]
+pub struct ProbedTarget {
+    /// The target.
+    #[serde(flatten)]
+    pub target: Target,
+    /// Proof that the target is idle and can be asked. Contains text from others: escape it for a
+    /// terminal.
+    pub proved: Option<Arc<str>>,
+    /// Outcome of the target, also if the probe showed that it cannot be asked; `null` if the plan was
+    /// not carried out for it, or not to the end.
+    pub outcome: Option<Outcome>,
+}
+
+impl ProbedTarget {
+    /// A target with the result of its probe.
+    fn new(target: Target, answer: Option<ReleaseAnswer>) -> Self {
+        let (proved, outcome) = match answer {
+            Some(Ok(report)) => (report.why, None),
+            Some(Err(error)) => (None, Some(Outcome::of_release(&error))),
+            None => {
+                let why = "it did not show in time whether it is idle; nothing was sent".into();
+                (None, Some(Outcome::TimedOut { why }))
+            }
+        };
+        Self { target, proved, outcome }
+    }
+
+    /// Whether it is to be asked.
+    pub fn is_due(&self) -> bool {
+        self.outcome.is_none()
+    }
+}
+
+/// Probes whether each target is idle and can be asked, some at once; that changes nothing.
+pub fn probe_targets(targets: Vec<Target>) -> Vec<ProbedTarget> {
+    let mut all = Vec::with_capacity(targets.len());
+    let mut left = targets.into_iter().peekable();
+    while left.peek().is_some() {
+        let some: Vec<Target> = left.by_ref().take(MOST_PROBES).collect();
+        let looks: Vec<_> = some.iter().map(begin_probe).collect();
+        for (target, look) in some.into_iter().zip(looks) {
+            let answer = look.and_then(|look| look.within(PROBE_TIME).ok());
+            all.push(ProbedTarget::new(target, answer));
+        }
+    }
+    all
+}
+
+fn begin_probe(target: &Target) -> Option<Task<ReleaseAnswer>> {
+    let Some(Step::Release { way, options, .. }) = target.steps.first() else {
+        return None;
+    };
+    let (way, options) = (way.clone(), options.clone());
+    let look = move || probe(&Roots::default(), &way, &options);
+    Task::start("release-probe", look).ok()
 }
 
 /// Whether it could be done now. Changes nothing; may take seconds.

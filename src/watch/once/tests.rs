@@ -8,9 +8,9 @@ use ratatui::style::{Color, Modifier};
 
 use super::text::visible;
 use super::*;
+use crate::config::Config;
 use crate::model::row::Me;
 use crate::rules::{Engine, RuleSet};
-use crate::watch::reclaim_worker::ReclaimProgress;
 use crate::watch::sample;
 use crate::watch::theme::Theme;
 
@@ -39,21 +39,8 @@ fn still(theme: Theme, has_color: bool, size: (u16, u16)) -> Still {
     still
 }
 
-/// Plans nothing.
-struct Idle;
-
-impl ReclaimWorker for Idle {
-    fn handle(
-        &mut self,
-        _: Option<(ReclaimRequest, Duration)>,
-        _: &mut dyn FnMut(ReclaimProgress),
-    ) -> Option<Duration> {
-        None
-    }
-}
-
 fn press(still: &mut Still, keys: &str) -> Result<(), OnceError> {
-    still.press(Some(&keys.parse().unwrap()), &mut Idle)
+    still.press(Some(&keys.parse().unwrap()), &mut ReclaimWorker::new(&Config::default(), None))
 }
 
 #[test]

@@ -7,9 +7,9 @@ use ratatui::style::Style;
 use ratatui::widgets::{Block, Widget as _};
 
 use crate::reclaim::Signal;
+use crate::reclaim::worker::PlanScope;
 use crate::report::escape::escape;
 use crate::units::Span;
-use crate::watch::reclaim_worker::PlanScope;
 use crate::watch::state::App;
 use crate::watch::state::reaping::{Answer, Dialog, seconds_left};
 use crate::watch::text::{columns, wrap};
@@ -236,11 +236,12 @@ pub fn scope_text(app: &App, dialog: &Dialog) -> String {
         let screenful = app.screenful.as_ref();
         screenful.is_some_and(|screenful| app.table.listing.position(screenful, key).is_some())
     };
-    let (rows, of) = match &dialog.options.scope {
+    let of = match &dialog.options.scope {
         PlanScope::Findings => return "what the rules found".to_owned(),
-        PlanScope::Processes(rows) => (rows, ""),
-        PlanScope::Families(rows) => (rows, "the family of "),
+        PlanScope::Processes(_) => "",
+        PlanScope::Families(_) => "the family of ",
     };
+    let rows = &dialog.selected;
     let mut pids: Vec<u32> = rows.iter().map(|key| key.identity.pid).collect();
     pids.dedup();
     let is_hidden = |pid: &&u32| !rows.iter().any(|key| key.identity.pid == **pid && is_shown(key));

@@ -4,9 +4,9 @@ use super::*;
 use crate::model::Time;
 use crate::reclaim::plan::Why;
 use crate::reclaim::target::Step;
+use crate::reclaim::worker::{Proposal, TargetStage};
 use crate::reclaim::{Outcome, Plan, Refused, Target};
 use crate::units::GIB;
-use crate::watch::reclaim_worker::{Proposal, TargetStage};
 use crate::watch::sample::{self, proposal, target};
 use crate::watch::state::Event;
 use crate::watch::testing::{ctrl, keys, note, press, screen_of, see, tick};
@@ -121,7 +121,7 @@ fn a_plan_never_changes_by_itself() {
     assert_eq!(question.snapshot.time, later(2.0).time);
     let PlanScope::Processes(rows) = question.options.scope else { panic!("another scope") };
     let pid = Some(sample::pid(0, 1));
-    assert_eq!(Some(rows[0].identity.pid), pid);
+    assert_eq!(Some(rows[0].pid), pid);
     let (user, name, finding, kind, why) = (None, None, None, None, Why::Gone);
     let refused = vec![Refused { pid, user, name, finding, kind, why }];
     let plan = Arc::new(Plan { time: Time::default(), targets: Vec::new(), refused });
@@ -183,7 +183,7 @@ fn a_plan_covers_the_marked_processes_or_all_findings() {
     let mut app = showing(None);
     let scope = ask(&mut app, "  x").options.scope;
     let PlanScope::Processes(rows) = scope else { panic!("another scope") };
-    let pids: Vec<u32> = rows.iter().map(|row| row.identity.pid).collect();
+    let pids: Vec<u32> = rows.iter().map(|it| it.pid).collect();
     assert_eq!(pids, [sample::pid(0, 0), sample::pid(0, 1)]);
     assert_eq!(ask(&mut app, "<Esc>X").options.scope, PlanScope::Findings);
 }

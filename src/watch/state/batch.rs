@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use crate::model::Time;
+use crate::reclaim::worker::{Proposal, TargetStage};
 use crate::reclaim::{Outcome, Plan, Target};
 use crate::report::escape::escape;
 use crate::units::{Bytes, Span};
-use crate::watch::reclaim_worker::{Proposal, TargetStage};
 
 /// Steps kept per target; a plan has only a few.
 const MOST_SENT: usize = 16;

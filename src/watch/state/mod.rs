@@ -35,7 +35,6 @@ use super::keys::Context;
 use super::layout::{Form, Layout, LayoutNeeds};
 use super::listing::Choice;
 use super::memory_shares::GpuShares;
-use super::reclaim_worker::{ReclaimProgress, ReclaimRequest};
 use super::text::{MESSAGE_CHARS, clean, clock};
 use super::theme::Theme;
 use super::view_model::{RowKey, Screenful, Sort, Subject};
@@ -43,6 +42,7 @@ use crate::model::finding::Finding;
 use crate::model::row::Me;
 use crate::model::snapshot::Gpu;
 use crate::model::{Identity, Snapshot, Time};
+use crate::reclaim::worker::{ReclaimProgress, ReclaimRequest};
 use crate::rules::Engine;
 use crate::source::remote::RemoteHost;
 

@@ -11,7 +11,7 @@ use super::page::About;
 use crate::model::Time;
 use crate::model::finding::Finding;
 use crate::reclaim::commands::NextSteps;
-use crate::watch::reclaim_worker::{ObservedSample, ReclaimRequest};
+use crate::reclaim::worker::{ObservedSample, ReclaimRequest};
 use crate::watch::view_model::Screenful;
 
 /// The same findings are asked about again after this many seconds, by the samples' time.

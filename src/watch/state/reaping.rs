@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::batch::Batch;
 use crate::model::Time;
 use crate::reclaim::Target;
-use crate::watch::reclaim_worker::{PlanOptions, Proposal};
+use crate::reclaim::worker::{PlanOptions, Proposal};
 use crate::watch::view_model::RowKey;
 
 #[derive(Clone, PartialEq, Debug, Default)]

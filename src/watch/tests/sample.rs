@@ -11,10 +11,10 @@ use crate::model::snapshot::{
 };
 use crate::model::time::Time;
 use crate::reclaim::target::{MemberGpu, Reason, Recipients, Step, TargetProcess};
+use crate::reclaim::worker::Proposal;
 use crate::reclaim::{Plan, Signal, Target, testing};
 use crate::rules::idle::IdleEvidence;
 use crate::units::{GIB, MIB};
-use crate::watch::reclaim_worker::Proposal;
 
 const COMMANDS: [&[&str]; 5] = [
     &["python", "train.py", "--config", "configs/base.yaml"],

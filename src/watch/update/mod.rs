@@ -16,9 +16,9 @@ pub mod prompt;
 use ratatui::layout::Rect;
 use signal_hook::consts::{SIGCONT, SIGTSTP};
 
-use super::reclaim_worker::ReclaimProgress;
 use super::state::{App, Effect, End, Event};
 use super::{page, reaping};
+use crate::reclaim::worker::ReclaimProgress;
 
 /// Handles an event; returns what must be done, if anything.
 pub fn update(app: &mut App, event: Event) -> Option<Effect> {

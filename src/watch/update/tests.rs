@@ -12,9 +12,9 @@ use std::time::Duration;
 
 use super::*;
 use crate::model::Snapshot;
+use crate::reclaim::worker::{ReclaimProgress, ReclaimRequest};
 use crate::watch::Control;
 use crate::watch::column::Column;
-use crate::watch::reclaim_worker::{ReclaimProgress, ReclaimRequest};
 use crate::watch::sample;
 use crate::watch::state::{Focus, Mode};
 use crate::watch::testing::{ctrl, filter, keys, note, press, screen, see, selected_pid, tick};

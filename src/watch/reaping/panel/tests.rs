@@ -2,8 +2,8 @@
 
 use super::*;
 use crate::reclaim::Outcome;
+use crate::reclaim::worker::{Proposal, ReclaimProgress, TargetStage};
 use crate::units::GIB;
-use crate::watch::reclaim_worker::{Proposal, ReclaimProgress, TargetStage};
 use crate::watch::sample;
 use crate::watch::state::Event;
 use crate::watch::testing::{keys, screen, see, tick};

@@ -14,12 +14,12 @@ use crate::model::Time;
 use crate::model::finding::Severity;
 use crate::model::testing::rounds;
 use crate::reclaim::target::Step;
+use crate::reclaim::worker::TargetStage;
 use crate::reclaim::{Outcome, Target};
 use crate::watch::column::Columns;
 use crate::watch::double_buffer::DoubleBuffer;
 use crate::watch::keys::{self, Context, GROUPS};
 use crate::watch::layout::Form;
-use crate::watch::reclaim_worker::TargetStage;
 use crate::watch::sample::dice::Dice;
 use crate::watch::state::batch::Batch;
 use crate::watch::state::page::About;
@@ -418,7 +418,7 @@ impl Run {
 }
 
 /// A plan with malicious names.
-fn proposal(dice: &mut Dice) -> crate::watch::reclaim_worker::Proposal {
+fn proposal(dice: &mut Dice) -> crate::reclaim::worker::Proposal {
     let mut targets: Vec<Target> = Vec::new();
     for at in 0..dice.roll(8) {
         targets.push(sample::target(4000 + at as u32));

@@ -3,10 +3,10 @@
 use super::*;
 use crate::reclaim::Target;
 use crate::reclaim::target::Step;
+use crate::reclaim::worker::{PlanRequest, PlanScope};
 use crate::watch::column::Columns;
 use crate::watch::keys::{Context, GROUPS, KeyAction};
 use crate::watch::layout::Form;
-use crate::watch::reclaim_worker::{PlanRequest, PlanScope};
 use crate::watch::state::page::About;
 use crate::watch::state::prompt::Purpose;
 use crate::watch::state::reaping::Dialog;
@@ -99,7 +99,7 @@ fn second(app: &App) -> i64 {
 
 /// Whether the plan requested is to end one process, the `at`th of the table.
 fn is_asked_for(app: &App, effect: Option<&Effect>, at: usize) -> bool {
-    let row = app.subject_at(at).unwrap().row.key;
+    let row = app.subject_at(at).unwrap().row.key.identity;
     let wanted = PlanScope::Processes(vec![row]);
     app.mode == Mode::Plan && asked(effect).is_some_and(|question| question.options.scope == wanted)
 }

@@ -1,30 +1,29 @@
-//! The screen's reclaim worker: plans as `gpumem reap` makes them, carried out as it does it.
+//! The screen's worker, on a thread of its own: plans as `gpumem reap` makes them, carried out as it does it.
 //!
-//! It hands each sample, with what the rules say of it, to the executor, and tells the screen what that
-//! does; it prints nothing while the screen is up, and says what was sent when it is told to leave in the
-//! middle. Of a recording it only plans.
+//! It makes every call that can hang (/proc, a server, a disk), so that the screen never waits; requests go through a
+//! [`mailbox`]. It hands each judged sample to the executor and reports what that does. Of a recording it only plans.
+
+pub mod mailbox;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::cli::reap::execute::{actor, tools_here};
-use crate::cli::release::probed;
-use crate::cli::warn;
+use super::commands::{CommandSource, NextSteps};
+use super::ledger::{self, Actor, Deed, Failure};
+use super::plan::Why;
+use super::policy::Release;
+use super::prepare::{ConfiguredPolicy, PlanSource, concerned, plan_live, plan_recorded};
+use super::release::{ReleaseOptions, probe_targets};
+use super::{
+    ActProgress, Executor, FindingSelector, Guard, JudgedSample, Observer, Outcome, Plan, Policy,
+    Refused, Signal, Target, Targets, Tools,
+};
 use crate::config::Config;
 use crate::deadline::Task;
-use crate::host::{Roots, read_environment};
+use crate::host::{HostError, Roots, read_environment};
 use crate::model::family::{families, member};
+use crate::model::finding::{Finding, Undecided};
 use crate::model::{Identity, Snapshot, Start, Time};
-use crate::reclaim::commands::CommandSource;
-use crate::reclaim::ledger::{self, Actor, Deed, Failure};
-use crate::reclaim::plan::Why;
-use crate::reclaim::policy::Release;
-use crate::reclaim::prepare::{ConfiguredPolicy, PlanSource, concerned, plan_live, plan_recorded};
-use crate::reclaim::release::ReleaseOptions;
-use crate::reclaim::{
-    ActProgress, Executor, FindingSelector, Guard, JudgedSample, Observer, Outcome, Plan, Policy,
-    Refused, Target, Targets,
-};
 use crate::report::reap::{self as text, ReapReport};
 use crate::report::refusal::{RefusalPlace, RefusalReader};
 use crate::report::release::{self as release_text, ReleaseDocument};
@@ -32,10 +31,6 @@ use crate::report::style::Style;
 use crate::rules::{RuleSet, serves};
 use crate::source::remote::RemoteHost;
 use crate::units::Span;
-use crate::watch::reclaim_worker::{
-    ObservedSample, PlanRequest, PlanScope, Proposal, ReclaimProgress, ReclaimRequest,
-    ReclaimWorker, TargetStage,
-};
 
 /// How often exits are checked while waiting for them.
 const TURN: Duration = Duration::from_millis(250);
@@ -46,12 +41,145 @@ const ENVIRONMENT: Duration = Duration::from_millis(500);
 /// How long a confirmation is valid. A later action would surprise the user.
 const YES: Duration = Duration::from_secs(30);
 
+/// What to end, or to make release memory, and how.
+#[derive(Clone, PartialEq, Debug)]
+pub struct PlanOptions {
+    pub scope: PlanScope,
+    /// Make them release memory, and let them run.
+    pub release: bool,
+    /// The signal to send instead of the default steps.
+    pub signal: Option<Signal>,
+    /// Processes of other users too.
+    pub all_users: bool,
+    /// Processes of a scheduler, service manager or container runtime too.
+    pub direct: bool,
+}
+
+#[derive(Clone, PartialEq, Debug)]
+pub enum PlanScope {
+    Processes(Vec<Identity>),
+    Families(Vec<Identity>),
+    /// Everything that the rules found.
+    Findings,
+}
+
+/// A request to the worker.
+#[derive(Clone, PartialEq, Debug)]
+pub enum ReclaimRequest {
+    Plan(Box<PlanRequest>),
+    /// Carry out exactly this plan.
+    Begin {
+        number: u64,
+        plan: Arc<Plan>,
+    },
+    /// Do what is due, given this sample.
+    Observe(ObservedSample),
+    /// Send nothing more for this plan, whether or not anything was sent.
+    Stop {
+        number: u64,
+    },
+    Environment(Identity),
+    /// Find the commands for these findings.
+    Commands(ObservedSample),
+    /// Send nothing more, and report what was sent.
+    Leave,
+}
+
+#[derive(Clone, PartialEq, Debug)]
+pub struct PlanRequest {
+    /// Repeated in the answer.
+    pub number: u64,
+    pub options: PlanOptions,
+    pub snapshot: Arc<Snapshot>,
+    pub findings: Vec<Finding>,
+    pub undecided: Vec<Undecided>,
+}
+
+/// A judged sample.
+#[derive(Clone, PartialEq, Debug)]
+pub struct ObservedSample {
+    pub snapshot: Arc<Snapshot>,
+    /// The findings: for a plan, all that no exemption keeps; for commands, those shown.
+    pub found: Vec<Finding>,
+}
+
+/// A report of the worker.
+#[derive(Clone, PartialEq, Debug)]
+pub enum ReclaimProgress {
+    /// A plan, or why there is none.
+    Planned {
+        /// The number of the request.
+        number: u64,
+        plan: Result<Proposal, String>,
+    },
+    /// The environment of a process.
+    Environment {
+        of: Identity,
+        /// Variables by name, with secrets masked; or why they cannot be read.
+        variables: Result<Vec<(String, String)>, String>,
+    },
+    /// The commands for each finding, by its id.
+    Commands(Vec<(Arc<str>, NextSteps)>),
+    /// A plan is being carried out, and needs samples.
+    Begun { number: u64 },
+    /// The state of a target.
+    Target {
+        number: u64,
+        /// Position of the target in the plan.
+        place: usize,
+        stage: TargetStage,
+    },
+    /// A step of a target was carried out.
+    Sent {
+        number: u64,
+        /// Position of the target in the plan.
+        place: usize,
+        words: String,
+    },
+    /// Nothing more will be done: every target has ended, or an error stopped the plan.
+    Finished {
+        number: u64,
+        /// Why not everything was done.
+        error: Option<String>,
+    },
+}
+
+/// A plan and its text.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Proposal {
+    pub plan: Arc<Plan>,
+    /// The lines that `gpumem reap` prints for it.
+    pub lines: Vec<String>,
+    /// A line per target: which process, and what should be freed.
+    pub titles: Vec<String>,
+}
+
+/// The state of a target.
+#[derive(Clone, PartialEq, Debug)]
+pub enum TargetStage {
+    /// It has until then to react.
+    Waiting {
+        until: Time,
+        /// What it does for which it has more time, in words.
+        saving: Option<Arc<str>>,
+    },
+    Ended {
+        outcome: Outcome,
+        /// The outcome in words.
+        words: String,
+    },
+}
+
+/// Takes the lock and opens the audit log.
+pub type OpenTools = fn() -> Result<Tools, String>;
+
 /// Makes plans, and carries them out on this machine.
-pub(super) struct LocalReclaimWorker {
+pub struct ReclaimWorker {
     rules: RuleSet,
     configured: ConfiguredPolicy,
     commands: CommandSource,
-    is_recording: bool,
+    /// `None` for a recording or another machine, of which nothing is carried out here.
+    open_tools: Option<OpenTools>,
     /// The number of the last plan, its guard, and the actor.
     guard: Option<(u64, Guard, Actor)>,
     batch: Option<RunningBatch>,
@@ -59,14 +187,14 @@ pub(super) struct LocalReclaimWorker {
     sample: Option<(ObservedSample, Instant)>,
 }
 
-impl LocalReclaimWorker {
+impl ReclaimWorker {
     /// A worker without tasks.
-    pub(super) fn new(config: &Config, is_recording: bool) -> Self {
+    pub fn new(config: &Config, open_tools: Option<OpenTools>) -> Self {
         Self {
             rules: config.rules.clone(),
             configured: ConfiguredPolicy::new(&config.rules).with_releases(&config.reap),
-            commands: CommandSource::new(&config.rules, !is_recording),
-            is_recording,
+            commands: CommandSource::new(&config.rules, open_tools.is_some()),
+            open_tools,
             guard: None,
             batch: None,
             sample: None,
@@ -74,12 +202,12 @@ impl LocalReclaimWorker {
     }
 
     /// A worker that returns commands to run for another machine.
-    pub(super) fn on_host(config: &Config, host: RemoteHost) -> Self {
+    pub fn on_host(config: &Config, host: RemoteHost) -> Self {
         let commands = CommandSource::on_host(&config.rules, host);
-        Self { commands, ..Self::new(config, true) }
+        Self { commands, ..Self::new(config, None) }
     }
 
-    fn propose(&mut self, question: &PlanRequest) -> anyhow::Result<Proposal> {
+    fn propose(&mut self, question: &PlanRequest) -> Result<Proposal, HostError> {
         let snapshot = &*question.snapshot;
         let (pids, mut gone) = pids_in_scope(&question.options.scope, snapshot);
         let targets = match question.options.scope {
@@ -102,17 +230,17 @@ impl LocalReclaimWorker {
                 direct: question.options.direct,
                 ..Policy::new(targets, serves)
             };
-            let scene = PlanSource {
+            let source = PlanSource {
                 snapshot,
                 findings: &question.findings,
                 configured: &self.configured,
                 selected: None,
             };
-            let (plan, guard) = match self.is_recording {
-                true => plan_recorded(policy, scene),
-                false => plan_live(policy, scene)?,
+            let (plan, guard) = match self.open_tools {
+                None => plan_recorded(policy, source),
+                Some(_) => plan_live(policy, source)?,
             };
-            self.guard = Some((question.number, guard, actor(snapshot)));
+            self.guard = Some((question.number, guard, Actor::of_gpumem(snapshot)));
             undecided.clone_from(&question.undecided);
             undecided.retain(|it| concerned.contains(&it.rule));
             plan
@@ -123,8 +251,8 @@ impl LocalReclaimWorker {
         plan.refused.append(&mut gone);
         let (style, reader) = (Style::default(), RefusalReader::at(RefusalPlace::Screen));
         // Processes of a recording cannot be looked at.
-        let text = if question.options.release && !self.is_recording {
-            let probed = probed(std::mem::take(&mut plan.targets));
+        let text = if question.options.release && self.open_tools.is_some() {
+            let probed = probe_targets(std::mem::take(&mut plan.targets));
             let mut report = ReleaseDocument::new(plan.time, probed, plan.refused.clone());
             report.errors.clone_from(&snapshot.errors);
             plan.targets = release_text::due(&report).into_iter().cloned().collect();
@@ -141,16 +269,16 @@ impl LocalReclaimWorker {
     }
 
     /// Begins a plan that was confirmed at that time.
-    fn begin(&mut self, number: u64, plan: &Plan, asked: Instant) -> anyhow::Result<RunningBatch> {
-        anyhow::ensure!(
-            !self.is_recording,
-            "of a recording nothing is killed; run gpumem watch on the machine itself"
-        );
-        anyhow::ensure!(self.batch.is_none(), "something is being killed already; wait for it");
+    fn begin(&mut self, number: u64, plan: &Plan, asked: Instant) -> Result<RunningBatch, String> {
+        let open_tools = self
+            .open_tools
+            .ok_or("of a recording nothing is killed; run gpumem watch on the machine itself")?;
+        if self.batch.is_some() {
+            return Err("something is being killed already; wait for it".to_owned());
+        }
         let guard = self.guard.take().filter(|(of, ..)| *of == number);
-        let (_, guard, actor) =
-            guard.ok_or_else(|| anyhow::anyhow!("there is a newer plan; try again"))?;
-        let executor = Executor::new(plan.targets.clone(), guard, actor, tools_here()?);
+        let (_, guard, actor) = guard.ok_or("there is a newer plan; try again")?;
+        let executor = Executor::new(plan.targets.clone(), guard, actor, open_tools()?);
         Ok(RunningBatch::new(number, executor, asked))
     }
 
@@ -199,25 +327,20 @@ impl LocalReclaimWorker {
         self.finish(number, Some(words.to_owned()), report);
     }
 
-    /// Prints on standard error what was sent to targets that it leaves unfinished.
-    fn report_unfinished(&mut self) {
-        let Some(batch) = self.batch.take() else {
-            return;
-        };
-        let Some(target) = batch.executor.target() else {
-            return;
-        };
+    /// Sends nothing more; returns what was sent to a target that it leaves unfinished, in words.
+    pub fn leave(&mut self) -> Option<String> {
+        let batch = self.batch.take()?;
+        let leader = batch.executor.target()?.leader;
         let sent = match &batch.observer.sent[..] {
             [] => String::new(),
             sent => format!("; it was sent: {}", sent.join(", ")),
         };
-        let leader = target.leader;
-        warn(&format!("left at {leader}: nothing more is sent{sent}"));
+        Some(format!("left at {leader}: nothing more is sent{sent}"))
     }
-}
 
-impl ReclaimWorker for LocalReclaimWorker {
-    fn handle(
+    /// Handles a request, given with its age, or continues pending work, and reports results. Returns when to call it
+    /// again without a request; `None` means never. It may block.
+    pub fn handle(
         &mut self,
         ask: Option<(ReclaimRequest, Duration)>,
         report: &mut dyn FnMut(ReclaimProgress),
@@ -227,7 +350,7 @@ impl ReclaimWorker for LocalReclaimWorker {
         let asked = waited.and_then(|it| now.checked_sub(it)).unwrap_or(now);
         match ask {
             Some(ReclaimRequest::Plan(question)) => {
-                let plan = self.propose(&question).map_err(|error| format!("{error:#}"));
+                let plan = self.propose(&question).map_err(|error| error.to_string());
                 let number = question.number;
                 report(ReclaimProgress::Planned { number, plan });
             }
@@ -240,27 +363,22 @@ impl ReclaimWorker for LocalReclaimWorker {
                     }
                     Err(error) => report(ReclaimProgress::Finished {
                         number,
-                        error: Some(format!("nothing was sent: {error:#}")),
+                        error: Some(format!("nothing was sent: {error}")),
                     }),
                 }
             }
             Some(ReclaimRequest::Observe(sample)) if self.batch.is_some() => {
                 self.sample = Some((sample, asked));
             }
-            Some(ReclaimRequest::Observe(_)) | None => {}
+            Some(ReclaimRequest::Observe(_) | ReclaimRequest::Leave) | None => {}
             Some(ReclaimRequest::Stop { number }) => self.stop(number, report),
             Some(ReclaimRequest::Commands(of)) => {
                 report(ReclaimProgress::Commands(
                     self.commands.next_steps(&of.found, &of.snapshot),
                 ));
             }
-            Some(ReclaimRequest::Environment(of)) => report(ReclaimProgress::Environment {
-                of,
-                variables: environment(of).map_err(|error| format!("{error:#}")),
-            }),
-            Some(ReclaimRequest::Leave) => {
-                self.report_unfinished();
-                return None;
+            Some(ReclaimRequest::Environment(of)) => {
+                report(ReclaimProgress::Environment { of, variables: environment(of) });
             }
         }
         self.advance(report)
@@ -269,15 +387,15 @@ impl ReclaimWorker for LocalReclaimWorker {
 
 /// The variables of a process. Its memory may be locked by whatever holds the process up, and a plan
 /// that is being carried out waits no longer than it must.
-fn environment(of: Identity) -> anyhow::Result<Vec<(String, String)>> {
+fn environment(of: Identity) -> Result<Vec<(String, String)>, String> {
     let Start::Ticks(ticks) = of.start else {
-        anyhow::bail!("it is not known which process this is");
+        return Err("it is not known which process this is".to_owned());
     };
     let read = move || read_environment(&Roots::default(), of.pid, ticks);
-    let reading = Task::start("environment", read)?;
+    let reading = Task::start("environment", read).map_err(|error| error.to_string())?;
     match reading.wait(ENVIRONMENT) {
-        Ok(variables) => Ok(variables?),
-        Err(_) => anyhow::bail!("it could not be read in {}", Span(ENVIRONMENT)),
+        Ok(variables) => variables.map_err(|error| error.to_string()),
+        Err(_) => Err(format!("it could not be read in {}", Span(ENVIRONMENT))),
     }
 }
 
@@ -400,26 +518,26 @@ impl Observer for ScreenObserver {
 
 /// The processes of a scope that are still the ones meant, and refusals for the others.
 fn pids_in_scope(scope: &PlanScope, snapshot: &Snapshot) -> (Vec<u32>, Vec<Refused>) {
-    let (rows, is_family) = match scope {
+    let (identities, is_family) = match scope {
         PlanScope::Findings => return (Vec::new(), Vec::new()),
-        PlanScope::Processes(rows) => (rows, false),
-        PlanScope::Families(rows) => (rows, true),
+        PlanScope::Processes(identities) => (identities, false),
+        PlanScope::Families(identities) => (identities, true),
     };
     let families = match is_family {
         true => families(snapshot),
         false => Vec::new(),
     };
     let (mut pids, mut gone): (Vec<u32>, Vec<u32>) = (Vec::new(), Vec::new());
-    for row in rows {
-        let pid = row.identity.pid;
+    for identity in identities {
+        let pid = identity.pid;
         let process = snapshot.process(pid);
-        if process.is_none_or(|process| process.identity() != row.identity) {
+        if process.is_none_or(|process| process.identity() != *identity) {
             gone.push(pid);
             continue;
         }
         pids.push(pid);
         let kin = member(&families, pid).map(|family| &family.members);
-        // Who is there for the others comes along with them; see `reclaim::plan`.
+        // Who is there for the others comes along with them; see `plan`.
         let is_on_gpu = |pid: &&u32| {
             let mut rows = snapshot.gpus.iter().flat_map(|gpu| &gpu.processes);
             rows.any(|rows| rows.iter().any(|row| row.pid == **pid))

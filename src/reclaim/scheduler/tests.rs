@@ -1,8 +1,7 @@
 //! Days at the scheduler: what is told, when it is acted, and what keeps it from being.
 
+use super::notices::NoticeKind;
 use super::*;
-use crate::cli::reap::unattended::notifier::{NoticeKind, NoticeResult, Undelivered};
-use crate::cli::reap::unattended::notify_command;
 use crate::config::reap::ReapConfig;
 use crate::config::{self, Config};
 use crate::model::Process;
@@ -96,7 +95,7 @@ struct Day {
     /// Who uses the GPU.
     at_work: Vec<u32>,
     /// Why no notice is delivered.
-    undelivered: Option<fn() -> Undelivered>,
+    undelivered: Option<&'static str>,
     /// Every notice: when, of what.
     sent_notices: Vec<(f64, NoticeKind)>,
     seen: Vec<Snapshot>,
@@ -179,9 +178,8 @@ impl Day {
             }
             for notice in std::mem::take(&mut self.stage.notices) {
                 self.sent_notices.push((self.stage.now, notice.kind));
-                let result = self.undelivered.map_or(Ok(()), |why| Err(why()));
-                let sent_notices = NoticeResult { notice, result };
-                self.scheduler.delivered(sent_notices, at(self.stage.now), &mut self.stage);
+                let result = self.undelivered.map_or(Ok(()), |why| Err(why.to_owned()));
+                self.scheduler.delivered(&notice, result, at(self.stage.now), &mut self.stage);
             }
         }
     }
@@ -424,10 +422,7 @@ fn what_ceases_and_comes_back_starts_over() {
 #[test]
 fn an_owner_who_could_not_be_notified_was_not_warned() {
     let mut day = Day::reaping();
-    day.undelivered = Some(|| {
-        let command = ["/bin/false".into()];
-        notify_command::run(&command, b"", notify_command::DEADLINE).unwrap_err().into()
-    });
+    day.undelivered = Some("the notify command /bin/false failed");
     day.idle_until(2.0 * ACTED);
     let apart = day.sent_notices[1].0 - day.sent_notices[0].0;
     assert!((60.0..=64.0).contains(&apart), "{:?}", day.sent_notices);
@@ -441,7 +436,7 @@ fn an_owner_who_could_not_be_notified_was_not_warned() {
 #[test]
 fn without_a_warning_nothing_is_killed_and_the_log_has_why_once() {
     let mut day = Day::reaping();
-    day.undelivered = Some(|| Undelivered::NoCommand);
+    day.undelivered = Some("[reap] has no notify command");
     day.idle_until(2.0 * ACTED);
     assert!(day.stage.pages.get().lines.is_empty() && day.scheduler.warnings.all().is_empty());
     assert_eq!(day.count_logged("ann not notified: "), 1, "{:?}", day.stage.log);
@@ -450,7 +445,7 @@ fn without_a_warning_nothing_is_killed_and_the_log_has_why_once() {
     day.idle_until(2.0 * ACTED + 600.0);
     assert_eq!(day.count_logged("ann warned, to be killed at"), 1);
     // He goes home: of the last warning he knows nothing.
-    day.undelivered = Some(|| Undelivered::NoCommand);
+    day.undelivered = Some("[reap] has no notify command");
     day.idle_until(4.0 * ACTED);
     day.undelivered = None;
     day.acts_by(5.0 * ACTED);

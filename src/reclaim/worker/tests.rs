@@ -1,11 +1,8 @@
 //! Which processes the worker means, and what it makes of a recording.
 
 use super::*;
-use crate::cli::reap::execute::tools;
-use crate::model::{Identity, Process, Start};
+use crate::model::Process;
 use crate::reclaim::testing;
-use crate::watch::reclaim_worker::PlanOptions;
-use crate::watch::view_model::RowKey;
 
 fn snapshot(pids: &[u32]) -> Snapshot {
     let rows: Vec<(u32, u64)> = pids.iter().map(|&pid| (pid, 1 << 30)).collect();
@@ -15,17 +12,17 @@ fn snapshot(pids: &[u32]) -> Snapshot {
     testing::snapshot(Time::default(), &processes, vec![testing::gpu(0, &rows, 0)])
 }
 
+fn no_tools() -> Result<Tools, String> {
+    Err("there is no audit log".to_owned())
+}
+
 /// A sample on which 7 is.
 fn sample() -> ObservedSample {
     ObservedSample { snapshot: Arc::new(snapshot(&[7])), found: Vec::new() }
 }
 
-fn row(pid: u32, start_ticks: u64) -> RowKey {
-    RowKey {
-        identity: Identity { pid, start: Start::Ticks(start_ticks) },
-        gpu: Some(0),
-        instance: (None, None),
-    }
+fn row(pid: u32, start_ticks: u64) -> Identity {
+    Identity { pid, start: Start::Ticks(start_ticks) }
 }
 
 fn question(scope: PlanScope, snapshot: Snapshot) -> Box<PlanRequest> {
@@ -45,7 +42,7 @@ fn question(scope: PlanScope, snapshot: Snapshot) -> Box<PlanRequest> {
 }
 
 /// A worker that has begun a plan of one process, `waited` after the yes, with its ledger in `folder`.
-fn begun(folder: &std::path::Path, waited: Duration) -> LocalReclaimWorker {
+fn begun(folder: &std::path::Path, waited: Duration) -> ReclaimWorker {
     begun_with(folder, waited, |plan| plan.targets)
 }
 
@@ -53,27 +50,27 @@ fn begun_with(
     folder: &std::path::Path,
     waited: Duration,
     targets: impl Fn(Plan) -> Vec<Target>,
-) -> LocalReclaimWorker {
-    let mut worker = LocalReclaimWorker::new(&Config::default(), false);
+) -> ReclaimWorker {
+    let mut worker = ReclaimWorker::new(&Config::default(), Some(no_tools));
     let snapshot = snapshot(&[7]);
     let policy = Policy::new(Targets::named(vec![7], Vec::new()).unwrap(), serves);
-    let scene = PlanSource {
+    let source = PlanSource {
         snapshot: &snapshot,
         findings: &[],
         configured: &worker.configured,
         selected: None,
     };
-    let (plan, guard) = plan_recorded(policy, scene);
-    let tools = tools(folder).unwrap();
+    let (plan, guard) = plan_recorded(policy, source);
+    let tools = Tools::open(folder, &Roots::default()).unwrap();
     let asked = Instant::now().checked_sub(waited).unwrap();
-    let executor = Executor::new(targets(plan), guard, actor(&snapshot), tools);
+    let executor = Executor::new(targets(plan), guard, Actor::of_gpumem(&snapshot), tools);
     worker.batch = Some(RunningBatch::new(3, executor, asked));
     worker
 }
 
 /// That nothing is being done any more, for this reason; and that nothing is in the ledger.
 fn is_over(
-    worker: &LocalReclaimWorker,
+    worker: &ReclaimWorker,
     progress: &[ReclaimProgress],
     folder: &std::path::Path,
     reason: &str,
@@ -138,7 +135,7 @@ fn a_sample_that_lay_about_is_as_old_as_it_is() {
 }
 
 /// What a worker says to an ask.
-fn handle(worker: &mut LocalReclaimWorker, ask: ReclaimRequest) -> Vec<ReclaimProgress> {
+fn handle(worker: &mut ReclaimWorker, ask: ReclaimRequest) -> Vec<ReclaimProgress> {
     let mut progress = Vec::new();
     worker.handle(Some((ask, Duration::ZERO)), &mut |it| progress.push(it));
     progress
@@ -179,8 +176,8 @@ fn a_family_is_named_whole() {
 #[test]
 fn an_exited_process_is_refused_and_no_other_is_taken_for_it() {
     let config = Config::default();
-    for is_recording in [true, false] {
-        let mut worker = LocalReclaimWorker::new(&config, is_recording);
+    for open_tools in [None, Some(no_tools as OpenTools)] {
+        let mut worker = ReclaimWorker::new(&config, open_tools);
         let scope = PlanScope::Processes(vec![row(8, 100)]);
         let progress = handle(&mut worker, ReclaimRequest::Plan(question(scope, snapshot(&[7]))));
         let proposal = planned(&progress);
@@ -194,7 +191,7 @@ fn an_exited_process_is_refused_and_no_other_is_taken_for_it() {
 
 #[test]
 fn of_a_recording_there_is_a_plan_and_it_is_never_begun() {
-    let mut worker = LocalReclaimWorker::new(&Config::default(), true);
+    let mut worker = ReclaimWorker::new(&Config::default(), None);
     let scope = PlanScope::Processes(vec![row(7, 100)]);
     let progress = handle(&mut worker, ReclaimRequest::Plan(question(scope, snapshot(&[7]))));
     let proposal = planned(&progress);
@@ -210,7 +207,7 @@ fn of_a_recording_there_is_a_plan_and_it_is_never_begun() {
 
 #[test]
 fn a_plan_that_was_not_the_last_is_not_begun() {
-    let mut worker = LocalReclaimWorker::new(&Config::default(), false);
+    let mut worker = ReclaimWorker::new(&Config::default(), Some(no_tools));
     let plan = Arc::new(Plan { time: Time::default(), targets: Vec::new(), refused: Vec::new() });
     let progress = handle(&mut worker, ReclaimRequest::Begin { number: 9, plan });
     assert!(

@@ -2,14 +2,14 @@
 //!
 //! Driven by data and by the time it is told; what it wants done goes through [`System`], so
 //! that a test can be one. Which findings lead to an act the configuration says, whether one may be
-//! touched [`crate::reclaim`] does; who was warned, and when, is in [`crate::reclaim::warnings`].
+//! touched [`crate::reclaim`] does; who gets a notice is in `notices`, who was warned, and when, in [`crate::reclaim::warnings`].
 
-mod warnings;
+mod notices;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
-use super::notifier::Notice;
+pub use self::notices::Notice;
 use crate::config::reap::{ReapConfig, Response};
 use crate::host::{Guarded, JobUsage, JobWork};
 use crate::model::family::families;
@@ -42,7 +42,7 @@ const BUSY_SECONDS: f64 = 300.0;
 const READER: RefusalReader = RefusalReader { place: RefusalPlace::Service, is_root: true };
 
 /// The system that the scheduler acts on.
-pub(super) trait System {
+pub trait System {
     /// The guard at this moment, without the rules.
     fn guard(
         &mut self,
@@ -114,7 +114,7 @@ struct PendingRetry {
 }
 
 #[derive(Debug)]
-pub(super) struct ReapScheduler {
+pub struct ReapScheduler {
     engine: Engine,
     rules: RuleSet,
     reap: ReapConfig,
@@ -142,11 +142,7 @@ pub(super) struct ReapScheduler {
 
 impl ReapScheduler {
     /// A scheduler with the saved state.
-    pub(super) fn new(
-        engine: Engine,
-        (rules, reap): (RuleSet, ReapConfig),
-        warnings: Warnings,
-    ) -> Self {
+    pub fn new(engine: Engine, (rules, reap): (RuleSet, ReapConfig), warnings: Warnings) -> Self {
         Self {
             engine,
             rules,
@@ -167,7 +163,7 @@ impl ReapScheduler {
 
     /// Uses another configuration from now on. A running act continues only if the new configuration
     /// would also end the target.
-    pub(super) fn reconfigure(&mut self, rules: RuleSet, reap: ReapConfig) {
+    pub fn reconfigure(&mut self, rules: RuleSet, reap: ReapConfig) {
         self.engine.set_settings(rules.clone());
         (self.rules, self.reap) = (rules, reap);
         if let Some(acting) = &mut self.acting
@@ -189,17 +185,17 @@ impl ReapScheduler {
     }
 
     /// Whether a target is being ended.
-    pub(super) fn is_acting(&self) -> bool {
+    pub fn is_acting(&self) -> bool {
         self.acting.is_some()
     }
 
     /// The target that is being ended.
-    pub(super) fn target(&self) -> Option<&Target> {
+    pub fn target(&self) -> Option<&Target> {
         self.acting.as_ref()?.executor.target()
     }
 
     /// Status, in a line.
-    pub(super) fn status(&self) -> String {
+    pub fn status(&self) -> String {
         let gpus = number_of(self.snapshot.gpus.len(), "GPU");
         let found = number_of(self.engine.findings().len(), "finding");
         let warned = self.warnings.all().len();
@@ -215,7 +211,7 @@ impl ReapScheduler {
     }
 
     /// Adds the next snapshot, and takes the actions that are due.
-    pub(super) fn observe(&mut self, snapshot: Snapshot, system: &mut dyn System) {
+    pub fn observe(&mut self, snapshot: Snapshot, system: &mut dyn System) {
         let now = snapshot.time;
         self.engine.observe(&snapshot);
         self.snapshot = snapshot;

@@ -1,12 +1,72 @@
-//! Who is warned when, and what follows where no warning could be delivered.
+//! Notices: what is written to people about a finding, who gets one when, and what follows where none could be delivered.
 
 use std::sync::Arc;
 
+use serde::Serialize;
+
 use super::{PendingRetry, RETRY_SECONDS, ReapScheduler, System, is_seen};
-use crate::cli::reap::unattended::notifier::{Notice, NoticeKind, NoticeResult};
-use crate::model::Time;
 use crate::model::finding::Finding;
+use crate::model::{Time, json};
 use crate::reclaim::warnings::{Terms, WarningDue};
+
+/// The `schema` of a notice.
+const SCHEMA: &str = "gpumem.notice/1";
+
+/// Kind of a notice.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum NoticeKind {
+    /// A finding that will not be acted on.
+    Found,
+    /// A finding whose process will be ended.
+    Warning,
+    /// The process will be ended shortly.
+    LastWarning,
+}
+
+/// A notice about a finding, and its recipients.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Notice {
+    pub kind: NoticeKind,
+    pub time: Time,
+    /// When the process will be ended, if nothing changes.
+    pub acts_at: Option<Time>,
+    pub finding: Finding,
+    pub uid: Option<u32>,
+    pub host: Option<Arc<str>>,
+    /// The notify command.
+    pub command: Vec<Arc<str>>,
+}
+
+impl Notice {
+    /// The document for the command.
+    pub fn json(&self) -> Vec<u8> {
+        #[derive(Serialize)]
+        struct NoticeDocument<'a> {
+            schema: &'static str,
+            notice: NoticeKind,
+            time: Time,
+            host: Option<&'a str>,
+            uid: Option<u32>,
+            acts_at: Option<Time>,
+            finding: &'a Finding,
+        }
+        let document = NoticeDocument {
+            schema: SCHEMA,
+            notice: self.kind,
+            time: self.time,
+            host: self.host.as_deref(),
+            uid: self.uid,
+            acts_at: self.acts_at,
+            finding: &self.finding,
+        };
+        // Plain data is always JSON.
+        let mut line = Vec::new();
+        let _ = json::append(&mut line, &document);
+        line.push(b'\n');
+        line
+    }
+}
 
 impl ReapScheduler {
     pub(super) fn terms(&self) -> Terms {
@@ -61,18 +121,18 @@ impl ReapScheduler {
     }
 
     /// Records that a notice was delivered, or failed.
-    pub(in crate::cli::reap::unattended) fn delivered(
+    pub fn delivered(
         &mut self,
-        sent: NoticeResult,
+        notice: &Notice,
+        result: Result<(), String>,
         now: Time,
         system: &mut dyn System,
     ) {
-        let NoticeResult { notice, result } = sent;
         let finding = &notice.finding;
         self.pending_notices.remove(&finding.id);
         let owner = finding.process.as_ref().and_then(|it| it.user.as_deref());
         let owner = owner.unwrap_or("the owner");
-        let written = result.map_err(|error| error.to_string()).and_then(|()| {
+        let written = result.and_then(|()| {
             let is_of_end = notice.kind != NoticeKind::Found;
             let noted = self.warnings.note(finding, is_of_end, now);
             noted.map_err(|error| error.to_string())

@@ -111,7 +111,7 @@ mod tests {
     use crate::model::Snapshot;
     use crate::model::Time;
     use crate::reclaim::Plan;
-    use crate::watch::reclaim_worker::ObservedSample;
+    use crate::reclaim::worker::ObservedSample;
 
     fn look(seconds: i64) -> ReclaimRequest {
         ReclaimRequest::Observe(ObservedSample {
