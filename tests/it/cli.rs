@@ -47,17 +47,6 @@ fn wrong_usage_is_2_and_shows_what_to_type() {
 }
 
 #[test]
-fn without_a_driver_it_is_3_in_one_plain_sentence() {
-    let nowhere = ["--nvml-library", "/nonexistent/libnvidia-ml.so.1"];
-    for command in ["ps", "check", "record"] {
-        let output = run(&[&[command][..], &nowhere].concat()).exits(3);
-        assert_eq!(output.stdout, "");
-        assert_eq!(output.stderr.lines().count(), 1, "{output:?}");
-        assert!(output.stderr.contains("--demo"), "{output:?}");
-    }
-}
-
-#[test]
 fn a_library_that_is_not_nvml_is_named() {
     let (_folder, path) = file(b"not an ELF file");
     let output = run(&["ps", "--nvml-library", path.to_str().unwrap()]);
@@ -195,21 +184,14 @@ fn an_override_is_for_the_processes_that_it_names() {
 
 #[test]
 fn a_wrong_configuration_names_file_line_and_key() {
-    for (toml, line, key) in [
-        ("[rules.idle]\n\nduration = 10\n", 3, "rules.idle.duration"),
-        ("[rules.idle]\nduration = \"10 apples\"\n", 2, "rules.idle.duration"),
-        ("[rules.idel]\n", 1, "rules.idel"),
-        ("[sample]\nintervall = \"1s\"\n", 2, "sample.intervall"),
-    ] {
-        let (_folder, path) = file(toml.as_bytes());
-        let config = path.to_str().unwrap();
-        for command in [&["config", "check", config][..], &["check", "--demo", "--config", config]]
-        {
-            let output = run(command);
-            assert_eq!(output.code, 2, "{toml:?}: {output:?}");
-            let place = format!("{config}:{line}: {key}: ");
-            assert!(output.stderr.contains(&place), "{toml:?}: {output:?}");
-        }
+    let (_folder, path) = file(b"[rules.idle]\n\nduration = 10\n");
+    let config = path.to_str().unwrap();
+    for command in [&["config", "check", config][..], &["check", "--demo", "--config", config]] {
+        let output = run(command).exits(2);
+        assert!(
+            output.stderr.contains(&format!("{config}:3: rules.idle.duration: ")),
+            "{output:?}"
+        );
     }
     assert_eq!(run(&["config", "check", "/nonexistent.toml"]).code, 2);
 }

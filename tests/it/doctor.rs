@@ -106,23 +106,6 @@ fn a_driver_that_answers_is_enough() {
 }
 
 #[test]
-fn a_driver_that_does_not_start_is_reported_with_why_and_what_to_do() {
-    for (code, name, words) in [
-        (18, "LIB_RM_VERSION_MISMATCH", "different versions"),
-        (9, "DRIVER_NOT_LOADED", "not loaded"),
-        (4, "NO_PERMISSION", "ls -l /dev/nvidia*"),
-        (999, "NVML_ERROR_UNKNOWN", "dmesg"),
-    ] {
-        let machine = Machine::new(&one_gpu(&[]).init_error(code));
-        let diagnosis = Diagnosis::of(&machine, &[], 3);
-        diagnosis.assert_check("library", "ok", &[]);
-        diagnosis.assert_check("driver", "broken", &[name, words]);
-        assert!(diagnosis.one("driver")["next"][0].is_string());
-        assert!(diagnosis.summary().contains(name), "{}", diagnosis.summary());
-    }
-}
-
-#[test]
 fn a_lost_gpu_is_broken_and_the_other_is_enough() {
     let scene = Scene::new().gpu(gpu(7)).gpu(gpu(7));
     let machine = Machine::new(&scene.clone().fault(Fault::error("*", 15).on(1)));

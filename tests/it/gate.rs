@@ -179,7 +179,8 @@ fn waiting_ends_when_so_much_is_free() {
     ]);
     for (arguments, code, gpu, free, waited) in [
         (&["--wait-free", "8GiB"][..], 0, 1, 19, 0.0),
-        (&["--wait-free", "8GiB:0"], 0, 0, 10, 60.0),
+        // So much and no more is enough.
+        (&["--wait-free", "10GiB:0"], 0, 0, 10, 60.0),
         (&["--wait-free", "8GiB:GPU-0"], 0, 0, 10, 60.0),
         (&["--wait-free", "8GiB", "--gpu", "0"], 0, 0, 10, 60.0),
         (&["--wait-free", "30GiB:0", "--wait-free", "8GiB"], 0, 0, 30, 120.0),

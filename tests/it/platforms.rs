@@ -286,24 +286,3 @@ fn clients_of_the_multi_process_service_differ_from_its_server() {
     assert!(line(client.pid()).contains("[mps client] sleep"), "{text}");
     assert!(line(server.pid()).contains("[mps server] "), "{text}");
 }
-
-#[test]
-fn a_holder_that_nvml_does_not_list_is_a_row_with_its_evidence() {
-    let recording = "tests/data/corpus/unattributed_hidden_holder-100.jsonl";
-    let ps = |more: &[&str]| {
-        let output = support::run(&[&["ps", "--replay", recording][..], more].concat());
-        assert_eq!((output.code, output.stderr.as_str()), (0, ""));
-        output.stdout
-    };
-    let text = ps(&[]);
-    let row = text.lines().find(|line| line.contains("2656442"));
-    let row = row.unwrap_or_else(|| panic!("{text}"));
-    assert!(
-        row.contains("[holds /dev/nvidia0, not listed by NVML] /usr/bin/python3 agent.py"),
-        "{text}"
-    );
-    assert!(row.contains(" bao ") && !row.contains("0 B"), "its memory is unknown: {row}");
-    let unattributed = "GPU 0: 11.0 GiB are in use by no process that NVML lists.";
-    assert!(text.contains(unattributed), "{text}");
-    assert!(ps(&["--gpu", "0"]).contains("2656442"));
-}

@@ -15,9 +15,7 @@ use gpumem::api::host::{
     Guarded, KernelCandidate, Processes, Roots, read_all, read_clocks, read_guarded, read_host,
     read_kernel, read_ourselves,
 };
-use gpumem::api::model::{
-    Gpu, GpuProcess, Kind, Memory, PidNamespace, Process, Snapshot, Time, families,
-};
+use gpumem::api::model::{Kind, PidNamespace, Process, Snapshot, Time, families};
 use gpumem::api::reclaim::ledger::{Actor, Deed, LedgerSummary, read};
 use gpumem::api::reclaim::{
     Act, ActProgress, FindingSelector, Guard, Ledger, Outcome, PidfdControl, Plan, PlanInput,
@@ -126,29 +124,8 @@ impl Stage {
                 process.jupyter = kernel.map(|kernel| kernel.jupyter.into());
             }
         }
-        let rows: Vec<GpuProcess> = snapshot
-            .processes
-            .iter()
-            .filter(|process| listed.contains(&process.pid))
-            .map(|process| GpuProcess {
-                pid: process.pid,
-                used_bytes: Some(GIB),
-                ..GpuProcess::default()
-            })
-            .collect();
-        let used_bytes = rows.len() as u64 * GIB;
-        snapshot.gpus = vec![Gpu {
-            uuid: Some("GPU-0".into()),
-            minor_number: Some(0),
-            memory: Some(Memory {
-                total_bytes: 80 * GIB,
-                reserved_bytes: Some(0),
-                used_bytes,
-                free_bytes: 80 * GIB - used_bytes,
-            }),
-            processes: Some(rows),
-            ..Gpu::default()
-        }];
+        let on_gpu = |pid| listed.contains(&pid).then_some(0);
+        snapshot.gpus = vec![chance::seen::gpu(0, &snapshot, &on_gpu)];
         snapshot
     }
 

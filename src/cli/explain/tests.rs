@@ -169,10 +169,3 @@ fn a_findings_id_and_its_beginning_lead_to_its_process() {
         assert_eq!(shown(&seen, typed).1, text);
     }
 }
-
-#[test]
-fn an_unknown_framework_is_an_error_that_lists_the_known_ones() {
-    assert!(frameworks("torch").unwrap().title.contains("pytorch"));
-    let error = frameworks("pytroch").unwrap_err().to_string();
-    assert!(error.contains("pytorch"), "{error}");
-}

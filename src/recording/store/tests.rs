@@ -138,6 +138,9 @@ fn it_is_bounded_by_age_also_after_a_rest() {
     let mut writer = writer(folder.path(), limits);
     for second in (0..9_000).step_by(30) {
         writer.write(&at(second)).unwrap();
+        if second % 150 != 0 {
+            continue;
+        }
         let first = read_since(folder.path(), -1).0[0];
         // A segment is removed as a whole: an eighth of an hour, and a frame.
         let oldest = (second - first) as f64;
@@ -158,7 +161,9 @@ fn it_is_bounded_by_size_and_what_is_being_written_stays() {
     for second in (0..6000).step_by(20) {
         writer.write(&at(second)).unwrap();
         largest = largest.max(bytes(folder.path()));
-        assert_eq!(read(folder.path()).last(), Some(&second));
+        if second % 200 == 0 {
+            assert_eq!(read(folder.path()).last(), Some(&second));
+        }
     }
     assert!((15_000..=20_000).contains(&largest), "{largest}");
     drop(writer);

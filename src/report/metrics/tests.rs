@@ -200,12 +200,3 @@ fn a_counter_is_declared_by_the_name_of_its_samples() {
          gpumem_waste_byte_seconds_total{kind=\"idle\"} 1.0\n# TYPE gpumem_gpu_up gauge\n"
     );
 }
-
-#[test]
-fn names_follow_the_conventions() {
-    for metric in METRICS {
-        assert!(metric.name.starts_with("gpumem_"), "{}", metric.name);
-        assert!(!metric.name.ends_with("_total"), "{}", metric.name);
-        assert!(!metric.help.is_empty() && !metric.help.ends_with('.'), "{}", metric.name);
-    }
-}

@@ -83,28 +83,6 @@ fn keys_are_read_as_they_are_written() {
 }
 
 #[test]
-fn keys_that_leave_or_stop_the_screen_have_no_picture() {
-    let fresh = || still(Theme::Terminal, false, (80, 24));
-    let error = press(&mut fresh(), "jq").unwrap_err();
-    assert!(matches!(error, OnceError::Leaves { key } if key == "q"));
-    let error = press(&mut fresh(), "<Ctrl-Z>").unwrap_err();
-    assert!(matches!(error, OnceError::AsksMore { key } if key == "<Ctrl-Z>"));
-}
-
-#[test]
-fn without_styles_there_are_only_lines() {
-    for (columns, rows) in [(40, 10), (80, 24), (200, 60), (1, 1)] {
-        let text = still(Theme::Terminal, true, (columns, rows)).text(false);
-        assert_eq!(text.lines().count(), usize::from(rows));
-        assert!(!text.contains('\x1b'));
-        for line in text.lines() {
-            assert_eq!(line, line.trim_end());
-            assert!(crate::watch::text::columns(line) <= columns, "{line}");
-        }
-    }
-}
-
-#[test]
 fn text_with_styles_shows_on_a_terminal_what_the_screen_shows() {
     for theme in Theme::ALL {
         let mut still = still(theme, true, (100, 30));

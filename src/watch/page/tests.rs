@@ -5,7 +5,6 @@ use std::sync::Arc;
 use super::*;
 use crate::history::testing::Scene;
 use crate::model::snapshot::PidNamespace;
-use crate::model::{Identity, Start};
 use crate::units::GIB;
 use crate::watch::findings;
 use crate::watch::sample;
@@ -179,15 +178,7 @@ fn enter_opens_the_page_of_explain_and_three_keys_leave_it() {
     for leave in ["<Esc>", "q", "<Enter>"] {
         assert_eq!(keys(&mut app, "<Enter>"), Some(Effect::Draw));
         assert_eq!(app.mode, Mode::Page);
-        let shown = text(&app);
-        for part in [
-            "python train.py (pid 7)",
-            "warning: idle:",
-            "its memory is freed within seconds;",
-            "49m 50s",
-        ] {
-            assert!(shown.contains(part), "{part}: {shown}");
-        }
+        assert!(text(&app).contains("python train.py (pid 7)"), "{}", text(&app));
         assert_eq!(keys(&mut app, leave), Some(Effect::Draw));
         assert_eq!((&app.mode, &app.page), (&Mode::Main, &None));
         assert_eq!(selected_pid(&app), Some(7), "the selection stays");
@@ -329,18 +320,4 @@ fn a_page_notes_where_it_is_of_another_time_than_the_screen() {
     // The page was opened on a screen that was stepped back.
     keys(&mut app, "<Esc><Enter>");
     assert_eq!(notice(&app), Some(format!("as of {past}; findings of {newest}")));
-}
-
-#[test]
-fn an_unresolved_pid_has_a_page_that_gives_the_reason_and_shows_no_process() {
-    let mut scene = machine();
-    let process = scene.process(7);
-    process.start_ticks = None;
-    process.start_time = None;
-    process.unresolved = Some("it started after NVML named the pid".into());
-    let app = reading(&mut scene);
-    let who = Identity { pid: 7, start: Start::Unknown };
-    assert_eq!(app.page.as_ref().unwrap().about, About::Process(who));
-    assert!(text(&app).starts_with("pid 7: not resolved"));
-    assert!(!text(&app).contains("train.py"), "{}", text(&app));
 }

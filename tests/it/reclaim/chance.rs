@@ -32,7 +32,7 @@ use crate::support::{find, finish, skip};
 
 mod judge;
 mod people;
-mod seen;
+pub(super) mod seen;
 mod trace;
 mod truth;
 

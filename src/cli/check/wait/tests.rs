@@ -29,23 +29,6 @@ fn at(seconds: f64) -> Time {
 }
 
 #[test]
-fn it_is_satisfied_by_any_gpu_or_by_the_one_named() {
-    let mut any = wait(&["8GiB"], 60.0);
-    any.observe(at(0.0), &gpus(&[Some(3), Some(7)]));
-    assert!(!any.is_satisfied());
-    assert_eq!(any.verdicts()[0].free_bytes, Some(7 * GIB));
-    any.observe(at(5.0), &gpus(&[Some(3), Some(8)]));
-    assert!(any.is_satisfied(), "exactly so much is enough");
-    let verdict = &any.verdicts()[0];
-    assert_eq!((verdict.gpu, verdict.waited_seconds), (Some(1), 5.0));
-
-    let mut named = wait(&["8GiB:0"], 60.0);
-    named.observe(at(0.0), &gpus(&[Some(3), Some(8)]));
-    assert!(!named.is_satisfied());
-    assert_eq!(named.verdicts()[0].gpu, Some(0));
-}
-
-#[test]
 fn a_claimed_gpu_does_not_satisfy_a_wait_for_any_gpu() {
     let mut both = gpus(&[Some(70), Some(9)]);
     both[0].claim = Some(Claim::default());
@@ -57,19 +40,6 @@ fn a_claimed_gpu_does_not_satisfy_a_wait_for_any_gpu() {
     assert_eq!(found("8GiB"), (true, Some(1)));
     assert_eq!(found("10GiB"), (false, Some(1)));
     assert_eq!(found("10GiB:0"), (true, Some(0)));
-}
-
-#[test]
-fn several_have_to_be_free_at_once_and_the_best_is_remembered() {
-    let mut both = wait(&["8GiB:0", "8GiB:1"], 60.0);
-    both.observe(at(0.0), &gpus(&[Some(9), Some(0)]));
-    both.observe(at(1.0), &gpus(&[Some(1), Some(9)]));
-    assert!(!both.is_satisfied());
-    let verdicts = both.verdicts();
-    assert_eq!((verdicts[0].satisfied, verdicts[0].free_bytes), (false, Some(9 * GIB)));
-    assert!(verdicts[1].satisfied);
-    both.observe(at(2.0), &gpus(&[Some(8), Some(8)]));
-    assert!(both.is_satisfied());
 }
 
 #[test]
