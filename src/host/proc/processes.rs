@@ -54,7 +54,8 @@ impl Processes {
     pub fn sample(&mut self, pids: &[u32], boottime_ns: u64) -> ProcessSample {
         self.around.begin(boottime_ns);
         let mut before = std::mem::take(&mut self.entries);
-        let mut sample = ProcessSample::default();
+        let processes = Vec::with_capacity(pids.len());
+        let mut sample = ProcessSample { processes, ..ProcessSample::default() };
         let proc = Folder::list(&self.around.roots.proc).ok();
         for &pid in pids {
             let mut entry = before.remove(&pid);

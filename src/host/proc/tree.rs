@@ -139,6 +139,9 @@ impl Tree {
     /// A process's descendants, children first; bounded in number.
     pub(in crate::host) fn descendants(&self, pid: u32) -> Vec<u32> {
         let mut found: Vec<u32> = Vec::new();
+        if !self.children.contains_key(&pid) {
+            return found;
+        }
         // Reused pids may make a process look like its own ancestor.
         let mut seen = HashSet::from_iter([pid]);
         let mut next = Some(pid);
@@ -174,6 +177,7 @@ impl Tree {
         let mut families: Vec<(&mut Process, u64, Vec<u32>, usize)> = Vec::new();
         let is_io_due = self.io_looked_ns.is_none_or(|at| now_ns.saturating_sub(at) >= IO_NS);
         let mut io_bytes: HashMap<u32, u64> = HashMap::new();
+        let mut read_groups: HashSet<u32> = HashSet::default();
         for process in processes {
             let Some(start_ticks) = process.start_ticks else {
                 continue;
@@ -186,19 +190,23 @@ impl Tree {
             family.extend(self.descendants(process.pid));
             let count = family.len() - 1;
             let group = process.process_group.and_then(|group| self.groups.get(&group));
-            let known: HashSet<u32> = family.iter().copied().collect();
+            let known = family.clone();
             // gpumem's own work is not that of the script that started it.
             let is_other = |pid: &&u32| !known.contains(pid) && **pid != self.own_pid;
             let others = group.into_iter().flatten().filter(is_other);
             family.extend(others);
-            for &pid in &family {
+            // The members of a group are read with the first of its processes.
+            let is_read = process.process_group.is_some_and(|group| !read_groups.insert(group));
+            let unread = if is_read { &family[..=count] } else { &family[..] };
+            for &pid in unread {
                 if !used.contains_key(&pid) {
                     let mut read =
                         || read_stat(proc, pid, &mut content).map(|stat| Ticks::of(&stat));
                     let known = watched(pid).filter(|_| is_watched.contains(&pid));
                     used.extend(known.or_else(&mut read).map(|ticks| (pid, ticks)));
                 }
-                if is_io_due && pid != process.pid && !io_bytes.contains_key(&pid) {
+                let is_others = pid != process.pid || family.len() > count + 1;
+                if is_io_due && is_others && !io_bytes.contains_key(&pid) {
                     io_bytes.extend(read_io(proc, pid).map(|bytes| (pid, bytes)));
                 }
             }
@@ -207,10 +215,11 @@ impl Tree {
         if is_io_due {
             self.io_looked_ns = Some(now_ns);
         }
+        let changes = self.changes(&used);
         let mut before = std::mem::take(&mut self.sums);
         for (process, start_ticks, family, count) in families {
             let before = before.remove(&process.pid).filter(|it| it.start_ticks == start_ticks);
-            let (ticks, owed_ticks) = self.newly_used(before.as_ref(), &family, &used);
+            let (ticks, owed_ticks) = self.newly_used(before.as_ref(), &family, &used, &changes);
             let total = before.as_ref().map_or(0, |sum| sum.ticks).saturating_add(ticks);
             let seconds = |ticks: u64| ticks as f64 / self.ticks_per_second as f64;
             let elapsed_ns = before.as_ref().and(elapsed_ns).filter(|&ns| ns > 0);
@@ -237,6 +246,19 @@ impl Tree {
         self.used = used;
     }
 
+    /// What changed since the last sample, for all families together.
+    fn changes(&self, now: &HashMap<u32, Ticks>) -> Changes {
+        let moved = now.iter().filter_map(|(&pid, used)| {
+            let then = self.used.get(&pid).filter(|then| then.start == used.start);
+            let newly = newly(used, then);
+            (newly != (0, 0)).then_some((pid, newly))
+        });
+        let is_same =
+            |pid: &u32, then: &Ticks| now.get(pid).is_some_and(|it| it.start == then.start);
+        let ended = self.used.iter().filter(|(pid, then)| !is_same(pid, then));
+        Changes { moved: moved.collect(), ended: ended.map(|(&pid, &then)| (pid, then)).collect() }
+    }
+
     /// CPU time that the family, and its children that have exited since, used since the last sample; at the
     /// first sample all they ever used. Also returns the new `owed_ticks`.
     fn newly_used(
@@ -244,33 +266,29 @@ impl Tree {
         before: Option<&Sum>,
         family: &[u32],
         now: &HashMap<u32, Ticks>,
+        changes: &Changes,
     ) -> (u64, u64) {
-        let is_same = |used: Option<&Ticks>, other: &Ticks| {
-            used.is_some_and(|used| used.start == other.start)
-        };
         let (mut own, mut waited, mut ended) = (0u64, 0u64, 0u64);
         for (at, pid) in family.iter().enumerate() {
-            let Some(used) = now.get(pid) else {
-                continue;
+            let newly = match before {
+                Some(_) if changes.moved.is_empty() => break,
+                Some(_) => changes.moved.get(pid).copied(),
+                None => now.get(pid).map(|used| newly(used, None)),
             };
-            let then = self.used.get(pid).filter(|it| before.is_some() && is_same(Some(it), used));
+            let (newly_own, newly_waited) = newly.unwrap_or_default();
             if at > 0 {
-                let newly = used.own.saturating_sub(then.map_or(0, |it| it.own));
-                own = own.saturating_add(newly);
+                own = own.saturating_add(newly_own);
             }
-            let newly = used.waited.saturating_sub(then.map_or(0, |it| it.waited));
-            waited = waited.saturating_add(newly);
+            waited = waited.saturating_add(newly_waited);
         }
-        for pid in before.iter().flat_map(|sum| sum.family.iter().skip(1)) {
+        let others = before.filter(|_| !changes.ended.is_empty());
+        for pid in others.iter().flat_map(|sum| sum.family.iter().skip(1)) {
             // An adopted process has not ended, and no process reaped it.
             let has_left = |used: &Ticks| {
                 let node = self.nodes.get(pid).filter(|it| it.start_ticks == used.start);
                 node.is_some() && !family.contains(pid)
             };
-            if let Some(used) = self.used.get(pid)
-                && !is_same(now.get(pid), used)
-                && !has_left(used)
-            {
+            if let Some(used) = changes.ended.get(pid).filter(|used| !has_left(used)) {
                 ended = ended.saturating_add(used.own.saturating_add(used.waited));
             }
         }
@@ -279,6 +297,20 @@ impl Tree {
         let ticks = own.saturating_add(waited.saturating_sub(counted));
         (ticks, ended.saturating_sub(waited))
     }
+}
+
+/// What changed between two samples, by pid; for most processes nothing.
+struct Changes {
+    /// CPU time of a process, and of its reaped children, since the last sample.
+    moved: HashMap<u32, (u64, u64)>,
+    /// CPU time at the last sample of processes that have ended since.
+    ended: HashMap<u32, Ticks>,
+}
+
+/// CPU time used since `then` by a process, and by its reaped children.
+fn newly(used: &Ticks, then: Option<&Ticks>) -> (u64, u64) {
+    let then = then.copied().unwrap_or_default();
+    (used.own.saturating_sub(then.own), used.waited.saturating_sub(then.waited))
 }
 
 /// The current stat of the process with this pid; `None` if there is none.
