@@ -22,6 +22,7 @@ use crate::host::proc::folder::{Folder, ProcEntry};
 use crate::host::proc::processes::Processes;
 use crate::host::proc::stat::{STAT_BYTES, parse_stat};
 use crate::model::Snapshot;
+use crate::model::processes_by_pid::ProcessesByPid;
 use crate::model::reservation::{Reservation, names_devices};
 
 /// Interval between listings of all processes.
@@ -105,8 +106,9 @@ impl Reservations {
             self.known.insert(listed.pid, known);
         }
         let mut content = Vec::new();
+        let processes = ProcessesByPid::new(snapshot);
         for (pid, start_stack, start_ticks) in changed {
-            let read = self.read_holder((pid, start_ticks), has_steps, &mut content, snapshot);
+            let read = self.read_holder((pid, start_ticks), has_steps, &mut content, &processes);
             if let Some(known) = self.known.get_mut(&pid) {
                 // What could not be read is read again.
                 known.start_stack = read.as_ref().map_or(0, |_| start_stack);
@@ -122,8 +124,14 @@ impl Reservations {
         (pid, start_ticks): (u32, u64),
         has_steps: bool,
         content: &mut Vec<u8>,
-        snapshot: &Snapshot,
+        processes: &ProcessesByPid<'_>,
     ) -> io::Result<Option<ReservationHolder>> {
+        let of_snapshot = processes.get(pid);
+        let of_snapshot = of_snapshot.filter(|it| it.start_ticks == Some(start_ticks));
+        let known = of_snapshot.and_then(|it| it.environment.clone());
+        if known.as_deref().is_some_and(|environment| !names_gpus(environment)) {
+            return Ok(None);
+        }
         let folder = Folder::open(&self.roots.proc, pid)?;
         let read = folder.read(c"cgroup", content, CGROUP_BYTES);
         let place = read.map(|()| parse_cgroup(content)).unwrap_or_default();
@@ -131,17 +139,14 @@ impl Reservations {
         if container.is_none() && place.slurm.is_none() && !has_steps {
             return Ok(None);
         }
-        let of_snapshot = snapshot.process(pid);
-        let of_snapshot = of_snapshot.filter(|it| it.start_ticks == Some(start_ticks));
-        let environment = match of_snapshot.and_then(|it| it.environment.clone()) {
+        let environment = match known {
             Some(known) => known,
             None => {
                 folder.read(c"environ", content, ENVIRON_BYTES)?;
                 Arc::new(parse_environ(content))
             }
         };
-        let mut values = VARIABLES.iter().filter_map(|name| environment.get(*name));
-        if !values.any(|value| names_devices(value)) {
+        if !names_gpus(&environment) {
             return Ok(None);
         }
         let job = environment.get("SLURM_JOB_ID").cloned().map(ReservationHolder::Job);
@@ -172,6 +177,12 @@ impl Reservations {
         });
         found.collect()
     }
+}
+
+/// Whether a variable names GPUs.
+fn names_gpus(environment: &BTreeMap<Arc<str>, Arc<str>>) -> bool {
+    let mut values = VARIABLES.iter().filter_map(|name| environment.get(*name));
+    values.any(|value| names_devices(value))
 }
 
 #[cfg(test)]
