@@ -38,7 +38,7 @@ pub struct Engine {
     resolved: Vec<Finding>,
     pending: Vec<Pending>,
     undecided: Vec<Undecided>,
-    suspects: Vec<Suspect>,
+    suspects: Arc<[Suspect]>,
     has_recorder: bool,
 }
 
@@ -85,9 +85,10 @@ impl Engine {
         let found = self.active.identities().collect();
         let seen = (&self.history, snapshot, &processes);
         let keeps = self.settings.keep_rules();
-        self.suspects = suspects(seen, &found, keeps, verdicts.candidates);
+        let mut suspects = suspects(seen, &found, keeps, verdicts.candidates);
         let has_recorder = self.has_recorder;
-        self.suspects.iter_mut().for_each(|it| it.missing.is_recorded |= has_recorder);
+        suspects.iter_mut().for_each(|it| it.missing.is_recorded |= has_recorder);
+        self.suspects = suspects.into();
     }
 
     fn judge(&self, snapshot: &Snapshot) -> RuleOutput {
@@ -324,6 +325,11 @@ impl Engine {
     /// code.
     pub fn suspects(&self) -> &[Suspect] {
         &self.suspects
+    }
+
+    /// The same, to keep without a copy.
+    pub fn shared_suspects(&self) -> Arc<[Suspect]> {
+        Arc::clone(&self.suspects)
     }
 
     /// How much is reclaimable, and how much suspected.

@@ -91,6 +91,8 @@ pub(super) fn suspects(
     // As for several findings on a process, the kind that calls for action first.
     candidates.sort_by(|a, b| (a.process, a.kind, &a.rule).cmp(&(b.process, b.kind, &b.rule)));
     let mut suspects: Vec<Suspect> = Vec::new();
+    let mut rows = snapshot.gpus.iter().flat_map(|gpu| gpu.processes.iter().flatten());
+    let has_accounts = rows.any(|row| row.lifetime_percent.is_some());
     for of_one in candidates.chunk_by(|a, b| a.process == b.process && a.rule == b.rule) {
         let identity = of_one[0].process;
         let is_named = suspects.last().is_some_and(|last| last.process.identity == identity);
@@ -99,7 +101,7 @@ pub(super) fn suspects(
             && !is_named
             && let (Some(process), Some(known)) = (process, history.process(identity))
         {
-            let life = GpuLife::of(process, snapshot);
+            let life = has_accounts.then(|| GpuLife::of(process, snapshot)).flatten();
             let about = (candidate.kind, &candidate.rule);
             let is_kept = || {
                 exemption::kept_by(keep_rules, (process, Some(known)), about, snapshot).is_some()

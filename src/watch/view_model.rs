@@ -141,7 +141,7 @@ pub struct JudgedSample {
     pub findings: Vec<Finding>,
     pub undecided: Vec<Undecided>,
     /// Processes that look like waste, which no rule can prove yet.
-    pub suspects: Vec<Suspect>,
+    pub suspects: Arc<[Suspect]>,
     pub reclaimable: Reclaimable,
     /// Since when each row's process has not used its GPU: see [`idle_times`].
     pub idle_since: Vec<Option<Time>>,
@@ -177,7 +177,7 @@ impl Screenful {
     ) -> Self {
         let reclaimable = Reclaimable::new(findings.iter(), [].iter());
         let idle_since = idle_times(&snapshot, idle_since);
-        let suspects = Vec::new();
+        let suspects = Arc::default();
         let sample =
             JudgedSample { snapshot, findings, undecided, suspects, reclaimable, idle_since };
         Self::of(Arc::new(sample))

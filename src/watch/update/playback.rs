@@ -42,7 +42,7 @@ pub fn receive(app: &mut App, snapshot: Snapshot) -> Option<Effect> {
         snapshot,
         findings: engine.findings().to_vec(),
         undecided: engine.undecided(),
-        suspects: engine.suspects().to_vec(),
+        suspects: engine.shared_suspects(),
         reclaimable: engine.reclaimable(),
         idle_since,
     });

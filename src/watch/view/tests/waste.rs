@@ -44,7 +44,7 @@ fn a_finding_replaces_the_suspicion() {
     let of_processes = screenful.findings.iter();
     let of_processes: Vec<_> = of_processes.filter(|it| it.process.is_some()).collect();
     assert_eq!(of_processes.len(), 1, "{of_processes:?}");
-    assert_eq!(screenful.suspects, []);
+    assert!(screenful.suspects.is_empty());
     let shown = text(&render(&app));
     let first = shown.lines().next().unwrap();
     let headline = "  3.0 GiB reclaimable: 1 process of 1 user  ";
