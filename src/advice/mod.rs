@@ -19,6 +19,7 @@ use std::sync::LazyLock;
 use serde::Deserialize;
 
 use crate::model::Process;
+use crate::model::program::file_name;
 
 pub use owner::{owner, owner_of};
 pub use place::{place_lines, quote, thaw};
@@ -79,6 +80,9 @@ pub struct Framework {
     /// Other spellings, letters and digits only.
     #[serde(default)]
     spellings: Vec<String>,
+    /// Programs of another language than Python, in whose words it is, whatever libraries are loaded.
+    #[serde(default)]
+    programs: Vec<String>,
     /// How it takes memory, and what NVML shows of that.
     pub takes: Remark,
     /// What returns memory to the driver while the process lives. The first line alone is enough in brief; the others
@@ -155,8 +159,13 @@ fn plain(name: &str) -> String {
     letters.flat_map(char::to_lowercase).collect()
 }
 
-/// The row of the framework that holds a process's memory, by name and version.
+/// The row of the framework that holds a process's memory, by name and version, or of its language.
 pub fn of(process: &Process) -> Option<&'static Framework> {
+    let program = process.command.as_deref().and_then(<[_]>::first).map(|it| file_name(it));
+    let is_language = |row: &&Framework| row.programs.iter().any(|it| Some(&**it) == program);
+    if let Some(row) = frameworks().iter().find(is_language) {
+        return Some(row);
+    }
     let name = process.framework.as_deref()?;
     let is_first = process
         .framework_version

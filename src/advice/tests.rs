@@ -168,3 +168,35 @@ fn no_server_is_asked_to_free_memory_in_a_way_that_breaks_running_requests() {
         }
     }
 }
+
+#[test]
+fn advice_is_in_the_words_of_the_programs_language() {
+    let of_language = |command: &str, framework| Process {
+        command: Some(command.split(' ').map(Arc::from).collect()),
+        jupyter: notebook(Some("jupyter")).jupyter,
+        ..process(framework)
+    };
+    for (command, framework, words) in [
+        ("/opt/julia/bin/julia -i kernel.jl /r/kernel-1.json", Some("cuda"), "CUDA.reclaim()"),
+        ("julia train.jl", None, "CUDA.reclaim()"),
+        ("/opt/MATLAB/R2025a/bin/glnxa64/MATLAB -nodisplay", Some("cuda"), "reset(gpuDevice)"),
+        ("/usr/lib/R/bin/exec/R --args /r/kernel-1.json", Some("pytorch"), "cuda_empty_cache()"),
+        ("python -m ipykernel_launcher", Some("pytorch"), "torch.cuda.empty_cache()"),
+        ("python julia.py", Some("pytorch"), "torch.cuda.empty_cache()"),
+    ] {
+        let lines = steps(&of_language(command, framework));
+        assert!(lines[0].contains(words), "{command}: {lines:?}");
+        assert_eq!(lines[0].contains("torch.cuda"), command.starts_with("python"), "{lines:?}");
+        assert_eq!(lines[1..], [&*TABLE.kernel.text]);
+    }
+}
+
+#[test]
+fn a_notebook_of_a_closed_window_is_not_closed_in_it() {
+    let open = notebook(Some("vscode"));
+    assert!(steps(&open)[0].contains("close the notebook in VS Code"));
+    let gone = Process { parent_is_reaper: Some(true), ..open };
+    let lines = steps(&gone);
+    assert_eq!(lines.len(), 1);
+    assert!(lines[0].contains("`gpumem kill 4242`") && !lines[0].contains("VS Code"), "{lines:?}");
+}

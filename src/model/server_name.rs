@@ -31,7 +31,10 @@ impl Process {
 pub fn is_kernel_command(command: &[Arc<str>]) -> bool {
     command.iter().any(|argument| {
         matches!(&**argument, "ipykernel_launcher" | "ipykernel" | "colab_kernel_launcher")
-    }) || command.iter().any(|argument| file_name(argument) == "ipykernel_launcher.py")
+    }) || command.iter().any(|argument| {
+        let name = file_name(argument);
+        name == "ipykernel_launcher.py" || (name.starts_with("kernel-") && name.ends_with(".json"))
+    })
 }
 
 /// Whether a command line is that of a server's worker.

@@ -1,7 +1,7 @@
 //! Recognises a Jupyter kernel, and what runs it, from argv alone.
 //!
-//! A server starts a kernel with the path of a connection file, `…/kernel-ID.json`; if ID is a UUID, it is the
-//! kernel's id in the server's API. Programs that run a notebook from first cell to last (papermill, nbconvert)
+//! A server starts a kernel with the path of a connection file, `…/kernel-ID.json`, in any of its arguments; if ID is
+//! a UUID, it is the kernel's id in the server's API. Programs that run a notebook from first cell to last (papermill, nbconvert)
 //! give the file another name and keep no history; only the parent's argv tells which of them it is. Nothing is
 //! read here: `jupyter` reads files and asks the server.
 
@@ -41,8 +41,16 @@ const NO_HISTORY: &str = "--HistoryManager.hist_file=:memory:";
 const FLAGS: [&str; 6] =
     ["-f", "--f", "--file", "--connection-file", "--control_file", "--IPKernelApp.connection_file"];
 
+/// Programs that people open a connection file with.
+const READERS: [&str; 16] = [
+    "bat", "cat", "cp", "emacs", "grep", "head", "jq", "less", "ls", "more", "nano", "nvim", "rm",
+    "tail", "vi", "vim",
+];
+
 /// The kernel with this argv; `None` if it is no kernel. A kernel's clients (`--existing`) are none.
 pub fn parse_kernel<S: AsRef<str>>(arguments: &[S]) -> Option<Jupyter> {
+    let is_reader =
+        arguments.first().is_some_and(|name| READERS.contains(&file_name(name.as_ref())));
     let mut launcher = None;
     let mut named = None;
     let mut any = None;
@@ -54,6 +62,14 @@ pub fn parse_kernel<S: AsRef<str>>(arguments: &[S]) -> Option<Jupyter> {
             Some((name, value)) if name.starts_with('-') => (name, value),
             _ => (flag, argument),
         };
+        if name == "--existing" {
+            return None;
+        }
+        // Not every language's kernel has a flag for it: IJulia takes it plainly, IRkernel after `--args`.
+        let is_kernels = |name| is_uuid(name) || is_vscodes(name);
+        if !is_reader && kernel_name(value).is_some_and(is_kernels) {
+            named = named.or(Some(value));
+        }
         if FLAGS.contains(&name) && value.ends_with(".json") {
             any = any.or(Some(value));
             if kernel_name(value).is_some() {
@@ -265,6 +281,15 @@ mod tests {
             format!("python3 -m colab_kernel_launcher -f {file}"),
             format!("xpython -f {file}"),
             format!("python -m ipykernel --IPKernelApp.connection_file={file}"),
+            // Julia, R, C++, Rust, Haskell, Scala, Deno, .NET.
+            format!("/opt/julia/bin/julia -i --project=@. /p/IJulia/src/kernel.jl {file}"),
+            format!("/usr/lib/R/bin/exec/R --no-echo -e IRkernel::main() --args {file}"),
+            format!("/opt/conda/bin/xcpp -f {file} -std=c++17"),
+            format!("evcxr_jupyter --control_file {file}"),
+            format!("ihaskell kernel {file} --ghclib /x"),
+            format!("java -cp almond.jar almond.ScalaKernel --connection-file {file}"),
+            format!("deno jupyter --kernel --conn {file}"),
+            format!("dotnet-interactive jupyter --verbose {file}"),
         ] {
             assert_eq!(kernel(&line), expected, "{line}");
         }
@@ -320,6 +345,12 @@ mod tests {
     #[test]
     fn a_file_that_is_not_named_as_kernels_are_needs_a_kernel_to_read_it() {
         assert_eq!(kernel("python train.py -f /tmp/tmpzg22om0z.json"), None);
+        assert_eq!(kernel("python train.py kernel-3x3.json"), None);
+        assert_eq!(kernel("python train.py --size kernel-v.json"), None);
+        // Clients of a kernel.
+        let file = format!("/run/kernel-{ID}.json");
+        assert_eq!(kernel(&format!("jupyter-console --existing {file}")), None);
+        assert_eq!(kernel(&format!("jupyter-qtconsole --existing={file}")), None);
         assert_eq!(
             kernel("python -m ipykernel_launcher -f /tmp/tmpzg22om0z.json"),
             Some((None, Some("/tmp/tmpzg22om0z.json".to_owned())))
