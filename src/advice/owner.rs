@@ -21,13 +21,19 @@ pub struct Owner {
     /// The same as a sentence without a full stop; commands are in backquotes.
     pub line: String,
     /// A unit of the user's own systemd. Users can create units of any name, so it protects the process only from its
-    /// own user.
+    /// own user. The same holds for a supervisor that is not proved to be root's.
     pub is_by_user: bool,
+    /// It starts an ended process again, or runs it as a job, so a signal is no substitute for the command.
+    pub is_asked_first: bool,
+    /// A name in the command comes from the process, which may give that of another program: only its own user may
+    /// type it unchecked.
+    pub is_claimed: bool,
 }
 
 impl Owner {
     fn new(name: impl Into<String>, command: Option<String>, line: impl Into<String>) -> Self {
-        Self { name: name.into(), command, line: line.into(), is_by_user: false }
+        let (name, line) = (name.into(), line.into());
+        Self { name, command, line, is_by_user: false, is_asked_first: false, is_claimed: false }
     }
 
     /// An owner with a command, and the words before it.
@@ -37,8 +43,13 @@ impl Owner {
     }
 
     /// The command, or else the sentence.
-    pub fn way(&self) -> &str {
-        self.command.as_deref().unwrap_or(&self.line)
+    pub fn way(&self, is_own: bool) -> &str {
+        self.command_for(is_own).unwrap_or(&self.line)
+    }
+
+    /// The command, if the process's own user types it (`is_own`), or if nothing in it has to be checked first.
+    pub fn command_for(&self, is_own: bool) -> Option<&str> {
+        self.command.as_deref().filter(|_| is_own || !self.is_claimed)
     }
 }
 
@@ -57,13 +68,95 @@ pub fn owner_of(process: &Process, job: &[&Process]) -> Option<Owner> {
     // A pid namespace alone says only that somebody made it.
     let is_known = |it: &Container| it.id.is_some() || it.runtime.is_some();
     let is_bare = !process.container.as_deref().is_some_and(is_known);
-    slurm(process)
-        .or_else(|| pod(process))
-        .or_else(|| {
-            let unit = unit(process, job).filter(|_| is_bare)?;
-            Some(Owner { is_by_user: is_in_users_tree(process), ..unit })
-        })
-        .or_else(|| container(process, job))
+    if let Some(owner) = slurm(process).or_else(|| pod(process)) {
+        return Some(owner);
+    }
+    let unit = || {
+        let unit = unit(process, job).filter(|_| is_bare)?;
+        Some(Owner { is_by_user: is_in_users_tree(process), ..unit })
+    };
+    let around = unit().or_else(|| container(process, job));
+    let Some(inner) = program_owner(process) else {
+        return around;
+    };
+    // Its unit or container is the machine's; the inner owner is asked first.
+    Some(match around {
+        Some(around) if inner.is_by_user => Owner {
+            line: format!("{}; else {}", inner.line, around.line),
+            is_by_user: around.is_by_user,
+            ..inner
+        },
+        _ => inner,
+    })
+}
+
+/// What starts it again when it ends, or runs it as a job, by the table in `model::owners`.
+fn program_owner(process: &Process) -> Option<Owner> {
+    let found = process.program_owner()?;
+    let owner = found.owner;
+    let fill = |text: &Option<String>| fill(text.as_deref()?, &|name| found.value(name));
+    let mut by = owner.name.clone();
+    let shown = fill(&owner.shows).map_or_else(String::new, |shown| format!(" {shown}"));
+    let name = format!("{by}{shown}");
+    if let Some(ancestor) = found.ancestor {
+        by.push_str(&format!(" (pid {})", ancestor.pid));
+    }
+    let does = match owner.restarts {
+        true => format!("{by} would start it again"),
+        false => format!("{by} runs it as a job"),
+    };
+    let inside = within(process);
+    let stop = fill(&owner.stop).map(|stop| format!("{inside}{stop}"));
+    let check = fill(&owner.check).filter(|_| owner.is_claimed());
+    // A user's own supervisor may be told to stop a name that root's has, too.
+    let user = if found.is_roots() { "" } else { ", as its user" };
+    let end = match (&stop, check) {
+        (None, _) => owner.unnamed.clone(),
+        (Some(stop), None) => format!("end{shown} there{user}: `{stop}`"),
+        (Some(stop), Some(check)) => {
+            format!("end{shown} there{user}: `{stop}`, after you have seen that {check}")
+        }
+    };
+    Some(Owner {
+        is_by_user: !found.is_roots(),
+        is_asked_first: true,
+        is_claimed: owner.is_claimed() || !found.is_roots(),
+        ..Owner::new(name, stop, format!("{does}: {end}"))
+    })
+}
+
+/// How a command is typed into the container that a process runs in: `docker exec train `; empty if it is in none.
+fn within(process: &Process) -> String {
+    let around = process.container.is_some().then(|| container(process, &[process])).flatten();
+    let command = around.and_then(|it| it.command).unwrap_or_default();
+    let exec = command.split_once(" kill ").filter(|(exec, _)| exec.contains(" exec "));
+    exec.map_or_else(String::new, |(exec, _)| format!("{exec} "))
+}
+
+/// A template with its names filled in, each word quoted for a shell. `None` if a name is unknown, masked or cannot be
+/// typed.
+fn fill(template: &str, value: &dyn Fn(&str) -> Option<String>) -> Option<String> {
+    let word = |word: &str| {
+        let mut filled = String::new();
+        let mut rest = word;
+        while let Some((before, after)) = rest.split_once('{') {
+            let (name, end) = after.split_once('}')?;
+            let value = value(name).filter(|value| !value.is_empty() && !value.contains("***"))?;
+            filled.push_str(before);
+            filled.push_str(&value);
+            rest = end;
+        }
+        if rest.len() == word.len() {
+            return Some(word.to_owned());
+        }
+        // A backquote of the template encloses a command; one in a value is quoted.
+        let (open, end) = (word.starts_with('`'), rest.ends_with('`'));
+        filled.push_str(rest);
+        let bare = filled.get(usize::from(open)..filled.len() - usize::from(end))?;
+        let quoted = quote(bare)?;
+        Some(format!("{}{quoted}{}", if open { "`" } else { "" }, if end { "`" } else { "" }))
+    };
+    template.split(' ').map(word).collect::<Option<Vec<String>>>().map(|words| words.join(" "))
 }
 
 /// The PIDs of a job, for `kill`. `None` if one of them is a first process, whose end kills the others too.

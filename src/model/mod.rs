@@ -14,7 +14,7 @@
 //! are texts for people, [`time`], [`mod@escape`] and [`json`] the written forms.
 //!
 //! What names tell: [`names`] are the lists, [`name_facts`] everything at once; [`program`], [`server_name`],
-//! [`pool`], [`placeholder`] and [`mod@unit`] interpret one each.
+//! [`owners`], [`pool`], [`placeholder`] and [`mod@unit`] interpret one each.
 //!
 //! Helpers: [`device_file`], [`processes_by_pid`], [`shared`].
 
@@ -33,6 +33,7 @@ pub mod keep;
 pub mod label;
 pub mod name_facts;
 pub mod names;
+pub mod owners;
 mod placeholder;
 pub mod pool;
 pub mod process;

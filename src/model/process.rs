@@ -53,6 +53,11 @@ pub struct Process {
     pub namespace_pid: Option<u32>,
     /// The process that started this one: its parent, unless the parent only adopted it.
     pub parent: Option<Arc<Parent>>,
+    /// The nearest ancestor that owns programs: a supervisor, which starts them again, or a scheduler's daemon;
+    /// preferably root's. Not above logins, terminals and notebook servers.
+    pub supervisor: Option<Arc<Parent>>,
+    /// Whether that ancestor is proved to be root's program, on this machine.
+    pub supervisor_is_roots: Option<bool>,
     /// Real user ID. In a user namespace that a user created, such as a rootless container, that user's
     /// ID.
     pub uid: Option<u32>,

@@ -189,17 +189,23 @@ fn kill(
     snapshot: &Snapshot,
     typist: Typist,
 ) -> Option<String> {
+    let leader = snapshot.process(target.leader)?;
+    let members = target.members.iter();
+    let job: Vec<_> = members.filter_map(|it| snapshot.process(it.pid)).collect();
+    let owner = advice::owner_of(leader, &job);
+    let is_own = !target.members.iter().any(|it| typist.is_other_than(it.uid));
     if target.is_advice() {
-        let members = target.members.iter();
-        let job: Vec<_> = members.filter_map(|it| snapshot.process(it.pid)).collect();
-        return advice::owner_of(snapshot.process(target.leader)?, &job)?.command;
+        return owner?.command_for(is_own).map(str::to_owned);
+    }
+    let asked = owner.as_ref().filter(|it| it.is_asked_first && !target.is_release());
+    if let Some(command) = asked.and_then(|owner| owner.command_for(is_own)) {
+        return Some(command.to_owned());
     }
     // Only its pid tells who it is; its ranks name it as well.
     if let Some(launcher) = target.launcher.as_ref().filter(|_| typist != Typist::Elsewhere) {
         pids = vec![launcher.pid];
     }
-    let others = target.members.iter().any(|member| typist.is_other_than(member.uid));
-    let option = if others { " --all-users" } else { "" };
+    let option = if is_own { "" } else { " --all-users" };
     Some(format!("gpumem kill{option} {}", typist.names(pids, snapshot)?))
 }
 

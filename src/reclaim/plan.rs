@@ -20,6 +20,7 @@ use super::policy::{Targets, WORKING_CPU_PERCENT};
 use super::select::{Accused, found, named};
 use super::step::{self, FamilyInput};
 use super::target::{Because, MemberGpu, Reason, Target, TargetProcess, listed};
+use crate::advice;
 use crate::host::{Guarded, Roots, UsageReader};
 use crate::model::family::{Family, member};
 use crate::model::finding::{Finding, Kind};
@@ -397,6 +398,11 @@ fn target(
         leader,
         dead,
         bytes,
+        owner: processes
+            .iter()
+            .find_map(|it| advice::owner_of(it, &processes))
+            .filter(|_| way.steps.iter().all(|step| step.advice().is_none()))
+            .map(|owner| owner.line.into()),
         steps: way.steps,
         respawn_seconds: way.respawn_seconds,
         used_at_plan: None,

@@ -34,6 +34,10 @@ pub struct Target {
     /// Memory that should be freed, in bytes; `None` if NVML does not report it for one of the
     /// processes.
     pub bytes: Option<u64>,
+    /// What would start the processes again or miss them, and how to end them there; `None` if there
+    /// is nothing of that kind, or if a step says it. Contains untrusted names: escape it for a terminal.
+    #[serde(default)]
+    pub owner: Option<Arc<str>>,
     /// Steps to take, gentlest first; the next one if a step does not help.
     pub steps: Vec<Step>,
     /// How long to watch for a process started in its place, in seconds.

@@ -304,6 +304,9 @@ fn write_target(
             }
         }
     }
+    if let Some(owner) = &target.owner {
+        writeln!(out, "    first: {}", escape(owner))?;
+    }
     for (place, step) in target.steps.iter().enumerate() {
         writeln!(out, "    {}. {}", place + 1, in_words(step, target, reader))?;
     }

@@ -3,6 +3,7 @@
 
 pub(crate) mod containers;
 mod slurm;
+mod supervisors;
 
 use std::path::Path;
 

@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use super::super::{TABLE, lines, place_lines, quote, steps};
 use super::*;
-use crate::model::process::{Container, Jupyter, Kubernetes, Slurm};
+use crate::model::dice::Dice;
+use crate::model::process::{Container, Jupyter, Kubernetes, Parent, Slurm};
 use crate::model::testing::environment;
 
 fn process() -> Process {
@@ -340,3 +341,209 @@ fn a_name_reaches_a_shell_as_one_word_or_not_at_all() {
 }
 
 const LONG: usize = 254;
+
+/// Below an ancestor with this command line.
+fn below(ancestor: &str, is_roots: bool, variables: &[(&str, &str)]) -> Process {
+    let command: Arc<[Arc<str>]> = match ancestor.starts_with("PM2") {
+        true => [ancestor.into()].into(),
+        false => ancestor.split(' ').map(Arc::from).collect(),
+    };
+    let parent = Parent { pid: 70, command: Some(command), ..Parent::default() };
+    Process {
+        supervisor: Some(Arc::new(parent)),
+        supervisor_is_roots: Some(is_roots),
+        environment: environment(variables),
+        ..process()
+    }
+}
+
+#[test]
+fn each_owner_is_named_with_the_command_that_ends_one_program() {
+    let comfy = [("SUPERVISOR_PROCESS_NAME", "ui"), ("SUPERVISOR_GROUP_NAME", "comfy")];
+    for (ancestor, variables, name, command) in [
+        (
+            "/usr/bin/python3 /usr/bin/supervisord -n",
+            &comfy[..],
+            "supervisord program ui",
+            Some("supervisorctl stop comfy:ui"),
+        ),
+        ("/usr/bin/python3 -u /v/bin/supervisord", &[], "supervisord", None),
+        ("PM2 v5.3.0: God Daemon (/root/.pm2)", &[("pm_id", "3")], "PM2 app 3", Some("pm2 stop 3")),
+        ("runsv llm", &[], "runit service llm", Some("sv down llm")),
+        ("s6-supervise llm", &[], "s6 service llm", None),
+        ("supervise llm", &[], "daemontools service llm", None),
+        (
+            "supervise-daemon llm --start x",
+            &[("RC_SVCNAME", "llm")],
+            "OpenRC service llm",
+            Some("rc-service llm stop"),
+        ),
+        ("/sbin/dinit", &[], "dinit", None),
+        ("/usr/bin/python3 /usr/bin/circusd x.ini", &[], "circus", None),
+        ("python3 -m circus.circusd x.ini", &[], "circus", None),
+        ("immortal -c x.yml", &[], "immortal", None),
+        (
+            "/usr/bin/nomad executor {}",
+            &[("NOMAD_JOB_ID", "llm"), ("NOMAD_ALLOC_ID", "a-1")],
+            "Nomad job llm",
+            Some("nomad job stop llm"),
+        ),
+        (
+            "/lsf/etc/res -d x",
+            &[("LSB_JOBID", "7"), ("LSB_JOBINDEX", "3")],
+            "LSF job '7[3]'",
+            Some("bkill '7[3]'"),
+        ),
+        (
+            "/lsf/etc/sbatchd",
+            &[("LSB_JOBID", "7"), ("LSB_JOBINDEX", "0")],
+            "LSF job 7",
+            Some("bkill 7"),
+        ),
+        (
+            "/opt/pbs/sbin/pbs_mom",
+            &[("PBS_JOBID", "7.head")],
+            "PBS job 7.head",
+            Some("qdel 7.head"),
+        ),
+        (
+            "/opt/pbs/sbin/pbs_mom",
+            &[("PBS_JOBID", "7[3].head")],
+            "PBS job '7[3].head'",
+            Some("qdel '7[3].head'"),
+        ),
+        (
+            "sge_shepherd -bg",
+            &[("JOB_ID", "7"), ("SGE_TASK_ID", "undefined")],
+            "Grid Engine job 7",
+            Some("qdel 7"),
+        ),
+        (
+            "sge_shepherd -bg",
+            &[("JOB_ID", "7"), ("SGE_TASK_ID", "3")],
+            "Grid Engine job 7.3",
+            Some("qdel 7 -t 3"),
+        ),
+        ("condor_starter -f -a slot1", &[], "HTCondor", None),
+        ("flux-shell 7", &[("FLUX_JOB_ID", "f7")], "Flux job f7", Some("flux cancel f7")),
+        ("oarexec", &[("OAR_JOB_ID", "7")], "OAR job 7", Some("oardel 7")),
+        ("container-executor ann", &[], "YARN", None),
+        ("appinit", &[], "Apptainer", None),
+        (
+            "/r/bin/Runner.Worker spawnclient 1 2",
+            &[("GITHUB_RUN_ID", "7"), ("GITHUB_REPOSITORY", "a/b")],
+            "GitHub's runner run 7",
+            Some("gh run cancel 7 -R a/b"),
+        ),
+        ("python3 -m pyspark.daemon", &[], "Spark", None),
+        ("/usr/bin/python3 /v/bin/clearml-agent daemon", &[], "ClearML's agent", None),
+        ("/usr/bin/python3 /v/bin/wandb agent a/b/c", &[], "W&B's agent", None),
+    ] {
+        let owned = below(ancestor, true, variables);
+        let found = owner(&owned).unwrap_or_else(|| panic!("{ancestor}"));
+        assert_eq!((&*found.name, found.command.as_deref()), (name, command), "{ancestor}");
+        assert!(found.is_asked_first && !found.is_by_user, "{ancestor}");
+        let line = only(&owned);
+        assert!(line.contains("(pid 70)"), "{line}");
+        assert!(command.is_none_or(|command| line.contains(&format!("`{command}`"))), "{line}");
+        // What is not proved to be root's protects nothing, and its command is only for its user.
+        let forged = owner(&below(ancestor, false, variables)).unwrap();
+        assert!(forged.is_by_user && forged.command_for(false).is_none(), "{ancestor}");
+        assert_eq!(forged.command_for(true), command, "{ancestor}");
+        // An orphan has lost its owner.
+        let orphan = Process {
+            parent_is_reaper: Some(true),
+            group_leader_alive: Some(false),
+            process_group: Some(9),
+            ..owned
+        };
+        assert_eq!(owner(&orphan), None, "{ancestor}");
+    }
+    let comfy = below("python3 /usr/bin/supervisord", true, &comfy);
+    let line = only(&comfy);
+    assert!(line.starts_with("supervisord (pid 70) would start it again: end program ui there"));
+    assert!(line.contains("`supervisorctl pid comfy:ui` prints its pid"), "{line}");
+    // In a container it is asked there.
+    let inside = Process {
+        container: contained(Some("docker"), Some("lab"), "x").container,
+        namespace_pid: Some(20),
+        supervisor_is_roots: Some(false),
+        ..comfy
+    };
+    let found = owner(&inside).unwrap();
+    assert_eq!(found.command.as_deref(), Some("docker exec lab supervisorctl stop comfy:ui"));
+    assert!(!found.is_by_user && found.line.contains("docker stop lab"), "{}", found.line);
+}
+
+#[test]
+fn an_environment_alone_names_a_job_and_protects_nothing() {
+    let of = |variables: &[(&str, &str)]| {
+        owner(&Process { environment: environment(variables), ..process() })
+    };
+    let job = of(&[("PBS_JOBID", "7.head")]).unwrap();
+    assert_eq!(job.command_for(true), Some("qdel 7.head"));
+    assert!(job.is_by_user && job.command_for(false).is_none());
+    for variables in [
+        &[("SUPERVISOR_PROCESS_NAME", "ui")][..],
+        &[("JOB_ID", "7")],
+        &[("PBS_JOBID", "")],
+        &[("pm_id", "1")],
+        &[("RANK", "1")],
+    ] {
+        assert_eq!(of(variables), None, "{variables:?}");
+    }
+}
+
+#[test]
+fn programs_that_own_nothing_are_no_owners() {
+    for ancestor in [
+        "/usr/bin/python3 train.py",
+        "/usr/bin/python3 train.py supervisord",
+        "/usr/bin/python3 /home/ann/supervisord.py",
+        "bash -c supervisord",
+        "nomad agent",
+        "wandb sync x",
+        "sshd: ann@pts/0",
+        "runsvdir /etc/service",
+        "tmux",
+    ] {
+        assert_eq!(owner(&below(ancestor, true, &[("pm_id", "1")])), None, "{ancestor}");
+    }
+}
+
+#[test]
+fn no_forged_name_leaves_its_word_or_protects() {
+    let values =
+        ["ui", "7", "$(reboot)", "`id`", "a;b", "-rf", "it's", "a b", "x\ny", "é", "***", ""];
+    let owners = ["supervisord", "pbs_mom", "runsv", "res", "Runner.Worker", "nomad executor"];
+    let innocent = ["python3 train.py", "bash", "torchrun x.py", "make -j", "sh run.sh", "ninja"];
+    let names = ["SUPERVISOR_PROCESS_NAME", "SUPERVISOR_GROUP_NAME", "PBS_JOBID", "LSB_JOBID"];
+    let mut dice = Dice::new(45);
+    let mut owned = 0;
+    for _ in 0..3000 {
+        let mut pick = |of: &[&'static str]| of[dice.place(of.len())];
+        let ancestor = match pick(&["owner", "", "", ""]) {
+            "" => pick(&innocent).to_owned(),
+            _ => format!("{} {}", pick(&owners), pick(&values)),
+        };
+        let mut variables: Vec<(&str, &str)> = Vec::new();
+        for name in names {
+            if pick(&["set", "", ""]) == "set" {
+                variables.push((name, pick(&values)));
+            }
+        }
+        let process = below(&ancestor, false, &variables);
+        let Some(found) = owner(&process) else {
+            continue;
+        };
+        owned += 1;
+        assert!(found.is_by_user && found.command_for(false).is_none(), "{ancestor} {variables:?}");
+        if let Some(command) = &found.command {
+            // Without what is in single quotes, nothing that a shell would interpret is left.
+            let outside: String = command.replace(r"'\''", "").split('\'').step_by(2).collect();
+            let is_safe = |c: char| !"$;|&<>\\\n`".contains(c);
+            assert!(outside.chars().all(is_safe), "{command}");
+        }
+    }
+    assert!((300..2000).contains(&owned), "{owned}");
+}

@@ -19,6 +19,8 @@ use crate::host::proc::folder::{Folder, ProcEntry, is_gone};
 use crate::host::proc::stat::{STAT_BYTES, parse_stat};
 use crate::host::proc::status::{STATUS_BYTES, parse_status};
 use crate::model::Process;
+use crate::model::owners::{self, ProgramOwner, may_be_owner};
+use crate::model::process::Parent;
 use crate::model::program::file_name;
 use crate::model::snapshot::{Container, PidNamespace};
 
@@ -40,6 +42,18 @@ pub(in crate::host) struct Above {
     /// The user who started the first process of its pid namespace, unless that is root: the namespace belongs
     /// to this user.
     pub user: Option<u32>,
+    /// The owner of programs among its ancestors.
+    pub supervisor: Option<Supervisor>,
+}
+
+/// An ancestor that owns programs.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(in crate::host) struct Supervisor {
+    pub parent: Arc<Parent>,
+    /// Its real user.
+    pub uid: Option<u32>,
+    /// It is proved to be root's program on this machine.
+    pub is_roots: bool,
 }
 
 /// A step of a Slurm job, from its daemon's title.
@@ -79,6 +93,34 @@ fn open(proc: &Path, pid: u32, content: &mut Vec<u8>) -> io::Result<Option<Ances
 }
 
 impl Ancestor {
+    /// Its names; argv only where it tells more than the short name.
+    fn named(&self, pid: u32, content: &mut Vec<u8>) -> Option<Parent> {
+        let comm = self.comm.clone()?;
+        let reads = self.has_memory && may_be_owner(&comm);
+        let read = reads && self.folder.read(c"cmdline", content, CMDLINE_BYTES + 1).is_ok();
+        let command = read.then(|| parse_cmdline(content)).flatten();
+        let start_ticks = Some(self.start_ticks);
+        Some(Parent { pid, start_ticks, comm: Some(comm), command, ..Parent::default() })
+    }
+
+    /// It as an owner of programs. Its folder may be root's although it is not, as a process's that must not be
+    /// dumped; the program's file rules out a link to a set-uid program with an owner's name.
+    fn supervisor(
+        &self,
+        parent: Parent,
+        is_within: bool,
+        content: &mut Vec<u8>,
+    ) -> Option<Supervisor> {
+        let owner = ProgramOwner::of(&parent)?;
+        let read = self.folder.read(c"status", content, STATUS_BYTES);
+        let uid = read.ok().and_then(|()| parse_status(content).uid);
+        let file = self.program();
+        let file = file.as_deref().map(|it| it.strip_suffix(" (deleted)").unwrap_or(it));
+        let is_its = file.is_some_and(|file| owner.may_run_from(file));
+        let is_roots = !is_within && uid == Some(0) && self.folder.owner() == Ok(0) && is_its;
+        Some(Supervisor { parent: Arc::new(parent), uid, is_roots })
+    }
+
     /// The name of the program file; `None` if it may not be read or was run from memory, as some container
     /// runtimes are. Root runs no file that a user has named.
     fn program(&self) -> Option<String> {
@@ -110,6 +152,7 @@ fn depth(folder: &Folder, content: &mut Vec<u8>) -> usize {
 pub(in crate::host) fn look_above(process: &Process, proc: &Path, content: &mut Vec<u8>) -> Above {
     let mut above = Above::default();
     let mut is_within = process.namespace_pid.is_some();
+    let mut is_way_in = false;
     let mut below = (process.pid, process.start_ticks.unwrap_or_default());
     let mut parent = process.ppid;
     for _ in 0..ANCESTORS {
@@ -130,6 +173,14 @@ pub(in crate::host) fn look_above(process: &Process, proc: &Path, content: &mut 
                 0 => break,
                 _ => {}
             }
+        }
+        if !is_way_in && let Some(parent) = ancestor.named(pid, content) {
+            is_way_in = owners::is_way_in(&parent);
+            let is_settled = above.supervisor.as_ref().is_some_and(|it| it.is_roots);
+            let found = ancestor
+                .supervisor(parent, is_within, content)
+                .filter(|it| above.supervisor.is_none() || (it.is_roots && !is_settled));
+            above.supervisor = found.or(above.supervisor);
         }
         // A container's root may give a program any name.
         if !is_within && ancestor.is_step_daemon() {

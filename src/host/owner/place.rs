@@ -144,6 +144,10 @@ fn complete(process: &mut Process, known: &Whereabouts, names: Option<&Container
         }
     });
     let slurm = slurm(process, known);
+    let supervisor = known.above.supervisor.as_ref();
+    let supervisor = supervisor.filter(|it| it.uid == Some(0) || it.uid == process.uid);
+    set(&mut process.supervisor, supervisor.map(|it| (*it.parent).clone()));
+    process.supervisor_is_roots = supervisor.map(|it| it.is_roots);
     // Without Slurm's own cgroups, the job is in its daemon's unit.
     let is_job_of_daemon = place.slurm.is_none() && known.above.step.is_some();
     let unit = place.systemd_unit.as_ref().filter(|_| !is_job_of_daemon);

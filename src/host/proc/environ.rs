@@ -4,13 +4,14 @@
 //! changes are not in it, and a process that shows a title may have written over it. It lies in the process's
 //! own memory, so reading it takes the same lock as argv; see `entry`.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::CStr;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use crate::host::proc::folder::Folder;
 use crate::host::proc::stat::{STAT_BYTES, parse_stat};
 use crate::host::secrets;
+use crate::model::owners;
 
 /// The most that is read: twice what execve(2) accepts with the usual stack of 8 MiB, a quarter of it.
 pub(in crate::host) const ENVIRON_BYTES: usize = 4 << 20;
@@ -84,8 +85,13 @@ const NAMES: [&str; 50] = [
     "XLA_PYTHON_CLIENT_PREALLOCATE",
 ];
 
+/// All of them, with those that `model::owners` reads; sorted.
+static KEPT_NAMES: LazyLock<Vec<&'static str>> = LazyLock::new(|| {
+    Vec::from_iter(owners::variables().into_iter().chain(NAMES).collect::<BTreeSet<_>>())
+});
+
 pub(in crate::host) fn is_kept(name: &str) -> bool {
-    NAMES.binary_search(&name).is_ok()
+    KEPT_NAMES.binary_search(&name).is_ok()
 }
 
 /// Parses the listed variables from `/proc/PID/environ`, whose end may be missing. Of several with one name the
@@ -101,10 +107,10 @@ pub fn parse_environ(bytes: &[u8]) -> BTreeMap<Arc<str>, Arc<str>> {
             continue;
         };
         let (name, value) = (&variable[..at], &variable[at + 1..]);
-        if let Ok(index) = NAMES.binary_search_by(|known| known.as_bytes().cmp(name))
-            && !variables.contains_key(NAMES[index])
+        if let Ok(index) = KEPT_NAMES.binary_search_by(|known| known.as_bytes().cmp(name))
+            && !variables.contains_key(KEPT_NAMES[index])
         {
-            variables.insert(Arc::from(NAMES[index]), text(value));
+            variables.insert(Arc::from(KEPT_NAMES[index]), text(value));
         }
     }
     variables
@@ -206,8 +212,8 @@ mod tests {
 
     #[test]
     fn the_list_is_sorted_and_holds_no_secret() {
-        assert!(NAMES.is_sorted());
-        for name in NAMES {
+        assert!(NAMES.is_sorted() && KEPT_NAMES.is_sorted());
+        for name in &*KEPT_NAMES {
             for part in ["TOKEN", "KEY", "SECRET", "PASS", "CREDENTIAL", "AUTH"] {
                 assert!(!name.contains(part), "{name}");
             }
@@ -225,8 +231,8 @@ mod tests {
 
     #[test]
     fn every_name_on_the_list_is_found() {
-        let bytes: String = NAMES.iter().map(|name| format!("{name}=1\0")).collect();
-        assert_eq!(variables(bytes.as_bytes()).len(), NAMES.len());
+        let bytes: String = KEPT_NAMES.iter().map(|name| format!("{name}=1\0")).collect();
+        assert_eq!(variables(bytes.as_bytes()).len(), KEPT_NAMES.len());
         // No listed name is as long, and length alone does not decide.
         let others = format!("{}=1\0RANN=1\0{}\0", "R".repeat(200), "=".repeat(200));
         assert_eq!(variables(others.as_bytes()), []);

@@ -96,6 +96,7 @@ fn target(
         bytes: bytes(&members, &[], seen.snapshot),
         members,
         steps: vec![step::release::step(way, options, &processes, seen.snapshot)],
+        owner: None,
         respawn_seconds: 0.0,
         used_at_plan: None,
     })

@@ -21,7 +21,8 @@ pub(super) fn plan(
     let mut owners = processes.iter().filter_map(|it| {
         advice::owner_of(it, processes).filter(|owner| !(owner.is_by_user && is_others(it)))
     });
-    let owned = owners.next().map(|owner| Arc::from(owner.way()));
+    let are_own = !processes.iter().any(|it| is_others(it));
+    let owned = owners.next().map(|owner| Arc::from(owner.way(are_own)));
     let restarted = || processes.iter().find_map(|it| restarted(it));
     let pooled = || processes.iter().find_map(|it| pooled(it, processes));
     let command = owned.or_else(restarted).or_else(pooled)?;

@@ -259,6 +259,7 @@ pub fn target(pid: u32) -> Target {
             recipients: Recipients::Family,
             grace_seconds: 10.0,
         }],
+        owner: None,
         respawn_seconds: 0.0,
         used_at_plan: None,
     }

@@ -111,7 +111,11 @@ fn forger(dice: &mut Dice, own: &std::path::Path) -> (FakeProc, String) {
         ("conmon", &*conmon),
         ("containerd-shim", &*shim),
         ("runc", "runc run trainer"),
-    ][dice.place(4)];
+        ("supervisord", "/usr/bin/python3 /usr/bin/supervisord -n"),
+        ("pbs_mom", "/opt/pbs/sbin/pbs_mom"),
+        ("runsv", "runsv trainer"),
+        ("python3", "/usr/bin/python3 /usr/bin/supervisord -n"),
+    ][dice.place(8)];
     let argv = argv.replace('\u{1}', " ");
     let has_namespace = dice.roll(2) == 0;
     let numbers = if has_namespace { "70\t1" } else { "70" };
@@ -148,8 +152,9 @@ fn nothing_that_a_user_forges_names_an_innocent_or_shields() {
         let (fake, what) = forger(&mut dice, own.path());
         let Seen { process, facts } = look(&fake);
         for line in advice::place_lines(&process) {
-            // A unit of the user's own systemd, and no other.
-            let is_own = line.contains("systemctl --user --machine=");
+            // A unit of the user's own systemd, or a program of their own supervisor, and no other.
+            let is_own = line.contains("systemctl --user --machine=")
+                || line.contains(", as its user: `sv down");
             let is_innocent = INNOCENT.iter().any(|name| line.contains(name));
             assert!(is_own || !is_innocent, "{seed}: {line}: {what}");
         }
@@ -194,5 +199,53 @@ fn what_root_has_made_is_known_by_its_name() {
         let process = look(&fake).process;
         let owner = advice::owner(&process).unwrap();
         assert_eq!(owner.command.as_deref(), Some(typed), "{cgroup}: {process:?}");
+    }
+}
+
+#[test]
+fn a_program_of_roots_supervisor_is_left_to_it_and_one_of_a_users_is_not() {
+    if !geteuid().is_root() {
+        return;
+    }
+    let python = ("python3.11", "/usr/bin/python3 /usr/bin/supervisord -n");
+    for (comm, (exe, argv), uid, folder, between, is_left) in [
+        ("supervisord", python, 0, 0, "bash", true),
+        ("pbs_mom", ("pbs_mom", "/opt/pbs/sbin/pbs_mom"), 0, 0, "bash", true),
+        ("runsv", ("runsv", "runsv llm"), 0, 0, "sh", true),
+        // A user's own, also if its folder is root's because it must not be dumped.
+        ("supervisord", python, FORGER, FORGER, "bash", false),
+        ("supervisord", python, FORGER, 0, "bash", false),
+        // A link to a set-uid program.
+        ("supervisord", ("su", "/usr/bin/python3 /usr/bin/supervisord"), 0, 0, "bash", false),
+        // Root's supervisor started a way in, and a person the program.
+        ("supervisord", python, 0, 0, "sshd", false),
+        ("supervisord", python, 0, 0, "cron", false),
+        ("python3", ("python3.11", "python3 train.py"), 0, 0, "bash", false),
+    ] {
+        let fake = FakeProc::new();
+        let (exe, file) = (format!("/usr/bin/{exe}"), format!("/usr/bin/{between}"));
+        put_it(&fake, &Put { pid: 60, ppid: 1, uid, comm, exe: &exe, argv, numbers: "60" });
+        chown(fake.folder(60), Some(folder), None).unwrap();
+        let comm = between;
+        put_it(
+            &fake,
+            &Put { pid: 65, ppid: 60, uid: 0, comm, exe: &file, argv: comm, numbers: "65" },
+        );
+        let (comm, exe, argv) = ("python3", "/usr/bin/python3", "python3 main.py");
+        put_it(&fake, &Put { pid: 70, ppid: 65, uid: FORGER, comm, exe, argv, numbers: "70" });
+        fake.put(70, "cgroup", "0::/user.slice/user-1000.slice/session-3.scope\n");
+        fake.put(70, "environ", "SUPERVISOR_PROCESS_NAME=ui\0SUPERVISOR_GROUP_NAME=comfy\0");
+        let Seen { process, facts } = look(&fake);
+        let seen = snapshot(at(0.0), &[process], vec![gpu(0, &[(70, GIB)], 0)]);
+        let mut guard = naming(&[70]);
+        (guard.ourselves.uid, guard.ourselves.may_signal_others) = (0, true);
+        guard.policy.all_users = true;
+        let plan = plan_with(&[], &seen, &[], &[(70, facts)].into(), &guard);
+        let target = &plan.targets[0];
+        let is_advice = matches!(&target.steps[..], [Step::Advise { .. }]);
+        assert_eq!(is_advice, is_left, "{argv} {uid} {folder} {between}: {target:?}");
+        // Whoever is to signal it has read first what would start it again.
+        let is_named = seen.processes[0].supervisor.is_some();
+        assert_eq!(target.owner.is_some(), is_named && !is_left, "{target:?}");
     }
 }
