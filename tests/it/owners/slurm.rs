@@ -266,7 +266,10 @@ fn install_scripts(folder: &Path) -> String {
     let gpumem = folder.join("gpumem");
     let wrapper = format!(
         "#!/bin/sh\nexport GPUMEM_MOCK_SCENE={0}/scene.json STATE_DIRECTORY={0}/state HOME={0}\n\
-         exec {1} \"$@\" --nvml-library {2}\n",
+         {1} \"$@\" --nvml-library {2}; code=$?\n\
+         # The driver shows that the memory is free when the test has said so.\n\
+         while [ \"$1\" = kill ] && [ -e {0}/out/left ] && [ ! -e {0}/out/freed ]; do sleep 0.1; done\n\
+         exit $code\n",
         folder.display(),
         env!("CARGO_BIN_EXE_gpumem"),
         mock_nvml::library().display(),
@@ -322,8 +325,11 @@ fn a_job_starts_on_free_gpus_and_leaves_them_free() {
     write_scene(folder, &[&[stranger.pid()], &[elsewhere.pid()]]);
     cluster.submit(&options, leave);
     let node = || cluster.output_of("scontrol show node");
-    wait_until("the node drains", || node().contains("DRAIN"));
-    assert!(node().contains("Reason=gpumem: limit: GPU 0: 8.0 GiB in use"), "{}", node());
+    let is_drained = || {
+        let node = node();
+        node.contains("DRAIN") && node.contains("Reason=gpumem: limit: GPU 0: 8.0 GiB in use")
+    };
+    wait_until("the node drains and says why", is_drained);
     assert!(lives(stranger.pid()) && lives(elsewhere.pid()));
     cluster.output_of("scancel -u daemon");
     wait_until("the job is gone", || cluster.output_of("squeue -h").is_empty());
@@ -339,6 +345,7 @@ fn a_job_starts_on_free_gpus_and_leaves_them_free() {
     fs::write(folder.join("out/go"), "").unwrap();
     wait_until("what it left has ended", || !lives(left));
     write_scene(folder, &[&[], &[elsewhere.pid()]]);
+    fs::write(folder.join("out/freed"), "").unwrap();
     wait_until("the node is free", || cluster.output_of("sinfo -h -o %T") == "idle");
     assert!(lives(stranger.pid()) && lives(elsewhere.pid()));
 
@@ -349,8 +356,7 @@ fn a_job_starts_on_free_gpus_and_leaves_them_free() {
     let left = pid_in(&folder.join("out/left"));
     write_scene(folder, &[&[stranger.pid()], &[elsewhere.pid()]]);
     fs::write(folder.join("out/go"), "").unwrap();
-    wait_until("the node drains", || node().contains("DRAIN"));
-    assert!(node().contains("Reason=gpumem: limit: GPU 0: 8.0 GiB in use"), "{}", node());
+    wait_until("the node drains and says why", is_drained);
     assert!(lives(stranger.pid()) && lives(elsewhere.pid()));
     crate::procs::send(left, rustix::process::Signal::KILL);
 }
