@@ -1,6 +1,8 @@
 //! Processes that hold memory and do not use it.
 
-use gpumem::api::model::{Process, ProcessType};
+use std::sync::Arc;
+
+use gpumem::api::model::{Parent, Process, ProcessType};
 
 use super::super::doing::{gone, resting, until, working};
 use super::super::people::argv;
@@ -35,6 +37,29 @@ pub const FAMILIES: &[Family] = &[
         "A script has finished its work and waits for ever.",
         |s| {
             let (process, bytes, stop) = (s.trainer(), s.gib(1.3, 20.0), s.long_idle());
+            let pid = stops(s, process, bytes, stop);
+            s.accuse("idle", pid, &[]);
+        },
+    ),
+    family(
+        "idle_under_a_supervisor",
+        "A supervisor or scheduler would start it again or miss it; it is idle all the same.",
+        |s| {
+            let (owner, variable) = s.random.pick(&[
+                ("/usr/bin/python3 /usr/bin/supervisord -n", "SUPERVISOR_PROCESS_NAME"),
+                ("runsv llm", "RC_SVCNAME"),
+                ("/opt/pbs/sbin/pbs_mom", "PBS_JOBID"),
+                ("/usr/bin/nomad executor x", "NOMAD_JOB_ID"),
+            ]);
+            let parent = Parent { pid: 70, command: argv(owner), ..Parent::default() };
+            let environment = [(variable.into(), "llm".into())].into();
+            let process = Process {
+                supervisor: Some(Arc::new(parent)),
+                supervisor_is_roots: Some(s.random.chance(0.5)),
+                environment: Some(Arc::new(environment)),
+                ..s.trainer()
+            };
+            let (bytes, stop) = (s.gib(1.3, 20.0), s.long_idle());
             let pid = stops(s, process, bytes, stop);
             s.accuse("idle", pid, &[]);
         },

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use gpumem::api::model::{PidNamespace, Process, ProcessType};
 
 use super::super::doing::{during, gone, phases, resting, spinning, until, working};
+use super::super::people::argv;
 use super::super::stage::MIB;
 use super::{Family, family};
 
@@ -155,6 +156,20 @@ pub const FAMILIES: &[Family] = &[
             let (bytes, gpu) = (s.random.whole(low, high) * 2 * MIB, s.gpu);
             s.act_on(process, &[gpu], ProcessType::Graphics, move |_, _| resting(bytes).cpu(1.0));
         }
+    }),
+    family("kernels_of_other_languages", "Kernels of Julia, R and C++ that run a cell.", |s| {
+        let words = s.random.pick(&[
+            "/opt/julia/bin/julia -i /p/IJulia/src/kernel.jl /run/kernel-1.json",
+            "/usr/lib/R/bin/exec/R --no-echo -e IRkernel::main() --args /run/kernel-1.json",
+            "/opt/conda/bin/xcpp -f /run/kernel-1.json -std=c++17",
+        ]);
+        let kernel = Process { command: argv(words), ..s.notebook() };
+        let (bytes, stop) = (s.gib(2.0, 12.0), s.long_idle());
+        s.act(kernel, move |t, _| match t < stop {
+            true => working(bytes).notebook("busy", t),
+            // It computes on the CPU.
+            false => resting(bytes).cpu(100.0).notebook("busy", stop),
+        });
     }),
     family("virtual_machines", "A hypervisor's machines with vGPUs, unused for long.", |s| {
         let (words, file) = s.random.pick(&[
