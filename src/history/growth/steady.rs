@@ -165,6 +165,10 @@ const STALL_SHARE: f64 = 0.4;
 const STALL_SHARE_OF_MEAN: f64 = 0.25;
 /// The least share of growth that has to come back to end it.
 const CAME_BACK: f64 = 0.1;
+/// The same share below what was held for [`LEVEL_SECONDS`], which is growth that is ten minutes old.
+const CAME_BACK_BENEATH: f64 = 0.02;
+/// Longer than evaluations last, in seconds: their end gives nothing back.
+const LEVEL_SECONDS: u32 = 600;
 /// By what factor that has to exceed what ever came back before.
 const MORE_THAN_EVER: f64 = 2.0;
 
@@ -202,6 +206,8 @@ pub(super) struct Steady {
     /// The same at the last rise.
     before: (u32, u32),
     held_before: u32,
+    /// The highest that was held for [`LEVEL_SECONDS`]: what it has grown to beneath peaks, a little late.
+    level: u32,
     /// The deepest fall from its highest.
     deepest_fall: u32,
     /// Set while it counts as stopped.
@@ -232,6 +238,7 @@ impl Steady {
             held: start,
             before: (start, start),
             held_before: start,
+            level: start,
             deepest_fall: 0,
             stopped: None,
         };
@@ -253,7 +260,8 @@ impl Steady {
             let bucket = &series.buckets[at];
             self.high = self.high.max(bucket.high);
             self.held = self.held.max(held_at(&series.buckets[..=at], end, HELD_SECONDS));
-            self.deepest_fall = self.deepest_fall.max(self.high - bucket.low);
+            self.level = self.level.max(held_at(&series.buckets[..=at], end, LEVEL_SECONDS));
+            self.deepest_fall = self.deepest_fall.max(self.level.saturating_sub(bucket.low));
             let is_rise = |by: u32, since: u32| {
                 let meanwhile = f64::from(end.saturating_sub(since).min(most));
                 f64::from(by) >= LEAST_UNITS.max(share * rate * meanwhile)
@@ -285,12 +293,13 @@ impl Steady {
         self.trend.longest_pause_seconds = f64::from(self.either.longest_pause);
     }
 
-    /// Whether its growth has been given back.
+    /// Whether its growth has been given back. The end of a peak gives back none of it.
     fn came_back(&self, sample: &Bucket) -> bool {
         let deepest = f64::from(self.deepest_fall);
         let grown = self.trend.grown_bytes as f64 / UNIT as f64;
         let may_go = (CAME_BACK * grown + 0.75 * deepest).max(MORE_THAN_EVER * deepest);
-        sample.low < self.high.saturating_sub(may_go as u32)
+        let beneath_peaks = f64::from(self.level) - CAME_BACK_BENEATH * grown;
+        f64::from(sample.low) < beneath_peaks.min(f64::from(self.high) - may_go)
     }
 
     /// The last rise, by chance or not.
@@ -317,7 +326,7 @@ impl Steady {
     /// chance long after growth has stopped.
     fn stalls(&self, series: &GrowthSeries, rate: f64) -> bool {
         let pause = self.either.longest_pause.min(self.held_alone.longest_pause);
-        let span = STALL_SECONDS.max(pause / 4 * 5);
+        let span = STALL_SECONDS.max(pause * 2);
         let now = series.now;
         let (Some(middle), Some(from)) =
             (now.checked_sub(span), now.checked_sub(span.saturating_mul(2)))

@@ -523,3 +523,68 @@ fn a_pause_longer_than_all_before_takes_back_the_forecast_and_not_the_finding() 
         assert!((110.0..=125.0).contains(&goes_on), "{goes_on}");
     }
 }
+
+#[test]
+fn a_leak_beneath_evaluations_is_found_and_stays_found() {
+    // How often, and for how long, in minutes, and in how many minutes all are found.
+    for (every, lasting, within) in [
+        ((5.0, 12.0), (1.5, 4.0), 45.0),
+        ((12.0, 60.0), (1.5, 4.0), 60.0),
+        ((5.0, 60.0), (4.0, 10.0), 90.0),
+    ] {
+        let (mut late, mut hidden) = (0, 0);
+        for seed in 1..=24u64 {
+            let mut dice = Dice::new(seed * 31);
+            let mut between = |(least, most): (f64, f64)| least + (most - least) * dice.share();
+            let every = between(every);
+            let lasts = between(lasting).min(every * 0.6);
+            let (peak, rate, phase) =
+                (between((2048.0, 12_288.0)), between((12.0, 72.0)), between((0.0, every)));
+            let interval = [1.0, 5.0, 10.0, 30.0][(seed % 4) as usize];
+            let words = play(interval, 180.0, |t| {
+                let evaluates = t > 1.0 && (t + phase) % every < lasts;
+                BASE + steps(rate * t, 8.0) + if evaluates { peak } else { 0.0 }
+            })
+            .words;
+            let shown: f64 =
+                words.chunks(2).map(|turn| turn.get(1).unwrap_or(&180.0) - turn[0]).sum();
+            late += usize::from(words.first().is_none_or(|at| *at > within));
+            hidden += usize::from(words.first().is_none_or(|at| shown < 0.95 * (180.0 - at)));
+        }
+        assert!(late == 0 && hidden <= 1, "{every:?} {lasting:?}: {late} late, {hidden} hidden");
+    }
+}
+
+#[test]
+fn evaluations_without_a_leak_are_none() {
+    for seed in 1..=24u64 {
+        let mut dice = Dice::new(seed * 37);
+        let mut between = |least: f64, most: f64| least + (most - least) * dice.share();
+        let every = between(5.0, 60.0);
+        let (lasts, phase, wanders) =
+            (between(1.5, 10.0).min(every * 0.6), between(0.0, every), between(0.0, 200.0));
+        let mut peaks = Dice::new(seed);
+        let (mut round, mut peak, mut level) = (-1.0, 0.0, 0.0);
+        let played = play(10.0, 240.0, |t| {
+            let now = ((t + phase) / every).floor();
+            if now != round {
+                (round, peak, level) =
+                    (now, 9000.0 * (0.5 + peaks.share()), wanders * peaks.share());
+            }
+            BASE + level + if (t + phase) % every < lasts { peak } else { 0.0 }
+        });
+        assert_eq!(played.words, [0.0; 0], "seed {seed}");
+    }
+}
+
+#[test]
+fn a_process_that_sleeps_and_wakes_has_not_stopped_growing() {
+    // A rollout that gives its cache back while it sleeps.
+    for period in [5.0, 8.0, 11.0] {
+        let played = play(10.0, 240.0, |t| {
+            BASE + 30.0 * t + if t % period < period / 2.0 { 15_000.0 } else { 0.0 }
+        });
+        assert!(played.words.len() == 1, "{period}: {:?}", played.words);
+        assert!(played.turns.len() <= 9, "{period}: {:?}", played.turns);
+    }
+}
