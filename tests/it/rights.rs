@@ -352,3 +352,44 @@ fn what_is_waited_for_in_vain_costs_that_process_only() {
         assert!(of(pid)["environment"].is_object());
     }
 }
+
+#[test]
+fn a_process_that_proc_hides_is_not_called_dead() {
+    or_skip!(support::root("the right to mount"));
+    let (others, own) = (Running::sleep(), {
+        let mut command = Command::new("sleep");
+        Running::start(command.arg("600").uid(NOBODY).gid(NOBODY))
+    });
+    let gone = {
+        let child = Running::sleep();
+        child.pid()
+    };
+    let machine = Machine::new(&one_gpu(&[others.pid(), own.pid(), gone]));
+    mode(&machine.path(""), 0o755);
+    let folder = folder();
+    let library = folder.path().join("libnvidia-ml.so.1");
+    fs::copy(machine.library(), &library).unwrap();
+    let program = folder.path().join("gpumem");
+    fs::copy(support::gpumem(), &program).unwrap();
+    for (option, is_hidden) in [("hidepid=2", true), ("hidepid=4", true), ("hidepid=0", false)] {
+        let script = format!("mount -t proc -o {option} proc /proc && exec \"$@\"");
+        let mut command = Command::new("unshare");
+        clean_environment(&mut command);
+        machine.environment(&mut command);
+        command.args(["-m", "sh", "-c", &script, "sh"]);
+        let id = NOBODY.to_string();
+        command.args(["setpriv", "--reuid", &id, "--regid", &id, "--clear-groups"]);
+        command.arg(&program).args(["ps", "--json", "--nvml-library"]).arg(&library);
+        let snapshot = finish(&mut command).exits(0).json();
+        let processes = snapshot["processes"].as_array().unwrap();
+        let why = |pid: u32| {
+            let process = processes.iter().find(|process| process["pid"] == pid).unwrap();
+            (process["unresolved"].as_str().map(str::to_owned), process["comm"].is_string())
+        };
+        let (reason, is_named) = why(others.pid());
+        assert_eq!((reason.is_some(), is_named), (is_hidden, !is_hidden), "{option}: {reason:?}");
+        assert_eq!(why(own.pid()), (None, true), "{option}");
+        // What does not exist cannot be told from what is hidden.
+        assert_eq!(why(gone).0.is_some(), is_hidden, "{option}");
+    }
+}

@@ -123,6 +123,10 @@ impl Processes {
         };
         match folder.read(c"stat", &mut self.content, STAT_BYTES) {
             Ok(()) => {}
+            // The kernel opens the folder of a hidden process, too (proc(5), hidepid).
+            Err(errno) if is_gone(errno) && !self.around.sees_all => {
+                return Err(HostError::Hidden { path });
+            }
             // The folder existed, so the process has died since.
             Err(errno) if is_gone(errno) => return Ok(Presence::Gone),
             Err(errno) => return Err(HostError::Read { path, errno }),

@@ -405,11 +405,13 @@ fn what_is_hidden_is_not_reported_as_gone() {
     let fake = machine(false);
     fs::remove_dir(fake.proc.join("1")).unwrap();
     fake.stat(70, &StatLine { group: 69, ..TRAIN });
-    let sample = table(&fake).sample(&[70, 71], SECOND);
+    // The kernel opens the folder of a hidden process, in which nothing can be read.
+    fs::create_dir(fake.proc.join("72")).unwrap();
+    let sample = table(&fake).sample(&[70, 71, 72], SECOND);
     assert_eq!(sample.processes[0].group_leader_alive, None);
     assert!(sample.gone.is_empty());
-    let path = fake.proc.join("71");
-    assert_eq!(sample.unreadable, [(71, HostError::Hidden { path })]);
+    let hidden = |pid: u32| (pid, HostError::Hidden { path: fake.proc.join(pid.to_string()) });
+    assert_eq!(sample.unreadable, [hidden(71), hidden(72)]);
 }
 
 /// A child that is killed and reaped with the test.
