@@ -111,6 +111,16 @@ fn what(facts: &mut Section, gpu: &Gpu, mean: Option<f64>) {
         format!("uncorrected ECC errors {}", known(errors)),
     ];
     facts.facts("", &others);
+    // Many GPUs lack them.
+    let rare = [("JPEG decoder", gpu.jpeg_percent), ("optical flow", gpu.optical_flow_percent)];
+    let busy = rare.iter().filter_map(|(name, percent)| {
+        let percent = percent.filter(|percent| *percent > 0)?;
+        Some(format!("{name} {percent}%"))
+    });
+    let busy: Vec<String> = busy.collect();
+    if !busy.is_empty() {
+        facts.facts("", &busy);
+    }
 }
 
 /// What its memory is used for. The first figure is the sum of the others, if all are known.

@@ -154,8 +154,9 @@ fn general(process: &Process, gpus: &[OnGpu<'_>], is_unresponsive: bool) -> Vec<
         );
         ends.push(plain(WhenPossible::End, text));
     } else if state.is_some_and(|state| ENDED.contains(&state)) {
-        let text = "it has exited; its entry is removed when its parent reaps it or exits";
-        ends = vec![plain(WhenPossible::End, text.to_owned())];
+        let parent = process.parent_words();
+        let text = format!("it has exited; its entry is removed when {parent} reaps it or exits");
+        ends = vec![plain(WhenPossible::End, text)];
     } else if state == Some(UNINTERRUPTIBLE) {
         let text = "no signal reaches it while it is in uninterruptible sleep: it waits for the driver \
                     or for a disk";

@@ -79,14 +79,16 @@ impl Device {
     }
 
     /// Whether it was used, and no process's sample explains that for longer than the next sample takes to
-    /// come.
+    /// come. A process at work does not explain a video engine's use.
     pub(super) fn is_unexplained(&mut self, gpu: &Gpu, rows: &[GpuProcess], time: Time) -> bool {
+        let is_video_unexplained = row::is_video_unexplained(gpu, rows);
         if row::is_used(gpu, rows) {
             self.used_at = Some(time);
-            return false;
+            return is_video_unexplained;
         }
         let is_recent = |at: Time| time - at <= EXPLAINED_MILLISECONDS;
-        row::is_unexplained(gpu, rows) && !self.used_at.is_some_and(is_recent)
+        is_video_unexplained
+            || (row::is_unexplained(gpu, rows) && !self.used_at.is_some_and(is_recent))
     }
 
     /// Takes in whether it is unused; `None` if unknown.

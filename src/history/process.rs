@@ -171,7 +171,7 @@ impl ProcessHistory {
         let lost_parent = process.parent_is_reaper;
         let lost_leader = process.group_leader_alive.map(|is_alive| !is_alive);
         let is_abandoned =
-            if process.has_lost_front() { Some(true) } else { both(lost_parent, lost_leader) };
+            if process.has_lost_starter() { Some(true) } else { both(lost_parent, lost_leader) };
         self.abandoned.observe(is_abandoned, moment);
         if self.abandoned.streak().is_none() {
             self.hidden = Vec::new();

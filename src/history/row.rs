@@ -85,6 +85,18 @@ pub(super) fn is_unexplained(gpu: &Gpu, rows: &[GpuProcess]) -> bool {
     gpu.gpu_percent.is_some_and(|percent| percent > 0 && percent > noise()) && !is_used(gpu, rows)
 }
 
+/// Whether one of a GPU's video engines was used and no process's sample tells whose work that was: any process
+/// that holds memory there may be the one.
+pub(super) fn is_video_unexplained(gpu: &Gpu, rows: &[GpuProcess]) -> bool {
+    let is_busy = |percent: Option<u32>| percent.is_some_and(|percent| percent > 0);
+    let is_told =
+        |engine: fn(&GpuProcess) -> Option<u32>| rows.iter().any(|row| is_busy(engine(row)));
+    let is_of_no_list = is_busy(gpu.jpeg_percent) || is_busy(gpu.optical_flow_percent);
+    (is_busy(gpu.encoder_percent) && !is_told(|row| row.encoder_percent))
+        || (is_busy(gpu.decoder_percent) && !is_told(|row| row.decoder_percent))
+        || (is_of_no_list && !is_used(gpu, rows))
+}
+
 /// Whether a sample shows one of a GPU's processes using it.
 pub(super) fn is_used(gpu: &Gpu, rows: &[GpuProcess]) -> bool {
     rows.iter().any(|row| Use::of(gpu, row) == Use::Used)
@@ -173,6 +185,10 @@ pub struct RowHistory {
     run: Option<UnusedRun>,
     /// The longest run that ended with its use of the GPU, in seconds.
     longest_pause: f64,
+    /// How many runs ended so.
+    resumed: u32,
+    /// Whether it was ever seen to use the GPU.
+    has_been_used: bool,
     /// CPU seconds of the process at the end of the run.
     cpu_at_until: Option<f64>,
     first_seen: Time,
@@ -195,6 +211,8 @@ impl RowHistory {
             before: if is_witnessed { Began::Witnessed } else { Began::Unwitnessed },
             run: None,
             longest_pause: 0.0,
+            resumed: 0,
+            has_been_used: false,
             cpu_at_until: None,
             first_seen: time,
             last_seen: time,
@@ -235,6 +253,8 @@ impl RowHistory {
         match self.last_use {
             Use::Used => {
                 let paused = self.run.map_or(0.0, |run| run.seconds());
+                self.resumed = self.resumed.saturating_add(u32::from(paused > 0.0));
+                self.has_been_used = true;
                 self.longest_pause = self.longest_pause.max(paused);
                 self.end(Began::Witnessed, moment.time);
             }
@@ -276,6 +296,16 @@ impl RowHistory {
     /// The longest time without use after which it used the GPU again, in seconds; 0 if none was observed.
     pub fn longest_pause(&self) -> f64 {
         self.longest_pause
+    }
+
+    /// How often it used the GPU again after a time without use.
+    pub fn resumed(&self) -> u32 {
+        self.resumed
+    }
+
+    /// Whether it was ever seen to use the GPU.
+    pub fn has_been_used(&self) -> bool {
+        self.has_been_used
     }
 
     /// Forgets what was known if it is older than a gap may be.

@@ -9,6 +9,8 @@ use serde::{Deserialize, Deserializer, Serialize};
 use serde_with_macros::skip_serializing_none;
 
 use super::identity::{Identity, Start};
+use super::pool::is_spawned;
+use super::process_name::name_of_parent;
 use super::server_name::is_worker_command;
 use super::time::Time;
 
@@ -207,6 +209,23 @@ impl Process {
         self.state == Some('Z') && self.threads.is_some_and(|threads| threads > 1)
     }
 
+    /// Whether it has exited with all of its threads and its parent has not reaped it. It gets no signal.
+    pub fn is_zombie(&self) -> bool {
+        matches!(self.state, Some('Z' | 'X' | 'x')) && !self.has_threads_left()
+    }
+
+    /// Its parent, which a zombie waits for: `its parent python train.py (4100)`.
+    pub fn parent_words(&self) -> String {
+        let Some(ppid) = self.ppid else {
+            return "its parent".to_owned();
+        };
+        let parent = self.parent.as_deref().filter(|it| it.pid == ppid);
+        match parent.and_then(name_of_parent) {
+            Some(name) => format!("its parent {name} ({ppid})"),
+            None => format!("its parent ({ppid})"),
+        }
+    }
+
     /// The state of what is still alive: of the other threads if its first one has ended. If they are unknown,
     /// an end that they do not follow means that they cannot. A process frozen with its cgroup sleeps, by the
     /// kernel's word; it counts as stopped.
@@ -249,10 +268,11 @@ impl Process {
         })
     }
 
-    /// Whether its starter is proved to be gone, whatever its group's leader: a notebook kernel's server, or
-    /// the front end of an inference server's worker, which nothing else starts. A front end that is its
-    /// container's first process adopts orphans, too, but leads its workers' group.
-    pub fn has_lost_front(&self) -> bool {
+    /// Whether its starter is proved to be gone, whatever its group's leader: a notebook kernel's server, the front
+    /// end of an inference server's worker, or the program of a worker that Python's `multiprocessing` spawned.
+    /// Nothing else starts such workers. A starter that is its container's first process adopts orphans, too, but
+    /// leads its workers' group.
+    pub fn has_lost_starter(&self) -> bool {
         let group = self.process_group.filter(|group| *group != self.pid);
         let is_adopted = |ppid: Option<u32>, by_reaper: Option<bool>| {
             by_reaper == Some(true) && group.is_some() && ppid.is_some() && ppid != group
@@ -265,9 +285,10 @@ impl Process {
                     && is_worker_command(it.command.as_deref().unwrap_or_default())
             })
         };
+        let is_adopted = is_adopted(self.ppid, self.parent_is_reaper);
         self.has_lost_server()
-            || (is_adopted(self.ppid, self.parent_is_reaper) || with_parent())
-                && self.is_worker_of_a_server()
+            || (is_adopted || with_parent()) && self.is_worker_of_a_server()
+            || is_adopted && is_spawned(self.command.as_deref().unwrap_or_default())
     }
 }
 

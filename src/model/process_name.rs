@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use unicode_width::UnicodeWidthChar as _;
 
-use super::Process;
 use super::pool::{is_ray_idle, is_spawned};
+use super::process::{Parent, Process};
 use super::program::{file_name, is_interpreter};
 
 /// The longest name in a sentence, in columns.
@@ -53,6 +53,15 @@ pub fn name_of(process: &Process) -> String {
     match session.map(|path| file_name(path)).filter(|name| name.ends_with(".ipynb")) {
         Some(notebook) => cut(&format!("{runs} of notebook {notebook}")),
         None => cut(&runs),
+    }
+}
+
+/// A parent's program and script, else its `comm`.
+pub(super) fn name_of_parent(parent: &Parent) -> Option<String> {
+    let command = parent.command.as_deref().and_then(<[_]>::split_first);
+    match command {
+        Some((program, arguments)) => Some(cut(&program_and_script(program, arguments))),
+        None => parent.comm.as_deref().map(cut),
     }
 }
 

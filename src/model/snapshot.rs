@@ -200,14 +200,6 @@ pub struct Gpu {
     #[serde(default, deserialize_with = "whole")]
     #[schemars(with = "Option<f64>", range(min = 0))]
     pub sm_clock_mhz: Option<u32>,
-    /// Memory clock, in MHz. This field and those that follow, up to the fan speed, are read twice a
-    /// minute.
-    #[serde(default, deserialize_with = "whole")]
-    #[schemars(with = "Option<f64>", range(min = 0))]
-    pub memory_clock_mhz: Option<u32>,
-    /// Reasons why the clocks are throttled, by their NVML names; empty if there are none.
-    #[serde(default)]
-    pub throttle_reasons: Option<Arc<[Arc<str>]>>,
     /// Utilization of the video encoder, in percent, 0 to 100.
     #[serde(default, deserialize_with = "whole")]
     #[schemars(with = "Option<f64>", range(min = 0))]
@@ -216,6 +208,23 @@ pub struct Gpu {
     #[serde(default, deserialize_with = "whole")]
     #[schemars(with = "Option<f64>", range(min = 0))]
     pub decoder_percent: Option<u32>,
+    /// Utilization of the JPEG decoder, in percent, 0 to 100. The driver does not report it for processes.
+    #[serde(default, deserialize_with = "whole")]
+    #[schemars(with = "Option<f64>", range(min = 0))]
+    pub jpeg_percent: Option<u32>,
+    /// Utilization of the optical flow engine, in percent, 0 to 100. The driver does not report it for
+    /// processes.
+    #[serde(default, deserialize_with = "whole")]
+    #[schemars(with = "Option<f64>", range(min = 0))]
+    pub optical_flow_percent: Option<u32>,
+    /// Memory clock, in MHz. This field and those that follow, up to the fan speed, are read twice a
+    /// minute.
+    #[serde(default, deserialize_with = "whole")]
+    #[schemars(with = "Option<f64>", range(min = 0))]
+    pub memory_clock_mhz: Option<u32>,
+    /// Reasons why the clocks are throttled, by their NVML names; empty if there are none.
+    #[serde(default)]
+    pub throttle_reasons: Option<Arc<[Arc<str>]>>,
     /// Uncorrected memory errors (ECC) since the driver was loaded.
     #[serde(default)]
     pub ecc_uncorrected_errors: Option<u64>,

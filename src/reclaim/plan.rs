@@ -130,6 +130,11 @@ pub enum Why {
     },
     /// NVML lists the process on no GPU, and it has none open.
     NotOnGpu,
+    /// The process is a zombie, which gets no signal.
+    Zombie {
+        /// The process that has to reap it. Chosen by that process: escape it for a terminal.
+        parent: Arc<str>,
+    },
     /// The process cannot be asked to release memory.
     NoWayIn {
         /// Why each of the ways is impossible. Contains text from others: escape it for a terminal.
@@ -188,6 +193,11 @@ impl fmt::Display for Why {
                 "it or a process of its job may be on GPU {gpu}, whose process list could not be read"
             ),
             Self::NotOnGpu => f.write_str("it holds no GPU; gpumem ps shows who does"),
+            Self::Zombie { parent } => write!(
+                f,
+                "it has exited and gets no signal; {parent} has to reap it or exit, and a process \
+                that inherited its files may hold the memory"
+            ),
             Self::NoWayIn { ways } => write!(f, "no way in: {ways}"),
             Self::Gone => f.write_str("it no longer exists"),
             Self::NoProcess => f.write_str("it is about a GPU, and there is no process to kill"),
@@ -310,7 +320,7 @@ fn target(
             continue;
         };
         let is_listed = !rows(process, seen.snapshot).is_empty() || unread.may_hold(pid);
-        if process.start_ticks.is_none() {
+        if process.start_ticks.is_none() || process.is_zombie() {
             dead.push(pid);
         } else if is_listed || (call == Call::Rule && works(process)) {
             others.push(pid);

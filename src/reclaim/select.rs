@@ -52,7 +52,13 @@ pub(super) fn named<'a>(
         |pid, why| Refused { pid, user: None, name: None, finding: None, kind: None, why };
     for &pid in &names.pids {
         if let Some(process) = seen.snapshot.process(pid) {
-            add(process);
+            match process.is_zombie() {
+                true => {
+                    let why = Why::Zombie { parent: process.parent_words().into() };
+                    refused.push(Accused { process, findings: Vec::new() }.refused(why));
+                }
+                false => add(process),
+            }
             continue;
         }
         // A launcher holds no GPU; naming it names its ranks.
@@ -71,7 +77,7 @@ pub(super) fn named<'a>(
             let name = Arc::clone(word);
             refused.push(refused_name(None, Why::NoTarget { name }));
         }
-        found.into_iter().for_each(&mut add);
+        found.into_iter().filter(|process| !process.is_zombie()).for_each(&mut add);
     }
     accused
 }

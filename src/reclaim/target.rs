@@ -29,7 +29,7 @@ pub struct Target {
     pub launcher: Option<TargetProcess>,
     /// PID of the member that the others depend on.
     pub leader: u32,
-    /// PIDs that NVML lists and no process has; the members hold their memory.
+    /// PIDs that NVML lists whose processes have exited; the members hold their memory.
     pub dead: Vec<u32>,
     /// Memory that should be freed, in bytes; `None` if NVML does not report it for one of the
     /// processes.

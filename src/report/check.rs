@@ -467,8 +467,8 @@ fn fold<'f>(findings: impl Iterator<Item = &'f Finding>) -> Vec<Vec<&'f Finding>
     folded
 }
 
-/// Whether two findings differ only in the process: same program, same user, same advice, and one
-/// command that names both.
+/// Whether two findings differ only in the process: same user, same advice, and one command that names
+/// both.
 fn is_same(one: &Finding, other: &Finding) -> bool {
     let (Some(first), Some(second)) = (&one.process, &other.process) else {
         return false;
@@ -482,7 +482,6 @@ fn is_same(one: &Finding, other: &Finding) -> bool {
         && one.rule == other.rule
         && one.severity == other.severity
         && first.user == second.user
-        && first.command == second.command
         && one.advice == other.advice
         && one.commands == other.commands
         && one.kept_by == other.kept_by

@@ -185,10 +185,11 @@ impl Death<'_> {
 
 fn advice(process: &Process, state: Option<char>, gpus: &[FindingGpu]) -> Vec<String> {
     let mut advice = Vec::new();
-    if let (Some(_), Some(parent)) = (state, process.ppid) {
+    if state.is_some() {
         advice.push(format!(
-            "a defunct process disappears when its parent ({parent}) reaps it or exits; if it \
-            still has threads, the driver is still closing its files"
+            "a defunct process disappears when {} reaps it or exits; in a container, restarting \
+            that ends both",
+            process.parent_words()
         ));
     }
     advice.push(
@@ -297,7 +298,7 @@ mod tests {
             engine.observe(scene.step());
             let finding = only(&engine, Kind::Dead);
             assert!(finding.message.starts_with("python train.py (4242) is defunct"));
-            assert!(finding.advice[0].contains("parent (77)"));
+            assert!(finding.advice[0].contains("its parent (77)"));
             assert_eq!(finding.actions, [Action::Notify]);
         }
     }

@@ -9,6 +9,7 @@
 //!
 //! What an exemption covers is neither a finding nor evidence of one; it is listed apart.
 
+use std::cell::OnceCell;
 use std::cmp::Reverse;
 use std::sync::Arc;
 
@@ -93,18 +94,19 @@ impl Engine {
 
     fn judge(&self, snapshot: &Snapshot) -> RuleOutput {
         let mut verdicts = RuleOutput::default();
-        let seen =
-            |rule| RuleInput { rule, history: &self.history, snapshot, active: &self.active };
+        let jobs = OnceCell::new();
+        let (history, active) = (&self.history, &self.active);
+        let seen = |rule| RuleInput { rule, history, snapshot, active, jobs: &jobs };
         let run: Vec<(usize, &Rule)> =
             self.settings.rules().iter().enumerate().filter(|(_, rule)| rule.is_run()).collect();
         // All rules run on a process while it is at hand.
         for process in &snapshot.processes {
             if let Some(known) = self.history.process(process.identity()) {
-                // A desktop waits for its user, a virtual machine for its guest. Only that it is dead or stuck is
-                // worth reporting, and nothing that would end it is offered.
+                // A desktop waits for its user, a virtual machine for its guest. Only that it is dead, stuck
+                // or leaks is worth reporting, and nothing that would end it is offered.
                 let waits = known.is_desktop_or_machine();
                 for &(place, rule) in &run {
-                    if !waits || matches!(rule.kind(), Kind::Dead | Kind::Stuck) {
+                    if !waits || matches!(rule.kind(), Kind::Dead | Kind::Stuck | Kind::Leak) {
                         verdicts.rule = place;
                         let input = ProcessInput { seen: seen(rule), process, known };
                         (rule.made_of.process)(input, &mut verdicts);

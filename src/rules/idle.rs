@@ -30,7 +30,9 @@
 //!
 //! A process that went back to work after a pause (a client that waits for its round, a worker for its queue)
 //! will do so again: it is idle once this pause is half as long again as its longest. Until then it is a
-//! suspect.
+//! suspect. One that did so at least twice is only mentioned (`info`) until the pause is three times its
+//! longest. A process that has not used its GPU since it started may still prepare its work (a compilation on
+//! another machine): it is idle after three times the duration.
 //!
 //! One finding covers all GPUs on which a process is idle. If it works on another GPU, no action that ends it
 //! is offered.
@@ -49,7 +51,7 @@ use super::suspect::Candidate;
 use super::undecided_reason::UndecidedReason;
 use super::{server, stuck};
 use crate::history::{Began, Device, ProcessHistory, RowHistory, Use};
-use crate::model::finding::{FindingGpu, Kind};
+use crate::model::finding::{FindingGpu, Kind, Severity};
 use crate::model::snapshot::ProcessType;
 use crate::model::{Gpu, GpuProcess, Process, Time};
 use crate::units::{Bytes, GIB, Percent};
@@ -81,7 +83,7 @@ pub static KIND: RuleKind = RuleKind {
 
 /// Shared by both kinds that measure idleness.
 pub(super) const MIN_MEMORY: (&str, &str) =
-    ("min_memory", "less memory than this on a GPU is ignored");
+    ("min_memory", "a job that holds less than this on a GPU is ignored");
 pub(super) const DURATION: (&str, &str) = ("duration", "how long the GPU has to be unused");
 pub(super) const MAX_CPU_PERCENT: (&str, &str) =
     ("max_cpu_percent", "with this mean CPU use or more it counts as working (one core is 100)");
@@ -97,6 +99,13 @@ pub(super) const DEFAULTS: Settings = Settings {
 
 /// A pause has to exceed the longest after which the process resumed work by this factor.
 const LONGER_THAN_PAUSES: f64 = 1.5;
+/// The same factor before anything may end a process that resumed work at least [`OFTEN`] times.
+const SURELY_LONGER_THAN_PAUSES: f64 = 3.0;
+const OFTEN: u32 = 2;
+/// By which factor the duration is longer for a process that has not used its GPU since it started.
+const START_FACTOR: f64 = 3.0;
+/// The most seconds from a process's start to its first sample without use, for it to be known from its start.
+const FROM_START_SECONDS: f64 = 120.0;
 /// The fewest samples; a shorter run may be chance.
 const LEAST_SAMPLES: u64 = 3;
 
@@ -150,13 +159,10 @@ pub(super) fn judge(it: ProcessInput<'_>, verdicts: &mut RuleOutput) {
         let Some(settings) = it.settings(row) else {
             continue;
         };
-        // An active finding ends at three quarters of the threshold, so that it does not flicker.
-        let least = settings.min_memory.0;
-        let is_active = || *is_active.get_or_init(|| it.is_active());
-        let is_enough = |bytes: u64| bytes >= least || (bytes >= least - least / 4 && is_active());
-        if row.used_bytes().is_some_and(|bytes| !is_enough(bytes)) {
+        if it.holds_enough(row, &settings) == Some(false) {
             continue;
         }
+        let is_active = || *is_active.get_or_init(|| it.is_active());
         if *is_exempt.get_or_insert_with(|| is_never_idle(it)) {
             return;
         }
@@ -186,8 +192,11 @@ pub(super) fn judge(it: ProcessInput<'_>, verdicts: &mut RuleOutput) {
             }
             IdleAnswer::Idle { evidence, since, until, bytes } => {
                 let gpu = FindingGpu { used_bytes: Some(bytes), ..it.on(row) };
-                let severity = settings.severity;
-                idle.push(IdleOn { row, gpu, severity, needed, evidence, since, until });
+                let may_resume = row.resumed() >= OFTEN
+                    && until.seconds_since(since) < SURELY_LONGER_THAN_PAUSES * row.longest_pause();
+                let severity = if may_resume { Severity::Info } else { settings.severity };
+                let on = IdleOn { row, gpu, severity, may_resume, needed, evidence, since, until };
+                idle.push(on);
             }
         }
     }
@@ -268,8 +277,22 @@ impl IdleCandidate<'_> {
         let duration = self.settings.duration.seconds();
         match self.cell {
             Some(_) => duration.max(self.settings.max_busy.seconds()),
+            None if self.is_starting() => duration * START_FACTOR,
             None => duration,
         }
+    }
+
+    /// Whether it was observed from its start on and has not used the GPU yet. Not for a duration of less than a
+    /// minute, which is set to see a finding at once.
+    fn is_starting(&self) -> bool {
+        if self.settings.duration.seconds() < 60.0 {
+            return false;
+        }
+        let began = self.row.run().map(|run| run.since);
+        let after_start = began.zip(self.it.process.start_time);
+        !self.row.has_been_used()
+            && after_start
+                .is_some_and(|(began, start)| began.seconds_since(start) <= FROM_START_SECONDS)
     }
 
     /// The required time without use, in seconds.

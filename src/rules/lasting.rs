@@ -20,8 +20,8 @@ pub(super) const LEAST_CPU_SHARE: f64 = 0.75;
 pub(super) const NOW_SECONDS: f64 = 90.0;
 /// The shortest time, in seconds, over which I/O is known: it is reported twice a minute.
 const LEAST_IO_SECONDS: f64 = 60.0;
-/// I/O in bytes a second from which a process is at work: a download, a checkpoint to a slow disk.
-const WORK_BYTES_PER_SECOND: f64 = 1e6;
+/// I/O in bytes a second from which a process is at work: a download, an upload, a checkpoint to a slow disk.
+const WORK_BYTES_PER_SECOND: f64 = 2e5;
 
 /// Whether a process with an idle GPU is at work all the same: on the CPU just now, whatever the mean over the
 /// rule's time is, or on files, pipes and sockets, just now or over the rule's time.

@@ -78,6 +78,10 @@ impl KindEvidence for LeakEvidence {
     }
 }
 
+/// By which factor `min_growth` is larger for a desktop, whose windows come and go.
+const DISPLAY_FACTOR: u64 = 16;
+const DISPLAY_ADVICE: &str = "gpumem does not end what draws on a desktop: save your work and restart it (the desktop: log out)";
+
 pub static KIND: RuleKind = RuleKind {
     remark,
     process,
@@ -119,7 +123,7 @@ fn process(it: ProcessInput<'_>, verdicts: &mut RuleOutput) {
     }
     let mut leaks = Vec::new();
     for row in it.known.rows() {
-        if row.kind() != ProcessType::Graphics {
+        if row.kind() != ProcessType::Graphics || is_display(it) {
             leaks.extend(judge(it, row, verdicts));
         }
     }
@@ -180,7 +184,13 @@ fn judge(it: ProcessInput<'_>, row: &RowHistory, verdicts: &mut RuleOutput) -> O
         return None;
     }
     let settings = it.settings(row)?;
-    let demand = Demand { bytes: settings.min_growth.0, seconds: settings.window.seconds() };
+    let growth = match is_display(it) {
+        true => settings.min_growth.0.saturating_mul(DISPLAY_FACTOR),
+        false => settings.min_growth.0,
+    };
+    // A finding ends at three quarters of the threshold, so that it does not flicker.
+    let least = if it.is_active() { growth - growth / 4 } else { growth };
+    let demand = Demand { bytes: least, seconds: settings.window.seconds() };
     let (trend, has_stopped) = match row.growth().verdict(&demand) {
         Verdict::Leak(trend) => (trend, false),
         Verdict::Stopped(trend) => (trend, true),
@@ -239,6 +249,10 @@ fn pending_seconds(settings: &Settings, trend: &Trend) -> f64 {
     seconds_for_bytes.max(settings.window.seconds()).min(LONGEST_FORECAST_SECONDS)
 }
 
+fn is_display(it: ProcessInput<'_>) -> bool {
+    it.known.is_desktop_or_machine()
+}
+
 /// Makes one finding of the GPUs on which a process leaks.
 fn finding(it: ProcessInput<'_>, leaks: Vec<LeakOn>) -> Option<Finding> {
     let ProcessInput { seen, process, .. } = it;
@@ -268,7 +282,10 @@ fn finding(it: ProcessInput<'_>, leaks: Vec<LeakOn>) -> Option<Finding> {
         until: seen.snapshot.time,
         evidence,
         message,
-        advice: advice(process),
+        advice: match is_display(it) {
+            true => vec![DISPLAY_ADVICE.to_owned()],
+            false => advice(process),
+        },
     };
     Some(seen.finding(Some(process), parts))
 }

@@ -35,6 +35,7 @@ mod suspect;
 pub(crate) mod testing;
 pub mod unattributed;
 pub mod undecided_reason;
+mod unused_jobs;
 
 pub use crate::model::process_name::name_of;
 pub use engine::Engine;

@@ -6,7 +6,8 @@
 //!
 //! - its parent is a reaper and its process group's leader is gone; or it is a notebook kernel, which leads its
 //!   own group, and its server is gone (`host::jupyter` proves that); or it is an inference server's worker,
-//!   which only a front end starts, and its parent is a reaper;
+//!   which only a front end starts, or a worker that Python's `multiprocessing` spawned, and its parent is a
+//!   reaper;
 //! - it used none of the GPUs that list it, by the driver's samples for it, else by those for the whole GPU;
 //!   or, if no GPU lists it, it holds the device file of a GPU with unexplained memory (at least 1 GiB, or
 //!   memory listed for the dead leader) that no process uses, or only others while its own CPU seconds stand
@@ -71,9 +72,10 @@ pub struct OrphanEvidence {
     pub ppid: Option<u32>,
     /// ID of the process group whose leader is gone; `None` if the leader need not be gone.
     pub process_group: Option<u32>,
-    /// Whether the server that started the process is gone; true only for a notebook kernel or a worker
-    /// of an inference server.
-    pub server_gone: bool,
+    /// Whether the program that started the process is gone, whatever the leader of its group; true only
+    /// for a notebook kernel, an inference server's worker, and a worker that Python's `multiprocessing`
+    /// spawned.
+    pub starter_gone: bool,
     /// Whether the session leader still exists.
     pub session_leader_alive: Option<bool>,
     /// How long no GPU use was observed, in seconds.
@@ -94,7 +96,7 @@ pub struct OrphanEvidence {
 impl KindEvidence for OrphanEvidence {
     fn words(&self) -> String {
         let mut words = match self.process_group {
-            _ if self.server_gone => "the server that started it is gone".to_owned(),
+            _ if self.starter_gone => "the program that started it is gone".to_owned(),
             Some(group) => format!("the leader of its process group ({group}) is gone"),
             None => "the leader of its process group is gone".to_owned(),
         };
@@ -120,7 +122,7 @@ fn process(it: ProcessInput<'_>, verdicts: &mut RuleOutput) {
     let ProcessInput { seen, process, known } = it;
     // Cheapest first: nearly every process has a parent or leads its own group.
     let parentage = match (process.parent_is_reaper, process.group_leader_alive) {
-        _ if process.has_lost_front() => known.abandoned(),
+        _ if process.has_lost_starter() => known.abandoned(),
         (Some(false), _) | (_, Some(true)) | (None, None) => return,
         (Some(true), Some(false)) => known.abandoned(),
         _ => None,
@@ -171,8 +173,13 @@ fn process(it: ProcessInput<'_>, verdicts: &mut RuleOutput) {
     if mean.percent >= most || is_at_work(known, most, needed) {
         return;
     }
-    let server_gone = process.has_lost_front();
-    let starter = if server_gone { "server" } else { "job" };
+    let starter_gone = process.has_lost_starter();
+    let is_served = process.has_lost_server() || process.is_worker_of_a_server();
+    let starter = match starter_gone {
+        true if is_served => "server",
+        true => "program",
+        false => "job",
+    };
     let holds = if unused.is_listed {
         format!("has held {}", subject::held(&unused.gpus))
     } else {
@@ -188,8 +195,8 @@ fn process(it: ProcessInput<'_>, verdicts: &mut RuleOutput) {
     let evidence = OrphanEvidence {
         ppid: process.ppid.filter(|_| is_adopted),
         // Its group need not be gone.
-        process_group: process.process_group.filter(|_| !server_gone),
-        server_gone,
+        process_group: process.process_group.filter(|_| !starter_gone),
+        starter_gone,
         session_leader_alive: process.session_leader_alive,
         unused_seconds: unused.seconds(),
         cpu_percent_mean: Some(mean.percent),
@@ -261,7 +268,7 @@ fn unused(it: ProcessInput<'_>, verdicts: &mut RuleOutput) -> Option<Unused> {
         let Some(settings) = it.settings(row).filter(|_| !graphics) else {
             continue;
         };
-        let Some(run) = row.run() else {
+        let Some(run) = row.run().filter(|run| !run.is_unexplained()) else {
             unknown_gpu = Some(seen.history.gpu_index(row));
             continue;
         };
@@ -347,7 +354,7 @@ fn is_its_units_daemon(process: &Process, snapshot: &Snapshot) -> bool {
         _ => other.start_time > process.start_time && process.start_time.is_some(),
     };
     let mut mains = snapshot.processes.iter().filter(is_main);
-    !process.has_lost_front() && !mains.any(is_younger)
+    !process.has_lost_starter() && !mains.any(is_younger)
 }
 
 fn lines(process: &Process) -> Vec<String> {
@@ -368,7 +375,9 @@ fn lines(process: &Process) -> Vec<String> {
         let job = job.map_or_else(String::new, |job| format!(" {job}"));
         lines.push(format!("its Slurm job{job} is over, no step of it is left on this machine"));
     }
-    if let Some(group) = process.process_group {
+    // If its group is alive, most of that is not left over.
+    let group = process.process_group.filter(|_| process.group_leader_alive == Some(false));
+    if let Some(group) = group {
         lines.push(format!("see what is left of its job: `pgrep -a -g {group}`"));
     }
     // No user is left to type into it, so only the last way, ending it, remains.

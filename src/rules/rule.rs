@@ -3,6 +3,7 @@
 //! A kind is a [`RuleKind`]: thresholds, functions and words. A [`Rule`] is a kind with a name, values for its
 //! settings, and other values for some processes.
 
+use std::cell::OnceCell;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,6 +17,7 @@ use super::setting;
 use super::subject;
 use super::suspect::Candidate;
 use super::undecided_reason::{Doubts, UndecidedReason};
+use super::unused_jobs::UnusedJobs;
 use crate::history::{Began, Device, HighStretch, History, ProcessHistory, RowHistory};
 use crate::model::escape::escape;
 use crate::model::finding::{
@@ -258,6 +260,8 @@ pub struct RuleInput<'a> {
     pub snapshot: &'a Snapshot,
     /// The findings that were active after the previous snapshot.
     pub(super) active: &'a ActiveFindings,
+    /// Made when a rule first asks.
+    pub(super) jobs: &'a OnceCell<UnusedJobs>,
 }
 
 impl<'a> RuleInput<'a> {
@@ -385,6 +389,25 @@ impl<'a> ProcessInput<'a> {
             held_bytes: row.used_bytes(),
             snapshot: self.seen.snapshot,
         })
+    }
+
+    /// Whether it holds enough on a row's GPU: by itself, or with its job, if that has used no GPU for the
+    /// settings' duration. A finding ends at three quarters of the threshold, so that it does not flicker.
+    /// `None` if the driver does not report its memory.
+    pub(super) fn holds_enough(self, row: &RowHistory, settings: &Settings) -> Option<bool> {
+        let bytes = row.used_bytes()?;
+        let least = settings.min_memory.0;
+        let reaches =
+            |bytes: u64| bytes >= least || (bytes >= least - least / 4 && self.is_active());
+        let seconds = settings.duration.seconds();
+        let job_reaches = || {
+            let RuleInput { snapshot, history, jobs, .. } = self.seen;
+            let jobs = jobs.get_or_init(|| UnusedJobs::new(snapshot, history));
+            reaches(jobs.bytes(self.process.pid, history.gpu_index(row), seconds))
+        };
+        // Families are made only for a process that is unused itself.
+        let is_unused = || row.run().is_some_and(|run| run.seconds() >= seconds);
+        Some(bytes > 0 && (reaches(bytes) || (is_unused() && job_reaches())))
     }
 
     /// A row's GPU, as a finding carries it.

@@ -33,7 +33,7 @@ fn serves_by(process: &Process, names: &NameFacts, snapshot: &Snapshot) -> bool 
         return false;
     }
     // Only a front end starts a worker, and clients ask that: a worker's own sockets are for the others.
-    if process.has_lost_front() {
+    if process.has_lost_starter() {
         return false;
     }
     let is_worker = names.is_worker_of_a_server;

@@ -28,7 +28,10 @@ pub static KIND: RuleKind = RuleKind {
         Kind::Stopped,
         "a process that holds memory on a GPU has been stopped by a signal or a terminal",
         &[
-            ("min_memory", "less memory than this on a GPU is ignored (0 for any at all)"),
+            (
+                "min_memory",
+                "a job that holds less than this on a GPU is ignored (0 for any at all)",
+            ),
             ("duration", "how long it has to be stopped"),
             SEVERITY,
         ],
@@ -67,8 +70,7 @@ fn process(it: ProcessInput<'_>, verdicts: &mut RuleOutput) {
     };
     // Memory that the driver does not report counts as held.
     let counts = |settings: &Settings, row: &RowHistory| {
-        let is_enough = |bytes: u64| bytes > 0 && bytes >= settings.min_memory.0;
-        row.kind() != ProcessType::Graphics && row.used_bytes().is_none_or(is_enough)
+        row.kind() != ProcessType::Graphics && it.holds_enough(row, settings) != Some(false)
     };
     let Some((settings, gpus)) = held(it, counts) else {
         return;

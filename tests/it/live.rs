@@ -513,6 +513,8 @@ fn a_sample_makes_no_more_calls_than_its_values_need() {
         "nvmlDeviceGetComputeRunningProcesses_v3",
         "nvmlDeviceGetGraphicsRunningProcesses_v3",
         "nvmlDeviceGetProcessUtilization",
+        "nvmlDeviceGetEncoderUtilization",
+        "nvmlDeviceGetDecoderUtilization",
     ];
     for name in each_sample {
         // The memory's clock is read beside the SM's, twice a minute.
@@ -554,6 +556,14 @@ fn processes_that_hide_behind_odd_names_and_long_arguments() {
     let bytes: usize = argv.iter().map(|argument| argument.as_str().unwrap().len()).sum();
     assert!(bytes <= 40_000, "{bytes}");
     assert!(argv.last().unwrap().as_str().unwrap().ends_with('…'));
+    // No signal reaches it, and its parent is this test.
+    let parent = format!("({}) has to reap it", std::process::id());
+    let killed = machine.run(&["kill", &zombie.pid().to_string(), "--yes"]);
+    assert_ne!(killed.code, 0, "{killed:?}");
+    let said = format!("{}{}", killed.stdout, killed.stderr);
+    assert!(said.contains(&parent) && !said.contains("1 of 1"), "{said}");
+    let page = machine.run(&["explain", &zombie.pid().to_string()]).stdout;
+    assert!(page.contains("reaps it or exits") && !page.contains("gpumem kill"), "{page}");
     let text = machine.run(&["ps"]);
     assert!(!text.stdout.chars().any(|c| c.is_control() && c != '\n'), "{}", text.stdout);
     for word in ["zombie", "stopped", "[true]"] {

@@ -66,6 +66,7 @@ mod schema;
 mod selection;
 mod serve;
 mod servers;
+mod situations;
 mod store;
 mod stuck;
 mod support;

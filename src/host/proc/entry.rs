@@ -21,6 +21,7 @@ use crate::host::owner::names::Names;
 use crate::host::owner::place::Whereabouts;
 use crate::host::owner::users::Users;
 use crate::host::proc::folder::{Folder, is_gone};
+use crate::host::proc::guarded::is_zombie;
 use crate::host::proc::parent::ReadParent;
 use crate::host::proc::relatives::Relatives;
 use crate::host::proc::sockets::Listening;
@@ -130,8 +131,9 @@ pub struct Surroundings {
     pub(in crate::host) traffic: Traffic,
     /// Listening processes that work with the watched ones.
     pub(in crate::host) relatives: Relatives,
-    /// Whether the group and session leaders asked for in this sample exist.
-    leaders: HashMap<u32, Option<bool>>,
+    /// Whether the group and session leaders asked for in this sample are alive, for adopted processes and
+    /// others.
+    leaders: HashMap<(u32, bool), Option<bool>>,
     /// Parents read in this sample, with what is above them: a job's processes share them.
     parents: HashMap<u32, ReadParent>,
     pub(in crate::host) above: HashMap<u32, Above>,
@@ -331,11 +333,13 @@ impl Surroundings {
         let gone = |known, is_same| is_same && known == Some(false);
         if !gone(process.group_leader_alive, process.process_group == stat.process_group) {
             process.process_group = stat.process_group;
-            process.group_leader_alive = self.has_leader(process.pid, stat.process_group);
+            let leader = (stat.process_group, process.parent_is_reaper);
+            process.group_leader_alive = self.has_leader(process.pid, leader);
         }
         if !gone(process.session_leader_alive, process.session == stat.session) {
             process.session = stat.session;
-            process.session_leader_alive = self.has_leader(process.pid, stat.session);
+            let leader = (stat.session, process.parent_is_reaper);
+            process.session_leader_alive = self.has_leader(process.pid, leader);
         }
 
         if entry.terminal != stat.terminal {
@@ -381,23 +385,29 @@ impl Surroundings {
         }
     }
 
-    /// Whether the leader of a process's group or session exists; `None` if unknown. Checked once a sample,
-    /// because a job's processes share leaders.
-    fn has_leader(&mut self, own: u32, leader: Option<u32>) -> Option<bool> {
+    /// Whether the leader of a process's group or session is alive; `None` if unknown. Checked once a sample,
+    /// because a job's processes share leaders. Whether it is a zombie is read only for an adopted process,
+    /// for which it matters.
+    fn has_leader(
+        &mut self,
+        own: u32,
+        (leader, is_adopted): (Option<u32>, Option<bool>),
+    ) -> Option<bool> {
         let leader = leader?;
         if leader == own {
             return Some(true);
         }
-        if let Some(known) = self.leaders.get(&leader) {
+        let is_adopted = is_adopted != Some(false);
+        if let Some(known) = self.leaders.get(&(leader, is_adopted)) {
             return *known;
         }
-        let exists = match access(self.path(leader), Access::EXISTS) {
-            Ok(()) => Some(true),
+        let is_alive = match access(self.path(leader), Access::EXISTS) {
+            Ok(()) => Some(!(is_adopted && is_zombie(&self.roots, leader))),
             Err(errno) if is_gone(errno) && self.sees_all => Some(false),
             Err(_) => None,
         };
-        self.leaders.insert(leader, exists);
-        exists
+        self.leaders.insert((leader, is_adopted), is_alive);
+        is_alive
     }
 }
 

@@ -199,6 +199,14 @@ pub fn read_state(roots: &Roots, pid: u32) -> Option<char> {
     read_stat(roots, pid, |stat| stat.state)
 }
 
+/// Whether a process has exited with all of its threads; `false` if it does not exist.
+pub(in crate::host) fn is_zombie(roots: &Roots, pid: u32) -> bool {
+    let is_zombie = |stat: &Stat<'_>| {
+        matches!(stat.state, 'Z' | 'X' | 'x') && stat.threads.is_none_or(|threads| threads <= 1)
+    };
+    read_stat(roots, pid, is_zombie) == Some(true)
+}
+
 /// Whether a process descends from another, by parent links; `false` if a link cannot be read.
 pub fn descends_from(roots: &Roots, pid: u32, ancestor: u32) -> bool {
     let parent = |pid: &u32| read_stat(roots, *pid, |stat| stat.ppid)?;

@@ -157,12 +157,14 @@ impl<'a> Joining<'a> {
         }
     }
 
-    /// Joins living processes that share a key and a user.
+    /// Joins living processes that share a key and a user. Workers that outlived their starter are joined with each
+    /// other only: their group may be a script that works on.
     fn join_classes<K: Ord>(&mut self, tie: Tie, key: impl Fn(&Process) -> Option<K>) {
-        let mut classes: BTreeMap<(Option<u32>, K), Vec<usize>> = BTreeMap::new();
+        let mut classes: BTreeMap<(Option<u32>, bool, K), Vec<usize>> = BTreeMap::new();
         for (index, process) in self.living() {
             if let Some(key) = key(process) {
-                classes.entry((process.uid, key)).or_default().push(index);
+                let is_left = process.jupyter.is_none() && process.has_lost_starter();
+                classes.entry((process.uid, is_left, key)).or_default().push(index);
             }
         }
         for class in classes.into_values().filter(|class| class.len() > 1) {

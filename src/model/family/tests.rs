@@ -418,3 +418,18 @@ fn the_order_of_processes_changes_nothing() {
     processes.reverse();
     assert_eq!(members(&processes), before);
 }
+
+#[test]
+fn a_worker_that_outlived_its_starter_leaves_the_group_that_works_on() {
+    let code = "from multiprocessing.spawn import spawn_main; spawn_main()";
+    let spawned = |pid: u32| Process {
+        command: Some(["python", "-c", code].map(Arc::from).into()),
+        ..process(pid, 600, 600)
+    };
+    let trial =
+        Process { parent_is_reaper: Some(false), ppid: Some(600), ..process(610, 600, 600) };
+    let at_work = Process { parent_is_reaper: Some(false), ppid: Some(610), ..spawned(611) };
+    let families = families(&snapshot(&[spawned(601), spawned(602), trial, at_work]));
+    let members: Vec<&[u32]> = families.iter().map(|family| &*family.members).collect();
+    assert_eq!(members, [&[601, 602][..], &[610, 611]]);
+}

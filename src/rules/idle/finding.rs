@@ -86,6 +86,8 @@ pub(super) struct IdleOn<'a> {
     pub(super) row: &'a RowHistory,
     pub(super) gpu: FindingGpu,
     pub(super) severity: Severity,
+    /// Whether it has paused for nearly as long before and resumed work.
+    pub(super) may_resume: bool,
     /// The required time without use, in seconds.
     pub(super) needed: f64,
     pub(super) evidence: IdleEvidence,
@@ -106,6 +108,8 @@ pub(super) fn finding(it: ProcessInput<'_>, idle: Vec<IdleOn<'_>>) -> Option<Fin
         !idle.iter().any(|on| std::ptr::eq(on.row, row))
             && row.run().is_none_or(|run| run.seconds() < needed)
     });
+    let pauses = idle.iter().filter(|on| on.may_resume).map(|on| on.row.longest_pause());
+    let resumed_after = pauses.max_by(f64::total_cmp);
     let gpus = subject::by_gpu(idle.into_iter().map(|on| on.gpu));
     let sleeps = evidence.busy_seconds.is_some();
     let is_doubtful = evidence.is_kernel_unknown;
@@ -118,7 +122,13 @@ pub(super) fn finding(it: ProcessInput<'_>, idle: Vec<IdleOn<'_>>) -> Option<Fin
         subject::gpus(&gpus),
         if gpus.len() == 1 { "it" } else { "them" },
         Span::from_seconds(until.seconds_since(since)),
-        if sleeps { ", while its cell ran with no CPU and no GPU use" } else { "" }
+        match resumed_after {
+            _ if sleeps => ", while its cell ran with no CPU and no GPU use".to_owned(),
+            Some(seconds) => {
+                format!("; it has resumed work after up to {}", Span::from_seconds(seconds))
+            }
+            None => String::new(),
+        }
     );
     let advice = restart_of_pool(process)
         .into_iter()
@@ -130,7 +140,7 @@ pub(super) fn finding(it: ProcessInput<'_>, idle: Vec<IdleOn<'_>>) -> Option<Fin
     let mut finding = it.seen.finding(Some(process), parts);
     let names = known.names();
     let is_made_to_wait = asks_servers(it) || names.pool.is_some() || names.placeholder.is_some();
-    if !works_elsewhere && !sleeps && !is_doubtful && !is_made_to_wait {
+    if !works_elsewhere && !sleeps && !is_doubtful && !is_made_to_wait && resumed_after.is_none() {
         finding.actions = actions(process);
     }
     Some(finding)

@@ -195,13 +195,41 @@ fn a_forecast_that_did_not_come_true_is_withdrawn() {
 }
 
 #[test]
-fn a_tenth_that_came_back_ends_it_at_once() {
+fn growth_that_came_back_ends_it_at_once() {
     let (mut scene, mut engine) = (scene(), engine_of("leak"));
     grow(&mut scene, &mut engine, 0, 40, 100 * MIB);
     only(&engine);
     scene.step();
     let used = scene.row(0, PID).used_bytes.unwrap();
-    scene.row(0, PID).used_bytes = Some(used - 480 * MIB);
+    scene.row(0, PID).used_bytes = Some(used - 1600 * MIB);
     engine.observe(&scene.now);
     assert_eq!((engine.findings().len(), engine.resolved().len()), (0, 1));
+}
+
+#[test]
+fn a_desktop_that_grows_by_gigabytes_is_reported_and_not_ended() {
+    for (by, found) in [(60 * MIB, 0), (500 * MIB, 1)] {
+        let mut scene = scene();
+        scene.process(PID).executable = Some("/usr/bin/gnome-shell".into());
+        scene.process(PID).executable_is_roots = Some(true);
+        scene.row(0, PID).kind = ProcessType::Graphics;
+        let mut engine = Engine::new(AllSettings::default());
+        grow(&mut scene, &mut engine, 0, 30, by);
+        assert_eq!(engine.findings().len(), found, "{:?}", engine.findings());
+        if let [finding] = engine.findings() {
+            assert_eq!((finding.kind, &finding.actions[..]), (Kind::Leak, &[Action::Notify][..]));
+            assert!(finding.advice[0].contains("save your work"));
+        }
+    }
+}
+
+#[test]
+fn a_leak_does_not_flicker_at_the_threshold() {
+    let (mut scene, mut engine) = (scene(), engine_with("min_growth", Bytes(800 * MIB)));
+    grow(&mut scene, &mut engine, 0, 30, 40 * MIB);
+    only(&engine);
+    // A little is given back: less than the threshold remains.
+    scene.row(0, PID).used_bytes = Some(scene.row(0, PID).used_bytes.unwrap() - 100 * MIB);
+    grow(&mut scene, &mut engine, 0, 1, 40 * MIB);
+    only(&engine);
 }

@@ -63,7 +63,7 @@ fn it_is_found_when_its_job_has_been_gone_for_the_duration() {
         Evidence::new(OrphanEvidence {
             ppid: Some(1),
             process_group: Some(4241),
-            server_gone: false,
+            starter_gone: false,
             session_leader_alive: Some(false),
             unused_seconds: 190.0,
             cpu_percent_mean: Some(0.0),
@@ -87,6 +87,40 @@ fn abandoned(scene: &mut Scene) {
     scene.process(PID).group_leader_alive = Some(true);
 }
 
+/// A worker that `multiprocessing` spawned: its trial is gone, the script that started the trial is not.
+fn of_a_sweep() -> Scene {
+    let mut scene = orphan();
+    let code = "from multiprocessing.spawn import spawn_main; spawn_main(pipe_handle=7)";
+    let command = ["python3", "-c", code, "--multiprocessing-fork"].map(Arc::from);
+    let process = scene.process(PID);
+    (process.command, process.group_leader_alive) = (Some(command.into()), Some(true));
+    scene
+}
+
+#[test]
+fn a_spawned_worker_needs_its_own_starter_only() {
+    let cases: &[Case] = &[
+        ("its trial is gone", Found, |_| ()),
+        ("its trial lives", Nothing, |it| it.process(PID).parent_is_reaper = Some(false)),
+        ("not known", Nothing, |it| it.process(PID).parent_is_reaper = None),
+        ("in its own group", Nothing, |it| it.process(PID).process_group = Some(PID)),
+        ("first in a container", Nothing, |it| it.process(PID).process_group = Some(1)),
+        ("at work", Nothing, |it| it.row(0, PID).sm_percent = Some(1)),
+        ("forked, not spawned", Nothing, |it| {
+            it.process(PID).command = Some(["python3".into(), "train.py".into()].into());
+        }),
+        ("another program's code", Nothing, |it| {
+            let code = "import multiprocessing.spawn; serve()";
+            it.process(PID).command = Some(["python3", "-c", code].map(Arc::from).into());
+        }),
+    ];
+    each(Kind::Orphan, of_a_sweep, 200.0, cases);
+    let engine = judge(&mut of_a_sweep(), 200.0);
+    let finding = only(&engine, Kind::Orphan);
+    assert!(finding.message.contains("outlived the program that started it"), "{finding:?}");
+    assert!(!finding.advice.iter().any(|line| line.contains("pgrep")), "its group is at work");
+}
+
 #[test]
 fn each_clause_has_to_hold() {
     const NO_JOB: Says = Unsure("whether process 4242 outlived its job is not known");
@@ -99,6 +133,7 @@ fn each_clause_has_to_hold() {
         ("uses the GPU", Nothing, |it| it.row(0, PID).sm_percent = Some(1)),
         ("copies", Nothing, |it| it.row(0, PID).memory_percent = Some(1)),
         ("encodes", Nothing, |it| it.row(0, PID).encoder_percent = Some(1)),
+        ("may encode", NO_USE, |it| it.gpu(0).encoder_percent = Some(1)),
         ("some CPU", Nothing, |it| it.process(PID).cpu_percent = Some(20.0)),
         ("much CPU", Nothing, |it| it.process(PID).cpu_percent = Some(150.0)),
         ("on no GPU", Nothing, |it| it.rows(0).clear()),
@@ -224,7 +259,7 @@ fn a_kernel_whose_server_is_gone_is_an_orphan_though_it_leads_its_group() {
             let finding = only(&engine, Kind::Orphan);
             // It leads its own group, and no user is at a menu.
             let facts = facts(finding);
-            assert!(facts["process_group"].is_null() && facts["server_gone"] == true);
+            assert!(facts["process_group"].is_null() && facts["starter_gone"] == true);
             let adopted = (parent_is_reaper == Some(true)).then_some(1);
             assert_eq!(facts["ppid"].as_u64(), adopted);
             assert!(finding.advice.concat().contains("`gpumem kill 4242`"), "{:?}", finding.advice);

@@ -18,7 +18,9 @@ use nvml_wrapper::sys_exports::field_id::NVML_FI_DEV_GET_GPU_RECOVERY_ACTION;
 use super::accounting::Accounting;
 use super::calls::{CallProgress, Calls};
 use super::error::Code;
-use super::ffi::{self, DeviceHandle, List, ProcessLists, ProcessRecord, StructLayout, Version};
+use super::ffi::{
+    self, DeviceHandle, Engine, List, ProcessLists, ProcessRecord, StructLayout, Version,
+};
 use super::memory::Whole;
 use super::mig::{self, Mig};
 use super::rows;
@@ -162,6 +164,7 @@ impl DeviceReader {
         self.read_identity();
         self.read_settings();
         self.read_details();
+        self.read_video_engines();
         let (memory, memory_unavailable) = match self.memory() {
             Ok(memory) => (self.believed(memory), None),
             Err(reason) => (None, Some(reason.into())),
@@ -337,7 +340,6 @@ impl DeviceReader {
         self.details_due = Instant::now() + SETTINGS_EVERY;
         let Self { nvml, handle, calls, facts, .. } = self;
         let device = handle.on(nvml);
-        let share = |percent: u32| Some(percent).filter(|percent| *percent <= 100);
         facts.memory_clock_mhz =
             known(calls, "nvmlDeviceGetClockInfo", || device.clock_info(Clock::Memory))
                 .filter(|clock| *clock <= MOST_MHZ);
@@ -348,12 +350,6 @@ impl DeviceReader {
             let names = reasons.iter_names().map(|(name, _)| name.to_lowercase().replace('_', " "));
             names.map(Into::into).collect()
         });
-        facts.encoder_percent =
-            known(calls, "nvmlDeviceGetEncoderUtilization", || device.encoder_utilization())
-                .and_then(|used| share(used.utilization));
-        facts.decoder_percent =
-            known(calls, "nvmlDeviceGetDecoderUtilization", || device.decoder_utilization())
-                .and_then(|used| share(used.utilization));
         facts.ecc_uncorrected_errors = known(calls, "nvmlDeviceGetTotalEccErrors", || {
             device.total_ecc_errors(MemoryError::Uncorrected, EccCounter::Volatile)
         });
@@ -365,6 +361,34 @@ impl DeviceReader {
         };
         facts.pcie_received_bytes_per_second = pcie(PcieUtilCounter::Receive);
         facts.pcie_sent_bytes_per_second = pcie(PcieUtilCounter::Send);
+    }
+
+    /// Reads how busy the video engines are. Where the driver does not tell, they are unknown, which is no error
+    /// of the sample.
+    fn read_video_engines(&mut self) {
+        let Self { nvml, handle, calls, facts, .. } = self;
+        let device = handle.on(nvml);
+        let mut percent = |name, call: &dyn Fn() -> Result<u32, Code>| {
+            let answer = calls.raw(name, call);
+            if let Err(code) = answer
+                && code.is_unsupported()
+            {
+                calls.failed(name, code);
+            }
+            answer.ok().filter(|percent| *percent <= 100)
+        };
+        facts.encoder_percent = percent("nvmlDeviceGetEncoderUtilization", &|| {
+            Ok(device.encoder_utilization()?.utilization)
+        });
+        facts.decoder_percent = percent("nvmlDeviceGetDecoderUtilization", &|| {
+            Ok(device.decoder_utilization()?.utilization)
+        });
+        facts.jpeg_percent = percent("nvmlDeviceGetJpgUtilization", &|| {
+            ffi::engine_percent(nvml, &device, Engine::Jpeg)
+        });
+        facts.optical_flow_percent = percent("nvmlDeviceGetOfaUtilization", &|| {
+            ffi::engine_percent(nvml, &device, Engine::OpticalFlow)
+        });
     }
 
     /// Whether it is unknown which process holds how much memory.

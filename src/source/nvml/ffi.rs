@@ -147,6 +147,31 @@ pub(super) fn numa_node(nvml: &Nvml, device: &Device<'_>) -> Result<u32, Code> {
     number(device, &nvml.lib().nvmlDeviceGetNumaNodeId)
 }
 
+/// A video engine whose utilization nvml-wrapper does not read.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Engine {
+    Jpeg,
+    OpticalFlow,
+}
+
+/// The utilization of a video engine, in percent.
+pub(super) fn engine_percent(
+    nvml: &Nvml,
+    device: &Device<'_>,
+    engine: Engine,
+) -> Result<u32, Code> {
+    let library = nvml.lib();
+    let call = match engine {
+        Engine::Jpeg => &library.nvmlDeviceGetJpgUtilization,
+        Engine::OpticalFlow => &library.nvmlDeviceGetOfaUtilization,
+    };
+    let call = call.as_ref().map_err(|_| Code::FUNCTION_NOT_FOUND)?;
+    let (mut percent, mut period_us): (c_uint, c_uint) = (0, 0);
+    // SAFETY: the handle is valid while `device` lives; the call fills the two values.
+    Code::check(unsafe { call(device.handle(), &mut percent, &mut period_us) })?;
+    Ok(percent)
+}
+
 /// Makes a call that returns one number about a device.
 fn number<E>(
     device: &Device<'_>,

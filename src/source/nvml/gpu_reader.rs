@@ -217,6 +217,8 @@ fn mark_stale(gpu: &mut Gpu, age: Duration) {
     gpu.gpu_percent = None;
     gpu.sampled_seconds = None;
     gpu.memory_percent = None;
+    (gpu.encoder_percent, gpu.decoder_percent) = (None, None);
+    (gpu.jpeg_percent, gpu.optical_flow_percent) = (None, None);
     for row in gpu.processes.iter_mut().flatten() {
         row.sm_percent = None;
         row.memory_percent = None;

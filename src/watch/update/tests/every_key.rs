@@ -55,6 +55,7 @@ fn opened(context: Context) -> App {
         let mut snapshot = sample::later(1, PROCESSES, second as f64);
         for (at, process) in snapshot.processes.iter_mut().enumerate() {
             process.state = Some('S');
+            process.start_time = process.start_time.map(|it| it.plus_seconds(-86_400.0));
             process.cpu_percent = Some(if at == 0 { 0.0 } else { 90.0 });
             process.command = Some(vec!["python".into(), "x".repeat(200).into()].into());
         }

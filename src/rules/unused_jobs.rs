@@ -1,0 +1,63 @@
+//! What jobs hold without using it, for thresholds that their processes reach only together.
+
+use foldhash::{HashMap, HashMapExt as _};
+
+use crate::history::{History, ProcessHistory};
+use crate::model::family::families;
+use crate::model::snapshot::ProcessType;
+use crate::model::{Snapshot, Time};
+
+/// The jobs of a snapshot with more than one process.
+#[derive(Debug)]
+pub(super) struct UnusedJobs {
+    now: Time,
+    /// The position in `jobs`, by pid.
+    job_of: HashMap<u32, usize>,
+    jobs: Vec<UnusedJob>,
+}
+
+#[derive(Debug, Default)]
+struct UnusedJob {
+    /// Since when none of its processes has used a GPU; `None` if one does, or that is unknown.
+    since: Option<Time>,
+    /// What it holds, by NVML's index.
+    bytes: HashMap<u32, u64>,
+}
+
+impl UnusedJobs {
+    pub(super) fn new(snapshot: &Snapshot, history: &History) -> Self {
+        let mut this = Self { now: snapshot.time, job_of: HashMap::new(), jobs: Vec::new() };
+        let known = |pid: &u32| history.process(snapshot.process(*pid)?.identity());
+        for family in families(snapshot).iter().filter(|family| family.members.len() > 1) {
+            let members = || family.members.iter().filter_map(known);
+            this.job_of.extend(family.members.iter().map(|pid| (*pid, this.jobs.len())));
+            this.jobs.push(UnusedJob::of(members(), history));
+        }
+        this
+    }
+
+    /// How much a process's job holds on a GPU, if none of it has used any GPU for so many seconds; else 0.
+    pub(super) fn bytes(&self, pid: u32, gpu: u32, seconds: f64) -> u64 {
+        let job = self.job_of.get(&pid).map(|job| &self.jobs[*job]);
+        let unused = job
+            .filter(|job| job.since.is_some_and(|since| self.now.seconds_since(since) >= seconds));
+        unused.and_then(|job| job.bytes.get(&gpu)).copied().unwrap_or(0)
+    }
+}
+
+impl UnusedJob {
+    fn of<'a>(members: impl Iterator<Item = &'a ProcessHistory>, history: &History) -> Self {
+        let mut job = Self::default();
+        let rows = members.flat_map(ProcessHistory::rows);
+        let rows = rows.filter(|row| row.kind() != ProcessType::Graphics);
+        let mut since = Vec::new();
+        for row in rows {
+            since.push(row.run().map(|run| run.since));
+            let bytes = job.bytes.entry(history.gpu_index(row)).or_default();
+            *bytes = bytes.saturating_add(row.used_bytes().unwrap_or(0));
+        }
+        let since: Option<Vec<Time>> = since.into_iter().collect();
+        job.since = since.and_then(|since| since.into_iter().max());
+        job
+    }
+}
