@@ -1,31 +1,24 @@
 //! What a person may type. These doc comments are the help, the man pages and the completions.
 
-mod explain;
 mod reap;
-mod release;
 mod run;
-mod serve;
-mod terms;
 mod watch;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use clap::builder::{NonEmptyStringValueParser, PossibleValue, Styles};
+use clap::builder::{
+    NonEmptyStringValueParser, PossibleValue, PossibleValuesParser, Styles, TypedValueParser,
+};
 use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum, ValueHint};
-
-use crate::model::field::Field;
-use crate::model::{Kind, Severity};
-use crate::units::{Amount, Bytes, Span};
-
-pub use explain::Explain;
-pub use reap::{HowToKill, Kill, ReapArgs};
-pub use release::ReleaseArgs;
+pub use reap::{HowToKill, Kill, ReapArgs, ReleaseArgs};
 pub use run::{RunArgs, RunFailure};
-pub use serve::{MetricsArgs, ServeArgs};
-pub use terms::Where;
 pub(super) use watch::cells;
 pub use watch::{Once, ThemeChoice, WatchArgs};
+
+use crate::model::field::{Field, GROUPED, SORTED};
+use crate::model::{Kind, Selector, Severity};
+use crate::units::{Amount, Bytes, Span};
 
 /// The exit codes of a command, with the reasons for 1, if there are any.
 macro_rules! exit_codes {
@@ -230,7 +223,7 @@ pub struct Ps {
 
     /// Print totals instead: memory, processes and GPUs by user, job, container or framework, most
     /// memory first
-    #[arg(long, value_name = "KEY", value_parser = terms::grouped(), conflicts_with = "sort")]
+    #[arg(long, value_name = "KEY", value_parser = grouped(), conflicts_with = "sort")]
     pub by: Option<Field>,
 
     /// Whether the stored history is used.
@@ -494,7 +487,7 @@ pub struct RecordArgs {
     pub store: StoreArgs,
 
     /// Also serve what is recorded on this address, as `gpumem serve --listen` does
-    #[arg(long, value_name = "ADDRESS", value_parser = serve::address, requires = "store")]
+    #[arg(long, value_name = "ADDRESS", value_parser = address, requires = "store")]
     pub serve: Option<SocketAddr>,
 }
 
@@ -668,4 +661,181 @@ pub struct Man {
     /// The command whose page to show, or ci or performance [default: gpumem's own page]
     #[arg(value_name = "COMMAND")]
     pub command: Option<String>,
+}
+
+/// Selects rows.
+#[derive(Args, Clone, Debug, Default)]
+pub struct Where {
+    /// Only what matches all of these terms: 'user:ann gpu:0 idle>10m mem>4GiB', as after / in watch
+    ///
+    /// A word is searched for in all fields; NAME:VALUE in one field, with commas between alternatives;
+    /// < and > compare numbers; ! before a term negates it. Unknown values never match, negated or not.
+    ///
+    /// 'mem>4GiB' selects large processes, 'idle>2h' those that have been idle for long, 'runtime>1d
+    /// !user:ann' those that have run for long and are not ann's. ? in `gpumem watch` lists the fields.
+    #[arg(long = "where", value_name = "TERMS", value_parser = terms)]
+    pub terms: Vec<Selector>,
+}
+
+/// Rejects terms that leave nothing out: a script's variable was probably empty.
+fn terms(text: &str) -> Result<Selector, String> {
+    match Selector::parse(text) {
+        Ok(Some(selector)) => Ok(selector),
+        Ok(None) => Err("it is empty; write user:ann, or leave it out".to_owned()),
+        Err(error) => Err(error.to_string()),
+    }
+}
+
+/// The fields that totals can be grouped by, by their names.
+fn grouped() -> impl TypedValueParser<Value = Field> {
+    let names = GROUPED.iter().filter_map(|field| field.spec().names.first());
+    PossibleValuesParser::new(names).map(|typed| {
+        let mut fields = GROUPED.iter();
+        let is_it = |field: &&Field| field.spec().names.first() == Some(&typed.as_str());
+        *fields.find(is_it).unwrap_or(&Field::User)
+    })
+}
+
+impl ValueEnum for Field {
+    fn value_variants<'a>() -> &'a [Self] {
+        &SORTED
+    }
+
+    fn to_possible_value(&self) -> Option<PossibleValue> {
+        let (name, help) = self.spec().sort;
+        Some(PossibleValue::new(name).help(help))
+    }
+}
+
+/// Print metrics and findings for Prometheus, once
+///
+/// Metrics of GPUs, processes and findings, from one sample and the stored history. Unknown values are
+/// absent. No label contains a command line or a path. The 512 processes with the most memory have
+/// their own series.
+#[derive(Args, Debug)]
+#[command(after_help = EXIT_CODES)]
+pub struct MetricsArgs {
+    /// Replace this file atomically, for node_exporter's textfile collector, instead of printing
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub output: Option<PathBuf>,
+
+    /// Where the snapshots come from.
+    #[command(flatten)]
+    pub recorded: Recorded,
+
+    /// Whether the stored history is used.
+    #[command(flatten)]
+    pub stored: Stored,
+}
+
+/// Serve metrics and the newest verdict over HTTP, for Prometheus
+///
+/// /metrics is the page of `gpumem metrics` with counters of waste, /check the document of `gpumem check --json`,
+/// and /-/healthy tells whether the newest sample is recent. Requests are answered from the newest sample;
+/// they never cause one. It runs until SIGINT or SIGTERM.
+///
+/// With `gpumem record --store --serve ADDRESS`, one process records and serves.
+#[derive(Args, Debug)]
+#[command(after_help = EXIT_CODES)]
+pub struct ServeArgs {
+    /// Address to listen on; everyone who can reach it sees users and programs
+    #[arg(long, value_name = "ADDRESS", value_parser = address, default_value = "127.0.0.1:9836")]
+    pub listen: SocketAddr,
+
+    /// Time between samples [default: 5s]
+    #[arg(long, value_name = "DURATION")]
+    pub interval: Option<Span>,
+
+    /// Where the snapshots come from; for a recording, its end is served.
+    #[command(flatten)]
+    pub recorded: Recorded,
+
+    /// Whether the stored history is used.
+    #[command(flatten)]
+    pub stored: Stored,
+}
+
+/// Where to listen. A name may stand for several addresses, and the wrong one is open to others.
+fn address(typed: &str) -> Result<SocketAddr, String> {
+    typed.parse().map_err(|_| "write an IP address and a port: 127.0.0.1:9836".to_owned())
+}
+
+/// Explain one process, GPU or finding: whose, since when, why, and what to do
+///
+/// Shows what the process or GPU is, its owner and start, how its memory changed, its findings with
+/// their evidence, what holds it, and what would free the memory, gentlest first. If `gpumem record
+/// --store` is running, its history is used; otherwise a short sample is, and the page lists what that
+/// cannot show. With --replay or --demo it describes the end of the recording.
+///
+/// With --oom it explains a moment at which a GPU had no memory left.
+///
+/// With --framework it explains how a framework takes memory, what returns it and what does not; that
+/// needs no GPU. With --snippet it prints code for your own program that releases memory when asked.
+#[derive(Args, Debug)]
+#[command(after_help = EXIT_CODES)]
+pub struct Explain {
+    /// A PID, a notebook's path or the end of it, a kernel's id, a GPU (gpu:0, GPU-…, MIG-…), a
+    /// finding's id as printed by check --json or the beginning of one if unambiguous, or the name of
+    /// an inference server (vllm)
+    #[arg(
+        value_name = "TARGET",
+        required_unless_present_any = ["framework", "snippet", "oom"],
+        conflicts_with_all = ["framework", "oom"]
+    )]
+    pub target: Option<String>,
+
+    /// Explain a framework; without NAME, list the known ones
+    #[arg(
+        long,
+        value_name = "NAME",
+        num_args = 0..=1,
+        default_missing_value = "list",
+        conflicts_with_all = ["window", "replay", "demo", "no_store"]
+    )]
+    pub framework: Option<String>,
+
+    /// Print a signal handler in Python, to paste into a program, that releases cached memory when
+    /// `gpumem release` asks; for PyTorch, TensorFlow, JAX and CuPy. With --framework tensorflow:
+    /// training in a child process that saves and exits when asked, because TensorFlow's own pool is
+    /// freed only when its process exits
+    #[arg(long, conflicts_with_all = ["target", "json", "window", "replay", "demo"])]
+    pub snippet: bool,
+
+    /// Explain why a GPU had no memory left: who held it, how much of it was unused, and what would
+    /// have been enough
+    #[arg(long, conflicts_with_all = ["framework", "snippet", "window"])]
+    pub oom: bool,
+
+    /// With --oom, the time: 10:04, 2026-11-21 10:04:30 or, on this machine, -5m [default: now, or the
+    /// recording's end]
+    ///
+    /// The page describes the last sample up to that time, in a recording or in the history that
+    /// `gpumem record --store` keeps.
+    #[arg(long, value_name = "TIME", requires = "oom", conflicts_with_all = ["target", "framework", "snippet"], allow_hyphen_values = true)]
+    pub at: Option<String>,
+
+    /// With --oom, the GPU, by index or UUID [default: the one with the least memory free]
+    #[arg(long, value_name = "GPU", requires = "oom", conflicts_with_all = ["target", "framework", "snippet"])]
+    pub gpu: Option<String>,
+
+    /// With --oom, the size of the failed allocation, as in the program's message
+    #[arg(long, value_name = "SIZE", requires = "oom", conflicts_with_all = ["target", "framework", "snippet"])]
+    pub asked: Option<Bytes>,
+
+    /// Print the page as JSON (gpumem.explain/1)
+    #[arg(long)]
+    pub json: bool,
+
+    /// How long to sample this machine first; CPU and GPU use over time is known only with a window or
+    /// a stored history [default: a single sample; for a finding until it is found, at most 2s]
+    #[arg(long, value_name = "DURATION", conflicts_with_all = ["replay", "demo"])]
+    pub window: Option<Span>,
+
+    /// Whether the stored history is used.
+    #[command(flatten)]
+    pub stored: Stored,
+
+    /// Where snapshots come from.
+    #[command(flatten)]
+    pub recorded: Recorded,
 }

@@ -5,7 +5,6 @@
 //! `baseline`, waiting for free memory in `wait`, and what a signal does in `interrupt`.
 
 mod baseline;
-mod interrupt;
 mod limit;
 pub(super) mod verdict;
 mod wait;
@@ -18,18 +17,19 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use clap::{CommandFactory as _, ValueEnum as _};
+use signal_hook::consts::{SIGINT, SIGTERM};
 
 use self::verdict::{CheckQuestion, CheckVerdict, VerdictProgress};
 use super::args::{CheckArgs, CheckFormat, Cli, Global, GpuName};
 use super::devices::callers_visible;
 use super::exit::Exit;
-use super::hosts::HostOutput;
+use super::hosts::{self, HostOutput};
 use super::output::shows_unicode;
 use super::session::{self, SampleWindow};
 use super::{
-    UsageError, config, hosts, live, print, recorded, store, style, terminal_width, warn,
-    warn_of_damage,
+    UsageError, config, live, print, recorded, store, style, terminal_width, warn, warn_of_damage,
 };
+use crate::cli::signals;
 use crate::config::Config;
 use crate::model::json::document;
 use crate::model::{Kind, Time};
@@ -52,7 +52,7 @@ pub(super) fn run(args: &CheckArgs, global: &Global) -> anyhow::Result<Exit> {
         return of_hosts(args, global, others);
     }
     let prepared = prepare(args, global).and_then(|(verdict, interval)| {
-        interrupt::report_on_signal(&verdict, format, args.quiet)?;
+        report_on_signal(&verdict, format, args.quiet)?;
         Ok((verdict, interval))
     });
     let (verdict, interval) = match prepared {
@@ -351,4 +351,29 @@ pub(super) fn report_misuse(error: &clap::Error, arguments: impl Iterator<Item =
         // Standard error has the message too, should standard output be closed.
         let _ = print(&document);
     }
+}
+
+/// From now on, a signal ends the check with a report of what is known so far: a document or a line.
+fn report_on_signal(
+    verdict: &Arc<Mutex<CheckVerdict>>,
+    format: CheckFormat,
+    quiet: bool,
+) -> anyhow::Result<()> {
+    signals::end_on_second(&[SIGINT, SIGTERM])?;
+    let verdict = Arc::clone(verdict);
+    signals::on_thread(&[SIGINT, SIGTERM], move |signal| {
+        let mut verdict = verdict.lock().unwrap_or_else(PoisonError::into_inner);
+        // The verdict is being printed, whole; it is the program's last deed.
+        if verdict.is_concluded() {
+            return true;
+        }
+        let why = format!("interrupted by {} before the verdict", signals::name(signal));
+        // That standard output is closed cannot be reported.
+        let _ = format.of(&verdict.report(Some(&why))).and_then(|document| print(&document));
+        if !quiet {
+            warn(&why);
+        }
+        let _ = signals::end_as_by(signal);
+        std::process::exit(i32::from(Exit::CannotMeasure.code()));
+    })
 }

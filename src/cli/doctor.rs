@@ -6,7 +6,6 @@
 
 mod driver;
 mod gpus;
-mod machine;
 mod notebooks;
 mod processes;
 mod state;
@@ -20,7 +19,8 @@ use super::config::now;
 use super::exit::Exit;
 use super::{nvml_options, print, style};
 use crate::deadline::Task;
-use crate::host::{self, Roots};
+use crate::host::{self, Cgroups, Roots};
+use crate::model::Time;
 use crate::model::json::document;
 use crate::report::doctor::{CheckStatus, DoctorCheck, DoctorReport, SCHEMA, Topic};
 use crate::source::nvml::{self, Nvml};
@@ -74,7 +74,7 @@ pub(super) fn run(args: &Doctor, global: &Global) -> anyhow::Result<Exit> {
         kernel: machine.kernel.as_deref(),
     }));
     checks.extend(notebooks::checks(within(servers, notebooks::TIMEOUT)));
-    checks.extend(machine::checks(&machine::MachineFacts {
+    checks.extend(machine_checks(&MachineFacts {
         cgroups: mounts.map(|mounts| mounts.cgroups),
         is_initial_cgroup_namespace: host::read_is_initial_cgroup_namespace(&roots.proc),
         now,
@@ -140,6 +140,60 @@ fn conclude(checks: Vec<DoctorCheck>, sample: Option<&nvml::NvmlSample>) -> Doct
 /// it.
 fn within<T: Send + 'static>(task: io::Result<Task<T>>, time: Duration) -> Option<T> {
     task.ok()?.within(time).ok()
+}
+
+/// 2024-01-01, before gpumem existed: a clock that shows an earlier date was never set.
+const FIRST_DAY: Time = Time::from_unix_milliseconds(1_704_067_200_000);
+
+#[derive(Clone, Copy, Debug)]
+struct MachineFacts {
+    cgroups: Option<Cgroups>,
+    is_initial_cgroup_namespace: Option<bool>,
+    now: Time,
+    booted: Option<Time>,
+    has_boot_id: bool,
+}
+
+fn machine_checks(facts: &MachineFacts) -> Vec<DoctorCheck> {
+    vec![cgroups(facts), clock(facts)]
+}
+
+fn cgroups(facts: &MachineFacts) -> DoctorCheck {
+    let topic = Topic::CGROUPS;
+    let version = match facts.cgroups {
+        None => return topic.unknown("mounts cannot be read"),
+        // What a process is in stands in its own folder, whether or not they are mounted.
+        Some(Cgroups::None) => "none mounted",
+        Some(Cgroups::V1) => "version 1",
+        Some(Cgroups::V2) => "version 2",
+        Some(Cgroups::Hybrid) => "versions 1 and 2 (hybrid)",
+    };
+    match facts.is_initial_cgroup_namespace {
+        Some(true) => topic.ok(version),
+        Some(false) => {
+            topic.limited(format!("{version}, in a cgroup namespace")).advise("cgroup-namespace")
+        }
+        None => topic.ok(format!("{version}; this kernel has no cgroup namespaces")),
+    }
+}
+
+fn clock(facts: &MachineFacts) -> DoctorCheck {
+    let topic = Topic::CLOCK;
+    let now = facts.now;
+    if now < FIRST_DAY {
+        let seen = format!("the clock is at {}", now.local());
+        return topic.broken(seen).advise("clock-unset");
+    }
+    let Some(booted) = facts.booted else {
+        return topic
+            .unknown(format!("{}; the time of boot cannot be read", now.local()))
+            .advise("no-boot-time");
+    };
+    if !facts.has_boot_id {
+        return topic.limited(format!("{}; this boot has no id", now.local())).advise("no-boot-id");
+    }
+    let up = Span::from_seconds(now.seconds_since(booted).max(0.0));
+    topic.ok(format!("{}, up {up}", now.local()))
 }
 
 #[cfg(test)]

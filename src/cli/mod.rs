@@ -22,14 +22,12 @@ mod record;
 pub mod release;
 mod rules;
 mod run;
-mod schema;
 mod selection;
 mod serve;
 mod session;
 mod signals;
 mod store;
 mod time_zone;
-mod version;
 mod watch;
 
 use std::ffi::OsString;
@@ -43,7 +41,10 @@ use self::args::{Cli, Command, Global};
 use self::exit::{Exit, UsageError};
 use self::output::{print, print_usage_error, style, terminal_width, warn};
 use self::session::{live, nvml_options, recorded, unreadable, warn_of_damage};
+use crate::cli::args::{SchemaArgs, SchemaName};
 use crate::host;
+use crate::report::schema;
+use crate::source::nvml;
 
 /// Runs the program: arguments in, exit code out.
 pub fn main() -> ExitCode {
@@ -90,7 +91,7 @@ fn help_as_flag(mut arguments: Vec<OsString>) -> Vec<OsString> {
 fn run(cli: Cli) -> anyhow::Result<Exit> {
     let global = &cli.global;
     match cli.command {
-        _ if cli.version => version::run(global),
+        _ if cli.version => print_version(global),
         None => run_bare(global),
         Some(Command::Ps(args)) => ps::run(&args, global),
         Some(Command::Check(args)) => check::run(&args, global),
@@ -106,7 +107,7 @@ fn run(cli: Cli) -> anyhow::Result<Exit> {
         Some(Command::Rules(args)) => rules::run(&args, global),
         Some(Command::Config(args)) => config::run(&args, global),
         Some(Command::Doctor(args)) => doctor::run(&args, global),
-        Some(Command::Schema(args)) => schema::run(&args),
+        Some(Command::Schema(args)) => print_schema(&args),
         Some(Command::Completions(args)) => {
             print(complete::script(args.shell)).map(|()| Exit::Clean)
         }
@@ -146,4 +147,44 @@ fn mind_rights(library: Option<&Path>) -> anyhow::Result<()> {
         .into());
     }
     host::give_up_reading().context("capabilities cannot be dropped; gpumem does not run with them")
+}
+
+fn print_version(global: &Global) -> anyhow::Result<Exit> {
+    let mut text = format!("gpumem {}\n", env!("CARGO_PKG_VERSION"));
+    match nvml::versions(&nvml_options(global)?) {
+        Ok(driver) => {
+            let or_unknown = |version: &Option<std::sync::Arc<str>>| {
+                version.as_deref().unwrap_or("unknown").to_owned()
+            };
+            text.push_str(&format!(
+                "NVML {}, driver {}, CUDA {}\n",
+                or_unknown(&driver.nvml_version),
+                or_unknown(&driver.version),
+                or_unknown(&driver.cuda_version)
+            ));
+        }
+        Err(error) => text.push_str(&format!("{error}\n")),
+    }
+    print(&text)?;
+    Ok(Exit::Clean)
+}
+
+fn print_schema(args: &SchemaArgs) -> anyhow::Result<Exit> {
+    print(committed_schema(args.name)).map(|()| Exit::Clean)
+}
+
+/// A format's schema, as it is built in.
+fn committed_schema(name: SchemaName) -> &'static str {
+    match name {
+        SchemaName::Check => schema::CHECK,
+        SchemaName::Doctor => schema::DOCTOR,
+        SchemaName::Explain => schema::EXPLAIN,
+        SchemaName::History => schema::HISTORY,
+        SchemaName::Hosts => schema::HOSTS,
+        SchemaName::Reap => schema::REAP,
+        SchemaName::Release => schema::RELEASE,
+        SchemaName::Run => schema::RUN,
+        SchemaName::Snapshot => schema::SNAPSHOT,
+        SchemaName::Totals => schema::TOTALS,
+    }
 }

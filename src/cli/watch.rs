@@ -1,12 +1,13 @@
-//! `gpumem watch`: the terminal screen. How it was arranged is
-//! kept by [`ui_state`].
+//! `gpumem watch`: the terminal screen. How it was arranged is kept in a file of the state directory.
 
-mod ui_state;
-
-use std::io::IsTerminal as _;
+use std::fs::{self, OpenOptions};
+use std::io::{self, IsTerminal as _, Read as _};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::Context as _;
+use rustix::fs::OFlags;
 
 use super::args::{Color, Global, Once, ThemeChoice, WatchArgs, cells};
 use super::exit::Exit;
@@ -18,6 +19,8 @@ use super::{
     warn_of_damage,
 };
 use crate::config::Config;
+use crate::deadline::Task;
+use crate::host::replace_file;
 use crate::model::Snapshot;
 use crate::reclaim::worker::{OpenTools, ReclaimWorker};
 use crate::rules::Engine;
@@ -28,6 +31,7 @@ use crate::source::replay::{DEMO_HISTORY_SECONDS, Replay};
 use crate::watch::column::Columns;
 use crate::watch::once::Still;
 use crate::watch::theme::{Theme, has_colors};
+use crate::watch::ui_state::{UiState, parse};
 use crate::watch::{self, Options, Past, WatchOutcome, Watched, terminal};
 
 /// Default columns and rows of a picture.
@@ -39,7 +43,7 @@ pub(super) fn run(args: &WatchArgs, global: &Global) -> anyhow::Result<Exit> {
     if let Some(format) = args.once {
         return once(format, args, global, config, interval);
     }
-    if !std::io::stdout().is_terminal() {
+    if !io::stdout().is_terminal() {
         // Before the driver is waited for.
         return Err(watch::WatchError::NotATerminal.into());
     }
@@ -69,7 +73,7 @@ pub(super) fn run(args: &WatchArgs, global: &Global) -> anyhow::Result<Exit> {
             watched.collect()
         }
     };
-    let mut ui_state = ui_state::load();
+    let mut ui_state = load_ui_state();
     // What is typed counts.
     if args.theme.is_some() {
         ui_state.remove("theme");
@@ -84,7 +88,7 @@ pub(super) fn run(args: &WatchArgs, global: &Global) -> anyhow::Result<Exit> {
     hangups.iter().for_each(Hangup::hang_up);
     if !is_elsewhere {
         // The layout of a recording or a remote host is not saved.
-        ui_state::save(ui_state);
+        save_ui_state(ui_state);
     }
     match outcome? {
         WatchOutcome::Quit => Ok(Exit::Clean),
@@ -120,7 +124,7 @@ fn worker(args: &WatchArgs, config: &Config) -> ReclaimWorker {
 
 /// Whether standard output is a terminal with a screen.
 pub(super) fn has_screen() -> bool {
-    std::io::stdout().is_terminal() && !is_dumb()
+    io::stdout().is_terminal() && !is_dumb()
 }
 
 /// Whether the terminal says that it has no screen.
@@ -239,7 +243,7 @@ fn play(replay: &mut Replay, still: &mut Still, is_demo: bool) -> anyhow::Result
 /// Columns and rows of the terminal, less a line for the prompt that follows the picture; where there
 /// is none, as shells say.
 fn picture_size() -> (u16, u16) {
-    if std::io::stdout().is_terminal() {
+    if io::stdout().is_terminal() {
         let (columns, rows) = terminal::size();
         return (columns, rows.saturating_sub(1).max(1));
     }
@@ -255,4 +259,134 @@ fn has_escapes(color: Color) -> bool {
 /// An environment variable; empty if it is not set, or not text.
 fn variable(name: &str) -> String {
     std::env::var(name).unwrap_or_default()
+}
+
+/// The largest file that is read.
+const MOST_BYTES: u64 = 64 * 1024;
+/// How long a hung file system may delay the exit of the screen.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// Loads the saved state; empty if there is none.
+fn load_ui_state() -> UiState {
+    ui_state_path().map_or_else(UiState::default, |path| read_ui_state(&path))
+}
+
+/// Saves `changes` on top of the current file: another screen may have been left meanwhile.
+fn save_ui_state(changes: UiState) {
+    let Some(path) = ui_state_path().filter(|_| !changes.is_empty()) else {
+        return;
+    };
+    // A home directory may be on a server that does not answer.
+    if let Ok(writing) = Task::start("watch-state", move || write_ui_state(&path, changes)) {
+        let _ = writing.wait(PATIENCE);
+    }
+}
+
+fn ui_state_path() -> Option<PathBuf> {
+    store::state().ok().map(|folder| folder.join("watch.json"))
+}
+
+fn read_ui_state(path: &Path) -> UiState {
+    let read = || -> io::Result<Vec<u8>> {
+        let file = OpenOptions::new()
+            .read(true)
+            // If the file is a named pipe, opening it must not wait for a writer.
+            .custom_flags(OFlags::NONBLOCK.bits().cast_signed())
+            .open(path)?;
+        let mut text = Vec::new();
+        file.take(MOST_BYTES).read_to_end(&mut text)?;
+        Ok(text)
+    };
+    read().map_or_else(|_| UiState::default(), |text| parse(&text))
+}
+
+fn write_ui_state(path: &Path, changes: UiState) -> io::Result<()> {
+    let mut all = read_ui_state(path);
+    all.extend(changes);
+    let mut text = serde_json::to_vec_pretty(&all)?;
+    text.push(b'\n');
+    if let Some(folder) = path.parent() {
+        // Root's contains a store as well, which everybody may read.
+        fs::create_dir_all(folder)?;
+    }
+    replace_file(path, &text, 0o600)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use super::*;
+
+    fn tree(tree: bool) -> UiState {
+        UiState::from_iter([("tree".to_owned(), tree.into())])
+    }
+
+    fn theme(theme: &str) -> UiState {
+        UiState::from_iter([("theme".to_owned(), theme.into())])
+    }
+
+    #[test]
+    fn what_is_written_is_read_and_only_by_its_owner() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("not/yet/there/watch.json");
+        assert_eq!(read_ui_state(&path), UiState::default());
+        write_ui_state(&path, tree(true)).unwrap();
+        assert_eq!(read_ui_state(&path), tree(true));
+        let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+        assert_eq!(mode(&path), 0o600);
+        let count = fs::read_dir(path.parent().unwrap()).unwrap().count();
+        assert_eq!(count, 1, "nothing is left behind");
+    }
+
+    #[test]
+    fn two_screens_keep_what_each_changed() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("new/watch.json");
+        write_ui_state(&path, tree(true)).unwrap();
+        write_ui_state(&path, theme("dark")).unwrap();
+        write_ui_state(&path, tree(false)).unwrap();
+        assert_eq!(
+            read_ui_state(&path),
+            tree(false).into_iter().chain(theme("dark")).collect::<UiState>()
+        );
+    }
+
+    #[test]
+    fn what_is_no_file_of_ours_counts_as_nothing() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("watch.json");
+        fs::create_dir(&path).unwrap();
+        assert_eq!(read_ui_state(&path), UiState::default());
+        assert!(write_ui_state(&path, tree(true)).is_err());
+        fs::remove_dir(&path).unwrap();
+        let pipe = rustix::fs::FileType::Fifo;
+        let mode = rustix::fs::Mode::from_raw_mode(0o600);
+        rustix::fs::mknodat(rustix::fs::CWD, &path, pipe, mode, 0).unwrap();
+        assert_eq!(read_ui_state(&path), UiState::default(), "and nothing waits");
+        fs::remove_file(&path).unwrap();
+        fs::write(&path, vec![b'['; 1 << 20]).unwrap();
+        assert_eq!(read_ui_state(&path), UiState::default());
+        write_ui_state(&path, tree(true)).unwrap();
+        assert_eq!(read_ui_state(&path), tree(true));
+        assert!(fs::metadata(&path).unwrap().len() < MOST_BYTES);
+    }
+
+    #[test]
+    fn what_cannot_be_written_leaves_the_old_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("watch.json");
+        write_ui_state(&path, tree(true)).unwrap();
+        // As on a full disk: the new file cannot be made.
+        let new = folder.path().join(format!(".watch.json.{}.new", std::process::id()));
+        fs::create_dir(&new).unwrap();
+        assert!(write_ui_state(&path, tree(false)).is_err());
+        assert_eq!(read_ui_state(&path), tree(true));
+        fs::remove_dir(&new).unwrap();
+        write_ui_state(&path, tree(false)).unwrap();
+        let in_a_file = path.join("watch.json");
+        assert!(write_ui_state(&in_a_file, tree(false)).is_err());
+        assert_eq!(read_ui_state(&path), tree(false));
+    }
 }

@@ -16,7 +16,7 @@
 //! What names tell: [`names`] are the lists, [`name_facts`] everything at once; [`program`], [`server_name`],
 //! [`owners`], [`pool`], [`placeholder`] and [`mod@unit`] interpret one each.
 //!
-//! Helpers: [`device_file`], [`processes_by_pid`], [`shared`].
+//! Helpers: [`device_file`], [`shared`].
 
 pub mod balance;
 pub mod compute_device;
@@ -38,7 +38,6 @@ mod placeholder;
 pub mod pool;
 pub mod process;
 pub mod process_name;
-pub mod processes_by_pid;
 pub mod program;
 pub mod reclaimable;
 pub mod release;

@@ -5,9 +5,11 @@
 //! (`Arc`), because the next sample carries the same ones.
 
 use std::borrow::Cow;
+use std::cell::OnceCell;
 use std::fmt;
 use std::sync::Arc;
 
+use foldhash::HashMap;
 use schemars::{JsonSchema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 use serde_with_macros::skip_serializing_none;
@@ -502,9 +504,32 @@ fn whole<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u32>, D::E
     Ok(Some(number.ceil() as u32))
 }
 
+/// An index that is built at the first lookup.
+#[derive(Debug)]
+pub struct ProcessesByPid<'a> {
+    snapshot: &'a Snapshot,
+    all: OnceCell<HashMap<u32, &'a Process>>,
+}
+
+impl<'a> ProcessesByPid<'a> {
+    pub fn new(snapshot: &'a Snapshot) -> Self {
+        Self { snapshot, all: OnceCell::new() }
+    }
+
+    /// As [`Snapshot::process`], which scans: of two with one pid the first.
+    pub fn get(&self, pid: u32) -> Option<&'a Process> {
+        let all = self.all.get_or_init(|| {
+            let listed = self.snapshot.processes.iter().rev();
+            listed.map(|it| (it.pid, it)).collect()
+        });
+        all.get(&pid).copied()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::Time;
 
     #[test]
     fn what_is_unknown_is_absent_and_null_reads_alike() {
@@ -571,5 +596,25 @@ mod tests {
         let snapshot: Snapshot =
             serde_json::from_str(&gpus.replace("\"more\"", "\"gpus\":null,\"more\"")).unwrap();
         assert_eq!(snapshot.gpus, []);
+    }
+
+    #[test]
+    fn each_is_the_one_that_the_snapshot_finds() {
+        let mut snapshot = Snapshot::new(Time::default());
+        snapshot.processes = [7, 3, 9, 3]
+            .into_iter()
+            .zip(1..)
+            .map(|(pid, start_ticks)| Process {
+                pid,
+                start_ticks: Some(start_ticks),
+                ..Process::default()
+            })
+            .collect();
+        let processes = ProcessesByPid::new(&snapshot);
+        for pid in 0..12 {
+            let found = processes.get(pid).map(std::ptr::from_ref);
+            let plain = snapshot.process(pid).map(std::ptr::from_ref);
+            assert_eq!(found, plain, "{pid}");
+        }
     }
 }

@@ -7,13 +7,18 @@
 //!
 //! It sends nothing itself (see `act`) and reads no clock.
 
-use std::path::Path;
+use std::fs::File;
+use std::io::{self, Read as _, Write as _};
+use std::path::{Path, PathBuf};
+use std::process;
 use std::sync::Arc;
+
+use rustix::fs::{FlockOperation, OFlags, flock};
+use rustix::io::Errno;
 
 use super::act::{Act, ActProgress, Recheck, StepInput};
 use super::guard::Guard;
 use super::ledger::{self, Actor, Deed, Failure, Ledger, LedgerEntry, LedgerEvent, LedgerSink};
-use super::lock::{self, Lock};
 use super::past_release::{PastRelease, past_releases};
 use super::policy::ReapPace;
 use super::process_control::{PidfdControl, ProcessControl};
@@ -21,7 +26,7 @@ use super::recheck::recheck;
 use super::step::perform_requests;
 use super::target::Target;
 use super::verify::Outcome;
-use crate::host::{Roots, read_host};
+use crate::host::{Roots, open_output, read_host};
 use crate::model::finding::Finding;
 use crate::model::{Snapshot, Time};
 
@@ -30,7 +35,7 @@ use crate::model::{Snapshot, Time};
 pub enum ExecutorError {
     /// Another reaper is at work, or the lock cannot be taken.
     #[error(transparent)]
-    Lock(#[from] lock::LockError),
+    Lock(#[from] LockError),
     /// The ledger cannot be opened.
     #[error(transparent)]
     Ledger(#[from] ledger::LedgerError),
@@ -53,7 +58,7 @@ impl Tools {
     ///
     /// If another reaper is at work, or the ledger cannot be opened.
     pub fn open(folder: &Path, roots: &Roots) -> Result<Self, ExecutorError> {
-        let lock = Lock::acquire(&folder.join(lock::FILE_NAME))?;
+        let lock = Lock::acquire(&folder.join(LOCK_FILE))?;
         let path = folder.join(ledger::FILE_NAME);
         let ledger = Ledger::open(&path)?;
         let past = ledger::read(&path, ledger::MOST_READ_BYTES)?;
@@ -256,6 +261,60 @@ impl LedgerSink for ObservedRecord<'_> {
             LedgerEvent::Begun { .. } | LedgerEvent::Done { .. } | LedgerEvent::Ended(_) => {}
         }
         Ok(())
+    }
+}
+
+/// File name in the state directory.
+pub(super) const LOCK_FILE: &str = "reap.lock";
+
+/// Why the lock was not taken.
+#[derive(Debug, thiserror::Error)]
+pub enum LockError {
+    #[error("another reaper{} is running ({} is locked); wait for it to exit", holder(*pid), path.display())]
+    Held {
+        path: PathBuf,
+        /// The holder's pid, as it wrote it there.
+        pid: Option<u32>,
+    },
+    #[error("cannot lock {}: {cause}; nothing is done without the lock", path.display())]
+    Failed { path: PathBuf, cause: io::Error },
+}
+
+fn holder(pid: Option<u32>) -> String {
+    pid.map_or_else(String::new, |pid| format!(" ({pid})"))
+}
+
+/// The lock; released when dropped, or when its holder ends in any way.
+#[derive(Debug)]
+pub struct Lock {
+    _held: File,
+}
+
+impl Lock {
+    /// Locks a file, creating it if missing. Does not wait.
+    ///
+    /// # Errors
+    ///
+    /// If another process holds the lock, or it cannot be taken.
+    pub fn acquire(path: &Path) -> Result<Self, LockError> {
+        let failed = |cause| LockError::Failed { path: path.to_owned(), cause };
+        // Anyone who may open it, even for reading, could lock it and keep a reaper from acting.
+        let mut file = open_output(path, OFlags::empty(), 0o600).map_err(failed)?;
+        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => {}
+            Err(Errno::WOULDBLOCK) => {
+                let mut text = String::new();
+                let read = file.take(16).read_to_string(&mut text);
+                return Err(LockError::Held {
+                    path: path.to_owned(),
+                    pid: read.ok().and_then(|_| text.trim().parse().ok()),
+                });
+            }
+            Err(errno) => return Err(failed(errno.into())),
+        }
+        // The pid is only information.
+        let _ = file.set_len(0).and_then(|()| writeln!(file, "{}", process::id()));
+        Ok(Self { _held: file })
     }
 }
 

@@ -20,7 +20,6 @@ pub mod guard;
 mod handles;
 mod launcher;
 pub mod ledger;
-pub mod lock;
 pub mod past_reclaim;
 pub mod past_release;
 pub mod plan;

@@ -346,7 +346,6 @@ mod tests {
             include_str!("../cli/doctor.rs"),
             include_str!("../cli/doctor/driver.rs"),
             include_str!("../cli/doctor/gpus.rs"),
-            include_str!("../cli/doctor/machine.rs"),
             include_str!("../cli/doctor/notebooks.rs"),
             include_str!("../cli/doctor/processes.rs"),
             include_str!("../cli/doctor/state.rs"),

@@ -23,8 +23,8 @@ use super::undecided_reason::UndecidedReason;
 use crate::history::History;
 use crate::model::family::families;
 use crate::model::finding::{Action, Also, Ends, Finding, Kept, Pending, Undecided};
-use crate::model::processes_by_pid::ProcessesByPid;
 use crate::model::reclaimable::PlanMark;
+use crate::model::snapshot::ProcessesByPid;
 use crate::model::{Gpu, Identity, Kind, Reclaimable, Snapshot, Suspect, Unread};
 
 /// The most resolved findings that are kept.

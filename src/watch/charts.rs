@@ -3,12 +3,11 @@
 //! A cell has two charts side by side: memory, and use of the GPU. All charts of a screen show the same time span, so
 //! that they can be compared. `plot` draws a chart with its labels.
 
+use crate::watch::text;
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 
-use super::command;
 use super::gpus::{is_lost, memory_text};
-use super::layout::charts::{ChartGrid, beside};
 use super::layout::{Form, Layout};
 use super::state::App;
 use super::state::page::About;
@@ -23,6 +22,7 @@ use crate::model::snapshot::{Gpu, Snapshot};
 use crate::report::escape::fit;
 use crate::rules::scope::ScopeInput;
 use crate::units::{Bytes, Span};
+use crate::watch::layout::{ChartGrid, beside};
 
 /// A shorter time without use gets no mark, because most processes pause now and then.
 const UNUSED_SECONDS: f64 = 60.0;
@@ -283,7 +283,7 @@ fn process_captions(subject: &Subject<'_>, what: &str, width: u16) -> Vec<String
     let room = width.saturating_sub(columns(&named) + 2);
     let mut captions = Vec::new();
     if room >= COMMAND_MIN {
-        let command = command::of_row(subject, room);
+        let command = text::row_command(subject, room);
         captions.push(format!("{named}  {}", fit(&command, usize::from(room))));
     }
     captions.extend([named, format!("{pid} {what}"), what.to_owned()]);

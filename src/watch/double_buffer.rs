@@ -13,7 +13,7 @@ use ratatui::buffer::{Buffer, Cell};
 use ratatui::layout::Rect;
 use ratatui::style::{Color, Modifier};
 
-use super::once::text::codes;
+use crate::watch::once::codes;
 
 /// Two frames: the one shown and the one being drawn.
 #[derive(Debug)]

@@ -9,7 +9,6 @@ use ratatui::style::Style;
 
 use super::layout::{Form, Layout};
 use super::state::findings::unavailable;
-use super::state::next_commands::NextCommands;
 use super::state::{App, Focus};
 use super::text::{MESSAGE_CHARS, UNKNOWN, clean, columns, wrap};
 use super::theme::Styles;
@@ -20,6 +19,7 @@ use crate::model::finding::{Finding, Severity};
 use crate::report::check::counted;
 use crate::report::escape::escape;
 use crate::units::Bytes;
+use crate::watch::state::findings::NextCommands;
 
 /// From this width on, each finding's sentence may stand below its evidence.
 const WIDE: u16 = 72;

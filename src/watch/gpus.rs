@@ -8,7 +8,6 @@ use ratatui::layout::{Position, Rect};
 use ratatui::style::Style;
 
 use super::charts::{Seen, gpu_grid, window};
-use super::layout::charts::CHARTS_ROWS_MIN;
 use super::layout::gpus::card_area;
 use super::layout::{Form, Layout};
 use super::memory_shares::{GpuShares, MemoryShare, MemoryShares};
@@ -23,6 +22,7 @@ use crate::history::memory_series::MemorySeries;
 use crate::model::field::gpu::{self, CARD_FIELDS, GpuField};
 use crate::model::snapshot::{Gpu, Memory, MigDevice, Snapshot};
 use crate::units::{Bytes, Span};
+use crate::watch::layout::CHARTS_ROWS_MIN;
 
 /// The index of the GPU at a position on the screen: in the panel, or on its charts.
 pub fn hit(app: &App, layout: &Layout, x: u16, y: u16) -> Option<u32> {

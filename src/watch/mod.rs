@@ -22,7 +22,6 @@
 pub mod charts;
 pub mod column;
 pub mod column_list;
-pub mod command;
 pub mod double_buffer;
 pub mod findings;
 pub mod gpus;

@@ -15,7 +15,6 @@ use crossterm::event::{KeyCode, KeyEvent};
 
 use super::Control;
 use super::keys::KeyAction;
-use super::state::batch::Batch;
 use super::state::reaping::{Answer, Dialog};
 use super::state::{App, Effect, Mode, NOTHING_FOUND, NOTHING_SEEN};
 use super::view_model::RowKey;
@@ -25,6 +24,7 @@ use crate::reclaim::worker::{
     ObservedSample, PlanOptions, PlanRequest, PlanScope, ReclaimProgress, ReclaimRequest,
 };
 use crate::units::Span;
+use crate::watch::state::reaping::Batch;
 use panel::lay_out;
 
 /// A plan of this age, in seconds, is renewed instead of confirmed.

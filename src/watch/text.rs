@@ -8,7 +8,10 @@ use unicode_width::{UnicodeWidthChar as _, UnicodeWidthStr as _};
 
 use crate::model::Time;
 pub use crate::model::field::{NOT_AVAILABLE, UNKNOWN};
-use crate::report::escape::escape;
+use crate::model::row::notebook;
+use crate::model::snapshot::Process;
+use crate::report::escape::{command_line, escape, without_folder};
+use crate::watch::view_model::Subject;
 
 /// A longer text of a finding is cut, whatever a rule or a recording put into it.
 pub const MESSAGE_CHARS: u16 = 1000;
@@ -68,6 +71,74 @@ pub fn wrap(text: &str, width: u16, lines: usize) -> Vec<Cow<'_, str>> {
     crate::report::escape::wrap(text, (width, width), lines)
 }
 
+/// Columns for the command beside the evidence about an unlisted process.
+const COMMAND_BESIDE: u16 = 16;
+
+/// The text of a row in the command column: its role and the command; or why the process is unknown.
+pub fn row_command(subject: &Subject<'_>, width: u16) -> String {
+    match subject.process {
+        Ok(process) => format!("{}{}", row_role(subject, width), brief_command(process, width)),
+        Err(reason) => match subject.ended {
+            Some(ended) => format!("ended: {}", brief_command(&ended.as_named(), width)),
+            None => format!("unresolved: {}", clean(reason, width)),
+        },
+    }
+}
+
+/// The role of a process that a row does not show otherwise: unlisted (with the evidence, if there is room beside the
+/// command), or part of the Multi-Process Service.
+fn row_role(subject: &Subject<'_>, width: u16) -> String {
+    if let Some(holding) = subject.holding() {
+        let evidence = format!("[{}] ", clean(&holding, width));
+        return if columns(&evidence) + COMMAND_BESIDE <= width {
+            evidence
+        } else {
+            "[unlisted] ".to_owned()
+        };
+    }
+    let role = subject.mps_role();
+    role.map_or_else(String::new, |role| format!("[{role}] "))
+}
+
+/// The whole command line, cut to about `width` columns.
+pub fn whole_command(process: &Process, width: u16) -> String {
+    written_command(process, width, |program| program)
+}
+
+/// For a row of the table: without the program's folder, so that there is room for the arguments, which tell processes
+/// apart.
+pub fn brief_command(process: &Process, width: u16) -> String {
+    let has_arguments = process.command.as_ref().is_some_and(|it| it.len() > 1);
+    written_command(process, width, |program| without_folder(program, has_arguments))
+}
+
+fn written_command(process: &Process, width: u16, program: impl Fn(&str) -> &str) -> String {
+    if let Some(path) = notebook(process) {
+        return clean(path, width).into_owned();
+    }
+    // One more column than there is, so that a cut shows.
+    let enough = usize::from(width) + 1;
+    let mut length = 0;
+    let mut words: Vec<&str> = Vec::new();
+    for argument in process.command.iter().flat_map(|it| it.iter()) {
+        if length > enough {
+            break;
+        }
+        let argument = if words.is_empty() { program(argument) } else { argument };
+        let word = head(argument, enough + 1 - length);
+        length += word.chars().count() + 1;
+        words.push(word);
+    }
+    if words.is_empty() {
+        // Kernel threads and zombies have only a name; it stands in brackets, as in ps.
+        return process
+            .comm
+            .as_deref()
+            .map_or_else(|| UNKNOWN.to_owned(), |comm| format!("[{}]", clean(comm, width)));
+    }
+    command_line(&words)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -94,5 +165,45 @@ mod tests {
     fn hostile_text_is_escaped_and_bounded() {
         assert_eq!(clean("a\x1b[2Jb", 80), "a\\e[2Jb");
         assert_eq!(clean(&"x".repeat(1 << 20), 10).len(), 11);
+    }
+
+    fn process(command: &[&str]) -> Process {
+        Process {
+            command: Some(command.iter().map(|it| (*it).into()).collect()),
+            ..Process::default()
+        }
+    }
+
+    #[test]
+    fn a_command_line_is_bounded_before_it_is_escaped() {
+        let hostile = process(&[&"\x1b".repeat(4 << 20), "x"]);
+        assert_eq!(whole_command(&hostile, 10), "\\e".repeat(12));
+        assert_eq!(brief_command(&hostile, 10), "\\e".repeat(12));
+        let zombie = Process { comm: Some("a)\n".into()), ..Process::default() };
+        assert_eq!(whole_command(&zombie, 10), "[a)\\n]");
+    }
+
+    #[test]
+    fn a_row_has_the_program_without_its_folder_and_all_of_the_rest() {
+        for (command, expected) in [
+            (&["/opt/a b/bin/python3", "/srv/x.py"][..], "python3 /srv/x.py"),
+            (&["/usr/lib/Xorg vt1 -auth /run/x"], "'Xorg vt1 -auth /run/x'"),
+            (&["./llama-server", "-m", "m.gguf"], "./llama-server -m m.gguf"),
+            (&["ray::train /srv/a"], "'ray::train /srv/a'"),
+            (&["/"], "/"),
+            (&["/opt/bin/"], "/opt/bin/"),
+            (&["/ x"], "'/ x'"),
+            (&["", "/x"], "'' /x"),
+        ] {
+            assert_eq!(brief_command(&process(command), 80), expected);
+        }
+    }
+
+    #[test]
+    fn a_long_folder_leaves_room_for_the_arguments() {
+        let folder = format!("/{}/python", "x".repeat(4000));
+        let deep = process(&[&folder, "train.py"]);
+        assert_eq!(brief_command(&deep, 20), "python train.py");
+        assert!(whole_command(&deep, 20).starts_with("/xxx"));
     }
 }

@@ -16,9 +16,9 @@ use crate::history::memory_series::{Courses, MemorySeries, seen_until};
 use crate::model::field::SortValue;
 pub use crate::model::field::badge;
 use crate::model::finding::{Finding, Undecided};
-use crate::model::processes_by_pid::ProcessesByPid;
 pub use crate::model::row::percent;
 use crate::model::row::{ProcessRow, RowPlace, places};
+use crate::model::snapshot::ProcessesByPid;
 use crate::model::snapshot::{Gpu, GpuProcess, Process, Snapshot};
 use crate::model::{Identity, Reclaimable, Start, Suspect, Time};
 

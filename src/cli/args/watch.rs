@@ -1,17 +1,12 @@
 //! What may be typed to `gpumem watch`.
 
-mod picture;
-
-use clap::Args;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
+use clap::{Args, ValueEnum};
 
 use super::{EXIT_CODES, OtherHosts, Recorded, Stored, Where};
 use crate::units::Span;
 use crate::watch::column::Column;
 use crate::watch::once::Keys;
-
-pub(in crate::cli) use picture::cells;
-pub use picture::{Once, ThemeChoice};
 
 /// Watch GPUs, processes and findings live on the terminal, and free memory there
 ///
@@ -86,7 +81,7 @@ pub struct WatchArgs {
     pub once: Option<Once>,
 
     /// Columns and rows of the picture [default: the terminal's, or COLUMNS and LINES, or 80x24]
-    #[arg(long, value_name = "COLUMNSxROWS", requires = "once", value_parser = picture::size)]
+    #[arg(long, value_name = "COLUMNSxROWS", requires = "once", value_parser = size)]
     pub size: Option<(u16, u16)>,
 
     /// Keys to press before the picture is taken: `jj<Enter>`, `?<PgDn>`; `<lt>` is <
@@ -132,4 +127,43 @@ fn speed(text: &str) -> Result<f64, String> {
         Ok(speed) if (0.01..=10_000.0).contains(&speed) => Ok(speed),
         _ => Err("write a number from 0.01 to 10000".to_owned()),
     }
+}
+
+/// The colours of watch.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub enum ThemeChoice {
+    /// Light if COLORFGBG names a light background, else the terminal's
+    Auto,
+    /// The terminal's own colours, as most programs use them
+    Terminal,
+    /// Those of the terminal's colours that are readable on a light ground
+    Light,
+    /// Cyan, yellow and light red: safe for red-green colour blindness
+    #[value(alias = "color-blind")]
+    ColourBlind,
+}
+
+/// The format of a picture.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub enum Once {
+    /// Lines of text, with colours on a terminal and with --color always
+    Text,
+    /// An SVG document, in colour but for --color never
+    Svg,
+}
+
+/// Columns and rows, as `120x40`.
+fn size(text: &str) -> Result<(u16, u16), String> {
+    let parts = text.split_once('x');
+    let parsed = parts.and_then(|(columns, rows)| Some((cells(columns)?, cells(rows)?)));
+    parsed.ok_or_else(|| format!("write columns and rows from 1 to {MOST_CELLS}: 120x40"))
+}
+
+/// A picture is no wider and no higher than this.
+const MOST_CELLS: u16 = 1000;
+
+/// Columns or rows of a picture; `None` where there are none of it, or too many.
+pub fn cells(text: &str) -> Option<u16> {
+    let number = text.parse().ok()?;
+    (1..=MOST_CELLS).contains(&number).then_some(number)
 }

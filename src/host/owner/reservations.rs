@@ -22,8 +22,8 @@ use crate::host::proc::folder::{Folder, ProcEntry};
 use crate::host::proc::processes::Processes;
 use crate::host::proc::stat::{STAT_BYTES, parse_stat};
 use crate::model::Snapshot;
-use crate::model::processes_by_pid::ProcessesByPid;
 use crate::model::reservation::{Reservation, names_devices};
+use crate::model::snapshot::ProcessesByPid;
 
 /// Interval between listings of all processes.
 const LIST_NS: u64 = 30_000_000_000;

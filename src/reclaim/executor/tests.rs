@@ -1,8 +1,7 @@
 //! One executor for every caller: order, recheck, what observers receive, and who releases what.
 
 use super::*;
-use crate::model::Kind;
-use crate::model::Process as Shown;
+use crate::model::{Kind, Process as Shown};
 use crate::reclaim::policy::Signal;
 use crate::reclaim::testing::{
     FakeControl, Pages, Shared, at, finding, gpu, guard, plan_of, process, snapshot,
@@ -160,4 +159,25 @@ fn without_a_ledger_nothing_is_sent_or_reported() {
     assert!(executor.run(&mut simulation, &mut notes).is_err());
     assert_eq!(simulation.control.get().sent, []);
     assert_eq!(notes.0, []);
+}
+
+#[test]
+fn there_is_one_at_a_time() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("lock");
+    let lock = Lock::acquire(&path).unwrap();
+    let error = Lock::acquire(&path).unwrap_err();
+    assert!(
+        matches!(&error, LockError::Held { pid, .. } if *pid == Some(process::id())),
+        "{error}"
+    );
+    drop(lock);
+    Lock::acquire(&path).unwrap();
+}
+
+#[test]
+fn what_cannot_be_locked_is_an_error() {
+    let folder = tempfile::tempdir().unwrap();
+    let error = Lock::acquire(folder.path()).unwrap_err();
+    assert!(matches!(error, LockError::Failed { .. }), "{error}");
 }

@@ -9,7 +9,6 @@
 //! a scheduler, service manager, container runtime or worker pool owns it, a command is named and nothing is
 //! done. `act` checks whether a step may be taken at all.
 
-mod advise;
 pub(super) mod release;
 mod shut_kernel;
 mod signal;
@@ -24,7 +23,8 @@ use super::ledger::{LedgerEntry, LedgerError, LedgerEvent, LedgerSink};
 use super::past_release::PastRelease;
 use super::policy::{Policy, Signal};
 use super::process_control::{Handle, PerformRequest, ProcessControl, RequestResult};
-use super::release::{self as ways, ReleaseBy, ReleaseWay};
+use super::release as ways;
+use super::release::{ReleaseBy, ReleaseWay};
 use super::target::{
     Deed, LedgerProcess, Recipients, Request, Step, Target, TargetProcess, listed,
 };
@@ -297,7 +297,7 @@ pub(super) fn steps(candidate: &FamilyInput<'_>) -> StepPlan {
         steps.extend(signal::plan(candidate));
         return StepPlan { steps, respawn_seconds: RESPAWN_SECONDS };
     }
-    if let Some(only) = advise::plan(candidate, shut_kernel::restarted) {
+    if let Some(only) = advise(candidate, shut_kernel::restarted) {
         return StepPlan { steps: vec![only], respawn_seconds: 0.0 };
     }
     let processes = || candidate.processes.iter();
@@ -308,6 +308,43 @@ pub(super) fn steps(candidate: &FamilyInput<'_>) -> StepPlan {
     let mut steps: Vec<Step> = release.into_iter().collect();
     steps.extend(signal::plan(candidate));
     StepPlan { steps, respawn_seconds: if is_restarted { RESPAWN_SECONDS } else { 0.0 } }
+}
+
+/// If a scheduler, service manager, container runtime, pool, or server that cannot be asked owns one of them,
+/// unless a person insists. `restarted` is what to type for a kernel that its server would restart.
+fn advise(
+    candidate: &FamilyInput<'_>,
+    restarted: impl Fn(&Process) -> Option<Arc<str>>,
+) -> Option<Step> {
+    if candidate.guard.policy.direct {
+        return None;
+    }
+    let processes = candidate.processes;
+    let is_others = |it: &Process| it.uid != Some(candidate.guard.ourselves.uid);
+    let mut owners = processes.iter().filter_map(|it| {
+        advice::owner_of(it, processes).filter(|owner| !(owner.is_by_user && is_others(it)))
+    });
+    let are_own = !processes.iter().any(|it| is_others(it));
+    let owned = owners.next().map(|owner| Arc::from(owner.way(are_own)));
+    let restarted = || processes.iter().find_map(|it| restarted(it));
+    let pooled = || processes.iter().find_map(|it| pooled(it, processes));
+    let command = owned.or_else(restarted).or_else(pooled)?;
+    Some(Step::Advise { command })
+}
+
+/// What to type for a worker that its pool restarts, if the pool is not ended with it.
+fn pooled(process: &Process, processes: &[&Process]) -> Option<Arc<str>> {
+    let pool = process.pool().filter(|_| process.is_restarted_by_its_pool())?;
+    let is_parent = |it: &&Process| process.ppid == Some(it.pid);
+    if processes.iter().any(is_parent) {
+        return None;
+    }
+    let (by, words) = (&pool.restarted_by, &pool.words);
+    let does = match pool.keeps_the_idle {
+        true => "keeps it for the next task",
+        false => "would start it again",
+    };
+    Some(format!("{by} {does}: {words}").into())
 }
 
 #[cfg(test)]

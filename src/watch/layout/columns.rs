@@ -2,9 +2,9 @@
 //! out of sight.
 
 use crate::watch::column::{Column, Columns};
-use crate::watch::command;
 use crate::watch::layout::Layout;
 use crate::watch::state::App;
+use crate::watch::text;
 use crate::watch::text::columns;
 use crate::watch::view_model::Widths;
 
@@ -93,7 +93,7 @@ pub fn scrolled_on(app: &App, layout: &Layout, steps: u16) -> u16 {
     let visible = app.table.listing.lines.iter().skip(app.table.offset).take(height);
     let longest = visible
         .filter_map(|line| screenful.subject(line.row))
-        .map(|subject| self::columns(&command::of_row(&subject, FARTHEST)))
+        .map(|subject| self::columns(&text::row_command(&subject, FARTHEST)))
         .max();
     let farthest = longest.unwrap_or(0).saturating_sub(width).min(FARTHEST);
     app.table.scrolled.saturating_add(steps).min(farthest.max(app.table.scrolled))

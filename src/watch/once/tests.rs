@@ -6,11 +6,11 @@ use std::time::Duration;
 use crossterm::event::KeyModifiers;
 use ratatui::style::{Color, Modifier};
 
-use super::text::visible;
 use super::*;
 use crate::config::Config;
 use crate::model::row::Me;
 use crate::rules::{Engine, RuleSet};
+use crate::watch::once::visible;
 use crate::watch::sample;
 use crate::watch::theme::Theme;
 

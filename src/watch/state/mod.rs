@@ -5,10 +5,8 @@
 //! state of a feature (a page, a plan, the findings, the list of columns) is here; its keys and drawing are in a file
 //! above, which this never names.
 
-pub mod batch;
 pub mod findings;
 pub mod judged;
-pub mod next_commands;
 pub mod page;
 pub mod playback;
 pub mod prompt;
@@ -23,7 +21,6 @@ use ratatui::layout::Rect;
 
 use self::findings::{FindingsState, lines_wanted};
 use self::judged::JudgedState;
-use self::next_commands::NextCommands;
 use self::page::{Page, PageContent};
 use self::playback::Playback;
 use self::prompt::{Former, Prompt};
@@ -45,6 +42,7 @@ use crate::model::{Identity, Snapshot, Time};
 use crate::reclaim::worker::{ReclaimProgress, ReclaimRequest};
 use crate::rules::Engine;
 use crate::source::remote::RemoteHost;
+use crate::watch::state::findings::NextCommands;
 
 /// Why a key does nothing before the first sample.
 pub(super) const NOTHING_SEEN: &str = "there is no sample so far";

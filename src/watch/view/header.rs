@@ -4,14 +4,13 @@
 //! Clock and reclaimable memory use as many words as fit, and keep the most important ones longest; the host's name
 //! gives way to them.
 
+use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use ratatui::style::{Modifier, Style};
 
-use ratatui::buffer::Buffer;
-
-use super::headline;
 use super::line_writer::LineWriter;
-use crate::model::Snapshot;
+use crate::model::reclaimable::Headline;
+use crate::model::{Reclaimable, Snapshot};
 use crate::units::Span;
 use crate::watch::state::playback::speed_text;
 use crate::watch::state::{App, End};
@@ -36,7 +35,7 @@ pub fn draw(app: &App, styles: Styles, area: Rect, canvas: &mut Buffer) {
         let name = clean(name, area.width);
         let badges =
             [format!(" REPLAY {name}: nothing can be signalled "), format!(" REPLAY {name} ")];
-        let beside = HOST + headline::least(app);
+        let beside = HOST + least_headline(app);
         let badge = badges.iter().find(|badge| columns(badge) + beside <= left.width);
         writer.text(badge.map_or(" REPLAY ", String::as_str), styles.origin()).skip(2);
     }
@@ -48,12 +47,12 @@ pub fn draw(app: &App, styles: Styles, area: Rect, canvas: &mut Buffer) {
     let host = screenful.snapshot.host.hostname.as_deref();
     let driver = &screenful.snapshot.driver;
     let host = host.map(|host| clean(host, area.width));
-    let least = headline::least(app);
+    let least = least_headline(app);
     // Parts are shown whole, and not without the more important ones before.
     if let Some(host) = host.filter(|host| columns(host) + least <= writer.room()) {
         writer.text(&host, styles.strong()).skip(2);
     }
-    if headline::draw(app, styles, &mut writer) {
+    if draw_headline(app, styles, &mut writer) {
         writer.skip(2);
     }
     let parts: [(&str, Option<&str>, Style); 3] = [
@@ -79,7 +78,7 @@ fn clock(app: &App, styles: Styles, width: u16) -> (String, Style) {
         Some(_) => replay(app, styles),
     };
     let badge = if app.setup.replay.is_some() { REPLAY } else { 0 };
-    let most = width.saturating_sub(HOST + badge + headline::least(app) + 1);
+    let most = width.saturating_sub(HOST + badge + least_headline(app) + 1);
     let text = texts.iter().find(|text| columns(text) <= most).or(texts.last());
     (text.cloned().unwrap_or_default(), style)
 }
@@ -170,6 +169,50 @@ fn replay(app: &App, styles: Styles) -> (Vec<String>, Style) {
         format!("{time} {state}"),
     ];
     (texts, style)
+}
+
+fn reclaimable(app: &App) -> Option<Reclaimable> {
+    Some(app.screenful.as_ref()?.reclaimable)
+}
+
+/// Whether anything is reclaimable, or looks like it.
+pub fn is_waste(app: &App) -> bool {
+    reclaimable(app).is_some_and(|it| it.processes > 0 || it.suspected_processes > 0)
+}
+
+/// The columns of its shortest form with the blanks after it; 0 if there is nothing to say.
+pub fn least_headline(app: &App) -> u16 {
+    let [.., least] = reclaimable(app).unwrap_or_default().headlines();
+    if is_waste(app) { columns(&least.text(app.setup.ascii)) + 2 } else { 0 }
+}
+
+/// Writes as many words as fit; returns whether any did.
+pub fn draw_headline(app: &App, styles: Styles, writer: &mut LineWriter<'_>) -> bool {
+    let Some((headline, style)) = headline_within(app, styles, writer.room()) else {
+        return false;
+    };
+    writer.text(&headline.found, style);
+    if let Some(suspected) = &headline.suspected {
+        if !headline.found.is_empty() {
+            let separator = Headline::separator(app.setup.ascii);
+            writer.text(separator, styles.faint());
+        }
+        writer.text(suspected, styles.suspected());
+    }
+    true
+}
+
+/// The longest form that fits, and its style.
+pub fn headline_within(app: &App, styles: Styles, room: u16) -> Option<(Headline, Style)> {
+    let reclaimable = reclaimable(app)?;
+    let fits = |it: &Headline| columns(&it.text(app.setup.ascii)) <= room;
+    let headline = reclaimable.headlines().into_iter().find(fits)?;
+    let style = match (reclaimable.processes, &headline.suspected) {
+        (0, Some(_)) if headline.found.is_empty() => styles.suspected(),
+        (0, _) => styles.faint(),
+        _ => styles.reclaimable(),
+    };
+    Some((headline, style))
 }
 
 #[cfg(test)]

@@ -9,7 +9,6 @@ pub(super) mod ascii;
 pub mod bar;
 pub mod chart;
 pub mod header;
-pub mod headline;
 pub mod help;
 pub mod hints;
 pub mod line_writer;

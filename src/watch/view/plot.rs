@@ -11,7 +11,7 @@ use super::chart::{self, ChartWindow};
 use super::line_writer::{LineWriter, put};
 use crate::model::Time;
 use crate::units::Bytes;
-use crate::watch::layout::charts::CHARTS_ROWS_MIN;
+use crate::watch::layout::CHARTS_ROWS_MIN;
 use crate::watch::text::columns;
 use crate::watch::theme::{ChartColor, Styles};
 

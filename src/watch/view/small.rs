@@ -1,10 +1,10 @@
 //! A screen too small for panels: the essentials in few words, and a line with the size that is needed.
 
+use crate::watch::view::header;
 use ratatui::layout::Rect;
 
 use ratatui::buffer::Buffer;
 
-use super::headline;
 use super::line_writer::LineWriter;
 use crate::units::Span;
 use crate::watch::gpus::sum;
@@ -29,8 +29,8 @@ pub fn draw(app: &App, styles: Styles, area: Rect, canvas: &mut Buffer) {
     match &app.screenful {
         None => parts.push(("waiting for the first sample".to_owned(), styles.plain())),
         Some(screenful) => {
-            let waste = headline::within(app, styles, area.width);
-            if let Some((headline, style)) = waste.filter(|_| headline::is_waste(app)) {
+            let waste = header::headline_within(app, styles, area.width);
+            if let Some((headline, style)) = waste.filter(|_| header::is_waste(app)) {
                 parts.push((headline.text(app.setup.ascii), style));
             }
             if let Some(worst) = screenful.findings.first() {

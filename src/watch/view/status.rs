@@ -1,11 +1,11 @@
 //! The panel below the table: the selected process and its finding, or the list of [`findings`].
 
+use crate::watch::text;
 use ratatui::buffer::Buffer;
 
 use super::lines::PanelWriter;
 use super::table;
 use crate::model::snapshot::{Jupyter, Process};
-use crate::watch::command;
 use crate::watch::findings::{self, are_shown};
 use crate::watch::layout::Layout;
 use crate::watch::state::findings::lines_wanted;
@@ -96,7 +96,7 @@ fn selected(app: &App, subject: &Subject<'_>, lines: &mut PanelWriter<'_>) {
                 lines.write(&text, 2, styles.caution());
             }
             let room = lines.left().min(3);
-            let text = command::whole(process, lines.area.width.saturating_mul(room.max(1)));
+            let text = text::whole_command(process, lines.area.width.saturating_mul(room.max(1)));
             lines.write(&text, 3, styles.plain());
             let facts = facts(subject, process, styles);
             lines.write(&facts.join(", "), 2, styles.faint());
@@ -106,7 +106,7 @@ fn selected(app: &App, subject: &Subject<'_>, lines: &mut PanelWriter<'_>) {
                 let text = "the process has ended, and NVML still lists it; it was:";
                 lines.write(text, 1, styles.caution());
                 let room = lines.area.width.saturating_mul(lines.left().clamp(1, 3));
-                lines.write(&command::whole(&ended.as_named(), room), 3, styles.plain());
+                lines.write(&text::whole_command(&ended.as_named(), room), 3, styles.plain());
             }
             None => {
                 let text = format!(

@@ -1,6 +1,7 @@
 //! Draws the process table: a row per process and GPU, with text made only for visible rows. `command.rs` describes a
 //! process.
 
+use crate::watch::text;
 use std::borrow::Cow;
 
 use ratatui::buffer::Buffer;
@@ -12,7 +13,6 @@ use super::line_writer::LineWriter;
 use crate::model::field::state_name;
 use crate::report::escape::escape;
 use crate::watch::column::Column;
-use crate::watch::command;
 use crate::watch::layout::Layout;
 use crate::watch::layout::columns::{GUTTER, chosen, column_width};
 use crate::watch::listing::{ListingLine, TreeBranch};
@@ -318,7 +318,7 @@ fn cell<'a>(
                 Ok(_) => styles.plain(),
                 Err(_) => styles.caution(),
             };
-            (Cow::Owned(command::of_row(subject, width)), style)
+            (Cow::Owned(text::row_command(subject, width)), style)
         }
         column => plain(column.text(subject)),
     }

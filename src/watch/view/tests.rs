@@ -47,7 +47,7 @@ pub(super) fn render(app: &App) -> Buffer {
 
 /// The screen as text, without trailing blanks.
 pub(super) fn text(buffer: &Buffer) -> String {
-    crate::watch::once::text::write(buffer, false)
+    crate::watch::once::write_text(buffer, false)
 }
 
 pub(in crate::watch) fn check(name: &str, app: &App) {
