@@ -389,6 +389,23 @@ pub enum CheckFormat {
     Github,
 }
 
+impl CheckFormat {
+    /// Whether it can hold the verdicts on several hosts.
+    pub(super) fn is_for_hosts(self) -> bool {
+        match self {
+            Self::Text | Self::Json => true,
+            Self::Junit | Self::Github => false,
+        }
+    }
+
+    /// The names of the formats for several hosts, or of the others.
+    pub(super) fn names(for_hosts: bool) -> Vec<String> {
+        let formats = Self::value_variants().iter().filter(|it| it.is_for_hosts() == for_hosts);
+        let values = formats.filter_map(ValueEnum::to_possible_value);
+        values.map(|value| value.get_name().to_owned()).collect()
+    }
+}
+
 /// How to name a GPU.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
 pub enum GpuName {

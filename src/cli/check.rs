@@ -156,9 +156,11 @@ fn of_hosts(args: &CheckArgs, global: &Global, named: Vec<RemoteHost>) -> anyhow
             there: ssh HOST gpumem check";
         return Err(UsageError(why.to_owned()).into());
     }
-    if !matches!(args.format(), CheckFormat::Text | CheckFormat::Json) {
-        let why = "--format junit and github are for one machine; with --host use text or json";
-        return Err(UsageError(why.to_owned()).into());
+    if !args.format().is_for_hosts() {
+        let (usable, others) = (CheckFormat::names(true), CheckFormat::names(false));
+        let (usable, others) = (usable.join(" or "), others.join(" and "));
+        let why = format!("--format {others} are for one machine; with --host use {usable}");
+        return Err(UsageError(why).into());
     }
     let rules = chosen_rules(args, &config::load(global)?)?;
     let interval = args.interval.map_or(hosts::INTERVAL, |interval| interval.0);

@@ -1,7 +1,7 @@
 //! `gpumem doctor`: what works here, what does not, and what to do about it.
 //!
 //! Facts come from `host` and from NVML; each file below judges some of them and asks for nothing
-//! more: [`driver`], [`gpus`], [`processes`], [`notebooks`], [`machine`], [`state`]. Nothing is
+//! more: [`driver`], [`gpus`], [`processes`], [`notebooks`], [`state`]. Nothing is
 //! changed, root is not needed, and everything that can hang is waited for with a deadline.
 
 mod driver;

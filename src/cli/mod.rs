@@ -27,7 +27,6 @@ mod serve;
 mod session;
 mod signals;
 mod store;
-mod time_zone;
 mod watch;
 
 use std::ffi::OsString;
@@ -67,7 +66,7 @@ pub fn main() -> ExitCode {
     };
     let checked = mind_rights(cli.global.nvml_library.as_deref());
     let _reading = checked.is_ok().then(|| {
-        time_zone::choose(&cli);
+        output::choose_time_zone(&cli);
         host::read_memory_by_child()
     });
     match checked.and_then(|()| run(cli)) {

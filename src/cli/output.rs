@@ -1,12 +1,16 @@
 //! Standard output is data, standard error is talk.
 
+use std::env;
 use std::io::{self, IsTerminal, Write as _};
 use std::os::fd::AsFd;
 
 use anyhow::Context as _;
+use jiff::tz::TimeZone;
 use unicode_width::UnicodeWidthStr as _;
 
 use super::args::Color;
+use crate::cli::args::{Cli, Command, ConfigAction};
+use crate::model::time::show_times_in;
 use crate::report::escape::escape;
 use crate::report::style::{Style, broken};
 
@@ -24,14 +28,14 @@ pub(super) fn print(text: &str) -> anyhow::Result<()> {
 pub(super) fn shows_unicode() -> bool {
     ["LC_ALL", "LC_CTYPE", "LANG"]
         .iter()
-        .filter_map(std::env::var_os)
+        .filter_map(env::var_os)
         .find(|locale| !locale.is_empty())
         .is_some_and(|locale| {
             let locale = locale.to_string_lossy().to_ascii_uppercase();
             locale.contains("UTF-8") || locale.contains("UTF8")
         })
         // Linux's console has few characters, whatever the locale.
-        && std::env::var_os("TERM").is_none_or(|term| term != "linux")
+        && env::var_os("TERM").is_none_or(|term| term != "linux")
 }
 
 /// Prints a message to standard error. If that is closed, the message is lost.
@@ -62,8 +66,8 @@ pub(super) fn style(color: Color) -> Style {
         Color::Never => false,
         Color::Auto => {
             io::stdout().is_terminal()
-                && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
-                && std::env::var_os("TERM").is_none_or(|term| term != "dumb")
+                && env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
+                && env::var_os("TERM").is_none_or(|term| term != "dumb")
         }
     };
     Style { color }
@@ -85,4 +89,48 @@ fn width_of(stream: &(impl IsTerminal + AsFd)) -> Option<usize> {
     }
     let size = rustix::termios::tcgetwinsize(stream).ok()?;
     Some(usize::from(size.ws_col)).filter(|&columns| columns > 0)
+}
+
+/// Chooses the time zone. Output for programs is in UTC, including text in it.
+pub(super) fn choose_time_zone(cli: &Cli) {
+    if cli.global.utc || is_for_programs(cli) {
+        return;
+    }
+    match TimeZone::try_system() {
+        Ok(zone) => show_times_in(zone),
+        // A machine that has no zone is in UTC, as for the C library; one that was named has to exist.
+        Err(_) => {
+            let named = env::var_os("TZ").filter(|named| !named.is_empty());
+            if let Some(named) = named.filter(|_| !is_quiet(cli)) {
+                warn(&format!(
+                    "TZ={}: no such time zone here (is tzdata installed?); times are in UTC",
+                    named.to_string_lossy()
+                ));
+            }
+        }
+    }
+}
+
+/// Whether output is a document, or contains no times.
+fn is_for_programs(cli: &Cli) -> bool {
+    match &cli.command {
+        None => true,
+        Some(command) => match command {
+            Command::Ps(args) => args.json,
+            Command::Check(args) => args.json,
+            Command::Explain(args) => args.json,
+            Command::Reap(args) => args.json,
+            Command::Release(args) => args.json,
+            Command::Rules(args) => args.json,
+            Command::Doctor(args) => args.json,
+            Command::Config(args) => matches!(args.action, ConfigAction::Test { json: true, .. }),
+            Command::Watch(_) | Command::Kill(_) | Command::Record(_) | Command::Run(_) => false,
+            Command::Metrics(_) | Command::Serve(_) => true,
+            Command::Schema(_) | Command::Completions(_) | Command::Man(_) => true,
+        },
+    }
+}
+
+fn is_quiet(cli: &Cli) -> bool {
+    matches!(&cli.command, Some(Command::Check(args)) if args.quiet)
 }

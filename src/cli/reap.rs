@@ -1,8 +1,8 @@
 //! `gpumem reap` and `gpumem kill`: a plan, a yes to it, that very plan carried out, and what came back.
 //!
-//! What was typed is understood, and the machine or a recording looked at, in `observe`; `execute` asks a person, carries targets out and hears of signals by `cli::signals`. `history` shows what was done; `unattended` does all of it as a daemon, and
-//! `watch` on the screen.
-//! What to end and how is decided in [`crate::reclaim`], which alone touches processes.
+//! `observe` reads the arguments and samples the machine or a recording; `execute` asks a person, carries targets out
+//! and stops at signals. `history` shows what was done; `unattended` is the service. [`crate::reclaim`] decides what to
+//! end and how, and it alone touches processes.
 
 pub(super) mod execute;
 mod history;

@@ -101,7 +101,7 @@ impl std::fmt::Debug for Tools {
 
 /// A sample, and the rules' findings on it.
 #[derive(Clone, Debug)]
-pub struct JudgedSample<'a> {
+pub struct FreshSample<'a> {
     /// Now, by the snapshots' clock.
     pub now: Time,
     pub snapshot: &'a Snapshot,
@@ -113,7 +113,7 @@ pub struct JudgedSample<'a> {
 /// Supplies samples to [`Executor::run`].
 pub trait SampleSource {
     /// The newest sample; `None` if nothing more may be sent.
-    fn sample(&mut self) -> Option<JudgedSample<'_>>;
+    fn sample(&mut self) -> Option<FreshSample<'_>>;
 
     /// Waits until then at most: nothing is due before, unless a process exits or a newer snapshot arrives.
     fn wait(&mut self, until: Time);
@@ -166,7 +166,7 @@ impl Executor {
     /// If the ledger cannot be written: the action was not carried out, and no other may be.
     pub fn advance(
         &mut self,
-        sample: &JudgedSample<'_>,
+        sample: &FreshSample<'_>,
         observer: &mut dyn Observer,
     ) -> Result<Option<ActProgress>, ledger::LedgerError> {
         let place = self.place;
@@ -229,7 +229,7 @@ impl Executor {
 }
 
 /// Whether the findings on a target still hold; always for a named one.
-fn recheck_by(act: &Act, sample: &JudgedSample<'_>) -> Recheck {
+fn recheck_by(act: &Act, sample: &FreshSample<'_>) -> Recheck {
     match &sample.found {
         Some(found) => recheck(act, found.iter().copied(), sample.snapshot),
         None if act.target().is_found() => Recheck::Unknown,

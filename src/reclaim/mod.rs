@@ -6,7 +6,7 @@
 //! [`verify`] (what came back, as NVML sees it). [`executor`] carries out a plan for every caller, and [`act`]
 //! one target of it, driven by data; [`process_control`] is the only place that touches processes, through
 //! pidfds and never by number. Each way of reclaiming is a file in [`step`]. [`ledger`] is written before
-//! anything is sent, [`lock`] excludes a second reaper, and [`warnings`] remembers who was warned before an
+//! anything is sent, the executor's lock excludes a second reaper, and [`warnings`] remembers who was warned before an
 //! unattended act.
 //!
 //! [`scheduler`] decides what is due unattended, and [`worker`] plans and acts for the screen.
@@ -40,7 +40,7 @@ pub mod warnings;
 pub mod worker;
 
 pub use act::{Act, ActProgress, Recheck, StepInput};
-pub use executor::{Executor, JudgedSample, Observer, SampleSource, Tools};
+pub use executor::{Executor, FreshSample, Observer, SampleSource, Tools};
 pub use guard::{Guard, Protection};
 pub use ledger::Ledger;
 pub use past_reclaim::ReclaimLog;

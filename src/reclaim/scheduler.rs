@@ -23,7 +23,7 @@ use crate::reclaim::release::{ReleaseBy, find as find_release};
 use crate::reclaim::target::{Reason, Step, TargetProcess};
 use crate::reclaim::warnings::WarningDue;
 use crate::reclaim::{
-    ActProgress, Executor, FindingSelector, Guard, JudgedSample, Observer, Outcome, Plan, Target,
+    ActProgress, Executor, FindingSelector, FreshSample, Guard, Observer, Outcome, Plan, Target,
     Targets, Tools, Warnings, plan,
 };
 use crate::report::escape::escape;
@@ -487,7 +487,7 @@ impl ReapScheduler {
         };
         // Unknown, and not no longer so: that it goes on after SIGCONT would not be held against that.
         let found = (!acting.is_revoked).then(|| self.engine.unkept().collect());
-        let sample = JudgedSample { now, snapshot: &self.snapshot, found };
+        let sample = FreshSample { now, snapshot: &self.snapshot, found };
         let outcome = match acting.executor.advance(&sample, &mut LogObserver(&mut *system)) {
             Ok(Some(ActProgress::Waiting { .. })) => return,
             Ok(Some(ActProgress::Ended(outcome))) => outcome,

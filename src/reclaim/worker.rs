@@ -15,7 +15,7 @@ use super::policy::Release;
 use super::prepare::{ConfiguredPolicy, PlanSource, concerned, plan_live, plan_recorded};
 use super::release::{ReleaseOptions, probe_targets};
 use super::{
-    ActProgress, Executor, FindingSelector, Guard, JudgedSample, Observer, Outcome, Plan, Policy,
+    ActProgress, Executor, FindingSelector, FreshSample, Guard, Observer, Outcome, Plan, Policy,
     Refused, Signal, Target, Targets, Tools,
 };
 use crate::config::Config;
@@ -433,7 +433,7 @@ impl RunningBatch {
         let reckoned = sample.snapshot.time.plus_seconds(age.as_secs_f64());
         let now = self.now.map_or(reckoned, |now| now.max(reckoned));
         self.now = Some(now);
-        let sample = JudgedSample {
+        let sample = FreshSample {
             now,
             snapshot: &sample.snapshot,
             // If the driver hangs, a finding may no longer be true.

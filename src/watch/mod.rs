@@ -8,7 +8,7 @@
 //! - [`layout`]: where everything is, for the mouse and for drawing;
 //! - [`view`]: draws state and layout, a file per panel, in the styles of [`theme`];
 //! - [`gpus`], [`charts`], [`findings`]: a panel each, with its parts under the mouse and its drawing;
-//! - [`keys`]: the table of keys; [`mod@column`]: the columns; [`command`] and [`text`]: the text in them;
+//! - [`keys`]: the table of keys; [`mod@column`]: the columns; [`text`]: the text in them;
 //! - [`view_model`]: a judged snapshot as rows; [`listing`]: which rows are shown, and in which order;
 //!   [`memory_shares`]: what a GPU's memory is used for;
 //! - [`reaping`]: ending processes, with the [worker](crate::reclaim::worker); [`page`]: explains a process or a GPU;

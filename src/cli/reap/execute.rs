@@ -19,7 +19,7 @@ use crate::host::Roots;
 use crate::model::{Snapshot, Time};
 use crate::reclaim::ledger::{Actor, Deed, Failure};
 use crate::reclaim::{
-    Executor, Guard, JudgedSample, Observer, Outcome, SampleSource, Target, Tools,
+    Executor, FreshSample, Guard, Observer, Outcome, SampleSource, Target, Tools,
 };
 use crate::report::reap as text;
 use crate::rules::Engine;
@@ -62,10 +62,10 @@ struct LiveSamples {
 }
 
 impl SampleSource for LiveSamples {
-    fn sample(&mut self) -> Option<JudgedSample<'_>> {
+    fn sample(&mut self) -> Option<FreshSample<'_>> {
         self.snapshot = self.live.sample();
         self.engine.observe(&self.snapshot);
-        self.interrupt.signal().is_none().then(|| JudgedSample {
+        self.interrupt.signal().is_none().then(|| FreshSample {
             now: self.live.now(),
             snapshot: &self.snapshot,
             found: Some(self.engine.unkept().collect()),

@@ -1,9 +1,9 @@
 //! `gpumem reap --watch`: tell people what was found, and end what the configuration says, unattended.
 //!
-//! Here are the threads, the one channel on which they speak, and the loop that hears it: `sampler` looks
-//! at the machine, a thread tells people by `notify_command`, signals come from a thread of their
-//! own. What is due is decided in [`crate::reclaim::scheduler`], on this thread, which never waits for any of them; the service
-//! manager is told by `service`. It ends between two deeds, never within one.
+//! The threads are here, with the channel on which they send events and the loop that receives them: one samples the
+//! machine, one notifies people by `notify_command`, and one waits for signals. [`crate::reclaim::scheduler`] decides
+//! what is due, on the loop's thread, which waits for none of the others. `service` notifies the service manager. The
+//! loop ends between two actions, never within one.
 
 mod notify_command;
 mod service;

@@ -80,7 +80,7 @@ impl Simulation {
 }
 
 impl SampleSource for Simulation {
-    fn sample(&mut self) -> Option<JudgedSample<'_>> {
+    fn sample(&mut self) -> Option<FreshSample<'_>> {
         if self.now > self.last {
             return None;
         }
@@ -90,7 +90,7 @@ impl SampleSource for Simulation {
         drop(control);
         let rows: Vec<(u32, u64)> = self.processes.iter().map(|it| (it.pid, GIB)).collect();
         self.snapshot = snapshot(at(self.now), &self.processes, vec![gpu(0, &rows, 0)]);
-        Some(JudgedSample {
+        Some(FreshSample {
             now: at(self.now),
             snapshot: &self.snapshot,
             found: (!self.is_doubtful).then(|| self.findings.iter().collect()),

@@ -4,7 +4,7 @@
 //! that a person went back to. If the timeline does not reach far enough, a recording is read again at full speed until
 //! the target.
 //!
-//! Pure: what the source must do comes back as a [`Control`]. `pace.rs` changes the speed.
+//! Pure: what the source must do comes back as a [`Control`].
 
 use std::sync::Arc;
 use std::time::Duration;

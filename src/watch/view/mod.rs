@@ -1,6 +1,6 @@
 //! Draws the panels from `&App`. Nothing here changes state.
 //!
-//! A file per panel: [`header`] (with [`headline`]), [`table`], [`status`] (the selected process), [`hints`] and, in
+//! A file per panel: [`header`] (with the headline), [`table`], [`status`] (the selected process), [`hints`] and, in
 //! their place while one types, [`mod@prompt`]; [`help`] covers all others, and [`small`] is for a screen too small for
 //! panels. A panel with state and keys of its own is a file of [`super`]. [`bar`], [`chart`] and [`plot`] draw
 //! graphics; `layout` places the panels; [`line_writer`] writes a line, [`lines`] those of the lower panel.
