@@ -104,7 +104,7 @@ const SURELY_LONGER_THAN_PAUSES: f64 = 3.0;
 const OFTEN: u32 = 2;
 /// By which factor the duration is longer for a process that has not used its GPU since it started.
 const START_FACTOR: f64 = 3.0;
-/// The most seconds from a process's start to its first sample without use, for it to be known from its start.
+/// The most seconds between a process's start and its first sample without use, for it to be known from its start.
 const FROM_START_SECONDS: f64 = 120.0;
 /// The fewest samples; a shorter run may be chance.
 const LEAST_SAMPLES: u64 = 3;
@@ -291,8 +291,9 @@ impl IdleCandidate<'_> {
         let began = self.row.run().map(|run| run.since);
         let after_start = began.zip(self.it.process.start_time);
         !self.row.has_been_used()
-            && after_start
-                .is_some_and(|(began, start)| began.seconds_since(start) <= FROM_START_SECONDS)
+            && after_start.is_some_and(|(began, start)| {
+                began.seconds_since(start).abs() <= FROM_START_SECONDS
+            })
     }
 
     /// The required time without use, in seconds.

@@ -367,7 +367,8 @@ CALLS = {
     " DeviceGetComputeMode DeviceGetPersistenceMode DeviceGetCurrentClocksThrottleReasons"
     " DeviceGetNumaNodeId",
     "device memory": "DeviceGetMemoryInfo_v2",
-    "device out out": "DeviceGetEncoderUtilization DeviceGetDecoderUtilization DeviceGetMigMode",
+    "device out out": "DeviceGetEncoderUtilization DeviceGetDecoderUtilization DeviceGetJpgUtilization"
+    " DeviceGetOfaUtilization DeviceGetMigMode",
     "device 0 out": "DeviceGetTemperature DeviceGetFanSpeed_v2 DeviceGetPcieThroughput",
     "device 1 out": "DeviceGetClockInfo",
     "device 1 0 out": "DeviceGetTotalEccErrors",

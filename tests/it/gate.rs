@@ -395,7 +395,7 @@ fn a_gpu_that_left_before_the_end_is_not_judged_as_well() {
 
 #[test]
 fn a_user_that_a_recording_lacks_is_a_mistake() {
-    for (command, code) in [("check", 1), ("ps", 0)] {
+    for (command, code) in [("check", 1), ("ps", 0), ("reap", 0)] {
         let of = |user: &str| run(&[command, "--demo", "--user", user]);
         let refused = of("bne").exits(2).stderr;
         assert!(refused.contains("--user bne") && refused.contains("ann, ben, "), "{refused}");

@@ -515,6 +515,8 @@ fn a_sample_makes_no_more_calls_than_its_values_need() {
         "nvmlDeviceGetProcessUtilization",
         "nvmlDeviceGetEncoderUtilization",
         "nvmlDeviceGetDecoderUtilization",
+        "nvmlDeviceGetJpgUtilization",
+        "nvmlDeviceGetOfaUtilization",
     ];
     for name in each_sample {
         // The memory's clock is read beside the SM's, twice a minute.

@@ -66,7 +66,6 @@ mod schema;
 mod selection;
 mod serve;
 mod servers;
-mod situations;
 mod store;
 mod stuck;
 mod support;

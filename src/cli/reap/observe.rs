@@ -9,7 +9,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 
 use crate::cli::args::{Global, ReapArgs};
-use crate::cli::selection::Selection;
+use crate::cli::selection::{RecordedUsers, Selection};
 use crate::cli::session::{self, SampleWindow};
 use crate::cli::store::{self, Fed};
 use crate::cli::{config, recorded, warn};
@@ -56,7 +56,15 @@ impl Observation {
         let mut engine = Engine::new(rules);
         let mut live = None;
         let snapshot = match recorded(&args.recorded)? {
-            Some(replay) => session::last(replay, |snapshot| engine.observe(snapshot))?,
+            Some(replay) => {
+                let mut users = RecordedUsers::default();
+                let last = session::last(replay, |snapshot| {
+                    users.observe(snapshot);
+                    engine.observe(snapshot);
+                })?;
+                rows(args).check_recorded_users(&users)?;
+                last
+            }
             None => {
                 let machine = live.insert(crate::cli::live(global, INTERVAL)?);
                 let rows = rows(args);

@@ -5,7 +5,7 @@ use super::{BUCKET_SECONDS, MOST_BUCKETS};
 use crate::model::Time;
 
 /// How long, in seconds, a level has to be held to belong to the band.
-const BAND_SECONDS: u32 = 480;
+const BAND_SECONDS: u32 = 360;
 
 /// What was held during some time, up to the next bucket's start.
 #[derive(Clone, Copy, Debug)]

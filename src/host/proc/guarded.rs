@@ -400,7 +400,11 @@ mod tests {
                 command.uid(65534);
             }
             let mut child = command.spawn().unwrap();
-            let read = read_guarded(&Roots::default(), child.id()).unwrap().unwrap();
+            // The kernel sets up the environment after the file that the child's start waits for is closed.
+            let read = std::iter::repeat_with(|| read_guarded(&Roots::default(), child.id()))
+                .map(|read| read.unwrap().unwrap())
+                .find(|read| read.environment.is_some())
+                .unwrap();
             child.kill().unwrap();
             child.wait().unwrap();
             (read.environment.unwrap().contains_key(name), read.executable_is_roots == Some(true))

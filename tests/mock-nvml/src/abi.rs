@@ -175,6 +175,16 @@ symbols! {
         out.put(0)?;
         period_us.put(SAMPLING_US)
     };
+    device nvmlDeviceGetJpgUtilization(out: Out<c_uint>, period_us: Out<c_uint>) |device| {
+        without_mig(device)?;
+        out.put(0)?;
+        period_us.put(SAMPLING_US)
+    };
+    device nvmlDeviceGetOfaUtilization(out: Out<c_uint>, period_us: Out<c_uint>) |device| {
+        without_mig(device)?;
+        out.put(0)?;
+        period_us.put(SAMPLING_US)
+    };
     device nvmlDeviceGetProcessUtilization(
         out: Out<Sample>, count: Out<c_uint>, last_seen: c_ulonglong
     ) |device| utilization::answer(device, out, count, last_seen);
@@ -346,14 +356,12 @@ symbols! {
     device nvmlDeviceGetFanSpeedRPM() unsupported;
     device nvmlDeviceGetGpuInstances() unsupported;
     device nvmlDeviceGetInforomImageVersion() unsupported;
-    device nvmlDeviceGetJpgUtilization() unsupported;
     device nvmlDeviceGetMemoryBusWidth() unsupported;
     device nvmlDeviceGetMemoryErrorCounter() unsupported;
     device nvmlDeviceGetNumGpuCores() unsupported;
     device nvmlDeviceGetNumaNodeId(out: Out<c_uint>)
         |device| out.put(known(device.gpu.numa_node)?);
     device nvmlDeviceGetNvLinkState() unsupported;
-    device nvmlDeviceGetOfaUtilization() unsupported;
     device nvmlDeviceGetPcieReplayCounter() unsupported;
     device nvmlDeviceGetPowerManagementLimitConstraints() unsupported;
     device nvmlDeviceGetPowerManagementMode() unsupported;
@@ -375,7 +383,7 @@ extern "C" fn nvmlErrorString(_code: c_uint) -> *const c_char {
     c"an error of the mock driver".as_ptr()
 }
 
-/// Over how long the encoder and decoder are watched.
+/// Over how long the video engines are watched.
 const SAMPLING_US: c_uint = 166_666;
 
 fn unsupported(_: &Device<'_>) -> Answer {
