@@ -4,7 +4,7 @@ use foldhash::{HashMap, HashMapExt as _};
 
 use crate::history::{History, ProcessHistory};
 use crate::model::family::families;
-use crate::model::snapshot::ProcessType;
+use crate::model::snapshot::{ProcessType, ProcessesByPid};
 use crate::model::{Snapshot, Time};
 
 /// The jobs of a snapshot with more than one process.
@@ -27,7 +27,8 @@ struct UnusedJob {
 impl UnusedJobs {
     pub(super) fn new(snapshot: &Snapshot, history: &History) -> Self {
         let mut this = Self { now: snapshot.time, job_of: HashMap::new(), jobs: Vec::new() };
-        let known = |pid: &u32| history.process(snapshot.process(*pid)?.identity());
+        let processes = ProcessesByPid::new(snapshot);
+        let known = |pid: &u32| history.process(processes.get(*pid)?.identity());
         for family in families(snapshot).iter().filter(|family| family.members.len() > 1) {
             let members = || family.members.iter().filter_map(known);
             this.job_of.extend(family.members.iter().map(|pid| (*pid, this.jobs.len())));

@@ -326,7 +326,7 @@ impl Steady {
     /// chance long after growth has stopped.
     fn stalls(&self, series: &GrowthSeries, rate: f64) -> bool {
         let pause = self.either.longest_pause.min(self.held_alone.longest_pause);
-        let span = STALL_SECONDS.max(pause * 2);
+        let span = STALL_SECONDS.max(pause * 3 / 2);
         let now = series.now;
         let (Some(middle), Some(from)) =
             (now.checked_sub(span), now.checked_sub(span.saturating_mul(2)))

@@ -63,13 +63,15 @@ const OPTIONAL: [&str; 20] = [
 /// Snapshots of a run, and the seconds between them: longer than any rule asks for that is decided by few.
 const SNAPSHOTS: usize = 8;
 /// What depends on when a run is at which snapshot, not on a fault: how much time a call of the driver covered, and
-/// what is read by the clock, twice a minute.
-const OF_THE_MOMENT: [&str; 8] = [
+/// what is read by the clock, twice a minute; and the video engines, whose failure only leaves them unknown.
+const OF_THE_MOMENT: [&str; 10] = [
     "sampled_seconds",
     "memory_clock_mhz",
     "throttle_reasons",
     "encoder_percent",
     "decoder_percent",
+    "jpeg_percent",
+    "optical_flow_percent",
     "ecc_uncorrected_errors",
     "pcie_received_bytes_per_second",
     "pcie_sent_bytes_per_second",

@@ -6,7 +6,7 @@ use gpumem::api::model::{Parent, Process, ProcessType};
 
 use super::super::doing::{gone, resting, until, working};
 use super::super::people::argv;
-use super::super::stage::{GIB, Stage};
+use super::super::stage::{GIB, MIB, Stage};
 use super::{Family, family};
 
 /// A process that worked until `stop` and keeps what it holds.
@@ -64,6 +64,14 @@ pub const FAMILIES: &[Family] = &[
             s.accuse("idle", pid, &[]);
         },
     ),
+    family("idle_small_workers", "Workers of one job, each with little, and much together.", |s| {
+        let (parent, stop) = (s.someone("python3 pool.py"), s.long_idle());
+        for _ in 0..s.random.whole(4, 9) {
+            let (worker, bytes) = (s.child(&parent), s.random.whole(300, 450) * MIB);
+            let pid = s.act(worker, until(stop, working(bytes).sm(8.0), resting(bytes)));
+            s.accuse("idle", pid, &[]);
+        }
+    }),
     family("idle_shared_gpu", "One process idles while another keeps the same GPU busy.", |s| {
         let (process, bytes, stop) = (s.trainer(), s.gib(2.0, 5.0), s.long_idle());
         let pid = stops(s, process, bytes, stop);

@@ -92,6 +92,27 @@ pub const FAMILIES: &[Family] = &[
             killed(s, death, 1, 2, Some(600 * MIB));
         },
     ),
+    family(
+        "orphan_of_a_sweep",
+        "A trial died and left the workers that it had spawned; the sweep's script and its next trial work on.",
+        |s| {
+            let (death, trial, bytes) = (death(s), s.trainer(), s.gib(1.3, 4.0));
+            let code = "from multiprocessing.spawn import spawn_main; spawn_main(pipe_handle=7)";
+            let spawned = ["/usr/bin/python3", "-c", code, "--multiprocessing-fork"];
+            for _ in 0..s.random.whole(1, 3) {
+                let command = Some(spawned.map(Arc::from).into());
+                let worker = Process { command, ..s.child(&trial) };
+                let pid = s.act(worker, move |t, _| match t < death {
+                    true => resting(bytes).cpu(80.0),
+                    false => resting(bytes).cpu(0.0).adopted_by(1).of_a_script(true),
+                });
+                s.accuse("orphan", pid, ALSO);
+            }
+            // All are in the script's group.
+            let next = s.child(&trial);
+            s.act(next, move |_, _| working(bytes));
+        },
+    ),
     family("orphan_since_before", "The orphans were there before anybody looked.", |s| {
         s.minutes(10.0, 30.0);
         killed(s, -1.0, 1, 3, None);

@@ -157,6 +157,48 @@ pub const FAMILIES: &[Family] = &[
             s.act_on(process, &[gpu], ProcessType::Graphics, move |_, _| resting(bytes).cpu(1.0));
         }
     }),
+    family("small_workers_beside_one_at_work", "A job's workers keep their contexts.", |s| {
+        let parent = s.someone("python3 pool.py");
+        for _ in 0..s.random.whole(3, 8) {
+            let (worker, bytes) = (s.child(&parent), s.random.whole(300, 450) * MIB);
+            s.act(worker, move |_, _| resting(bytes));
+        }
+        let (worker, bytes) = (s.child(&parent), s.gib(2.0, 9.0));
+        s.act(worker, move |_, _| working(bytes));
+    }),
+    family("small_workers_of_several_jobs", "Each of them holds little, and is alone.", |s| {
+        for _ in 0..s.random.whole(3, 6) {
+            let (worker, bytes) = (s.trainer(), s.random.whole(300, 450) * MIB);
+            s.act(worker, move |_, _| resting(bytes));
+        }
+    }),
+    family(
+        "video_that_no_row_reports",
+        "Decodes video, and the driver does not say which one.",
+        |s| {
+            for _ in 0..2 {
+                let (process, bytes) = (s.trainer(), s.gib(1.5, 4.0));
+                s.act(process, move |_, _| resting(bytes));
+            }
+            let percent = s.random.whole(1, 60) as u32;
+            match s.random.chance(0.5) {
+                true => s.weather(move |_, gpu| gpu.decoder_percent = Some(percent)),
+                false => s.weather(move |_, gpu| gpu.jpeg_percent = Some(percent)),
+            }
+        },
+    ),
+    family("compiles_elsewhere_at_its_start", "It waits for a compilation, then works.", |s| {
+        s.minutes(40.0, 60.0);
+        let (start, bytes) = (s.random.range(60.0, 300.0), s.gib(2.0, 20.0));
+        let begins = start + s.random.range(780.0, 1500.0);
+        let process = s.trainer();
+        let process = s.born(process, start);
+        s.act(process, move |t, _| match t {
+            _ if t < start => gone(),
+            _ if t < begins => resting(bytes).cpu(1.0),
+            _ => working(bytes),
+        });
+    }),
     family("kernels_of_other_languages", "Kernels of Julia, R and C++ that run a cell.", |s| {
         let words = s.random.pick(&[
             "/opt/julia/bin/julia -i /p/IJulia/src/kernel.jl /run/kernel-1.json",
