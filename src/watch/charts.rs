@@ -1,7 +1,7 @@
-//! The charts below the table: of each GPU or, below cards, of one process. Also the charts of a page.
+//! Charts below the table, of each GPU or (below cards) of one process, and the charts of a page.
 //!
-//! A cell has two charts side by side: memory, and use of the GPU. All charts of a screen show the same time span, so
-//! that they can be compared. `plot` draws a chart with its labels.
+//! A cell contains two charts side by side: memory and utilization. All charts on a screen cover the same time
+//! span, so that they can be compared. `plot` draws a chart with its labels.
 
 use crate::watch::text;
 use ratatui::buffer::Buffer;
@@ -24,19 +24,18 @@ use crate::rules::scope::ScopeInput;
 use crate::units::{Bytes, Span};
 use crate::watch::layout::{ChartGrid, beside};
 
-/// A shorter time without use gets no mark, because most processes pause now and then.
+/// Shorter idle times are not marked, because most processes pause now and then.
 const UNUSED_SECONDS: f64 = 60.0;
-/// A narrower chart's caption leaves the command out.
+/// Below this width, the caption omits the command.
 const COMMAND_MIN: u16 = 12;
-/// Columns for a chart's name beside its figures.
 const NAMED: u16 = 15;
-/// A page with fewer rows has no charts.
+/// Minimum height of a page with charts.
 const PAGE_ROWS_MIN: u16 = 16;
-/// Height of a page's charts, at most.
+/// Maximum height of a page's charts.
 const PAGE_CELL_ROWS: u16 = 9;
-/// From this width on, a page's four charts stand side by side.
+/// From this width on, a page's four charts are side by side.
 const PAGE_BESIDE: u16 = 118;
-/// The process to chart below cards, whose GPUs have charts already: the selected one, or the first.
+/// The process to chart below GPU cards, which already contain the GPU charts: the selected process, or the first.
 fn process<'a>(app: &'a App, layout: &Layout) -> Option<Subject<'a>> {
     let is_listed = |subject: &Subject<'_>| subject.row.is_listed;
     let mut lines = (0..app.table.listing.lines.len()).filter_map(|line| app.subject_at(line));
@@ -44,7 +43,6 @@ fn process<'a>(app: &'a App, layout: &Layout) -> Option<Subject<'a>> {
     is_below_cards.then(|| app.subject().filter(is_listed).or_else(|| lines.find(is_listed)))?
 }
 
-/// The charts of each GPU; `None` if a process has these rows, or the GPUs do not all fit.
 pub fn gpu_grid(app: &App, layout: &Layout) -> Option<ChartGrid> {
     if layout.charts.is_empty() || process(app, layout).is_some() {
         return None;
@@ -52,7 +50,6 @@ pub fn gpu_grid(app: &App, layout: &Layout) -> Option<ChartGrid> {
     ChartGrid::new(layout.charts, app.shown_gpus().len())
 }
 
-/// Draws the charts below the table.
 pub fn draw(app: &App, styles: Styles, layout: &Layout, canvas: &mut Buffer) {
     let Some(screenful) = app.screenful.as_ref().filter(|_| !layout.charts.is_empty()) else {
         return;
@@ -70,7 +67,7 @@ pub fn draw(app: &App, styles: Styles, layout: &Layout, canvas: &mut Buffer) {
     }
 }
 
-/// How many rows of a page are charts; none if little would be left for the text.
+/// Number of chart rows on a page; 0 if too little room would remain for the text.
 pub fn page_rows(about: About, (width, height): (u16, u16)) -> u16 {
     let down = match about {
         _ if height < PAGE_ROWS_MIN => 0,
@@ -88,8 +85,8 @@ pub fn draw_gpu_page(app: &App, gpu: &Gpu, styles: Styles, area: Rect, canvas: &
     seen.draw_gpu(gpu, &format!("GPU {} ", gpu.index), area, canvas);
 }
 
-/// Draws a page's charts of a process: its memory and use of its GPU, then of the host (from `host`), with what its
-/// finding says about each.
+/// Draws the charts of a process's page: its memory and utilization on the GPU, then its use of the host from
+/// `host`. Findings are marked on each chart.
 pub fn draw_process_page(
     app: &App,
     subject: &Subject<'_>,
@@ -130,7 +127,7 @@ pub fn draw_process_page(
     seen(Some(host), [mark(None), mark(cpu)]).draw_host(subject, cells[1], canvas);
 }
 
-/// The time span that all charts show: from the first sample to the one shown.
+/// The time span of all charts, from the first sample to the displayed one.
 pub fn window(courses: &Courses, snapshot: &Snapshot) -> ChartWindow {
     let gpus = snapshot.gpus.iter();
     let firsts = gpus.filter_map(|gpu| {
@@ -142,26 +139,23 @@ pub fn window(courses: &Courses, snapshot: &Snapshot) -> ChartWindow {
     ChartWindow::new(firsts.min(), snapshot.time)
 }
 
-/// The history of a GPU or process, to be drawn as two charts.
+/// History of a GPU or process, drawn as two charts.
 pub struct Seen<'a> {
-    /// Memory and use over time; `None` if nothing was seen.
+    /// Memory and utilization over time; `None` without history.
     pub course: Option<&'a MemorySeries>,
     pub window: ChartWindow,
     pub styles: Styles,
-    /// What a finding says about memory, and about use.
+    /// Marks of a finding on the memory and the utilization chart.
     pub marks: [FindingMark; 2],
 }
 
-/// The captions of a chart, longest first, and the current value.
 type Words = (Vec<String>, Option<String>);
 
 impl<'a> Seen<'a> {
-    /// A history without a finding.
     pub fn new(course: Option<&'a MemorySeries>, window: ChartWindow, styles: Styles) -> Self {
         Self { course, window, styles, marks: [FindingMark::default(); 2] }
     }
 
-    /// Draws the charts of a GPU; each caption begins with `title`.
     pub fn draw_gpu(&self, gpu: &Gpu, title: &str, area: Rect, canvas: &mut Buffer) {
         let total = gpu.memory.map(|memory| memory.total_bytes);
         let top = total.or_else(|| self.most_bytes());
@@ -190,7 +184,7 @@ impl<'a> Seen<'a> {
         self.draw(scales, memory, gpu.gpu_percent.is_some(), work, area, canvas);
     }
 
-    /// Draws the charts of a process on a GPU; its finding may add when the GPU will be full.
+    /// Draws a process's charts on one GPU. A leak finding adds when the GPU will be full.
     fn draw_process(&self, subject: &Subject<'_>, area: Rect, canvas: &mut Buffer) {
         let used = subject.entry.and_then(|entry| entry.used_bytes);
         let sm = subject.entry.and_then(|entry| entry.sm_percent);
@@ -219,7 +213,6 @@ impl<'a> Seen<'a> {
         self.draw([scale, Some(Scale::percent())], memory, sm.is_some(), work, area, canvas);
     }
 
-    /// Draws the charts of a process's memory and CPU time on the host.
     fn draw_host(&self, subject: &Subject<'_>, area: Rect, canvas: &mut Buffer) {
         let process = subject.process.ok();
         let captions = |words: [&str; 2]| words.map(str::to_owned).to_vec();
@@ -233,7 +226,7 @@ impl<'a> Seen<'a> {
         self.draw(scales, memory, cpu.is_some(), work, area, canvas);
     }
 
-    /// Draws memory and use, or memory alone if no use is known. The captions depend on the width.
+    /// Draws memory and utilization, or only memory if no utilization is known.
     fn draw(
         &self,
         [memory_scale, work_scale]: [Option<Scale>; 2],
@@ -260,12 +253,10 @@ impl<'a> Seen<'a> {
         }
     }
 
-    /// Use of the GPU up to the end of the window.
     fn loads(&self) -> &[Bucket] {
         chart::past(self.course.map_or(&[], MemorySeries::loads), self.window)
     }
 
-    /// Memory held up to the end of the window.
     fn held(&self) -> &[Bucket] {
         chart::past(self.course.map_or(&[], MemorySeries::buckets), self.window)
     }
@@ -275,7 +266,7 @@ impl<'a> Seen<'a> {
     }
 }
 
-/// Which process, and on which GPU, as captions for this width.
+/// Captions that name the process and its GPU, for this width.
 fn process_captions(subject: &Subject<'_>, what: &str, width: u16) -> Vec<String> {
     let pid = subject.row.key.identity.pid;
     let gpu = subject.place_on_gpus().unwrap_or_default();
@@ -290,7 +281,7 @@ fn process_captions(subject: &Subject<'_>, what: &str, width: u16) -> Vec<String
     captions
 }
 
-/// When the GPU will be full because of this row. With several GPUs, the evidence says which one it is about; under
+/// When the GPU will be full because of this row. With several GPUs, the evidence names the one concerned. Under
 /// MIG, the GPU's free memory says nothing about its instances.
 fn exhaustion(subject: &Subject<'_>) -> Option<Exhaustion> {
     let finding = subject.finding.filter(|it| it.resolved_at.is_none())?;

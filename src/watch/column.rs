@@ -1,5 +1,5 @@
-//! The columns of the process table, from the table of [fields](crate::model::field): which there are, and which are
-//! dropped first.
+//! Columns of the process table, from the table of [fields](crate::model::field), and the order in which they are
+//! dropped.
 
 pub use crate::model::field::Field as Column;
 use crate::model::field::{BY_NEED, ON_SCREEN};
@@ -8,7 +8,7 @@ impl Column {
     /// All columns, left to right.
     pub const ALL: [Self; ON_SCREEN.len()] = ON_SCREEN;
 
-    /// From the column that stays longest on a narrow screen to the one that is dropped first.
+    /// Last dropped to first dropped on a narrow screen.
     pub const BY_NEED: [Self; ON_SCREEN.len()] = BY_NEED;
 
     pub fn by_title(title: &str) -> Option<Self> {
@@ -28,7 +28,7 @@ impl Column {
     }
 }
 
-/// The chosen columns, left to right: at least one, without repeats.
+/// The chosen columns, left to right: at least one, without duplicates.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Columns(Vec<Column>);
 
@@ -39,7 +39,7 @@ impl Default for Columns {
 }
 
 impl Columns {
-    /// Drops repeats; `None` if there are no columns.
+    /// Drops duplicates; `None` if there are no columns.
     pub fn new(columns: impl IntoIterator<Item = Column>) -> Option<Self> {
         let mut chosen = Vec::with_capacity(Column::ALL.len());
         for column in columns {

@@ -1,4 +1,4 @@
-//! The list to choose the table's columns from. The table beside it changes at once.
+//! The list for choosing the table's columns. Changes apply to the table next to it at once.
 
 use ratatui::buffer::Buffer;
 use ratatui::layout::{Position, Rect};
@@ -10,12 +10,10 @@ use super::state::{App, Effect, Mode};
 use super::theme::Styles;
 use super::view::line_writer::{LineWriter, clear};
 
-/// Width of the list, if the screen has room.
 const WIDTH: u16 = 48;
 const TITLE: u16 = 9;
 
 impl ColumnList {
-    /// All columns, with those of the table switched on.
     fn new(columns: &Columns) -> Self {
         let mut entries: Vec<(Column, bool)> =
             columns.iter().map(|column| (column, true)).collect();
@@ -33,7 +31,6 @@ impl ColumnList {
         Self { entries, cursor: 0, before: columns.clone() }
     }
 
-    /// The columns that are switched on; `None` if there are none.
     fn chosen(&self) -> Option<Columns> {
         let shown = self.entries.iter().filter(|(_, is_shown)| *is_shown);
         Columns::new(shown.map(|(column, _)| *column))
@@ -45,14 +42,14 @@ impl ColumnList {
         }
     }
 
-    /// Moves the entry under the cursor, and the cursor with it; stops at the ends.
+    /// Moves the entry under the cursor, together with the cursor; stops at the ends.
     fn shift(&mut self, steps: isize) {
         let to = self.cursor.saturating_add_signed(steps).min(self.entries.len() - 1);
         self.entries.swap(self.cursor, to);
         self.cursor = to;
     }
 
-    /// The list's area, along the right edge between the first line and the last, and the first visible entry.
+    /// The list's area along the right edge, between the first and the last line, and the first visible entry.
     fn place(&self, area: Rect) -> (Rect, usize) {
         let width = WIDTH.min(area.width);
         let count = self.entries.len();
@@ -67,7 +64,6 @@ impl ColumnList {
         (place, self.cursor.saturating_sub(height / 2).min(count - height))
     }
 
-    /// The entry at this position on the screen.
     fn entry_at(&self, area: Rect, at: Position) -> Option<usize> {
         let (place, first) = self.place(area);
         let line = at.y.checked_sub(place.y + 1).filter(|_| place.contains(at))?;
@@ -83,7 +79,6 @@ pub fn open(app: &mut App) -> Option<Effect> {
     Some(Effect::Draw)
 }
 
-/// Handles a key while the list is open.
 pub fn on_key(app: &mut App, action: Option<KeyAction>) -> Option<Effect> {
     let Mode::Columns(list) = &mut app.mode else {
         return None;
@@ -121,7 +116,6 @@ pub fn on_key(app: &mut App, action: Option<KeyAction>) -> Option<Effect> {
     Some(Effect::Draw)
 }
 
-/// Switches the entry at this position; `None` if there is none.
 pub fn click(app: &mut App, at: Position) -> Option<Effect> {
     let Mode::Columns(list) = &mut app.mode else {
         return None;
@@ -130,7 +124,6 @@ pub fn click(app: &mut App, at: Position) -> Option<Effect> {
     on_key(app, Some(KeyAction::SwitchColumn))
 }
 
-/// Draws the list over the panels.
 pub fn draw(list: &ColumnList, styles: Styles, area: Rect, canvas: &mut Buffer) {
     let (place, first) = list.place(area);
     clear(canvas, place);

@@ -1,6 +1,4 @@
-//! The frame on the terminal and the next one, as cells, so that only what changed is written.
-//!
-//! Writes to any output; `terminal.rs` handles the terminal and `view/` draws.
+//! Double buffering of frames as cells, so that only changed cells are written.
 
 use std::io::{self, Write};
 use std::mem;
@@ -15,20 +13,20 @@ use ratatui::style::{Color, Modifier};
 
 use crate::watch::once::codes;
 
-/// Two frames: the one shown and the one being drawn.
+/// Two frames: the displayed one and the one being drawn.
 #[derive(Debug)]
 pub struct DoubleBuffer<W: Write> {
-    // Not `ratatui::Terminal`: it writes to the terminal when dropped, panics if that is gone, and hides the cursor
-    // with every frame.
+    // Not `ratatui::Terminal`: it writes to the terminal on drop, panics if the terminal is gone, and hides the
+    // cursor with every frame.
     output: W,
     shown: Buffer,
     next: Buffer,
-    /// Whether the output may show something else, so that the next frame clears it.
+    /// Whether the output may differ from `shown`, so that the next frame clears it.
     is_unknown: bool,
 }
 
 impl<W: Write> DoubleBuffer<W> {
-    /// Starts with an output that is taken to be blank.
+    /// Assumes that the output is blank.
     pub fn new(output: W, area: Rect) -> Self {
         let (shown, next) = (Buffer::empty(area), Buffer::empty(area));
         Self { output, shown, next, is_unknown: false }
@@ -38,19 +36,15 @@ impl<W: Write> DoubleBuffer<W> {
         &mut self.output
     }
 
-    /// Takes over a new size; the next frame clears the output and is drawn in full.
+    /// Applies a new size; the next frame clears the output and is drawn in full.
     pub fn resize(&mut self, area: Rect) {
         self.shown = Buffer::empty(area);
         self.next = Buffer::empty(area);
         self.is_unknown = true;
     }
 
-    /// Calls `paint` for the whole frame and writes the changes, if any. A terminal with synchronized output (DEC
-    /// private mode 2026; others ignore it) shows them at once.
-    ///
-    /// # Errors
-    ///
-    /// If the output cannot be written to.
+    /// Calls `paint` for the whole frame and writes the changes, if any. Synchronized output makes them visible at
+    /// once (DEC private mode 2026); terminals without it ignore the sequence.
     pub fn draw(&mut self, paint: impl FnOnce(&mut Buffer)) -> io::Result<()> {
         paint(&mut self.next);
         let mut changes = self.shown.diff_iter(&self.next).peekable();
@@ -69,7 +63,7 @@ impl<W: Write> DoubleBuffer<W> {
     }
 }
 
-/// Writes cells: the position unless a cell follows the one before, and the style if it changed.
+/// Writes cells. The position is written only after a gap, and the style only if it changed.
 fn write_cells<'a>(
     output: &mut impl Write,
     cells: impl Iterator<Item = (u16, u16, &'a Cell)>,

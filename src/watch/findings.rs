@@ -1,7 +1,6 @@
-//! The list of findings: which are visible, and how they are drawn, worst first; below them, what is undecided or could
-//! not be read.
+//! The list of findings, worst first, followed by undecided rules and read errors.
 //!
-//! Each finding takes a line or two. The selected one is marked while keys move here.
+//! Each finding takes one or two lines. The selected finding is highlighted while the list has the focus.
 
 use std::collections::HashSet;
 
@@ -21,27 +20,26 @@ use crate::report::escape::escape;
 use crate::units::Bytes;
 use crate::watch::state::findings::NextCommands;
 
-/// From this width on, each finding's sentence may stand below its evidence.
+/// From this width on, a finding's message may be on a second line, below its evidence.
 const WIDE: u16 = 72;
-/// A lower panel has no title.
+/// A panel with fewer lines has no title.
 const TITLED: u16 = 4;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct VisibleFindings {
-    /// Position of the first one.
     pub first: usize,
     pub shown: usize,
     pub lines_each: u16,
-    /// Screen row of the first one.
+    /// Screen row of the first visible finding.
     pub top: u16,
 }
 
-/// Whether the panel shows the list rather than the selected process.
+/// Whether the panel shows the list instead of the selected process.
 pub fn are_shown(app: &App) -> bool {
     app.focus == Focus::Findings || !app.table.is_chosen()
 }
 
-/// Which findings are visible; `None` if the list is not on the screen.
+/// The visible findings; `None` if the list is not shown.
 pub fn visible(app: &App, layout: &Layout) -> Option<VisibleFindings> {
     let area = layout.status;
     if !are_shown(app) {
@@ -53,7 +51,7 @@ pub fn visible(app: &App, layout: &Layout) -> Option<VisibleFindings> {
         let room = area.height.saturating_sub(used).min(limit);
         used += wrap(&text, area.width, usize::from(room)).len() as u16;
     }
-    // One line is kept for the notes, if there is more than one.
+    // Keep one line for the notes, unless only one is left.
     let room = usize::from(area.height.saturating_sub(used));
     let has_notes = notes(screenful, layout.gpu_form).next().is_some();
     let kept = usize::from(has_notes && room > 1);
@@ -72,7 +70,6 @@ pub fn visible(app: &App, layout: &Layout) -> Option<VisibleFindings> {
     })
 }
 
-/// The position of the finding on a row of the screen.
 pub fn at_row(app: &App, layout: &Layout, row: u16) -> Option<usize> {
     let visible = visible(app, layout)?;
     let line = row.checked_sub(visible.top)?;
@@ -82,20 +79,16 @@ pub fn at_row(app: &App, layout: &Layout, row: u16) -> Option<usize> {
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum NoteKind {
-    /// Something could not be read or is not available.
     Missing,
-    /// A process looks like waste.
     Suspect,
-    /// A rule is undecided.
     Undecided,
 }
 
-/// Read errors, unavailable figures, suspects, and undecided rules.
 fn notes(screenful: &Screenful, form: Form) -> impl Iterator<Item = (NoteKind, String)> {
     let errors = &screenful.snapshot.errors;
     let unread = errors.first().map(|error| {
         let call = clean(&error.call, 200);
-        // What happened comes before the name of the call, which few people know and which is cut first.
+        // The error precedes the name of the call, which few users know. The end of the line is cut first.
         let place =
             error.gpu.map_or_else(|| call.clone().into_owned(), |index| format!("GPU {index}"));
         let call = error.gpu.map_or_else(String::new, |_| format!(" ({call})"));
@@ -124,12 +117,12 @@ fn notes(screenful: &Screenful, form: Form) -> impl Iterator<Item = (NoteKind, S
     missing.chain(suspects).chain(undecided)
 }
 
-/// From this width on, the severity has a column of its own.
+/// From this width on, severities have their own column.
 const WIDEST: u16 = 100;
-/// The command is left out if the finding would have fewer columns than this.
+/// If the finding's text would be narrower than this, the command is omitted.
 const LEAST_TEXT: u16 = 24;
-/// `findings 3-7 of 12: 2 critical, 9 warnings, 1 info`, or that there are none so far; for a GPU that does not answer,
-/// that nothing is known.
+/// The title, such as `findings 3-7 of 12: 2 critical, 9 warnings, 1 info`. It also reports that there are no
+/// findings, or that a GPU does not answer.
 pub fn title(app: &App, layout: &Layout) -> String {
     let Some(screenful) = &app.screenful else {
         return String::new();
@@ -164,7 +157,6 @@ pub fn title(app: &App, layout: &Layout) -> String {
     }
 }
 
-/// The GPUs whose processes could not be read; `None` if all were.
 fn unread(screenful: &Screenful) -> Option<String> {
     let mut unread = screenful.snapshot.gpus.iter().filter(|gpu| gpu.is_unread());
     let first = unread.next()?;
@@ -175,7 +167,6 @@ fn unread(screenful: &Screenful) -> Option<String> {
     })
 }
 
-/// Draws the findings, then the notes.
 pub fn draw(app: &App, layout: &Layout, lines: &mut PanelWriter<'_>) {
     let Some(screenful) = &app.screenful else {
         return;
@@ -192,7 +183,7 @@ pub fn draw(app: &App, layout: &Layout, lines: &mut PanelWriter<'_>) {
     for (at, finding) in seen.skip(visible.first).take(visible.shown) {
         let is_last = at + 1 == visible.first + visible.shown;
         let is_selected = selected.is_some_and(|(selected, _)| selected == at);
-        // Findings with the same command show it once, at the last of them.
+        // If consecutive findings have the same command, only the last one shows it.
         let command = commands.first(finding).filter(|command| {
             let next = screenful.findings.get(at + 1).filter(|_| !is_last);
             next.and_then(|next| commands.first(next)) != Some(command)
@@ -212,7 +203,7 @@ pub fn draw(app: &App, layout: &Layout, lines: &mut PanelWriter<'_>) {
     let mut notes: Vec<(NoteKind, String)> =
         notes(screenful, layout.gpu_form).take(room + 1).collect();
     if notes.len() > room && screenful.undecided.len() > 1 {
-        // The names of all undecided rules say more than the reasons of a few.
+        // The names of all undecided rules are more useful than the reasons of a few.
         notes.retain(|(kind, _)| *kind != NoteKind::Undecided);
         notes.push((NoteKind::Undecided, undecided_rules(screenful)));
     }
@@ -221,7 +212,7 @@ pub fn draw(app: &App, layout: &Layout, lines: &mut PanelWriter<'_>) {
     }
 }
 
-/// Only what is missing needs a person; the rest resolves by itself.
+/// Only missing data needs action; the other notes resolve by themselves.
 fn note_style(kind: NoteKind, styles: Styles) -> Style {
     match kind {
         NoteKind::Missing => styles.caution(),
@@ -237,7 +228,6 @@ fn undecided_rules(screenful: &Screenful) -> String {
     format!("not decided yet: {}", clean(&rules.join(", "), 400))
 }
 
-/// The widths of the list's columns.
 struct FindingColumns {
     width: u16,
     badge: u16,
@@ -251,7 +241,7 @@ impl FindingColumns {
     fn new(findings: &[Finding], commands: &NextCommands, width: u16) -> Self {
         let typed = findings.iter().filter_map(|it| commands.first(it));
         let typed = typed.map(|command| columns(&clean(command, MESSAGE_CHARS)));
-        // A cut command is useless, so a long one is left out.
+        // A truncated command is useless, so long commands are omitted.
         let typed = typed.filter(|command| *command <= width / 3);
         let widest = |text: fn(&Finding) -> String| {
             let texts = findings.iter().map(|it| columns(&text(it)));
@@ -325,7 +315,7 @@ fn memory(finding: &Finding) -> String {
     bytes.unwrap_or_else(|| UNKNOWN.to_owned())
 }
 
-/// The PID, or the GPUs if the finding is not about a process.
+/// The PID, or the GPUs of a finding that is not about a process.
 fn who(finding: &Finding) -> String {
     match (&finding.process, &finding.gpus[..]) {
         (Some(process), _) => process.pid.to_string(),

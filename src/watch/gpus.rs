@@ -1,7 +1,7 @@
-//! The GPU panel: a card or a line per GPU with its MIG devices, or one line with the totals.
+//! The GPU panel: a card or a line per GPU with its MIG devices, or one line with totals.
 //!
-//! The layout chooses the form that fits; [`hit`] finds the GPU under the mouse, [`draw`] draws. A GPU that does not
-//! answer keeps its last values, marked `stale`; one that is gone is marked `lost`, with the error.
+//! The layout chooses the form; [`hit`] finds the GPU under the mouse, and [`draw`] draws. A GPU that does not
+//! answer keeps its last values, marked `stale`. A GPU that is gone is marked `lost`, with the error.
 
 use ratatui::buffer::Buffer;
 use ratatui::layout::{Position, Rect};
@@ -24,7 +24,7 @@ use crate::model::snapshot::{Gpu, Memory, MigDevice, Snapshot};
 use crate::units::{Bytes, Span};
 use crate::watch::layout::CHARTS_ROWS_MIN;
 
-/// The index of the GPU at a position on the screen: in the panel, or on its charts.
+/// Index of the GPU under the mouse, in the panel or on its charts.
 pub fn hit(app: &App, layout: &Layout, x: u16, y: u16) -> Option<u32> {
     let at = Position { x, y };
     let gpus = app.shown_gpus();
@@ -38,7 +38,6 @@ pub fn hit(app: &App, layout: &Layout, x: u16, y: u16) -> Option<u32> {
     gpus.get(found?).map(|gpu| gpu.index)
 }
 
-/// The GPU at a position in the panel.
 fn in_panel(gpus: &[&Gpu], layout: &Layout, at: Position) -> Option<usize> {
     let area = layout.gpus;
     match layout.gpu_form {
@@ -59,7 +58,7 @@ fn in_panel(gpus: &[&Gpu], layout: &Layout, at: Position) -> Option<usize> {
     }
 }
 
-/// Whether MIG devices have lines: all or none, because some would look like all.
+/// Whether MIG devices get lines. Either all do or none: some of them would look like all.
 fn has_room_for_parts(gpus: &[&Gpu], area: Rect) -> bool {
     let parts: usize = gpus.iter().map(|gpu| gpu.mig_devices.len()).sum();
     gpus.len() + parts <= usize::from(area.height)
@@ -118,7 +117,6 @@ pub fn draw(app: &App, styles: Styles, layout: &Layout, canvas: &mut Buffer) {
     }
 }
 
-/// A column of the one-line form.
 #[derive(Clone, Copy)]
 enum Part {
     Index,
@@ -129,10 +127,9 @@ enum Part {
     Figure(&'static GpuField),
 }
 
-/// The columns that fit on a line, left to right, with their widths; a blank follows each.
+/// Columns that fit on a line, left to right, with their widths. A blank follows each.
 struct GpuColumns {
     columns: Vec<(Part, u16)>,
-    /// The memory shares that appear in a bar, for the legend.
     shares: Vec<MemoryShare>,
 }
 
@@ -169,16 +166,16 @@ impl GpuColumns {
         };
         let (judged, faint): (Vec<_>, Vec<_>) =
             gpu::on_screen().into_iter().partition(|field| field.from_columns == 0);
-        // The most telling first: a column gets room before those after it.
+        // Most informative first: each column gets room before those after it.
         let mut columns = vec![(Part::Index, index), (Part::Memory, memory), (Part::Bar, BAR_MIN)];
         columns.extend(judged.into_iter().map(figure));
         columns.push((Part::Name, name));
-        // The bar already shows memory now, so the chart of use comes before that of memory.
+        // The bar already shows current memory, so the utilization chart comes before the memory chart.
         columns.push((Part::Chart(ChartColor::Work), chart));
         columns.push((Part::Chart(ChartColor::Memory), if width >= 140 { chart } else { 0 }));
         let faint = faint.into_iter().filter(|field| width >= field.from_columns);
         columns.extend(faint.map(figure));
-        // The last column's blank may lie beyond the edge.
+        // The blank after the last column may be cut off.
         let mut room = width + 1;
         columns.retain(|&(_, wide)| {
             let fits = wide > 0 && wide < room;
@@ -275,7 +272,7 @@ impl GpuColumns {
                 }
                 Part::Figure(_) if is_stale => {
                     let seconds = gpu.stale_seconds.unwrap_or_default();
-                    // Utilization has no last known value; the mark takes its place.
+                    // Utilization has no last known value; the mark replaces it.
                     writer.text(&stale_text(seconds), styles.alarm());
                     return;
                 }
@@ -291,7 +288,7 @@ impl GpuColumns {
         }
     }
 
-    /// A MIG device's line: only its memory is its own, the rest is the GPU's.
+    /// Draws a MIG device's line. Only the memory is the device's own; the rest belongs to the GPU.
     fn device(
         &self,
         gpu: &Gpu,
@@ -317,7 +314,6 @@ impl GpuColumns {
     }
 }
 
-/// Used memory, in figures.
 fn used(
     memory: Option<Memory>,
     shares: Option<&MemoryShares>,
@@ -329,7 +325,7 @@ fn used(
     writer.right(&memory_text(memory), width, style);
 }
 
-/// The style of a GPU's figure, by how loaded that shows the GPU to be.
+/// Style of a GPU's figure, by the load that it indicates.
 fn figure_style(field: &GpuField, gpu: &Gpu, styles: Styles) -> Style {
     match (field.level)(gpu) {
         None => styles.plain(),
@@ -338,7 +334,7 @@ fn figure_style(field: &GpuField, gpu: &Gpu, styles: Styles) -> Style {
     }
 }
 
-/// The shares that appear in any bar, in order; free memory needs no legend.
+/// Shares that appear in any bar, in order. Free memory needs no legend.
 fn drawn_shares(shown: &[(&Gpu, &GpuShares)]) -> Vec<MemoryShare> {
     let mut shares = MemoryShare::ALL.to_vec();
     shares.retain(|&share| {
@@ -348,25 +344,22 @@ fn drawn_shares(shown: &[(&Gpu, &GpuShares)]) -> Vec<MemoryShare> {
     shares
 }
 
-/// Columns for the name beside the figures.
 const NAME_MIN: u16 = 12;
-/// A narrower card shows only the figures that colour judges, so that cards side by side match.
+/// A narrower card shows only figures with a load style, so that cards in a row match.
 const WIDE: u16 = 90;
-/// Widths of a MIG device's number and profile.
+/// Widths of a MIG device's index and profile.
 const PART: (u16, u16) = (6, 16);
 
-/// What a card is drawn from.
 struct Card<'a> {
     snapshot: &'a Snapshot,
     gpu: &'a Gpu,
-    /// What the memory is used for.
     shares: &'a GpuShares,
     seen: Seen<'a>,
     styles: Styles,
 }
 
 impl Card<'_> {
-    /// Draws the card from top to bottom; the charts get the remaining lines.
+    /// Draws the card from top to bottom; charts get the remaining lines.
     fn draw(&self, area: Rect, canvas: &mut Buffer) {
         self.title(&mut LineWriter::new(canvas, area, 0));
         self.memory(&mut LineWriter::new(canvas, area, 1));
@@ -389,14 +382,13 @@ impl Card<'_> {
         let (index, name) = (gpu.index.to_string(), name(gpu));
         let is_wide = writer.room() >= WIDE;
         let mut figures = match gpu.stale_seconds {
-            // Utilization has no last known value; the mark takes its place.
+            // Utilization has no last known value; the mark replaces it.
             Some(seconds) => vec![(stale_text(seconds), styles.alarm())],
             None if is_lost(gpu) => Vec::new(),
             None => figures(gpu, is_wide, styles),
         };
         let name_least = if is_wide { columns(&name).max(NAME_MIN) } else { NAME_MIN };
         let mut room = writer.room().saturating_sub(columns(&index) + 1 + name_least);
-        // A figure that does not fit is left out.
         figures.retain(|(figure, _)| {
             let width = 2 + columns(figure);
             let fits = width <= room;
@@ -424,7 +416,7 @@ impl Card<'_> {
         self.bar(gpu.memory, self.shares.whole.as_ref(), writer);
     }
 
-    /// The bar, in the columns that the text beside it leaves.
+    /// Draws the bar in the columns that the text next to it leaves free.
     fn bar(
         &self,
         memory: Option<Memory>,
@@ -446,7 +438,7 @@ impl Card<'_> {
         writer.skip(1).text(&text, style);
     }
 
-    /// Memory in figures, which is the bar's legend too.
+    /// Writes memory as text, which is also the bar's legend.
     fn figures(&self, writer: &mut LineWriter<'_>) {
         let styles = self.styles;
         let Some(shares) = &self.shares.whole else {
@@ -482,7 +474,7 @@ impl Card<'_> {
         self.bar(device.memory, shares.as_ref(), writer);
     }
 
-    /// The charts under their captions, side by side; utilization only if known.
+    /// Draws the charts side by side under their captions; utilization only if known.
     fn charts(&self, area: Rect, canvas: &mut Buffer) {
         if area.height < CHARTS_ROWS_MIN {
             return;
@@ -491,7 +483,7 @@ impl Card<'_> {
     }
 }
 
-/// A card's other figures, the most telling first.
+/// A card's other figures, most informative first.
 fn figures(gpu: &Gpu, is_wide: bool, styles: Styles) -> Vec<(String, Style)> {
     let judged = gpu::on_screen().into_iter();
     let judged = judged.map(|field| (field, figure_style(field, gpu, styles)));
@@ -499,7 +491,7 @@ fn figures(gpu: &Gpu, is_wide: bool, styles: Styles) -> Vec<(String, Style)> {
     judged.chain(others).filter_map(|(field, style)| Some((field.on_card(gpu)?, style))).collect()
 }
 
-/// All GPUs in short: `64 GPUs  1.2/5.0 TiB (24%)  2 lost`.
+/// Summary of all GPUs: `64 GPUs  1.2/5.0 TiB (24%)  2 lost`.
 pub fn sum(gpus: &[&Gpu]) -> String {
     let count = gpus.len();
     let mut text = format!("{count} GPU{}", if count == 1 { "" } else { "s" });
@@ -519,7 +511,6 @@ pub fn sum(gpus: &[&Gpu]) -> String {
     text
 }
 
-/// Why a GPU has no memory figures, escaped.
 fn reason(gpu: &Gpu) -> Option<String> {
     let reason = gpu.memory_unavailable.as_deref()?;
     gpu.memory.is_none().then(|| clean(reason, 200).into_owned())
@@ -534,14 +525,13 @@ fn of(used: u64, total: u64) -> String {
     }
 }
 
-/// Used memory, in figures.
 pub fn memory_text(memory: Option<Memory>) -> String {
     memory.map_or_else(|| UNKNOWN.to_owned(), |memory| of(memory.used_bytes, memory.total_bytes))
 }
 
 fn name(gpu: &Gpu) -> String {
     let name = gpu.name.as_deref().unwrap_or(UNKNOWN);
-    // Every GPU here is NVIDIA's; the rest of the name tells them apart.
+    // All GPUs here are from NVIDIA; the rest of the name distinguishes them.
     let name = clean(name.strip_prefix("NVIDIA ").unwrap_or(name), 64);
     match &gpu.claim {
         Some(claim) => format!("{name}, {claim}"),
@@ -549,18 +539,16 @@ fn name(gpu: &Gpu) -> String {
     }
 }
 
-/// A MIG device's profile.
 fn part_name(device: &MigDevice) -> String {
     let profile = device.profile.as_deref().unwrap_or(UNKNOWN);
     format!("  MIG {}", clean(profile, 40))
 }
 
-/// Whether nothing about the GPU could be read.
 pub fn is_lost(gpu: &Gpu) -> bool {
     gpu.memory.is_none() && gpu.memory_unavailable.is_none() && gpu.processes.is_none()
 }
 
-/// Why nothing about it could be read.
+/// Why the GPU could not be read.
 fn lost_text(snapshot: &Snapshot, gpu: &Gpu, width: u16) -> String {
     let error = snapshot.errors.iter().find(|error| error.gpu == Some(gpu.index));
     match error {
@@ -569,7 +557,7 @@ fn lost_text(snapshot: &Snapshot, gpu: &Gpu, width: u16) -> String {
     }
 }
 
-/// How long it has not answered.
+/// For how long the GPU has not answered.
 fn stale_text(seconds: f64) -> String {
     format!("stale {}", Span::from_seconds(seconds))
 }

@@ -1,7 +1,7 @@
-//! Several machines: a screen for each, and a list to choose one from. With one machine there is no list.
+//! Several machines: one screen per machine, and a list to choose from. A single machine has no list.
 //!
-//! Every screen keeps judging its machine's samples, shown or not. A machine that hangs raises an alarm on its own
-//! screen and delays no other.
+//! Every screen keeps judging its machine's samples, even when it is not shown. A hanging machine raises an alarm
+//! on its own screen and delays no other.
 
 use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
@@ -25,41 +25,35 @@ use crate::model::reclaimable::Headline;
 use crate::reclaim::worker::mailbox::ReclaimHandle;
 use crate::units::{Bytes, Span};
 
-/// Columns for a host's name, if there is room.
 const NAME: u16 = 24;
-/// Columns of the memory bar, at least and at most; it gives way to the finding.
+/// Minimum and maximum columns of the memory bar. The finding takes precedence over the bar.
 const BAR: (u16, u16) = (8, 40);
-/// Columns kept for the finding before there is a bar.
+/// Columns reserved for the finding before a bar is drawn.
 const FOUND: u16 = 16;
 const SUM: &str = "GPUS AND MEMORY USED";
-/// Columns for what is reclaimable.
 const RECLAIMABLE: u16 = 24;
-/// Lines above the first host and below the last.
+/// Lines above the first host and below the last one.
 const AROUND: u16 = 3;
 
-/// A screen, and the channels to its source and worker.
 pub(super) struct AppScreen {
     pub(super) app: App,
     pub(super) controls: Sender<Control>,
     pub(super) reclaim: ReclaimHandle,
 }
 
-/// All screens, and which one is shown.
 pub(super) struct Stage {
-    /// Never empty once the program runs.
     pub(super) screens: Vec<AppScreen>,
     styles: Styles,
     ascii: bool,
-    /// Whether the list is shown instead of a screen.
     is_list: bool,
-    /// The screen shown, or the selected line of the list.
+    /// Index of the shown screen, or of the selected line in the list.
     selected: usize,
-    /// The first visible line of the list.
+    /// First visible line of the list.
     first: usize,
 }
 
 impl Stage {
-    /// For `count` screens, which are added later.
+    /// Creates a stage for `count` screens, which are added later.
     pub(super) fn new(options: &Options, count: usize) -> Self {
         Self {
             screens: Vec::with_capacity(count),
@@ -71,7 +65,6 @@ impl Stage {
         }
     }
 
-    /// The screen that is shown, or selected in the list.
     pub(super) fn app(&self) -> &App {
         &self.screens[self.selected].app
     }
@@ -80,7 +73,7 @@ impl Stage {
         &mut self.screens[self.selected].app
     }
 
-    /// Whether the terminal shows this screen, or its line in the list.
+    /// Whether the terminal shows this screen or its line in the list.
     pub(super) fn shows(&self, of: usize) -> bool {
         self.is_list || of == self.selected
     }
@@ -89,12 +82,11 @@ impl Stage {
         self.is_list = self.screens.len() > 1;
     }
 
-    /// Handles an event of one screen.
     pub(super) fn update_of(&mut self, of: usize, event: Event) -> Option<Effect> {
         update(&mut self.screens[of].app, event)
     }
 
-    /// Handles an event of the terminal or of all screens; returns the effect and which screen it is for.
+    /// Handles an event from the terminal or one for all screens. Returns the effect and the index of its screen.
     pub(super) fn update(&mut self, event: Event) -> (usize, Option<Effect>) {
         let shown = self.selected;
         match event {
@@ -130,14 +122,13 @@ impl Stage {
         }
     }
 
-    /// The current state has been drawn.
     pub(super) fn drawn(&mut self) {
         if !self.is_list {
             update(self.app_mut(), Event::Drawn);
         }
     }
 
-    /// Asks which commands to show for the findings on this screen.
+    /// Requests the commands for the shown screen from its worker.
     pub(super) fn request_commands(&mut self) {
         let Some(screen) = self.screens.get_mut(self.selected).filter(|_| !self.is_list) else {
             return;
@@ -147,7 +138,7 @@ impl Stage {
         }
     }
 
-    /// When a text on one of the screens changes next.
+    /// When text on any screen next changes by itself.
     pub(super) fn next_tick(&self) -> Option<Duration> {
         self.screens.iter().filter_map(|screen| screen.app.next_tick()).min()
     }
@@ -179,7 +170,7 @@ impl Stage {
         }
     }
 
-    /// Selects the host on this row; opens it if it was selected already.
+    /// Selects the host on this row, or opens it if it was already selected.
     fn click(&mut self, row: u16) -> Option<Effect> {
         let line = usize::from(row.checked_sub(AROUND - 1)?);
         let at = self.first + line;
@@ -193,7 +184,7 @@ impl Stage {
         self.select(at)
     }
 
-    /// Selects the next host with a finding; wraps around.
+    /// Selects the next host that has a finding; wraps around.
     fn select_next_finding(&mut self) -> Option<Effect> {
         let count = self.screens.len();
         let mut next = (1..=count).map(|step| (self.selected + step) % count);
@@ -207,7 +198,6 @@ impl Stage {
         Some(Effect::Draw)
     }
 
-    /// How many hosts are visible.
     fn lines(&self) -> usize {
         usize::from(self.app().area.height.saturating_sub(AROUND)).max(1)
     }
@@ -240,7 +230,6 @@ impl Stage {
         let sum = |screen: &AppScreen| columns(&host_sum(&screen.app));
         let sum = self.screens.iter().map(sum).max().unwrap_or(0).max(columns(SUM)) + 2;
         let left = area.width.saturating_sub(name + 2 + sum + RECLAIMABLE + FOUND);
-        // Includes the blanks after the bar.
         let bars = if left < BAR.0 { 0 } else { (left / 2).clamp(BAR.0, BAR.1) };
         let mut heading = LineWriter::new(canvas, area, 1);
         heading.left("HOST", name, styles.heading()).skip(2);
@@ -271,7 +260,6 @@ impl Stage {
         bottom.at_end(&range, styles.faint());
     }
 
-    /// Draws the totals of all hosts.
     fn draw_sum(&self, mut writer: LineWriter<'_>) {
         let styles = self.styles;
         let apps = || self.screens.iter().map(|screen| &screen.app);
@@ -329,18 +317,17 @@ impl Stage {
     }
 }
 
-/// Whether the newest sample is recent, or the first one may still come.
+/// Whether the newest sample is recent, or the first one may still arrive.
 fn is_answering(app: &App) -> bool {
     !app.is_overdue() && (app.screenful.is_some() || app.trouble.is_none())
 }
 
-/// The worst finding there.
 fn worst(app: &App) -> Option<&Finding> {
     let mut findings = app.screenful.as_ref()?.findings.iter();
     findings.find(|finding| finding.resolved_at.is_none())
 }
 
-/// The totals of a host's GPUs: `8 GPUs  512.1/640.0 GiB (80%)`.
+/// Totals of a host's GPUs: `8 GPUs  512.1/640.0 GiB (80%)`.
 fn host_sum(app: &App) -> String {
     let screenful = app.screenful.as_ref();
     screenful.map_or_else(String::new, |it| gpus::sum(&Vec::from_iter(&it.snapshot.gpus)))
@@ -364,7 +351,7 @@ mod tests {
     use crate::watch::tests::sample;
     use crate::watch::theme::Theme;
 
-    /// Hosts in a list: each has as many GPUs as its number, and the last has not answered.
+    /// A list of hosts, numbered from 1. Each has as many GPUs as its number, and the last one has not answered.
     fn stage(count: u32, (width, height): (u16, u16)) -> Stage {
         let options = Options {
             me: crate::model::row::Me::default(),
@@ -455,7 +442,7 @@ mod tests {
     fn a_process_on_a_host_is_named_by_its_identity() {
         let mut stage = stage(2, (100, 30));
         press(&mut stage, "<Enter>");
-        // Without the boot id it would be a bare PID, which may belong to another process by then.
+        // Without the boot ID, only a bare PID would remain, which another process may use by then.
         press(&mut stage, "jx");
         for (at, boot_id) in (1..).zip(["\x1b[2J", "'; id; '", "$(id)", "b00t"]) {
             assert!(stage.app().note.as_deref().is_some_and(|note| note.contains("is not known")));

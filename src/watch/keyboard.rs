@@ -1,4 +1,4 @@
-//! Keys, clicks, pastes and resizes from the terminal, as events.
+//! Turns keys, clicks, pastes and resizes of the terminal into events.
 
 use std::sync::mpsc::SyncSender;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
@@ -11,10 +11,9 @@ use nix::sys::signal::{SigSet, Signal};
 use super::{TRY_AGAIN, ThreadMessage, WatchError, terminal};
 use crate::watch::state::Event;
 
-/// How often to check whether another program wants the keys.
+/// How often to check whether another program needs the keyboard.
 const POLL: Duration = Duration::from_millis(200);
 
-/// Lends the keyboard to another program.
 #[derive(Clone, Default)]
 pub(super) struct Pausing(Arc<(Mutex<KeysFor>, Condvar)>);
 
@@ -22,7 +21,7 @@ pub(super) struct Pausing(Arc<(Mutex<KeysFor>, Condvar)>);
 enum KeysFor {
     #[default]
     Screen,
-    /// Another program wants the keys, and the reading thread has not noticed yet.
+    /// Another program needs the keyboard, and the reading thread has not noticed yet.
     Wanted,
     Other,
 }
@@ -33,14 +32,13 @@ impl Pausing {
         let (keys, changed) = &*self.0;
         let lock = || keys.lock().unwrap_or_else(PoisonError::into_inner);
         *lock() = KeysFor::Wanted;
-        // A reading thread that has ended holds nothing up.
+        // The timeout covers a reading thread that has ended.
         drop(changed.wait_timeout_while(lock(), POLL * 5, |keys| *keys == KeysFor::Wanted));
         work();
         *lock() = KeysFor::Screen;
         changed.notify_all();
     }
 
-    /// Waits while another program has the keys.
     fn stand_by(&self) {
         let (keys, changed) = &*self.0;
         let mut keys = keys.lock().unwrap_or_else(PoisonError::into_inner);
@@ -68,7 +66,8 @@ pub(super) fn read(start: Instant, sender: &SyncSender<ThreadMessage>, pausing: 
             && terminal::is_gone(error)
             && !is_last_try
         {
-            // This happens in the background. In the foreground, gpumem has just come back, or the terminal is gone.
+            // Reading fails in the background. In the foreground, gpumem has just returned, or the terminal is
+            // gone.
             is_last_try = terminal::is_foreground();
             thread::sleep(TRY_AGAIN);
             continue;
@@ -101,9 +100,9 @@ pub(super) fn read(start: Instant, sender: &SyncSender<ThreadMessage>, pausing: 
     }
 }
 
-/// Makes reads of the terminal fail with `EIO` while this process is in the background. Otherwise SIGTTIN would stop
-/// gpumem whenever someone types a shell command just after continuing it in the background, and a signal that ends it
-/// would have to wait.
+/// Makes terminal reads fail with `EIO` while this process is in the background. Otherwise SIGTTIN would stop
+/// gpumem when the user types a shell command just after continuing it in the background. A signal that ends gpumem
+/// would then be delayed.
 fn fail_in_background() {
     let mut signals = SigSet::empty();
     signals.add(Signal::SIGTTIN);
@@ -111,8 +110,8 @@ fn fail_in_background() {
     let _ = signals.thread_block();
 }
 
-/// The keys of an event. Terminals send Alt and a character exactly like Esc followed by that character; no key here
-/// has Alt, so it is taken for the latter.
+/// The keys of an event. Terminals send Alt and a character exactly like Esc followed by that character. No binding
+/// uses Alt, so the event is split into both keys.
 fn pressed(key: KeyEvent) -> impl Iterator<Item = KeyEvent> {
     let is_second =
         key.modifiers.contains(KeyModifiers::ALT) && matches!(key.code, KeyCode::Char(_));
@@ -138,7 +137,7 @@ mod tests {
         let control = KeyModifiers::CONTROL;
         let both = keys(q.code, alt | control);
         assert_eq!(both[1], KeyEvent::new(q.code, control));
-        // These have escape sequences of their own.
+        // Keys with their own escape sequences are not split.
         assert_eq!(keys(KeyCode::Up, alt), [KeyEvent::new(KeyCode::Up, alt)]);
     }
 }

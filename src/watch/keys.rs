@@ -1,7 +1,8 @@
-//! All keys: where each works, what it does, and its line in the help.
+//! Key bindings: the context and action of each key, and its line in the help.
 //!
-//! [`action`] looks keys up in this table, the help prints it, and clicking a hint presses its key. Keys follow nvitop,
-//! nvtop, htop and vi where those agree; no single key ends a process. `update/key.rs` carries the actions out.
+//! [`action`] looks keys up in this table, the help prints it, and clicking a hint presses its key. Keys follow
+//! nvitop, nvtop, htop and vi where those agree. No single key kills a process. `update/key.rs` carries out the
+//! actions.
 
 use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
@@ -16,13 +17,11 @@ pub enum KeyAction {
     PageUp,
     First,
     Last,
-    /// Scrolls the commands back to their beginning.
     Left,
-    /// Scrolls the commands to the right.
     Right,
-    /// Moves between table and findings; in a plan, chooses the next scope.
+    /// Switches between table and findings; in a plan, selects the next scope.
     SwitchFocus,
-    /// Explains the selection; in the list of columns, keeps the changes.
+    /// Explains the selection; in the list of columns, accepts the changes.
     Open,
     Tag,
     UntagAll,
@@ -56,7 +55,7 @@ pub enum KeyAction {
     Help,
     Repaint,
     Suspend,
-    /// One step back: closes what is open, unselects, removes marks and filters.
+    /// Goes back one step: closes what is open, clears the selection, or removes marks and filters.
     Back,
     Confirm,
     Undo,
@@ -64,44 +63,39 @@ pub enum KeyAction {
     EveryUser,
     Direct,
     PlanAgain,
-    /// Filters by the GPU with this digit; two digits in quick succession are one number.
+    /// Filters by the GPU with this digit. Two digits in quick succession form one number.
     Gpu(u8),
     GpuPage,
     Environment,
     Totals,
     Columns,
-    /// Back to the list of hosts.
+    /// Returns to the list of hosts.
     Hosts,
     SwitchColumn,
     ColumnLeft,
     ColumnRight,
     DefaultColumns,
     Quit,
-    /// Quits, whatever is open.
     QuitAtOnce,
 }
 
-/// What is open when a key is pressed.
+/// Where a key is pressed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Context {
-    /// The table and the findings.
     #[default]
     Main,
     Page,
-    /// The plan, or the batch that carries one out.
+    /// The plan, or the batch that carries it out.
     Plan,
-    /// The list of columns.
     Columns,
 }
 
-/// The names of the keys, their line in the help, and the action.
 pub type Binding = (&'static str, &'static str, KeyAction);
 
-/// A context, its heading in the help, and its keys.
 pub type Group = (Context, &'static str, &'static [Binding]);
 
-/// All keys, in the order of the help. The keys of the table work everywhere, unless a context uses the same key for
-/// something else.
+/// All keys, in the order of the help. Table keys work everywhere, unless a context binds the same key to another
+/// action.
 pub const GROUPS: &[Group] = &[
     (Context::Main, "Look around", LOOK),
     (Context::Main, "Get memory back", RECLAIM),
@@ -213,10 +207,10 @@ const COLUMNS: &[Binding] = &[
     ("Esc q F10", "discard the changes", Do::Back),
 ];
 
-/// How the help writes the ten digits.
+/// How the help writes the ten digit keys.
 const DIGITS: &str = "0-9";
 
-/// Other keys for the same action, everywhere; the help leaves them out.
+/// Additional keys for the same actions in every context; not shown in the help.
 const ALIASES: [(&str, KeyCode); 8] = [
     ("Ctrl-N", KeyCode::Down),
     ("Ctrl-P", KeyCode::Up),
@@ -231,10 +225,10 @@ const ALIASES: [(&str, KeyCode); 8] = [
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Hint {
     pub context: Context,
-    /// The keys; a click presses the first.
+    /// Key names; a click presses the first one.
     pub key: &'static str,
     pub word: &'static str,
-    /// Hints with a high rank are dropped first on a narrow screen.
+    /// On a narrow screen, hints with a high rank are dropped first.
     pub rank: u8,
 }
 
@@ -270,17 +264,15 @@ const HINTS: &[Hint] = &[
     hint(Context::Columns, "Esc", "Cancel", 1),
 ];
 
-/// The hints of a context, left to right.
 pub fn hints(context: Context) -> impl Iterator<Item = Hint> {
     HINTS.iter().filter(move |hint| hint.context == context).copied()
 }
 
-/// The keys with these names.
 pub fn events(names: &str) -> impl Iterator<Item = KeyEvent> {
     names.split(' ').filter_map(named)
 }
 
-/// The key with this name: a character, or a name like `PgDn`, `F9` or `Ctrl-F`, in any case.
+/// Parses a key name: a character, or a name like `PgDn`, `F9` or `Ctrl-F`, in any case.
 pub fn named(name: &str) -> Option<KeyEvent> {
     let mut characters = name.chars();
     if let (Some(only), None) = (characters.next(), characters.next())
@@ -317,7 +309,6 @@ pub fn named(name: &str) -> Option<KeyEvent> {
     Some(code.into())
 }
 
-/// The action of a key in a context, if any.
 pub fn action(context: Context, event: &KeyEvent) -> Option<KeyAction> {
     // A character already includes Shift.
     let modifiers = event.modifiers - KeyModifiers::SHIFT;
@@ -345,7 +336,7 @@ pub fn action(context: Context, event: &KeyEvent) -> Option<KeyAction> {
     find(context).or_else(|| find(Context::Main))
 }
 
-/// The note for a key without an action; `None` for an event that is hardly a key press.
+/// Note for an unbound key; `None` for an event that is probably not a key press.
 pub fn unbound(event: &KeyEvent) -> Option<String> {
     let name = match event.code {
         KeyCode::Char(c) if event.modifiers == KeyModifiers::CONTROL && c.is_ascii_alphabetic() => {

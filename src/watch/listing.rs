@@ -1,10 +1,10 @@
-//! Which rows of a [`Screenful`] the table shows, and in which order: sorted, filtered, as trees of families.
+//! Which rows of a [`Screenful`] the table shows, and in which order: sorted, filtered or as process trees.
 //!
-//! Pure, and made once per sample or choice, not per frame. A line refers to a row by position; `view/table.rs` makes
-//! its text.
+//! Pure, and built once per sample or choice, not per frame. A line refers to a row by index; `view/table.rs`
+//! formats its text.
 //!
-//! In a tree, families are sorted by their first members. Within a family, a parent stands above its children, and
-//! older processes above younger ones. A process whose parent is hidden hangs on its nearest shown ancestor.
+//! In a tree, families are sorted by their first members. Within a family, parents come before their children, and
+//! older processes before younger ones. A process whose parent is hidden is attached to its nearest shown ancestor.
 
 use std::collections::HashMap;
 
@@ -15,34 +15,29 @@ use crate::model::row::Me;
 use crate::model::{Process, Selector};
 use crate::units::{Bytes, MIB};
 
-/// A process that holds less is small: on most GPUs even an empty context holds more.
+/// A process that holds less is small. On most GPUs even an empty context holds more.
 const SMALL_BYTES: u64 = 64 * MIB;
-/// Generations that a tree shows, which is the number of bits in [`ListingLine::rails`].
+/// Generations that a tree shows; bounded by the bits in [`ListingLine::rails`].
 const DEEPEST: usize = 31;
 
-/// Which rows a person wants, and in which order.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Choice {
     pub sort: Sort,
-    /// Families as trees.
     pub tree: bool,
-    /// Only the user's own processes; a process without a known owner is not one.
+    /// Only the user's own processes; processes with an unknown owner are excluded.
     pub mine: bool,
-    /// Only processes with a finding.
     pub only_findings: bool,
-    /// Without processes that hold less than 64 MiB and have no finding.
+    /// Hide processes that hold less than 64 MiB and have no finding.
     pub hide_small: bool,
-    /// Only rows that match the filter.
     pub filter: Option<Selector>,
 }
 
 impl Choice {
-    /// Whether it hides rows.
     pub fn is_limited(&self) -> bool {
         self.mine || self.only_findings || self.hide_small || self.filter.is_some()
     }
 
-    /// Stops hiding rows.
+    /// Shows all rows again.
     pub fn lift(&mut self) {
         self.mine = false;
         self.only_findings = false;
@@ -50,8 +45,8 @@ impl Choice {
         self.filter = None;
     }
 
-    /// What limits the rows: `mine, with findings, filter: gpu:0`; `None` if nothing does. The filter is as typed and
-    /// not escaped.
+    /// Describes the active limits: `mine, with findings, filter: gpu:0`; `None` without limits. The filter is as
+    /// typed, not escaped.
     pub fn limits(&self) -> Option<String> {
         let filter = self.filter.as_ref();
         let parts = [
@@ -72,7 +67,7 @@ impl Choice {
     }
 }
 
-/// Whether a row is known to hold little and has no finding.
+/// Whether the row is known to hold little memory and has no finding.
 fn is_small(subject: &Subject<'_>) -> bool {
     let held = subject.row.entry.used_bytes;
     subject.finding.is_none() && held.is_some_and(|bytes| bytes < SMALL_BYTES)
@@ -80,38 +75,35 @@ fn is_small(subject: &Subject<'_>) -> bool {
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ListingLine {
-    /// The row, by its position in the screenful.
     pub row: usize,
-    /// How many shown generations are above it; 0 outside trees. If the parent of a family's oldest members is hidden,
+    /// Number of shown generations above; 0 outside trees. If the parent of a family's oldest members is hidden,
     /// their depth is 1.
     pub depth: u16,
     pub branch: TreeBranch,
-    /// For each generation above, from bit 1, whether a later line hangs there.
+    /// For each generation above, from bit 1: whether a later line is attached to it.
     pub rails: u32,
 }
 
-/// How a line is connected in its tree.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum TreeBranch {
-    /// It is a root, or there is no tree.
+    /// A root, or outside a tree.
     Root,
-    /// The first of several roots of a family whose parent is hidden.
+    /// The first of several roots in a family whose parent is hidden.
     First,
-    /// Another line follows at its depth.
+    /// Another line follows at this depth.
     Middle,
-    /// The last line at its depth.
+    /// The last line at this depth.
     Last,
 }
 
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Listing {
     pub lines: Vec<ListingLine>,
-    /// How many rows of the screenful are hidden.
     pub hidden: usize,
 }
 
 impl Listing {
-    /// Chooses and sorts the rows. `courses` has memory over time; `me` is the user.
+    /// Selects and sorts the rows. `courses` contains memory over time; `me` is the user.
     pub fn new(screenful: &Screenful, courses: &Courses, choice: &Choice, me: &Me) -> Self {
         let mut order = screenful.order(choice.sort, courses);
         if choice.is_limited() {
@@ -127,7 +119,7 @@ impl Listing {
         Self { lines: order.into_iter().map(|row| root(row, 0)).collect(), hidden }
     }
 
-    /// The line of a row, which may come from another snapshot.
+    /// The line of a row. The key may come from another snapshot.
     pub fn position(&self, screenful: &Screenful, key: &RowKey) -> Option<usize> {
         let is_it = |line: &ListingLine| {
             screenful.rows.get(line.row).is_some_and(|row| row.key.may_be(key))
@@ -136,13 +128,11 @@ impl Listing {
     }
 }
 
-/// The families of a screenful, and where their rows are.
 struct Trees<'a> {
     screenful: &'a Screenful,
     families: Vec<Family>,
-    /// The family of a PID, by position.
     family_of: HashMap<u32, usize>,
-    /// The shown rows of a PID, in order.
+    /// The shown rows of each PID, in order.
     rows_of: HashMap<u32, Vec<usize>>,
     process_of: HashMap<u32, &'a Process>,
 }
@@ -159,7 +149,7 @@ impl<'a> Trees<'a> {
             let pid = screenful.rows[row].key.identity.pid;
             rows_of.entry(pid).or_default().push(row);
         }
-        // If several have one PID, the first counts, as in `Snapshot::process`.
+        // If several processes share a PID, the first one counts, as in `Snapshot::process`.
         let processes = screenful.snapshot.processes.iter().rev();
         let process_of = processes.map(|process| (process.pid, process)).collect();
         Self { screenful, families, family_of, rows_of, process_of }
@@ -188,12 +178,10 @@ impl<'a> Trees<'a> {
         if let [pid] = family.members[..] {
             let rows = self.rows_of.get(&pid).into_iter().flatten();
             lines.extend(rows.map(|&row| root(row, 0)));
-            // One process on several GPUs.
             hang(&mut lines[start..]);
             return;
         }
         let tree = family.tree_of(|pid| self.process_of.get(&pid).copied());
-        // The depths of the next branch's shown ancestors.
         let mut above: Vec<usize> = Vec::new();
         for branch in &tree {
             while above.last().is_some_and(|&depth| depth >= branch.depth) {
@@ -210,7 +198,7 @@ impl<'a> Trees<'a> {
     }
 }
 
-/// Connects the lines of a family. Several roots hang side by side.
+/// Connects the lines of a family. Several roots are siblings.
 fn hang(lines: &mut [ListingLine]) {
     let roots = lines.iter().filter(|line| line.depth == 0).count();
     if roots > 1 {
@@ -218,7 +206,7 @@ fn hang(lines: &mut [ListingLine]) {
             line.depth += 1;
         }
     }
-    // From the last line up: the depths at which a later line hangs on the same branch.
+    // Bit set of the depths at which a later line follows on the same branch, built from the last line up.
     let mut follows = 0u32;
     for line in lines.iter_mut().rev() {
         let bit = 1u32 << line.depth;
@@ -236,7 +224,7 @@ fn hang(lines: &mut [ListingLine]) {
     }
 }
 
-/// A line that is not connected yet.
+/// A line that is not connected to a tree yet.
 fn root(row: usize, depth: u16) -> ListingLine {
     ListingLine { row, depth, branch: TreeBranch::Root, rails: 0 }
 }

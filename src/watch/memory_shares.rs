@@ -1,7 +1,7 @@
-//! What a GPU's memory is used for, in the order of its bar: in use by processes, suspected unused, reclaimable by
-//! `reap`, held by no listed process, reserved by the driver, free.
+//! What a GPU's memory is used for, in the order of its bar: in use, suspected, reclaimable, unattributed, reserved
+//! by the driver, free.
 //!
-//! Pure. Summed once per sample, not per frame; `view/bar.rs` draws the bar.
+//! Pure, and summed once per sample, not per frame; `view/bar.rs` draws the bar.
 
 use crate::model::Snapshot;
 use crate::model::balance::WORTH_MENTIONING_BYTES;
@@ -9,31 +9,25 @@ use crate::model::field::gpu::FillLevel;
 use crate::model::row::percent;
 use crate::model::snapshot::{Gpu, GpuProcess, Memory};
 
-/// The verdict on the memory that a process holds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum UseVerdict {
-    /// Nothing says that it is reclaimable.
+    /// No rule reports it as reclaimable.
     InUse,
-    /// It looks unused, but that is not proved yet.
+    /// It looks unused, which is not proved yet.
     Suspected,
-    /// The process has a finding that `gpumem reap` takes by default.
+    /// The process has a finding that `gpumem reap` selects by default.
     Reclaimable,
 }
 
-/// A part of a GPU's memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum MemoryShare {
-    /// Held by processes.
     InUse,
-    /// Held by processes that look idle.
     Suspected,
-    /// Held by processes that `reap` takes by default.
     Reclaimable,
     /// In use, but held by no listed process.
     Unattributed,
-    /// In use, and nothing says what for.
+    /// In use, but the driver does not report enough to attribute it.
     Unknown,
-    /// Reserved by the driver.
     Reserved,
     Free,
 }
@@ -41,7 +35,7 @@ pub enum MemoryShare {
 pub const SHARES: usize = MemoryShare::ALL.len();
 
 impl MemoryShare {
-    /// All shares, in the order of a bar from left to right.
+    /// All shares, in the order of a bar, left to right.
     pub const ALL: [Self; 7] = [
         Self::InUse,
         Self::Suspected,
@@ -52,7 +46,7 @@ impl MemoryShare {
         Self::Free,
     ];
 
-    /// From the most important on, for bars with fewer cells than shares.
+    /// Most important first, for bars with fewer cells than shares.
     const BY_NEED: [Self; 7] = [
         Self::Reclaimable,
         Self::InUse,
@@ -63,7 +57,7 @@ impl MemoryShare {
         Self::Reserved,
     ];
 
-    /// Its glyph, its name in a legend, and its meaning in the help.
+    /// Glyph, name in a legend, and meaning in the help.
     const fn words(self) -> (&'static str, &'static str, &'static str) {
         match self {
             Self::InUse => ("▬", "in use", "memory that processes use"),
@@ -91,11 +85,10 @@ impl MemoryShare {
     }
 }
 
-/// On a shorter bar, only memory held by processes gets a cell however small it is, because one cell is a large part of
-/// the bar.
+/// On a shorter bar, one cell is a large part of the bar. Only memory held by processes then gets a cell however
+/// small it is.
 const ROOMY_CELLS: u16 = 20;
 
-/// The shares of some memory, in bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct MemoryShares {
     total_bytes: u64,
@@ -103,8 +96,8 @@ pub struct MemoryShares {
 }
 
 impl MemoryShares {
-    /// Of memory that these rows hold. The rest of what is in use is unattributed, or unknown if the driver does not
-    /// report enough to tell.
+    /// Shares of memory that these rows hold. Other used memory is unattributed, or unknown if the driver does not
+    /// report enough.
     fn new(
         memory: &Memory,
         rows: impl Iterator<Item = (GpuProcess, UseVerdict)>,
@@ -119,7 +112,7 @@ impl MemoryShares {
             let bytes = &mut held[verdict as usize];
             *bytes = bytes.saturating_add(row.used_bytes.unwrap_or(0));
         }
-        // Processes may hold more than is in use, by NVML's numbers; then what is called reclaimable is cut first.
+        // By NVML's numbers, processes can hold more than is in use. Reclaimable memory is then cut first.
         let mut rest = memory.used_bytes.min(total_bytes);
         let [in_use, suspected, reclaimable] = held.map(|bytes| take_up_to(&mut rest, bytes));
         let (unattributed, unknown) = match is_rest_attributable {
@@ -134,7 +127,6 @@ impl MemoryShares {
         })
     }
 
-    /// The sum of several memories; `None` if there are none.
     pub fn sum<'a>(all: impl Iterator<Item = &'a Self>) -> Option<Self> {
         all.copied().reduce(|mut sum, one| {
             sum.total_bytes = sum.total_bytes.saturating_add(one.total_bytes);
@@ -149,11 +141,11 @@ impl MemoryShares {
         self.bytes[part as usize]
     }
 
-    /// Whether there is enough of a share to show it in a bar.
+    /// Whether a share is large enough for the bar.
     pub fn has(&self, share: MemoryShare) -> bool {
         let bytes = self.bytes(share);
         match share {
-            // Every machine has a little, from contexts and rounding.
+            // Contexts and rounding leave a little on every machine.
             MemoryShare::Unattributed => bytes >= WORTH_MENTIONING_BYTES,
             _ => bytes > 0,
         }
@@ -165,8 +157,8 @@ impl MemoryShares {
         FillLevel::of_memory(percent(used, self.total_bytes))
     }
 
-    /// How many of `width` cells each share gets, `width` in total. Boundaries are rounded one by one; a share that
-    /// rounds to no cell gets one from the largest share, if there is room.
+    /// Number of cells for each share, `width` in total. Boundaries are rounded one by one. A share that rounds to
+    /// no cell takes one from the largest share, if there is room.
     pub fn cells(&self, width: u16) -> [u16; SHARES] {
         let (mut bytes, mut drawn) = (0u64, 0);
         let mut cells = self.bytes.map(|part| {
@@ -179,7 +171,7 @@ impl MemoryShares {
             if cells[part as usize] > 0 || !self.is_sure_of_a_cell(part, width) {
                 continue;
             }
-            // If several are largest, the last gives way: free before used memory.
+            // If several are largest, the last one gives up a cell: free memory before used memory.
             let largest = (0..SHARES).max_by_key(|&at| cells[at]);
             if let Some(largest) = largest.filter(|&at| cells[at] > 1) {
                 cells[largest] -= 1;
@@ -196,27 +188,23 @@ impl MemoryShares {
     }
 }
 
-/// Takes up to `wanted` of what is there.
+/// Takes at most `wanted` out of `there`.
 fn take_up_to(there: &mut u64, wanted: u64) -> u64 {
     let taken = wanted.min(*there);
     *there -= taken;
     taken
 }
 
-/// The shares of a GPU's memory and of its MIG devices'.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct GpuShares {
-    /// Of the GPU; `None` if its memory is unknown.
     pub whole: Option<MemoryShares>,
-    /// Of its MIG devices, in order.
     pub devices: Vec<Option<MemoryShares>>,
 }
 
 impl GpuShares {
-    /// The shares of a GPU with these rows.
     pub fn new(snapshot: &Snapshot, gpu: &Gpu, rows: &[(GpuProcess, UseVerdict)]) -> Self {
-        // If a process's memory is unknown, or `used` includes reserved memory (memory info v1), the rest cannot be
-        // attributed.
+        // The rest cannot be attributed if a process's memory is unknown, or if `used` includes reserved memory
+        // (memory info v1).
         let balance = snapshot.balance(gpu);
         let is_rest_attributable = balance.is_some_and(|it| it.unattributed.is_ok());
         let rows = || rows.iter().copied();
@@ -274,14 +262,14 @@ mod tests {
         let it = parts(&memory(80 * GIB, 79 * GIB + 2, GIB / 2), &rows);
         assert_eq!(it.cells(64), [60, 1, 1, 0, 0, 1, 1]);
         assert_eq!(it.cells(2), [1, 0, 1, 0, 0, 0, 0]);
-        // A few MiB of contexts on every machine are no reason for suspicion.
+        // Every machine has a few MiB of contexts; those are not suspicious.
         let little = parts(&memory(80 * GIB, 9 << 20, 0), &[]);
         assert_eq!(little.cells(64), [0, 0, 0, 0, 0, 0, 64]);
         let much = parts(&memory(2000 * GIB, GIB, 0), &[]);
         assert_eq!(much.cells(64), [0, 0, 0, 1, 0, 0, 63]);
     }
 
-    /// Whatever the figures, the cells add up to the width, and an empty share has none.
+    /// For any figures, the cells add up to the width, and an empty share gets none.
     #[test]
     fn a_bar_fills_its_width() {
         let mut dice = Dice(0x5eed);

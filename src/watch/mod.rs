@@ -1,23 +1,23 @@
-//! The terminal screen.
+//! The interactive terminal screen.
 //!
-//! Four threads only send events on one bounded channel: one samples, one reads keys, one waits for signals, and one
-//! makes plans and carries them out. The main thread owns state and terminal, and draws when something has changed. So
-//! a driver that hangs freezes its own numbers and nothing else.
+//! Threads for sampling, keys, signals and reclaiming send events to the main thread over one bounded channel. The
+//! main thread owns the state and the terminal, and redraws when something has changed. A hanging driver therefore
+//! stalls only its own numbers.
 //!
-//! - [`state`]: the state and its parts; [`mod@update`]: how each event changes it, without side effects;
-//! - [`layout`]: where everything is, for the mouse and for drawing;
-//! - [`view`]: draws state and layout, a file per panel, in the styles of [`theme`];
-//! - [`gpus`], [`charts`], [`findings`]: a panel each, with its parts under the mouse and its drawing;
-//! - [`keys`]: the table of keys; [`mod@column`]: the columns; [`text`]: the text in them;
-//! - [`view_model`]: a judged snapshot as rows; [`listing`]: which rows are shown, and in which order;
-//!   [`memory_shares`]: what a GPU's memory is used for;
-//! - [`reaping`]: ending processes, with the [worker](crate::reclaim::worker); [`page`]: explains a process or a GPU;
-//!   [`column_list`]: chooses the table's columns;
-//! - `hosts`: several machines: the list of them, and the screen that is shown;
-//! - [`ui_state`]: what is remembered from one run to the next;
-//! - [`double_buffer`]: writes only what changed in a frame;
-//! - [`terminal`]: takes the terminal and gives it back; `output`: what waits to be written to it; `keyboard`: its
-//!   input; `signals`: signals sent to gpumem; [`once`]: a picture instead of a screen.
+//! - [`state`]: the state; [`mod@update`]: how each event changes it, without side effects
+//! - [`layout`]: panel positions, for the mouse and for drawing
+//! - [`view`]: draws the state, one file per panel, in the styles of [`theme`]
+//! - [`gpus`], [`charts`], [`findings`]: one panel each, with its mouse handling and drawing
+//! - [`keys`]: key bindings; [`mod@column`]: table columns; [`text`]: text in them
+//! - [`view_model`]: a judged snapshot as rows; [`listing`]: which rows are shown, and their order;
+//!   [`memory_shares`]: what a GPU's memory is used for
+//! - [`reaping`]: ends processes through the [worker](crate::reclaim::worker); [`page`]: explains a process or a
+//!   GPU; [`column_list`]: chooses the table's columns
+//! - `hosts`: the list of machines, and the screen of the selected one
+//! - [`ui_state`]: settings remembered between runs
+//! - [`double_buffer`]: writes only the cells that changed
+//! - [`terminal`]: takes and restores the terminal; `output`: output queue; `keyboard`: input; `signals`: signals
+//!   sent to gpumem; [`once`]: prints a single frame
 
 pub mod charts;
 pub mod column;
@@ -78,28 +78,26 @@ use view_model::Sort;
 
 #[derive(Clone, PartialEq, Debug)]
 pub struct Options {
-    /// The user that gpumem runs as.
     pub me: Me,
-    /// The initial filter.
     pub filter: Option<Selector>,
-    /// The sort column; `None` restores the last one, or sorts by memory.
+    /// Sort column; `None` restores the last one, or sorts by memory.
     pub sort: Option<Column>,
-    /// The table's columns; `None` restores the last choice, or shows all.
+    /// Table columns; `None` restores the last choice, or shows all.
     pub columns: Option<Columns>,
-    /// The sampling interval; a newest sample older than three intervals raises an alarm.
+    /// Sampling interval. An alarm is raised when the newest sample is older than three intervals.
     pub interval: Duration,
     pub theme: Theme,
-    /// The speed of a recording; 1 is the speed at which it was made.
+    /// Playback speed of a recording; 1 is the recorded speed.
     pub speed: f64,
     pub has_color: bool,
-    /// Whether to write only ASCII, as in a locale that is not UTF-8.
+    /// Restrict output to ASCII, as in a locale that is not UTF-8.
     pub ascii: bool,
-    /// Whether to ask for clicks and the wheel. The terminal then selects text only with Shift held.
+    /// Report clicks and the wheel. The terminal then selects text only while Shift is held.
     pub mouse: bool,
 }
 
 impl Options {
-    /// A screen of this size that waits for its first sample: of this machine, of a recording, or of another machine.
+    /// Creates a screen that waits for its first sample from this machine, a recording or a remote host.
     fn start(
         self,
         replay: Option<String>,
@@ -129,27 +127,25 @@ impl Options {
     }
 }
 
-/// What was judged before the screen starts, such as the stored history.
+/// State built before the screen starts, such as from the stored history.
 #[derive(Debug)]
 pub struct Past {
     pub engine: Engine,
-    /// Memory over that time.
+    /// Memory use over the same period.
     pub courses: Courses,
 }
 
 impl Past {
-    /// No past: `engine` judges what comes.
     pub fn new(engine: Engine) -> Self {
         Self { engine, courses: Courses::default() }
     }
 }
 
-/// How the screen ended. The terminal has been given back by then.
+/// How the screen ended. The terminal has already been restored.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum WatchOutcome {
-    /// The user quit.
     Quit,
-    /// A signal ended it, or its terminal is gone (`SIGHUP`). The program should end by that signal:
+    /// A signal, or the terminal closed (`SIGHUP`). The program should then exit by that signal:
     /// `signal_hook::low_level::emulate_default_handler`.
     Signal(i32),
 }
@@ -160,64 +156,62 @@ pub enum WatchError {
         "standard output is not a terminal; use `gpumem ps` or `gpumem check` for files and pipes"
     )]
     NotATerminal,
-    /// The terminal cannot be taken or written to.
     #[error("cannot use the terminal; run gpumem watch in one, or use `gpumem ps`")]
     Terminal(#[source] io::Error),
     #[error("cannot read keys from the terminal; run gpumem watch in one, or use `gpumem ps`")]
     Keyboard(#[source] io::Error),
-    /// Threads or signal handlers cannot be set up.
     #[error("cannot set up {what}; check the limits on processes and memory")]
     Setup {
         what: &'static str,
         #[source]
         error: io::Error,
     },
-    /// The source failed before its first snapshot.
     #[error("{0}")]
     Source(String),
-    /// A bug; its message has been printed.
+    /// A bug; the panic message has been printed.
     #[error("the {thread} thread panicked; this is a bug in gpumem, please report it")]
     Panicked { thread: &'static str },
 }
 
-/// What a thread sends to the main thread.
 enum ThreadMessage {
-    /// For what is shown.
+    /// For the screen that is shown.
     Event(Event),
-    /// For the screen with this number, shown or not.
+    /// For the screen with this index, shown or not.
     Of(usize, Event),
     Failed(WatchError),
 }
 
-/// How many messages may wait; a source faster than the screen has to wait.
+/// Bound on queued messages. A source that is faster than the screen waits for it.
 const QUEUE: usize = 4;
-/// How long the worker may take to report what it did, after the screen has ended.
+/// How long the worker may take to report its last actions after the screen has ended.
 const LEAVE: Duration = Duration::from_secs(5);
-/// When to retry a terminal that has not taken a frame.
+/// How soon to retry a terminal that has not accepted a frame.
 const TRY_AGAIN: Duration = Duration::from_millis(50);
-/// How long to take in messages before drawing again.
+/// How long to collect messages before drawing again.
 const BATCH: Duration = Duration::from_millis(8);
 
-/// What is watched: this machine, a recording, or another machine.
+/// A source to watch: this machine, a recording or a remote host.
 pub struct Watched {
     pub host: Option<RemoteHost>,
     pub source: Box<dyn Source>,
     pub past: Past,
-    /// Carries out what a person asks for.
+    /// Carries out the user's requests.
     pub worker: ReclaimWorker,
 }
 
-/// Shows each source's snapshots, judged after its past, until the user quits or a signal ends it; several sources
-/// begin with a list. Tells the workers to [leave](ReclaimRequest::Leave) once the terminal is given back. `ui_state`
-/// arranges the screen, and returns with what the user changed; `warn` gets what a worker left unfinished.
+/// Shows each source's snapshots until the user quits or a signal ends the screen. Several sources start with a
+/// list of machines.
 ///
-/// A thread that waits in a source or for a key stays behind when this returns; the program is expected to end soon
-/// after.
+/// The screen starts with the settings in `ui_state`, which returns the ones that the user changed. Once the
+/// terminal is restored, each worker is told to [leave](ReclaimRequest::Leave); `warn` receives what a worker left
+/// unfinished.
+///
+/// Threads that are blocked in a source or waiting for a key outlive this call. The program should exit soon after.
 ///
 /// # Errors
 ///
-/// If there is no terminal, or if the only source fails before its first snapshot. A source that fails later leaves its
-/// last snapshot and the reason on the screen.
+/// Fails without a terminal, or if the only source fails before its first snapshot. After that, a failed source
+/// leaves its last snapshot and the error on the screen.
 pub fn run(
     watched: Vec<Watched>,
     options: &Options,
@@ -243,7 +237,7 @@ pub fn run(
         app.playback.can_rewind = can_rewind;
         app.timeline = Timeline::one_of(count);
         app.restore(ui_state);
-        // The sampling thread may hang in the driver; sending to it must never wait.
+        // The sampling thread can hang in the driver, so sending to it must never block.
         let (control_sender, controls) = channel();
         let (reclaim, requests) = mailbox();
         stage.screens.push(AppScreen { app, controls: control_sender, reclaim });
@@ -253,7 +247,7 @@ pub fn run(
     let mut reclaiming = Vec::new();
 
     let outcome = terminal::with_screen(options.mouse, |screen| {
-        // Before the threads start, so that a signal that comes now still gives the terminal back.
+        // Handle signals before the threads start: a signal that arrives now must still restore the terminal.
         let signals = SignalWatch::start(&sender)?;
         for (at, (source, controls, worker, requests)) in sources.into_iter().enumerate() {
             spawn("sampling", &sender, move |sender| {
@@ -274,7 +268,7 @@ pub fn run(
     });
     *ui_state = stage.app().ui_state();
     ui_state.retain(|name, value| arranged.get(name) != Some(&*value));
-    // Without a receiver, nothing holds the worker up.
+    // Sends fail without a receiver, so no worker can block on the channel.
     drop(messages);
     for screen in &stage.screens {
         screen.reclaim.send(ReclaimRequest::Leave, Instant::now());
@@ -294,8 +288,8 @@ pub fn run(
     }
 }
 
-/// The loop: takes in messages, carries out effects, and draws if something changed and the terminal has taken the last
-/// frame.
+/// The main loop: receives messages, carries out effects, and draws when something changed and the terminal has
+/// accepted the last frame.
 fn drive(
     stage: &mut Stage,
     screen: &mut Screen,
@@ -341,9 +335,9 @@ fn drive(
                 Effect::Stop if signals.is_to_stop() => stop()?,
                 Effect::Stop => {}
                 Effect::Resume => {
-                    // In the background, its first touch of the terminal would stop it, and then it could not even end.
+                    // In the background, the first terminal access would stop gpumem and keep it from exiting.
                     let is_to_go_on = terminal::is_foreground() || signals.is_to_end();
-                    // It may be back in the foreground by now.
+                    // gpumem may have moved to the foreground since.
                     if terminal::is_foreground() {
                         resume(stage, screen).map_err(WatchError::Terminal)?;
                     } else if !is_to_go_on {
@@ -353,7 +347,7 @@ fn drive(
                 Effect::Quit => return Ok(WatchOutcome::Quit),
                 Effect::Die(signal) => return Ok(WatchOutcome::Signal(signal)),
                 Effect::Fail(error) => return Err(WatchError::Source(error)),
-                // A source that has failed receives nothing.
+                // A failed source has no receiver.
                 Effect::Control(control) => drop(stage.screens[of].controls.send(control)),
                 Effect::Reclaim(ask) => stage.screens[of].reclaim.send(ask, Instant::now()),
                 Effect::Hosts => stage.show_list(),
@@ -361,7 +355,7 @@ fn drive(
                     keys.while_paused(|| {
                         on_host(stage.app().setup.host.as_ref(), &command, signals);
                     });
-                    // Otherwise its event is on the way.
+                    // Otherwise the signal's event is already on its way.
                     if !signals.is_asked() {
                         resume(stage, screen).map_err(WatchError::Terminal)?;
                     }
@@ -371,17 +365,17 @@ fn drive(
     }
 }
 
-/// Gives the terminal to a command on another machine, until the command has ended and the user has read its output, or
-/// until gpumem must end.
+/// Runs a command on a remote host with this terminal. Returns when the user has read the command's output, or when
+/// gpumem must exit.
 fn on_host(host: Option<&RemoteHost>, command: &str, signals: &SignalWatch) {
     let Some(host) = host else { return };
     terminal::give_back();
-    // If the terminal is gone, the next write to it reports that.
+    // If the terminal is gone, the next write to it reports the error.
     let say = |text: &str| drop(io::stdout().write_all(text.as_bytes()));
     say(&format!("{}\n", host.typed(command)));
     match host.on_terminal(command).spawn() {
         Ok(mut ssh) => {
-            // While ssh has not put the terminal into raw mode, Ctrl-C and Ctrl-Z go to both.
+            // Until ssh puts the terminal into raw mode, Ctrl-C and Ctrl-Z reach both processes.
             while let Ok(None) = ssh.try_wait() {
                 if signals.is_asked() {
                     drop(ssh.kill().and_then(|()| ssh.wait()));
@@ -406,7 +400,7 @@ fn on_host(host: Option<&RemoteHost>, command: &str, signals: &SignalWatch) {
     }
 }
 
-/// Puts the time before a key, because two digits in quick succession are one number.
+/// Inserts the current time before each key: two digits in quick succession form one number.
 fn timed(start: Instant) -> impl Fn(ThreadMessage) -> [Option<ThreadMessage>; 2] {
     move |message| {
         let is_key = matches!(&message, ThreadMessage::Event(Event::Key(_)));
@@ -417,14 +411,13 @@ fn timed(start: Instant) -> impl Fn(ThreadMessage) -> [Option<ThreadMessage>; 2]
 
 fn resume(stage: &mut Stage, screen: &mut Screen) -> io::Result<()> {
     screen.retake()?;
-    // The window may have a new size.
     let (columns, rows) = terminal::size();
     stage.update(Event::Resize(columns, rows));
     screen.resize(stage.app().area);
     Ok(())
 }
 
-/// The next message, or a tick if none comes in time.
+/// Waits for the next message; returns a tick if none arrives in time.
 fn wait(
     messages: &Receiver<ThreadMessage>,
     tick: Option<Duration>,
@@ -437,7 +430,7 @@ fn wait(
         .unwrap_or_else(|_| ThreadMessage::Event(Event::Tick { now: start.elapsed() }))
 }
 
-/// Sends the source's snapshots when they are due, and carries out controls at once, until the source fails or the
+/// Sends the source's snapshots when they are due and applies controls immediately, until the source fails or the
 /// channel closes.
 fn sample(
     mut source: Box<dyn Source>,
@@ -447,9 +440,7 @@ fn sample(
 ) {
     let mut percent = None;
     let mut trouble = None;
-    // Returns whether to continue.
     let mut step = || -> Result<bool, SourceError> {
-        // Waits for the next sample or a control, whichever comes first.
         let due = source.due(Instant::now())?;
         if source.trouble() != trouble {
             trouble = source.trouble();
@@ -496,7 +487,7 @@ fn sample(
     send(Event::SourceFailed(in_full(&error)));
 }
 
-/// Carries out requests until the mailbox is closed or a request says to leave; returns what that left unfinished.
+/// Handles requests until the mailbox closes or a request says to leave. Returns what leaving left unfinished.
 fn work(
     mut worker: ReclaimWorker,
     requests: &MailboxReceiver,
@@ -513,13 +504,12 @@ fn work(
             return worker.leave();
         }
         patience = worker.handle(request, &mut |progress| {
-            // If the main thread has ended, a request to leave comes next.
+            // If the main thread has ended, the next request says to leave.
             send(Event::Reclaim(progress));
         });
     }
 }
 
-/// An error with its causes.
 fn in_full(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
@@ -531,7 +521,7 @@ fn in_full(error: &dyn std::error::Error) -> String {
     text
 }
 
-/// Starts a thread that sends messages; a panic becomes a message too.
+/// Starts a thread that sends messages; a panic is sent as a message too.
 fn spawn<T: Send + 'static>(
     name: &'static str,
     sender: &SyncSender<ThreadMessage>,
@@ -542,7 +532,7 @@ fn spawn<T: Send + 'static>(
         fn drop(&mut self) {
             if thread::panicking() {
                 let error = WatchError::Panicked { thread: self.1 };
-                // If the channel is closed, the program is already ending.
+                // If the channel is closed, the program is already exiting.
                 let _ = self.0.send(ThreadMessage::Failed(error));
             }
         }

@@ -1,7 +1,7 @@
-//! `gpumem watch --once`: one frame as a picture, without a terminal.
+//! `gpumem watch --once`: draws one frame without a terminal.
 //!
-//! A [`Still`] is the screen itself, fed by hand with samples and then [`Keys`]. It carries nothing out and does not
-//! move in a recording. `text` and `svg` write the picture.
+//! A [`Still`] is the normal screen, to which the caller passes samples and then [`Keys`]. It acts on nothing and
+//! does not move within a recording. `text` and `svg` write the frame.
 
 mod svg;
 
@@ -25,10 +25,10 @@ use crate::watch::state::{App, Effect, Event};
 use crate::watch::text::columns;
 use crate::watch::update::update;
 
-/// Longest message of the worst finding in a description.
+/// Bound on the worst finding's message in a description.
 const MESSAGE_CHARS: usize = 400;
 
-/// Keys pressed before a picture is taken: characters, and names like `<Enter>`.
+/// Keys to press before the frame is drawn: characters, and names like `<Enter>`.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Keys(pub(super) Vec<(String, KeyEvent)>);
 
@@ -63,18 +63,18 @@ impl FromStr for Keys {
     }
 }
 
-/// Why a key's effect has no picture.
+/// Why a key cannot be used with a still frame.
 #[derive(Debug, thiserror::Error)]
 pub enum OnceError {
-    /// It leaves the screen.
+    /// The key leaves the screen.
     #[error("{key} leaves the screen; leave it out of --keys")]
     Leaves { key: String },
-    /// It needs a terminal, a recording that plays, or a worker that acts.
+    /// The key needs a terminal, playback or a worker that acts.
     #[error("{key} asks for more than a picture does; leave it out of --keys")]
     AsksMore { key: String },
 }
 
-/// A screen that is fed by hand.
+/// A screen whose events the caller provides.
 #[derive(Debug)]
 pub struct Still {
     app: App,
@@ -83,7 +83,7 @@ pub struct Still {
 }
 
 impl Still {
-    /// A screen of `size` (columns and rows), for the recording of this name or for this machine.
+    /// Creates a screen of `size` (columns, rows) for the recording named `replay`, or for this machine.
     pub fn new(
         options: Options,
         replay: Option<String>,
@@ -98,19 +98,16 @@ impl Still {
         }
     }
 
-    /// Takes in a sample.
     pub fn add_sample(&mut self, snapshot: Snapshot) {
         self.now = self.now.saturating_add(self.interval);
         let snapshot = Box::new(snapshot);
         update(&mut self.app, Event::Snapshot { now: self.now, snapshot });
     }
 
-    /// The recording is over.
     pub fn end(&mut self) {
         update(&mut self.app, Event::SourceEnded);
     }
 
-    /// Asks the worker which commands to show for the findings.
     fn request_commands(&mut self, worker: &mut ReclaimWorker) {
         if let Some(ask) = self.app.request_commands() {
             let mut answer = None;
@@ -120,11 +117,11 @@ impl Still {
         }
     }
 
-    /// Presses the keys. The worker makes plans, but is never asked to carry one out.
+    /// Presses the keys. The worker makes plans, but never carries one out.
     ///
     /// # Errors
     ///
-    /// If a key does something that has no picture.
+    /// Fails if a key's effect cannot be shown in a still frame.
     pub fn press(
         &mut self,
         keys: Option<&Keys>,
@@ -138,7 +135,6 @@ impl Still {
         })
     }
 
-    /// Carries out a key's effect, as far as that has a picture.
     fn carry_out(
         &mut self,
         effect: Option<Effect>,
@@ -178,7 +174,7 @@ impl Still {
         Ok(())
     }
 
-    /// The picture as lines of text, without trailing blanks; with escape sequences if `has_styles`.
+    /// The frame as lines of text, without trailing blanks; with escape sequences if `has_styles`.
     pub fn text(&self, has_styles: bool) -> String {
         write_text(&self.draw(), has_styles)
     }
@@ -193,7 +189,6 @@ impl Still {
         canvas
     }
 
-    /// A description for people who cannot see the picture.
     fn description(&self) -> String {
         let Some(screenful) = &self.app.screenful else {
             return "the screen of gpumem watch, waiting for its first sample".to_owned();
@@ -246,13 +241,12 @@ pub fn write_text(buffer: &Buffer, has_styles: bool) -> String {
     out
 }
 
-/// Whether a blank would be visible.
 fn is_painted(cell: &Cell) -> bool {
     let seen = Modifier::REVERSED | Modifier::UNDERLINED | Modifier::CROSSED_OUT;
     cell.bg != Color::Reset || cell.modifier.intersects(seen)
 }
 
-/// The codes (SGR) of a cell's style, which follow the 0 that resets it.
+/// SGR codes of a cell's style. They follow the 0 that resets the style.
 pub(in crate::watch) fn codes(cell: &Cell) -> String {
     const MODIFIERS: [(Modifier, &str); 6] = [
         (Modifier::BOLD, ";1"),
@@ -273,16 +267,14 @@ pub(in crate::watch) fn codes(cell: &Cell) -> String {
     codes
 }
 
-/// A colour code relative to `base`: 30 for text, 40 for backgrounds; bright colours are 60 above.
 fn color(codes: &mut String, color: Color, base: u8) {
     if let Some(number) = number(color) {
         let bright = if number < 8 { 0 } else { 60 - 8 };
-        // Writing to a string cannot fail.
         let _ = write!(codes, ";{}", base + bright + number);
     }
 }
 
-/// Which of the terminal's sixteen colours it is; themes use no others.
+/// The index among the terminal's sixteen colours; themes use no others.
 fn number(color: Color) -> Option<u8> {
     Some(match color {
         Color::Reset | Color::Rgb(..) | Color::Indexed(_) => return None,
@@ -305,7 +297,7 @@ fn number(color: Color) -> Option<u8> {
     })
 }
 
-/// The visible cells of a line, with column and width. The right half of a wide character is not one.
+/// Visible cells of a line, with column and width. The right half of a wide character is skipped.
 fn visible(line: &[Cell]) -> impl Iterator<Item = (usize, &Cell, usize)> {
     let mut next = 0;
     line.iter().enumerate().filter_map(move |(at, cell)| {

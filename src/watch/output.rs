@@ -1,8 +1,8 @@
-//! Output to the terminal, which can block for any length of time: its connection stalls, a person presses Ctrl-S, or
-//! the pseudo-terminal has no reader.
+//! Output to the terminal. Writes can block indefinitely: the connection stalls, the user presses Ctrl-S, or
+//! nothing reads from the pseudo-terminal.
 //!
-//! Every wait here has a time limit. Bytes that the terminal has not accepted stay in a buffer. The buffer does not
-//! grow: callers check [`TerminalOutput::is_behind`] before they draw.
+//! Every wait here has a timeout. Bytes that the terminal has not accepted stay in a buffer. The buffer stays
+//! bounded because callers check [`TerminalOutput::is_behind`] before they draw.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -13,39 +13,35 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
-// As in `signals`, which says why.
+// As in `signals`, which explains why.
 use nix::unistd::{getpgrp, getsid};
 use rustix::termios::{Action, QueueSelector, tcflow, tcflush, tcgetpgrp, tcgetsid};
 
-/// How long writing a frame may take before the rest is left for later.
+/// How long writing a frame may take before the rest is deferred.
 const PATIENCE: Duration = Duration::from_millis(100);
 /// How long restoring the terminal may wait before unwritten output is discarded.
 const LAST_PATIENCE: Duration = Duration::from_millis(300);
-/// If writes may block, at most this many bytes are written at once: a terminal that is ready takes them.
+/// Maximum size of a write that may block: a terminal that polls as ready accepts this much.
 const SAFE_BYTES: usize = 256;
 
-/// A writer to the terminal of standard output.
 #[derive(Clone, Debug)]
 pub(super) struct TerminalOutput {
     file: Arc<File>,
-    /// If the terminal could not be reopened, its flags are shared with the shell, so a write may block.
+    /// The terminal could not be reopened. Its flags are shared with the shell, so a write may block.
     may_block: bool,
     waiting: Arc<Mutex<Vec<u8>>>,
 }
 
 impl TerminalOutput {
     /// Reopens the terminal of standard output, so that non-blocking mode affects no other process.
-    ///
-    /// # Errors
-    ///
-    /// If standard output cannot be duplicated.
     pub(super) fn open() -> io::Result<Self> {
         let anew = |path: &str| {
             let flags = OFlags::WRONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
             let file = rustix::fs::open(path, flags, Mode::empty()).ok()?;
             rustix::termios::isatty(&file).then(|| File::from(file))
         };
-        // Another user's terminal, as after su, may be writable but not open by its name; anyone can open /dev/tty.
+        // Another user's terminal, for example after su, may be writable but not open by name. Anyone can open
+        // /dev/tty.
         let session = || getsid(None).map(nix::unistd::Pid::as_raw);
         let is_own = || {
             tcgetsid(io::stdout()).is_ok_and(|owner| Ok(owner.as_raw_nonzero().get()) == session())
@@ -59,21 +55,21 @@ impl TerminalOutput {
         Ok(Self { file: Arc::new(file), may_block, waiting: Arc::default() })
     }
 
-    /// Whether some output still waits.
     pub(super) fn is_behind(&self) -> bool {
         !self.lock().is_empty()
     }
 
-    /// Writes these bytes instead of everything that waits, so that the terminal ends up as they leave it.
+    /// Discards pending output and writes these bytes instead, so that they determine the final state of the
+    /// terminal.
     pub(super) fn write_last(&self, bytes: &[u8]) {
-        // A thread that has panicked, maybe this one, may hold the lock.
+        // A panicked thread, possibly this one, may hold the lock.
         if let Ok(mut waiting) = self.waiting.try_lock() {
             waiting.clear();
         }
-        // If the terminal is gone, an error cannot be shown.
+        // If the terminal is gone, the error cannot be shown.
         if self.send(bytes, LAST_PATIENCE).is_ok_and(|sent| sent < bytes.len()) && is_foreground() {
             let _ = tcflush(&self.file, QueueSelector::OFlush);
-            // Undoes Ctrl-S, which would keep these bytes from the terminal.
+            // Undo Ctrl-S, which would hold these bytes back.
             let _ = tcflow(&self.file, Action::OOn);
             let _ = self.send(bytes, PATIENCE);
         }
@@ -83,7 +79,7 @@ impl TerminalOutput {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Writes as much as the terminal takes within this time, and returns how much.
+    /// Writes as much as the terminal accepts before the timeout; returns the number of bytes.
     fn send(&self, bytes: &[u8], patience: Duration) -> io::Result<usize> {
         let until = Instant::now() + patience;
         let mut sent = 0;
@@ -110,7 +106,7 @@ impl TerminalOutput {
         Ok(sent)
     }
 
-    /// Whether the terminal accepts anything before then.
+    /// Waits until the terminal is writable; returns false at the deadline.
     fn is_ready(&self, until: Instant) -> io::Result<bool> {
         loop {
             let left = until.saturating_duration_since(Instant::now());
@@ -130,7 +126,7 @@ impl Write for TerminalOutput {
         Ok(bytes.len())
     }
 
-    /// Writes what waits, as far as the terminal accepts it within a moment.
+    /// Writes as much pending output as the terminal accepts within `PATIENCE`.
     fn flush(&mut self) -> io::Result<()> {
         let mut waiting = self.lock();
         let sent = self.send(&waiting, PATIENCE)?;
@@ -139,11 +135,11 @@ impl Write for TerminalOutput {
     }
 }
 
-/// Whether this program may change the terminal now. In the background it would be stopped for trying, and the shell
-/// has set the terminal's modes for itself.
+/// Whether gpumem may change the terminal now. In the background it would be stopped for trying, and the shell has
+/// already set its own terminal modes.
 pub(super) fn is_foreground() -> bool {
     tcgetpgrp(io::stdout()).is_ok_and(|group| group.as_raw_nonzero().get() == getpgrp().as_raw())
-        // A terminal that is not this session's has no job control.
+        // A terminal of another session has no job control.
         || tcgetsid(io::stdout()).is_err()
 }
 

@@ -1,7 +1,7 @@
-//! The page that explains a finding, a process or a GPU; it covers all but the header and the line of keys.
+//! The page that explains a finding, a process or a GPU. It covers all but the header and the key hints.
 //!
-//! It is the page that `gpumem explain` prints, made by [`crate::explain`]. It is renewed with each sample, and follows
-//! its process rather than the PID. An environment and totals are pages too.
+//! [`crate::explain`] makes the page, as for `gpumem explain`. Each sample updates it; it follows the process, not
+//! the PID. Process environments and totals are pages too.
 
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
@@ -31,17 +31,16 @@ use crate::report::explain::{PageStyle, text as explain_text};
 use crate::report::style::{Emphasis, Style, pieces};
 use crate::report::totals as report_totals;
 
-/// Blank columns at each side of the text, if there is room.
 const MARGIN: u16 = 1;
-/// Least width of the text.
+/// Minimum width of the text.
 const LEAST_WIDTH: u16 = 40;
 
-/// Why the environment of a page's process cannot be shown.
+/// Why the environment cannot be shown.
 const GONE_PAGE: &str = "the process is gone; there is no environment to read";
 
 pub fn open(app: &mut App) -> Option<Effect> {
     if app.playback.is_seeking() {
-        // In the middle of a seek, the rules have judged only part of the way.
+        // During a seek, the rules have judged only part of the samples.
         return app.refuse("seeking; Esc cancels");
     }
     let selected = match app.focus {
@@ -62,7 +61,7 @@ pub fn open(app: &mut App) -> Option<Effect> {
     open_about(app, about, asked)
 }
 
-/// Opens the page of a process or a GPU; the finding `asked` comes first on it.
+/// Opens the page of a process or a GPU, with the finding `asked` first.
 pub fn open_about(app: &mut App, about: About, asked: Option<Finding>) -> Option<Effect> {
     if app.playback.is_seeking() {
         return app.refuse("seeking; Esc cancels");
@@ -76,7 +75,6 @@ pub fn open_about(app: &mut App, about: About, asked: Option<Finding>) -> Option
     Some(Effect::Draw)
 }
 
-/// Shows a page from its first line.
 fn show(
     app: &mut App,
     about: About,
@@ -91,8 +89,8 @@ fn show(
     lay_out(app);
 }
 
-/// Shows the environment of the open page's process, or of the selected one. The worker reads that of a running
-/// process; a recording has a few variables.
+/// Shows the environment of the open page's process, or of the selected one. The worker reads it from a running
+/// process; a recording contains only a few variables.
 pub fn open_environment(app: &mut App) -> Option<Effect> {
     let of_page = app.page.as_ref().map(|page| (page.about.process(), page.gone));
     let who = match of_page {
@@ -124,7 +122,6 @@ pub fn open_environment(app: &mut App) -> Option<Effect> {
     Some(effect)
 }
 
-/// Fills in the commands on the open page.
 pub fn fill_in_commands(app: &mut App) {
     let Some(page) = &app.page else { return };
     let made = newest(app).and_then(|last| report(app, page.about, page.asked.as_ref(), last));
@@ -135,7 +132,7 @@ pub fn fill_in_commands(app: &mut App) {
     }
 }
 
-/// Takes in the variables of a process, if its page is still open.
+/// Shows the environment of a process, if its page is still open.
 pub fn take_environment(
     app: &mut App,
     of: Identity,
@@ -152,7 +149,6 @@ pub fn take_environment(
     Some(Effect::Draw)
 }
 
-/// Shows the totals of users, jobs, containers and frameworks.
 pub fn open_totals(app: &mut App) -> Option<Effect> {
     let Some(content) = totals_shown(app) else {
         return app.refuse(NOTHING_SEEN);
@@ -162,7 +158,6 @@ pub fn open_totals(app: &mut App) -> Option<Effect> {
     Some(Effect::Draw)
 }
 
-/// Renews the open page of totals from the table's rows.
 pub fn renew_totals(app: &mut App) -> Option<Effect> {
     if app.page.as_ref()?.about != About::Totals {
         return None;
@@ -176,7 +171,6 @@ pub fn renew_totals(app: &mut App) -> Option<Effect> {
     Some(Effect::Draw)
 }
 
-/// The totals of the table's rows; `None` before the first sample.
 fn totals_shown(app: &App) -> Option<PageContent> {
     let screenful = app.screenful.as_ref()?;
     let lines = app.table.listing.lines.iter();
@@ -191,13 +185,13 @@ fn totals_shown(app: &App) -> Option<PageContent> {
     Some(PageContent::Totals { title, groups: groups.into() })
 }
 
-/// Renews the open page after the engine has judged `newest`.
+/// Updates the open page after the engine has judged `newest`.
 pub fn renew(app: &mut App, newest: &Snapshot) -> Option<Effect> {
     let page = app.page.as_ref()?;
     let is_there = match page.about {
-        // Totals are renewed once the table has its new rows.
+        // Totals are updated once the table has its new rows.
         About::Totals => return None,
-        // An environment is read once.
+        // An environment is read only once.
         About::Environment(who) => Some(None).filter(|_| explain::is_there(who, newest)),
         about => report(app, about, page.asked.as_ref(), newest).map(Some),
     };
@@ -219,7 +213,7 @@ pub fn renew(app: &mut App, newest: &Snapshot) -> Option<Effect> {
     Some(Effect::Draw)
 }
 
-/// Host memory and CPU of a page's process, from the samples that are kept.
+/// Host memory and CPU of a page's process, from the kept samples.
 fn host(app: &App, about: About) -> MemorySeries {
     let About::Process(who) = about else {
         return MemorySeries::default();
@@ -230,7 +224,7 @@ fn host(app: &App, about: About) -> MemorySeries {
     }))
 }
 
-/// The row whose charts a process's page shows: the selected one, if it belongs to the process.
+/// The row whose charts a process's page shows: the selected row, if it belongs to the process.
 fn charted(app: &App, who: Identity) -> Option<Subject<'_>> {
     let screenful = app.screenful.as_ref()?;
     let selected = app.subject().filter(|it| it.row.key.identity == who);
@@ -238,7 +232,6 @@ fn charted(app: &App, who: Identity) -> Option<Subject<'_>> {
     selected.or_else(|| screenful.subject(its()?))
 }
 
-/// The area of the page's text on a screen of this size.
 fn text_area(area: Rect) -> Rect {
     let margin = if area.width >= LEAST_WIDTH + 2 * MARGIN { MARGIN } else { 0 };
     Rect {
@@ -249,11 +242,10 @@ fn text_area(area: Rect) -> Rect {
     }
 }
 
-/// The areas of the page's charts and of its text, below the notice.
 fn parts(app: &App, area: Rect) -> [Rect; 2] {
     let text = text_area(area);
     let above = text.height.min(notice(app).is_some().into());
-    // A process that is gone has no charts, so its text gets their room.
+    // A process that is gone has no charts, so the text gets their rows.
     let has_charts = |about| match about {
         About::Process(who) => charted(app, who).is_some(),
         _ => true,
@@ -265,12 +257,11 @@ fn parts(app: &App, area: Rect) -> [Rect; 2] {
     [part(above, charts), part(above + charts, text.height - above - charts)]
 }
 
-/// The area of the page's text.
 fn body(app: &App, area: Rect) -> Rect {
     parts(app, area)[1]
 }
 
-/// The notice above the page: that its process is gone, or that the page is of another time than the screen.
+/// Notice above the page: the process is gone, or the page and the screen show different times.
 fn notice(app: &App) -> Option<String> {
     let page = app.page.as_ref()?;
     if let Some(gone) = page.gone {
@@ -285,7 +276,7 @@ fn notice(app: &App) -> Option<String> {
     Some(format!("as of {}; the screen shows {shown}", clock(of)))
 }
 
-/// Which lines of the page are visible; empty if all are.
+/// Range of visible lines; empty if all are visible.
 pub fn position(app: &App) -> String {
     let height = usize::from(body(app, app.area).height);
     match &app.page {
@@ -297,7 +288,7 @@ pub fn position(app: &App) -> String {
     }
 }
 
-/// Wraps the open page's lines for the screen.
+/// Wraps the page's lines to the screen width.
 pub fn lay_out(app: &mut App) {
     let (width, style) = (usize::from(text_area(app.area).width), Style { color: true });
     if let Some(page) = &mut app.page {
@@ -317,7 +308,6 @@ pub fn lay_out(app: &mut App) {
     scroll_to(app, |offset, _| offset);
 }
 
-/// Scrolls the page or closes it.
 pub fn on_key(app: &mut App, action: KeyAction) -> Option<Effect> {
     match action {
         KeyAction::Down => scroll_to(app, |offset, _| offset.saturating_add(1)),
@@ -336,7 +326,7 @@ pub fn on_key(app: &mut App, action: KeyAction) -> Option<Effect> {
     Some(Effect::Draw)
 }
 
-/// Changes the offset; `change` gets the offset and the lines of a screenful less one.
+/// Changes the scroll offset. `change` receives the offset and the screen height less one line.
 fn scroll_to(app: &mut App, change: impl FnOnce(usize, usize) -> usize) {
     let height = usize::from(body(app, app.area).height);
     if let Some(page) = &mut app.page {
@@ -350,7 +340,6 @@ fn close(app: &mut App) {
     app.mode = Mode::Main;
 }
 
-/// Opens the plan for the page's process.
 fn reap_page(app: &mut App, release: bool) -> Option<Effect> {
     let page = app.page.as_ref()?;
     let Some(who) = page.about.process() else {
@@ -368,7 +357,7 @@ fn reap_page(app: &mut App, release: bool) -> Option<Effect> {
     reaping::open_row(app, key, release).or(Some(Effect::Draw))
 }
 
-/// The process of a finding, or its GPU if there is no such process or it is uncertain.
+/// The finding's process, or its GPU if the process is missing or uncertain.
 fn about_finding(app: &App, finding: &Finding) -> Option<About> {
     let process = finding.process.as_ref().map(|process| process.identity);
     match process.filter(|who| newest(app).is_some_and(|last| explain::is_there(*who, last))) {
@@ -377,8 +366,7 @@ fn about_finding(app: &App, finding: &Finding) -> Option<About> {
     }
 }
 
-/// The sample for a new page: the last one that the engine has judged. A screen that was stepped back opens a page of
-/// the sample it shows, until the next sample comes.
+/// The displayed sample, which a new page describes.
 fn newest(app: &App) -> Option<&Snapshot> {
     app.screenful.as_ref().map(|screenful| &screenful.snapshot)
 }
@@ -418,7 +406,7 @@ fn report(
         About::Process(who) => {
             explain::is_there(who, last).then(|| explain::process(known, who.pid, asked))
         }
-        // These pages are not made by `explain`.
+        // `explain` does not make these pages.
         About::Environment(_) | About::Totals => None,
         About::Gpu(index) => {
             let place = last.gpus.iter().position(|gpu| gpu.index == index)?;
@@ -427,7 +415,6 @@ fn report(
     }
 }
 
-/// Draws the page between the header and the line of keys.
 pub fn draw(app: &App, styles: Styles, area: Rect, canvas: &mut Buffer) {
     let Some(page) = &app.page else {
         return;

@@ -1,10 +1,12 @@
-//! Ending processes: the plan on the screen, its confirmation, and the batch that carries it out.
+//! Ends processes: the plan, its confirmation, and the batch that carries it out.
 //!
-//! Pure: the [worker](crate::reclaim::worker) makes plans and carries them out. A number ties each answer to
-//! its request, so that a person confirms exactly the plan on the screen: newer samples do not change it. `y` counts
-//! only once the plan has been drawn. For [`UNDO`] it can be undone and nothing is sent. It is undone automatically if
-//! the plan leaves the screen or gpumem is stopped in that time. A plan that is [`OLD`] cannot be confirmed. `panel.rs`
-//! draws the plan and the [`Batch`].
+//! Pure: the [worker](crate::reclaim::worker) makes plans and carries them out. Each answer repeats the number of
+//! its request, and newer samples do not change a displayed plan. The user therefore confirms exactly the plan on
+//! the screen, and only once it has been drawn.
+//!
+//! After `y`, nothing is sent for [`UNDO`], and the user can undo the confirmation. It is undone automatically if
+//! the plan leaves the screen or gpumem is stopped in that time. A plan that is [`OLD`] cannot be confirmed.
+//! `panel.rs` draws the plan and the [`Batch`].
 
 pub mod panel;
 
@@ -31,25 +33,25 @@ use panel::lay_out;
 pub const OLD: f64 = 300.0;
 /// How long a confirmation can be undone.
 pub const UNDO: Duration = Duration::from_secs(3);
-/// A countdown that ends later than this was not visible all the time: gpumem was stopped, or the terminal did not take
-/// the frames.
+/// If a countdown ends later than this, it was not visible all the time: gpumem was stopped, or the terminal
+/// accepted no frames.
 const LATE: Duration = Duration::from_secs(3);
-/// The warning when a person quits while a plan is being carried out, which would leave it half done.
+/// Warning when the user quits while a plan is being carried out, which would leave it unfinished.
 pub const STILL_ENDING: &str = "still killing; q again leaves, and nothing more is sent";
 
-/// Opens the plan for the marked processes, or for the selected one: to end them or to make them release memory.
+/// Opens the plan for the marked processes, or for the selected one. The plan kills them or makes them release
+/// memory.
 pub fn open_selected(app: &mut App, release: bool) -> Option<Effect> {
     let selected = selected(app);
     let scope = PlanScope::Processes(identities(&selected));
     open(app, scope, selected, release)
 }
 
-/// The same for the process of this row, whatever is marked.
+/// Opens the plan for the process of this row, regardless of marks.
 pub fn open_row(app: &mut App, row: RowKey, release: bool) -> Option<Effect> {
     open(app, PlanScope::Processes(vec![row.identity]), vec![row], release)
 }
 
-/// Opens the plan for all findings.
 pub fn open_findings(app: &mut App) -> Option<Effect> {
     let selected = selected(app);
     open(app, PlanScope::Findings, selected, false)
@@ -70,7 +72,7 @@ fn selected(app: &App) -> Vec<RowKey> {
 
 fn open(app: &mut App, scope: PlanScope, selected: Vec<RowKey>, release: bool) -> Option<Effect> {
     if app.reaping.batch.is_some() {
-        // One batch at a time; the user sees its result first.
+        // One batch at a time: show the result of the previous one first.
         app.mode = Mode::Plan;
         return Some(Effect::Draw);
     }
@@ -103,8 +105,8 @@ fn open(app: &mut App, scope: PlanScope, selected: Vec<RowKey>, release: bool) -
     request_plan(app)
 }
 
-/// Lets another machine make the plan, show it on this terminal, ask and carry it out. That machine knows the current
-/// state; the processes are named by identity, so no other process can be meant.
+/// Runs `gpumem` on the remote host with this terminal: it makes the plan from its current state, asks, and carries
+/// the plan out. Processes are named by identity, so no other process can be selected.
 fn open_there(app: &mut App, scope: &PlanScope, release: bool) -> Option<Effect> {
     let (PlanScope::Processes(identities) | PlanScope::Families(identities)) = scope else {
         return Some(Effect::OnHost("gpumem reap".to_owned()));
@@ -120,8 +122,8 @@ fn open_there(app: &mut App, scope: &PlanScope, release: bool) -> Option<Effect>
     Some(Effect::OnHost(format!("gpumem {command} --all-users {}", names.join(" "))))
 }
 
-/// Requests the plan for the dialog's options: of the live machine as it is now, whatever the screen shows, or of a
-/// recording at the time that is shown.
+/// Requests the plan for the dialog's options. It covers the current state of a live machine, or the displayed time
+/// of a recording.
 fn request_plan(app: &mut App) -> Option<Effect> {
     let newest = app.timeline.newest().filter(|_| app.is_behind() && app.is_live());
     let newest = newest.and_then(|frame| app.timeline.screenful(frame.number));
@@ -131,7 +133,7 @@ fn request_plan(app: &mut App) -> Option<Effect> {
     dialog.answer = Answer::Asked;
     (dialog.offset, dialog.countdown, dialog.note) = (0, None, None);
     (dialog.is_drawn, dialog.asked) = (false, clock);
-    // Answers to earlier requests no longer count.
+    // Ignore answers to earlier requests.
     app.reaping.number += 1;
     Some(Effect::Reclaim(ReclaimRequest::Plan(Box::new(PlanRequest {
         number: app.reaping.number,
@@ -142,7 +144,7 @@ fn request_plan(app: &mut App) -> Option<Effect> {
     }))))
 }
 
-/// Gives the worker a judged sample while it carries out a plan.
+/// Sends a judged sample to the worker while it carries out a plan.
 pub fn on_snapshot(app: &App, snapshot: &Snapshot) -> Option<Effect> {
     app.reaping.is_running().then(|| {
         Effect::Reclaim(ReclaimRequest::Observe(ObservedSample {
@@ -152,7 +154,6 @@ pub fn on_snapshot(app: &App, snapshot: &Snapshot) -> Option<Effect> {
     })
 }
 
-/// Takes in a report of the worker.
 pub fn on_progress(app: &mut App, progress: ReclaimProgress) -> Option<Effect> {
     let reaping = &mut app.reaping;
     if let ReclaimProgress::Planned { number, plan } = progress {
@@ -184,7 +185,6 @@ pub fn on_progress(app: &mut App, progress: ReclaimProgress) -> Option<Effect> {
     Some(Effect::Draw)
 }
 
-/// The screen has been drawn, so what it shows can now be answered.
 pub fn drawn(app: &mut App) {
     let is_shown = is_in_sight(app);
     if let Some(dialog) = &mut app.reaping.dialog {
@@ -192,12 +192,10 @@ pub fn drawn(app: &mut App) {
     }
 }
 
-/// Whether the screen shows the plan.
 fn is_in_sight(app: &App) -> bool {
     app.mode == Mode::Plan && app.layout().is_some()
 }
 
-/// Undoes a confirmation that has not started, and notes the reason for the user to find.
 fn undo(app: &mut App, why: &str) -> Option<Effect> {
     let dialog = app.reaping.dialog.as_mut()?;
     dialog.countdown.take()?;
@@ -205,22 +203,22 @@ fn undo(app: &mut App, why: &str) -> Option<Effect> {
     Some(Effect::Draw)
 }
 
-/// After a change of the screen: undoes a confirmation whose countdown is no longer visible.
+/// Undoes a confirmation whose countdown is no longer visible.
 pub fn on_screen_change(app: &mut App) {
     if !is_in_sight(app) {
         undo(app, "the plan was no longer on screen; nothing was sent");
     }
 }
 
-/// gpumem is about to be stopped, which hides the countdown.
+/// Undoes a confirmation before gpumem is stopped, which hides the countdown.
 pub fn on_suspend(app: &mut App) {
     undo(app, "gpumem was suspended; nothing was sent");
 }
 
-/// Time has passed: starts the plan if its countdown was visible to the end.
+/// Starts the plan if its countdown has ended and was visible to the end.
 pub fn tick(app: &mut App) -> Option<Effect> {
     let Some(ends) = app.reaping.dialog.as_ref().and_then(|it| it.countdown) else {
-        // A plan shows its age.
+        // Redraw the age of the plan.
         let reads_differently = app.reaping.is_running() || app.reaping.dialog.is_some();
         return reads_differently.then_some(Effect::Draw);
     };
@@ -236,7 +234,6 @@ pub fn tick(app: &mut App) -> Option<Effect> {
     }
 }
 
-/// Confirms the plan, if it has been drawn.
 fn confirm(app: &mut App) -> Option<Effect> {
     let (is_live, has_ended) = (app.is_live(), app.end.is_some());
     let ends = app.judged.now() + UNDO;
@@ -268,7 +265,6 @@ fn confirm(app: &mut App) -> Option<Effect> {
     Some(Effect::Draw)
 }
 
-/// Carries out the plan that is shown.
 fn begin(app: &mut App) -> Option<Effect> {
     let reaping = &mut app.reaping;
     let dialog = reaping.dialog.take()?;
@@ -276,7 +272,6 @@ fn begin(app: &mut App) -> Option<Effect> {
         return None;
     };
     if dialog.options.scope != PlanScope::Findings {
-        // The marks of this plan's processes are used up.
         for row in &dialog.selected {
             app.table.tagged.remove(row);
         }
@@ -286,7 +281,6 @@ fn begin(app: &mut App) -> Option<Effect> {
     Some(Effect::Reclaim(ReclaimRequest::Begin { number, plan }))
 }
 
-/// Handles a key while the plan or the batch is open.
 pub fn on_key(app: &mut App, key: &KeyEvent, action: Option<KeyAction>) -> Option<Effect> {
     let action = action?;
     let is_counting = app.reaping.dialog.as_ref().is_some_and(|it| it.countdown.is_some());
@@ -342,7 +336,7 @@ pub fn on_key(app: &mut App, key: &KeyEvent, action: Option<KeyAction>) -> Optio
     request_plan(app)
 }
 
-/// Closes the plan, or the batch, which continues.
+/// Closes the plan or the batch panel; a running batch continues.
 fn close(app: &mut App) -> Option<Effect> {
     app.mode = Mode::Main;
     if !app.reaping.is_running() {
@@ -352,7 +346,7 @@ fn close(app: &mut App) -> Option<Effect> {
     Some(Effect::Draw)
 }
 
-/// Scrolls, if the action is one that does.
+/// Scrolls the panel; returns false if the action does not scroll.
 fn scroll(app: &mut App, action: KeyAction) -> bool {
     let Some(dialog) = lay_out(app, app.area) else {
         return false;

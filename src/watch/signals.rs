@@ -1,4 +1,4 @@
-//! Signals sent to gpumem, as events; and stopping it like a shell job.
+//! Turns signals sent to gpumem into events, and stops gpumem like a shell job.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -16,17 +16,16 @@ use signal_hook::{SigId, flag, low_level};
 use super::{ThreadMessage, WatchError, spawn, terminal};
 use crate::watch::state::Event;
 
-/// How often, and at which interval, to look for a signal that ends a job that was just continued.
+/// How often, and how far apart, a job that was just continued checks for a signal that ends it.
 const LOOKS: usize = 20;
 const BETWEEN_LOOKS: Duration = Duration::from_millis(10);
 
-/// Turns signals into events until it is dropped.
 pub(super) struct SignalWatch {
     handle: Handle,
     flags: Vec<SigId>,
-    /// For each signal that ends gpumem, whether it has come.
+    /// For each terminating signal, whether it has arrived.
     asked: Vec<Arc<AtomicBool>>,
-    /// The last of SIGTSTP and SIGCONT that came.
+    /// The last SIGTSTP or SIGCONT that arrived.
     last_of_job: Arc<AtomicUsize>,
 }
 
@@ -37,16 +36,16 @@ impl SignalWatch {
         let mut flags = Vec::new();
         let mut all_asked = Vec::new();
         for signal in ends {
-            // A second signal ends gpumem at once, because the main thread may be stuck in a write to a terminal that
-            // takes nothing. The order of registration matters: the first signal only sets the flag. Each signal has
-            // its own flag, because the end of a session sends several, each once.
+            // A second signal terminates gpumem at once, because the main thread may be blocked on a terminal. The
+            // order of registration matters: the first signal only sets the flag. Each signal has its own flag,
+            // because the end of a session sends several different signals.
             let asked = Arc::new(AtomicBool::new(false));
             let again = flag::register_conditional_default(signal, Arc::clone(&asked));
             flags.push(again.map_err(failed)?);
             flags.push(flag::register(signal, Arc::clone(&asked)).map_err(failed)?);
             all_asked.push(asked);
         }
-        // Events are handled later than signals come, and in another order.
+        // Events are handled after the signals arrive, and possibly in another order.
         let last_of_job = Arc::default();
         for signal in [SIGTSTP, SIGCONT] {
             let came = flag::register_usize(signal, Arc::clone(&last_of_job), signal as usize);
@@ -64,27 +63,27 @@ impl SignalWatch {
         Ok(Self { handle, flags, asked: all_asked, last_of_job })
     }
 
-    /// Whether gpumem should still stop. If its shell has already continued it, the shell takes it for running and
+    /// Whether gpumem should still stop. If the shell has already continued it, the shell assumes that it runs and
     /// would wait.
     pub(super) fn is_to_stop(&self) -> bool {
         self.last_of_job.load(Ordering::SeqCst) != SIGCONT as usize
     }
 
-    /// Stops if a SIGTSTP came while another program had the terminal; that program got it too.
+    /// Stops if SIGTSTP arrived while another program had the terminal; that program received it too.
     pub(super) fn stop_if_told(&self) {
         if self.last_of_job.load(Ordering::SeqCst) == SIGTSTP as usize {
-            // If stopping fails, gpumem just continues.
+            // If stopping fails, gpumem continues.
             let _ = stop();
         }
     }
 
-    /// Whether gpumem was told to end, even if the event is still on its way.
+    /// Whether gpumem was told to end, even if the event is still queued.
     pub(super) fn is_asked(&self) -> bool {
         self.asked.iter().any(|asked| asked.load(Ordering::SeqCst))
     }
 
-    /// Like [`is_asked`](Self::is_asked), but waits a moment for the signal. A shell that ends a stopped job sends the
-    /// signal and then SIGCONT, and different threads may handle the two.
+    /// Like [`is_asked`](Self::is_asked), but waits a moment for the signal. To end a stopped job, a shell sends
+    /// the signal and then SIGCONT, and different threads may handle the two.
     pub(super) fn is_to_end(&self) -> bool {
         (0..LOOKS).any(|_| {
             let is_asked = self.is_asked();
@@ -105,9 +104,9 @@ impl Drop for SignalWatch {
     }
 }
 
-/// Ctrl-Z: stops every process of this job, as the terminal would outside raw mode. The signal comes back as an event
-/// and [`stop`]s gpumem itself. The terminal is given back before, because the shell takes it over as soon as any
-/// process of the job has stopped.
+/// Handles Ctrl-Z: stops all processes of this job, as the terminal would outside raw mode. The signal comes back
+/// as an event, which [`stop`]s gpumem itself. The terminal is restored first, because the shell takes it over as
+/// soon as any process of the job has stopped.
 pub(super) fn suspend() -> Result<(), WatchError> {
     if !can_be_continued() {
         return Ok(());
@@ -117,7 +116,7 @@ pub(super) fn suspend() -> Result<(), WatchError> {
         .map_err(|errno| WatchError::Terminal(errno.into()))
 }
 
-/// Gives the terminal back and stops. Continuing gpumem sends SIGCONT, which is an event.
+/// Restores the terminal and stops gpumem. Continuing it sends SIGCONT, which becomes an event.
 pub(super) fn stop() -> Result<(), WatchError> {
     if !can_be_continued() {
         return Ok(());
@@ -126,13 +125,13 @@ pub(super) fn stop() -> Result<(), WatchError> {
     low_level::emulate_default_handler(SIGTSTP).map_err(WatchError::Terminal)
 }
 
-/// Stops again, because gpumem was continued in the background, where it may not use the terminal.
+/// Stops again: gpumem was continued in the background, where it must not use the terminal.
 pub(super) fn stop_in_background() -> Result<(), WatchError> {
     low_level::emulate_default_handler(SIGTTOU).map_err(WatchError::Terminal)
 }
 
-/// Whether a shell could continue a stopped gpumem. In a terminal opened only for gpumem there is none: gpumem leads
-/// the session, and would stay stopped.
+/// Whether a shell could continue gpumem after it stops. In a terminal opened only for gpumem there is no shell:
+/// gpumem leads the session and would stay stopped.
 fn can_be_continued() -> bool {
     getsid(None).is_ok_and(|session| session != getpgrp())
 }

@@ -1,9 +1,9 @@
-//! Takes the terminal and gives it back.
+//! Takes over the terminal and restores it.
 //!
-//! A [`Screen`] has raw mode, the alternate screen, a hidden cursor, bracketed paste and, if wanted, clicks. However
-//! the program continues (it returns, fails, panics on any thread, or is stopped), [`give_back`] undoes that first, so
-//! that later output appears on a normal terminal. Signals arrive as events; `mod.rs` gives the terminal back before it
-//! ends or stops. A terminal that takes no output (see `output.rs`) blocks none of this.
+//! [`Screen`] sets raw mode, the alternate screen, a hidden cursor, bracketed paste and optionally mouse clicks.
+//! [`give_back`] undoes all of it before gpumem returns, fails, panics on any thread or is stopped. Later output
+//! then appears on a normal terminal. Signals arrive as events; `mod.rs` restores the terminal before it exits or
+//! stops. None of this blocks on a terminal that accepts no output (see `output.rs`).
 
 use std::io::{self, IsTerminal, Write as _};
 use std::panic;
@@ -28,17 +28,17 @@ use super::output::TerminalOutput;
 pub(super) use super::output::is_foreground;
 use ratatui::buffer::Buffer;
 
-/// Whether the terminal is taken. Static, because a panic hook has no other access.
+/// Whether the terminal is taken. Static, because a panic hook cannot reach other state.
 static TAKEN: AtomicBool = AtomicBool::new(false);
-/// The terminal that was taken last, for [`give_back`].
+/// The last terminal that was taken, for [`give_back`].
 static TERMINAL: Mutex<Option<TerminalOutput>> = Mutex::new(None);
 
-/// Asks for buttons and the wheel, on screens of any size (xterm modes 1000 and 1006). crossterm's `EnableMouseCapture`
-/// would ask for every motion too.
+/// Reports buttons and the wheel, on screens of any size (xterm modes 1000 and 1006). crossterm's
+/// `EnableMouseCapture` also reports motion.
 const MOUSE_ON: &str = "\x1b[?1000h\x1b[?1006h";
 const MOUSE_OFF: &str = "\x1b[?1006l\x1b[?1000l";
 
-/// The terminal while it is taken; given back when dropped.
+/// The terminal while it is taken; restored on drop.
 #[derive(Debug)]
 pub struct Screen {
     frames: DoubleBuffer<TerminalOutput>,
@@ -47,12 +47,12 @@ pub struct Screen {
 }
 
 impl Screen {
-    /// Takes the terminal of standard output, and its mouse if wanted.
+    /// Takes over the terminal of standard output, and the mouse if requested.
     ///
     /// # Errors
     ///
-    /// If it cannot be put into raw mode or written to, or if there are no keys to read: standard input is no terminal
-    /// and there is no controlling one.
+    /// Fails if the terminal cannot be put into raw mode or written to. Also fails if no keys can be read, because
+    /// neither standard input nor a controlling terminal is available.
     pub fn take(mouse: bool) -> io::Result<Self> {
         let output = TerminalOutput::open()?;
         if let Ok(mut terminal) = TERMINAL.lock() {
@@ -69,19 +69,15 @@ impl Screen {
         Ok(screen)
     }
 
-    /// Takes the terminal again after it was given back, or after a shell changed it while gpumem was stopped. What it
-    /// shows is unknown then: [`Screen::resize`] clears it.
-    ///
-    /// # Errors
-    ///
-    /// If the terminal cannot be put into raw mode or written to.
+    /// Takes over the terminal again after `give_back`, or after a shell changed it while gpumem was stopped. Its
+    /// content is then unknown; [`Screen::resize`] clears it.
     pub fn retake(&mut self) -> io::Result<()> {
         TAKEN.store(true, Ordering::SeqCst);
-        // crossterm believes that raw mode is still on, although a shell has changed it.
+        // crossterm believes that raw mode is still on, but a shell may have changed it.
         disable_raw_mode()?;
         enable_raw_mode()?;
         let output = self.frames.output();
-        // Without bracketed paste, a pasted line counts as keys: one with x and y in it kills.
+        // Without bracketed paste, pasted text would act as key presses: `x` and `y` kill a process.
         queue!(output, EnterAlternateScreen, Hide, EnableBracketedPaste)?;
         if self.mouse {
             queue!(output, Print(MOUSE_ON))?;
@@ -89,30 +85,22 @@ impl Screen {
         output.flush()
     }
 
-    /// Whether the terminal has not taken the last frame yet, so that drawing must wait.
+    /// Whether drawing must wait because the terminal has not accepted the last frame yet.
     pub fn is_behind(&self) -> bool {
         TAKEN.load(Ordering::SeqCst) && self.output.is_behind()
     }
 
-    /// Writes more of what waits, as far as the terminal takes it.
-    ///
-    /// # Errors
-    ///
-    /// If the terminal cannot be written to.
+    /// Writes as much of the pending output as the terminal accepts.
     pub fn catch_up(&mut self) -> io::Result<()> {
         self.output.flush()
     }
 
-    /// Takes over a new size; the next frame clears the screen and is drawn in full.
+    /// Applies a new size; the next frame clears the screen and is drawn in full.
     pub fn resize(&mut self, area: Rect) {
         self.frames.resize(area);
     }
 
-    /// Draws a frame and writes the changes; does nothing while the terminal is given back.
-    ///
-    /// # Errors
-    ///
-    /// If the terminal cannot be written to.
+    /// Draws a frame and writes the changed cells; does nothing while the terminal is not taken.
     pub fn draw(&mut self, paint: impl FnOnce(&mut Buffer)) -> io::Result<()> {
         if !TAKEN.load(Ordering::SeqCst) {
             return Ok(());
@@ -127,17 +115,13 @@ impl Drop for Screen {
     }
 }
 
-/// Runs `work` with the terminal taken, and gives it back whatever happens.
-///
-/// # Errors
-///
-/// As [`Screen::take`].
+/// Runs `work` with the terminal taken, and restores the terminal in every case.
 pub fn with_screen<T>(mouse: bool, work: impl FnOnce(&mut Screen) -> T) -> io::Result<T> {
     let mut screen = Screen::take(mouse)?;
     Ok(work(&mut screen))
 }
 
-/// Whether someone types something within this time, while the terminal is given back.
+/// Waits up to `patience` for input while the terminal is not taken.
 pub(super) fn has_input(patience: Duration) -> bool {
     let input = io::stdin();
     let mut polled = [PollFd::new(&input, PollFlags::IN)];
@@ -150,10 +134,9 @@ pub fn give_back() {
         return;
     }
     let mut bytes = Vec::new();
-    // Writing to a vector cannot fail.
     let _ = queue!(
         bytes,
-        // The terminal must not wait for the rest of an unfinished frame.
+        // Otherwise the terminal waits for the rest of an unfinished frame.
         EndSynchronizedUpdate,
         Print(MOUSE_OFF),
         DisableBracketedPaste,
@@ -161,18 +144,18 @@ pub fn give_back() {
         LeaveAlternateScreen,
         Show
     );
-    // The lock is held only to set or copy it.
+    // Other threads hold the lock only to set or copy the value.
     let output = TERMINAL.try_lock().ok().and_then(|it| it.clone());
     if let Some(output) = output {
         output.write_last(&bytes);
     }
-    // In the background the shell has set the modes already, and changing them would stop gpumem.
+    // In the background, the shell has already reset the modes, and changing them would stop gpumem.
     if is_foreground() {
         let _ = disable_raw_mode();
     }
 }
 
-/// Makes every panic give the terminal back before it prints its message.
+/// Makes every panic restore the terminal before it prints its message.
 fn give_back_on_panic() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
@@ -188,7 +171,7 @@ pub fn is_terminal() -> bool {
     io::stdout().is_terminal()
 }
 
-/// Columns and rows; 80 by 24 if the terminal does not know.
+/// Columns and rows; 80 by 24 if the terminal does not report a size.
 pub fn size() -> (u16, u16) {
     match rustix::termios::tcgetwinsize(rustix::stdio::stdout()) {
         Ok(size) if size.ws_col > 0 && size.ws_row > 0 => (size.ws_col, size.ws_row),
@@ -196,7 +179,7 @@ pub fn size() -> (u16, u16) {
     }
 }
 
-/// Whether an error means that the terminal is gone, because its window was closed.
+/// Whether an error means that the terminal is gone, for example because its window was closed.
 pub fn is_gone(error: &io::Error) -> bool {
     let gone = [Errno::IO, Errno::PIPE, Errno::NXIO];
     gone.iter().any(|errno| error.raw_os_error() == Some(errno.raw_os_error()))

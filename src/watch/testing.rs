@@ -12,12 +12,12 @@ use crate::model::Snapshot;
 use crate::model::row::Me;
 use crate::rules::{Engine, RuleSet};
 
-/// A screen of this machine in sixteen colours that waits for its first sample, every two seconds.
+/// A screen of this machine with 16 colours, two seconds per sample, and no sample yet.
 pub fn screen(columns: u16, rows: u16) -> App {
     screen_of(None, 2, (columns, rows))
 }
 
-/// The same for a recording, with a sample every `seconds`.
+/// The same for a recording, with `seconds` per sample.
 pub fn screen_of(replay: Option<&str>, seconds: u64, (columns, rows): (u16, u16)) -> App {
     let setup = Setup {
         host: None,
@@ -40,7 +40,7 @@ pub fn ctrl(letter: char) -> KeyEvent {
     KeyEvent::new(KeyCode::Char(letter), KeyModifiers::CONTROL)
 }
 
-/// Presses keys as [`events`] reads them. Each must have an effect; returns the last one's.
+/// Presses keys, parsed by [`events`]. Each key must have an effect; returns the last one.
 pub fn keys(app: &mut App, line: &str) -> Option<Effect> {
     let mut effect = None;
     for (at, key) in events(line).enumerate() {
@@ -50,19 +50,16 @@ pub fn keys(app: &mut App, line: &str) -> Option<Effect> {
     effect
 }
 
-/// The keys of a line in the syntax of `--keys`, such as `jj<Enter>`.
 pub fn events(line: &str) -> impl Iterator<Item = KeyEvent> {
     let Keys(keys) = line.parse().unwrap();
     keys.into_iter().map(|(_, key)| key)
 }
 
-/// A sample comes `seconds` after the start.
 pub fn see(app: &mut App, seconds: u64, snapshot: Snapshot) -> Option<Effect> {
     let event = Event::Snapshot { now: Duration::from_secs(seconds), snapshot: Box::new(snapshot) };
     update(app, event)
 }
 
-/// It is `milliseconds` after the start.
 pub fn tick(app: &mut App, milliseconds: u64) -> Option<Effect> {
     let now = Duration::from_millis(milliseconds);
     update(app, Event::Tick { now })
@@ -76,7 +73,6 @@ pub fn filter(app: &App) -> String {
     app.table.choice.filter.as_ref().map_or_else(String::new, ToString::to_string)
 }
 
-/// The note about the last key.
 pub fn note(app: &App) -> &str {
     app.note.as_deref().unwrap_or_default()
 }

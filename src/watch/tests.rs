@@ -1,4 +1,4 @@
-//! Messages between the threads; and [`sample`], the snapshots for tests of the screen.
+//! Tests of the messages between the threads; and [`sample`], snapshots for tests of the screen.
 
 use super::*;
 

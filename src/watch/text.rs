@@ -1,6 +1,6 @@
-//! Text on the screen: the sign for unknown values, widths, cutting and wrapping.
+//! Text on the screen: the mark for unknown values, widths, truncation and wrapping.
 //!
-//! Knows no terminal and no style; `view/line_writer.rs` writes.
+//! Independent of terminal and style; `view/line_writer.rs` writes the text.
 
 use std::borrow::Cow;
 
@@ -13,10 +13,10 @@ use crate::model::snapshot::Process;
 use crate::report::escape::{command_line, escape, without_folder};
 use crate::watch::view_model::Subject;
 
-/// A longer text of a finding is cut, whatever a rule or a recording put into it.
+/// Longer texts of findings are cut, regardless of the rule or recording that they come from.
 pub const MESSAGE_CHARS: u16 = 1000;
 
-/// `10:04:05 CET`.
+/// Formats a time of day: `10:04:05 CET`.
 pub fn clock(time: Time) -> String {
     let time = time.local();
     format!("{} {}", time.clock(), time.zone())
@@ -27,8 +27,8 @@ pub fn columns(text: &str) -> u16 {
     u16::try_from(columns).unwrap_or(u16::MAX)
 }
 
-/// Whether every byte is one character of one column, as in nearly all text. This check is much cheaper than splitting
-/// text into graphemes.
+/// Whether every byte is one character with a width of one, as in nearly all text. This is much cheaper than
+/// splitting text into graphemes.
 fn is_plain(text: &str) -> bool {
     text.bytes().all(is_plain_byte)
 }
@@ -37,18 +37,18 @@ fn is_plain_byte(byte: u8) -> bool {
     matches!(byte, b' '..=b'~')
 }
 
-/// Text that a process chose, escaped, and cut to what `width` columns could show.
+/// Escapes text that a process chose, and cuts it to what `width` columns can show.
 pub fn clean(text: &str, width: u16) -> Cow<'_, str> {
     escape(head(text, usize::from(width) + 1))
 }
 
-/// The first `count` characters. An escape is never shorter than the character it stands for, so they fill as many
+/// The first `count` characters. An escape is never shorter than its character, so the result fills as many
 /// columns, except for combining marks.
 pub fn head(text: &str, count: usize) -> &str {
     text.char_indices().nth(count).map_or(text, |(at, _)| &text[..at])
 }
 
-/// Escaped text, scrolled `count` columns to the left; half of a wide character becomes a blank.
+/// Escaped text, scrolled `count` columns to the left. Half of a wide character becomes a blank.
 pub fn scrolled(text: &str, count: u16) -> Cow<'_, str> {
     let mut gone = 0;
     for (at, c) in text.char_indices() {
@@ -65,16 +65,16 @@ pub fn scrolled(text: &str, count: u16) -> Cow<'_, str> {
     Cow::Borrowed("")
 }
 
-/// As [`report::wrap`](crate::report::escape::wrap), with all lines of one width.
+/// Like [`report::wrap`](crate::report::escape::wrap), with the same width for all lines.
 pub fn wrap(text: &str, width: u16, lines: usize) -> Vec<Cow<'_, str>> {
     let width = usize::from(width);
     crate::report::escape::wrap(text, (width, width), lines)
 }
 
-/// Columns for the command beside the evidence about an unlisted process.
+/// Columns reserved for the command next to the evidence of an unlisted process.
 const COMMAND_BESIDE: u16 = 16;
 
-/// The text of a row in the command column: its role and the command; or why the process is unknown.
+/// Text of a row in the command column: role and command, or why the process is unknown.
 pub fn row_command(subject: &Subject<'_>, width: u16) -> String {
     match subject.process {
         Ok(process) => format!("{}{}", row_role(subject, width), brief_command(process, width)),
@@ -85,8 +85,8 @@ pub fn row_command(subject: &Subject<'_>, width: u16) -> String {
     }
 }
 
-/// The role of a process that a row does not show otherwise: unlisted (with the evidence, if there is room beside the
-/// command), or part of the Multi-Process Service.
+/// A role that the row does not show otherwise: unlisted, or part of the Multi-Process Service. For an unlisted
+/// process, the evidence is shown if it fits next to the command.
 fn row_role(subject: &Subject<'_>, width: u16) -> String {
     if let Some(holding) = subject.holding() {
         let evidence = format!("[{}] ", clean(&holding, width));
@@ -100,13 +100,12 @@ fn row_role(subject: &Subject<'_>, width: u16) -> String {
     role.map_or_else(String::new, |role| format!("[{role}] "))
 }
 
-/// The whole command line, cut to about `width` columns.
 pub fn whole_command(process: &Process, width: u16) -> String {
     written_command(process, width, |program| program)
 }
 
-/// For a row of the table: without the program's folder, so that there is room for the arguments, which tell processes
-/// apart.
+/// The command line without the program's directory. This leaves room for the arguments, which distinguish
+/// processes.
 pub fn brief_command(process: &Process, width: u16) -> String {
     let has_arguments = process.command.as_ref().is_some_and(|it| it.len() > 1);
     written_command(process, width, |program| without_folder(program, has_arguments))
@@ -116,7 +115,7 @@ fn written_command(process: &Process, width: u16, program: impl Fn(&str) -> &str
     if let Some(path) = notebook(process) {
         return clean(path, width).into_owned();
     }
-    // One more column than there is, so that a cut shows.
+    // One column more than available, so that truncation is visible.
     let enough = usize::from(width) + 1;
     let mut length = 0;
     let mut words: Vec<&str> = Vec::new();
@@ -130,7 +129,7 @@ fn written_command(process: &Process, width: u16, program: impl Fn(&str) -> &str
         words.push(word);
     }
     if words.is_empty() {
-        // Kernel threads and zombies have only a name; it stands in brackets, as in ps.
+        // Kernel threads and zombies have only a name, shown in brackets as in ps.
         return process
             .comm
             .as_deref()

@@ -1,6 +1,6 @@
-//! How things look: a style for each role, by theme. Colour never carries information alone; text says the same.
+//! Styles for each role, by theme. Colour never carries information alone; the text also says it.
 //!
-//! Every theme uses the terminal's sixteen named colours on the terminal's own background.
+//! All themes use the terminal's sixteen named colours on the terminal's own background.
 
 use ratatui::style::{Color, Modifier, Style};
 use serde::{Deserialize, Serialize};
@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::model::Severity;
 pub use crate::model::field::gpu::FillLevel;
 
-/// What each of the sixteen colours stands for.
+/// A choice of colours for the roles.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Theme {
@@ -22,10 +22,8 @@ pub enum Theme {
 }
 
 impl Theme {
-    /// Every theme, in the order of the key.
     pub const ALL: [Self; 3] = [Self::Terminal, Self::Light, Self::ColourBlind];
 
-    /// The next theme; wraps around.
     pub fn next(self) -> Self {
         match self {
             Self::Terminal => Self::Light,
@@ -34,7 +32,7 @@ impl Theme {
         }
     }
 
-    /// The name that is typed and saved.
+    /// The name, as in the options and the saved state.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Terminal => "terminal",
@@ -43,8 +41,8 @@ impl Theme {
         }
     }
 
-    /// The theme for a terminal with this `COLORFGBG`. Its last number is the background colour: as in vim, 7 and those
-    /// above 8 are light.
+    /// The theme for a terminal with this `COLORFGBG`. The last number is the background colour: as in vim, 7 and
+    /// numbers above 8 are light.
     pub fn of_terminal(colorfgbg: &str) -> Self {
         let ground = colorfgbg.rsplit(';').next();
         match ground.and_then(|number| number.parse().ok()) {
@@ -54,7 +52,7 @@ impl Theme {
     }
 }
 
-/// Whether a terminal has colours, by its `TERM`.
+/// Whether the terminal supports colour, by its `TERM`.
 pub fn has_colors(term: &str) -> bool {
     let is_mono = matches!(term, "" | "dumb" | "unknown" | "network")
         || term.starts_with("vt")
@@ -68,10 +66,10 @@ enum Role {
     Faint,
     Heading,
     Alarm,
-    /// Also for what can be reclaimed.
+    /// Also used for reclaimable memory.
     Caution,
     Full,
-    /// The source of snapshots; memory that no visible process holds.
+    /// The source of snapshots, and unattributed memory.
     Origin,
     Memory,
     MemoryFull,
@@ -80,14 +78,13 @@ enum Role {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Styles {
     pub theme: Theme,
-    /// Without colours, text is bold, dim, reversed or underlined.
+    /// Without colour, styles are bold, dim, reversed or underlined.
     pub has_color: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ChartColor {
     Memory,
-    /// Use of the GPU.
     Work,
 }
 
@@ -105,11 +102,11 @@ impl Styles {
             (Theme::Terminal, Role::Memory) => Color::Green,
             (Theme::Terminal, Role::MemoryFull) => Color::LightGreen,
             (Theme::Terminal | Theme::Light, Role::Alarm) => Color::Red,
-            // Green, yellow and cyan are too pale on white in most terminals.
+            // Green, yellow and cyan have too little contrast on white in most terminals.
             (Theme::Light, Role::Full) => Color::Red,
             (Theme::Light, Role::Caution | Role::Origin) => Color::Magenta,
             (Theme::Light, _) => Color::Blue,
-            // There is no orange; light red is darker than light yellow.
+            // The palette has no orange; light red is darker than light yellow.
             (Theme::ColourBlind, Role::Alarm | Role::Full) => Color::LightRed,
             (Theme::ColourBlind, Role::Caution) => Color::LightYellow,
             (Theme::ColourBlind, Role::Origin) => Color::LightMagenta,
@@ -125,12 +122,10 @@ impl Styles {
         Style::new()
     }
 
-    /// What matters most on its line.
     pub fn strong(self) -> Style {
         Style::new().add_modifier(Modifier::BOLD)
     }
 
-    /// Background information.
     pub fn faint(self) -> Style {
         match self.has_color {
             true => self.colored(Role::Faint),
@@ -142,12 +137,10 @@ impl Styles {
         self.colored(Role::Heading)
     }
 
-    /// Something is wrong.
     pub fn alarm(self) -> Style {
         self.bold(Role::Alarm)
     }
 
-    /// Something to watch.
     pub fn caution(self) -> Style {
         match self.has_color {
             true => self.colored(Role::Caution),
@@ -155,37 +148,37 @@ impl Styles {
         }
     }
 
-    /// The selected row: one bar, whatever colours it had.
+    /// The selected row: one reversed bar without other colours.
     pub fn selected(self) -> Style {
         Style::new().fg(Color::Reset).bg(Color::Reset).add_modifier(Modifier::REVERSED)
     }
 
-    /// The mark of a row that a person marked.
+    /// The mark of a row that the user marked.
     pub fn tagged(self) -> Style {
         self.bold(Role::Caution)
     }
 
-    /// The title of the panel that the keys move in; other titles have [`Styles::heading`].
+    /// Title of the focused panel; other titles use [`Styles::heading`].
     pub fn focused(self) -> Style {
         self.key().add_modifier(Modifier::UNDERLINED)
     }
 
-    /// A key; the text beside it has [`Styles::faint`].
+    /// A key; the text next to it uses [`Styles::faint`].
     pub fn key(self) -> Style {
         self.bold(Role::Heading)
     }
 
-    /// The key that ends a process.
+    /// The key that kills a process.
     pub fn danger(self) -> Style {
         self.alarm().add_modifier(Modifier::REVERSED)
     }
 
-    /// The source of the snapshots, if not this machine.
+    /// A source of snapshots other than this machine.
     pub fn origin(self) -> Style {
         self.bold(Role::Origin).add_modifier(Modifier::REVERSED)
     }
 
-    /// The edge of a row with a finding.
+    /// Left edge of a row with a finding.
     pub fn edge(self, severity: Severity) -> Style {
         match severity {
             Severity::Info => self.heading(),
@@ -202,17 +195,15 @@ impl Styles {
         }
     }
 
-    /// Memory that processes hold.
     pub fn held(self) -> Style {
         self.colored(Role::Memory)
     }
 
-    /// Memory that no visible process holds.
     pub fn unattributed(self) -> Style {
         self.colored(Role::Origin)
     }
 
-    /// The upper line of a chart, or what is below it.
+    /// The top line of a chart, or the area below it.
     pub fn chart(self, of: ChartColor, is_line: bool) -> Style {
         let style = self.colored(match of {
             ChartColor::Memory => Role::Memory,
@@ -221,17 +212,17 @@ impl Styles {
         if is_line { style } else { style.add_modifier(Modifier::DIM) }
     }
 
-    /// Memory that looks unused, and the text about it.
+    /// Suspected memory, and text about it.
     pub fn suspected(self) -> Style {
         self.colored(Role::Caution).add_modifier(Modifier::DIM)
     }
 
-    /// Memory that `reap` takes by default.
+    /// Memory that `reap` selects by default.
     pub fn reclaimable(self) -> Style {
         self.bold(Role::Caution)
     }
 
-    /// A figure of something that can run out.
+    /// A figure for a resource that can run out.
     pub fn strain(self, level: FillLevel) -> Style {
         match level {
             FillLevel::Ok => self.plain(),
@@ -241,7 +232,7 @@ impl Styles {
         }
     }
 
-    /// A figure of use.
+    /// A figure for utilization.
     pub fn work(self, level: FillLevel) -> Style {
         match level {
             FillLevel::Ok => self.plain(),

@@ -1,7 +1,7 @@
-//! What is remembered from one run to the next: how the screen is arranged, never a filter or a selection.
+//! Screen settings remembered between runs. Filters and selections are never saved.
 //!
-//! Everything is saved by name, so that a file of another version or one that someone edited is read as far as it is
-//! valid. `cli` knows where the file is.
+//! Settings are saved by name, so that a file from another version, or an edited one, is read as far as it is
+//! valid. `cli` knows the path of the file.
 
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
@@ -10,16 +10,16 @@ use super::column::{Column, Columns};
 use super::view_model::Sort;
 use crate::watch::state::App;
 
-/// The arrangement of the screen, as saved.
+/// Screen settings, by name.
 pub type UiState = Map<String, Value>;
 
-/// Reads a saved arrangement; an invalid one counts as empty.
+/// Parses saved settings; invalid ones count as empty.
 pub fn parse(text: &[u8]) -> UiState {
     serde_json::from_slice(text).unwrap_or_default()
 }
 
 impl App {
-    /// Arranges the screen as saved; unknown and invalid entries change nothing.
+    /// Applies saved settings; unknown and invalid entries are ignored.
     pub fn restore(&mut self, ui_state: &UiState) {
         fn read<T: DeserializeOwned>(ui_state: &UiState, name: &str) -> Option<T> {
             serde_json::from_value(ui_state.get(name)?.clone()).ok()

@@ -1,8 +1,8 @@
-//! What is shown: one snapshot, what the rules say about it, and its rows in order.
+//! One snapshot prepared for display: verdicts, findings and rows.
 //!
-//! A row is a pair of process and GPU, or a process that holds GPU device files and is listed on no GPU. Rows hold
-//! positions and the few numbers that a snapshot lacks; `view` makes text, for visible rows only. Sorting compares
-//! values, never text, and unknown values come last in either direction.
+//! A row is a pair of process and GPU, or a process that holds GPU device files but is listed on no GPU. Rows
+//! contain indices and the few numbers that a snapshot lacks; `view` formats text for visible rows only. Sorting
+//! compares values, never text, and puts unknown values last in either direction.
 
 use std::ops::Deref;
 use std::sync::Arc;
@@ -22,21 +22,20 @@ use crate::model::snapshot::ProcessesByPid;
 use crate::model::snapshot::{Gpu, GpuProcess, Process, Snapshot};
 use crate::model::{Identity, Reclaimable, Start, Suspect, Time};
 
-/// Half an hour of a row's history is shown, because the slowest rules need about as much.
+/// A row's history covers half an hour, because the slowest rules need about as much.
 pub const WINDOW_SECONDS: f64 = 1800.0;
 
-/// Identifies a row across snapshots.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct RowKey {
     pub identity: Identity,
-    /// NVML's index of the GPU; for an unlisted process, the first GPU that it holds open.
+    /// NVML index of the GPU; for an unlisted process, the first GPU that it holds open.
     pub gpu: Option<u32>,
-    /// GPU instance and compute instance, under MIG.
+    /// GPU instance and compute instance under MIG.
     pub instance: (Option<u32>, Option<u32>),
 }
 
 impl RowKey {
-    /// Whether the two can be the same row: a sample may lack the start time of a process.
+    /// Whether both keys may identify the same row: a sample may lack a process's start time.
     pub fn may_be(&self, other: &Self) -> bool {
         let is_same_start = self.identity.start == other.identity.start
             || !self.is_certain()
@@ -51,18 +50,14 @@ impl RowKey {
     }
 }
 
-/// A process on a GPU.
 #[derive(Clone, Debug)]
 pub struct RowView {
     pub key: RowKey,
-    /// Seconds without use of this GPU: 0 if in use, `None` if unknown.
+    /// Seconds since the process last used this GPU: 0 if in use, `None` if unknown.
     pub idle_seconds: Option<f64>,
     pub runtime_seconds: Option<f64>,
-    /// Position of its finding.
     pub finding: Option<usize>,
-    /// Position of its suspect.
     pub suspect: Option<usize>,
-    /// The verdict on the memory that it holds.
     pub verdict: UseVerdict,
     /// NVML's entry; without values if the process is not listed.
     pub entry: GpuProcess,
@@ -70,7 +65,6 @@ pub struct RowView {
     place: RowPlace,
 }
 
-/// A row with the parts it refers to.
 #[derive(Clone, Copy, Debug)]
 pub struct Subject<'a> {
     pub row: &'a RowView,
@@ -87,36 +81,33 @@ impl<'a> Deref for Subject<'a> {
 }
 
 impl Subject<'_> {
-    /// Its memory on this GPU over time; `None` if it was never seen there.
+    /// The process's memory on this GPU over time; `None` if it was never seen there.
     pub fn course<'c>(&self, courses: &'c Courses) -> Option<&'c MemorySeries> {
         courses.row(self.row.key.identity, self.gpu?, self.entry?)
     }
 
-    /// By how many bytes its memory grew in the window that ends with this sample.
+    /// Memory growth in bytes over the window that ends with this sample.
     pub fn growth_bytes(&self, courses: &Courses) -> Option<i64> {
         growth_bytes(self.course(courses)?, self.snapshot.time)
     }
 }
 
-/// The widest text of each column, in terminal columns.
+/// Width of each column's widest text, in terminal columns. 0 means that no row has a value.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Widths {
     pub gpu: u16,
     pub pid: u16,
-    /// Within bounds.
+    /// Clamped, like the next two.
     pub user: u16,
-    /// Within bounds; 0 if there is none.
     pub framework: u16,
-    /// Within bounds; 0 if there is none.
     pub place: u16,
-    /// Of badges; 0 if there is none.
     pub finding: u16,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Sort {
     pub column: Column,
-    /// Against the column's default direction.
+    /// Sorts against the column's default direction.
     pub reversed: bool,
 }
 
@@ -127,34 +118,29 @@ impl Default for Sort {
 }
 
 impl Sort {
-    /// Whether the largest value comes first.
     pub fn descending(self) -> bool {
         self.column.spec().descending != self.reversed
     }
 }
 
-/// A snapshot with what the rules say about it.
 #[derive(Clone, Debug)]
 pub struct JudgedSample {
     pub snapshot: Snapshot,
-    /// Current findings, worst first.
     pub findings: Vec<Finding>,
     pub undecided: Vec<Undecided>,
-    /// Processes that look like waste, which no rule can prove yet.
+    /// Processes that look unused, which no rule can prove yet.
     pub suspects: Arc<[Suspect]>,
     pub reclaimable: Reclaimable,
-    /// Since when each row's process has not used its GPU: see [`idle_times`].
+    /// Since when each row's process has not used its GPU; see [`idle_times`].
     pub idle_since: Vec<Option<Time>>,
 }
 
-/// A judged sample as rows.
 #[derive(Clone, Debug)]
 pub struct Screenful {
     pub sample: Arc<JudgedSample>,
-    /// The table's rows, unsorted.
     pub rows: Vec<RowView>,
     pub widths: Widths,
-    /// What each GPU's memory is used for, in the snapshot's order.
+    /// What each GPU's memory is used for, in the snapshot's order of GPUs.
     pub shares: Vec<GpuShares>,
 }
 
@@ -167,7 +153,7 @@ impl Deref for Screenful {
 }
 
 impl Screenful {
-    /// A sample without suspects, for tests. `idle_since` says since when a process has not used a GPU.
+    /// A sample without suspects, for tests. `idle_since` returns since when a process has not used a GPU.
     #[cfg(test)]
     pub fn new(
         snapshot: Snapshot,
@@ -235,7 +221,6 @@ impl Screenful {
         self.suspects.get(row.suspect?)
     }
 
-    /// What each GPU's memory is used for.
     fn add_up(&self) -> Vec<GpuShares> {
         let listed = |gpu: &Gpu| gpu.processes.as_ref().map_or(0, Vec::len);
         let gpus = self.snapshot.gpus.iter();
@@ -268,8 +253,8 @@ impl Screenful {
         }
     }
 
-    /// The positions of the rows, sorted; equal ones by GPU and PID, so that nothing moves without a reason. `courses`
-    /// has memory over time.
+    /// Row indices in sorted order; ties are sorted by GPU and PID, so that rows do not move without a reason.
+    /// `courses` contains memory over time.
     pub fn order(&self, sort: Sort, courses: &Courses) -> Vec<usize> {
         let value = |row| {
             let subject = self.parts(row);
@@ -319,7 +304,7 @@ impl Screenful {
                 widths.finding = widths.finding.max(columns(&suspect.mark.to_string()));
             }
         }
-        // A column without known values takes no room.
+        // A column without known values gets no width.
         let clamp = |width: u16, least, most| if width == 0 { 0 } else { width.clamp(least, most) };
         widths.user = widths.user.min(12);
         widths.framework = clamp(widths.framework, 10, 16);
@@ -330,8 +315,8 @@ impl Screenful {
     }
 }
 
-/// Since when the process of each row that NVML lists has not used its GPU, GPU by GPU; `since` knows it by identity
-/// and GPU index.
+/// For each row that NVML lists, GPU by GPU: since when its process has not used the GPU. `since` looks this up by
+/// identity and GPU index.
 pub fn idle_times(
     snapshot: &Snapshot,
     since: impl Fn(Identity, u32) -> Option<Time>,
@@ -349,7 +334,7 @@ pub fn idle_times(
     times
 }
 
-/// By how many bytes memory grew in the half hour before `end`; negative if it shrank, `None` if nothing was seen.
+/// Memory growth in bytes in the half hour before `end`. Negative if memory shrank, `None` without history.
 fn growth_bytes(course: &MemorySeries, end: Time) -> Option<i64> {
     let past = seen_until(course.buckets(), end);
     let start = end.plus_seconds(-WINDOW_SECONDS);

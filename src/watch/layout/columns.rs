@@ -1,5 +1,4 @@
-//! The columns of the process table: which fit, which is under the mouse, and which part of the rows and commands is
-//! out of sight.
+//! Columns of the process table: which ones fit, which one is under the mouse, and which rows and text are hidden.
 
 use crate::watch::column::{Column, Columns};
 use crate::watch::layout::Layout;
@@ -8,12 +7,12 @@ use crate::watch::text;
 use crate::watch::text::columns;
 use crate::watch::view_model::Widths;
 
-/// The columns for edges and marks, left of the first column.
+/// Columns for edges and marks, left of the first column.
 pub const GUTTER: u16 = 2;
-/// Bound on scrolling, because a process chooses its own command line.
+/// Bound on scrolling: a process chooses the length of its own command line.
 const FARTHEST: u16 = 4096;
 
-/// The chosen columns that fit, left to right, with their widths.
+/// Chosen columns that fit, left to right, with their widths.
 pub fn chosen(columns: &Columns, widths: Widths, width: u16) -> Vec<(Column, u16)> {
     let command_min = (width / 4).clamp(8, 40);
     let mut room = width.saturating_sub(GUTTER);
@@ -26,7 +25,6 @@ pub fn chosen(columns: &Columns, widths: Widths, width: u16) -> Vec<(Column, u16
             Column::Command => command_min,
             column => column_width(column, widths),
         };
-        // An empty column takes no room.
         if wanted == 0 {
             continue;
         }
@@ -49,7 +47,6 @@ pub fn chosen(columns: &Columns, widths: Widths, width: u16) -> Vec<(Column, u16
     shown
 }
 
-/// The width of a column that fits.
 pub fn column_width(column: Column, widths: Widths) -> u16 {
     match column {
         Column::Gpu => widths.gpu,
@@ -62,7 +59,7 @@ pub fn column_width(column: Column, widths: Widths) -> u16 {
     }
 }
 
-/// The table column at this column of the screen.
+/// The table column at screen column `x`.
 pub fn hit_column(app: &App, layout: &Layout, x: u16) -> Option<Column> {
     let area = layout.table_heading;
     let widths = app.screenful.as_ref()?.widths;
@@ -79,7 +76,7 @@ pub fn hit_column(app: &App, layout: &Layout, x: u16) -> Option<Column> {
     None
 }
 
-/// The new offset after scrolling the commands by `steps`: no further than the end of the longest visible one.
+/// Offset after scrolling the commands by `steps`, limited to the end of the longest visible command.
 pub fn scrolled_on(app: &App, layout: &Layout, steps: u16) -> u16 {
     let Some(screenful) = &app.screenful else {
         return app.table.scrolled;
@@ -99,7 +96,7 @@ pub fn scrolled_on(app: &App, layout: &Layout, steps: u16) -> u16 {
     app.table.scrolled.saturating_add(steps).min(farthest.max(app.table.scrolled))
 }
 
-/// The column that sorts the rows, if it does not fit on the screen.
+/// The sort column, if it does not fit on the screen.
 pub fn hidden_sort(app: &App, width: u16) -> Option<&'static str> {
     let widths = app.screenful.as_ref()?.widths;
     let column = app.table.choice.sort.column;
@@ -107,7 +104,7 @@ pub fn hidden_sort(app: &App, width: u16) -> Option<&'static str> {
     (!shown).then(|| column.spec().title)
 }
 
-/// How many rows are marked, and which rows are visible if not all are: `2 marked  1-12 of 40`.
+/// Number of marked rows, and the range of visible rows if some are hidden: `2 marked  1-12 of 40`.
 pub fn beyond(app: &App, height: u16) -> String {
     let mut parts = Vec::new();
     if !app.table.tagged.is_empty() {
@@ -121,7 +118,7 @@ pub fn beyond(app: &App, height: u16) -> String {
     parts.join("  ")
 }
 
-/// How many rows are marked, including those that are hidden or gone.
+/// Number of marked rows, including rows that are hidden or gone.
 fn marked(app: &App) -> String {
     let rows = app.screenful.as_ref().map_or(&[][..], |screenful| &screenful.rows);
     let lines = app.table.listing.lines.iter();

@@ -1,17 +1,17 @@
-//! The GPU panel: the form in which all GPUs fit, how many rows it takes, and where each card is.
+//! Layout of the GPU panel: the form in which all GPUs fit, its height, and the position of each card.
 
 use ratatui::layout::Rect;
 
 use super::LayoutNeeds;
 
-/// Least width of a card, if several stand side by side.
+/// Minimum width of a card next to other cards.
 const CARD: u16 = 56;
 const CARD_GAP: u16 = 2;
 /// Lines of a card above its chart: name, bar, figures, caption.
 const CARD_LINES: u16 = 4;
-/// Least height of a card's chart.
+/// Minimum height of a card's chart.
 const CHART_ROWS_MIN: u16 = 2;
-/// Greatest height of a card's chart.
+/// Maximum height of a card's chart.
 const CHART_ROWS_MAX: u16 = 12;
 /// With more GPUs, cards are shown only on request.
 const CARDS_MOST: usize = 2;
@@ -21,14 +21,13 @@ const CARDS_MOST: usize = 2;
 pub enum Form {
     /// A card per GPU, with charts.
     Cards,
-    /// A line per GPU and, if there is room, one per MIG device.
+    /// A line per GPU and, if there is room, per MIG device.
     Lines,
-    /// One line with the totals.
     Totals,
 }
 
 impl Form {
-    /// The next form that the key chooses; `None` is automatic.
+    /// The form that the key selects next; `None` is automatic.
     pub fn after(form: Option<Self>) -> Option<Self> {
         match form {
             None => Some(Self::Cards),
@@ -38,7 +37,6 @@ impl Form {
         }
     }
 
-    /// The chosen form in words.
     pub fn describe(form: Option<Self>) -> &'static str {
         match form {
             None => "GPUs: as there is room",
@@ -49,13 +47,13 @@ impl Form {
     }
 }
 
-/// The first form in which all GPUs fit, and its rows: at most `usual`, or `most` if a person chose a form.
+/// The first form in which all GPUs fit, and its rows: at most `usual`, or `most` if the user chose the form.
 pub fn gpu_form(area: Rect, most: u16, usual: u16, needs: &LayoutNeeds) -> (Form, u16) {
     let (cards, budget) = match needs.form {
-        // On a low screen other panels need the lines more.
+        // On a low screen, other panels need the lines more.
         None if needs.gpus <= CARDS_MOST => (cards(area, usual.min(area.height / 3), needs), usual),
         None => (None, usual),
-        // Cards that do not fit in the usual rows take only as many as the lowest ones need.
+        // Cards that do not fit in the usual rows get only the rows that the lowest cards need.
         Some(Form::Cards) => ((usual..=most).find_map(|rows| cards(area, rows, needs)), most),
         Some(Form::Lines) => (None, most),
         Some(Form::Totals) => return (Form::Totals, 1),
@@ -71,7 +69,8 @@ pub fn gpu_form(area: Rect, most: u16, usual: u16, needs: &LayoutNeeds) -> (Form
     }
 }
 
-/// The rows for the cards of all GPUs, with charts as high as `budget` allows; `None` if even the lowest do not fit.
+/// Rows for the cards of all GPUs, with charts as high as `budget` allows; `None` if even the lowest cards do not
+/// fit.
 fn cards(area: Rect, budget: u16, needs: &LayoutNeeds) -> Option<u16> {
     let count = u16::try_from(needs.gpus).ok().filter(|&count| count > 0)?;
     let down = count.div_ceil(cards_across(area.width, count));
@@ -80,7 +79,7 @@ fn cards(area: Rect, budget: u16, needs: &LayoutNeeds) -> Option<u16> {
     (chart >= CHART_ROWS_MIN).then_some((lines + chart.min(CHART_ROWS_MAX)) * down)
 }
 
-/// How many cards stand side by side: as few as need no more lines.
+/// Number of cards side by side: the fewest that need no more lines.
 fn cards_across(width: u16, count: u16) -> u16 {
     let most = ((width + CARD_GAP) / (CARD + CARD_GAP)).clamp(1, count.max(1));
     count.div_ceil(count.div_ceil(most).max(1)).max(1)

@@ -1,6 +1,6 @@
-//! The lines of the help and their positions: the keys from the table that handles them, then filters, mouse and marks.
+//! Lines of the help and their positions: keys from the binding table, then filters, mouse and marks.
 //!
-//! The help flows into as many columns as fit. A line too long for its column continues below.
+//! The help uses as many columns as fit. A line too long for its column is wrapped.
 
 use ratatui::layout::Rect;
 
@@ -12,7 +12,7 @@ use crate::watch::keys::{Context, GROUPS, Group};
 use crate::watch::memory_shares::MemoryShare;
 use crate::watch::text::wrap;
 
-/// The syntax of filters; the terms follow from their own table.
+/// Syntax of filters; the terms are listed from their own table.
 pub const FILTER: [(&str, &str); 5] = [
     ("train.py", "a word: pid, user, command, notebook, finding"),
     ("user:ann gpu:0", "all terms must match"),
@@ -30,7 +30,7 @@ pub const MOUSE: [(&str, &str); 6] = [
     ("Shift", "held, the terminal selects text"),
 ];
 
-/// The marks, except those of bars, which [`MemoryShare`] has.
+/// Marks on the screen; [`MemoryShare`] defines those of bars.
 pub const MARKS: [(&str, &str); 6] = [
     ("-", "not known; 0 is an observed zero"),
     ("n/a", "this GPU or driver does not report it"),
@@ -40,11 +40,10 @@ pub const MARKS: [(&str, &str); 6] = [
     ("unresolved", "no process could be matched to this pid"),
 ];
 
-/// Width of keys and marks.
 pub const LABEL: u16 = 17;
-/// A narrower column of text is not worth having.
+/// Minimum width of a column's text.
 const TEXT: u16 = 30;
-/// Blanks before each column of the help, and after it.
+/// Blanks before and after each column of the help.
 pub const GAP: u16 = 1;
 /// Bound on the lines of one entry.
 const LINES: usize = 64;
@@ -59,16 +58,13 @@ pub struct HelpLine {
     pub text: Option<String>,
 }
 
-/// The help for a screen of one width.
 #[derive(Debug)]
 pub struct HelpPage {
-    /// Left to right.
     pub columns: Vec<Vec<HelpLine>>,
     pub width: u16,
 }
 
 impl HelpPage {
-    /// The help of `context` on a screen of this width.
     pub fn new(context: Context, width: u16) -> Self {
         let count = (width / (GAP + LABEL + 1 + TEXT)).clamp(1, MOST_COLUMNS);
         let width = width / count;
@@ -76,14 +72,13 @@ impl HelpPage {
         Self { columns: flow(blocks, usize::from(count)), width }
     }
 
-    /// Lines of the longest column.
     pub fn height(&self) -> usize {
         self.columns.iter().map(Vec::len).max().unwrap_or_default()
     }
 }
 
-/// The parts of the help, each with a heading and a blank line at its end, wrapped to this width. The open context
-/// comes first.
+/// Sections of the help, wrapped to this width, each with a heading and a final blank line. The open context comes
+/// first.
 fn blocks(context: Context, width: u16) -> Vec<Vec<HelpLine>> {
     let mut blocks = Vec::new();
     let mut block = |title: &str, lines: &mut dyn Iterator<Item = (String, &str)>| {
@@ -126,9 +121,9 @@ fn blocks(context: Context, width: u16) -> Vec<Vec<HelpLine>> {
     blocks
 }
 
-/// Distributes the parts over at most `count` columns, as low as possible; parts stay whole and in order.
+/// Distributes the sections over at most `count` columns with minimal height. Sections stay whole and in order.
 fn flow(blocks: Vec<Vec<HelpLine>>, count: usize) -> Vec<Vec<HelpLine>> {
-    // The column of each part, if no column may be higher than this.
+    // The column of each section, if no column may be higher than `height`.
     let places = |height: usize| -> Vec<usize> {
         let (mut column, mut used) = (0, 0);
         let place = |block: &Vec<HelpLine>| {
@@ -150,20 +145,20 @@ fn flow(blocks: Vec<Vec<HelpLine>>, count: usize) -> Vec<Vec<HelpLine>> {
         }
         columns[at].extend(block);
     }
-    // No blank line ends a column.
+    // Remove the blank line at the end of each column.
     for column in &mut columns {
         column.pop();
     }
     columns
 }
 
-/// The screen without the line that says how to leave.
+/// The screen without the line that says how to leave the help.
 pub fn body(area: Rect) -> Rect {
     let foot = u16::from(area.height > 1);
     Rect { height: area.height - foot, ..area }
 }
 
-/// The first visible line when the help of `context` is scrolled to its end.
+/// The first visible line when the help is scrolled to its end.
 pub fn last_line(context: Context, area: Rect) -> u16 {
     let height = HelpPage::new(context, area.width).height();
     let last = height.saturating_sub(usize::from(body(area).height));

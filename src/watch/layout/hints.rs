@@ -1,6 +1,6 @@
-//! The bottom line: the hints that fit, and what stands before and after them.
+//! Positions in the bottom line: the hints that fit, and the texts before and after them.
 //!
-//! Drawing and the mouse read positions from here, so that a click does what is written there.
+//! Drawing and the mouse both use these positions, so that a click acts on the visible hint.
 
 use super::{Layout, columns as table};
 use crate::watch::keys::{self, Context, Hint};
@@ -9,27 +9,23 @@ use crate::watch::state::App;
 use crate::watch::state::page::Page;
 use crate::watch::text::columns;
 
-/// Blanks between two hints.
 pub const GAP: u16 = 1;
-/// Blanks between the hints and what stands before and after them.
+/// Blanks between the hints and the texts before and after them.
 const ASIDE: u16 = 2;
 
-/// From this width on, the line names the sort column if that does not fit in the table.
+/// From this width on, the line names the sort column if the table does not show it.
 const SORT_SHOWN: u16 = 56;
 
-/// A hint and its position.
 #[derive(Clone, Copy, Debug)]
 pub struct Spot {
-    /// Its first column.
     pub from: u16,
-    /// The column after its last.
+    /// The column after its last one.
     pub to: u16,
     pub hint: Hint,
 }
 
-/// The hints that fit into the bottom line.
 pub fn shown(app: &App, layout: Option<&Layout>, width: u16) -> Vec<Spot> {
-    // Marks and rows out of sight matter more than another key.
+    // Marks and hidden rows are more important than another hint.
     let kept = match (app.context(), columns(&after(app, layout, width))) {
         (Context::Plan | Context::Columns, _) | (_, 0) => 0,
         (_, after) => after + ASIDE,
@@ -51,7 +47,7 @@ pub fn shown(app: &App, layout: Option<&Layout>, width: u16) -> Vec<Spot> {
     spots
 }
 
-/// What stands before the hints: how far a batch is.
+/// Text before the hints: the progress of a batch.
 pub fn before(app: &App) -> Option<String> {
     match app.context() {
         Context::Main => app.batch_hint(),
@@ -59,12 +55,11 @@ pub fn before(app: &App) -> Option<String> {
     }
 }
 
-/// What stands at the end of the line.
 pub fn after(app: &App, layout: Option<&Layout>, width: u16) -> String {
     match app.context() {
         Context::Main => {}
         Context::Page => return page::position(app),
-        // Here the table does not scroll.
+        // The table does not scroll in these contexts.
         Context::Plan | Context::Columns => return String::new(),
     }
     let height = layout.map_or(0, |layout| layout.table.height);
@@ -77,7 +72,7 @@ pub fn after(app: &App, layout: Option<&Layout>, width: u16) -> String {
     }
 }
 
-/// Places as many hints as fit; those of the highest rank are dropped first, each as a whole.
+/// Places as many hints as fit. Hints with the highest rank are dropped first.
 pub fn spots(mut hinted: Vec<Hint>, width: u16) -> Vec<Spot> {
     let size = |hint: &Hint| columns(hint.key) + 1 + columns(hint.word);
     let needed = |hints: &[Hint]| hints.iter().map(|hint| size(hint) + GAP).sum::<u16>();

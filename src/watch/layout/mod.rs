@@ -1,26 +1,26 @@
-//! Which part of the screen each panel gets, and what is dropped first on a small screen.
+//! Sizes and positions of the panels, and what is dropped first on a small screen.
 //!
-//! A pure function of the screen's size, of what there is to show and of what a person chose. Positions inside a panel
-//! are in the files here, one per panel; the mouse and the view both read them. What is dropped, first to last:
+//! A pure function of the screen size, the amount of content and the user's choices. The files here, one per panel,
+//! give positions inside a panel; the mouse and the view both use them. Dropped in this order:
 //!
-//! | where | what |
+//! | when | what is dropped |
 //! |---|---|
 //! | below 45, 30, 20 and 14 rows | the findings: 9 lines, then 7, 4, 2 and 1 |
-//! | where they would take more than [`CHARTS_SHARE`] | the charts of one-line GPUs, all of them |
-//! | where the GPUs take more than their half | lines of the charts in their cards |
-//! | | the cards: a line for each GPU, and one for each MIG device |
-//! | | the MIG devices' lines, all of them |
-//! | | the GPUs' lines: one line with the totals |
-//! | below 20 rows | the GPUs' heading, and the line that says what limits the table |
-//! | below [`ROWS_MIN`] rows or [`COLUMNS_MIN`] columns | all panels: the essentials in words |
+//! | where they would exceed [`CHARTS_SHARE`] | all charts of one-line GPUs |
+//! | where the GPUs exceed half of the space | lines of the charts in their cards |
+//! | | the cards: one line per GPU and MIG device remains |
+//! | | the lines of all MIG devices |
+//! | | the lines of the GPUs: one line with totals remains |
+//! | below 20 rows | the GPU heading, and the line with the table's filters |
+//! | below [`ROWS_MIN`] rows or [`COLUMNS_MIN`] columns | all panels: a short text remains |
 //!
-//! The header, [`TABLE_ROWS_MIN`] rows of the table with its heading, a line of findings and the keys stay as long as
-//! there are panels. The GPUs may take half of what header, heading, findings and keys leave, and more if a person
-//! chose a form that needs more. The help says this more briefly: [`FOLDS`].
+//! While there are panels, the header, the table heading with [`TABLE_ROWS_MIN`] rows, one line of findings and the
+//! key hints remain. The GPUs get at most half of the other rows, unless the user chose a form that needs more.
+//! [`FOLDS`] is the summary for the help.
 //!
-//! Rows that the table leaves blank go to the findings if they need them, up to a third of the screen, and then to
-//! charts below the table. Rows move between panels a few at a time, so that panels do not shift with every process.
-//! Findings with nothing to say have one line.
+//! Rows that the table leaves blank go first to the findings, up to a third of the screen, and then to charts below
+//! the table. Rows move between panels a few at a time, so that panels do not shift with every process. An empty
+//! findings panel is one line high.
 
 pub mod columns;
 pub mod gpus;
@@ -31,7 +31,7 @@ pub use gpus::Form;
 use gpus::gpu_form;
 use ratatui::layout::Rect;
 
-/// What is dropped on a small screen, in the words of the help.
+/// What is dropped on a small screen, as the help describes it.
 pub const FOLDS: [(&str, &str); 5] = [
     ("findings", "from 9 lines to one"),
     ("charts", "before the table becomes shorter than they are"),
@@ -40,64 +40,55 @@ pub const FOLDS: [(&str, &str); 5] = [
     ("below 40x10", "the essentials in words"),
 ];
 
-/// With fewer columns, only the essentials are shown.
+/// On a screen smaller than these, only a short text is shown.
 pub const COLUMNS_MIN: u16 = 40;
-/// With fewer rows, only the essentials are shown.
 pub const ROWS_MIN: u16 = 10;
-/// Rows that the table keeps however many GPUs there are.
+/// Rows that the table keeps, regardless of the number of GPUs.
 pub const TABLE_ROWS_MIN: u16 = 5;
-/// Rows that it keeps while the keys move in the findings.
+/// Rows that the table keeps while the findings have the focus.
 const TABLE_ROWS_ASIDE: u16 = 3;
-/// Rows that it keeps beside the charts' share.
+/// Rows that the table keeps next to the charts' share.
 const TABLE_ROWS_BESIDE: u16 = 6;
-/// The part of what findings leave to table and charts that charts of one-line GPUs can claim, at most.
+/// Largest share of the rows for table and charts that charts of one-line GPUs can claim.
 const CHARTS_SHARE: (u16, u16) = (3, 5);
-/// The findings take at most one such part of the screen.
+/// The findings take at most one third of the screen.
 const FINDINGS_PART: u16 = 3;
-/// Lines that suffice for a selected process in most cases.
+/// Lines that are enough for most selected processes.
 const DETAILS: usize = 8;
-/// Rows that move between panels at once.
+/// Rows that move between panels at a time.
 const STEP: usize = 2;
 
-/// What there is to show, and what a person chose.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct LayoutNeeds {
     pub gpus: usize,
-    /// MIG devices of all GPUs.
+    /// MIG devices on all GPUs.
     pub parts: usize,
-    /// MIG devices of the GPU with the most.
+    /// MIG devices on the GPU that has the most.
     pub parts_most: usize,
-    /// Lines of the table; `None` before the first sample.
+    /// Lines in the table; `None` before the first sample.
     pub table: Option<usize>,
-    /// Whether a filter limits the table.
     pub is_limited: bool,
-    /// Lines of findings and notes.
     pub findings: usize,
-    /// Whether the keys move in the findings.
     pub is_in_findings: bool,
     pub is_selected: bool,
-    /// The chosen form of the GPU panel; `None` is automatic.
+    /// Chosen form of the GPU panel; `None` selects one automatically.
     pub form: Option<Form>,
 }
 
-/// The areas of the panels.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Layout {
     pub header: Rect,
-    /// The heading of the GPU panel; empty on a low screen and above cards.
+    /// Heading of the GPU panel; empty on a low screen and above cards.
     pub gpu_heading: Rect,
     pub gpus: Rect,
     pub gpu_form: Form,
-    /// What limits the process table; empty if nothing does, and on a low screen.
+    /// The line with the table's filters; empty without filters and on a low screen.
     pub table_limits: Rect,
     pub table_heading: Rect,
-    /// The rows of the process table.
     pub table: Rect,
-    /// Charts in spare rows; empty if there are none.
+    /// Charts in spare rows; empty if no rows are spare.
     pub charts: Rect,
-    /// The findings, or the selected process.
     pub status: Rect,
-    /// The key hints.
     pub hints: Rect,
 }
 
@@ -108,14 +99,13 @@ impl Layout {
         }
         let roomy = area.height >= 20;
         let status = status_rows(area.height);
-        // Header, table heading and hints are always there.
+        // Header, table heading and hints are always shown.
         let rest = area.height - 3 - status;
         let limits = u16::from(roomy && needs.is_limited);
         let most = rest.saturating_sub(TABLE_ROWS_MIN + u16::from(roomy) + limits).max(1);
         let (gpu_form, gpu_rows) = gpu_form(area, most, most.min(rest / 2).max(1), needs);
         let heading = match gpu_form {
             Form::Lines => roomy,
-            // These need no heading.
             Form::Cards | Form::Totals => false,
         };
         let heading = u16::from(heading);
@@ -150,7 +140,7 @@ impl Layout {
     }
 }
 
-/// Rows of the findings when rows are not short.
+/// Rows of the findings when rows are not scarce.
 fn status_rows(height: u16) -> u16 {
     match height {
         0..14 => 1,
@@ -161,9 +151,9 @@ fn status_rows(height: u16) -> u16 {
     }
 }
 
-/// Divides `rest` rows between table, charts and findings; returns those of findings and charts. Findings get `usual`
-/// rows if the table is short of rows, and at most `most`; `kept` says how many of a number of rows the charts can
-/// claim.
+/// Divides `rest` rows between table, charts and findings; returns the rows of findings and charts. Findings get
+/// `usual` rows if the table is short of rows, and never more than the larger of `usual` and `most`. `kept` returns
+/// how many of the given rows the charts can claim.
 fn shared(
     rest: u16,
     (usual, most): (u16, u16),
@@ -179,7 +169,7 @@ fn shared(
     };
     let wanted = at_most(wanted, most.max(usual));
     let least = match needs.findings {
-        // A selected process needs at most half.
+        // A selected process is guaranteed only about half of the usual rows.
         0 => wanted.min(usual / 2 + 1),
         _ => wanted,
     };
@@ -194,7 +184,7 @@ fn shared(
     let most = most.min((rest - least).saturating_sub(TABLE_ROWS_BESIDE));
     let sure = if is_known { kept(most) } else { 0 };
     let used = match needs.table.unwrap_or(usize::MAX) {
-        // A line that says there are none.
+        // One line says that there are no rows.
         0 => 1,
         lines => stepped(lines).max(usize::from(TABLE_ROWS_MIN)),
     };
@@ -205,7 +195,6 @@ fn shared(
     (status, charts)
 }
 
-/// Rounds lines up to the next step.
 fn stepped(lines: usize) -> usize {
     lines.div_ceil(STEP).saturating_mul(STEP)
 }
@@ -214,15 +203,14 @@ fn at_most(wanted: usize, most: u16) -> u16 {
     wanted.min(usize::from(most)) as u16
 }
 
-/// Rows of the lowest chart with times: a caption, two rows of blocks, the times.
+/// Rows of the lowest chart with time labels: caption, two rows of blocks, labels.
 pub const CHARTS_ROWS_MIN: u16 = 4;
 const GAP: u16 = 2;
-/// Least width of a GPU's cell.
+/// Minimum width of a GPU's cell.
 const CELL_COLUMNS: u16 = 38;
-/// Usual height of a GPU's cell: a caption, four rows of blocks, the times.
+/// Usual height of a GPU's cell: caption, four rows of blocks, time labels.
 const CELL_ROWS: u16 = 6;
 
-/// Cells of one size, in rows and columns.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ChartGrid {
     area: Rect,
@@ -231,19 +219,18 @@ pub struct ChartGrid {
 }
 
 impl ChartGrid {
-    /// `count` cells, in as few columns as the rows allow; `None` if they do not fit.
+    /// Arranges `count` cells in as few columns as the rows allow; `None` if they do not fit.
     pub fn new(area: Rect, count: usize) -> Option<Self> {
         let count = u16::try_from(count).ok().filter(|count| *count > 0)?;
         let most = cells_across(area.width).clamp(1, count);
         let rows = |across: u16| area.height / count.div_ceil(across);
-        // If rows are short: the fewest columns that need no more rows.
+        // If rows are scarce, use the fewest columns that need no more rows.
         let fewest = || count.div_ceil(count.div_ceil(most));
         let across = (1..=most).find(|across| rows(*across) >= CELL_ROWS).unwrap_or_else(fewest);
         let rows = rows(across);
         (rows >= CHARTS_ROWS_MIN).then_some(Self { area, across, rows })
     }
 
-    /// The area of a cell, by number from 0.
     pub fn cell(&self, at: usize) -> Rect {
         let across = usize::from(self.across);
         let (row, column) = ((at / across) as u16, (at % across) as u16);
@@ -258,7 +245,7 @@ impl ChartGrid {
     }
 }
 
-/// Rows kept for the charts of `gpus` GPUs, at most `most`; 0 if they do not fit with their times.
+/// Rows kept for the charts of `gpus` GPUs, at most `most`; 0 if charts with time labels do not fit.
 pub fn rows_kept(width: u16, most: u16, gpus: usize) -> u16 {
     let across = usize::from(cells_across(width)).max(1);
     let down = u16::try_from(gpus.div_ceil(across)).unwrap_or(u16::MAX);
@@ -266,7 +253,6 @@ pub fn rows_kept(width: u16, most: u16, gpus: usize) -> u16 {
     heights.filter(|rows| *rows <= most).max().unwrap_or(0)
 }
 
-/// How many cells fit side by side.
 fn cells_across(width: u16) -> u16 {
     (width + GAP) / (CELL_COLUMNS + GAP)
 }
@@ -357,7 +343,7 @@ mod tests {
         for (width, height, count, parts, asked, expected) in [
             (80, 24, 1, 0, None, (Cards, 8)),
             (120, 40, 2, 0, None, (Cards, 13)),
-            // Cards would stand one below the other.
+            // Cards would be stacked in one column.
             (80, 24, 2, 0, None, (Lines, 2)),
             (80, 15, 1, 0, None, (Lines, 1)),
             (200, 60, 0, 0, None, (Lines, 1)),
@@ -365,13 +351,13 @@ mod tests {
             (200, 60, 8, 0, None, (Lines, 8)),
             (60, 15, 8, 0, None, (Totals, 1)),
             (200, 60, 64, 0, None, (Totals, 1)),
-            // No card would stand alone.
+            // No row has a single card.
             (200, 60, 4, 0, Some(Cards), (Cards, 24)),
             (200, 60, 8, 0, Some(Cards), (Cards, 24)),
             (80, 24, 8, 0, Some(Cards), (Lines, 8)),
             (120, 40, 1, 0, Some(Lines), (Lines, 1)),
             (80, 24, 1, 2, Some(Lines), (Lines, 3)),
-            // MIG devices go before the table does.
+            // MIG devices are dropped before the table is.
             (80, 15, 1, 7, Some(Lines), (Lines, 1)),
             (80, 24, 1, 0, Some(Totals), (Totals, 1)),
         ] {

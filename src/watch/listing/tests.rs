@@ -1,4 +1,4 @@
-//! Which rows are listed, and in which order.
+//! Tests of the listed rows and their order.
 
 use std::sync::Arc;
 
@@ -28,7 +28,7 @@ fn pids(screenful: &Screenful, listing: &Listing) -> Vec<u32> {
     rows.map(|row| row.key.identity.pid).collect()
 }
 
-/// The lines with their glyphs: `0 4000`, `1├4001`, `1└4002`.
+/// The lines with their tree glyphs: `0 4000`, `1├4001`, `1└4002`.
 fn drawn(screenful: &Screenful, listing: &Listing) -> Vec<String> {
     let lines = listing.lines.iter().zip(pids(screenful, listing));
     lines
@@ -44,7 +44,7 @@ fn drawn(screenful: &Screenful, listing: &Listing) -> Vec<String> {
         .collect()
 }
 
-/// Makes a process of group 4000 the child of another one, or of none in sight.
+/// Makes a process of group 4000 the child of another one, or removes its visible parent.
 fn launch(snapshot: &mut Snapshot, child: usize, parent: Option<usize>) {
     let parent = parent.map(|at| &snapshot.processes[at]);
     let parent = parent.map(|it| (it.pid, it.start_ticks));
@@ -88,7 +88,7 @@ fn each_limit_hides_what_it_names_and_all_of_them_are_listed() {
     assert_eq!(of(|_| ()), [4003, 4000, 4001, 4002]);
     assert_eq!(of(|it| it.mine = true), [4003, 4000]);
     assert_eq!(of(|it| it.only_findings = true), [4000]);
-    // A process with a finding is not small, and neither is one of unknown size.
+    // Processes with a finding or of unknown size are not small.
     assert_eq!(of(|it| it.hide_small = true), [4003, 4000, 4002]);
     assert_eq!(of(|it| it.filter = Selector::parse("mem<1GiB").unwrap()), [4000, 4001]);
     let mut choice = Choice {

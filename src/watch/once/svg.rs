@@ -1,8 +1,9 @@
-//! A frame as a self-contained SVG document.
+//! Writes a frame as a self-contained SVG document.
 //!
-//! A cell is [`CELL`] pixels. Text is written in runs of one style, each at the position of its first cell and as long
-//! as its cells, so that columns stay aligned in any font. A character that may come from another font, or is written
-//! right to left, is a run of its own. Bars and charts are drawn (`shape`), because in most fonts blocks do not touch.
+//! A cell is [`CELL`] pixels. Text is written in runs of one style. Each run has an explicit position and length,
+//! so that columns stay aligned in any font. A character that may come from another font, or is written right to
+//! left, is a run of its own. Bars and charts are drawn as shapes, because block characters do not touch in most
+//! fonts.
 
 use std::fmt::Write as _;
 
@@ -12,22 +13,22 @@ use ratatui::style::{Color, Modifier};
 use crate::watch::once::{number, visible};
 use crate::watch::theme::Theme;
 
-/// Width and height of a cell. In most monospaced fonts the width is 0.6 of the size.
+/// Width and height of a cell. Most monospaced fonts are 0.6 times as wide as their size.
 const CELL: (usize, usize) = (8, 16);
 const FONT_PIXELS: &str = "13.33";
-/// From the top of a cell to the text's baseline.
+/// Distance from the top of a cell to the baseline.
 const BASELINE: usize = 12;
 const UNDERLINE: usize = 14;
 const MARGIN: usize = 8;
 
 type Rgb = u32;
 
-/// The sixteen terminal colours on black, readable.
+/// The sixteen terminal colours, readable on black.
 const ON_BLACK: [Rgb; 16] = [
     0x000000, 0xff6b6b, 0x5fae66, 0xe5c04b, 0x6cb6ff, 0xc792ea, 0x56c8d8, 0xd0d0d0, 0x8a8a8a,
     0xff8c5a, 0xa8eba0, 0xfbe64d, 0x9ad1ff, 0xd9a6d0, 0x9fe3f5, 0xffffff,
 ];
-/// The same on white.
+/// The sixteen terminal colours, readable on white.
 const ON_WHITE: [Rgb; 16] = [
     0x1f1f1f, 0xb00020, 0x1e6b2e, 0x855200, 0x0a50a8, 0x7a3aa0, 0x00626c, 0x666666, 0x666666,
     0xb83a00, 0x008700, 0x8a6d3b, 0x005f87, 0x6d3fb0, 0x2070a0, 0xffffff,
@@ -38,7 +39,6 @@ fn rgb(color: Color, theme: Theme) -> Option<Rgb> {
     sixteen.get(usize::from(number(color)?)).copied()
 }
 
-/// The colours of plain text and of its background.
 fn plain(theme: Theme) -> (Rgb, Rgb) {
     match theme {
         Theme::Light => (0x1f1f1f, 0xffffff),
@@ -46,7 +46,7 @@ fn plain(theme: Theme) -> (Rgb, Rgb) {
     }
 }
 
-/// Writes a frame on its theme's background. `description` is for people who cannot see it.
+/// Writes a frame with its theme's background. `description` is the alternative text.
 pub fn write(buffer: &Buffer, theme: Theme, description: &str) -> String {
     let mut out = String::with_capacity(buffer.content.len() * 16);
     begin(buffer, theme, description, &mut out);
@@ -62,12 +62,10 @@ pub fn write(buffer: &Buffer, theme: Theme, description: &str) -> String {
     out
 }
 
-/// Writes what comes before the lines. A thin edge separates the picture from a page of the same colour.
 fn begin(buffer: &Buffer, theme: Theme, description: &str, out: &mut String) {
     let (columns, rows) = (buffer.area.width, buffer.area.height);
     let width = usize::from(columns) * CELL.0 + 2 * MARGIN;
     let height = usize::from(rows) * CELL.1 + 2 * MARGIN;
-    // Writing to a string cannot fail.
     let _ = writeln!(
         out,
         "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{width}\" height=\"{height}\" \
@@ -86,7 +84,6 @@ fn begin(buffer: &Buffer, theme: Theme, description: &str, out: &mut String) {
     );
 }
 
-/// The colours of a cell's character and background.
 fn colors(cell: &Cell, theme: Theme) -> (Rgb, Rgb) {
     let (text, ground) = plain(theme);
     let (text, ground) =
@@ -94,7 +91,7 @@ fn colors(cell: &Cell, theme: Theme) -> (Rgb, Rgb) {
     if cell.modifier.contains(Modifier::REVERSED) { (ground, text) } else { (text, ground) }
 }
 
-/// Paints backgrounds other than the theme's.
+/// Paints backgrounds that differ from the theme's.
 fn grounds(line: &[Cell], y: usize, theme: Theme, out: &mut String) {
     let mut from = 0;
     for same in line.chunk_by(|one, other| colors(one, theme).1 == colors(other, theme).1) {
@@ -121,14 +118,12 @@ fn rectangle(
     );
 }
 
-/// How to write a run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum SymbolKind {
-    /// As text of one font.
+    /// As text in the document's font.
     Ascii,
-    /// As shapes.
     Shapes,
-    /// As text of whichever font has the character.
+    /// As text in any font that has the character.
     Other,
 }
 
@@ -143,7 +138,7 @@ impl SymbolKind {
     }
 }
 
-/// Cells of one style, side by side.
+/// Adjacent cells of one style.
 #[derive(Debug)]
 struct Run {
     column: usize,
@@ -154,13 +149,12 @@ struct Run {
     kind: SymbolKind,
 }
 
-/// The visible runs of a line.
 fn runs(line: &[Cell], theme: Theme) -> Vec<Run> {
     let mut runs: Vec<Run> = Vec::new();
     for (column, cell, columns) in visible(line) {
         let is_underlined = cell.modifier.contains(Modifier::UNDERLINED);
         if cell.symbol() == " " && !is_underlined {
-            // A run may contain single blanks; more blanks end it.
+            // A run may contain single blanks; two blanks end it.
             let touched = runs.last_mut().filter(|run| {
                 run.column + run.columns == column
                     && run.kind == SymbolKind::Ascii
@@ -250,7 +244,7 @@ fn hex(color: Rgb) -> String {
     format!("#{color:06x}")
 }
 
-/// Text that XML 1.0 allows; other characters become U+FFFD.
+/// Escapes text for XML 1.0; characters that it does not allow become U+FFFD.
 fn escaped(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {
@@ -268,10 +262,9 @@ fn escaped(text: &str) -> String {
 
 const WIDTH: usize = CELL.0;
 const HEIGHT: usize = CELL.1;
-/// Where lines through the middle of a cell are.
 const MIDDLE: (usize, usize) = (WIDTH / 2 - 1, HEIGHT / 2);
 
-/// A rectangle in a cell, in pixels from its upper left corner.
+/// A rectangle in a cell, in pixels from the cell's top left corner.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Part {
     pub x: usize,
@@ -285,23 +278,22 @@ const fn part(x: usize, y: usize, width: usize, height: usize) -> Part {
 }
 
 impl Part {
-    /// Writes the rectangle as part of a path, for a cell with this corner.
+    /// Writes the rectangle as part of a path, for a cell at this position.
     pub fn write(self, (left, top): (usize, usize), out: &mut String) {
         let (x, y) = (left + self.x, top + self.y);
-        // Writing to a string cannot fail.
         let _ = write!(out, "M{x} {y}h{0}v{1}h-{0}z", self.width, self.height);
     }
 }
 
-/// The rectangles of a character; `None` if it is better written as text.
+/// Rectangles of a character; `None` if it should be written as text.
 pub fn shape(c: char) -> Option<Vec<Part>> {
     let half = |x, y| part(x * WIDTH / 2, y * HEIGHT / 2, WIDTH / 2, HEIGHT / 2);
-    // Stripes distinguish the shades too.
+    // Stripes distinguish the shades without colour.
     let striped = |width| vec![part(0, 0, width, HEIGHT), part(WIDTH / 2, 0, width, HEIGHT)];
     Some(match c {
         '·' => vec![part(MIDDLE.0, MIDDLE.1, 2, 2)],
         '█' => vec![part(0, 0, WIDTH, HEIGHT)],
-        // Squares in a row do not touch, as in most fonts.
+        // Adjacent squares do not touch, as in most fonts.
         '■' => vec![part(0, 3, WIDTH - 1, HEIGHT - 6)],
         '▬' => vec![part(0, HEIGHT / 2 - 2, WIDTH - 1, 4)],
         '□' => vec![
@@ -314,7 +306,6 @@ pub fn shape(c: char) -> Option<Vec<Part>> {
         '░' => striped(WIDTH / 8),
         '▒' => striped(WIDTH / 4),
         '▚' => vec![half(0, 0), half(1, 1)],
-        // Eighths from below.
         '▁'..='▇' => {
             let height = (c as usize - '▁' as usize + 1) * HEIGHT / 8;
             vec![part(0, HEIGHT - height, WIDTH, height)]

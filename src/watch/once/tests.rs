@@ -1,4 +1,4 @@
-//! Typed keys, and written pictures.
+//! Tests of typed keys and written frames.
 
 use std::num::NonZero;
 use std::time::Duration;
@@ -109,7 +109,7 @@ fn text_with_styles_shows_on_a_terminal_what_the_screen_shows() {
     }
 }
 
-/// The elements of a document, one per line, that begin like this.
+/// Elements of a document, one per line, that start with `begin`.
 fn elements<'a>(svg: &'a str, begin: &'a str) -> impl Iterator<Item = &'a str> {
     svg.lines().filter(move |line| line.starts_with(begin))
 }
@@ -123,7 +123,7 @@ fn an_svg_is_whole_in_every_theme_and_size() {
             let svg = still.svg();
             assert!(svg.starts_with("<svg ") && svg.ends_with("</g>\n</svg>\n"));
             assert!(svg.chars().all(|c| c == '\n' || !c.is_control()));
-            // Every `<` and `&` begins an element or an entity.
+            // Every `<` and `&` starts an element or an entity.
             for line in svg.lines().skip(1) {
                 let text = line.split_once('>').map_or("", |(_, rest)| rest);
                 let text = text.rsplit_once("</").map_or(text, |(text, _)| text);

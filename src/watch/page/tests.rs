@@ -1,4 +1,4 @@
-//! The findings and the page, key by key.
+//! Tests of the findings and the page, key by key.
 
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ fn app() -> App {
     screen_of(None, 10, (80, 24))
 }
 
-/// On GPU 0, process 7 has been idle for a long time and process 8 works. 11 GiB of GPU 1 are unattributed.
+/// On GPU 0, process 7 has been idle for long and process 8 works. 11 GiB on GPU 1 are unattributed.
 fn machine() -> Scene {
     let mut scene = Scene::new(2, 10.0);
     scene.memory(0, 22 * GIB, 80 * GIB);
@@ -32,7 +32,6 @@ fn machine() -> Scene {
     scene
 }
 
-/// A screen that has watched it for long enough.
 fn watching(scene: &mut Scene) -> App {
     let mut app = app();
     for _ in 0..300 {
@@ -41,7 +40,6 @@ fn watching(scene: &mut Scene) -> App {
     app
 }
 
-/// The same, with the page of 7 open.
 fn reading(scene: &mut Scene) -> App {
     let mut app = watching(scene);
     keys(&mut app, "g<Enter>");
@@ -55,7 +53,7 @@ fn text(app: &App) -> String {
     lines.iter().map(plain).collect::<Vec<String>>().join("\n")
 }
 
-/// A screen of 80 by 24 with this many findings about the processes of one GPU.
+/// A screen of 80 by 24 with `count` findings about processes of one GPU.
 fn finding(count: u32) -> App {
     let snapshot = sample::snapshot(1, count.max(1));
     let findings = (0..count).map(|at| sample::finding(&snapshot, 0, at)).collect();
@@ -77,7 +75,6 @@ fn tab_goes_to_the_findings_and_back() {
         assert_eq!(keys(&mut app, leave), Some(Effect::Draw));
         assert_eq!(app.focus, Focus::Table);
     }
-    // The selected process's finding is selected first.
     app.select_row(app.row_of(app.screenful.as_ref().unwrap().rows[2].key.identity));
     let pid = selected_pid(&app);
     keys(&mut app, "<Tab>");
@@ -147,7 +144,6 @@ fn the_selection_follows_the_finding_and_no_other_takes_its_place() {
     assert_eq!((selected(&app), &app.findings.selected), (Some(2), &id));
     show(&mut app, &[2, 0]);
     assert_eq!((selected(&app), app.subject_of_finding()), (None, None));
-    // The next step selects the first visible finding.
     keys(&mut app, "j");
     assert_eq!(selected(&app), Some(0));
 }
@@ -159,7 +155,7 @@ fn x_on_a_finding_is_about_its_process_or_does_nothing() {
     app.select(0);
     keys(&mut app, "x");
     assert_eq!(selected_pid(&app), Some(sample::pid(0, 2)));
-    // A finding about a GPU must not end the process that is selected in the table.
+    // A finding about a GPU must not kill the process that is selected in the table.
     let snapshot = sample::snapshot(1, 2);
     let about_gpu = Finding { process: None, ..sample::finding(&snapshot, 0, 0) };
     app.show(Screenful::new(snapshot, vec![about_gpu], Vec::new(), |_, _| None));
@@ -198,7 +194,7 @@ fn a_page_without_a_finding_names_the_way_to_release_memory() {
         let style = PageStyle { width: 100, style: Style::default(), ascii: false };
         explain_text(&page, style).contains("to free what it caches: `gpumem release 8`")
     };
-    // A finding's own command is not repeated.
+    // The command of a finding on the page is not repeated.
     assert!(names_a_way(&app, 8) && !names_a_way(&app, 7));
     // Processes of other users get no command.
     app.setup.me.uid = Some(4242);
@@ -236,7 +232,6 @@ fn a_page_scrolls_to_its_end_and_no_further() {
     let height = usize::from(body(&app, app.area).height);
     assert!(page.offset <= page.lines.len().saturating_sub(height));
     assert!(text(&app).lines().all(|line| line.chars().count() <= 40), "{}", text(&app));
-    // Other keys do nothing here.
     assert_eq!(keys(&mut app, "t"), None);
     assert!(!app.table.choice.tree);
 }
@@ -249,7 +244,7 @@ fn an_open_page_goes_on_with_the_samples_until_its_process_is_gone() {
     see(&mut app, 0, scene.step().clone());
     assert!(text(&app).contains("(301 samples)"));
     assert_eq!(notice(&app), None);
-    // Another process with the same PID is a different one.
+    // A process with the same PID but another start time is a different one.
     scene.process(7).start_ticks = Some(1);
     see(&mut app, 0, scene.step().clone());
     let since = app.screenful.as_ref().unwrap().snapshot.time;
@@ -294,7 +289,7 @@ fn a_finding_about_a_gpu_opens_the_page_of_the_gpu() {
     assert!(text(&app).contains("unattributed"), "{}", text(&app));
     keys(&mut app, "x");
     assert!(note(&app).contains("about no process"));
-    // A process that cannot be shown has its GPU's page.
+    // A finding whose process cannot be shown opens the GPU's page.
     let mut app = finding(1);
     let screenful = app.screenful.as_mut().unwrap();
     let snapshot = &mut Arc::make_mut(&mut screenful.sample).snapshot;
@@ -312,12 +307,12 @@ fn a_page_notes_where_it_is_of_another_time_than_the_screen() {
     keys(&mut app, "g<Enter>");
     see(&mut app, 0, scene.step().clone());
     assert_eq!(notice(&app), None);
-    // The screen was stepped back below the page.
+    // The screen was stepped back while the page was open.
     app.show(Screenful::new(past.clone(), Vec::new(), Vec::new(), |_, _| None));
     let newest = clock(app.judged.engine.history().last_time().unwrap());
     let past = clock(past.time);
     assert_eq!(notice(&app), Some(format!("as of {newest}; the screen shows {past}")));
-    // The page was opened on a screen that was stepped back.
+    // The page was opened after the screen was stepped back.
     keys(&mut app, "<Esc><Enter>");
     assert_eq!(notice(&app), Some(format!("as of {past}; findings of {newest}")));
 }

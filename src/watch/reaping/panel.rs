@@ -1,5 +1,4 @@
-//! The dialog over the panels: the plan or the batch, and what the keys do. It is as wide as its lines need, up to a
-//! limit; the lines scroll, the rest does not.
+//! The panel for a plan or a batch, with its keys. Its width is limited; its lines scroll, the rest does not.
 
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
@@ -17,16 +16,15 @@ use crate::watch::theme::Styles;
 use crate::watch::view::line_writer::{LineWriter, clear};
 use crate::watch::view_model::RowKey;
 
-/// Greatest width of the dialog.
+/// Maximum width of the panel.
 const WIDTH: u16 = 110;
-/// A single line of a plan is cut after this many lines of the screen.
+/// A line of a plan is cut after this many screen lines.
 const MOST_LINES: usize = 12;
-/// The age of a plan is shown from this many seconds on.
+/// Age in seconds from which the panel shows the age of a plan.
 const SHOWN_AGE: f64 = 60.0;
 /// Lines of a plan that stay visible on the lowest screen.
 const LEAST_LINES: usize = 3;
 
-/// The style of a line.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Tone {
     Plain,
@@ -36,7 +34,7 @@ pub enum Tone {
 }
 
 impl Tone {
-    /// The style of a line that `gpumem reap` prints.
+    /// The style of a line printed by `gpumem reap`.
     fn of(line: &str) -> Self {
         if line.starts_with("skipped:") || line.starts_with("undecided:") {
             Self::Faint
@@ -59,29 +57,24 @@ impl Tone {
     }
 }
 
-/// What the dialog shows.
 #[derive(Debug, Default)]
 pub struct Content {
     title: String,
-    /// The lines that scroll.
     body: Vec<(String, Tone)>,
     /// Lines scrolled out of sight.
     offset: usize,
-    /// The summary below the lines.
     pub note: Vec<(String, Tone)>,
-    /// Options of the plan: the key, and what it changes.
+    /// Options of the plan: each key, and what it changes.
     choices: Vec<(&'static str, String)>,
-    /// Keys that close the dialog or go on, and what they do.
+    /// Keys that confirm, undo or close the plan, and what they do.
     ways_out: Vec<(&'static str, String)>,
 }
 
-/// The dialog, laid out for the screen.
 #[derive(Debug)]
 pub struct Panel {
     whole: Rect,
     is_framed: bool,
     title: Rect,
-    /// The area of the lines that scroll.
     pub body: Rect,
     below: Rect,
     content: Content,
@@ -91,19 +84,18 @@ pub struct Panel {
 }
 
 impl Panel {
-    /// The offset that shows the last lines.
+    /// Scroll offset that shows the last lines.
     pub fn last_offset(&self) -> usize {
         self.lines.len().saturating_sub(usize::from(self.body.height))
     }
 }
 
-/// Lays out the open dialog; `None` if none is open.
 pub fn lay_out(app: &App, area: Rect) -> Option<Panel> {
     let content = match &app.reaping.dialog {
         Some(dialog) => of_plan(app, dialog),
         None => of_batch(app)?,
     };
-    // A narrower dialog than the screen has a frame, with a blank column inside.
+    // A panel narrower than the screen has a frame with a blank column inside.
     let is_framed = area.width > WIDTH + 4;
     let (width, margin) = if is_framed { (WIDTH, 2) } else { (area.width, 0) };
     let inner = width - 2 * margin;
@@ -115,7 +107,7 @@ pub fn lay_out(app: &App, area: Rect) -> Option<Panel> {
         .flat_map(|(note, tone)| wrap(note, inner, 2).into_iter().map(|it| (it.into(), *tone)))
         .collect();
     let mut keys = rows(&content.choices, inner);
-    // Options give way to the lines of the plan.
+    // Lines of the plan take precedence over the options.
     let most = usize::from(area.height).saturating_sub(1 + LEAST_LINES);
     keys.truncate(most.saturating_sub(2 + notes.len()));
     keys.push(content.ways_out.clone());
@@ -143,7 +135,7 @@ pub fn lay_out(app: &App, area: Rect) -> Option<Panel> {
     })
 }
 
-/// Keys and their words, on as few lines as they need.
+/// Distributes keys and their descriptions over as few lines as possible.
 fn rows(choices: &[(&'static str, String)], width: u16) -> Vec<Vec<(&'static str, String)>> {
     let mut rows: Vec<Vec<(&'static str, String)>> = Vec::new();
     let mut left = 0;
@@ -159,7 +151,6 @@ fn rows(choices: &[(&'static str, String)], width: u16) -> Vec<Vec<(&'static str
     rows
 }
 
-/// The plan, or why there is none.
 pub fn of_plan(app: &App, dialog: &Dialog) -> Content {
     let verb = if dialog.options.release { "release memory of" } else { "kill" };
     let mut content = Content {
@@ -172,7 +163,7 @@ pub fn of_plan(app: &App, dialog: &Dialog) -> Content {
         Answer::Asked => content.body.push(("making the plan".to_owned(), Tone::Plain)),
         Answer::Failed(error) => content.body.push((escape(error).into_owned(), Tone::Alarm)),
         Answer::Plan(proposal) => {
-            // The summary stays below the lines, however far they are scrolled.
+            // The summary stays visible below the scrolling lines.
             if let Some((last, lines)) = proposal.lines.split_last() {
                 note.push((last.clone(), Tone::Strong));
                 let end = lines.iter().rposition(|line| !line.is_empty()).map_or(0, |at| at + 1);
@@ -219,7 +210,7 @@ fn choices(app: &App, dialog: &Dialog) -> Vec<(&'static str, String)> {
     if !options.release {
         choices.push(("s", format!("signal: {}", options.signal.map_or("default", Signal::name))));
     }
-    // Plans of a recording are root's.
+    // Plans for a recording are made as root.
     if app.is_live() {
         choices.push(("a", format!("other users' too: {}", yes(options.all_users))));
     }
@@ -230,7 +221,7 @@ fn choices(app: &App, dialog: &Dialog) -> Vec<(&'static str, String)> {
     choices
 }
 
-/// What the plan covers. It also says so if marked rows are hidden in the table.
+/// What the plan covers, and whether marked rows are hidden in the table.
 pub fn scope_text(app: &App, dialog: &Dialog) -> String {
     let is_shown = |key: &RowKey| {
         let screenful = app.screenful.as_ref();
@@ -279,7 +270,7 @@ fn of_batch(app: &App) -> Option<Content> {
     })
 }
 
-/// Wraps a line to `width` columns, keeping its indent; continuations are indented further.
+/// Wraps a line to `width` columns, keeping its indentation; continuation lines are indented further.
 fn fold(line: &str, width: u16) -> impl Iterator<Item = String> {
     let text = line.trim_start_matches(' ');
     let indent = u16::try_from(line.len() - text.len()).unwrap_or(0).min(width / 2);
@@ -295,14 +286,12 @@ fn fold(line: &str, width: u16) -> impl Iterator<Item = String> {
     lines.collect::<Vec<_>>().into_iter()
 }
 
-/// Draws the open dialog.
 pub fn draw(app: &App, styles: Styles, area: Rect, canvas: &mut Buffer) {
     let Some(panel) = lay_out(app, area) else {
         return;
     };
     clear(canvas, panel.whole);
     if panel.is_framed {
-        // A frame separates the dialog from what is beside it.
         Block::bordered().border_style(styles.faint()).render(panel.whole, canvas);
     }
     let title = styles.heading().patch(styles.strong());

@@ -1,4 +1,4 @@
-//! Ending processes, key by key, with made-up reports of the worker.
+//! Tests of plans and batches, key by key, with made-up reports of the worker.
 
 use super::*;
 use crate::model::Time;
@@ -15,7 +15,6 @@ use crate::watch::update::update;
 mod batch;
 mod countdown;
 
-/// A screen with two processes on a GPU.
 fn showing(replay: Option<&str>) -> App {
     let mut app = screen_of(replay, 2, (80, 24));
     app.setup.has_color = false;
@@ -23,7 +22,6 @@ fn showing(replay: Option<&str>) -> App {
     app
 }
 
-/// The sample this many seconds after the first.
 fn later(seconds: f64) -> Snapshot {
     sample::later(1, 2, seconds)
 }
@@ -36,7 +34,6 @@ fn draw(app: &mut App) {
     assert_eq!(update(app, Event::Drawn), None);
 }
 
-/// These keys request a plan.
 fn ask(app: &mut App, line: &str) -> Box<PlanRequest> {
     match keys(app, line) {
         Some(Effect::Reclaim(ReclaimRequest::Plan(question))) => question,
@@ -44,21 +41,19 @@ fn ask(app: &mut App, line: &str) -> Box<PlanRequest> {
     }
 }
 
-/// The answer comes and is drawn.
 fn answer(app: &mut App, number: u64, proposal: Proposal) {
     let plan = Ok(proposal);
     assert_eq!(on_progress(app, ReclaimProgress::Planned { number, plan }), Some(Effect::Draw));
     draw(app);
 }
 
-/// Opens the plan of the first row, which comes and is drawn.
 fn planned(app: &mut App, targets: Vec<Target>) -> u64 {
     let number = ask(app, "gx").number;
     answer(app, number, proposal(targets));
     number
 }
 
-/// Like [`planned`], and then confirmed until the countdown ends.
+/// Like [`planned`], then confirms the plan and waits for the countdown.
 fn begun(app: &mut App) -> u64 {
     let number = planned(app, vec![target(sample::pid(0, 1)), target(7)]);
     keys(app, "y");
@@ -73,7 +68,6 @@ fn dialog(app: &App) -> &Dialog {
     app.reaping.dialog.as_ref().unwrap()
 }
 
-/// The dialog's note about the last key.
 fn told(app: &App) -> &str {
     dialog(app).note.as_deref().unwrap_or_default()
 }
@@ -109,7 +103,7 @@ fn a_plan_never_changes_by_itself() {
     gone.processes.clear();
     assert_eq!(see(&mut app, 3, gone), Some(Effect::Draw));
     update(&mut app, Event::Resize(100, 40));
-    // An answer to an earlier request does not count, nor does a second answer.
+    // Answers to earlier requests are ignored, and so are second answers.
     for number in [number - 1, number] {
         let plan = Ok(proposal(vec![target(8)]));
         assert_eq!(on_progress(&mut app, ReclaimProgress::Planned { number, plan }), None);

@@ -1,4 +1,4 @@
-//! The list of findings: which one is selected, and how many lines the list wants.
+//! State of the list of findings: the selected finding, and the lines that the list needs.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -11,33 +11,32 @@ use crate::watch::state::page::About;
 use crate::watch::text::clean;
 use crate::watch::view_model::Screenful;
 
-/// The list wants lines for this many suspects; more are listed if there is room. The table marks each suspect.
+/// Lines that the list requests for suspects; more are listed if there is room. The table marks every suspect.
 const SUSPECTS_WANTED: usize = 2;
 
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct FindingsState {
-    /// The id of the selected finding.
+    /// ID of the selected finding.
     pub selected: Option<Arc<str>>,
-    /// The first visible finding.
+    /// Index of the first visible finding.
     pub offset: usize,
 }
 
 impl FindingsState {
-    /// The selected finding and its position; `None` if it has ended.
+    /// The selected finding and its index; `None` if it is no longer reported.
     pub fn selected_of<'a>(&self, findings: &'a [Finding]) -> Option<(usize, &'a Finding)> {
         let id = self.selected.as_ref()?;
         let mut findings = findings.iter().enumerate();
         findings.find(|(_, finding)| finding.id == *id)
     }
 
-    /// Selects the finding at this position, or the last one.
+    /// Selects the finding at this index, or the last one.
     pub fn select(&mut self, at: usize, findings: &[Finding]) {
         let finding = findings.get(at).or(findings.last());
         self.selected = finding.map(|finding| Arc::clone(&finding.id));
     }
 }
 
-/// How many lines the list, the notes and this many alarms want.
 pub fn lines_wanted(screenful: &Screenful, alarms: usize) -> usize {
     let errors = usize::from(!screenful.snapshot.errors.is_empty());
     let unavailable = unavailable(&screenful.snapshot, false).len();
@@ -51,8 +50,8 @@ pub fn lines_wanted(screenful: &Screenful, alarms: usize) -> usize {
     screenful.findings.len() + notes + alarms
 }
 
-/// Why figures are not available, each reason once; and which processes could not be read, if memory is held that no
-/// known process accounts for. `has_words`: a GPU's own line says why its memory is unavailable.
+/// Why figures are unavailable, each reason once. Also names processes that could not be read, if held memory is
+/// unattributed. `has_words`: the GPU's own line explains unavailable memory.
 pub fn unavailable(snapshot: &Snapshot, has_words: bool) -> Vec<String> {
     let mut notes: Vec<String> = Vec::new();
     for gpu in &snapshot.gpus {
@@ -60,7 +59,7 @@ pub fn unavailable(snapshot: &Snapshot, has_words: bool) -> Vec<String> {
             ("memory", &gpu.memory_unavailable),
             ("memory of processes", &gpu.process_memory_unavailable),
         ] {
-            // The GPU's own line says it already.
+            // The GPU's own line already says so.
             let Some(reason) = reason.as_ref().filter(|_| !has_words || what != "memory") else {
                 continue;
             };
@@ -78,14 +77,13 @@ pub fn unavailable(snapshot: &Snapshot, has_words: bool) -> Vec<String> {
     notes
 }
 
-/// The same findings are asked about again after this many seconds, by the samples' time.
+/// Commands for the same findings are requested again after this many seconds of sample time.
 const AGAIN_SECONDS: f64 = 60.0;
 
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct NextCommands {
-    /// The findings asked about, the page that was open, and when.
+    /// IDs of the findings in the last request, the open page, and the time.
     asked: Option<(Vec<Arc<str>>, Option<About>, Time)>,
-    /// By the finding's id.
     known: HashMap<Arc<str>, NextSteps>,
 }
 
@@ -103,7 +101,7 @@ impl NextCommands {
         steps.commands.first().map(String::as_str)
     }
 
-    /// The request about the shown findings, unless it was made already; `page` is the open page's subject.
+    /// The request for the shown findings, unless it is still current; `page` is the subject of the open page.
     pub fn request(
         &mut self,
         screenful: &Screenful,
@@ -126,7 +124,6 @@ impl NextCommands {
         }))
     }
 
-    /// Takes in the worker's answer.
     pub fn receive(&mut self, steps: Vec<(Arc<str>, NextSteps)>) {
         self.known = steps.into_iter().collect();
     }

@@ -1,4 +1,4 @@
-//! What the rules have judged so far, and the current time: by the screen's clock, and by that of the samples.
+//! Judged history, and the current time by the screen's clock and by the samples' clock.
 
 use std::time::Duration;
 
@@ -7,7 +7,6 @@ use crate::model::{Snapshot, Time};
 use crate::reclaim::prepare::plan_marks;
 use crate::rules::Engine;
 
-/// What was judged, and when the last sample came.
 #[derive(Debug)]
 pub struct JudgedState {
     pub engine: Engine,
@@ -18,7 +17,7 @@ pub struct JudgedState {
 }
 
 impl JudgedState {
-    /// No sample yet, except those that the engine knows already.
+    /// Starts without a sample, except those that the engine already knows.
     pub fn new(engine: Engine) -> Self {
         Self {
             engine,
@@ -32,7 +31,6 @@ impl JudgedState {
         self.now = self.now.max(now);
     }
 
-    /// A sample came; judges it.
     pub(in crate::watch) fn observe(&mut self, now: Duration, snapshot: &Snapshot) {
         self.advance(now);
         self.sampled_at = now;
@@ -42,28 +40,27 @@ impl JudgedState {
         self.courses.follow(self.engine.history(), snapshot);
     }
 
-    /// Forgets everything judged.
     pub(in crate::watch) fn forget(&mut self) {
         self.engine.forget();
         self.courses.forget();
     }
 
-    /// Time since the screen started, by the last event that carried it.
+    /// Time since the screen started, from the last event that carried it.
     pub fn now(&self) -> Duration {
         self.now
     }
 
-    /// When the last sample came, as time since the screen started.
+    /// When the last sample arrived, as time since the screen started.
     pub fn sampled_at(&self) -> Duration {
         self.sampled_at
     }
 
-    /// The age of the last sample; before the first one, the time since the screen started.
+    /// Age of the last sample; before the first one, time since the screen started.
     pub fn age(&self) -> Duration {
         self.now.saturating_sub(self.sampled_at)
     }
 
-    /// The time by the clock of the samples; `None` before the first.
+    /// Current time by the samples' clock; `None` before the first sample.
     pub fn clock(&self) -> Option<Time> {
         let last = self.engine.history().last_time()?;
         Some(last.plus_seconds(self.age().as_secs_f64()))

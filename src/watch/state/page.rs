@@ -1,4 +1,4 @@
-//! The open page: what it is about, its text, and how far it is scrolled.
+//! State of the open page: subject, text and scroll position.
 
 use crate::explain::page::ExplainPage;
 use crate::history::memory_series::MemorySeries;
@@ -9,12 +9,10 @@ use crate::model::{Identity, Time};
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum About {
-    /// A process by identity, so that a reused PID does not matter.
+    /// A process by identity, so that a reused PID does not match.
     Process(Identity),
-    /// A GPU by NVML's index.
     Gpu(u32),
     Environment(Identity),
-    /// The totals of users, jobs, containers and frameworks.
     Totals,
 }
 
@@ -27,14 +25,13 @@ impl About {
     }
 }
 
-/// The content of a page before it is wrapped.
 #[derive(Clone, PartialEq, Debug)]
 pub enum PageContent {
     /// The page of `gpumem explain`.
     Report(Box<ExplainPage>),
     Environment {
         title: String,
-        /// Variables by name; or why they cannot be read; `None` while they are being read.
+        /// Variables by name, or why they cannot be read. `None` while they are being read.
         variables: Option<Result<Vec<(String, String)>, String>>,
     },
     /// Totals by each field that rows can be grouped by.
@@ -44,23 +41,20 @@ pub enum PageContent {
 #[derive(Clone, PartialEq, Debug)]
 pub struct Page {
     pub about: About,
-    /// Its lines, with the colour marks that [`pieces`](crate::report::style::pieces) reads.
+    /// Wrapped lines, with the colour marks that [`pieces`](crate::report::style::pieces) reads.
     pub lines: Vec<String>,
-    /// Lines scrolled out of sight above.
     pub offset: usize,
-    /// The time of the sample that it was made from.
+    /// Time of the sample that the page describes.
     pub time: Option<Time>,
-    /// The first sample without its subject; the page stays as it was before.
+    /// Time of the first sample without the subject; the page is no longer updated.
     pub gone: Option<Time>,
-    /// The finding that it was opened from, which comes first.
+    /// The finding that the page was opened from, which comes first.
     pub asked: Option<Finding>,
     pub content: PageContent,
-    /// Host memory and CPU of its process, from the samples that are kept.
     pub host: MemorySeries,
 }
 
 impl Page {
-    /// Whether its process still exists.
     pub fn has_subject(&self) -> bool {
         self.about.process().is_some() && self.gone.is_none()
     }

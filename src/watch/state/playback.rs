@@ -1,4 +1,4 @@
-//! Whether the screen is paused, the speed, and where it seeks to.
+//! Playback state: pause, speed and seek target.
 
 use std::time::Duration;
 
@@ -6,53 +6,45 @@ use super::timeline::FrameRef;
 use crate::model::Time;
 use crate::watch::{Control, PlaybackClock};
 
-/// A sample is never late before this.
+/// Samples are never reported as late before this.
 const LEAST_SILENCE: Duration = Duration::from_secs(3);
 
 #[derive(Clone, PartialEq, Debug)]
 pub struct Playback {
-    /// Whether newer samples are not shown.
+    /// Whether newer samples are hidden.
     pub is_paused: bool,
-    /// The sampling interval; a newest sample older than three intervals raises an alarm.
+    /// Sampling interval. An alarm is raised when the newest sample is older than three intervals.
     pub interval: Duration,
-    /// The speed of a recording; 1 is the speed at which it was made.
+    /// Playback speed of a recording; 1 is the recorded speed.
     pub speed: f64,
-    /// Whether a recording can be read again from the start.
     pub can_rewind: bool,
-    /// How much of a recording has been read; `None` if unknown.
+    /// Percentage of the recording read so far; `None` if unknown.
     pub percent: Option<u8>,
     pub seek_target: Option<SeekTarget>,
-    /// How many rewinds were requested that the source has not done yet.
+    /// Number of requested rewinds that the source has not completed yet.
     pub rewinds: u32,
-    /// The number of the shown sample on the timeline.
     pub shown: Option<u64>,
-    /// When samples of the timeline are due, while the timeline plays; `None` until its first tick.
+    /// Clock for playing the timeline; `None` until the first tick.
     pub clock: Option<PlaybackClock>,
     /// The interval that the next sample may take.
     pub awaited: Duration,
-    /// When progress was last drawn.
     pub drawn: Duration,
 }
 
-/// Where a seek ends.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum SeekTarget {
-    /// The next sample.
     Next,
-    /// The first sample at or after this time.
     Time(Time),
-    /// The first sample at or after the first time, or before the second, because the clock was set back.
+    /// The first sample at or after the first time. A sample before the second time also counts: the clock was set
+    /// back.
     Leap(Time, Time),
-    /// The sample with this number.
     Number(u64),
     /// The next sample in which a finding begins.
     Beginning,
-    /// The last sample.
     End,
 }
 
 impl SeekTarget {
-    /// Whether the seek ends at this sample.
     pub fn is_reached(self, frame: FrameRef) -> bool {
         match self {
             Self::Next => true,
@@ -64,7 +56,7 @@ impl SeekTarget {
         }
     }
 
-    /// What the source must do for it.
+    /// The control that makes the source seek to this target.
     pub fn control(self) -> Control {
         match self {
             Self::Next => Control::Step,
@@ -75,7 +67,6 @@ impl SeekTarget {
 }
 
 impl Playback {
-    /// Not paused, with this interval.
     pub fn new(interval: Duration) -> Self {
         Self {
             is_paused: false,
@@ -92,7 +83,7 @@ impl Playback {
         }
     }
 
-    /// The clock that plays the timeline. If it is new, it starts `now` with the sample of time `shown`.
+    /// The clock that plays the timeline. A new clock starts at `now` with the sample taken at `shown`.
     pub(in crate::watch) fn play_from(&mut self, shown: Time, now: Duration) -> &mut PlaybackClock {
         let speed = self.speed;
         self.clock.get_or_insert_with(|| {
@@ -106,25 +97,25 @@ impl Playback {
         self.rewinds > 0 || !matches!(self.seek_target, None | Some(SeekTarget::Next))
     }
 
-    /// The newest sample raises an alarm once it is older than this.
+    /// An alarm is raised once the newest sample is older than this.
     pub fn patience(&self) -> Duration {
         LEAST_SILENCE.max(self.awaited.max(self.interval).saturating_mul(3))
     }
 
-    /// The age is shown from this many whole seconds on, when the next sample should have come.
+    /// Age in whole seconds from which the screen shows it, because the next sample is late.
     pub fn late_from_seconds(&self) -> u64 {
         let late = self.awaited.max(self.interval) + Duration::from_secs(1);
         late.as_secs() + u64::from(late.subsec_nanos() > 0)
     }
 }
 
-/// `4x`, `1/8x`, `1.5x`.
+/// Formats a speed: `4x`, `1/8x`, `1.5x`.
 pub fn speed_text(speed: f64) -> String {
     let inverse = 1.0 / speed;
     if speed < 1.0 && (inverse - inverse.round()).abs() < 1e-9 {
         format!("1/{inverse:.0}x")
     } else {
-        // As short as possible without loss.
+        // At most two decimals, without trailing zeros.
         format!("{}x", (speed * 100.0).round() / 100.0)
     }
 }

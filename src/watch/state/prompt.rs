@@ -1,45 +1,40 @@
-//! The line editor at the bottom of the screen, with the keys of readline.
+//! Line editor at the bottom of the screen, with readline's keys.
 
 use crossterm::event::KeyCode;
 use unicode_width::UnicodeWidthChar;
 
 use crate::watch::view_model::RowKey;
 
-/// Longest input; a longer paste is cut.
+/// Maximum input length; longer pastes are cut.
 pub const MOST_CHARS: usize = 1000;
-/// Former lines kept.
 const MOST_FORMER: usize = 50;
 
-/// A line that is being typed, and its purpose.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Prompt {
     pub purpose: Purpose,
     pub text: String,
-    /// The byte offset where the next character goes.
+    /// Byte offset of the cursor.
     pub cursor: usize,
-    /// What is wrong with the text.
+    /// Why the text is invalid.
     pub error: Option<String>,
-    /// The filter before, as text.
+    /// The filter when the prompt was opened, as text.
     pub before: String,
-    /// The row that was selected before.
+    /// The row that was selected when the prompt was opened.
     pub selected: Option<RowKey>,
-    /// Which former line is shown, counted from the newest; 0 is the user's own text.
+    /// The history line shown, counted from the newest; 0 is the user's own text.
     recalled: usize,
-    /// The user's own text, while a former line is shown.
+    /// The user's own text while a history line is shown.
     own: String,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Purpose {
-    /// A filter, applied while it is typed.
     Filter,
-    /// A search, which moves the selection while it is typed.
     Search,
-    /// A time to go to.
     Seek,
 }
 
-/// Lines typed before, oldest first.
+/// Prompt history, oldest first.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Former(Vec<(Purpose, String)>);
 
@@ -49,7 +44,7 @@ impl Former {
         lines.map(|line| line.1.as_str()).collect()
     }
 
-    /// Remembers a line as the newest.
+    /// Adds a line as the newest.
     pub fn add(&mut self, purpose: Purpose, text: &str) {
         let line = (purpose, text.to_owned());
         if text.trim().is_empty() {
@@ -64,7 +59,6 @@ impl Former {
 }
 
 impl Prompt {
-    /// Starts with this text, while this row is selected.
     pub fn new(purpose: Purpose, text: String, selected: Option<RowKey>) -> Self {
         Self {
             purpose,
@@ -78,7 +72,7 @@ impl Prompt {
         }
     }
 
-    /// Moves the cursor or changes the text; returns whether the key does either.
+    /// Moves the cursor or changes the text; returns whether the key did either.
     pub fn edit(&mut self, control: Option<char>, code: KeyCode) -> bool {
         match (control, code) {
             (None, KeyCode::Char(c)) => {
@@ -109,28 +103,27 @@ impl Prompt {
         self.text.replace_range(range, "");
     }
 
-    /// The start of the character before the cursor, with its combining marks.
+    /// Start of the character before the cursor, including combining marks.
     fn left(&self) -> usize {
         let before = self.text[..self.cursor].char_indices().rev();
         let mut wide = before.filter(|(_, c)| !is_mark(*c)).map(|(at, _)| at);
         wide.next().unwrap_or(0)
     }
 
-    /// The end of the character after the cursor, with its combining marks.
+    /// End of the character after the cursor, including combining marks.
     fn right(&self) -> usize {
         let after = self.text[self.cursor..].char_indices().skip(1);
         let mut wide = after.filter(|(_, c)| !is_mark(*c)).map(|(at, _)| at);
         wide.next().map_or(self.text.len(), |length| self.cursor + length)
     }
 
-    /// The start of the word before the cursor.
     fn word(&self) -> usize {
         let before = self.text[..self.cursor].trim_end();
         let blank = before.char_indices().rev().find(|(_, c)| c.is_whitespace());
         blank.map_or(0, |(at, c)| at + c.len_utf8())
     }
 
-    /// Shows the former line `steps` further back; returns whether the text changed.
+    /// Shows the history line `steps` further back; returns whether the text changed.
     pub fn recall(&mut self, former: &Former, steps: isize) -> bool {
         let lines = former.of(self.purpose);
         let to = self.recalled.saturating_add_signed(steps).min(lines.len());
@@ -150,7 +143,7 @@ impl Prompt {
     }
 }
 
-/// Whether a character takes no column of its own.
+/// Whether a character has no width of its own.
 fn is_mark(c: char) -> bool {
     c.width().unwrap_or(0) == 0
 }

@@ -1,4 +1,4 @@
-//! The open plan, and the batch that carries one out.
+//! State of the open plan and of the batch that carries one out.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,39 +12,33 @@ use crate::watch::view_model::RowKey;
 
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Reaping {
-    /// The plan, while it is open.
     pub dialog: Option<Dialog>,
-    /// The running batch, or a finished one until its result is shown.
+    /// The running batch, or a finished batch whose result has not been shown yet.
     pub batch: Option<Batch>,
-    /// The number of the last request for a plan.
     pub number: u64,
 }
 
-/// A requested plan and its options.
+/// A plan request, its options and the answer.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Dialog {
     pub options: PlanOptions,
-    /// The rows that were marked or selected when it was opened.
+    /// Rows that were marked or selected when the dialog was opened.
     pub selected: Vec<RowKey>,
     pub answer: Answer,
-    /// Lines scrolled out of sight.
     pub offset: usize,
-    /// When a confirmed plan starts, as time since the screen started; it can be undone until then.
+    /// When a confirmed plan starts, as time since the screen started. Until then it can be undone.
     pub countdown: Option<Duration>,
-    /// What the last key did.
+    /// Result of the last key.
     pub note: Option<String>,
     /// When the plan was requested, by the clock of the samples.
     pub asked: Option<Time>,
-    /// Whether the current answer has been drawn.
     pub is_drawn: bool,
 }
 
-/// The answer to the request for a plan.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Answer {
     Asked,
     Plan(Proposal),
-    /// Why there is no plan.
     Failed(String),
 }
 
@@ -54,7 +48,7 @@ impl Reaping {
         batch.is_some_and(|batch| batch.over.is_none())
     }
 
-    /// When a text of the dialog or batch changes next, as time since the start.
+    /// When text in the dialog or batch next changes by itself, as time since the start.
     pub fn next_tick(&self, now: Duration) -> Option<Duration> {
         if let Some(ends) = self.dialog.as_ref().and_then(|it| it.countdown) {
             let next = seconds_left(ends, now).saturating_sub(1);
@@ -76,53 +70,51 @@ impl Dialog {
         self.proposal().map_or(&[], |it| &it.plan.targets)
     }
 
-    /// How many targets gpumem itself would end.
+    /// Number of targets that gpumem itself would kill.
     pub fn ends(&self) -> usize {
         self.targets().iter().filter(|it| !it.is_advice()).count()
     }
 
-    /// How many processes would be sent something.
+    /// Number of processes that gpumem would signal.
     pub fn receivers(&self) -> usize {
         let ended = self.targets().iter().filter(|it| !it.is_advice());
         ended.map(|it| it.members.len() + usize::from(it.launcher.is_some())).sum()
     }
 
-    /// Whether `direct` would change anything.
+    /// Whether the `direct` option would change anything.
     pub fn offers_direct(&self) -> bool {
         self.options.direct || self.targets().iter().any(Target::is_advice)
     }
 }
 
-/// Whole seconds until then, rounded up.
+/// Whole seconds until `ends`, rounded up.
 pub fn seconds_left(ends: Duration, now: Duration) -> u64 {
     ends.saturating_sub(now).as_millis().div_ceil(1000) as u64
 }
 
-/// Steps kept per target; a plan has only a few.
+/// Bound on recorded steps per target; a plan needs only a few.
 const MOST_SENT: usize = 16;
 
-/// A plan that is or was being carried out.
+/// A plan that is being or has been carried out.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Batch {
     pub number: u64,
     pub plan: Arc<Plan>,
-    /// The state of each target of the plan.
     pub targets: Vec<TargetProgress>,
-    /// The result: `Err` says why not everything was done. `None` while it runs.
+    /// The result; `Err` explains why the plan was not completed. `None` while it runs.
     pub over: Option<Result<(), String>>,
-    /// Whether it was told to stop, and the worker has not confirmed that yet.
+    /// Whether a stop was requested that the worker has not confirmed yet.
     pub is_stopping: bool,
-    /// Lines scrolled out of sight.
     pub offset: usize,
 }
 
 #[derive(Clone, PartialEq, Debug)]
 pub struct TargetProgress {
-    /// Which process, and what should be freed.
+    /// The process, and the memory to free.
     pub title: String,
-    /// `None` before its turn.
+    /// `None` until the batch reaches this target.
     pub stage: Option<TargetStage>,
-    /// The steps carried out, in words, oldest first.
+    /// Descriptions of the steps carried out, oldest first.
     pub sent: Vec<String>,
 }
 
@@ -162,7 +154,7 @@ impl Batch {
         }
     }
 
-    /// The lines of the dialog. `now` is by the clock of the samples.
+    /// Lines of the panel. `now` is by the clock of the samples.
     pub fn lines(&self, now: Option<Time>) -> Vec<String> {
         let mut lines = Vec::new();
         for mark in &self.targets {
@@ -176,7 +168,7 @@ impl Batch {
     fn state(&self, mark: &TargetProgress, now: Option<Time>) -> String {
         let until = match &mark.stage {
             Some(TargetStage::Ended { words, .. }) => return words.clone(),
-            // An unfinished target is left alone.
+            // The batch has ended before this target was finished.
             _ if self.over.is_some() => return "nothing more is sent".to_owned(),
             None => return "pending".to_owned(),
             Some(TargetStage::Waiting { saving: Some(words), .. }) => return words.to_string(),
@@ -196,18 +188,16 @@ impl Batch {
         }
     }
 
-    /// Whether it ends no process, and only asks for memory.
+    /// Whether the plan kills nothing and only asks for memory.
     fn is_release(&self) -> bool {
         let targets = &self.plan.targets;
         !targets.is_empty() && targets.iter().all(Target::is_release)
     }
 
-    /// Whether anything was sent to any target.
     pub fn has_sent(&self) -> bool {
         self.targets.iter().any(|mark| !mark.sent.is_empty())
     }
 
-    /// The result in one line.
     pub fn summary(&self) -> String {
         let outcomes = || self.targets.iter().filter_map(TargetProgress::outcome);
         let freed: u64 = outcomes().map(Outcome::freed_bytes).sum();
@@ -228,7 +218,7 @@ impl Batch {
         }
     }
 
-    /// The progress in a few words: `killing 1 of 3: SIGTERM to 4000, 7s`.
+    /// Short progress text: `killing 1 of 3: SIGTERM to 4000, 7s`.
     pub fn hint(&self, now: Option<Time>) -> String {
         if self.over.is_some() {
             return format!("{} (x)", self.summary());
@@ -250,7 +240,6 @@ impl Batch {
     }
 }
 
-/// The remaining time, in whole seconds.
 fn left(until: Time, now: Time) -> Span {
     Span::from_seconds(until.seconds_since(now).max(0.0).ceil())
 }

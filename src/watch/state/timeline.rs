@@ -1,7 +1,7 @@
-//! The judged samples to go back to, complete, and bounded in bytes.
+//! Judged samples for stepping back, bounded in bytes.
 //!
-//! If room is short, older samples of a live machine are thinned out and then the oldest are dropped. A recording is
-//! not thinned, because it can be read again. A sample keeps its number when a recording starts over.
+//! When room is short, older samples of a live machine are thinned out, and then the oldest are dropped. A
+//! recording is not thinned, because it can be read again. A sample keeps its number when a recording starts over.
 
 use std::collections::{HashSet, VecDeque};
 use std::mem::size_of;
@@ -12,42 +12,37 @@ use crate::model::{Identity, Time};
 use crate::units::MIB;
 use crate::watch::view_model::{JudgedSample, Screenful};
 
-/// Bound on the samples of one machine: an hour with a few dozen processes. Less shortens the charts of CPU and host
-/// memory, which are drawn from these samples.
+/// Bound on the samples of one machine: an hour with a few dozen processes. A smaller bound would shorten the CPU
+/// and host memory charts, which are drawn from these samples.
 const MOST_BYTES: usize = 10 * MIB as usize;
-/// Bound for several machines together.
+/// Bound for all machines together.
 const ALL_BYTES: usize = 64 * MIB as usize;
 /// Estimated size of a finding with its sentences and evidence.
 const FINDING_BYTES: usize = 4096;
-/// Estimated size of an undecided rule's sentence.
+/// Estimated size of the sentence of an undecided rule.
 const UNDECIDED_BYTES: usize = 512;
-/// Of the older half, every tenth sample is kept, and those in which a finding began.
+/// In the older half, every tenth sample is kept, and those in which a finding began.
 const THINNED: u64 = 10;
-/// Beginnings of findings are remembered beyond the kept samples.
+/// Bound on remembered beginnings of findings, which outlive their samples.
 const MOST_BEGINNINGS: usize = 4096;
 
-/// Samples, oldest first.
 #[derive(Debug)]
 pub struct Timeline {
     most_bytes: usize,
     entries: VecDeque<TimelineEntry>,
-    /// The number of the next sample.
     count: u64,
     bytes: usize,
-    /// How many samples at the front have been thinned out.
+    /// Number of samples at the front that were left after thinning.
     thinned: usize,
-    /// The samples in which findings began.
+    /// Numbers of the samples in which findings began.
     beginnings: VecDeque<u64>,
 }
 
-/// A sample on the timeline.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct FrameRef {
-    /// How many samples came before it.
     pub number: u64,
-    /// When it was taken.
     pub time: Time,
-    /// Whether it has a finding that the sample before did not have.
+    /// Whether the sample has a finding that the previous sample did not have.
     pub has_beginning: bool,
 }
 
@@ -65,7 +60,7 @@ impl Default for Timeline {
 }
 
 impl Timeline {
-    /// An empty timeline of at most this many bytes, or one sample.
+    /// An empty timeline with this bound; the newest sample is always kept.
     pub fn of(most_bytes: usize) -> Self {
         Self {
             most_bytes,
@@ -77,12 +72,11 @@ impl Timeline {
         }
     }
 
-    /// An empty timeline for one of `count` machines.
     pub fn one_of(count: usize) -> Self {
         Self::of(MOST_BYTES.min(ALL_BYTES / count.max(1)))
     }
 
-    /// Adds a judged sample. `is_live` means that it cannot be read again, so a long reach is worth more than detail.
+    /// Adds a judged sample. Live samples cannot be read again, so a long reach is worth more than detail.
     pub fn push(&mut self, sample: Arc<JudgedSample>, is_live: bool) -> FrameRef {
         let before = self.entries.back().into_iter().flat_map(|entry| &entry.sample.findings);
         let before: HashSet<&str> = before.map(|finding| &*finding.id).collect();
@@ -128,7 +122,6 @@ impl Timeline {
         }
     }
 
-    /// The recording starts over.
     pub fn clear(&mut self) {
         *self = Self::of(self.most_bytes);
     }
@@ -141,34 +134,33 @@ impl Timeline {
         self.entries.back().map(|entry| entry.reference)
     }
 
-    /// The sample before this number.
     pub fn before(&self, number: u64) -> Option<FrameRef> {
         let at = self.index_of(number).checked_sub(1)?;
         Some(self.entries[at].reference)
     }
 
-    /// The sample after this number.
     pub fn after(&self, number: u64) -> Option<FrameRef> {
         let entry = self.entries.get(self.index_of(number.saturating_add(1)))?;
         Some(entry.reference)
     }
 
-    /// The first sample at or after this time.
+    /// The first sample at or after `time`.
     pub fn at(&self, time: Time) -> Option<FrameRef> {
         let mut frames = self.entries.iter().map(|entry| entry.reference);
         frames.find(|frame| frame.time >= time)
     }
 
-    /// The first sample after this number that is at or after `time`, or before `from`: then the clock was set back,
-    /// and `time` may be far away.
+    /// The first sample after `number` that is at or after `time`. A sample before `from` also counts: the clock
+    /// was set back, and `time` may be far away.
     pub fn leap_on(&self, number: u64, from: Time, time: Time) -> Option<FrameRef> {
         let after = self.index_of(number.saturating_add(1));
         let mut frames = self.entries.range(after..).map(|entry| entry.reference);
         frames.find(|frame| frame.time >= time || frame.time < from)
     }
 
-    /// The first sample before this number that is at or after `time`, unless the clock was set back in between; and
-    /// whether the timeline reaches further back.
+    /// The first sample before `number` that is at or after `time`, unless the clock was set back in between. Goes
+    /// back at least one sample if there is one. Also returns whether the timeline reaches back far enough to be
+    /// certain.
     pub fn leap_back(&self, number: u64, from: Time, time: Time) -> (Option<FrameRef>, bool) {
         let frames = self.entries.range(..self.index_of(number)).rev();
         let (mut last, mut then): (Option<FrameRef>, Time) = (None, from);
@@ -184,26 +176,23 @@ impl Timeline {
         (last, last.is_some_and(|frame| frame.time <= time))
     }
 
-    /// The first sample after this number in which a finding began.
     pub fn beginning_after(&self, number: u64) -> Option<FrameRef> {
         let from = self.index_of(number.saturating_add(1));
         let mut frames = self.entries.range(from..).map(|entry| entry.reference);
         frames.find(|frame| frame.has_beginning)
     }
 
-    /// The number of the last sample before this one in which a finding began, kept or not.
+    /// Number of the last sample before `number` in which a finding began, kept or not.
     pub fn beginning_before(&self, number: u64) -> Option<u64> {
         let at = self.beginnings.partition_point(|&it| it < number);
         self.beginnings.get(at.checked_sub(1)?).copied()
     }
 
-    /// The sample with this number, if it is kept.
     pub fn frame(&self, number: u64) -> Option<FrameRef> {
         let entry = self.entries.get(self.index_of(number))?;
         Some(entry.reference).filter(|frame| frame.number == number)
     }
 
-    /// The screenful of the sample with this number.
     pub fn screenful(&self, number: u64) -> Option<Screenful> {
         let entry = self.entries.get(self.index_of(number))?;
         if entry.reference.number != number {
@@ -220,13 +209,12 @@ impl Timeline {
         })
     }
 
-    /// The position of the first sample with this number or a later one.
     fn index_of(&self, number: u64) -> usize {
         self.entries.partition_point(|entry| entry.reference.number < number)
     }
 }
 
-/// Estimated size of a sample: its rows and findings. Texts of processes are shared with the sample before, so that
+/// Estimated size of a sample: its rows and findings. Texts of processes are shared with the previous sample, so
 /// only command lines count, which can be long.
 fn bytes(sample: &JudgedSample) -> usize {
     let snapshot = &sample.snapshot;

@@ -24,7 +24,6 @@ const COMMANDS: [&[&str]; 5] = [
     &["python", "eval.py"],
 ];
 
-/// The PID of the process at `entry` on `gpu`.
 pub fn pid(gpu: u32, entry: u32) -> u32 {
     4000 + gpu * 100 + entry
 }
@@ -101,12 +100,10 @@ fn process(gpu: u32, at: u32, time: Time) -> Process {
     }
 }
 
-/// A GPU's entry for one of its processes.
 pub fn entry(snapshot: &mut Snapshot, gpu: usize, at: usize) -> &mut GpuProcess {
     &mut snapshot.gpus[gpu].processes.as_mut().unwrap()[at]
 }
 
-/// A GPU that fell off the bus.
 pub fn lose(snapshot: &mut Snapshot, gpu: usize) {
     let lost = &mut snapshot.gpus[gpu];
     *lost = Gpu {
@@ -122,7 +119,7 @@ pub fn lose(snapshot: &mut Snapshot, gpu: usize) {
     });
 }
 
-/// Divides a GPU into two instances: its first process is on the first, the others are on the second.
+/// Divides a GPU into two instances: its first process is on the first one, the others are on the second.
 pub fn divide(snapshot: &mut Snapshot, gpu: usize) {
     let divided = &mut snapshot.gpus[gpu];
     divided.mig_mode = Some(true);
@@ -152,7 +149,7 @@ pub fn divide(snapshot: &mut Snapshot, gpu: usize) {
         vec![device(0, 7, 40, "3g.40gb", held[0]), device(2, 9, 20, "1c.2g.20gb", held[1])];
 }
 
-/// A worker that was forked from a trainer, and holds the device files of two GPUs.
+/// Adds a worker forked from a trainer that holds the device files of two GPUs.
 pub fn hide(snapshot: &mut Snapshot) -> u32 {
     let files = ["/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia0", "/dev/nvidia1"];
     let worker = Process {
@@ -210,7 +207,8 @@ pub fn finding(snapshot: &Snapshot, gpu: u32, at: u32) -> Finding {
     }
 }
 
-/// Memory over this many minutes up to a snapshot: the second process of each GPU leaks, and the third came late.
+/// Memory over this many minutes up to a snapshot. The second process of each GPU leaks, and the third started
+/// late.
 pub fn courses(snapshot: &Snapshot, minutes: u32) -> Courses {
     let mut courses = Courses::default();
     let seconds = minutes * 60;
@@ -232,7 +230,6 @@ pub fn courses(snapshot: &Snapshot, minutes: u32) -> Courses {
     courses
 }
 
-/// A target that gpumem would end itself.
 pub fn target(pid: u32) -> Target {
     Target {
         id: format!("{pid}:1").into(),
@@ -265,7 +262,7 @@ pub fn target(pid: u32) -> Target {
     }
 }
 
-/// A plan with text other than that of `gpumem reap`.
+/// A plan with text that differs from that of `gpumem reap`.
 pub fn proposal(targets: Vec<Target>) -> Proposal {
     let titles: Vec<String> =
         targets.iter().map(|it| format!("{} ann: 6.0 GiB: python", it.leader)).collect();

@@ -1,4 +1,4 @@
-//! The list of findings: selecting one, and its keys.
+//! The list of findings: selection and keys.
 
 use crate::watch::findings::{self, VisibleFindings};
 use crate::watch::keys::KeyAction;
@@ -7,7 +7,7 @@ use crate::watch::state::{
 };
 use crate::watch::{page, reaping};
 
-/// Moves from the table to the findings, if there are any.
+/// Moves the focus from the table to the findings, if there are any.
 pub fn enter(app: &mut App) -> Option<Effect> {
     let Some(screenful) = &app.screenful else {
         return app.refuse(NOTHING_SEEN);
@@ -29,7 +29,6 @@ fn visible(app: &App) -> Option<VisibleFindings> {
     findings::visible(app, &app.layout()?)
 }
 
-/// Handles a key of the findings.
 pub fn act(app: &mut App, action: KeyAction) -> Option<Effect> {
     let step = visible(app).map_or(1, |visible| visible.shown.max(1));
     match action {
@@ -42,7 +41,7 @@ pub fn act(app: &mut App, action: KeyAction) -> Option<Effect> {
         KeyAction::Open => return page::open(app),
         KeyAction::SwitchFocus | KeyAction::Back => app.focus = Focus::Table,
         KeyAction::Reap | KeyAction::Release => {
-            // If the finding has no process, the row that was selected before must not be killed.
+            // If the finding has no process, the previously selected row must not be killed.
             let key = app.subject_of_finding();
             let is_listed = app.select_row(key);
             let is_about_gpu = app.selected_finding().map(|(_, it)| it.process.is_none());
@@ -61,7 +60,7 @@ pub fn act(app: &mut App, action: KeyAction) -> Option<Effect> {
     Some(Effect::Draw)
 }
 
-/// Selects the finding at this position, or the last one, and its process's row.
+/// Selects the finding at this index, or the last one, and its process's row.
 pub fn select(app: &mut App, at: usize) {
     let Some(screenful) = &app.screenful else {
         return;
@@ -73,7 +72,7 @@ pub fn select(app: &mut App, at: usize) {
     app.select_row(app.subject_of_finding());
 }
 
-/// Selects the finding `steps` away. If the selected one has ended, the first step selects the first visible one.
+/// Moves the selection by `steps`. If the selected finding has ended, the first step selects the first visible one.
 fn move_by(app: &mut App, steps: isize) {
     let at = match app.selected_finding() {
         Some((at, _)) => at.saturating_add_signed(steps),

@@ -1,4 +1,4 @@
-//! Keys and clicks on a GPU: filter the table to its rows, or open its page.
+//! Keys and clicks on a GPU: filter the table by it, or open its page.
 
 use std::time::Duration;
 
@@ -10,8 +10,8 @@ use crate::watch::state::{App, Effect, Mode, NOTHING_SEEN, TypedDigits};
 /// A second digit within this time belongs to the same number.
 const SECOND_DIGIT: Duration = Duration::from_secs(1);
 
-/// Handles a digit: chooses the GPU with this number or, if another digit came just before and such a GPU exists, the
-/// one with both digits.
+/// Handles a digit: selects the GPU with this number. If another digit came just before, and a GPU with both digits
+/// exists, that one is selected.
 pub fn on_digit(app: &mut App, digit: u8) -> Option<Effect> {
     let Some(screenful) = &app.screenful else {
         return app.refuse(NOTHING_SEEN);
@@ -45,7 +45,7 @@ pub fn on_digit(app: &mut App, digit: u8) -> Option<Effect> {
     }
 }
 
-/// Filters the table to a GPU's rows, like a typed filter; a second time removes the filter.
+/// Filters the table by a GPU, like a typed filter. If that filter is already active, removes it.
 pub fn toggle_filter(app: &mut App, index: u32) -> Option<Effect> {
     let filter = filter_of(index);
     let is_lifted = app.table.choice.filter == filter;
@@ -61,7 +61,7 @@ fn filter_of(index: u32) -> Option<Selector> {
     Selector::parse(&format!("gpu:{index}")).ok().flatten()
 }
 
-/// Notes that a GPU named in the initial filter does not exist.
+/// Shows a note if the initial filter names a GPU that does not exist.
 pub fn note_missing(app: &mut App) {
     let (Some(screenful), Some(filter)) = (&app.screenful, &app.table.choice.filter) else {
         return;
@@ -80,8 +80,8 @@ pub fn note_missing(app: &mut App) {
     app.note = Some(format!("gpu:{typed}: there is no such GPU; there are {known}"));
 }
 
-/// Opens the page of the GPU that the open page, the selected row or the filter is about, or else of the first. On a
-/// GPU's page, opens the next GPU's.
+/// Opens the page of the GPU that the selected row, the selected finding or the filter is about, or else of the
+/// first GPU. On a GPU's page, opens the next GPU's page.
 pub fn open_page(app: &mut App) -> Option<Effect> {
     let Some(screenful) = &app.screenful else {
         return app.refuse(NOTHING_SEEN);

@@ -1,7 +1,7 @@
-//! What each key does.
+//! Actions of keys in each context.
 //!
-//! `keys.rs` says what a key means in the open [`Context`]. A prompt, a page and a plan handle their keys in their own
-//! files; the table's and the findings' keys are handled here.
+//! `keys.rs` maps keys to actions in the open [`Context`]. Prompt, page and plan handle their keys in their own
+//! files. Keys of the table and the findings are handled here.
 
 use crossterm::event::{KeyCode, KeyEvent};
 
@@ -15,22 +15,21 @@ use crate::watch::state::{App, Effect, Focus, Mode, NOTHING_SEEN};
 use crate::watch::view_model::Sort;
 use crate::watch::{column_list, page, reaping};
 
-/// Columns by which one key scrolls the commands.
+/// Columns by which one key press scrolls the commands.
 const SIDE_STEP: u16 = 8;
 
-/// Handles a key by its meaning in the current context.
 pub(super) fn on_key(app: &mut App, key: &KeyEvent) -> Option<Effect> {
     if key.is_release() {
         return None;
     }
     let note = app.note.take();
     let is_warned = note.as_deref() == Some(reaping::STILL_ENDING);
-    // Removing a note needs drawing too.
+    // Removing a note requires a redraw.
     let noted = note.map(|_| Effect::Draw);
     press(app, key, is_warned).or(noted)
 }
 
-/// `is_warned`: the key before also asked to quit, and was answered with the warning about the running batch.
+/// `is_warned`: the previous key also asked to quit, and was answered with the warning about the running batch.
 fn press(app: &mut App, key: &KeyEvent, is_warned: bool) -> Option<Effect> {
     let action = match app.mode {
         Mode::Help(_) => keys::action(Context::Main, key),
@@ -68,7 +67,7 @@ fn press(app: &mut App, key: &KeyEvent, is_warned: bool) -> Option<Effect> {
         }
         Mode::ChooseSort => {
             let Sort { column, reversed } = app.table.choice.sort;
-            // Arrow keys apply each column at once; any other key keeps the last.
+            // Arrow keys apply each column at once; any other key accepts the last one.
             let steps = match key.code {
                 KeyCode::Right | KeyCode::Down => 1,
                 KeyCode::Left | KeyCode::Up => -1,
@@ -84,7 +83,7 @@ fn press(app: &mut App, key: &KeyEvent, is_warned: bool) -> Option<Effect> {
                 let Some(column) = Column::by_letter(letter.to_ascii_lowercase()) else {
                     return app.refuse("no column has this letter");
                 };
-                // A capital letter reverses the order, as in nvitop.
+                // As in nvitop, a capital letter reverses the order.
                 let reversed = letter.is_ascii_uppercase();
                 app.sort_by(Sort { column, reversed });
             }
@@ -95,7 +94,7 @@ fn press(app: &mut App, key: &KeyEvent, is_warned: bool) -> Option<Effect> {
         Mode::Page => match action? {
             KeyAction::Gpu(digit) => gpus::on_digit(app, digit),
             KeyAction::GpuPage => gpus::open_page(app),
-            // A person who reads a page may want it to stay as it is.
+            // The user may pause so that the page stays as it is.
             KeyAction::Pause => playback::act(app, KeyAction::Pause),
             action => page::on_key(app, action),
         },
@@ -110,7 +109,6 @@ fn open_help(app: &mut App) -> Option<Effect> {
     Some(Effect::Draw)
 }
 
-/// Handles a key while nothing is open.
 fn act(app: &mut App, action: KeyAction) -> Option<Effect> {
     if app.focus == Focus::Findings
         && let Some(effect) = findings::act(app, action)
@@ -165,12 +163,12 @@ fn act(app: &mut App, action: KeyAction) -> Option<Effect> {
         KeyAction::Reverse => app.sort_by(Sort { reversed: !sort.reversed, ..sort }),
         KeyAction::NextForm => {
             app.form = Form::after(app.form);
-            // If the form does not fit, only this note shows that the key was accepted.
+            // If the form does not fit, only this note confirms the key.
             app.note = Some(Form::describe(app.form).to_owned());
         }
         KeyAction::NextTheme => {
             app.theme = app.theme.next();
-            // Without colours, only this note shows the change.
+            // Without colour, only this note shows the change.
             app.note = Some(format!("theme: {}", app.theme.name()));
         }
         KeyAction::Help => return open_help(app),
@@ -180,8 +178,8 @@ fn act(app: &mut App, action: KeyAction) -> Option<Effect> {
         KeyAction::Back if app.table.release() => {}
         KeyAction::Back if !app.table.tagged.is_empty() => app.table.tagged.clear(),
         KeyAction::Back if app.table.choice.is_limited() => app.choose(Choice::lift),
-        // Esc does not quit: one Esc too many would lose a day's history, and on a slow line an arrow key begins with
-        // Esc.
+        // Esc does not quit: one Esc too many would lose a day's history. On a slow line, arrow keys may also
+        // arrive as Esc and more keys.
         KeyAction::Back => playback::note(app, "nothing is open; q quits"),
         KeyAction::Quit if app.reaping.is_running() => return app.refuse(reaping::STILL_ENDING),
         KeyAction::Quit | KeyAction::QuitAtOnce => return Some(Effect::Quit),

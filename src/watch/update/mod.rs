@@ -1,10 +1,9 @@
-//! What each event does to the state.
+//! The effect of each event on the state.
 //!
-//! [`update`] is a pure function of state and event: it draws nothing, reads no clock and starts nothing. Time comes
-//! with the events, and what must be done comes back as an [`Effect`]. [`key`] says what a key does, and `keys.rs`
-//! which keys there are. [`mouse`] handles clicks, [`findings`] the list of findings, [`gpus`] a GPU's number,
-//! [`mod@prompt`] what is typed, and [`playback`] time. A feature that is read as one (a page, the plan, the list of
-//! columns) is a file beside this folder. The loop in `watch/mod.rs` carries effects out.
+//! [`update`] is a pure function: it draws nothing, reads no clock and starts no work. Time arrives with the
+//! events, and requests to the loop in `watch/mod.rs` are returned as [`Effect`]s. [`key`] carries out key actions,
+//! [`mouse`] handles clicks, [`findings`] the list of findings, [`gpus`] GPU numbers, [`mod@prompt`] typed text,
+//! and [`playback`] time. Page, plan and column list are modules next to this one.
 
 pub mod findings;
 pub mod gpus;
@@ -20,7 +19,7 @@ use super::state::{App, Effect, End, Event};
 use super::{page, reaping};
 use crate::reclaim::worker::ReclaimProgress;
 
-/// Handles an event; returns what must be done, if anything.
+/// Handles an event; returns a request to the main loop, if any.
 pub fn update(app: &mut App, event: Event) -> Option<Effect> {
     let effect = take_in(app, event);
     // The event may have changed the number of rows, or the panels.
@@ -60,7 +59,7 @@ fn take_in(app: &mut App, event: Event) -> Option<Effect> {
             if is_first {
                 gpus::note_missing(app);
             }
-            // Now the table has its new rows.
+            // The table has its new rows by now.
             let renewed = renewed.or(page::renew_totals(app));
             both(both(asked, shown), renewed)
         }
@@ -104,9 +103,8 @@ fn take_in(app: &mut App, event: Event) -> Option<Effect> {
     }
 }
 
-/// Combines the effects of two things that one event did. Drawing comes with any other effect. A request to the worker
-/// wins over a control of the source: only a live machine has a working worker, and its source needs no controls to
-/// keep going.
+/// Combines two effects of one event. Every other effect includes drawing. A request to the worker takes precedence
+/// over a control: only a live machine has a working worker, and a live source continues without controls.
 fn both(one: Option<Effect>, other: Option<Effect>) -> Option<Effect> {
     match (one, other) {
         (None | Some(Effect::Draw), Some(more)) => Some(more),

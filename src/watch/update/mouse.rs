@@ -1,7 +1,6 @@
-//! The mouse: what is under it, and what a button or the wheel does there.
+//! The mouse: the target of a click or of the wheel, and its action.
 //!
-//! A click does what a key does, through that key if there is one, so nothing needs the mouse. Pure: the time comes
-//! with the click.
+//! A click has the same effect as a key, so nothing requires the mouse. Pure: the time is passed in with the click.
 
 use std::time::Duration;
 
@@ -18,12 +17,10 @@ use crate::watch::state::{App, Effect, Focus, Mode};
 use crate::watch::view_model::{RowKey, Sort};
 use crate::watch::{findings, gpus};
 
-/// Two clicks on a row within this time open it.
+/// Maximum time between the clicks of a double click.
 const DOUBLE: Duration = Duration::from_millis(400);
-/// Lines per notch of the wheel.
 const NOTCH: usize = 3;
 
-/// Handles a mouse event, `now` after the start.
 pub fn on_mouse(app: &mut App, event: MouseEvent, now: Duration) -> Option<Effect> {
     let at = Position::new(event.column, event.row);
     match event.kind {
@@ -41,7 +38,6 @@ pub fn on_mouse(app: &mut App, event: MouseEvent, now: Duration) -> Option<Effec
     }
 }
 
-/// Scrolls what is under the mouse; a prompt stays open.
 fn on_wheel(app: &mut App, at: Position, key: KeyCode) -> Option<Effect> {
     match app.mode {
         Mode::Main => {
@@ -68,7 +64,7 @@ fn on_click(app: &mut App, at: Position, now: Duration) -> Option<Effect> {
     let last = app.table.clicked.take();
     let layout = app.layout();
     match &app.mode {
-        // A click must not confirm or leave a plan.
+        // A click must not confirm or close a plan.
         Mode::Prompt(_) | Mode::Plan => return None,
         Mode::Help(_) => return press(app, KeyCode::Esc),
         Mode::Page => return on_hint(app, layout.as_ref(), at),
@@ -100,25 +96,25 @@ fn on_click(app: &mut App, at: Position, now: Duration) -> Option<Effect> {
     } else {
         None
     };
-    // The question for a column has gone from the screen, whatever was clicked.
+    // Any click ends the choice of a sort column, so redraw.
     effect.or_else(|| was_asked.then_some(Effect::Draw))
 }
 
-/// A click on a heading sorts by its column, or reverses the order.
+/// Clicking a heading sorts by its column, or reverses the order.
 fn on_heading(app: &mut App, column: Column) -> Effect {
     let sort = app.table.choice.sort;
     app.sort_by(Sort { column, reversed: sort.column == column && !sort.reversed });
     Effect::Draw
 }
 
-/// A click on a GPU or its chart filters by it, like a typed filter; a second click removes the filter.
+/// Clicking a GPU or its chart filters by that GPU, like a typed filter; a second click removes the filter.
 fn on_gpu(app: &mut App, layout: &Layout, at: Position) -> Option<Effect> {
     let index = gpus::hit(app, layout, at.x, at.y)?;
     toggle_filter(app, index)
 }
 
-/// A click selects a row, and a second one opens it. If another process has moved under the mouse in between, the
-/// second click only selects that one.
+/// A click selects a row, and a second click opens it. If another process has moved under the mouse in between, the
+/// second click only selects that process.
 fn on_row(
     app: &mut App,
     line: usize,
@@ -136,7 +132,6 @@ fn on_row(
     Some(Effect::Draw)
 }
 
-/// A click on a hint does what its key does.
 fn on_hint(app: &mut App, layout: Option<&Layout>, at: Position) -> Option<Effect> {
     let bottom =
         Rect { y: app.area.bottom().saturating_sub(1), height: 1.min(app.area.height), ..app.area };

@@ -1,10 +1,10 @@
-//! Time on the screen: pausing, going back and forth, and how fast samples come.
+//! Playback: pausing, stepping back and forth, and the sampling rate or speed.
 //!
-//! Every sample is judged and put on the timeline when it comes, shown or not. The screen shows the newest one, or one
-//! that a person went back to. If the timeline does not reach far enough, a recording is read again at full speed until
-//! the target.
+//! Every sample is judged and added to the timeline as it arrives, shown or not. The screen shows the newest sample
+//! or one that the user went back to. If the timeline does not reach far enough, a recording is read again at full
+//! speed up to the target.
 //!
-//! Pure: what the source must do comes back as a [`Control`].
+//! Pure: instructions to the source are returned as a [`Control`].
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,12 +19,11 @@ use crate::watch::state::timeline::FrameRef;
 use crate::watch::state::{App, Effect, NOTHING_SEEN};
 use crate::watch::view_model::{JudgedSample, idle_times};
 
-/// A leap, in seconds.
 const LEAP: f64 = 60.0;
 /// How often progress is drawn during a seek.
 const PROGRESS: Duration = Duration::from_millis(100);
 
-/// Takes in a sample that the engine has judged.
+/// Handles a sample that the engine has judged.
 pub fn receive(app: &mut App, snapshot: Snapshot) -> Option<Effect> {
     if app.playback.rewinds > 0 {
         // This sample was sent before the recording was rewound.
@@ -48,11 +47,11 @@ pub fn receive(app: &mut App, snapshot: Snapshot) -> Option<Effect> {
         Some(seek_target) if seek_target.is_reached(frame) => {
             app.playback.seek_target = None;
             show(app, frame);
-            // If the screen is paused, the recording stays paused after this sample.
+            // If the user paused, the recording stays paused after this sample.
             Some(Effect::Control(Control::Playing(!app.playback.is_paused)))
         }
         Some(_) => progress(app),
-        // A live screen shows how far behind it is, which has grown.
+        // A live screen shows how far behind it is, and that has grown.
         None if app.playback.is_paused || was_behind => app.is_live().then_some(Effect::Draw),
         None => {
             show(app, frame);
@@ -61,7 +60,7 @@ pub fn receive(app: &mut App, snapshot: Snapshot) -> Option<Effect> {
     }
 }
 
-/// Draws the progress of a seek from time to time.
+/// Draws the progress of a seek, at most once per `PROGRESS`.
 fn progress(app: &mut App) -> Option<Effect> {
     let now = app.judged.now();
     if now < app.playback.drawn + PROGRESS {
@@ -78,7 +77,7 @@ fn show(app: &mut App, frame: FrameRef) {
     }
 }
 
-/// The recording has been rewound: forgets what was seen of it.
+/// Handles a rewound recording: forgets the samples seen so far.
 pub fn rewound(app: &mut App) -> Option<Effect> {
     app.playback.rewinds = app.playback.rewinds.saturating_sub(1);
     app.end = None;
@@ -88,7 +87,7 @@ pub fn rewound(app: &mut App) -> Option<Effect> {
     if app.playback.rewinds > 0 {
         return None;
     }
-    // If the seek was cancelled meanwhile, the screen shows the beginning.
+    // If the seek was cancelled meanwhile, show the first sample.
     let seek_target = *app.playback.seek_target.get_or_insert(SeekTarget::Next);
     Some(Effect::Control(seek_target.control()))
 }
@@ -112,7 +111,7 @@ pub fn failed(app: &mut App) {
     ended(app);
 }
 
-/// Plays the timeline, if it is what plays and its next sample is due.
+/// Plays the timeline, if it is playing and its next sample is due.
 pub fn tick(app: &mut App) -> Option<Effect> {
     if !app.plays_timeline() {
         return None;
@@ -132,7 +131,7 @@ pub fn tick(app: &mut App) -> Option<Effect> {
     if !is_due(next) {
         return None;
     }
-    // Several may be due by now; only the last is shown.
+    // Several samples may be due by now; show only the last.
     while let Some(after) = app.timeline.after(next.number).filter(|it| is_due(*it)) {
         next = after;
     }
@@ -140,12 +139,11 @@ pub fn tick(app: &mut App) -> Option<Effect> {
     if app.is_behind() {
         Some(Effect::Draw)
     } else {
-        // The timeline is at its end, so the source continues.
+        // The end of the timeline is reached, so the source continues.
         steer_source(app)
     }
 }
 
-/// Handles a key.
 pub fn act(app: &mut App, action: KeyAction) -> Option<Effect> {
     if app.playback.is_seeking() {
         return interrupt(app);
@@ -199,11 +197,11 @@ pub fn act(app: &mut App, action: KeyAction) -> Option<Effect> {
     }
 }
 
-/// Goes to a typed time.
+/// Seeks to a typed time.
 ///
 /// # Errors
 ///
-/// A message, if the text is no time or that time cannot be shown.
+/// Fails with a message if the text is not a time or the time cannot be shown.
 pub fn seek(app: &mut App, text: &str) -> Result<Option<Effect>, String> {
     let shown = app.shown_time().ok_or(NOTHING_SEEN)?;
     let newest = app.timeline.newest().map_or(shown, |frame| frame.time);
@@ -250,7 +248,7 @@ pub fn seek(app: &mut App, text: &str) -> Result<Option<Effect>, String> {
     }
 }
 
-/// Cancels a seek where it is.
+/// Cancels a seek and pauses.
 pub fn interrupt(app: &mut App) -> Option<Effect> {
     app.playback.seek_target = None;
     app.playback.is_paused = true;
@@ -262,7 +260,7 @@ pub fn interrupt(app: &mut App) -> Option<Effect> {
     Some(Effect::Control(Control::Playing(false)))
 }
 
-/// Pauses, or continues: a live screen with the newest sample, a recording from where it is.
+/// Pauses or resumes. A live screen resumes with the newest sample, a recording where it was paused.
 fn pause(app: &mut App) -> Option<Effect> {
     if app.playback.is_paused && app.is_live() {
         return now(app);
@@ -274,7 +272,7 @@ fn pause(app: &mut App) -> Option<Effect> {
     steer_source(app)
 }
 
-/// Shows the newest sample; a live screen continues from there.
+/// Shows the newest sample; a live screen resumes from there.
 fn now(app: &mut App) -> Option<Effect> {
     if app.is_live() {
         app.playback.is_paused = false;
@@ -285,38 +283,38 @@ fn now(app: &mut App) -> Option<Effect> {
     steer_source(app)
 }
 
-/// Goes to a sample of the timeline; a live screen pauses there.
+/// Shows a sample from the timeline; a live screen pauses there.
 fn go(app: &mut App, frame: FrameRef) -> Option<Effect> {
     app.playback.is_paused |= app.is_live();
     show(app, frame);
     steer_source(app)
 }
 
-/// Makes the source fit what is shown now.
+/// Pauses or resumes the source to match what is shown.
 fn steer_source(app: &mut App) -> Option<Effect> {
     app.playback.clock = None;
     if app.is_live() || app.end.is_some() {
         return Some(Effect::Draw);
     }
-    // A pending step is no longer waited for.
+    // Stop waiting for a pending step.
     app.playback.seek_target = None;
     let plays = !app.playback.is_paused && !app.is_behind();
     Some(Effect::Control(Control::Playing(plays)))
 }
 
-/// Goes to a later sample of the timeline or, if it has none, seeks beyond its end.
+/// Shows a later sample from the timeline, or seeks beyond its end.
 fn newer(app: &mut App, frame: Option<FrameRef>, seek_target: SeekTarget) -> Option<Effect> {
     if let Some(frame) = frame {
         return go(app, frame);
     }
     if !app.is_live() && app.end.is_none() {
         if app.playback.seek_target.is_some() {
-            // One step at a time; drawing shows that the screen is paused.
+            // One step at a time; redraw to show the pause.
             return Some(Effect::Draw);
         }
         return set_out(app, seek_target);
     }
-    // A recording that is being rewound has no samples yet; drawing shows that it is paused.
+    // A recording that is being rewound has no samples yet; redraw to show the pause.
     let Some(newest) = app.timeline.newest() else {
         return Some(Effect::Draw);
     };
@@ -331,7 +329,7 @@ fn newer(app: &mut App, frame: Option<FrameRef>, seek_target: SeekTarget) -> Opt
     steer_source(app)
 }
 
-/// Goes to an earlier sample of the timeline or, if it has none, reads the recording again.
+/// Shows an earlier sample from the timeline, or reads the recording again.
 fn older(app: &mut App, frame: Option<FrameRef>, seek_target: SeekTarget) -> Option<Effect> {
     if let Some(frame) = frame {
         return go(app, frame);
@@ -354,12 +352,11 @@ fn oldest_why(app: &App, oldest: FrameRef) -> String {
     }
 }
 
-/// Whether the recording can be read again to reach samples before this one, the oldest on the timeline.
+/// Whether the recording can be read again to reach samples before `oldest`, the first one on the timeline.
 fn can_rewind_before(app: &App, oldest: FrameRef) -> bool {
     !app.is_live() && app.playback.can_rewind && oldest.number > 0
 }
 
-/// Rewinds the recording and seeks to `seek_target`.
 fn rewind(app: &mut App, seek_target: SeekTarget) -> Option<Effect> {
     app.playback.clock = None;
     app.playback.seek_target = Some(seek_target);
@@ -370,7 +367,7 @@ fn rewind(app: &mut App, seek_target: SeekTarget) -> Option<Effect> {
     Some(Effect::Control(Control::Rewind))
 }
 
-/// Seeks to `seek_target` from where the source is.
+/// Seeks to `seek_target` from the source's current position.
 fn set_out(app: &mut App, seek_target: SeekTarget) -> Option<Effect> {
     app.playback.clock = None;
     app.playback.seek_target = Some(seek_target);
@@ -381,23 +378,22 @@ fn set_out(app: &mut App, seek_target: SeekTarget) -> Option<Effect> {
     Some(Effect::Control(seek_target.control()))
 }
 
-/// Shows a note in the bottom line, until the next key.
+/// Shows a note in the bottom line until the next key.
 pub fn note(app: &mut App, text: &str) {
     app.note = Some(text.to_owned());
 }
 
-/// `2026-11-21 10:04:05`, as it can be typed.
+/// Formats a time as it can be typed: `2026-11-21 10:04:05`.
 fn time_text(time: Time) -> String {
     let time = time.local();
     format!("{} {}", time.date(), time.clock())
 }
 
-/// The intervals that keys step through, in milliseconds.
+/// Sampling intervals that the keys step through, in milliseconds.
 const INTERVALS: [u64; 9] = [100, 250, 500, 1_000, 2_000, 5_000, 10_000, 30_000, 60_000];
-/// The slowest and the fastest speed by keys.
 const SPEEDS: (f64, f64) = (1.0 / 8.0, 1024.0);
 
-/// Samples more or less often, or plays a recording faster or slower.
+/// Changes the sampling interval, or the playback speed of a recording.
 fn faster(app: &mut App, is_faster: bool) -> Option<Effect> {
     let play = &mut app.playback;
     if app.setup.host.is_some() {
@@ -415,7 +411,7 @@ fn faster(app: &mut App, is_faster: bool) -> Option<Effect> {
             let text = format!("a sample every {} is as far as it goes", Span(interval));
             return app.refuse(&text);
         };
-        // The next sample may still take the old interval.
+        // The next sample may still arrive after the old interval.
         play.awaited = play.awaited.max(interval);
         play.interval = next;
         return Some(Effect::Control(Control::Interval(next)));
@@ -427,7 +423,7 @@ fn faster(app: &mut App, is_faster: bool) -> Option<Effect> {
         return app.refuse(&text);
     }
     play.speed = next;
-    // If the timeline plays, its next sample is due by the new speed.
+    // When the timeline plays, its next sample is due at the new speed.
     play.clock = None;
     Some(Effect::Control(Control::Speed(next)))
 }

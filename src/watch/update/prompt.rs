@@ -1,11 +1,11 @@
-//! What is typed at the bottom of the screen: a filter, a search, or a time.
+//! The prompt in the bottom line: a filter, a search or a time.
 //!
-//! A search uses the filter's language. As in htop, the selection jumps while one types, F3 goes to the next matching
-//! row, and Esc goes back. A filter applies while it is typed, without its last term if that is not valid yet, or is
-//! the beginning of a term's name and matches no row. If the terms before are not valid either, the last valid filter
-//! stays in force.
+//! A search uses the filter's language. As in htop, the selection jumps during typing, F3 goes to the next match,
+//! and Esc goes back. A filter applies during typing. Its last term is ignored while it is invalid, or while it is
+//! the start of a term's name and matches no row. If earlier terms are invalid too, the last valid filter stays
+//! active.
 //!
-//! Pure. The line editor is in `state/prompt.rs`; `view/prompt.rs` draws.
+//! Pure. The line editor is in `state/prompt.rs`; `view/prompt.rs` draws it.
 
 use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
@@ -14,7 +14,6 @@ use crate::model::selector::{self, Selector};
 use crate::watch::state::prompt::{MOST_CHARS, Prompt, Purpose};
 use crate::watch::state::{App, Effect, Focus, Mode};
 
-/// Opens the prompt: with the current filter, or empty for a search or a time.
 pub fn open(app: &mut App, purpose: Purpose) {
     let filter = app.table.choice.filter.as_ref().filter(|_| purpose == Purpose::Filter);
     let text = filter.map_or_else(String::new, Selector::to_string);
@@ -25,12 +24,11 @@ pub fn open(app: &mut App, purpose: Purpose) {
     app.mode = Mode::Prompt(Prompt::new(purpose, text, selected));
 }
 
-/// Handles a key in the prompt.
 pub fn on_key(app: &mut App, key: &KeyEvent) -> Option<Effect> {
     let Mode::Prompt(prompt) = &app.mode else {
         return None;
     };
-    // A copy, so that the line and the app can be changed side by side.
+    // A copy, so that the prompt and the app can be changed independently.
     let mut prompt = prompt.clone();
     let control = match (key.code, key.modifiers - KeyModifiers::SHIFT) {
         (KeyCode::Char(c), KeyModifiers::CONTROL) => Some(c.to_ascii_lowercase()),
@@ -47,7 +45,7 @@ pub fn on_key(app: &mut App, key: &KeyEvent) -> Option<Effect> {
         }
         (None, KeyCode::Enter) => return accept(prompt, app),
         (None, KeyCode::F(3)) if prompt.purpose == Purpose::Search => {
-            // An empty search repeats the last one.
+            // An empty search repeats the previous one.
             if prompt.text.is_empty() {
                 prompt.recall(&app.former, 1);
             }
@@ -71,13 +69,13 @@ pub fn on_key(app: &mut App, key: &KeyEvent) -> Option<Effect> {
     Some(Effect::Draw)
 }
 
-/// Adds pasted text to the prompt. Without a prompt it does nothing, because its letters must not act as keys.
+/// Adds pasted text to the prompt. Without a prompt, it is rejected, because its letters must not act as keys.
 pub fn on_paste(app: &mut App, text: &str) -> Option<Effect> {
     let Mode::Prompt(prompt) = &app.mode else {
         return app.refuse("pasted text presses no keys; / or F3 first takes it");
     };
     let mut prompt = prompt.clone();
-    // A newline does not submit: the text becomes one line.
+    // A newline does not submit: all control characters become blanks.
     let is_text = |c: char| if c.is_control() { ' ' } else { c };
     for c in text.trim().chars().take(MOST_CHARS).map(is_text) {
         prompt.edit(None, KeyCode::Char(c));
@@ -87,7 +85,7 @@ pub fn on_paste(app: &mut App, text: &str) -> Option<Effect> {
     Some(Effect::Draw)
 }
 
-/// Applies what is typed, as far as it is valid.
+/// Applies the valid part of the text.
 fn apply(prompt: &mut Prompt, app: &mut App) {
     prompt.error = None;
     match prompt.purpose {
@@ -119,7 +117,8 @@ fn search(prompt: &mut Prompt, app: &mut App) {
     }
 }
 
-/// Selects the next matching row from `step` rows away; wraps around. If none matches, it says so and moves nothing.
+/// Selects the next matching row from `step` rows away; wraps around. Without a match, it reports that and moves
+/// nothing.
 fn jump(prompt: &mut Prompt, app: &mut App, step: isize) {
     prompt.error = None;
     let selector = match Selector::parse(&prompt.text) {
@@ -145,7 +144,7 @@ fn jump(prompt: &mut Prompt, app: &mut App, step: isize) {
     }
 }
 
-/// Selects the row that a person had selected before, or else the first row.
+/// Selects the row that was selected before the prompt opened, or else the first row.
 fn select_former(prompt: &Prompt, app: &mut App) {
     if prompt.selected.is_none() {
         app.select(0);
@@ -155,7 +154,6 @@ fn select_former(prompt: &Prompt, app: &mut App) {
     }
 }
 
-/// Selects the former row again, if it is shown again.
 fn reselect(prompt: &Prompt, app: &mut App) {
     let (Some(key), Some(screenful)) = (&prompt.selected, &app.screenful) else {
         return;
@@ -166,7 +164,6 @@ fn reselect(prompt: &Prompt, app: &mut App) {
     }
 }
 
-/// Restores what the prompt has changed.
 fn cancel(prompt: &Prompt, app: &mut App) {
     if prompt.purpose == Purpose::Search {
         select_former(prompt, app);
@@ -179,13 +176,13 @@ fn cancel(prompt: &Prompt, app: &mut App) {
     }
 }
 
-/// Accepts what was typed if it is valid; otherwise stays open with the reason.
+/// Accepts the text if it is valid; otherwise the prompt stays open and shows the error.
 fn accept(mut prompt: Prompt, app: &mut App) -> Option<Effect> {
     let done = match prompt.purpose {
         Purpose::Seek if prompt.text.trim().is_empty() => Ok(None),
         Purpose::Seek => playback::seek(app, &prompt.text),
         purpose => Selector::parse(&prompt.text).map_err(|error| error.to_string()).map(|filter| {
-            // The search has moved the selection already.
+            // A search has already moved the selection.
             if purpose == Purpose::Filter {
                 app.choose(|choice| choice.filter = filter);
                 reselect(&prompt, app);

@@ -1,5 +1,5 @@
-//! The state of the screen, event by event and key by key. [`every_key`] tests each key of the table, [`chance`] random
-//! keys and events, and [`habits`] what people are used to from other monitors.
+//! Tests of the state, event by event and key by key. [`every_key`] tests each table key, [`chance`] random keys
+//! and events, and [`habits`] habits from other monitors.
 
 mod chance;
 mod every_key;
@@ -21,7 +21,6 @@ use crate::watch::testing::{ctrl, filter, keys, note, press, screen, see, select
 use crate::watch::theme::Theme;
 use crate::watch::view_model::Sort;
 
-/// A screen that has seen `snapshot`.
 fn showing(snapshot: Snapshot) -> App {
     let mut app = screen(80, 24);
     assert_eq!(see(&mut app, 1, snapshot), Some(Effect::Draw));
@@ -38,7 +37,7 @@ fn escape_goes_one_step_back() {
     assert!(app.table.is_chosen());
     keys(&mut app, "<Esc>");
     assert_eq!((app.table.selected(), app.table.is_chosen()), (Some(0), false));
-    // One Esc too many does not end a screen that was left open all day.
+    // One Esc too many does not close a screen that was left open all day.
     assert_eq!(keys(&mut app, "<Esc>"), Some(Effect::Draw));
     assert_eq!(note(&app), "nothing is open; q quits");
 }
@@ -146,7 +145,7 @@ fn the_first_row_is_selected_whenever_it_comes_and_whatever_was_pressed_before()
 
 #[test]
 fn no_row_moves_into_the_selection_of_a_process_that_is_gone() {
-    // Selected by the table itself, and by a person.
+    // Selected by the table itself, and by the user.
     for (line, at) in [("", 0), ("j", 1)] {
         let mut app = showing(sample::snapshot(1, 4));
         keys(&mut app, line);
@@ -161,7 +160,6 @@ fn no_row_moves_into_the_selection_of_a_process_that_is_gone() {
         }
         keys(&mut app, "x");
         assert_eq!(app.mode, Mode::Main, "there is no one to kill");
-        // The next step starts at the cursor.
         keys(&mut app, "j");
         assert_eq!(app.table.selected(), Some(at));
     }

@@ -1,5 +1,5 @@
-//! Replaces other characters on a terminal that knows only ASCII. This happens after a frame is drawn, so that no panel
-//! needs to know, and no name that a process chose slips through.
+//! Replaces non-ASCII characters for a terminal that supports only ASCII. This happens after a frame is drawn, so
+//! that no panel has to handle it and no process name is missed.
 
 use ratatui::buffer::Buffer;
 
@@ -58,7 +58,7 @@ mod tests {
 
     use super::*;
 
-    /// Every character in the screen snapshots, except letters and emoji, which appear only in names.
+    /// Covers every character in the screen snapshots, except letters and emoji, which appear only in names.
     #[test]
     fn every_drawn_character_has_an_ascii_replacement() {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/screens");

@@ -1,7 +1,7 @@
-//! The memory bar: its shares in the order of [`MemoryShare::ALL`], distinguished by glyph and colour.
+//! The memory bar: shares in the order of [`MemoryShare::ALL`], distinguished by glyph and colour.
 //!
-//! Reclaimable memory is solid and in the strongest colour, suspected memory is an outline, and memory in use is calm.
-//! The glyphs are lower than the line, so that a bar does not touch the next one.
+//! Reclaimable memory is solid in the strongest colour, suspected memory is an outline, and memory in use is muted.
+//! Glyphs are lower than the line, so that bars on consecutive lines do not touch.
 
 use ratatui::style::Style;
 
@@ -10,7 +10,7 @@ use crate::watch::memory_shares::{MemoryShare, MemoryShares};
 use crate::watch::text::{UNKNOWN, columns};
 use crate::watch::theme::Styles;
 
-/// The beginning of a bar's legend, or all of it if there is no room.
+/// Start of a bar's legend, or the whole legend if there is no room.
 const MEMORY: &str = "MEMORY";
 const LEGEND_GAP: u16 = 2;
 
@@ -24,8 +24,8 @@ pub fn share_style(share: MemoryShare, styles: Styles) -> Style {
     }
 }
 
-/// Writes the legend of the glyphs as a heading of `width` columns, as many entries as fit. A single glyph needs no
-/// legend.
+/// Writes the legend of the glyphs as a heading of `width` columns, with as many entries as fit. A single glyph
+/// needs no legend.
 pub fn legend(shares: &[MemoryShare], width: u16, styles: Styles, writer: &mut LineWriter<'_>) {
     let width_of = |share: &MemoryShare| LEGEND_GAP + 2 + columns(share.name());
     let mut used = columns(MEMORY);
@@ -48,7 +48,6 @@ pub fn legend(shares: &[MemoryShare], width: u16, styles: Styles, writer: &mut L
     writer.skip(room);
 }
 
-/// Draws the memory bar in `width` columns; faint if the GPU does not answer.
 pub fn bar(
     shares: Option<&MemoryShares>,
     is_stale: bool,

@@ -1,9 +1,8 @@
-//! Small charts over time: solid areas with a line on top.
+//! Small charts over time: filled areas with a line on top.
 //!
-//! Each column shows the highest value in its time, so that no peak is lost. Its highest cell is the line, the cells
-//! below are fainter. A value of 0 is a line at the bottom, and anything higher is above that; times without samples
-//! are blank. `ascii` has replacements for the blocks. The numbers come from
-//! [`history::memory_series`](crate::history::memory_series).
+//! Each column shows the highest value in its time span, so that no peak is lost. The top cell is the line; the
+//! cells below are fainter. A value of 0 is a line at the bottom, and any larger value is higher. Times without
+//! samples are blank. The numbers come from [`history::memory_series`](crate::history::memory_series).
 
 use ratatui::layout::Rect;
 use ratatui::style::Style;
@@ -13,9 +12,8 @@ use crate::history::memory_series::{Bucket, seen_until};
 use crate::model::Time;
 use ratatui::buffer::Buffer;
 
-/// Blocks by height, from nothing to full.
 const BLOCKS: [char; 9] = [' ', '▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
-/// The time spans of charts in milliseconds; few, so that the scale seldom changes.
+/// Time spans of charts, in milliseconds. There are few, so that the scale seldom changes.
 const SPANS: [(i64, &str); 10] = [
     (60_000, "1m"),
     (2 * 60_000, "2m"),
@@ -29,7 +27,6 @@ const SPANS: [(i64, &str); 10] = [
     (DAY, "1d"),
 ];
 const DAY: i64 = 24 * 3_600_000;
-/// The time span that a chart shows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ChartWindow {
     end: Time,
@@ -37,7 +34,7 @@ pub struct ChartWindow {
 }
 
 impl ChartWindow {
-    /// The time up to `end`, reaching back to `first` or further.
+    /// The span that ends at `end` and reaches back to `first` or further.
     pub fn new(first: Option<Time>, end: Time) -> Self {
         let wanted = first.map_or(0, |first| end - first);
         let span = SPANS.iter().find(|(span, _)| *span >= wanted);
@@ -49,17 +46,16 @@ impl ChartWindow {
         Self { end, milliseconds: (end - start).max(1) }
     }
 
-    /// Columns begin at multiples of their length, so that charts move smoothly.
+    /// Columns start at multiples of their length, so that charts move smoothly.
     fn number(&self, time: Time, columns: u16) -> i64 {
         time.unix_milliseconds().div_euclid(self.step(columns))
     }
 
-    /// The length of a column, in milliseconds.
     fn step(&self, columns: u16) -> i64 {
         (self.milliseconds / i64::from(columns.max(1))).max(1)
     }
 
-    /// The column of a time; `None` if it is not shown.
+    /// The column of a time; `None` if it is outside the span.
     pub fn column_of(&self, time: Time, columns: u16) -> Option<u16> {
         let column = self.number(time, columns).checked_sub(self.first_column(columns))?;
         u16::try_from(column).ok().filter(|column| *column < columns && time <= self.end)
@@ -69,7 +65,7 @@ impl ChartWindow {
         self.number(self.end, columns).saturating_sub(i64::from(columns) - 1)
     }
 
-    /// Its length: `10m`.
+    /// The span's length: `10m`.
     pub fn label(&self) -> String {
         let span = SPANS.iter().find(|(span, _)| *span == self.milliseconds);
         span.map_or_else(
@@ -79,8 +75,8 @@ impl ChartWindow {
     }
 }
 
-/// Draws values, one per column of the area, oldest first; `None` if nothing was seen. The upper edge stands for `top`,
-/// the lower for 0. `style` gets whether a cell is the line.
+/// Draws values, one per column of the area, oldest first; `None` is a gap. The area covers values from 0 to `top`.
+/// `style` receives whether a cell is part of the line.
 pub fn draw_values(
     values: &[Option<f64>],
     top: f64,
@@ -92,7 +88,7 @@ pub fn draw_values(
     if area.is_empty() || area.intersection(canvas.area) != area {
         return;
     }
-    // A chart of one line leaves a gap at its top, so that charts in consecutive lines do not touch.
+    // A chart of one line leaves a gap at the top, so that charts on consecutive lines do not touch.
     let most = if area.height == 1 { 7 } else { area.height * 8 };
     let (line, below) = (style(true), style(false));
     for (value, x) in values.iter().zip(area.left()..area.right()) {
@@ -116,22 +112,21 @@ pub fn draw_values(
     }
 }
 
-/// What was seen before the end of a window.
 pub fn past(seen: &[Bucket], window: ChartWindow) -> &[Bucket] {
     seen_until(seen, window.end)
 }
 
-/// The most memory in each column's time; `None` if nothing was seen.
+/// Maximum memory per column; `None` without samples.
 pub fn memory(seen: &[Bucket], window: ChartWindow, columns: u16) -> Vec<Option<f64>> {
     values(seen, window, columns, |bucket| [bucket.high as f64, bucket.last as f64])
 }
 
-/// The highest mean utilization in each column's time; `None` if nothing was seen.
+/// Maximum mean utilization per column; `None` without samples.
 pub fn utilization(seen: &[Bucket], window: ChartWindow, columns: u16) -> Vec<Option<f64>> {
     values(seen, window, columns, |bucket| [bucket.mean(); 2])
 }
 
-/// The highest value in each column's time; `of` returns a bucket's value and the one that holds after it.
+/// Maximum value per column. `of` returns a bucket's value and the value that holds after it.
 fn values(
     seen: &[Bucket],
     window: ChartWindow,
@@ -142,7 +137,7 @@ fn values(
     let first = window.first_column(columns);
     let column = |time: Time| window.number(time.min(window.end), columns).saturating_sub(first);
     let mut values: Vec<Option<f64>> = vec![None; usize::from(columns)];
-    // What began before the window is cut off.
+    // Values from before the window are cut off.
     let mut raise = |from: i64, to: i64, value: f64| {
         let (from, end) = (usize::try_from(from.max(0)), usize::try_from(to + 1));
         if let (Ok(from), Ok(end)) = (from, end) {
@@ -155,7 +150,7 @@ fn values(
         let (from, to) = (column(bucket.since), column(bucket.until));
         let [value, value_after] = of(bucket);
         raise(from, to, value);
-        // A value holds from its last sample to the next one, unless that is long after.
+        // A value holds from its last sample to the next one, unless the gap is long.
         let next = seen.get(at + 1).map(|next| next.since);
         let until = next.unwrap_or(window.end);
         if bucket.is_seen_until(until) {
@@ -181,13 +176,12 @@ mod tests {
         draw_values(&memory(seen, window, area.width), top, |_| Style::new(), area, canvas);
     }
 
-    /// Memory sample by sample: seconds and bytes.
     fn held(values: &[(i64, u64)]) -> Vec<Bucket> {
         let bucket = |&(second, bytes): &(i64, u64)| Bucket::new(at(second), bytes, 60_000);
         values.iter().map(bucket).collect()
     }
 
-    /// A chart of the minute before second `end`, with this many columns and lines, up to 100.
+    /// A chart of the minute before second `end`, scaled to 100.
     fn drawn(values: &[(i64, u64)], end: i64, columns: u16, rows: u16) -> Vec<String> {
         let area = Rect::new(0, 0, columns, rows);
         let mut canvas = Buffer::empty(area);
@@ -202,7 +196,7 @@ mod tests {
         assert_eq!(drawn(&[(59, 0)], 59, 3, 2), ["   ", "  ▁"]);
         assert_eq!(drawn(&[(30, 0)], 59, 3, 2), ["   ", " ▁▁"], "and holds until now");
         assert_eq!(drawn(&[(30, 60)], 59, 3, 2), [" ▂▂", " ██"]);
-        // Over ten minutes, half a minute is no gap, but five minutes are.
+        // In a ten-minute span, half a minute is not a gap, but five minutes are.
         let area = Rect::new(0, 0, 10, 1);
         let mut canvas = Buffer::empty(area);
         let values = held(&[(0, 0), (30, 0), (330, 100), (380, 100)]);

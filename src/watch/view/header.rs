@@ -1,8 +1,7 @@
-//! The first line: the host, how much memory is reclaimable, the versions and the source; at its end the clock, with
-//! the time that is shown, whether the screen is paused, and which key leads back to now.
+//! The first line: host, reclaimable memory, versions and source, then the clock. A paused clock shows the
+//! displayed time and the key that returns to now.
 //!
-//! Clock and reclaimable memory use as many words as fit, and keep the most important ones longest; the host's name
-//! gives way to them.
+//! Clock and reclaimable memory use their longest form that fits. The host's name is dropped before them.
 
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
@@ -17,15 +16,14 @@ use crate::watch::state::{App, End};
 use crate::watch::text::{clean, columns};
 use crate::watch::theme::Styles;
 
-/// Typical columns of a host's name with the blanks after it.
+/// Typical width of a host's name with the blanks after it.
 const HOST: u16 = 9;
-/// Columns of the mark of a recording.
 const REPLAY: u16 = 10;
 
 pub fn draw(app: &App, styles: Styles, area: Rect, canvas: &mut Buffer) {
     let (right, right_style) = clock(app, styles, area.width);
     let right_width = columns(&right);
-    // The clock comes first: the rest of the line gets what it leaves.
+    // The clock gets its columns first.
     let left = Rect { width: area.width.saturating_sub(right_width + 1), ..area };
     let mut writer = LineWriter::new(canvas, left, 0);
     if let Some(host) = &app.setup.host {
@@ -48,7 +46,7 @@ pub fn draw(app: &App, styles: Styles, area: Rect, canvas: &mut Buffer) {
     let driver = &screenful.snapshot.driver;
     let host = host.map(|host| clean(host, area.width));
     let least = least_headline(app);
-    // Parts are shown whole, and not without the more important ones before.
+    // A part is shown only whole, and only after all more important parts.
     if let Some(host) = host.filter(|host| columns(host) + least <= writer.room()) {
         writer.text(&host, styles.strong()).skip(2);
     }
@@ -71,7 +69,6 @@ pub fn draw(app: &App, styles: Styles, area: Rect, canvas: &mut Buffer) {
     LineWriter::new(canvas, area, 0).at_end(&right, right_style);
 }
 
-/// Clock and state, in as many words as fit.
 fn clock(app: &App, styles: Styles, width: u16) -> (String, Style) {
     let (texts, style) = match &app.setup.replay {
         None => live(app, styles),
@@ -83,7 +80,7 @@ fn clock(app: &App, styles: Styles, width: u16) -> (String, Style) {
     (text.cloned().unwrap_or_default(), style)
 }
 
-/// The clock of a live machine, longest form first.
+/// Clock of a live machine, longest form first.
 fn live(app: &App, styles: Styles) -> (Vec<String>, Style) {
     let span = |seconds: u64| Span::from_seconds(seconds as f64);
     let paused = if app.playback.is_paused { "PAUSED, " } else { "" };
@@ -126,14 +123,13 @@ fn live(app: &App, styles: Styles) -> (Vec<String>, Style) {
     (vec![format!("{long}, {state}"), format!("{short}, {state}"), time], styles.plain())
 }
 
-/// How long no GPU has answered; `None` if any does. Samples still come with the host's facts, so their time must not
-/// pass for the time of the GPUs' figures.
+/// For how long no GPU has answered; `None` if any does. Samples still arrive with data about the host, and their
+/// time must not be mistaken for the time of the GPU figures.
 fn silent_seconds(snapshot: &Snapshot) -> Option<f64> {
     let ages: Option<Vec<f64>> = snapshot.gpus.iter().map(|gpu| gpu.stale_seconds).collect();
     ages?.into_iter().reduce(f64::min)
 }
 
-/// The clock of a recording, longest form first.
 fn replay(app: &App, styles: Styles) -> (Vec<String>, Style) {
     let read = app.playback.percent.map(|percent| format!(" {percent}%"));
     let read = read.unwrap_or_default();
@@ -175,18 +171,17 @@ fn reclaimable(app: &App) -> Option<Reclaimable> {
     Some(app.screenful.as_ref()?.reclaimable)
 }
 
-/// Whether anything is reclaimable, or looks like it.
+/// Whether any memory is reclaimable or suspected.
 pub fn is_waste(app: &App) -> bool {
     reclaimable(app).is_some_and(|it| it.processes > 0 || it.suspected_processes > 0)
 }
 
-/// The columns of its shortest form with the blanks after it; 0 if there is nothing to say.
 pub fn least_headline(app: &App) -> u16 {
     let [.., least] = reclaimable(app).unwrap_or_default().headlines();
     if is_waste(app) { columns(&least.text(app.setup.ascii)) + 2 } else { 0 }
 }
 
-/// Writes as many words as fit; returns whether any did.
+/// Writes the longest form that fits; returns whether one did.
 pub fn draw_headline(app: &App, styles: Styles, writer: &mut LineWriter<'_>) -> bool {
     let Some((headline, style)) = headline_within(app, styles, writer.room()) else {
         return false;

@@ -1,4 +1,4 @@
-//! Draws the help; `layout/help.rs` arranges it.
+//! Draws the help; `layout/help.rs` positions it.
 
 use ratatui::layout::Rect;
 
@@ -9,7 +9,6 @@ use crate::watch::keys::Context;
 use crate::watch::layout::help::{GAP, HelpPage, LABEL, body};
 use crate::watch::theme::Styles;
 
-/// Draws the help of `context` from line `first` on.
 pub fn draw(context: Context, styles: Styles, first: u16, area: Rect, canvas: &mut Buffer) {
     let help = HelpPage::new(context, area.width);
     let body = body(area);
@@ -60,7 +59,6 @@ mod tests {
         lines(&canvas)
     }
 
-    /// All lines that can be scrolled to, joined.
     fn whole(context: Context, width: u16, height: u16) -> String {
         let area = Rect::new(0, 0, width, height);
         let mut out = Vec::new();
@@ -83,7 +81,7 @@ mod tests {
                 assert!(words.contains(title), "{title}");
                 for (keys, does, _) in *bindings {
                     let line = format!("{keys} {does}");
-                    // Long names continue below, past their column.
+                    // Long names are continued on the next line.
                     assert!(words.contains(&line), "{line} in {words}");
                 }
             }

@@ -1,4 +1,5 @@
-//! Draws the bottom line: the keys that fit, and how much of the table is out of sight. `layout/hints.rs` arranges it.
+//! Draws the bottom line: the hints that fit, and how much of the table is hidden. `layout/hints.rs` positions
+//! them.
 
 use ratatui::layout::Rect;
 
@@ -13,12 +14,11 @@ use crate::watch::state::{App, Mode};
 use crate::watch::text::{clean, columns};
 use crate::watch::theme::Styles;
 
-/// Blanks between two columns' entries.
+/// Blanks between the entries of two columns.
 const GAP: u16 = 2;
-/// The text before the first of them.
 const SORT_BY: &str = "sort by";
 
-/// Draws the line; while a sort column is being chosen, the columns' letters.
+/// Draws the hints or, while a sort column is being chosen, the letters of the columns.
 pub fn draw(app: &App, styles: Styles, layout: &Layout, area: Rect, canvas: &mut Buffer) {
     if app.mode == Mode::ChooseSort {
         return letters(app.table.choice.sort.column, styles, area, canvas);
@@ -34,7 +34,7 @@ pub fn draw(app: &App, styles: Styles, layout: &Layout, area: Rect, canvas: &mut
     writer.at_end(&after(app, Some(layout), area.width), styles.faint());
 }
 
-/// The columns with their letters, on as many lines as they need.
+/// Draws the columns with their letters, on as many lines as they need.
 fn letters(chosen: Column, styles: Styles, area: Rect, canvas: &mut Buffer) {
     let mut lines: Vec<Vec<Column>> = vec![Vec::new()];
     let mut used = columns(SORT_BY) + 1;
@@ -76,7 +76,7 @@ fn letter(column: Column, chosen: Column, styles: Styles, writer: &mut LineWrite
         .skip(GAP);
 }
 
-/// Writes hints on the first line of `area`, from its left end; the caller continues.
+/// Writes hints on the first line of `area`, from the left; returns the writer so that the caller can continue.
 fn write<'a>(spots: &[Spot], styles: Styles, area: Rect, canvas: &'a mut Buffer) -> LineWriter<'a> {
     let mut writer = LineWriter::new(canvas, area, 0);
     let mut end = 0;

@@ -1,7 +1,7 @@
-//! Writes a line of the screen from left to right.
+//! Writes a screen line from left to right.
 //!
-//! A writer cannot leave its line: text that does not fit is cut by columns, and cells outside the screen are ignored.
-//! Text that a process chose goes through [`clean`](crate::watch::text::clean) first.
+//! A writer cannot leave its line: text that does not fit is cut, and cells outside the screen are ignored. Text
+//! chosen by a process must be escaped first with [`clean`](crate::watch::text::clean).
 
 use std::borrow::Cow;
 
@@ -12,14 +12,13 @@ use ratatui::style::Style;
 use crate::report::escape::fit;
 use crate::watch::text::columns;
 
-/// Writes a character of one column, if there is such a cell.
+/// Writes a character of width one, if the cell exists.
 pub fn put(canvas: &mut Buffer, at: (u16, u16), symbol: char, style: Style) {
     if let Some(cell) = canvas.cell_mut(at) {
         cell.set_char(symbol).set_style(style);
     }
 }
 
-/// Clears the part of a region that is on the screen.
 pub fn clear(canvas: &mut Buffer, area: Rect) {
     for at in area.intersection(canvas.area).positions() {
         canvas[at].reset();
@@ -34,7 +33,6 @@ pub struct LineWriter<'a> {
 }
 
 impl<'a> LineWriter<'a> {
-    /// A writer at the left end of line `line` of `area`.
     pub fn new(canvas: &'a mut Buffer, area: Rect, line: u16) -> Self {
         let area = area.intersection(canvas.area);
         Self {
@@ -45,12 +43,11 @@ impl<'a> LineWriter<'a> {
         }
     }
 
-    /// Columns left on the line.
     pub fn room(&self) -> u16 {
         self.end.saturating_sub(self.x)
     }
 
-    /// The next `width` columns of the line, for other drawing; empty if they do not fit.
+    /// Reserves the next `width` columns for other drawing; empty if they do not fit.
     pub fn place(&mut self, width: u16) -> (Rect, &mut Buffer) {
         let width = if width <= self.room() { width } else { 0 };
         let place = Rect::new(self.x, self.y, width, 1);
@@ -63,11 +60,10 @@ impl<'a> LineWriter<'a> {
         self
     }
 
-    /// Writes `text`, cut with `…` at the end of the line.
     pub fn text(&mut self, text: &str, style: Style) -> &mut Self {
         let room = self.room();
         if room > 0 {
-            // No character takes more columns than bytes.
+            // No character is wider than its number of bytes.
             let text = match text.len() <= usize::from(room) {
                 true => Cow::Borrowed(text),
                 false => fit(text, usize::from(room)),
@@ -89,7 +85,6 @@ impl<'a> LineWriter<'a> {
         self.skip(blank).left(text, width - blank, style)
     }
 
-    /// Writes `text` at the end of the line, if there is room.
     pub fn at_end(&mut self, text: &str, style: Style) -> &mut Self {
         let width = columns(text);
         if width < self.room() {
@@ -108,7 +103,7 @@ impl<'a> LineWriter<'a> {
         self
     }
 
-    /// Writes a rule to the end of the line, with a title in it if that is not empty.
+    /// Draws a horizontal line to the end of the line, with a title in it unless that is empty.
     pub fn rule(&mut self, title: &str, style: Style, faint: Style) {
         self.fill("─", 2, faint);
         if !title.is_empty() {

@@ -11,11 +11,11 @@ use crate::watch::text::{MESSAGE_CHARS, clean, columns, wrap};
 use crate::watch::theme::Styles;
 use crate::watch::view_model::badge;
 
-/// Writes lines as long as there is room.
+/// Writes lines while there is room.
 pub struct PanelWriter<'a> {
     pub styles: Styles,
     pub area: Rect,
-    /// Whether only the rule has been written.
+    /// Whether nothing but the title line has been written.
     pub is_blank: bool,
     canvas: &'a mut Buffer,
     used: u16,
@@ -26,7 +26,6 @@ impl<'a> PanelWriter<'a> {
         Self { styles, area, is_blank: true, canvas, used: 0 }
     }
 
-    /// Lines still empty.
     pub fn left(&self) -> u16 {
         self.area.height.saturating_sub(self.used)
     }
@@ -51,7 +50,6 @@ impl<'a> PanelWriter<'a> {
         self.canvas.set_style(row, self.styles.selected());
     }
 
-    /// Writes `text` on at most `limit` lines.
     pub fn write(&mut self, text: &str, limit: u16, style: Style) {
         let limit = limit.min(self.left());
         for line in wrap(text, self.area.width, usize::from(limit)) {

@@ -1,9 +1,9 @@
-//! Draws the panels from `&App`. Nothing here changes state.
+//! Draws the panels from `&App`, without changing state.
 //!
-//! A file per panel: [`header`] (with the headline), [`table`], [`status`] (the selected process), [`hints`] and, in
-//! their place while one types, [`mod@prompt`]; [`help`] covers all others, and [`small`] is for a screen too small for
-//! panels. A panel with state and keys of its own is a file of [`super`]. [`bar`], [`chart`] and [`plot`] draw
-//! graphics; `layout` places the panels; [`line_writer`] writes a line, [`lines`] those of the lower panel.
+//! One file per panel: [`header`] with the headline, [`table`], and [`status`] for the selected process. The bottom
+//! line shows [`hints`] or [`mod@prompt`]. [`help`] covers all panels, and [`small`] replaces them on a small
+//! screen. Panels with their own state and keys are modules of [`super`]. [`bar`], [`chart`] and [`plot`] draw
+//! graphics; [`line_writer`] writes a line, and [`lines`] the lines of the lower panel.
 
 pub(super) mod ascii;
 pub mod bar;
@@ -25,7 +25,7 @@ use super::theme::Styles;
 use super::{charts, column_list, gpus, page};
 use ratatui::buffer::Buffer;
 
-/// Draws the whole screen over whatever was there.
+/// Draws the whole screen and overwrites its previous content.
 pub fn draw(app: &App, canvas: &mut Buffer) {
     let styles = Styles { theme: app.theme, has_color: app.setup.has_color };
     canvas.reset();

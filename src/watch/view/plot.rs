@@ -1,4 +1,4 @@
-//! A chart with its labels: a caption with the current value, a scale at its left, and the times below it.
+//! A chart with its labels: a caption with the current value, a scale on the left, and time labels below.
 //!
 //! `chart` draws the blocks.
 
@@ -15,21 +15,20 @@ use crate::watch::layout::CHARTS_ROWS_MIN;
 use crate::watch::text::columns;
 use crate::watch::theme::{ChartColor, Styles};
 
-/// A narrower chart has no scale; its caption gives the upper edge.
+/// Below this width, a chart has no scale; the caption contains the upper limit.
 const SCALE_FROM: u16 = 16;
-/// From this height on, the scale has a label in the middle too.
+/// From this height on, the scale also has a label in the middle.
 const MIDDLE_FROM: u16 = 3;
-/// Least width of the scale's labels: `79.6`.
+/// Minimum width of the scale's labels: `79.6`.
 const LABEL: u16 = 4;
 
-/// Greatest distance between lines of the grid, and the distance between their dots.
+/// Maximum distance between grid lines, and the distance between the dots of a line.
 const GRID_ROWS: u16 = 6;
 const GRID_COLUMNS: usize = 4;
 
-/// The value of a chart's upper edge, and the labels.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Scale {
-    /// The upper edge; the lower one is 0.
+    /// Value at the upper edge; the lower edge is 0.
     pub top: f64,
     labels: [String; 3],
 }
@@ -39,7 +38,7 @@ impl Scale {
         Self { top: 100.0, labels: ["100", "50", "0"].map(str::to_owned) }
     }
 
-    /// For memory, up to this total.
+    /// A scale for memory, up to `top` bytes.
     pub fn bytes(top: u64) -> Self {
         let text = Bytes(top).to_string();
         let (number, _) = text.split_once(' ').unwrap_or((&text, ""));
@@ -48,49 +47,44 @@ impl Scale {
         Self { top: top as f64, labels: [whole(number), whole(&half), "0".to_owned()] }
     }
 
-    /// For memory, up to a round number above the highest value.
+    /// A scale for memory, up to a round number above `most`.
     pub fn above(most: u64) -> Self {
-        /// Round numbers, as quarters of a power of two.
+        /// Round numbers, in quarters of a power of two.
         const PARTS: [u64; 4] = [2, 3, 4, 6];
         let power = most.max(4).checked_next_power_of_two().unwrap_or(1 << 63);
         let quarter = power / 4;
         let round = PARTS.into_iter().map(|parts| quarter.saturating_mul(parts));
-        // The highest value stays below the edge.
+        // The highest value must stay below the edge.
         let top = round.into_iter().find(|top| *top - *top / 16 >= most);
         Self::bytes(top.unwrap_or(power.saturating_mul(2)))
     }
 
-    /// For CPU time; each core is 100 percent.
+    /// A scale for CPU time, where each core is 100 percent.
     pub fn cores(most: f64) -> Self {
         let top = (most / 100.0).ceil().max(1.0) * 100.0;
         Self { top, labels: [top, top / 2.0, 0.0].map(|it| format!("{it:.0}")) }
     }
 
-    /// One width for all charts, so that those below each other align.
+    /// The width is the same for all charts, so that stacked charts align.
     fn width(&self) -> u16 {
         let widest = self.labels.iter().map(|it| columns(it)).max();
         widest.unwrap_or(0).max(LABEL)
     }
 }
 
-/// What a finding says about a chart's value.
+/// Marks of a finding on a chart.
 #[derive(Clone, Copy, Default)]
 pub struct FindingMark {
-    /// Since when the finding's condition holds.
+    /// Since when the finding's condition has held.
     pub since: Option<Time>,
-    /// The threshold of its rule.
     pub threshold: Option<f64>,
 }
 
-/// A chart with its labels.
 pub struct Plot {
-    /// The time span that it shows.
     pub window: ChartWindow,
-    /// The caption, in longer and shorter forms.
     pub captions: Vec<String>,
-    /// The current value, at the end of the caption.
     pub now: Option<String>,
-    /// The scale; `None` if there is nothing to draw.
+    /// `None` if there is nothing to draw.
     pub scale: Option<Scale>,
     pub mark: FindingMark,
     pub color: ChartColor,
@@ -98,7 +92,6 @@ pub struct Plot {
 }
 
 impl Plot {
-    /// Draws the chart; `values` returns its values for a number of columns.
     pub fn draw(
         &self,
         area: Rect,
@@ -142,7 +135,7 @@ impl Plot {
         writer.at_end(now, styles.strong());
     }
 
-    /// Writes the scale at the left, if there is room; returns the area that is left.
+    /// Writes the scale on the left, if there is room; returns the remaining area.
     fn scale_beside(&self, scale: &Scale, body: Rect, canvas: &mut Buffer) -> Rect {
         if body.width < SCALE_FROM {
             return body;
@@ -165,7 +158,7 @@ impl Plot {
         Rect { x: body.x + width + 1, width: body.width - width - 1, ..body }
     }
 
-    /// Faint lines at the top, the middle and further parts of a high chart, so that low values can be read.
+    /// Draws faint lines at the top, the middle and, in a high chart, in between, so that low values can be read.
     fn grid(&self, dots: Rect, canvas: &mut Buffer) {
         if dots.height < MIDDLE_FROM {
             return;
@@ -180,8 +173,8 @@ impl Plot {
         }
     }
 
-    /// Draws the finding: a line across at its threshold, and one down at its beginning, with an arrow in the line of
-    /// times if that is free. Blocks keep their shape.
+    /// Draws the finding's marks: a horizontal line at the threshold and a vertical line at the start. An arrow
+    /// points to the start in the line of time labels, if that is free. Blocks keep their shape.
     fn mark(&self, scale: &Scale, dots: Rect, times: Option<Rect>, canvas: &mut Buffer) {
         let style = self.styles.reclaimable();
         if let Some(share) = self.mark.threshold.map(|it| it / scale.top).filter(|it| *it < 1.0) {
@@ -211,7 +204,7 @@ impl Plot {
     }
 }
 
-/// Writes a character over a blank or the grid; other graphics only take the style, and text stays.
+/// Writes a character over a blank or the grid. Other graphics only take the style, and text stays unchanged.
 fn put_on_grid(canvas: &mut Buffer, at: (u16, u16), symbol: char, style: Style) {
     match canvas.cell_mut(at) {
         Some(cell) if matches!(cell.symbol(), " " | "·") => cell.set_char(symbol).set_style(style),

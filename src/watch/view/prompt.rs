@@ -1,4 +1,4 @@
-//! Draws the line that is being typed, at the bottom, with its error.
+//! Draws the prompt in the bottom line, with its error.
 
 use ratatui::layout::Rect;
 use ratatui::style::Modifier;
@@ -14,10 +14,9 @@ use crate::watch::state::prompt::{Prompt, Purpose};
 use crate::watch::text::columns;
 use crate::watch::theme::Styles;
 
-/// Columns for the text beside an error.
+/// Columns for the text next to an error.
 const TYPED_MIN: u16 = 16;
 
-/// Draws the prompt on the last line of `area`.
 pub fn draw(app: &App, prompt: &Prompt, styles: Styles, area: Rect, canvas: &mut Buffer) {
     let area = area.intersection(canvas.area);
     if area.is_empty() {
@@ -33,7 +32,7 @@ pub fn draw(app: &App, prompt: &Prompt, styles: Styles, area: Rect, canvas: &mut
     let mut writer = LineWriter::new(canvas, line, 0);
     writer.text(label, styles.key());
 
-    // Pasted text may be as hostile as a process's name.
+    // Pasted text can be as malicious as a process's name.
     let before = escape(&prompt.text[..prompt.cursor]);
     let after = escape(&prompt.text[prompt.cursor..]);
     let wanted = columns(&before).saturating_add(columns(&after)) + 1;
@@ -51,7 +50,7 @@ pub fn draw(app: &App, prompt: &Prompt, styles: Styles, area: Rect, canvas: &mut
         0 => 0,
         width => (width + 2).min(room - kept),
     };
-    // Of a text that is too long, the end before the cursor is shown.
+    // If the text is too long, its end before the cursor is shown.
     let typed_width = room - note_width;
     let (under, rest) = split_first(&after);
     let under_width = columns(under).max(1);

@@ -1,4 +1,4 @@
-//! A screen too small for panels: the essentials in few words, and a line with the size that is needed.
+//! A screen too small for panels: a short text, and a line with the required size.
 
 use crate::watch::view::header;
 use ratatui::layout::Rect;
@@ -14,11 +14,11 @@ use crate::watch::text::{clean, columns};
 use crate::watch::theme::Styles;
 use crate::watch::view_model::badge;
 
-/// Draws the most important parts first; one that does not fit goes to the next line, if there is one. The last line
-/// says why there are no panels.
+/// Draws the most important parts first. A part that does not fit goes to the next line, if there is one. The last
+/// line says why there are no panels.
 pub fn draw(app: &App, styles: Styles, area: Rect, canvas: &mut Buffer) {
     let mut parts = Vec::new();
-    // Here is no bottom line for the note.
+    // Without a bottom line, the note is shown here.
     if let Some(note) = &app.note {
         parts.push((clean(note, area.width).to_string(), styles.caution()));
     }

@@ -20,7 +20,7 @@ pub fn draw(app: &App, styles: Styles, layout: &Layout, canvas: &mut Buffer) {
     let are_findings = are_shown(app);
     let wanted = app.screenful.as_ref().map(|it| lines_wanted(it, app.alarms().len()));
     let is_silent = are_findings && wanted == Some(0);
-    // A panel with nothing to say has only its title.
+    // Without content, the panel has only its title.
     if area.height >= 4 || is_silent {
         let style = match app.focus {
             Focus::Findings => styles.focused(),
@@ -38,7 +38,7 @@ pub fn draw(app: &App, styles: Styles, layout: &Layout, canvas: &mut Buffer) {
         Some(subject) => selected(app, &subject, &mut lines),
         None => findings::draw(app, layout, &mut lines),
     }
-    // A silent source proves nothing good.
+    // Silence from the source does not mean that all is well.
     if lines.is_blank && !app.is_overdue() {
         lines.write("nothing to report", 1, styles.faint());
     }
@@ -58,7 +58,7 @@ fn title(app: &App, layout: &Layout) -> String {
     }
 }
 
-/// The profile of a process's MIG device: ` (1g.10gb)`.
+/// Profile of a process's MIG device: ` (1g.10gb)`.
 fn profile(subject: &Subject<'_>) -> String {
     let (gpu_instance, compute_instance) = subject.row.key.instance;
     let device = subject.gpu.and_then(|gpu| gpu.mig_device(gpu_instance, compute_instance));
@@ -66,7 +66,7 @@ fn profile(subject: &Subject<'_>) -> String {
     profile.map_or_else(String::new, |profile| format!(" ({})", clean(profile, 40)))
 }
 
-/// The selected process: its finding with what returns the memory, or what it is suspected of, and other facts.
+/// Writes the selected process: its suspicion or its finding with advice, and other facts.
 fn selected(app: &App, subject: &Subject<'_>, lines: &mut PanelWriter<'_>) {
     let styles = lines.styles;
     if let Some(suspect) = subject.suspect {
@@ -119,7 +119,7 @@ fn selected(app: &App, subject: &Subject<'_>, lines: &mut PanelWriter<'_>) {
     }
 }
 
-/// Whether a process is halted, and what it belongs to.
+/// Facts about the process, such as a halted state, its notebook or its parent.
 fn facts(subject: &Subject<'_>, process: &Process, styles: Styles) -> Vec<String> {
     let mut parts: Vec<String> = Vec::new();
     let mut part = |label: &str, value: Option<&str>| {

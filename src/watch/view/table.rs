@@ -1,5 +1,4 @@
-//! Draws the process table: a row per process and GPU, with text made only for visible rows. `command.rs` describes a
-//! process.
+//! Draws the process table: one row per process and GPU. Text is formatted only for visible rows.
 
 use crate::watch::text;
 use std::borrow::Cow;
@@ -21,21 +20,20 @@ use crate::watch::text::{NOT_AVAILABLE, UNKNOWN, clean, columns, scrolled};
 use crate::watch::theme::Styles;
 use crate::watch::view_model::{Screenful, Sort, Subject, WINDOW_SECONDS, badge};
 
-/// Edge marks: a row with a finding, one with a suspect.
+/// Edge marks of a row with a finding, and of a suspected row.
 const FOUND: &str = "▌";
 const SUSPECTED: &str = "│";
-/// Beside the edge: the selected row, a marked one, both.
+/// Marks next to the edge: selected row, marked row, both.
 const SELECTED: &str = "▸";
 const TAGGED: &str = "*";
 const BOTH: &str = "◆";
-/// Generations that a tree indents; further ones are not indented more.
+/// Maximum indentation of a tree, in generations.
 const INDENTED: u16 = 8;
-/// See [`heights`].
 const LEAST_SPAN_DIVISOR: f64 = 4.0;
-/// Blocks by height; none is full, so that rows do not touch.
+/// Blocks by height. None is full, so that rows do not touch.
 const BLOCKS: [&str; 7] = ["▁", "▂", "▃", "▄", "▅", "▆", "▇"];
 
-/// Draws what limits the table, the heading and the visible rows.
+/// Draws the filters, the heading and the visible rows.
 pub fn draw(app: &App, styles: Styles, layout: &Layout, canvas: &mut Buffer) {
     let area = layout.table;
     let Some(screenful) = &app.screenful else {
@@ -63,7 +61,7 @@ pub fn draw(app: &App, styles: Styles, layout: &Layout, canvas: &mut Buffer) {
     }
     let end = screenful.snapshot.time;
     let cells = column_width(Column::History, screenful.widths);
-    // Half an hour, or less if less was seen; a cell is at least a second.
+    // Half an hour, or less if the history is shorter. A cell covers at least a second.
     let first = app.judged.engine.history().first_time().unwrap_or(end);
     let first =
         first.max(end.plus_seconds(-WINDOW_SECONDS)).min(end.plus_seconds(-f64::from(cells)));
@@ -96,7 +94,7 @@ pub fn draw(app: &App, styles: Styles, layout: &Layout, canvas: &mut Buffer) {
     }
 }
 
-/// How many rows are visible, if not all are: `12 of 40`.
+/// Number of visible rows, if some are hidden: `12 of 40`.
 pub fn count(app: &App) -> String {
     let shown = app.table.listing.lines.len();
     match app.table.listing.hidden {
@@ -105,7 +103,6 @@ pub fn count(app: &App) -> String {
     }
 }
 
-/// Why there is no row.
 fn nothing(screenful: &Screenful) -> String {
     let unread: Vec<String> = screenful
         .snapshot
@@ -129,7 +126,7 @@ fn draw_heading(
     canvas: &mut Buffer,
 ) {
     let sort = app.table.choice.sort;
-    // If the limits have no line of their own, they appear here.
+    // If the filters have no line of their own, show them here.
     let limited = limited(app).filter(|_| layout.table_limits.is_empty());
     let mut writer = LineWriter::new(canvas, layout.table_heading, 0);
     writer.skip(GUTTER);
@@ -152,7 +149,6 @@ fn draw_heading(
     }
 }
 
-/// A column's title, with the mark of the sort order.
 fn title(column: Column, sort: Sort) -> String {
     let mark = match (column == sort.column, sort.descending()) {
         (false, _) => "",
@@ -162,8 +158,8 @@ fn title(column: Column, sort: Sort) -> String {
     format!("{}{mark}", column.spec().title)
 }
 
-/// How many rows are shown, and what limits them, escaped: `4 of 300 (filter: gpu:2), 3 of 4 GPUs hidden`; `None` if
-/// nothing does.
+/// Number of rows and the active filters, escaped: `4 of 300 (filter: gpu:2), 3 of 4 GPUs hidden`. `None` without
+/// filters.
 fn limited(app: &App) -> Option<String> {
     let limits = app.table.choice.limits()?;
     let all = app.screenful.as_ref()?.snapshot.gpus.len();
@@ -176,7 +172,6 @@ fn limited(app: &App) -> Option<String> {
     Some(format!("{shown} of {count} ({}){gpus}", escape(&limits)))
 }
 
-/// What the visible rows share.
 struct TableView<'a> {
     app: &'a App,
     columns: &'a [(Column, u16)],
@@ -223,7 +218,6 @@ impl TableView<'_> {
         }
     }
 
-    /// Draws a row's memory over time.
     fn draw_history(&self, subject: &Subject<'_>, width: u16, writer: &mut LineWriter<'_>) {
         let course = subject.course(&self.app.judged.courses);
         let values = course.map(|course| chart::memory(course.buckets(), self.window, width));
@@ -231,7 +225,7 @@ impl TableView<'_> {
             writer.right(UNKNOWN, width, self.styles.faint());
             return;
         };
-        // A rise or fall should catch the eye; a level line is faint, as high as its share of the GPU.
+        // A rise or fall should stand out. Level memory is faint, as high as its share of the GPU.
         let is_level = heights.iter().flatten().all(|height| *height == 0);
         let style = if is_level { self.styles.faint() } else { self.styles.held() };
         let share = subject.memory_percent().filter(|_| is_level).unwrap_or(0.0) / 100.0;
@@ -249,8 +243,7 @@ impl TableView<'_> {
     }
 }
 
-/// The heights of values, from the lowest one up: the amount is in another column, so these cells show only whether it
-/// rises.
+/// Heights of the values above the lowest one. Another column shows the amount; these cells only show changes.
 fn heights(values: &[Option<f64>]) -> Option<Vec<Option<usize>>> {
     let known = || values.iter().flatten().copied();
     let (low, high) = (known().reduce(f64::min)?, known().reduce(f64::max)?);
@@ -260,7 +253,7 @@ fn heights(values: &[Option<f64>]) -> Option<Vec<Option<usize>>> {
     Some(values.iter().map(|value| value.map(height)).collect())
 }
 
-/// The tree in front of a line: `│  ├─ `, at most `room` columns.
+/// The tree branch before a line: `│  ├─ `, at most `room` columns.
 fn indent(line: &ListingLine, room: u16) -> String {
     let last = match line.branch {
         TreeBranch::Root => return String::new(),
@@ -278,7 +271,6 @@ fn indent(line: &ListingLine, room: u16) -> String {
     text
 }
 
-/// A cell's text and style.
 fn cell<'a>(
     column: Column,
     width: u16,
@@ -324,7 +316,7 @@ fn cell<'a>(
     }
 }
 
-/// Escapes text; usually it stays as it is and is not copied.
+/// Escapes text; avoids a copy if nothing changes.
 fn cleaned<'a>(text: String, width: u16) -> Cow<'a, str> {
     Cow::Owned(match clean(&text, width) {
         Cow::Borrowed(whole) if whole.len() == text.len() => text,
@@ -332,8 +324,7 @@ fn cleaned<'a>(text: String, width: u16) -> Cow<'a, str> {
     })
 }
 
-/// The command, with the state of a halted process before it: if the state column does not fit, a zombie must not look
-/// alive.
+/// The command, after the state of a halted process: even without a state column, a zombie must not look alive.
 fn command_with_state<'a>(
     width: u16,
     subject: &Subject<'a>,
@@ -350,13 +341,12 @@ fn command_with_state<'a>(
     }
 }
 
-/// Whether a process stays in this state until someone acts: stopped, traced, defunct. Not `D`, which comes and goes
-/// with every disk read and would flicker.
+/// Whether a process stays in this state until someone acts: stopped, traced, defunct. `D` is excluded, because it
+/// changes with every disk read and would flicker.
 pub fn is_halted(state: char) -> bool {
     matches!(state, 'T' | 't' | 'Z' | 'X')
 }
 
-/// The kernel's letter as a word.
 pub fn state_word(state: char, styles: Styles) -> (Cow<'static, str>, Style) {
     let style = match state {
         'S' | 'I' => styles.faint(),

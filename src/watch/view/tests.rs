@@ -24,7 +24,7 @@ mod charts;
 mod gpus;
 mod waste;
 
-/// From the smallest with panels to a large one.
+/// From the smallest screen with panels to a large one.
 pub(super) const SIZES: [(u16, u16); 3] = [(40, 10), (80, 24), (200, 60)];
 
 /// A screen of `snapshot`, where the first process of GPU 0 is idle.
@@ -45,7 +45,6 @@ pub(super) fn render(app: &App) -> Buffer {
     canvas
 }
 
-/// The screen as text, without trailing blanks.
 pub(super) fn text(buffer: &Buffer) -> String {
     crate::watch::once::write_text(buffer, false)
 }
@@ -54,7 +53,6 @@ pub(in crate::watch) fn check(name: &str, app: &App) {
     compare(name, &text(&render(app)));
 }
 
-/// Compares a screen with its file.
 fn compare(name: &str, actual: &str) {
     let mut path = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
     path.extend(["tests", "data", "screens", &format!("{name}.txt")]);
@@ -136,7 +134,7 @@ fn mig_devices_hidden_holders_and_what_is_not_available() {
     check("not-available-80x24", &showing(bare, 80, 24));
 }
 
-/// In each form of the GPU panel, in the findings and on their pages, in a tree, in scrolled commands, and in a prompt.
+/// Covers each form of the GPU panel, the findings and their pages, a tree, scrolled commands and a prompt.
 #[test]
 fn hostile_names_are_shown_and_move_nothing() {
     check("hostile-80x24", &showing(hostile(), 80, 24));
@@ -283,7 +281,7 @@ fn without_colour_there_is_none_and_a_theme_changes_no_word() {
     }
     let buffer = render(&app);
     assert!(buffer.content.iter().all(|cell| cell.fg == Color::Reset && cell.bg == Color::Reset));
-    // Words and weight say what colour would.
+    // Words and font weight replace colour.
     assert!(text(&buffer).contains("IDLE 29m") && text(&buffer).contains("lost: "));
     assert!(buffer.content.iter().any(|cell| cell.modifier.contains(Modifier::BOLD)));
 }

@@ -1,4 +1,4 @@
-//! How the dialog looks, with hand-made plans.
+//! Tests of the panel's look, with hand-made plans.
 
 use super::*;
 use crate::reclaim::Outcome;
@@ -10,7 +10,7 @@ use crate::watch::testing::{keys, screen, see, tick};
 use crate::watch::update::update;
 use crate::watch::view::tests::check;
 
-/// The lines of a plan as `gpumem reap` prints them.
+/// Lines of a plan as `gpumem reap` prints them.
 const LINES: &[&str] = &[
     "4001 ann: 6.0 GiB on GPU 0: python -m ipykernel_launcher -f kernel-3f.json",
     "    idle since 2026-11-21T09:34:15.123Z: notebook thesis/fine-tune.ipynb (4001) has held 6.0 GiB on GPU 0 without using it for 29m 50s",
@@ -35,7 +35,6 @@ fn app() -> App {
     app
 }
 
-/// The plan comes, and is drawn.
 fn plan(app: &mut App) {
     keys(app, "X");
     let targets = vec![sample::target(4001), sample::target(4000)];

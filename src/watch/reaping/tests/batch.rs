@@ -1,4 +1,4 @@
-//! The batch that carries out a plan, and how to leave it.
+//! Tests of the batch that carries out a plan, and of leaving it.
 
 use super::*;
 use crate::watch::keys;
@@ -66,7 +66,7 @@ fn a_running_plan_is_checked_and_shown_with_every_sample() {
             "    pending",
         ]
     );
-    // It continues behind the table, which may show another time, and x shows it again.
+    // The batch continues behind the table, which may show another time; x shows the batch again.
     assert_eq!(keys(&mut app, "<Esc>"), Some(Effect::Draw));
     assert_eq!(app.mode, Mode::Main);
     keys(&mut app, "[");
@@ -117,7 +117,6 @@ fn a_batch_that_cannot_start_gives_the_reason() {
     assert_eq!((&app.mode, &app.reaping.batch), (&Mode::Main, &None));
 }
 
-/// A batch that runs behind the table.
 fn behind() -> (App, u64) {
     let mut app = showing(None);
     let number = begun(&mut app);
@@ -127,7 +126,7 @@ fn behind() -> (App, u64) {
     (app, number)
 }
 
-/// The key only warns about the running batch.
+/// Checks that the key only warns about the running batch.
 fn is_warned(app: &mut App, key: &str) {
     assert_eq!(keys(app, key), Some(Effect::Draw), "{key}");
     assert_eq!(note(app), STILL_ENDING, "{key}");
@@ -142,7 +141,7 @@ fn quitting_meanwhile_warns_and_the_same_key_again_quits() {
         is_warned(&mut app, first);
         assert_eq!(keys(&mut app, second), Some(Effect::Quit));
     }
-    // Events in between do not count as an answer, and do not cancel the question.
+    // Events in between neither answer nor cancel the warning.
     let (mut app, number) = behind();
     is_warned(&mut app, "q");
     tick(&mut app, 6_000);
@@ -222,7 +221,6 @@ fn every_key_offered_by_a_running_batch_does_something() {
             }
         }
     }
-    // The keys that the dialog offers as well.
     let stop = keys(&mut running(true), "u");
     assert!(matches!(stop, Some(Effect::Reclaim(ReclaimRequest::Stop { .. }))));
     for key in ["y", "s", "a", "d", "r"] {

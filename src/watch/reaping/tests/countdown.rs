@@ -1,4 +1,4 @@
-//! The confirmation: what confirms, what cancels it, and when the plan starts.
+//! Tests of the confirmation: what confirms or cancels it, and when the plan starts.
 
 use signal_hook::consts::{SIGCONT, SIGTSTP};
 
@@ -13,7 +13,7 @@ fn y_starts_exactly_the_shown_plan_after_the_time_to_undo() {
     for next in [2_000, 3_000, 4_000] {
         assert_eq!(app.reaping.next_tick(app.judged.now()), Some(Duration::from_millis(next)));
         assert_eq!(tick(&mut app, next - 1), Some(Effect::Draw));
-        // Pressing y again, or holding it, does not start it sooner.
+        // Pressing `y` again, or holding it, does not shorten the countdown.
         assert_eq!(keys(&mut app, "y"), None);
         if next < 4_000 {
             tick(&mut app, next);
@@ -51,7 +51,7 @@ fn counting(app: &mut App) {
     tick(app, 2_000);
 }
 
-/// Checks that the confirmation was cancelled with this reason, and that nothing starts later.
+/// Checks that the confirmation was cancelled for this reason, and that nothing starts later.
 fn is_void(app: &mut App, reason: &str) {
     assert_eq!(dialog(app).countdown, None, "{reason}");
     assert_eq!(told(app), format!("undone: {reason}; nothing was sent"));
@@ -71,15 +71,15 @@ fn an_unseen_or_interrupted_countdown_cancels() {
         assert_eq!(app.mode, Mode::Plan);
         is_void(&mut app, reason);
     };
-    // Making the screen large again does not help.
+    // Enlarging the screen again does not restore it.
     let resized = [Event::Resize(20, 5), Event::Resize(80, 24)];
     after(resized, "the plan was no longer on screen");
     let helped = [KeyCode::Char('?'), KeyCode::Esc].map(|key| Event::Key(key.into()));
     after(helped, "the plan was no longer on screen");
     let suspended = [SIGTSTP, SIGCONT].map(Event::Signal);
     after(suspended, "gpumem was suspended");
-    // gpumem was stopped by SIGSTOP, which it does not notice, or blocked by a terminal that takes nothing: the next
-    // tick comes much too late, with or without a sample before it.
+    // SIGSTOP stopped gpumem without notice, or the terminal accepted no output. The next tick is then much too
+    // late, with or without a sample before it.
     for has_sample in [false, true] {
         let mut app = showing(None);
         counting(&mut app);
@@ -100,7 +100,7 @@ fn an_old_plan_is_renewed_instead_of_confirmed() {
     keys(&mut app, "y");
     assert!(dialog(&app).countdown.is_some(), "old, but not too old");
     keys(&mut app, "u");
-    // The machine slept: its clock advanced, and the screen's did not.
+    // The machine was suspended: its clock advanced, but the screen's clock did not.
     see(&mut app, 301, later(30_000.0));
     draw(&mut app);
     let question = ask(&mut app, "y");

@@ -1,4 +1,4 @@
-//! The timeline by number and by time, and its bound.
+//! Tests of the timeline by number and by time, and of its bound.
 
 use super::*;
 use crate::model::finding::{Finding, Undecided};
@@ -7,8 +7,7 @@ use crate::watch::sample;
 
 const KIBIBYTES: usize = 1024;
 
-/// A machine `second` seconds later: some processes work, most are idle, and from the tenth second on one has a
-/// finding.
+/// A machine at `second`: some processes work, most are idle, and from second 10 on one has a finding.
 fn scene(second: u32, gpus: u32, processes: u32) -> (Snapshot, Vec<Finding>, Vec<Undecided>) {
     let mut snapshot = sample::snapshot(gpus, processes);
     snapshot.time = snapshot.time.plus_seconds(f64::from(second));

@@ -1,4 +1,4 @@
-//! Random snapshots, to check that none of them does harm.
+//! Random snapshots, to check that none of them causes harm.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ impl Dice {
         self.roll(4) == 0
     }
 
-    /// Any number of bytes, extremes more often.
+    /// Any number of bytes, with extremes more often.
     pub fn bytes(&mut self) -> Option<u64> {
         match self.roll(4) {
             0 => None,
@@ -23,7 +23,6 @@ impl Dice {
         }
     }
 
-    /// A malicious process name.
     pub fn name(&mut self) -> Arc<str> {
         let alphabet = [
             'a', ' ', '\x1b', '\n', '日', '\u{301}', '\u{202e}', '🦀', '\0', 'é', '\u{200d}',
@@ -35,7 +34,7 @@ impl Dice {
             .into()
     }
 
-    /// A host where anything may be unknown, absurd or malicious.
+    /// A host where any value may be unknown, absurd or malicious.
     pub fn snapshot(&mut self) -> Snapshot {
         let (gpus, processes) = (self.roll(20) as u32, self.roll(12) as u32);
         let mut snapshot = sample::snapshot(gpus, processes);

@@ -1,4 +1,4 @@
-//! Clicks and the wheel, place by place.
+//! Tests of clicks and the wheel, by place.
 
 use crossterm::event::KeyModifiers;
 
@@ -36,7 +36,7 @@ fn row(app: &App, line: u16) -> (u16, u16) {
     (5, app.layout().unwrap().table.y + line)
 }
 
-/// The column of a heading on the screen, if it is shown.
+/// Screen position of a heading, if it is shown.
 fn heading(app: &App, column: Column) -> Option<(u16, u16)> {
     let layout = app.layout().unwrap();
     let y = layout.table_heading.y;
@@ -44,7 +44,6 @@ fn heading(app: &App, column: Column) -> Option<(u16, u16)> {
     x.map(|x| (x, y))
 }
 
-/// The middle of a hint.
 fn hint(context: Context, word: &str) -> (u16, u16) {
     let spots = hints::spots(keys::hints(context).collect(), 120);
     let spot = spots.iter().find(|spot| spot.hint.word == word).unwrap();
@@ -105,7 +104,7 @@ fn a_row_is_selected_where_it_is_and_nothing_below_the_last() {
 
 #[test]
 fn only_two_clicks_on_one_process_in_time_open_it() {
-    // Whether a next click would count as the second one.
+    // Whether the next click would count as the second one.
     let waits = |app: &App| app.table.clicked.is_some();
     let mut app = showing(sample::snapshot(1, 4));
     let (first, second) = (row(&app, 0), row(&app, 1));
@@ -119,7 +118,6 @@ fn only_two_clicks_on_one_process_in_time_open_it() {
     assert!(waits(&app), "too late");
     click(&mut app, second, 2_402);
     assert!(waits(&app), "another row");
-    // Another process moves under the mouse.
     type_in(&mut app, "r");
     click(&mut app, second, 2_403);
     assert!(waits(&app), "another process");
@@ -131,17 +129,17 @@ fn only_two_clicks_on_one_process_in_time_open_it() {
 #[test]
 fn a_click_on_a_gpu_filters_and_a_second_one_removes_the_filter() {
     let mut snapshot = sample::snapshot(3, 4);
-    // The filter uses the index, not the position.
+    // The filter uses the GPU's index, not its position.
     snapshot.gpus[2].index = 7;
     let mut app = showing(snapshot);
     let y = app.layout().unwrap().gpus.y;
     assert_eq!(click(&mut app, (3, y), 0), Some(Effect::Draw));
     assert_eq!(filter(&app), "gpu:0");
     assert_eq!((app.table.listing.lines.len(), app.table.listing.hidden), (4, 8));
-    // Now it is the only GPU shown.
+    // It is the only GPU shown now.
     click(&mut app, (3, y + 2), 0);
     assert_eq!(filter(&app), "", "it was on the same card");
-    // A click on its charts does the same as on its line.
+    // A click on a GPU's charts has the same effect as one on its line.
     let grid = gpu_grid(&app, &app.layout().unwrap()).unwrap();
     let charts = grid.cell(1);
     click(&mut app, (charts.x + 1, charts.bottom() - 1), 0);
@@ -152,7 +150,7 @@ fn a_click_on_a_gpu_filters_and_a_second_one_removes_the_filter() {
     click(&mut app, (3, y + 2), 0);
     assert_eq!((filter(&app).as_str(), app.table.listing.hidden), ("", 0));
 
-    // Like a typed filter: the same GPU removes it, another one replaces it, and other limits stay.
+    // As with a typed filter, the same GPU removes it, another GPU replaces it, and other limits stay.
     type_in(&mut app, "u/gpu:1<Enter>");
     assert_eq!(filter(&app), "gpu:1");
     click(&mut app, (3, y + 1), 0);

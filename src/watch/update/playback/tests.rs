@@ -1,4 +1,4 @@
-//! Time on a live screen, key by key.
+//! Tests of playback on a live screen, key by key.
 
 use crossterm::event::KeyCode;
 
@@ -10,12 +10,10 @@ use crate::watch::update::update;
 
 mod recordings;
 
-/// The sample of this second.
 fn live(app: &mut App, second: u64) {
     assert_eq!(see(app, second, sample::later(1, 2, second as f64)), Some(Effect::Draw));
 }
 
-/// A screen that has watched for this many seconds.
 fn watching(seconds: u64) -> App {
     let mut app = screen_of(None, 1, (80, 24));
     for second in 0..seconds {
@@ -24,7 +22,7 @@ fn watching(seconds: u64) -> App {
     app
 }
 
-/// Which second of [`live`] is shown.
+/// The second of the shown sample, counted from the first.
 fn second(app: &App) -> i64 {
     let start = sample::snapshot(1, 2).time;
     (app.shown_time().unwrap() - start) / 1000
@@ -37,7 +35,7 @@ fn a_paused_screen_does_not_change_while_samples_come_and_are_judged() {
         keys(&mut app, "p");
         assert_eq!((second(&app), app.behind_seconds()), (4, None));
         for now in 5..9 {
-            // It shows how far behind it is.
+            // The screen shows how far behind it is.
             live(&mut app, now);
         }
         assert_eq!((second(&app), app.behind_seconds()), (4, Some(4.0)));
@@ -79,7 +77,7 @@ fn a_note_says_why_a_key_did_nothing_until_the_next_key() {
     for (line, expected) in [("[[[", "nothing older"), ("n", "since"), ("N", "before")] {
         keys(&mut app, line);
         assert!(note(&app).contains(expected), "{line}: {}", note(&app));
-        // A key without effect shows a note; an event that is no key press only clears it.
+        // A key without effect shows a note; an event that is not a key press only clears it.
         assert_eq!(keys(&mut app, "~"), Some(Effect::Draw));
         assert!(note(&app).starts_with("'~'"));
         let none = KeyCode::Char('\u{7}');

@@ -1,4 +1,4 @@
-//! The line editor key by key, and the effect of a typed line.
+//! Tests of the line editor, key by key, and of the accepted text.
 
 use super::*;
 use crate::watch::sample;
@@ -21,14 +21,13 @@ fn prompt(app: &App) -> &Prompt {
     }
 }
 
-/// The text, with the cursor as a bar.
+/// The text, with a bar at the cursor.
 fn line(app: &App) -> String {
     let prompt = prompt(app);
     let (before, after) = prompt.text.split_at(prompt.cursor);
     format!("{before}|{after}")
 }
 
-/// The number of rows listed, and the filter in force.
 fn listed(app: &App) -> (usize, String) {
     (app.table.listing.lines.len(), filter(app))
 }
@@ -80,7 +79,7 @@ fn a_filter_holds_while_it_is_typed_and_enter_keeps_it() {
     keys(&mut app, "ann");
     assert_eq!((app.table.listing.lines.len(), app.table.listing.hidden), (2, 2));
     assert_eq!(prompt(&app).error, None);
-    // The last valid filter stays.
+    // The last valid filter stays active.
     keys(&mut app, " mem>");
     assert_eq!(filter(&app), "user:ann");
     assert!(keys(&mut app, "<Enter>").is_some());
@@ -120,7 +119,7 @@ fn the_beginning_of_a_terms_name_filters_only_after_enter() {
     press(&mut app, ctrl('u'));
     keys(&mut app, "runti<Enter>");
     assert_eq!(listed(&app), (0, "runti".to_owned()));
-    // A word that begins no term's name filters at once.
+    // A word that starts no term's name filters at once.
     keys(&mut app, "<Esc>/nowhere");
     assert_eq!(app.table.listing.lines.len(), 0);
 }
@@ -171,7 +170,7 @@ fn former_filters_are_called_back() {
     }
     keys(&mut app, "<Up>");
     assert_eq!(filter(&app), "bob");
-    // Times have their own former lines.
+    // Times have their own history.
     keys(&mut app, "<Esc>@<Up>");
     assert_eq!(line(&app), "|");
 }
@@ -199,7 +198,7 @@ fn keys_that_are_not_text_do_nothing_and_a_storm_is_bounded() {
     let alt = KeyEvent::new(KeyCode::Char('x'), KeyModifiers::ALT);
     assert_eq!(update(&mut app, Event::Key(alt)), None);
     assert_eq!(line(&app), "|");
-    // A word of no term, so that each key tries it on the rows.
+    // A word that is not a term, so that each key matches it against the rows.
     for _ in 0..2000 {
         press(&mut app, KeyCode::Char('日'));
     }

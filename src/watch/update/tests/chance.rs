@@ -1,4 +1,4 @@
-//! Random events and keys in any order: the screen stays consistent.
+//! Random events and keys in any order: the screen must stay consistent.
 
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -29,10 +29,10 @@ use crate::watch::testing::events;
 use crate::watch::view::draw;
 use crate::watch::view_model::{RowKey, Screenful};
 
-/// Runs by default; with [`ROUNDS_FOR_ALL`], as in CI, the dice come to every place.
+/// Default number of runs. With [`ROUNDS_FOR_ALL`], as in CI, the runs reach every place.
 const ROUNDS: u64 = 24;
 const ROUNDS_FOR_ALL: u64 = 480;
-/// Most runs begin with keys that lead to a place a person reaches only by several keys in a row.
+/// Most runs start with keys that lead to a state that random keys seldom reach.
 const BEGINNINGS: &str = "j<Space><Enter> je <F2><Space> s j<Enter> jx j<Space><Space><Enter> <Space>jx / t? \
                           [[[ [jx <Tab> v n j<Enter>G <Tab>g<Enter>G <F2>jj ?G iG sG gxjjG @now o";
 const FORMS: [Option<Form>; 4] = [None, Some(Form::Cards), Some(Form::Lines), Some(Form::Totals)];
@@ -66,7 +66,6 @@ fn nothing_that_happens_breaks_the_screen() {
     }
 }
 
-/// A screen, its output, and what it shows.
 struct Run {
     app: App,
     frames: DoubleBuffer<Sink>,
@@ -74,7 +73,7 @@ struct Run {
     snapshot: Snapshot,
     selected: Option<RowKey>,
     now: Duration,
-    /// The numbers of the last requested plan and of the running one.
+    /// Numbers of the last requested plan and of the running one.
     asked: u64,
     begun: Option<(u64, usize)>,
 }
@@ -109,7 +108,7 @@ impl Run {
         run
     }
 
-    /// Handles an event, then checks everything that must hold.
+    /// Handles an event and checks all invariants.
     fn happen(&mut self, event: Event, dice: &mut Dice) {
         let what = match &event {
             // A whole snapshot would fill screens.
@@ -118,7 +117,7 @@ impl Run {
         };
         let what = format!("{what} in {:?}", self.app.mode);
         let is_sample = matches!(event, Event::Snapshot { .. });
-        // Before, or before its process went missing.
+        // The row before the event, or before its process went missing.
         let selected = self.app.table.selected_key().or(self.selected);
         self.selected = selected;
         let had_row = self.app.table.selected_key().is_some();
@@ -128,7 +127,7 @@ impl Run {
         self.look_at_selection(&what);
         if is_sample {
             let now = self.app.table.selected_key();
-            // If there was no row before, the first one gets selected.
+            // Without a row before, the first one is selected.
             let is_first = !had_row && !self.app.table.is_chosen();
             let is_same = now.is_none()
                 || is_first
@@ -149,7 +148,7 @@ impl Run {
             _ => {}
         }
         let written = self.draw();
-        // Passing samples are shown from time to time.
+        // During a seek, samples are shown only from time to time.
         let is_passing = is_sample && self.app.playback.is_seeking();
         assert!(
             effect.is_some() || is_passing || written == 0,
@@ -161,7 +160,7 @@ impl Run {
         assert_eq!(update(&mut self.app, Event::Drawn), None);
     }
 
-    /// What a person does who is about to end a process; pure chance never gets that far.
+    /// The keys of a user who is about to kill a process; random keys never get that far.
     fn on_purpose(&mut self, dice: &mut Dice) -> Option<Event> {
         if self.app.mode != Mode::Plan || dice.roll(6) == 0 {
             return None;
@@ -190,7 +189,6 @@ impl Run {
         }
     }
 
-    /// Where the screen is; in each of these places a key or a sample might do harm.
     fn places(&self) -> [(&'static str, bool); 32] {
         let app = &self.app;
         let (dialog, batch) = (&app.reaping.dialog, &app.reaping.batch);
@@ -239,7 +237,7 @@ impl Run {
         ]
     }
 
-    /// Any report of the worker, in answer to a request or not.
+    /// Any report of the worker, whether it was requested or not.
     fn progress(&self, dice: &mut Dice) -> ReclaimProgress {
         let (begun, count) = self.begun.unwrap_or((dice.roll(3), 3));
         let number = if dice.chance() { dice.roll(5) } else { begun };
@@ -316,7 +314,7 @@ impl Run {
         }
     }
 
-    /// Shows, in every form, times and findings that no rule comes to.
+    /// Shows times and findings that no rule produces, in every form of the GPU panel.
     fn show_absurd(&mut self, dice: &mut Dice) {
         let mut snapshot = dice.snapshot();
         snapshot.time = Time::from_unix_milliseconds(dice.bytes().unwrap_or(7) as i64);
@@ -350,7 +348,6 @@ impl Run {
         Event::Snapshot { now: self.now, snapshot: Box::new(self.snapshot.clone()) }
     }
 
-    /// Time passes on the machine, or another machine takes its place.
     fn live_on(&mut self, dice: &mut Dice) {
         let seconds = dice.roll(120);
         self.now += Duration::from_secs(seconds);
@@ -377,7 +374,7 @@ impl Run {
         }
     }
 
-    /// The selected row exists, once, and is visible.
+    /// Checks that the selected row exists exactly once and is visible.
     fn look_at_selection(&self, what: &str) {
         let app = &self.app;
         let rows = app.screenful.as_ref().map_or(0, |it| it.rows.len());
@@ -400,14 +397,13 @@ impl Run {
         }
     }
 
-    /// Draws a frame; returns how many bytes were written.
     fn draw(&mut self) -> usize {
         let (app, before) = (&self.app, self.written.0.get());
         self.frames
             .draw(|canvas| {
                 draw(app, canvas);
                 whole(canvas);
-                // The former frame leaves no trace.
+                // The previous frame must leave no trace.
                 let mut blank = Buffer::empty(app.area);
                 draw(app, &mut blank);
                 assert_eq!(*canvas, blank);
@@ -417,7 +413,6 @@ impl Run {
     }
 }
 
-/// A plan with malicious names.
 fn proposal(dice: &mut Dice) -> crate::reclaim::worker::Proposal {
     let mut targets: Vec<Target> = Vec::new();
     for at in 0..dice.roll(8) {
@@ -439,7 +434,6 @@ fn dice_time(dice: &mut Dice) -> Time {
     Time::from_unix_milliseconds(dice.roll(u64::MAX) as i64)
 }
 
-/// Counts the bytes written.
 #[derive(Clone, Debug, Default)]
 struct Sink(Rc<Cell<usize>>);
 
@@ -454,7 +448,7 @@ impl Write for Sink {
     }
 }
 
-/// No cell contains a control character, and none reaches beyond its line.
+/// Checks that no cell contains a control character or reaches beyond its line.
 fn whole(buffer: &Buffer) {
     let width = usize::from(buffer.area.width).max(1);
     for line in buffer.content.chunks(width) {
@@ -466,7 +460,7 @@ fn whole(buffer: &Buffer) {
     }
 }
 
-/// From an empty screen to a large one; most are of middle size, and some at the limits of what is shown.
+/// Sizes from empty to large; most are medium, and some are at the limits of the layout.
 fn size(dice: &mut Dice) -> Rect {
     let edges = [0, 1, 9, 10, 11, 24, 39, 40, 41, 70, 220];
     let (columns, rows) = match dice.roll(7) {

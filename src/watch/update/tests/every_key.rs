@@ -1,4 +1,4 @@
-//! Every key of the table does what its line in the help says, in each context.
+//! Each table key does what its line in the help says, in each context.
 
 use super::*;
 use crate::reclaim::Target;
@@ -14,13 +14,13 @@ use crate::watch::state::table::ColumnList;
 
 /// Processes on the only GPU; more than the table has lines.
 const PROCESSES: u32 = 12;
-/// The second of the last sample, and of the one where a finding began, because the smallest process had been idle for
-/// long enough.
+/// Seconds of the last sample and of the start of a finding: by then the smallest process has been idle long
+/// enough.
 const LAST: i64 = 740;
 const FOUND: i64 = 600;
 const STEP: i64 = 20;
 
-/// The keys pressed before, and whether the key then did what it should.
+/// The keys pressed before, and a check of the tested key's effect.
 type Case = (&'static str, fn(&App, Option<&Effect>) -> bool);
 
 #[test]
@@ -48,7 +48,6 @@ fn every_key_does_what_the_help_describes() {
     }
 }
 
-/// A screen of 80 by 16 with this context open.
 fn opened(context: Context) -> App {
     let mut app = screen(80, 16);
     for second in (0..=LAST).step_by(STEP as usize) {
@@ -85,7 +84,6 @@ fn opened(context: Context) -> App {
     app
 }
 
-/// The request for a plan.
 fn asked(effect: Option<&Effect>) -> Option<&PlanRequest> {
     match effect {
         Some(Effect::Reclaim(ReclaimRequest::Plan(question))) => Some(question),
@@ -98,7 +96,7 @@ fn second(app: &App) -> i64 {
     (app.shown_time().unwrap() - start) / 1000
 }
 
-/// Whether the plan requested is to end one process, the `at`th of the table.
+/// Whether the requested plan kills one process, in row `at` of the table.
 fn is_asked_for(app: &App, effect: Option<&Effect>, at: usize) -> bool {
     let row = app.subject_at(at).unwrap().row.key.identity;
     let wanted = PlanScope::Processes(vec![row]);
@@ -125,7 +123,6 @@ fn is_prompt(app: &App, purpose: Purpose) -> bool {
     matches!(&app.mode, Mode::Prompt(it) if it.purpose == purpose)
 }
 
-/// The selected line, and the first visible one.
 fn at(app: &App) -> (Option<usize>, usize) {
     (app.table.selected(), app.table.offset)
 }
@@ -139,7 +136,6 @@ fn stands_at(app: &App, at: i64) -> bool {
     app.playback.is_paused && second(app) == at
 }
 
-/// The requested interval, in seconds.
 fn interval(app: &App, effect: Option<&Effect>) -> f64 {
     assert_eq!(effect, Some(&Effect::Control(Control::Interval(app.playback.interval))));
     app.playback.interval.as_secs_f64()
@@ -162,7 +158,7 @@ fn on_the_table(action: KeyAction) -> Option<Case> {
         KeyAction::Open => ("gj", |app, _| {
             is_page(app, About::Process(app.subject_at(1).unwrap().row.key.identity))
         }),
-        // There is one GPU; any other number gives a note.
+        // There is one GPU; any other number shows a note.
         KeyAction::Gpu(_) => {
             ("", |app, _| filter(app) == "gpu:0" || note(app).contains("there is no GPU"))
         }
@@ -233,12 +229,12 @@ fn on_the_table(action: KeyAction) -> Option<Case> {
         }
         KeyAction::Quit => ("g", |_, effect| effect == Some(&Effect::Quit)),
         KeyAction::QuitAtOnce => ("g?", |_, effect| effect == Some(&Effect::Quit)),
-        // A new action needs a case here; the others are not keys of the table.
+        // A new table action needs a case here.
         _ => return None,
     })
 }
 
-/// The list begins with the GPU and the PID.
+/// The list starts with the columns of GPU and PID.
 fn on_columns(action: KeyAction) -> Option<Case> {
     fn list(app: &App) -> &ColumnList {
         match &app.mode {

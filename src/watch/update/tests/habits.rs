@@ -1,4 +1,4 @@
-//! Habits: typing a GPU's number, Space first, the pages behind one key.
+//! Habits from other monitors: typing a GPU's number, Space first, the pages behind one key.
 
 use std::collections::BTreeSet;
 
@@ -6,7 +6,6 @@ use super::*;
 use crate::model::Selector;
 use crate::watch::state::page::{About, PageContent};
 
-/// A screen of this many GPUs, with a few processes each.
 fn gpus(count: u32) -> App {
     let mut app = screen(120, 40);
     see(&mut app, 0, sample::snapshot(count, 3));
@@ -71,7 +70,7 @@ fn f3_selects_the_next_row_that_fits_and_again_the_one_after_as_in_htop() {
     keys(&mut app, "<Enter>");
     assert_eq!((&app.mode, app.table.selected()), (&Mode::Main, at));
 
-    // F3 and F3 again: the last search.
+    // F3 twice repeats the last search.
     keys(&mut app, "<F3><F3>");
     assert!(is_eval(&app) && app.table.selected() != at);
     keys(&mut app, "<Esc>");
@@ -90,7 +89,7 @@ fn two_quick_digits_are_one_number_if_there_is_such_a_gpu() {
     for (milliseconds, digits, expected) in [
         (5_000, "1", "gpu:1"),
         (5_900, "2", "gpu:12"),
-        // A third digit begins another number: there is no GPU 123.
+        // A third digit starts another number: there is no GPU 123.
         (6_000, "3", "gpu:3"),
         (9_000, "1", "gpu:1"),
         // Later, the same key removes the filter.
@@ -111,11 +110,10 @@ fn the_first_space_marks_and_none_marks_a_row_that_moved_up() {
     assert_eq!((app.table.tagged.len(), app.table.selected()), (1, Some(1)));
     let first = app.subject_at(0).unwrap().row.key;
     assert!(app.table.tagged.contains(&first));
-    // A second press removes the mark.
     keys(&mut app, "k ");
     assert!(app.table.tagged.is_empty());
     keys(&mut app, "k ");
-    // The selected process ends; the row that moves into its place was not meant.
+    // The selected process ends; the row that takes its place was not meant.
     let gone = selected_pid(&app).unwrap();
     let mut snapshot = sample::later(1, 3, 2.0);
     snapshot.gpus[0].processes.as_mut().unwrap().retain(|row| row.pid != gone);

@@ -1,4 +1,4 @@
-//! The clock in the first line.
+//! Tests of the clock in the first line.
 
 use super::*;
 use crate::watch::sample;
@@ -15,7 +15,6 @@ fn see(app: &mut App, second: u64) {
     testing::see(app, second, sample::later(1, 1, second as f64));
 }
 
-/// Asserts how the line ends.
 #[track_caller]
 fn ends(app: &App, expected: &str) {
     let mut buffer = Buffer::empty(Rect::new(0, 0, 80, 1));

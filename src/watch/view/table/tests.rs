@@ -1,4 +1,4 @@
-//! The columns of the table, and how it looks with a tree, a filter, marks, a history, a prompt.
+//! Tests of the table's columns, and of its look with a tree, a filter, marks, a history and a prompt.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! The charts of the selected process, with their marks.
+//! Tests of the selected process's charts and their marks.
 
 use super::*;
 use crate::model::finding::Evidence;
@@ -19,7 +19,7 @@ fn leak(snapshot: &Snapshot, seconds: f64) -> Finding {
     finding
 }
 
-/// A screen where the first process of GPU 0 is selected, has this finding, and has been idle for so many seconds.
+/// A screen with the first process of GPU 0 selected. It has this finding, and has been idle for `idle` seconds.
 fn selected(found: impl FnOnce(&Snapshot) -> Finding, idle: f64) -> App {
     let snapshot = sample::snapshot(4, 1);
     let time = snapshot.time;

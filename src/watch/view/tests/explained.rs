@@ -7,7 +7,7 @@ use crate::model::snapshot::PidNamespace;
 use crate::units::GIB;
 use crate::watch::state::page::About;
 
-/// Findings of every severity, worst first; the last is about a GPU.
+/// Findings of every severity, worst first; the last one is about a GPU.
 fn found(snapshot: &Snapshot, count: u32) -> Vec<Finding> {
     let mut findings: Vec<Finding> = (0..count)
         .map(|at| {
@@ -71,7 +71,6 @@ fn the_marked_line_is_the_selected_finding() {
     }
 }
 
-/// A screen that has watched a process leak for long.
 fn leaking(columns: u16, rows: u16) -> (App, Scene) {
     let mut scene = Scene::new(2, 10.0);
     scene.memory(0, 60 * GIB, 80 * GIB);

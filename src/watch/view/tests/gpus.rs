@@ -1,4 +1,4 @@
-//! The GPU panel in each form, with a history.
+//! Tests of the GPU panel in each form, with a history.
 
 use super::*;
 use crate::units::GIB;
@@ -8,7 +8,8 @@ use crate::watch::layout::Form;
 pub(super) const FORMS: [Option<Form>; 4] =
     [None, Some(Form::Cards), Some(Form::Lines), Some(Form::Totals)];
 
-/// A screen that has watched `snapshot` for ten minutes, except two of them: memory grows, and use comes and goes.
+/// A screen that watched `snapshot` for ten minutes with a gap of two: memory grows, and utilization comes and
+/// goes.
 pub(super) fn watched(snapshot: Snapshot, columns: u16, rows: u16) -> App {
     let mut app = showing(snapshot.clone(), columns, rows);
     for second in (0..=540).rev().step_by(5) {

@@ -1,14 +1,14 @@
-//! Reclaimable and suspected memory: in the first line, in bars, in rows and in words.
+//! Tests of reclaimable and suspected memory: in the header, in bars, in rows and in words.
 
 use super::*;
 
-/// Two GPUs that are watched for some seconds; the first process of the first has hardly worked since it started, the
-/// others do.
+/// Two GPUs, watched for some seconds. The first process of the first GPU has hardly worked since it started; the
+/// others work.
 fn watched(seconds: u32, columns: u16, rows: u16) -> App {
     let mut app = app(columns, rows);
     for second in (0..=seconds).step_by(2) {
         let mut snapshot = sample::later(2, 3, f64::from(second));
-        // Without this, no plan takes any process.
+        // Without this, no plan includes any process.
         snapshot.host.pid_namespace = Some(crate::model::snapshot::PidNamespace::Host);
         for row in snapshot.gpus.iter_mut().flat_map(|gpu| gpu.processes.as_mut().unwrap()) {
             row.sm_percent = Some(80);

@@ -1,4 +1,4 @@
-//! Recordings that a source really plays, with a clock set by hand.
+//! Tests with recordings that a real source plays, and a manual clock.
 
 use std::collections::HashSet;
 use std::path::Path;
@@ -37,12 +37,12 @@ impl Reel {
         reel
     }
 
-    /// The leak from the recordings in `tests/data`.
+    /// The recording of a leak in `tests/data`.
     fn whole() -> Self {
         Self::on(Timeline::default())
     }
 
-    /// The same, with a timeline of a few samples.
+    /// The same recording, with a timeline of a few samples.
     fn short() -> Self {
         Self::on(Timeline::of(200 << 10))
     }
@@ -66,7 +66,6 @@ impl Reel {
         }
     }
 
-    /// One sample, if one is due.
     fn deliver_one(&mut self) -> bool {
         let now = self.start + self.now;
         match self.source.due(now).unwrap() {
@@ -84,7 +83,6 @@ impl Reel {
         }
     }
 
-    /// Delivers everything that is due.
     fn deliver(&mut self) {
         while self.deliver_one() {}
     }
@@ -103,7 +101,6 @@ impl Reel {
         self.deliver();
     }
 
-    /// Lets time pass, in small steps.
     fn wait(&mut self, seconds: u64) {
         for _ in 0..seconds * 10 {
             self.now += Duration::from_millis(100);
@@ -122,7 +119,7 @@ impl Reel {
     }
 }
 
-/// Every frame of the leak when it plays without interruption.
+/// Every frame of the leak, played without interruption.
 fn straight() -> Vec<String> {
     let mut reel = Reel::whole();
     let mut shown = vec![reel.shown()];
@@ -131,7 +128,7 @@ fn straight() -> Vec<String> {
         reel.press("]");
         shown.push(reel.shown());
     }
-    // The last step was the one that met the end.
+    // The last step only reached the end.
     shown.pop();
     shown
 }
@@ -156,8 +153,8 @@ fn going_back_and_forth_shows_the_same_frames() {
     }
 }
 
-/// A sample every ten seconds: from a boot whose clock is set back by an hour on the way, then from another boot whose
-/// clock is a day off; one line in between is damaged.
+/// A sample every ten seconds, from two boots. During the first, the clock is set back by an hour; the clock of the
+/// second is a day off. One line in between is damaged.
 fn crooked() -> Vec<u8> {
     let mut bytes = Vec::new();
     for (at, (boot, second)) in (0..20)
@@ -210,7 +207,7 @@ fn every_sample_is_reached_although_the_clock_was_set_back() {
         back.push(leaps.number());
     }
     assert_eq!(back[..], [53, 47, 41, 40, 39, 33, 27, 21, 20, 19, 13, 7, 1, 0]);
-    // The same when all of it is on the timeline.
+    // The same when the timeline contains all samples.
     on.remove(0);
     for number in on {
         leaps.press("}");
@@ -287,7 +284,7 @@ fn a_recording_plays_on_from_where_a_person_went_back_to() {
             break;
         }
     }
-    // From the timeline, then from the source, with none missing.
+    // From the timeline, then from the source, without gaps.
     let all: Vec<u64> = (back..=16).collect();
     assert_eq!(seen, all);
 }
@@ -367,7 +364,7 @@ fn a_paused_screen_has_nothing_to_wait_for() {
     assert_eq!(reel.app.next_tick(), None);
     reel.press("[");
     assert_eq!(reel.app.next_tick(), None);
-    // The timeline plays, so something is due.
+    // The timeline plays, so a sample is due.
     reel.press("p");
     assert!(reel.app.next_tick().is_some());
 }
