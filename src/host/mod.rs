@@ -1,4 +1,4 @@
-//! What Linux reports about processes and the machine.
+//! Reads Linux's data about processes and the machine.
 //!
 //! | module | content |
 //! |---|---|
@@ -9,10 +9,10 @@
 //! | [`jupyter`] | notebook servers and kernels; [`http`]: requests to a proven listener |
 //! | `secrets` | masks secrets in argv and environment |
 //!
-//! `parse_*` functions are pure and take bytes; `read_*` functions do the I/O, rooted at a path ([`Roots`]) so that a
-//! test points them at a folder of its own. Nothing here prints or knows of NVML. Reads that may hang (container
-//! names, users' files and servers) run on a thread or in a child that can be abandoned (`deadline`).
-//! Text that a process controls is bounded and made valid UTF-8 here, and escaped where it is shown.
+//! `parse_*` functions are pure and take bytes. `read_*` functions do the I/O below a path ([`Roots`]), so that
+//! tests can use their own folder. This module prints nothing and does not depend on NVML. Reads that may hang
+//! (container names, users' files and servers) run on a thread or in a child that can be abandoned (`deadline`).
+//! Text from a process is bounded and made valid UTF-8 here, and escaped for display elsewhere.
 
 use std::path::PathBuf;
 
@@ -61,12 +61,12 @@ pub use proc::processes::Processes;
 pub use proc::stat::read_start_ticks;
 pub use proc::usage::{JobUsage, JobWork, UsageReader};
 
-/// Where the kernel's folders and the machine's own files are; tests point it elsewhere.
+/// Root paths of the kernel's and the machine's files, which tests replace.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Roots {
     pub proc: PathBuf,
     pub dev: PathBuf,
-    /// Below it are container runtimes' files, such as `/var/lib/docker`.
+    /// Contains files of container runtimes, such as `/var/lib/docker`.
     pub root: PathBuf,
 }
 
@@ -76,16 +76,15 @@ impl Default for Roots {
     }
 }
 
-/// Why a process could not be read. That it does not exist is no error.
+/// Why a process could not be read. A missing process is not an error.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum HostError {
-    /// The kernel refused, or gpumem was out of descriptors.
     #[error("cannot read {}: {errno}{}", path.display(), remedy(*errno))]
     Read { path: PathBuf, errno: Errno },
     /// The content is not in Linux's format.
     #[error("{} is not what Linux writes; is this path a proc file system?", path.display())]
     Malformed { path: PathBuf },
-    /// Absent, on a proc file system that hides other users' processes.
+    /// Missing, in a proc file system that hides other users' processes.
     #[error(
         "{} is absent, and this proc file system hides other users' processes; to see them \
         requires root, or a mount without hidepid",
@@ -94,7 +93,6 @@ pub enum HostError {
     Hidden { path: PathBuf },
 }
 
-/// What to do about an error of the kernel.
 fn remedy(errno: Errno) -> &'static str {
     if errno == Errno::ACCESS || errno == Errno::PERM {
         "; that requires root or the process's owner"

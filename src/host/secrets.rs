@@ -1,14 +1,14 @@
 //! Masks secrets in argv and environment, so that no snapshot carries them into screens, reports and
 //! recordings.
 //!
-//! People start servers with `--IdentityProvider.token=…`, `--api-key …` or `HF_TOKEN=… vllm`. Local users can see
-//! that in the process list, but recordings are attached to tickets and kept for years. So the value is replaced by
-//! `***` where argv is read; its name stays.
+//! People start servers with `--IdentityProvider.token=…`, `--api-key …` or `HF_TOKEN=… vllm`. Local users can read
+//! argv in the process list anyway, but recordings are attached to tickets and kept for years. So the value is
+//! replaced by `***` as soon as argv is read; the name is kept.
 //!
-//! The value of an option or variable is masked unless its name is known to be harmless, or its form shows that it
-//! is: a short number, a path, an address. Elsewhere a secret is recognised by its name, its form, or its position:
-//! in a URL, after `Bearer`, in a call of `login`. Other secrets are missed. Names and forms are data
-//! (`secrets.toml`). Every step is linear in the text, because argv may have any length. `cmdline` reads argv.
+//! The value of an option or variable is masked unless its name is known to be harmless, or it has a harmless form:
+//! a short number, a path, an address. Elsewhere, a secret is recognised by its name, its form, or its position: in
+//! a URL, after `Bearer`, in a call of `login`. Other secrets are missed. The known names and forms are in
+//! `secrets.toml`. Every step takes linear time, because argv may have any length. `cmdline` reads argv.
 
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
@@ -19,26 +19,26 @@ use serde::Deserialize;
 
 const HIDDEN: &str = "***";
 
-/// How far before its `=` or `:` a name may begin.
+/// The maximum distance between the start of a name and its `=` or `:`.
 const LONGEST_NAME: usize = 128;
 
-/// How much of a value is searched if its name does not make it a secret. Unbounded, a text full of signs would
-/// be searched once for each of them.
+/// How much of a value is searched if its name does not make it a secret. Without a bound, a text full of signs
+/// would be searched once for each sign.
 const LONGEST_OPAQUE: usize = 512;
 
-/// A shorter value is no secret by its form alone.
+/// Minimum length of a value that is masked because of its form alone.
 const SHORTEST_OPAQUE: usize = 20;
 
-/// The same in the path of a URL.
+/// The same limit for a segment of a URL's path.
 const SHORTEST_SEGMENT: usize = 16;
 
-/// A hash has at least as many hexadecimal digits.
+/// Minimum number of hexadecimal digits in a hash.
 const SHORTEST_HASH: usize = 32;
 
-/// A shorter word after `name:` is a tag, as in `mixtral:8x7b`.
+/// Minimum length of a password after `name:`. A shorter word is a tag, as in `mixtral:8x7b`.
 const SHORTEST_PASSWORD: usize = 6;
 
-/// A longer number may be a secret: the longest harmless ones are sizes in bytes.
+/// Maximum length of a harmless number. The longest ones are sizes in bytes.
 const LONGEST_NUMBER: usize = 12;
 
 const QUOTES: [char; 4] = ['"', '\'', '`', '\\'];
@@ -74,28 +74,26 @@ fn parse() -> Result<Table, toml::de::Error> {
     toml::from_str(include_str!("secrets/secrets.toml"))
 }
 
-/// A test parses it too, so the default is never used.
+/// A test parses the table too, so the default is never used.
 static TABLE: LazyLock<Table> = LazyLock::new(|| parse().unwrap_or_default());
 
-/// What a name implies about its value; a later variant outweighs an earlier one.
+/// Whether a value is secret according to its name. A later variant outweighs an earlier one.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 enum Secrecy {
     Plain,
-    /// A secret if it looks like one: for options that locate or configure a secret, and keys for unknown
-    /// purposes.
+    /// A secret if it looks random. For options that locate or configure a secret, and for keys of unknown purpose.
     IfOpaque,
-    /// A name and a secret if it contains a colon or a `%`: `ann:s3cret`.
+    /// A name and a secret, if the value contains a colon or a `%`: `ann:s3cret`.
     IfPair,
-    /// An option or variable that is not known: a secret unless its form is harmless.
+    /// An unknown option or variable: a secret unless its form is harmless.
     Unknown,
-    /// A secret, unless it is a short number or one of a text's tokens: `--max-token 77`, `--pad-token <p>`.
+    /// A secret, unless it is a short number or a tokenizer's token: `--max-token 77`, `--pad-token <p>`.
     Token,
     Secret,
     /// A secret to the end of the line: a header.
     Line,
 }
 
-/// Masks the secrets in a whole argv, in place.
 pub(super) fn hide(arguments: &mut [Cow<'_, str>]) {
     let mut scan = SecretScan::default();
     for argument in arguments {
@@ -112,13 +110,13 @@ pub(super) fn hide_in_value(value: &mut Cow<'_, str>) {
     }
 }
 
-/// Whether a variable with this name is known to hold no secret.
+/// Whether a variable with this name is known never to be secret.
 pub(super) fn is_harmless_variable(name: &str) -> bool {
     let families = &TABLE.variable_families;
     TABLE.variables.contains(name) || families.iter().any(|family| name.starts_with(&**family))
 }
 
-/// Masks the value of a variable that is not harmless, and secrets inside one that is.
+/// Masks the value of a variable unless its name is harmless; then only the secrets in the value are masked.
 pub(super) fn hide_variable(is_harmless: bool, value: &mut Cow<'_, str>) {
     match is_harmless {
         true => hide_in_value(value),
@@ -127,21 +125,20 @@ pub(super) fn hide_variable(is_harmless: bool, value: &mut Cow<'_, str>) {
     }
 }
 
-/// Scans a command's words in order.
 #[derive(Default)]
 struct SecretScan {
     follows: Follows,
-    /// The running program's option that takes a secret.
+    /// The option of the running program that takes a secret.
     option: Option<&'static str>,
-    /// What follows `-p` of the running program is a name or a port.
+    /// The running program's `-p` takes a name or a port, not a password.
     has_no_password: bool,
-    /// `wandb login` takes a bare key: anything that looks like one is masked from here on.
+    /// `wandb login` takes a bare key, so every later word that looks like a key is masked.
     is_login: bool,
-    /// The last argument was `-c`, or ended with it: the next is text with many words, not one assignment.
+    /// The last argument was a short option ending in `c`, so the next is a script, not one assignment.
     is_script: bool,
 }
 
-/// What a word implies about the next.
+/// How a word affects the next one.
 #[derive(Clone, Copy, PartialEq, Eq, Default)]
 enum Follows {
     #[default]
@@ -150,7 +147,7 @@ enum Follows {
 }
 
 impl SecretScan {
-    /// The argument with secrets masked; `None` if it has none.
+    /// Returns the argument with its secrets masked; `None` if it has none.
     fn hide_argument(&mut self, argument: &str) -> Option<String> {
         let is_short = argument.starts_with('-') && !argument.starts_with("--");
         let is_script = std::mem::replace(&mut self.is_script, is_short && argument.ends_with('c'));
@@ -167,13 +164,13 @@ impl SecretScan {
         }
     }
 
-    /// As [`Self::hide_argument`], for a word in a text whose words were already masked by themselves.
+    /// Like [`Self::hide_argument`], for a word of a text in which some words are already masked.
     fn hide_word(&mut self, word: &str) -> Option<String> {
         if word.contains(HIDDEN) {
             self.follows = Follows::Nothing;
             return None;
         }
-        // Skips what opens a quoted command or word, and what ends a command.
+        // Ignore quotes and brackets before the word, and punctuation after it.
         let bare = word.trim_start_matches(['"', '\'', '`', '(', '{']);
         let (before, bare) = word.split_at(word.len() - bare.len());
         let bare = bare.trim_end_matches([';', ')', ',']);
@@ -190,7 +187,7 @@ impl SecretScan {
         hidden.map(|hidden| format!("{before}{hidden}{}", &word[before.len() + bare.len()..]))
     }
 
-    /// Judges a word by those before it, or as an option; `None` if they imply nothing.
+    /// Judges a word as an option, or by the words before it. `None` if neither applies.
     fn step(&mut self, word: &str) -> Option<Option<String>> {
         let follows = std::mem::take(&mut self.follows);
         // `api_key = 'x'` in a script.
@@ -201,7 +198,7 @@ impl SecretScan {
         match follows {
             // `-genv HF_TOKEN X`
             Follows::Value(Secrecy::Unknown) if is_name_of_secret(word) => {}
-            // A word that looks like another option is one, and the option before it was a switch.
+            // After an option, a word that starts with `-` is another option; the first one was a switch.
             Follows::Value(verdict) if !word.starts_with('-') => {
                 if let hidden @ Some(_) = hide_as(verdict, word) {
                     return Some(hidden);
@@ -231,7 +228,7 @@ impl SecretScan {
                 self.follows = Follows::Value(Secrecy::Secret);
                 return Some(None);
             }
-            // A port, a number of rows or a mapped folder is no secret.
+            // A port, a number of rows or a mapped folder is not a secret.
             let is_secret = !rest.contains(['=', ':', '/']) && rest.parse::<u32>().is_err();
             return Some(is_secret.then(|| format!("{option}{HIDDEN}")));
         }
@@ -250,8 +247,8 @@ impl SecretScan {
     }
 }
 
-/// Masks a word without an option that is `user:password` or a key of 64 hexadecimal digits; a hash names its
-/// algorithm before it.
+/// Masks a word that is `user:password` or a key of 64 or 128 hexadecimal digits. A hash is preceded by the name of
+/// its algorithm.
 fn hide_argument_by_form(word: &str) -> Option<String> {
     let key = word.trim_matches(QUOTES).trim_start_matches("0x");
     if matches!(key.len(), 64 | 128) && key.bytes().all(|byte| byte.is_ascii_hexdigit()) {
@@ -269,8 +266,8 @@ fn hide_argument_by_form(word: &str) -> Option<String> {
     is_pair.then(|| format!("{user}:{HIDDEN}{host}"))
 }
 
-/// Whether a word after `-p` is more likely a password than a port, a path or a parameter's name: it has
-/// letters, and digits or signs between them.
+/// Whether a word after `-p` is more likely a password than a port, a path or a parameter's name: it contains
+/// letters, and digits or signs.
 fn may_be_password(word: &str) -> bool {
     let is_sign = |c: char| !c.is_ascii_alphabetic() && !matches!(c, '_' | '-');
     word.len() > 3
@@ -280,8 +277,8 @@ fn may_be_password(word: &str) -> bool {
         && word.contains(is_sign)
 }
 
-/// Whether a word without a dash names the secret that follows, as in `aws configure set aws_session_token X`:
-/// a name of several words ending in a secret's.
+/// Whether a word without a dash names the secret that follows, as in `aws configure set aws_session_token X`. It
+/// has to consist of several words, and the last one has to name a secret.
 fn is_name_of_secret(word: &str) -> bool {
     let is_name = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.');
     let words = if word.starts_with('-') { Vec::new() } else { words(word) };
@@ -291,7 +288,7 @@ fn is_name_of_secret(word: &str) -> bool {
         && judge_word(&words, words.len() - 1) >= Secrecy::Token
 }
 
-/// What a word implies about the next by itself: `Bearer`, or `"Authorization: Bearer`.
+/// How the end of a word affects the next word: `Bearer`, or `"Authorization: Bearer`.
 fn after(word: &str) -> Follows {
     let last = word.rsplit([' ', ':', '"', '\'', '=']).next().unwrap_or(word);
     if last.starts_with("--") {
@@ -305,7 +302,7 @@ fn after(word: &str) -> Follows {
     }
 }
 
-/// Masks the value in an argument that is a name and a value: `--token=a b`, `TOKEN=a b`.
+/// Masks the value of an assignment: `--token=a b`, `TOKEN=a b`.
 fn hide_assigned(argument: &str) -> Option<String> {
     let (name, value) = assignment(argument)?;
     let within = || match (assignment(value), value.contains(char::is_whitespace)) {
@@ -318,16 +315,15 @@ fn hide_assigned(argument: &str) -> Option<String> {
     Some(format!("{name}={}", hide_named(name, value).or_else(within)?))
 }
 
-/// Masks the value of an option or variable.
 fn hide_named(name: &str, value: &str) -> Option<String> {
     match judge_option(name) {
-        // A URL has parts, and only some are secret.
+        // Only some parts of a URL are secret.
         verdict if verdict < Secrecy::Token && value.contains("://") => None,
         verdict => hide_as(verdict, value),
     }
 }
 
-/// The name and value of an assignment; base64 may end with `=`.
+/// Splits an assignment into name and value. Base64 may end with `=`.
 fn assignment(argument: &str) -> Option<(&str, &str)> {
     let (name, value) = argument.split_once('=')?;
     let is_name = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.' | '+');
@@ -354,7 +350,7 @@ fn hide_in_text(text: &str) -> Option<String> {
     if is_changed { Some(shown) } else { by_place }
 }
 
-/// Where a word ends; white space inside the quotes of a value does not end it.
+/// Finds the end of a word. White space inside a quoted value does not end it.
 fn word_end(text: &str) -> usize {
     let mut quote = None;
     let mut before = ' ';
@@ -362,13 +358,13 @@ fn word_end(text: &str) -> usize {
         match quote {
             Some((open, _)) if c == open => quote = None,
             None if c.is_whitespace() => return at,
-            // An apostrophe inside a word is no quote; a quoted value follows its `=`.
+            // An apostrophe inside a word is not a quote; a quoted value follows its `=`.
             None if matches!(c, '\'' | '"') && before == '=' => quote = Some((c, at)),
             _ => {}
         }
         before = c;
     }
-    // An unclosed quote is no quote.
+    // An unclosed quote does not count.
     let end = quote.and_then(|(_, at)| Some(at + text[at..].find(char::is_whitespace)?));
     end.unwrap_or(text.len())
 }
@@ -380,7 +376,6 @@ fn hide_in_word(text: &str) -> Option<String> {
     mask(text, &tokens(text)).or(values)
 }
 
-/// The text with `***` for these parts; `None` if there are none.
 fn mask(text: &str, secrets: &[Range<usize>]) -> Option<String> {
     let mut shown = String::new();
     let mut done = 0;
@@ -392,13 +387,13 @@ fn mask(text: &str, secrets: &[Range<usize>]) -> Option<String> {
     (!secrets.is_empty()).then(|| shown + &text[done..])
 }
 
-/// A value masked as its name implies; `None` if no part of it is secret.
+/// Masks a value according to its name; `None` if no part of it is secret.
 fn hide_as(verdict: Secrecy, value: &str) -> Option<String> {
     secret_part(verdict, value)
         .map(|part| format!("{}{HIDDEN}{}", &value[..part.start], &value[part.end..]))
 }
 
-/// The secret part of a value, as its name implies, without quotes around it.
+/// Finds the secret part of a value according to its name, without the quotes around it.
 fn secret_part(verdict: Secrecy, value: &str) -> Option<Range<usize>> {
     let begin = value.len() - value.trim_start_matches(QUOTES).len();
     let inner = value.trim_matches(QUOTES);
@@ -424,8 +419,8 @@ fn secret_part(verdict: Secrecy, value: &str) -> Option<Range<usize>> {
     (is_pair && !is_address).then(|| end - secret.len()..end)
 }
 
-/// Whether a value under an unknown name is certainly no secret: a number, size or duration, `host:port`, a file,
-/// or a text whose own names are judged.
+/// Whether the form of a value is harmless: a number, size or duration, `host:port`, a file, or a text whose own
+/// names are judged.
 fn has_harmless_form(value: &str) -> bool {
     let ends_in = |sign, is: fn(&str) -> bool| {
         value.rsplit_once(sign).is_some_and(|(begin, end)| !begin.is_empty() && is(end))
@@ -439,7 +434,7 @@ fn has_harmless_form(value: &str) -> bool {
         || assignment(value).is_some()
 }
 
-/// Whether a value consists of short numbers, with a unit each: `1e-4`, `0.9,0.999`, `8GiB`, `1h30m`.
+/// Whether a value consists of short numbers with optional units: `1e-4`, `0.9,0.999`, `8GiB`, `1h30m`.
 fn is_number(value: &str) -> bool {
     let is_sign = |c: char| c.is_ascii_digit() || ".,-+%x()_".contains(c);
     value.len() <= 2 * LONGEST_NUMBER
@@ -452,7 +447,7 @@ fn is_in(words: &[String], word: &str) -> bool {
     words.iter().any(|known| word.eq_ignore_ascii_case(known))
 }
 
-/// Tokens recognised by their form, and private keys (RFC 7468), in order.
+/// Finds tokens by their form, and private keys (RFC 7468), in order.
 fn tokens(text: &str) -> Vec<Range<usize>> {
     let mut found = Vec::new();
     let is_apart = |c: char| !c.is_ascii_alphanumeric() && !matches!(c, '_' | '-' | '.');
@@ -486,8 +481,8 @@ fn is_token(word: &str) -> bool {
         })
 }
 
-/// Whether some part of it is not an ordinary word: `sk-learn-contrib-project` has none, nor has
-/// `hf_hub_download`.
+/// Whether any part of the text is not an ordinary word. `sk-learn-contrib-project` and `hf_hub_download` consist
+/// of ordinary words.
 fn has_chance(text: &str) -> bool {
     text.split(|c: char| !c.is_ascii_alphanumeric()).any(|part| {
         let count = |is: fn(&u8) -> bool| part.bytes().filter(is).count();
@@ -497,8 +492,8 @@ fn has_chance(text: &str) -> bool {
     })
 }
 
-/// Whether a value can hardly be anything but a secret: long, one word, random. Hashes, GPU numbers, paths and
-/// model names are not.
+/// Whether a value is almost certainly a secret: a single long random word. Hashes, GPU numbers, paths and model
+/// names do not count.
 pub(super) fn is_opaque(value: &str) -> bool {
     let value = value.trim_matches(['"', '\'']);
     if value.len() < SHORTEST_OPAQUE || value.starts_with(['/', '.', '~']) || value.contains("://")
@@ -512,13 +507,13 @@ pub(super) fn is_opaque(value: &str) -> bool {
     is_token(value) || has_random_word(value, SHORTEST_OPAQUE)
 }
 
-/// Whether a word of at least this length is random.
+/// Whether the text contains a random word of at least this length.
 fn has_random_word(text: &str, least: usize) -> bool {
     text.split(|c: char| !c.is_ascii_alphanumeric())
         .any(|word| word.len() >= least && is_random(word))
 }
 
-/// Counts changes between lower case, upper case and digits; a word of hexadecimal digits is a hash.
+/// Counts changes between lower case, upper case and digits. A word of hexadecimal digits is a hash.
 fn is_random(word: &str) -> bool {
     if word.bytes().all(|byte| byte.is_ascii_hexdigit()) {
         return false;
@@ -536,8 +531,8 @@ fn is_random(word: &str) -> bool {
     100 * changes / (word.len() - 1) >= least_percent
 }
 
-/// The parts of a text that a name or URL makes secret, in order: `KEY=…`, `"key": "…"`, `Key: …`, `?key=…&`,
-/// `login(…)`, and what is before the `@` of a URL.
+/// Finds the parts of a text that are secret because of a name or a URL, in order: `KEY=…`, `"key": "…"`, `Key: …`,
+/// `?key=…&`, `login(…)`, and the part before the `@` of a URL.
 fn values(text: &str) -> Vec<Range<usize>> {
     let mut found: Vec<Range<usize>> = Vec::new();
     let mut done = 0;
@@ -557,7 +552,6 @@ fn values(text: &str) -> Vec<Range<usize>> {
     found
 }
 
-/// The secret in the URL whose `://` is here.
 fn in_address(text: &str, sign: usize) -> Option<Range<usize>> {
     let rest = &text[sign..];
     let ends = |c: char| c.is_whitespace() || matches!(c, '"' | '\'' | '`' | '>' | '<');
@@ -586,14 +580,13 @@ fn in_address(text: &str, sign: usize) -> Option<Range<usize>> {
     let end = begin + user.len();
     let secret = match user.split_once(':') {
         Some((name, _)) => begin + name.len() + 1..end,
-        // A name alone is a token if users do not log in by name.
+        // In a web URL, a user name without a password is a token.
         None if is_web => begin..end,
         None => return None,
     };
     (!secret.is_empty()).then_some(secret)
 }
 
-/// The first secret among the segments of a URL's path.
 fn in_path(path: &str) -> Option<Range<usize>> {
     let (mut begin, mut previous) = (0, "");
     for segment in path.split('/') {
@@ -609,7 +602,7 @@ fn in_path(path: &str) -> Option<Range<usize>> {
     None
 }
 
-/// The secret after the `=`, `:` or `(` of a name; nothing before `floor` is considered.
+/// Finds the secret after the `=`, `:` or `(` of a name. Text before `floor` is ignored.
 fn behind_name(text: &str, floor: usize, sign: usize) -> Option<Range<usize>> {
     let is_colon = text[sign..].starts_with(':');
     let is_call = text[sign..].starts_with('(');
@@ -626,8 +619,8 @@ fn behind_name(text: &str, floor: usize, sign: usize) -> Option<Range<usize>> {
         Some(last) if matches!(previous, Some('?' | '&')) && last == "key" => Secrecy::Secret,
         _ => judge(name),
     };
-    // In prose a colon is punctuation; it belongs to a name in quotes, at the beginning, in a table, or in a
-    // header.
+    // In prose, a colon is punctuation. It ends a name only if the name is quoted, at the beginning, in a table, or
+    // in a header.
     let begins = matches!(previous, None | Some('{' | ',' | '"' | '\'' | '\n' | '('));
     if name.is_empty()
         || (is_call && verdict < Secrecy::Token)
@@ -649,18 +642,18 @@ fn behind_name(text: &str, floor: usize, sign: usize) -> Option<Range<usize>> {
     let length = if is_call || (value.starts_with('(') && verdict >= Secrecy::Token) {
         value.find(')')
     } else if verdict == Secrecy::Line && is_colon && !is_quoted {
-        // To the end of whatever encloses the header.
+        // A header extends to the end of its enclosing quotes or line.
         match previous {
             Some(quote @ ('"' | '\'')) => value.find(quote),
             None => None,
             _ => value.find(['"', '\'', '\n', ',']),
         }
     } else if let Some(quote) = bare.chars().next().filter(|c| QUOTES.contains(c)) {
-        // An unclosed quote is no quote.
+        // An unclosed quote does not count.
         let close = bare[1..].find(quote).map(|at| value.len() - bare.len() + 1 + at);
         close.or_else(|| value.find(char::is_whitespace))
     } else {
-        // In a row of assignments each value ends before the next, unless it is a secret.
+        // In a series of assignments, each value ends before the next assignment, unless it is a secret.
         value.find(|c: char| {
             c.is_whitespace()
                 || ",;&}])\"'`#|".contains(c)
@@ -669,7 +662,7 @@ fn behind_name(text: &str, floor: usize, sign: usize) -> Option<Range<usize>> {
         })
     };
     let value = &value[..length.unwrap_or(value.len())];
-    // A URL has parts, and only some are secret.
+    // Only some parts of a URL are secret.
     if verdict < Secrecy::Token && value.contains("://") {
         return None;
     }
@@ -682,10 +675,10 @@ fn char_boundary(text: &str, at: usize) -> usize {
     (at..text.len()).find(|&at| text.is_char_boundary(at)).unwrap_or(text.len())
 }
 
-/// What a name implies about its value wherever it stands, by its words however they are joined (`--hf-token`,
-/// `ServerApp.token`, `apiKey`): `--max-tokens`, `--tokenizer` and `--num-key-value-heads` have other words.
+/// Judges a name in any context by its words, however they are joined: `--hf-token`, `ServerApp.token`, `apiKey`.
+/// `--max-tokens`, `--tokenizer` and `--num-key-value-heads` contain other words.
 fn judge(name: &str) -> Secrecy {
-    // `-auth` belongs to an X server and names a file.
+    // `-auth` is an X server's option and names a file.
     if name.len() > 2 * LONGEST_NAME || name == "-auth" {
         return Secrecy::Plain;
     }
@@ -699,11 +692,11 @@ fn judge(name: &str) -> Secrecy {
     }
 }
 
-/// The same for an option, parameter or variable: by default its value is masked.
+/// Judges the name of an option, parameter or variable, whose value is masked by default.
 fn judge_option(name: &str) -> Secrecy {
     let verdict = judge(name);
     let words = words(name);
-    // One letter, several switches of one, or a letter and a number: `-it`, `-j8`.
+    // One letter, several one-letter switches, or a letter and a number: `-it`, `-j8`.
     let is_short = |rest: &&str| rest.trim_end_matches(char::is_numeric).len() <= 3;
     let letters = name.strip_prefix('-').filter(is_short).filter(|rest| !rest.starts_with('-'));
     let is_known = letters.is_some_and(|letters| !TABLE.secret_letters.contains(letters))
@@ -717,12 +710,11 @@ fn judge_option(name: &str) -> Secrecy {
     }
 }
 
-/// Whether a name of several words begins as a switch's: `--use-auth-token`.
+/// Whether a name of several words starts like a switch: `--use-auth-token`.
 fn is_switch(words: &[String]) -> bool {
     words.len() > 1 && TABLE.switches.contains(&words[0])
 }
 
-/// What one word implies among the others.
 fn judge_word(words: &[String], at: usize) -> Secrecy {
     let word = words[at].as_str();
     let before = at.checked_sub(1).map_or("", |at| words[at].as_str());
@@ -732,7 +724,7 @@ fn judge_word(words: &[String], at: usize) -> Secrecy {
         "authorization" => Secrecy::Line,
         "cookie" if is_last && words.len() <= 2 => Secrecy::Line,
         "token" => Secrecy::Token,
-        // One that sorts or selects is listed.
+        // Keys for sorting or selecting are listed in the table.
         "key" if words.len() > 1 && !TABLE.harmless_names.contains(&words.join("-")) => {
             when(is_last, Secrecy::Secret)
         }
@@ -752,13 +744,13 @@ fn judge_word(words: &[String], at: usize) -> Secrecy {
     }
 }
 
-/// Lower-case words without trailing digits: `apiKey2` gives `api` and `key`.
+/// Splits a name into lower-case words without trailing digits: `apiKey2` gives `api` and `key`.
 fn words(name: &str) -> Vec<String> {
     let mut words: Vec<String> = Vec::new();
     let mut before = '-';
     for (c, next) in name.chars().zip(name.chars().skip(1).chain(['-'])) {
         if c.is_ascii_alphanumeric() {
-            // Splits `apiKey`, and before the last capital of `APIKey`.
+            // Split `apiKey` before the `K`, and `APIKey` before its last capital.
             let begins = c.is_ascii_uppercase()
                 && (before.is_ascii_lowercase()
                     || (before.is_ascii_uppercase() && next.is_ascii_lowercase()));

@@ -1,4 +1,4 @@
-//! A fake /proc with made-up processes, and /dev and the machine's files beside it.
+//! A fake /proc with fake processes, a fake /dev, and fake files of the machine.
 
 use std::fs;
 use std::ops::Deref;
@@ -9,7 +9,7 @@ use tempfile::TempDir;
 
 use crate::host::Roots;
 
-/// Removed when dropped.
+/// The files are removed when this is dropped.
 pub struct FakeProc {
     _folder: TempDir,
     pub roots: Roots,
@@ -32,7 +32,7 @@ pub struct StatLine {
 }
 
 impl StatLine {
-    /// As a group or session: the process's own.
+    /// As a group or session: the process's own pid.
     const OWN: u32 = u32::MAX;
 
     /// A sleeping process in its own group and session.
@@ -61,7 +61,7 @@ impl Deref for FakeProc {
 }
 
 impl FakeProc {
-    /// Contains the first process, as every /proc does that hides none.
+    /// Creates a /proc with the first process, which every /proc shows unless it hides processes.
     pub fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
         let [proc, dev, root] = ["proc", "dev", "root"].map(|name| folder.path().join(name));
@@ -75,14 +75,12 @@ impl FakeProc {
         self.proc.join(pid.to_string())
     }
 
-    /// Writes a process's file, creating its folders.
     pub fn put(&self, pid: u32, name: &str, content: impl AsRef<[u8]>) {
         let path = self.folder(pid).join(name);
         fs::create_dir_all(path.parent().unwrap()).unwrap();
         fs::write(path, content).unwrap();
     }
 
-    /// Creates a process's link and its folders.
     pub fn link(&self, pid: u32, name: &str, target: impl AsRef<Path>) {
         let path = self.folder(pid).join(name);
         fs::create_dir_all(path.parent().unwrap()).unwrap();
@@ -101,14 +99,14 @@ impl FakeProc {
         self.put(pid, "stat", line);
     }
 
-    /// Like a dying process: open files return nothing more, and the folder is gone.
+    /// Ends a process: open files return no more data, and the folder is gone.
     pub fn end(&self, pid: u32) {
         self.put(pid, "stat", "");
         fs::remove_dir_all(self.folder(pid)).unwrap();
     }
 }
 
-/// Fake processes of this user, each with its own root.
+/// Fake processes of the current user, each with its own root.
 pub struct Proc(FakeProc);
 
 impl Deref for Proc {
@@ -131,7 +129,7 @@ impl Proc {
         Roots { dev: "/nonexistent".into(), root: "/".into(), ..self.0.roots.clone() }
     }
 
-    /// Adds a process of this user with this parent, start and environment.
+    /// Adds a process of the current user with this parent, start and environment.
     pub fn process(&self, pid: u32, ppid: u32, start: u64, environment: &[&str]) {
         fs::create_dir_all(self.root_of(pid)).unwrap();
         self.stat(pid, &StatLine { ppid, start, ..StatLine::ASLEEP });
@@ -140,17 +138,14 @@ impl Proc {
         self.put(pid, "environ", environment.join("\0"));
     }
 
-    /// Sets a process's argv.
     pub fn command(&self, pid: u32, line: &str) {
         self.put(pid, "cmdline", line.replace(' ', "\0"));
     }
 
-    /// The root of a process's file system.
     pub fn root_of(&self, pid: u32) -> PathBuf {
         self.folder(pid).join("root")
     }
 
-    /// Writes a file below the root of a process.
     pub fn write(&self, pid: u32, path: &str, content: &str) {
         self.put(pid, &format!("root/{}", path.trim_start_matches('/')), content);
     }

@@ -1,8 +1,8 @@
-//! GPU claims: which GPU another user's `gpumem run --claim` has taken.
+//! GPU claims: the GPUs that users have claimed with `gpumem run --claim`.
 //!
 //! A claim is a flock(2) on the GPU's own folder in sysfs; a place in its queue is a flock on a file in that
-//! folder. Root owns both and every user can open them, so no user can create, remove or replace a lock file, and
-//! a full disk cannot prevent a claim. The kernel releases the lock when the last process that has it open ends,
+//! folder. Root owns both and every user can open them. So no user can create, remove or replace a lock file, and a
+//! full disk cannot prevent a claim. The kernel releases the lock when the last process that has it open exits,
 //! even by a crash.
 //!
 //! To test whether a GPU is claimed, gpumem tries the lock: a claim is exclusive, so a shared lock fails. flock(2)
@@ -29,15 +29,15 @@ use crate::model::snapshot::{Claim, Gpu};
 
 /// Overrides [`FOLDER`], for a container that mounts the host's folders elsewhere.
 const VARIABLE: &str = "GPUMEM_CLAIM_DIR";
-/// One folder for each PCI device.
+/// Contains one folder for each PCI device.
 const FOLDER: &str = "/sys/bus/pci/devices";
 /// The file in a GPU's folder that waiting claimers lock.
 const QUEUE: &str = "vendor";
-/// The most that is read of `/proc/locks`: some thousand locks. The kernel's cost grows with the square.
+/// The maximum part of `/proc/locks` that is read: some thousand locks. The kernel's cost is quadratic.
 const LOCKS_BYTES: u64 = 64 << 10;
 /// Interval between reads of `/proc/locks` while GPUs are claimed.
 const HOLDERS_NS: u64 = 30_000_000_000;
-/// How often a claim is tried, with [`PAUSE`] between the attempts, because a test may hold the lock.
+/// How often a claim is tried, with [`PAUSE`] between attempts, because a concurrent test may hold the lock.
 const ATTEMPTS: usize = 20;
 const PAUSE: Duration = Duration::from_millis(1);
 /// The `comm` of a process that has claimed a GPU.
@@ -51,13 +51,12 @@ pub struct CannotClaim {
     error: io::Error,
 }
 
-/// The folder with one lockable folder for each GPU.
+/// The folder that contains one lockable folder for each GPU.
 #[derive(Clone, Debug)]
 pub struct Claims {
     folder: PathBuf,
-    /// The locks in `/proc/locks` when it was last read.
+    /// The locks from the last read of `/proc/locks`.
     locks: Vec<Lock>,
-    /// When that was; `None` before the first time.
     read_ns: Option<u64>,
     /// The GPUs that were claimed at the last test, by index.
     claimed: Vec<u32>,
@@ -65,8 +64,7 @@ pub struct Claims {
 
 impl Claims {
     pub fn of_machine() -> Self {
-        // With setuid or file capabilities, gpumem must not lock a folder that the caller names and could not
-        // open.
+        // With setuid or file capabilities, gpumem must not lock a folder that the caller chose and could not open.
         let chosen = std::env::var_os(VARIABLE).filter(|_| !has_gained_rights());
         Self::below(chosen.unwrap_or_else(|| FOLDER.into()).into())
     }
@@ -76,11 +74,7 @@ impl Claims {
     }
 
     /// Waits, without limit, until this process is first in the GPU's queue. Dropping the result leaves the queue.
-    /// The kernel wakes waiters in order of arrival.
-    ///
-    /// # Errors
-    ///
-    /// If the GPU has no such folder.
+    /// The kernel wakes waiters in order of arrival. Fails if the GPU has no folder in sysfs.
     pub fn wait_in_queue(&self, gpu: &Gpu) -> Result<OwnedFd, CannotClaim> {
         let path = self.path(gpu).join(QUEUE);
         let failed =
@@ -91,11 +85,7 @@ impl Claims {
         Ok(file)
     }
 
-    /// Claims a GPU; `None` if somebody else has it.
-    ///
-    /// # Errors
-    ///
-    /// As [`Claims::wait_in_queue`].
+    /// Claims a GPU; `None` if another process has claimed it.
     pub fn claim(&self, gpu: &Gpu) -> Result<Option<OwnedFd>, CannotClaim> {
         let path = self.path(gpu);
         let locked = || {
@@ -113,9 +103,9 @@ impl Claims {
         locked().map_err(|error: Errno| CannotClaim { gpu: gpu.index, path, error: error.into() })
     }
 
-    /// The GPU's folder. If its bus address is unknown, a path that does not exist.
+    /// The GPU's folder, or a path that does not exist if its bus address is unknown.
     fn path(&self, gpu: &Gpu) -> PathBuf {
-        // NVML writes the PCI domain with eight digits, the kernel with four or more.
+        // NVML prints the PCI domain with eight digits, the kernel with at least four.
         let place = gpu.pci_bus_id.as_deref().unwrap_or_default().to_ascii_lowercase();
         let parts = place.split_once(':').and_then(|(domain, rest)| {
             Some(format!("{:04x}:{rest}", u32::from_str_radix(domain, 16).ok()?))
@@ -124,7 +114,7 @@ impl Claims {
         self.folder.join(place)
     }
 
-    /// Fills in `claim` of each claimed GPU. The holder is read when a GPU becomes claimed, and seldom after.
+    /// Sets `claim` of each claimed GPU. The holder is read when a GPU becomes claimed, and rarely afterwards.
     pub fn mark(&mut self, gpus: &mut [Gpu], roots: &Roots, users: &mut Users, now_ns: u64) {
         let claimed: Vec<&mut Gpu> =
             gpus.iter_mut().filter(|gpu| is_claimed(&self.path(gpu))).collect();
@@ -133,7 +123,7 @@ impl Claims {
         let is_old = self.read_ns.is_none_or(|at| now_ns.saturating_sub(at) >= HOLDERS_NS);
         if is_new || (is_old && !indices.is_empty()) {
             let read = read_start(&roots.proc.join("locks"), LOCKS_BYTES).unwrap_or_default();
-            // A line without its newline is cut.
+            // An incomplete last line does not count.
             let lines = read.split_inclusive(|&byte| byte == b'\n');
             let lines = lines.filter(|line| line.ends_with(b"\n"));
             self.locks = lines.filter_map(parse_lock).collect();
@@ -157,19 +147,18 @@ fn open_folder(path: &Path) -> rustix::io::Result<OwnedFd> {
     open(path, OFlags::RDONLY | OFlags::CLOEXEC | OFlags::DIRECTORY, Mode::empty())
 }
 
-/// Whether a process holds an exclusive lock on a GPU's folder.
 fn is_claimed(path: &Path) -> bool {
     let Ok(folder) = open_folder(path) else { return false };
     let locked = flock(&folder, FlockOperation::NonBlockingLockShared);
     if locked.is_ok() {
-        // Closing is not enough: a child that is starting may have the descriptor, too.
+        // Closing is not enough, because a child that is starting may have inherited the descriptor.
         let _ = flock(&folder, FlockOperation::Unlock);
     }
     locked == Err(Errno::WOULDBLOCK)
 }
 
-/// Whether this pid is a gpumem now. The process that took the lock may have exited while its command still
-/// holds it, and the pid may belong to another process.
+/// Whether this pid is currently a gpumem process. The process that took the lock may have exited while its command
+/// still holds the lock, and its pid may be reused.
 fn is_gpumem(proc: &Path, pid: u32) -> bool {
     let mut content = [0; 32];
     let read = Folder::list(proc).and_then(|proc| proc.file_of(pid, "comm", &mut content));
@@ -184,7 +173,7 @@ struct Lock {
 }
 
 /// Parses a held flock from a line of `/proc/locks` (proc_locks(5)): `1: FLOCK  ADVISORY  WRITE 7 00:16:4767 0
-/// EOF`. A waiter's line has an arrow before the kind and gives `None`.
+/// EOF`. `None` for a waiter, whose line has an arrow before the kind.
 fn parse_lock(line: &[u8]) -> Option<Lock> {
     let line = std::str::from_utf8(line).ok()?;
     let mut words = line.split_ascii_whitespace().skip(1);
@@ -249,7 +238,7 @@ mod tests {
         assert!(claims.wait_in_queue(&gpu).is_err());
     }
 
-    /// As an account leaves it that holds 100,000 locks: too long to read, and the claim's own line is last.
+    /// The file when a user holds 100,000 locks: too long to read completely, with the claim's line last.
     #[test]
     fn a_claim_is_seen_behind_any_number_of_locks_and_they_are_read_seldom() {
         let (folder, proc) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
@@ -284,7 +273,7 @@ mod tests {
         assert_eq!(mark(&own, HOLDERS_NS + 1), (Some(Some(7)), 1));
         drop(claim);
         assert_eq!(mark(&own, HOLDERS_NS + 2).0, None);
-        // A test leaves nothing behind, and a claim waits for one that is under way.
+        // A test releases its lock, and a claim waits for a test in progress.
         let test = open_folder(&holder.path(&unclaimed)).unwrap();
         flock(&test, FlockOperation::NonBlockingLockShared).unwrap();
         assert!(!is_claimed(&holder.path(&unclaimed)), "tests do not see each other");

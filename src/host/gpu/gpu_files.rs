@@ -1,8 +1,8 @@
-//! GPU device files: which of them a process holds open, and whether this user may open them.
+//! GPU device files: which ones a process holds open, and whether this user may open them.
 //!
-//! A process that uses a GPU keeps its device files open, which tells it from an unrelated process that was
-//! given its pid later. Links in `/proc/PID/fd` show the name a file was opened by, also from inside a
-//! container. Only root and the process's owner may read them.
+//! A process that uses a GPU keeps its device files open. This distinguishes it from an unrelated process that
+//! reuses its pid. Links in `/proc/PID/fd` show the name under which a file was opened, even inside a container.
+//! Only root and the process's owner may read them.
 
 use std::ffi::CStr;
 use std::fs;
@@ -18,15 +18,15 @@ use crate::host::Roots;
 use crate::host::proc::folder::{Folder, if_readable};
 use crate::model::device_file::minor_number;
 
-/// The most descriptors that are read of a process, which may hold a million. The driver opens its files early,
-/// so they have low numbers, but a worker forked later inherits them above its parent's.
+/// The maximum number of descriptors read from a process, which may hold a million. The driver opens its files
+/// early, so their numbers are low, but a worker forked later inherits them above its parent's.
 const DESCRIPTORS: usize = 64 << 10;
 
-/// How many descriptors are always read of a process: as many as it may hold without raising its limit.
+/// The number of descriptors that are always read from a process: the default limit of open files.
 const FEW: usize = 1024;
 
-/// How many more descriptors may be read in one sample, beyond the first [`FEW`] of each process: half a second's
-/// work. A user's processes with many descriptors delay no sample, and hide nothing of another process.
+/// Budget of one sample for descriptors beyond the first [`FEW`] of each process: half a second's work. So a user's
+/// processes with many descriptors do not delay samples or hide other processes.
 #[derive(Debug)]
 pub(in crate::host) struct DescriptorBudget(usize);
 
@@ -36,7 +36,7 @@ impl Default for DescriptorBudget {
     }
 }
 
-/// The most different device files that are kept of a process; a machine has fewer.
+/// The maximum number of different device files kept for a process; a machine has fewer.
 const FILES: usize = 256;
 
 /// Whether a name below `/dev` is an NVIDIA GPU's device file: `nvidia0`, `nvidiactl`, `nvidia-uvm`,
@@ -60,9 +60,9 @@ pub fn has_gpu_device_files(dev: &Path) -> bool {
     names.filter_map(Result::ok).any(|entry| is_gpu_file(entry.file_name().as_bytes()))
 }
 
-/// Whether the driver is reached through device files: either some exist, or gpumem itself holds one open, as
-/// it does once it has opened NVML. If neither is so (a stand-in driver in tests, say, on a host or in a
-/// container), no client can hold one, and holding none proves nothing.
+/// Whether the driver is reached through device files: either some exist, or gpumem holds one open after it has
+/// opened NVML. Otherwise (for example with a stand-in driver in tests), no client can hold one, and holding none
+/// proves nothing.
 pub(in crate::host) fn is_driver_behind_files(roots: &Roots) -> bool {
     let own_pid = || -> Option<u32> {
         let link = fs::read_link(roots.proc.join("self")).ok()?;
@@ -76,10 +76,9 @@ pub(in crate::host) fn is_driver_behind_files(roots: &Roots) -> bool {
     has_gpu_device_files(&roots.dev) || holds_one().is_some()
 }
 
-/// What a process's descriptors show. A field is `None` if the descriptors may not be read.
 #[derive(Debug, Default)]
 pub(in crate::host) struct HeldFiles {
-    /// GPU device files, sorted and unique; empty if it holds none.
+    /// GPU device files, sorted and unique; empty if the process holds none.
     pub gpu_files: Option<Arc<[Arc<str>]>>,
     pub sockets: Option<Sockets>,
 }
@@ -87,16 +86,15 @@ pub(in crate::host) struct HeldFiles {
 #[derive(Debug, Default)]
 pub(in crate::host) struct Sockets {
     pub inodes: Vec<u64>,
-    /// Not all descriptors were read, so there may be more.
     pub is_partial: bool,
 }
 
-/// Reads which GPU device files below `dev`, and which sockets, a process holds.
+/// Reads the GPU device files below `dev`, and the sockets, that a process holds.
 pub(in crate::host) fn read_held(folder: &Folder, dev: &Path) -> io::Result<HeldFiles> {
     read_held_within(&mut DescriptorBudget::default(), folder, dev)
 }
 
-/// As [`read_held`], within a budget for several processes.
+/// Like [`read_held`], within a budget for several processes.
 pub(in crate::host) fn read_held_within(
     budget: &mut DescriptorBudget,
     folder: &Folder,
@@ -121,15 +119,15 @@ pub(in crate::host) fn read_held_within(
     budget.0 = budget.0.saturating_sub(seen.saturating_sub(FEW));
     sockets.is_partial = walk == Walk::Partial;
     Ok(HeldFiles {
-        // Files found in part of the descriptors are evidence; finding none in a part is not.
+        // Files found in a partial read are evidence; a partial read without files is not.
         gpu_files: (walk == Walk::Whole || !files.held.is_empty()).then(|| files.held.into()),
         sockets: (walk != Walk::Refused).then_some(sockets),
     })
 }
 
-/// Whether a process holds a GPU device file below `dev`, by its opened `fd` folder, and how many descriptors
-/// were read to tell. `None` if they may not be read, or if there are more than the limit and none of the first
-/// is a GPU file.
+/// Whether a process holds a GPU device file below `dev`, and how many descriptors were read. `descriptors` is its
+/// opened `fd` folder. `None` if they may not be read, or if there are more than the limit and no GPU file was
+/// found among those read.
 pub(in crate::host) fn holds_gpu_file(
     descriptors: &Folder,
     dev: &Path,
@@ -144,11 +142,10 @@ pub(in crate::host) fn holds_gpu_file(
     Ok(((holds || walk == Walk::Whole).then_some(holds), seen))
 }
 
-/// Collects the GPU device files below `dev` from names; bounded in number.
+/// Collects GPU device files below `dev`, up to `FILES`.
 #[derive(Debug)]
 pub(in crate::host) struct Files<'a> {
     dev: &'a [u8],
-    /// Sorted and unique.
     pub held: Vec<Arc<str>>,
 }
 
@@ -157,7 +154,6 @@ impl<'a> Files<'a> {
         Self { dev: dev.as_os_str().as_bytes(), held: Vec::new() }
     }
 
-    /// Keeps the name if it is a GPU device file.
     pub(in crate::host) fn add(&mut self, target: &[u8]) {
         if self.held.len() < FILES && is_gpu_file_under(self.dev, target) {
             let file = String::from_utf8_lossy(target);
@@ -173,13 +169,12 @@ fn is_gpu_file_under(dev: &[u8], target: &[u8]) -> bool {
     name.is_some_and(is_gpu_file)
 }
 
-/// How far a walk over descriptors got.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Walk {
     Whole,
-    /// `each` stopped it, or there were more than the limit.
+    /// `each` stopped the walk, or there were more descriptors than the limit.
     Partial,
-    /// Listing is allowed, reading is not.
+    /// The descriptors can be listed, but not read.
     Refused,
 }
 
@@ -201,7 +196,7 @@ fn walk(
             Ok(true) => {}
             Ok(false) => walk = Walk::Partial,
             Err(Errno::ACCESS | Errno::PERM) => walk = Walk::Refused,
-            // Any other error means that it was closed after it was listed.
+            // Any other error means that the descriptor was closed after it was listed.
             Err(_) => {}
         }
         walk == Walk::Whole
@@ -218,28 +213,22 @@ fn parse_socket(target: &[u8]) -> Option<u64> {
     std::str::from_utf8(number).ok()?.parse().ok()
 }
 
-// Reading the machine's device files checks permissions and opens nothing, because opening a device may wake a
-// sleeping GPU. So it does not see what a container's device rules forbid; the driver's own answer does.
+// The machine's device files are checked by their permissions and not opened, because opening one may wake a
+// sleeping GPU. So this does not detect a container's device rules; the driver's own answer does.
 
-/// The most device files that are listed; a machine has fewer.
+/// The maximum number of device files that are listed; a machine has fewer.
 const MOST: usize = 1024;
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct DeviceFile {
-    /// Name below `/dev`: `nvidiactl`, `nvidia0`, `nvidia-uvm`.
     pub name: String,
-    /// Permission bits: `0o666`.
     pub mode: u32,
     pub gid: u32,
-    /// Whether this user may read and write it.
+    /// Whether the current user may read and write it.
     pub usable: bool,
 }
 
 /// Lists the device files directly below `dev` by name, numbered ones in numeric order.
-///
-/// # Errors
-///
-/// If the folder cannot be listed.
 pub fn read_device_files(dev: &Path) -> std::io::Result<Vec<DeviceFile>> {
     let mut files = Vec::new();
     for entry in fs::read_dir(dev)?.filter_map(Result::ok) {

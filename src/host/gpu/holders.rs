@@ -1,28 +1,28 @@
-//! Finds every process of the machine that holds a GPU device file open.
+//! Finds every process on the machine that holds a GPU device file open.
 //!
-//! NVML lists the processes that opened the device. A forked worker inherits the files, is on no list, and
-//! keeps the memory after its parent dies. Only reading every process's descriptors finds it, at the cost of a
-//! system call for each. Even listing /proc costs half a microsecond a process, and a machine with GPUs has
-//! thousands of kernel threads, so a listing costs as much as the rest of a sample. Most samples therefore do
-//! nothing here. /proc is listed every five seconds, to read the descriptors of
+//! NVML lists only the processes that opened the device. A forked worker inherits the files, is not listed, and
+//! keeps the memory after its parent dies. To find it, gpumem has to read the descriptors of every process, at the
+//! cost of at least one system call each. Even listing /proc costs half a microsecond per process. A machine with
+//! GPUs has thousands of kernel threads, so a listing costs as much as the rest of a sample. Therefore /proc is
+//! listed only every five seconds, to read the descriptors of
 //!
-//! - new processes, and of these again during their first minute, since a program opens the device only once it
-//!   has loaded;
+//! - new processes, repeatedly during their first 45 seconds, since a program opens the device only after it has
+//!   loaded;
 //! - all processes, every half minute.
 //!
-//! If some memory belongs to no known process, the caller asks, and all processes are read at once, together
-//! with the memory maps of those that hold nothing open (`mapped_devices`). A read of all processes that takes
-//! too long continues in the next sample.
+//! If some memory belongs to no known process, the caller requests a read of all processes. This includes the
+//! memory maps of the processes that hold nothing open (`mapped_devices`). If it takes too long, it continues in
+//! the next sample.
 //!
 //! **Identity.** A pid may be reused between two samples, and the new process must not inherit the old one's
-//! result. A listing of /proc has the inode number of each folder, which the kernel creates and drops with it
-//! (`proc_pid_make_inode` in Linux's `fs/proc/base.c`). Another inode is another process, or the same one after
-//! memory pressure; both count as new. If the kernel's cache keeps an old folder beyond its process, no finding
-//! follows: "holds nothing" expires after half a minute, and "holds something" counts only once
-//! `processes`, which identifies a process by its start, has read its descriptors itself.
+//! result. A listing of /proc includes the inode number of each folder, which the kernel creates and drops with the
+//! folder (`proc_pid_make_inode` in Linux's `fs/proc/base.c`). A different inode means another process, or the same
+//! one after memory pressure; both count as new. The kernel may cache a folder for longer than its process exists,
+//! but this causes no false finding. "Holds nothing" expires after half a minute. "Holds something" counts only
+//! after `processes`, which identifies a process by its start time, has read the descriptors itself.
 //!
-//! A process whose descriptors may not be read is counted ([`Holders::unread`]), never taken for one that holds
-//! none.
+//! A process whose descriptors cannot be read is counted ([`Holders::unread`]). It is never assumed to hold
+//! nothing.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -42,51 +42,43 @@ use crate::model::Process;
 
 const SECOND_NS: u64 = 1_000_000_000;
 
-/// Interval between listings of /proc.
 const LIST_NS: u64 = 5 * SECOND_NS;
 
-/// Interval between reads of all processes.
 const WHOLE_NS: u64 = 30 * SECOND_NS;
 
-/// Minimum interval between reads of all processes that a caller asks for.
+/// Minimum interval between reads of all processes that the caller requests.
 const ASKED_NS: u64 = 5 * SECOND_NS;
 
-/// For how long a process is new, and read at every listing.
+/// How long a process counts as new, and is read at every listing.
 const NEW_NS: u64 = 45 * SECOND_NS;
 
-/// The most descriptors that are read in one sample, roughly: half a second's work.
+/// Approximate limit on the descriptors read in one sample: half a second's work.
 const DESCRIPTORS: usize = 256 << 10;
 
 #[derive(Debug)]
 pub struct Holders {
     roots: Roots,
-    /// /proc hides no processes, so they can be counted.
+    /// Whether /proc shows all processes, so that they can be counted.
     sees_all: bool,
-    /// gpumem's own pid in this /proc; NVML holds its files.
+    /// gpumem's own pid in this /proc. It is excluded, because NVML holds device files.
     pub(in crate::host) own_pid: Option<u32>,
-    /// All processes, sorted by pid.
     known: Vec<KnownHolder>,
     /// The number of the current or last read of all processes.
     round: u32,
-    /// A read of all processes is not finished.
     is_under_way: bool,
-    /// This read was asked for, and includes memory maps.
+    /// The current read was requested by the caller, and includes memory maps.
     wants_maps: bool,
-    /// Another read is asked for.
+    /// The caller has requested another read.
     is_asked: bool,
-    /// The earliest time at which the next one may be asked for.
+    /// The earliest time of the next requested read.
     may_ask_ns: u64,
-    /// When the next read of all processes is due unasked.
     due_ns: u64,
-    /// When the next listing of /proc is due.
     list_ns: u64,
     /// The limit of [`DESCRIPTORS`]; tests set a lower one.
     at_once: usize,
     search: Option<Task<MappedDevices>>,
-    /// Sorted by pid.
     mapped: Vec<Mapped>,
     unread: Option<u32>,
-    /// Parents and descendants.
     tree: Tree,
 }
 
@@ -94,9 +86,9 @@ pub struct Holders {
 struct KnownHolder {
     listed: ProcEntry,
     verdict: HolderState,
-    /// The last read of all processes that included it.
+    /// The last read of all processes that included this one.
     round: u32,
-    /// When it was first listed; 0 if it was there at the first listing, probably for long.
+    /// When the process was first listed; 0 if it was in the first listing, since it is probably old.
     listed_ns: u64,
     looked_ns: u64,
 }
@@ -105,9 +97,9 @@ struct KnownHolder {
 enum HolderState {
     Holds,
     Free,
-    /// They may not be read, or there are too many to tell.
+    /// Its descriptors may not be read, or there are too many.
     Unread,
-    /// A kernel thread, which never holds any.
+    /// A kernel thread, which never holds device files.
     Kernel,
 }
 
@@ -124,12 +116,11 @@ impl KnownHolder {
 }
 
 impl Holders {
-    /// An empty table; the first refresh reads all processes.
+    /// Creates an empty table; the first refresh reads all processes.
     pub fn new(roots: Roots) -> Self {
         let own = std::fs::read_link(roots.proc.join("self"));
         Self {
             own_pid: own.ok().and_then(|pid| pid.to_str()?.parse().ok()),
-            // Pid 1 always exists; see `entry`.
             sees_all: access(roots.proc.join("1"), Access::EXISTS).is_ok(),
             known: Vec::new(),
             round: 0,
@@ -148,11 +139,10 @@ impl Holders {
         }
     }
 
-    /// Reads the processes that are new or due; all of them if that is due, or if `asks`, which is granted
-    /// every five seconds.
+    /// Reads the processes that are new or due. If `asks`, all processes are read, at most every five seconds.
     ///
-    /// `boottime_ns` is the time since boot (`Clocks::boottime_ns`). Between two listings, and if /proc cannot
-    /// be listed, the previous results stay, so a listed pid may have exited.
+    /// `boottime_ns` is the time since boot (`Clocks::boottime_ns`). Between two listings, and if /proc cannot be
+    /// listed, the previous results remain, so a listed pid may have exited.
     pub fn refresh(&mut self, boottime_ns: u64, asks: bool) {
         let is_first = self.round == 0;
         self.is_asked |= asks;
@@ -180,22 +170,21 @@ impl Holders {
                 self.begin_search();
             }
         }
-        // A caller that runs once waits for the maps, if they are read soon.
+        // The caller may sample only once, so wait a short time for the maps it asked for.
         self.take_found(if asks { ANSWER_TIME } else { Duration::ZERO });
-        // Drops the maps of processes that have exited.
         let known = &self.known;
         self.mapped
             .retain(|it| find(known, it.listed.pid).is_some_and(|now| now.listed == it.listed));
     }
 
-    /// Lists /proc if that is due, and reads no descriptors: without device files no process holds one.
+    /// Lists /proc if due, without reading descriptors: without device files no process can hold one.
     pub fn look_at_parents(&mut self, boottime_ns: u64) {
         if let Some((proc, listing)) = self.list_where_due(boottime_ns) {
             self.tree.update(&proc, &listing);
         }
     }
 
-    /// Fills in what each process's descendants do. Lists /proc again if one of the processes is new.
+    /// Fills in the state of each process's descendants. Lists /proc again if one of the processes is new.
     pub fn fill_descendants(
         &mut self,
         processes: &mut [Process],
@@ -214,12 +203,10 @@ impl Holders {
         self.tree.fill(proc.as_ref(), processes, watched, boottime_ns);
     }
 
-    /// The process tree of the last listing.
     pub(in crate::host) fn tree(&self) -> &Tree {
         &self.tree
     }
 
-    /// The pids known to hold a GPU device file, sorted.
     pub fn pids(&self) -> Vec<u32> {
         let holds = self.known.iter().filter(|it| it.verdict == HolderState::Holds);
         let open = holds.map(|it| it.listed.pid);
@@ -230,15 +217,16 @@ impl Holders {
         pids
     }
 
-    /// The GPU device files that this very process has mapped, as of the last read of all maps.
+    /// The GPU device files that this process has mapped, as of the last read of all maps. A reused pid does not
+    /// match.
     pub fn mapped_files(&self, process: &Process) -> Option<&Arc<[Arc<str>]>> {
         let place = self.mapped.binary_search_by_key(&process.pid, |it| it.listed.pid);
         let mapped = self.mapped.get(place.ok()?)?;
         (process.start_ticks == Some(mapped.start_ticks)).then_some(&mapped.files)
     }
 
-    /// How many processes' descriptors could not be read at the last read of all; kernel threads and zombies do
-    /// not count. `None` before the first one, and if /proc hides processes.
+    /// How many processes' descriptors could not be read during the last read of all. Kernel threads and zombies do
+    /// not count. `None` before the first such read, and if /proc hides processes.
     pub fn unread(&self) -> Option<u32> {
         self.unread
     }
@@ -249,8 +237,8 @@ impl Holders {
         u32::try_from(unread.count()).unwrap_or(u32::MAX)
     }
 
-    /// Lists all processes if that is due: every five seconds, and in each sample while a read of all is not
-    /// finished. If it fails, the next sample tries again.
+    /// Lists all processes if due: every five seconds, and in each sample while a read of all is in progress. After
+    /// a failure, the next sample tries again.
     fn list_where_due(&mut self, now_ns: u64) -> Option<(Folder, Vec<ProcEntry>)> {
         if !self.is_under_way && now_ns < self.list_ns {
             return None;
@@ -260,7 +248,6 @@ impl Holders {
         Some(listed)
     }
 
-    /// All processes but gpumem, sorted by pid.
     fn list(&self) -> io::Result<(Folder, Vec<ProcEntry>)> {
         let proc = Folder::list(&self.roots.proc)?;
         let mut listing = proc.processes()?;
@@ -268,8 +255,8 @@ impl Holders {
         Ok((proc, listing))
     }
 
-    /// Takes in a listing and reads the descriptors of due processes, up to the sample's limit. Returns whether
-    /// the round is finished.
+    /// Merges a listing, and reads the descriptors of due processes up to the sample's limit. Returns whether the
+    /// read is complete.
     fn look_at(
         &mut self,
         proc: &Folder,
@@ -297,7 +284,7 @@ impl Holders {
                     Some(Ok((verdict, seen))) => {
                         known =
                             KnownHolder { verdict, round: self.round, looked_ns: now_ns, ..known };
-                        // The call that opens the folder counts, too.
+                        // Opening the folder costs a call, too.
                         left = left.saturating_sub(seen + 1);
                     }
                     // gpumem is out of descriptors; the next sample tries again.
@@ -310,11 +297,7 @@ impl Holders {
         is_over
     }
 
-    /// Reads a process's descriptors; also returns how many.
-    ///
-    /// # Errors
-    ///
-    /// Only if gpumem is out of descriptors.
+    /// Reads a process's descriptors, and returns their number as well. Fails only if gpumem is out of descriptors.
     fn judge(&self, proc: &Folder, pid: u32) -> io::Result<(HolderState, usize)> {
         let mut content = [0; STAT_BYTES];
         let stat = match proc.stat_of(pid, &mut content) {
@@ -351,11 +334,11 @@ impl Holders {
         Ok((verdict, seen))
     }
 
-    /// Starts reading maps: of all processes that hold nothing open if that was asked for, else only of those
-    /// whose maps had something before.
+    /// Starts reading maps. If the caller requested it, the maps of all processes that hold nothing open are read;
+    /// otherwise only those that had device files before.
     fn begin_search(&mut self) {
         if self.search.is_some() {
-            // Slow or hung.
+            // The previous search is slow or hung.
             return;
         }
         let listed: Vec<ProcEntry> = if self.wants_maps {

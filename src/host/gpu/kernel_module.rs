@@ -1,7 +1,7 @@
 //! NVIDIA's kernel module: whether it is loaded, and which version.
 //!
-//! The module itself writes `/proc/driver/nvidia/version`, so this is the loaded version, not the installed
-//! one. Containers see the file too, unless it is masked.
+//! The module itself writes `/proc/driver/nvidia/version`, so this is the version of the loaded module, not of the
+//! installed one. Containers see the file, too, unless it is masked.
 
 use std::io;
 use std::path::Path;
@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use crate::host::proc::small_file::read_start;
 
-/// The most that is read; the file has two or three lines.
+/// The maximum part of the file that is read; it has two or three lines.
 const VERSION_BYTES: u64 = 4096;
 
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -19,11 +19,9 @@ pub enum KernelModule {
         version: Option<Arc<str>>,
     },
     Absent,
-    /// Its file may not be read.
     Unreadable,
 }
 
-/// Reads the module's version file below `proc`.
 pub fn read_kernel_module(proc: &Path) -> KernelModule {
     match read_start(&proc.join("driver/nvidia/version"), VERSION_BYTES) {
         Ok(text) => KernelModule::Loaded { version: parse_module_version(&text) },
@@ -32,7 +30,7 @@ pub fn read_kernel_module(proc: &Path) -> KernelModule {
     }
 }
 
-/// The version in the line that begins with `NVRM version:`: its first word of digits and dots, as in `NVRM
+/// The version in the line that begins with `NVRM version:`. It is the first word of digits and dots, as in `NVRM
 /// version: NVIDIA UNIX Open Kernel Module for x86_64  580.159.03  Release Build …`.
 pub fn parse_module_version(text: &[u8]) -> Option<Arc<str>> {
     let text = String::from_utf8_lossy(text);

@@ -1,9 +1,9 @@
 //! Finds processes that have a GPU device file mapped, even after closing the descriptor.
 //!
-//! Reading `/proc/PID/maps` takes the lock of the process's memory map, and blocks forever if a thread of that
-//! process holds it while stuck (on a dead file server, in a driver). For a known GPU process `entry` takes
-//! that risk while it sleeps. Reading the maps of all processes happens only here, seldom (see `holders`), on a
-//! separate thread: if it hangs, no more maps are read and nothing else waits.
+//! Reading `/proc/PID/maps` takes the lock of the process's memory map. It blocks forever if a thread of that
+//! process holds the lock while stuck (on a dead file server, in a driver). For a known GPU process, `entry` reads
+//! them unless the process is in state D. The maps of all processes are read only here, rarely (see `holders`), on
+//! a separate thread. If it hangs, no more maps are read, but the sample does not wait.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use crate::host::gpu::gpu_files::Files;
 use crate::host::proc::folder::{Folder, ProcEntry};
 use crate::host::proc::stat::{STAT_BYTES, parse_stat};
 
-/// The most that is read of a process's maps: some 40 000 lines.
+/// The maximum part of a process's maps that is read: some 40 000 lines.
 const MAPS_BYTES: usize = 4 << 20;
 
 #[derive(Clone, PartialEq, Debug)]
@@ -24,13 +24,11 @@ pub(in crate::host) struct Mapped {
     pub listed: ProcEntry,
     /// Read before the maps, through the same folder.
     pub start_ticks: u64,
-    /// Sorted and unique.
     pub files: Arc<[Arc<str>]>,
 }
 
 #[derive(Debug, Default)]
 pub(in crate::host) struct MappedDevices {
-    /// Sorted by pid.
     pub mapped: Vec<Mapped>,
     /// Processes skipped because they are stuck; sorted by pid.
     pub stuck: Vec<ProcEntry>,
@@ -49,7 +47,6 @@ fn search(roots: &Roots, listed: &[ProcEntry]) -> MappedDevices {
     let mut content = Vec::new();
     let mut found = MappedDevices::default();
     for &listed in listed {
-        // An unreadable process adds nothing.
         match read_mapped(roots, listed, &mut content) {
             Ok(Some(mapped)) if !mapped.files.is_empty() => found.mapped.push(mapped),
             Ok(None) => found.stuck.push(listed),
@@ -59,7 +56,7 @@ fn search(roots: &Roots, listed: &[ProcEntry]) -> MappedDevices {
     found
 }
 
-/// The device files that a process has mapped; `None` if it is stuck and was skipped.
+/// Reads the device files that a process has mapped; `None` if the process is stuck and was skipped.
 fn read_mapped(
     roots: &Roots,
     listed: ProcEntry,
@@ -80,11 +77,11 @@ fn read_mapped(
     Ok(Some(Mapped { listed, start_ticks, files: parse_mapped(content, &roots.dev).into() }))
 }
 
-/// The GPU device files below `dev` in the content of `/proc/PID/maps`, whose end may be missing: sorted and
+/// The GPU device files below `dev` in the content of `/proc/PID/maps`, whose end may be missing; sorted and
 /// unique.
 fn parse_mapped(bytes: &[u8], dev: &Path) -> Vec<Arc<str>> {
     let mut files = Files::under(dev);
-    // A line without its newline is cut, and may be missing part of its path.
+    // A line without its newline may lack part of its path.
     let lines = bytes.split_inclusive(|&byte| byte == b'\n');
     for line in lines.filter_map(|line| line.strip_suffix(b"\n")) {
         // The fields before the path contain no slash; a newline in a path is written as `\012`.
@@ -123,7 +120,7 @@ mod tests {
             b"7f00-7f01 rw-s 0 00:06 5 /dev/nvidia-\n",
             b"7f00-7f01 rw-s 0 00:06 5 /dev/null\n",
             b"7f00-7f01 rw-s 0 00:06 5 /memfd:/dev/nvidia0\n",
-            // The path may go on.
+            // The path may be incomplete.
             b"7f00-7f01 rw-s 0 00:06 5 /dev/nvidia1",
             b"\xff/\xff\n",
         ] {

@@ -1,4 +1,4 @@
-//! GPUs as the kernel shows them: device files and who holds them, the kernel module, MPS, PCI.
+//! GPUs in the kernel's files: device files and their holders, the kernel module, MPS, PCI.
 
 pub(super) mod claims;
 pub(super) mod gpu_files;

@@ -8,24 +8,20 @@ use crate::host::proc::small_file::read_start;
 
 /// The `comm` of both daemons, which the kernel cuts to 15 bytes.
 const COMM: &[u8] = b"nvidia-cuda-mps";
-/// The most processes that are read.
 const MOST_TRIED: usize = 1 << 16;
-/// The most that is read of `comm`.
 const START_BYTES: u64 = 64;
-/// The most of a command line that is searched for the program's name.
+/// The maximum part of a command line that is searched for the program's name.
 const COMMAND_BYTES: usize = 4096;
 
-/// Running daemons.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct MpsDaemons {
-    /// `nvidia-cuda-mps-control` starts a server for a user when that user's first client connects.
+    /// `nvidia-cuda-mps-control`, which starts a server for a user when that user's first client connects.
     pub controls: usize,
-    /// `nvidia-cuda-mps-server`.
     pub servers: usize,
 }
 
-/// Counts the daemons among the processes below `proc`; `None` if they cannot be listed. Processes hidden from
-/// this user are missed.
+/// Counts the daemons among the processes below `proc`; `None` if processes cannot be listed. Processes hidden from
+/// the current user are missed.
 pub fn read_mps_daemons(proc: &Path) -> Option<MpsDaemons> {
     let mut daemons = MpsDaemons::default();
     let processes = fs::read_dir(proc).ok()?.filter_map(Result::ok).filter(|entry| {

@@ -1,4 +1,4 @@
-//! NVIDIA GPUs on the PCI bus, whatever is installed, and the kernel driver bound to each.
+//! NVIDIA GPUs on the PCI bus, even without a driver, and the kernel driver bound to each.
 
 use std::fs;
 use std::path::Path;
@@ -14,19 +14,20 @@ const DISPLAY: &str = "0x03";
 pub struct PciGpu {
     /// `"0000:17:00.0"`.
     pub address: String,
-    /// The bound kernel driver: `nvidia`, `nouveau`, `vfio-pci`; `None` if none is.
+    /// The bound kernel driver: `nvidia`, `nouveau`, `vfio-pci`; `None` if no driver is bound.
     pub driver: Option<String>,
-    /// Runtime power management has suspended it, as in a laptop (`power/runtime_status`); opening it wakes it.
+    /// Runtime power management has suspended the GPU, as in a laptop (`power/runtime_status`). Opening it wakes
+    /// it.
     pub is_suspended: bool,
 }
 
-/// The NVIDIA GPUs by address; `None` if there is no PCI bus or it cannot be read.
+/// Reads the NVIDIA GPUs by address; `None` if there is no PCI bus or it cannot be read.
 pub fn read_pci_gpus(sys: &Path) -> Option<Vec<PciGpu>> {
     read_gpus(&sys.join("bus/pci/devices"))
 }
 
-/// The GPUs of NVIDIA's kernel driver by address, without reading the hundreds of other devices of a server;
-/// `None` if the driver is not loaded or they cannot be read.
+/// Reads the GPUs of NVIDIA's kernel driver by address. Unlike `read_pci_gpus`, this skips the hundreds of other
+/// devices of a server. `None` if the driver is not loaded, or its GPUs cannot be read.
 pub fn read_driver_gpus(sys: &Path) -> Option<Vec<PciGpu>> {
     read_gpus(&sys.join("bus/pci/drivers/nvidia"))
 }

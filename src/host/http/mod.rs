@@ -1,10 +1,10 @@
 //! Sends requests to servers on this machine, over a connection that is proved to lead to the intended process.
 //!
-//! No machine settings apply: no proxy, no redirects, no name resolution, no `Origin`. Each request uses its
-//! own connection, ends within its time limit whatever the server does, and reads a bounded answer, which is
-//! untrusted text. `transport` proves which process a connection leads to, also for HTTPS, whose certificates
-//! are not checked. Callers choose requests and interpret answers: `host::jupyter` for notebook servers,
-//! `reclaim::release` for inference servers.
+//! No machine settings apply: no proxy, no redirects, no name resolution, no `Origin`. Each request uses its own
+//! connection and ends within its time limit, whatever the server does. It reads an answer of bounded length, which
+//! is untrusted. `transport` proves which process a connection leads to, also for HTTPS, whose certificates are not
+//! checked. Callers choose requests and interpret answers: `host::jupyter` for notebook servers, `reclaim::release`
+//! for inference servers.
 
 mod transport;
 
@@ -24,35 +24,31 @@ use crate::host::proc::sockets::count_connections;
 pub use transport::Stream;
 use transport::ToServer;
 
-/// The longest response head that is read.
 const HEADER_BYTES: usize = 16 << 10;
 
-/// The longest wait for a connection. A local server accepts at once, unless its queue is full.
+/// The maximum time for connecting. A local server accepts at once, unless its queue is full.
 const CONNECT_TIME: Duration = Duration::from_secs(3);
 
-/// A listening process and its address.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Listener {
     pub pid: u32,
-    /// Clock ticks from boot to its start.
     pub start_ticks: u64,
     pub endpoint: Endpoint,
-    /// Whether it speaks TLS there.
+    /// Whether the process speaks TLS at this address.
     pub is_https: bool,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Endpoint {
-    /// A port on loopback, whatever `host` is.
+    /// A port on loopback, regardless of `host`.
     Tcp { host: String, port: u16 },
     /// A path in the server's own file system.
     Unix(String),
 }
 
-/// Why a request got no answer. Nothing was sent, unless the error is the server's own fault.
+/// Why a request has no answer. Nothing was sent, unless the server itself failed.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum HttpError {
-    /// The server exited between two checks.
     #[error("its process {pid} has just exited; try again")]
     Ended { pid: u32 },
     /// The server's process does not answer at this port.
@@ -68,24 +64,20 @@ pub enum HttpError {
     NotListening {
         pid: u32,
         port: u16,
-        /// Whether it certainly does not, rather than possibly.
+        /// Whether it certainly does not listen, rather than possibly.
         is_known: bool,
     },
-    /// The server's network namespace cannot be entered.
     #[error(
         "its process {pid} is in a container's network namespace, which cannot be entered: \
         {errno}; that requires root on the host"
     )]
     Network { pid: u32, errno: Errno },
-    /// Another process listens on the server's socket.
     #[error("another process listens on {path}, so nothing was sent; see which")]
     ForeignSocket { path: String },
-    /// The server should speak HTTPS and does not.
     #[error("its HTTPS cannot be used: {why}; see what serves there")]
     Https { why: String },
     #[error("it did not answer in time; see whether it hangs")]
     Timeout,
-    /// The answer is longer than the limit.
     #[error("its answer is too long; see what serves there")]
     TooLong,
     #[error("the request failed: {why}; see whether it runs")]
@@ -104,26 +96,19 @@ pub struct HttpRequest<'a> {
     pub method: Method,
     /// Absolute path and query.
     pub path: &'a str,
-    /// Headers beyond the common ones.
     pub headers: HeaderMap,
     pub body: Option<&'a str>,
-    /// The longest body that is read.
     pub limit_bytes: u64,
     /// Time limit from connecting to the end of the answer.
     pub time: Duration,
 }
 
 /// Connects to a listening process, for a protocol other than HTTP. Sends nothing.
-///
-/// # Errors
-///
-/// If no address proves to be the process's own, or it accepts no connection within `time`.
 pub fn connect(roots: &Roots, listener: &Listener, time: Duration) -> Result<Stream, HttpError> {
     let connector = ToServer::find(roots, listener)?;
     connector.open(Some(time)).map_err(HttpError::of)
 }
 
-/// One server and its base URL.
 #[derive(Debug)]
 pub struct HttpClient {
     agent: Agent,
@@ -132,11 +117,7 @@ pub struct HttpClient {
 }
 
 impl HttpClient {
-    /// Finds the address at which the server itself listens. Sends nothing.
-    ///
-    /// # Errors
-    ///
-    /// If no address proves to be the server's.
+    /// Finds the address on which the server itself listens. Sends nothing.
     pub fn new(roots: &Roots, server: &Listener) -> Result<Self, HttpError> {
         let connector = ToServer::find(roots, server)?;
         let provider = rustls::crypto::ring::default_provider();
@@ -165,11 +146,8 @@ impl HttpClient {
         })
     }
 
-    /// Sends a request once, on its own connection.
-    ///
-    /// # Errors
-    ///
-    /// If the answer is not complete in time. The server may still have done what was requested.
+    /// Sends a request once, on its own connection. Fails if the answer is not complete in time. The server may
+    /// still have carried out the request.
     pub fn send(&self, request: HttpRequest<'_>) -> Result<HttpResponse, HttpError> {
         let mut message =
             Request::builder().method(request.method).uri(format!("{}{}", self.base, request.path));
@@ -214,12 +192,12 @@ impl HttpError {
 }
 
 impl Listener {
-    /// Its current command line; `None` if it has exited or may not be read.
+    /// The process's current command line; `None` if it has exited or its command line may not be read.
     pub fn command(&self, roots: &Roots) -> Option<Arc<[Arc<str>]>> {
         self.open(roots)?.command()
     }
 
-    /// How many TCP connections its listening ports have; `None` if that cannot be read.
+    /// The number of TCP connections to the process's listening ports; `None` if it cannot be read.
     pub fn connections(&self, roots: &Roots) -> Option<usize> {
         count_connections(roots, &self.open(roots)?.folder)
     }

@@ -1,12 +1,11 @@
 //! Connects to a server and proves that the connection leads to it.
 //!
-//! Connections go over loopback or the server's own Unix socket only, and only if the server's process is seen
-//! to hold the listening end both before and after connecting; nothing is sent to another process. This is also
-//! what proves an HTTPS server: its certificate is nearly always self-signed, and its key is in that very
-//! process.
+//! Connections use only loopback or the server's own Unix socket. The server's process must hold the listening end
+//! both before and after connecting, so nothing is sent to another process. This also proves an HTTPS server, whose
+//! certificate is nearly always self-signed, and whose key is in the same process.
 //!
-//! A container's server has its own loopback. A separate thread enters its network namespace, connects, and
-//! ends; no other thread changes namespace.
+//! A container's server has its own loopback. A separate thread enters its network namespace, connects, and ends;
+//! no other thread changes its namespace.
 
 use std::fmt;
 use std::io::{self, ErrorKind, Read, Write};
@@ -33,10 +32,10 @@ use crate::host::Roots;
 use crate::host::proc::opened_process::OpenedProcess;
 use crate::host::proc::sockets::{holds_listener, shares_network};
 
-/// The longest socket path (unix(7), `sun_path`), including its NUL.
+/// The maximum length of a socket path (unix(7), `sun_path`), including its NUL.
 const SOCKET_BYTES: usize = 108;
 
-/// The loopback address at which the server's own process listens, and whether it is in another network
+/// Finds the loopback address on which the server's own process listens, and whether it is in another network
 /// namespace.
 fn find_address(
     roots: &Roots,
@@ -82,7 +81,6 @@ enum RequestTarget {
     Unix(String),
 }
 
-/// Connects to this server and no other.
 #[derive(Clone, Debug)]
 pub struct ToServer {
     roots: Roots,
@@ -91,7 +89,6 @@ pub struct ToServer {
 }
 
 impl ToServer {
-    /// Finds the address at which a server itself listens. Sends nothing.
     pub fn find(roots: &Roots, server: &Listener) -> Result<Self, HttpError> {
         let target = match &server.endpoint {
             Endpoint::Tcp { host, port } => {
@@ -103,7 +100,7 @@ impl ToServer {
         Ok(Self { roots: roots.clone(), server: (server.pid, server.start_ticks), target })
     }
 
-    /// The `Host` that requests name: a local one, as Jupyter and Ollama require.
+    /// The `Host` header of requests: a local name, as required by Jupyter and Ollama.
     pub fn host(&self) -> String {
         match &self.target {
             RequestTarget::Tcp { address, .. } => address.to_string(),
@@ -111,8 +108,8 @@ impl ToServer {
         }
     }
 
-    /// The socket's path through the server's own root, which also works for a container, unless that is too
-    /// long for a socket address.
+    /// The socket's path through the server's root, which also works for a container. If that is too long for a
+    /// socket address, the path itself.
     fn within_root(&self, path: &str) -> String {
         let root = self.roots.proc.join(self.server.0.to_string()).join("root");
         let within = format!("{}{path}", root.display());
@@ -130,8 +127,8 @@ impl ToServer {
                 } else {
                     connect_tcp(*address, time)?
                 };
-                // The server held the port before connecting; if it still holds it now, no other process can be
-                // at the other end.
+                // The server held the port before connecting. If it still holds the port now, no other process can
+                // be at the other end.
                 let process = open_server(&self.roots, self.server).map_err(foreign)?;
                 let is_still = shares_network(&self.roots, &process.folder) != Some(*is_elsewhere);
                 let held = holds_listener(&self.roots, &process.folder, *address)
@@ -148,8 +145,8 @@ impl ToServer {
             RequestTarget::Unix(path) => {
                 let within = self.within_root(path);
                 let stream = connect_unix(&within, time).map_err(io::Error::from)?;
-                // The listening process as the kernel recorded it (unix(7), SO_PEERCRED); 0 if it is outside
-                // our pid namespace.
+                // The listening process as recorded by the kernel (unix(7), SO_PEERCRED); 0 if it is outside
+                // gpumem's pid namespace.
                 let peer = getsockopt(&stream, PeerCredentials).map_err(io::Error::from)?;
                 let process = open_server(&self.roots, self.server).map_err(foreign)?;
                 if u32::try_from(peer.pid()) != Ok(process.pid) {
@@ -168,7 +165,7 @@ fn connect_tcp(address: SocketAddr, time: Option<Duration>) -> io::Result<TcpStr
     }
 }
 
-/// Connects from inside a process's network namespace (setns(2)), on a separate thread.
+/// Connects inside a process's network namespace (setns(2)), on a separate thread.
 fn connect_within(
     process: &OpenedProcess,
     address: SocketAddr,
@@ -195,7 +192,7 @@ fn connect_within(
 
 fn connect_unix(path: &str, time: Option<Duration>) -> rustix::io::Result<UnixStream> {
     let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
-    // Also limits how long connecting to a server that accepts nothing may take.
+    // This also limits the time for connecting to a server that does not accept.
     set_socket_timeout(&socket, Timeout::Send, time)?;
     connect(&socket, &SocketAddrUnix::new(path)?)?;
     Ok(socket.into())
@@ -220,7 +217,7 @@ impl Connector for ToServer {
     }
 }
 
-/// Resolves no names: the address is already known.
+/// Resolves no names, because the address is already known.
 impl Resolver for ToServer {
     fn resolve(
         &self,
@@ -231,14 +228,13 @@ impl Resolver for ToServer {
         let mut addresses = self.empty();
         addresses.push(match &self.target {
             RequestTarget::Tcp { address, .. } => *address,
-            // Has no address, but the trait requires one.
+            // A Unix socket has no address, but the trait requires one.
             RequestTarget::Unix(_) => SocketAddr::from((Ipv4Addr::LOCALHOST, 0)),
         });
         Ok(addresses)
     }
 }
 
-/// A connection proved to lead to the server.
 #[derive(Debug)]
 pub enum Stream {
     Tcp(TcpStream),
@@ -246,7 +242,7 @@ pub enum Stream {
 }
 
 impl Stream {
-    /// Writes some of `output`, waiting at most `time` (forever if `None`).
+    /// Writes some of `output`, and waits at most `time`; without limit if `None`.
     pub fn write(&mut self, output: &[u8], time: Option<Duration>) -> io::Result<usize> {
         match self {
             Self::Tcp(stream) => {
@@ -260,7 +256,7 @@ impl Stream {
         }
     }
 
-    /// Reads what is available, waiting at most `time` (forever if `None`).
+    /// Reads the available data, and waits at most `time`; without limit if `None`.
     pub fn read(&mut self, input: &mut [u8], time: Option<Duration>) -> io::Result<usize> {
         match self {
             Self::Tcp(stream) => {
@@ -275,7 +271,6 @@ impl Stream {
     }
 }
 
-/// ureq's view of an open connection.
 pub struct Wire {
     stream: Stream,
     buffers: LazyBuffers,
@@ -283,7 +278,7 @@ pub struct Wire {
 
 impl fmt::Debug for Wire {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Its buffers contain the token.
+        // The buffers contain the token.
         f.write_str("Wire(…)")
     }
 }

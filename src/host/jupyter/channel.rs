@@ -1,12 +1,12 @@
 //! A kernel's shell channel, for asking the kernel directly rather than through its server.
 //!
-//! The kernel's own argv names the connection file, which holds the address and the signing key; `files` reads
-//! it with care. The connection is made and proved as in `host::http`: the intended process itself must listen,
-//! before and after connecting. Messages are signed and verified (`message`) and travel over a bounded socket
-//! (`zmtp`), because a hostile kernel may answer anything, at any length and at any time.
+//! The kernel's own argv names the connection file, which contains the address and the signing key; `files` checks
+//! it before reading. The connection is made and proved as in `host::http`: the intended process itself must
+//! listen, before and after connecting. A hostile kernel may send any answer, at any length and at any time. So
+//! messages are signed and verified (`message`) and use a bounded socket (`zmtp`).
 //!
-//! The control channel is never used: a kernel answers there while a cell runs, and the server then takes it
-//! for idle. No error contains a secret.
+//! The control channel is never used: a kernel answers there while a cell runs, and the server then considers it
+//! idle. No error contains a secret.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -28,31 +28,26 @@ use crate::host::proc::opened_process::OpenedProcess;
 mod message;
 mod zmtp;
 
-/// The longest wait for the kernel's files.
+/// The maximum time for reading the kernel's files.
 const READ_TIME: Duration = Duration::from_secs(1);
-/// The most unrelated messages that are read while waiting for a reply.
 const MESSAGES: usize = 64;
 /// The name of the single expression in an `execute_request`.
 const EXPRESSION: &str = "gpumem";
 
-/// The outcome of an expression.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Evaluated {
-    /// Its value as `repr` prints it.
+    /// Its value as printed by `repr`.
     Value(String),
-    /// The exception it raised.
     Raised(String),
-    /// Not evaluated: an earlier cell failed, and the kernel drops the requests queued behind it.
+    /// Not evaluated, because an earlier cell failed and the kernel dropped the queued requests.
     Aborted,
 }
 
-/// The parts of a `kernel_info_reply` that are used.
 #[derive(Deserialize)]
 struct KernelInfoReply {
     implementation: String,
 }
 
-/// The parts of an `execute_reply` that are used.
 #[derive(Deserialize)]
 struct ExecuteReply {
     status: String,
@@ -74,11 +69,8 @@ pub struct ShellChannel {
 }
 
 impl ShellChannel {
-    /// Connects to the kernel that runs as this process.
-    ///
-    /// # Errors
-    ///
-    /// If the process is gone, must not be contacted, or sends no greeting by `until`.
+    /// Connects to the kernel that runs as this process. Fails if the process is gone, must not be contacted, or
+    /// sends no greeting by `until`.
     pub fn open(
         roots: &Roots,
         (pid, start_ticks): (u32, u64),
@@ -95,22 +87,16 @@ impl ShellChannel {
         Ok(Self { socket, key, session: new_id()? })
     }
 
-    /// The kernel's name for its implementation: `"ipython"`. A kernel that runs a cell does not answer.
-    ///
-    /// # Errors
-    ///
-    /// If it does not answer by `until`, or not as a Jupyter kernel would.
+    /// The name of the kernel's implementation: `"ipython"`. A kernel that is running a cell does not answer. Fails
+    /// if the kernel does not answer by `until`, or the answer is not a Jupyter kernel's.
     pub fn implementation(&mut self, until: Deadline) -> Result<String, ChannelError> {
         let reply: KernelInfoReply = self.ask("kernel_info", &json!({}), until)?;
         Ok(clip(&reply.implementation))
     }
 
-    /// Evaluates an expression in the user's namespace silently: no code, no history, no prompt. A request
-    /// cannot be withdrawn: one unanswered by `until` may still be evaluated later.
-    ///
-    /// # Errors
-    ///
-    /// If it does not answer by `until`, or not as a Jupyter kernel would.
+    /// Evaluates an expression in the user's namespace silently: no code, no history, no prompt. A request cannot
+    /// be withdrawn. If it is unanswered by `until`, it may still be evaluated later. Fails if the kernel does not
+    /// answer by `until`, or the answer is not a Jupyter kernel's.
     pub fn evaluate(
         &mut self,
         expression: &str,
@@ -140,7 +126,6 @@ impl ShellChannel {
         }
     }
 
-    /// Sends a request and waits for its reply.
     fn ask<T: DeserializeOwned>(
         &mut self,
         about: &str,
@@ -158,7 +143,7 @@ impl ShellChannel {
                 Ok(parts) => parts,
                 Err(error) => {
                     return Err(match odd {
-                        // Something arrived, but no valid message from the kernel.
+                        // Data arrived, but no valid message from the kernel.
                         Some(why) if is_late(&error) => garbage(why),
                         _ => of_io(&error),
                     });
@@ -185,7 +170,7 @@ fn new_id() -> Result<String, ChannelError> {
     unique_id().ok_or_else(|| garbage("the system gives no random bytes to name a request with"))
 }
 
-/// Reads address and key from the connection file that the process's own argv names.
+/// Reads address and key from the connection file named by the process's own argv.
 fn read_endpoint(roots: &Roots, pid: u32, start_ticks: u64) -> Result<ShellEndpoint, ChannelError> {
     let kernel = KernelCandidate::read(roots, pid, start_ticks);
     let kernel = kernel.ok_or(ServerError::Replaced { pid })?;
@@ -198,7 +183,7 @@ fn read_endpoint(roots: &Roots, pid: u32, start_ticks: u64) -> Result<ShellEndpo
             Ok(Some(process)) if process.start_ticks == start_ticks => process,
             _ => return Err(ServerError::Replaced { pid }.into()),
         };
-        // A process forked by a kernel has the kernel's argv and sockets.
+        // A process forked by a kernel has the same argv and sockets.
         let parent = process.ppid.and_then(|pid| OpenedProcess::open(&roots, pid).ok()?);
         if let Some(parent) = parent.filter(|it| it.command() == process.command()) {
             return Err(ServerError::Twin { pid: parent.pid }.into());

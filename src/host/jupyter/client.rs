@@ -1,7 +1,7 @@
-//! The requests to a Jupyter server: what its kernels do, and shutting one down.
+//! Requests to a Jupyter server: the state of its kernels, and shutting one down.
 //!
-//! Answers are untrusted text: bounded here, escaped where they are shown. `host::http` sends the requests and
-//! makes sure that they reach the server's own process.
+//! Answers are untrusted. This module bounds their length, and the display escapes them. `host::http` sends the
+//! requests and ensures that they reach the server's own process.
 
 use std::time::Duration;
 
@@ -16,22 +16,20 @@ use crate::host::http::{
 use crate::host::proc::notebook::is_uuid;
 use crate::model::Time;
 
-/// The longest answer that is read.
 const BODY_BYTES: u64 = 1 << 20;
-/// The longest cookie value that is sent back; Tornado's has 60 bytes.
+/// The maximum length of a cookie value that is sent back; Tornado's has 60 bytes.
 const COOKIE_BYTES: usize = 256;
-/// The most kernels that are kept of an answer; no server has as many.
+/// The maximum number of kernels kept from an answer, more than any server has.
 const KERNELS: usize = 4096;
 
-/// A kernel as its server describes it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct KernelState {
     pub id: String,
-    /// Its notebook, relative to the server's root; only if it has a session.
+    /// The notebook's path relative to the server's root, if the kernel has a session.
     pub path: Option<String>,
     /// `idle`, `busy` …
     pub execution_state: Option<String>,
-    /// When a message last went to or came from it.
+    /// When the kernel last sent or received a message.
     pub last_activity: Option<Time>,
     pub connections: Option<u32>,
 }
@@ -43,21 +41,14 @@ pub struct Client<'a> {
 }
 
 impl<'a> Client<'a> {
-    /// Finds the address at which the server itself listens. Sends nothing.
-    ///
-    /// # Errors
-    ///
-    /// If no address proves to be the server's.
+    /// Finds the address on which the server itself listens. Sends nothing.
     pub fn new(roots: &Roots, server: &'a Server) -> Result<Self, ServerError> {
         let http = HttpClient::new(roots, &server.listener)?;
         Ok(Self { server, http })
     }
 
-    /// `GET api/sessions`: kernels with a notebook or console.
-    ///
-    /// # Errors
-    ///
-    /// If the server does not answer within `time`, or not as Jupyter would.
+    /// `GET api/sessions`: kernels with a notebook or console. Fails if the server does not answer within `time`,
+    /// or the answer is not Jupyter's.
     pub fn sessions(&self, time: Duration) -> Result<Vec<KernelState>, ServerError> {
         #[derive(Deserialize)]
         struct Session {
@@ -73,10 +64,6 @@ impl<'a> Client<'a> {
     }
 
     /// `GET api/kernels`: all kernels.
-    ///
-    /// # Errors
-    ///
-    /// As [`sessions`](Self::sessions).
     pub fn kernels(&self, time: Duration) -> Result<Vec<KernelState>, ServerError> {
         let kernels: Vec<ServerKernel> = self.get("GET api/kernels", "api/kernels", time)?;
         let states = kernels.into_iter().take(KERNELS);
@@ -84,10 +71,6 @@ impl<'a> Client<'a> {
     }
 
     /// `GET api/kernels/ID`: one kernel.
-    ///
-    /// # Errors
-    ///
-    /// As [`sessions`](Self::sessions), and if there is no kernel with this id.
     pub fn kernel(&self, id: &str, time: Duration) -> Result<KernelState, ServerError> {
         let request = "GET api/kernels/ID";
         match self.get::<ServerKernel>(request, &kernel_path(id)?, time) {
@@ -98,15 +81,13 @@ impl<'a> Client<'a> {
         }
     }
 
-    /// `DELETE api/kernels/ID`: shuts a kernel down for good, which may take five seconds. Sent once, whatever
-    /// the outcome.
+    /// `DELETE api/kernels/ID`: shuts a kernel down permanently, which may take five seconds. The request is never
+    /// repeated.
     ///
-    /// Without a token, the request has to prove as a browser's would that no foreign page sent it: it carries
-    /// the XSRF cookie of one of the server's own pages (`jupyter_server`: `JupyterHandler.check_xsrf_cookie`).
-    ///
-    /// # Errors
-    ///
-    /// As [`kernel`](Self::kernel). If it did not answer in time, it may still do it.
+    /// Without a token, the request has to prove that it does not come from another site's page. So it carries the
+    /// XSRF cookie of one of the server's own pages, as a browser would (`jupyter_server`:
+    /// `JupyterHandler.check_xsrf_cookie`). Fails like [`kernel`](Self::kernel). After a timeout, the server may
+    /// still shut the kernel down.
     pub fn shut_down(&self, id: &str, time: Duration) -> Result<(), ServerError> {
         let request = "DELETE api/kernels/ID";
         let path = kernel_path(id)?;
@@ -143,11 +124,10 @@ impl<'a> Client<'a> {
         }
     }
 
-    /// The error for an unsuccessful status.
     fn declined(&self, request: &'static str, status: u16) -> ServerError {
         match status {
             300..=399 => ServerError::Redirects { request },
-            // The server's file does not record every kind of password.
+            // The server's file does not record all kinds of password.
             401 | 403 if self.server.token.is_none() && request.starts_with("GET") => {
                 ServerError::Password
             }
@@ -156,7 +136,7 @@ impl<'a> Client<'a> {
         }
     }
 
-    /// Sends one request without a body and with these headers. Errors call it `request`.
+    /// Sends one request without a body and with these headers. Errors refer to it as `request`.
     fn call(
         &self,
         method: Method,
@@ -183,7 +163,7 @@ impl<'a> Client<'a> {
     }
 }
 
-/// The `_xsrf` cookie that an answer sets, if it has only characters that a cookie may have (RFC 6265, 4.1.1).
+/// The `_xsrf` cookie that an answer sets, if all of its characters are allowed in a cookie (RFC 6265, 4.1.1).
 fn xsrf(headers: &HeaderMap) -> Option<&str> {
     let cookies = headers.get_all(header::SET_COOKIE).into_iter();
     let value =
@@ -194,7 +174,7 @@ fn xsrf(headers: &HeaderMap) -> Option<&str> {
     (is_bounded && value.bytes().all(is_sound)).then_some(value)
 }
 
-/// A kernel's path at its server. An error for an id that Jupyter cannot have given.
+/// The path of a kernel on its server. Fails for an id that Jupyter cannot have assigned.
 fn kernel_path(id: &str) -> Result<String, ServerError> {
     match is_uuid(id) {
         true => Ok(format!("api/kernels/{id}")),
@@ -202,7 +182,6 @@ fn kernel_path(id: &str) -> Result<String, ServerError> {
     }
 }
 
-/// A kernel in the server's JSON; missing fields are unknown.
 #[derive(Deserialize)]
 struct ServerKernel {
     id: String,
@@ -244,7 +223,7 @@ mod tests {
     use crate::host::http::{Endpoint, Listener};
     use crate::host::read_start_ticks;
 
-    /// Serves one answer, and returns the request it received.
+    /// Serves one answer, and returns the request that it received.
     fn serve(answer: Vec<u8>) -> (Server, JoinHandle<String>) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let pid = std::process::id();
@@ -269,7 +248,7 @@ mod tests {
                 stream.read_exact(&mut byte).unwrap();
                 asked.push(byte[0]);
             }
-            // The client may close before the end.
+            // The client may close the connection early.
             let _ = stream.write_all(&answer);
             String::from_utf8(asked).unwrap()
         });

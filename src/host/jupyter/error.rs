@@ -1,5 +1,5 @@
-//! Why a kernel's server is unknown or gave no answer, in the words shown beside the notebook; and why the
-//! kernel itself cannot be asked.
+//! Why a kernel's server is unknown or did not answer, as displayed beside the notebook; and why the kernel itself
+//! cannot be asked.
 
 use std::fmt;
 
@@ -8,12 +8,11 @@ use rustix::io::Errno;
 use super::super::http::HttpError;
 use super::super::remedy;
 
-/// Why a kernel's server is unknown or gave no answer. Paths are as the process itself sees them.
+/// Why a kernel's server is unknown or did not answer. Paths are relative to the process's own root.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum ServerError {
     #[error("cannot read {path}: {errno}{}", remedy(*errno))]
     Read { path: String, errno: Errno },
-    /// More entries than are read.
     #[error("{path} has too many files to read; remove those of kernels and servers that ended")]
     TooMany { path: String },
     #[error(
@@ -21,20 +20,17 @@ pub enum ServerError {
         root or its owner"
     )]
     Environment { pid: u32 },
-    /// Not a regular file, or another user's.
+    /// Not a regular file, or it belongs to another user.
     #[error(
         "{path} does not belong to the kernel's owner, and was not read; check who put it there"
     )]
     Foreign { path: String },
-    /// Not the format that Jupyter writes.
     #[error("{path} was not written by Jupyter; see what wrote it")]
     Malformed { path: String },
-    /// The server that started the kernel left no file.
     #[error(
         "its server (process {pid}) has no file in {folder}; give both the same runtime directory (JUPYTER_RUNTIME_DIR)"
     )]
     NoFile { pid: u32, folder: String },
-    /// This kind of server leaves no file.
     #[error(
         "its server (process {pid}) is {application}, which leaves no file with its address; see \
         its own page or client"
@@ -49,43 +45,37 @@ pub enum ServerError {
         Stale(file)
     )]
     Gone {
-        /// Its pid in its own namespace.
+        /// The server's pid in its own namespace.
         number: u32,
-        /// Its file, if that is still there.
+        /// The server's file, if it still exists.
         file: Option<String>,
     },
-    /// The parent is another user's process.
     #[error(
         "process {pid}, which it names as its parent, is another user's, and was not asked; check \
         what started it"
     )]
     Stranger { pid: u32 },
-    /// The server's process cannot be identified.
     #[error(
         "process {number}, which started it, is not visible from here; that requires root, on the host"
     )]
     Unseen {
-        /// Its pid in its own namespace.
+        /// The server's pid in its own namespace.
         number: u32,
     },
-    /// No connection proves to lead to the server.
+    /// No connection was proved to lead to the server.
     #[error(transparent)]
     NotConnected(#[from] HttpError),
-    /// The server exited between two checks.
     #[error("its server (process {pid}) has just exited; try again")]
     Ended { pid: u32 },
-    /// The server has a password and no token.
     #[error(
         "it accepts a password only, and gpumem has none; give it a token too (IdentityProvider.token) to see what the notebook does"
     )]
     Password,
-    /// 401 or 403.
     #[error("it refused {request}; see that its token is in its runtime file")]
     Refused { request: &'static str },
-    /// 3xx.
+    /// Status 3xx.
     #[error("it redirected {request}, which gpumem does not follow; see what serves there")]
     Redirects { request: &'static str },
-    /// Another status.
     #[error("it answered {request} with status {status}; see its log")]
     Status { request: &'static str, status: u16 },
     /// Not the expected JSON, or too long.
@@ -95,10 +85,9 @@ pub enum ServerError {
     Timeout { request: &'static str },
     #[error("{request} failed: {why}; see whether it runs")]
     Request { request: &'static str, why: String },
-    /// The server has no kernel with this id.
     #[error("it does not know this kernel; shut the kernel down yourself")]
     UnknownKernel,
-    /// The kernel's process is gone, or runs another program.
+    /// The kernel's process has exited, or runs another program.
     #[error("process {pid} is no longer this kernel; make a new plan")]
     Replaced { pid: u32 },
     #[error(
@@ -110,10 +99,10 @@ pub enum ServerError {
     Unsure { why: String },
 }
 
-/// Why a kernel cannot be contacted or gave no answer. Paths are as the process itself sees them.
+/// Why a kernel cannot be contacted or did not answer. Paths are relative to the process's own root.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum ChannelError {
-    /// The process, its file, or what listens on its port.
+    /// An error of the process, of its file, or of the listener on its port.
     #[error(transparent)]
     Server(#[from] ServerError),
     #[error(
@@ -124,21 +113,16 @@ pub enum ChannelError {
         "{path} can be read or written by others, who may have its key; chmod 600 it, and restart the kernel"
     )]
     Exposed { path: String },
-    /// The connection file has no key.
     #[error("{path} has no key, so the kernel accepts requests from anyone; start it with a key")]
     Unsigned { path: String },
-    /// The connection file names an unsupported signature scheme.
     #[error(
         "{path} names another signature scheme than hmac-sha256, the only one that gpumem supports"
     )]
     Scheme { path: String },
-    /// The kernel requires CURVE encryption.
     #[error("its connection is encrypted (CURVE), which gpumem does not support")]
     Encrypted,
-    /// The kernel's address is not on loopback.
     #[error("{path} names an address that is not on loopback; gpumem contacts no other")]
     Elsewhere { path: String },
-    /// No answer in time.
     #[error("it did not answer in time; try again when it is idle")]
     Silent,
     #[error("it closed the connection without an answer; see whether it has exited")]
@@ -146,7 +130,7 @@ pub enum ChannelError {
     /// The peer does not speak the Jupyter protocol.
     #[error("its answer is not Jupyter's: {why}; see what listens there")]
     Garbage {
-        /// May contain the kernel's own text: escape it for a terminal.
+        /// May contain the kernel's own text, so escape it for a terminal.
         why: String,
     },
 }

@@ -1,12 +1,10 @@
-//! Reads the files that a kernel and its server leave, with care, because their owner chose what lies there.
+//! Reads the files of a kernel and its server. Their owner chose the content, so it is not trusted.
 //!
-//! A path is resolved from the process's own root (`/proc/PID/root`), as the process itself would, so a link in
-//! a container cannot lead out of it. Only a regular file that belongs to the process's own user is read: no
-//! pipe without a writer, no device, no root-owned file that a user's link points at. Nothing is written or
-//! deleted, not even stale files.
+//! A path is resolved from the process's own root (`/proc/PID/root`), so a link in a container cannot lead out of
+//! it. Only a regular file of the process's own user is read: no pipe without a writer, no device, no root-owned
+//! file behind a user's link. Nothing is written or deleted, not even stale files.
 //!
-//! Home directories may be on a file system that hangs: callers run these functions on a thread that may hang
-//! with it.
+//! Home directories may be on a file system that hangs, so callers use a thread that may hang with it.
 
 use std::ffi::CStr;
 use std::net::IpAddr;
@@ -25,12 +23,12 @@ use crate::host::proc::folder::Folder;
 use crate::host::proc::opened_process::OpenedProcess;
 use crate::host::secrets;
 
-/// The most that is read of a file; they have a few hundred bytes.
+/// The maximum part of a file that is read. These files have a few hundred bytes.
 const FILE_BYTES: usize = 64 << 10;
-/// The most entries of a folder that are read; it may hold thousands of kernels' files.
+/// The maximum number of entries read from a folder, which may hold the files of thousands of kernels.
 const ENTRIES: usize = 1 << 16;
 
-/// The parts of a kernel's connection file that are kept; `key` is not among them.
+/// The fields of a kernel's connection file that are kept. `key` is excluded.
 #[derive(Debug, Deserialize)]
 pub struct Connection {
     #[serde(default)]
@@ -42,7 +40,7 @@ pub struct Connection {
 }
 
 impl Connection {
-    /// Whether the kernel's clients are on this machine.
+    /// Whether the kernel accepts only clients on this machine.
     pub fn is_local(&self) -> bool {
         self.transport == "ipc" || self.ip.parse().is_ok_and(|ip: IpAddr| ip.is_loopback())
     }
@@ -51,20 +49,20 @@ impl Connection {
 /// Address and key of a kernel's shell channel, from its connection file.
 #[derive(Debug)]
 pub struct ShellEndpoint {
-    /// On this machine's or the container's loopback, or a socket's path.
+    /// An address on the loopback of this machine or the container, or a socket's path.
     pub endpoint: Endpoint,
-    /// Signs messages. Never shown.
+    /// Signs messages; never shown.
     pub key: hmac::Key,
 }
 
 /// A server's `jpserver-PID.json` (`nbserver-PID.json` before Jupyter Server).
 #[derive(Debug)]
 pub struct ServerFile {
-    /// Its pid in its own namespace.
+    /// The server's pid in its own namespace.
     pub pid: u32,
     pub hostname: String,
     pub port: u16,
-    /// Path of its Unix socket; empty if it serves TCP.
+    /// Path of the Unix socket; empty if the server uses TCP.
     pub sock: String,
     /// Begins and ends with `/`.
     pub base_url: String,
@@ -78,7 +76,7 @@ pub fn read_connection(process: &OpenedProcess, path: &str) -> Result<Connection
     let content = read(process, path)?;
     let read = serde_json::from_slice(&content);
     let mut read: Connection = read.map_err(|_| ServerError::Malformed { path: path.into() })?;
-    // In a damaged file the key may stand in this field.
+    // In a damaged file, this field may contain the key.
     let is_secret = |name: &String| contains_secret(name, None);
     if read.jupyter_session.as_ref().is_some_and(is_secret) {
         read.jupyter_session = None;
@@ -86,11 +84,8 @@ pub fn read_connection(process: &OpenedProcess, path: &str) -> Result<Connection
     Ok(read)
 }
 
-/// Reads a kernel's address and key, only from a file that no one but its owner can read or could have written.
-///
-/// # Errors
-///
-/// If the file must not be read, or its address must not be contacted.
+/// Reads a kernel's address and key, only from a file that no other user can read or could have written. Fails if
+/// the file must not be read, or its address must not be contacted.
 pub fn read_shell_endpoint(
     process: &OpenedProcess,
     path: &str,
@@ -103,7 +98,7 @@ pub fn read_shell_endpoint(
 }
 
 fn parse_shell_endpoint(content: &[u8], path: &str) -> Result<ShellEndpoint, ChannelError> {
-    // No `Debug`: it contains the key.
+    // No `Debug`, because this contains the key.
     #[derive(Deserialize)]
     struct Raw {
         #[serde(default)]
@@ -122,7 +117,7 @@ fn parse_shell_endpoint(content: &[u8], path: &str) -> Result<ShellEndpoint, Cha
     }
     let path = || path.to_owned();
     let malformed = || ServerError::Malformed { path: path() };
-    // serde would read an array by field order.
+    // serde would accept an array and assign fields by position.
     if !content.trim_ascii_start().starts_with(b"{") {
         return Err(malformed().into());
     }
@@ -133,7 +128,7 @@ fn parse_shell_endpoint(content: &[u8], path: &str) -> Result<ShellEndpoint, Cha
     if raw.key.is_empty() {
         return Err(ChannelError::Unsigned { path: path() });
     }
-    // The default if absent (jupyter_client: `ConnectionFileMixin.load_connection_info`).
+    // The default scheme if absent (jupyter_client: `ConnectionFileMixin.load_connection_info`).
     let scheme = raw.signature_scheme.as_deref().filter(|it| !it.is_empty());
     if scheme.is_some_and(|scheme| scheme != "hmac-sha256") {
         return Err(ChannelError::Scheme { path: path() });
@@ -155,7 +150,6 @@ fn parse_shell_endpoint(content: &[u8], path: &str) -> Result<ShellEndpoint, Cha
     Ok(ShellEndpoint { endpoint, key: hmac::Key::new(hmac::HMAC_SHA256, raw.key.as_bytes()) })
 }
 
-/// Reads the file of the server whose own pid is `number`; `None` if there is none.
 pub fn read_server_file(
     process: &OpenedProcess,
     path: &str,
@@ -171,7 +165,6 @@ pub fn read_server_file(
     }
 }
 
-/// Reads a file that contains only a token.
 pub fn read_token(process: &OpenedProcess, path: &str) -> Result<Option<Token>, ServerError> {
     let content = read(process, path)?;
     let text = std::str::from_utf8(&content);
@@ -179,12 +172,8 @@ pub fn read_token(process: &OpenedProcess, path: &str) -> Result<Option<Token>, 
     Ok(Token::new(text.trim_end()))
 }
 
-/// The numbers N of the files `jpserver-N.json` and `nbserver-N.json` in a folder, and their names. Empty if there
-/// is no such folder.
-///
-/// # Errors
-///
-/// If the folder cannot be read to its end.
+/// Lists the files `jpserver-N.json` and `nbserver-N.json` in a folder as pairs of N and name. Empty if the folder
+/// does not exist.
 pub fn list_server_files(
     process: &OpenedProcess,
     path: &str,
@@ -217,7 +206,7 @@ fn server_number(name: &str) -> Option<(u32, String)> {
 }
 
 fn parse_server_file(content: &[u8]) -> Option<ServerFile> {
-    // No `Debug`: it contains the token.
+    // No `Debug`, because this contains the token.
     #[derive(Deserialize)]
     struct Raw {
         pid: u32,
@@ -238,7 +227,7 @@ fn parse_server_file(content: &[u8]) -> Option<ServerFile> {
         #[serde(default)]
         token: Option<String>,
     }
-    // serde would read an array by field order.
+    // serde would accept an array and assign fields by position.
     if !content.trim_ascii_start().starts_with(b"{") {
         return None;
     }
@@ -256,7 +245,7 @@ fn parse_server_file(content: &[u8]) -> Option<ServerFile> {
         .bytes()
         .all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-' | b':' | b'*'));
     let root = raw.root_dir.or(raw.notebook_dir);
-    // In a damaged file the token may stand in a field that is shown.
+    // In a damaged file, a displayed field may contain the token.
     let token = raw.token.as_deref();
     let is_secret = |text: &str| contains_secret(text, token);
     let is_sock = raw.sock.is_empty() || raw.sock.starts_with('/');
@@ -277,10 +266,10 @@ fn parse_server_file(content: &[u8]) -> Option<ServerFile> {
     })
 }
 
-/// Whether a text contains the token, or what could be one: Jupyter's have 48 hexadecimal digits, kernels' keys
-/// as many as a UUID.
+/// Whether a text contains the token, or a word that could be one. Jupyter's tokens have 48 hexadecimal digits;
+/// kernels' keys have as many as a UUID.
 fn contains_secret(text: &str, token: Option<&str>) -> bool {
-    // A shorter token may be a word that occurs anywhere.
+    // A shorter token may be an ordinary word.
     const SHORTEST_TOKEN: usize = 6;
     let token = token.filter(|token| token.len() >= SHORTEST_TOKEN);
     token.is_some_and(|token| text.contains(token))
@@ -291,7 +280,7 @@ fn contains_secret(text: &str, token: Option<&str>) -> bool {
         || secrets::is_opaque(text)
 }
 
-/// Reads a file that belongs to the process's own user, resolving its path as the process would.
+/// Reads a file of the process's own user, with the path resolved from the process's root.
 fn read(process: &OpenedProcess, path: &str) -> Result<Vec<u8>, ServerError> {
     Ok(read_with_mode(process, path)?.0)
 }
@@ -320,9 +309,9 @@ fn read_with_mode(process: &OpenedProcess, path: &str) -> Result<(Vec<u8>, Mode)
     Err(ServerError::Malformed { path: path.into() })
 }
 
-/// While it lives, this thread opens files with another user's rights instead of root's (setfsuid(2)). So
-/// nothing is read for a user that this user could not read, and a home directory that its server shows only to
-/// its owner can be read. Without root it changes nothing.
+/// While this value lives, the thread opens files with another user's rights instead of root's (setfsuid(2)). So
+/// gpumem reads only files that this user may read, and it can read a home directory on a server that excludes
+/// root. Without root, this has no effect.
 struct FileRights(Uid);
 
 impl FileRights {
@@ -338,18 +327,18 @@ impl Drop for FileRights {
     }
 }
 
-/// Finds a file without opening it, so that nothing happens to a pipe or device.
+/// Finds a file without opening it, because opening affects a pipe or device.
 fn find(process: &OpenedProcess, path: &str) -> io::Result<OwnedFd> {
     let root = process.root()?;
     let _rights = FileRights::of(process.uid);
-    // A relative path starts from where the process was then, which may have changed.
+    // A relative path depends on an earlier working directory, which may have changed.
     if !path.starts_with('/') {
         return Err(Errno::NOENT);
     }
     let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let within = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
     match openat2(root, path, flags, Mode::empty(), within) {
-        // Before Linux 5.6. A link with an absolute target then leads to this process's root, and at most to a
+        // Before Linux 5.6. A link with an absolute target is then resolved from gpumem's root, but leads only to a
         // file of the same user.
         Err(Errno::NOSYS) => {
             let path = path.trim_start_matches('/');
@@ -359,7 +348,6 @@ fn find(process: &OpenedProcess, path: &str) -> io::Result<OwnedFd> {
     }
 }
 
-/// Opens a found file for reading.
 fn reopen(found: &OwnedFd) -> io::Result<OwnedFd> {
     use rustix::fd::AsRawFd as _;
     let path = format!("/proc/self/fd/{}\0", found.as_raw_fd());
@@ -376,7 +364,7 @@ mod tests {
     use super::*;
     use crate::host::testing::Proc;
 
-    /// Reads a path inside the root of a process of this user.
+    /// Reads a path inside the root of a process of the current user.
     fn read_within(set_up: impl FnOnce(&Path), path: &str) -> Result<Vec<u8>, ServerError> {
         let proc = Proc::new();
         let root = proc.root_of(90);
@@ -408,7 +396,7 @@ mod tests {
         assert_eq!(read_within(link, "/a.json"), foreign);
         let folder = |root: &Path| std::fs::create_dir(root.join("a.json")).unwrap();
         assert_eq!(read_within(folder, "/a.json"), foreign);
-        // Opening it would wait for a writer.
+        // Opening a pipe would wait for a writer.
         let pipe = |root: &Path| {
             let kind = FileType::Fifo;
             rustix::fs::mknodat(CWD, root.join("a.json"), kind, Mode::RUSR, 0).unwrap();

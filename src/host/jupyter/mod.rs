@@ -1,14 +1,13 @@
-//! From a kernel's process to its notebook and its server.
+//! Finds the notebook and the server of a kernel's process.
 //!
-//! [`read_kernel`] follows files and /proc: the kernel's argv names its connection file, which names the
-//! notebook; the kernel's environment names its starter, which, if it is a server, left a file with its
-//! address. Each step uses the target's own environment and root. [`Client`] then asks the server what its
-//! kernels do, or to shut one down; [`ShellChannel`] asks a kernel itself. `reclaim` decides whether either may
-//! be done.
+//! [`read_kernel`] follows files and /proc. The kernel's argv names its connection file, which names the notebook.
+//! The kernel's environment names its starter; if that is a server, it left a file with its address. Each step uses
+//! the target's own environment and root. [`Client`] then asks the server for the state of its kernels, or to shut
+//! one down. [`ShellChannel`] asks a kernel directly. `reclaim` decides whether either is allowed.
 //!
-//! Nothing here writes, deletes or signals. Secrets on the way (a connection's key, a server's token,
-//! environments) are not kept, except for the [`Token`], which is never shown. Users' files may be on a file
-//! system that hangs, and a server may never answer: `source::notebooks` calls this on a thread of its own.
+//! This module does not write, delete or signal. Secrets that it reads (a connection's key, a server's token,
+//! environments) are not kept, except for the [`Token`], which is never shown. Users' files may be on a file system
+//! that hangs, and a server may never answer, so `source::kernel_poller` uses a separate thread.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -41,26 +40,25 @@ use files::{ServerFile, read_connection, read_server_file, read_token};
 use parent_server::{Starter, find_starter};
 use same_kernel::find_twin;
 
-/// The longest text that is kept from files and servers.
+/// The maximum length of a text that is kept from files and servers.
 const TEXT_BYTES: usize = 1024;
 
 /// Variables of batch systems. A job may start a kernel from another machine, with that machine's environment,
-/// which then says nothing about processes here.
+/// which then does not describe processes on this machine.
 const BATCH_VARIABLES: [&str; 4] = ["SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "JOB_ID"];
 
-/// A process whose argv is, or may be, a kernel's.
+/// A process that is, or may be, a kernel according to its argv.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct KernelCandidate {
     pub pid: u32,
-    /// Clock ticks from boot to its start.
     pub start_ticks: u64,
-    /// From its argv; `None` if only its parent's can tell ([`may_be_kernel`]).
+    /// From argv; `None` if only the parent's argv can identify a kernel ([`may_be_kernel`]).
     pub jupyter: Option<Arc<Jupyter>>,
 }
 
 impl KernelCandidate {
-    /// Reads the current argv of the process with this pid and start; `None` if it has exited or is no kernel
-    /// by its argv. Reads only /proc.
+    /// Reads the current argv of the process with this pid and start. `None` if it has exited, or its argv is not a
+    /// kernel's. Reads only /proc.
     pub fn read(roots: &Roots, pid: u32, start_ticks: u64) -> Option<Self> {
         let process = OpenedProcess::open(roots, pid).ok()??;
         if process.start_ticks != start_ticks {
@@ -71,23 +69,20 @@ impl KernelCandidate {
     }
 }
 
-/// A kernel as files and /proc describe it.
 #[derive(Clone, Debug)]
 pub struct LocalKernel {
     pub jupyter: Jupyter,
-    /// The server to ask; `None` if there is none, or none that would answer (`server_error`).
+    /// The server to ask; `None` if there is none, or it would not answer (`server_error`).
     pub server: Option<Server>,
     candidate: KernelCandidate,
     /// The starter's pid from the kernel's environment.
     number: Option<u32>,
-    /// That pid certainly belongs to this machine.
+    /// Whether that pid certainly belongs to this machine.
     is_number_ours: bool,
 }
 
-/// A server that may be asked.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Server {
-    /// Its process and address.
     pub listener: Listener,
     /// Begins and ends with `/`.
     base_url: String,
@@ -95,7 +90,6 @@ pub struct Server {
 }
 
 impl Server {
-    /// Combines the server's file and its environment.
     fn of(
         process: &OpenedProcess,
         environment: Option<&Environment>,
@@ -129,15 +123,14 @@ impl Server {
     }
 }
 
-/// Whether a process whose argv does not show it may be a kernel by its parent's argv.
+/// Whether a process may be a kernel because of its parent's argv, although its own argv does not show it.
 pub fn may_be_kernel(arguments: &[Arc<str>]) -> bool {
     may_be_marimo(arguments)
 }
 
-/// Reads what this machine's files and /proc tell about a kernel. `None` if its process has exited or is no
-/// kernel.
+/// Reads a kernel's files and its entries in /proc. `None` if the process has exited or is not a kernel.
 ///
-/// Reads users' files, and so may hang with them.
+/// May hang, because it reads users' files.
 pub fn read_kernel(roots: &Roots, candidate: &KernelCandidate) -> Option<LocalKernel> {
     let process = OpenedProcess::open(roots, candidate.pid).ok()??;
     if process.start_ticks != candidate.start_ticks {
@@ -153,7 +146,7 @@ pub fn read_kernel(roots: &Roots, candidate: &KernelCandidate) -> Option<LocalKe
         number: None,
         is_number_ours: false,
     };
-    // marimo hands over the notebook without leaving a file.
+    // marimo passes the notebook without leaving a file.
     if known.application.as_deref() == Some("marimo") {
         return Some(kernel);
     }
@@ -182,7 +175,7 @@ fn read_child_of_marimo(
 }
 
 impl LocalKernel {
-    /// Checks again whether the kernel and its starter exist; reads only /proc. `false` if the kernel is gone.
+    /// Checks again whether the kernel and its starter exist; `false` if the kernel is gone. Reads only /proc.
     pub fn refresh(&mut self, roots: &Roots) -> bool {
         let Ok(Some(process)) = OpenedProcess::open(roots, self.candidate.pid) else {
             return false;
@@ -201,11 +194,8 @@ impl LocalKernel {
         true
     }
 
-    /// Checks that the process is the one its server knows by the kernel's id. Reads only /proc.
-    ///
-    /// # Errors
-    ///
-    /// If it is gone, or another process may be the kernel.
+    /// Checks that the process is the one that its server knows by the kernel's id. Reads only /proc. Fails if the
+    /// process is gone, or another process may be the kernel.
     pub fn check(&self, roots: &Roots) -> Result<(), ServerError> {
         let KernelCandidate { pid, start_ticks, .. } = self.candidate;
         let now = KernelCandidate::read(roots, pid, start_ticks);
@@ -249,7 +239,7 @@ impl LocalKernel {
         let is_local = matches!(&connection, Some(Ok(connection)) if connection.is_local());
         let is_batch_job = BATCH_VARIABLES.iter().any(|name| environment.get(name).is_some());
         self.number = environment.get("JPY_PARENT_PID").and_then(|number| number.parse().ok());
-        // VS Code and people start kernels themselves, with a number inherited from their own environment.
+        // VS Code and users start kernels directly, with a number inherited from their own environment.
         let application = self.jupyter.application.as_deref();
         if matches!(application, Some("vscode" | "ipykernel")) {
             self.number = None;
@@ -266,8 +256,8 @@ impl LocalKernel {
         let is_batch = self.jupyter.application.as_deref() == Some("batch");
         match starter {
             Starter::Alive(starter) => {
-                // The kernel itself supplies this number. It must not lead to another user's server, which
-                // would be asked with that user's files, and whose answers would be taken for the kernel's.
+                // The kernel supplies this number, so it must not lead to another user's server. Otherwise that
+                // server would be asked with that user's files, and its answers would be attributed to the kernel.
                 if starter.uid != process.uid {
                     return Err(ServerError::Stranger { pid: starter.pid });
                 }
@@ -287,7 +277,6 @@ impl LocalKernel {
         }
     }
 
-    /// Sets the notebook's path if it is still unknown.
     fn set_notebook(&mut self, path: Option<&str>) {
         let path = path.filter(|path| !path.is_empty());
         if let (None, Some(path)) = (&self.jupyter.notebook_path, path) {
@@ -295,7 +284,6 @@ impl LocalKernel {
         }
     }
 
-    /// Takes the program that runs the notebook from its starter's argv.
     fn read_batch(&mut self, starter: &OpenedProcess) {
         let Some(command) = starter.command() else {
             return;
@@ -316,7 +304,7 @@ impl LocalKernel {
         let own = server.environment();
         let folders = self.folders(environment, own.as_ref());
         let argv = server.command().unwrap_or_default();
-        // A kernel in its own container has its server's files elsewhere.
+        // If the kernel has its own container, its server's files are in another root.
         let found = match find_server_file(server, &folders, number)? {
             Some(found) => Some(found),
             None if server.shares_root(process) => None,
@@ -326,7 +314,7 @@ impl LocalKernel {
             if let Some(console) = parse_console(&argv) {
                 self.jupyter.application = Some(console.into());
             }
-            // A program that serves no clients must not be asked, and needs no file.
+            // A program that serves no clients must not be asked, and has no file.
             if !is_server(&argv) {
                 return Ok(());
             }
@@ -353,7 +341,7 @@ impl LocalKernel {
         Ok(())
     }
 
-    /// Shows a path below the server's root as the server does.
+    /// Makes a path below the server's root relative, as the server displays it.
     fn make_relative(&mut self, root: Option<&str>) {
         let within = root
             .zip(self.jupyter.notebook_path.as_deref())
@@ -363,7 +351,8 @@ impl LocalKernel {
         }
     }
 
-    /// Where the server's file may be: beside the connection file, or where the environments say.
+    /// Folders that may contain the server's file: that of the connection file, and those named by the
+    /// environments.
     fn folders(&self, environment: &Environment, server: Option<&Environment>) -> Vec<String> {
         let connection_file = self.jupyter.connection_file.as_deref().map(Path::new);
         let beside = connection_file.and_then(Path::parent).map(Path::to_path_buf);
@@ -380,7 +369,7 @@ impl LocalKernel {
     }
 }
 
-/// The file of the server whose own pid is `number`, and its path.
+/// Finds the file of the server whose own pid is `number`, and its path.
 fn find_server_file(
     process: &OpenedProcess,
     folders: &[String],
@@ -397,7 +386,7 @@ fn find_server_file(
     Ok(None)
 }
 
-/// The server's address as shown to people.
+/// The server's address for display.
 fn url(file: &ServerFile) -> String {
     let base = &file.base_url;
     if !file.sock.is_empty() {
@@ -412,7 +401,7 @@ fn url(file: &ServerFile) -> String {
     format!("{scheme}://{host}:{}{base}", file.port)
 }
 
-/// A path that a process was given, made absolute with its working directory.
+/// Makes a path absolute with the working directory of its process.
 fn absolute(process: &OpenedProcess, path: &str) -> String {
     let folder = process.link(c"cwd").filter(|_| !path.starts_with('/'));
     clip(&match folder {
@@ -421,7 +410,7 @@ fn absolute(process: &OpenedProcess, path: &str) -> String {
     })
 }
 
-/// Bounds untrusted text; the last character is `…` if it was cut.
+/// Cuts untrusted text. The last character is `…` if text was cut.
 fn clip(text: &str) -> String {
     if text.len() <= TEXT_BYTES {
         return text.to_owned();

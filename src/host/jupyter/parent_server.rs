@@ -1,12 +1,12 @@
 //! Finds the process that started a kernel, and whether it still runs.
 //!
-//! The starter leaves its own pid in the kernel's environment (`JPY_PARENT_PID`; jupyter_client:
-//! `launcher.py`), as its own pid namespace numbers it. So the kernel's ancestors are searched by their
-//! innermost pids: a container's server is 1 to its kernels and another number here, and a kernel wrapped by a
-//! shell or conda has its server further up.
+//! The starter passes its own pid in the kernel's environment (`JPY_PARENT_PID`; jupyter_client: `launcher.py`), as
+//! numbered in the starter's pid namespace. So the kernel's ancestors are searched by their innermost pids. A
+//! container's server has pid 1 for its kernels and another pid here. A kernel wrapped by a shell or conda has its
+//! server further up.
 //!
-//! The starter counts as gone only if no ancestor matches, no process with that pid is older than the kernel (a
-//! younger one was given the number later), and every candidate could be read.
+//! The starter counts as gone only if three conditions hold: no ancestor matches, no process with that pid is older
+//! than the kernel, and every candidate could be read. A younger process has reused the pid.
 
 use rustix::fs::{Access, access};
 
@@ -14,18 +14,16 @@ use super::super::Roots;
 use crate::host::proc::folder::Folder;
 use crate::host::proc::opened_process::OpenedProcess;
 
-/// The most ancestors that are searched.
 const ANCESTORS: usize = 32;
 
 #[derive(Debug)]
 pub enum Starter {
     Alive(OpenedProcess),
     Gone,
-    /// It cannot be determined.
     Unknown,
 }
 
-/// Finds the process whose own pid is `number` and that started `kernel`.
+/// Finds the process that started `kernel`, and whose pid in its own namespace is `number`.
 pub fn find_starter(roots: &Roots, kernel: &OpenedProcess, number: u32) -> Starter {
     let mut parent = kernel.ppid;
     for _ in 0..ANCESTORS {
@@ -50,9 +48,10 @@ fn is_parent_server(process: &OpenedProcess, kernel: &OpenedProcess, number: u32
     process.numbers.last() == Some(&number) && process.start_ticks <= kernel.start_ticks
 }
 
-/// Searches all processes: a starter need not be an ancestor if a daemon is in between.
+/// Searches all processes. If there is a daemon in between, the starter is not an ancestor.
 fn find_elsewhere(roots: &Roots, kernel: &OpenedProcess, number: u32) -> Starter {
-    // A namespace's first process cannot be gone while others run, so 1 is a number of another namespace.
+    // A namespace's first process outlives the others, so a starter with pid 1 that was not found is in another
+    // namespace.
     let is_whole = access(roots.proc.join("1"), Access::EXISTS).is_ok();
     if !is_whole || number <= 1 || kernel.numbers.is_empty() {
         return Starter::Unknown;
@@ -69,7 +68,6 @@ fn find_elsewhere(roots: &Roots, kernel: &OpenedProcess, number: u32) -> Starter
     find_in_namespace(roots, kernel, number)
 }
 
-/// Searches all processes for one in the kernel's own pid namespace.
 fn find_in_namespace(roots: &Roots, kernel: &OpenedProcess, number: u32) -> Starter {
     let Some(namespace) = kernel.link(c"ns/pid") else {
         return Starter::Unknown;
@@ -86,7 +84,7 @@ fn find_in_namespace(roots: &Roots, kernel: &OpenedProcess, number: u32) -> Star
         if !is_parent_server(&process, kernel, number) {
             continue;
         }
-        // The kernel may be in a namespace of its own, inside its starter's.
+        // The kernel may be in its own namespace, inside its starter's.
         if process.numbers.len() < kernel.numbers.len() {
             return Starter::Unknown;
         }
@@ -108,12 +106,10 @@ mod tests {
     use super::*;
     use crate::host::testing::{FakeProc, StatLine};
 
-    /// A process's (pid, parent, start, state, numbers, pid namespace).
     type Seen = (u32, u32, u64, char, &'static str, &'static str);
 
     const INIT: Seen = (1, 0, 1, 'S', "1", "a");
 
-    /// What is found, and of one who is alive its pid and start.
     #[derive(PartialEq, Debug)]
     enum Found {
         Alive(u32, u64),
@@ -145,7 +141,7 @@ mod tests {
         assert_eq!(find(&[INIT, server, (90, 50, 900, 'S', "90", "a")], 50), expected);
         let wrapped = [INIT, server, (60, 50, 600, 'S', "60", "a"), (90, 60, 900, 'S', "90", "a")];
         assert_eq!(find(&wrapped, 50), expected);
-        // Through a daemon: no ancestor, and older than the kernel.
+        // Through a daemon: not an ancestor, and older than the kernel.
         assert_eq!(find(&[INIT, server, (90, 1, 900, 'S', "90", "a")], 50), expected);
     }
 
@@ -175,7 +171,7 @@ mod tests {
         assert_eq!(find(&[INIT, first, orphan, elsewhere], 7), Found::Gone);
         let here = (51, 40, 500, 'S', "51 7", "b");
         assert_eq!(find(&[INIT, first, orphan, elsewhere, here], 7), Found::Alive(51, 500));
-        // The host has an older process of that number, which may have put it into the container.
+        // The host has an older process with this pid, which may have started it in the container.
         let host = (7, 1, 70, 'S', "7", "a");
         assert_eq!(find(&[INIT, first, orphan, host], 7), Found::Unknown);
     }
@@ -183,10 +179,10 @@ mod tests {
     #[test]
     fn what_cannot_be_seen_is_unknown() {
         let orphan = (90, 1, 900, 'S', "90", "a");
-        // Others' processes are hidden, or an ancestor has just ended.
+        // Other users' processes are hidden, or an ancestor has just exited.
         assert_eq!(find(&[(90, 0, 900, 'S', "90", "a")], 50), Found::Unknown);
         assert_eq!(find(&[INIT, (90, 60, 900, 'S', "90", "a")], 50), Found::Unknown);
-        // A zombie is not reaped yet.
+        // A zombie has not been reaped yet.
         let zombie = (50, 1, 500, 'Z', "50", "a");
         assert_eq!(find(&[INIT, orphan, zombie], 50), Found::Unknown);
         assert_eq!(find(&[INIT, (90, 1, 900, 'S', "", "a")], 50), Found::Unknown);

@@ -1,8 +1,8 @@
-//! Whether a process is the kernel that its server means, or only looks like it.
+//! Checks whether a process is the kernel that its server means, or only looks like it.
 //!
-//! A process forked by a kernel has its argv and environment, and may outlive it in its own session, when the
-//! server already has another kernel under the same id. A wrapper (`conda run`) names the connection file too.
-//! Servers report no pid, so only descent can tell.
+//! A process forked by a kernel has the same argv and environment. It may outlive the kernel in its own session,
+//! when the server already has another kernel with the same id. A wrapper (`conda run`) also names the connection
+//! file. Servers report no pid, so only the parent links can identify the kernel.
 
 use std::collections::HashMap;
 
@@ -12,12 +12,11 @@ use super::super::proc::notebook::parse_kernel;
 use super::ServerError;
 use crate::host::proc::opened_process::OpenedProcess;
 
-/// The most ancestors that are followed.
 const ANCESTORS: usize = 32;
 
-/// Another process that could be the kernel with this id instead of `process`; `None` if there is none.
+/// Finds another process that could be the kernel with this id instead of `process`; `None` if there is none.
 ///
-/// A process whose argv may not be read belongs to another user, and so is no kernel of this server.
+/// A process whose argv may not be read belongs to another user, and so is not a kernel of this server.
 pub fn find_twin(
     roots: &Roots,
     process: &OpenedProcess,
@@ -43,10 +42,10 @@ pub fn find_twin(
             continue;
         }
         let could_be = if is_below(process.pid, it.pid) {
-            // It forked this process, or only wraps it.
+            // The other process forked this one, or only wraps it.
             command == own
         } else {
-            // A child of this process is not the kernel, nor is what remains of an earlier kernel.
+            // A child of this process is not the kernel, and neither is a leftover of an earlier kernel.
             !is_below(it.pid, process.pid) && (!is_servers || is_below(it.pid, server))
         };
         if could_be {
@@ -63,7 +62,7 @@ mod tests {
 
     const ID: &str = "0a1b2c3d-0123-4567-89ab-00aa11bb22cc";
 
-    /// Finds the twin of 90 among processes of (pid, parent, what runs the kernel, if anything).
+    /// Finds the twin of 90 among processes of (pid, parent, program that runs the kernel, or nothing).
     fn twin(processes: &[(u32, u32, &str)]) -> Option<u32> {
         let proc = Proc::new();
         for &(pid, parent, program) in processes {
@@ -84,7 +83,7 @@ mod tests {
         assert_eq!(twin(&[server, kernel, (95, 90, "python")]), None);
         let wrapper = (60, 50, "conda run python");
         assert_eq!(twin(&[server, wrapper, (90, 60, "python")]), None);
-        // Remains of the previous kernel.
+        // Leftovers of the previous kernel.
         assert_eq!(twin(&[server, kernel, (80, 1, "python")]), None);
     }
 
@@ -95,7 +94,7 @@ mod tests {
         assert_eq!(twin(&[server, parent, (90, 70, "python")]), Some(70));
         let between = (75, 70, "");
         assert_eq!(twin(&[server, parent, between, (90, 75, "python")]), Some(70));
-        // Remains of an earlier kernel, while the server has another.
+        // Leftovers of an earlier kernel, while the server has another one.
         assert_eq!(twin(&[server, parent, (90, 1, "python")]), Some(70));
         // In a container the server adopts orphans, so either could be the kernel.
         assert_eq!(twin(&[server, parent, (90, 50, "python")]), Some(70));

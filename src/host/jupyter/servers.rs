@@ -1,8 +1,8 @@
-//! Finds running servers without a kernel of theirs, by the files in the runtime folders that running processes
-//! name.
+//! Finds running servers without kernels on this machine, from the files in runtime folders named by running
+//! processes.
 //!
-//! [`find_runtime_folders`] reads only /proc; [`RuntimeFolder::read`] reads users' files, and so may hang with
-//! them. No server is asked, and stale files are left in place.
+//! [`find_runtime_folders`] reads only /proc. [`RuntimeFolder::read`] reads users' files, and so may hang with
+//! their file system. No server is asked, and stale files are left in place.
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
@@ -14,21 +14,19 @@ use crate::host::proc::folder::{Folder, ProcEntry};
 use crate::host::proc::notebook::parse_kernel;
 use crate::host::proc::opened_process::OpenedProcess;
 
-/// The most runtime folders that are read; a machine has fewer users with notebooks.
+/// The maximum number of runtime folders that are read; a machine has fewer users with notebooks.
 const FOLDERS: usize = 256;
-/// The most servers that are listed of a folder; running ones come first.
+/// The maximum number of servers listed for a folder. Running ones come first.
 const SERVERS: usize = 64;
 
-/// A folder in which servers leave their files.
 #[derive(Debug)]
 pub struct RuntimeFolder {
-    /// As its user's processes name it.
+    /// The path in its user's processes.
     pub path: String,
-    /// One of those processes; the path is resolved as it would resolve it.
+    /// One of those processes, from whose root the path is resolved.
     viewer: OpenedProcess,
-    /// That process's mount namespace.
     mounts: Option<String>,
-    /// That user's processes, by pid in their own pid namespaces.
+    /// The user's processes, by pid in their own pid namespaces.
     processes: HashMap<u32, Vec<NumberedServer>>,
 }
 
@@ -40,23 +38,20 @@ struct NumberedServer {
 
 #[derive(Debug, Default)]
 pub struct ServerFiles {
-    /// Files whose server runs.
     pub running: Vec<FoundServer>,
     /// Names of the files whose server has exited.
     pub stale: Vec<String>,
 }
 
-/// A running server.
 #[derive(Debug)]
 pub struct FoundServer {
     pub pid: u32,
-    /// The address shown to people, without the token. `None` if its file has none.
+    /// The address for display, without the token. `None` if the file has no address.
     pub url: Option<String>,
-    /// How to ask it, or why that is impossible.
     pub server: Result<Server, ServerError>,
 }
 
-/// The runtime folders named by the environments of this user's processes (everybody's for root), and the
+/// Finds the runtime folders named by the environments of this user's processes (all users' for root), and the
 /// folders of their kernels' connection files. Empty if processes cannot be listed.
 pub fn find_runtime_folders(roots: &Roots) -> Vec<RuntimeFolder> {
     let own = rustix::process::geteuid();
@@ -98,7 +93,6 @@ pub fn find_runtime_folders(roots: &Roots) -> Vec<RuntimeFolder> {
     folders.map(folder).collect()
 }
 
-/// The folders that a process's environment and argv name.
 fn named_folders(process: &OpenedProcess) -> Vec<String> {
     let environment = process.environment();
     let named = environment.and_then(|own| own.runtime_folder());
@@ -115,11 +109,8 @@ fn named_folders(process: &OpenedProcess) -> Vec<String> {
 }
 
 impl RuntimeFolder {
-    /// Reads the servers' files in this folder.
-    ///
-    /// # Errors
-    ///
-    /// If it cannot be listed; a missing folder is no error.
+    /// Reads the servers' files in this folder. Fails if the folder cannot be listed. A missing folder is not an
+    /// error.
     pub fn read(&self, roots: &Roots) -> Result<ServerFiles, ServerError> {
         let mut files = ServerFiles::default();
         let mut listed = list_server_files(&self.viewer, &self.path)?;
@@ -130,7 +121,7 @@ impl RuntimeFolder {
                 files.stale.push(clip(&path));
                 continue;
             };
-            // A server in another container may share the folder, and is found through its own.
+            // A server in another container may share the folder. It is found through its own processes.
             let here = processes.iter().find(|it| it.mounts == self.mounts);
             let Some(here) = here else {
                 continue;
@@ -209,7 +200,7 @@ mod tests {
         }
         let files = &read(&proc)[0].1;
         assert_eq!((files.running.len(), files.stale.len()), (1, SERVERS - 1));
-        // A hundred thousand files, which are links to one.
+        // 65 536 files, which are links to one where the file system allows it.
         let file = folder.join("jpserver-1000.json");
         for number in 0..1 << 16 {
             let name = folder.join(format!("kernel-{number}.json"));
@@ -255,9 +246,9 @@ mod tests {
         }
     }
 
-    /// Damaged versions of a Jupyter Server 2 file: each byte of its structure lost, doubled or changed; each
-    /// value in place of each other; each key renamed to each other; cut at every length; and its fields as an
-    /// array.
+    /// Damaged versions of a Jupyter Server 2 file. Each byte of its structure is lost, doubled or changed. Each
+    /// value replaces each other one, and each key is renamed to each other one. The file is cut at every length,
+    /// and its fields are written as an array.
     fn damaged(token: &str) -> Vec<String> {
         let fields = [
             ("base_url", "\"/user/ann/\"".to_owned()),

@@ -1,4 +1,4 @@
-//! Reading kernels and servers from a fake /proc.
+//! Tests that read kernels and servers from a fake /proc.
 
 use super::super::testing::Proc;
 use super::*;
@@ -12,7 +12,7 @@ fn candidate(connection_file: &str) -> KernelCandidate {
     KernelCandidate { pid: 90, start_ticks: 900, jupyter: parse_kernel(&argv).map(Arc::new) }
 }
 
-/// Kernel 90 of server 50, each with these extra variables; the server's file is in /rt.
+/// Kernel 90 of server 50, each with these additional variables. The server's file is in /rt.
 fn machine(kernel: &[&str], server: &[&str]) -> (Proc, KernelCandidate) {
     let proc = Proc::new();
     proc.process(50, 1, 500, server);
@@ -96,7 +96,7 @@ fn a_kernel_that_names_anothers_server_is_not_that_ones() {
     let uid = rustix::process::getuid().as_raw() + 1;
     let status = format!("Uid:\t{uid}\t{uid}\nNSpid:\t50\n");
     std::fs::write(proc.folder(50).join("status"), status).unwrap();
-    // Its own file about another user's process does not lead there, any more than that user's file.
+    // A file of its own that names another user's process does not lead there either.
     proc.write(90, "/rt/jpserver-50.json", &server_file(""));
     let kernel = read_kernel(&proc.roots(), &candidate).unwrap();
     assert!(error(&kernel).contains("is another user's"), "{kernel:?}");
@@ -118,7 +118,7 @@ fn a_token_may_be_in_a_file_that_the_servers_environment_names() {
     proc.write(50, "/run/secrets/token", "filed\n");
     let kernel = read_kernel(&proc.roots(), &candidate).unwrap();
     assert_eq!(kernel.server.unwrap().token, Token::new("filed"));
-    // Like any other file, read only if it is the server owner's.
+    // Like any other file, the token file is read only if it belongs to the server's owner.
     let token = proc.root_of(50).join("run/secrets/token");
     std::fs::rename(&token, token.with_file_name("other")).unwrap();
     std::os::unix::fs::symlink("other", &token).unwrap();
@@ -130,7 +130,7 @@ fn a_token_may_be_in_a_file_that_the_servers_environment_names() {
     assert_eq!(kernel.server.unwrap().token, Token::new(TOKEN));
 }
 
-/// A kernel whose server is gone, with these variables and this client address.
+/// A kernel whose server has exited, with these variables and this client address.
 fn orphan(variables: &[&str], ip: &str) -> (Proc, KernelCandidate) {
     let (proc, candidate) = machine(&[], &[]);
     std::fs::remove_dir_all(proc.folder(50)).unwrap();
@@ -140,7 +140,6 @@ fn orphan(variables: &[&str], ip: &str) -> (Proc, KernelCandidate) {
     (proc, candidate)
 }
 
-/// Refreshes a kernel without its server.
 fn refresh(kernel: &mut LocalKernel, proc: &Proc) -> bool {
     kernel.refresh(&proc.roots())
 }
@@ -181,7 +180,7 @@ fn a_server_that_ends_later_is_not_asked_any_more() {
     assert!(refresh(&mut kernel, &proc));
     assert_eq!((kernel.jupyter.server_alive, &kernel.server), (Some(false), &None));
     assert!(error(&kernel).contains("has exited"), "{kernel:?}");
-    // Its pid belongs to another process now.
+    // The pid belongs to another process now.
     proc.process(90, 1, 901, &[]);
     assert!(!refresh(&mut kernel, &proc));
     assert!(read_kernel(&proc.roots(), &candidate).is_none());
@@ -227,10 +226,10 @@ fn a_process_without_a_file_is_no_server_or_the_error_names_the_folder() {
             (has_reason, error(&kernel).is_empty()),
             (expected.is_some(), expected.is_none())
         );
-        // The end of this one is watched all the same.
+        // The server is still watched for its exit.
         assert_eq!(jupyter.server_alive, Some(true));
     }
-    // Nor does a file that names another pid.
+    // A file that names another pid is not used either.
     proc.write(50, "/rt/jpserver-50.json", &server_file("").replace("50,", "51,"));
     let kernel = read_kernel(&proc.roots(), &candidate).unwrap();
     assert!(kernel.server.is_none());
@@ -263,7 +262,7 @@ fn a_kernel_is_checked_before_it_is_ended() {
     assert_eq!(KernelCandidate::read(&roots, 90, 900), Some(candidate));
     assert_eq!(KernelCandidate::read(&roots, 90, 901), None);
     assert_eq!(KernelCandidate::read(&roots, 91, 900), None);
-    // Its forked child looks like it, and is not it.
+    // A child forked by the kernel looks like it, but is not the kernel.
     proc.process(95, 90, 950, &["JPY_PARENT_PID=50"]);
     proc.command(95, &line);
     assert_eq!(kernel.check(&roots), Ok(()));
@@ -271,7 +270,7 @@ fn a_kernel_is_checked_before_it_is_ended() {
     proc.write(95, &format!("/rt/kernel-{ID}.json"), "{}");
     let fork = read_kernel(&roots, &fork).unwrap();
     assert_eq!(fork.check(&roots), Err(ServerError::Twin { pid: 90 }));
-    // Its pid belongs to another process now, or it runs another program.
+    // The pid belongs to another process now, or the process runs another program.
     let replaced = Err(ServerError::Replaced { pid: 90 });
     proc.command(90, "python train.py");
     assert_eq!(kernel.check(&roots), replaced);

@@ -1,4 +1,4 @@
-//! How much host memory a process could still take: of the machine, and of each of its cgroups.
+//! How much host memory a process can still allocate, within the machine and each of its cgroups.
 
 use std::path::Path;
 
@@ -6,13 +6,12 @@ use crate::host::Roots;
 use crate::host::proc::opened_process::OpenedProcess;
 use crate::host::proc::small_file::read_text;
 
-/// The most that is read of these files.
 const FILE_BYTES: u64 = 64 << 10;
 
-/// Where the unified hierarchy is mounted, below the root.
+/// Mount point of the unified hierarchy, below the root.
 const CGROUPS: &str = "sys/fs/cgroup";
 
-/// How many bytes the process with this pid could take before anything is killed for it; `None` if unknown.
+/// How many bytes the process with this pid can allocate before the kernel kills a process; `None` if unknown.
 pub fn read_available_memory(roots: &Roots, pid: u32) -> Option<u64> {
     let meminfo = read_text(&roots.proc.join("meminfo"), FILE_BYTES)?;
     let machine = parse_line(&meminfo, "MemAvailable:")?.checked_mul(1024)?;
@@ -22,7 +21,7 @@ pub fn read_available_memory(roots: &Roots, pid: u32) -> Option<u64> {
     process.folder.read(c"cgroup", &mut content, limit).ok()?;
     let cgroup = String::from_utf8(content).ok()?;
     let path = cgroup.lines().find_map(|line| line.strip_prefix("0::/"));
-    // A cgroup outside this namespace has limits that are not visible here.
+    // The limits of a cgroup outside this namespace are not visible.
     let path = path.filter(|path| !path.split('/').any(|part| part == ".."));
     let root = roots.root.join(CGROUPS);
     let folders = path.map(Path::new).into_iter().flat_map(Path::ancestors);
@@ -30,7 +29,7 @@ pub fn read_available_memory(roots: &Roots, pid: u32) -> Option<u64> {
     Some(limits.fold(machine, u64::min))
 }
 
-/// What a cgroup has left, counting its page cache as free; `None` if it has no limit.
+/// The free memory of a cgroup, including its page cache; `None` if it has no limit.
 fn read_room(folder: &Path) -> Option<u64> {
     let read = |name| read_text(&folder.join(name), FILE_BYTES);
     let most: u64 = read("memory.max")?.trim().parse().ok()?;
@@ -41,7 +40,6 @@ fn read_room(folder: &Path) -> Option<u64> {
     Some(most.saturating_sub(taken))
 }
 
-/// Parses `MemAvailable:   123 kB` and `active_file 4096`.
 fn parse_line(text: &str, name: &str) -> Option<u64> {
     text.lines().find_map(|line| {
         let mut words = line.split_ascii_whitespace();

@@ -15,8 +15,8 @@ use crate::model::snapshot::{Host, PidNamespace};
 /// `include/linux/proc_ns.h`.
 const INITIAL_PID_NAMESPACE: u64 = 0xEFFF_FFFC;
 
-/// Reads the machine's facts; unreadable ones are `None`. The caller sets `suspended_seconds`, which changes:
-/// see [`Clocks::suspended_seconds`].
+/// Reads the machine's facts; unreadable ones are `None`. The caller sets `suspended_seconds`, which changes (see
+/// [`Clocks::suspended_seconds`]).
 pub fn read_host(roots: &Roots) -> Host {
     let uname = rustix::system::uname();
     Host {
@@ -42,34 +42,32 @@ fn read_boot_id(proc: &Path) -> Option<Arc<str>> {
     (!id.is_empty()).then(|| id.into())
 }
 
-/// Which pid namespace these pids belong to, by the target of `/proc/self/ns/pid`: `pid:[4026531836]`.
+/// The pid namespace of the pids in this /proc, from the target of `/proc/self/ns/pid`: `pid:[4026531836]`.
 pub(in crate::host) fn parse_pid_namespace(link: &str) -> Option<PidNamespace> {
     let number: u64 = link.strip_prefix("pid:[")?.strip_suffix(']')?.parse().ok()?;
     Some(if number == INITIAL_PID_NAMESPACE { PidNamespace::Host } else { PidNamespace::Container })
 }
 
-/// The time of boot by the current wall clock, to the second. It moves when the clock is set, so a caller that
-/// shows it again must keep it. Not `btime` of `/proc/stat`: lxcfs answers that for the container, while start
-/// times count from the machine's boot.
+/// The time of boot by the current wall clock, rounded down to a second. It changes when the clock is set, so a
+/// caller that displays it repeatedly must keep it. `btime` of `/proc/stat` is not used, because lxcfs returns a
+/// container's value there, while start times count from the machine's boot.
 pub fn read_boot_time() -> Time {
     let boottime_ns = i64::try_from(read_clocks().boottime_ns).unwrap_or(i64::MAX);
     let milliseconds = read_time().unix_milliseconds() - boottime_ns / 1_000_000;
     Time::from_unix_milliseconds(milliseconds.div_euclid(1000) * 1000)
 }
 
-/// The kernel's clocks at one instant.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Clocks {
-    /// Nanoseconds since boot, including suspended time: what `Processes::sample` takes.
+    /// Nanoseconds since boot, including suspended time, for `Processes::sample`.
     pub boottime_ns: u64,
-    /// Nanoseconds since boot, without suspended time.
     monotonic_ns: u64,
 }
 
 impl Clocks {
-    /// Seconds for which the machine has been suspended since boot. `last` is the previous result: the two
-    /// clocks are read one after the other, so to keep jitter around a whole second from looking like sleep,
-    /// the result changes only when it is off by two.
+    /// How many seconds the machine has been suspended since boot. `last` is the previous result. The two clocks
+    /// are read one after the other, so jitter around a whole second could look like suspension. Therefore the
+    /// result changes only if it differs by two.
     pub fn suspended_seconds(self, last: Option<u64>) -> u64 {
         const SECOND_NS: u64 = 1_000_000_000;
         let suspended_ns = self.boottime_ns.saturating_sub(self.monotonic_ns);
@@ -89,29 +87,27 @@ pub fn read_clocks() -> Clocks {
         let part = u64::try_from(time.tv_nsec).unwrap_or(0);
         whole.saturating_mul(1_000_000_000).saturating_add(part)
     };
-    // In this order, so that a machine that never slept does not seem to have slept -1 ns.
+    // In this order, so that the difference is never negative.
     let monotonic_ns = nanoseconds(ClockId::Monotonic);
     let boottime_ns = nanoseconds(ClockId::Boottime);
     Clocks { boottime_ns, monotonic_ns }
 }
 
-/// The wall clock, which may be set: for showing to people and comparing with what they say.
+/// The wall clock, which may be set. Use it for display, and for comparison with users' input.
 pub fn read_time() -> Time {
     let time = clock_gettime(ClockId::Realtime);
     Time::from_unix_milliseconds(time.tv_sec * 1000 + time.tv_nsec / 1_000_000)
 }
 
-/// The kind of system, as far as troubleshooting advice depends on it: a container, WSL, a machine run by
-/// systemd.
+/// The kind of system, as far as it affects troubleshooting advice: a container, WSL, or a plain machine.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Platform {
-    /// The container's runtime by its marker file: `docker`, `podman`. Other runtimes leave none.
+    /// The container's runtime, from its marker file: `docker`, `podman`. Other runtimes leave no marker.
     pub container: Option<&'static str>,
-    /// Linux under Windows, with Windows' driver.
+    /// Linux under Windows, with the driver of Windows.
     pub is_wsl: bool,
 }
 
-/// Looks for marker files below `root`, and in the kernel's release.
 pub fn read_platform(root: &Path, kernel: Option<&str>) -> Platform {
     let there = |path: &str| root.join(path).exists();
     let container = if there(".dockerenv") {
@@ -123,7 +119,7 @@ pub fn read_platform(root: &Path, kernel: Option<&str>) -> Platform {
     };
     Platform {
         container,
-        // WSL 1 has Microsoft in it, WSL 2 microsoft-standard-WSL2.
+        // The release contains Microsoft on WSL 1, and microsoft-standard-WSL2 on WSL 2.
         is_wsl: kernel.is_some_and(|release| release.to_ascii_lowercase().contains("microsoft")),
     }
 }

@@ -1,4 +1,4 @@
-//! The machine: clocks, rights, mounts, memory, and who owns a path.
+//! The machine: clocks, rights, mounts, memory, and the owners of paths.
 
 pub(super) mod available_memory;
 pub(super) mod clocks;

@@ -1,30 +1,26 @@
-//! How the kernel's own file systems are mounted: whether proc hides other users' processes, and which cgroup
-//! versions there are.
+//! How the kernel's own file systems are mounted: whether proc hides other users' processes, and the mounted cgroup
+//! versions.
 
 use std::io::BufRead as _;
 use std::path::Path;
 
 use crate::host::proc::small_file::read_start;
 
-/// The most that is read of `mountinfo`; a machine with a thousand containers has some ten thousand mounts.
+/// The maximum part of `mountinfo` that is read. A machine with a thousand containers has some ten thousand mounts.
 const MOUNTINFO_BYTES: u64 = 8 << 20;
 /// The link of the initial cgroup namespace: `PROC_CGROUP_INIT_INO` of the kernel's `include/linux/proc_ns.h`.
 const INITIAL_CGROUP_NAMESPACE: &str = "cgroup:[4026531835]";
 
-/// How much a proc file system hides of other users' processes (proc(5), mount options).
+/// How much of other users' processes a proc file system hides (proc(5), mount options).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Hidepid {
-    /// Nothing.
     Off,
-    /// The content of their folders.
     NoAccess,
-    /// Their existence.
     Invisible,
-    /// The existence of all processes that this one may not trace.
+    /// The existence of all processes that the reader may not trace.
     Ptraceable,
 }
 
-/// Which versions of cgroups are mounted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Cgroups {
     None,
@@ -36,22 +32,22 @@ pub enum Cgroups {
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Mounts {
-    /// Of the proc file system in use; `None` if none is mounted there.
+    /// The option of the proc file system in use; `None` if none is mounted there.
     pub hidepid: Option<Hidepid>,
     pub cgroups: Cgroups,
 }
 
-/// Reads this process's mounts; `None` if that fails.
+/// Reads gpumem's own mounts; `None` if that fails.
 pub fn read_mounts(proc: &Path) -> Option<Mounts> {
     let text = read_start(&proc.join("self/mountinfo"), MOUNTINFO_BYTES).ok()?;
     Some(parse_mounts(&text, proc))
 }
 
-/// Parses `/proc/PID/mountinfo` (proc(5)); `proc` is where proc should be mounted.
+/// Parses `/proc/PID/mountinfo` (proc(5)). `proc` is the path where proc should be mounted.
 pub fn parse_mounts(text: &[u8], proc: &Path) -> Mounts {
     let (mut hidepid, mut v1, mut v2) = (None, false, false);
     for line in text.lines().map_while(Result::ok) {
-        // Optional fields come before a lone hyphen.
+        // Optional fields precede a lone hyphen.
         let Some((front, back)) = line.split_once(" - ") else {
             continue;
         };
@@ -86,7 +82,7 @@ fn parse_hidepid(options: &str) -> Hidepid {
     }
 }
 
-/// Whether this process sees the whole machine's cgroups, rather than a part as its root; `None` if unknown.
+/// Whether gpumem sees the cgroups of the whole machine, rather than a part as its root; `None` if unknown.
 pub fn read_is_initial_cgroup_namespace(proc: &Path) -> Option<bool> {
     let link = std::fs::read_link(proc.join("self/ns/cgroup")).ok()?;
     Some(link.to_str()? == INITIAL_CGROUP_NAMESPACE)

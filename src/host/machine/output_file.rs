@@ -1,10 +1,11 @@
 //! Opens the files that gpumem writes: reports, metrics, recordings, the store, the audit log.
 //!
-//! Another user may own a directory of the path and exchange its entries at any time. So a path is walked by
-//! descriptors, one directory after the other, and the file is opened in the directory that was checked. A symbolic
-//! link is followed only if no other user can change it. The file must be a regular file with one link that belongs
-//! to the caller or root: it is not another user's, and not a name that another user gave to a file of the caller.
-//! Opening never blocks. Only descriptors that the caller passed (`/dev/stdout`, `/dev/fd/63`) may be anything.
+//! Another user may own a directory of the path and replace its entries at any time. So a path is walked by
+//! descriptors, one directory at a time, and the file is opened in the directory that was checked. A symbolic link
+//! is followed only if no other user can change it. The file must be a regular file with one link that belongs to
+//! the caller or root. This excludes another user's file, and a hard link that another user made to the caller's
+//! file. Opening never blocks. Only descriptors that the caller passed (`/dev/stdout`, `/dev/fd/63`) may be of any
+//! type.
 
 use std::collections::VecDeque;
 use std::ffi::{OsStr, OsString};
@@ -24,10 +25,9 @@ use rustix::process::geteuid;
 
 use super::ownership::{MOST_LINKS, OTHERS_WRITE, STICKY, has_more_rights, name, push_front};
 
-/// How much of a file's name is in the name of the new file that replaces it.
+/// How much of a file's name is used in the name of its replacement.
 const LONGEST_STEM: usize = 200;
 
-/// Why a file is not written to.
 #[derive(Debug, thiserror::Error)]
 enum UnsafeFile {
     #[error("{} is a link that another user can change (it belongs to {})", path.display(), name(*uid))]
@@ -40,21 +40,15 @@ enum UnsafeFile {
     HardLinks,
 }
 
-/// The output that a caller named, checked before there is anything to write.
+/// The output that the caller named, checked before the content exists.
 #[derive(Debug)]
 pub enum OutputFile {
-    /// Open for appending.
     Open(File),
-    /// A file that is replaced as a whole.
     Replaced(PathBuf),
 }
 
 impl OutputFile {
-    /// An output that is one whole document.
-    ///
-    /// # Errors
-    ///
-    /// If it cannot be written there.
+    /// Opens an output for one whole document.
     pub fn document(path: &Path) -> io::Result<Self> {
         if let Some(file) = open_inherited(path) {
             return file.map(Self::Open);
@@ -65,21 +59,14 @@ impl OutputFile {
         Ok(Self::Replaced(path.to_owned()))
     }
 
-    /// A file of a CI system that the document is appended to. It may belong to the owner of its directory: jobs in a
-    /// container run as root, and the file belongs to the user of the runner.
-    ///
-    /// # Errors
-    ///
-    /// If it cannot be written there.
+    /// Opens a CI system's file, to which the document is appended. It may belong to the owner of its directory,
+    /// because jobs in a container run as root, but the file belongs to the runner's user.
     pub fn summary(path: &Path) -> io::Result<Self> {
         open(path, OFlags::APPEND, 0o666, true).map(Self::Open)
     }
 
-    /// Writes the document. The mode of a replaced file is this one, or that of the old file, or what the umask allows.
-    ///
-    /// # Errors
-    ///
-    /// If it cannot be written; a replaced file is as it was then.
+    /// Writes the document. A replaced file gets this mode, or the old file's mode, or the default of the umask.
+    /// Fails if it cannot be written; a replaced file is then unchanged.
     pub fn write(self, content: &[u8], mode: Option<u32>) -> io::Result<()> {
         match self {
             Self::Open(mut file) => file.write_all(content),
@@ -88,11 +75,8 @@ impl OutputFile {
     }
 }
 
-/// Opens a file for reading and writing, creating it with this mode if missing; `flags` are added.
-///
-/// # Errors
-///
-/// If it cannot be opened, or another user could have chosen what is opened.
+/// Opens a file for reading and writing, and creates it with this mode if it is missing. `flags` are added. Fails
+/// if it cannot be opened, or another user could have chosen the file.
 pub fn open_output(path: &Path, flags: OFlags, mode: u32) -> io::Result<File> {
     open(path, flags, mode, false)
 }
@@ -106,17 +90,13 @@ fn open(path: &Path, flags: OFlags, mode: u32, is_of_directory: bool) -> io::Res
     place.open(flags, mode, is_of_directory.then_some(owner))
 }
 
-/// Replaces a file by one with this content and these permissions. Readers see the old file or the new one, also
-/// after a power failure.
-///
-/// # Errors
-///
-/// If it cannot be written; it is as it was then.
+/// Replaces a file with this content and mode. Readers see either the old file or the new one, even after a power
+/// failure. Fails if it cannot be written; the file is then unchanged.
 pub fn replace_file(path: &Path, content: &[u8], mode: u32) -> io::Result<()> {
     OutputFile::document(path)?.write(content, Some(mode))
 }
 
-/// Opens a descriptor that the caller passed, if a path names one.
+/// Opens a descriptor that the caller passed, if the path names one.
 fn open_inherited(path: &Path) -> Option<io::Result<File>> {
     let number: u32 = match path.to_str()? {
         "/dev/stdout" => 1,
@@ -131,38 +111,37 @@ fn open_inherited(path: &Path) -> Option<io::Result<File>> {
         2 => Some(io::stderr().as_fd().try_clone_to_owned()),
         _ => None,
     };
-    // Duplicated: what others write there before and after keeps its place.
+    // Duplicated, so that the descriptor shares its offset with other writers.
     if let Some(standard) = standard {
         return Some(standard.map(File::from));
     }
     let open = || {
         let flags = OFlags::WRONLY | OFlags::APPEND | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let file = openat(CWD, format!("/proc/self/fd/{number}"), flags, Mode::empty())?;
-        // Writing may wait for a reader.
+        // Writing may have to wait for a reader.
         fcntl_setfl(&file, OFlags::APPEND)?;
         Ok(File::from(file))
     };
     Some(open())
 }
 
-/// Whether this user is root or the caller.
 fn is_ours(uid: u32) -> bool {
     uid == 0 || uid == geteuid().as_raw()
 }
 
-/// A name in a directory, which is held open.
 struct Place {
     folder: OwnedFd,
     name: OsString,
 }
 
 impl Place {
-    /// Walks to the directory of a file, which need not exist.
+    /// Walks to the directory of a file. The file may be missing.
     fn find(path: &Path) -> io::Result<Self> {
         let mut left = VecDeque::new();
         push_front(&mut left, &std::path::absolute(path)?);
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        // The current directory, and those above it: `..` must not lead where another user moved a directory to.
+        // Keep the current directory and its parents, because another user may move a directory and so change its
+        // `..`.
         let mut folder = openat(CWD, "/", flags, Mode::empty())?;
         let mut above: Vec<OwnedFd> = Vec::new();
         let mut at = PathBuf::from("/");
@@ -207,7 +186,7 @@ impl Place {
         Err(Errno::ISDIR.into())
     }
 
-    /// Checks the file, if there is one, and returns its mode.
+    /// Checks the file if it exists, and returns its mode.
     fn check(&self, other_owner: Option<u32>) -> io::Result<Option<u32>> {
         let stat = match statat(&self.folder, &self.name, AtFlags::SYMLINK_NOFOLLOW) {
             Err(Errno::NOENT) => return Ok(None),
@@ -222,19 +201,20 @@ impl Place {
         let always = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::NONBLOCK;
         let flags = flags | always | OFlags::CLOEXEC;
         let file = openat(&self.folder, &self.name, flags, Mode::from_raw_mode(mode))?;
-        // It may have been exchanged since.
+        // The file may have been replaced since the check.
         check(&fstat(&file)?, other_owner).map_err(io::Error::other)?;
         Ok(file.into())
     }
 
     fn replace(&self, content: &[u8], mode: Option<u32>) -> io::Result<()> {
         let mode = mode.or(self.check(None)?);
-        // Two processes may write the same file at once. A long name leaves no room for more.
+        // The pid is included because two processes may write the same file at once. A long name is cut to leave
+        // room.
         let name = self.name.as_bytes();
         let mut new = OsString::from(".");
         new.push(OsStr::from_bytes(&name[..name.len().min(LONGEST_STEM)]));
         new.push(format!(".{}.new", std::process::id()));
-        // An earlier process with this pid may have left one.
+        // An earlier process with this pid may have left a file.
         let _ = unlinkat(&self.folder, &new, AtFlags::empty());
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
         let write = || {
@@ -254,7 +234,7 @@ impl Place {
             .as_ref()
             .is_err_and(|error| error.raw_os_error() == Some(Errno::BUSY.raw_os_error()))
         {
-            // A container's mount of this file alone cannot be replaced.
+            // A file that is itself a mount point of a container cannot be replaced.
             written = self.open(OFlags::empty(), 0, None).and_then(|mut file| {
                 file.set_len(0)?;
                 file.write_all(content)
@@ -267,8 +247,9 @@ impl Place {
     }
 }
 
-/// Whether only root and the caller can change a link: it is theirs and, for a caller with more rights than a plain
-/// user, so are its directory and all above that. In a sticky directory others cannot move what is not theirs.
+/// Whether only root and the caller can change a link. The link must belong to one of them. If the caller has more
+/// rights than a plain user, the directory and all of its parents must, too. In a sticky directory, users cannot
+/// move the entries of others.
 fn is_link_ours(link: &Stat, folder: &OwnedFd, above: &[OwnedFd]) -> bool {
     let is_folder_ours = |folder: &OwnedFd, may_be_sticky: bool| {
         let is_sticky = |stat: &Stat| may_be_sticky && stat.st_mode & STICKY != 0;
@@ -302,7 +283,7 @@ mod tests {
 
     use super::*;
 
-    /// A user that does not exist here, and not root.
+    /// The id of a user who does not exist here, and is not root.
     const OTHER_USER: u32 = 4242;
 
     fn mode(path: &Path) -> u32 {
@@ -366,7 +347,7 @@ mod tests {
         assert!(error("over").contains("belongs to uid 4242"), "{}", error("over"));
         lchown(at("a/b/up"), Some(0), None).unwrap();
         replace_file(&at("over"), b"", 0o644).unwrap();
-        // Root's link, which another user can move.
+        // A link of root that another user can move.
         for (owner, bits) in [(OTHER_USER, 0o755), (0, 0o775), (0, 0o1777)] {
             chown(at("a/b"), Some(owner), None).unwrap();
             fs::set_permissions(at("a/b"), Permissions::from_mode(bits)).unwrap();

@@ -1,14 +1,14 @@
-//! Who may write to the files that gpumem obeys: owner and mode of every component of a path.
+//! Checks who may write to the files that gpumem obeys: the owner and mode of every component of a path.
 //!
-//! A configuration, a notify command and the state directory decide what is done to other users' processes.
-//! A user who can write to one of them, or to a directory above it, gains the rights of the process that obeys it.
-//! So a process with more rights than a plain user obeys only files that no one but root and itself can change, as
-//! sudo and sshd do: root or the effective user owns the file and each directory from `/` on, and neither group nor
-//! others may write. An access control list that grants writing also sets the group bits (acl(5)), so reading the
+//! The configuration, a notify command and the state directory control actions on other users' processes. A user
+//! who can write to one of them, or to a directory above it, gains the rights of the process that obeys it. So a
+//! process with more rights than a plain user obeys only files that no one but root and itself can change, as sudo
+//! and sshd do. Root or the effective user must own the file and each directory from `/` on, and neither group nor
+//! others may write. An access control list that grants writing also sets the group bits (acl(5)), so checking the
 //! mode is enough.
 //!
-//! Callers may check before or after opening: what passes this check cannot be changed by others later, so the
-//! same path leads to the file that was checked.
+//! Callers may check before or after opening. Others cannot change a path that passes, so it still leads to the
+//! checked file.
 
 use std::collections::VecDeque;
 use std::ffi::OsString;
@@ -21,19 +21,17 @@ use nix::unistd::{Uid, User};
 
 use crate::host::machine::rights::has_gained_rights;
 
-/// The write bits of group and others.
 pub(super) const OTHERS_WRITE: u32 = 0o022;
 /// The bit that lets only the owner of an entry, or of the directory, replace it.
 pub(super) const STICKY: u32 = 0o1000;
-/// The most links that are followed: the kernel's limit (`MAXSYMLINKS`).
+/// The maximum number of links that are followed: the kernel's limit (`MAXSYMLINKS`).
 pub(super) const MOST_LINKS: usize = 40;
-/// The most entries of a state directory that are checked; it has a handful.
+/// The maximum number of entries checked in a state directory, which normally has a handful.
 const MOST_ENTRIES: usize = 4096;
 
-/// Why a file or directory is not obeyed: the component that others may change, and what to do about it.
+/// Why a file or directory is not obeyed: the component that others may change, and the remedy.
 #[derive(Debug, thiserror::Error)]
 pub enum NotOurs {
-    /// Another user owns it.
     #[error(
         "{} belongs to {} (mode {mode:04o}), and not to {}; {}",
         component.display(),
@@ -49,12 +47,11 @@ pub enum NotOurs {
         component: PathBuf,
         uid: u32,
         mode: u32,
-        /// The only user beside root who may own it.
+        /// The only user besides root who may own it.
         own: u32,
-        /// A directory needs more than a new owner.
+        /// A directory needs more than a change of owner.
         is_directory: bool,
     },
-    /// Others may write to it.
     #[error(
         "others may write to {} (of {}, mode {mode:04o}); {}",
         component.display(),
@@ -68,22 +65,20 @@ pub enum NotOurs {
         component: PathBuf,
         uid: u32,
         mode: u32,
-        /// Neither a file nor a directory: others use it too.
+        /// Neither a file nor a directory, so others use it, too.
         is_special: bool,
     },
-    /// It is in a shared directory.
     #[error(
         "{} is a shared directory (of {}, mode {mode:04o}); move it to a directory of its own",
         component.display(),
         name(*uid)
     )]
     Shared { component: PathBuf, uid: u32, mode: u32 },
-    /// Its owner and mode cannot be read.
     #[error("who may write to {} is not known: {cause}; see that it can be read", component.display())]
     Unknown { component: PathBuf, cause: io::Error },
 }
 
-/// A user's name, or the number if there is none.
+/// A user's name, or the number if the user has no name.
 pub(super) fn name(uid: u32) -> String {
     if uid == 0 {
         return "root".to_owned();
@@ -101,17 +96,14 @@ fn ours(own: u32) -> String {
     }
 }
 
-/// Whether gpumem has rights that plain users lack, and so must obey no other user.
+/// Whether gpumem has rights that plain users lack, and so must not obey other users.
 pub fn has_more_rights() -> bool {
     rustix::process::geteuid().is_root() || has_gained_rights()
 }
 
-/// Checks that only root and the effective user may change the file at a path. A path that does not exist
-/// passes if its existing part does. A plain user always passes: that user's files are that user's concern.
-///
-/// # Errors
-///
-/// The first component that others may change.
+/// Checks that only root and the effective user may change the file at a path. A missing file passes if the
+/// existing part of its path does. For a plain user, every path passes, because other users' rights are not at
+/// stake. The error is the first component that others may change.
 pub fn prove_ours(path: &Path) -> Result<(), NotOurs> {
     match has_more_rights() {
         true => prove(path, rustix::process::geteuid().as_raw()),
@@ -119,11 +111,7 @@ pub fn prove_ours(path: &Path) -> Result<(), NotOurs> {
     }
 }
 
-/// As [`prove_ours`], for a directory and its direct entries.
-///
-/// # Errors
-///
-/// As there.
+/// Like [`prove_ours`], for a directory and its direct entries.
 pub fn prove_directory_ours(folder: &Path) -> Result<(), NotOurs> {
     match has_more_rights() {
         true => prove_directory(folder, rustix::process::geteuid().as_raw()),
@@ -131,12 +119,7 @@ pub fn prove_directory_ours(folder: &Path) -> Result<(), NotOurs> {
     }
 }
 
-/// Checks that only root and the effective user may change a directory itself, but not who may change the way
-/// to it.
-///
-/// # Errors
-///
-/// If others may change it.
+/// Checks that only root and the effective user may change a directory itself. The path to it is not checked.
 pub fn prove_leaf_ours(path: &Path) -> Result<(), NotOurs> {
     let metadata = fs::metadata(path)
         .map_err(|cause| NotOurs::Unknown { component: path.to_owned(), cause })?;
@@ -153,7 +136,7 @@ fn prove_directory(folder: &Path, own: u32) -> Result<(), NotOurs> {
     };
     for entry in entries.take(MOST_ENTRIES) {
         let entry = entry.map_err(unknown)?;
-        // Checks the entry itself: a link's target is never opened. A missing entry passes.
+        // Check the entry itself; the target of a link is never opened. A missing entry passes.
         if let Ok(metadata) = entry.metadata()
             && !metadata.is_symlink()
         {
@@ -182,12 +165,12 @@ fn prove(path: &Path, own: u32) -> Result<(), NotOurs> {
         let next = at.join(&component);
         let metadata = match metadata_of(&next) {
             Ok(metadata) => metadata,
-            // Others may still create it, and it is checked again then.
+            // Others may still create it, but then it is checked again.
             Err(error) if is_absent(&error) => return Ok(()),
             Err(error) => return Err(unknown(&next, error)),
         };
         if metadata.is_symlink() {
-            // A link's mode means nothing; its directory, checked already, decides who may replace it.
+            // The mode of a link has no effect. Its directory, already checked, decides who may replace it.
             if metadata.uid() != 0 && metadata.uid() != own {
                 return Err(owner(&next, &metadata, own));
             }
@@ -233,8 +216,8 @@ pub(super) fn push_front(left: &mut VecDeque<OsString>, path: &Path) {
     }
 }
 
-/// Checks a directory on the way. A world-writable one passes if it is sticky, because no user can replace
-/// another's files there, and is then returned.
+/// Checks a directory on the path. A world-writable directory passes if it is sticky, because users cannot replace
+/// each other's files in it; its metadata is then returned.
 fn prove_step(path: &Path, metadata: &Metadata, own: u32) -> Result<Option<Metadata>, NotOurs> {
     let is_shared = metadata.mode() & STICKY != 0 && metadata.mode() & OTHERS_WRITE != 0;
     if is_shared && (metadata.uid() == 0 || metadata.uid() == own) {
@@ -279,7 +262,7 @@ mod tests {
 
     use super::*;
 
-    /// A user that does not exist here, and not root.
+    /// The id of a user who does not exist here, and is not root.
     const OTHER_USER: u32 = 4242;
 
     fn own() -> u32 {
@@ -290,7 +273,7 @@ mod tests {
         fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
     }
 
-    /// A directory of ours in a shared one, with a file in a subdirectory.
+    /// A directory of the current user inside a shared one, with a file in a subdirectory.
     fn tree() -> (tempfile::TempDir, PathBuf) {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().canonicalize().unwrap();
@@ -380,7 +363,7 @@ mod tests {
 
     #[test]
     fn what_belongs_to_somebody_else_is_not_ours() {
-        // Checked for a user who owns nothing here.
+        // Checked for a user who owns none of these files.
         let (_folder, path) = tree();
         let file = path.join("etc/config.toml");
         if own() != 0 {
@@ -402,7 +385,7 @@ mod tests {
             assert!(error.to_string().contains("uid 4242 (mode 0"), "{error}");
             prove(&path.join("etc/config.toml"), OTHER_USER).unwrap();
         }
-        // Another user's link to root's file, in a shared directory.
+        // Another user's link to a file of root, in a shared directory.
         let (_folder, path) = tree();
         let shared = path.join("shared");
         fs::create_dir(&shared).unwrap();

@@ -1,6 +1,6 @@
-//! What the kernel lets gpumem do: look into other users' processes, and hold a pidfd. Both are tried, because
-//! capabilities, namespaces and security modules all take part. Also whether gpumem may do more than the person
-//! who started it, whose words it must then not simply obey. `ownership` decides whose files are obeyed.
+//! Determines what the kernel allows gpumem: reading other users' processes, and holding a pidfd. Both are tried,
+//! because capabilities, namespaces and security modules all matter. It also determines whether gpumem has more
+//! rights than its caller, and so must not simply obey the caller. `ownership` decides whose files are obeyed.
 
 use std::fs;
 use std::io;
@@ -15,9 +15,9 @@ use crate::host::proc::small_file::read_start;
 
 /// `CAP_SYS_PTRACE` (`include/uapi/linux/capability.h`).
 const CAP_SYS_PTRACE: u32 = 19;
-/// The most processes that are tried to find another user's.
+/// The maximum number of processes that are tried to find one of another user.
 const MOST_TRIED: usize = 4096;
-/// The most that is read of a status file; it has some 60 lines.
+/// The maximum part of a status file that is read; it has some 60 lines.
 const STATUS_BYTES: u64 = 16 << 10;
 
 /// The result of trying to read which files a process holds open.
@@ -25,24 +25,19 @@ const STATUS_BYTES: u64 = 16 << 10;
 pub enum Visibility {
     Seen,
     Refused,
-    /// There was no process to try it on.
+    /// There was no suitable process to try.
     NoProcess,
 }
 
-/// What gpumem may see of other processes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Rights {
-    /// The effective user is root, in this user namespace.
     pub is_root: bool,
     /// The effective capabilities include `CAP_SYS_PTRACE`; `None` if they cannot be read.
     pub can_trace: Option<bool>,
-    /// For the first process of this pid namespace.
     pub first: Visibility,
-    /// For another user's process.
     pub other_user: Visibility,
 }
 
-/// Tries to read other processes' descriptors below `proc`.
 pub fn read_rights(proc: &Path) -> Rights {
     let own = geteuid().as_raw();
     Rights {
@@ -53,7 +48,7 @@ pub fn read_rights(proc: &Path) -> Rights {
     }
 }
 
-/// Reads descriptors in an `fd` folder. One is enough, because the kernel decides by process.
+/// Tries to read a descriptor in an `fd` folder. One is enough, because the kernel decides per process.
 fn look_at(folder: &Path) -> Visibility {
     let refused = |error: &io::Error| error.kind() == io::ErrorKind::PermissionDenied;
     let entries = match fs::read_dir(folder) {
@@ -65,11 +60,11 @@ fn look_at(folder: &Path) -> Visibility {
         match fs::read_link(entry.path()) {
             Ok(_) => return Visibility::Seen,
             Err(error) if refused(&error) => return Visibility::Refused,
-            // Closed after it was listed.
+            // The descriptor was closed after it was listed.
             Err(_) => {}
         }
     }
-    // It holds nothing open, like a kernel thread, and proves nothing.
+    // A process with no open files, like a kernel thread, proves nothing.
     Visibility::NoProcess
 }
 
@@ -95,7 +90,6 @@ fn read_can_trace(proc: &Path) -> Option<bool> {
     parse_can_trace(&status)
 }
 
-/// Whether the line `CapEff` of `/proc/PID/status` has `CAP_SYS_PTRACE`.
 pub fn parse_can_trace(status: &[u8]) -> Option<bool> {
     let line =
         status.split(|&byte| byte == b'\n').find_map(|line| line.strip_prefix(b"CapEff:"))?;
@@ -103,24 +97,21 @@ pub fn parse_can_trace(status: &[u8]) -> Option<bool> {
     Some(bits & (1 << CAP_SYS_PTRACE) != 0)
 }
 
-/// Opens a pidfd of this very process, and closes it.
-///
-/// # Errors
-///
-/// The kernel's error: `ENOSYS` before Linux 5.3, `EPERM` if a sandbox forbids it.
+/// Opens a pidfd of the current process, and closes it. Fails with `ENOSYS` before Linux 5.3, and with
+/// `EPERM` if a sandbox forbids it.
 pub fn try_pidfd() -> Result<(), Errno> {
     pidfd_open(getpid(), PidfdFlags::empty()).map(drop)
 }
 
-/// Whether the program's setuid or setgid bit made it run as another user or group than its caller.
+/// Whether the program's setuid or setgid bit gave it another user or group than its caller's.
 pub fn has_gained_ids() -> bool {
     getuid() != geteuid() || getgid() != getegid()
 }
 
-/// Whether the program may do what its caller may not, by those bits or by file capabilities.
+/// Whether the program has rights that its caller lacks, from those bits or from file capabilities.
 ///
-/// This is the kernel's secure execution (getauxval(3), `AT_SECURE`) without what security modules add: SELinux
-/// starts every service that enters its own domain so. Inherited capabilities (ambient, as by systemd's
+/// This is the kernel's secure execution (getauxval(3), `AT_SECURE`) without the part of security modules: SELinux
+/// sets it for every service that enters its own domain. Inherited capabilities (ambient, as with systemd's
 /// `AmbientCapabilities=`) are the caller's own.
 pub fn has_gained_rights() -> bool {
     if has_gained_ids() {
@@ -130,22 +121,19 @@ pub fn has_gained_rights() -> bool {
     !getuid().is_root() && !gained_capabilities().is_empty()
 }
 
-/// The capabilities that come from the program's file.
 fn gained_capabilities() -> CapabilitySet {
-    // Reading one's own capabilities cannot fail.
+    // Reading the current thread's capabilities cannot fail.
     let permitted = capabilities(None).map_or(CapabilitySet::empty(), |sets| sets.permitted);
     let is_gained = |&one: &CapabilitySet| !capability_is_in_ambient_set(one).unwrap_or(false);
     permitted.iter().filter(is_gained).collect()
 }
 
 /// Permanently drops the program file's capabilities, except those for inspecting and signalling processes. With
-/// `CAP_DAC_READ_SEARCH` gpumem would read any file (a recording, a configuration) for every user who may start it.
+/// `CAP_DAC_READ_SEARCH`, gpumem would read any file (a recording, a configuration) for every user who may start
+/// it.
 ///
-/// Call it while there is only one thread: capabilities belong to threads.
-///
-/// # Errors
-///
-/// The kernel's error; the capabilities are then unchanged.
+/// Call this while there is only one thread, because capabilities belong to threads. On failure, the
+/// capabilities are unchanged.
 pub fn give_up_reading() -> Result<(), Errno> {
     if getuid().is_root() {
         return Ok(());

@@ -1,10 +1,9 @@
-//! What a process's ancestors tell: the step daemon of its Slurm job, and the program that monitors its
-//! container.
+//! Reads a process's ancestors: the step daemon of its Slurm job, and the program that monitors its container.
 //!
-//! Both run as root on this machine, and the kernel itself keeps the links from child to parent, while
-//! environments are inherited and copied, and a cgroup may be shared or uninformative. Any user can give a
-//! program such a name or start one of root's under it (`su`), and a container's root owns processes there:
-//! such processes are not believed. `place` combines this with what the cgroup tells.
+//! Both run as root on this machine, and the kernel itself maintains the links from child to parent. Environments,
+//! in contrast, are inherited and copied, and a cgroup may be shared or uninformative. Any user can give a program
+//! such a name or start one of root's under it (`su`), and a container's root owns processes there. Such processes
+//! are not trusted. `place` combines the results with those of the cgroup.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -24,45 +23,38 @@ use crate::model::process::Parent;
 use crate::model::program::file_name;
 use crate::model::snapshot::{Container, PidNamespace};
 
-/// The most ancestors that are followed.
 const ANCESTORS: usize = 64;
-/// For how long the list of jobs with step daemons is valid, in nanoseconds.
+/// How long the list of jobs with step daemons is valid, in nanoseconds.
 const JOBS_NS: u64 = 5_000_000_000;
 /// The program that runs a step (slurm: `src/slurmd/slurmstepd`).
 pub(in crate::host) const STEP_DAEMON: &str = "slurmstepd";
 
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(in crate::host) struct Above {
-    /// The Slurm step that started it.
     pub step: Option<SlurmStep>,
-    /// The first process of its pid namespace, if that is not ours: pid and start in ticks.
+    /// The first process of its pid namespace, if that is not gpumem's: pid and start in ticks.
     pub first: Option<(u32, u64)>,
-    /// The container that its monitor names.
     pub container: Option<Container>,
-    /// The user who started the first process of its pid namespace, unless that is root: the namespace belongs
-    /// to this user.
+    /// The user who started the first process of the pid namespace, and so owns the namespace. `None` if that is
+    /// root.
     pub user: Option<u32>,
-    /// The owner of programs among its ancestors.
     pub supervisor: Option<Supervisor>,
 }
 
-/// An ancestor that owns programs.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(in crate::host) struct Supervisor {
     pub parent: Arc<Parent>,
-    /// Its real user.
     pub uid: Option<u32>,
-    /// It is proved to be root's program on this machine.
+    /// Whether this is proved to be a program of root on this machine.
     pub is_roots: bool,
 }
 
-/// A step of a Slurm job, from its daemon's title.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(in crate::host) struct SlurmStep {
     pub job: Arc<str>,
     /// `0`, `batch`, `extern`, `interactive`.
     pub step: Arc<str>,
-    /// The job's array and its index in it, from the environment that the daemon gave its child.
+    /// The job's array and its index in the array, from the environment that the daemon gave to its child.
     pub array: Option<(Arc<str>, Arc<str>)>,
 }
 
@@ -71,7 +63,7 @@ struct Ancestor {
     start_ticks: u64,
     /// `None` for a zombie.
     comm: Option<Arc<str>>,
-    /// Its argv and environment can be read without waiting for a driver.
+    /// argv and environment can be read without waiting for a driver.
     has_memory: bool,
     folder: Folder,
 }
@@ -93,7 +85,7 @@ fn open(proc: &Path, pid: u32, content: &mut Vec<u8>) -> io::Result<Option<Ances
 }
 
 impl Ancestor {
-    /// Its names; argv only where it tells more than the short name.
+    /// Reads the ancestor's names, and argv only if the short name is not enough.
     fn named(&self, pid: u32, content: &mut Vec<u8>) -> Option<Parent> {
         let comm = self.comm.clone()?;
         let reads = self.has_memory && may_be_owner(&comm);
@@ -103,8 +95,9 @@ impl Ancestor {
         Some(Parent { pid, start_ticks, comm: Some(comm), command, ..Parent::default() })
     }
 
-    /// It as an owner of programs. Its folder may be root's although it is not, as a process's that must not be
-    /// dumped; the program's file rules out a link to a set-uid program with an owner's name.
+    /// Reads the ancestor as an owner of programs. The folder of another user's process may belong to root if the
+    /// process must not be dumped, so the uid is checked, too. The program's file rules out a link to a set-uid
+    /// program with an owner's name.
     fn supervisor(
         &self,
         parent: Parent,
@@ -121,8 +114,8 @@ impl Ancestor {
         Some(Supervisor { parent: Arc::new(parent), uid, is_roots })
     }
 
-    /// The name of the program file; `None` if it may not be read or was run from memory, as some container
-    /// runtimes are. Root runs no file that a user has named.
+    /// The name of the program file; `None` if it may not be read, or the program was run from memory, like some
+    /// container runtimes. Root does not run files that a user has named.
     fn program(&self) -> Option<String> {
         let name = |path: &[u8]| {
             let path = String::from_utf8_lossy(path);
@@ -132,15 +125,15 @@ impl Ancestor {
     }
 
     fn is_step_daemon(&self) -> bool {
-        // `comm` is the cheapest to rule out.
+        // `comm` is the cheapest check.
         self.comm.as_deref() == Some(STEP_DAEMON)
             && self.folder.owner() == Ok(0)
-            // Debian's is `slurmstepd-wlm`.
+            // Debian's daemon is `slurmstepd-wlm`.
             && self.program().is_none_or(|program| program.starts_with(STEP_DAEMON))
     }
 }
 
-/// How many pid namespaces below ours a process is in, counting ours; 0 if unknown.
+/// The number of pid namespaces a process is in, starting with gpumem's; 0 if unknown.
 fn depth(folder: &Folder, content: &mut Vec<u8>) -> usize {
     match folder.read(c"status", content, STATUS_BYTES) {
         Ok(()) => parse_status(content).pids().len(),
@@ -148,7 +141,6 @@ fn depth(folder: &Folder, content: &mut Vec<u8>) -> usize {
     }
 }
 
-/// Follows a process's ancestors to the first.
 pub(in crate::host) fn look_above(process: &Process, proc: &Path, content: &mut Vec<u8>) -> Above {
     let mut above = Above::default();
     let mut is_within = process.namespace_pid.is_some();
@@ -163,7 +155,7 @@ pub(in crate::host) fn look_above(process: &Process, proc: &Path, content: &mut 
             break;
         };
         if is_within {
-            // Of nested containers the outermost counts: its monitor is on this machine and can be read.
+            // Of nested containers, the outermost counts: its monitor is on this machine and can be read.
             match depth(&ancestor.folder, content) {
                 1 => {
                     above.first = Some(below);
@@ -182,7 +174,7 @@ pub(in crate::host) fn look_above(process: &Process, proc: &Path, content: &mut 
                 .filter(|it| above.supervisor.is_none() || (it.is_roots && !is_settled));
             above.supervisor = found.or(above.supervisor);
         }
-        // A container's root may give a program any name.
+        // A container's root may give any name to a program.
         if !is_within && ancestor.is_step_daemon() {
             above.step = step(&ancestor, content)
                 .map(|step| SlurmStep { array: array(proc, below.0, &step.job, content), ..step });
@@ -194,7 +186,6 @@ pub(in crate::host) fn look_above(process: &Process, proc: &Path, content: &mut 
     above
 }
 
-/// The step in a daemon's title: `slurmstepd: [7.batch]`.
 fn step(daemon: &Ancestor, content: &mut Vec<u8>) -> Option<SlurmStep> {
     if !daemon.has_memory {
         return None;
@@ -219,7 +210,7 @@ fn parse_title(title: &[u8]) -> Option<SlurmStep> {
     })
 }
 
-/// A job's array, from the environment of the process that its daemon started.
+/// Reads a job's array from the environment of the process that its daemon started.
 fn array(proc: &Path, task: u32, job: &str, content: &mut Vec<u8>) -> Option<(Arc<str>, Arc<str>)> {
     let task = open(proc, task, content).ok()??;
     if !task.has_memory {
@@ -229,7 +220,7 @@ fn array(proc: &Path, task: u32, job: &str, content: &mut Vec<u8>) -> Option<(Ar
     array_in(&parse_environ(content), job)
 }
 
-/// The array in an environment that belongs to this job.
+/// The array in this environment, if the environment belongs to this job.
 pub(in crate::host) fn array_in(
     environment: &std::collections::BTreeMap<Arc<str>, Arc<str>>,
     job: &str,
@@ -244,7 +235,7 @@ pub(in crate::host) fn array_in(
     is_its.then_some(array)
 }
 
-/// Reads the container from the parent of its first process, if that parent is root's.
+/// Reads the container from the parent of its first process, if that parent belongs to root.
 fn watcher(parent: &Ancestor, above: &mut Above, content: &mut Vec<u8>) {
     above.user = parent.folder.owner().ok().filter(|&uid| uid != 0);
     if above.user.is_some() {
@@ -260,7 +251,7 @@ fn watcher(parent: &Ancestor, above: &mut Above, content: &mut Vec<u8>) {
     above.container = watched(program.as_deref(), &command);
 }
 
-/// The container that `program` monitors, by its arguments: `conmon` (Podman, CRI-O), `containerd-shim-runc-v2`
+/// The container that `program` monitors, from its arguments: `conmon` (Podman, CRI-O), `containerd-shim-runc-v2`
 /// (containerd), `systemd-nspawn`, and `runc run` in the foreground.
 fn watched(program: Option<&str>, command: &[Arc<str>]) -> Option<Container> {
     let (own_name, arguments) = command.split_first()?;
@@ -292,7 +283,7 @@ fn watched(program: Option<&str>, command: &[Arc<str>]) -> Option<Container> {
         let namespace = after(&["-namespace", "--namespace"])?;
         let runtime = if *namespace == *"moby" { "docker" } else { "containerd" };
         return Some(Container {
-            // In a pod this is the pod's id, and its containers have their own.
+            // In a pod this is the pod's id; its containers have their own ids.
             id: after(&["-id", "--id"]).filter(|_| *namespace != *"k8s.io"),
             namespace: Some(namespace),
             ..container(runtime)
@@ -314,24 +305,24 @@ fn watched(program: Option<&str>, command: &[Arc<str>]) -> Option<Container> {
     None
 }
 
-/// The jobs with a step daemon on this machine.
 #[derive(Debug, Default)]
 pub(in crate::host) struct Jobs {
     read_ns: Option<u64>,
-    /// `None` if not all processes were visible.
+    /// `None` if some processes were hidden.
     jobs: Option<Vec<Arc<str>>>,
 }
 
 impl Jobs {
-    /// Whether the job has no step left here; `None` if unknown: other users' processes are hidden, or those of
-    /// the container's host.
+    /// Whether the job has no step left on this machine. `None` if other users' processes, or those of the
+    /// container's host, are hidden.
     pub(in crate::host) fn is_over(&mut self, job: &str, proc: &Path, now_ns: u64) -> Option<bool> {
         let has = |jobs: &Option<Vec<Arc<str>>>| {
             let jobs = jobs.as_ref()?;
             Some(jobs.iter().any(|it| **it == *job))
         };
         let age_ns = self.read_ns.map(|read_ns| now_ns.saturating_sub(read_ns));
-        // Absence counts only if it was read in this sample: the job may have started since an earlier one.
+        // A missing job counts only if it was read in this sample, because a job may have started since an earlier
+        // one.
         let is_fresh = match age_ns {
             Some(0) => true,
             Some(age_ns) => age_ns < JOBS_NS && has(&self.jobs) == Some(true),
@@ -364,9 +355,9 @@ fn read_jobs(proc: &Path) -> Option<Vec<Arc<str>>> {
         if process.is_step_daemon() {
             match step(&process, &mut content) {
                 Some(step) => jobs.push(step.job),
-                // This daemon keeps the cgroup of all the others (slurm: `slurmstepd infinity`).
+                // This daemon keeps the parent cgroup of all steps (slurm: `slurmstepd infinity`).
                 None if has_word(&content, b"infinity") => {}
-                // A daemon without a job in its title may belong to any.
+                // A daemon without a job in its title may belong to any job.
                 None => return None,
             }
         }
@@ -451,7 +442,6 @@ mod tests {
         }
     }
 
-    /// Processes by their pid, short name and argv.
     fn seen(processes: &[(u32, &'static str, &str)]) -> FakeProc {
         let fake = FakeProc::new();
         std::fs::remove_dir(fake.folder(1)).unwrap();
@@ -464,7 +454,7 @@ mod tests {
         fake
     }
 
-    /// A step daemon is root's; the folders of these tests are root's only if root runs them.
+    /// A step daemon must belong to root, but these tests create root's folders only if root runs them.
     fn is_root() -> bool {
         rustix::process::geteuid().is_root()
     }
@@ -484,7 +474,7 @@ mod tests {
         assert_eq!(is_over(&[keeper, title(6)], "8"), None);
         let mute = (6, "slurmstepd", "/usr/sbin/slurmstepd");
         assert_eq!(is_over(&[init, mute], "8"), None);
-        // A container does not see the host's daemons.
+        // A container does not show the host's daemons.
         let inside = seen(&[init]);
         let namespace = inside.proc.join("self/ns/pid");
         std::fs::remove_file(&namespace).unwrap();

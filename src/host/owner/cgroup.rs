@@ -1,47 +1,46 @@
 //! Parses `/proc/PID/cgroup`: the container, pod, Slurm job or systemd unit that a process runs in.
 //!
-//! Each component of a path is parsed by itself, from the front. The creator of a cgroup chooses its name: the user
-//! below a user's systemd (`user@UID.service`), the container's root inside a container. So a name below these proves
-//! no container, pod or job. Of nested containers the outermost counts, because only it belongs to this machine. Values
-//! that the path does not contain are `None`. In a cgroup namespace (cgroup_namespaces(7)) all may be `None`, even if
-//! the process does not run on the host. `names` looks up the names of the ids found here.
+//! Each component of a path is parsed separately, from the front. The creator of a cgroup chooses its name: the
+//! user below a user's systemd (`user@UID.service`), the container's root inside a container. So names below these
+//! do not prove a container, pod or job. Of nested containers the outermost counts, because only it belongs to this
+//! machine. Values that the path does not contain are `None`. In a cgroup namespace (cgroup_namespaces(7)) all may
+//! be `None`, even if the process does not run on the host. `names` looks up the names of the ids found here.
 
 use std::sync::Arc;
 
 use crate::model::snapshot::{Container, Kubernetes, Slurm};
 
-/// The most that is read: a dozen hierarchies with a path each.
+/// The maximum part of the file that is read: a dozen hierarchies with a path each.
 pub(in crate::host) const CGROUP_BYTES: usize = 32 << 10;
 
-/// The longest path that is kept; a longer one is cut and ends with `…`.
+/// The maximum length of a path. A longer one is cut and ends with `…`.
 const PATH_BYTES: usize = 4096;
 
-/// The longest name that is kept: a file name's limit.
+/// The maximum length of a name: a file name's limit.
 const NAME_BYTES: usize = 255;
 
-/// Where a process runs, by its cgroup.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct CgroupPlace {
-    /// Path in the unified hierarchy, or else in memory's; `None` if it is uninformative.
+    /// Path in the unified hierarchy, or else in the memory hierarchy; `None` if it is uninformative.
     pub cgroup: Option<Arc<str>>,
     pub container: Option<Arc<Container>>,
     pub kubernetes: Option<Arc<Kubernetes>>,
     pub slurm: Option<Arc<Slurm>>,
     /// systemd unit. Logins, terminal tabs and tmux panes are scopes (`session-3.scope`, `vte-spawn-….scope`,
-    /// `tmux-spawn-….scope`); only a name that ends with `.service` can be stopped as a service. A user unit
-    /// has no `user@UID.service` before it, the path does. `None` in a container or Slurm job: there the unit
-    /// is the runtime's, or belongs to the container's own systemd.
+    /// `tmux-spawn-….scope`); only a name that ends with `.service` can be stopped as a service. For a user unit,
+    /// only the path contains the preceding `user@UID.service`. `None` in a container or Slurm job, where the unit
+    /// is the runtime's or belongs to the container's own systemd.
     pub systemd_unit: Option<Arc<str>>,
 }
 
 /// Parses `/proc/PID/cgroup`, whose end may be missing: one line `number:controllers:path` for each hierarchy.
 ///
-/// The first hierarchy that names a container, pod or job decides, in the order unified, memory, pids,
-/// systemd's own, others. On machines with the older hierarchies, Slurm and Docker mark only those.
+/// The first hierarchy that names a container, pod or job decides, in the order unified, memory, pids, systemd's
+/// own, others. On machines with cgroup v1 hierarchies, Slurm and Docker mark only those.
 pub fn parse_cgroup(bytes: &[u8]) -> CgroupPlace {
     let mut lines: Vec<(u8, &[u8])> = bytes
         .split_inclusive(|&byte| byte == b'\n')
-        // A line without its newline is cut, and may be missing part of its path.
+        // A line without its newline may lack part of its path.
         .filter_map(|line| parse_line(line.strip_suffix(b"\n")?))
         .collect();
     lines.sort_by_key(|&(rank, _)| rank);
@@ -62,10 +61,9 @@ pub fn parse_cgroup(bytes: &[u8]) -> CgroupPlace {
     first
 }
 
-/// The rank of memory's hierarchy; only the unified one has a lower.
+/// The rank of the memory hierarchy; only the unified one ranks lower.
 const MEMORY: u8 = 1;
 
-/// A hierarchy's rank and path; `None` if the line is not in Linux's format.
 fn parse_line(line: &[u8]) -> Option<(u8, &[u8])> {
     let mut fields = line.splitn(3, |&byte| byte == b':');
     let number = fields.next()?;
@@ -79,7 +77,7 @@ fn parse_line(line: &[u8]) -> Option<(u8, &[u8])> {
         _ if has(b"name=systemd") => 3,
         _ => 4,
     };
-    // The kernel appends this if the cgroup was removed under its last process.
+    // The kernel appends this suffix if the cgroup was removed.
     Some((rank, path.strip_suffix(b" (deleted)").unwrap_or(path)))
 }
 
@@ -91,7 +89,7 @@ fn parse_path(path: &[u8]) -> CgroupPlace {
         if component.is_empty() {
             continue;
         }
-        // Above the root of this cgroup namespace.
+        // `..` is above the root of this cgroup namespace.
         has_name |= component != b"..";
         found.read_component(component, before);
         before = component;
@@ -103,7 +101,7 @@ fn parse_path(path: &[u8]) -> CgroupPlace {
         container: found.container.map(|(runtime, id)| {
             Arc::new(Container {
                 runtime: runtime.map(Arc::from),
-                // systemd escapes a `-` in a name like this.
+                // systemd escapes the `-` in such a name.
                 id: Some(match runtime {
                     Some("nspawn") => text(id, NAME_BYTES).replace("\\x2d", "-").into(),
                     _ => text(id, NAME_BYTES),
@@ -129,24 +127,19 @@ fn parse_path(path: &[u8]) -> CgroupPlace {
     }
 }
 
-/// What the components so far have told.
 #[derive(Default)]
 struct FoundOwner<'a> {
-    /// Runtime and id.
     container: Option<(Option<&'static str>, &'a [u8])>,
-    /// Uid and QoS class.
     pod: Option<(&'a [u8], Option<&'static str>)>,
-    /// Below `kubepods`, with this QoS class.
     qos: Option<&'static str>,
     is_slurm: bool,
     job: Option<&'a [u8]>,
     step: Option<&'a [u8]>,
     unit: Option<&'a [u8]>,
-    /// The unit was created for the container, so it is the unit to stop.
+    /// The unit was created for the container, so stopping the unit stops the container.
     unit_is_its_own: bool,
-    /// Below a user's systemd.
     is_users: bool,
-    /// After a component that is not a slice, the rest is not systemd's.
+    /// A component that is not a slice has been passed, so the rest is not systemd's.
     has_left_systemd: bool,
 }
 
@@ -161,7 +154,7 @@ impl<'a> FoundOwner<'a> {
         if let Some((runtime, id)) = container(component) {
             let runtime = runtime.or_else(|| runtime_of_folder(before));
             self.container = Some((runtime, id));
-            // Podman was told to create this one inside the service that started it.
+            // Podman was configured to create this cgroup inside the service that started it.
             self.unit_is_its_own = component.starts_with(b"libpod-payload-");
         } else if let Some(name) = lxc(component, before) {
             self.container = Some((Some("lxc"), name));
@@ -170,15 +163,15 @@ impl<'a> FoundOwner<'a> {
         }
     }
 
-    /// systemd's tree has slices with units in them; a unit names what is below itself. A user's systemd is
-    /// such a unit, with a tree below it.
+    /// systemd's tree consists of slices with units in them. Below a unit, names belong to the unit. A user's
+    /// systemd is an exception, because it has a tree of its own.
     fn take_unit(&mut self, component: &'a [u8]) {
         if self.has_left_systemd || component.ends_with(b".slice") {
             return;
         }
         let is_unit = component.ends_with(b".service") || component.ends_with(b".scope");
         let is_manager = component.starts_with(b"user@") && component.ends_with(b".service");
-        // The user's systemd itself runs in a scope of this name.
+        // The user's systemd runs in a scope of this name.
         if is_unit && !(self.unit.is_some() && component == b"init.scope") {
             self.unit = Some(component);
         }
@@ -186,8 +179,8 @@ impl<'a> FoundOwner<'a> {
         self.is_users |= is_manager;
     }
 
-    /// kubelet's tree: `kubepods`, a QoS class unless guaranteed, the pod. From within a pod, in a cgroup namespace, it
-    /// begins with what differs from the reader's own path: `/../../podUID/ID`, `/../../../burstable/podUID/ID`.
+    /// kubelet's tree: `kubepods`, a QoS class unless guaranteed, the pod. Inside a pod with its own cgroup
+    /// namespace, paths are relative to the reader's cgroup: `/../../podUID/ID`, `/../../../burstable/podUID/ID`.
     fn take_pod(&mut self, component: &'a [u8], before: &[u8]) {
         let is_beside_own = before == b"..";
         let name = component.split(|&byte| byte == b':').next();
@@ -214,8 +207,8 @@ impl<'a> FoundOwner<'a> {
         }
     }
 
-    /// Slurm's tree: `slurmstepd.scope` or `slurm/uid_N`, the node's name if several share a machine, then job
-    /// and step.
+    /// Slurm's tree: `slurmstepd.scope` or `slurm/uid_N`, the node's name if several nodes share a machine, then
+    /// job and step.
     fn take_slurm(&mut self, component: &'a [u8], before: &[u8]) {
         let is_own = |name: &[u8]| name == b"slurm" || name.starts_with(b"slurm_");
         if component == b"slurmstepd.scope"
@@ -233,7 +226,7 @@ impl<'a> FoundOwner<'a> {
     }
 }
 
-/// The prefix that each runtime gives its containers' cgroups.
+/// The prefix of each runtime's cgroups.
 const RUNTIMES: [(&[u8], &str); 7] = [
     (b"docker", "docker"),
     (b"cri-containerd", "containerd"),
@@ -244,8 +237,8 @@ const RUNTIMES: [(&[u8], &str); 7] = [
     (b"nerdctl", "nerdctl"),
 ];
 
-/// The container that a component names, and its runtime if known: `ID`, `docker-ID.scope`,
-/// `….slice:cri-containerd:ID`. A monitor's cgroup (`crio-conmon-ID`) is not the container's.
+/// The container named by a component, and its runtime if known: `ID`, `docker-ID.scope`,
+/// `….slice:cri-containerd:ID`. The cgroup of a monitor (`crio-conmon-ID`) is excluded.
 fn container(component: &[u8]) -> Option<(Option<&'static str>, &[u8])> {
     let component = component.strip_suffix(b".scope").unwrap_or(component);
     let (before, id) = component.split_at_checked(component.len().checked_sub(64)?)?;
@@ -278,8 +271,8 @@ fn lxc<'a>(component: &'a [u8], before: &[u8]) -> Option<&'a [u8]> {
     }
 }
 
-/// A systemd-nspawn machine's name: `machine-NAME.scope`, `systemd-nspawn@NAME.service`. libvirt's virtual
-/// machines have such scopes too.
+/// The name of a systemd-nspawn machine: `machine-NAME.scope`, `systemd-nspawn@NAME.service`. libvirt uses such
+/// scopes for its virtual machines, too.
 fn nspawn(component: &[u8]) -> Option<&[u8]> {
     let of_scope = || component.strip_prefix(b"machine-")?.strip_suffix(b".scope");
     let of_unit = || {
@@ -291,8 +284,8 @@ fn nspawn(component: &[u8]) -> Option<&[u8]> {
     (!name.is_empty() && !is_virtual).then_some(name)
 }
 
-/// The uid at the end of a pod's name, `pod…` or `kubepods-burstable-pod…`: 32 hexadecimal digits, in groups
-/// unless the pod is static. systemd's names have `_` for `-`.
+/// The uid at the end of a pod's name, `pod…` or `kubepods-burstable-pod…`: 32 hexadecimal digits, in groups unless
+/// the pod is static. systemd replaces `-` with `_`.
 fn pod_uid(name: &[u8]) -> Option<&[u8]> {
     let uid_of = |length: usize| {
         let (before, uid) = name.split_at_checked(name.len().checked_sub(length)?)?;
@@ -309,7 +302,7 @@ fn pod_uid(name: &[u8]) -> Option<&[u8]> {
     uid_of(36).filter(is_grouped).or_else(|| uid_of(32).filter(is_plain))
 }
 
-/// Whether this is an id of Slurm 26.05 or later: `s` and 13 digits of Crockford's base 32.
+/// Whether this is a job id of Slurm 26.05 or later: `s` and 13 digits of Crockford's base 32.
 fn is_sluid(id: &[u8]) -> bool {
     let is_digit = |byte: &u8| {
         byte.is_ascii_digit()
@@ -318,7 +311,7 @@ fn is_sluid(id: &[u8]) -> bool {
     id.len() == 14 && id.starts_with(b"s") && id[1..].iter().all(is_digit)
 }
 
-/// Whether this is a Slurm step: a number, two for a component of a heterogeneous job, or a name.
+/// Whether this is a Slurm step: a number, two for a component of a heterogeneous job, or a special name.
 fn is_step(id: &[u8]) -> bool {
     matches!(id, b"batch" | b"extern" | b"interactive")
         || id.splitn(2, |&byte| byte == b'+').all(is_number)
@@ -336,7 +329,7 @@ fn contains(text: &[u8], part: &[u8]) -> bool {
     text.windows(part.len()).any(|window| window == part)
 }
 
-/// At most `limit` bytes, made valid UTF-8.
+/// Cuts to `limit` bytes and replaces invalid UTF-8.
 fn text(bytes: &[u8], limit: usize) -> Arc<str> {
     if bytes.len() <= limit {
         return String::from_utf8_lossy(bytes).into();

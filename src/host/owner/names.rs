@@ -1,11 +1,11 @@
-//! Looks up names of Docker's containers and of pods in the files that Docker and the kubelet keep on this machine,
-//! and ids of runc and crun, which are needed to stop their containers. Other containers are named by their id,
-//! which their runtime's stop command accepts.
+//! Looks up the names of Docker's containers and of pods in files of Docker and the kubelet. Also finds the ids of
+//! runc's and crun's containers, which are needed to stop them. Other containers are named by their id, which their
+//! runtime's stop command accepts.
 //!
-//! The files are root's and may be on a slow disk, so a separate thread reads them. A sample that meets a new
-//! container waits for the answer, but no longer than [`ANSWER_TIME`]. No runtime is asked over its socket. A
-//! container has no name here if its files may not be read, or if it is a user's own (rootless), with its files
-//! in a home directory. `cgroup` finds the ids.
+//! The files belong to root and may be on a slow disk, so a separate thread reads them. A sample with a new
+//! container waits for the answer, but at most [`ANSWER_TIME`]. Runtimes are not asked over their sockets. A
+//! container has no name here if its files may not be read, or if it is rootless, with its files in a home
+//! directory. `cgroup` finds the ids.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -20,29 +20,25 @@ use serde_json::Value;
 use crate::deadline::{ANSWER_TIME, Answers, NotAsked, Worker};
 use crate::host::owner::cgroup::CgroupPlace;
 
-/// How many samples' questions may be unanswered; later ones are asked again.
+/// The maximum number of unanswered batches. Further questions are repeated later.
 const BATCHES: usize = 4;
 
-/// The most answers that are kept.
 const ANSWERS: usize = 4096;
 
-/// The longest file that is read.
 const FILE_BYTES: u64 = 4 << 20;
 
-/// The most entries of a folder that are read.
 const ENTRIES: usize = 8192;
 
-/// The longest name that is kept: the limit of Kubernetes and of host names.
+/// The maximum length of a name: the limit of Kubernetes and of host names.
 const NAME_BYTES: usize = 253;
 
-/// The ids whose names are wanted.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct NameQuestion {
     runtime: Option<Arc<str>>,
     /// 64 hexadecimal digits.
     id: Option<Arc<str>>,
     pod_uid: Option<Arc<str>>,
-    /// The first process of a container that nothing else identifies: pid and start in ticks.
+    /// The first process of a container without other identification: pid and start in ticks.
     first: Option<(u32, u64)>,
 }
 
@@ -53,7 +49,7 @@ impl NameQuestion {
         let is_unnamed = container.is_none() && place.kubernetes.is_none();
         let question = Self {
             runtime: container.and_then(|container| container.runtime.clone()),
-            // Some runtimes use the name as id.
+            // For these runtimes the id is the name.
             id: container
                 .filter(|it| !matches!(it.runtime.as_deref(), Some("lxc" | "nspawn")))
                 .and_then(|container| container.id.clone()),
@@ -65,7 +61,6 @@ impl NameQuestion {
     }
 }
 
-/// Names of a container and its pod; unknown ones are `None`.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct ContainerNames {
     /// The container's name outside a pod.
@@ -74,22 +69,19 @@ pub struct ContainerNames {
     pub namespace: Option<Arc<str>>,
     /// The container's name within its pod.
     pub container_in_pod: Option<Arc<str>>,
-    /// The runtime of a container found by its first process.
+    /// Runtime of a container that was found by its first process.
     pub runtime: Option<Arc<str>>,
-    /// The id of a container found by its first process.
+    /// Id of a container that was found by its first process.
     pub id: Option<Arc<str>>,
 }
 
-/// Known names, and the thread that reads them.
 #[derive(Debug)]
 pub struct Names {
     root: PathBuf,
-    /// A value of `None` is asked and unanswered.
+    /// `None` for a question without an answer so far.
     known: HashMap<NameQuestion, Option<Arc<ContainerNames>>>,
-    /// Questions for the next batch.
     wanted: Vec<NameQuestion>,
     thread: Option<Worker<Vec<NameQuestion>, Vec<NameAnswer>>>,
-    /// Unanswered batches.
     pending: usize,
 }
 
@@ -100,13 +92,13 @@ impl Names {
         Self { root, known: HashMap::new(), wanted: Vec::new(), thread: None, pending: 0 }
     }
 
-    /// The names if they are known by now; otherwise [`Names::settle`] asks.
+    /// Returns the names if they are known; otherwise [`Names::settle`] asks for them.
     pub fn get(&mut self, question: &NameQuestion) -> Option<Arc<ContainerNames>> {
         if let Some(known) = self.known.get(question) {
             return known.clone();
         }
         if self.known.len() >= ANSWERS {
-            // Those still in use will be asked for again.
+            // Names still in use are requested again.
             self.known.retain(|_, answer| answer.is_none());
         }
         if self.known.len() < ANSWERS {
@@ -116,8 +108,8 @@ impl Names {
         None
     }
 
-    /// Asks the pending questions, takes in answers, and returns whether there were any. It waits only after
-    /// asking, so that a disk that hangs does not delay sample after sample.
+    /// Sends the pending questions, reads answers, and returns whether there were any. It waits only after sending,
+    /// so that a hanging disk does not delay every sample.
     pub fn settle(&mut self) -> bool {
         let mut patience = Duration::ZERO;
         if !self.wanted.is_empty() {
@@ -135,7 +127,6 @@ impl Names {
                         self.known.remove(question);
                     }
                 }
-                // The thread cannot be started: nothing gets a name.
                 Some(Err(NotAsked::Ended)) | None => {}
             }
         }
@@ -168,7 +159,7 @@ fn start(root: PathBuf) -> io::Result<Worker<Vec<NameQuestion>, Vec<NameAnswer>>
     Worker::start("names", (BATCHES, BATCHES), read)
 }
 
-/// Searches the files of the runtimes that may own the container.
+/// Searches the files of all runtimes that may own the container.
 fn read_names(root: &Path, question: &NameQuestion) -> ContainerNames {
     let mut answer = ContainerNames::default();
     let runtime = question.runtime.as_deref();
@@ -206,7 +197,7 @@ impl ContainerNames {
         fill(&mut self.container_in_pod, other.container_in_pod);
     }
 
-    /// From Kubernetes' labels on Docker's containers.
+    /// Reads Kubernetes' labels on Docker's containers.
     fn from_labels(labels: &Value) -> Self {
         let get = |label: &str| name(labels[label].as_str()?);
         Self {
@@ -218,7 +209,7 @@ impl ContainerNames {
     }
 }
 
-/// Docker's description of a container: `Name`, with a leading slash, and `Config.Labels` (moby's
+/// Reads Docker's description of a container: `Name`, with a leading slash, and `Config.Labels` (moby's
 /// `daemon/container/container.go`).
 fn read_docker(root: &Path, id: &str) -> Option<ContainerNames> {
     let path = root.join("var/lib/docker/containers").join(id);
@@ -229,7 +220,7 @@ fn read_docker(root: &Path, id: &str) -> Option<ContainerNames> {
     Some(answer)
 }
 
-/// Finds a bare runc or crun container by its first process: each container has a folder named by its id (runc:
+/// Finds a bare runc or crun container by its first process. Each container has a folder named by its id (runc:
 /// `libcontainer/state_linux.go`; crun: `src/libcrun/status.c`).
 fn read_by_first(root: &Path, (pid, start_ticks): (u32, u64)) -> Option<ContainerNames> {
     let runtimes = [
@@ -253,8 +244,8 @@ fn read_by_first(root: &Path, (pid, start_ticks): (u32, u64)) -> Option<Containe
     })
 }
 
-/// kubelet keeps a pod's logs in a folder named `NAMESPACE_NAME_UID` (its `pkg/kubelet/kuberuntime`). Two names for
-/// one uid are none.
+/// kubelet keeps a pod's logs in a folder named `NAMESPACE_NAME_UID` (its `pkg/kubelet/kuberuntime`). If two
+/// folders have the same uid, the name is unknown.
 fn read_pod_logs(root: &Path, uid: &str) -> Option<ContainerNames> {
     let mut found = None;
     for folder in entries(&root.join("var/log/pods")) {
@@ -271,7 +262,7 @@ fn read_pod_logs(root: &Path, uid: &str) -> Option<ContainerNames> {
     found
 }
 
-/// kubelet links to a container's log by `POD_NAMESPACE_CONTAINER-ID.log`, where that fits into a file name.
+/// kubelet links to a container's log as `POD_NAMESPACE_CONTAINER-ID.log`, if that fits into a file name.
 fn read_container_logs(root: &Path, id: &str) -> Option<Arc<str>> {
     entries(&root.join("var/log/containers")).find_map(|link| {
         let link = link.strip_suffix(".log")?.strip_suffix(id)?.strip_suffix('-')?;
@@ -281,20 +272,20 @@ fn read_container_logs(root: &Path, id: &str) -> Option<Arc<str>> {
     })
 }
 
-/// The names in a folder; nothing in it is opened.
+/// Lists the names in a folder without opening its entries.
 fn entries(folder: &Path) -> impl Iterator<Item = String> {
     let entries = std::fs::read_dir(folder).into_iter().flatten().take(ENTRIES);
     entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok())
 }
 
-/// A bounded name; `None` if it is empty.
+/// Cuts a name to its maximum length; `None` if it is empty.
 pub(in crate::host) fn name(text: &str) -> Option<Arc<str>> {
     let ends = text.char_indices().map(|(at, c)| at + c.len_utf8());
     let end = ends.take_while(|&end| end <= NAME_BYTES).last()?;
     Some(text[..end].into())
 }
 
-/// Whether the text is an id, rather than a path out of the runtime's folder.
+/// Whether the text is an id, rather than a path that leads out of the runtime's folder.
 fn is_id(id: &str) -> bool {
     id.len() == 64 && id.bytes().all(|byte| byte.is_ascii_hexdigit())
 }
@@ -303,9 +294,9 @@ fn read_json(path: &Path) -> Option<Value> {
     serde_json::from_slice(&read_file(path)?).ok()
 }
 
-/// Reads a whole regular file, if it is not too long.
+/// Reads a whole regular file, unless it is too long.
 fn read_file(path: &Path) -> Option<Vec<u8>> {
-    // Do not wait for a pipe without a writer or for a device.
+    // Do not wait for a pipe without a writer, or for a device.
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
     let file = File::from(open(path, flags, Mode::empty()).ok()?);
     let metadata = file.metadata().ok()?;
@@ -327,7 +318,7 @@ mod tests {
     const ID: &str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
     const UID: &str = "8f7e6d5c-4b3a-4210-8fed-cba987654321";
 
-    /// The names found for a cgroup's container, with these files on the machine.
+    /// The names found for a cgroup's container on a machine with these files.
     fn names(path: &str, files: &[(&str, &str)]) -> ContainerNames {
         let root = tempfile::tempdir().unwrap();
         let fill = |text: &str| text.replace("{ID}", ID).replace("{UID}", UID);
@@ -403,7 +394,7 @@ mod tests {
         assert_eq!(of(container, &[log, link]), expected(main.clone()));
         assert_eq!(of(container, &[log]), expected(None));
         assert_eq!(of("/kubepods/pod{UID}", &[log, link]), expected(None));
-        // What has two names has none.
+        // A uid with two names has no name.
         for other in ["research_train-1_{UID}", "prod_train-0_{UID}"] {
             let other = format!("var/log/pods/{other}/main/0.log");
             assert_eq!(of(container, &[log, link, &other]), [None, None, main.clone()]);
@@ -449,7 +440,7 @@ mod tests {
         };
         assert_eq!(of(90, 900), (some("runc"), some("job-7")));
         assert_eq!(of(91, 910), (some("crun"), some("job-8")));
-        // A later process with the pid of one that has exited.
+        // A later process with the pid of an exited one.
         assert_eq!(of(90, 901), (None, None));
         assert_eq!(of(92, 900), (None, None));
     }

@@ -1,10 +1,10 @@
-//! Combines where a process runs: its cgroup, its ancestors, the runtimes' files, and its environment for what
-//! those leave open.
+//! Combines the sources for where a process runs: its cgroup, its ancestors, the runtimes' files, and its
+//! environment for the rest.
 //!
-//! A process may have been given any environment, so the environment only adds names to a job that cgroup or
-//! ancestors know, and none to a pod: those are in metrics, and in commands to type. A job comes from the cgroup or from the step daemon above. If only the environment names a
-//! job, the process is not reported as part of it; but that the job has no step left here is a fact, and
-//! reported.
+//! A caller may choose any environment, so it only adds names to a job that the cgroup or the ancestors prove. It
+//! adds none to a pod, whose names are used in metrics and in commands to type. A job is proved by the cgroup or by
+//! the step daemon above the process. A process is not reported as part of a job that only the environment names.
+//! But if such a job has no step left on this machine, this is a fact, and is reported.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -18,19 +18,18 @@ use crate::host::owner::users::Users;
 use crate::model::Process;
 use crate::model::snapshot::{Container, Kubernetes, Slurm};
 
-/// What is remembered about where a process runs.
+/// Stored information about where a process runs.
 #[derive(Debug, Default)]
 pub(in crate::host) struct Whereabouts {
-    /// `/proc/PID/cgroup`, as bytes.
     cgroup: Box<[u8]>,
     place: CgroupPlace,
-    /// The question for the names of its container and pod.
+    /// Identifies its container and pod for a look-up of their names.
     question: Option<NameQuestion>,
-    /// What its ancestors tell. A step seen once stays, because it started the process.
+    /// Result of reading its ancestors. A step is kept once seen, because it started the process.
     above: Above,
-    /// The user who made its pid namespace, unless that is root.
+    /// The user who created its pid namespace, unless that is root.
     user: Option<Arc<str>>,
-    /// Whether its job is over, be it from cgroup, ancestors or environment.
+    /// Whether its job is over. The job may be named by cgroup, ancestors or environment.
     over: Option<bool>,
 }
 
@@ -39,13 +38,13 @@ pub(in crate::host) struct Around<'a> {
     pub names: &'a mut Names,
     pub jobs: &'a mut Jobs,
     pub users: &'a mut Users,
-    /// What was found above a process's children in this sample, by its pid.
+    /// Results of `look_above` in this sample, by the parent's pid.
     pub above: &'a mut HashMap<u32, Above>,
     pub now_ns: u64,
 }
 
 impl Whereabouts {
-    /// Updates `process` by the content of its cgroup file. Old values stay if that may not be read.
+    /// Updates `process` from the content of its cgroup file. If that may not be read, the old values are kept.
     pub(in crate::host) fn renew(
         &mut self,
         process: &mut Process,
@@ -60,7 +59,7 @@ impl Whereabouts {
             self.cgroup = cgroup;
         }
         let mut above = match process.ppid.filter(|_| process.namespace_pid.is_none()) {
-            // The ranks of a job share it.
+            // The ranks of a job share a parent.
             Some(ppid) => {
                 let look = || look_above(process, around.proc, content);
                 around.above.entry(ppid).or_insert_with(look).clone()
@@ -69,7 +68,7 @@ impl Whereabouts {
         };
         let is_below_step = above.step.is_some();
         above.step = above.step.or_else(|| self.above.step.take());
-        // A container's monitor stays known for as long as the container's first process is the same.
+        // A container's monitor remains known while the container's first process is the same.
         if above.container.is_none() && above.first == self.above.first {
             above.container = self.above.container.take();
             above.user = self.above.user;
@@ -91,19 +90,19 @@ impl Whereabouts {
         self.fill(process, around.names);
     }
 
-    /// The job whose step daemons to look for; the environment's if nothing else names one.
+    /// The job whose step daemons are searched; the environment's job if there is no other source.
     fn job(&self, process: &Process) -> Option<Arc<str>> {
         if let Some(step) = &self.above.step {
             return Some(Arc::clone(&step.job));
         }
         if let Some(slurm) = self.place.slurm.as_deref() {
-            // Newer Slurm's daemons do not have these ids in their titles.
+            // Step daemons of newer Slurm versions do not have these ids in their titles.
             let is_number = |id: &&Arc<str>| !id.starts_with('s');
             return slurm.job_id.as_ref().filter(is_number).cloned();
         }
         let environment = process.environment.as_deref()?;
         let is_of_a_node = match self.place.systemd_unit.as_deref() {
-            // Without informative cgroups, only a step's environment names the node.
+            // Without informative cgroups, only the environment of a step names the node.
             None => environment.contains_key("SLURMD_NODENAME"),
             Some(unit) => unit == "slurmd.service",
         };
@@ -111,26 +110,23 @@ impl Whereabouts {
         number(process, "SLURM_JOB_ID").filter(|_| is_of_a_node && is_here)
     }
 
-    /// Updates `process` with the names that are known by now.
     pub(in crate::host) fn fill(&self, process: &mut Process, names: &mut Names) {
         let question = self.question.as_ref();
         let answer = question.and_then(|question| names.get(question));
         complete(process, self, answer.as_deref());
     }
 
-    /// Whether its container or pod may have a name.
     pub(in crate::host) fn may_have_names(&self) -> bool {
         self.question.is_some()
     }
 }
 
-/// A variable of the process's environment, if it is a number.
 fn number(process: &Process, key: &str) -> Option<Arc<str>> {
     let value = name(process.environment.as_deref()?.get(key)?)?;
     value.bytes().all(|byte| byte.is_ascii_digit()).then_some(value)
 }
 
-/// Fills in where `process` runs. Unchanged values are kept, because samples share them.
+/// Sets where `process` runs. Unchanged values are kept, because samples share them.
 fn complete(process: &mut Process, known: &Whereabouts, names: Option<&ContainerNames>) {
     let place = &known.place;
     let container = container(process, known, names);
@@ -148,7 +144,7 @@ fn complete(process: &mut Process, known: &Whereabouts, names: Option<&Container
     let supervisor = supervisor.filter(|it| it.uid == Some(0) || it.uid == process.uid);
     set(&mut process.supervisor, supervisor.map(|it| (*it.parent).clone()));
     process.supervisor_is_roots = supervisor.map(|it| it.is_roots);
-    // Without Slurm's own cgroups, the job is in its daemon's unit.
+    // Without Slurm's own cgroups, a job runs in the daemon's unit, which must not be reported as its own.
     let is_job_of_daemon = place.slurm.is_none() && known.above.step.is_some();
     let unit = place.systemd_unit.as_ref().filter(|_| !is_job_of_daemon);
     set(&mut process.container, container);
@@ -158,8 +154,8 @@ fn complete(process: &mut Process, known: &Whereabouts, names: Option<&Container
     process.systemd_unit = unit.cloned();
 }
 
-/// Its container: the cgroup's, completed by its monitor and the runtime's files; else the monitor's; else an
-/// unknown one, if it has its own pids.
+/// The process's container. The cgroup's comes first, completed from its monitor and the runtime's files; then the
+/// monitor's. Otherwise it is unknown, if the process has its own pid namespace.
 fn container(
     process: &Process,
     known: &Whereabouts,
@@ -170,7 +166,7 @@ fn container(
     let is_it =
         |watched: &&Container| match (known_place.and_then(|it| it.id.as_ref()), &watched.id) {
             (Some(known_place), Some(watched)) => known_place == watched,
-            // A pod's monitor names the pod.
+            // The monitor of a pod names the pod.
             _ => true,
         };
     let is_unseen = known_place.is_none() && watched.is_none();
@@ -188,7 +184,7 @@ fn container(
             }
         };
         container.namespace.clone_from(&watched.namespace);
-        // The folder's name is a guess compared to the monitor's.
+        // The runtime from the folder's name is less certain than the monitor's.
         if watched.runtime.is_some() && watched.namespace.as_deref() != Some("k8s.io") {
             container.runtime.clone_from(&watched.runtime);
         }
@@ -209,13 +205,13 @@ fn container(
     Some(container)
 }
 
-/// Job and step as the kernel tells them; the environment adds only names and the array index.
+/// Job and step from the kernel. The environment adds only names and the array index.
 fn slurm(process: &Process, known: &Whereabouts) -> Option<Slurm> {
     let step: Option<&SlurmStep> = known.above.step.as_ref();
     let known_place = known.place.slurm.as_deref();
     let over = known.over;
     if step.is_none() && known_place.is_none() {
-        // The variables may be inherited, but no step of that job is here.
+        // The variables may be inherited, but they show a job without a step on this machine.
         let job_id = known.job(process).filter(|_| over == Some(true))?;
         let mut slurm = Slurm { job_id: Some(Arc::clone(&job_id)), over, ..Slurm::default() };
         set_array(&mut slurm, array_of(process, &job_id));
@@ -223,7 +219,7 @@ fn slurm(process: &Process, known: &Whereabouts) -> Option<Slurm> {
     }
     let environment = process.environment.as_deref();
     let mut slurm = known_place.cloned().unwrap_or_default();
-    // Newer Slurm's cgroups do not use the number that people type.
+    // Cgroups of newer Slurm versions do not use the number that users type.
     let is_named_otherwise = slurm.job_id.as_deref().is_none_or(|id| id.starts_with('s'));
     if is_named_otherwise {
         let claimed_job = step.map(|step| Arc::clone(&step.job));
@@ -298,7 +294,7 @@ mod tests {
         );
         let pod = completed(path, environ, None).kubernetes.unwrap();
         assert_eq!((&pod.pod_name, &pod.namespace), (&None, &None));
-        // An environment proves no pod.
+        // An environment does not prove a pod.
         assert_eq!(completed("/docker/{ID}", environ, None).kubernetes, None);
     }
 
@@ -314,7 +310,7 @@ mod tests {
         let slurm = completed(newer, "", None).slurm.unwrap();
         assert_eq!(slurm.job_id.as_deref(), Some("s0123456789ABC"));
 
-        // What only the environment says stays unknown.
+        // A job that only the environment names remains unknown.
         for path in ["/system.slice/slurmd.service", "/"] {
             assert_eq!(completed(path, environ, None).slurm, None, "{path}");
         }
@@ -363,7 +359,7 @@ mod tests {
         assert_eq!(slurm.id().as_deref(), Some("3_4"));
         assert_eq!((slurm.job_id.as_deref(), slurm.step_id.as_deref()), (Some("8"), Some("batch")));
         assert_eq!(process.systemd_unit, None);
-        // An array in another job's environment is not this job's.
+        // An array in another job's environment does not belong to this job.
         let other = "SLURM_JOB_ID=9\0SLURM_ARRAY_JOB_ID=3\0SLURM_ARRAY_TASK_ID=4\0";
         let slurm = below(unit, other, |it| it.above.step = step(None)).slurm;
         assert_eq!(slurm.unwrap().id().as_deref(), Some("8"));

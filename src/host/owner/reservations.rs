@@ -1,12 +1,12 @@
-//! Which jobs and containers were given GPUs, by their processes' environments. A process that does not use its
-//! GPU holds no device file, so nothing else finds it; a cgroup's device rules (v2) are kernel programs and
-//! cannot be read.
+//! Finds the jobs and containers that were given GPUs, from their processes' environments. A process that does not
+//! use its GPU holds no device file, so there is no other evidence. A cgroup's device rules (v2) are kernel
+//! programs and cannot be read.
 //!
 //! Every half minute all processes are read: stat, and the environment if the process is new or runs another
-//! program. The environment proves something only in a container or Slurm job, so without a cgroup of either and
-//! without any step daemon on the machine it is not read. An unreadable environment is unknown. Only processes
-//! that name GPUs are then watched as closely as those that hold one ([`Processes`]), a few for each job or
-//! container. [`crate::model::reservation`] says what such a process proves.
+//! program. The environment is evidence only in a container or Slurm job. So it is read only if the process's
+//! cgroup shows one, or if there is a step daemon on the machine. An unreadable environment is unknown. Only
+//! processes that name GPUs are then watched like those that hold one ([`Processes`]), a few per job or container.
+//! [`crate::model::reservation`] defines what such a process proves.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -25,12 +25,10 @@ use crate::model::Snapshot;
 use crate::model::reservation::{Reservation, names_devices};
 use crate::model::snapshot::ProcessesByPid;
 
-/// Interval between listings of all processes.
 const LIST_NS: u64 = 30_000_000_000;
-/// The most processes that are watched for a job or container: more than one, because an older one may have
-/// copied its environment.
+/// The maximum number of processes watched per job or container. One is not enough, because an older process may
+/// have copied its environment.
 const ASKED_EACH: usize = 4;
-/// The most jobs and containers that are reported.
 const MOST: usize = 256;
 const VARIABLES: [&str; 4] =
     ["CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES", "SLURM_JOB_GPUS", "SLURM_STEP_GPUS"];
@@ -38,9 +36,7 @@ const VARIABLES: [&str; 4] =
 #[derive(Debug)]
 pub struct Reservations {
     roots: Roots,
-    /// Processes that were read, by pid.
     known: HashMap<u32, KnownReservation>,
-    /// When the next listing is due.
     list_ns: u64,
     processes: Processes,
     /// The last result; `None` before the first complete listing.
@@ -50,9 +46,9 @@ pub struct Reservations {
 #[derive(Debug)]
 struct KnownReservation {
     listed: ProcEntry,
-    /// Where its stack begins, which another program changes; 0 if hidden.
+    /// Start address of its stack, which changes with the program; 0 if hidden.
     start_stack: u64,
-    /// The job or container it names, and when it started.
+    /// The job or container that the process names, and when the process started.
     names: Option<(ReservationHolder, u64)>,
 }
 
@@ -73,8 +69,8 @@ impl Reservations {
         }
     }
 
-    /// Reads all processes if that is due. Between two reads, and if /proc cannot be listed, the last result
-    /// stays. `boottime_ns` is the time since boot; environments in the snapshot are not read again.
+    /// Reads all processes if due. Between two reads, and if /proc cannot be listed, the last result is kept.
+    /// `boottime_ns` is the time since boot. Environments in the snapshot are not read again.
     pub fn refresh(&mut self, boottime_ns: u64, snapshot: &Snapshot) -> Option<Arc<[Reservation]>> {
         if boottime_ns >= self.list_ns && self.look_at_all(snapshot).is_ok() {
             self.list_ns = boottime_ns.saturating_add(LIST_NS);
@@ -96,7 +92,7 @@ impl Reservations {
             let length = proc.stat_of(listed.pid, &mut content).unwrap_or(0);
             if let Some(stat) = parse_stat(&content[..length]) {
                 has_steps |= stat.comm == STEP_DAEMON.as_bytes();
-                // Another program has another stack; see `entry`. A process stuck in a driver is skipped, because
+                // Another program has another stack (see `entry`). A process stuck in a driver is skipped, because
                 // reading its environment may block.
                 let is_same = stat.start_stack != 0 && stat.start_stack == known.start_stack;
                 if stat.has_memory() && !is_same {
@@ -110,7 +106,7 @@ impl Reservations {
         for (pid, start_stack, start_ticks) in changed {
             let read = self.read_holder((pid, start_ticks), has_steps, &mut content, &processes);
             if let Some(known) = self.known.get_mut(&pid) {
-                // What could not be read is read again.
+                // An unreadable environment is read again.
                 known.start_stack = read.as_ref().map_or(0, |_| start_stack);
                 known.names = read.ok().flatten().map(|holder| (holder, start_ticks));
             }
@@ -118,7 +114,6 @@ impl Reservations {
         Ok(())
     }
 
-    /// The job or container whose GPUs a process names.
     fn read_holder(
         &self,
         (pid, start_ticks): (u32, u64),
@@ -153,7 +148,6 @@ impl Reservations {
         Ok(container.map(ReservationHolder::Container).or(job))
     }
 
-    /// What the processes that name GPUs prove.
     fn claims(&mut self, now_ns: u64) -> Arc<[Reservation]> {
         let mut by_key: BTreeMap<&ReservationHolder, Vec<(u64, u32)>> = BTreeMap::new();
         for known in self.known.values() {
@@ -179,7 +173,6 @@ impl Reservations {
     }
 }
 
-/// Whether a variable names GPUs.
 fn names_gpus(environment: &BTreeMap<Arc<str>, Arc<str>>) -> bool {
     let mut values = VARIABLES.iter().filter_map(|name| environment.get(*name));
     values.any(|value| names_devices(value))
@@ -228,7 +221,7 @@ mod tests {
             assert_eq!(names(&reservations, nameless), None, "{nameless}");
         }
 
-        // The environment stays until the process runs another program.
+        // The environment is kept until the process runs another program.
         write(70, 1, "\0", step);
         write(73, 2, "SLURM_JOB_ID=12\0CUDA_VISIBLE_DEVICES=0\0", step);
         reservations.refresh(1 + LIST_NS, &snapshot);

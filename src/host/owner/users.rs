@@ -1,7 +1,7 @@
 //! User names.
 //!
-//! The machine's name service may ask a directory over the network, for seconds, so each user is looked up
-//! once, on a separate thread. Until the answer arrives the name is unknown, and samples go on.
+//! The machine's name service may query a directory over the network, which can take seconds. So each user is
+//! looked up once, on a separate thread. Until the answer arrives, the name is unknown, and samples continue.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -11,12 +11,12 @@ use nix::unistd::{Uid, User};
 
 use crate::deadline::{NoAnswer, Task};
 
-/// How long to wait after a failure of the name service before asking again.
+/// How long to wait before retrying after a failure of the name service.
 const RETRY_NS: u64 = 60_000_000_000;
-/// The longest wait for an answer; after one timeout nothing waits.
+/// The maximum wait for an answer. After one timeout, later look-ups do not wait.
 const PATIENCE: Duration = Duration::from_millis(300);
 
-/// Whether the name service knows no user of this name; `false` if it fails.
+/// Whether the name service has no user with this name; `false` if it fails.
 pub fn is_unknown(name: &str) -> bool {
     matches!(User::from_name(name), Ok(None))
 }
@@ -24,7 +24,7 @@ pub fn is_unknown(name: &str) -> bool {
 #[derive(Debug, Default)]
 pub struct Users {
     answers: HashMap<u32, UserAnswer>,
-    /// An answer timed out, so no other is waited for.
+    /// An answer has timed out, so later look-ups do not wait.
     is_slow: bool,
 }
 
@@ -33,13 +33,13 @@ enum UserAnswer {
     Asked(Task<Result<Option<String>, ()>>),
     Known {
         name: Option<Arc<str>>,
-        /// When to ask again after a failure of the name service.
+        /// When to retry after a failure of the name service.
         retry_ns: Option<u64>,
     },
 }
 
 impl Users {
-    /// A user's name; `None` if there is none, it is not known yet, or the name service failed.
+    /// Returns a user's name; `None` if the user has none, it is not known yet, or the name service failed.
     pub fn name(&mut self, uid: u32, now_ns: u64) -> Option<Arc<str>> {
         self.name_by(uid, now_ns, |uid| {
             let user = User::from_uid(Uid::from_raw(uid));
@@ -97,7 +97,7 @@ mod tests {
     fn an_answer_is_kept_and_a_failure_asked_again() {
         let mut users = Users::default();
         let ann = |_| Ok(Some("ann".to_owned()));
-        // A second lookup would return another name.
+        // A second look-up would return another name.
         let never = |_| Ok(Some("asked again".to_owned()));
         assert_eq!(users.name_by(7, 0, ann).as_deref(), Some("ann"));
         assert_eq!(users.name_by(7, u64::MAX, never).as_deref(), Some("ann"));
@@ -119,7 +119,7 @@ mod tests {
         for uid in 7..40 {
             assert_eq!(users.name_by(uid, 0, slow(&waits)), None);
         }
-        // Of these, 33, each would wait for so long.
+        // These are 33 look-ups, and each could wait this long.
         assert!(began.elapsed() < 20 * PATIENCE, "one is waited for, at most");
         for _ in 7..40 {
             answers.send("ann".to_owned()).unwrap();

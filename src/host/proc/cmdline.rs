@@ -1,25 +1,24 @@
-//! Parses `/proc/PID/cmdline`: argv, which the process itself holds in its memory, and so may overwrite with
-//! anything of any length.
+//! Parses `/proc/PID/cmdline`: argv. It is in the process's own memory, so the process may overwrite it with any
+//! text of any length.
 
 use std::sync::Arc;
 
 use crate::host::secrets;
 
-/// The most that is kept of argv, in every snapshot, recording and document; a process may hold 4 MiB.
+/// The maximum length of argv in every snapshot, recording and document. A process may have 4 MiB.
 pub(in crate::host) const CMDLINE_BYTES: usize = 4 << 10;
 
-/// The most arguments that are kept; each is an allocation, and a byte may be one.
+/// The maximum number of arguments. Each one is an allocation, and may be a single byte.
 const ARGUMENTS: usize = 1024;
 
-/// Parses `/proc/PID/cmdline`. If it exceeds 4 KiB or 1024 arguments, the last argument kept ends with `…`.
-/// Invalid UTF-8 is replaced, and secrets become `***`. `None` if it is empty, as for kernel threads and
-/// zombies.
+/// Parses `/proc/PID/cmdline`. If it exceeds 4 KiB or 1024 arguments, the last argument that is kept ends with `…`.
+/// Invalid UTF-8 is replaced, and secrets become `***`. `None` if it is empty, as for kernel threads and zombies.
 pub fn parse_cmdline(bytes: &[u8]) -> Option<Arc<[Arc<str>]>> {
     let mut is_cut = bytes.len() > CMDLINE_BYTES;
     let mut bytes = &bytes[..bytes.len().min(CMDLINE_BYTES)];
     if !is_cut {
         bytes = bytes.strip_suffix(b"\0").unwrap_or(bytes);
-        // A process that shows a title writes one string and fills the rest with NULs.
+        // A process that sets a title writes one string and fills the rest with NULs.
         let end = bytes.iter().position(|&byte| byte == 0);
         if let Some(end) = end.filter(|&end| bytes[end..].iter().all(|&byte| byte == 0)) {
             bytes = &bytes[..end];
@@ -38,7 +37,7 @@ pub fn parse_cmdline(bytes: &[u8]) -> Option<Arc<[Arc<str>]>> {
     }
     if is_cut && let Some(last) = arguments.last_mut() {
         let last = last.to_mut();
-        // Drop a character that was cut in two: the process did not write U+FFFD.
+        // Drop a character that was cut, because the process did not write U+FFFD.
         if last.ends_with('\u{fffd}') {
             last.pop();
         }
@@ -60,7 +59,7 @@ mod tests {
     fn secrets_are_left_out() {
         let kept = arguments(b"server\0--token=s3cret\0--api-key\0s3cret\0").unwrap();
         assert_eq!(kept, ["server", "--token=***", "--api-key", "***"]);
-        // Also if argv was cut inside one.
+        // This applies even if argv was cut inside a secret.
         let mut long = b"server\0--token=".to_vec();
         long.resize(CMDLINE_BYTES + 1, b's');
         assert_eq!(arguments(&long).unwrap(), ["server", "--token=***"]);

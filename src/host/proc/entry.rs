@@ -1,12 +1,10 @@
-//! One watched process: what is known of it, and how that is updated.
+//! One watched process, and how it is updated.
 //!
-//! `stat` is read in each sample. The rest is read when a process appears, when its name or stack shows that it
-//! has executed another program, and twice a minute (`visit`). Unchanged values are shared: each sample carries
-//! the same strings.
+//! `stat` is read in each sample. The rest is read when a process appears, when its name or stack shows that it has
+//! executed another program, and twice a minute (`visit`). Samples share unchanged strings.
 //!
-//! Reading argv, environment or maps takes the lock of the process's memory map, which a process stuck in a
-//! driver (state D) may hold forever. So they are not read while it is in D; meanwhile the process is known by
-//! its short name.
+//! Reading argv, environment or maps takes the lock of the process's memory map. A process stuck in a driver (state
+//! D) may hold that lock forever, so they are not read in this state. Meanwhile only the short name is known.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -34,28 +32,24 @@ use crate::model::{Process, Time};
 
 pub(in crate::host) const SECOND_NS: u64 = 1_000_000_000;
 
-/// Interval between visits to a process.
 pub(in crate::host) const REVISIT_NS: u64 = 30 * SECOND_NS;
 
 /// A process that has used no CPU for this long is resting.
 const REST_NS: u64 = 10 * SECOND_NS;
 
-/// How old a resting process's data may get: half of the CPU time of `watch` went into reading sleeping
-/// processes. It wakes, stops or dies this much earlier than is shown.
+/// Maximum age of a resting process's data, because reading sleeping processes took half of the CPU time of
+/// `watch`. A resting process may have woken, stopped or died up to this long before a sample shows it.
 const RESTING_NS: u64 = 4 * SECOND_NS;
 
-/// Whether the process still exists.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Presence {
     Here,
-    /// It has exited.
     Gone,
 }
 
-/// A process, and the state needed to compute what changes.
 #[derive(Debug)]
 pub struct ProcessEntry {
-    /// As reported; samples share its strings.
+    /// The process as reported. Samples share its strings.
     pub process: Process,
     /// The kernel's short name, as bytes.
     comm: Box<[u8]>,
@@ -65,13 +59,11 @@ pub struct ProcessEntry {
     pub ticks: Ticks,
     /// When `ticks` were read; `None` before the first time.
     sampled_ns: Option<u64>,
-    /// When `ticks` last changed.
     moved_ns: u64,
-    /// It has changed its parent: only a process that adopts orphans becomes a parent later.
+    /// Its parent has changed. Only a process that adopts orphans can become a parent later.
     is_adopted: bool,
     /// Time since boot at which it started, or was seen to have executed another program.
     pub(in crate::host) executed_ns: u64,
-    /// When the next visit is due.
     pub(in crate::host) revisit_ns: u64,
     /// Visits since it executed its program or changed its name.
     pub(in crate::host) visits: u32,
@@ -82,7 +74,7 @@ pub struct ProcessEntry {
 }
 
 impl ProcessEntry {
-    /// A process that was not known before; everything is due to be read. `started_ns` is the time since boot.
+    /// Creates the entry of a new process, with all reads due. `started_ns` is the time since boot.
     pub fn new(process: Process, started_ns: u64) -> Self {
         Self {
             process,
@@ -102,53 +94,45 @@ impl ProcessEntry {
         }
     }
 
-    /// Whether it sleeps and has used no CPU for [`REST_NS`].
+    /// Whether the process sleeps and has used no CPU for [`REST_NS`].
     fn rests(&self) -> bool {
         let still_ns = self.sampled_ns.map(|at| at.saturating_sub(self.moved_ns));
         self.process.state == Some('S') && still_ns.is_some_and(|ns| ns >= REST_NS)
     }
 }
 
-/// Where processes are read, and what several of them share.
 #[derive(Debug)]
 pub struct Surroundings {
     pub roots: Roots,
-    /// /proc hides no processes, so one that is not listed does not exist.
+    /// Whether /proc shows all processes, so that one that is not listed does not exist.
     pub sees_all: bool,
-    /// Whether the driver was last seen to use device files.
     pub has_gpu_device_files: bool,
-    /// When to check for them again.
     devices_ns: Option<u64>,
     ticks_per_second: u64,
     page_bytes: u64,
     pub(in crate::host) booted: Time,
     pub(in crate::host) users: Users,
     pub(in crate::host) names: Names,
-    /// Slurm jobs with steps on this machine.
     pub(in crate::host) jobs: Jobs,
     pub(in crate::host) listening: Listening,
-    /// Bytes sent and received over TCP.
     pub(in crate::host) traffic: Traffic,
-    /// Listening processes that work with the watched ones.
+    /// Listening processes that belong together with the watched ones.
     pub(in crate::host) relatives: Relatives,
-    /// Whether the group and session leaders asked for in this sample are alive, for adopted processes and
-    /// others.
+    /// Whether each group or session leader read in this sample is alive. The flag is true for an adopted process.
     leaders: HashMap<(u32, bool), Option<bool>>,
-    /// Parents read in this sample, with what is above them: a job's processes share them.
+    /// Parents read in this sample and their ancestors, shared by the processes of a job.
     parents: HashMap<u32, ReadParent>,
     pub(in crate::host) above: HashMap<u32, Above>,
     /// Whether the cgroups read in this sample are frozen.
     pub(in crate::host) frozen: HashMap<Arc<str>, Option<bool>>,
-    /// How many descriptors may be read in this sample.
     pub(in crate::host) descriptors: DescriptorBudget,
-    /// Buffer for file contents.
     pub(in crate::host) content: Vec<u8>,
 }
 
 impl Surroundings {
     pub fn new(roots: Roots) -> Self {
         Self {
-            // Pid 1 always exists; if it is not shown, others are hidden too.
+            // Pid 1 always exists; if it is hidden, others are too.
             sees_all: access(roots.proc.join("1"), Access::EXISTS).is_ok(),
             has_gpu_device_files: is_driver_behind_files(&roots),
             devices_ns: None,
@@ -185,26 +169,25 @@ impl Surroundings {
         }
     }
 
-    /// A process's folder, for errors.
     pub fn path(&self, pid: u32) -> PathBuf {
         self.roots.proc.join(pid.to_string())
     }
 
-    /// When a process started, in time since boot.
+    /// Converts a start time to nanoseconds since boot.
     pub fn started_ns(&self, start_ticks: u64) -> u64 {
         start_ticks.saturating_mul(SECOND_NS / self.ticks_per_second)
     }
 
-    /// When a process started, in wall-clock time.
+    /// Converts a start time to wall-clock time.
     pub fn start_time(&self, start_ticks: u64) -> Option<Time> {
         let since_boot = start_ticks.checked_mul(1000)? / self.ticks_per_second;
         let booted = self.booted.unix_milliseconds();
         booted.checked_add(i64::try_from(since_boot).ok()?).map(Time::from_unix_milliseconds)
     }
 
-    /// Takes in the stat of a known process of which nothing else is due, the usual case: three system calls
-    /// for each of hundreds, and none for a resting one that was just read. `false` if it has to be updated in
-    /// full.
+    /// Updates a known process from its stat if nothing else is due, which is the usual case. This takes three
+    /// system calls for each of hundreds of processes, and none for a resting one that was read recently. Returns
+    /// `false` if a full update is needed.
     pub fn renew(&mut self, entry: &mut ProcessEntry, proc: &Folder, now_ns: u64) -> bool {
         let is_due = now_ns >= entry.revisit_ns || entry.is_memory_unread;
         if !is_due && entry.rests() && now_ns < entry.sampled_ns.unwrap_or(0) + RESTING_NS {
@@ -227,7 +210,7 @@ impl Surroundings {
         }
         self.relate(entry, &stat, false);
         self.measure(entry, &stat, now_ns);
-        // It is in the run queue now, or has run since the last sample.
+        // The process is runnable now, or has run since the last sample.
         if stat.state == 'R' || entry.moved_ns == now_ns {
             let waited = read_cpu_wait(proc, entry.process.pid);
             entry.process.cpu_wait_seconds = waited.or(entry.process.cpu_wait_seconds);
@@ -236,11 +219,8 @@ impl Surroundings {
         true
     }
 
-    /// Updates a process from `stat`, and reads more of it if that is due. `stat` was read through `folder`.
-    ///
-    /// # Errors
-    ///
-    /// Only if the process is new and gpumem is out of descriptors.
+    /// Updates a process from `stat`, which was read through `folder`, and reads more if due. Fails only if the
+    /// process is new and gpumem is out of descriptors.
     pub fn update(
         &mut self,
         entry: &mut ProcessEntry,
@@ -279,7 +259,7 @@ impl Surroundings {
         };
         self.see_wait(&mut entry.process, left_stat.as_ref().map(|stat| stat.state), alive.folder);
         if alive.stat.is_exiting {
-            // What it still holds cannot be seen.
+            // The files that an exiting process still holds cannot be read.
             entry.process.gpu_files = None;
         }
 
@@ -295,24 +275,22 @@ impl Surroundings {
                 let path = self.path(entry.process.pid);
                 Err(HostError::Read { path, errno })
             }
-            // Old values stay; the next sample tries again.
+            // Keep the old values; the next sample tries again.
             Err(_) => Ok(Presence::Here),
         }
     }
 
-    /// Reads where in the kernel it waits, if it is in uninterruptible sleep.
+    /// Reads the kernel function in which a process in uninterruptible sleep waits.
     fn see_wait(&mut self, process: &mut Process, left_state: Option<char>, alive: &Folder) {
         process.left_thread_state = left_state;
         let is_blocked = left_state.or(process.state) == Some('D');
         let read = || alive.read(c"wchan", &mut self.content, STAT_BYTES).ok();
         let wchan = is_blocked.then(read).flatten();
-        // The kernel prints 0 to a reader without the right to know (`proc_pid_wchan` in Linux's
-        // `fs/proc/base.c`).
+        // The kernel prints 0 to an unprivileged reader (`proc_pid_wchan` in Linux's `fs/proc/base.c`).
         let name = wchan.map(|()| String::from_utf8_lossy(&self.content).trim().to_owned());
         process.wchan = name.filter(|name| name != "0" && !name.is_empty()).map(Arc::from);
     }
 
-    /// Updates parent, group, session and terminal.
     fn relate(&mut self, entry: &mut ProcessEntry, stat: &Stat<'_>, is_due: bool) {
         let process = &mut entry.process;
         let is_new = entry.sampled_ns.is_none();
@@ -329,7 +307,7 @@ impl Surroundings {
             }
         }
 
-        // A pid is not reused while a group or session has it as id, so a leader that is gone stays gone.
+        // While a group or session exists, its id is not reused as a pid, so a dead leader stays dead.
         let gone = |known, is_same| is_same && known == Some(false);
         if !gone(process.group_leader_alive, process.process_group == stat.process_group) {
             process.process_group = stat.process_group;
@@ -348,7 +326,6 @@ impl Surroundings {
         }
     }
 
-    /// Updates what changes from sample to sample.
     fn measure(&self, entry: &mut ProcessEntry, stat: &Stat<'_>, now_ns: u64) {
         let process = &mut entry.process;
         let ticks_per_second = self.ticks_per_second as f64;
@@ -372,22 +349,22 @@ impl Surroundings {
         process.rss_bytes = stat.rss_pages.checked_mul(self.page_bytes);
     }
 
-    /// Asks for names that were unknown in this sample. Returns whether there are new ones; then the caller
+    /// Requests the names that were unknown in this sample. Returns whether new names are known; then the caller
     /// calls [`Surroundings::name`] for each process.
     pub fn settle_names(&mut self) -> bool {
         self.names.settle()
     }
 
-    /// Fills in names of the process's container and pod that have become known.
+    /// Fills in the names of the process's container and pod, if known by now.
     pub fn name(&mut self, entry: &mut ProcessEntry) {
         if entry.whereabouts.may_have_names() {
             entry.whereabouts.fill(&mut entry.process, &mut self.names);
         }
     }
 
-    /// Whether the leader of a process's group or session is alive; `None` if unknown. Checked once a sample,
-    /// because a job's processes share leaders. Whether it is a zombie is read only for an adopted process,
-    /// for which it matters.
+    /// Whether the leader of a process's group or session is alive; `None` if unknown. Each leader is checked once
+    /// per sample, because the processes of a job share leaders. A zombie leader matters only for an adopted
+    /// process, so only then is this read.
     fn has_leader(
         &mut self,
         own: u32,
@@ -411,8 +388,8 @@ impl Surroundings {
     }
 }
 
-/// How long the first thread has waited in a run queue: the second number of `schedstat`, in nanoseconds
-/// (Linux's `Documentation/scheduler/sched-stats.rst`).
+/// How many seconds the first thread has waited in a run queue: the second number of `schedstat` (Linux's
+/// `Documentation/scheduler/sched-stats.rst`), which is in nanoseconds.
 pub(in crate::host) fn read_cpu_wait(proc: &Folder, pid: u32) -> Option<f64> {
     let mut content = [0; 64];
     let length = proc.file_of(pid, "schedstat", &mut content).ok()?;

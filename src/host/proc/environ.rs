@@ -1,8 +1,8 @@
-//! Parses `/proc/PID/environ`: variables that tell what a process belongs to, or how it uses memory.
+//! Parses `/proc/PID/environ`: variables that show what a process belongs to, or how it uses memory.
 //!
-//! Only names on a fixed list are kept, none of them secret. This is the environment given at exec: later
-//! changes are not in it, and a process that shows a title may have written over it. It lies in the process's
-//! own memory, so reading it takes the same lock as argv; see `entry`.
+//! Only names on a fixed list are kept, none of which are secret. This is the environment at exec: it does not
+//! include later changes, and a process that sets a title may have overwritten it. It is in the process's own
+//! memory, so reading it takes the same lock as argv (see `entry`).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::CStr;
@@ -13,25 +13,24 @@ use crate::host::proc::stat::{STAT_BYTES, parse_stat};
 use crate::host::secrets;
 use crate::model::owners;
 
-/// The most that is read: twice what execve(2) accepts with the usual stack of 8 MiB, a quarter of it.
+/// The maximum part that is read: twice the limit of execve(2), which is a quarter of the usual stack of 8 MiB.
 pub(in crate::host) const ENVIRON_BYTES: usize = 4 << 20;
 
-/// The variable by which an owner keeps a process (`model::keep`).
+/// The variable with which an owner keeps a process (`model::keep`).
 const KEEP: &str = "GPUMEM_KEEP";
 
 /// Variables that count even if the rest of the environment is lost.
 const KEPT_OF_PART: [&str; 3] = [KEEP, "LD_AUDIT", "LD_PRELOAD"];
 
-/// Variables that mean nothing to a set-uid program: its caller chose them, and the loader ignores the last two.
+/// Variables that are ignored in a set-uid program: its caller chose them, and the loader ignores the last two.
 const OF_CALLER: [&str; 3] = ["GPUMEM_RELEASE_SIGNAL", "LD_AUDIT", "LD_PRELOAD"];
 
-/// The most that is read of the auxiliary vector, which has some 25 entries of two words.
+/// The maximum part of the auxiliary vector that is read; it has some 25 entries of two words.
 const AUXV_BYTES: usize = 1024;
 
-/// The longest value that is kept; a longer one is cut and ends with `…`.
+/// The maximum length of a value. A longer one is cut and ends with `…`.
 const VALUE_BYTES: usize = 512;
 
-/// Sorted.
 const NAMES: [&str; 50] = [
     "CONDA_DEFAULT_ENV",
     "CUDA_VISIBLE_DEVICES",
@@ -85,7 +84,7 @@ const NAMES: [&str; 50] = [
     "XLA_PYTHON_CLIENT_PREALLOCATE",
 ];
 
-/// All of them, with those that `model::owners` reads; sorted.
+/// These names and those that `model::owners` reads; sorted.
 static KEPT_NAMES: LazyLock<Vec<&'static str>> = LazyLock::new(|| {
     Vec::from_iter(owners::variables().into_iter().chain(NAMES).collect::<BTreeSet<_>>())
 });
@@ -94,12 +93,12 @@ pub(in crate::host) fn is_kept(name: &str) -> bool {
     KEPT_NAMES.binary_search(&name).is_ok()
 }
 
-/// Parses the listed variables from `/proc/PID/environ`, whose end may be missing. Of several with one name the
-/// first counts, as for getenv(3). Invalid UTF-8 is replaced.
+/// Parses the listed variables from `/proc/PID/environ`, whose end may be missing. If a name occurs several times,
+/// the first one counts, as for getenv(3). Invalid UTF-8 is replaced.
 pub fn parse_environ(bytes: &[u8]) -> BTreeMap<Arc<str>, Arc<str>> {
     let mut variables = BTreeMap::new();
     let mut rest = bytes;
-    // A variable without its NUL is cut.
+    // A variable without its NUL is incomplete, and ignored.
     while let Ok(variable) = CStr::from_bytes_until_nul(rest) {
         let variable = variable.to_bytes();
         rest = &rest[variable.len() + 1..];
@@ -116,9 +115,8 @@ pub fn parse_environ(bytes: &[u8]) -> BTreeMap<Arc<str>, Arc<str>> {
     variables
 }
 
-/// As [`parse_environ`], for a complete file. `None` if the original environment is lost: the process has
-/// written a title over it (setproctitle leaves zero bytes and part of the title), or it is longer than the
-/// limit.
+/// Like [`parse_environ`], for a complete file. `None` if the file is longer than the limit, or the process has
+/// overwritten it with a title. (setproctitle leaves zero bytes and part of the title.)
 pub(in crate::host) fn parse_whole_environ(
     bytes: &[u8],
 ) -> Option<Arc<BTreeMap<Arc<str>, Arc<str>>>> {
@@ -129,8 +127,8 @@ pub(in crate::host) fn parse_whole_environ(
     is_known.then(|| Arc::new(variables))
 }
 
-/// As [`parse_whole_environ`], for the process with this folder: without what the caller of a set-uid program
-/// chose.
+/// Like [`parse_whole_environ`], for the process with this folder. Variables chosen by the caller of a set-uid
+/// program are excluded.
 pub(in crate::host) fn parse_own_environ(
     bytes: &[u8],
     folder: &Folder,
@@ -148,7 +146,7 @@ pub(in crate::host) fn parse_own_environ(
 }
 
 /// Whether a program got rights from its file when it was executed (getauxval(3), `AT_SECURE`); `None` if the
-/// vector does not tell.
+/// vector is incomplete.
 fn is_set_uid(auxv: &[u8]) -> Option<bool> {
     const AT_SECURE: u64 = 23;
     let words = auxv.chunks_exact(8).map(|word| word.try_into().map_or(0, u64::from_ne_bytes));
@@ -157,8 +155,8 @@ fn is_set_uid(auxv: &[u8]) -> Option<bool> {
     Some(secure[1] != 0)
 }
 
-/// Whether the memory of the process with this pid and start can be read without blocking, by its current
-/// state; `None` if it is gone or its pid was reused.
+/// Whether the memory of the process with this pid and start can currently be read without blocking; `None` if the
+/// process is gone or its pid was reused.
 pub(in crate::host) fn has_memory(
     folder: &Folder,
     start_ticks: u64,
@@ -169,13 +167,13 @@ pub(in crate::host) fn has_memory(
     Some(!stat.is_exiting && stat.state != 'D')
 }
 
-/// A bounded value, with misplaced secrets masked.
+/// Cuts a value to its maximum length, and masks misplaced secrets.
 fn text(value: &[u8]) -> Arc<str> {
     let mut text = String::from_utf8_lossy(&value[..value.len().min(VALUE_BYTES)]);
     secrets::hide_in_value(&mut text);
     if value.len() > VALUE_BYTES {
         let text = text.to_mut();
-        // Drop a character that was cut in two: the process did not write U+FFFD.
+        // Drop a character that was cut, because the process did not write U+FFFD.
         if text.ends_with('\u{fffd}') {
             text.pop();
         }
@@ -197,7 +195,7 @@ mod tests {
     fn what_was_written_over_or_is_too_long_tells_nothing_but_a_keep() {
         let known = |bytes: &[u8]| parse_whole_environ(bytes).is_some();
         assert!(known(b"") && known(b"RANK=1\0HOME=/root\0"));
-        // As setproctitle leaves it: the end of a title, and zeros.
+        // Written by setproctitle: the end of a title, and zeros.
         for over in
             [&b"EngineCore_0\0\0\0\0"[..], b"\0\0\0\0", b"\0RANK=1\0", b"RANK=1\0\0\0HOME=/x\0"]
         {
@@ -233,7 +231,7 @@ mod tests {
     fn every_name_on_the_list_is_found() {
         let bytes: String = KEPT_NAMES.iter().map(|name| format!("{name}=1\0")).collect();
         assert_eq!(variables(bytes.as_bytes()).len(), KEPT_NAMES.len());
-        // No listed name is as long, and length alone does not decide.
+        // No listed name has this length, and the length alone does not decide.
         let others = format!("{}=1\0RANN=1\0{}\0", "R".repeat(200), "=".repeat(200));
         assert_eq!(variables(others.as_bytes()), []);
     }

@@ -1,7 +1,6 @@
-//! Reads one process's environment for a person who asks to see it; secrets are masked.
+//! Reads one process's environment for display to a user who requests it. Secrets are masked.
 //!
-//! This is the environment given at exec. It is not kept, sent or recorded; `environ` has what a snapshot
-//! keeps.
+//! This is the environment at exec. It is not kept, sent or recorded; `environ` reads the variables for snapshots.
 
 use std::borrow::Cow;
 
@@ -12,18 +11,17 @@ use crate::host::proc::environ::{ENVIRON_BYTES, has_memory, is_kept};
 use crate::host::proc::folder::{Folder, is_gone};
 use crate::host::{HostError, Roots, has_gained_rights, secrets};
 
-/// The longest value that is shown; a longer one is cut and ends with `…`.
+/// The maximum length of a displayed value. A longer one is cut and ends with `…`.
 const VALUE_BYTES: usize = 2048;
 
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum EnvironmentError {
-    /// It has exited, or its pid was reused.
     #[error("the process is gone")]
     Gone,
-    /// Reading its memory might block.
+    /// Reading the process's memory might block.
     #[error("the process is in uninterruptible sleep or exiting; reading it could hang")]
     HeldUp,
-    /// gpumem may read it, but its caller may not.
+    /// gpumem may read the environment, but its caller may not.
     #[error(
         "it is another user's, and gpumem has rights that you have not (capabilities of its file); \
         run it as root"
@@ -33,16 +31,12 @@ pub enum EnvironmentError {
     Refused(#[from] HostError),
 }
 
-/// Reads the variables of the process with this pid and start, by name, as given at exec. Values of variables
-/// known to be harmless are shown, with secrets in them masked; all others are `***`. Invalid UTF-8 is
-/// replaced; control characters remain, and the caller escapes them.
+/// Reads the variables of the process with this pid and start, by name, as of exec. The values of harmless
+/// variables are returned with secrets in them masked; all other values are `***`. Invalid UTF-8 is replaced.
+/// Control characters remain, so the caller has to escape them.
 ///
-/// If the program's file gives gpumem more rights than its caller has, only the caller's own processes are
-/// read: an environment may contain secrets that no mask recognises.
-///
-/// # Errors
-///
-/// If the process is gone, stuck, or another user's.
+/// If the program's file gives gpumem more rights than its caller has, only the caller's own processes are read. An
+/// environment may contain secrets that no mask recognises. Fails if the process is gone, stuck, or another user's.
 pub fn read_environment(
     roots: &Roots,
     pid: u32,
@@ -72,17 +66,16 @@ pub fn read_environment(
     Ok(parse_environment(&content))
 }
 
-/// Whether gpumem's caller may see a process of this owner.
 fn may_show(has_gained_rights: bool, owner: u32, starter: u32) -> bool {
     !has_gained_rights || owner == starter
 }
 
-/// Parses `/proc/PID/environ` by name; of several with one name the first. Entries without a name are dropped:
-/// a process that shows a title has written over them.
+/// Parses `/proc/PID/environ` by name. If a name occurs several times, the first one counts. Entries without a name
+/// are dropped, because the process has overwritten them with a title.
 fn parse_environment(bytes: &[u8]) -> Vec<(String, String)> {
     let mut variables: Vec<(String, String)> = Vec::new();
     for variable in bytes.split_inclusive(|&byte| byte == 0) {
-        // A variable without its NUL is cut, and a cut secret may not be recognised.
+        // An incomplete variable, without its NUL, is dropped, because a part of a secret may not be recognised.
         let Some(variable) = variable.strip_suffix(b"\0") else {
             break;
         };
@@ -175,7 +168,7 @@ mod tests {
         let roots = Roots::default();
         let ticks = read_start_ticks(&roots.proc, child.id()).unwrap().unwrap();
         let seen = loop {
-            // Before its exec it still has our environment.
+            // Before exec, the child still has the test's environment.
             let seen = read_environment(&roots, child.id(), ticks).unwrap();
             if seen.len() == 2 {
                 break seen;

@@ -1,7 +1,7 @@
 //! A process's folder in /proc, held open while it is read; and /proc itself, for listing.
 //!
-//! A pid in /proc may name another process a moment later; an open folder never does. Once its process is dead,
-//! everything in it returns `ESRCH` or `ENOENT`. This file reads; other files parse.
+//! A pid may refer to another process a moment later, but an open folder never does. Once its process is dead,
+//! reads in it return `ESRCH` or `ENOENT`. This file reads; other files parse.
 
 use std::ffi::CStr;
 use std::mem::MaybeUninit;
@@ -15,23 +15,20 @@ use rustix::fs::{
 };
 use rustix::io::{self, Errno};
 
-/// The longest target of a link in /proc that is read.
 const LINK_BYTES: usize = 4096;
 
-/// The buffer a file is first read into; nearly all are shorter.
+/// The size of the first read, which is enough for nearly all files.
 const FIRST_BYTES: usize = 16 << 10;
 
-/// The write bits of group and others.
 const OTHERS_WRITE: u16 = 0o022;
 
-/// The most processes that are listed; the kernel's own limit is four times that.
+/// The maximum number of listed processes, a quarter of the kernel's own limit.
 pub const MOST_PROCESSES: usize = 1 << 20;
 
-/// A process in a listing of /proc.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct ProcEntry {
     pub pid: u32,
-    /// The inode number of its folder; see `holders` for what it proves.
+    /// The inode number of its folder. `holders` explains what it proves.
     pub inode: u64,
 }
 
@@ -40,7 +37,7 @@ pub struct ProcEntry {
 pub struct Folder(OwnedFd);
 
 impl Folder {
-    /// Opens the folder of `pid` below `proc`; `ENOENT` if there is no such process.
+    /// Opens the folder of `pid` below `proc`; `ENOENT` if the process does not exist.
     pub fn open(proc: &Path, pid: u32) -> io::Result<Self> {
         let mut path = proc.to_owned();
         path.push(rustix::path::DecInt::new(pid));
@@ -48,50 +45,45 @@ impl Folder {
         openat(CWD, &path, flags, Mode::empty()).map(Self)
     }
 
-    /// Opens /proc itself, for listing.
     pub fn list(proc: &Path) -> io::Result<Self> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         openat(CWD, proc, flags, Mode::empty()).map(Self)
     }
 
-    /// Opens the calling process's own folder below `proc`.
     pub fn own(proc: &Path) -> io::Result<Self> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         openat(CWD, proc.join("self"), flags, Mode::empty()).map(Self)
     }
 
-    /// Opens the `fd` folder of `pid`, with self being /proc: one call, if nothing else of the process is
-    /// needed.
+    /// Opens the `fd` folder of `pid` in one call, for a caller that needs nothing else. `self` must be /proc.
     pub fn descriptors_of(&self, pid: u32) -> io::Result<Self> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         openat(&self.0, format!("{pid}/fd"), flags, Mode::empty()).map(Self)
     }
 
-    /// Reads the stat file of `pid` into `content`, with self being /proc: one call to open it.
+    /// Reads the stat file of `pid` into `content`. `self` must be /proc.
     pub fn stat_of(&self, pid: u32, content: &mut [u8]) -> io::Result<usize> {
         self.file_of(pid, "stat", content)
     }
 
-    /// As [`stat_of`](Self::stat_of), for another short file.
+    /// Like [`stat_of`](Self::stat_of), for another short file.
     pub fn file_of(&self, pid: u32, name: &str, content: &mut [u8]) -> io::Result<usize> {
         let flags = OFlags::RDONLY | OFlags::CLOEXEC;
         let file = openat(&self.0, format!("{pid}/{name}"), flags, Mode::empty())?;
         io::read(&file, content)
     }
 
-    /// The folder's owner: the process's effective user. It costs a tenth of reading status, and suffices to
-    /// see that the process has become another user's.
+    /// The folder's owner: the process's effective user. This costs a tenth of reading status, and is enough to
+    /// detect that the process now belongs to another user.
     pub fn owner(&self) -> io::Result<u32> {
         Ok(fstat(&self.0)?.st_uid)
     }
 
-    /// Opens a folder within this one, for listing.
     pub fn folder(&self, name: &CStr) -> io::Result<Self> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         openat(&self.0, name, flags, Mode::empty()).map(Self)
     }
 
-    /// Opens a file for reading.
     pub fn file(&self, name: &CStr) -> io::Result<OwnedFd> {
         let flags = OFlags::RDONLY | OFlags::CLOEXEC;
         openat(&self.0, name, flags, Mode::empty())
@@ -99,16 +91,16 @@ impl Folder {
 
     /// Replaces `content` with at most `limit` bytes of a file.
     ///
-    /// For files that the kernel writes in one piece (stat, status, cgroup, io, argv, environment): a read that
-    /// does not fill the buffer has returned everything, so the end is not asked for (`seq_read_iter` in
-    /// Linux's `fs/seq_file.c` for a file of one record, `environ_read` and `get_mm_cmdline` in
+    /// For files that the kernel writes in one piece (stat, status, cgroup, io, argv, environment). A read that
+    /// does not fill the buffer has returned everything, so no second read is needed to find the end
+    /// (`seq_read_iter` in Linux's `fs/seq_file.c` for a file of one record, `environ_read` and `get_mm_cmdline` in
     /// `fs/proc/base.c`). For lists use [`Folder::read_list`].
     pub fn read(&self, name: &CStr, content: &mut Vec<u8>, limit: usize) -> io::Result<()> {
         self.read_one(name, content, limit, false)
     }
 
-    /// As [`read`](Self::read), for a file that the kernel writes line by line and returns a page or less at a
-    /// time.
+    /// Like [`read`](Self::read), for a file that the kernel writes line by line and returns in parts of at most a
+    /// page.
     pub fn read_list(&self, name: &CStr, content: &mut Vec<u8>, limit: usize) -> io::Result<()> {
         self.read_one(name, content, limit, true)
     }
@@ -132,7 +124,7 @@ impl Folder {
         }
     }
 
-    /// Reads argv, environment and maps at once: at most this many bytes of each, and nothing of one with 0.
+    /// Reads argv, environment and maps together, with a limit in bytes for each. A file with limit 0 is skipped.
     pub fn read_memory(&self, limits: [usize; 3]) -> [io::Result<Vec<u8>>; 3] {
         memory_reader::read(self, limits).unwrap_or_else(|| {
             let mut files = memory_reader::NAMES.into_iter().zip(limits);
@@ -146,7 +138,7 @@ impl Folder {
         })
     }
 
-    /// Reads in this very process, which may block on the process's own memory.
+    /// Reads in the current process, which may block on the target's memory map.
     pub(super) fn read_here(
         &self,
         name: &CStr,
@@ -168,16 +160,16 @@ impl Folder {
         Ok(())
     }
 
-    /// Calls `each` with a link's target, without the ` (deleted)` that the kernel appends after the file was
-    /// unlinked: the name it was opened by tells what it is.
+    /// Calls `each` with a link's target, without the ` (deleted)` suffix that the kernel appends for an unlinked
+    /// file. The name under which the file was opened shows what it is.
     pub fn link<T>(&self, name: &CStr, each: impl FnOnce(&[u8]) -> T) -> io::Result<T> {
         let mut buffer = [MaybeUninit::<u8>::uninit(); LINK_BYTES];
         let (target, _) = readlinkat_raw(&self.0, name, &mut buffer)?;
         Ok(each(target.strip_suffix(b" (deleted)").unwrap_or(target)))
     }
 
-    /// Whether a link leads to root's file that no one else may write to. Cached attributes suffice, because
-    /// the file system may never answer, and a user's own may refuse everyone else (`EACCES`).
+    /// Whether a link leads to a file of root that only root may write. Cached attributes are enough. A file system
+    /// may never answer, and a user's own may refuse all other users (`EACCES`).
     pub fn leads_to_roots_file(&self, name: &CStr) -> Option<bool> {
         let wanted = StatxFlags::UID | StatxFlags::MODE;
         match statx(&self.0, name, AtFlags::STATX_DONT_SYNC, wanted) {
@@ -192,7 +184,7 @@ impl Folder {
         self.entries(|name, _| each(name))
     }
 
-    /// Lists all processes, with self being /proc: sorted by pid and bounded in number.
+    /// Lists all processes, sorted by pid, up to `MOST_PROCESSES`. `self` must be /proc.
     pub fn processes(&self) -> io::Result<Vec<ProcEntry>> {
         let mut listing = Vec::new();
         self.entries(|name, inode| {
@@ -200,7 +192,7 @@ impl Folder {
             listing.extend(pid.map(|pid| ProcEntry { pid, inode }));
             listing.len() < MOST_PROCESSES
         })?;
-        // The kernel lists them sorted; a test's folder does not.
+        // The kernel's listing is sorted; a test's folder is not.
         listing.sort_unstable();
         Ok(listing)
     }
@@ -220,7 +212,7 @@ impl Folder {
     }
 }
 
-/// For a folder opened for listing.
+/// The folder must have been opened for listing.
 impl From<OwnedFd> for Folder {
     fn from(opened: OwnedFd) -> Self {
         Self(opened)
@@ -233,18 +225,18 @@ impl AsFd for Folder {
     }
 }
 
-/// Whether the process or the machine has no file descriptor left.
+/// Whether gpumem or the machine has run out of file descriptors.
 pub fn is_out_of_descriptors(errno: Errno) -> bool {
     errno == Errno::MFILE || errno == Errno::NFILE
 }
 
-/// Whether the process does not exist, or no longer.
+/// Whether the process does not exist, or has exited.
 pub fn is_gone(errno: Errno) -> bool {
     errno == Errno::NOENT || errno == Errno::SRCH
 }
 
-/// Turns errors a process can cause into `None`: unreadable is unknown. Only running out of descriptors,
-/// gpumem's own problem, stays an error.
+/// Turns errors that a process can cause into `None`, because an unreadable value is unknown. Only gpumem's own
+/// lack of descriptors remains an error.
 pub fn if_readable<T>(result: io::Result<T>) -> io::Result<Option<T>> {
     match result {
         Ok(value) => Ok(Some(value)),
@@ -268,7 +260,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("stat");
         rustix::fs::mknodat(CWD, &path, FileType::Fifo, Mode::RWXU, 0).unwrap();
-        // While it is open for writing, it has no end.
+        // While the pipe is open for writing, reads do not reach an end.
         let mut writer = std::fs::File::options();
         let mut writer = writer.read(true).write(true).open(&path).unwrap();
         writer.write_all(b"1 (x) S").unwrap();
@@ -300,7 +292,7 @@ mod tests {
     fn a_list_is_read_to_its_end_and_one_record_at_once() {
         let own = Folder::own(Path::new("/proc")).unwrap();
         let (mut list, mut record) = (Vec::new(), Vec::new());
-        // More than the kernel returns at a time.
+        // More than the kernel returns in one read.
         own.read_list(c"smaps", &mut list, 4 << 20).unwrap();
         assert!(list.len() > 4096 && list.ends_with(b"\n"), "{}", list.len());
         assert!(list.windows(7).any(|part| part == b"[stack]"));
@@ -308,7 +300,7 @@ mod tests {
             own.read(name, &mut record, 1 << 20).unwrap();
             let path = Path::new("/proc/self").join(name.to_str().unwrap());
             let whole = std::fs::read(path).unwrap();
-            // Some have numbers that advance.
+            // Some of these numbers change between reads.
             assert_eq!(
                 record.iter().filter(|byte| **byte <= b'\n').count(),
                 whole.iter().filter(|byte| **byte <= b'\n').count(),

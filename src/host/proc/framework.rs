@@ -1,13 +1,13 @@
-//! Detects which framework a process has loaded, from the names of its mapped files and of its program.
+//! Detects the framework that a process has loaded, from the names of its mapped files and its program.
 //!
-//! A process's framework is the one whose allocator holds its memory, because that decides how to free the
-//! memory: a serving engine before the training library, that before what it is built on, and CUDA itself if
-//! nothing else is known. Launchers and communication libraries (DeepSpeed, Ray, NCCL) allocate through one of
-//! these and are listed beside it.
+//! A process's framework is the one whose allocator holds its memory, because this determines how to free the
+//! memory. A serving engine precedes the training library, which precedes the library it is built on. CUDA itself
+//! is used if no other framework is known. Launchers and communication libraries (DeepSpeed, Ray, NCCL) allocate
+//! through one of these and are listed in addition.
 //!
-//! `/proc/PID/maps` of such a process has thousands of lines. The mapped files themselves are not read: they
-//! may be on a disk that hangs. The table was made from the files of published packages. `program`
-//! knows which programs are engines.
+//! `/proc/PID/maps` of such a process has thousands of lines. The mapped files themselves are not read, because
+//! they may be on a disk that hangs. The table was derived from the files of published packages. `program` knows
+//! which programs are engines.
 
 use std::collections::HashMap;
 use std::sync::{Arc, LazyLock};
@@ -16,13 +16,12 @@ use serde::Deserialize;
 
 use crate::model::program::file_name;
 
-/// The most that is read of the maps: some 40 000 lines.
+/// The maximum part of the maps that is read: some 40 000 lines.
 pub(in crate::host) const MAPS_BYTES: usize = 4 << 20;
 
-/// The longest version that is kept.
 const LONGEST_VERSION: usize = 32;
 
-/// A file name that shows that something is loaded.
+/// A file name that shows that a framework or library is loaded.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct FrameworkMark {
@@ -58,23 +57,22 @@ fn parse() -> Result<Table, toml::de::Error> {
     toml::from_str(include_str!("framework/framework.toml"))
 }
 
-/// A test parses it too, so the default is never used.
+/// A test parses the table too, so the default is never used.
 static TABLE: LazyLock<Table> = LazyLock::new(|| parse().unwrap_or_default());
 
-/// What is listed beside a framework, in this order.
+/// Libraries that are listed in addition to a framework, in this order.
 const LIBRARIES: [&str; 3] = ["deepspeed", "nccl", "ray"];
 
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Loaded {
-    /// The framework that holds its memory; `None` if no known one does.
+    /// The framework that holds its memory; `None` if no known framework does.
     pub framework: Option<&'static str>,
-    /// The framework's version, if a path contains it.
     pub version: Option<String>,
-    /// What else is loaded: other frameworks, and `deepspeed`, `nccl` and `ray`.
+    /// Other loaded frameworks, and `deepspeed`, `nccl` and `ray`.
     pub libraries: Vec<&'static str>,
 }
 
-/// The folders and name of the file in a line of maps; `None` if the line has no file.
+/// The folder and file name in a line of maps; `None` if the line has no file.
 fn mapped_file(line: &[u8]) -> Option<(&[u8], &[u8])> {
     // The fields before the path contain no slash.
     let path = line[line.iter().position(|&byte| byte == b'/')?..].trim_ascii_end();
@@ -83,15 +81,14 @@ fn mapped_file(line: &[u8]) -> Option<(&[u8], &[u8])> {
     Some(path.split_at(slash + 1))
 }
 
-/// What the maps of a process with this command line show.
 pub(in crate::host) fn loaded(maps: &[u8], command: &[Arc<str>]) -> Loaded {
     let mut marks = vec![false; TABLE.marks.len()];
     let mut has_driver = false;
     let mut versions: Vec<(&str, String)> = Vec::new();
     let mut last: (&[u8], &[u8]) = (&[], &[]);
-    // A line without its newline is cut, and may be missing part of its path.
+    // A line without its newline may lack part of its path.
     for line in maps.split_inclusive(|&byte| byte == b'\n').filter(|it| it.ends_with(b"\n")) {
-        // A library has several mappings in a row.
+        // A library has several consecutive mappings.
         let Some(file) = mapped_file(line).filter(|file| *file != last) else {
             continue;
         };
@@ -114,7 +111,7 @@ pub(in crate::host) fn loaded(maps: &[u8], command: &[Arc<str>]) -> Loaded {
         marks.map(|(mark, _)| mark).filter(|mark| has_driver || !mark.needs_driver)
     };
     let mapped = seen().map(|mark| &*mark.name).find(|name| !LIBRARIES.contains(name));
-    // A program's name proves nothing if no GPU library is loaded.
+    // A program's name proves nothing unless a GPU library is loaded.
     let framework = mapped.map(|mapped| engine(command).unwrap_or(mapped));
     let mut libraries: Vec<&str> = Vec::new();
     for mark in seen() {
@@ -144,8 +141,8 @@ fn version_of_file(name: &[u8]) -> Option<String> {
     (number.len() <= LONGEST_VERSION && number.split('.').all(is_number)).then(|| number.to_owned())
 }
 
-/// Whether a mark shows another framework than the one that holds the memory. CUDA is below all of them, and
-/// Numba is in half of what computes on a CPU.
+/// Whether a mark shows a framework other than the one that holds the memory. All frameworks use CUDA, and many
+/// CPU-only programs use Numba.
 fn is_beside(mark: &FrameworkMark, framework: &str) -> bool {
     let built_on = TABLE.built_on.get(framework);
     let is_for_cpus = mark.name == "numba" && mark.folder == "/numba/";
@@ -158,13 +155,13 @@ fn is_beside(mark: &FrameworkMark, framework: &str) -> bool {
 
 // Detects an engine by its command line, if its libraries only show what it is built on.
 //
-// Only whole names count: of the program, of an interpreter's script, of the module after `-m`, and of the
-// titles that workers set. Arguments such as a model's name prove nothing.
+// Only whole names count: of the program, of an interpreter's script, of the module after `-m`, and of the titles
+// that workers set. Arguments such as a model's name prove nothing.
 
-/// Python options that take the next argument.
+/// Python options with a separate value.
 const WITH_VALUE: &[&str] = &["-W", "-X", "--check-hash-based-pycs"];
 
-/// The engine that runs with this argv; `None` if no known one does.
+/// The engine that runs with this argv; `None` if it is not known.
 fn engine(command: &[Arc<str>]) -> Option<&'static str> {
     let title = command.first()?;
     let titled = TABLE.titles.iter().find(|(start, _)| title.starts_with(start.as_str()));
@@ -178,7 +175,6 @@ fn engine(command: &[Arc<str>]) -> Option<&'static str> {
     engine.map(String::as_str)
 }
 
-/// Whether DeepSpeed launched it, or it was told to train with DeepSpeed.
 fn is_deepspeed(command: &[Arc<str>]) -> bool {
     match runs(command) {
         Some(Runs::Program("deepspeed")) => return true,
@@ -190,16 +186,12 @@ fn is_deepspeed(command: &[Arc<str>]) -> bool {
     })
 }
 
-/// Whether its title is that of a Ray worker.
 fn is_ray(command: &[Arc<str>]) -> bool {
     command.first().is_some_and(|title| title.starts_with("ray::"))
 }
 
-/// What a command line runs.
 enum Runs<'a> {
-    /// A program's or script's file name.
     Program(&'a str),
-    /// A Python module.
     Module(&'a str),
 }
 
@@ -228,7 +220,6 @@ fn runs(command: &[Arc<str>]) -> Option<Runs<'_>> {
 mod tests {
     use super::*;
 
-    /// The maps of a process that has these files mapped.
     fn maps(paths: &[&str]) -> Vec<u8> {
         let mut maps =
             b"55d0c0a00000-55d0c0a01000 r--p 00000000 08:01 1234   /usr/bin/python3.12\n\
@@ -251,7 +242,6 @@ mod tests {
         super::loaded(bytes, command)
     }
 
-    /// What is detected for these files and this command line.
     fn loaded(paths: &[&str], words: &str) -> Loaded {
         parse_maps(&maps(paths), &command(words))
     }
@@ -375,7 +365,7 @@ mod tests {
         }
         assert_eq!(parse_maps(b"", &[]), Loaded::default());
         assert_eq!(parse_maps(b"\n\n/\n//\n\xff/\xff\n", &[]), Loaded::default());
-        // An unfinished line may go on.
+        // A line without its newline may be incomplete.
         assert_eq!(
             parse_maps(b"7f00-7f01 r--p 0 08:01 9 /v/libtorch_cuda.so", &[]),
             Loaded::default()

@@ -1,8 +1,8 @@
-//! Reads a process just before acting on it: whose it is, what protects it, whether it is blocked.
+//! Reads a process just before an action on it: its owner, its protections, whether it is blocked.
 //!
-//! The live source watches GPU processes; here any process can be read, once, and nothing is kept. Its folder
-//! is held open meanwhile, so one answer is about one process. `reclaim` decides whether the process may be
-//! touched.
+//! The live source watches only GPU processes. Here any process can be read once, and nothing is kept. Its folder
+//! is held open during the read, so that all values belong to one process. `reclaim` decides whether the process
+//! may be touched.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -20,19 +20,17 @@ use crate::host::{HostError, Roots, parse_cmdline};
 use crate::model::program::is_preloaded;
 use crate::model::snapshot::PidNamespace;
 
-/// The most ancestors that are followed; a chain is as long as shells are nested.
+/// The maximum number of ancestors that are followed. Nested shells make a chain long.
 const MOST_ANCESTORS: usize = 128;
-/// The most threads that are searched for a blocked one.
 const MOST_THREADS: usize = 4096;
 /// `CAP_KILL` of the kernel's `include/uapi/linux/capability.h`.
 const CAP_KILL: u32 = 5;
 
-/// What is known of a process now.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Guarded {
-    /// Clock ticks from boot to its start; identifies the process.
+    /// Start time in clock ticks since boot; with the pid, it identifies the process.
     pub start_ticks: u64,
-    /// R S D T t Z X I, of its first thread.
+    /// State of the first thread: R S D T t Z X I.
     pub state: Option<char>,
     pub ppid: Option<u32>,
     pub process_group: Option<u32>,
@@ -40,11 +38,11 @@ pub struct Guarded {
     pub is_kernel_thread: bool,
     /// [`Process::uid`](crate::model::Process::uid).
     pub uid: Option<u32>,
-    /// The pid is a process's, not one of its threads'.
+    /// Whether the pid is a process's, rather than a thread's.
     pub is_process: Option<bool>,
     /// The out-of-memory killer's adjustment; −1000 means never kill.
     pub oom_score_adj: Option<i32>,
-    /// Program file, without the ` (deleted)` of a replaced one.
+    /// Program file, without the ` (deleted)` suffix of a replaced file.
     pub executable: Option<Arc<str>>,
     /// [`Process::executable_is_roots`](crate::model::Process::executable_is_roots).
     pub executable_is_roots: Option<bool>,
@@ -52,50 +50,45 @@ pub struct Guarded {
     pub command: Option<Arc<[Arc<str>]>>,
     /// The variables of [`Process::environment`](crate::model::Process::environment).
     pub environment: Option<Arc<BTreeMap<Arc<str>, Arc<str>>>>,
-    /// GPU device files that it holds open; `None` if its descriptors may not be read.
+    /// GPU device files that the process holds open; `None` if its descriptors may not be read.
     pub gpu_files: Option<Arc<[Arc<str>]>>,
 }
 
 impl Guarded {
-    /// Whether it handles no signal until it gets SIGCONT. A traced process (`t`) is not: its tracer resumes
-    /// it.
+    /// Whether the process handles no signal before SIGCONT. This excludes a traced process (`t`), which its tracer
+    /// resumes.
     pub fn is_stopped(&self) -> bool {
         self.state == Some('T')
     }
 }
 
-/// What is known of gpumem's own process.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Ourselves {
     pub pid: u32,
-    /// Effective user id, by which the kernel judges a sender of signals.
+    /// Effective user id, which the kernel checks when a process sends a signal.
     pub uid: u32,
     pub session: Option<u32>,
-    /// Parent, grandparent and so on.
     pub ancestors: Vec<u32>,
-    /// Whether it may signal other users' processes (`CAP_KILL`).
+    /// Whether gpumem may signal other users' processes (`CAP_KILL`).
     pub may_signal_others: bool,
     /// The pid namespace of these pids.
     pub pid_namespace: Option<PidNamespace>,
-    /// The boot from which start ticks count.
+    /// The boot to which start ticks refer.
     pub boot_id: Option<Arc<str>>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ListedProcess {
     pub pid: u32,
-    /// Clock ticks from boot to its start.
+    /// Start time in clock ticks since boot.
     pub start_ticks: u64,
     pub ppid: Option<u32>,
     pub process_group: Option<u32>,
     pub session: Option<u32>,
 }
 
-/// Reads what is known of a process now. `None` if it does not exist.
-///
-/// # Errors
-///
-/// If its stat cannot be read. Other unreadable values are `None` in the result.
+/// Reads a process now. `None` if it does not exist. Fails if stat cannot be read. Other unreadable values are
+/// `None` in the result.
 pub fn read_guarded(roots: &Roots, pid: u32) -> Result<Option<Guarded>, HostError> {
     let path = || roots.proc.join(pid.to_string()).join("stat");
     let read = |errno| match errno {
@@ -126,7 +119,7 @@ pub fn read_guarded(roots: &Roots, pid: u32) -> Result<Option<Guarded>, HostErro
         comm: Some(String::from_utf8_lossy(stat.comm).into()),
         ..Guarded::default()
     };
-    // argv is in the process's own memory, whose lock a process in uninterruptible sleep may hold.
+    // Reading argv takes the memory map's lock, which a process in uninterruptible sleep may hold.
     let has_memory = !stat.is_exiting && stat.state != 'D';
     if folder.read(c"status", &mut content, STATUS_BYTES).is_ok() {
         let uid = number(&content, b"Uid:");
@@ -154,7 +147,7 @@ pub fn read_guarded(roots: &Roots, pid: u32) -> Result<Option<Guarded>, HostErro
     Ok(Some(guarded))
 }
 
-/// How a process handles signals now; `None` if it does not exist or its status does not tell.
+/// How a process handles signals now; `None` if it does not exist or its status is incomplete.
 pub fn read_signal_masks(roots: &Roots, pid: u32) -> Option<SignalMasks> {
     let folder = Folder::open(&roots.proc, pid).ok()?;
     let mut content = Vec::new();
@@ -162,11 +155,8 @@ pub fn read_signal_masks(roots: &Roots, pid: u32) -> Option<SignalMasks> {
     parse_signal_masks(&content)
 }
 
-/// Reads what is known of gpumem's own process.
-///
-/// # Errors
-///
-/// If its own stat cannot be read: then the processes it must not touch are unknown.
+/// Reads gpumem's own process. Fails if its own stat cannot be read. Then the processes that must be spared are
+/// unknown.
 pub fn read_ourselves(roots: &Roots) -> Result<Ourselves, HostError> {
     let pid = std::process::id();
     let malformed = || HostError::Malformed { path: roots.proc.join(pid.to_string()).join("stat") };
@@ -178,7 +168,7 @@ pub fn read_ourselves(roots: &Roots) -> Result<Ourselves, HostError> {
         if ancestors.len() == MOST_ANCESTORS {
             break;
         }
-        // An ancestor that has exited has no ancestors to spare.
+        // The ancestors of an exited ancestor are unknown.
         next = read_guarded(roots, parent).ok().flatten().and_then(|it| it.ppid);
     }
     let status = fs::read(roots.proc.join("self/status")).unwrap_or_default();
@@ -194,12 +184,12 @@ pub fn read_ourselves(roots: &Roots) -> Result<Ourselves, HostError> {
     })
 }
 
-/// A process's state: R S D T t Z X I. `None` if it does not exist.
+/// The state of a process: R S D T t Z X I. `None` if it does not exist.
 pub fn read_state(roots: &Roots, pid: u32) -> Option<char> {
     read_stat(roots, pid, |stat| stat.state)
 }
 
-/// Whether a process has exited with all of its threads; `false` if it does not exist.
+/// Whether a process has exited, including all of its threads; `false` if it does not exist.
 pub(in crate::host) fn is_zombie(roots: &Roots, pid: u32) -> bool {
     let is_zombie = |stat: &Stat<'_>| {
         matches!(stat.state, 'Z' | 'X' | 'x') && stat.threads.is_none_or(|threads| threads <= 1)
@@ -207,7 +197,7 @@ pub(in crate::host) fn is_zombie(roots: &Roots, pid: u32) -> bool {
     read_stat(roots, pid, is_zombie) == Some(true)
 }
 
-/// Whether a process descends from another, by parent links; `false` if a link cannot be read.
+/// Whether a process is a descendant of another, by parent links; `false` if a link cannot be read.
 pub fn descends_from(roots: &Roots, pid: u32, ancestor: u32) -> bool {
     let parent = |pid: &u32| read_stat(roots, *pid, |stat| stat.ppid)?;
     std::iter::successors(parent(&pid), parent).take(MOST_ANCESTORS).any(|it| it == ancestor)
@@ -219,18 +209,14 @@ fn read_stat<T>(roots: &Roots, pid: u32, part: impl Fn(&Stat<'_>) -> T) -> Optio
     parse_stat(&content).as_ref().map(part)
 }
 
-/// Whether a status gives `CAP_KILL`; `false` if it does not tell.
+/// Whether a status includes `CAP_KILL`; `false` if it is incomplete.
 fn may_kill(status: &[u8]) -> bool {
     field(status, b"CapEff:")
         .and_then(|set| u64::from_str_radix(set, 16).ok())
         .is_some_and(|set| set >> CAP_KILL & 1 == 1)
 }
 
-/// Lists all processes. One that starts or exits meanwhile may or may not be listed.
-///
-/// # Errors
-///
-/// If /proc cannot be listed.
+/// Lists all processes. One that starts or exits during the call may be missing.
 pub fn read_all(roots: &Roots) -> Result<Vec<ListedProcess>, HostError> {
     let mut all = Vec::new();
     read_each(roots, |pid, stat| {
@@ -245,11 +231,7 @@ pub fn read_all(roots: &Roots) -> Result<Vec<ListedProcess>, HostError> {
     Ok(all)
 }
 
-/// Reads the stat of all processes, as [`read_all`].
-///
-/// # Errors
-///
-/// If /proc cannot be listed.
+/// Reads the stat of all processes, like [`read_all`].
 pub(in crate::host) fn read_each(
     roots: &Roots,
     mut each: impl FnMut(u32, &Stat<'_>),
@@ -269,8 +251,8 @@ pub(in crate::host) fn read_each(
     Ok(())
 }
 
-/// Where in the kernel a thread of the process is in uninterruptible sleep. `None` if none is; `"?"` if one is
-/// and the kernel, which tells only root, does not say where.
+/// The kernel function in which a thread of the process is in uninterruptible sleep. `None` if no thread is; `"?"`
+/// if the kernel hides the function from a caller other than root.
 pub fn read_wait_channel(roots: &Roots, pid: u32) -> Option<String> {
     let tasks = roots.proc.join(pid.to_string()).join("task");
     for task in fs::read_dir(tasks).ok()?.take(MOST_THREADS).flatten() {
@@ -295,7 +277,7 @@ fn text(content: &[u8]) -> Option<&str> {
     Some(std::str::from_utf8(content).ok()?.trim())
 }
 
-/// The first word of a status line; the line has to be complete.
+/// The first word of a status line. An incomplete line does not count.
 fn field<'a>(status: &'a [u8], name: &[u8]) -> Option<&'a str> {
     status
         .split_inclusive(|&byte| byte == b'\n')
@@ -334,7 +316,7 @@ mod tests {
         assert_eq!(read_guarded(&roots, u32::MAX), Ok(None));
     }
 
-    /// A process with this stat state and status.
+    /// Process 7 with this state and status.
     fn seven(state: char, status: &str) -> FakeProc {
         let fake = FakeProc::new();
         fake.stat(7, &StatLine { state, start: 55, ..StatLine::ASLEEP });
@@ -384,7 +366,7 @@ mod tests {
         }
     }
 
-    /// A program as another account runs it, with libraries or a signal of its choice.
+    /// A program that runs as another account, with libraries or a signal chosen by the caller.
     #[test]
     fn what_a_caller_chose_for_a_set_uid_program_does_not_count_and_a_preload_takes_its_name() {
         let folder = tempfile::tempdir().unwrap();
@@ -400,7 +382,7 @@ mod tests {
                 command.uid(65534);
             }
             let mut child = command.spawn().unwrap();
-            // The kernel sets up the environment after the file that the child's start waits for is closed.
+            // The environment is set up only after the kernel has closed the file that `spawn` waits for.
             let read = std::iter::repeat_with(|| read_guarded(&Roots::default(), child.id()))
                 .map(|read| read.unwrap().unwrap())
                 .find(|read| read.environment.is_some())

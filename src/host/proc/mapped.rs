@@ -7,11 +7,10 @@ use std::path::{Path, PathBuf};
 
 use std::ffi::OsStr;
 
-/// The most that is read of gpumem's own maps; it maps some hundred files.
+/// The maximum part of gpumem's own maps that is read; it maps some hundred files.
 const MAPS_BYTES: u64 = 4 << 20;
 
-/// The first file mapped by this process for which `is_it` is true; `None` if there is none or it cannot be
-/// read.
+/// The first file mapped by gpumem for which `is_it` is true; `None` if there is none, or the maps cannot be read.
 pub fn read_own_mapped_file(proc: &Path, is_it: impl Fn(&Path) -> bool) -> Option<PathBuf> {
     let file = File::open(proc.join("self/maps")).ok()?;
     let mut lines = BufReader::new(file.take(MAPS_BYTES)).split(b'\n');
@@ -21,11 +20,11 @@ pub fn read_own_mapped_file(proc: &Path, is_it: impl Fn(&Path) -> bool) -> Optio
     })
 }
 
-/// The path in a line of `/proc/PID/maps`, the sixth field, which may contain spaces; without the ` (deleted)`
-/// of a replaced file.
+/// The path in a line of `/proc/PID/maps`: the sixth field, which may contain spaces, without the ` (deleted)`
+/// suffix of a replaced file.
 pub fn parse_mapped_file(line: &[u8]) -> Option<&Path> {
     let at = line.iter().position(|&byte| byte == b'/')?;
-    // Address, rights, offset, device and inode come before it.
+    // Address, permissions, offset, device and inode precede the path.
     let fields = line[..at].split(|&byte| byte == b' ');
     if fields.filter(|field| !field.is_empty()).count() != 5 {
         return None;

@@ -1,11 +1,11 @@
 //! Reads files of /proc that come from a process's own memory (argv, environment) or need its lock (maps), in a
 //! child that can be abandoned.
 //!
-//! A process can cause its lock to be held forever. It maps a file of a user's own file system that never answers;
-//! another process reads that page through `/proc/PID/mem`, and one of the first process's threads waits to map a page.
-//! Reading these files then blocks too, although the first thread sleeps as usual. So a child reads them. If it
-//! does not answer in time, gpumem kills and abandons it, and does not read from that process for a while. With
-//! file capabilities gpumem reads the files itself, because a child would also get the capabilities.
+//! A process can cause its lock to be held forever. It maps a file on its user's own file system that never
+//! answers. Another process reads that page through `/proc/PID/mem`, and one of the first process's threads waits
+//! to map a page. Reading these files then blocks as well, although the first thread sleeps as usual. So a child
+//! reads them. If it does not answer in time, gpumem kills and abandons it, and does not read from that process for
+//! a while. With file capabilities, gpumem reads the files itself, because a child would also get the capabilities.
 
 use std::ffi::{CStr, OsStr, OsString};
 use std::io::{self, ErrorKind, IoSlice, IoSliceMut, Read as _, Write as _};
@@ -27,20 +27,20 @@ use rustix::net::{
 use crate::host::machine::rights::has_gained_rights;
 use crate::host::proc::folder::Folder;
 
-/// The argument that makes gpumem such a child.
+/// The argument that starts gpumem as a reading child.
 const ARGUMENT: &str = "__read";
 /// The files; the last is a list.
 pub(super) const NAMES: [&CStr; 3] = [c"cmdline", c"environ", c"maps"];
-/// The longest wait for an answer; pages may have to be read from a disk.
+/// The maximum wait for an answer. Pages may have to be read from a disk.
 const ANSWERS: Duration = Duration::from_secs(1);
-/// The longest wait for a child's start, which depends on no other process, only on a machine that may be busy.
+/// The maximum wait for a child to start, which depends only on how busy the machine is.
 const STARTS: Duration = Duration::from_secs(20);
-/// For how long a process that did not answer is left alone.
+/// How long to avoid a process that did not answer.
 const PAUSE: Duration = Duration::from_secs(300);
-/// After this many abandoned children, all of their user's processes are left alone.
+/// After this many abandoned children, all of the user's processes are avoided.
 const MOST_OF_ONE: usize = 4;
-/// A question is a byte limit for each file. One question asks for all files of a process, because a round trip
-/// takes longer than the kernel takes to write a file.
+/// A request is a byte limit for each file. One request covers all files of a process, because a round trip takes
+/// longer than the kernel takes to write a file.
 const QUESTION_BYTES: usize = NAMES.len() * 8;
 /// The header of an answer: for each file an error number and a length.
 const HEAD_BYTES: usize = NAMES.len() * 8;
@@ -58,7 +58,7 @@ struct Reader {
     left: Vec<Left>,
 }
 
-/// An abandoned child, and the folder it was reading: its inode number, unique to the process, and its owner.
+/// An abandoned child, and the folder it was reading: the inode number, unique to the process, and the owner.
 #[derive(Debug)]
 struct Left {
     child: Child,
@@ -67,12 +67,12 @@ struct Left {
     at: Instant,
 }
 
-/// While this value exists, a child reads. Dropping it ends the child: if the child outlived gpumem, it would stay a
-/// zombie in a container whose first process reaps no children.
+/// While this value exists, a child reads. Dropping it ends the child. A child that outlived gpumem would remain a
+/// zombie in a container whose first process does not reap children.
 #[derive(Debug)]
 pub struct ReadingChild(());
 
-/// Makes a child read from now on. The program has to start with [`serves_memory`].
+/// Lets a child read from now on. The program must call [`serves_memory`] first.
 pub fn read_memory_by_child() -> ReadingChild {
     if !has_gained_rights() {
         *READER.lock().unwrap_or_else(PoisonError::into_inner) = Some(Reader::default());
@@ -82,7 +82,7 @@ pub fn read_memory_by_child() -> ReadingChild {
 
 impl Drop for ReadingChild {
     fn drop(&mut self) {
-        // If it is locked, a thread still waits for an answer that may never come.
+        // If it is locked, a thread is still waiting for an answer that may never arrive.
         let reader = READER.try_lock().ok().and_then(|mut reader| reader.take());
         if let Some((mut child, _)) = reader.and_then(|reader| reader.child) {
             let _ = child.kill();
@@ -91,18 +91,18 @@ impl Drop for ReadingChild {
     }
 }
 
-/// If the arguments say that this is such a child, serves until the end and returns `true`.
+/// If the arguments start a reading child, serves requests until the parent exits, and returns `true`.
 pub fn serves_memory(mut arguments: impl Iterator<Item = OsString>) -> bool {
     let is_child = arguments.nth(1).is_some_and(|it| it == *OsStr::new(ARGUMENT));
     if is_child && !has_gained_rights() {
-        // The parent has exited.
+        // An error means that the parent has exited.
         let _ = serve();
     }
     is_child
 }
 
-/// Reads at most this many bytes of each file in a process's folder through the child; `None` if there is to be
-/// none.
+/// Reads each file in a process's folder up to its limit in bytes, through the child. `None` if the caller has to
+/// read the files itself.
 pub(super) fn read(folder: &Folder, limits: [usize; NAMES.len()]) -> Option<Contents> {
     let mut reader = READER.lock().unwrap_or_else(PoisonError::into_inner);
     let reader = reader.as_mut()?;
@@ -121,7 +121,7 @@ pub(super) fn read(folder: &Folder, limits: [usize; NAMES.len()]) -> Option<Cont
     for _ in 0..2 {
         let (child, mut socket) = match reader.child.take() {
             Some(known) => known,
-            // Without a child, the caller reads by itself.
+            // Without a child, the caller reads the files itself.
             None => start().ok()?,
         };
         match ask(&mut socket, folder, limits) {
@@ -131,12 +131,12 @@ pub(super) fn read(folder: &Folder, limits: [usize; NAMES.len()]) -> Option<Cont
             }
             Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {
                 let mut child = child;
-                // A blocked child may survive the kill, too.
+                // A blocked child may survive SIGKILL.
                 let _ = child.kill();
                 reader.left.push(Left { child, inode, uid, at: Instant::now() });
                 return Some(NAMES.map(|_| Err(Errno::TIMEDOUT)));
             }
-            // Someone killed it.
+            // Another process killed the child.
             Err(_) => drop(socket),
         }
     }
@@ -148,12 +148,12 @@ fn start() -> io::Result<(Child, UnixStream)> {
     ours.set_read_timeout(Some(STARTS))?;
     ours.set_write_timeout(Some(ANSWERS))?;
     let mut child = Command::new("/proc/self/exe")
-        // People who list processes should see whose it is.
+        // A process listing should show what the child belongs to.
         .arg0("gpumem")
         .arg(ARGUMENT)
         .env_clear()
         .current_dir("/")
-        // Keys typed at a terminal to end gpumem must not reach it.
+        // Signals from the terminal's keys, such as Ctrl-C, must not reach the child.
         .process_group(0)
         .stdin(Stdio::from(OwnedFd::from(theirs)))
         .stdout(Stdio::null())
@@ -179,7 +179,7 @@ fn ask(
     let mut control = SendAncillaryBuffer::new(&mut space);
     control.push(SendAncillaryMessage::ScmRights(&folders));
     sendmsg(&socket, &[IoSlice::new(question)], &mut control, SendFlags::NOSIGNAL)?;
-    // Most answers arrive whole with their header.
+    // Most answers arrive completely with their header.
     let mut begin = [0; HEAD_BYTES + SHORT_BYTES];
     let mut got = 0;
     while got < HEAD_BYTES {
@@ -205,10 +205,10 @@ fn ask(
     Ok(contents)
 }
 
-/// Answers until the parent is gone.
+/// Answers requests until the parent exits.
 fn serve() -> io::Result<()> {
     let mut socket = UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
-    // It has started.
+    // Reports that the child has started.
     socket.write_all(&[0])?;
     let mut content = Vec::new();
     loop {

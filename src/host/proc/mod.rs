@@ -1,5 +1,5 @@
-//! One process, from /proc. `processes` is the table of watched processes, `entry` one row of it, `visit` the
-//! full read of a process's folder; each other file parses or reads one thing.
+//! Reads one process from /proc. `processes` is the table of watched processes, `entry` one row of it, and `visit`
+//! the full read of a process's folder. Each other file parses or reads one kind of data.
 
 pub(super) mod cmdline;
 pub(super) mod entry;

@@ -1,9 +1,9 @@
-//! Recognises a Jupyter kernel, and what runs it, from argv alone.
+//! Recognises a Jupyter kernel, and the program that runs it, from argv alone.
 //!
-//! A server starts a kernel with the path of a connection file, `…/kernel-ID.json`, in any of its arguments; if ID is
-//! a UUID, it is the kernel's id in the server's API. Programs that run a notebook from first cell to last (papermill, nbconvert)
-//! give the file another name and keep no history; only the parent's argv tells which of them it is. Nothing is
-//! read here: `jupyter` reads files and asks the server.
+//! A server starts a kernel with the path of a connection file, `…/kernel-ID.json`, in any of its arguments. If ID
+//! is a UUID, it is the kernel's id in the server's API. Programs that run a notebook from first cell to last
+//! (papermill, nbconvert) give the file another name and keep no history; only the parent's argv shows which of
+//! them it is. This module reads no files: `jupyter` reads files and asks the server.
 
 use std::sync::Arc;
 
@@ -23,17 +23,17 @@ const LAUNCHERS: [&str; 7] = [
 
 const COLAB_LAUNCHER: &str = "colab_kernel_launcher";
 
-/// `/databricks/python_shell/scripts/db_ipykernel_launcher.py`, as every stack trace there shows.
+/// `/databricks/python_shell/scripts/db_ipykernel_launcher.py`, as in every Databricks stack trace.
 const DATABRICKS_LAUNCHER: &str = "db_ipykernel_launcher";
 
-/// The module of marimo's kernels with their own environment (marimo: `marimo/_ipc/launch_kernel.py`).
+/// The module of marimo's kernels with a separate environment (marimo: `marimo/_ipc/launch_kernel.py`).
 const MARIMO_LAUNCHER: &str = "marimo._ipc.launch_kernel";
 
 /// The argument that Python's multiprocessing adds to a spawned process (CPython:
 /// `Lib/multiprocessing/spawn.py`).
 const SPAWNED: &str = "--multiprocessing-fork";
 
-/// How nbclient, and through it papermill and nbconvert, asks a kernel to keep no history (nbclient:
+/// The option with which nbclient, and so papermill and nbconvert, disables a kernel's history (nbclient:
 /// `NotebookClient.create_kernel_manager`).
 const NO_HISTORY: &str = "--HistoryManager.hist_file=:memory:";
 
@@ -41,13 +41,13 @@ const NO_HISTORY: &str = "--HistoryManager.hist_file=:memory:";
 const FLAGS: [&str; 6] =
     ["-f", "--f", "--file", "--connection-file", "--control_file", "--IPKernelApp.connection_file"];
 
-/// Programs that people open a connection file with.
+/// Programs with which users read a connection file.
 const READERS: [&str; 16] = [
     "bat", "cat", "cp", "emacs", "grep", "head", "jq", "less", "ls", "more", "nano", "nvim", "rm",
     "tail", "vi", "vim",
 ];
 
-/// The kernel with this argv; `None` if it is no kernel. A kernel's clients (`--existing`) are none.
+/// The kernel with this argv; `None` if it is not a kernel's. A kernel's clients (`--existing`) are excluded.
 pub fn parse_kernel<S: AsRef<str>>(arguments: &[S]) -> Option<Jupyter> {
     let is_reader =
         arguments.first().is_some_and(|name| READERS.contains(&file_name(name.as_ref())));
@@ -65,7 +65,8 @@ pub fn parse_kernel<S: AsRef<str>>(arguments: &[S]) -> Option<Jupyter> {
         if name == "--existing" {
             return None;
         }
-        // Not every language's kernel has a flag for it: IJulia takes it plainly, IRkernel after `--args`.
+        // Some languages' kernels have no flag for the file: IJulia takes it as an argument, IRkernel after
+        // `--args`.
         let is_kernels = |name| is_uuid(name) || is_vscodes(name);
         if !is_reader && kernel_name(value).is_some_and(is_kernels) {
             named = named.or(Some(value));
@@ -86,7 +87,7 @@ pub fn parse_kernel<S: AsRef<str>>(arguments: &[S]) -> Option<Jupyter> {
         keeps_history &= argument != NO_HISTORY;
         flag = argument;
     }
-    // A file name that only kernels use, or any with a program that only kernels run.
+    // A file name that only kernels use, or any file name if the program only runs kernels.
     let connection_file = named.or(any.filter(|_| launcher.is_some()));
     if launcher.is_none() && connection_file.is_none() {
         return None;
@@ -105,7 +106,7 @@ pub fn parse_kernel<S: AsRef<str>>(arguments: &[S]) -> Option<Jupyter> {
     } else if connection_file.is_none()
         && matches!(launcher, Some("ipykernel" | "ipykernel_launcher"))
     {
-        // A program that starts one for a notebook tells it its ports.
+        // A program that starts a kernel for a notebook passes the ports.
         Some("ipykernel")
     } else {
         None
@@ -118,14 +119,14 @@ pub fn parse_kernel<S: AsRef<str>>(arguments: &[S]) -> Option<Jupyter> {
     })
 }
 
-/// Whether a process may be marimo's kernel: Python spawns it like any other process, so only its parent's argv
-/// tells (`parse_child_of_marimo`).
+/// Whether a process may be marimo's kernel. Python spawns it like any other process, so only its parent's argv can
+/// identify it (`parse_child_of_marimo`).
 pub fn may_be_marimo<S: AsRef<str>>(arguments: &[S]) -> bool {
     arguments.iter().any(|argument| argument.as_ref() == SPAWNED)
 }
 
-/// The kernel that a spawned process is, by its parent's argv: `marimo edit notebook.py`. `None` if the parent
-/// is not a marimo editor. (`marimo run` runs notebooks in its own threads.)
+/// The kernel that a spawned process is, from its parent's argv: `marimo edit notebook.py`. `None` if the parent is
+/// not a marimo editor. (`marimo run` runs notebooks in its own threads.)
 pub fn parse_child_of_marimo<S: AsRef<str>>(parent: &[S]) -> Option<Jupyter> {
     let (program, rest) = started(parent)?;
     if program != "marimo" {
@@ -143,7 +144,7 @@ pub fn parse_child_of_marimo<S: AsRef<str>>(parent: &[S]) -> Option<Jupyter> {
     })
 }
 
-/// The program that runs a notebook from first cell to last, and the notebook, from argv: `papermill in.ipynb
+/// From argv, the program that runs a notebook from first cell to last, and the notebook: `papermill in.ipynb
 /// out.ipynb`, `jupyter nbconvert --execute a.ipynb`. `batch` for an unknown program.
 pub fn parse_batch<S: AsRef<str>>(arguments: &[S]) -> (&'static str, Option<&str>) {
     let (program, rest) = started(arguments).unwrap_or(("", &[]));
@@ -159,7 +160,7 @@ pub fn parse_batch<S: AsRef<str>>(arguments: &[S]) -> (&'static str, Option<&str
     (application, notebook)
 }
 
-/// The console with this argv, if it starts kernels itself and serves none; `None` for any other program.
+/// The console with this argv, if it starts kernels itself without serving them; `None` for any other program.
 pub fn parse_console<S: AsRef<str>>(arguments: &[S]) -> Option<&'static str> {
     Some(match started(arguments)?.0 {
         "jupyter-console" | "jupyter_console" => "jupyter-console",
@@ -178,7 +179,6 @@ pub fn parse_fileless_server<S: AsRef<str>>(arguments: &[S]) -> Option<&'static 
     })
 }
 
-/// Whether this argv is a kernel server's.
 pub fn is_server<S: AsRef<str>>(arguments: &[S]) -> bool {
     let names = [
         "jupyter-lab",
@@ -195,7 +195,6 @@ pub fn is_server<S: AsRef<str>>(arguments: &[S]) -> bool {
         || is_hub_server(arguments)
 }
 
-/// Whether this argv is a single-user server of JupyterHub.
 pub fn is_hub_server<S: AsRef<str>>(arguments: &[S]) -> bool {
     matches!(
         started(arguments),
@@ -203,15 +202,15 @@ pub fn is_hub_server<S: AsRef<str>>(arguments: &[S]) -> bool {
     )
 }
 
-/// The program that argv starts, and its arguments: what Python runs rather than Python, and `nbconvert` for
-/// `jupyter nbconvert`.
+/// The program that argv starts, and its arguments. This is the target rather than Python itself, and `nbconvert`
+/// for `jupyter nbconvert`.
 fn started<S: AsRef<str>>(arguments: &[S]) -> Option<(&str, &[S])> {
     let at = |index: usize| arguments.get(index).map(AsRef::as_ref);
     let mut index = 0;
     if program(at(index)?).starts_with("python") {
         index += 1;
         while at(index)?.starts_with('-') {
-            // Python options that take the next argument, `-m` last.
+            // Python options with a separate value; `-m` ends the options.
             let option = at(index)?;
             index += if matches!(option, "-X" | "-W") { 2 } else { 1 };
             if matches!(option, "-m" | "-c") {
@@ -241,14 +240,14 @@ fn kernel_name(path: &str) -> Option<&str> {
     file_name(path).strip_prefix("kernel-")?.strip_suffix(".json")
 }
 
-/// Whether ID is VS Code's, which starts kernels without a server: `v2-4711AbCd`, `v3…` (vscode-jupyter:
+/// Whether ID is from VS Code, which starts kernels without a server: `v2-4711AbCd`, `v3…` (vscode-jupyter:
 /// `kernelProcess.node.ts`).
 fn is_vscodes(name: &str) -> bool {
     let version = name.strip_prefix('v');
     version.is_some_and(|version| version.starts_with(|c: char| c.is_ascii_digit()))
 }
 
-/// Whether the text is a kernel id as Jupyter creates them.
+/// Whether the text has the format of Jupyter's kernel ids.
 pub(in crate::host) fn is_uuid(text: &str) -> bool {
     let mut groups = text.split('-');
     let is_hexadecimal = |group: &str| group.bytes().all(|byte| byte.is_ascii_hexdigit());
@@ -297,7 +296,7 @@ mod tests {
 
     #[test]
     fn a_kernel_without_a_uuid_has_no_id() {
-        // As VS Code starts them.
+        // Started by VS Code.
         let file = "/tmp/kernel-v2-4711AbCd.json";
         assert_eq!(
             kernel(&format!("python -m ipykernel_launcher -f {file}")),
@@ -322,7 +321,7 @@ mod tests {
                 format!("{launch} --f=/home/ann/.local/share/jupyter/runtime/kernel-v3{ID}.json"),
                 Some("vscode"),
             ),
-            // As papermill 2.7, nbconvert 7.17 and nbclient 0.11 start them.
+            // Started by papermill 2.7, nbconvert 7.17 and nbclient 0.11.
             (format!("{launch} -f /tmp/tmpzg22om0z.json {NO_HISTORY}"), Some("batch")),
             (format!("{launch} -f /tmp/tmpzg22om0z.json"), None),
             (format!("python3 -m colab_kernel_launcher -f /run/kernel-{ID}.json"), Some("colab")),

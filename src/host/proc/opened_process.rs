@@ -1,6 +1,6 @@
-//! A kernel's or server's process, opened: what /proc has beyond the stat line.
+//! An opened process of a kernel or server: the data in /proc beyond the stat line.
 //!
-//! Its folder is held open, so everything read is about one process, never about a later one with its pid.
+//! Its folder is held open, so all reads concern this process, never a later one with the same pid.
 
 use std::cell::OnceCell;
 use std::path::{Path, PathBuf};
@@ -16,9 +16,8 @@ use crate::host::proc::folder::{Folder, is_gone};
 use crate::host::proc::stat::{STAT_BYTES, parse_stat};
 use crate::host::proc::status::{STATUS_BYTES, parse_status};
 
-/// The longest environment that is read; Linux allows 6 MiB of argv and environment together.
+/// The maximum length of an environment. Linux allows 6 MiB for argv and environment together.
 const ENVIRON_BYTES: usize = 1 << 20;
-/// The longest value of a variable that is used.
 const VALUE_BYTES: usize = 4096;
 
 #[derive(Debug)]
@@ -27,7 +26,7 @@ pub struct OpenedProcess {
     pub start_ticks: u64,
     pub ppid: Option<u32>,
     pub state: char,
-    /// Its pid in each of its pid namespaces, the innermost last. Empty if the kernel does not tell.
+    /// Pids in each of its pid namespaces, the innermost last. Empty if the kernel does not report them.
     pub numbers: Vec<u32>,
     pub uid: Option<u32>,
     pub folder: Folder,
@@ -35,7 +34,6 @@ pub struct OpenedProcess {
 }
 
 impl OpenedProcess {
-    /// `None` if there is no such process.
     pub fn open(roots: &Roots, pid: u32) -> io::Result<Option<Self>> {
         match Self::try_open(roots, pid) {
             Err(errno) if is_gone(errno) => Ok(None),
@@ -65,7 +63,7 @@ impl OpenedProcess {
         }))
     }
 
-    /// Its root folder, opened once for several files.
+    /// The root folder of the process, opened once for several files.
     pub fn root(&self) -> io::Result<BorrowedFd<'_>> {
         if let Some(root) = self.root.get() {
             return Ok(root.as_fd());
@@ -75,7 +73,7 @@ impl OpenedProcess {
         Ok(self.root.get_or_init(|| root).as_fd())
     }
 
-    /// Whether its root folder is another's too, so that a path leads both to the same file.
+    /// Whether both processes have the same root folder, so that a path leads both to the same file.
     pub fn shares_root(&self, other: &Self) -> bool {
         let identity = |process: &Self| {
             let stat = fstat(process.root().ok()?).ok()?;
@@ -90,7 +88,7 @@ impl OpenedProcess {
         !matches!(self.state, 'D' | 'Z' | 'X')
     }
 
-    /// Its environment at exec; `None` if it may not be read.
+    /// The environment at exec; `None` if it may not be read.
     pub fn environment(&self) -> Option<Environment> {
         let mut content = Vec::new();
         let read =
@@ -107,7 +105,7 @@ impl OpenedProcess {
         parse_cmdline(&content)
     }
 
-    /// The target of one of its links (`cwd`, `ns/pid`), if readable and UTF-8.
+    /// The target of a link (`cwd`, `ns/pid`), if it is readable and UTF-8.
     pub fn link(&self, name: &std::ffi::CStr) -> Option<String> {
         self.folder.link(name, |target| String::from_utf8(target.to_vec()).ok()).ok()?
     }
@@ -117,7 +115,7 @@ impl OpenedProcess {
 pub struct Environment(Vec<u8>);
 
 impl Environment {
-    /// A variable's value: UTF-8, not empty, at most 4 KiB.
+    /// The value of a variable: UTF-8, not empty, at most 4 KiB.
     pub fn get(&self, name: &str) -> Option<&str> {
         let value = self.0.split(|&byte| byte == 0).find_map(|variable| {
             variable.strip_prefix(name.as_bytes()).and_then(|rest| rest.strip_prefix(b"="))
@@ -175,7 +173,7 @@ mod tests {
         let (first, kernel) = (open(1), open(90));
         assert!(kernel.shares_root(&kernel) && !kernel.shares_root(&first));
         assert!(open(90).shares_root(&kernel));
-        // An opened root stays valid, and a process without one shares none.
+        // An opened root stays valid. A process without a root does not share one.
         std::fs::remove_dir(proc.root_of(90)).unwrap();
         assert!(kernel.root().is_ok() && open(90).root().is_err());
         assert!(!open(90).shares_root(&kernel) && !open(90).shares_root(&open(90)));

@@ -1,4 +1,5 @@
-//! Finds who started a process: its parent, unless that has only adopted it; and which processes adopt orphans.
+//! Finds the starter of a process: its parent, unless the parent has only adopted it. Also finds adopters of
+//! orphans.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -11,12 +12,10 @@ use crate::model::Process;
 use crate::model::process::Parent;
 use crate::model::server_name::is_worker_command;
 
-/// What was read of a parent, for its children.
 #[derive(Clone, Debug)]
 pub(in crate::host) struct ReadParent {
-    /// Whether it adopts orphans.
     pub adopts: Option<bool>,
-    /// Set unless it adopts orphans, and so may not have started them.
+    /// `None` if the parent adopts orphans, and so may not have started its children.
     parent: Option<Arc<Parent>>,
 }
 
@@ -28,11 +27,11 @@ impl ReadParent {
         }
     }
 
-    /// Records the parent as starter, unless it adopts orphans. A recorded starter stays after the parent has
+    /// Records the parent as starter, unless it adopts orphans. A recorded starter is kept after the parent has
     /// changed.
     pub(in crate::host) fn note(&self, process: &mut Process) {
         let is_starter = process.parent_is_reaper == Some(false);
-        // A parent that started later has the reused pid of the real one.
+        // A parent that started later has reused the pid of the real parent.
         let parent = self.parent.as_ref().filter(|it| it.start_ticks <= process.start_ticks);
         if let Some(parent) = parent.filter(|_| is_starter)
             && process.parent.as_deref() != Some(&**parent)
@@ -42,10 +41,10 @@ impl ReadParent {
     }
 }
 
-/// Describes the process with this pid as a parent. `None` if it does not exist or is not visible. `content` is
-/// a buffer.
+/// Describes the process with this pid as a parent. `None` if it does not exist or is not visible. `content` is a
+/// buffer.
 ///
-/// argv is left out if reading it might block; see `entry`.
+/// argv is omitted if reading it might block (see `entry`).
 fn read_parent(proc: &Path, pid: u32, content: &mut Vec<u8>) -> Option<Parent> {
     let folder = Folder::open(proc, pid).ok()?;
     folder.read(c"stat", content, STAT_BYTES).ok()?;
@@ -60,11 +59,12 @@ fn read_parent(proc: &Path, pid: u32, content: &mut Vec<u8>) -> Option<Parent> {
         parent_is_reaper: None,
     };
     if has_memory {
-        // One byte more than is kept shows whether there is more.
+        // One extra byte shows whether argv is longer than the limit.
         let read = folder.read(c"cmdline", content, CMDLINE_BYTES + 1);
         parent.command = read.ok().and_then(|()| parse_cmdline(content));
     }
-    // The parent is an engine and itself a server's worker: engine and workers are orphaned together.
+    // The parent is an engine and also a server's worker. If the server dies, engine and workers are orphaned
+    // together.
     if let Some(command) = &parent.command
         && is_worker_command(command)
     {
@@ -74,12 +74,11 @@ fn read_parent(proc: &Path, pid: u32, content: &mut Vec<u8>) -> Option<Parent> {
     Some(parent)
 }
 
-// When a process dies, its children go to the nearest ancestor that asked for orphans
-// (`PR_SET_CHILD_SUBREAPER`, prctl(2)), else to the first process of their pid namespace. The kernel shows a
-// namespace's first process: the last number of its `NSpid` is 1 (pid_namespaces(7)). It does not show
-// subreapers, which are recognised by name.
+// When a process dies, its children go to the nearest ancestor that requested orphans (`PR_SET_CHILD_SUBREAPER`,
+// prctl(2)), or else to the first process of their pid namespace. The kernel shows a namespace's first process: the
+// last number of its `NSpid` is 1 (pid_namespaces(7)). It does not show subreapers, so they are recognised by name.
 
-/// Short names (the kernel keeps 15 bytes) of programs that ask for orphans or are meant to be a first process.
+/// Short names (the kernel keeps 15 bytes) of programs that request orphans or are intended as a first process.
 const NAMES: [&[u8]; 13] = [
     // systemd, and each user's systemd --user (systemd: src/core/main.c).
     b"systemd",
@@ -89,18 +88,18 @@ const NAMES: [&[u8]; 13] = [
     b"containerd-shim",
     b"conmon",
     b"conmonrs",
-    // First processes of containers; tini adopts with -s even if it is not the first.
+    // First processes of containers; tini with -s adopts orphans even if it is not the first process.
     b"tini",
     b"docker-init",
     b"dumb-init",
     b"catatonit",
     b"podman-init",
-    // First processes of other systems.
+    // First processes of other init systems.
     b"s6-svscan",
     b"runit",
 ];
 
-/// Whether the process with this pid adopts orphans; `None` if unknown, as for a parent outside this pid
+/// Whether the process with this pid adopts orphans; `None` if unknown, for example for a parent outside this pid
 /// namespace. `content` is a buffer.
 pub fn adopts(pid: u32, proc: &Path, content: &mut Vec<u8>) -> Option<bool> {
     if pid == 1 {
@@ -111,7 +110,7 @@ pub fn adopts(pid: u32, proc: &Path, content: &mut Vec<u8>) -> Option<bool> {
     is_reaper(&parse_status(content))
 }
 
-/// Whether a process adopts orphans, from its status. `None` if the status does not tell.
+/// Whether a process adopts orphans, from its status; `None` if the status is incomplete.
 fn is_reaper(status: &ProcStatus<'_>) -> Option<bool> {
     if status.innermost_pid == Some(1) {
         return Some(true);

@@ -1,9 +1,9 @@
-//! The table of watched processes and what was last known of each.
+//! The table of watched processes, with the last known values of each.
 //!
-//! Each sample opens a process's folder and reads stat through it: another start under the same pid is another
-//! process, and everything else is read through the same folder.
+//! Each sample opens a process's folder and reads stat through it. A different start time under the same pid means
+//! another process. All other data is read through the same folder.
 //!
-//! This file decides which pid is which process; `entry` describes one.
+//! This file maps pids to processes; `entry` describes one process.
 
 use foldhash::{HashMap, HashMapExt as _};
 
@@ -21,19 +21,17 @@ pub struct Processes {
     content: Vec<u8>,
 }
 
-/// The result of [`Processes::sample`]. Every requested pid is in one of the lists.
+/// The result of [`Processes::sample`]. Each requested pid is in exactly one list.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct ProcessSample {
-    /// Existing processes, in the requested order.
     pub processes: Vec<Process>,
-    /// Pids without a process. That is normal: one may exit between two samples.
+    /// Pids without a process. This is normal, because a process may exit between two samples.
     pub gone: Vec<u32>,
-    /// Pids of which nothing could be read, and why.
     pub unreadable: Vec<(u32, HostError)>,
 }
 
 impl Processes {
-    /// An empty table. It reads the boot time once, so that start times do not move when the clock is set.
+    /// Creates an empty table. The boot time is read once, so that start times do not change when the clock is set.
     pub fn new(roots: Roots) -> Self {
         Self {
             entries: HashMap::new(),
@@ -42,15 +40,15 @@ impl Processes {
         }
     }
 
-    /// Whether the machine had GPU device files, or this process held one open, at the last check (twice a
-    /// minute). If neither, every process's `gpu_files` is unknown and proves nothing.
+    /// Whether the machine had GPU device files, or gpumem held one open, at the last check (twice a minute). If
+    /// neither, every process's `gpu_files` is unknown and proves nothing.
     pub fn has_gpu_device_files(&self) -> bool {
         self.around.has_gpu_device_files
     }
 
-    /// Reads the processes with these pids, each named once, and forgets all others.
+    /// Reads the processes with these unique pids, and drops all others.
     ///
-    /// `boottime_ns` is the time since boot (`Clocks::boottime_ns`); CPU use counts from the previous call.
+    /// `boottime_ns` is the time since boot (`Clocks::boottime_ns`). CPU use counts from the previous call.
     pub fn sample(&mut self, pids: &[u32], boottime_ns: u64) -> ProcessSample {
         self.around.begin(boottime_ns);
         let mut before = std::mem::take(&mut self.entries);
@@ -73,7 +71,6 @@ impl Processes {
                     entry = None;
                     sample.gone.push(pid);
                 }
-                // Old values stay.
                 Err(error) => sample.unreadable.push((pid, error)),
             }
             self.entries.extend(entry.map(|entry| (pid, entry)));
@@ -94,8 +91,7 @@ impl Processes {
         self.entries.get(&pid).map(|entry| entry.ticks)
     }
 
-    /// Fills in each process's listening relatives, by the process tree of the GPU file holders, which the
-    /// caller has updated.
+    /// Sets each process's listening relatives, using the process tree of `holders`, which the caller has updated.
     pub fn fill_relatives(
         &mut self,
         processes: &mut [Process],
@@ -105,7 +101,7 @@ impl Processes {
         self.around.fill_relatives(processes, holders.tree(), boottime_ns);
     }
 
-    /// Reads one process. `entry` is what is known of it, if anything, and is replaced if the pid was reused.
+    /// Reads one process. `entry` is its current entry, if any, and is replaced if the pid was reused.
     fn look_at(
         &mut self,
         pid: u32,
@@ -127,7 +123,7 @@ impl Processes {
             Err(errno) if is_gone(errno) && !self.around.sees_all => {
                 return Err(HostError::Hidden { path });
             }
-            // The folder existed, so the process has died since.
+            // The folder existed, so the process has exited since.
             Err(errno) if is_gone(errno) => return Ok(Presence::Gone),
             Err(errno) => return Err(HostError::Read { path, errno }),
         }

@@ -1,9 +1,9 @@
-//! Finds listening processes that work with a watched one, which may be serving through them.
+//! Finds listening processes that belong together with a watched one, which may be serving through them.
 //!
-//! The program that takes requests is often not the one that holds the GPU memory: a front end that starts
-//! workers, a service that starts an engine, a container's first process. So twice a minute the sockets are
-//! read of a process's ancestors within its session, its descendants, and the other processes of its service or
-//! container. What they listen for is not judged here.
+//! The program that accepts requests often does not hold the GPU memory itself. It may be a front end that starts
+//! workers, a service that starts an engine, or a container's first process. So twice a minute, sockets are read
+//! for a process's ancestors within its session, its descendants, and the other processes of its service or
+//! container. The purpose of a listening socket is not judged here.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -21,29 +21,25 @@ use crate::host::proc::tree::Tree;
 use crate::model::Process;
 use crate::model::process::{Relation, Relative};
 
-/// For how long a result is valid.
 const VALID_NS: u64 = 30_000_000_000;
 
-/// The most processes of each relation that are read.
 const MOST: usize = 64;
 
-/// The most that are reported.
 const MOST_LISTED: usize = 16;
 
-/// The most that is read of a cgroup's process list: some thousand pids.
+/// The maximum part of a cgroup's process list that is read: some thousand pids.
 const CGROUP_BYTES: usize = 8 << 10;
 
-/// Where cgroups are mounted, below the root: the unified hierarchy, or memory's.
+/// Mount points of cgroups, below the root: the unified hierarchy, or the memory hierarchy.
 const CGROUPS: [&str; 3] = ["sys/fs/cgroup", "sys/fs/cgroup/unified", "sys/fs/cgroup/memory"];
 
 #[derive(Debug, Default)]
 pub(in crate::host) struct Relatives {
-    /// This sample's reads, shared by all relatives: `None` if there is no such process.
+    /// Results of this sample, shared by all watched processes. `None` if the process does not exist.
     seen: HashMap<u32, Option<SocketScan>>,
     known: HashMap<u32, KnownRelatives>,
 }
 
-/// What one process's sockets show.
 #[derive(Clone, Debug)]
 struct SocketScan {
     session: Option<u32>,
@@ -57,7 +53,6 @@ struct RelativeSockets {
     on: Arc<[Arc<str>]>,
 }
 
-/// The last result for one watched process.
 #[derive(Debug)]
 struct KnownRelatives {
     start_ticks: Option<u64>,
@@ -66,7 +61,6 @@ struct KnownRelatives {
 }
 
 impl Surroundings {
-    /// Fills in the listening relatives of each process.
     pub(in crate::host) fn fill_relatives(
         &mut self,
         processes: &mut [Process],
@@ -105,9 +99,9 @@ impl Surroundings {
             }
         };
         for pid in tree.ancestors(process.pid) {
-            // A login, a terminal's program and a scheduler start each process in its own session. A session
-            // that began outside this pid namespace has no number here (0 in proc_pid_stat(5)); an ancestor
-            // without one is in the same session, because one that began below it would have a number.
+            // A login, a terminal program and a scheduler start each process in its own session. A session that
+            // began outside this pid namespace has no number here (0 in proc_pid_stat(5)). An ancestor without a
+            // number is in the same session, because a session that began below it would have one.
             match self.scan_sockets(pid) {
                 Some(seen) if seen.session == process.session => {
                     add(pid, Relation::Ancestor, seen.listens);
@@ -128,7 +122,7 @@ impl Surroundings {
         found
     }
 
-    /// Reads a process's sockets, once a sample; `None` if it does not exist.
+    /// Reads a process's sockets, once per sample; `None` if the process does not exist.
     fn scan_sockets(&mut self, pid: u32) -> Option<SocketScan> {
         if let Some(seen) = self.relatives.seen.get(&pid) {
             return seen.clone();
@@ -160,7 +154,7 @@ impl Surroundings {
         };
         let mut command = None;
         if has_memory {
-            // One byte more than is kept shows whether there is more.
+            // One extra byte shows whether argv is longer than the limit.
             let read = folder.read(c"cmdline", &mut self.content, CMDLINE_BYTES + 1);
             command = read.ok().and_then(|()| parse_cmdline(&self.content));
         }
@@ -177,9 +171,8 @@ fn has_cgroup_of_its_own(process: &Process) -> bool {
     (is_service || process.container.is_some()) && process.slurm.is_none()
 }
 
-/// The pids in a process's cgroup; empty if they cannot be read.
 fn read_cgroup(root: &Path, process: &Process) -> Vec<u32> {
-    // A path that begins with `/..` is outside this cgroup namespace, and not visible.
+    // A path that begins with `/..` is outside this cgroup namespace, and is not visible.
     let cgroup = process.cgroup.as_deref().filter(|path| {
         path.len() > 1 && path.starts_with('/') && !path.split('/').any(|part| part == "..")
     });
@@ -230,7 +223,7 @@ mod tests {
             }
         }
 
-        /// A process that holds this socket.
+        /// Adds a process that holds this socket.
         fn process(&self, pid: u32, ppid: u32, session: u32, socket: u64) {
             self.proc.stat(pid, &StatLine { ppid, session, ..StatLine::ASLEEP });
             self.proc.put(pid, "cmdline", format!("program{pid}\0-x\0"));
@@ -282,13 +275,13 @@ mod tests {
                 (73, Relation::Descendant, nine.to_owned()),
             ]
         );
-        // It is read again after half a minute, not before.
+        // Relatives are read again after half a minute, not before.
         fs::remove_file(fake.proc.proc.join("71/fd/3")).unwrap();
         fake.now_ns += VALID_NS - 1;
         assert_eq!(fake.relatives(&process(72)).len(), 2);
         fake.now_ns += 1;
         assert_eq!(fake.relatives(&process(72)), [(73, Relation::Descendant, nine.to_owned())]);
-        // Another process with the number.
+        // Another process with the same pid.
         let other = Process { start_ticks: Some(8), ..process(72) };
         assert_eq!(fake.relatives(&other).len(), 1);
         let unknown = Process { pid: 72, ..Process::default() };
@@ -300,7 +293,7 @@ mod tests {
     #[test]
     fn an_ancestor_is_looked_at_where_their_session_is_of_another_namespace() {
         let mut fake = Fake::new();
-        // Their session began outside; a server above began its own here.
+        // Their session began outside; a server above them started a session inside.
         fake.process(60, 1, 60, 8);
         fake.process(70, 60, 0, 1);
         fake.process(71, 70, 0, 8);

@@ -1,19 +1,18 @@
 //! Reads small kernel files up to a limit.
 //!
-//! Not for files that a user may have put there: those may be pipes, links, or on a server that hangs.
+//! Do not use this for files that a user may have created, which may be pipes, links, or on a server that hangs.
 
 use std::fs::File;
 use std::io::{self, Read as _};
 use std::path::Path;
 
-/// The first `most_bytes` of a file.
 pub(in crate::host) fn read_start(path: &Path, most_bytes: u64) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     File::open(path)?.take(most_bytes).read_to_end(&mut bytes)?;
     Ok(bytes)
 }
 
-/// As [`read_start`], as text; `None` if it cannot be read or is not UTF-8.
+/// Like [`read_start`], as text; `None` if the file cannot be read or is not UTF-8.
 pub(in crate::host) fn read_text(path: &Path, most_bytes: u64) -> Option<String> {
     String::from_utf8(read_start(path, most_bytes).ok()?).ok()
 }

@@ -1,10 +1,10 @@
-//! Which processes listen: matches the sockets among a process's descriptors against the kernel's tables in
+//! Finds the listening processes: matches the sockets among a process's descriptors against the kernel's tables in
 //! `/proc/PID/net`, which belong to its network namespace.
 //!
-//! A line in the table of Unix sockets ends with a path that a process chose, and a newline in it starts
-//! another line. So a process can pretend to listen, and the table proves nothing against it.
-//! [`holds_listener`] serves as a proof, so it reads TCP only. For a Unix socket, the kernel tells the connecting
-//! process the listener's pid (SO_PEERCRED).
+//! A line in the table of Unix sockets ends with a path that a process chose, and a newline in the path starts
+//! another line. So a process can forge entries, and the table proves nothing. [`holds_listener`] must return
+//! proof, so it reads TCP only. For a Unix socket, the kernel reports the listener's pid to the connecting process
+//! (SO_PEERCRED).
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -16,30 +16,29 @@ use crate::host::Roots;
 use crate::host::gpu::gpu_files::{Sockets, read_held};
 use crate::host::proc::folder::{Folder, if_readable};
 
-/// The most that is read of a table: some ten thousand sockets.
+/// The maximum part of a table that is read: some ten thousand sockets.
 const TABLE_BYTES: usize = 1 << 20;
 
-/// For how long a table is valid. With few connections the kernel still walks its whole hash table (7 ms for
-/// both tables on a machine of 24 GiB). It has to expire, because a namespace's number may be reused.
+/// How long a table is valid. Even with few connections, the kernel walks its whole hash table (7 ms for both
+/// tables on a machine with 24 GiB). The table has to expire, because a namespace's number may be reused.
 const VALID_NS: u64 = 60_000_000_000;
 
-/// The most network namespaces whose tables are valid at once: any user may create namespaces, and each costs a
-/// walk. Where a process in a further one listens is unknown.
+/// The maximum number of network namespaces with valid tables. Any user may create namespaces, and each costs a
+/// walk. Beyond this limit, the listening addresses of a process are unknown.
 pub(in crate::host) const MOST_NAMESPACES: usize = 256;
 
-/// The most sockets of a process whose addresses are reported.
+/// The maximum number of addresses reported for a process.
 const MOST_LISTED: usize = 64;
 
-/// Whether the process with this folder is in gpumem's own network namespace; `None` if unknown.
+/// Whether the process is in gpumem's own network namespace; `None` if unknown.
 pub(in crate::host) fn shares_network(roots: &Roots, folder: &Folder) -> Option<bool> {
     let own = Folder::own(&roots.proc).ok()?;
     Some(read_namespace(folder, c"ns/net")? == read_namespace(&own, c"ns/net")?)
 }
 
-/// Whether the process with this folder itself holds the socket that a connection to `address` from its network
-/// namespace would reach. Ask before sending a secret there, and again once connected. `Some(false)` if another
-/// process listens there, alone or as well, or none does; `None` if unknown, because its descriptors may not be
-/// read or there are too many sockets.
+/// Whether this process holds the socket that a connection to `address` from its network namespace would reach.
+/// Check this before sending a secret, and again once connected. `Some(false)` if another process listens there,
+/// alone or as well, or none does. `None` if its descriptors may not be read, or there are too many sockets.
 pub(in crate::host) fn holds_listener(
     roots: &Roots,
     folder: &Folder,
@@ -51,7 +50,7 @@ pub(in crate::host) fn holds_listener(
         let reaching = places.iter().map(|(inode, bound)| (bound.reach(address), *inode));
         takers.extend(reaching.filter_map(|(reach, inode)| Some((reach?, inode))));
     }
-    // The kernel prefers sockets bound to the exact address (Linux: `__inet_lookup_listener` in
+    // The kernel prefers sockets bound to the exact address (`__inet_lookup_listener` in Linux's
     // `net/ipv4/inet_hashtables.c`).
     if takers.iter().any(|(reach, _)| *reach == Reach::Exact) {
         takers.retain(|(reach, _)| *reach == Reach::Exact);
@@ -65,8 +64,8 @@ pub(in crate::host) fn holds_listener(
     }
 }
 
-/// How many connections are open to the ports on which the process with this folder listens; closing ones do
-/// not count. `None` if unknown.
+/// Counts the open connections to the ports on which this process listens. Closing connections do not count. `None`
+/// if unknown.
 pub(in crate::host) fn count_connections(roots: &Roots, folder: &Folder) -> Option<usize> {
     let held = read_held(folder, &roots.dev).ok()?.sockets?;
     if held.is_partial {
@@ -83,7 +82,7 @@ pub(in crate::host) fn count_connections(roots: &Roots, folder: &Folder) -> Opti
     let mut count = 0;
     for name in [c"net/tcp", c"net/tcp6"] {
         let mut content = Vec::new();
-        // A table too long to read has so many connections that some are this process's.
+        // If the table is too long to read, the number is unknown.
         match folder.read_list(name, &mut content, TABLE_BYTES) {
             Ok(()) if content.len() < TABLE_BYTES => {}
             Err(Errno::NOENT) if read_namespace(folder, c"ns/net").is_some() => {}
@@ -96,7 +95,7 @@ pub(in crate::host) fn count_connections(roots: &Roots, folder: &Folder) -> Opti
     Some(count)
 }
 
-/// The local port of an open connection.
+/// The local port of an established connection.
 fn parse_established(line: &[u8]) -> Option<u16> {
     /// As in the kernel's `include/net/tcp_states.h`.
     const ESTABLISHED: &str = "01";
@@ -107,7 +106,7 @@ fn parse_established(line: &[u8]) -> Option<u16> {
     is_established.then_some(port)
 }
 
-/// Listening sockets by network namespace: read on demand, and again after a minute.
+/// Listening sockets by network namespace, read on demand and valid for a minute.
 #[derive(Debug, Default)]
 pub(in crate::host) struct Listening {
     now_ns: u64,
@@ -120,25 +119,23 @@ struct Tables {
     tables: [Option<Inodes>; 3],
 }
 
-/// The listening sockets in a table.
 #[derive(Debug)]
 struct Inodes {
-    /// Sorted by inode number.
     places: Vec<(u64, Bound)>,
     is_whole: bool,
 }
 
-/// What a listening socket is bound to, in the order of reporting: services have low ports, a library's own
-/// sockets have high ones or a path.
+/// The address of a listening socket, in the order of reporting: services use low ports, a library's own sockets
+/// use high ports or a path.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 enum Bound {
     Tcp(u16, IpAddr),
-    /// Empty if it has no name; an abstract one begins with `@`.
+    /// A path; empty if the socket has no name. An abstract name begins with `@`.
     Unix(Arc<str>),
 }
 
 impl Bound {
-    /// How a connection to this address may reach it; `None` if it cannot.
+    /// How a connection to this address may reach the socket; `None` if it cannot.
     fn reach(&self, wanted: SocketAddr) -> Option<Reach> {
         let bound = match self {
             Self::Tcp(port, address) if *port == wanted.port() => address,
@@ -164,9 +161,8 @@ impl Bound {
 
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(in crate::host) struct Listens {
-    /// Whether it listens; `None` if unknown.
     pub at_all: Option<bool>,
-    /// The addresses, as in `model::Process::listening_on`.
+    /// The addresses, in the format of `model::Process::listening_on`.
     pub on: Option<Arc<[Arc<str>]>>,
 }
 
@@ -177,7 +173,6 @@ impl Listening {
         self.namespaces.retain(|_, known| now_ns.saturating_sub(known.read_ns) < VALID_NS);
     }
 
-    /// Where the process with this folder listens.
     pub(in crate::host) fn read(
         &mut self,
         folder: &Folder,
@@ -200,7 +195,7 @@ impl Listening {
                 .namespaces
                 .entry(namespace)
                 .or_insert(Tables { read_ns: self.now_ns, tables: [None, None, None] });
-            // Cheapest first.
+            // Cheapest table first.
             let order = [SocketTable::Unix, SocketTable::Tcp, SocketTable::Tcp6];
             for (table, known) in order.iter().zip(&mut known.tables) {
                 if known.is_none() {
@@ -240,11 +235,11 @@ pub(in crate::host) fn read_namespace(folder: &Folder, name: &std::ffi::CStr) ->
 /// How a listening socket receives connections to an address.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Reach {
-    /// It is bound to that address.
+    /// Bound to this address.
     Exact,
-    /// It is bound to all addresses.
+    /// Bound to all addresses.
     Any,
-    /// It is bound to all of IPv6. It takes IPv4 too unless told not to, which the table does not show.
+    /// Bound to all IPv6 addresses. It accepts IPv4, too, unless IPV6_V6ONLY is set, which the table does not show.
     Perhaps,
 }
 
@@ -252,9 +247,9 @@ enum Reach {
 enum SocketLine {
     /// Inode number and address.
     Listens(u64, Bound),
-    /// A connection not yet made; older kernels list these among the listening sockets.
+    /// A pending connection; older kernels list these among the listening sockets.
     Other,
-    /// A connection: the kernel lists these after all listening sockets (`tcp_get_idx` in Linux's
+    /// A connection. The kernel lists connections after all listening sockets (`tcp_get_idx` in Linux's
     /// `net/ipv4/tcp_ipv4.c`), and a server has many.
     Connected,
 }
@@ -267,11 +262,6 @@ enum SocketTable {
 }
 
 impl SocketTable {
-    /// Reads all listening sockets.
-    ///
-    /// # Errors
-    ///
-    /// If the table may not be read, or the process is gone.
     fn read(self, folder: &Folder) -> io::Result<Inodes> {
         let name = match self {
             Self::Tcp => c"net/tcp",
@@ -280,7 +270,7 @@ impl SocketTable {
         };
         let mut content = Vec::new();
         match folder.read_list(name, &mut content, TABLE_BYTES) {
-            // A kernel without this protocol has no such table; nor has a process that is gone.
+            // The table is missing if the kernel lacks the protocol, or if the process has exited.
             Err(Errno::NOENT) if read_namespace(folder, c"ns/net").is_some() => {}
             read => read?,
         }
@@ -300,7 +290,7 @@ impl SocketTable {
         Ok(Inodes { places, is_whole })
     }
 
-    /// Parses a line; `None` for the heading and for what Linux does not write.
+    /// Parses a line; `None` for the heading and for unknown formats.
     fn parse(self, line: &[u8]) -> Option<SocketLine> {
         match self {
             Self::Tcp | Self::Tcp6 => parse_tcp(line),
@@ -330,7 +320,7 @@ fn parse_tcp(line: &[u8]) -> Option<SocketLine> {
     })
 }
 
-/// Parses an address as the kernel prints it: each four bytes as one number in native byte order.
+/// Parses an address in the kernel's format: groups of four bytes, each printed as one number in native byte order.
 fn parse_address(hexadecimal: &str) -> Option<IpAddr> {
     let word = |at: usize| {
         let digits = hexadecimal.get(at * 8..at * 8 + 8)?;
@@ -351,7 +341,7 @@ fn parse_address(hexadecimal: &str) -> Option<IpAddr> {
 
 /// `ffff8ef7c0a51000: 00000002 00000000 00010000 0001 01 20531 /run/systemd/private`
 ///
-/// Only stream sockets count: the CUDA library itself listens on a seqpacket socket (`@cuda-uvmfd-…`) in every
+/// Only stream sockets count, because the CUDA library listens on a seqpacket socket (`@cuda-uvmfd-…`) in every
 /// process with a context.
 fn parse_unix(line: &[u8]) -> Option<SocketLine> {
     /// `__SO_ACCEPTCON` of the kernel's `include/uapi/linux/net.h`.

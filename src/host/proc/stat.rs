@@ -1,28 +1,27 @@
-//! Parses `/proc/PID/stat`: who a process is, and what changes all the time.
+//! Parses `/proc/PID/stat`: a process's identity, and its most variable values.
 //!
-//! The only file that is read every time. Its address of the stack (`start_stack`) also shows, at no cost,
-//! whether the process has executed another program. `processes` reads it in each sample.
+//! This is the only file that is read in each sample, by `processes`. The address of the stack (`start_stack`) also
+//! shows, at no cost, whether the process has executed another program.
 
 use std::path::Path;
 
 use crate::host::HostError;
 use crate::host::proc::folder::{Folder, is_gone};
 
-/// The longest line that is read: 52 numbers of 20 digits and a name.
+/// The maximum length of a line: 52 numbers of 20 digits and a name.
 pub(in crate::host) const STAT_BYTES: usize = 2048;
 
 /// `PF_EXITING` of the kernel's `include/linux/sched.h`.
 const EXITING: u64 = 0x0000_0004;
 
-/// `PF_KTHREAD`, likewise.
+/// `PF_KTHREAD`, from the same header.
 const KERNEL_THREAD: u64 = 0x0020_0000;
 
-/// A process as its stat line describes it, in the kernel's units: pages of memory, clock ticks of time.
+/// A stat line, in the kernel's units: pages of memory, clock ticks of time.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Stat<'a> {
     /// The kernel's short name: any bytes, at most 15 for a program.
     pub comm: &'a [u8],
-    /// R S D T t Z X I.
     pub state: char,
     /// Parent; `None` if it is outside this pid namespace.
     pub ppid: Option<u32>,
@@ -33,35 +32,34 @@ pub struct Stat<'a> {
     /// Device number of the controlling terminal; 0 without one.
     pub terminal: u32,
     pub is_kernel_thread: bool,
-    /// Exiting or a zombie: its memory map and files are no longer visible, though a driver may block it for
-    /// long before it frees the GPU.
+    /// Exiting or a zombie. Its memory map and files are no longer visible, although a driver may block it for a
+    /// long time before it frees the GPU.
     pub is_exiting: bool,
     /// CPU time used, user and system, in clock ticks.
     pub cpu_ticks: u64,
     /// CPU time of its reaped children, and of theirs, in clock ticks.
     pub waited_ticks: u64,
-    /// Threads; `None` if it has none any more.
+    /// Number of threads; `None` if none is left.
     pub threads: Option<u32>,
-    /// Clock ticks from boot to its start.
+    /// Start time in clock ticks since boot.
     pub start_ticks: u64,
-    /// Resident memory, in pages.
     pub rss_pages: u64,
-    /// Address at which its stack begins, different after each exec. 0 if hidden, or if it is exiting.
+    /// Start address of its stack, different after each exec. 0 if hidden, or if the process is exiting.
     pub start_stack: u64,
-    /// The kernel is dismantling it: it has left its process group, and the numbers are meaningless.
+    /// The kernel is dismantling the process. It has left its process group, and the numbers are meaningless.
     pub is_released: bool,
 }
 
 impl Stat<'_> {
-    /// Whether its memory can be read without blocking on a driver, as a read may in state D.
+    /// Whether its memory can be read without blocking on a driver. In state D, a read may block.
     pub fn has_memory(&self) -> bool {
         self.state != 'D' && !self.is_exiting && !self.is_kernel_thread
     }
 }
 
-/// Parses `/proc/PID/stat`. `None` if it is torn, or not in Linux's format.
+/// Parses `/proc/PID/stat`. `None` if it is incomplete, or not in Linux's format.
 pub fn parse_stat(bytes: &[u8]) -> Option<Stat<'_>> {
-    // The name may contain anything, also parentheses and newlines; nothing after it does.
+    // The name may contain any bytes, including parentheses and newlines. The rest of the line does not.
     let open = bytes.iter().position(|&byte| byte == b'(')?;
     let close = bytes.iter().rposition(|&byte| byte == b')')?;
     let comm = bytes.get(open + 1..close)?;
@@ -75,12 +73,11 @@ pub fn parse_stat(bytes: &[u8]) -> Option<Stat<'_>> {
     let ppid = signed(fields.next()?)?;
     let process_group = signed(fields.next()?)?;
     let session = signed(fields.next()?)?;
-    // Printed as a signed number, though it is a bit set.
+    // Printed as a signed number, although it is a bit set.
     let terminal = signed(fields.next()?)? as u32;
     let flags = unsigned(fields.nth(1)?)?;
     let user_ticks = unsigned(fields.nth(4)?)?;
     let system_ticks = unsigned(fields.next()?)?;
-    // Printed as signed numbers.
     let waited = |field| signed(field).map(|ticks| u64::try_from(ticks).unwrap_or(0));
     let waited_user_ticks = waited(fields.next()?)?;
     let waited_system_ticks = waited(fields.next()?)?;
@@ -88,7 +85,7 @@ pub fn parse_stat(bytes: &[u8]) -> Option<Stat<'_>> {
     let start_ticks = unsigned(fields.nth(1)?)?;
     let rss_pages = unsigned(fields.nth(1)?)?;
     let start_stack = unsigned(fields.nth(3)?)?;
-    // A field is known to be complete only if another follows.
+    // A field is certainly complete only if another one follows.
     fields.next()?;
 
     let namespaced = |number: i64| u32::try_from(number).ok().filter(|&number| number != 0);
@@ -131,7 +128,7 @@ fn signed(field: &[u8]) -> Option<i64> {
     }
 }
 
-/// A terminal's name below `/dev`, by its device number: `pts/3`, `tty1`, `ttyS0`. `None` if there is no
+/// A terminal's name below `/dev`, from its device number: `pts/3`, `tty1`, `ttyS0`. `None` if there is no
 /// terminal, or its kind is not in this table.
 pub fn terminal_name(device: u32) -> Option<String> {
     // The kernel's encoding of device numbers for user space (new_encode_dev).
@@ -151,12 +148,8 @@ pub fn terminal_name(device: u32) -> Option<String> {
     })
 }
 
-/// When the process with this pid started, in clock ticks since boot: the half of its identity that tells it
-/// from a later process with the same pid. `None` if there is no such process.
-///
-/// # Errors
-///
-/// If its stat file cannot be read or parsed.
+/// When the process with this pid started, in clock ticks since boot. Together with the pid, this identifies the
+/// process. `None` if there is no such process.
 pub fn read_start_ticks(proc: &Path, pid: u32) -> Result<Option<u64>, HostError> {
     let path = || proc.join(pid.to_string()).join("stat");
     let mut content = Vec::new();
@@ -220,7 +213,7 @@ mod tests {
         );
     }
 
-    /// A line with this name and these first numbers.
+    /// A line with this name and these numbers after it.
     fn line(comm: &[u8], head: &str) -> Vec<u8> {
         let mut bytes = b"1 (".to_vec();
         bytes.extend(comm);
@@ -270,7 +263,7 @@ mod tests {
     fn a_cut_line_is_no_line() {
         let last = LINE.windows(6).position(|field| field == b"140722").unwrap();
         for end in 0..=last + 6 {
-            // Before here the last field that is needed may lack digits.
+            // In a shorter line, the last required field may lack digits.
             assert_eq!(parse_stat(&LINE[..end]), None, "{end}");
         }
         assert!(parse_stat(&LINE[..last + 8]).is_some());
@@ -291,7 +284,7 @@ mod tests {
         ] {
             assert_eq!(parse_stat(bytes), None, "{}", bytes.escape_ascii());
         }
-        // Extreme numbers are kept, and their sum does not overflow.
+        // Extreme numbers are kept; their sum does not overflow.
         let most = u64::MAX;
         let bytes =
             format!("1 (x) S 1 1 1 0 -1 0 0 0 0 0 {most} {most} 0 0 20 0 1 0 {most} 0 0 0 0 0 0 0");

@@ -1,27 +1,26 @@
-//! Parses `/proc/PID/status`: whose process it is, and its pid in the innermost pid namespace.
+//! Parses `/proc/PID/status`: the owner of a process, and its pid in the innermost pid namespace.
 
 use crate::host::proc::folder::Folder;
 
-/// The most that is read; groups come before `NSpid`, and a user may be in many.
+/// The maximum part that is read. The groups precede `NSpid`, and a user may be in many groups.
 pub(in crate::host) const STATUS_BYTES: usize = 16 << 10;
 
-/// The fields of a status that are used; missing ones are `None`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct ProcStatus<'a> {
-    /// The short name; the kernel escapes `\` and newlines in it.
+    /// The short name, in which the kernel escapes `\` and newlines.
     pub name: Option<&'a [u8]>,
     pub uid: Option<u32>,
-    /// Its pid in its innermost pid namespace; 1 for a container's first process.
+    /// Pid in the innermost pid namespace; 1 for a container's first process.
     pub innermost_pid: Option<u32>,
-    /// The same, if that namespace is not the reader's; `NSpid` begins with the reader's own
+    /// The same pid, if that namespace is not the reader's. `NSpid` begins with the pid in the reader's namespace
     /// (proc_pid_status(5)).
     pub namespace_pid: Option<u32>,
-    /// The value of `NSpid`: its pids, separated by tabs.
+    /// The value of `NSpid`: the pids, separated by tabs.
     pub nspid: &'a [u8],
 }
 
 impl ProcStatus<'_> {
-    /// Its pid in each pid namespace, from the reader's to the innermost. Empty if the kernel does not tell.
+    /// Pids in each pid namespace, from the reader's to the innermost. Empty if the kernel does not report them.
     pub fn pids(&self) -> Vec<u32> {
         let fields = self.nspid.split(|&byte| byte == b'\t');
         let pids: Option<Vec<u32>> = fields.map(|field| number(Some(field))).collect();
@@ -32,19 +31,16 @@ impl ProcStatus<'_> {
 /// How a process handles signals. Bit 0 is signal 1.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SignalMasks {
-    /// Signals with a handler.
     caught: u64,
-    /// Signals that its first thread blocks.
+    /// Signals that the first thread blocks.
     blocked: u64,
 }
 
 impl SignalMasks {
-    /// Whether it has a handler for this signal.
     pub fn catches(self, number: u32) -> bool {
         bit(self.caught, number)
     }
 
-    /// Whether its first thread blocks this signal.
     pub fn blocks(self, number: u32) -> bool {
         bit(self.blocked, number)
     }
@@ -55,7 +51,7 @@ fn bit(mask: u64, number: u32) -> bool {
     at.is_some_and(|rest| rest & 1 == 1)
 }
 
-/// Parses `SigBlk` and `SigCgt` of `/proc/PID/status`; `None` unless it has both.
+/// Parses `SigBlk` and `SigCgt` of `/proc/PID/status`; `None` if either is missing.
 pub fn parse_signal_masks(bytes: &[u8]) -> Option<SignalMasks> {
     let mask = |name: &[u8]| {
         let mut lines = bytes.split_inclusive(|&byte| byte == b'\n');
@@ -68,7 +64,7 @@ pub fn parse_signal_masks(bytes: &[u8]) -> Option<SignalMasks> {
 /// Parses `/proc/PID/status`, whose end may be missing.
 pub fn parse_status(bytes: &[u8]) -> ProcStatus<'_> {
     let mut status = ProcStatus::default();
-    // A line without its newline is cut, and its last number with it.
+    // A line without its newline may lack digits.
     for line in bytes.split_inclusive(|&byte| byte == b'\n') {
         let Some(line) = line.strip_suffix(b"\n") else {
             break;
@@ -87,11 +83,11 @@ pub fn parse_status(bytes: &[u8]) -> ProcStatus<'_> {
     status
 }
 
-/// The most that is read of `/proc/PID/uid_map`; the kernel accepts at most 340 lines.
+/// The maximum part of `/proc/PID/uid_map` that is read; the kernel accepts at most 340 lines.
 const UID_MAP_BYTES: usize = 16 << 10;
 
-/// Who may end a process: its real user, or the user who made its user namespace, as for a rootless container.
-/// `content` is a buffer.
+/// The user who may end a process: its real user, or the creator of its user namespace, as for a rootless
+/// container. `content` is a buffer.
 pub(in crate::host) fn owner_uid(
     folder: &Folder,
     uid: Option<u32>,
@@ -101,9 +97,9 @@ pub(in crate::host) fn owner_uid(
     read.ok().and_then(|()| parse_namespace_owner(content)).or(uid)
 }
 
-/// The user who made a user namespace, from its uid_map: users map one uid to their own, and ranges to those
-/// that the machine assigned them (user_namespaces(7), newuidmap(1)). `None` for root's, which maps only
-/// ranges.
+/// The user who created a user namespace, from its uid_map. Users map one uid to their own, and ranges to those
+/// that the machine assigned to them (user_namespaces(7), newuidmap(1)). `None` for root's namespaces, which map
+/// only ranges.
 fn parse_namespace_owner(uid_map: &[u8]) -> Option<u32> {
     let mut lines = std::str::from_utf8(uid_map).ok()?.lines();
     lines.find_map(|line| {
@@ -169,11 +165,11 @@ mod tests {
     fn a_user_namespace_is_its_makers() {
         for (map, owner) in [
             ("         0          0 4294967295\n", None),
-            // `unshare -r`, and rootless podman: by default, and keeping the user's own uid.
+            // `unshare -r`, and rootless podman, by default and with the user's own uid kept.
             ("         0       1000          1\n", Some(1000)),
             ("0 1000 1\n1 100000 65536\n", Some(1000)),
             ("0 100000 1000\n1000 1000 1\n1001 101000 64536\n", Some(1000)),
-            // Root's: Docker's userns-remap, and one that maps only root.
+            // Namespaces of root: Docker's userns-remap, and one that maps only root.
             ("0 100000 65536\n", None),
             ("0 0 1\n", None),
             ("", None),

@@ -1,5 +1,5 @@
-//! Finds a live thread of a process whose first thread has ended. /proc shows its files and memory only through
-//! another thread, in `/proc/PID/task/TID`, which has what the process's own folder has (proc_pid_task(5)).
+//! Finds a live thread of a process whose first thread has exited. The files and memory are then visible only
+//! through another thread. `/proc/PID/task/TID` has the same files as the process's folder (proc_pid_task(5)).
 
 use std::ffi::CString;
 
@@ -8,18 +8,16 @@ use rustix::fs::{Mode, OFlags, openat};
 use crate::host::proc::folder::Folder;
 use crate::host::proc::stat::{STAT_BYTES, Stat, parse_stat};
 
-/// The most threads that are searched.
 const MOST: usize = 1024;
 
 #[derive(Debug)]
 pub(in crate::host) struct LeftThread {
     pub folder: Folder,
-    /// Its stat file.
     pub content: Vec<u8>,
 }
 
-/// A live thread of a process whose first thread has ended, preferably one that a signal reaches. `None` if the
-/// first thread lives or there is no other. `stat` was read through `process`.
+/// Finds a live thread of a process whose first thread has exited, preferably one that is not in state D. `None` if
+/// the first thread is alive or there is no other. `stat` was read through `process`.
 pub(in crate::host) fn left_thread(process: &Folder, stat: &Stat<'_>) -> Option<LeftThread> {
     if stat.state != 'Z' || stat.threads.is_none_or(|count| count < 2) {
         return None;

@@ -1,8 +1,8 @@
-//! Counts bytes over TCP connections: no file of /proc counts recv(2) and send(2), but the kernel's socket
-//! diagnostics count for each socket (sock_diag(7), `tcp_info` in Linux's `include/uapi/linux/tcp.h`).
+//! Counts bytes over TCP connections. No file in /proc counts recv(2) and send(2), but the kernel's socket
+//! diagnostics count them for each socket (sock_diag(7), `tcp_info` in Linux's `include/uapi/linux/tcp.h`).
 //!
-//! They are queried in the process's network namespace. If gpumem may not enter it, as for another user's
-//! container, the count is unknown.
+//! The query is made in the process's network namespace. If gpumem may not enter that namespace, as for another
+//! user's container, the count is unknown.
 
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::thread;
@@ -18,11 +18,11 @@ use crate::host::Roots;
 use crate::host::proc::folder::Folder;
 use crate::host::proc::sockets::{MOST_NAMESPACES, read_namespace, shares_network};
 
-/// For how long a namespace's result is valid: less than the time between two full reads of a process.
+/// How long a namespace's result is valid: less than the time between two full reads of a process.
 const VALID_NS: u64 = 20_000_000_000;
 
-/// The most connections that are read of a namespace: a fifth of a second's work. Any user can open more; then
-/// what its processes transfer is unknown.
+/// The maximum number of connections read in a namespace: a fifth of a second's work. Any user can open more; then
+/// the traffic of the namespace's processes is unknown.
 const MOST_CONNECTIONS: usize = 128 << 10;
 
 /// Bytes acknowledged and received, by the socket's inode number.
@@ -33,7 +33,6 @@ pub(in crate::host) struct Traffic {
     namespaces: HashMap<u64, (u64, io::Result<BySocket>)>,
 }
 
-/// Bytes over one process's sockets, including closed ones.
 #[derive(Debug, Default)]
 pub(in crate::host) struct SocketBytes {
     known: BySocket,
@@ -41,12 +40,8 @@ pub(in crate::host) struct SocketBytes {
 }
 
 impl Traffic {
-    /// Adds to `sum` the bytes over the sockets of the process with this folder.
-    ///
-    /// # Errors
-    ///
-    /// `NOBUFS` if there are more connections or namespaces than are read; others if the namespace may not be
-    /// entered.
+    /// Adds the bytes over the sockets of this process to `sum`. Fails with `NOBUFS` if there are more connections
+    /// or namespaces than the limit, and with another error if the namespace may not be entered.
     pub(in crate::host) fn add(
         &mut self,
         sum: &mut SocketBytes,
@@ -66,11 +61,6 @@ impl Traffic {
         Ok(sum.total)
     }
 
-    /// Bytes over these sockets of the process with this folder.
-    ///
-    /// # Errors
-    ///
-    /// If they are unknown.
     pub(in crate::host) fn of(
         &mut self,
         (roots, folder): (&Roots, &Folder),
@@ -92,7 +82,7 @@ impl Traffic {
     }
 }
 
-/// Queries a process's namespace, on a separate thread if it is not ours.
+/// Queries a process's namespace, on a separate thread if it is not gpumem's own.
 fn read_within(roots: &Roots, folder: &Folder) -> io::Result<BySocket> {
     if shares_network(roots, folder) == Some(true) {
         return read_table(MOST_CONNECTIONS);
@@ -106,11 +96,7 @@ fn read_within(roots: &Roots, folder: &Folder) -> io::Result<BySocket> {
     thread.map_err(|_| Errno::AGAIN)?.join().unwrap_or(Err(Errno::IO))
 }
 
-/// Reads all connections of this thread's namespace.
-///
-/// # Errors
-///
-/// `NOBUFS` if there are more than `most`.
+/// Reads all connections in this thread's namespace. Fails with `NOBUFS` if there are more than `most`.
 fn read_table(most: usize) -> io::Result<BySocket> {
     let kind = SocketType::DGRAM;
     let socket =
@@ -157,7 +143,6 @@ fn request(family: AddressFamily) -> [u8; 72] {
     message
 }
 
-/// Parses a datagram of answers; `false` if it was the last.
 fn parse(mut rest: &[u8], sockets: &mut BySocket) -> io::Result<bool> {
     while let Some((length, kind)) = u32_at(rest, 0).zip(u16_at(rest, 4)) {
         let length = length as usize;
@@ -212,7 +197,7 @@ mod tests {
 
     use super::*;
 
-    /// A real connection, as the kernel counts it.
+    /// The kernel's counts for a real connection.
     #[test]
     fn what_a_connection_carries_is_counted_by_its_socket() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -234,7 +219,7 @@ mod tests {
             };
             [0, 1].map(at).map(Result::unwrap)
         };
-        // Sent bytes count once they are acknowledged, and a connection's first packet counts too.
+        // Sent bytes count once they are acknowledged. The first packet of a connection counts, too.
         assert_eq!(carried(0), [1, 0]);
         let sent = [7; 100_000];
         sender.write_all(&sent[..60_000]).unwrap();
@@ -251,7 +236,7 @@ mod tests {
     #[test]
     fn more_connections_than_are_read_are_unknown() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        // The kernel answers with some hundred connections at a time.
+        // The kernel returns some hundred connections at a time.
         let open = || TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let _open: Vec<_> = (0..300).map(|_| (open(), listener.accept().unwrap())).collect();
         assert_eq!(read_table(500), Err(Errno::NOBUFS));

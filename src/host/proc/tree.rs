@@ -1,14 +1,14 @@
-//! Which process descends from which on the whole machine, and what a watched process's family does: its
-//! descendants and the others in its process group.
+//! The process tree of the whole machine, and the activity of a watched process's family: its descendants and the
+//! others in its process group.
 //!
-//! A process that waits for its children (rollouts, loaders, compilers), its parent, or the program before it
-//! in a pipe (`prep.py | infer.py`) does nothing itself, so their work counts as its own. A shell with job
-//! control gives each pipeline its own group; a script is one group with all that it starts. Parents change
-//! only when a process appears or a parent dies. `holders` lists /proc every five seconds anyway, and then one
-//! stat file is read for each process that is new or has lost its parent. A sample reads one stat file for each
-//! family member that is not watched itself. What they read and write is read twice a minute.
+//! Some processes only wait: for their children (rollouts, loaders, compilers), or at either end of a pipe
+//! (`prep.py | infer.py`). So the work of the family counts as the process's own. A shell with job control gives
+//! each pipeline its own group; a script is one group with all processes that it starts. A parent changes only when
+//! a process appears or a parent dies. `holders` lists /proc every five seconds anyway. After a listing, one stat
+//! file is read for each process that is new or has lost its parent. A sample reads one stat file for each family
+//! member that is not watched. The family's I/O is read twice a minute.
 //!
-//! CPU time of an exited child is not lost: the process that reaped it has the time in its own stat (fields 16
+//! The CPU time of an exited child is not lost: the process that reaped it has the time in its own stat (fields 16
 //! and 17). If no process reaps the child, because its parent ignores SIGCHLD, the kernel drops the time. Then the
 //! last sampled time counts.
 
@@ -22,20 +22,17 @@ use crate::host::proc::usage::{IO_BYTES, parse_io};
 use crate::model::Process;
 use crate::model::process::Descendants;
 
-/// The most members of one family that are read.
 const MOST: usize = 4096;
 
-/// The most other members of a process group that are read, lowest pids first, so that a thousand ranks in one
-/// group are not read a thousand times each.
+/// The maximum number of other members of a process group that are read, lowest pids first. Otherwise a thousand
+/// ranks in one group would be read a thousand times each.
 const MOST_OF_GROUP: usize = 64;
 
-/// The most generations of ancestors that are followed.
 const MOST_ANCESTORS: usize = 16;
 
-/// Interval between reads of the family's I/O.
 const IO_NS: u64 = 30_000_000_000;
 
-/// All processes, as parents and children.
+/// All processes, by parent, child and group.
 #[derive(Debug)]
 pub(in crate::host) struct Tree {
     ticks_per_second: u64,
@@ -43,18 +40,14 @@ pub(in crate::host) struct Tree {
     nodes: HashMap<u32, Node>,
     /// By parent, without kernel threads.
     children: HashMap<u32, Vec<u32>>,
-    /// By process group.
     groups: HashMap<u32, Vec<u32>>,
     /// CPU time of families at the last sample, by pid.
     used: HashMap<u32, Ticks>,
-    /// By the watched process's pid.
     sums: HashMap<u32, Sum>,
     looked_ns: Option<u64>,
-    /// When I/O was last read.
     io_looked_ns: Option<u64>,
 }
 
-/// A process's place in the tree.
 #[derive(Clone, Copy, Debug)]
 struct Node {
     inode: u64,
@@ -64,15 +57,14 @@ struct Node {
     is_kernel: bool,
 }
 
-/// A family's totals.
 #[derive(Debug)]
 struct Sum {
     start_ticks: u64,
     /// The process itself, its descendants, and the others in its process group.
     family: Vec<u32>,
     ticks: u64,
-    /// CPU time, already counted, of members that had ended by the last sample without being reaped. If the
-    /// parent was read just before its child ended, the parent's next value includes this time.
+    /// CPU time, already counted, of members that ended without being reaped by the last sample. If the parent was
+    /// read just before its child ended, the parent's next value includes this time.
     owed_ticks: u64,
     result: Arc<Descendants>,
 }
@@ -92,7 +84,6 @@ impl Tree {
         }
     }
 
-    /// Takes in a listing that is sorted by pid.
     pub(in crate::host) fn update(&mut self, proc: &Folder, listing: &[ProcEntry]) {
         let before = std::mem::take(&mut self.nodes);
         let is_same = |pid: u32| {
@@ -103,7 +94,7 @@ impl Tree {
         let mut content = [0; STAT_BYTES];
         for &ProcEntry { pid, inode } in listing {
             let known = before.get(&pid).filter(|_| is_same(pid)).copied();
-            // The children of an exited process have another parent now.
+            // The children of an exited process have a new parent.
             let node = known.filter(|node| node.ppid.is_none_or(is_same)).or_else(|| {
                 let stat = read_stat(proc, pid, &mut content)?;
                 Some(Node {
@@ -130,13 +121,12 @@ impl Tree {
         }
     }
 
-    /// Whether the process existed at the last listing of /proc.
     pub(in crate::host) fn knows(&self, process: &Process) -> bool {
         let node = self.nodes.get(&process.pid);
         node.is_some_and(|node| process.start_ticks == Some(node.start_ticks))
     }
 
-    /// A process's descendants, children first; bounded in number.
+    /// A process's descendants, children first, up to `MOST`.
     pub(in crate::host) fn descendants(&self, pid: u32) -> Vec<u32> {
         let mut found: Vec<u32> = Vec::new();
         if !self.children.contains_key(&pid) {
@@ -155,13 +145,14 @@ impl Tree {
         found
     }
 
-    /// Parent, grandparent and so on, below the first process; bounded in number.
+    /// Ancestors from the parent up, without the first process, up to `MOST_ANCESTORS`.
     pub(in crate::host) fn ancestors(&self, pid: u32) -> Vec<u32> {
         let parent = |pid: u32| self.nodes.get(&pid)?.ppid.filter(|&ppid| ppid > 1);
         std::iter::successors(parent(pid), |&pid| parent(pid)).take(MOST_ANCESTORS).collect()
     }
 
-    /// Fills in what each process's family does. It stays unknown if /proc cannot be read or was never listed.
+    /// Fills in the activity of each process's family. It remains unknown if /proc cannot be read or was never
+    /// listed.
     pub(in crate::host) fn fill(
         &mut self,
         proc: Option<&Folder>,
@@ -191,11 +182,11 @@ impl Tree {
             let count = family.len() - 1;
             let group = process.process_group.and_then(|group| self.groups.get(&group));
             let known = family.clone();
-            // gpumem's own work is not that of the script that started it.
+            // gpumem's own work does not belong to the script that started it.
             let is_other = |pid: &&u32| !known.contains(pid) && **pid != self.own_pid;
             let others = group.into_iter().flatten().filter(is_other);
             family.extend(others);
-            // The members of a group are read with the first of its processes.
+            // The members of a group are read with the first of its watched processes.
             let is_read = process.process_group.is_some_and(|group| !read_groups.insert(group));
             let unread = if is_read { &family[..=count] } else { &family[..] };
             for &pid in unread {
@@ -246,7 +237,6 @@ impl Tree {
         self.used = used;
     }
 
-    /// What changed since the last sample, for all families together.
     fn changes(&self, now: &HashMap<u32, Ticks>) -> Changes {
         let moved = now.iter().filter_map(|(&pid, used)| {
             let then = self.used.get(&pid).filter(|then| then.start == used.start);
@@ -259,8 +249,8 @@ impl Tree {
         Changes { moved: moved.collect(), ended: ended.map(|(&pid, &then)| (pid, then)).collect() }
     }
 
-    /// CPU time that the family, and its children that have exited since, used since the last sample; at the
-    /// first sample all they ever used. Also returns the new `owed_ticks`.
+    /// CPU time since the last sample of the family, and of its children that have exited since. In the first
+    /// sample, their total CPU time. Also returns the new `owed_ticks`.
     fn newly_used(
         &self,
         before: Option<&Sum>,
@@ -283,7 +273,7 @@ impl Tree {
         }
         let others = before.filter(|_| !changes.ended.is_empty());
         for pid in others.iter().flat_map(|sum| sum.family.iter().skip(1)) {
-            // An adopted process has not ended, and no process reaped it.
+            // An adopted process has not ended, so its time is not in any parent's total.
             let has_left = |used: &Ticks| {
                 let node = self.nodes.get(pid).filter(|it| it.start_ticks == used.start);
                 node.is_some() && !family.contains(pid)
@@ -292,18 +282,18 @@ impl Tree {
                 ended = ended.saturating_add(used.own.saturating_add(used.waited));
             }
         }
-        // What was seen of ended processes was counted while they lived.
+        // The sampled time of ended processes was counted while they ran.
         let counted = ended.saturating_add(before.map_or(0, |sum| sum.owed_ticks));
         let ticks = own.saturating_add(waited.saturating_sub(counted));
         (ticks, ended.saturating_sub(waited))
     }
 }
 
-/// What changed between two samples, by pid; for most processes nothing.
+/// Changes between two samples, by pid. Unchanged processes are absent.
 struct Changes {
     /// CPU time of a process, and of its reaped children, since the last sample.
     moved: HashMap<u32, (u64, u64)>,
-    /// CPU time at the last sample of processes that have ended since.
+    /// CPU time, at the last sample, of processes that have ended since.
     ended: HashMap<u32, Ticks>,
 }
 
@@ -313,7 +303,7 @@ fn newly(used: &Ticks, then: Option<&Ticks>) -> (u64, u64) {
     (used.own.saturating_sub(then.own), used.waited.saturating_sub(then.waited))
 }
 
-/// The current stat of the process with this pid; `None` if there is none.
+/// Reads the current stat of the process with this pid; `None` if there is no such process.
 fn read_stat<'a>(proc: &Folder, pid: u32, content: &'a mut [u8; STAT_BYTES]) -> Option<Stat<'a>> {
     let length = proc.stat_of(pid, content).ok()?;
     parse_stat(&content[..length]).filter(|stat| !stat.is_released)

@@ -1,10 +1,10 @@
-//! What a job has used up to now: CPU, files and network, of some processes and of all that work for them. Two
-//! readings tell whether the job worked in between.
+//! Measures what a job has used so far: CPU, files and network, of some processes and of all processes that work
+//! for them. The difference of two readings shows whether the job worked in between.
 //!
-//! Unlike `tree`, which follows every watched process at little cost, this reads everything at once, and the
-//! result is current. A job includes the processes' descendants and the others in their process groups. It also
-//! includes helpers that have left: processes that belonged to the job at an earlier reading, and orphans of the
-//! same user that started later and have inherited the environment.
+//! Unlike `tree`, which follows every watched process at little cost, this reads all values at once, so the result
+//! is current. A job includes the processes' descendants and the others in their process groups. It also includes
+//! helpers that have left: processes that belonged to the job at an earlier reading, and later orphans of the same
+//! user with the inherited environment.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -20,27 +20,25 @@ use crate::host::proc::stat::Ticks;
 use crate::host::proc::status::{STATUS_BYTES, owner_uid, parse_status};
 use crate::host::proc::traffic::{BySocket, Traffic};
 
-/// The most processes of a job that are read.
 const MOST: usize = 4096;
-/// The most orphans whose environment is read. A user may start any number of them.
+/// The maximum number of orphans whose environment is read. A user may start any number of them.
 const MOST_ORPHANS: usize = 256;
-/// The longest environment that is compared; a longer one counts as unknown.
+/// The maximum length of an environment that is compared; a longer one counts as unknown.
 const ENVIRONMENT_BYTES: usize = 128 << 10;
-/// A process that waits for a CPU more than this many times as long as it runs has little to do: on a busy
-/// machine one that only polls waits each time.
+/// The maximum ratio of waiting for a CPU to running that counts as work. On a busy machine, a process that only
+/// polls waits each time.
 const MOST_STARVED: f64 = 10.0;
-/// Variables that a shell sets anew for each program.
+/// Variables that a shell sets for each program.
 const CHANGING: [&[u8]; 4] = [b"_=", b"SHLVL=", b"PWD=", b"OLDPWD="];
 
-/// What a job had used at one time.
+/// The usage of a job up to one point in time.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct JobUsage {
-    /// Time since boot.
     read_ns: u64,
-    /// All processes of the machine, so that one that joins the job later is compared with itself.
+    /// All processes of the machine, so that one that joins the job later is compared with its own earlier values.
     all: Arc<BTreeMap<u32, Listed>>,
     job: BTreeMap<u32, JobMember>,
-    /// Bytes over the job's connections; processes share them.
+    /// Bytes transferred over the job's connections, which its processes share.
     sockets: BySocket,
 }
 
@@ -54,12 +52,11 @@ struct Listed {
 
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
 struct JobMember {
-    /// Time it has waited for a CPU: on a less busy machine it would have run.
+    /// Time spent waiting for a CPU. On a less busy machine the process would have run.
     wait_seconds: f64,
     io_bytes: u64,
 }
 
-/// What a job used between two readings.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
 pub struct JobWork {
     pub seconds: f64,
@@ -69,7 +66,6 @@ pub struct JobWork {
 }
 
 impl JobUsage {
-    /// What was used since an earlier reading of the same job.
     pub fn since(&self, before: &Self) -> JobWork {
         let ticks_per_second = rustix::param::clock_ticks_per_second().max(1) as f64;
         let (mut own, mut reaped, mut ended) = (0u64, 0u64, 0u64);
@@ -83,7 +79,7 @@ impl JobUsage {
             let newly = now.own.saturating_sub(then.own);
             own = own.saturating_add(newly);
             reaped = reaped.saturating_add(now.waited.saturating_sub(then.waited));
-            // What an older process had moved before it joined the job is unknown.
+            // The I/O of an older process before it joined the job is unknown.
             let then = match known {
                 None => JobMember::default(),
                 Some(_) => before.job.get(pid).copied().unwrap_or(*member),
@@ -113,7 +109,7 @@ impl JobUsage {
         self.all.get(&pid).map(|it| it.ticks.start)
     }
 
-    /// Of one process that started in tick 0.
+    /// The usage of one process that started in tick 0.
     #[cfg(test)]
     pub fn of_one(pid: u32, seconds: f64, cpu_ticks: u64, io_bytes: u64) -> Self {
         let ticks = Ticks { start: 0, own: cpu_ticks, waited: 0 };
@@ -127,7 +123,6 @@ impl JobUsage {
     }
 }
 
-/// All processes at one time, from which the usage of several jobs can be read.
 #[derive(Debug)]
 pub struct UsageReader<'a> {
     roots: &'a Roots,
@@ -137,7 +132,7 @@ pub struct UsageReader<'a> {
 }
 
 impl<'a> UsageReader<'a> {
-    /// Lists all processes; none if /proc cannot be read.
+    /// Lists all processes. The list is empty if /proc cannot be read.
     pub fn new(roots: &'a Roots) -> Self {
         let mut all = BTreeMap::new();
         let mut children: HashMap<u32, Vec<u32>> = HashMap::new();
@@ -153,7 +148,7 @@ impl<'a> UsageReader<'a> {
         Self { roots, read_ns: read_clocks().boottime_ns, all: Arc::new(all), children }
     }
 
-    /// Reads what the job of these processes, by pid and start ticks, has used. `before` is an earlier reading
+    /// Reads the usage of the job of these processes, given as pid and start ticks. `before` is an earlier reading
     /// of the same job.
     pub fn read(&self, processes: &[(u32, u64)], before: Option<&JobUsage>) -> JobUsage {
         let start_of = |pid: u32| self.all.get(&pid).map(|it| it.ticks.start);
@@ -162,7 +157,7 @@ impl<'a> UsageReader<'a> {
         let group_of = |pid: &u32| self.all.get(pid)?.process_group;
         let groups: BTreeSet<u32> = named.iter().filter_map(group_of).collect();
         let is_of_group = |it: &Listed| it.process_group.is_some_and(|it| groups.contains(&it));
-        // gpumem and its own children are no part of a script's job.
+        // gpumem and its own children do not belong to a script's job.
         let own_pid = std::process::id();
         let is_own = |pid: u32, it: &Listed| pid == own_pid || it.ppid == Some(own_pid);
         let of_groups = self.all.iter().filter(|(pid, it)| is_of_group(it) && !is_own(**pid, it));
@@ -194,7 +189,7 @@ impl<'a> UsageReader<'a> {
         }
     }
 
-    /// Orphans that one of these processes has started, by their user and environment.
+    /// Orphans started by one of these processes, identified by their user and environment.
     fn helpers(&self, named: &[u32], job: &BTreeSet<u32>) -> Vec<u32> {
         let origins: Vec<(u64, Origin)> = named
             .iter()
@@ -224,7 +219,7 @@ impl<'a> UsageReader<'a> {
         helpers.map(|(pid, _)| *pid).collect()
     }
 
-    /// A process's user and environment, by which its helpers are recognised; `None` if either is unknown.
+    /// A process's user and environment, which identify its helpers; `None` if either is unknown.
     fn origin(&self, pid: u32) -> Option<Origin> {
         let folder = Folder::open(&self.roots.proc, pid).ok()?;
         let mut content = Vec::new();
@@ -261,25 +256,24 @@ impl<'a> UsageReader<'a> {
     }
 }
 
-/// A process's user and environment.
 type Origin = (u32, BTreeSet<Vec<u8>>);
 
 // Parses `/proc/PID/io`: how much a process has read and written.
 //
-// It counts the bytes of read(2), write(2) and their like on any descriptor: file, pipe, terminal. It does not
-// count send(2) and recv(2) (proc_pid_io(5)); see `traffic`. Only root and the process's owner may read it.
+// It counts the bytes of read(2), write(2) and similar calls on any descriptor: file, pipe, terminal. It does not
+// count send(2) and recv(2) (proc_pid_io(5)); `traffic` does. Only root and the process's owner may read the file.
 
-/// The most that is read; the file has seven lines.
+/// The maximum part of the file that is read; it has seven lines.
 pub const IO_BYTES: usize = 512;
 
-/// Total bytes read and written; `None` if the file lacks either.
+/// Total bytes read and written; `None` if either is missing.
 pub fn parse_io(content: &[u8]) -> Option<u64> {
     field(content, "rchar:")?.checked_add(field(content, "wchar:")?)
 }
 
 fn field(content: &[u8], name: &str) -> Option<u64> {
     let text = std::str::from_utf8(content).ok()?;
-    // A line without its newline is cut, and may be missing digits.
+    // A line without its newline may lack digits.
     let mut lines = text.split_inclusive('\n');
     let value = lines.find_map(|line| line.strip_suffix('\n')?.strip_prefix(name))?;
     value.trim().parse().ok()
@@ -290,7 +284,7 @@ mod tests {
     use super::*;
     use crate::host::testing::{FakeProc, StatLine};
 
-    /// The process that is asked about, a child of a shell.
+    /// The process whose job is read, a child of a shell.
     const TRAINER: (u32, u64) = (70, 500);
 
     /// A process with this parent, start, user, environment and CPU ticks.
@@ -348,7 +342,7 @@ mod tests {
         fake.stat(80, &of(1, 600, 300));
         assert_eq!(read(&fake, None).since(&before).cpu_seconds, 0.0, "by itself it is unknown");
         assert_eq!(read(&fake, Some(&before)).since(&before).cpu_seconds, 3.0);
-        // Another process with its number is not taken for it.
+        // Another process with the same pid is not confused with it.
         fake.stat(80, &of(1, 900, 300));
         assert_eq!(read(&fake, Some(&before)).since(&before).cpu_seconds, 0.0);
     }
@@ -360,16 +354,16 @@ mod tests {
         fake.put(80, "io", "rchar: 1000\nwchar: 500\n");
         fake.put(70, "schedstat", "0 1000000000 0\n");
         let before = read(&fake, None);
-        // A child that it has reaped had used its time before.
+        // A child that the process has reaped since, whose time is older.
         std::fs::remove_dir_all(fake.folder(80)).unwrap();
         fake.stat(70, &StatLine { waited: 5050, ..of(60, 500, 110) });
         fake.put(70, "io", "rchar: 10\nwchar: 5\n");
         fake.put(70, "schedstat", "0 3000000000 0\n");
-        // One that was started since had not.
+        // A child that was started since.
         put(&fake, 81, &of(70, 700, 40), 1000, "");
         fake.put(81, "io", "rchar: 100\nwchar: 0\n");
         let used = read(&fake, Some(&before)).since(&before);
-        // It ran for a tenth of a second, so only a second of waiting counts.
+        // The process ran for a tenth of a second, so only one second of waiting counts.
         assert!((used.cpu_seconds - 2.0).abs() < 1e-9, "{used:?}");
         assert_eq!(used.bytes, 115);
     }

@@ -1,7 +1,8 @@
-//! A visit to a watched process: everything beyond stat. `entry` decides when it is due.
+//! A visit to a watched process, which reads everything except stat. `entry` decides when it is due.
 //!
-//! Open files, sockets, I/O and cgroup are read at each visit. Owner, program, argv, environment and libraries hardly
-//! ever change without a new program, so they are read at the first visit to a program and at every tenth.
+//! Open files, sockets, I/O and cgroup are read at each visit. Owner, program, argv, environment and libraries
+//! rarely change unless the process executes another program. They are read at the first visit after exec and at
+//! every tenth visit.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -24,19 +25,19 @@ use crate::host::proc::usage::{IO_BYTES, parse_io};
 use crate::model::Process;
 use crate::model::program::{is_preloaded, never_killed};
 
-/// A program that is younger than this may still be loading its libraries: each visit reads everything.
+/// A program younger than this may still be loading its libraries, so each visit reads everything.
 const YOUNG_NS: u64 = 60 * SECOND_NS;
 
 /// Interval between visits to a young program.
 const YOUNG_VISIT_NS: u64 = 5 * SECOND_NS;
 
-/// Later, one visit in this many reads everything.
+/// For older programs, one visit in this many reads everything.
 const VISITS_TO_ALL: u32 = 10;
 
-/// The most that is read of `cgroup.events`, which has two lines.
+/// The maximum part of `cgroup.events` that is read; it has two lines.
 const EVENTS_BYTES: u64 = 1024;
 
-/// The thread through which a process's files and memory are read: the first one, or a live one.
+/// The thread through which a process's files and memory are read: the first thread, or another live one.
 #[derive(Clone, Copy)]
 pub(in crate::host) struct LiveThread<'a> {
     pub folder: &'a Folder,
@@ -44,11 +45,8 @@ pub(in crate::host) struct LiveThread<'a> {
 }
 
 impl Surroundings {
-    /// Reads what is due through the process's folder; its memory only if that cannot block.
-    ///
-    /// # Errors
-    ///
-    /// If the process is gone, or gpumem is out of descriptors.
+    /// Reads the data that is due through the process's folder; its memory only if this cannot block. Fails if the
+    /// process is gone, or gpumem is out of descriptors.
     pub(in crate::host) fn visit(
         &mut self,
         entry: &mut ProcessEntry,
@@ -102,15 +100,15 @@ impl Surroundings {
 
     /// Reads argv, environment and libraries.
     fn read_memory(&mut self, process: &mut Process, folder: &Folder) -> io::Result<()> {
-        // Read once for each program: it changes only if the process writes over it.
+        // Read once per program, since it changes only if the process overwrites it.
         let looks_at_environment = process.environment.is_none();
         let [command, environment, maps] = folder.read_memory([
-            // One byte more than is kept shows whether there is more.
+            // One extra byte shows whether argv is longer than the limit.
             CMDLINE_BYTES + 1,
             if looks_at_environment { ENVIRON_BYTES } else { 0 },
             MAPS_BYTES,
         ]);
-        // A process that begins to exit has no argv; the old one stays.
+        // A process that has begun to exit has no argv, so the old value is kept.
         if let Some(command) = if_readable(command)?.and_then(|it| parse_cmdline(&it))
             && process.command.as_ref() != Some(&command)
         {
@@ -121,7 +119,7 @@ impl Surroundings {
             let read = if_readable(environment)?;
             process.environment = read.and_then(|it| parse_own_environ(&it, folder));
         }
-        // The old value stays if the maps may no longer be read.
+        // If the maps may no longer be read, the old value is kept.
         if let Some(maps) = if_readable(maps)? {
             let loaded = loaded(&maps, process.command.as_deref().unwrap_or_default());
             set(&mut process.framework, loaded.framework);
@@ -131,7 +129,7 @@ impl Surroundings {
         Ok(())
     }
 
-    /// Reads whose process it is.
+    /// Reads the owner of the process.
     fn read_owner(
         &mut self,
         process: &mut Process,
@@ -147,11 +145,11 @@ impl Surroundings {
         Ok(())
     }
 
-    /// Reads which file it runs.
+    /// Reads the program file.
     fn read_program(&mut self, process: &mut Process, folder: &Folder) -> io::Result<()> {
         let path = |path: &[u8]| String::from_utf8_lossy(path).into_owned();
         match folder.link(c"exe", path) {
-            // It has begun to exit; the old value stays.
+            // The process has begun to exit; the old value is kept.
             Err(errno) if is_gone(errno) => {}
             link => {
                 set(&mut process.executable, if_readable(link)?.as_deref());
@@ -162,7 +160,7 @@ impl Surroundings {
         Ok(())
     }
 
-    /// Reads which files it holds open, and what it has moved through them.
+    /// Reads the process's open files, and its I/O.
     fn read_files(
         &mut self,
         entry: &mut ProcessEntry,
@@ -176,7 +174,7 @@ impl Surroundings {
         if process.listening_on != listens.on {
             process.listening_on = listens.on;
         }
-        // A kernel may lack this file, and other files show whether the process is gone.
+        // A kernel may lack this file. Other files show whether the process is gone.
         let io = folder.read(c"io", &mut self.content, IO_BYTES);
         let by_files = io.ok().and_then(|()| parse_io(&self.content));
         let inodes = held.sockets.map(|it| it.inodes).unwrap_or_default();
@@ -184,7 +182,7 @@ impl Surroundings {
         let by_sockets = self.traffic.add(&mut entry.socket_bytes, at, &inodes, now_ns);
         process.io_bytes = match by_sockets {
             Err(Errno::NOBUFS) => None,
-            // A namespace that may not be entered: the files alone.
+            // If the namespace may not be entered, only the I/O of files counts.
             by_sockets => by_files.map(|bytes| bytes.saturating_add(by_sockets.unwrap_or(0))),
         };
         let gpu_files = held.gpu_files.filter(|_| self.has_gpu_device_files);
@@ -195,7 +193,7 @@ impl Surroundings {
     }
 }
 
-/// Whether a cgroup of the unified hierarchy is frozen; `None` if it is none, or outside this one's root.
+/// Whether a cgroup of the unified hierarchy is frozen; `None` if it is not in this hierarchy, or outside the root.
 fn is_frozen(root: &Path, cgroup: &str) -> Option<bool> {
     let is_above = cgroup.split('/').any(|part| part == "..");
     let events = root.join("sys/fs/cgroup").join(cgroup.trim_start_matches('/'));
@@ -204,14 +202,14 @@ fn is_frozen(root: &Path, cgroup: &str) -> Option<bool> {
     frozen.map(|frozen| frozen.trim() == "1")
 }
 
-/// Sets a text, keeping the shared one if it is equal.
+/// Sets a text. An equal value is kept, because it is shared.
 fn set(text: &mut Option<Arc<str>>, new: Option<&str>) {
     if text.as_deref() != new {
         *text = new.map(Arc::from);
     }
 }
 
-/// As [`set`], for a list; an empty one becomes `None`.
+/// Like [`set`], for a list. An empty list becomes `None`.
 fn set_all(list: &mut Option<Arc<[Arc<str>]>>, new: &[&str]) {
     let old = list.as_deref().unwrap_or_default();
     if !old.iter().map(|text| &**text).eq(new.iter().copied()) {

@@ -1,4 +1,4 @@
-//! A table of secrets as people type them on command lines, and a table of lookalikes.
+//! Secrets as users type them on command lines, and harmless words that look similar.
 
 use std::borrow::Cow;
 
@@ -41,7 +41,7 @@ const SECRETS: [(&str, &str); 216] = [
     ("xfreerdp|/u:ann|/p:s3cret|/v:h", "s3cret"),
     ("sqlcmd|-S|h|-U|ann|-P|s3cret", "s3cret"),
     ("redis-server|--requirepass|s3cret", "s3cret"),
-    // Options with telling names.
+    // Options whose names show a secret.
     ("jupyter_server|--IdentityProvider.token=s3cret", "s3cret"),
     ("jupyter-notebook|--NotebookApp.password=argon2:a b=s3cret", "s3cret"),
     ("vllm|serve|m|--api-key|s3cret", "s3cret"),
@@ -98,7 +98,6 @@ const SECRETS: [(&str, &str); 216] = [
     ("python|train.py|+auth.token=s3cret", "s3cret"),
     ("papermill|a|b|-p|hf_token|s3cret", "s3cret"),
     ("papermill|a|b|--parameters|password|s3cret", "s3cret"),
-    // Variables.
     ("env|HF_TOKEN=s3cret|python", "s3cret"),
     ("env|HUGGING_FACE_HUB_TOKEN=s3cret|python", "s3cret"),
     ("env|WANDB_API_KEY=s3cret|python", "s3cret"),
@@ -110,7 +109,7 @@ const SECRETS: [(&str, &str); 216] = [
     ("env|SMTP_PASS=a s3cret|x", "s3cret"),
     ("docker|run|-e|HF_TOKEN=s3cret|image", "s3cret"),
     ("docker|run|--env=NGC_API_KEY=s3cret|image", "s3cret"),
-    // Programs with options whose names do not tell.
+    // Programs with options whose names do not show a secret.
     ("curl|-u|ann:s3cret|https://host", "s3cret"),
     ("curl|-uann:s3cret|https://host", "s3cret"),
     ("curl|--user|ann:s3cret", "s3cret"),
@@ -126,7 +125,6 @@ const SECRETS: [(&str, &str); 216] = [
     ("wandb|login|--relogin|0123456789abcdef0123456789abcdef01234567", "0123456789abcdef"),
     ("huggingface-cli|login|--token|s3cret", "s3cret"),
     ("openssl|enc|-pass|pass:s3cret", "s3cret"),
-    // Headers.
     ("curl|-H|Authorization: Bearer s3cret", "s3cret"),
     ("curl|-H|authorization: token s3cret", "s3cret"),
     ("curl|-H|Proxy-Authorization: Basic czNjcmV0Og==", "czNjcmV0"),
@@ -140,7 +138,6 @@ const SECRETS: [(&str, &str); 216] = [
     ("x|--header-value|Bearer s3crets3cret", "s3crets3cret"),
     ("x|--auth|Bearer|s3crets3cret", "s3crets3cret"),
     ("x|--auth|Basic|czNjcmV0OnMzY3JldA==", "czNjcmV0"),
-    // URLs.
     ("git|clone|https://ann:s3cret@github.com/a/b", "s3cret"),
     ("git|clone|https://s3cret@github.com/a/b", "s3cret"),
     ("pip|install|--index-url=https://ann:s3cret@pypi/simple", "s3cret"),
@@ -159,7 +156,7 @@ const SECRETS: [(&str, &str); 216] = [
     ("x|--hook=https://hooks.slack.com/services/T0/B0/s3cret", "s3cret"),
     ("x|https://discord.com/api/webhooks/123/s3cret", "s3cret"),
     ("x|https://api.telegram.org/bot123:s3cret/send", "s3cret"),
-    // Rows of assignments.
+    // Series of assignments.
     ("x|DefaultEndpointsProtocol=https;AccountName=a;AccountKey=s3cret==;E=f", "s3cret"),
     ("x|Endpoint=sb://h/;SharedAccessKeyName=n;SharedAccessKey=s3cret", "s3cret"),
     ("x|Server=db;User Id=ann;Password=s3cret;", "s3cret"),
@@ -173,7 +170,7 @@ const SECRETS: [(&str, &str); 216] = [
     ("x|{\"headers\": {\"Authorization\": \"Bearer s3cret\"}}", "s3cret"),
     ("x|{\"pin_password\": 318245}", "318245"),
     ("x|--model-loader-extra-config|{token:s3cret}", "s3cret"),
-    // Shells and other programs' text.
+    // Scripts of shells and other programs.
     ("sh|-c|HF_TOKEN='a s3cret' x  --token y; PASSWORD=\"s3cret", "s3cret"),
     ("bash|-lc|export WANDB_API_KEY=s3cret && python train.py", "s3cret"),
     ("bash|-c|vllm serve m --api-key s3cret --port 1", "s3cret"),
@@ -188,13 +185,13 @@ const SECRETS: [(&str, &str); 216] = [
         "0123456789abcdef",
     ),
     ("python|-c|login(token = 's3cret')", "s3cret"),
-    // By form.
+    // Recognised by form.
     ("x|hf_aBcDeFgHiJkLmNoPqRsTuVwXyZaBcDeFgH", "aBcDeFg"),
     ("x|--arg=sk-proj-abc123DEF456ghi789JKL012mno345", "abc123"),
     ("x|ghp_0123456789abcdefghijABCDEFGHIJ012345", "0123456789"),
     ("x|token is github_pat_11ABCDEFG0abcdefghijkl_mnopqrstuv", "11ABCDEFG0"),
     ("x|--name|AKIAIOSFODNN7EXAMPLE", "IOSFODNN7"),
-    // Names that are not known.
+    // Unknown names.
     ("x|--kaggle-key|s3cret", "s3cret"),
     ("x|--kaggle-key=s3cret", "s3cret"),
     ("env|KAGGLE_KEY=s3cret|python|train.py", "s3cret"),
@@ -220,7 +217,7 @@ const SECRETS: [(&str, &str); 216] = [
     ("x|-k|s3cret", "s3cret"),
     ("gh|auth|login|--with-token|s3cret", "s3cret"),
     ("gh|secret|set|NAME|--body|s3cret", "s3cret"),
-    // Positions.
+    // Recognised by position.
     ("lftp|-u|ann,s3cret|host", "s3cret"),
     ("bash|-c|lftp -u ann,s3cret host", "s3cret"),
     ("x|ann:s3cret", "s3cret"),
@@ -266,7 +263,7 @@ const LOOKS: [(&str, &str); 14] = [
     ("x|--pem=-----BEGIN OPENSSH PRIVATE KEY-----\ns3cret", "s3cret"),
 ];
 
-/// What must stay.
+/// Arguments that must not be masked.
 const HARMLESS: [&str; 99] = [
     "Xorg|:0|-auth|/run/user/1000/gdm/Xauthority",
     "srun|-p|a100|python|train.py|-u|ann|--user=ann%",
@@ -376,7 +373,7 @@ fn parts(arguments: &str) -> Vec<&str> {
 #[test]
 fn the_table_is_read() {
     let table = parse().unwrap();
-    // Names and programs are compared in lower case, and a name's words have no digits at their end.
+    // Names and programs are compared in lower case, and the words of a name have no trailing digits.
     assert!(table.words.iter().chain(&table.harmless_words).all(|it| *it == it.to_lowercase()));
 }
 
@@ -451,7 +448,7 @@ fn a_value_of_the_environment_is_looked_through() {
             "expandable_segments:True,max_split_size_mb:128",
             "expandable_segments:True,max_split_size_mb:128",
         ),
-        // Such ids tell jobs apart.
+        // Such ids distinguish jobs.
         ("Zx8Kq2Lm9Pv4Rt7Wy1Bn6Hs3Jd5Fg0Ca", "Zx8Kq2Lm9Pv4Rt7Wy1Bn6Hs3Jd5Fg0Ca"),
     ] {
         let mut shown = Cow::Borrowed(value);
@@ -462,7 +459,7 @@ fn a_value_of_the_environment_is_looked_through() {
 
 #[test]
 fn no_text_makes_it_fail() {
-    // Fragments of everything that is searched for, in every order of three, and as many of one as argv may hold: a
+    // All orders of three fragments that the scan searches for, and as many copies of each as argv may hold. A
     // quadratic scan would take minutes.
     let pieces = [
         "token",

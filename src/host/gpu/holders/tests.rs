@@ -1,4 +1,4 @@
-//! Tests over a fake /proc.
+//! Tests with a fake /proc.
 
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
@@ -14,7 +14,6 @@ const OTHER_UID: [u32; 0] = [];
 const KERNEL_THREAD: u32 = 0x0020_0000;
 const EXITING: u32 = 4;
 
-/// A fake /proc with GPU device files.
 struct Fake(FakeProc);
 
 impl std::ops::Deref for Fake {
@@ -36,7 +35,6 @@ impl Fake {
         Holders::new(self.roots.clone())
     }
 
-    /// Adds a process that holds these files of /dev.
     fn process(&self, pid: u32, files: &[&str]) {
         fs::create_dir_all(self.folder(pid).join("fd")).unwrap();
         self.is(pid, 'S', 0);
@@ -60,7 +58,7 @@ impl Fake {
         fs::create_dir(&fd).unwrap();
     }
 
-    /// Adds a process whose descriptors cannot be read: a file in the folder's place, which stops root too.
+    /// Adds a process whose descriptors cannot be read. Its `fd` is a file, so not even root can list it.
     fn unreadable(&self, pid: u32, state: char, flags: u32) {
         self.is(pid, state, flags);
         self.put(pid, "fd", "");
@@ -124,7 +122,7 @@ fn everybody_is_looked_at_every_half_minute_and_when_asked() {
     fake.process(80, &["nvidia0"]);
     let mut holders = fake.holders();
     holders.refresh(100 * SECOND, false);
-    // They existed before, so nothing shows the change.
+    // The processes are not new, so no listing shows the change.
     fake.open(70, fake.dev.join("nvidia0"));
     fake.close_all(80);
     holders.refresh(129 * SECOND, false);
@@ -150,7 +148,7 @@ fn a_pid_that_is_given_out_again_inherits_no_verdict() {
     let mut holders = fake.holders();
     holders.refresh(SECOND, false);
     assert_eq!(holders.pids(), [80]);
-    // Both exist before the old ones go, so that no inode number is reused.
+    // The new processes are created before the old ones are removed, so that no inode number is reused.
     fake.process(170, &["nvidia0"]);
     fake.process(180, &["null"]);
     for pid in [70, 80] {
@@ -173,7 +171,7 @@ fn who_may_not_be_read_is_counted_and_no_holder() {
     holders.refresh(SECOND, false);
     assert_eq!((holders.pids(), holders.unread()), (vec![], Some(2)));
 
-    // A change of permission counts from the next read of all processes.
+    // A change of permission has an effect from the next read of all processes on.
     fs::remove_dir_all(fake.folder(70)).unwrap();
     holders.refresh(6 * SECOND, false);
     assert_eq!(holders.unread(), Some(2));
@@ -231,7 +229,7 @@ fn what_is_mapped_is_looked_for_on_demand_only() {
     assert_eq!(holders.mapped_files(&process(Some(101))), None);
     assert_eq!(holders.mapped_files(&process(None)), None);
 
-    // A stuck process is not read and keeps its old result.
+    // A stuck process is not read, and keeps its old result.
     fake.is(70, 'D', 0);
     fake.put(70, "maps", "");
     assert_eq!(look(&mut holders, 32, false), [70]);

@@ -7,7 +7,7 @@ use serde_json::Value;
 
 /// Separates the routing identities from the signature.
 const DELIMITER: &[u8] = b"<IDS|MSG>";
-/// The protocol version in our headers; 5.3 has everything that is used here.
+/// The protocol version in gpumem's headers. 5.3 has all required features.
 const VERSION: &str = "5.3";
 
 #[derive(Serialize)]
@@ -20,13 +20,12 @@ struct Header<'a> {
     version: &'a str,
 }
 
-/// The parts of an answer's header that are used.
 #[derive(Deserialize)]
 struct AnswerHeader {
     msg_type: String,
 }
 
-/// The parts of a `parent_header` that are used; it is empty if the message answers none.
+/// The required parts of a `parent_header`, which is empty if the message is not an answer.
 #[derive(Deserialize)]
 struct ParentHeader {
     #[serde(default)]
@@ -35,19 +34,18 @@ struct ParentHeader {
 
 /// A message with a valid signature.
 pub(super) struct Answer {
-    /// The id of the message it answers.
+    /// The id of the request.
     pub(super) parent_id: String,
     pub(super) msg_type: String,
     pub(super) content: Value,
 }
 
-/// Sixteen random bytes in hexadecimal; `None` if the system has no randomness.
+/// Sixteen random bytes in hexadecimal; `None` if the system provides no randomness.
 pub(super) fn unique_id() -> Option<String> {
     let bytes: rand::Random<[u8; 16]> = rand::generate(&rand::SystemRandom::new()).ok()?;
     Some(hex(&bytes.expose()))
 }
 
-/// Builds the signed parts of a request.
 pub(super) fn sign(
     key: &hmac::Key,
     (session, msg_id): (&str, &str),
@@ -68,11 +66,6 @@ pub(super) fn sign(
     Ok(parts)
 }
 
-/// Verifies the signature and parses a message.
-///
-/// # Errors
-///
-/// What is wrong with it.
 pub(super) fn verify(key: &hmac::Key, parts: &[Vec<u8>]) -> Result<Answer, &'static str> {
     const NONE: &str = "it is no message of Jupyter's";
     const SHAPE: &str = "it is not of that shape";

@@ -1,7 +1,7 @@
 //! A minimal ZeroMQ client (ZMTP 3.0, RFC 23: greeting, `READY`, frames): a DEALER without security, over a
-//! connection that the caller has made and proved.
+//! connection that the caller has opened and proved.
 //!
-//! The peer may be hostile: no message over [`MESSAGE_BYTES`] is read, nothing waits beyond the [`Deadline`],
+//! The peer may be hostile. No message over [`MESSAGE_BYTES`] is read, no operation waits beyond the [`Deadline`],
 //! and a lost connection is not reopened.
 
 use std::io::{self, BufReader, ErrorKind, Read, Write};
@@ -9,12 +9,12 @@ use std::io::{self, BufReader, ErrorKind, Read, Write};
 use crate::deadline::Deadline;
 use crate::host::http::Stream;
 
-/// The longest message that is read, all parts together. A kernel's description of itself takes some kilobytes,
-/// an answer to us less.
+/// The maximum length of a message, including all parts. A kernel's self-description takes some kilobytes, an
+/// answer to gpumem less.
 const MESSAGE_BYTES: usize = 1 << 20;
-/// The most parts of a message; Jupyter's have seven, and one for each buffer.
+/// The maximum number of parts in a message. Jupyter's messages have seven, and one for each buffer.
 const PARTS: usize = 32;
-/// The longest command; `READY` has some fifty bytes.
+/// The maximum length of a command; `READY` has some fifty bytes.
 const COMMAND_BYTES: usize = 4096;
 
 /// Frame flags (RFC 23, "Framing").
@@ -22,7 +22,7 @@ const MORE: u8 = 1;
 const LONG: u8 = 2;
 const COMMAND: u8 = 4;
 
-/// Signature, version 3.0, mechanism `NULL`, no server, nothing.
+/// Signature, version 3.0, mechanism `NULL`, not a server, filler.
 fn greeting() -> [u8; 64] {
     let mut greeting = [0; 64];
     (greeting[0], greeting[9], greeting[10]) = (0xff, 0x7f, 3);
@@ -30,7 +30,6 @@ fn greeting() -> [u8; 64] {
     greeting
 }
 
-/// A stream whose operations must finish by a deadline.
 struct TimedStream {
     stream: Stream,
     until: Deadline,
@@ -70,15 +69,11 @@ struct ZmtpFrame {
     content: Vec<u8>,
 }
 
-/// A DEALER connected to one ROUTER.
 pub(super) struct DealerSocket(BufReader<TimedStream>);
 
 impl DealerSocket {
-    /// Exchanges greetings over an open connection.
-    ///
-    /// # Errors
-    ///
-    /// If the peer does not finish in time, or is no ROUTER without security.
+    /// Exchanges greetings over an open connection. Fails if the peer does not finish in time, or is not a ROUTER
+    /// without security.
     pub fn greet(stream: Stream, until: Deadline) -> io::Result<Self> {
         let mut socket = Self(BufReader::new(TimedStream { stream, until }));
         socket.write(&greeting())?;
@@ -133,7 +128,7 @@ impl DealerSocket {
         Ok(ZmtpFrame { is_command: flags & COMMAND != 0, has_more: flags & MORE != 0, content })
     }
 
-    /// The next message; skips commands such as heartbeats.
+    /// Returns the next message. Commands such as heartbeats are skipped.
     pub(super) fn read_message(&mut self) -> io::Result<Vec<Vec<u8>>> {
         let mut parts: Vec<Vec<u8>> = Vec::new();
         let mut left = MESSAGE_BYTES;
@@ -170,7 +165,6 @@ impl DealerSocket {
     }
 }
 
-/// A short command with one property.
 fn command(name: &[u8], property: &[u8], value: &[u8]) -> Vec<u8> {
     let mut body = Vec::new();
     for text in [name, property] {
@@ -186,12 +180,11 @@ fn garbage(what: &'static str) -> io::Error {
     io::Error::new(ErrorKind::InvalidData, what)
 }
 
-/// Whether the deadline passed.
 pub(super) fn is_late(error: &io::Error) -> bool {
     matches!(error.kind(), ErrorKind::TimedOut | ErrorKind::WouldBlock)
 }
 
-/// Linux reports a timeout differently for reading and for connecting; this maps both to one kind.
+/// Linux reports a timeout differently for reading and for connecting. This maps both to one kind.
 fn in_time(error: io::Error) -> io::Error {
     match is_late(&error) {
         true => ErrorKind::TimedOut.into(),
@@ -210,11 +203,11 @@ mod tests {
 
     const MINUTE: Duration = Duration::from_secs(60);
 
-    /// Greets a peer that writes exactly this, and reads a message.
+    /// Greets a peer that writes exactly these bytes, and reads a message.
     fn read(written: Vec<u8>, time: Duration) -> io::Result<Vec<Vec<u8>>> {
         let (ours, mut theirs) = UnixStream::pair().unwrap();
         let writing = thread::spawn(move || {
-            // The peer may close before everything is written.
+            // The peer may close before all bytes are written.
             let _ = theirs.write_all(&written);
             let _ = theirs.shutdown(Shutdown::Write);
             theirs
@@ -256,7 +249,7 @@ mod tests {
                 assert_eq!(why(greeted(&header)), "a message that is too long");
             }
         }
-        // Nor in parts.
+        // A message in parts must not be too long either.
         let part = [&[LONG | MORE, 0, 0, 0, 0, 0, 4, 0, 0][..], &vec![0; 1 << 18]].concat();
         assert_eq!(why(greeted(&part.repeat(5))), "a message that is too long");
         let empty = [MORE, 0].repeat(PARTS + 1);

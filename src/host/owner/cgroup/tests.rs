@@ -1,4 +1,4 @@
-//! Paths as the runtimes create them, and hostile ones.
+//! Paths as created by the runtimes, and hostile paths.
 
 use super::*;
 
@@ -30,7 +30,7 @@ fn unified(path: &str) -> CgroupPlace {
     parse_cgroup(format!("0::{path}\n").as_bytes())
 }
 
-/// Fills in ids for `A`, `B`, `UID`, `UID_`, `STATIC`.
+/// Replaces `{A}`, `{B}`, `{UID}`, `{UID_}` and `{STATIC}` with ids.
 fn filled(text: &str) -> String {
     text.replace("{A}", A)
         .replace("{B}", B)
@@ -46,7 +46,7 @@ fn containers_are_known_by_their_components() {
         ("/system.slice/docker-{A}.scope", Some("docker"), A),
         ("/docker/{A}/init.scope", Some("docker"), A),
         ("/docker/{A}/system.slice/nginx.service", Some("docker"), A),
-        // A container's own root names the cgroups inside it.
+        // A container's own root chooses the names of the cgroups inside it.
         ("/docker/{A}/docker/{B}", Some("docker"), A),
         ("/docker/{A}/kubepods/besteffort/pod{UID}/{B}", Some("docker"), A),
         ("/docker/{A}/system.slice/slurmstepd.scope/job_77/step_0", Some("docker"), A),
@@ -168,7 +168,7 @@ fn pods_are_known_by_their_uid() {
         );
         assert_eq!(facts(&unified(&path)), expected, "{path}");
     }
-    // From within a pod, in a cgroup namespace: a neighbour's path begins where it leaves the reader's own.
+    // Inside a pod, in a cgroup namespace. A neighbour's path is relative to the reader's cgroup.
     for (path, qos) in [
         ("/../../pod{UID}/{A}", None),
         ("/../../../pod{UID}/{A}", None),
@@ -255,7 +255,7 @@ fn units_are_those_of_this_systemd() {
         ("/user.slice/user-1000.slice/user@1000.service", Some("user@1000.service")),
         ("/init.scope", Some("init.scope")),
         ("/system.slice", None),
-        // Above this cgroup namespace there is another systemd.
+        // There is another systemd above this cgroup namespace.
         ("/../../system.slice/a.service", None),
         ("/mine/system.slice/a.service", None),
     ] {
@@ -325,7 +325,7 @@ fn the_hierarchy_that_shows_more_is_used() {
     assert_eq!(place.cgroup.as_deref(), Some("/user.slice"));
     assert_eq!(place.systemd_unit.as_deref(), Some("session-2.scope"));
 
-    // Memory may share its line with other controllers.
+    // The memory controller may share its line with others.
     let place = parse_cgroup(b"3:cpu,memory:/batch\n");
     assert_eq!(place.cgroup.as_deref(), Some("/batch"));
     assert_eq!(parse_cgroup(b"3:cpu:/batch\n").cgroup, None);
@@ -359,9 +359,9 @@ fn what_is_hostile_is_bounded_and_valid() {
     ] {
         assert_eq!(parse_cgroup(bytes), CgroupPlace::default(), "{}", bytes.escape_ascii());
     }
-    // A cut line is no evidence.
+    // An incomplete line proves nothing.
     assert_eq!(parse_cgroup(filled("0::/docker/{A}").as_bytes()), CgroupPlace::default());
-    // Other digits are no id.
+    // Ids of another form do not count.
     for path in ["/docker/{A}0", "/docker-{A}.scope.d", "/x{A}", "/foo-{A}.scope"] {
         assert_eq!(unified(&filled(path)).container, None, "{path}");
     }

@@ -1,4 +1,4 @@
-//! The table over a fake /proc, and over the real one with real children.
+//! Tests with a fake /proc, and with real children in the real one.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write as _};
@@ -17,7 +17,6 @@ use crate::model::snapshot::Jupyter;
 
 const SECOND: u64 = 1_000_000_000;
 
-/// A machine with a GPU or without.
 fn machine(has_gpu: bool) -> FakeProc {
     let fake = FakeProc::new();
     if has_gpu {
@@ -43,7 +42,6 @@ const TRAIN: StatLine = StatLine {
     ..StatLine::ASLEEP
 };
 
-/// The process of a sample that has only one.
 fn only(sample: ProcessSample) -> Process {
     assert_eq!((sample.gone, sample.unreadable), (vec![], vec![]));
     let [process] = <[Process; 1]>::try_from(sample.processes).unwrap();
@@ -117,7 +115,7 @@ fn a_process_is_filled_as_far_as_proc_shows() {
 fn what_may_not_be_read_is_unknown() {
     let fake = machine(true);
     fake.stat(70, &TRAIN);
-    // A file in a folder's place, and the reverse, cannot be read either.
+    // A file in place of a folder, or the reverse, cannot be read either.
     fake.put(70, "fd", "");
     for name in ["status", "cmdline", "maps", "exe"] {
         fs::create_dir(fake.folder(70).join(name)).unwrap();
@@ -141,7 +139,7 @@ fn open_files_prove_nothing_on_a_machine_without_device_files() {
     assert!(!processes.has_gpu_device_files());
     assert_eq!(only(processes.sample(&[70], SECOND)).gpu_files, None);
 
-    // The driver is loaded later on.
+    // The driver is loaded later.
     fs::write(fake.dev.join("nvidiactl"), "").unwrap();
     let process = only(processes.sample(&[70], 40 * SECOND));
     assert!(processes.has_gpu_device_files());
@@ -158,7 +156,7 @@ fn cpu_use_is_that_between_two_samples() {
     for (ticks, now, percent) in [
         (500 + hz, 3 * SECOND, 50.0),
         (500 + hz, 4 * SECOND, 0.0),
-        // Asked again at once: unchanged.
+        // Sampled again at once: unchanged.
         (500 + 9 * hz, 4 * SECOND, 0.0),
         (500 + 12 * hz, 5 * SECOND, 300.0),
         // Neither time nor CPU time runs backwards.
@@ -180,7 +178,7 @@ fn a_pid_that_is_given_out_again_is_another_process() {
     let mut processes = table(&fake);
     assert_eq!(words(&only(processes.sample(&[70], SECOND))), ["old"]);
 
-    // Between two samples.
+    // The pid is reused between two samples.
     fake.end(70);
     fake.stat(70, &StatLine { start: 99, ticks: 900, ..TRAIN });
     fake.put(70, "cmdline", "new\0");
@@ -188,7 +186,7 @@ fn a_pid_that_is_given_out_again_is_another_process() {
     assert_eq!((process.start_ticks, words(&process)), (Some(99), vec!["new"]));
     assert_eq!(process.cpu_percent, None, "of another process");
 
-    // With a sample between.
+    // The pid is reused, with a sample in between.
     fake.end(70);
     assert_eq!(processes.sample(&[70], 3 * SECOND).gone, [70]);
     fake.stat(70, &StatLine { start: 100, ..TRAIN });
@@ -215,7 +213,7 @@ fn what_seldom_changes_is_read_when_it_is_due() {
     assert!(processes.entries.is_empty(), "others are forgotten");
     processes.sample(&[70], 35 * SECOND);
 
-    // Its name or stack shows that it runs another program.
+    // The name or the stack shows that the process runs another program.
     fake.put(70, "cmdline", "three\0");
     fake.stat(70, &StatLine { comm: "a) (b", ..TRAIN });
     let process = only(processes.sample(&[70], 36 * SECOND));
@@ -244,7 +242,7 @@ fn the_framework_is_looked_up_again_while_a_program_loads() {
     fake.put(70, "maps", vllm);
     assert_eq!(framework(10).as_deref(), Some("pytorch"));
     assert_eq!(framework(20).as_deref(), Some("vllm"));
-    // The new program has loaded none of that.
+    // The new program has loaded none of these libraries.
     fake.put(70, "maps", "");
     assert_eq!(framework(24).as_deref(), Some("vllm"));
     fake.stat(70, &StatLine { stack: 1, ..TRAIN });
@@ -264,7 +262,7 @@ fn argv_of_an_old_program_is_read_at_every_tenth_visit() {
     assert_eq!(program(3600).as_deref(), Some("one"));
     fake.put(70, "cmdline", "two\0");
     let read_again = (3601..4200).find(|&now| program(now).as_deref() == Some("two"));
-    // Ten visits, the first of them after less than the interval of 30 s.
+    // Ten visits. The first one follows after less than the interval of 30 s.
     assert!((3600 + 270..=3600 + 300).contains(&read_again.unwrap()), "{read_again:?}");
     fake.put(70, "cmdline", "three\0");
     fake.stat(70, &StatLine { comm: "renamed", ..TRAIN });
@@ -302,7 +300,7 @@ fn a_process_stuck_in_a_driver_is_not_asked_for_its_memory() {
     let process = only(processes.sample(&[70], 61 * SECOND));
     assert_eq!(words(&process), ["stuck"]);
     assert_eq!(process.framework.as_deref(), Some("pytorch"));
-    // Known values stay.
+    // Known values are kept.
     fake.stat(70, &StatLine { state: 'D', ..TRAIN });
     assert_eq!(words(&only(processes.sample(&[70], 120 * SECOND))), ["stuck"]);
 }
@@ -320,7 +318,7 @@ fn a_process_held_up_while_it_exits_is_known_as_it_was() {
     let before = only(processes.sample(&[70], SECOND));
     assert_eq!(before.gpu_files.as_deref().map(<[_]>::len), Some(1));
 
-    // Its memory map and files are gone, and at last its executable.
+    // The memory map and the files are gone, and then the executable.
     for name in ["cmdline", "maps"] {
         fake.put(70, name, "");
     }
@@ -353,19 +351,19 @@ fn leaders_and_parents_are_read() {
     // A worker of a group whose leader is gone.
     let worker = StatLine { group: 69, ..TRAIN };
     assert_eq!(relations(worker, 1), (Some(false), Some(false), Some(true)));
-    // Its session's leader goes too.
+    // The session's leader exits, too.
     fs::remove_dir_all(fake.proc.join("60")).unwrap();
     assert_eq!(relations(worker, 2).2, Some(false));
-    // A leader outside this pid namespace, and a parent that is there.
+    // A leader outside this pid namespace, and an existing parent.
     let outside = StatLine { group: 0, session: 0, ppid: 0, start: 2, ..TRAIN };
     assert_eq!(relations(outside, 3), (None, None, None));
-    // A container's first process adopts, whatever its name; so do init and a user's systemd.
+    // A container's first process adopts orphans, whatever its name. So do init and a user's systemd.
     fake.put(60, "status", named("python3", 1));
     for (ppid, start, adopts) in [(60, 3, true), (61, 4, true), (1, 5, true)] {
         let child = StatLine { ppid, start, ..TRAIN };
         assert_eq!(relations(child, start).0, Some(adopts), "{ppid}");
     }
-    // It was seen to change its parent: only a process that adopts orphans becomes one later.
+    // The process was seen to change its parent, and only a process that adopts orphans becomes a parent later.
     fake.put(62, "status", named("anything", 62));
     fake.put(60, "status", named("bash", 60));
     assert_eq!(relations(StatLine { start: 6, ..TRAIN }, 6).0, Some(false));
@@ -405,7 +403,7 @@ fn what_is_hidden_is_not_reported_as_gone() {
     let fake = machine(false);
     fs::remove_dir(fake.proc.join("1")).unwrap();
     fake.stat(70, &StatLine { group: 69, ..TRAIN });
-    // The kernel opens the folder of a hidden process, in which nothing can be read.
+    // The kernel opens the folder of a hidden process, but nothing in it can be read.
     fs::create_dir(fake.proc.join("72")).unwrap();
     let sample = table(&fake).sample(&[70, 71, 72], SECOND);
     assert_eq!(sample.processes[0].group_leader_alive, None);
@@ -414,7 +412,7 @@ fn what_is_hidden_is_not_reported_as_gone() {
     assert_eq!(sample.unreadable, [hidden(71), hidden(72)]);
 }
 
-/// A child that is killed and reaped with the test.
+/// A child that is killed and reaped at the end of the test.
 struct Running(Child);
 
 impl Running {
@@ -441,7 +439,7 @@ impl Drop for Running {
     }
 }
 
-/// Samples a real process until it is as expected; the deadline only limits a failing test.
+/// Samples a real process until it matches. The deadline only limits a failing test.
 fn until(processes: &mut Processes, pid: u32, mut is_so: impl FnMut(&Process) -> bool) -> Process {
     let deadline = Instant::now() + Duration::from_secs(120);
     loop {
@@ -457,7 +455,7 @@ fn until(processes: &mut Processes, pid: u32, mut is_so: impl FnMut(&Process) ->
 
 #[test]
 fn a_real_child_is_the_same_through_its_life() {
-    // It waits for a line before each step, so that each state is sampled.
+    // The child waits for a line before each step, so that each state is sampled.
     let script = "read line; printf renamed > /proc/$$/comm; read line; exec sleep 600";
     let mut child = Running::new("sh", &["-c", script]);
     let pid = child.pid();
@@ -469,7 +467,7 @@ fn a_real_child_is_the_same_through_its_life() {
     assert_eq!(first.parent_is_reaper, Some(std::process::id() == 1));
     assert!(first.executable.as_deref().is_some_and(|path| path.starts_with('/')));
     assert_eq!(first.threads, Some(1));
-    // A tick may have hit it already.
+    // The child may already have used a tick.
     assert!(first.cpu_seconds.is_some_and(|seconds| seconds < 5.0), "{:?}", first.cpu_seconds);
     assert!(first.rss_bytes.is_some_and(|bytes| bytes > 0));
     let now = std::time::SystemTime::now();
@@ -519,7 +517,7 @@ fn two_on_one_processor_wait_for_each_other() {
     let mut first = rustix::thread::CpuSet::new();
     first.set(0);
     for one in &both {
-        // CPU 0 may not be available to the test; then both share a CPU with everything else.
+        // The test may not be allowed to use CPU 0. Then both share a CPU with other processes.
         let _ = rustix::thread::sched_setaffinity(Some(Pid::from_child(&one.0)), &first);
     }
     let mut processes = Processes::new(Roots::default());
@@ -558,7 +556,7 @@ fn a_visit_that_is_due_reads_the_folder_of_the_process_and_of_no_other() {
     fake.put(7, "cmdline", "train\0");
     let mut processes = table(&fake);
     only(processes.sample(&[7], SECOND));
-    // It has died, and its pid is reused by the time of the visit.
+    // The process has died, and its pid is reused by the time of the visit.
     fake.end(7);
     fake.stat(7, &StatLine { start: 77_777, ..TRAIN });
     fake.put(7, "cmdline", "stranger\0");
@@ -600,7 +598,7 @@ fn an_orphan_is_seen_to_be_adopted() {
     assert_eq!(before.identity(), after.identity());
 }
 
-/// Python running `script`; prints why and returns `None` if there is no Python.
+/// Runs `script` with Python. If there is no Python, prints a message and returns `None`.
 fn python(script: &str, arguments: &[&str]) -> Option<Running> {
     let version = Command::new("python3").arg("-V").output();
     if !version.is_ok_and(|output| output.status.success()) {

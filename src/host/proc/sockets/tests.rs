@@ -1,4 +1,4 @@
-//! Lines of the kernel's tables, a fake /proc, and real sockets.
+//! Tests with lines of the kernel's tables, a fake /proc, and real sockets.
 
 use std::fs;
 use std::net::TcpListener;
@@ -93,7 +93,6 @@ fn what_linux_does_not_write_is_nothing() {
     }
 }
 
-/// Processes with sockets.
 struct Fake(FakeProc);
 
 impl std::ops::Deref for Fake {
@@ -153,13 +152,13 @@ fn only_the_one_who_listens_alone_holds_a_listener() {
         (tcp(&loopback, 8889, "0A", 7), false),
         (tcp(&loopback, 8888, "01", 7), false),
         (String::new(), false),
-        // A connection to the loopback would not reach it.
+        // A connection to loopback would not reach it.
         (tcp(&other, 8888, "0A", 7), false),
-        // It might reach the other one.
+        // The connection might reach the other process.
         (tcp(&zero, 8888, "0A", 7) + &tcp(&loopback, 8888, "0A", 9), false),
-        // Two of its own.
+        // Both sockets belong to the process.
         (tcp(&zero, 8888, "0A", 7) + &tcp(&loopback, 8888, "0A", 8), true),
-        // Another process's on another network.
+        // Another process listens on another network.
         (tcp(&loopback, 8888, "0A", 7) + &tcp(&other, 8888, "0A", 9), true),
     ] {
         fake.table(70, "tcp", &lines);
@@ -176,11 +175,11 @@ fn who_is_bound_to_the_very_address_goes_before_who_is_bound_to_all() {
     let all6 = word([0; 4]).repeat(4);
     let [ours, others] = [7, 9];
     for (four, six, holds) in [
-        // Another process that takes the remaining addresses receives none of it.
+        // Another process that listens on the remaining addresses receives no connection.
         (tcp(&loopback, 8888, "0A", ours), tcp(&all6, 8888, "0A", others), [true, false]),
         // The same address written as IPv6.
         (tcp(&word([0; 4]), 8888, "0A", ours), tcp(&mapped, 8888, "0A", others), [false, false]),
-        // It may take IPv4 too, or not.
+        // The socket may or may not accept IPv4.
         (tcp(&word([0; 4]), 8888, "0A", ours), tcp(&all6, 8888, "0A", others), [false, false]),
         (String::new(), tcp(&all6, 8888, "0A", ours), [false, true]),
         (tcp(&word([0; 4]), 8888, "0A", ours), String::new(), [true, false]),
@@ -205,7 +204,7 @@ fn what_cannot_be_read_is_unknown_and_what_is_elsewhere_is_not_here() {
     assert_eq!(fake.holds(71, port), Some(true), "from its own network");
     assert_eq!(fake.holds(72, port), Some(true), "in another file system");
 
-    // Not even root can list a file.
+    // Even root cannot list a file.
     fs::remove_dir_all(fake.proc.join("70/fd")).unwrap();
     fake.put(70, "fd", "");
     assert_eq!(fake.holds(70, port), None);
@@ -213,7 +212,7 @@ fn what_cannot_be_read_is_unknown_and_what_is_elsewhere_is_not_here() {
     assert_eq!([shares(70), shares(71)], [Some(true), Some(false)]);
     fs::remove_file(fake.proc.join("71/ns/net")).unwrap();
     assert_eq!(shares(71), None);
-    // More sockets than are read.
+    // More sockets than the limit.
     let other = tcp(&word([127, 0, 0, 1]), 1, "0A", 9);
     fake.table(72, "tcp", &other.repeat(TABLE_BYTES / other.len() + 1));
     assert_eq!(fake.holds(72, port), None);
@@ -227,7 +226,7 @@ fn tables_are_read_once_a_minute_for_each_network() {
     }
     let line = tcp(&word([192, 168, 1, 5]), 8888, "0A", 7);
     fake.table(70, "tcp", &line);
-    // A reader of this table would find a wrong answer.
+    // Reading this table would give a wrong answer.
     fake.table(71, "tcp", &tcp(&word([127, 0, 0, 1]), 9, "0A", 8));
     let mut listening = Listening::default();
     let has = |listening: &mut Listening, pid| {
@@ -265,7 +264,7 @@ fn the_addresses_they_listen_on_are_listed_services_first() {
     let folder = fake.opened(70);
     let held = read_held(&folder, &fake.dev).unwrap();
     let listens = Listening::default().read(&folder, held.sockets.as_ref()).unwrap();
-    // CUDA's own is missing.
+    // The socket of CUDA is missing.
     let on = listens.on.unwrap();
     assert_eq!(
         on.iter().map(|place| &**place).collect::<Vec<_>>(),

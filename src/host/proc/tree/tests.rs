@@ -1,4 +1,4 @@
-//! Tests over a fake /proc; time is data.
+//! Tests with a fake /proc and fixed times.
 
 use std::fs;
 
@@ -38,13 +38,13 @@ impl Fake {
         Folder::list(&self.proc.roots.proc).unwrap()
     }
 
-    /// The next folder with this pid gets another inode number.
+    /// Moves the folder away, so that the next one with this pid has another inode number.
     fn replace(&self, pid: u32) {
         let old = self.proc.roots.proc.join(format!("old-{pid}"));
         fs::rename(self.proc.folder(pid), old).unwrap();
     }
 
-    /// The descendants' totals at the next listing, five seconds later.
+    /// Returns the descendants' totals at the next listing, five seconds later.
     fn list_and_update(&mut self, pids: &[u32]) -> Vec<Descendants> {
         self.now_ns += 5 * SECOND;
         let proc = self.listed();
@@ -94,7 +94,7 @@ fn what_children_and_theirs_use_is_summed_up() {
     fake.put(72, 71, 1050, 0);
     fake.assert_used(70, 2, 200.0, 13.5);
     fake.assert_used(70, 2, 0.0, 13.5);
-    // Between two listings, too; a new process is counted at the next one, with all that it used.
+    // Totals also change between two listings. A new process is counted at the next one, with all of its CPU time.
     fake.put(72, 71, 1150, 0);
     fake.put(73, 72, 100, 0);
     assert_eq!(fake.update(&[70])[0].cpu_seconds, Some(14.5));
@@ -108,7 +108,7 @@ fn what_the_others_of_a_process_group_do_counts_with_it() {
         fake.proc.stat(pid, &StatLine { group, ticks, ..StatLine::ASLEEP });
         fake.proc.put(pid, "io", format!("rchar: {io}\nwchar: 5\n"));
     };
-    // prep.py (80) | infer.py (81, on the GPU), and a stranger.
+    // `prep.py` (80) | `infer.py` (81, on the GPU), and an unrelated process.
     put(&fake, 80, 80, 100, 1000);
     put(&fake, 81, 80, 0, 2000);
     put(&fake, 90, 90, 500, 3000);
@@ -126,7 +126,7 @@ fn what_the_others_of_a_process_group_do_counts_with_it() {
     assert_eq!(sum(&mut fake), (Some(1), Some(1.0), Some(1005)));
     put(&fake, 80, 80, 400, 9000);
     assert_eq!(sum(&mut fake), (Some(1), Some(4.0), Some(9005)));
-    // Only part of a large group is read: here 80 and 62 more beside the process itself.
+    // Only part of a large group is read: here 80 and 62 others, in addition to the process itself.
     for pid in 200..400 {
         put(&fake, pid, 80, 100, 0);
     }
@@ -140,12 +140,12 @@ fn a_child_that_ended_meanwhile_loses_nothing_and_counts_once() {
     fake.put(71, 70, 1000, 0);
     fake.put(72, 71, 400, 0);
     assert_eq!(fake.list_and_update(&[70])[0].cpu_seconds, Some(14.0));
-    // It used 100 more ticks before its end, and 70 reaped it; its child has another parent now.
+    // The child used 100 more ticks before its end, and 70 reaped it. The grandchild has another parent.
     fake.end(71);
     fake.put(72, 1, 400, 0);
     fake.put(70, 1, 0, 1100);
     fake.assert_used(70, 0, 20.0, 15.0);
-    // A child that was never seen.
+    // A child that was never sampled.
     fake.put(70, 1, 0, 1600);
     fake.assert_used(70, 0, 100.0, 20.0);
     // Two generations at once.
@@ -156,14 +156,14 @@ fn a_child_that_ended_meanwhile_loses_nothing_and_counts_once() {
     fake.end(74);
     fake.put(70, 1, 0, 1600 + 300);
     fake.assert_used(70, 0, 20.0, 23.0);
-    // A child that ended after its parent was read and before it was.
+    // A child that ended after its parent was read, but before it was read itself.
     fake.put(76, 70, 1000, 0);
     fake.assert_used(70, 1, 200.0, 33.0);
     fake.end(76);
     fake.assert_used(70, 0, 0.0, 33.0);
     fake.put(70, 1, 0, 1900 + 1000);
     fake.assert_used(70, 0, 0.0, 33.0);
-    // No process reaped this one: the last sampled time stays, and the sum never decreases.
+    // No process reaped this child. The last sampled time is kept, and the sum never decreases.
     fake.put(75, 70, 100, 0);
     fake.assert_used(70, 1, 20.0, 34.0);
     fake.end(75);
@@ -171,7 +171,6 @@ fn a_child_that_ended_meanwhile_loses_nothing_and_counts_once() {
 }
 
 impl Fake {
-    /// These as they are read now.
     fn read(&self, pids: &[u32]) -> Vec<Process> {
         let read = |&pid: &u32| {
             let text = fs::read(self.proc.folder(pid).join("stat")).unwrap();
@@ -186,7 +185,7 @@ impl Fake {
         pids.iter().map(read).collect()
     }
 
-    /// What a sample one second later tells about the first of these.
+    /// Returns the result of a sample one second later for the first of these processes.
     fn sample(&mut self, pids: &[u32]) -> Descendants {
         self.now_ns += SECOND;
         let mut processes = self.read(pids);
@@ -207,7 +206,7 @@ fn what_a_process_used_before_it_was_adopted_is_not_its_new_parent_s() {
         fake.put(80, 1, ticks, 0);
         fake.sample(&[70, 80]);
     }
-    // Its parent has died, and the other process adopts orphans.
+    // The parent has died, and the other process adopts orphans.
     fake.replace(80);
     fake.put(80, 70, 310, 0);
     fake.now_ns += 4 * SECOND;
@@ -230,7 +229,7 @@ fn a_number_that_is_given_again_is_another_process() {
     fake.replace(71);
     fake.proc.stat(71, &StatLine { start: 9, ticks: 5000, ..StatLine::ASLEEP });
     fake.assert_used(70, 0, 0.0, 10.0);
-    // A watched one, too.
+    // This applies to a watched process, too.
     let other = Process { pid: 70, start_ticks: Some(8), ..Process::default() };
     assert!(!fake.tree.knows(&other));
     let mut processes = [other];

@@ -1,4 +1,4 @@
-//! Where a process runs, who started it, and with what environment, over a fake /proc.
+//! Tests with a fake /proc: where a process runs, its starter, and its environment.
 
 use super::*;
 use crate::model::process::Parent;
@@ -7,7 +7,7 @@ const ID: &str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcd
 
 const SHELL: StatLine = StatLine { comm: "bash", start: 500, ..TRAIN };
 
-/// A process whose parent is a shell, which exists too.
+/// A process whose parent is a running shell.
 fn with_parent() -> FakeProc {
     let fake = machine(false);
     fake.stat(70, &TRAIN);
@@ -71,7 +71,7 @@ fn a_place_follows_its_cgroup_and_the_environment_stays() {
     assert_eq!(process.slurm.unwrap().job_id.as_deref(), Some("7"));
     assert_eq!(process.environment.unwrap().len(), 1, "as it was given");
 
-    // Another program, another environment.
+    // Another program has another environment.
     fake.stat(70, &StatLine { stack: 0x7ffd, ..TRAIN });
     let process = only(processes.sample(&[70], 44 * SECOND));
     assert_eq!(process.environment.as_deref(), Some(&Default::default()));
@@ -87,7 +87,7 @@ fn what_waits_in_a_driver_keeps_its_environment_to_itself() {
     fake.stat(70, &TRAIN);
     assert!(only(processes.sample(&[70], 2 * SECOND)).environment.is_some());
 
-    // So does a parent with its argv.
+    // A stuck parent's argv is not read either.
     fake.stat(60, &StatLine { state: 'D', ..SHELL });
     let parent = only(table(&fake).sample(&[70], SECOND)).parent.unwrap();
     assert_eq!((parent.comm.as_deref(), &parent.command), (Some("bash"), &None));
@@ -116,7 +116,7 @@ fn who_started_it_is_its_parent_and_stays_so() {
 #[test]
 fn who_only_adopted_it_or_came_later_did_not_start_it() {
     let fake = with_parent();
-    // First seen after the shell's end.
+    // The child is first seen after the shell's end.
     fake.put(1, "status", "Name:\tsystemd\nNSpid:\t1\n");
     fake.stat(1, &StatLine { comm: "systemd", start: 1, ..SHELL });
     fake.stat(70, &StatLine { ppid: 1, ..TRAIN });
@@ -136,7 +136,7 @@ fn a_driver_behind_files_is_known_by_what_this_process_holds() {
     fake.stat(70, &TRAIN);
     fake.link(70, "fd/0", "/dev/null");
     assert!(!table(&fake).has_gpu_device_files());
-    // As in a container that was given no device file, with NVML opened.
+    // Like a container without device files in which NVML was opened.
     symlink("90", fake.proc.join("self")).unwrap();
     fake.link(90, "fd/3", fake.dev.join("nvidiactl"));
     let mut processes = table(&fake);
