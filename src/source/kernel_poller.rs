@@ -1,11 +1,10 @@
-//! Adds to each snapshot what notebook files and servers say about its kernels.
+//! Adds the data of notebook files and servers to the kernels in each snapshot.
 //!
-//! A home directory may be on a file system that hangs, and a server may never answer. So each kernel has its
-//! own thread, which reads its files every minute, asks its server every ten seconds, and delays nothing else.
-//! A sample takes the answers so far; one that meets a new kernel waits for at most [`ANSWER_TIME`]. What is
-//! still missing is marked as being asked (`Jupyter::asking`) and comes with a later sample. An answer belongs
-//! to one process, by pid and start. After half a minute it says nothing about the kernel's current state, and
-//! only its names are kept.
+//! A home directory may be on a file system that hangs, and a server may never answer. So each kernel has its own
+//! thread, which reads the kernel's files every minute and asks its server every ten seconds. A sample uses the
+//! answers so far. A sample with a new kernel waits for at most [`ANSWER_TIME`]. Missing data is marked as pending
+//! (`Jupyter::asking`) and arrives with a later sample. An answer belongs to one process, identified by pid and
+//! start. After half a minute it no longer describes the kernel's current state, and only its names are kept.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -22,32 +21,29 @@ use crate::host::jupyter::{
 use crate::model::Process;
 use crate::model::snapshot::Jupyter;
 
-/// The age from which an answer says nothing about the current state.
+/// The age at which an answer no longer describes the current state.
 const OLDEST: Duration = Duration::from_secs(30);
 
-/// Interval of requests to a server, and of checks for a kernel's starter.
+/// Interval between requests to a server, and between checks of a kernel's starter.
 const ASK_AGAIN_AFTER: Duration = Duration::from_secs(10);
 
-/// Interval of reading files.
 const READ_AGAIN_AFTER: Duration = Duration::from_secs(60);
 
 /// The time limit for all requests to a server.
 const SERVER_TIME: Duration = Duration::from_secs(3);
 
-/// The most threads at once, including hung ones. Further kernels are known only by their argv.
+/// The maximum number of threads, including hung ones. Other kernels are known only by their argv.
 const MOST_THREADS: usize = 64;
 
 /// Pid and start ticks.
 type KernelKey = (u32, u64);
 
-/// What a thread found out about its kernel.
 #[derive(Clone, Debug)]
 struct KernelAnswer {
-    /// `None` if it turns out to be no kernel.
+    /// `None` if the process is not a kernel.
     jupyter: Option<Arc<Jupyter>>,
-    /// When it was found out.
     at: Instant,
-    /// Its server was asked, or there is none to ask.
+    /// The server was asked, or there is no server to ask.
     is_settled: bool,
 }
 
@@ -56,23 +52,23 @@ struct KernelAnswer {
 pub(super) struct Notebooks {
     roots: Roots,
     known: HashMap<KernelKey, KnownKernel>,
-    /// Each thread holds one, so that they can be counted.
+    /// Each thread holds a clone, so that threads can be counted.
     threads: Arc<()>,
 }
 
 #[derive(Debug)]
 struct KnownKernel {
-    /// What its argv shows; a difference means that it executed another program.
+    /// Result for its argv. If this changes, the process has executed another program.
     found: Option<Arc<Jupyter>>,
-    /// `None` until a thread has been started. Dropping it ends the thread.
+    /// `None` until a thread is started. Dropping the receiver ends the thread.
     answers: Option<Receiver<KernelAnswer>>,
     answer: Option<KernelAnswer>,
-    /// A sample has waited for it; what it lacks is added later.
+    /// A sample has already waited for this kernel. Missing data is added later.
     is_met: bool,
 }
 
 impl KnownKernel {
-    /// Takes the answers that have arrived, and waits this long for the rest.
+    /// Takes the answers that have arrived, and waits up to `time` for the rest.
     fn take(&mut self, time: Duration) {
         let deadline = Deadline::after(time);
         let Some(answers) = &self.answers else { return };
@@ -84,7 +80,6 @@ impl KnownKernel {
         }
     }
 
-    /// What is known of it now.
     fn jupyter(&self, now: Instant) -> Option<Arc<Jupyter>> {
         let Some(KernelAnswer { jupyter, at, is_settled }) = &self.answer else {
             return self.found.as_ref().map(|it| mark(it, self.answers.is_some()));
@@ -105,7 +100,6 @@ impl KnownKernel {
     }
 }
 
-/// Marks a kernel as incomplete while its files or server are being asked.
 fn mark(jupyter: &Arc<Jupyter>, is_asked: bool) -> Arc<Jupyter> {
     let mut jupyter = Arc::clone(jupyter);
     if is_asked {
@@ -119,7 +113,7 @@ impl Notebooks {
         Self { roots, known: HashMap::new(), threads: Arc::default() }
     }
 
-    /// Forgets kernels that are gone, and starts asking about new ones.
+    /// Drops kernels that are gone, and starts threads for new ones.
     pub(super) fn ask(&mut self, processes: &[Process]) {
         let mut before = std::mem::take(&mut self.known);
         for candidate in processes.iter().filter_map(candidate) {
@@ -138,7 +132,7 @@ impl Notebooks {
         }
     }
 
-    /// Adds to each kernel what is known now; call `ask` first.
+    /// Adds the current answers to each kernel. Call `ask` first.
     pub(super) fn join(&mut self, processes: &mut [Process]) {
         let deadline = Deadline::after(ANSWER_TIME);
         for known in self.known.values_mut() {
@@ -153,7 +147,7 @@ impl Notebooks {
         }
     }
 
-    /// Starts a kernel's thread, which ends once its receiver is dropped.
+    /// Starts a kernel's thread, which ends when its receiver is dropped.
     fn start(&self, candidate: KernelCandidate) -> io::Result<Receiver<KernelAnswer>> {
         if Arc::strong_count(&self.threads) > MOST_THREADS {
             return Err(io::ErrorKind::QuotaExceeded.into());
@@ -178,7 +172,7 @@ fn candidate(process: &Process) -> Option<KernelCandidate> {
     Some(KernelCandidate { pid, start_ticks, jupyter: process.jupyter.clone() })
 }
 
-/// A kernel's thread: polls the kernel until the receiver is dropped.
+/// Polls the kernel until the receiver is dropped. Runs on the kernel's thread.
 fn while_wanted(roots: &Roots, candidate: &KernelCandidate, answers: &Sender<KernelAnswer>) {
     let mut kernel: Option<LocalKernel> = None;
     let mut read_at: Option<Instant> = None;
@@ -194,7 +188,7 @@ fn while_wanted(roots: &Roots, candidate: &KernelCandidate, answers: &Sender<Ker
         let mut jupyter = kernel.as_ref().map(|kernel| kernel.jupyter.clone());
         let server = kernel.as_ref().and_then(|kernel| kernel.server.as_ref());
         if let (Some(jupyter), Some(server)) = (&mut jupyter, server) {
-            // Names first, so that a server that hangs does not delay them.
+            // Send the names first, so that a hanging server does not delay them.
             let names =
                 KernelAnswer { jupyter: Some(jupyter.clone().into()), at, is_settled: false };
             if is_first && answers.send(names).is_err() {
@@ -211,7 +205,7 @@ fn while_wanted(roots: &Roots, candidate: &KernelCandidate, answers: &Sender<Ker
     }
 }
 
-/// Asks a server about a kernel: first among those with a session, then among all.
+/// Asks a server about a kernel, first in the list of sessions, then in the list of all kernels.
 fn ask(roots: &Roots, server: &Server, id: Option<&str>) -> Result<KernelState, ServerError> {
     let deadline = Deadline::after(SERVER_TIME);
     let left = || deadline.left().max(Duration::from_millis(1));
@@ -224,7 +218,6 @@ fn ask(roots: &Roots, server: &Server, id: Option<&str>) -> Result<KernelState, 
     of_id(client.kernels(left())?).ok_or(ServerError::UnknownKernel)
 }
 
-/// Adds a server's answer to a kernel.
 fn apply(jupyter: &mut Jupyter, result: Result<KernelState, ServerError>) {
     match result {
         Ok(state) => {
@@ -253,7 +246,7 @@ mod tests {
         }
     }
 
-    /// Notebooks with this kernel, whose thread is the test.
+    /// Creates `Notebooks` with this kernel. The test acts as the kernel's thread.
     fn notebooks(process: &Process) -> (Notebooks, Sender<KernelAnswer>) {
         let mut notebooks = Notebooks::new(Roots::default());
         let (answers, taken) = channel();
@@ -297,7 +290,7 @@ mod tests {
         let shown = join(&mut notebooks, kernel(70));
         assert_eq!(shown.execution_state.as_deref(), Some("busy"));
 
-        // The pid is reused; answers about its former owner are dropped.
+        // The pid is reused, and answers about the earlier process are dropped.
         let shown = join(&mut notebooks, kernel(71));
         assert_eq!(shown.execution_state, None);
         assert!(answers.send(busy(Instant::now())).is_err());
@@ -338,7 +331,7 @@ mod tests {
     fn a_kernel_whose_files_hang_holds_up_no_other_and_is_bounded() {
         let proc = Proc::new();
         proc.process(91, 1, 910, &["JPY_SESSION_NAME=/b.ipynb"]);
-        // Opening it waits for a writer.
+        // Opening the file waits for a writer.
         let environ = proc.folder(90).join("environ");
         std::fs::remove_file(&environ).unwrap();
         let mode = rustix::fs::Mode::RWXU;

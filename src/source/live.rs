@@ -1,12 +1,12 @@
-//! This machine, now: joins NVML's rows with what Linux knows of their processes, and stamps the time.
+//! Samples this machine: joins NVML's rows with Linux's data about their processes, and stamps the time.
 //!
-//! A pid from NVML is a hint, not a proof: the process that created the memory may be dead and its pid reused
-//! by a stranger. `doubt` decides whether the current process is the one that NVML means; otherwise the row is
-//! shown as unresolved, with nothing of the stranger in it, and no rule or action uses it. A process that has
-//! exited keeps its name for as long as NVML lists its pid and no other process has been seen with it.
+//! A pid from NVML is a hint, not proof: the process that allocated the memory may be dead and its pid reused.
+//! `doubt` decides whether the current process is the one that NVML means. If not, the row is shown as unresolved,
+//! without any value of the current process, and no rule or action uses it. An exited process keeps its name while
+//! NVML lists its pid, until another process appears with that pid.
 //!
-//! A process that holds a GPU's device file without being on NVML's list is shown, too, with the file as the
-//! only evidence: how much memory it holds is unknown.
+//! A process that holds a GPU device file but is not on NVML's list is shown, too. The file is then the only
+//! evidence, and the process's memory is unknown.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -24,10 +24,9 @@ use crate::model::snapshot::{Gpu, Host, PidNamespace};
 use crate::model::{Process, Snapshot, Time};
 use crate::units::MIB;
 
-/// How much unaccounted memory has to rise before all processes are searched.
+/// Minimum growth of unattributed memory that triggers a search of all processes.
 const UNATTRIBUTED_BYTES: u64 = 256 * MIB;
 
-/// This machine, sampled at an interval.
 #[derive(Debug)]
 pub struct Live {
     nvml: Nvml,
@@ -35,27 +34,25 @@ pub struct Live {
     holders: Holders,
     reservations: Reservations,
     claims: Claims,
-    /// Names of users with claims.
+    /// Names of users who have claims.
     users: Users,
     roots: Roots,
-    /// By GPU: the unaccounted memory at the last search, or a lower value since.
+    /// By GPU: unattributed memory at the last search, or a lower value since.
     unattributed: HashMap<u32, u64>,
     notebooks: Notebooks,
     host: Host,
-    /// Wall-clock and boot time when it was opened; later only the boot time is read, so that setting the clock
-    /// does not distort a history.
+    /// Wall-clock and boot time when the source was opened. Later only the boot time is read, so that setting the
+    /// clock does not distort a history.
     opened: (Time, Clocks),
     timer: SampleTimer,
-    /// Adds other knowledge to each snapshot.
     marks: Option<Marks>,
-    /// The pids that NVML names, for as long as it does.
+    /// The pids that NVML currently lists.
     named: NamedPids,
     ticks_per_second: u64,
-    /// Processes are not wanted.
+    /// Processes are not sampled.
     is_of_gpus_only: bool,
 }
 
-/// A function that marks snapshots.
 struct Marks(Box<dyn FnMut(&mut Snapshot) + Send>);
 
 impl std::fmt::Debug for Marks {
@@ -65,25 +62,16 @@ impl std::fmt::Debug for Marks {
 }
 
 impl Live {
-    /// Calls `marks` on each snapshot, to add what gpumem itself has done to a process, say. It must be quick.
+    /// Calls `marks` on each snapshot, for example to add gpumem's own actions on a process. It must be fast.
     pub fn marked_by(self, marks: impl FnMut(&mut Snapshot) + Send + 'static) -> Self {
         Self { marks: Some(Marks(Box::new(marks))), ..self }
     }
 
-    /// Opens NVML.
-    ///
-    /// # Errors
-    ///
-    /// As [`Nvml::open`].
     pub fn open(options: nvml::NvmlOptions, interval: Duration) -> Result<Self, SourceError> {
         Self::open_at(options, interval, Roots::default())
     }
 
     /// Opens NVML, for a machine whose processes and device files are below `roots`.
-    ///
-    /// # Errors
-    ///
-    /// As [`Nvml::open`].
     pub fn open_at(
         options: nvml::NvmlOptions,
         interval: Duration,
@@ -110,7 +98,7 @@ impl Live {
         })
     }
 
-    /// Samples only NVML, including pids, and does not read /proc.
+    /// Samples only NVML, including pids, without reading /proc.
     pub fn of_gpus_only(mut self) -> Self {
         self.is_of_gpus_only = true;
         self
@@ -140,18 +128,17 @@ impl Live {
         snapshot
     }
 
-    /// Adds the processes that are on the GPUs, or may be.
     fn add_processes(&mut self, snapshot: &mut Snapshot) {
         self.look_for_holders(&snapshot.gpus);
         snapshot.processes = self.look_up(&snapshot.gpus);
-        // Slow answers are requested first and taken last.
+        // Request slow data first and collect it last.
         self.notebooks.ask(&snapshot.processes);
         let now_ns = host::read_clocks().boottime_ns;
         snapshot.reservations = self.reservations.refresh(now_ns, snapshot);
         self.notebooks.join(&mut snapshot.processes);
     }
 
-    /// Updates the holders of device files; a machine without device files has none.
+    /// Updates the holders of device files. A machine without device files has no holders.
     fn look_for_holders(&mut self, gpus: &[Gpu]) {
         let mut has_grown = false;
         for gpu in gpus {
@@ -177,7 +164,7 @@ impl Live {
         let pids: Vec<u32> =
             listed.iter().copied().chain(hidden.filter(|&pid| !is_listed(pid))).collect();
         let mut found = self.processes.sample(&pids, host::read_clocks().boottime_ns);
-        // A process on no list is shown only if it holds a file now.
+        // A process that NVML does not list is shown only if it holds a file now.
         found.processes.retain_mut(|process| {
             if is_listed(process.pid) {
                 return true;
@@ -220,7 +207,7 @@ impl Live {
         processes
     }
 
-    /// Adds the device files that a process has mapped to those that it holds open.
+    /// Adds a process's mapped device files to its open ones.
     fn add_mapped(&self, process: &mut Process) {
         if let Some(mapped) = self.holders.mapped_files(process) {
             let open = process.gpu_files.iter().flat_map(|files| files.iter());
@@ -229,12 +216,10 @@ impl Live {
         }
     }
 
-    /// The machine as its snapshots name it.
     pub fn host(&self) -> &Host {
         &self.host
     }
 
-    /// The time that a snapshot taken now would have.
     pub fn now(&self) -> Time {
         self.time_at(host::read_clocks())
     }
@@ -274,7 +259,7 @@ fn wall_clock() -> Time {
     Time::from_unix_milliseconds(i64::try_from(since_epoch.as_millis()).unwrap_or(i64::MAX))
 }
 
-/// Clock ticks since boot, rounded up: a process that started in this very tick started before.
+/// Clock ticks since boot, rounded up, so that a process started in the current tick counts as older.
 fn ticks(boottime_ns: u64, ticks_per_second: u64) -> u64 {
     (boottime_ns / 1_000_000 * ticks_per_second).div_ceil(1000)
 }
@@ -288,41 +273,41 @@ fn holds_files(process: &Process) -> bool {
     files.is_some_and(|files| !files.is_empty())
 }
 
-/// Memory in use that no listed process accounts for; `None` if unknown.
+/// Used memory that is not attributed to a listed process; `None` if unknown.
 fn unattributed_bytes(gpu: &Gpu) -> Option<u64> {
     let used_bytes = gpu.memory?.used_bytes;
     Some(used_bytes.saturating_sub(gpu.process_bytes()?))
 }
 
-/// Whether unaccounted memory has risen enough since the last search for another; updates the level.
+/// Whether unattributed memory has risen enough since the last search to start another. Updates the level.
 fn rises(level: &mut u64, bytes: u64) -> bool {
     let rises = bytes >= level.saturating_add(UNATTRIBUTED_BYTES);
     *level = if rises { bytes } else { bytes.min(*level) };
     rises
 }
 
-/// What, besides its process, decides whether a pid is believed.
+/// Facts besides the process itself that decide whether a pid is trusted.
 #[derive(Clone, Copy, Debug)]
 struct PidBelief {
     namespace: Option<PidNamespace>,
     has_gpu_device_files: bool,
 }
 
-/// Why the process that has a pid now is not believed to be the one that NVML means; `None` if it is.
+/// Why the current process with a pid is not trusted to be the one that NVML means; `None` if it is trusted.
 ///
-/// It is believed if it started before NVML first named the pid and, if the driver is reached through device
-/// files, holds one of them open. If its descriptors may not be read, the second half is unknown: on the host
-/// the first half then suffices; in a container the pid may be another namespace's, and nothing is believed
-/// without the second.
+/// A process has to meet two conditions. It started before NVML first named the pid. If the driver is reached
+/// through device files, the process also holds one of them open. If its descriptors may not be read, the second
+/// condition is unknown. On the host, the first condition is then enough. In a container, the pid may belong to
+/// another namespace, so the process is not trusted.
 ///
-/// A real driver is always reached through device files: NVML holds one open in this very process, which is
-/// visible even if `/dev` has none, as in a container that was given only the library. If not even that is so,
-/// there can be no such evidence, and the first half decides.
+/// A real driver is always reached through device files. NVML holds one open in gpumem itself, which is visible
+/// even if `/dev` has none, as in a container with only the library. If gpumem holds none either, only the first
+/// condition counts.
 fn doubt(process: &Process, named_ticks: Option<u64>, whose: PidBelief) -> Option<&'static str> {
     if process.start_ticks.zip(named_ticks).is_some_and(|(start, named)| start > named) {
         return Some("the process with this pid started after NVML first named it");
     }
-    // A zombie has closed its files, and its pid cannot have been reused.
+    // A zombie has closed its files, and its pid cannot be reused yet.
     if !whose.has_gpu_device_files || process.state == Some('Z') {
         return None;
     }
@@ -354,7 +339,7 @@ mod tests {
             (511, false),
             (512, true),
             (600, false),
-            // Memory given back and taken again is new.
+            // Freed and reallocated memory counts as new.
             (100, false),
             (355, false),
             (356, true),

@@ -1,9 +1,9 @@
-//! Where snapshots come from.
+//! Sources of snapshots.
 //!
-//! Other rooms know only [`Source`], which returns the next snapshot. `live` joins NVML and /proc and stamps
-//! the time, when `sample_timer` says so. `kernel_poller` asks kernels' files and servers,
-//! `named_pids` remembers whose NVML's pids were. `replay` plays recordings at the pace of a
-//! `playback`. `remote` reads what another machine records. `nvml` makes every NVML call.
+//! Other modules use only [`Source`], which returns the next snapshot. `live` joins NVML and /proc and stamps the
+//! time, at the pace of `sample_timer`. `kernel_poller` reads the files and servers of notebook kernels.
+//! `named_pids` remembers the processes behind NVML's pids. `replay` plays recordings at the pace of a `playback`.
+//! `remote` reads another machine's recording. `nvml` makes every NVML call.
 
 mod kernel_poller;
 pub mod live;
@@ -22,36 +22,24 @@ use crate::recording;
 
 /// Yields snapshots at its own, adjustable pace.
 ///
-/// Callers that want only snapshots call [`Source::next`]. Callers that wait for other events too ask when the
-/// next one is [`due`](Source::due), wait as they like, and take it.
+/// Callers that only need snapshots call [`Source::next`]. Callers that also wait for other events check when the
+/// next snapshot is [`due`](Source::due), wait in their own way, and take it.
 pub trait Source: Send {
-    /// When the next snapshot is due, by a clock that shows `now`. This waits for a recording that is read from
-    /// a pipe.
-    ///
-    /// # Errors
-    ///
-    /// Only if nothing more can come: no driver at all, or a recording that cannot be read on. Partial failures
-    /// are in the snapshot's `errors`.
+    /// When the next snapshot is due, by a clock that shows `now`. Blocks while a recording is read from a pipe.
+    /// Fails only if no snapshot can follow: no driver at all, or a recording that cannot be read further. Partial
+    /// failures are in the snapshot's `errors`.
     fn due(&mut self, now: Instant) -> Result<NextSnapshot, SourceError>;
 
-    /// The next snapshot, due or not; `None` at the end of a recording.
-    ///
-    /// # Errors
-    ///
-    /// As [`Source::due`].
+    /// Returns the next snapshot, whether due or not; `None` at the end of a recording.
     fn take(&mut self, now: Instant) -> Result<Option<Snapshot>, SourceError>;
 
-    /// Carries out a control; one that makes no sense for this source does nothing.
-    ///
-    /// # Errors
-    ///
-    /// If a recording cannot be read again from its beginning.
+    /// Applies a control. One that does not apply to this source has no effect. Fails if a recording cannot be read
+    /// again from its beginning.
     fn steer(&mut self, control: Control, now: Instant) -> Result<(), SourceError>;
 
-    /// Where the snapshots come from.
     fn origin(&self) -> Origin;
 
-    /// Why no snapshot comes at the moment, where that is known and may pass.
+    /// Why no snapshot arrives at the moment, if the reason is known and may be temporary.
     fn trouble(&self) -> Option<String> {
         None
     }
@@ -62,10 +50,6 @@ pub trait Source: Send {
     }
 
     /// Blocks until the next snapshot is due. `None` at the end of a recording, and while one is paused.
-    ///
-    /// # Errors
-    ///
-    /// As [`Source::due`].
     fn next(&mut self) -> Result<Option<Snapshot>, SourceError> {
         match self.due(Instant::now())? {
             NextSnapshot::In(wait) => {
@@ -79,57 +63,51 @@ pub trait Source: Send {
     }
 }
 
-/// When a source has its next snapshot.
+/// When a source provides its next snapshot.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum NextSnapshot {
     In(Duration),
-    /// Only after a control: it is paused.
+    /// After the next control, because the source is paused.
     OnRequest,
-    /// Never, unless a recording is rewound.
+    /// Never, unless the recording is rewound.
     Ended,
 }
 
-/// How a source can be controlled.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum Control {
-    /// Sample this machine at this interval.
     Interval(Duration),
-    /// Sample this machine at once and several times a second, or stop doing so.
+    /// Sample this machine at once and then several times a second, or stop doing so.
     Fast(bool),
     /// Play a recording at this multiple of real time.
     Speed(f64),
     /// Play a recording, or pause it.
     Playing(bool),
-    /// Go to a recording's next sample, then pause.
+    /// Go to the next sample of a recording, then pause.
     Step,
     /// Skip samples before this time, then pause.
     SeekTo(Time),
     /// Skip samples until the next control.
     Run,
-    /// Go back to a recording's beginning, and pause.
+    /// Go back to the beginning of a recording, and pause.
     Rewind,
 }
 
-/// Where snapshots come from.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Origin {
     Live,
-    /// A recording; nothing in it can be signalled.
+    /// A recording, whose processes cannot be signalled.
     Replay {
-        /// Its name on the screen: the file's name, `standard input`, `demo`.
+        /// Name on the screen: the file's name, `standard input`, `demo`.
         name: String,
         /// Whether it can be rewound; a pipe cannot.
         can_rewind: bool,
     },
 }
 
-/// Why a source has no more snapshots.
 #[derive(Debug, thiserror::Error)]
 pub enum SourceError {
-    /// NVML cannot be used.
     #[error(transparent)]
     Nvml(#[from] nvml::NvmlFailure),
-    /// The recording cannot be read further.
     #[error(transparent)]
     Recording(#[from] recording::RecordingError),
 }

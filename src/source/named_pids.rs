@@ -1,4 +1,4 @@
-//! The pids that NVML names: since when, and which process each was when last believed.
+//! The pids that NVML names: when it first named each, and the last trusted process.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -9,27 +9,25 @@ use super::nvml::SampledGpu;
 use crate::model::Process;
 use crate::model::snapshot::LastKnown;
 
-/// The pids that NVML names, for as long as it does.
+/// The pids that NVML currently names.
 #[derive(Debug, Default)]
 pub(super) struct NamedPids {
     pids: HashMap<u32, NamedPid>,
-    /// The number of the last sample.
     number: u64,
 }
 
-/// A pid that NVML names.
 #[derive(Clone, Debug)]
 pub(super) struct NamedPid {
-    /// When it was first named, in nanoseconds since boot.
+    /// When NVML first named the pid, in nanoseconds since boot.
     pub(super) first_ns: u64,
-    /// The last sample in which it was named.
+    /// The last sample in which NVML named the pid.
     sample: u64,
-    /// Its process at the last sample, if that was believed.
+    /// The process at the last sample, if it was trusted.
     process: Option<Arc<LastKnown>>,
 }
 
 impl NamedPid {
-    /// Remembers the pid's process; forgets it if another process has the pid, or it is not believed.
+    /// Records the pid's process. Drops it if another process has the pid, or it is not trusted.
     pub(super) fn note(&mut self, process: &Process, is_believed: bool) {
         let known = self.process.as_deref();
         let is_same = known.is_some_and(|known| known.start_ticks == process.start_ticks);
@@ -58,7 +56,7 @@ impl NamedPid {
 }
 
 impl NamedPids {
-    /// Records when NVML first named each pid. `now` is the time, also in nanoseconds since boot.
+    /// Records when NVML first named each pid. `now` is the current time, and the same in nanoseconds since boot.
     pub(super) fn note(&mut self, gpus: &[SampledGpu], now: (Instant, u64)) {
         self.number += 1;
         let sample = self.number;
@@ -86,7 +84,7 @@ impl NamedPids {
         if all_known {
             self.pids.retain(|_, named| named.sample == sample);
         } else {
-            // A list that cannot be read says neither that a pid has left it nor that it has not.
+            // If a list cannot be read, its pids may still be on it or not.
             let unseen = self.pids.values_mut().filter(|it| it.sample != sample);
             unseen.for_each(|it| it.process = None);
         }
@@ -96,7 +94,6 @@ impl NamedPids {
         self.pids.get_mut(&pid)
     }
 
-    /// The process that a pid was when it was last believed.
     pub(super) fn last_known(&self, pid: u32) -> Option<Arc<LastKnown>> {
         self.pids.get(&pid)?.process.clone()
     }
@@ -138,9 +135,9 @@ mod tests {
         };
         assert_eq!(note(&[Some(&[7, 8]), Some(&[7])], 10), [(7, 10), (8, 10)]);
         assert_eq!(note(&[Some(&[7, 9]), Some(&[9])], 20), [(7, 10), (9, 20)]);
-        // One list cannot be read: its pids may still be on it.
+        // One list cannot be read, so its pids may still be on it.
         assert_eq!(note(&[Some(&[9]), None], 30), [(7, 10), (9, 20)]);
-        // A pid that appears as another leaves is new, and so is one that returns.
+        // A pid that appears when another one leaves is new, and so is one that returns.
         assert_eq!(note(&[Some(&[9]), Some(&[8])], 40), [(8, 40), (9, 20)]);
         assert_eq!(note(&[Some(&[]), Some(&[])], 50), []);
     }
@@ -180,10 +177,10 @@ mod tests {
         named.note(&process(5, "python"), true);
         named.note(&process(5, "train"), true);
         assert_eq!(name(&named).as_deref(), Some("train"));
-        // It has closed its files, and is the same process.
+        // The process has closed its files, but is the same process.
         named.note(&process(5, "train"), false);
         assert_eq!(name(&named).as_deref(), Some("train"));
-        // Another process has its pid now.
+        // Another process has reused the pid.
         named.note(&process(9, "stranger"), false);
         assert_eq!(name(&named), None);
     }

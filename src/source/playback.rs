@@ -1,44 +1,40 @@
-//! When each snapshot of a recording is due, by its own time, on a clock that the caller passes in; pause, step
-//! and seek.
+//! Schedules the snapshots of a recording by their own times, on a clock that the caller passes in. Supports pause,
+//! step and seek.
 
 use std::time::Duration;
 
 use super::Control;
 use crate::model::Time;
 
-/// The longest wait for a gap in a recording.
+/// The maximum wait for a gap in a recording.
 const LONGEST_WAIT: Duration = Duration::from_secs(5);
-/// The most lateness that is caught up with; more comes from a suspension such as Ctrl-Z.
+/// The maximum delay that is made up for. A longer one is a suspension, such as Ctrl-Z.
 const MOST_LATE: Duration = Duration::from_secs(1);
 
-/// Decides when each snapshot is due, pauses, steps and seeks.
+/// Decides when each snapshot is due; pauses, steps and seeks.
 ///
-/// It holds no snapshot and reads no clock: the caller passes in the times of snapshots and of a monotonic
-/// clock. Snapshots may come from a recording or from a screen's timeline; there, a jump to a snapshot is a new
-/// clock to which that one was delivered.
+/// It holds no snapshot and reads no clock: the caller passes in the times of snapshots and of a monotonic clock.
+/// Snapshots may come from a recording or from a screen's timeline. After a jump in a timeline, the caller creates
+/// a new clock and delivers the target snapshot to it.
 #[derive(Clone, PartialEq, Debug)]
 pub struct PlaybackClock {
-    /// The multiple of the speed of the recording; at 0 or less each wait is the longest, 5 s. `None` never waits.
+    /// The multiple of the recording's speed. At 0 or less, each wait is the maximum, 5 s. `None` never waits.
     speed: Option<f64>,
-    /// Not paused.
     is_playing: bool,
     seek: Option<Seek>,
-    /// This many first seconds play without waiting.
+    /// Duration at the beginning that plays without waiting, in seconds.
     history_seconds: f64,
     first: Option<Time>,
     previous: Option<Time>,
-    /// When the previous snapshot was due.
     due: Duration,
 }
 
-/// What plays at once, at any pace; then it pauses.
+/// The part that plays without waiting; then playback pauses.
 #[derive(Clone, Copy, PartialEq, Debug)]
 enum Seek {
-    /// One snapshot.
     Step,
-    /// All before this time, and the next one.
+    /// All snapshots before this time, and the next one.
     To(Time),
-    /// Everything.
     Run,
 }
 
@@ -58,7 +54,7 @@ impl Default for PlaybackClock {
 }
 
 impl PlaybackClock {
-    /// Plays at this multiple of the speed of the recording.
+    /// Plays at this multiple of the recording's speed.
     #[must_use]
     pub fn at_speed(mut self, speed: f64) -> Self {
         self.speed = Some(speed);
@@ -72,17 +68,17 @@ impl PlaybackClock {
         self
     }
 
-    /// Whether nothing is due until the next control.
+    /// Whether no snapshot is due until the next control.
     pub fn is_paused(&self) -> bool {
         !self.is_playing && self.seek.is_none()
     }
 
-    /// Carries out a control at `now`; ignores those that are not about playing.
+    /// Applies a control at `now`. Controls that do not concern playback are ignored.
     pub fn steer(&mut self, control: Control, now: Duration) {
         let seek = match control {
             Control::Interval(_) | Control::Fast(_) => return,
             Control::Speed(speed) => {
-                // From the previous snapshot on.
+                // The new speed applies from the previous snapshot on.
                 self.speed = Some(speed);
                 return;
             }
@@ -95,7 +91,7 @@ impl PlaybackClock {
                 return;
             }
             Control::Rewind => {
-                // After a rewind the first snapshots are waited for.
+                // After a rewind, the first snapshots play with waits.
                 *self = Self { speed: self.speed, ..Self::default() };
                 None
             }
@@ -107,17 +103,17 @@ impl PlaybackClock {
         self.seek = seek;
     }
 
-    /// How long to wait at `now` for the next snapshot, taken at `time`; `None` while paused.
+    /// How long to wait at `now` for the next snapshot, recorded at `time`; `None` while paused.
     pub fn wait(&self, time: Time, now: Duration) -> Option<Duration> {
         let gap = self.gap(time).filter(|_| self.seek.is_none());
         let wait = gap.map_or(Duration::ZERO, |gap| (self.due + gap).saturating_sub(now));
         (!self.is_paused()).then_some(wait)
     }
 
-    /// Records that the snapshot taken at `time` is delivered at `now`.
+    /// Records that the snapshot recorded at `time` is delivered at `now`.
     pub fn delivered(&mut self, time: Time, now: Duration) {
-        // Counted from when the previous one was due, so that delays do not add up; but a long suspension is
-        // not caught up with.
+        // Counted from the due time of the previous snapshot, so that delays do not add up. A long suspension is
+        // not made up for.
         self.due = match self.gap(time) {
             Some(gap) if now.saturating_sub(self.due + gap) < MOST_LATE => {
                 (self.due + gap).min(now)
@@ -133,7 +129,7 @@ impl PlaybackClock {
         });
     }
 
-    /// The time from when the previous snapshot was due to when this one is; `None` without waiting.
+    /// The time between the due times of the previous snapshot and this one; `None` if there is no wait.
     fn gap(&self, time: Time) -> Option<Duration> {
         let (speed, first, previous) = (self.speed?, self.first?, self.previous?);
         let is_history = time.seconds_since(first) < self.history_seconds;
@@ -141,9 +137,8 @@ impl PlaybackClock {
     }
 }
 
-/// How long to wait between two snapshots of a recording.
 fn gap(previous: Time, time: Time, speed: f64) -> Duration {
-    // If the clock jumped back there is no wait.
+    // If the clock jumped back, there is no wait.
     let seconds = time.seconds_since(previous).max(0.0);
     if speed > 0.0 {
         Duration::try_from_secs_f64(seconds / speed).map_or(LONGEST_WAIT, |it| it.min(LONGEST_WAIT))
@@ -166,7 +161,7 @@ mod tests {
         PlaybackClock::default().at_speed(speed)
     }
 
-    /// Plays `times` on a clock that advances only by the waits, and returns these in seconds.
+    /// Plays `times` on a clock that advances only by the waits, and returns the waits in seconds.
     fn waits(playback: PlaybackClock, skip_seconds: f64, times: &[f64]) -> Vec<f64> {
         let mut playback = playback.start_after(skip_seconds);
         let mut now = Duration::ZERO;
@@ -214,7 +209,7 @@ mod tests {
         playback.delivered(at(1.0), milliseconds(1200));
         let wait = playback.wait(at(2.0), milliseconds(1200));
         assert_eq!(wait, Some(milliseconds(800)));
-        // It was suspended for an hour.
+        // The program was suspended for an hour.
         let later = Duration::from_secs(3600);
         assert_eq!(playback.wait(at(2.0), later), Some(Duration::ZERO));
         playback.delivered(at(2.0), later);
@@ -244,14 +239,15 @@ mod tests {
         assert_eq!(playback.wait(at(2.0), 9 * SECOND), None);
         playback.steer(Control::Playing(true), 20 * SECOND);
         assert_eq!(playback.wait(at(2.0), 20 * SECOND), Some(SECOND));
-        // A repeated control does not restart the wait; one that is not about playing changes nothing.
+        // A repeated control does not restart the wait, and a control that does not concern playback changes
+        // nothing.
         playback.steer(Control::Playing(true), 20 * SECOND + SECOND / 2);
         playback.steer(Control::Fast(true), 20 * SECOND + SECOND / 2);
         let wait = playback.wait(at(2.0), 20 * SECOND + SECOND / 2);
         assert_eq!(wait, Some(SECOND / 2));
     }
 
-    /// Plays a screen's timeline: for each of these ticks, in milliseconds, the last second shown.
+    /// Plays a screen's timeline: returns the last second shown at each of these ticks, in milliseconds.
     fn shown(playback: &mut PlaybackClock, from: i64, ticks: &[u64]) -> Vec<i64> {
         let mut next = from + 1;
         let mut tick = |&milliseconds| {
@@ -272,11 +268,11 @@ mod tests {
         let ticks = [50_000, 50_900, 51_000, 51_300, 52_000, 52_900, 53_000];
         let seconds = shown(&mut playback, 10, &ticks);
         assert_eq!(seconds, [10, 10, 11, 11, 12, 12, 13]);
-        // Faster than the ticks, only the last due snapshot shows.
+        // At more than one snapshot per tick, only the last due snapshot is shown.
         playback.steer(Control::Speed(64.0), 53 * SECOND);
         let seconds = shown(&mut playback, 13, &[53_000, 53_100, 53_200, 53_500]);
         assert_eq!(seconds, [13, 19, 25, 45]);
-        // An hour under Ctrl-Z is not caught up with.
+        // An hour of suspension is not made up for.
         assert_eq!(shown(&mut playback, 45, &[3_653_500]), [46]);
     }
 }

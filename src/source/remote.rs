@@ -1,7 +1,8 @@
-//! Another machine as a source: the output of `gpumem record -` there, over the user's own ssh.
+//! Reads snapshots from another machine: runs `gpumem record -` there through the user's own ssh.
 //!
-//! Nothing asks for a password: ssh runs in batch mode, with the keys, agents and jump hosts of the user's
-//! configuration. A host's output is read like any recording: lines are bounded and damage is skipped.
+//! ssh runs in batch mode and never asks for a password; it uses the keys, agents and jump hosts of the user's
+//! configuration. A host's output is read like any recording: the length of lines is bounded, and damaged lines are
+//! skipped.
 
 use std::io::{self, Read};
 use std::process::{ChildStderr, ChildStdout, Command, ExitStatus, Stdio};
@@ -15,12 +16,12 @@ use crate::model::{Snapshot, Time};
 use crate::recording::{RecordingError, RecordingReader};
 use crate::subprocess::Subprocess;
 
-/// Options for every ssh: whatever the user's configuration adds to sessions of a person, nothing is forwarded, the
-/// agent least of all, and gpumem is the command.
+/// Options for every ssh. They override settings for interactive sessions: nothing is forwarded, especially not the
+/// agent, and the command is gpumem.
 const COMMON_OPTIONS: [&str; 4] =
     ["ClearAllForwardings=yes", "ForwardAgent=no", "ForwardX11=no", "RemoteCommand=none"];
-/// Options for ssh without a terminal: never ask, give up on a host that does not answer, compress. It may use a
-/// connection shared by others, but never opens one that others would share and then lose.
+/// Options for ssh without a terminal: never ask, give up on a host that does not answer, compress. ssh may use an
+/// existing shared connection, but does not create one. Other sessions would lose it when this ssh exits.
 const BATCH_OPTIONS: [&str; 7] = [
     "BatchMode=yes",
     "ConnectTimeout=10",
@@ -32,17 +33,17 @@ const BATCH_OPTIONS: [&str; 7] = [
 ];
 /// How much of the end of standard error is kept.
 const STDERR_BYTES: usize = 4096;
-/// How long ssh may take to exit after its output has ended.
+/// How long ssh may run after its output has ended.
 const EXIT_WAIT: Duration = Duration::from_secs(1);
-/// How long after a failure to connect again: at first, and at most.
+/// The shortest and the longest pause before connecting again after a failure.
 const LEAST_PAUSE: Duration = Duration::from_secs(2);
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
-/// A snapshot at most this much older than the last one was already seen; an older one means that the clock was set
+/// A snapshot up to this much older than the last one is a duplicate. An older one means that the clock was set
 /// back.
 const KNOWN_SECONDS: f64 = 60.0;
-/// ssh's exit code if it could not connect or lost the connection.
+/// ssh's exit code if it could not connect, or lost the connection.
 const SSH_FAILED: i32 = 255;
-/// A shell's exit code if there is no such program.
+/// A shell's exit code for an unknown command.
 const NO_PROGRAM: i32 = 127;
 /// gpumem's exit code for unknown arguments.
 const USAGE: i32 = 2;
@@ -50,23 +51,21 @@ const USAGE: i32 = 2;
 /// A machine that ssh can reach, and how to run gpumem there.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct RemoteHost {
-    /// The name for ssh.
+    /// The host's name, as passed to ssh.
     pub name: Arc<str>,
-    /// The command that runs gpumem there, for that machine's shell.
+    /// The command that runs gpumem there, in the syntax of that machine's shell.
     pub command: Arc<str>,
 }
 
-/// What to request from a host.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct RemoteRequest {
     pub interval: Duration,
-    /// For how long; `None` means until it is dropped.
+    /// How long to record; `None` means until the connection is dropped.
     pub duration: Option<Duration>,
-    /// How much stored history to send first.
+    /// How much stored history the host sends first.
     pub history: Duration,
 }
 
-/// Why a host sends nothing more.
 #[derive(Debug, thiserror::Error)]
 pub enum RemoteError {
     #[error("ssh cannot be started: {cause}; install an OpenSSH client")]
@@ -85,7 +84,7 @@ pub enum RemoteError {
     #[error("its gpumem writes {found:?}, and this one reads {SCHEMA:?}; upgrade gpumem {}", .side)]
     Schema {
         found: String,
-        /// Where to upgrade: `here` or `there`.
+        /// Which side to upgrade: `here` or `there`.
         side: &'static str,
     },
     #[error("{said}")]
@@ -94,7 +93,7 @@ pub enum RemoteError {
     Unreadable { cause: RecordingError },
 }
 
-/// Ends a connection from another thread, if it has not ended.
+/// Ends a connection from another thread. Has no effect on a connection that has ended.
 #[derive(Clone, Debug, Default)]
 pub struct Hangup(Arc<Mutex<Option<Subprocess>>>);
 
@@ -105,7 +104,7 @@ impl Hangup {
         }
     }
 
-    /// Waits for ssh to exit; kills it if it still runs a moment after its output has ended.
+    /// Waits for ssh to exit. Kills it if it is still running `EXIT_WAIT` after its output has ended.
     fn wait(&self) -> Option<ExitStatus> {
         let mut ssh = self.0.lock().unwrap_or_else(PoisonError::into_inner).take()?;
         ssh.wait(EXIT_WAIT).ok()?
@@ -119,16 +118,13 @@ pub struct Remote {
     reader: Option<RecordingReader>,
     hangup: Hangup,
     said: Arc<Mutex<Vec<u8>>>,
-    /// Reads standard error. A shared connection keeps that open, so this may not end.
+    /// Reads standard error. A shared connection keeps it open, so this thread may never end.
     listening: Option<Task<()>>,
 }
 
 impl Remote {
-    /// Connects; `hangup` ends the connection from elsewhere.
-    ///
-    /// # Errors
-    ///
-    /// If ssh cannot be started. [`Remote::next`] reports a host that does not answer.
+    /// Connects; `hangup` ends the connection from another thread. Fails if ssh cannot be started. [`Remote::next`]
+    /// reports a host that does not answer.
     pub fn connect(
         host: &RemoteHost,
         request: RemoteRequest,
@@ -156,14 +152,11 @@ impl Remote {
         Ok(remote)
     }
 
-    /// Waits for the next snapshot; `None` once the host has sent everything requested.
-    ///
-    /// # Errors
-    ///
-    /// If the connection ended before that, with the reason.
+    /// Waits for the next snapshot; `None` after the host has sent all of the requested data. Fails if the
+    /// connection ended early, with the reason.
     pub fn next(&mut self) -> Result<Option<Snapshot>, RemoteError> {
         if let Some(output) = self.output.take() {
-            // This waits for the first bytes.
+            // Blocks until the first bytes arrive.
             let reader = RecordingReader::from_read(output, &*self.host.name);
             self.reader = Some(reader.map_err(|cause| self.unreadable(cause))?);
         }
@@ -175,12 +168,12 @@ impl Remote {
         }
     }
 
-    /// How many lines were no snapshots.
+    /// The number of lines that were not snapshots.
     pub fn damage_count(&self) -> u64 {
         self.reader.as_ref().map_or(0, RecordingReader::damage_count)
     }
 
-    /// Whether everything was sent; otherwise the reason.
+    /// Returns `None` if the host has sent everything, otherwise the reason why not.
     fn end(&mut self) -> Result<Option<Snapshot>, RemoteError> {
         self.reader = None;
         let status = self.hangup.wait();
@@ -224,18 +217,17 @@ impl Remote {
     }
 }
 
-/// Another machine, sampled until the source is dropped; reconnects if the connection ends.
+/// Another machine, sampled until the source is dropped. Reconnects if the connection ends.
 pub struct RemoteSource {
     host: RemoteHost,
     request: RemoteRequest,
     hangup: Hangup,
     remote: Option<Remote>,
-    /// Read, but not taken yet.
     read: Option<Snapshot>,
-    /// The time of the last snapshot, by its clock, and when it arrived here.
+    /// Time of the last snapshot by the host's clock, and when it arrived here.
     last: Option<(Time, Instant)>,
     trouble: Option<String>,
-    /// When to connect again, and the pause after the next failure.
+    /// When to connect again. `pause` follows the next failure.
     again: Option<Instant>,
     pause: Duration,
 }
@@ -255,14 +247,13 @@ impl RemoteSource {
         }
     }
 
-    /// Waits for a snapshot that is newer than the last.
     fn read(&mut self) -> Result<(), RemoteError> {
         let remote = match &mut self.remote {
             Some(remote) => remote,
             None => {
                 let mut request = self.request;
                 if let Some((_, at)) = self.last {
-                    // What was missed meanwhile may be in the store there.
+                    // The store there may contain the missed snapshots.
                     request.history = request.history.min(at.elapsed());
                 }
                 self.remote.insert(Remote::connect(&self.host, request, &self.hangup)?)
@@ -327,7 +318,6 @@ impl Drop for Remote {
 }
 
 impl RemoteRequest {
-    /// The command for that machine's shell.
     fn command(self, host: &RemoteHost) -> String {
         let mut command =
             format!("{} record --interval {}ms", host.command, self.interval.as_millis());
@@ -342,20 +332,20 @@ impl RemoteRequest {
 }
 
 impl RemoteHost {
-    /// A command there, on this terminal, where ssh may ask.
+    /// Builds an ssh command for the current terminal, where ssh may ask for a password.
     pub fn on_terminal(&self, command: &str) -> Command {
         let mut ssh = ssh();
         ssh.args(["-t", "--", &*self.name, &self.there(command)]);
         ssh
     }
 
-    /// What a person types here to run a command there, on a terminal.
+    /// The command line for a user to run a command there, on a terminal.
     pub fn typed(&self, command: &str) -> String {
         let there = self.there(command).replace('\'', r"'\''");
         format!("ssh -t {} '{there}'", self.name)
     }
 
-    /// A command, quoted for that machine's shell.
+    /// Converts a command to the syntax of that machine's shell.
     fn there(&self, command: &str) -> String {
         match command.strip_prefix("gpumem ") {
             Some(words) => format!("{} {words}", self.command),
@@ -370,13 +360,12 @@ fn ssh() -> Command {
     ssh
 }
 
-/// Whether a schema is of a later major version than ours.
 fn is_newer(found: &str) -> bool {
     let version = |schema: &str| schema.rsplit('/').next()?.parse::<u32>().ok();
     version(found) > version(SCHEMA)
 }
 
-/// Reads to the end and keeps the last part.
+/// Reads to the end, and keeps only the last part.
 fn keep_last(errors: Option<ChildStderr>, said: &Mutex<Vec<u8>>) {
     let Some(mut errors) = errors else { return };
     let mut part = [0; 1024];
@@ -392,7 +381,7 @@ fn keep_last(errors: Option<ChildStderr>, said: &Mutex<Vec<u8>>) {
 mod tests {
     use super::*;
 
-    /// In the shells here and there.
+    /// The local shell and the remote one.
     #[test]
     fn a_typed_command_survives_both_shells() {
         let host = RemoteHost { name: "me@gpu01".into(), command: "printf '<%s>' \"it's\"".into() };

@@ -1,8 +1,8 @@
 //! Plays recordings: a file, standard input, or the built-in demo.
 //!
-//! A recording is passed on as it is, even if its clock jumps back, which `rules` interprets. Damaged lines are
-//! skipped and listed in [`Replay::damage`]. [`crate::recording`] reads recordings,
-//! [`playback`](super::playback) decides when each snapshot is due, and `tests/it/demo.rs` makes the demo.
+//! A recording is passed on unchanged, even if its clock jumps back; `rules` handles that. Damaged lines are
+//! skipped and listed in [`Replay::damage`]. [`crate::recording`] reads recordings, [`playback`](super::playback)
+//! schedules the snapshots, and `tests/it/demo.rs` creates the demo.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -14,46 +14,37 @@ use crate::recording::{self, Damage, RecordingReader};
 
 /// A recording of a machine that does not exist.
 static DEMO: &[u8] = include_bytes!("demo.jsonl.zst");
-/// How much of the demo is history when its screen opens.
+/// How much of the demo is history when its screen opens, in seconds.
 pub const DEMO_HISTORY_SECONDS: f64 = 25.0 * 60.0;
 
-/// A recording as a source.
 #[derive(Debug)]
 pub struct Replay {
     reader: RecordingReader,
-    /// Read, and not due yet.
+    /// A snapshot that was read, but is not due yet.
     read: Option<Snapshot>,
     playback: PlaybackClock,
     started: Option<Instant>,
 }
 
 impl Replay {
-    /// Delivers each snapshot at once.
+    /// Plays without waiting.
     pub fn new(reader: RecordingReader) -> Self {
         Self { reader, read: None, playback: PlaybackClock::default(), started: None }
     }
 
     /// Plays a file; `-` is standard input.
-    ///
-    /// # Errors
-    ///
-    /// As [`RecordingReader::open`].
     pub fn open(path: &Path) -> Result<Self, recording::RecordingError> {
         Ok(Self::new(RecordingReader::open(path)?))
     }
 
     /// Plays the demo. Its first 25 minutes are delivered at once, so that the screen opens with a history; 15
     /// minutes follow.
-    ///
-    /// # Errors
-    ///
-    /// None that a file could cause: the demo is part of the program.
     pub fn demo() -> Result<Self, recording::RecordingError> {
         let reader = RecordingReader::from_bytes(DEMO, "demo")?;
         Ok(Self::new(reader).start_after(DEMO_HISTORY_SECONDS))
     }
 
-    /// Delivers the snapshots when they are due, at this multiple of the speed of the recording.
+    /// Delivers the snapshots when they are due, at this multiple of the recording's speed.
     #[must_use]
     pub fn at_speed(mut self, speed: f64) -> Self {
         self.playback = self.playback.at_speed(speed);
@@ -67,17 +58,15 @@ impl Replay {
         self
     }
 
-    /// The recording's name in messages.
     pub fn name(&self) -> &str {
         self.reader.name()
     }
 
-    /// The damage so far (see [`RecordingReader::damage`]).
+    /// The damage found so far (see [`RecordingReader::damage`]).
     pub fn damage(&self) -> &[Damage] {
         self.reader.damage()
     }
 
-    /// The number of damaged lines so far.
     pub fn damage_count(&self) -> u64 {
         self.reader.damage_count()
     }
@@ -186,7 +175,7 @@ mod tests {
         assert_eq!(demo.damage_count(), 0);
     }
 
-    /// A file with a snapshot a second from 100 s on, as the screen plays it, and a clock.
+    /// A file with one snapshot per second from 100 s on, played as on the screen, and a clock.
     fn steered(count: i64) -> (Replay, Instant) {
         let times: Vec<i64> = (100..100 + count).collect();
         let bytes: &'static [u8] = recording(&snapshots(&times)).leak();
@@ -198,7 +187,7 @@ mod tests {
         snapshot.time.unix_seconds()
     }
 
-    /// Takes what is due without waiting, and returns its seconds.
+    /// Takes the snapshots that are due without waiting, and returns their seconds.
     fn at_once(replay: &mut Replay, now: Instant) -> Vec<i64> {
         let mut taken = Vec::new();
         while replay.due(now).unwrap() == NextSnapshot::In(Duration::ZERO) && taken.len() < 50 {
@@ -220,7 +209,7 @@ mod tests {
         let passed = at_once(&mut replay, now);
         assert_eq!(passed, [100, 101, 102, 103]);
         assert_eq!(wait(&mut replay, now), NextSnapshot::OnRequest);
-        // What is behind was skipped already.
+        // The snapshots before this time were already skipped.
         replay.steer(Control::SeekTo(time), now).unwrap();
         assert_eq!(at_once(&mut replay, now), [104]);
         replay.steer(Control::Run, now).unwrap();
@@ -246,7 +235,7 @@ mod tests {
         assert!(at_once(&mut demo, now).len() > 10, "its history");
         demo.steer(Control::Rewind, now).unwrap();
         demo.steer(Control::Playing(true), now).unwrap();
-        // After a rewind one wants to watch, not to be rushed through the history again.
+        // After a rewind, the history plays at normal speed.
         assert_eq!(at_once(&mut demo, now).len(), 1);
     }
 }

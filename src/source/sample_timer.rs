@@ -1,8 +1,8 @@
-//! When to sample this machine next, by a clock that the caller passes in.
+//! Schedules the samples of this machine, on a clock that the caller passes in.
 
 use std::time::{Duration, Instant};
 
-/// The interval while a person watches a process end.
+/// The interval while a user watches a process end.
 const FAST: Duration = Duration::from_millis(250);
 
 /// A regular interval that can be changed at any time.
@@ -12,36 +12,34 @@ pub(super) struct SampleTimer {
     is_fast: bool,
     /// When the last sample was due; `None` before the first.
     last: Option<Instant>,
-    /// When the next one is due.
     due: Instant,
 }
 
 impl SampleTimer {
-    /// The first sample is due at once.
+    /// Creates a timer whose first sample is due at once.
     pub(super) fn new(interval: Duration, now: Instant) -> Self {
         Self { interval, is_fast: false, last: None, due: now }
     }
 
-    /// How long until the next sample.
     pub(super) fn wait(&self, now: Instant) -> Duration {
         self.due.saturating_duration_since(now)
     }
 
-    /// Records that a sample is taken `now`.
+    /// Records that a sample is taken at `now`.
     pub(super) fn taken(&mut self, now: Instant) {
-        // A sample that took longer than the interval does not make the next ones faster.
+        // A sample that took longer than the interval does not shorten the next intervals.
         let due = (self.due + self.current()).max(now);
         self.last = Some(self.due.min(now));
         self.due = due;
     }
 
-    /// Uses another interval from the last sample on.
+    /// Sets another interval, starting from the last sample.
     pub(super) fn set_interval(&mut self, interval: Duration) {
         self.interval = interval;
         self.replan();
     }
 
-    /// Samples fast from `now` on, beginning at once, or stops doing so.
+    /// Starts fast sampling with a sample at `now`, or stops it.
     pub(super) fn set_fast(&mut self, is_fast: bool, now: Instant) {
         if self.is_fast == is_fast {
             return;
@@ -73,7 +71,7 @@ mod tests {
         Duration::from_millis(number)
     }
 
-    /// A timer of 2 s that took its first sample at once, and when.
+    /// A timer of 2 s that took its first sample at once, and the time of that sample.
     fn begun() -> (SampleTimer, Instant) {
         let start = Instant::now();
         let mut timer = SampleTimer::new(milliseconds(2000), start);
@@ -86,11 +84,11 @@ mod tests {
     fn samples_are_regular_and_late_ones_are_not_caught_up() {
         let (mut timer, start) = begun();
         assert_eq!(timer.wait(start + milliseconds(500)), milliseconds(1500));
-        // Late by 300 ms: the next one is due when it always was.
+        // Late by 300 ms: the next sample remains on schedule.
         let late = start + milliseconds(2300);
         timer.taken(late);
         assert_eq!(timer.wait(late), milliseconds(1700));
-        // Late by several intervals: one is due at once, and only one.
+        // Late by several intervals: only one sample is due at once.
         let stopped = start + milliseconds(60_000);
         timer.taken(stopped);
         assert_eq!(timer.wait(stopped), Duration::ZERO);

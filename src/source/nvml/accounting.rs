@@ -1,7 +1,7 @@
-//! How busy each process was since it started, from the driver's accounting, if that is enabled.
+//! Reads how busy each process has been since its start, from the driver's accounting, if that is enabled.
 //!
-//! These are percentages of a whole life, which hardly change: a process is looked up when it is first listed,
-//! and then once a minute.
+//! These percentages cover the whole lifetime, so they change slowly. A process is looked up when it is first
+//! listed, and then once a minute.
 
 use std::time::{Duration, Instant};
 
@@ -13,22 +13,21 @@ use super::error::Code;
 use crate::model::Time;
 use crate::model::snapshot::GpuProcess;
 
-/// Interval of looking up a process.
 const AGAIN_AFTER: Duration = Duration::from_secs(60);
 
-/// The driver's account of a process: its share of time, and since when.
+/// The driver's account of a process: its share of time, and the start.
 #[derive(Clone, Copy, Debug)]
 struct Lifetime {
     percent: Option<u32>,
     since: Time,
 }
 
-/// The account of each listed process; `None` if it has none.
+/// The account of each listed process; `None` if it has no account.
 #[derive(Debug, Default)]
 pub(super) struct Accounting(HashMap<u32, (Instant, Option<Lifetime>)>);
 
 impl Accounting {
-    /// Fills in the accounts; does nothing if accounting is disabled.
+    /// Sets the accounts. Does nothing if accounting is disabled.
     pub(super) fn fill(
         &mut self,
         rows: &mut [GpuProcess],
@@ -41,7 +40,7 @@ impl Accounting {
             return;
         }
         let mut before = std::mem::take(&mut self.0);
-        // A MIG instance has no accounts.
+        // MIG instances have no accounts.
         let rows = rows.iter_mut().filter(|row| row.gpu_instance_id.is_none());
         for row in rows {
             let known = self.0.get(&row.pid).copied().or_else(|| {
@@ -53,7 +52,7 @@ impl Accounting {
                 Some((Instant::now(), found))
             });
             let Some(known) = known else {
-                // It failed, and is retried in the next sample.
+                // The call failed, and is retried in the next sample.
                 continue;
             };
             self.0.insert(row.pid, known);
@@ -65,19 +64,19 @@ impl Accounting {
     }
 }
 
-/// A process's account; `None` if there is none, or it cannot be about the process that is listed now.
+/// Reads a process's account; `None` if there is none, or it cannot belong to the process that is listed now.
 fn look_up(pid: u32, device: &Device<'_>, calls: &mut Calls) -> Result<Option<Lifetime>, ()> {
     const CALL: &str = "nvmlDeviceGetAccountingStats";
     let stats = match calls.raw(CALL, || device.accounting_stats_for(pid)) {
         Ok(stats) => stats,
-        // It started before accounting was enabled, or the driver has no room for it.
+        // The process started before accounting was enabled, or the driver's buffer is full.
         Err(Code::NOT_FOUND) => return Ok(None),
         Err(code) => {
             calls.failed(CALL, code);
             return Err(());
         }
     };
-    // An ended account belongs to an earlier process with this pid.
+    // A finished account belongs to an earlier process with this pid.
     if !stats.is_running || stats.start_time == 0 {
         return Ok(None);
     }

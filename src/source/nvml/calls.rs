@@ -1,8 +1,8 @@
 //! Calls NVML for one GPU.
 //!
-//! Every call goes through [`Calls`], which publishes its name for the thread that keeps the deadline, turns
-//! "not supported" into an absent value that is not requested again for a while, and anything else into an
-//! entry of the snapshot's errors.
+//! Every call goes through [`Calls`]. It publishes the call's name for the thread that enforces the deadline. "Not
+//! supported" becomes an absent value that is not requested again for a while. Any other error is added to the
+//! snapshot's errors.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -10,10 +10,10 @@ use std::time::{Duration, Instant};
 use super::error::Code;
 use crate::model::snapshot::ReadError;
 
-/// After this long an unsupported value is requested again: a setting may have changed.
+/// Interval after which an unsupported value is requested again, because a setting may have changed.
 const ASK_AGAIN_AFTER: Duration = Duration::from_secs(60);
 
-/// The NVML call that a GPU's thread is in, for the thread that keeps its deadline.
+/// The NVML call that a GPU's thread is making, for the thread that enforces the deadline.
 #[derive(Debug, Default)]
 pub(super) struct CallProgress(Mutex<Option<&'static str>>);
 
@@ -22,23 +22,20 @@ impl CallProgress {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(call);
     }
 
-    /// The last call that was entered.
+    /// The last call that was started.
     pub(super) fn call(&self) -> Option<&'static str> {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Calls NVML for one GPU.
 #[derive(Debug)]
 pub(super) struct Calls {
     index: u32,
     progress: Arc<CallProgress>,
     unsupported: Vec<(&'static str, Instant)>,
-    /// Errors since the last sample.
     pub(super) errors: Vec<ReadError>,
-    /// The GPU does not answer any more; nothing else is requested in this sample.
+    /// The GPU no longer answers, so nothing else is requested in this sample.
     pub(super) lost: Option<Code>,
-    /// The driver does not answer any more.
     pub(super) driver_gone: Option<Code>,
 }
 
@@ -54,7 +51,7 @@ impl Calls {
         }
     }
 
-    /// Makes a call; the caller judges its result.
+    /// Makes a call and returns its result without recording it.
     pub(super) fn raw<T, E: Into<Code>>(
         &self,
         name: &'static str,
@@ -70,7 +67,7 @@ impl Calls {
         call().map_err(Into::into)
     }
 
-    /// Makes a call for one value; absent if unavailable.
+    /// Makes a call for one value; `None` if it is unavailable.
     pub(super) fn value<T, E: Into<Code>>(
         &mut self,
         name: &'static str,
@@ -80,7 +77,7 @@ impl Calls {
         self.judge(name, answer)
     }
 
-    /// Makes a call for a number; unknown if it exceeds `most`, which no GPU has.
+    /// Makes a call for a number; unknown if it exceeds `most`, which is impossible on a real GPU.
     pub(super) fn at_most<E: Into<Code>>(
         &mut self,
         name: &'static str,
@@ -94,7 +91,7 @@ impl Calls {
         Some(value).filter(|&value| value <= most)
     }
 
-    /// Makes a call for a text that every GPU has; reports its absence, whatever the reason.
+    /// Makes a call for a text that every GPU has, and reports any failure, including "not supported".
     pub(super) fn text<E: Into<Code>>(
         &mut self,
         name: &'static str,
@@ -108,7 +105,7 @@ impl Calls {
         Some(text)
     }
 
-    /// Makes a call for a mandatory value; reports "not supported", too.
+    /// Makes a call for a mandatory value, and reports any failure, including "not supported".
     pub(super) fn record<T, E: Into<Code>>(
         &mut self,
         name: &'static str,
@@ -161,17 +158,16 @@ impl Calls {
         });
     }
 
-    /// Forgets which values are unsupported.
     pub(super) fn ask_all_again(&mut self) {
         self.unsupported.clear();
     }
 
-    /// Whether nothing more is requested in this sample.
+    /// Whether nothing else is requested in this sample.
     pub(super) fn is_silent(&self) -> bool {
         self.lost.is_some() || self.driver_gone.is_some()
     }
 
-    /// Takes over the errors of the same GPU's parts since the last sample.
+    /// Moves the errors of the GPU's parts since the last sample into this value.
     pub(super) fn take_in(&mut self, parts: &mut Self) {
         self.errors.append(&mut parts.errors);
         self.lost = self.lost.or(parts.lost.take());

@@ -1,7 +1,7 @@
-//! One GPU: its static facts, read once, and the values of each sample.
+//! Reads one GPU: its static facts once, and its values in each sample.
 //!
-//! `calls` makes the calls and classifies failures, `mig` reads a divided GPU's parts, `utilization` how busy
-//! each process is.
+//! `calls` makes the calls and classifies failures, `mig` reads the parts of a divided GPU, and `utilization` reads
+//! how busy each process is.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -27,51 +27,48 @@ use super::rows;
 use super::utilization::Utilization;
 use crate::model::snapshot::{Gpu, GpuProcess, Memory, MigDevice, ReadError};
 
-/// The highest plausible power in milliwatts. A higher value is garbage from the driver. A fan may exceed 100 %
-/// (`nvml.h`).
+/// The highest plausible power in milliwatts. Higher values are driver errors. A fan may exceed 100 % (`nvml.h`).
 const MOST_MILLIWATTS: u32 = 10_000_000;
 const MOST_CELSIUS: u32 = 200;
 const MOST_MHZ: u32 = 20_000;
 const MOST_FAN_PERCENT: u32 = 250;
-/// The highest plausible power as a multiple of the limit, which holds except for moments.
+/// The highest plausible power as a multiple of the limit. The limit may be exceeded only for moments.
 const MOST_OF_POWER_LIMIT: f64 = 3.0;
 
-/// Interval of reading an administrator's settings, the power limit, and the slow fan.
+/// Interval between reads of administrators' settings, the power limit and the fan.
 const SETTINGS_EVERY: Duration = Duration::from_secs(30);
-/// After this long, values that only a page shows are first read.
+/// Delay before the first read of values that only a GPU's page shows.
 const DETAILS_AFTER: Duration = Duration::from_millis(1500);
-/// Interval of reading the list of MPS, which is rare, while it is empty.
+/// Interval between reads of the MPS list while it is empty, since MPS is rare.
 const MPS_EVERY: Duration = Duration::from_secs(10);
 
-/// Why there is no memory if both memory calls are unsupported: GB10 and Jetson.
+/// Why memory is unknown if both memory calls are unsupported: GB10 and Jetson.
 const SHARED_MEMORY: &str = "it shares the machine's memory; NVML gives no framebuffer figure";
-/// Why there is no memory without privileges (nvml.h, nvmlDeviceGetMemoryInfo).
+/// Why memory is unknown to an unprivileged caller (nvml.h, nvmlDeviceGetMemoryInfo).
 const DIVIDED_MEMORY: &str = "with MIG on only root may read it; that of its MIG devices is shown";
-/// Why there is no memory under WDDM (nvml.h, nvmlProcessInfo_t), and so in WSL.
+/// Why memory is unknown under WDDM (nvml.h, nvmlProcessInfo_t), and so in WSL.
 const WINDOWS_MEMORY: &str =
     "under WSL Windows manages the memory, and the driver does not report memory by process";
 const UNREPORTED_MEMORY: &str = "the driver does not report memory by process";
-/// Exists only in WSL: the device of the GPU that Windows drives.
+/// The device of the GPU that Windows drives. It exists only in WSL.
 const WSL_DEVICE: &str = "/dev/dxg";
 
-/// What one sample read of one GPU.
 #[derive(Debug)]
 pub(super) struct Reading {
-    /// Identity and values; `memory` and `processes` are absent if the GPU is lost.
+    /// Identity and values. If the GPU is lost, `memory` and `processes` are absent.
     pub(super) gpu: Gpu,
     pub(super) errors: Vec<ReadError>,
-    /// The whole driver has gone: NVML has to be restarted.
+    /// The driver is gone, so NVML has to be restarted.
     pub(super) driver_gone: Option<Code>,
-    /// The whole GPU does not answer: its handle has to be looked up again.
+    /// The GPU does not answer, so its handle has to be looked up again.
     pub(super) lost: bool,
-    /// Whether the driver reports processes' utilization; `None` if it was not requested, or failed.
+    /// Whether the driver reports process utilization; `None` if it was not requested, or the call failed.
     pub(super) process_utilization: Option<bool>,
-    /// When the reading was complete.
     pub(super) completed: Instant,
 }
 
 impl Reading {
-    /// For a GPU of which nothing was requested.
+    /// For a GPU from which nothing was requested.
     pub(super) fn of(gpu: Gpu) -> Self {
         Self {
             gpu,
@@ -84,26 +81,25 @@ impl Reading {
     }
 }
 
-/// Reads one GPU, on any thread.
 pub(super) struct DeviceReader {
     nvml: Arc<Nvml>,
     handle: DeviceHandle,
     calls: Calls,
     facts: Gpu,
     settings_read: Option<Instant>,
-    /// When values that only a page shows are read again.
+    /// When to read the values that only a page shows again.
     details_due: Instant,
-    /// A setting failed at its last read: until it succeeds it is read in every sample, and every snapshot has
-    /// its error.
+    /// The last read of a setting failed. Until it succeeds, settings are read in every sample, and every snapshot
+    /// contains the error.
     settings_failed: bool,
-    /// Whether the MIG mode was ever reported, or is known to be none.
+    /// The MIG mode was reported at least once, or is known to be unsupported.
     mig_mode_reported: bool,
-    /// The driver or the GPU lacks one kind of process list.
+    /// The driver or the GPU lacks one of the process lists.
     lacks_list: bool,
     layout: StructLayout,
     lists: ProcessLists,
     mig: Mig,
-    /// Memory info v2 is unknown while v1 is not, as in WSL.
+    /// Memory info v2 returns UNKNOWN but v1 works, as in WSL.
     only_v1_answers: bool,
     whole: Whole,
     mps_seen_or_due: Instant,
@@ -112,11 +108,7 @@ pub(super) struct DeviceReader {
 }
 
 impl DeviceReader {
-    /// Looks the GPU up, which may have to wake it.
-    ///
-    /// # Errors
-    ///
-    /// A reading with only the error.
+    /// Looks up the GPU, which may have to wake it. On failure, the reading contains only the error.
     pub(super) fn open(
         nvml: &Arc<Nvml>,
         index: u32,
@@ -159,7 +151,6 @@ impl DeviceReader {
         })
     }
 
-    /// Reads what changes.
     pub(super) fn sample(&mut self) -> Reading {
         self.read_identity();
         self.read_settings();
@@ -239,7 +230,7 @@ impl DeviceReader {
         }
     }
 
-    /// Reads the missing parts of the GPU's identity; what fails is read again in every sample.
+    /// Reads the missing parts of the GPU's identity. Failed reads are repeated in every sample.
     fn read_identity(&mut self) {
         let Self { nvml, handle, calls, facts, .. } = self;
         let device = handle.on(nvml);
@@ -260,7 +251,6 @@ impl DeviceReader {
         }
     }
 
-    /// Drops implausible memory figures.
     fn believed(&mut self, memory: Option<Memory>) -> Option<Memory> {
         let lie = rows::contradiction(memory?);
         if let Some(lie) = lie {
@@ -296,7 +286,7 @@ impl DeviceReader {
             calls.value("nvmlDeviceGetPersistenceMode", || device.is_in_persistent_mode());
         facts.accounting_mode =
             calls.value("nvmlDeviceGetAccountingMode", || device.is_accounting_enabled());
-        // An answer that is refused decides nothing.
+        // A refused call leaves the state unknown.
         facts.is_drained =
             calls.raw("nvmlDeviceQueryDrainState", || device.is_drain_enabled(None)).ok();
         facts.recovery_action =
@@ -304,11 +294,11 @@ impl DeviceReader {
         let mig_errors_before = calls.errors.len();
         let mig_mode =
             calls.value("nvmlDeviceGetMigMode", || device.mig_mode()).map(|mode| mode.current == 1);
-        // If the mode cannot be read now, it is what it was.
+        // If the mode cannot be read now, the last one is kept.
         if calls.errors.len() == mig_errors_before && !calls.is_silent() {
             self.mig_mode_reported = true;
             if std::mem::replace(&mut facts.mig_mode, mig_mode) != mig_mode {
-                // A GPU may support undivided what it does not divided.
+                // A call that MIG does not support may work once MIG is off.
                 calls.ask_all_again();
             }
         }
@@ -320,12 +310,13 @@ impl DeviceReader {
             .map(watts);
         facts.fan_percent =
             calls.at_most("nvmlDeviceGetFanSpeed_v2", MOST_FAN_PERCENT, || device.fan_speed(0));
-        // Nothing was requested of a silent GPU.
+        // Nothing was requested from a silent GPU.
         self.settings_failed = calls.errors.len() > errors_before || calls.is_silent();
     }
 
-    /// Reads what only a GPU's page shows. It decides nothing, so a failure leaves it unknown and is no error
-    /// of the sample. PCIe throughput takes the driver 20 ms for each direction, so a single sample skips it.
+    /// Reads the values that only a GPU's page shows. Nothing depends on them, so a failure leaves them unknown and
+    /// is not an error of the sample. PCIe throughput takes the driver 20 ms per direction, so a single sample
+    /// skips it.
     fn read_details(&mut self) {
         fn known<T, E: Into<Code>>(
             calls: &Calls,
@@ -356,15 +347,15 @@ impl DeviceReader {
         let pcie = |counter| {
             let rate =
                 known(calls, "nvmlDeviceGetPcieThroughput", || device.pcie_throughput(counter));
-            // Reported in kilobytes.
+            // NVML reports kilobytes.
             rate.map(|rate| u64::from(rate) * 1000)
         };
         facts.pcie_received_bytes_per_second = pcie(PcieUtilCounter::Receive);
         facts.pcie_sent_bytes_per_second = pcie(PcieUtilCounter::Send);
     }
 
-    /// Reads how busy the video engines are. Where the driver does not tell, they are unknown, which is no error
-    /// of the sample.
+    /// Reads how busy the video engines are. If the driver does not report this, it is unknown, which is not an
+    /// error of the sample.
     fn read_video_engines(&mut self) {
         let Self { nvml, handle, calls, facts, .. } = self;
         let device = handle.on(nvml);
@@ -391,14 +382,14 @@ impl DeviceReader {
         });
     }
 
-    /// Whether it is unknown which process holds how much memory.
+    /// Whether the memory of all processes is unknown.
     fn lacks_processes(&self, rows: &[GpuProcess]) -> bool {
         (self.only_v1_answers || !rows.is_empty())
             && rows.iter().all(|row| row.used_bytes.is_none())
     }
 
-    /// Memory info v2; v1 if v2 is missing, or answers UNKNOWN as in WSL. `Err` says why there is no figure
-    /// although nothing failed.
+    /// Reads memory info v2, or v1 if v2 is missing or returns UNKNOWN, as in WSL. `Err` is the reason for a
+    /// missing figure when no call failed.
     fn memory(&mut self) -> Result<Option<Memory>, &'static str> {
         const V2: &str = "nvmlDeviceGetMemoryInfo_v2";
         const V1: &str = "nvmlDeviceGetMemoryInfo";
@@ -438,7 +429,7 @@ impl DeviceReader {
             }
             Err(code) => {
                 if failure == Code::UNKNOWN && code == Code::UNKNOWN {
-                    // Not even its memory can be read: the GPU is as good as lost.
+                    // If not even memory can be read, the GPU counts as lost.
                     calls.failed(V2, code);
                     calls.lost = Some(code);
                 } else {
@@ -450,7 +441,7 @@ impl DeviceReader {
         }
     }
 
-    /// The merged process lists, with each process's utilization.
+    /// Reads the merged process lists, with each process's utilization.
     fn processes(
         &mut self,
         memory: Option<Memory>,
@@ -474,7 +465,7 @@ impl DeviceReader {
             self.calls.report(self.list_name(List::Compute), lie);
         }
         self.gather_utilization();
-        // With MIG no samples are supported (nvml.h), so their absence proves nothing.
+        // With MIG, utilization samples are not supported (nvml.h), so their absence proves nothing.
         let may_be_divided = !self.mig_mode_reported || self.facts.mig_mode == Some(true);
         self.utilization.fill(&mut rows, may_be_divided);
         let is_accounting = self.facts.accounting_mode == Some(true);
@@ -483,7 +474,7 @@ impl DeviceReader {
         Some(rows)
     }
 
-    /// Takes in the utilization samples since the last call, before the driver's ring buffer wraps.
+    /// Reads the utilization samples since the last call, before the driver's ring buffer wraps.
     pub(super) fn gather_utilization(&mut self) {
         let device = self.handle.on(&self.nvml);
         self.utilization.gather(&self.nvml, &device, &mut self.calls);
@@ -503,8 +494,8 @@ impl DeviceReader {
         }
     }
 
-    /// One list: empty if GPU or driver has no such list, absent if it failed. Without the list of compute
-    /// processes, gpumem's subject, nothing is known.
+    /// Reads one list: empty if the GPU or driver lacks it, `None` if the call failed. A missing list of compute
+    /// processes is a failure, because gpumem depends on it.
     fn list(&mut self, list: List) -> Option<Vec<ProcessRecord>> {
         let name = self.list_name(list);
         let of_devices = if self.facts.mig_mode == Some(true) && !self.calls.is_silent() {
@@ -521,7 +512,8 @@ impl DeviceReader {
             return match answer {
                 Ok(whole) => Some(mig::join(whole, of_devices)),
                 Err(code) => {
-                    // Only privileged callers may read the whole GPU's list; its MIG devices' lists count.
+                    // Only privileged callers may read the list of the whole GPU, so use the lists of its MIG
+                    // devices.
                     let is_refused = code == Code::NO_PERMISSION || code.is_unsupported();
                     calls.failed(name, if is_refused { Code::NOT_SUPPORTED } else { code });
                     is_refused.then_some(of_devices)
@@ -530,7 +522,7 @@ impl DeviceReader {
         }
         match answer {
             Err(code) if code.is_unsupported() && list != List::Compute => {
-                // Reported in every sample: a process may hold memory and be on no list.
+                // Reported in every sample, because a process that holds memory may be missing from all lists.
                 calls.failed(name, code);
                 calls.report(
                     name,
@@ -540,7 +532,7 @@ impl DeviceReader {
                 Some(Vec::new())
             }
             Err(code) if code.is_unsupported() => {
-                // Likewise: without the list, the memory's holders are unknown.
+                // Reported for the same reason: without the list, the memory's holders are unknown.
                 calls.report(
                     name,
                     format!("this driver does not list this GPU's processes ({code})"),
@@ -556,7 +548,7 @@ fn process_memory_unavailable() -> &'static str {
     if std::path::Path::new(WSL_DEVICE).exists() { WINDOWS_MEMORY } else { UNREPORTED_MEMORY }
 }
 
-/// What the GPU needs before programs can use it (nvml.h, nvmlDeviceGpuRecoveryAction_t).
+/// The recovery action that the GPU needs before programs can use it (nvml.h, nvmlDeviceGpuRecoveryAction_t).
 fn recovery_action(device: &nvml_wrapper::Device<'_>) -> Result<&'static str, NvmlError> {
     let values = device.field_values_for(&[FieldId(NVML_FI_DEV_GET_GPU_RECOVERY_ACTION)])?;
     let sample = values.into_iter().next().ok_or(NvmlError::NotSupported)??;

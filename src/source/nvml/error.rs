@@ -1,4 +1,4 @@
-//! NVML's errors, in words that say what to do.
+//! NVML's errors, with advice for users.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -24,27 +24,27 @@ impl Code {
     pub(super) const RESET_REQUIRED: Self = Self(16);
     pub(super) const LIB_RM_VERSION_MISMATCH: Self = Self(18);
     pub(super) const UNKNOWN: Self = Self(999);
-    /// Not NVML's: it answered with records of an unknown size.
+    /// Not an NVML code: the driver returned records of an unknown size.
     pub(super) const UNKNOWN_LAYOUT: Self = Self(u32::MAX);
-    /// Not NVML's: a text that is not UTF-8.
+    /// Not an NVML code: a text was not UTF-8.
     pub(super) const NOT_UTF8: Self = Self(u32::MAX - 1);
 
     pub(super) fn check(code: u32) -> Result<(), Self> {
         if code == 0 { Ok(()) } else { Err(Self(code)) }
     }
 
-    /// This GPU and driver do not have the value, which is an answer, not a failure.
+    /// Whether this GPU or driver lacks the value, which is an answer rather than a failure.
     pub(super) fn is_unsupported(self) -> bool {
-        // 25 and 26: the call exists but no longer in this form (argument version, deprecated).
+        // 25 and 26: the call exists, but no longer in this form (argument version, deprecated).
         self == Self::NOT_SUPPORTED || self == Self::FUNCTION_NOT_FOUND || matches!(self.0, 25 | 26)
     }
 
-    /// The whole GPU does not answer any more.
+    /// Whether the whole GPU no longer answers.
     pub(super) fn is_loss(self) -> bool {
         self == Self::GPU_IS_LOST || self == Self::RESET_REQUIRED
     }
 
-    /// The whole driver has gone, and only restarting NVML can help.
+    /// Whether the whole driver is gone, so that only restarting NVML can help.
     pub(super) fn is_driver_gone(self) -> bool {
         self == Self::UNINITIALIZED
             || self == Self::DRIVER_NOT_LOADED
@@ -88,7 +88,7 @@ impl Code {
         })
     }
 
-    /// What it means for a person, if its name does not say enough.
+    /// The meaning for users, if the name is not clear enough.
     fn meaning(self) -> Option<&'static str> {
         Some(match self {
             Self::GPU_IS_LOST => {
@@ -139,7 +139,7 @@ impl From<NvmlError> for Code {
             // The driver's library lacks the symbol.
             NvmlError::FailedToLoadSymbol(_) => Self::FUNCTION_NOT_FOUND,
             NvmlError::Utf8Error(_) => Self::NOT_UTF8,
-            // A value without a name in nvml-wrapper (a newer P-state, say): nothing to show.
+            // A value that nvml-wrapper cannot name, such as a newer P-state, so nothing can be shown.
             NvmlError::IncorrectBits(_) => Self::NOT_SUPPORTED,
             NvmlError::UnexpectedVariant(code) if Self(code).name().is_none() => {
                 Self::NOT_SUPPORTED
@@ -152,20 +152,17 @@ impl From<NvmlError> for Code {
 const MISMATCH: &str = "the driver was upgraded underneath: NVML's library and the loaded kernel \
                         module are of different versions (driver/library version mismatch)";
 
-/// Why NVML cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum NvmlFailure {
-    /// The loader found no NVML library.
     #[error(
         "no NVIDIA driver found: {library} is not on this machine; install the driver (in a \
          container: start it with the GPUs passed in), or name the library with --nvml-library PATH; \
          `gpumem doctor` says what is missing, and `gpumem watch --demo` works without a driver"
     )]
     LibraryNotFound {
-        /// The name it searched for.
+        /// The name that was searched for.
         library: String,
     },
-    /// The library exists and cannot be used.
     #[error("cannot use {library} as NVML: {reason}; name another with --nvml-library PATH")]
     LibraryUnusable {
         library: String,
@@ -184,13 +181,11 @@ pub enum NvmlFailure {
         reload the nvidia modules"
     )]
     VersionMismatch,
-    /// The device files may not be opened.
     #[error(
         "no permission to use the NVIDIA driver (NVML_ERROR_NO_PERMISSION); check who may open \
          /dev/nvidiactl and /dev/nvidia0 (`ls -l /dev/nvidia*`), in a container its device rules"
     )]
     NoPermission,
-    /// NVML did not start in time.
     #[error(
         "the NVIDIA driver has not answered {call} for {}; it may be hung (look for NVRM and Xid \
          lines in the kernel log), or still starting: try --nvml-timeout 30s, and \
@@ -198,10 +193,8 @@ pub enum NvmlFailure {
         Span(*waited)
     )]
     NoAnswer { call: &'static str, waited: Duration },
-    /// Any other error from NVML.
     #[error("{call} failed: {code}; `nvidia-smi` may show more")]
     Call { call: &'static str, code: String },
-    /// A thread could not be started.
     #[error("cannot start a thread for NVML: {0}; raise the limit on processes (ulimit -u)")]
     Thread(#[from] std::io::Error),
 }
@@ -213,7 +206,7 @@ impl NvmlFailure {
             NvmlError::LibloadingError(error) => {
                 let reason = error.to_string();
                 let reason = std::error::Error::source(&error).map_or(reason, ToString::to_string);
-                // The loader says the same about a missing dependency; then the reason matters.
+                // The loader gives the same message for a missing dependency. Then the reason matters.
                 let missing =
                     reason.contains("No such file or directory") && reason.starts_with(&library);
                 if missing {

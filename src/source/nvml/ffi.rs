@@ -1,10 +1,10 @@
-//! The NVML calls that nvml-wrapper lacks or mishandles, on the library that it has loaded.
+//! The NVML calls that nvml-wrapper lacks or mishandles, made through the library that it has loaded.
 //!
-//! This is the only file with `unsafe`, because these calls cross a C ABI: memory info v1 (drivers before R510,
-//! WSL), a MIG device's instances, process lists whose records differ in size from the header's, and process
-//! utilization in one call instead of two. It also keeps a device's handle without borrowing the library, so
-//! that it can move between threads. Each function takes a live [`Device`], so NVML is initialised and the
-//! handle valid; each buffer is at least as large as the driver may write.
+//! These calls cross a C ABI, so this is the only file with `unsafe`. It covers memory info v1 (drivers before
+//! R510, WSL), a MIG device's instances, process lists whose record size differs from the header's, and process
+//! utilization in a single call. It also keeps a device's handle without borrowing the library, so that the handle
+//! can move between threads. Each function takes a live [`Device`], so NVML is initialised and the handle is valid.
+//! Each buffer is at least as large as the driver may write.
 #![allow(unsafe_code)]
 
 use std::os::raw::{c_uint, c_ulonglong};
@@ -19,50 +19,46 @@ use super::error::Code;
 
 /// The largest process record that any driver is known to write (R535's v3), in bytes.
 const LARGEST_RECORD: usize = 32;
-/// The buffer's content wherever the driver wrote nothing.
+/// Fills the buffer before a call, to show where the driver wrote nothing.
 const UNTOUCHED: u8 = 0xA5;
 /// Linux's `PID_MAX_LIMIT` (`include/linux/threads.h`).
 const PID_MAX_LIMIT: u32 = 1 << 22;
-/// How often a list that grows between two calls is requested again.
+/// How often to retry a list that grows between two calls.
 const GROWTH_RETRIES: usize = 5;
-/// The most records; the driver itself stops at 950 processes a GPU.
+/// The maximum number of records. The driver itself stops at 950 processes per GPU.
 const MOST_RECORDS: usize = 1 << 16;
 
-/// A device's NVML handle, without borrowing the library: its owner keeps the library too.
+/// A device's NVML handle that does not borrow the library. Its owner keeps the library, too.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct DeviceHandle(nvmlDevice_t);
 
-// SAFETY: NVML may be called from any thread (nvml.h), and a handle is only a name to its callers; nvml-wrapper
-// says the same of its `Device`.
+// SAFETY: NVML may be called from any thread (nvml.h), and callers use a handle only as a name. nvml-wrapper makes
+// the same assumption for its `Device`.
 unsafe impl Send for DeviceHandle {}
 
 impl DeviceHandle {
-    /// The handle of a device that was looked up.
     pub(super) fn of(device: &Device<'_>) -> Self {
-        // SAFETY: it is only copied; every use goes through the library again.
+        // SAFETY: the handle is only copied; every use goes through the library again.
         Self(unsafe { device.handle() })
     }
 
-    /// The device, in the library that it was looked up with.
+    /// Returns the device in the library that opened it.
     pub(super) fn on(self, nvml: &Nvml) -> Device<'_> {
-        // SAFETY: a reader keeps the handle beside the library that gave it, which shuts down only after the
-        // handle is dropped.
+        // SAFETY: a reader keeps the handle together with the library that returned it. The library shuts down only
+        // after the handle is dropped.
         unsafe { Device::new(self.0, nvml) }
     }
 }
 
-/// Which of NVML's process lists.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum List {
-    /// Processes with a compute context.
     Compute,
-    /// Processes with a graphics context.
     Graphics,
     /// Clients of the Multi-Process Service.
     Mps,
 }
 
-/// Which version of the process list calls a driver has.
+/// The version of the process list calls that a driver supports.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Version {
     /// `…_v3`: 24-byte records; 32 on R535 before 535.98.
@@ -73,25 +69,22 @@ pub(super) enum Version {
     V1,
 }
 
-/// The format of a driver's process lists.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct StructLayout {
     pub(super) version: Version,
-    /// The expected size of a record in bytes; [`parse`] checks what was really written.
+    /// The expected size of a record in bytes; [`parse`] checks the actual size.
     record_bytes: usize,
 }
 
-/// One record of a process list, in any format.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct ProcessRecord {
     pub pid: u32,
-    /// `None` if NVML says not available.
+    /// `None` if NVML reports it as not available.
     pub used_bytes: Option<u64>,
     pub gpu_instance_id: Option<u32>,
     pub compute_instance_id: Option<u32>,
 }
 
-/// One process utilization sample.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct UtilizationSample {
     pub pid: u32,
@@ -103,10 +96,10 @@ pub(super) struct UtilizationSample {
     pub decoder_percent: u32,
 }
 
-/// Which process list version to call, and the expected size of its records.
+/// Determines which version of the process list calls to use, and the expected size of its records.
 ///
-/// On 535.43.02 to 535.86 `_v3` writes 32-byte records although the header says 24, so `_v2` is used there.
-/// Symbols identify those drivers: they have confidential-computing memory info, and lack the call that
+/// On 535.43.02 to 535.86, `_v3` writes 32-byte records although the header says 24, so `_v2` is used there. These
+/// drivers are identified by their symbols: they have confidential-computing memory info, but not the call that
 /// replaced the extra field.
 pub(super) fn process_list_layout(nvml: &Nvml) -> StructLayout {
     let lib = nvml.lib();
@@ -123,11 +116,11 @@ pub(super) fn process_list_layout(nvml: &Nvml) -> StructLayout {
     }
 }
 
-/// Memory info v1: `(total, used, free)` in bytes; `used` includes the driver's reserve.
+/// Reads memory info v1: `(total, used, free)` in bytes. `used` includes the driver's reserve.
 pub(super) fn memory_info_v1(nvml: &Nvml, device: &Device<'_>) -> Result<(u64, u64, u64), Code> {
     let call = nvml.lib().nvmlDeviceGetMemoryInfo.as_ref().map_err(|_| Code::FUNCTION_NOT_FOUND)?;
     let mut memory = nvmlMemory_t { total: 0, free: 0, used: 0 };
-    // SAFETY: the handle is valid while `device` lives; `memory` is the struct that the call fills.
+    // SAFETY: the handle is valid while `device` lives; the call fills `memory`.
     Code::check(unsafe { call(device.handle(), &mut memory) })?;
     Ok((memory.total, memory.used, memory.free))
 }
@@ -137,12 +130,11 @@ pub(super) fn gpu_instance_id(nvml: &Nvml, device: &Device<'_>) -> Result<u32, C
     number(device, &nvml.lib().nvmlDeviceGetGpuInstanceId)
 }
 
-/// The compute instance that a MIG device is.
 pub(super) fn compute_instance_id(nvml: &Nvml, device: &Device<'_>) -> Result<u32, Code> {
     number(device, &nvml.lib().nvmlDeviceGetComputeInstanceId)
 }
 
-/// The NUMA node of the GPU's memory, on machines where it is one.
+/// The NUMA node of the GPU's memory, on machines where GPU memory is a NUMA node.
 pub(super) fn numa_node(nvml: &Nvml, device: &Device<'_>) -> Result<u32, Code> {
     number(device, &nvml.lib().nvmlDeviceGetNumaNodeId)
 }
@@ -154,7 +146,6 @@ pub(super) enum Engine {
     OpticalFlow,
 }
 
-/// The utilization of a video engine, in percent.
 pub(super) fn engine_percent(
     nvml: &Nvml,
     device: &Device<'_>,
@@ -172,33 +163,28 @@ pub(super) fn engine_percent(
     Ok(percent)
 }
 
-/// Makes a call that returns one number about a device.
 fn number<E>(
     device: &Device<'_>,
     symbol: &Result<unsafe extern "C" fn(nvmlDevice_t, *mut c_uint) -> nvmlReturn_t, E>,
 ) -> Result<u32, Code> {
     let call = symbol.as_ref().map_err(|_| Code::FUNCTION_NOT_FOUND)?;
     let mut number: c_uint = 0;
-    // SAFETY: the handle is valid while `device` lives; `number` is the one value that the call fills.
+    // SAFETY: the handle is valid while `device` lives; the call fills only `number`.
     Code::check(unsafe { call(device.handle(), &mut number) })?;
     Ok(number)
 }
 
-/// Reads process lists; keeps its buffer, so that a stable list takes one call.
+/// Reads process lists. Its buffer is reused, so that an unchanged list takes one call.
 #[derive(Debug, Default)]
 pub(super) struct ProcessLists {
-    /// In units of 8 bytes, so that it is aligned for every record format.
+    /// In units of 8 bytes, which is aligned for every record format.
     buffer: Vec<u64>,
     capacity: usize,
 }
 
 impl ProcessLists {
-    /// The records of one list.
-    ///
-    /// # Errors
-    ///
-    /// NVML's error; [`Code::FUNCTION_NOT_FOUND`] if the driver lacks the call; [`Code::UNKNOWN_LAYOUT`] if the
-    /// records have no known size.
+    /// Reads the records of one list. Fails with NVML's error, [`Code::FUNCTION_NOT_FOUND`] if the driver lacks the
+    /// call; [`Code::UNKNOWN_LAYOUT`] if the records have no known size.
     pub(super) fn read(
         &mut self,
         nvml: &Nvml,
@@ -215,7 +201,7 @@ impl ProcessLists {
             let code = self.call(nvml, device, list, layout.version, &mut count);
             match code {
                 Err(Code::INSUFFICIENT_SIZE) => {
-                    // The list may grow again before the next call.
+                    // Leave room for growth before the next call.
                     self.capacity = (count as usize + count as usize / 4 + 8)
                         .max(self.capacity * 2)
                         .min(MOST_RECORDS);
@@ -255,7 +241,7 @@ impl ProcessLists {
                     List::Graphics => &lib.nvmlDeviceGetGraphicsRunningProcesses_v3,
                     List::Mps => &lib.nvmlDeviceGetMPSComputeRunningProcesses_v3,
                 })?(device, count, buffer.cast()),
-                // R450 and R460 have one without a version, with v2's records.
+                // On R450 and R460 the call has no version suffix, but it writes v2's records.
                 Version::V2
                     if list == List::Mps
                         && lib.nvmlDeviceGetMPSComputeRunningProcesses_v2.is_err() =>
@@ -282,13 +268,13 @@ impl ProcessLists {
     }
 }
 
-/// Parses `count` records from a buffer that held [`UNTOUCHED`] before the call; the driver was told that it
-/// has room for `capacity` records.
+/// Parses `count` records from a buffer that was filled with [`UNTOUCHED`] before the call. The driver was told
+/// that the buffer has room for `capacity` records.
 ///
-/// A record should take `expected` bytes, but what the driver wrote can prove otherwise: it ends exactly where
-/// records of 16 bytes end (a driver that nvitop met), or beyond the end of expected records and within that of
-/// 32-byte ones (R535). A driver that cleared the whole buffer first proves nothing. `None` if the result
-/// cannot be processes: pids beyond Linux's limit.
+/// A record should take `expected` bytes, but the end of the written part can prove another size. It may be exactly
+/// where 16-byte records end (a driver that nvitop met), or beyond the expected records but within 32-byte ones
+/// (R535). If the driver cleared the whole buffer first, nothing is proved. Returns `None` for pids beyond Linux's
+/// limit, which cannot be processes.
 fn parse(
     buffer: &[u64],
     count: usize,
@@ -329,20 +315,17 @@ fn parse(
     records.iter().all(|record| record.pid <= PID_MAX_LIMIT).then_some(records)
 }
 
-/// Reads process utilization samples; keeps its buffer, so that the steady state takes one call.
+/// Reads process utilization samples. Its buffer is reused, so that the steady state takes one call.
 #[derive(Debug, Default)]
 pub(super) struct UtilizationSamples {
     buffer: Vec<nvmlProcessUtilizationSample_t>,
-    /// How many of them the driver may have written to; the others are empty.
+    /// How many entries the driver may have written; the others are empty.
     used: usize,
 }
 
 impl UtilizationSamples {
-    /// The samples newer than `last_seen` (the driver's clock, microseconds; 0 for all it has).
-    ///
-    /// # Errors
-    ///
-    /// NVML's error. [`Code::NOT_FOUND`] is no failure: there was no sample.
+    /// Reads the samples newer than `last_seen`, in microseconds of the driver's clock; 0 reads all samples.
+    /// The error [`Code::NOT_FOUND`] only means that there was no sample.
     pub(super) fn read(
         &mut self,
         nvml: &Nvml,
@@ -368,8 +351,8 @@ impl UtilizationSamples {
             self.buffer[..used].fill(empty);
             self.buffer.resize(capacity, empty);
             let mut count = capacity as c_uint;
-            // SAFETY: the handle is valid while `device` lives, and the buffer holds `count` samples of this
-            // call's only format.
+            // SAFETY: the handle is valid while `device` lives. The buffer holds `count` samples of this call's
+            // only format.
             let code = unsafe {
                 call(
                     device.handle(),
@@ -405,7 +388,7 @@ impl UtilizationSamples {
 mod tests {
     use super::*;
 
-    /// What a driver with records of `size` bytes leaves in the buffer.
+    /// The buffer after a driver with records of `size` bytes has filled it.
     fn written(size: usize, records: &[(u32, u64, u32, u32)]) -> Vec<u64> {
         let mut bytes = vec![UNTOUCHED; 8 * LARGEST_RECORD];
         for (index, &(pid, used, gpu_instance, compute_instance)) in records.iter().enumerate() {

@@ -1,7 +1,7 @@
 //! The caller's side of one GPU: the thread that reads it, and its last reading.
 //!
-//! Each GPU has its own thread, so one that hangs blocks its thread and no other GPU. It gets no further
-//! request until it has answered.
+//! Each GPU has its own thread, so a GPU that hangs does not block others. A thread gets no further request until
+//! it has answered.
 
 use std::io;
 use std::path::Path;
@@ -18,12 +18,11 @@ use crate::host::read_driver_gpus;
 use crate::model::snapshot::{Gpu, ReadError};
 use crate::units::Span;
 
-/// Interval of gathering process utilization between distant snapshots: the driver keeps about 10 s of it.
+/// Interval between reads of process utilization if snapshots are rare. The driver keeps about 10 s of it.
 const GATHER_EVERY: Duration = Duration::from_secs(4);
-/// Interval of looking up a lost GPU's handle again.
+/// Interval between attempts to look up the handle of a lost GPU.
 const LOOK_UP_AGAIN_AFTER: Duration = Duration::from_secs(10);
 
-/// A GPU and the thread that reads it.
 #[derive(Debug)]
 pub(super) struct GpuReader {
     index: u32,
@@ -32,23 +31,19 @@ pub(super) struct GpuReader {
     readings: Receiver<Reading>,
     /// When the outstanding request was made.
     asked: Option<Instant>,
-    /// It has answered before; the first answer may take longer, because it wakes the GPU.
+    /// The GPU has answered before. The first answer may take longer, because it wakes the GPU.
     started: bool,
-    /// It missed its last deadline: its answers are taken when they come, without waiting.
+    /// The GPU missed its last deadline. Its answers are taken without waiting.
     late: bool,
-    /// The last reading, and whether it was handed out.
+    /// The last reading, and whether it has not been reported yet.
     last: Option<Reading>,
     fresh: bool,
-    /// Identity, kept while the GPU is lost.
+    /// Identity of the GPU, kept while it is lost.
     identity: Gpu,
 }
 
 impl GpuReader {
-    /// Starts the thread of GPU `index`, which ends once this is dropped.
-    ///
-    /// # Errors
-    ///
-    /// If the thread cannot be started.
+    /// Starts the thread of GPU `index`. It ends when the reader is dropped.
     pub(super) fn start(nvml: &Arc<Nvml>, index: u32) -> io::Result<Self> {
         let progress = Arc::<CallProgress>::default();
         let (requests, requested) = channel();
@@ -71,17 +66,16 @@ impl GpuReader {
         })
     }
 
-    /// Requests a reading, unless an earlier one is outstanding.
     pub(super) fn ask(&mut self, now: Instant) {
-        // A thread that has ended never answers, which is reported.
+        // A thread that has ended never answers, and `report` shows this.
         if self.asked.is_none() {
             let _ = self.requests.send(());
             self.asked = Some(now);
         }
     }
 
-    /// Waits for the answer until `timeout` after the request, or `startup` for the first; takes a late GPU's
-    /// answer without waiting.
+    /// Waits for the answer until `timeout` after the request, or `startup` for the first one. A late GPU's answer
+    /// is taken without waiting.
     pub(super) fn wait(&mut self, timeout: Duration, startup: Duration) {
         let Some(asked) = self.asked else { return };
         let time = if self.started { timeout } else { startup };
@@ -107,7 +101,7 @@ impl GpuReader {
         self.fresh = true;
     }
 
-    /// The GPU as it is to be shown now, its errors, and when its values were read.
+    /// The GPU's values for the current snapshot, its errors, and when its values were read.
     pub(super) fn report(&mut self, now: Instant) -> (Gpu, Vec<ReadError>, Option<Instant>) {
         let mut errors = Vec::new();
         if let Some(asked) = self.asked {
@@ -141,23 +135,21 @@ impl GpuReader {
         (gpu, errors, Some(last.completed))
     }
 
-    /// The last reading's error about the whole driver.
+    /// The last reading's error that concerns the whole driver.
     pub(super) fn driver_gone(&self) -> Option<super::error::Code> {
         self.last.as_ref().filter(|_| self.asked.is_none())?.driver_gone
     }
 
-    /// Whether the driver reported processes' utilization at the last request.
     pub(super) fn process_utilization(&self) -> Option<bool> {
         self.last.as_ref()?.process_utilization
     }
 
-    /// The GPU's identity, without values.
     pub(super) fn identity(&self) -> &Gpu {
         &self.identity
     }
 }
 
-/// The GPU's thread: one reading for each request, until the channel closes.
+/// Runs on the GPU's thread: makes one reading per request, until the channel closes.
 fn read_on_request(
     nvml: &Arc<Nvml>,
     index: u32,
@@ -165,7 +157,7 @@ fn read_on_request(
     requested: &Receiver<()>,
     answers: &Sender<Reading>,
 ) {
-    // `None` until it is looked up, and again once it is lost.
+    // `None` until the GPU is looked up, and after it is lost.
     let mut device: Option<(DeviceReader, Instant)> = None;
     loop {
         match requested.recv_timeout(GATHER_EVERY) {
@@ -196,7 +188,7 @@ fn read_on_request(
     }
 }
 
-/// GPU `index` if it certainly sleeps: it is not woken, and no process computes on it. NVML numbers its
+/// GPU `index`, if it is certainly suspended. It is not woken, and no process computes on it. NVML numbers the
 /// driver's GPUs, `count` of them, by address.
 fn asleep(sys: &Path, index: u32, count: Option<u32>) -> Option<Gpu> {
     let gpus = read_driver_gpus(sys)?;
@@ -211,7 +203,8 @@ fn asleep(sys: &Path, index: u32, count: Option<u32>) -> Option<Gpu> {
     })
 }
 
-/// Old values stay visible, marked; old utilization says nothing about now.
+/// Old values remain visible and are marked as stale. Old utilization does not describe the present, so it is
+/// dropped.
 fn mark_stale(gpu: &mut Gpu, age: Duration) {
     gpu.stale_seconds = Some((age.as_secs_f64() * 10.0).round() / 10.0);
     gpu.gpu_percent = None;
@@ -257,7 +250,7 @@ mod tests {
         assert_eq!((gpu.pci_bus_id.as_deref(), gpu.memory), (Some("0000:01:00.0"), None));
         assert_eq!(gpu.processes.as_deref(), Some(&[][..]));
         assert_eq!((asleep(1, Some(2)), asleep(2, Some(2))), (None, None));
-        // NVML's count differs from the bus's.
+        // NVML's count differs from the number on the bus.
         assert_eq!([None, Some(1), Some(3)].map(|count| asleep(0, count)), [None, None, None]);
     }
 

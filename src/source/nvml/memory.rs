@@ -1,29 +1,25 @@
-//! Finds the GPU's own memory figures: from R615 on, in a cgroup with limited GPU memory, memory info v2
-//! returns the cgroup's figures instead. v1 returns the GPU's.
+//! Determines the GPU's own memory figures. From R615 on, in a cgroup with limited GPU memory, memory info v2
+//! returns the cgroup's figures instead, while v1 returns the GPU's.
 
 use super::error::Code;
 use crate::model::snapshot::Memory;
 use crate::units::MIB;
 
-/// How much a GPU's totals may differ by rounding; less than this is no limit.
+/// How much a GPU's totals may differ by rounding. A smaller difference is not a limit.
 const ROUNDING_BYTES: u64 = MIB;
 
-/// What is known of a limit.
 #[derive(Default, Debug)]
 pub(super) struct Whole {
-    /// The v2 total last compared with v1's, and whether it is a limit. The GPU's own never changes, so without
-    /// a limit v1 is called once.
+    /// The v2 total that was last compared with v1's, and whether it is a limit. The GPU's own total never changes,
+    /// so without a limit v1 is called only once.
     compared: Option<(u64, bool)>,
-    /// The last limit, and what it leaves.
+    /// The last limit, and how much of it is free.
     pub(super) limit: Option<(u64, u64)>,
 }
 
 impl Whole {
-    /// The GPU's own figures, if v2 returned these; `v1` reads total, used and free memory.
-    ///
-    /// # Errors
-    ///
-    /// If v1 fails and it is unknown whose figures they are.
+    /// Returns the GPU's own figures if v2 reported them. `v1` reads total, used and free memory. Fails if v1
+    /// fails and it is unknown whether the figures are the GPU's or the cgroup's.
     pub(super) fn of(
         &mut self,
         reported: Memory,
@@ -91,7 +87,7 @@ mod tests {
         let failed = || Err(Code::UNKNOWN);
         assert!(whole.of(of_total(8 * GIB), failed).is_err());
         assert!(whole.of(of_total(8 * GIB), failed).is_err());
-        // Rounding is no limit, and a driver without v1 has none.
+        // A rounding difference is not a limit, and a driver without v1 has no limit.
         let rounded = || Ok((80 * GIB + 4096, GIB, GIB));
         assert_eq!(whole.of(of_total(80 * GIB), rounded).unwrap(), of_total(80 * GIB));
         let missing = || Err(Code::NOT_SUPPORTED);

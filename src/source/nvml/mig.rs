@@ -1,11 +1,11 @@
 //! The MIG devices of one GPU: their handles, identity, memory and processes.
 //!
 //! While MIG is on, only privileged callers may read the whole GPU's memory and process lists. A caller with access
-//! to a MIG device may read that device's (nvml.h, notes on these calls). Handles are looked up once, and again when
-//! one fails or the GPU's settings are read again: destroying an instance invalidates its handle, and the driver may
-//! reuse a handle for another instance. A GPU without MIG costs no call.
+//! to a MIG device may read the values of that device (nvml.h, notes on these calls). Handles are looked up once,
+//! and again when a handle fails or the GPU's settings are read again. Destroying an instance invalidates its
+//! handle, and the driver may reuse a handle for another instance. A GPU without MIG costs no calls.
 //!
-//! `device` uses the rows; `calls` makes the calls.
+//! `device` uses the rows, and `calls` makes the calls.
 
 use std::sync::Arc;
 
@@ -17,12 +17,11 @@ use super::ffi::{self, DeviceHandle, List, ProcessLists, ProcessRecord, StructLa
 use super::rows;
 use crate::model::snapshot::{GpuProcess, Memory, MigDevice};
 
-/// The most MIG devices; no GPU has more.
+/// The maximum number of MIG devices; no GPU has more.
 const MOST_DEVICES: u32 = 64;
 
-/// The visible MIG devices of one GPU.
 pub(super) struct Mig {
-    /// Separate from the GPU's own: a GPU may support what its MIG devices do not.
+    /// Separate from the GPU's own calls, because a GPU may support calls that its MIG devices do not.
     pub(super) calls: Calls,
     devices: Vec<MigHandle>,
     is_known: bool,
@@ -38,13 +37,13 @@ impl Mig {
         Self { calls: Calls::new(gpu, progress), devices: Vec::new(), is_known: false }
     }
 
-    /// Has the handles looked up again before their next use.
+    /// Causes a look-up of the handles before their next use.
     pub(super) fn forget(&mut self) {
         self.is_known = false;
     }
 
-    /// The MIG devices with their memory. A failing handle is looked up again at once, because the GPU may have
-    /// been divided anew.
+    /// Reads the MIG devices with their memory. If a handle fails, all handles are looked up again at once, because
+    /// the GPU may have been divided differently.
     pub(super) fn sample(&mut self, nvml: &Nvml, gpu: &Device<'_>) -> Vec<MigDevice> {
         let was_known = self.is_known;
         self.look_up(nvml, gpu);
@@ -82,7 +81,7 @@ impl Mig {
         }
         self.devices.clear();
         let calls = &mut self.calls;
-        // A GPU with MIG on has these: if they are unsupported, its devices are invisible.
+        // If MIG is on and these calls are unsupported, the GPU's MIG devices are invisible.
         let Some(count) = calls.record(COUNT, || gpu.mig_device_count()) else {
             self.is_known = false;
             return;
@@ -96,7 +95,7 @@ impl Mig {
                     let handle = DeviceHandle::of(&device);
                     self.devices.push(MigHandle { handle, facts });
                 }
-                // An unused number, or another user's.
+                // An unused index, or another user's device.
                 Err(Code::NOT_FOUND) => {}
                 Err(Code::NO_PERMISSION) => refused = Some(Code::NO_PERMISSION),
                 Err(code) => failure = Some(code),
@@ -112,15 +111,14 @@ impl Mig {
         self.is_known &= calls.errors.len() == errors_before;
     }
 
-    /// By device.
     fn memories(&self, nvml: &Nvml) -> Vec<Result<Memory, Code>> {
         // Every MIG device has memory.
         let read = |it: &MigHandle| memory(&self.calls, nvml, &it.handle.on(nvml));
         self.devices.iter().map(read).collect()
     }
 
-    /// One process list of all MIG devices; `None` if it could not be read for each of them. A failing handle
-    /// is looked up again at once.
+    /// Reads one process list of all MIG devices; `None` if it could not be read for all of them. If a handle
+    /// fails, all handles are looked up again at once.
     pub(super) fn list(
         &mut self,
         nvml: &Nvml,
@@ -145,7 +143,7 @@ impl Mig {
         }
     }
 
-    /// As [`Mig::list`]; `Ok(None)` if the driver has no list of compute processes for a MIG device.
+    /// Like [`Mig::list`]; `Ok(None)` if the driver has no list of compute processes for a MIG device.
     fn records(
         &mut self,
         nvml: &Nvml,
@@ -221,7 +219,7 @@ fn profile_in(name: &str) -> Option<&str> {
     Some(profile.trim()).filter(|profile| !profile.is_empty())
 }
 
-/// The part of a profile that attributes show: `3g`; `1c.3g` for a part of a GPU instance.
+/// The part of a profile that its attributes show: `3g`; `1c.3g` for a part of a GPU instance.
 fn profile_of(compute_slices: u32, gpu_slices: u32) -> String {
     if compute_slices == gpu_slices {
         format!("{gpu_slices}g")
@@ -230,8 +228,8 @@ fn profile_of(compute_slices: u32, gpu_slices: u32) -> String {
     }
 }
 
-/// Merges the GPU's own list and its MIG devices': each (process, instance) once, with the larger value. A GPU
-/// row without an instance adds nothing to a process that a MIG device lists.
+/// Merges the GPU's own list with those of its MIG devices: each (process, instance) once, with the larger value. A
+/// GPU row without an instance adds nothing to a process that a MIG device lists.
 pub(super) fn join(
     whole: Vec<ProcessRecord>,
     of_devices: Vec<ProcessRecord>,
@@ -252,7 +250,7 @@ pub(super) fn join(
     joined
 }
 
-/// The error if a process is listed on a GPU instance without a visible MIG device.
+/// The error for a process on a GPU instance without a visible MIG device.
 pub(super) fn unseen_instance(rows: &[GpuProcess], devices: &[MigDevice]) -> Option<String> {
     let is_seen =
         |id: u32| devices.iter().any(|it| it.gpu_instance_id.is_none_or(|known| known == id));

@@ -1,11 +1,11 @@
 //! Makes every NVML call, on separate threads, with deadlines.
 //!
-//! [`Nvml::sample`] has each GPU's thread (`gpu_reader`) read it and waits until the deadline at most: a GPU
-//! that answers late or never yields an error and its old values, marked as stale. `device` reads a GPU, `mig`
-//! the devices it is divided into; `rows` drops impossible figures; `ffi` has the calls that nvml-wrapper lacks
-//! or mishandles; `error` explains NVML's codes.
+//! In [`Nvml::sample`], each GPU is read by its own thread (`gpu_reader`), until a common deadline. A GPU that
+//! answers late or never yields an error and its old values, marked as stale. `device` reads a GPU, and `mig` reads
+//! its MIG devices. `rows` drops impossible figures. `ffi` contains the calls that nvml-wrapper lacks or
+//! mishandles. `error` explains NVML's codes.
 //!
-//! Nothing here knows what snapshots are for, or that pids have processes.
+//! This module does not depend on the purpose of snapshots, nor on the processes behind pids.
 
 mod accounting;
 mod calls;
@@ -30,22 +30,20 @@ use gpu_reader::GpuReader;
 use crate::deadline::{NoAnswer, Task};
 use crate::model::snapshot::{Driver, Gpu, ReadError};
 
-/// The name that the loader looks up; every driver since 2012 installs it.
+/// The library's name for the loader. Every driver since 2012 installs it.
 const LIBRARY: &str = "libnvidia-ml.so.1";
-/// Where distributions put it outside the loader's search path: WSL, NixOS.
+/// Where distributions install it outside the loader's search path: WSL, NixOS.
 const FURTHER_PLACES: [&str; 2] =
     ["/usr/lib/wsl/lib/libnvidia-ml.so.1", "/run/opengl-driver/lib/libnvidia-ml.so.1"];
-/// Interval of attempts to open the driver after it has gone away.
+/// Interval between attempts to open the driver after it has disappeared.
 const OPEN_AGAIN_AFTER: Duration = Duration::from_secs(5);
 
-/// Interval of counting the GPUs: a rescan, a late driver, or a virtual machine that returns one may add some.
+/// Interval between counts of the GPUs. A rescan, a late driver or a virtual machine may add some.
 const COUNT_EVERY: Duration = Duration::from_secs(10);
-/// How to open NVML and how long to wait for it.
 #[derive(Clone, Debug)]
 pub struct NvmlOptions {
-    /// The library; `None` for the loader's search path.
+    /// Path of the library; `None` for the loader's search path.
     pub library: Option<PathBuf>,
-    /// The time limit for one GPU in one sample.
     pub timeout: Duration,
 }
 
@@ -56,13 +54,13 @@ impl Default for NvmlOptions {
 }
 
 impl NvmlOptions {
-    /// The limit for the first call to a GPU, which may have to wake it: 1 to 3 s without persistence mode
+    /// Time limit of the first call to a GPU, which may have to wake it: 1 to 3 s without persistence mode
     /// (NVIDIA's driver persistence documentation).
     fn first_answer(&self) -> Duration {
         (self.timeout * 5 / 2).max(Duration::from_secs(5))
     }
 
-    /// The limit for starting NVML, which may have to load the driver.
+    /// Time limit for starting NVML, which may have to load the driver.
     fn start(&self) -> Duration {
         (self.timeout * 5).max(Duration::from_secs(10))
     }
@@ -75,29 +73,27 @@ pub struct NvmlSample {
     pub errors: Vec<ReadError>,
 }
 
-/// A GPU and when its values were read.
 #[derive(Debug)]
 pub struct SampledGpu {
     pub gpu: Gpu,
-    /// When NVML answered; `None` if it never has.
+    /// When NVML last answered; `None` if it never has.
     pub read_at: Option<Instant>,
-    /// Whether the driver reports processes' utilization of this GPU; `None` if it was not requested, or
+    /// Whether the driver reports process utilization for this GPU; `None` if it was not requested, or the call
     /// failed.
     pub process_utilization: Option<bool>,
 }
 
-/// NVML, started.
 #[derive(Debug)]
 pub struct Nvml {
     options: NvmlOptions,
     driver: Driver,
-    /// Driver facts that could not be read when it was opened.
+    /// Errors in driver facts at the time of opening.
     errors: Vec<ReadError>,
     gpus: Vec<GpuReader>,
-    /// Set while the driver is away.
+    /// Set while the driver is gone.
     away: Option<Away>,
     counted: Instant,
-    /// A second NVML being opened, to count the GPUs.
+    /// A second NVML that is being opened to count the GPUs.
     counting: Option<Task<Result<OpenedNvml, NvmlFailure>>>,
 }
 
@@ -108,7 +104,6 @@ struct Away {
     attempt: Option<Task<Result<OpenedNvml, NvmlFailure>>>,
 }
 
-/// The result of the opening thread.
 struct OpenedNvml {
     nvml: Arc<nvml_wrapper::Nvml>,
     driver: Driver,
@@ -123,11 +118,8 @@ impl std::fmt::Debug for OpenedNvml {
 }
 
 impl Nvml {
-    /// Loads the library, starts NVML and the threads that read the GPUs.
-    ///
-    /// # Errors
-    ///
-    /// No library, no driver, no permission, another version, no answer: each says what to do.
+    /// Loads the library, starts NVML, and starts the threads that read the GPUs. Fails if there is
+    /// no library, driver or permission, if versions differ, or without an answer. Each error includes a remedy.
     pub fn open(options: NvmlOptions) -> Result<Self, NvmlFailure> {
         let opened = open_within(&options, options.start())?;
         let gpus = start_readers(&opened)?;
@@ -146,7 +138,6 @@ impl Nvml {
         &self.driver
     }
 
-    /// Reads every GPU, until the deadline at most.
     pub fn sample(&mut self) -> NvmlSample {
         if let Some(sample) = self.sample_away() {
             return sample;
@@ -163,7 +154,7 @@ impl Nvml {
         let now = Instant::now();
         let mut sample = NvmlSample {
             gpus: Vec::with_capacity(self.gpus.len()),
-            // What was missing then is missing in every snapshot.
+            // Driver facts missing at the start are reported in every snapshot.
             errors: self.errors.clone(),
         };
         for reader in &mut self.gpus {
@@ -179,8 +170,8 @@ impl Nvml {
         sample
     }
 
-    /// Rereads all GPUs if there are more now, as indexes may have changed. A lost one is still listed, with
-    /// its error.
+    /// Starts new readers for all GPUs if there are more than before, because indexes may have changed. A lost GPU
+    /// is still listed, with its error.
     fn count_again(&mut self) {
         let Some(counting) = &self.counting else {
             if self.counted.elapsed() >= COUNT_EVERY {
@@ -201,7 +192,7 @@ impl Nvml {
         }
     }
 
-    /// If every GPU says that the driver has gone, NVML has to be restarted.
+    /// Restarts NVML if every GPU reports that the driver is gone.
     fn notice_departure(&mut self) {
         let mut gone = self.gpus.iter().map(GpuReader::driver_gone);
         let Some(Some(code)) = gone.next() else {
@@ -213,8 +204,8 @@ impl Nvml {
         }
     }
 
-    /// While the driver is away: the GPUs' identities, the reason, and now and then another attempt on a
-    /// separate thread. `None` once it is back.
+    /// While the driver is gone, returns the GPUs' identities and the reason, and periodically tries to open it on
+    /// a separate thread. `None` once the driver is back.
     fn sample_away(&mut self) -> Option<NvmlSample> {
         let away = self.away.as_mut()?;
         match away.attempt.as_ref().map(|it| it.wait(Duration::ZERO)) {
@@ -236,7 +227,6 @@ impl Nvml {
                 away.attempt = None;
             }
             Some(Err(NoAnswer::Never)) => away.attempt = None,
-            // The attempt is not finished.
             Some(Err(NoAnswer::Late)) => {}
             None => {
                 if away.last_try.elapsed() >= OPEN_AGAIN_AFTER {
@@ -262,11 +252,7 @@ impl Nvml {
     }
 }
 
-/// The versions of library and driver, without touching a GPU; waits for one deadline at most.
-///
-/// # Errors
-///
-/// As [`Nvml::open`].
+/// The versions of library and driver. No GPU is touched, and the call takes at most one deadline.
 pub fn versions(options: &NvmlOptions) -> Result<Driver, NvmlFailure> {
     Ok(open_within(options, options.timeout)?.driver)
 }
@@ -312,7 +298,7 @@ fn open_now(library: Option<PathBuf>) -> Result<OpenedNvml, NvmlFailure> {
 fn facts(nvml: nvml_wrapper::Nvml) -> Result<OpenedNvml, NvmlFailure> {
     let nvml = Arc::new(nvml);
     if nvml.lib().nvmlShutdown.is_err() {
-        // The wrapper calls shutdown when it is dropped, and panics if it is missing.
+        // The wrapper calls shutdown when it is dropped, and panics if the symbol is missing.
         std::mem::forget(Arc::clone(&nvml));
     }
     let gpus = nvml
@@ -333,7 +319,7 @@ fn facts(nvml: nvml_wrapper::Nvml) -> Result<OpenedNvml, NvmlFailure> {
     Ok(OpenedNvml { nvml, driver, errors, gpus })
 }
 
-/// A value of the whole driver, which every snapshot reports as an error if it is missing.
+/// Returns a driver fact, and records an error for every snapshot if it is missing.
 fn reported<T>(
     errors: &mut Vec<ReadError>,
     call: &str,

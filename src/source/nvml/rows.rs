@@ -1,7 +1,7 @@
 //! Drops impossible figures from the driver's process lists and memory. Pure.
 //!
-//! Drivers have reported pid 0, one process many times, and sizes beyond the GPU's; such figures would lead to
-//! false findings. What is dropped is reported, in words for the snapshot's errors.
+//! Drivers have reported pid 0, one process many times, and sizes beyond the GPU's. Such figures would lead to
+//! false findings. Each dropped figure is reported in the snapshot's errors.
 
 use foldhash::{HashMap, HashMapExt as _};
 
@@ -9,7 +9,7 @@ use super::ffi::ProcessRecord;
 use crate::model::snapshot::{GpuProcess, Memory, ProcessType};
 use crate::units::Bytes;
 
-/// The most bytes a row may have if the GPU's size is unknown: 1 PiB.
+/// The maximum size of a row in bytes if the GPU's size is unknown: 1 PiB.
 const MOST_BYTES: u64 = 1 << 50;
 
 /// Merges lists into one row per (process, GPU instance), with the larger value.
@@ -26,7 +26,7 @@ pub(super) fn merge(
         (mps, ProcessType::Mps),
     ];
     let (mut without_pid, mut twice) = (0usize, 0usize);
-    // For each row the list it was last on.
+    // The list in which each row last appeared.
     let mut last_lists: Vec<usize> = Vec::with_capacity(rows.capacity());
     for (list, (records, kind)) in lists.into_iter().enumerate() {
         for record in records {
@@ -77,7 +77,6 @@ pub(super) fn merge(
     (rows, lies)
 }
 
-/// Drops sizes that a process cannot hold on a GPU with this memory.
 pub(super) fn bound(rows: &mut [GpuProcess], memory: Option<Memory>) -> Option<String> {
     let most = memory.map_or(MOST_BYTES, |memory| memory.total_bytes);
     let mut lie = None;
@@ -97,7 +96,7 @@ pub(super) fn bound(rows: &mut [GpuProcess], memory: Option<Memory>) -> Option<S
     lie
 }
 
-/// Why memory figures are impossible; `None` if they are not.
+/// Why memory figures are impossible; `None` if they are possible.
 pub(super) fn contradiction(memory: Memory) -> Option<String> {
     let Memory { total_bytes: total, reserved_bytes, used_bytes: used, free_bytes: free } = memory;
     let reserved = reserved_bytes.unwrap_or_default();

@@ -1,4 +1,4 @@
-//! How busy each process is, from the samples that the driver keeps.
+//! Measures how busy each process is, from the samples that the driver keeps.
 
 use std::time::{Duration, Instant, SystemTime};
 
@@ -10,14 +10,12 @@ use super::error::Code;
 use super::ffi::UtilizationSamples;
 use crate::model::snapshot::GpuProcess;
 
-/// For how long the driver keeps samples.
 const KEPT_BY_DRIVER: Duration = Duration::from_secs(10);
 
-/// The longest interval between a driver's samples: 1/6 to 1 s, by product (`nvml.h`,
-/// `nvmlDeviceGetUtilizationRates`). A shorter time without a sample says nothing about a process.
+/// The maximum interval between a driver's samples: 1/6 to 1 s, depending on the product (`nvml.h`,
+/// `nvmlDeviceGetUtilizationRates`). A shorter time without a sample proves nothing about a process.
 const LONGEST_PERIOD: Duration = Duration::from_secs(1);
 
-/// A process's highest utilization in some time.
 #[derive(Clone, Copy, Default, Debug)]
 struct Peak {
     sm: Option<u32>,
@@ -26,24 +24,24 @@ struct Peak {
     decoder: u32,
 }
 
-/// Process utilization, gathered more often than snapshots are taken, because the driver keeps about 10 s.
+/// Process utilization, read more often than snapshots are taken, because the driver keeps only about 10 s.
 #[derive(Debug, Default)]
 pub(super) struct Utilization {
     samples: UtilizationSamples,
-    /// The newest timestamp seen, on the driver's clock; 0 requests everything.
+    /// The newest timestamp so far, on the driver's clock; 0 requests all samples.
     last_seen: u64,
-    /// Since the last snapshot after which a whole interval had passed.
+    /// Peaks since the last snapshot that completed an interval.
     peaks: HashMap<u32, Peak>,
-    /// How much of the time since then they cover.
+    /// How much of the time since then the samples cover.
     covered: Duration,
-    /// The peaks before that; `None` if unknown.
+    /// The peaks of the interval before; `None` if unknown.
     before: Option<HashMap<u32, Peak>>,
-    /// Every call since the last snapshot succeeded.
+    /// Whether every call since the last snapshot succeeded.
     known: bool,
-    /// Whether the driver supports the call; `None` if it was not called, or failed otherwise.
+    /// Whether the driver supports the call; `None` if it was not called, or failed for another reason.
     supported: Option<bool>,
     asked: Option<(Instant, SystemTime)>,
-    /// How much of the time since the last snapshot they cover.
+    /// How much of the time since the last snapshot the samples cover.
     sampled: Duration,
 }
 
@@ -56,17 +54,17 @@ impl Utilization {
         self.supported
     }
 
-    /// How much of the time since the previous call the samples cover.
+    /// How much of the time since the previous call of this function the samples cover.
     pub(super) fn take_sampled(&mut self) -> Duration {
         std::mem::take(&mut self.sampled)
     }
 
-    /// Takes in the utilization samples since the last call, before the driver's ring buffer wraps.
+    /// Reads the utilization samples since the last call, before the driver's ring buffer wraps.
     pub(super) fn gather(&mut self, nvml: &Nvml, device: &Device<'_>, calls: &mut Calls) {
         const CALL: &str = "nvmlDeviceGetProcessUtilization";
         let now = (Instant::now(), SystemTime::now());
-        // Some drivers stamp samples with Unix time: after the clock was set back every new sample would look
-        // old, and a busy process idle.
+        // Some drivers stamp samples with Unix time. After the clock was set back, every new sample would look old,
+        // and a busy process would look idle.
         if self.asked.is_some_and(|then| clock_was_set_back(then, now)) {
             self.last_seen = 0;
         }
@@ -84,7 +82,7 @@ impl Utilization {
                     sample.encoder_percent,
                     sample.decoder_percent,
                 ];
-                // Drivers have returned garbage here while zombies were present.
+                // Drivers have returned garbage here while zombies existed.
                 if percents.iter().any(|&percent| percent > 100) {
                     continue;
                 }
@@ -101,7 +99,7 @@ impl Utilization {
         };
         match answer {
             Ok(newest) => self.last_seen = newest,
-            // No process ran since: an observed 0.
+            // No process has run since the last sample, so utilization is 0.
             Err(Code::NOT_FOUND) => {}
             Err(code) => {
                 self.known = false;
@@ -115,8 +113,8 @@ impl Utilization {
         self.covered += newly_covered;
     }
 
-    /// Fills in what was gathered since the last snapshot, together with the time before if that is less than
-    /// the driver's interval. On a GPU that may be divided, missing samples prove nothing.
+    /// Sets each row's utilization since the last snapshot. If that time is shorter than the driver's interval, the
+    /// previous interval is included. On a GPU that may be divided, missing samples prove nothing.
     pub(super) fn fill(&mut self, rows: &mut [GpuProcess], may_be_divided: bool) {
         let is_whole = self.covered >= LONGEST_PERIOD;
         let before = self.before.as_ref().filter(|_| !is_whole);
@@ -128,7 +126,7 @@ impl Utilization {
                     None if !is_whole && before.is_none() => continue,
                     None if may_be_divided || row.gpu_instance_id.is_some() => continue,
                     None => Peak { sm: Some(0), ..Peak::default() },
-                    // Only absurd samples: nothing is known.
+                    // If all samples are implausible, utilization is unknown.
                     Some(Peak { sm: None, .. }) => continue,
                     Some(peak) => *peak,
                 };
@@ -138,7 +136,7 @@ impl Utilization {
                 row.decoder_percent = Some(peak.decoder);
             }
         }
-        // The next call returns what could not be read this time.
+        // The next call returns samples that could not be read this time.
         if is_known && is_whole {
             self.before = Some(std::mem::take(&mut self.peaks));
             self.covered = Duration::ZERO;
@@ -166,14 +164,14 @@ mod tests {
             utilization.fill(&mut rows, false);
             rows[0].sm_percent
         };
-        // One sample a second, read four times as often: busy, then idle, then busy.
+        // One sample per second, read four times as often: busy, then idle, then busy.
         assert_eq!(shown(250, None), None);
         assert_eq!([250, 250, 250].map(|time| shown(time, None)), [None, None, Some(0)]);
         assert_eq!(shown(250, Some(30)), Some(30));
         assert_eq!([250; 3].map(|time| shown(time, None)), [Some(30); 3]);
         assert_eq!([250; 3].map(|time| shown(time, None)), [Some(30); 3]);
         assert_eq!([250; 4].map(|time| shown(time, None)), [Some(0); 4]);
-        // Read as often as it is sampled: each read stands for its own time.
+        // Read as often as it is sampled, so each read represents its own time.
         assert_eq!(shown(1000, Some(40)), Some(40));
         assert_eq!([1000; 2].map(|time| shown(time, None)), [Some(0); 2]);
     }
