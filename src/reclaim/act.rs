@@ -1,11 +1,11 @@
 //! Carries out one target, from the first check to the outcome, as a state machine driven by data.
 //!
 //! The caller calls [`Act::advance`] repeatedly with the time, the newest snapshot and whether the rule still
-//! holds. It does what is due through [`ProcessControl`] and returns until when nothing is; it never waits. It
-//! is the only sender of signals and requests, and checks before each of them again who the process is, what
-//! protects it, and whether the rule's finding still holds. The ledger has each action before it is done.
-//! `handles` knows which processes may be sent something, `step` what is done: nothing here tells one way of
-//! reclaiming from another.
+//! holds. The act takes the steps that are due through [`ProcessControl`] and returns the time of the next one. It
+//! never waits. Only this module sends signals and requests. Before each one it checks again the identity of the
+//! process, its protection, and the rule's finding. The ledger records each action before it happens. `handles`
+//! tracks the processes that may be signalled, and `step` implements the actions. This file treats all ways of
+//! reclaiming alike.
 
 mod checks;
 
@@ -26,20 +26,20 @@ use crate::host::JobUsage;
 use crate::model::{Snapshot, Time};
 use crate::units::{Bytes, Span};
 
-/// The shortest time, in seconds, for which the GPU and the members' starters are watched after the memory is
-/// back: a supervisor waits a second or more before it restarts a process (systemd's `RestartSec=`, a shell's
+/// The shortest time, in seconds, for which the GPU and the members' supervisors are watched after the memory is
+/// freed. A supervisor waits a second or more before it restarts a process (systemd's `RestartSec=`, a shell's
 /// `sleep 1`).
 const LOOK_OUT_SECONDS: f64 = 5.0;
 
-/// Interval, in seconds, between checks of a job that still works when its time is up.
+/// Interval, in seconds, between checks of a job that still works at the end of its grace period.
 const SAVING_SECONDS: f64 = 5.0;
 /// The longest wait for a job that works after the first signal, in seconds.
 const MOST_SAVING_SECONDS: f64 = 600.0;
 
-/// For how long it may be unknown whether the rule holds before the act is given up, in seconds.
+/// The act is given up if the rule's verdict stays unknown for this long, in seconds.
 pub const PATIENCE_SECONDS: f64 = 30.0;
 
-/// Whether a rule's finding about the members that are alive still holds.
+/// Whether a rule's finding about the living members still holds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Recheck {
     StillTrue,
@@ -47,20 +47,18 @@ pub enum Recheck {
     Unknown,
 }
 
-/// The input to an act with each sample.
 #[derive(Clone, Copy, Debug)]
 pub struct StepInput<'a> {
     /// Now, by the snapshots' clock.
     pub now: Time,
     pub snapshot: &'a Snapshot,
-    /// Whether the rule still holds; ignored if a person named the target.
+    /// Whether the rule still holds. Ignored if a person named the target.
     pub recheck: Recheck,
 }
 
-/// The state of an act after a call.
 #[derive(Clone, PartialEq, Debug)]
 pub enum ActProgress {
-    /// Nothing to do before then, unless a process exits or a newer snapshot arrives.
+    /// Nothing is due before `until`, unless a process exits or a newer snapshot arrives.
     Waiting {
         until: Time,
     },
@@ -76,28 +74,26 @@ pub struct Act {
     stage: ActStage,
     held: Handles,
     baseline: Option<Baseline>,
-    /// When the first action was taken.
+    /// Time of the first action.
     first_deed: Option<Time>,
-    /// Since when it is unknown whether the rule holds.
+    /// Since when the rule's verdict is unknown.
     unknown_since: Option<Time>,
-    /// What the living members' job had used at the last signal or check.
+    /// Resource usage of the living members' job at the last signal or check.
     usage: JobUsage,
-    /// What the job does for which it has more time.
+    /// Why the job has more time: its current activity.
     saving: Option<String>,
-    /// The members were sent SIGCONT, and so are no longer stopped.
+    /// The members were stopped, and gpumem sent SIGCONT.
     has_continued: bool,
-    /// Signals sent so far.
     signalled: Vec<(LedgerProcess, Signal)>,
-    /// The server has shut the kernel down and will not restart it.
+    /// The server has shut the kernel down, so it will not restart it.
     is_shut: bool,
     /// The unanswered request.
     asked: Option<Deed>,
     answer: RequestResult,
-    /// When the last answer arrived.
     answered: Option<Time>,
-    /// Measures what the target has released since then.
+    /// Measures the memory that the target has released.
     meter: ReleaseMeter,
-    /// The outcome of a step that left the processes alive.
+    /// The outcome of a step that did not end the processes.
     settled: Option<Outcome>,
     /// Recent requests to release memory.
     releases: Vec<PastRelease>,
@@ -108,9 +104,9 @@ pub struct Act {
 enum ActStage {
     Fresh,
     Due(usize),
-    /// A step was taken, and has until then.
+    /// A step was taken, and may take until the given time.
     Taken(usize, Time),
-    /// No process should hold memory now; if one takes it again, the act continues from this step.
+    /// No process should hold memory now. If one allocates memory again, the act resumes at this step.
     Verifying {
         since: Time,
         freed: Option<(u64, Time)>,
@@ -119,7 +115,7 @@ enum ActStage {
     Over(Outcome),
 }
 
-/// The next state within one call.
+/// The next transition within one call.
 enum NextMove {
     Go(ActStage),
     Wait(Time),
@@ -158,7 +154,7 @@ impl Act {
         }
     }
 
-    /// Adds earlier releases, from the ledger.
+    /// Adds earlier releases from the ledger.
     pub fn after(self, releases: Vec<PastRelease>) -> Self {
         Self { releases, ..self }
     }
@@ -167,7 +163,6 @@ impl Act {
         &self.target
     }
 
-    /// The outcome, once the act is over.
     pub fn outcome(&self) -> Option<&Outcome> {
         match &self.stage {
             ActStage::Over(outcome) => Some(outcome),
@@ -175,23 +170,19 @@ impl Act {
         }
     }
 
-    /// What the target does for which it has more time than its step gives, in words.
+    /// The activity for which the target has more time than its step allows, in words.
     pub fn saving(&self) -> Option<&str> {
         self.saving.as_deref()
     }
 
-    /// The members alive at the last check: those that the rule is asked about.
+    /// The members that were alive at the last check. The recheck of the rule covers only these.
     pub fn alive(&self) -> Vec<&TargetProcess> {
         let members = self.target.members.iter();
         members.filter(|member| !self.held.has_ended(member.pid)).collect()
     }
 
-    /// Does what is due.
-    ///
-    /// # Errors
-    ///
-    /// If the ledger cannot be written: the action was not carried out, and the act is over, with what it had
-    /// done before.
+    /// Takes the steps that are due. Fails if the ledger cannot be written. The pending action is then not carried
+    /// out, and the act is over.
     pub fn advance(
         &mut self,
         moment: StepInput<'_>,
@@ -255,7 +246,7 @@ impl Act {
         record.write(&LedgerEntry { time, act, event })
     }
 
-    /// Opens a handle on every process before anything is sent to any.
+    /// Opens a handle on every process before any process is signalled.
     fn begin(&mut self, moment: StepInput<'_>, control: &mut dyn ProcessControl) -> NextMove {
         if let Some(command) = self.target.steps.first().and_then(|it| it.advice()) {
             let command = Arc::clone(command);
@@ -269,7 +260,7 @@ impl Act {
         let launcher = self.target.launcher.iter().map(|member| (member, false));
         for (member, is_member) in members.chain(launcher) {
             match self.held.open(member, is_member, control) {
-                // A process that has exited needs nothing more.
+                // A process that has exited needs no action.
                 Ok(()) | Err(NotOpened::Gone(_)) => {}
                 Err(error) => return NextMove::End(of_not_opened(error)),
             }
@@ -277,7 +268,7 @@ impl Act {
         if self.family(moment.snapshot, control).is_empty() {
             return NextMove::End(Outcome::AlreadyGone);
         }
-        // A process that a person named may have released the GPU meanwhile.
+        // A named process may have released the GPU since the plan.
         if self.target.call() == Call::Named
             && hold_anything(&self.target, moment.snapshot) == Some(false)
         {
@@ -296,7 +287,7 @@ impl Act {
         NextMove::Go(ActStage::Due(0))
     }
 
-    /// Takes a step, if that is still allowed.
+    /// Takes a step if it is still allowed.
     fn take_step(
         &mut self,
         place: usize,
@@ -357,7 +348,7 @@ impl Act {
                 self.meter = ReleaseMeter::new(&self.target, moment.snapshot);
                 taken
             }
-            // A process that is signalled after all may be restarted.
+            // A process that is signalled after all may be restarted by its server.
             Started::Done => {
                 self.is_shut = false;
                 taken
@@ -384,12 +375,11 @@ impl Act {
         }
     }
 
-    /// Handles of the living members.
     fn family(&mut self, snapshot: &Snapshot, control: &mut dyn ProcessControl) -> Vec<Handle> {
         self.scene(snapshot, control).alive(Recipients::Family)
     }
 
-    /// Waits for a step's effect.
+    /// Waits for a step to take effect.
     fn watch(
         &mut self,
         place: usize,
@@ -397,7 +387,7 @@ impl Act {
         moment: StepInput<'_>,
         control: &mut dyn ProcessControl,
     ) -> NextMove {
-        // The living members lead to the processes they have started since.
+        // Children started since are found through their living parents.
         let call = self.target.call();
         let now = moment.now;
         self.held.adopt(call, &self.guard, now, moment.snapshot, control);
@@ -418,7 +408,7 @@ impl Act {
             StepEffect::Ends(outcome) => return NextMove::End(outcome),
             StepEffect::Settled(outcome) => return self.settle(place, outcome),
         }
-        // Activity cancels a step that ends processes; a request to a living one is completed.
+        // Activity cancels a step that ends processes. A release request is completed.
         if step.ends_processes()
             && moment.recheck == Recheck::NoLonger
             && let Some(next) = self.still_due(moment, control)
@@ -440,7 +430,7 @@ impl Act {
         }
     }
 
-    /// What the living members and those that work for them have used.
+    /// Resource usage of the living members and of the processes that work for them.
     fn read_usage(&mut self, control: &mut dyn ProcessControl) -> JobUsage {
         let alive = self.held.alive(control).into_iter();
         let alive = alive.filter_map(|it| self.held.get(it));
@@ -448,8 +438,8 @@ impl Act {
         control.read_usage(&alive, Some(&self.usage))
     }
 
-    /// Whether a living member, or a process that works for it, still works and may be waited for: it may be
-    /// saving a checkpoint, by any means.
+    /// Whether a living member, or a process that works for it, is still working. It may be saving a checkpoint, so
+    /// the act waits, up to a limit.
     fn still_works(&mut self, moment: StepInput<'_>, control: &mut dyn ProcessControl) -> bool {
         let first_deed = self.first_deed.unwrap_or(moment.now);
         let now = self.read_usage(control);
@@ -471,7 +461,7 @@ impl Act {
         is_saving
     }
 
-    /// Takes the answer to a request and records it.
+    /// Records the answer to a request.
     fn record(
         &mut self,
         now: Time,
@@ -503,8 +493,8 @@ impl Act {
         self.note(now, LedgerEvent::Done { deed, failures }, record)
     }
 
-    /// Whether every member has exited or released the GPU. Processes they have started since may go on without
-    /// a GPU, to save a checkpoint for example. A release is done when it reports so.
+    /// Whether every member has exited or released the GPU. Children may continue without a GPU, for example to
+    /// save a checkpoint. A release is done when its step reports so.
     fn is_done(
         &mut self,
         step: Option<&Step>,
@@ -534,7 +524,7 @@ impl Act {
         moment: StepInput<'_>,
         control: &mut dyn ProcessControl,
     ) -> NextMove {
-        // A process that lives on may take the memory again.
+        // A living process may allocate the memory again.
         if !self.family(moment.snapshot, control).is_empty()
             && hold_anything(&self.target, moment.snapshot) == Some(true)
         {
@@ -551,7 +541,7 @@ impl Act {
         let deadline = since.plus_seconds(DEADLINE_SECONDS.max(seconds));
         let successor = self.held.successor(&self.target, moment.snapshot, control);
         let ms_until = |at: Time| u64::try_from(at - self.first_deed.unwrap_or(since)).unwrap_or(0);
-        // No step of the plan ends a process, so it exited by itself when asked.
+        // The plan had no step that ends processes, so the process exited by itself when asked.
         let was_asked = !self.target.steps.iter().any(Step::ends_processes);
         let ended = |bytes, at, why: String| {
             let report = ReleaseReport { why: Some(why.into()), ..ReleaseReport::default() };
@@ -591,21 +581,21 @@ impl Act {
         }
     }
 
-    /// Bytes a process holds on the target's GPUs, by a snapshot.
+    /// Bytes that a process holds on any GPU, according to a snapshot.
     fn taken_by(&self, pid: u32, snapshot: &Snapshot) -> u64 {
         let rows = snapshot.gpus.iter().flat_map(|gpu| &gpu.processes);
         let rows = rows.flatten().filter(|row| row.pid == pid);
         rows.filter_map(|row| row.used_bytes).fold(0, u64::saturating_add)
     }
 
-    /// What a snapshot taken after the first action shows; `None` for an older one.
+    /// Compares a snapshot taken after the first action with the baseline. `None` for an older snapshot.
     fn compare(&self, moment: StepInput<'_>) -> Option<Back> {
         let baseline = self.baseline.as_ref()?;
         let first_deed = self.first_deed?;
         (moment.snapshot.time > first_deed).then(|| baseline.compare(&self.target, moment.snapshot))
     }
 
-    /// The outcome for processes that outlived every step.
+    /// The outcome if processes survive every step.
     fn alive_at_the_end(&mut self, control: &mut dyn ProcessControl) -> Outcome {
         for handle in self.held.alive(control) {
             let Some(one) = self.held.get(handle) else {

@@ -1,9 +1,9 @@
-//! What to type about each finding: the command that does what a plan for it would do. Pure.
+//! The commands that a user can run to act on each finding. Pure.
 //!
-//! First the command that asks an idle process to release memory, if it can be asked. Then: `gpumem kill` with
-//! every process of the target that a rule found, if a plan would end it by signals or requests; or the owner's
-//! own command, if something else owns it. What `reap` would not take gets no command that kills, only one that
-//! explains it.
+//! The first command asks an idle process to release memory, if the process supports that. The second is `gpumem
+//! kill` with every process of the target, if a plan would end it by signals or requests. If a scheduler or service
+//! manager owns the process, its own command is shown instead. A process that `reap` would skip gets only a command
+//! that explains the finding.
 
 use std::sync::Arc;
 
@@ -22,17 +22,17 @@ use crate::model::{Process, Snapshot};
 use crate::rules::{Engine, RuleSet};
 use crate::source::remote::RemoteHost;
 
-/// The user who may ask any process.
+/// The user who may signal any process.
 const ROOT: u32 = 0;
 
-/// Who types a command, and where.
+/// The user who types a command, and on which machine.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Typist {
-    /// The user of this uid, here and now.
+    /// The user with this uid, on this machine, now.
     User(u32),
-    /// The owner of the processes, as of a recording.
+    /// The owner of the processes, for a recording.
     Owner,
-    /// Their owner, on another machine and later, when a pid may be another process's.
+    /// The owner, on another machine and later, when a pid may have been reused.
     Elsewhere,
 }
 
@@ -41,7 +41,7 @@ impl Typist {
         matches!(self, Self::User(uid) if uid != owner)
     }
 
-    /// What these processes are called; `None` where one of them has no name that holds.
+    /// The names of processes as command arguments. `None` if a process has no name that survives pid reuse.
     fn names(self, mut pids: Vec<u32>, snapshot: &Snapshot) -> Option<String> {
         pids.sort_unstable();
         pids.dedup();
@@ -54,17 +54,16 @@ impl Typist {
     }
 }
 
-/// What to do next about a finding.
+/// The suggested commands for a finding.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct NextSteps {
-    /// Commands to type, each complete.
     pub commands: Vec<String>,
-    /// The owner and what that user may type, if only rights are missing.
+    /// The owner, and the command for that user, if gpumem only lacks permission.
     ask_owner: Option<String>,
 }
 
 impl NextSteps {
-    /// From the plan that [`policy`] made of a snapshot.
+    /// Derives the commands from the plan that [`policy`] made of a snapshot.
     pub fn new(finding: &Finding, plan: &Plan, snapshot: &Snapshot, typist: Typist) -> Self {
         let target = plan.targets.iter().find(|it| it.is_for(finding));
         let command = target.and_then(|target| {
@@ -83,7 +82,7 @@ impl NextSteps {
         Self { commands: release.into_iter().chain(command).collect(), ask_owner }
     }
 
-    /// Puts them into a finding.
+    /// Adds the commands to a finding.
     pub fn put(&self, finding: &mut Finding) {
         finding.commands.clone_from(&self.commands);
         let is_new = |words: &&String| !finding.advice.contains(words);
@@ -92,7 +91,6 @@ impl NextSteps {
     }
 }
 
-/// The input of a plan, besides findings.
 #[derive(Debug)]
 pub struct CommandSource {
     configured: ConfiguredPolicy,
@@ -103,17 +101,17 @@ pub struct CommandSource {
 }
 
 impl CommandSource {
-    /// From rules, which exempt some processes.
+    /// The rules supply the exemptions.
     pub fn new(rules: &RuleSet, is_live: bool) -> Self {
         Self { configured: ConfiguredPolicy::new(rules), is_live, host: None }
     }
 
-    /// For commands typed here about another machine.
+    /// Commands typed on this machine for another one.
     pub fn on_host(rules: &RuleSet, host: RemoteHost) -> Self {
         Self { host: Some(host), ..Self::new(rules, false) }
     }
 
-    /// Fills in the commands of findings; `all` findings of the snapshot decide them.
+    /// Adds commands to findings, based on `all` findings of the snapshot.
     pub fn fill_in<'f>(
         &self,
         findings: impl Iterator<Item = &'f mut Finding>,
@@ -126,7 +124,7 @@ impl CommandSource {
         }
     }
 
-    /// Commands for each of these findings, by its id; none if they cannot be determined.
+    /// Commands for each finding, by its id. Empty if they cannot be determined.
     pub fn next_steps(
         &self,
         findings: &[Finding],
@@ -152,12 +150,11 @@ impl CommandSource {
         steps
     }
 
-    /// What is typed here to have a command carried out on its machine.
+    /// The command to type on this machine so that `command` runs on the other one.
     pub fn typed_here(&self, command: &str) -> String {
         self.host.as_ref().map_or_else(|| command.to_owned(), |host| host.typed(command))
     }
 
-    /// Who would type a command.
     pub fn typist(&self) -> Typist {
         match self.is_live {
             true => Typist::User(rustix::process::geteuid().as_raw()),
@@ -166,13 +163,13 @@ impl CommandSource {
         }
     }
 
-    /// The plan, and the user who would run its commands; `None` if there can be no plan.
+    /// The plan, and the user who would run its commands. `None` if planning failed.
     fn plan(&self, findings: &[Finding], snapshot: &Snapshot) -> Option<(Plan, Typist)> {
         let source =
             PlanSource { snapshot, findings, configured: &self.configured, selected: None };
         let policy = default_policy();
         if self.is_live {
-            // Without /proc nothing can be ended, and the findings are what they are.
+            // Without /proc no process can be ended, so the findings keep their own advice.
             let (plan, guard) = plan_live(policy, source).ok()?;
             Some((plan, Typist::User(guard.ourselves.uid)))
         } else {
@@ -181,8 +178,7 @@ impl CommandSource {
     }
 }
 
-/// The command that ends a target with exactly these processes; `None` if it takes more than one command, or
-/// cannot be typed.
+/// The command that ends a target with exactly these processes. `None` if no single command does.
 fn kill(
     target: &Target,
     mut pids: Vec<u32>,
@@ -201,7 +197,7 @@ fn kill(
     if let Some(command) = asked.and_then(|owner| owner.command_for(is_own)) {
         return Some(command.to_owned());
     }
-    // Only its pid tells who it is; its ranks name it as well.
+    // A launcher has no exact name, only a pid. On another machine its ranks are named instead.
     if let Some(launcher) = target.launcher.as_ref().filter(|_| typist != Typist::Elsewhere) {
         pids = vec![launcher.pid];
     }
@@ -209,8 +205,8 @@ fn kill(
     Some(format!("gpumem kill{option} {}", typist.names(pids, snapshot)?))
 }
 
-/// The command that asks an idle process, and the others of its job with the same finding, to release memory
-/// and live on, if there is a way.
+/// The command that asks an idle process, and others of its job with the same finding, to release memory. `None` if
+/// they cannot be asked.
 fn release(
     finding: &Finding,
     target: Option<&Target>,
@@ -238,14 +234,14 @@ fn release(
     Some(format!("gpumem release{option} {}", typist.names(pids, snapshot)?))
 }
 
-/// Whether it is a kernel that runs a cell, which cannot be asked until that is interrupted.
+/// Whether the process is a kernel that runs a cell. It can be asked only after the cell is interrupted.
 fn is_busy(process: &Process) -> bool {
     let kernel = process.jupyter.as_deref();
     kernel.is_some_and(|kernel| kernel.execution_state.as_deref() == Some("busy"))
 }
 
-/// The commands for a named process that holds GPU memory, whatever was found, if the person may type them;
-/// `policy` says what is kept.
+/// The commands for a process that holds GPU memory, with or without a finding, if the user may run them. `policy`
+/// contains the exemptions.
 pub fn of_process(
     process: &Process,
     snapshot: &Snapshot,
@@ -311,7 +307,7 @@ pub fn own_commands(
     process.map_or_else(OwnCommands::default, own)
 }
 
-/// The command that explains a finding; `None` if its subject is unknown.
+/// The command that explains a finding. `None` if its subject is unknown.
 fn explain(finding: &Finding) -> Option<String> {
     match (&finding.process, finding.gpus.first()) {
         (Some(process), _) => {
@@ -323,7 +319,7 @@ fn explain(finding: &Finding) -> Option<String> {
     }
 }
 
-/// The owner and what that user may type, if only rights are missing.
+/// The owner, and the command for that user, if gpumem only lacks permission.
 fn ask_owner(finding: &Finding, plan: &Plan) -> Option<String> {
     let mut refused = plan.refused.iter();
     let refused = refused.find(|it| it.finding.as_ref() == Some(&finding.id))?;

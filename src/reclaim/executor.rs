@@ -1,11 +1,11 @@
 //! Carries out plans, one target after another, for every caller.
 //!
-//! A command, the screen and the service supply samples with findings and receive events as an [`Observer`].
-//! The rest is here and in [`Act`]: rechecking the findings, writing the ledger before every step, and the
-//! lock, held while the executor lives. [`Executor::run`] is for callers that wait, [`Executor::advance`] for
-//! those called with each sample.
+//! The command line, the screen and the service supply samples with findings and receive events as an [`Observer`].
+//! This module and [`Act`] recheck the findings and write the ledger before every step. The executor holds the
+//! reaper lock for its lifetime. [`Executor::run`] is for callers that wait, [`Executor::advance`] for callers that
+//! are invoked with each sample.
 //!
-//! It sends nothing itself (see `act`) and reads no clock.
+//! The executor sends no signals itself (see `act`) and reads no clock.
 
 use std::fs::File;
 use std::io::{self, Read as _, Write as _};
@@ -30,18 +30,17 @@ use crate::host::{Roots, open_output, read_host};
 use crate::model::finding::Finding;
 use crate::model::{Snapshot, Time};
 
-/// Why nothing can be carried out.
+/// Why an executor could not start.
 #[derive(Debug, thiserror::Error)]
 pub enum ExecutorError {
-    /// Another reaper is at work, or the lock cannot be taken.
+    /// Another reaper is running, or the lock cannot be taken.
     #[error(transparent)]
     Lock(#[from] LockError),
-    /// The ledger cannot be opened.
     #[error(transparent)]
     Ledger(#[from] ledger::LedgerError),
 }
 
-/// What every executor needs: lock, ledger, and control of processes.
+/// The resources that every executor needs: lock, ledger, and process control.
 pub struct Tools {
     control: Box<dyn ProcessControl + Send>,
     record: Box<dyn LedgerSink + Send>,
@@ -52,11 +51,8 @@ pub struct Tools {
 }
 
 impl Tools {
-    /// Takes the lock in an existing state directory, and opens the ledger there.
-    ///
-    /// # Errors
-    ///
-    /// If another reaper is at work, or the ledger cannot be opened.
+    /// Takes the lock in an existing state directory and opens the ledger there. Fails if another reaper is
+    /// running, or the ledger cannot be opened.
     pub fn open(folder: &Path, roots: &Roots) -> Result<Self, ExecutorError> {
         let lock = Lock::acquire(&folder.join(LOCK_FILE))?;
         let path = folder.join(ledger::FILE_NAME);
@@ -73,7 +69,7 @@ impl Tools {
         })
     }
 
-    /// With another process control and ledger, without a lock.
+    /// Uses the given process control and ledger, without a lock.
     pub(crate) fn new(
         control: Box<dyn ProcessControl + Send>,
         record: Box<dyn LedgerSink + Send>,
@@ -87,7 +83,7 @@ impl Tools {
         Self { unattended, ..self }
     }
 
-    /// When an unattended act may begin at this pace; not before `now`.
+    /// The earliest start of an unattended act at this pace, never before `now`.
     pub fn earliest(&self, pace: ReapPace, now: Time) -> Time {
         pace.next(&self.unattended, now)
     }
@@ -99,44 +95,43 @@ impl std::fmt::Debug for Tools {
     }
 }
 
-/// A sample, and the rules' findings on it.
+/// A sample and its findings.
 #[derive(Clone, Debug)]
 pub struct FreshSample<'a> {
     /// Now, by the snapshots' clock.
     pub now: Time,
     pub snapshot: &'a Snapshot,
-    /// All findings in it that no exemption covers; `None` if unknown: the sample is old, or other rules are in
-    /// force.
+    /// All findings in the sample that no exemption covers. `None` if they are unknown: the sample is old, or the
+    /// rules have changed.
     pub found: Option<Vec<&'a Finding>>,
 }
 
 /// Supplies samples to [`Executor::run`].
 pub trait SampleSource {
-    /// The newest sample; `None` if nothing more may be sent.
+    /// The newest sample. `None` if nothing more may be sent.
     fn sample(&mut self) -> Option<FreshSample<'_>>;
 
-    /// Waits until then at most: nothing is due before, unless a process exits or a newer snapshot arrives.
+    /// Waits until the given time at most. It may return early if a process exits or a newer snapshot arrives.
     fn wait(&mut self, until: Time);
 }
 
 /// Receives what an executor does. `place` is the target's index in the plan.
 pub trait Observer {
-    /// This is in the ledger, and is done next.
+    /// The action is in the ledger and comes next.
     fn intended(&mut self, place: usize, deed: &Deed);
 
     /// These parts of the last action failed.
     fn failed(&mut self, place: usize, failures: &[Failure]);
 
-    /// The target has until then.
+    /// The target has until the given time.
     fn waiting(&mut self, place: usize, until: Time);
 
-    /// The target has more time, because it still works; what it does, in words.
+    /// The target has more time because it is still working. `words` describes its activity.
     fn saving(&mut self, place: usize, words: &str);
 
     fn ended(&mut self, place: usize, target: &Target, outcome: &Outcome);
 }
 
-/// Carries out targets one after another.
 #[derive(Debug)]
 pub struct Executor {
     targets: Vec<Target>,
@@ -148,22 +143,18 @@ pub struct Executor {
 }
 
 impl Executor {
-    /// Carries out these targets in this order, under the guard they were planned with. Does nothing yet.
+    /// An executor of these targets in this order, under the guard that they were planned with. It does nothing
+    /// yet.
     pub fn new(targets: Vec<Target>, guard: Guard, actor: Actor, tools: Tools) -> Self {
         Self { targets, place: 0, act: None, guard: Arc::new(guard), actor, tools }
     }
 
-    /// The current target; `None` after the last.
     pub fn target(&self) -> Option<&Target> {
         self.targets.get(self.place)
     }
 
-    /// Does what is due by a sample; `None` if no target is left. The call after a target's end begins the next
-    /// one.
-    ///
-    /// # Errors
-    ///
-    /// If the ledger cannot be written: the action was not carried out, and no other may be.
+    /// Takes the steps that are due. `None` if no target is left. The call after a target's end starts the next
+    /// one. Fails if the ledger cannot be written. The pending action is then not carried out, and no other may be.
     pub fn advance(
         &mut self,
         sample: &FreshSample<'_>,
@@ -206,12 +197,8 @@ impl Executor {
         Ok(Some(progress))
     }
 
-    /// Carries out the next target to its end; `None` if none is left, or the supplier of samples wants nothing
-    /// more sent.
-    ///
-    /// # Errors
-    ///
-    /// As [`advance`](Self::advance).
+    /// Carries out the next target to its end. `None` if no target is left, or the sample source stops. Fails like
+    /// [`advance`](Self::advance).
     pub fn run(
         &mut self,
         samples: &mut dyn SampleSource,
@@ -228,7 +215,7 @@ impl Executor {
     }
 }
 
-/// Whether the findings on a target still hold; always for a named one.
+/// Whether the findings on a target still hold. Always true for a named target.
 fn recheck_by(act: &Act, sample: &FreshSample<'_>) -> Recheck {
     match &sample.found {
         Some(found) => recheck(act, found.iter().copied(), sample.snapshot),
@@ -237,7 +224,7 @@ fn recheck_by(act: &Act, sample: &FreshSample<'_>) -> Recheck {
     }
 }
 
-/// Writes to the ledger, and tells the observer what it wrote.
+/// Writes to the ledger, and passes each entry to the observer.
 struct ObservedRecord<'a> {
     record: &'a mut dyn LedgerSink,
     place: usize,
@@ -264,7 +251,6 @@ impl LedgerSink for ObservedRecord<'_> {
     }
 }
 
-/// File name in the state directory.
 pub(super) const LOCK_FILE: &str = "reap.lock";
 
 /// Why the lock was not taken.
@@ -273,7 +259,7 @@ pub enum LockError {
     #[error("another reaper{} is running ({} is locked); wait for it to exit", holder(*pid), path.display())]
     Held {
         path: PathBuf,
-        /// The holder's pid, as it wrote it there.
+        /// The holder's pid, from the lock file.
         pid: Option<u32>,
     },
     #[error("cannot lock {}: {cause}; nothing is done without the lock", path.display())]
@@ -284,21 +270,18 @@ fn holder(pid: Option<u32>) -> String {
     pid.map_or_else(String::new, |pid| format!(" ({pid})"))
 }
 
-/// The lock; released when dropped, or when its holder ends in any way.
+/// The lock. The kernel releases it when its holder exits for any reason.
 #[derive(Debug)]
 pub struct Lock {
     _held: File,
 }
 
 impl Lock {
-    /// Locks a file, creating it if missing. Does not wait.
-    ///
-    /// # Errors
-    ///
-    /// If another process holds the lock, or it cannot be taken.
+    /// Locks a file, creating it if missing. Does not wait. Fails if another process holds the lock, or it cannot
+    /// be taken.
     pub fn acquire(path: &Path) -> Result<Self, LockError> {
         let failed = |cause| LockError::Failed { path: path.to_owned(), cause };
-        // Anyone who may open it, even for reading, could lock it and keep a reaper from acting.
+        // Mode 0600: any user who can open the file, even for reading, could lock it and block the reaper.
         let mut file = open_output(path, OFlags::empty(), 0o600).map_err(failed)?;
         match flock(&file, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => {}
@@ -312,7 +295,7 @@ impl Lock {
             }
             Err(errno) => return Err(failed(errno.into())),
         }
-        // The pid is only information.
+        // The pid is informational, so errors are ignored.
         let _ = file.set_len(0).and_then(|()| writeln!(file, "{}", process::id()));
         Ok(Self { _held: file })
     }

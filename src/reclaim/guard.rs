@@ -1,9 +1,9 @@
 //! Which processes are never touched, and why. Pure: [`crate::host`] reads the facts.
 //!
-//! The same checks run when a plan is made and again before each action. Programs are matched by the name of
-//! the file they run, if that is root's; only whole names count, because a part of a name may be anybody's.
-//! Unknown facts protect a process from a rule. From a person who names a process only known facts do, and what
-//! cannot be told about any process that may be signalled.
+//! The same checks run for the plan and again before each action. A program is matched by the file name of its
+//! executable, if root owns the file. Only whole names count, because unrelated programs may share a part. For a
+//! rule, an unknown fact protects a process. For a named process it does not, except for facts that any user can
+//! read, such as the owner and `oom_score_adj`.
 
 use std::fmt;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ use crate::model::snapshot::Parent;
 use crate::model::snapshot::{PidNamespace, ProcessType};
 use crate::model::{Process, Snapshot, Time};
 
-/// The out-of-memory adjustment of a process that must never be killed.
+/// The `oom_score_adj` that exempts a process from the OOM killer (proc(5)).
 const NEVER: i32 = -1000;
 
 /// Why a process is not killed.
@@ -164,31 +164,29 @@ impl fmt::Display for Protection {
     }
 }
 
-/// Whether a person named a process, or a rule found it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Call {
     Named,
     Rule,
 }
 
-/// Decides what may be touched: the policy, and who asks.
+/// Decides which processes may be signalled, from the policy and the caller's identity.
 #[derive(Clone, Debug)]
 pub struct Guard {
     pub policy: Policy,
-    /// gpumem's own process.
     pub ourselves: Ourselves,
 }
 
 impl Guard {
-    /// The same for processes that live on: asking does not harm an inference server.
+    /// The same guard for release requests, which do not harm an inference server.
     pub fn for_release(&self) -> Self {
         let mut guard = self.clone();
         guard.policy.servers = true;
         guard
     }
 
-    /// Why a process must not be touched, by what Linux says now; `None` if it may be. `known_executable` is
-    /// its program when that could last be read.
+    /// Why a process must not be signalled, from facts read now; `None` if it may be. `known_executable` is the
+    /// last readable path of its program.
     pub fn by_facts(
         &self,
         call: Call,
@@ -246,7 +244,7 @@ impl Guard {
         None
     }
 
-    /// Why a process must not be touched, by what a snapshot shows; `None` if it may be.
+    /// Why a process must not be signalled, from a snapshot; `None` if it may be.
     pub fn by_sight(
         &self,
         call: Call,
@@ -258,7 +256,7 @@ impl Guard {
         }
         let host = Some(PidNamespace::Host);
         let is_host = snapshot.host.pid_namespace == host && self.ourselves.pid_namespace == host;
-        // Its own open GPU file proves that this process holds a GPU, whatever NVML's pid means.
+        // An open GPU file proves that this process holds a GPU, even if NVML's pids are from another namespace.
         if !is_host && (call == Call::Rule || !holds_gpu(process)) {
             return Some(Protection::OtherNamespace);
         }
@@ -274,7 +272,7 @@ impl Guard {
         self.kept(call, process, snapshot.time)
     }
 
-    /// Why a run's launcher must not be touched, by what its owner and the configuration keep.
+    /// Why a run's launcher must not be signalled: exemptions of its owner and the configuration.
     pub fn keeps_launcher(
         &self,
         call: Call,
@@ -315,13 +313,13 @@ impl Guard {
     }
 }
 
-/// Whether a process itself has a GPU open, not only the driver's control file.
+/// Whether a process has a GPU device file open. The driver's control file does not count.
 pub(super) fn holds_gpu(process: &Process) -> bool {
     let files = process.gpu_files.as_deref().unwrap_or_default();
     files.iter().any(|path| is_gpu_open(path))
 }
 
-/// Whether a device file is a GPU's, rather than the driver's control file.
+/// Whether a device file belongs to a GPU, not to the driver's control interface.
 pub(super) fn is_gpu_open(path: &str) -> bool {
     let name = path.rsplit('/').next().unwrap_or(path);
     let number = name.strip_prefix("nvidia");
@@ -329,7 +327,7 @@ pub(super) fn is_gpu_open(path: &str) -> bool {
         || matches!(name, "dxg" | "nvmap")
 }
 
-/// Whether NVML lists a process only for graphics, or for a type this version does not know.
+/// Whether NVML lists a process only for graphics, or for an unknown type.
 fn only_draws(process: &Process, snapshot: &Snapshot) -> bool {
     let rows = || {
         let rows = snapshot.gpus.iter().flat_map(|gpu| &gpu.processes);

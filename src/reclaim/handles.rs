@@ -1,9 +1,8 @@
-//! The processes an act holds by pidfd: members of the target, its launcher, and descendants started meanwhile.
+//! The processes that an act holds by pidfd: members of the target, its launcher, and their new children.
 //!
-//! A process outside the plan is added only if it is a child of a held one that is alive at that moment,
-//! started after the act opened its parents, holds a GPU, and passes every check that members pass. Sessions,
-//! process groups, cgroups and names add nothing: what shares one with a target may be anybody's. Nothing is
-//! sent here; see `act`.
+//! A process outside the plan is added only if it is a child of a held, living process. It must also have started
+//! after the act opened its parents, hold a GPU, and pass every check that members pass. A shared session, process
+//! group, cgroup or name is not enough, because unrelated processes may share it. Nothing is sent here; see `act`.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -16,11 +15,11 @@ use super::target::{LedgerProcess, Target, TargetProcess};
 use crate::host::{Guarded, ListedProcess};
 use crate::model::{self, Snapshot, Time};
 
-/// The minimum age of an added process since it was first seen, in seconds: between fork and exec it has its
-/// parent's environment and open files.
+/// The minimum time, in seconds, between the first sight of a process and its addition. Between fork and exec a
+/// process still has its parent's environment and open files.
 const LEAST_AGE_SECONDS: f64 = 1.0;
 
-/// The most added processes; a fork bomb is bounded by its user's limit.
+/// The maximum number of added processes. A user's process limit also bounds a fork bomb.
 const MOST_ADOPTED: usize = 4096;
 
 #[derive(Clone, Debug)]
@@ -29,22 +28,20 @@ pub(super) struct HeldProcess {
     pub start_ticks: u64,
     uid: u32,
     pub handle: Handle,
-    /// In the family, not its launcher.
+    /// A member of the family, not its launcher.
     pub is_member: bool,
-    /// Started after the plan.
+    /// Started after the plan, and added by `adopt`.
     is_adopted: bool,
-    /// Its program when that could last be read.
+    /// The last readable path of its program.
     pub executable: Option<Arc<str>>,
 }
 
 impl HeldProcess {
-    /// As the ledger writes it.
     pub fn process(&self) -> LedgerProcess {
         LedgerProcess { pid: self.pid, start_ticks: self.start_ticks }
     }
 }
 
-/// All held processes.
 #[derive(Debug, Default)]
 pub(super) struct Handles {
     all: Vec<HeldProcess>,
@@ -53,18 +50,17 @@ pub(super) struct Handles {
     ended: HashSet<u32>,
     /// Processes that existed before the act began.
     present: HashSet<(u32, u64)>,
-    /// When children started since were first seen.
+    /// When each new child was first seen.
     born: HashMap<(u32, u64), Time>,
     respawn: Respawn,
 }
 
 impl Handles {
-    /// No handles yet, in this boot.
     pub fn new(boot_id: Option<Arc<str>>) -> Self {
         Self { boot_id, ..Self::default() }
     }
 
-    /// Opens a handle on a member, or the launcher, of a target.
+    /// Opens a handle on a member or the launcher of a target.
     pub fn open(
         &mut self,
         member: &TargetProcess,
@@ -92,14 +88,13 @@ impl Handles {
         Ok(())
     }
 
-    /// Remembers a process's program.
     pub fn remember(&mut self, pid: u32, executable: Option<Arc<str>>) {
         if let Some(one) = self.all.iter_mut().find(|one| one.pid == pid) {
             one.executable = executable;
         }
     }
 
-    /// Reads which processes exist before anything is done, and what would take the members' places.
+    /// Records the existing processes and the members' places before the first action.
     pub fn look_around(&mut self, snapshot: &Snapshot, control: &mut dyn ProcessControl) {
         let listed = control.list();
         self.present = listed.iter().map(|it| (it.pid, it.start_ticks)).collect();
@@ -115,17 +110,16 @@ impl Handles {
         self.all.iter().find(|one| one.handle == handle)
     }
 
-    /// Whether a process did not exist, or has exited.
+    /// Whether a process was missing at the start, or has exited.
     pub fn has_ended(&self, pid: u32) -> bool {
         self.ended.contains(&pid)
     }
 
-    /// Whether a held process was started after the plan.
     pub fn is_adopted(&self, handle: Handle) -> bool {
         self.get(handle).is_some_and(|one| one.is_adopted)
     }
 
-    /// The living processes; of added ones only those that hold a GPU.
+    /// The living processes. Added processes count only if they hold a GPU.
     pub fn concerned(
         &mut self,
         snapshot: &Snapshot,
@@ -150,7 +144,7 @@ impl Handles {
         })
     }
 
-    /// Those that have not exited, including the launcher.
+    /// The living processes, including the launcher.
     pub fn alive(&mut self, control: &mut dyn ProcessControl) -> Vec<Handle> {
         let mut alive = Vec::new();
         for one in &self.all {
@@ -163,7 +157,7 @@ impl Handles {
         alive
     }
 
-    /// Opens handles on children that the held processes have started since and that hold a GPU.
+    /// Opens handles on new children of the held processes that hold a GPU.
     pub fn adopt(
         &mut self,
         call: Call,
@@ -173,7 +167,7 @@ impl Handles {
         control: &mut dyn ProcessControl,
     ) {
         let listed = control.list();
-        // Checked after listing: a process that is alive now owned its pid all the while.
+        // Checked after listing: a process that is still alive owned its pid during the listing.
         let alive = self.alive(control);
         let parents: HashSet<u32> = self
             .all
@@ -220,7 +214,7 @@ impl Handles {
     }
 
     fn adopt_one(&mut self, it: &ListedProcess, uid: u32, control: &mut dyn ProcessControl) {
-        // A process that has exited meanwhile is no loss.
+        // The child may have exited since.
         let Ok(handle) = control.open(&Approved {
             pid: it.pid,
             start_ticks: it.start_ticks,
@@ -240,8 +234,7 @@ impl Handles {
         });
     }
 
-    /// Living descendants of the held processes that hold or may hold a GPU and are not held: ending their
-    /// ancestors may end them.
+    /// Living descendants that are not held and that hold or may hold a GPU. Ending their ancestors may end them.
     pub fn descendants_not_held(
         &self,
         handles: &[Handle],
@@ -275,7 +268,7 @@ impl Handles {
         found
     }
 
-    /// A process started since in the place of a member.
+    /// A new process that took the place of a member.
     pub fn successor(
         &self,
         target: &Target,
@@ -293,8 +286,8 @@ impl Handles {
     }
 }
 
-/// Whether a process holds a GPU: by NVML's list in the newest snapshot, or by an open device file. `None` if
-/// its descriptors may not be read and NVML does not list it.
+/// Whether a process holds a GPU, according to NVML's list in the newest snapshot or an open device file. `None` if
+/// NVML does not list it and its descriptors cannot be read.
 pub(super) fn holds_gpu(pid: u32, facts: &Guarded, snapshot: &Snapshot) -> Option<bool> {
     let rows = snapshot.gpus.iter().flat_map(|gpu| &gpu.processes);
     let shown = snapshot.process(pid).and_then(|it| it.start_ticks);
@@ -306,7 +299,7 @@ pub(super) fn holds_gpu(pid: u32, facts: &Guarded, snapshot: &Snapshot) -> Optio
     Some(files.iter().any(|path| is_gpu_open(path)))
 }
 
-/// Whether a process outside the plan passes every check that the plan's members pass, as one found by a rule.
+/// Whether a process outside the plan passes every check for processes that a rule found.
 fn may_be_added(
     call: Call,
     guard: &Guard,
@@ -324,15 +317,14 @@ fn may_be_added(
         process.cpu_percent.is_some_and(|percent| percent >= WORKING_CPU_PERCENT)
             || rows.any(|row| row.sm_percent.is_some_and(|percent| percent > 0))
     };
-    // A named process may have an unknown environment; an added one may not.
+    // A named process may have an unreadable environment, but an added one may not.
     facts.environment.is_some()
         && !is_at_work
         && guard.by_sight(call, &process, snapshot).is_none()
         && !guard.policy.keeps.has(&process, snapshot)
 }
 
-/// A process as a snapshot would show it: what is not read yet comes from its parent, whose place it shares, or
-/// is unknown.
+/// A process as a snapshot would show it. Values that were not read come from its parent or remain unknown.
 fn newborn(it: &ListedProcess, facts: &Guarded, snapshot: &Snapshot) -> model::Process {
     let shown = snapshot.process(it.pid);
     if let Some(shown) = shown.filter(|shown| shown.start_ticks == Some(it.start_ticks)) {
@@ -355,7 +347,7 @@ fn newborn(it: &ListedProcess, facts: &Guarded, snapshot: &Snapshot) -> model::P
         cpu_percent: None,
         cpu_seconds: None,
         listening: None,
-        // Its libraries were not read, so what they would tell is unknown.
+        // Its libraries were not read.
         gpu_files: None,
         framework: None,
         framework_version: None,

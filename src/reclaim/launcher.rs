@@ -1,7 +1,8 @@
-//! Which process launches the ranks of a distributed run, and which leads a family. Pure.
+//! Finds the launcher of a distributed run and the leader of a family. Pure.
 //!
-//! A launcher ends all ranks when one ends, or restarts it. It is recognised by name, or as the parent of several
-//! processes whose environment variables number them. The latter covers MPI's proxies, whose names are not listed.
+//! When one rank ends, a launcher ends all ranks or restarts that one. It is recognised by name, or as the parent
+//! of several processes with rank numbers in their environment. Rank numbers also identify MPI's proxies, whose
+//! names are not listed.
 
 use std::sync::Arc;
 
@@ -10,7 +11,7 @@ use crate::model::program::file_name;
 use crate::model::snapshot::Parent;
 use crate::model::{Process, Snapshot};
 
-/// Programs and Python modules that start the ranks of a run, and end them when they are ended.
+/// Programs and Python modules that start the ranks of a run and end them when they are ended.
 const LAUNCHERS: &[&str] = &[
     "torchrun",
     "deepspeed",
@@ -28,15 +29,15 @@ const LAUNCHERS: &[&str] = &[
     "accelerate.commands.launch",
 ];
 
-/// Variables that number the ranks; each launcher sets some of them.
+/// Variables that contain a rank's number. Each launcher sets some of them.
 const RANKS: &[&str] =
     &["RANK", "PMI_RANK", "OMPI_COMM_WORLD_RANK", "LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK"];
 
-/// Ranks started from a shell or script end by themselves.
+/// A shell does not end the ranks that it started, so it is no launcher.
 const SHELLS: &[&str] = &["bash", "sh", "dash", "zsh", "fish", "ksh", "tcsh", "csh"];
 
-/// The member that the others depend on: the parent of most, else the leader of their group or session, else
-/// the oldest.
+/// The member that the others depend on: the parent of most members, else the leader of their group or session,
+/// else the oldest.
 pub(super) fn leader(members: &[TargetProcess], processes: &[&Process]) -> u32 {
     let children = |pid: u32| {
         let parents = processes.iter().filter(|it| it.ppid == Some(pid));
@@ -49,24 +50,24 @@ pub(super) fn leader(members: &[TargetProcess], processes: &[&Process]) -> u32 {
     };
     members
         .iter()
-        // Of several the first, the oldest.
+        // `max_by_key` returns the last maximum, which is the oldest after `rev`.
         .rev()
         .max_by_key(|it| (children(it.pid), leads(it.pid)))
         .map_or(0, |it| it.pid)
 }
 
-/// The living launcher of the run that this rank belongs to; never a shell or a daemon.
+/// The living launcher of a rank's run. Never a shell or a daemon.
 pub(super) fn launcher_of<'a>(rank: &'a Process, snapshot: &Snapshot) -> Option<&'a Arc<Parent>> {
     let parent = rank.parent.as_ref().filter(|it| rank.ppid == Some(it.pid))?;
     let is_launcher = || launches(parent.command.as_deref()) || has_ranks(parent, rank, snapshot);
     is_launcher().then_some(parent)
 }
 
-/// Whether a parent has another child in the same run, with the next or the previous number.
+/// Whether a parent has another child in the same run with an adjacent rank number.
 fn has_ranks(parent: &Parent, rank: &Process, snapshot: &Snapshot) -> bool {
     let program = parent.command.as_deref().and_then(<[_]>::first);
     let program = program.or(parent.comm.as_ref()).map_or("", |it| file_name(it));
-    // Slurm's daemon is not for a user to signal.
+    // Slurm's daemon is not the user's to signal.
     if rank.slurm.is_some() || SHELLS.contains(&program.trim_start_matches('-')) {
         return false;
     }
@@ -81,7 +82,7 @@ fn has_ranks(parent: &Parent, rank: &Process, snapshot: &Snapshot) -> bool {
     siblings.any(|other| RANKS.iter().any(|name| is_next(other, &name)))
 }
 
-/// Whether a command starts the ranks of a run: the program, or an interpreter's script or module.
+/// Whether a command is a launcher: the program itself, or an interpreter's script or module.
 pub(super) fn launches(command: Option<&[Arc<str>]>) -> bool {
     let base = |word: &Arc<str>| word.rsplit('/').next().unwrap_or(word).to_owned();
     let Some((program, arguments)) = command.and_then(<[_]>::split_first) else {

@@ -1,8 +1,8 @@
-//! What was done, when, to which process and why: an append-only file of JSON Lines.
+//! The audit log: an append-only JSON Lines file of every action, its time, process and reason.
 //!
-//! A line is on disk before what it announces is done, so if anything ends gpumem in the middle of an act, the
-//! ledger says what was sent or about to be. A line that cannot be written stops the act. The last line of a
-//! file may be torn: the next writer begins a new line, and the reader skips it.
+//! Each line is on disk before the action that it announces. If gpumem dies in the middle of an act, the ledger
+//! shows what was sent or about to be sent. If a line cannot be written, the act stops. The last line may be
+//! incomplete: the next writer starts a new line, and the reader skips it.
 
 use std::collections::HashMap;
 use std::fs::{File, OpenOptions};
@@ -23,16 +23,14 @@ use crate::host::open_output;
 use crate::model::json;
 use crate::model::{Snapshot, Time};
 
-/// File name in the state directory.
 pub const FILE_NAME: &str = "reap.jsonl";
-/// The most that is read from its end, in bytes: some thousand acts.
+/// The maximum number of bytes read from the end of the file: some thousand acts.
 pub const MOST_READ_BYTES: u64 = 16 << 20;
 /// The `schema` of each line.
 pub const SCHEMA: &str = "gpumem.ledger/1";
-/// The longest line, in bytes; a family of a thousand members takes half.
+/// The maximum length of a line in bytes. A family of a thousand members needs half of it.
 const MOST_LINE_BYTES: usize = 1 << 20;
 
-/// Why the ledger cannot be written or read.
 #[derive(Debug, thiserror::Error)]
 pub enum LedgerError {
     #[error("cannot open the audit log {}: {cause}; nothing is killed without one", path.display())]
@@ -43,35 +41,31 @@ pub enum LedgerError {
     Read { path: PathBuf, cause: io::Error },
 }
 
-/// A line.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct LedgerEntry {
     pub time: Time,
-    /// Identifier of the act that the line belongs to.
+    /// Identifier of the act.
     pub act: Arc<str>,
     #[serde(flatten)]
     pub event: LedgerEvent,
 }
 
-/// What a line says.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
 pub enum LedgerEvent {
-    /// An act begins.
     Begun {
         actor: Actor,
         /// The target, with the reason, its evidence and all steps.
         target: Box<Target>,
     },
-    /// Something is about to be done; whether it was is in a later line, if gpumem lived to write it.
+    /// An action is about to happen. A later line has the result, unless gpumem died first.
     Intended(Deed),
     Done {
         #[serde(flatten)]
         deed: Deed,
-        /// Processes to which it was not done, and why.
+        /// Processes for which the action failed, and why.
         failures: Vec<Failure>,
     },
-    /// The act is over.
     Ended(Outcome),
 }
 
@@ -92,7 +86,7 @@ pub struct Actor {
 }
 
 impl Actor {
-    /// This process and its user, whose name is taken from a snapshot's owners.
+    /// This process and its user. The user name is taken from a snapshot's processes.
     pub fn of_gpumem(snapshot: &Snapshot) -> Self {
         let uid = geteuid().as_raw();
         let own = snapshot.processes.iter().find(|it| it.uid == Some(uid));
@@ -116,15 +110,10 @@ pub struct Failure {
 }
 
 pub trait LedgerSink {
-    /// Writes a line; when it returns, the line is on disk.
-    ///
-    /// # Errors
-    ///
-    /// If it is not.
+    /// Writes a line. It is on disk when this returns `Ok`.
     fn write(&mut self, entry: &LedgerEntry) -> Result<(), LedgerError>;
 }
 
-/// The ledger, open for appending.
 #[derive(Debug)]
 pub struct Ledger {
     path: PathBuf,
@@ -134,11 +123,8 @@ pub struct Ledger {
 }
 
 impl Ledger {
-    /// Opens a ledger, creating it if missing; only its owner may read it, because it tells what others ran.
-    ///
-    /// # Errors
-    ///
-    /// If it cannot be opened, or is no regular file.
+    /// Opens a ledger, creating it if missing. Only its owner may read it, because it contains other users' command
+    /// lines. Fails if it cannot be opened, or is not a regular file.
     pub fn open(path: &Path) -> Result<Self, LedgerError> {
         let failed = |cause| LedgerError::Open { path: path.to_owned(), cause };
         let file = open_output(path, OFlags::APPEND, 0o600).map_err(failed)?;
@@ -147,7 +133,7 @@ impl Ledger {
         if let Some(end) = metadata.len().checked_sub(1) {
             file.read_exact_at(&mut last, end).map_err(failed)?;
         }
-        // The directory entry has to be on disk as well.
+        // The directory entry must be on disk, too.
         let folder = path.parent().filter(|it| !it.as_os_str().is_empty());
         File::open(folder.unwrap_or(Path::new(".")))
             .and_then(|folder| folder.sync_all())
@@ -175,7 +161,7 @@ impl LedgerSink for Ledger {
         if line.len() > MOST_LINE_BYTES {
             return Err(failed(io::Error::other("the line would be too long")));
         }
-        // Until the line is written in full.
+        // Cleared once the whole line is written.
         self.is_torn = true;
         self.file.write_all(&line).and_then(|()| self.file.sync_data()).map_err(failed)?;
         self.is_torn = false;
@@ -187,9 +173,9 @@ impl LedgerSink for Ledger {
 pub struct LedgerSummary {
     /// Oldest first.
     pub acts: Vec<PastAct>,
-    /// Lines that are torn, or of a later version.
+    /// Incomplete lines, and lines of a later version.
     pub unread_lines: usize,
-    /// Earlier lines were not read.
+    /// The file was too long, so earlier lines were not read.
     pub is_cut: bool,
 }
 
@@ -225,11 +211,7 @@ pub struct PastDeed {
     pub ended: Option<Time>,
 }
 
-/// Reads at most the last `most_bytes` of a ledger. A missing one is empty.
-///
-/// # Errors
-///
-/// If it cannot be read.
+/// Reads at most the last `most_bytes` of a ledger. A missing ledger is empty. Fails if the file cannot be read.
 pub fn read(path: &Path, most_bytes: u64) -> Result<LedgerSummary, LedgerError> {
     let failed = |cause| LedgerError::Read { path: path.to_owned(), cause };
     let opened = OpenOptions::new()
@@ -251,7 +233,7 @@ pub fn read(path: &Path, most_bytes: u64) -> Result<LedgerSummary, LedgerError> 
     let mut past = LedgerSummary { is_cut: begin > 0, ..LedgerSummary::default() };
     let mut lines = content.split(|&byte| byte == b'\n');
     if past.is_cut {
-        // The rest of a cut line.
+        // Skip the rest of a partial line.
         lines.next();
     }
     let mut places = HashMap::new();
@@ -274,8 +256,8 @@ pub(super) fn parse(line: &[u8]) -> Option<LedgerEntry> {
 }
 
 impl LedgerSummary {
-    /// When acts began without asking a person, for a [`ReapPace`](super::policy::ReapPace). Acts that a person
-    /// confirmed do not count; those of unknown origin do.
+    /// Start times of unattended acts, for a [`ReapPace`](super::policy::ReapPace). Acts of unknown origin count;
+    /// acts that a person confirmed do not.
     pub fn unattended_times(&self) -> Vec<Time> {
         let is_unattended = |act: &&PastAct| act.actor.as_ref().is_none_or(|it| it.is_unattended);
         let acts = self.acts.iter().filter(|act| !act.deeds.is_empty());

@@ -1,17 +1,15 @@
-//! Getting memory back: what to end and how, doing it, and proving that it helped.
+//! Reclaims GPU memory: plans, carries plans out, and verifies the result.
 //!
-//! [`mod@plan`] makes targets ([`target`]) with their steps, and refusals with reasons, from findings or from
-//! what a person names. It is pure, and so are [`guard`] (what is never touched), [`policy`] (what is asked
-//! for), [`prepare`] (except for plans of this machine), [`mod@recheck`] (whether a finding still holds) and
-//! [`verify`] (what came back, as NVML sees it). [`executor`] carries out a plan for every caller, and [`act`]
-//! one target of it, driven by data; [`process_control`] is the only place that touches processes, through
-//! pidfds and never by number. Each way of reclaiming is a file in [`step`]. [`ledger`] is written before
-//! anything is sent, the executor's lock excludes a second reaper, and [`warnings`] remembers who was warned before an
-//! unattended act.
+//! [`mod@plan`] creates targets ([`target`]) with their steps, and refusals with reasons, from findings or from
+//! process names. It is pure. So are [`guard`] (protected processes), [`policy`] (the request), and [`prepare`]
+//! (except for plans of this machine). [`mod@recheck`] (whether a finding still holds) and [`verify`] (freed
+//! memory, according to NVML) are pure as well. [`executor`] carries out a plan for every caller, and [`act`]
+//! carries out one target. Only [`process_control`] touches processes, through pidfds and never by number. Each way
+//! of reclaiming is a file in [`step`]. [`ledger`] is written before each action. The executor's lock excludes a
+//! second reaper, and [`warnings`] records warnings before unattended acts.
 //!
-//! [`scheduler`] decides what is due unattended, and [`worker`] plans and acts for the screen.
-//!
-//! Nothing here prints or calls NVML; each sample brings the current findings.
+//! [`scheduler`] decides which unattended actions are due, and [`worker`] plans and acts for the screen. Nothing
+//! here prints or calls NVML.
 
 pub mod act;
 pub mod commands;

@@ -20,10 +20,10 @@ use crate::model::waste::{How, Reclaimed};
 #[derive(Debug)]
 pub struct ReclaimLog {
     path: PathBuf,
-    /// The inode of the file, and the offset up to which it was read.
+    /// The inode of the file, and the offset of the first unread byte.
     inode: u64,
     read: u64,
-    /// Actions that have not ended.
+    /// Acts that have not ended.
     open: HashMap<Arc<str>, OpenAct>,
     sums: Reclaimed,
 }
@@ -31,18 +31,18 @@ pub struct ReclaimLog {
 #[derive(Debug, Default)]
 struct OpenAct {
     user: Arc<str>,
-    /// By the last deed; `None` before the first.
+    /// The method of the last action. `None` before the first.
     how: Option<How>,
 }
 
 impl ReclaimLog {
-    /// For the audit log at this path, which need not exist.
+    /// The audit log need not exist.
     pub fn new(path: PathBuf) -> Self {
         let (open, sums) = (HashMap::new(), Reclaimed::default());
         Self { path, inode: 0, read: 0, open, sums }
     }
 
-    /// What is in it by now; of one that cannot be read, what was.
+    /// Reads new entries and returns the totals. If the log cannot be read, the totals stay unchanged.
     pub fn sums(&mut self) -> &Reclaimed {
         let _ = self.read_on();
         &self.sums
@@ -53,13 +53,13 @@ impl ReclaimLog {
         let mut file = OpenOptions::new().read(true).custom_flags(flags).open(&self.path)?;
         let metadata = file.metadata()?;
         if metadata.ino() != self.inode || metadata.len() < self.read {
-            // Another file, or cut: all of it is new.
+            // The file was replaced or truncated, so read it from the start.
             (self.inode, self.read) = (metadata.ino(), 0);
         }
         file.seek(SeekFrom::Start(self.read))?;
         let mut file = BufReader::new(file.take(metadata.len() - self.read));
         let mut line = Vec::new();
-        // One without its end is still being written.
+        // A line without a newline is still being written.
         while file.read_until(b'\n', &mut line)? > 0 && line.ends_with(b"\n") {
             self.read += line.len() as u64;
             if let Some(entry) = ledger::parse(&line) {
@@ -142,7 +142,7 @@ mod tests {
         let path = folder.path().join("reap.jsonl");
         let mut log = ReclaimLog::new(path.clone());
         assert_eq!(log.sums(), &Reclaimed::default(), "there is none");
-        // An act is read in two goes, and one in which nothing was done is none.
+        // An act may span two reads. An act without an action does not count.
         append(&path, "a", vec![begun(), term()]);
         assert_eq!(log.sums(), &Reclaimed::default());
         append(&path, "a", vec![freed()]);
@@ -154,14 +154,14 @@ mod tests {
         };
         assert_eq!(log.sums(), &expected(1));
         assert_eq!(log.sums(), &expected(1), "it is not read again");
-        // Another one writes it again, from its beginning; then somebody cuts it.
+        // The log is replaced by a new one, then truncated.
         fs::rename(&path, folder.path().join("old")).unwrap();
         append(&path, "d", vec![begun(), term(), freed()]);
         assert_eq!(log.sums(), &expected(2));
         fs::write(&path, "").unwrap();
         assert_eq!(log.sums(), &expected(2));
         append(&path, "e", vec![begun(), term(), freed()]);
-        // A torn line costs itself only.
+        // An incomplete line affects only itself.
         let whole = fs::read(&path).unwrap();
         fs::write(&path, [&whole[..], b"{\"schema\":\"gpu"].concat()).unwrap();
         assert_eq!(log.sums(), &expected(3));

@@ -1,9 +1,9 @@
-//! Which processes were asked to release memory, and when, by the ledger.
+//! Past requests to release memory, from the ledger.
 //!
-//! A request must not count as the process's own work: a notebook server takes it for activity, and memory that
-//! comes back looks as if a program had freed it. So snapshots, live and stored, are marked with it
-//! ([`Process::asked`](crate::model::Process::asked)), and rules decide what to make of it. It also keeps a
-//! process from being asked again at once.
+//! A request must not count as the process's own work. A notebook server treats it as activity, and memory that
+//! returns later looks as if the program had freed it. So live and stored snapshots mark these processes
+//! ([`Process::asked`](crate::model::Process::asked)), and the rules interpret the mark. The mark also prevents
+//! repeated requests.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -15,25 +15,24 @@ use super::target::{Deed, LedgerProcess};
 use crate::model::process::AskedRelease;
 use crate::model::{Snapshot, Time};
 
-/// How much of the ledger's end is read: some hundred acts.
+/// The maximum number of bytes read from the end of the ledger: some hundred acts.
 const MOST_READ_BYTES: u64 = 1 << 20;
-/// The assumed length, in seconds, of a release whose end is not in the ledger.
+/// The assumed duration, in seconds, of a release whose end is not in the ledger.
 const LONGEST_SECONDS: f64 = 60.0;
 
 /// A past request to a process to release memory.
 #[derive(Clone, PartialEq, Debug)]
 pub struct PastRelease {
-    /// The process; for a server the one that listens.
+    /// The process that was asked. For a server, the listening process.
     pub process: LedgerProcess,
     pub since: Time,
     /// `None` if unknown.
     until: Option<Time>,
-    /// A kernel's last activity before it.
+    /// A kernel's last activity before the request.
     last_activity: Option<Time>,
 }
 
 impl PastRelease {
-    /// For a process asked in this way.
     pub fn new(way: &ReleaseWay, since: Time, until: Option<Time>) -> Self {
         let last_activity = match way.by {
             ReleaseBy::Kernel { last_activity, .. } => last_activity,
@@ -42,7 +41,7 @@ impl PastRelease {
         Self { process: LedgerProcess::of(way), since, until, last_activity }
     }
 
-    /// As a current snapshot shows it.
+    /// The request as a current snapshot shows it.
     pub fn asked(&self, now: Time) -> AskedRelease {
         let under_way = || now.min(self.since.plus_seconds(LONGEST_SECONDS));
         let until = self.until.unwrap_or_else(under_way);
@@ -54,7 +53,7 @@ impl PastRelease {
     }
 }
 
-/// A ledger's releases in this boot, oldest first; announced ones count as well.
+/// All releases in a ledger from this boot, oldest first. Releases without a result count as well.
 pub fn past_releases(past: &LedgerSummary, boot_id: Option<&str>) -> Vec<PastRelease> {
     let is_of_boot = |act: &&ledger::PastAct| {
         let target = act.target.as_deref();
@@ -68,17 +67,17 @@ pub fn past_releases(past: &LedgerSummary, boot_id: Option<&str>) -> Vec<PastRel
     releases.collect()
 }
 
-/// A ledger's releases, read again when the file changes.
+/// The releases in a ledger, read again when the file changes.
 #[derive(Clone, Debug)]
 pub struct ReleaseLog {
     path: PathBuf,
-    /// The file's size and time when it was read.
+    /// Size and modification time of the file when it was read.
     read: Option<(u64, Option<SystemTime>)>,
     releases: Vec<PastRelease>,
 }
 
 impl ReleaseLog {
-    /// For the ledger at this path, which need not exist.
+    /// The ledger need not exist.
     pub fn new(path: PathBuf) -> Self {
         Self { path, read: None, releases: Vec::new() }
     }
@@ -93,7 +92,7 @@ impl ReleaseLog {
             let is_it = |it: &&PastRelease| {
                 it.process.pid == process.pid && Some(it.process.start_ticks) == process.start_ticks
             };
-            // The last one begun by then: a stored snapshot must not show later requests.
+            // The last request before the snapshot: a stored snapshot must not show later ones.
             let releases = self.releases.iter().rev();
             let mut before = releases.filter(|it| it.since <= snapshot.time);
             if let Some(last) = before.find(is_it) {

@@ -1,9 +1,9 @@
-//! Makes a plan from findings and a policy: targets with their steps, refusals with their reasons. Pure.
+//! Creates a plan from findings and a policy: targets with their steps, and refusals with their reasons. Pure.
 //!
-//! The plan that is shown is the plan that is carried out; see `act`. [`crate::model::family`] says what
-//! belongs together, and a family is ended whole or not at all: for a rule only if it found every member that
-//! NVML lists. `select` finds what a policy selects, `step` says how a target is ended, `guard` what is never a
-//! target.
+//! The plan that is shown is the plan that is carried out; see `act`. [`crate::model::family`] groups related
+//! processes. A family is ended as a whole or not at all. If a rule requests it, the rule must have found every
+//! member that NVML lists. `select` applies the policy's selection, `step` chooses the steps, and `guard` protects
+//! processes.
 
 mod release;
 
@@ -28,23 +28,21 @@ use crate::model::process::Parent;
 use crate::model::process_name::name_of;
 use crate::model::{Process, Snapshot, Time, Unread};
 
-/// How many generations may be between a process and a requested one.
+/// The maximum number of generations between a process and a requested ancestor.
 const MOST_GENERATIONS: usize = 64;
 
-/// The input of a plan.
 #[derive(Clone, Copy, Debug)]
 pub struct PlanInput<'a> {
-    /// The rules' findings.
     pub findings: &'a [Finding],
-    /// The snapshot they are about.
+    /// The snapshot that the findings are about.
     pub snapshot: &'a Snapshot,
-    /// Its families.
+    /// Families in the snapshot.
     pub families: &'a [Family],
-    /// What Linux says about the processes that [`pids`] names, where it can be read.
+    /// Facts about the processes of [`pids`], where /proc is readable.
     pub facts: &'a BTreeMap<u32, Guarded>,
 }
 
-/// Processes of which a plan needs more than the snapshot has.
+/// The processes whose facts a plan needs.
 pub fn pids(snapshot: &Snapshot, families: &[Family]) -> Vec<u32> {
     let launchers = families.iter().filter_map(|family| Some(family.launcher.as_ref()?.pid));
     let mut pids: Vec<u32> =
@@ -54,14 +52,13 @@ pub fn pids(snapshot: &Snapshot, families: &[Family]) -> Vec<u32> {
     pids
 }
 
-/// Targets of a plan, and what it leaves alone.
+/// Targets of a plan, and refused processes.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Plan {
-    /// Time of the snapshot that the plan was made from.
     pub time: Time,
     /// The targets, most memory first.
     pub targets: Vec<Target>,
-    /// What was requested or found, but is left alone.
+    /// Processes that were requested or found but are not included.
     pub refused: Vec<Refused>,
 }
 
@@ -238,7 +235,7 @@ pub fn plan(seen: &PlanInput<'_>, guard: &Guard) -> Plan {
         done.extend(together.iter().map(|it| it.process.pid));
         match target(seen, guard, call, &together, family, &unread) {
             Ok(target) => plan.targets.push(target),
-            // Each requested process is listed, whichever of them is the reason.
+            // Each requested process is listed, even if only one of them is the reason.
             Err(why) => {
                 let refused = together.iter().map(|it| it.refused(why.clone()));
                 plan.refused.extend(refused);
@@ -250,7 +247,7 @@ pub fn plan(seen: &PlanInput<'_>, guard: &Guard) -> Plan {
 }
 
 impl Plan {
-    /// Records what the targets that a rule found have used so far, so that later work cancels.
+    /// Records the current usage of targets that a rule found, so that later work cancels the plan.
     pub fn note_usage(&mut self, roots: &Roots) {
         let reader = UsageReader::new(roots);
         for target in self.targets.iter_mut().filter(|it| it.is_found()) {
@@ -263,8 +260,7 @@ impl Plan {
     }
 }
 
-/// Families, merged if one launcher started them: ending a launcher ends them all, even if nothing else joins
-/// them.
+/// Merges families with the same launcher, because ending a launcher ends all of them.
 fn by_launcher(seen: &PlanInput<'_>) -> Vec<Family> {
     let mut families: Vec<Family> = seen.families.to_vec();
     let launcher_of = |pid: u32| launcher_of(seen.snapshot.process(pid)?, seen.snapshot);
@@ -295,7 +291,7 @@ fn by_launcher(seen: &PlanInput<'_>) -> Vec<Family> {
     families
 }
 
-/// Makes a target of a family, or says why not.
+/// Makes a target of a family, or returns why not.
 fn target(
     seen: &PlanInput<'_>,
     guard: &Guard,
@@ -327,7 +323,7 @@ fn target(
         } else if descends(process, accused, seen.snapshot) {
             processes.push(process);
         } else {
-            // It shares a session, group or run with them, but is not to be ended with it.
+            // A relative by session, group or run that does not end with the requested processes.
             unasked.push(pid);
         }
     }
@@ -336,7 +332,7 @@ fn target(
     }
     let is_whole = others.is_empty() && unasked.is_empty();
     if !others.is_empty() {
-        // Other members live on, and hold the memory of the dead.
+        // The other members survive, and hold the memory of the dead.
         dead.clear();
     }
     let launcher = accused.iter().find_map(|it| launcher_of(it.process, seen.snapshot));
@@ -359,7 +355,7 @@ fn target(
             if let Some(protection) = guard.by_facts(call, parent.pid, facts, None) {
                 return protected(parent.pid, protection);
             }
-            // It started before them.
+            // The launcher started before its ranks.
             let started = processes.iter().filter_map(|it| it.start_time).min();
             let now = seen.snapshot.time;
             let kept =
@@ -419,7 +415,7 @@ fn target(
     })
 }
 
-/// A target's process, or why it must not be touched. `on_gpu`: it has to be on a GPU.
+/// A target's process, or why it is protected. With `on_gpu`, the process must be on a GPU.
 fn target_process(
     seen: &PlanInput<'_>,
     guard: &Guard,
@@ -462,7 +458,7 @@ fn target_process(
     })
 }
 
-/// Whether a process uses a CPU, as far as is known.
+/// Whether a process uses the CPU. Unknown usage counts as work.
 fn works(process: &Process) -> bool {
     process.cpu_percent.is_none_or(|percent| percent >= WORKING_CPU_PERCENT)
 }
@@ -479,10 +475,10 @@ fn reason(call: Call, accused: &[&Accused<'_>]) -> Reason {
     }
 }
 
-/// Whether a process is a living descendant of a requested one, by the snapshot's links.
+/// Whether a process is a living descendant of a requested one, according to the snapshot.
 fn descends(process: &Process, accused: &[&Accused<'_>], snapshot: &Snapshot) -> bool {
     let mut child = process;
-    // A recording may have two processes that are each other's parents.
+    // In a recording, two processes may be each other's parents.
     for _ in 0..MOST_GENERATIONS {
         let parent = child.ppid.and_then(|ppid| snapshot.process(ppid));
         let is_older =
@@ -498,7 +494,7 @@ fn descends(process: &Process, accused: &[&Accused<'_>], snapshot: &Snapshot) ->
     false
 }
 
-/// What a process holds by NVML's lists: (GPU index, UUID, bytes), each GPU once.
+/// A process's memory by GPU, from NVML's process lists. Each GPU occurs once.
 fn rows(process: &Process, snapshot: &Snapshot) -> Vec<MemberGpu> {
     let mut found: Vec<MemberGpu> = Vec::new();
     for gpu in &snapshot.gpus {
@@ -516,7 +512,7 @@ fn rows(process: &Process, snapshot: &Snapshot) -> Vec<MemberGpu> {
     found
 }
 
-/// Where a process holds memory, or has a GPU open without being listed.
+/// The GPUs on which a process holds memory, or which it has open without being listed.
 pub(super) fn gpus(process: &Process, snapshot: &Snapshot) -> Vec<MemberGpu> {
     let mut found = rows(process, snapshot);
     let files = process.gpu_files.as_deref().unwrap_or_default();
@@ -530,7 +526,7 @@ pub(super) fn gpus(process: &Process, snapshot: &Snapshot) -> Vec<MemberGpu> {
     found
 }
 
-/// The total that NVML reports for the members and the dead.
+/// The sum of memory that NVML reports for the members and the dead.
 fn bytes(members: &[TargetProcess], dead: &[u32], snapshot: &Snapshot) -> Option<u64> {
     let is_theirs = |pid: u32| dead.contains(&pid) || members.iter().any(|it| it.pid == pid);
     let rows = snapshot.gpus.iter().flat_map(|gpu| &gpu.processes);

@@ -1,6 +1,4 @@
-//! What a person or configuration asks for: which targets, how, and how fast. Plain data.
-//!
-//! Nothing is decided here; see `plan` and `guard`.
+//! The request of a user or the configuration: targets, method, and pace. Plain data; `plan` and `guard` decide.
 
 use std::fmt;
 use std::str::FromStr;
@@ -17,16 +15,16 @@ use crate::model::selector::Selected;
 use crate::model::{Kind, Process, Snapshot, Time};
 use crate::units::Span;
 
-/// The CPU share from which a family member that NVML does not list, and no rule judges, counts as working.
+/// The CPU usage, in percent, from which a family member that NVML does not list counts as working.
 pub(super) const WORKING_CPU_PERCENT: f64 = 10.0;
 
-/// Whether a process in a snapshot is an inference server, for which waiting is normal.
+/// Whether a process in a snapshot is an inference server, which is normally idle.
 pub type Serves = fn(&Process, &Snapshot) -> bool;
 
 #[derive(Clone, Debug)]
 pub struct Policy {
     pub targets: Targets,
-    /// Only what a selector selected from the snapshot; `None` means everything.
+    /// Only processes that a selector matched. `None` means everything.
     pub selected: Option<Selected>,
     /// Include other users' processes.
     pub all_users: bool,
@@ -34,31 +32,31 @@ pub struct Policy {
     pub graphics: bool,
     /// Include inference servers that a rule found.
     pub servers: bool,
-    /// Signal what a scheduler, service manager or container runtime owns, instead of naming the proper
+    /// Signal processes that a scheduler, service manager or container runtime owns, instead of showing its
     /// command.
     pub direct: bool,
-    /// Include named processes that their owner or the configuration keeps.
+    /// Include named processes that their owner or the configuration exempts.
     pub even_kept: bool,
     pub release: Release,
-    /// Rules whose findings are asked to release memory, never ended.
+    /// Rules whose findings lead to a release request and never to an end.
     pub releasing: Vec<Arc<str>>,
     /// Replaces SIGTERM.
     pub signal: Option<Signal>,
-    /// How long to wait for each signal's effect, instead of the recipients' usual time.
+    /// The grace period after each signal, instead of the recipients' defaults.
     pub grace: Option<Duration>,
-    /// File names of programs never to be touched, besides the built-in ones.
+    /// File names of programs that are protected besides the built-in ones.
     pub never: Vec<Arc<str>>,
-    /// How long `GPUMEM_KEEP` protects a process at most.
+    /// The maximum time for which `GPUMEM_KEEP` protects a process.
     pub longest_keep: Option<Span>,
-    /// What the configuration keeps.
+    /// Exemptions in the configuration.
     pub kept: Vec<Exempt>,
-    /// The same, as a check for processes that start after the plan.
+    /// The same exemptions as a check, for processes that start after the plan.
     pub keeps: Keeps,
     pub serves: Serves,
 }
 
 impl Policy {
-    /// The defaults: the caller's own processes, gently.
+    /// The defaults: the caller's own processes, with SIGTERM first.
     pub fn new(targets: Targets, serves: Serves) -> Self {
         Self {
             targets,
@@ -81,27 +79,24 @@ impl Policy {
     }
 }
 
-/// Whether targets release memory and live on.
+/// Whether targets are asked to release memory.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub enum Release {
     #[default]
     Never,
-    /// Targets that rules find idle, except inference servers, are asked first, and ended if the finding still
-    /// holds.
+    /// Idle targets of rules, except inference servers, are asked first. They are ended if the finding still holds.
     First(ReleaseOptions),
-    /// They are asked, and none is ended.
+    /// Targets are asked, and none is ended.
     Only(ReleaseOptions),
 }
 
-/// Whether the configuration keeps a process.
 type KeepCheck = dyn Fn(&Process, &Snapshot) -> bool + Send + Sync;
 
-/// The configuration's keeps, as a check that can run at any time. The default keeps nothing.
+/// The configuration's exemptions as a check for any time. The default exempts no process.
 #[derive(Clone, Default)]
 pub struct Keeps(Option<Arc<KeepCheck>>);
 
 impl Keeps {
-    /// Keeps processes for which `keep` returns true.
     pub fn new(keep: impl Fn(&Process, &Snapshot) -> bool + Send + Sync + 'static) -> Self {
         Self(Some(Arc::new(keep)))
     }
@@ -117,28 +112,25 @@ impl fmt::Debug for Keeps {
     }
 }
 
-/// What a plan is about. An empty list of names is neither: nothing is requested then.
+/// The subject of a plan. An empty list of names is not a valid subject.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Targets {
-    /// These processes, whatever rules found.
     Named(ProcessNames),
-    /// The processes of these findings.
     Found(FindingSelector),
 }
 
 impl Targets {
-    /// Processes by pid, and by other names; `None` if there is no name.
+    /// Processes by pid and by other names. `None` if both lists are empty.
     pub fn named(pids: Vec<u32>, words: Vec<Arc<str>>) -> Option<Self> {
         let has_names = !pids.is_empty() || !words.is_empty();
         has_names.then_some(Self::Named(ProcessNames { pids, words }))
     }
 
-    /// Whether processes are named, so that no finding is needed.
     pub fn is_named(&self) -> bool {
         matches!(self, Self::Named(_))
     }
 
-    /// Whether a name may be a finding's, which contain colons; processes' names do not.
+    /// Whether a name may be a finding's id. Ids contain colons; process names do not.
     pub fn names_findings(&self) -> bool {
         match self {
             Self::Named(named) => named.words.iter().any(|word| word.contains(':')),
@@ -146,7 +138,7 @@ impl Targets {
         }
     }
 
-    /// Whether findings by this rule, of this kind, are requested.
+    /// Whether findings of this rule or kind are requested.
     pub fn concerns(&self, rule: &Arc<str>, kind: Kind) -> bool {
         let Self::Found(FindingSelector { kinds, rules, .. }) = self else {
             return false;
@@ -158,33 +150,31 @@ impl Targets {
     }
 }
 
-/// Processes by name; any of these, and there is one.
+/// Processes that match at least one of the names.
 #[derive(Clone, PartialEq, Debug)]
 pub struct ProcessNames {
     pub pids: Vec<u32>,
-    /// Any of these: a GPU, a notebook, a kernel, a finding's id or its beginning, an inference server's name.
+    /// Names of GPUs, notebooks, kernels or inference servers, and ids of findings or their prefixes.
     pub words: Vec<Arc<str>>,
 }
 
-/// Selects findings. All set fields have to match; of a field's values any.
+/// Selects findings that match every set field. A field matches if one of its values does.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct FindingSelector {
-    /// Only on these processes, by pid; on any if there is none.
+    /// Pids of the processes. Empty for any process.
     pub pids: Vec<u32>,
-    /// Kinds; if empty, those with [`Ends::Always`].
+    /// Kinds. If empty, those with [`Ends::Always`].
     pub kinds: Vec<Kind>,
-    /// Rules by name.
     pub rules: Vec<Arc<str>>,
 }
 
-/// How fast unattended acts may follow each other. The ledger has the times of earlier ones.
+/// The rate limit for unattended acts. The ledger has the times of earlier ones.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct ReapPace {
-    /// Pause after each act, so that its effect shows before the next.
+    /// Pause after each act, so that the next sample shows its effect.
     pub settle: Duration,
     /// The most acts in `within`.
     pub most: usize,
-    /// The period that `most` applies to.
     pub within: Duration,
 }
 
@@ -195,14 +185,14 @@ impl Default for ReapPace {
 }
 
 impl ReapPace {
-    /// When the next act may begin, by the start times of earlier ones in any order; not before `now`. An act
-    /// in the future, from a clock that was set back, counts as now.
+    /// The earliest start of the next act, given the start times of earlier ones in any order. A start in the
+    /// future, after the clock was set back, counts as now.
     pub fn next(&self, acts: &[Time], now: Time) -> Time {
         let mut acts: Vec<Time> = acts.iter().map(|&act| act.min(now)).collect();
         acts.sort_unstable();
         let settled = acts.last().map(|last| last.plus_seconds(self.settle.as_secs_f64()));
         let allowed = match self.most.checked_sub(1) {
-            // None at all: always one period away.
+            // No act is allowed, so the next one is always a period away.
             None => Some(now.plus_seconds(self.within.as_secs_f64())),
             Some(_) => acts
                 .iter()
@@ -239,11 +229,11 @@ pub enum Signal {
 }
 
 impl Signal {
-    /// Signals that a person may ask for.
+    /// Signals that a user may request.
     pub const ASKED: [Self; 7] =
         [Self::Term, Self::Int, Self::Hup, Self::Quit, Self::Usr1, Self::Usr2, Self::Kill];
 
-    /// Name and number of each, on the machines that NVIDIA's driver supports (signal(7)).
+    /// Names and numbers on the architectures that NVIDIA's driver supports (signal(7)).
     const TABLE: [(Self, &'static str, u32); 9] = [
         (Self::Hup, "SIGHUP", 1),
         (Self::Int, "SIGINT", 2),
@@ -256,12 +246,11 @@ impl Signal {
         (Self::Stop, "SIGSTOP", 19),
     ];
 
-    /// Linux's number.
     pub const fn number(self) -> u32 {
         Self::TABLE[self as usize].2
     }
 
-    /// `"SIGTERM"`.
+    /// For example `"SIGTERM"`.
     pub const fn name(self) -> &'static str {
         Self::TABLE[self as usize].1
     }
@@ -273,7 +262,7 @@ impl fmt::Display for Signal {
     }
 }
 
-/// The text names no signal that gpumem sends.
+/// The text is not a signal that gpumem sends.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("{0:?} is no signal for this; write TERM, INT, HUP, QUIT, USR1, USR2 or KILL")]
 pub struct NoSignal(String);

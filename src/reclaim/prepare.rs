@@ -1,9 +1,8 @@
-//! Prepares plans: of this machine with facts read from /proc, or from a snapshot alone.
+//! Prepares plans of this machine, with facts from /proc, or from a snapshot alone.
 //!
-//! A plan from a snapshot alone is what root would plan on that machine. Recordings have such plans, and they tell how
-//! much memory `reap` would free and which processes `release` could ask. Facts that a snapshot lacks
-//! (`oom_score_adj`, an unread environment) protect no process there, because nothing is sent. What a plan contains is
-//! decided in [`mod@plan`].
+//! A plan from a snapshot is what root would plan on that machine. Recordings use it to report how much memory
+//! `reap` would free and which processes `release` could ask. Facts that a snapshot lacks (`oom_score_adj`, an
+//! unread environment) protect no process there, because nothing is sent. [`mod@plan`] decides the contents.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -23,21 +22,18 @@ use crate::rules::exemption::{Exemption, exempt_processes, may_exempt};
 use crate::rules::{Engine, RuleSet, serves};
 use crate::units::Span;
 
-/// The configuration's part of every policy: exemptions, and rules whose action is to release memory.
+/// The configuration's part of every policy: exemptions, and rules that release memory.
 #[derive(Clone, Debug)]
 pub struct ConfiguredPolicy {
-    /// Exemptions.
     keeps: Vec<Exemption>,
-    /// Programs that are never killed.
     never: Vec<Arc<str>>,
-    /// How long `GPUMEM_KEEP` protects a process at most.
+    /// The maximum time for which `GPUMEM_KEEP` protects a process.
     longest_keep: Option<Span>,
-    /// Rules whose findings are asked to release memory, and never ended.
+    /// Rules whose findings lead to a release request and never to an end.
     releasing: Vec<Arc<str>>,
 }
 
 impl ConfiguredPolicy {
-    /// Takes the exemptions from the rules of the configuration.
     pub fn new(rules: &RuleSet) -> Self {
         Self {
             keeps: rules.keeps().to_vec(),
@@ -47,13 +43,12 @@ impl ConfiguredPolicy {
         }
     }
 
-    /// Adds the rules whose action is to release memory.
     pub fn with_releases(self, reap: &ReapConfig) -> Self {
         let releasing = reap.releasing().cloned().collect();
         Self { releasing, ..self }
     }
 
-    /// Adds the exemptions to a policy, for a snapshot's processes.
+    /// Adds the exemptions to a policy, for the processes of a snapshot.
     pub fn protect(&self, policy: &mut Policy, snapshot: &Snapshot) {
         policy.never.clone_from(&self.never);
         policy.longest_keep = self.longest_keep;
@@ -64,17 +59,16 @@ impl ConfiguredPolicy {
     }
 }
 
-/// The input of a plan.
 #[derive(Clone, Copy, Debug)]
 pub struct PlanSource<'a> {
     pub snapshot: &'a Snapshot,
     pub findings: &'a [Finding],
     pub configured: &'a ConfiguredPolicy,
-    /// The selection; `None` means everything.
+    /// Selected processes. `None` means everything.
     pub selected: Option<&'a Selected>,
 }
 
-/// The rules whose undecided cases matter for the request.
+/// The rules whose undecided cases concern the request.
 pub fn concerned(targets: &Targets, rules: &RuleSet) -> Vec<Arc<str>> {
     let rules = rules.rules().iter();
     rules
@@ -83,11 +77,8 @@ pub fn concerned(targets: &Targets, rules: &RuleSet) -> Vec<Arc<str>> {
         .collect()
 }
 
-/// Makes a plan for this machine, of which more is read; with the guard that decided what it may touch.
-///
-/// # Errors
-///
-/// /proc does not tell who gpumem itself is.
+/// Makes a plan for this machine with facts from /proc. Also returns the guard that decided which processes it may
+/// include. Fails if /proc does not show gpumem's own identity.
 pub fn plan_live(mut policy: Policy, source: PlanSource<'_>) -> Result<(Plan, Guard), HostError> {
     let PlanSource { snapshot, findings, configured, selected } = source;
     let roots = Roots::default();
@@ -96,7 +87,7 @@ pub fn plan_live(mut policy: Policy, source: PlanSource<'_>) -> Result<(Plan, Gu
     policy.selected = selected.cloned();
     let guard = Guard { policy, ourselves };
     let families = families(snapshot);
-    // Who cannot be looked at, or is gone, is not known, and that protects.
+    // A process whose facts cannot be read is protected.
     let facts = plan::pids(snapshot, &families).into_iter();
     let facts = facts.filter_map(|pid| Some((pid, read_guarded(&roots, pid).ok()??)));
     let seen = PlanInput { findings, snapshot, families: &families, facts: &facts.collect() };
@@ -105,15 +96,13 @@ pub fn plan_live(mut policy: Policy, source: PlanSource<'_>) -> Result<(Plan, Gu
     Ok((plan, guard))
 }
 
-/// Of a recording: what root would plan there. What only the machine itself could tell
-/// (`oom_score_adj`, an environment that was not recorded) protects nothing here, where nothing is sent.
+/// Plans from a recording, as root on that machine would. Facts that were not recorded protect no process.
 pub fn plan_recorded(mut policy: Policy, source: PlanSource<'_>) -> (Plan, Guard) {
     source.configured.protect(&mut policy, source.snapshot);
     policy.selected = source.selected.cloned();
     plan_by_snapshot(policy, source.findings, source.snapshot)
 }
 
-/// The plan, and the guard that decided which processes it may include.
 pub(super) fn plan_by_snapshot(
     mut policy: Policy,
     findings: &[Finding],
@@ -143,7 +132,7 @@ pub(super) fn plan_by_snapshot(
     (plan(&seen, &guard), guard)
 }
 
-/// What a snapshot shows of a process.
+/// The facts about a process that a snapshot contains.
 fn guarded_by_snapshot(process: &Process) -> Option<Guarded> {
     Some(Guarded {
         start_ticks: process.start_ticks?,
@@ -164,7 +153,8 @@ fn guarded_by_snapshot(process: &Process) -> Option<Guarded> {
     })
 }
 
-/// What a snapshot shows of a rank's launcher. It does not show the owner, which is nearly always the rank's.
+/// The facts about a rank's launcher that a snapshot contains. The launcher's owner is not among them, and is
+/// nearly always the rank's.
 fn guarded_launcher(rank: &Process, snapshot: &Snapshot) -> Option<(u32, Guarded)> {
     let parent = launcher_of(rank, snapshot)?;
     let program = parent.command.as_deref().and_then(<[_]>::first);
@@ -176,14 +166,14 @@ fn guarded_launcher(rank: &Process, snapshot: &Snapshot) -> Option<(u32, Guarded
         executable: program.cloned(),
         comm: parent.comm.clone(),
         command: parent.command.clone(),
-        // As elsewhere in this file, an unread environment protects no process.
+        // As in plans from a snapshot, an unread environment protects no process.
         environment: Some(Arc::default()),
         ..Guarded::default()
     };
     Some((parent.pid, guarded))
 }
 
-/// What a plan for all users does about the findings that it could reclaim.
+/// The effect of a plan for all users on the findings that it could reclaim.
 pub fn plan_marks(engine: &Engine, snapshot: &Snapshot) -> Vec<PlanMark> {
     if !engine.unkept().any(Finding::is_offered) {
         return Vec::new();
@@ -192,12 +182,12 @@ pub fn plan_marks(engine: &Engine, snapshot: &Snapshot) -> Vec<PlanMark> {
     marks(&found, snapshot, judged_policy(engine, snapshot))
 }
 
-/// What `reap` takes by default, for all users.
+/// The default policy of `reap --all-users`.
 pub fn default_policy() -> Policy {
     Policy { all_users: true, ..Policy::new(Targets::Found(FindingSelector::default()), serves) }
 }
 
-/// What `reap --all-users` takes by default, except what the configuration keeps.
+/// The default policy of `reap --all-users`, with the configuration's exemptions.
 pub(super) fn judged_policy(engine: &Engine, snapshot: &Snapshot) -> Policy {
     let settings = engine.settings();
     Policy {
@@ -207,7 +197,7 @@ pub(super) fn judged_policy(engine: &Engine, snapshot: &Snapshot) -> Policy {
     }
 }
 
-/// What an all-users plan with this policy does with the findings that their rules offer.
+/// The effect of an all-users plan with this policy on the offered findings.
 fn marks(findings: &[Finding], snapshot: &Snapshot, policy: Policy) -> Vec<PlanMark> {
     let offered = || findings.iter().filter(|finding| finding.is_offered());
     if offered().next().is_none() {
@@ -224,7 +214,7 @@ fn marks(findings: &[Finding], snapshot: &Snapshot, policy: Policy) -> Vec<PlanM
             Some(why) => why.to_string().into(),
         }
     };
-    // A target's memory that belongs to no process with a finding, counted once.
+    // Memory of a target's processes without a finding, counted once.
     let mut more: BTreeMap<u32, u64> = BTreeMap::new();
     for target in &plan.targets {
         let of_it = offered().filter(|finding| target.is_for(finding));

@@ -1,8 +1,8 @@
 //! The only code that touches processes: signals through pidfds, and requests to servers.
 //!
-//! [`ProcessControl`] is what an act may do; [`PidfdControl`] does it. Opening a process is safe because of its
-//! order: first open a pidfd, then read the identity again by pid, then check that the pidfd's process has not
-//! exited. Until it exits, the pid cannot be reused. No signal is sent by pid. Decides nothing: see `act`.
+//! [`ProcessControl`] is the interface for an act, and [`PidfdControl`] implements it. Opening is safe because of
+//! its order: open a pidfd, read the identity again by pid, then check that the process is still alive. Until it
+//! exits, the pid cannot be reused. No signal is sent by pid. This module decides nothing; see `act`.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,22 +22,19 @@ use crate::host::{
     read_wait_channel,
 };
 
-/// A process that may be touched.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Approved {
     pub pid: u32,
     /// Clock ticks from boot to its start.
     pub start_ticks: u64,
     pub uid: u32,
-    /// The boot from which its start counts; `None` matches no process.
+    /// The boot that its start ticks count from. `None` matches no process.
     pub boot_id: Option<Arc<str>>,
 }
 
-/// An opened process.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Handle(pub usize);
 
-/// Why a process could not be opened.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum NotOpened {
     #[error("{0} is gone")]
@@ -45,7 +42,7 @@ pub enum NotOpened {
     /// The pid was reused, is a thread's, or is from another boot.
     #[error("{0} is another process now; make a new plan")]
     Changed(u32),
-    /// The kernel has no pidfds, or a sandbox forbids them; opening one needs no right.
+    /// The kernel has no pidfds, or a sandbox forbids them. Opening one needs no privilege.
     #[error(
         "cannot open a pidfd for process {0}: needs Linux 5.3 and a seccomp profile that allows pidfd_open"
     )]
@@ -58,7 +55,6 @@ pub enum NotOpened {
     },
 }
 
-/// Why a signal was not sent.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum NotSent {
     #[error("gone")]
@@ -69,60 +65,47 @@ pub enum NotSent {
     Failed(String),
 }
 
-/// The result of a request.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum RequestResult {
     Waiting,
     Done,
-    /// Not done, because the process is at work.
+    /// The process is at work, so nothing was done.
     AtWork,
     Failed(String),
-    /// A notebook server has not done it, and would restart a kernel that is merely ended.
+    /// A notebook server did not shut the kernel down, and would restart it after a signal.
     Restarts(String),
     Released(ReleaseAnswer),
 }
 
-/// Sends a request and waits for the answer, for seconds perhaps; called on a separate thread.
+/// Sends a request and waits for the answer. This may take seconds, so it runs on a separate thread.
 pub type PerformRequest = Arc<dyn Fn(&Request) -> RequestResult + Send + Sync>;
 
-/// What an act may do to processes. Nothing here waits.
+/// The operations that an act may perform on processes. None of them waits.
 pub trait ProcessControl {
     /// Opens a process if it is the approved one.
-    ///
-    /// # Errors
-    ///
-    /// If it is not, or cannot be opened.
     fn open(&mut self, who: &Approved) -> Result<Handle, NotOpened>;
 
-    /// What is known of a process now; `None` if it is gone or cannot be read.
+    /// Current facts about a process. `None` if it is gone or cannot be read.
     fn read_guarded(&mut self, pid: u32) -> Option<Guarded>;
 
-    /// Sends a signal to an opened process.
-    ///
-    /// # Errors
-    ///
-    /// If it was not sent.
     fn signal(&mut self, handle: Handle, signal: Signal) -> Result<(), NotSent>;
 
     /// Whether an opened process has exited, with all its threads.
     fn has_exited(&mut self, handle: Handle) -> bool;
 
-    /// All processes.
     fn list(&mut self) -> Vec<ListedProcess>;
 
-    /// What the job of these processes, by pid and start ticks, has used. `before` is an earlier reading of it.
+    /// Resource usage of the job of these processes, given by pid and start ticks. `before` is an earlier reading.
     fn read_usage(&mut self, of: &[(u32, u64)], before: Option<&JobUsage>) -> JobUsage;
 
-    /// Where in the kernel a process is blocked; `None` if it is not.
+    /// Where in the kernel a process is blocked. `None` if it is not blocked.
     fn held_up(&mut self, pid: u32) -> Option<String>;
 
-    /// Starts a request.
     fn start_request(&mut self, request: Request);
 
-    /// The state of the last request.
     fn answer(&mut self) -> RequestResult;
 
-    /// Closes all handles, and drops the pending answer.
+    /// Closes all handles and drops the pending answer.
     fn release(&mut self);
 }
 
@@ -145,7 +128,7 @@ impl PidfdControl {
         }
     }
 
-    /// Sets what sends requests; see `step::perform_requests`.
+    /// Sets the function that sends requests; see `step::perform_requests`.
     pub fn with_requests(mut self, perform: PerformRequest) -> Self {
         self.perform = perform;
         self
@@ -154,7 +137,7 @@ impl PidfdControl {
     fn is_readable(fd: &OwnedFd) -> bool {
         let mut fds = [PollFd::new(fd, PollFlags::IN)];
         let now = Timespec { tv_sec: 0, tv_nsec: 0 };
-        // A failed poll does not mean an exit.
+        // A failed poll does not prove an exit.
         poll(&mut fds, Some(&now)).is_ok_and(|ready| ready > 0)
     }
 }
@@ -167,7 +150,7 @@ impl ProcessControl for PidfdControl {
         let fd = match pidfd_open(number, PidfdFlags::empty()) {
             Ok(fd) => fd,
             Err(Errno::SRCH) => return Err(NotOpened::Gone(pid)),
-            // The pid is a thread's: older kernels return the first error, newer ones the second.
+            // The pid is a thread's: older kernels return EINVAL, newer ones ENOENT.
             Err(Errno::INVAL | Errno::NOENT) => return Err(NotOpened::Changed(pid)),
             Err(Errno::NOSYS | Errno::PERM | Errno::ACCESS) => return Err(NotOpened::NoPidfd(pid)),
             Err(errno) => {

@@ -1,4 +1,4 @@
-//! Whether a finding on a target still holds, by the newest snapshot. Pure.
+//! Rechecks whether a finding on a target still holds in the newest snapshot. Pure.
 
 use super::act::{Act, Recheck};
 use super::target::{Because, Reason, TargetProcess};
@@ -7,14 +7,14 @@ use crate::model::family::families;
 use crate::model::finding::Finding;
 use crate::model::{Gpu, Identity, Snapshot, Unread};
 
-/// Whether it holds. `found` is all current findings, in `snapshot`, that no exemption covers.
+/// Rechecks a target's findings. `found` contains all current findings that no exemption covers.
 pub fn recheck<'a>(
     act: &Act,
     found: impl IntoIterator<Item = &'a Finding>,
     snapshot: &Snapshot,
 ) -> Recheck {
     let Reason::Found { findings } = &act.target().reason else {
-        // A target that a person named stands.
+        // No rule cancels a target that a person named.
         return Recheck::StillTrue;
     };
     let found: Vec<&Finding> = found.into_iter().collect();
@@ -23,13 +23,13 @@ pub fn recheck<'a>(
 
 /// The share of a core from which CPU use counts as work.
 const WORK_SHARE: f64 = 0.1;
-/// I/O in bytes a second from which a job works, as in the rule `idle`.
+/// The I/O in bytes per second from which a job works, as in the rule `idle`.
 const WORK_BYTES_PER_SECOND: f64 = 1e6;
-/// A shorter time counts as so many seconds: less than a second of CPU, or 10 MB, is no work.
+/// The shortest period for the thresholds, in seconds. Less than 1 s of CPU time or 10 MB is never work.
 pub const LEAST_SECONDS: f64 = 10.0;
-/// The longest time over which CPU use is averaged while a job may save, in seconds: it may begin late.
+/// The longest period for CPU averages of a job that may be saving, in seconds. Saving may start late.
 const SAVING_SECONDS: f64 = 5.0;
-/// Fewer bytes are no checkpoint.
+/// The least I/O in bytes that counts as saving a checkpoint.
 const LEAST_SAVED_BYTES: u64 = 1 << 20;
 
 /// Whether a job that should be idle has worked.
@@ -38,13 +38,13 @@ pub fn is_work(used: JobWork) -> bool {
     used.cpu_seconds >= WORK_SHARE * seconds || used.bytes as f64 >= WORK_BYTES_PER_SECOND * seconds
 }
 
-/// Whether a job that was sent a signal may be saving its work.
+/// Whether a job that received a signal may be saving its work.
 pub(super) fn is_saving(used: JobWork) -> bool {
     used.cpu_seconds > WORK_SHARE * used.seconds.min(SAVING_SECONDS)
         || used.bytes >= LEAST_SAVED_BYTES
 }
 
-/// It holds while each member that had a finding still has it; the other members have none.
+/// The verdict holds while each member that had a finding still has it. The other members have none.
 fn of_members(
     alive: &[&TargetProcess],
     findings: &[Because],
@@ -54,7 +54,7 @@ fn of_members(
     let mut verdict = Recheck::StillTrue;
     let unread = unread(snapshot);
     for member in alive {
-        // If a family member may be at work unseen, findings on all of them are uncertain.
+        // If a family member's GPU cannot be read, the findings on all members are uncertain.
         let is_elsewhere = unread.gpu_of(member.pid).is_some();
         if is_elsewhere {
             verdict = Recheck::Unknown;
@@ -71,7 +71,7 @@ fn of_members(
         let still = |because: &&Because| {
             let is_it = |finding: &&Finding| {
                 let whose: Option<Identity> = finding.process.as_ref().map(|it| it.identity);
-                // A finding on a GPU holds for the member it was reported for.
+                // A finding on a GPU counts only for the member on that GPU.
                 let mut on = member.gpus.iter();
                 let mut is_on = || on.any(|on| finding.gpus.iter().any(|it| it.index == on.index));
                 finding.rule == because.rule
@@ -94,7 +94,7 @@ fn unread(snapshot: &Snapshot) -> Unread {
     }
 }
 
-/// Whether the snapshot shows a member and each of its GPUs; otherwise its findings are old.
+/// Whether the snapshot shows a member and each of its GPUs. Otherwise the findings are old.
 fn is_seen(member: &TargetProcess, snapshot: &Snapshot) -> bool {
     let process = snapshot.process(member.pid);
     let is_it = process.is_some_and(|process| process.start_ticks == Some(member.start_ticks));

@@ -1,16 +1,15 @@
-//! Finds what takes the place of an ended process: what its parent, notebook server, service or container
-//! starts again.
+//! Finds the successor of an ended process, which its parent, notebook server, service or container started.
 //!
-//! It compares the processes from before the first signal with those that are new since. A new process with the
-//! ended one's command is its successor. One with another command is, if NVML lists it on one of the target's
-//! GPUs and the same parent, service or container started it. Nothing is sent to a successor, because it is in
-//! no plan.
+//! Candidates are processes that did not exist before the first signal. A candidate with the ended process's
+//! command is its successor. With another command it must be listed by NVML on one of the target's GPUs, and
+//! started by the same parent, service or container. A successor is not in the plan, so it is never signalled.
 //!
-//! So is a process of the same user with the ended one's command that takes memory on one of the target's GPUs,
-//! wherever it is: a process that forks on SIGTERM, or restarts itself in its own session, leaves its place.
+//! A process with the same user and command that allocates memory on one of the target's GPUs counts, wherever it
+//! runs. It may have forked on SIGTERM, or restarted itself in a session of its own.
 //!
-//! An orphan's parent only adopted it, and adopts others: of those, only processes of the same user count, in
-//! their own session or in that of the ended process. What an ended login left is in that login's session.
+//! An orphan's adoptive parent also adopts unrelated processes. Among its children only those of the same user
+//! count, in their own session or in the ended process's session. Leftovers of an ended login are in that login's
+//! session.
 
 use std::sync::Arc;
 
@@ -19,32 +18,30 @@ use super::target::Target;
 use crate::host::{Guarded, ListedProcess, parse_kernel};
 use crate::model::{Gpu, Process, Snapshot};
 
-/// The place of a process before it was ended.
+/// The relations of a process before it was ended.
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct FormerPlace {
     ppid: Option<u32>,
-    /// Its parent only adopted it; that parent's other children do not follow it.
+    /// Its parent only adopted it, so that parent's other children are no successors.
     is_orphan: bool,
     session: Option<u32>,
     uid: Option<u32>,
-    /// Its parent held a GPU by itself.
+    /// The parent itself held a GPU.
     parent_holds: bool,
     command: Option<Arc<[Arc<str>]>>,
-    /// The command is that of one notebook kernel, regardless of its parent: a server may use a different wrapper
-    /// each time.
+    /// The command belongs to one notebook kernel, whatever its parent. A server may use a different wrapper each
+    /// time.
     is_kernel: bool,
-    /// Its service or container.
     manager: Option<Arc<str>>,
 }
 
-/// The places of a target's members.
 #[derive(Debug, Default)]
 pub(super) struct Respawn {
     places: Vec<FormerPlace>,
 }
 
 impl Respawn {
-    /// Remembers the place of a living member.
+    /// Records the relations of a living member.
     pub fn expect(&mut self, pid: u32, facts: &Guarded, snapshot: &Snapshot) {
         let shown = snapshot.process(pid);
         let shown = shown.filter(|it| it.start_ticks == Some(facts.start_ticks));
@@ -62,7 +59,7 @@ impl Respawn {
         });
     }
 
-    /// Finds the process that took a member's place, among those that are new since.
+    /// Finds a member's successor among the new processes.
     pub fn find(
         &self,
         target: &Target,
@@ -117,7 +114,7 @@ impl Respawn {
                 return Some(it.pid);
             }
         }
-        // A supervisor may take the memory itself.
+        // A supervisor may allocate the memory itself.
         let supervisors = self.places.iter().filter(|it| !it.is_orphan && !it.parent_holds);
         let mut supervisors = supervisors.filter_map(|place| place.ppid);
         supervisors.find(|&ppid| is_taking(ppid))

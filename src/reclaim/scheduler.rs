@@ -1,8 +1,8 @@
-//! What is due by the newest snapshot: which notices to send, what would be ended, what is ended, one at a time.
+//! Decides which notices and unattended acts are due by the newest snapshot. Runs one act at a time.
 //!
-//! Driven by data and by the time it is told; what it wants done goes through [`System`], so
-//! that a test can be one. Which findings lead to an act the configuration says, whether one may be
-//! touched [`crate::reclaim`] does; who gets a notice is in `notices`, who was warned, and when, in [`crate::reclaim::warnings`].
+//! The caller supplies the time. Effects go through [`System`], which tests replace. The configuration selects the
+//! findings that lead to an act, and [`crate::reclaim`] decides which processes may be ended. `notices` chooses the
+//! recipients of notices, and [`crate::reclaim::warnings`] records past warnings.
 
 mod notices;
 
@@ -33,17 +33,14 @@ use crate::rules::exemption::exempt_processes;
 use crate::rules::{Engine, RuleSet};
 use crate::units::{Bytes, Span, number_of};
 
-/// Seconds until a failed attempt is retried.
 const RETRY_SECONDS: f64 = 60.0;
-/// Seconds until a busy process is asked again.
 const BUSY_SECONDS: f64 = 300.0;
 
-/// The service's log may be read by people who cannot do anything about it.
+/// The service's log has many readers, and most of them cannot change anything.
 const READER: RefusalReader = RefusalReader { place: RefusalPlace::Service, is_root: true };
 
-/// The system that the scheduler acts on.
 pub trait System {
-    /// The guard at this moment, without the rules.
+    /// The current guard, with the configuration's exemptions.
     fn guard(
         &mut self,
         rules: &RuleSet,
@@ -51,25 +48,22 @@ pub trait System {
         snapshot: &Snapshot,
     ) -> Result<Guard, String>;
 
-    /// Facts about processes from Linux.
     fn facts(&mut self, pids: &[u32]) -> BTreeMap<u32, Guarded>;
 
-    /// What the target's job has used so far.
     fn usage(&mut self, target: &Target) -> JobUsage;
 
     fn actor(&mut self, snapshot: &Snapshot) -> Actor;
 
-    /// Sends a notice; `false` if too many are waiting.
+    /// Sends a notice. Returns `false` if the queue is full.
     fn notify(&mut self, notice: Notice) -> bool;
 
-    /// Logs a message.
     fn log(&mut self, text: &str);
 
     /// Takes the machine's reaper lock and opens the audit log.
     fn tools(&mut self) -> Result<Tools, String>;
 }
 
-/// Logs actions in the service's log.
+/// Writes actions to the service's log.
 struct LogObserver<'a>(&'a mut dyn System);
 
 impl Observer for LogObserver<'_> {
@@ -92,24 +86,19 @@ impl Observer for LogObserver<'_> {
     }
 }
 
-/// A target that is being ended.
 #[derive(Debug)]
 struct RunningReap {
     executor: Executor,
-    /// Ids of its findings.
     findings: Vec<Arc<str>>,
-    /// The action of its rules.
     response: Response,
-    /// The configuration has changed since, and the new one would not end it.
+    /// The configuration has changed, and the new one would not end the target.
     is_revoked: bool,
 }
 
-/// A finding whose notice could not be delivered.
 #[derive(Debug)]
 struct PendingRetry {
-    /// When to retry.
     retry_at: Time,
-    /// The last error that was logged.
+    /// The last logged error.
     error: String,
 }
 
@@ -123,25 +112,21 @@ pub struct ReapScheduler {
     acting: Option<RunningReap>,
     /// Earliest start of the next act.
     not_before: Option<Time>,
-    /// Findings whose notice is being delivered.
     pending_notices: HashSet<Arc<str>>,
-    /// Findings whose notice could not be delivered.
     undelivered: HashMap<Arc<str>, PendingRetry>,
-    /// Findings whose processes were asked to release memory, and when they may be asked again: never,
-    /// or later if they were busy.
+    /// Findings whose processes were asked to release memory, and when they may be asked again. `None` means never.
     asked: HashMap<Arc<str>, Option<Time>>,
-    /// Processes that were asked while working, and until when they are not asked again.
+    /// Processes that were asked while they worked, and until when they are not asked again.
     cleaned: HashMap<Identity, Time>,
-    /// What a warned target's job had used when it was last idle, by its first member.
+    /// The usage of a warned target's job when it was last idle, by the target's first member.
     used_when_idle: HashMap<Identity, Arc<JobUsage>>,
-    /// Findings for which the reason for skipping was logged.
+    /// Findings whose reason for being skipped was logged.
     skip_logged: HashSet<Arc<str>>,
     /// The last logged error that blocks all acts.
     last_error: Option<String>,
 }
 
 impl ReapScheduler {
-    /// A scheduler with the saved state.
     pub fn new(engine: Engine, (rules, reap): (RuleSet, ReapConfig), warnings: Warnings) -> Self {
         Self {
             engine,
@@ -161,8 +146,7 @@ impl ReapScheduler {
         }
     }
 
-    /// Uses another configuration from now on. A running act continues only if the new configuration
-    /// would also end the target.
+    /// Replaces the configuration. A running act continues only if the new configuration would also end the target.
     pub fn reconfigure(&mut self, rules: RuleSet, reap: ReapConfig) {
         self.engine.set_settings(rules.clone());
         (self.rules, self.reap) = (rules, reap);
@@ -184,17 +168,15 @@ impl ReapScheduler {
         self.undelivered.clear();
     }
 
-    /// Whether a target is being ended.
     pub fn is_acting(&self) -> bool {
         self.acting.is_some()
     }
 
-    /// The target that is being ended.
     pub fn target(&self) -> Option<&Target> {
         self.acting.as_ref()?.executor.target()
     }
 
-    /// Status, in a line.
+    /// A one-line status.
     pub fn status(&self) -> String {
         let gpus = number_of(self.snapshot.gpus.len(), "GPU");
         let found = number_of(self.engine.findings().len(), "finding");
@@ -210,7 +192,7 @@ impl ReapScheduler {
         text
     }
 
-    /// Adds the next snapshot, and takes the actions that are due.
+    /// Processes the next snapshot and takes the actions that are due.
     pub fn observe(&mut self, snapshot: Snapshot, system: &mut dyn System) {
         let now = snapshot.time;
         self.engine.observe(&snapshot);
@@ -240,8 +222,8 @@ impl ReapScheduler {
         self.advance(now, system);
     }
 
-    /// The findings to act on, of rules with `action = "reap"`, including subordinate ones; and the
-    /// findings to notify of, which are the other reported ones.
+    /// The findings to act on, including subordinate ones, and the findings to notify about. The first are those of
+    /// rules with `action = "reap"`.
     fn found(&self) -> (Vec<Finding>, Vec<Finding>) {
         let reaped: Vec<Finding> =
             self.engine.unkept().filter(|it| self.is_reaping(it)).cloned().collect();
@@ -275,8 +257,8 @@ impl ReapScheduler {
         Ok((plan(&seen, &guard), guard))
     }
 
-    /// Warns of targets that would be ended, and starts the next due one, most memory first. Owners of
-    /// skipped processes are not warned.
+    /// Warns about targets that would be ended, and starts the next due one, most memory first. Owners of skipped
+    /// processes are not warned.
     fn reap(&mut self, reaped: &[Finding], now: Time, system: &mut dyn System) {
         let (plan, guard) = match self.plan(reaped, system) {
             Ok(planned) => planned,
@@ -318,7 +300,7 @@ impl ReapScheduler {
                         let now = Arc::new(system.usage(&target));
                         let when_idle =
                             self.used_when_idle.entry(first).or_insert_with(|| Arc::clone(&now));
-                        // It follows the job while that is idle, so that recent work is not averaged away.
+                        // The baseline advances while the job is idle, so that averages do not hide recent work.
                         let used = now.since(when_idle);
                         if used.seconds >= LEAST_SECONDS && !is_work(used) {
                             *when_idle = now;
@@ -337,8 +319,8 @@ impl ReapScheduler {
         }
     }
 
-    /// Asks processes to release memory if their rule says so, most memory first. Nothing is ended or
-    /// lost, so the owner gets a normal notice and no warning before.
+    /// Asks processes to release memory if their rule says so, most memory first. No process is ended, so the owner
+    /// gets a notice without an earlier warning.
     fn release(&mut self, now: Time, system: &mut dyn System) {
         let mut asked = std::mem::take(&mut self.asked);
         asked.retain(|id, _| self.engine.unkept().any(|finding| finding.id == *id));
@@ -378,8 +360,8 @@ impl ReapScheduler {
         }
     }
 
-    /// A finding about a GPU, as one finding for each process there that has announced a signal and was
-    /// not asked lately; a finding about a process, unchanged.
+    /// Splits a finding about a GPU into one finding for each process that has announced a signal and was not asked
+    /// recently. A finding about a process is returned unchanged.
     fn of_processes(&self, finding: Finding) -> Vec<Finding> {
         if finding.process.is_some() {
             return vec![finding];
@@ -398,7 +380,7 @@ impl ReapScheduler {
         asked.map(of).collect()
     }
 
-    /// Whether an earlier gpumem asked its process since the finding began.
+    /// Whether an earlier run of gpumem asked the process since the finding began.
     fn was_asked(&self, finding: &Finding) -> bool {
         let process = finding.process.as_ref();
         let process = process.and_then(|about| self.snapshot.process(about.pid));
@@ -406,14 +388,14 @@ impl ReapScheduler {
         !self.asked.contains_key(&finding.id) && asked.is_some_and(|it| it.since >= finding.since)
     }
 
-    /// Whether all warnings were given, and nothing was tried yet.
+    /// Whether all warnings were sent and the act was not tried yet.
     fn is_due(&self, finding: &Finding, now: Time) -> bool {
         let known = self.warnings.of(finding, true).filter(|it| !it.is_over);
         known.is_some_and(|it| it.due(now, self.terms()) == WarningDue::Act)
             && is_seen(finding, &self.snapshot)
     }
 
-    /// Whether its process has resumed work since the last warning.
+    /// Whether the process has resumed work since the last warning.
     fn has_worked(&self, finding: &Finding, now: Time) -> bool {
         let last = self.warnings.of(finding, true).and_then(|it| it.last);
         let known =
@@ -427,7 +409,7 @@ impl ReapScheduler {
         })
     }
 
-    /// Logs once why findings are skipped.
+    /// Logs the reason for skipping findings, once.
     fn leave(&mut self, findings: &[Arc<str>], why: &str, system: &mut dyn System) {
         let is_new = findings.iter().any(|it| !self.skip_logged.contains(it));
         if is_new {
@@ -480,12 +462,12 @@ impl ReapScheduler {
         ReapPace { settle: self.reap.settle.0, most: self.reap.most, within: self.reap.within.0 }
     }
 
-    /// Takes the due actions of the running act.
     fn advance(&mut self, now: Time, system: &mut dyn System) {
         let Some(acting) = &mut self.acting else {
             return;
         };
-        // Unknown, and not no longer so: that it goes on after SIGCONT would not be held against that.
+        // The findings count as unknown here. "No longer true" would be ignored for a process that runs because of
+        // SIGCONT.
         let found = (!acting.is_revoked).then(|| self.engine.unkept().collect());
         let sample = FreshSample { now, snapshot: &self.snapshot, found };
         let outcome = match acting.executor.advance(&sample, &mut LogObserver(&mut *system)) {
@@ -498,7 +480,7 @@ impl ReapScheduler {
             return;
         };
         if response == Response::Release {
-            // Of a GPU that is nearly full it is each process that is asked once in a while, and not the finding.
+            // On a nearly full GPU, the interval applies to each process, not to the finding.
             let ids = self.engine.findings().iter().filter(|it| it.process.is_none());
             let of_gpus: Vec<Arc<str>> = ids.map(|it| Arc::clone(&it.id)).collect();
             let findings = findings.into_iter().filter(|id| !of_gpus.contains(id));
@@ -515,7 +497,7 @@ impl ReapScheduler {
         self.note(noted.map_err(|error| error.to_string()), system);
     }
 
-    /// Stops the act: without an audit log nothing is done, so a full disk stops the reaper.
+    /// Stops the act: gpumem must not act without an audit log, so a full disk stops the reaper.
     fn stop(&mut self, error: &ledger::LedgerError, now: Time, system: &mut dyn System) {
         self.acting = None;
         self.note(Err(error.to_string()), system);
@@ -533,8 +515,8 @@ impl ReapScheduler {
     }
 }
 
-/// Whether a snapshot shows a finding's process and GPUs; otherwise the finding is based on older data,
-/// and no action is taken on it.
+/// Whether a snapshot shows a finding's process and GPUs. Otherwise the finding is based on older data, and gpumem
+/// does not act on it.
 fn is_seen(finding: &Finding, snapshot: &Snapshot) -> bool {
     let is_there = finding.process.as_ref().is_none_or(|about| {
         let process = snapshot.process(about.pid);
@@ -554,13 +536,13 @@ fn because(target: &Target) -> Vec<Arc<str>> {
     }
 }
 
-/// The command that its owner would run.
+/// The command for the owner.
 fn advised(target: &Target) -> &str {
     let mut commands = target.steps.iter().filter_map(Step::advice);
     commands.next().map_or("gpumem reap --direct", |it| &**it)
 }
 
-/// A target in a line.
+/// A one-line description of a target.
 fn named(target: &Target) -> String {
     let lead = text::lead(target);
     let name = lead.map_or_else(String::new, |it| format!(" ({})", escape(&it.name)));

@@ -1,4 +1,4 @@
-//! Selects the processes that a plan is about: those that a person names, or that rules found. Pure.
+//! Selects the processes of a plan: those that a person named, or those that rules found. Pure.
 
 use std::sync::Arc;
 
@@ -13,7 +13,6 @@ use crate::model::process_name::name_of;
 use crate::model::selector::Selected;
 use crate::model::{Process, Snapshot};
 
-/// A requested process, and its findings.
 pub(super) struct Accused<'a> {
     pub process: &'a Process,
     pub findings: Vec<&'a Finding>,
@@ -33,7 +32,6 @@ impl Accused<'_> {
     }
 }
 
-/// The processes that a person named.
 pub(super) fn named<'a>(
     seen: &PlanInput<'a>,
     guard: &Guard,
@@ -61,7 +59,7 @@ pub(super) fn named<'a>(
             }
             continue;
         }
-        // A launcher holds no GPU; naming it names its ranks.
+        // A launcher holds no GPU. Naming it selects its ranks.
         let is_its = |process: &&Process| {
             launcher_of(process, seen.snapshot).is_some_and(|launcher| launcher.pid == pid)
         };
@@ -82,8 +80,8 @@ pub(super) fn named<'a>(
     accused
 }
 
-/// The processes that a word names: those on a GPU, a notebook's, a kernel, an inference server's, one finding's, or
-/// the one of an [exact name](crate::model::Identity::exact_name).
+/// The processes that a word names: those of a GPU, notebook, kernel, inference server or finding, or the process
+/// with this [exact name](crate::model::Identity::exact_name).
 pub fn called<'a>(
     word: &str,
     snapshot: &'a Snapshot,
@@ -117,7 +115,7 @@ pub fn called<'a>(
     let begun = |finding: &&Finding| !word.is_empty() && finding.id.starts_with(word);
     let findings: Vec<&Finding> = findings.iter().filter(begun).collect();
     let exact = findings.iter().find(|finding| *finding.id == *word);
-    // A prefix of several ids names none.
+    // A prefix of several ids is ambiguous and matches none.
     let finding = exact.or(findings.first().filter(|_| findings.len() == 1));
     let about = finding.and_then(|finding| finding.process.as_ref());
     let process = about.and_then(|about| {
@@ -144,7 +142,7 @@ pub(super) fn found<'a>(
             continue;
         }
         let is_asked = selector.kinds.contains(&finding.kind);
-        // Naming a rule requests whatever it finds.
+        // Naming a rule requests all its findings.
         let by_name = is_asked || (selector.kinds.is_empty() && !selector.rules.is_empty());
         let is_released = guard.policy.releasing.contains(&finding.rule);
         if !(by_name || selector.kinds.is_empty()) {
@@ -181,7 +179,7 @@ pub(super) fn found<'a>(
             Ends::Always => {}
             Ends::Configured | Ends::Named if by_name || is_released => {}
             Ends::Configured | Ends::Named => {
-                // An idle server is not worth a refusal: no user expects it to be killed.
+                // No user expects an idle server to be killed, so it is not listed as refused.
                 if kind != Kind::ServerIdle {
                     refuse(Why::OnlyWhenAsked { kind });
                 }
@@ -226,8 +224,8 @@ pub(super) fn found<'a>(
     accused
 }
 
-/// Whether a process is not a placeholder, or placeholders are requested. A placeholder's other findings, such
-/// as idle, add nothing to being one.
+/// Whether a process is not a placeholder, or placeholders are requested. Other findings on a placeholder, such as
+/// idle, do not count.
 fn is_asked_for_as_placeholder(
     seen: &PlanInput<'_>,
     selector: &FindingSelector,
@@ -243,7 +241,6 @@ fn is_asked_for_as_placeholder(
         || (found.is_none() && process.placeholder().is_none())
 }
 
-/// Whether a process and its finding are selected.
 fn fits(selected: Option<&Selected>, process: &Process, finding: Option<&Finding>) -> bool {
     selected.is_none_or(|selected| match finding {
         Some(finding) => selected.findings.contains(&finding.id),
@@ -251,7 +248,7 @@ fn fits(selected: Option<&Selected>, process: &Process, finding: Option<&Finding
     })
 }
 
-/// Whether one of the pids is the process's, or its run's launcher's.
+/// Whether the pid of a process, or of its run's launcher, is listed.
 fn is_of_pids(process: &Process, pids: &[u32], snapshot: &Snapshot) -> bool {
     let is_rank = || launcher_of(process, snapshot).is_some_and(|it| pids.contains(&it.pid));
     pids.contains(&process.pid) || is_rank()
@@ -262,7 +259,7 @@ fn is_kernel(process: &Process, id: &str) -> bool {
     kernel.is_some_and(|kernel| kernel.kernel_id.as_deref() == Some(id))
 }
 
-/// Whether a path is a notebook's, or ends it in whole components.
+/// Whether a path is the notebook's path, or its last components.
 fn is_notebook(process: &Process, path: &str) -> bool {
     let Some(kernel) = process.jupyter.as_deref() else {
         return false;

@@ -1,5 +1,5 @@
-//! A target: what is ended together, why, by which steps, and the actions and requests for it. Plain data, as
-//! shown and written; `step` has the behaviour.
+//! A target: the processes to end together, the reason, and the steps with their actions and requests. Plain data,
+//! as shown and logged; `step` has the behaviour.
 
 use std::sync::Arc;
 
@@ -48,7 +48,7 @@ pub struct Target {
 }
 
 impl Target {
-    /// Whether a person named it, or a rule found it.
+    /// Whether a person named the target, or a rule found it.
     pub fn call(&self) -> Call {
         match self.reason {
             Reason::Named => Call::Named,
@@ -56,17 +56,18 @@ impl Target {
         }
     }
 
-    /// Whether rules found it, so that their findings still have to hold.
+    /// Whether rules found the target, so that their findings must still hold.
     pub fn is_found(&self) -> bool {
         self.call() == Call::Rule
     }
 
-    /// Its members, by pid and start ticks.
+    /// Pid and start ticks of each member.
     pub fn identities(&self) -> Vec<(u32, u64)> {
         self.members.iter().map(|it| (it.pid, it.start_ticks)).collect()
     }
 
-    /// Whether it is asked while it works: its GPU is nearly full, and it has announced a signal for that.
+    /// Whether the target may be asked while it works: its GPU is nearly full, and it has announced a release
+    /// signal.
     pub(super) fn may_work(&self) -> bool {
         match &self.reason {
             Reason::Found { findings } => findings.iter().all(|it| it.kind == Kind::Pressure),
@@ -74,13 +75,12 @@ impl Target {
         }
     }
 
-    /// Whether it is only asked to release memory.
+    /// Whether every step only asks for a release.
     pub fn is_release(&self) -> bool {
         let is_release = |step: &Step| matches!(step, Step::Release { .. });
         !self.steps.is_empty() && self.steps.iter().all(is_release)
     }
 
-    /// Whether this finding is one of its reasons.
     pub fn is_for(&self, finding: &Finding) -> bool {
         match &self.reason {
             Reason::Found { findings } => findings.iter().any(|because| because.id == finding.id),
@@ -88,7 +88,7 @@ impl Target {
         }
     }
 
-    /// Whether it only says what to type.
+    /// Whether the steps only show a command.
     pub fn is_advice(&self) -> bool {
         self.steps.iter().all(|step| step.advice().is_some())
     }
@@ -137,7 +137,7 @@ impl Because {
             pid,
             since: finding.since,
             message: finding.message.clone(),
-            // Plain data always serialises; otherwise there would be no evidence.
+            // Plain data always serializes.
             evidence: serde_json::to_value(&finding.evidence).unwrap_or_default(),
         }
     }
@@ -289,28 +289,25 @@ pub struct LedgerProcess {
 }
 
 impl LedgerProcess {
-    /// The process that is asked to release memory.
     pub fn of(way: &ReleaseWay) -> Self {
         Self { pid: way.pid, start_ticks: way.start_ticks }
     }
 }
 
-/// A request to a process or server.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Request {
     /// Asks a process to release memory.
     Release { way: ReleaseWay, options: ReleaseOptions },
-    /// Asks a notebook server to shut a kernel down.
     ShutKernel {
         kernel: KernelAtServer,
-        /// Even if the kernel is busy now.
+        /// Also if the kernel is busy.
         even_at_work: bool,
-        /// When gpumem asked it to release memory, which does not count as work.
+        /// Times of gpumem's release requests, which do not count as work.
         asked: Vec<AskedRelease>,
     },
 }
 
-/// Pids as listed in a sentence.
+/// Formats pids for a sentence.
 pub fn listed<'p>(pids: impl IntoIterator<Item = &'p u32>) -> String {
     let words: Vec<String> = pids.into_iter().map(ToString::to_string).collect();
     words.join(", ")

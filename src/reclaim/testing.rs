@@ -1,4 +1,4 @@
-//! Test fixtures of this room: snapshots, findings, and simulated process control.
+//! Test fixtures: snapshots, findings, and simulated process control.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -22,7 +22,7 @@ use crate::units::GIB;
 pub const BOOT: &str = "boot";
 pub const OWNER: u32 = 1000;
 
-/// The owner's process, with its pid as start ticks, alone in its session and group.
+/// The owner's process, alone in its session and group. Its start ticks equal its pid.
 pub fn process(pid: u32, command: &str) -> Process {
     Process {
         pid,
@@ -48,7 +48,7 @@ pub fn at(seconds: f64) -> Time {
     Time::from_unix_milliseconds(1_700_000_000_000).plus_seconds(seconds)
 }
 
-/// A GPU with rows of (pid, bytes), and this many unaccounted bytes.
+/// A GPU with rows of (pid, bytes) and `loose` unaccounted bytes.
 pub fn gpu(index: u32, rows: &[(u32, u64)], loose: u64) -> Gpu {
     let used = rows.iter().map(|row| row.1).sum::<u64>() + loose;
     Gpu {
@@ -84,7 +84,7 @@ pub fn snapshot(time: Time, processes: &[Process], gpus: Vec<Gpu>) -> Snapshot {
     snapshot
 }
 
-/// A finding on a process on GPU 0, two hours old.
+/// A two-hour-old finding about a process on GPU 0.
 pub fn finding(kind: Kind, process: &Process) -> Finding {
     let mut actions = vec![Action::Notify];
     if matches!(kind, Kind::Idle | Kind::Orphan) {
@@ -125,7 +125,7 @@ pub fn finding(kind: Kind, process: &Process) -> Finding {
     }
 }
 
-/// What Linux says about a snapshot's processes.
+/// The facts about a snapshot's processes, as read from Linux.
 pub fn facts(snapshot: &Snapshot) -> BTreeMap<u32, Guarded> {
     let known = snapshot.processes.iter().filter_map(|it| {
         let facts = Guarded {
@@ -149,13 +149,11 @@ pub fn facts(snapshot: &Snapshot) -> BTreeMap<u32, Guarded> {
     known.collect()
 }
 
-/// Recognises a server by its name.
 pub fn serves(process: &Process, _: &Snapshot) -> bool {
     let command = process.command.as_deref().unwrap_or_default();
     command.first().is_some_and(|program| &**program == "vllm")
 }
 
-/// The owner's guard, on the host.
 pub fn guard() -> Guard {
     Guard {
         policy: Policy::new(Targets::Found(FindingSelector::default()), serves),
@@ -171,14 +169,14 @@ pub fn guard() -> Guard {
     }
 }
 
-/// The owner's guard, naming these.
+/// The owner's guard, with these pids as named targets.
 pub fn naming(pids: &[u32]) -> Guard {
     let mut guard = guard();
     guard.policy.targets = Targets::named(pids.to_vec(), Vec::new()).unwrap();
     guard
 }
 
-/// A snapshot's plan, with its own families and facts.
+/// The plan of a snapshot, with its own families and facts.
 pub fn plan_of(findings: &[Finding], snapshot: &Snapshot, guard: &Guard) -> Plan {
     plan_with(findings, snapshot, &families(snapshot), &facts(snapshot), guard)
 }
@@ -193,7 +191,7 @@ pub fn plan_with(
     plan(&PlanInput { findings, snapshot, families, facts }, guard)
 }
 
-/// Control of simulated processes: does what a test says, and records what was sent.
+/// Simulated process control: follows the test's settings, and records every signal and request.
 #[derive(Debug, Default)]
 pub struct FakeControl {
     pub processes: BTreeMap<u32, Guarded>,
@@ -201,18 +199,16 @@ pub struct FakeControl {
     pub refuses: HashMap<u32, NotOpened>,
     /// Processes that cannot be signalled.
     pub rejects: HashMap<u32, NotSent>,
-    /// Which signal ends which process.
+    /// The signals that end each process.
     pub ends_on: HashMap<u32, Vec<Signal>>,
-    /// Which processes one starts when it gets a signal.
+    /// The processes that a process starts when it receives a signal.
     pub forks: HashMap<u32, Vec<(u32, Guarded)>>,
-    /// Processes in uninterruptible sleep, and where.
+    /// Processes in uninterruptible sleep, and the kernel function.
     pub held_up: HashMap<u32, String>,
     pub answer: Option<RequestResult>,
-    /// What every job has used.
+    /// The usage of every job.
     pub usage: JobUsage,
-    /// Requests received.
     pub asked: Vec<Request>,
-    /// Signals received.
     pub sent: Vec<(u32, Signal)>,
     opened: Vec<Approved>,
     exited: HashSet<(u32, u64)>,
@@ -234,7 +230,7 @@ impl FakeControl {
     }
 }
 
-/// A value that a test reads while an executor owns it.
+/// A value that a test can read while an executor owns it.
 #[derive(Debug, Default)]
 pub struct Shared<T>(Arc<Mutex<T>>);
 
@@ -339,7 +335,7 @@ impl LedgerSink for Shared<Pages> {
     }
 }
 
-/// A ledger in memory, with room for this many lines.
+/// An in-memory ledger with a limited number of lines.
 #[derive(Debug)]
 pub struct Pages {
     pub lines: Vec<LedgerEntry>,

@@ -1,8 +1,8 @@
-//! Whether the memory came back, as NVML sees it, and the outcome of an act. Pure.
+//! Verifies whether NVML shows the memory as freed, and derives the outcome of an act. Pure.
 //!
-//! An exit proves nothing: a fork that inherited the descriptors, or a blocked driver, keeps the memory. It is
-//! back when NVML no longer lists the processes *and* no memory is left unaccounted that was accounted for
-//! before. The total in use proves less: another process may have taken it in the same second.
+//! An exit proves nothing: a fork that inherited the descriptors, or a blocked driver, keeps the memory. The memory
+//! is freed when NVML no longer lists the processes *and* no more memory is unaccounted than before. The GPU's
+//! total usage is weaker evidence, because another process may allocate in the same second.
 
 use std::fmt;
 use std::sync::Arc;
@@ -16,14 +16,14 @@ use super::target::{Target, TargetProcess, listed};
 use crate::model::{Gpu, Snapshot, Time};
 use crate::units::{Bytes, MIB};
 
-/// How long the driver may take to give memory back after the last exit, in seconds.
+/// The time limit for the driver to free memory after the last exit, in seconds.
 pub const DEADLINE_SECONDS: f64 = 10.0;
 
-/// Unaccounted memory varies by this much by itself: a share of what is expected, at least 16 MiB.
+/// Normal variation of unaccounted memory: a share of the expected bytes, at least 16 MiB.
 const LEAST_SLACK: u64 = 16 * MIB;
-/// Bytes released; fewer count as nothing, because GPU memory is allocated in pieces of some MiB.
+/// The smallest release that counts, in bytes. GPU memory is allocated in blocks of some MiB.
 pub const LEAST_RELEASED: u64 = 16 * MIB;
-/// How many samples have to agree on what was released.
+/// The number of samples that must agree on the released memory.
 const RELEASE_SAMPLES: usize = 3;
 const MOST_SLACK: u64 = 256 * MIB;
 
@@ -117,12 +117,12 @@ pub enum Outcome {
 }
 
 impl Outcome {
-    /// Whether the request succeeded: the memory is back, or no process held it.
+    /// Whether the request succeeded: the memory was freed, or no process held it.
     pub fn is_success(&self) -> bool {
         matches!(self, Self::Freed { .. } | Self::AlreadyGone | Self::Released { .. })
     }
 
-    /// Its name in the audit log.
+    /// The outcome's name in the audit log.
     pub fn name(&self) -> Arc<str> {
         let value = serde_json::to_value(self).ok();
         value.as_ref().and_then(|it| it["outcome"].as_str()).unwrap_or_default().into()
@@ -137,7 +137,7 @@ impl Outcome {
         }
     }
 
-    /// What wakes a released process again.
+    /// The command that wakes a released process.
     pub fn wake(&self) -> Option<&Arc<str>> {
         match self {
             Self::Released { report, .. } | Self::NothingToRelease { report, .. } => {
@@ -147,7 +147,7 @@ impl Outcome {
         }
     }
 
-    /// The outcome if a process released nothing.
+    /// The outcome of a failed release.
     pub fn of_release(error: &NotReleased) -> Self {
         let why = error.why().into();
         match error {
@@ -158,7 +158,7 @@ impl Outcome {
         }
     }
 
-    /// The outcome if a process is protected.
+    /// The outcome for a protected process.
     pub fn of(protection: Protection) -> Self {
         match protection {
             Protection::OtherNamespace => Self::OtherNamespace,
@@ -230,7 +230,7 @@ impl fmt::Display for Outcome {
     }
 }
 
-/// A process's own report after a release.
+/// Writes a process's own report of a release.
 fn write_report(f: &mut fmt::Formatter<'_>, report: &ReleaseReport) -> fmt::Result {
     if let Some(live) = report.live_bytes {
         write!(f, "; it has {} in use", Bytes(live))?;
@@ -241,21 +241,21 @@ fn write_report(f: &mut fmt::Formatter<'_>, report: &ReleaseReport) -> fmt::Resu
     Ok(())
 }
 
-/// How much less a target that lives on holds than before.
+/// Measures how much memory a living target has released.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct ReleaseMeter {
     before: Option<u64>,
-    /// Bytes held at times after it was done, oldest first.
+    /// Held bytes after the release, oldest first.
     after: Vec<(Time, u64)>,
 }
 
 impl ReleaseMeter {
-    /// Starts from what a target holds before it is asked.
+    /// Records the held bytes before the request.
     pub fn new(target: &Target, snapshot: &Snapshot) -> Self {
         Self { before: held_bytes(target, snapshot), after: Vec::new() }
     }
 
-    /// Adds a snapshot taken after it was done; the same one counts once.
+    /// Adds a snapshot taken after the release. A repeated snapshot counts once.
     pub fn add(&mut self, target: &Target, snapshot: &Snapshot) {
         let last = self.after.last().map(|(time, _)| *time);
         if last.is_none_or(|last| last < snapshot.time)
@@ -265,12 +265,13 @@ impl ReleaseMeter {
         }
     }
 
-    /// Whether NVML has reported what the target holds, before and often enough after.
+    /// Whether NVML reported the held bytes before the release, and often enough after.
     pub fn is_known(&self) -> bool {
         self.before.is_some() && self.after.len() >= RELEASE_SAMPLES
     }
 
-    /// What came back and stayed away: the least of the last three samples. And when that much was first back.
+    /// The released bytes that stayed free, as the minimum of the last three samples, and when they were first
+    /// free.
     pub fn released(&self) -> Option<(u64, Time)> {
         let before = self.before.filter(|_| self.is_known())?;
         let last = self.after.iter().rev().take(RELEASE_SAMPLES);
@@ -280,7 +281,7 @@ impl ReleaseMeter {
     }
 }
 
-/// Bytes NVML lists for the members; `None` if one is unknown.
+/// Bytes that NVML lists for the members. `None` if a value is unknown.
 fn held_bytes(target: &Target, snapshot: &Snapshot) -> Option<u64> {
     let on = |gpu: &&Gpu| {
         let mut of_members = target.members.iter().flat_map(|it| &it.gpus);
@@ -295,7 +296,6 @@ fn held_bytes(target: &Target, snapshot: &Snapshot) -> Option<u64> {
     })
 }
 
-/// The state of GPUs before an action.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Baseline(Vec<BytesBefore>);
 
@@ -304,22 +304,21 @@ struct BytesBefore {
     index: u32,
     uuid: Option<Arc<str>>,
     used: Option<u64>,
-    /// Memory that no listed process accounts for; `None` if unknown.
+    /// Memory that no listed process accounts for. `None` if unknown.
     loose: Option<u64>,
-    /// The sum of the target's rows; `None` if one is unknown.
+    /// The sum of the target's rows. `None` if a value is unknown.
     held: Option<u64>,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Back {
-    /// This many bytes are back.
+    /// Bytes that were freed.
     Yes(u64),
-    /// Not yet, or unknown; processes that may hold it.
+    /// Not yet freed, or unknown. Contains the pids of processes that may hold it.
     NotYet(Vec<u32>),
 }
 
 impl Baseline {
-    /// The state of the GPUs of a target's members.
     pub fn of(target: &Target, snapshot: &Snapshot) -> Self {
         let is_theirs = |gpu: &Gpu| {
             let mut rows = gpu.processes.iter().flatten();
@@ -339,7 +338,7 @@ impl Baseline {
         )
     }
 
-    /// Whether a snapshot taken after the first action shows the memory back.
+    /// Whether a snapshot taken after the first action shows the memory as freed.
     pub fn compare(&self, target: &Target, snapshot: &Snapshot) -> Back {
         let (mut bytes, mut is_back, mut holders) = (0u64, true, Vec::new());
         for before in &self.0 {
@@ -369,7 +368,7 @@ impl BytesBefore {
         snapshot.gpus.iter().find(same)
     }
 
-    /// Bytes that came back on this GPU; `None` if they have not, or it is unknown.
+    /// Bytes freed on this GPU. `None` if they are still held, or it is unknown.
     fn freed(&self, target: &Target, snapshot: &Snapshot) -> Option<u64> {
         let gpu = self.gpu(snapshot)?;
         if gpu.stale_seconds.is_some() || gpu.processes.is_none() {
@@ -380,14 +379,14 @@ impl BytesBefore {
             return None;
         }
         let Some(used) = gpu.memory.map(|memory| memory.used_bytes) else {
-            // If NVML reports no bytes, its list is all the proof there is.
+            // If NVML reports no bytes, its process list is the only evidence.
             return self.used.is_none().then_some(self.held.unwrap_or(0));
         };
         let slack = (self.held.unwrap_or(0) / 4).clamp(LEAST_SLACK, MOST_SLACK);
         let dropped = self.used.map(|before| before.saturating_sub(used));
         match (self.loose, loose(gpu)) {
             (Some(before), Some(after)) => match self.held {
-                // NVML listed no bytes for it, so unaccounted memory has to have shrunk.
+                // NVML listed no bytes for the target, so unaccounted memory must have decreased.
                 Some(0) if before <= LEAST_SLACK => Some(0),
                 Some(0) => Some(before.saturating_sub(after)).filter(|&freed| freed > LEAST_SLACK),
                 Some(held) => (after <= before.saturating_add(slack)).then_some(held),
@@ -425,7 +424,7 @@ impl BytesBefore {
     }
 }
 
-/// Whether NVML's row with this pid is the target's, rather than a later process's with a reused pid.
+/// Whether NVML's row with this pid is the target's, not that of a later process with a reused pid.
 fn is_listed(pid: u32, target: &Target, snapshot: &Snapshot) -> bool {
     let start = snapshot.process(pid).and_then(|process| process.start_ticks);
     let is =
@@ -433,12 +432,12 @@ fn is_listed(pid: u32, target: &Target, snapshot: &Snapshot) -> bool {
     target.members.iter().any(is) || (start.is_none() && target.dead.contains(&pid))
 }
 
-/// Whether a pid is the target's, as long as it has not been reused.
+/// Whether a pid belongs to the target, unless it was reused.
 fn is_of(pid: u32, target: &Target) -> bool {
     target.members.iter().any(|it| it.pid == pid) || target.dead.contains(&pid)
 }
 
-/// Whether the members hold anything, by a snapshot; `None` if unknown.
+/// Whether the members hold memory, according to a snapshot. `None` if unknown.
 pub(super) fn hold_anything(target: &Target, snapshot: &Snapshot) -> Option<bool> {
     let mut known = true;
     for gpu in &snapshot.gpus {
@@ -458,7 +457,7 @@ pub(super) fn hold_anything(target: &Target, snapshot: &Snapshot) -> Option<bool
         match files {
             Some(Some([])) => {}
             Some(Some(_)) => return Some(true),
-            // A process missing from the snapshot holds nothing, unless it was never on NVML's list.
+            // A process missing from the snapshot holds nothing, unless NVML never listed it.
             Some(None) | None => known &= member.is_listed,
         }
     }

@@ -1,11 +1,9 @@
-//! Who was warned of what and when, on disk: nothing is ended unattended without an earlier warning, and a
-//! restart forgets none.
+//! The warnings given before unattended acts, stored on disk so that a restart keeps them.
 //!
-//! A warning is about one finding on one process of one boot, and is given twice: when the finding appears, and
-//! shortly before the act. A finding that ceased and came back starts over, also if that happened while gpumem
-//! did not run: its state then began after the warning. The file is replaced as a whole, so it is never torn;
-//! an unreadable one forgets all warnings, which only delays. Reads no clock, sends nothing and ends no
-//! process.
+//! A warning concerns one finding on one process of one boot. It is given twice: when the finding appears, and
+//! shortly before the act. If a finding ends and returns, the warnings start over. After a restart, a finding that
+//! began after its warning shows that this happened. The file is replaced atomically. An unreadable file loses all
+//! warnings, which only delays acts. This module reads no clock and sends nothing.
 
 use std::fs::OpenOptions;
 use std::io::{self, Read as _};
@@ -22,16 +20,15 @@ use crate::model::finding::Finding;
 use crate::model::json;
 use crate::model::{Start, Time};
 
-/// The `schema` of the file. In files of version 1 undelivered warnings count, too.
+/// The `schema` of the file. In version 1, undelivered warnings count as given.
 const SCHEMA: &str = "gpumem.warnings/2";
-/// The most warnings at one time; no machine has as many.
+/// The maximum number of warnings, more than any machine needs.
 const MOST: usize = 4096;
-/// The largest file.
+/// The maximum file size in bytes.
 const MOST_BYTES: u64 = 4 << 20;
-/// After this many seconds without the finding, a warning from before a restart expires.
+/// A warning from before a restart expires after this many seconds without its finding.
 const LONGEST_SECONDS: f64 = 2.0 * 86_400.0;
 
-/// Why warnings cannot be kept.
 #[derive(Debug, thiserror::Error)]
 pub enum WarningsError {
     #[error("cannot read the warnings in {}: {cause}; affected owners will be warned again", path.display())]
@@ -40,7 +37,7 @@ pub enum WarningsError {
     Write { path: PathBuf, cause: io::Error },
 }
 
-/// The waiting times.
+/// The waiting times before an act.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Terms {
     /// From the first warning to the last.
@@ -49,13 +46,12 @@ pub struct Terms {
     pub grace: Duration,
 }
 
-/// What is due about a finding.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum WarningDue {
     First,
     Last,
     Act,
-    /// Nothing before then.
+    /// Nothing is due before `until`.
     Nothing {
         until: Time,
     },
@@ -64,21 +60,19 @@ pub enum WarningDue {
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Warning {
     pub finding: Arc<str>,
-    /// The boot from which start ticks count.
+    /// The boot that the start ticks count from.
     pub boot_id: Arc<str>,
-    /// The process; `None` if the finding is about a GPU.
+    /// The process. `None` if the finding is about a GPU.
     pub pid: Option<u32>,
     /// Clock ticks from boot to its start.
     pub start_ticks: Option<u64>,
-    /// When the first warning was given.
     pub first: Time,
-    /// When the last warning was given.
     pub last: Option<Time>,
-    /// The warning said that the process would be ended, rather than only reporting the finding.
+    /// The warning announced an end, not only the finding.
     pub is_of_end: bool,
-    /// What was due then is done, and is not repeated.
+    /// The due action was taken and is not repeated.
     pub is_over: bool,
-    /// From an earlier run; whether the finding has lasted since is not known yet.
+    /// From an earlier run. It is not yet known whether the finding has lasted since.
     #[serde(skip)]
     is_old: bool,
 }
@@ -115,7 +109,6 @@ struct WarningsDocument {
     warnings: Vec<Warning>,
 }
 
-/// The current warnings.
 #[derive(Debug)]
 pub struct Warnings {
     path: PathBuf,
@@ -124,7 +117,7 @@ pub struct Warnings {
 }
 
 impl Warnings {
-    /// Reads this boot's warnings; a missing file has none. Also returns why it could not be read.
+    /// Reads the warnings of this boot. A missing file has none. Also returns the error if the file cannot be read.
     pub fn open(path: &Path, boot_id: Arc<str>) -> (Self, Option<WarningsError>) {
         let mut warnings = Self { path: path.to_owned(), boot_id, warnings: Vec::new() };
         let error = match read(path) {
@@ -147,19 +140,15 @@ impl Warnings {
         &self.warnings
     }
 
-    /// The warning about a finding: that its process would be ended, or only that it exists.
+    /// The warning about a finding. `is_of_end` selects the announcement of an end over a notice.
     pub fn of(&self, finding: &Finding, is_of_end: bool) -> Option<&Warning> {
         let mut current = self.warnings.iter();
         current.find(|it| it.is_for((finding, is_of_end), &self.boot_id))
     }
 
-    /// Takes in all current findings, and whether each is to be ended. Forgets warnings whose finding is gone;
-    /// those of an earlier run if the finding began since; and those in the future, from a clock that was set
-    /// back.
-    ///
-    /// # Errors
-    ///
-    /// If that cannot be written.
+    /// Updates the warnings from all current findings, and whether each leads to an end. Drops a warning if its
+    /// finding is gone, if the finding began after a restart, or if its time is in the future. Fails if the file
+    /// cannot be written.
     pub fn update(&mut self, found: &[(&Finding, bool)], now: Time) -> Result<(), WarningsError> {
         let before = self.warnings.len();
         let boot_id = &self.boot_id;
@@ -170,7 +159,7 @@ impl Warnings {
             let lasts = match finding {
                 Some(finding) if it.is_old => finding.since <= it.first,
                 Some(_) => true,
-                // Until there is a history again, rules find nothing.
+                // Rules find nothing until they have a history again.
                 None => it.is_old && now.seconds_since(it.first) < LONGEST_SECONDS,
             };
             it.is_old &= finding.is_none();
@@ -182,11 +171,8 @@ impl Warnings {
         }
     }
 
-    /// Records the first or last warning, or a mere notice. It counts once this returns.
-    ///
-    /// # Errors
-    ///
-    /// If it cannot be written; then it does not count.
+    /// Records the first or last warning, or a notice. Fails if the file cannot be written. The warning then does
+    /// not count.
     pub fn note(
         &mut self,
         finding: &Finding,
@@ -220,11 +206,7 @@ impl Warnings {
         self.replace(current)
     }
 
-    /// Records that what was due about findings is done.
-    ///
-    /// # Errors
-    ///
-    /// If that cannot be written.
+    /// Records that the due action of findings was taken. Fails if the file cannot be written.
     pub fn conclude(&mut self, findings: &[Arc<str>]) -> Result<(), WarningsError> {
         let mut current = self.warnings.clone();
         for warning in &mut current {
@@ -233,11 +215,7 @@ impl Warnings {
         self.replace(current)
     }
 
-    /// Makes findings start over.
-    ///
-    /// # Errors
-    ///
-    /// If that cannot be written.
+    /// Makes the warnings of findings start over. Fails if the file cannot be written.
     pub fn forget(&mut self, findings: &[Arc<str>]) -> Result<(), WarningsError> {
         let mut current = self.warnings.clone();
         current.retain(|it| !findings.contains(&it.finding));
@@ -335,7 +313,7 @@ mod tests {
         let found = found();
         warnings.note(&found, false, at(0.0)).unwrap();
         warnings.conclude(&[Arc::clone(&found.id)]).unwrap();
-        // Its rule says now that it is to be ended.
+        // The rule now ends the process.
         warnings.update(&[(&found, true)], at(2000.0)).unwrap();
         assert_eq!(due(&warnings, &found, at(2000.0)), WarningDue::First);
         assert!(warnings.all().is_empty());
@@ -350,7 +328,7 @@ mod tests {
         let mut later = process(70, "python train.py");
         later.start_ticks = Some(99_999);
         let mut other = finding(Kind::Idle, &later);
-        // If two ids were ever equal.
+        // Even if two ids were equal.
         other.id = Arc::clone(&found.id);
         assert!(warnings.of(&other, true).is_none());
     }
@@ -366,7 +344,7 @@ mod tests {
         again.update(&[], at(100.0)).unwrap();
         again.update(&[(&found, true)], at(101.0)).unwrap();
         assert_eq!(due(&again, &found, at(900.0)), WarningDue::Last);
-        // From here on its end is noticed.
+        // From now on, a missing finding is noticed.
         again.update(&[], at(902.0)).unwrap();
         assert!(again.of(&found, true).is_none() && open(&path).all().is_empty());
     }

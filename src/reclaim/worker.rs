@@ -1,7 +1,8 @@
-//! The screen's worker, on a thread of its own: plans as `gpumem reap` makes them, carried out as it does it.
+//! The screen's worker thread: creates plans and carries them out as `gpumem reap` does.
 //!
-//! It makes every call that can hang (/proc, a server, a disk), so that the screen never waits; requests go through a
-//! [`mailbox`]. It hands each judged sample to the executor and reports what that does. Of a recording it only plans.
+//! It makes every call that can hang (/proc, a server, a disk), so that the screen never waits. Requests arrive
+//! through a [`mailbox`]. It passes each evaluated sample to the executor and reports progress. For a recording it
+//! only plans.
 
 pub mod mailbox;
 
@@ -32,26 +33,25 @@ use crate::rules::{RuleSet, serves};
 use crate::source::remote::RemoteHost;
 use crate::units::Span;
 
-/// How often exits are checked while waiting for them.
+/// Interval between checks for exited processes.
 const TURN: Duration = Duration::from_millis(250);
-/// The age from which a sample is too old for rules.
+/// Samples older than this are too old for rules.
 const FRESH: Duration = Duration::from_secs(5);
 /// Time limit for reading a process's environment.
 const ENVIRONMENT: Duration = Duration::from_millis(500);
 /// How long a confirmation is valid. A later action would surprise the user.
 const YES: Duration = Duration::from_secs(30);
 
-/// What to end, or to make release memory, and how.
+/// The processes to end or release, and the method.
 #[derive(Clone, PartialEq, Debug)]
 pub struct PlanOptions {
     pub scope: PlanScope,
-    /// Make them release memory, and let them run.
+    /// Only ask for a release, and keep the processes running.
     pub release: bool,
-    /// The signal to send instead of the default steps.
     pub signal: Option<Signal>,
-    /// Processes of other users too.
+    /// Include processes of other users.
     pub all_users: bool,
-    /// Processes of a scheduler, service manager or container runtime too.
+    /// Include processes of a scheduler, service manager or container runtime.
     pub direct: bool,
 }
 
@@ -59,29 +59,25 @@ pub struct PlanOptions {
 pub enum PlanScope {
     Processes(Vec<Identity>),
     Families(Vec<Identity>),
-    /// Everything that the rules found.
     Findings,
 }
 
-/// A request to the worker.
 #[derive(Clone, PartialEq, Debug)]
 pub enum ReclaimRequest {
     Plan(Box<PlanRequest>),
-    /// Carry out exactly this plan.
     Begin {
         number: u64,
         plan: Arc<Plan>,
     },
-    /// Do what is due, given this sample.
+    /// Take the actions that are due by this sample.
     Observe(ObservedSample),
-    /// Send nothing more for this plan, whether or not anything was sent.
+    /// Send nothing more for this plan.
     Stop {
         number: u64,
     },
     Environment(Identity),
-    /// Find the commands for these findings.
     Commands(ObservedSample),
-    /// Send nothing more, and report what was sent.
+    /// Send nothing more, and report earlier actions.
     Leave,
 }
 
@@ -95,77 +91,70 @@ pub struct PlanRequest {
     pub undecided: Vec<Undecided>,
 }
 
-/// A judged sample.
+/// A sample with its findings.
 #[derive(Clone, PartialEq, Debug)]
 pub struct ObservedSample {
     pub snapshot: Arc<Snapshot>,
-    /// The findings: for a plan, all that no exemption keeps; for commands, those shown.
+    /// For a plan, all findings that no exemption covers. For commands, the findings on the screen.
     pub found: Vec<Finding>,
 }
 
-/// A report of the worker.
 #[derive(Clone, PartialEq, Debug)]
 pub enum ReclaimProgress {
-    /// A plan, or why there is none.
+    /// A plan, or the reason why there is none.
     Planned {
         /// The number of the request.
         number: u64,
         plan: Result<Proposal, String>,
     },
-    /// The environment of a process.
     Environment {
         of: Identity,
-        /// Variables by name, with secrets masked; or why they cannot be read.
+        /// Variables by name, with secrets masked, or the reason why they cannot be read.
         variables: Result<Vec<(String, String)>, String>,
     },
     /// The commands for each finding, by its id.
     Commands(Vec<(Arc<str>, NextSteps)>),
-    /// A plan is being carried out, and needs samples.
+    /// A plan is running and needs samples.
     Begun { number: u64 },
-    /// The state of a target.
     Target {
         number: u64,
-        /// Position of the target in the plan.
+        /// Index of the target in the plan.
         place: usize,
         stage: TargetStage,
     },
-    /// A step of a target was carried out.
     Sent {
         number: u64,
-        /// Position of the target in the plan.
+        /// Index of the target in the plan.
         place: usize,
         words: String,
     },
-    /// Nothing more will be done: every target has ended, or an error stopped the plan.
+    /// The plan is over: every target has ended, or an error stopped it.
     Finished {
         number: u64,
-        /// Why not everything was done.
+        /// Why the plan is incomplete.
         error: Option<String>,
     },
 }
 
-/// A plan and its text.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Proposal {
     pub plan: Arc<Plan>,
-    /// The lines that `gpumem reap` prints for it.
+    /// The output of `gpumem reap` for the plan.
     pub lines: Vec<String>,
-    /// A line per target: which process, and what should be freed.
+    /// One line per target: the process, and the memory to free.
     pub titles: Vec<String>,
 }
 
-/// The state of a target.
 #[derive(Clone, PartialEq, Debug)]
 pub enum TargetStage {
-    /// It has until then to react.
+    /// The target has time to react.
     Waiting {
         until: Time,
-        /// What it does for which it has more time, in words.
+        /// The activity for which the target has more time, in words.
         saving: Option<Arc<str>>,
     },
     Ended {
         outcome: Outcome,
-        /// The outcome in words.
         words: String,
     },
 }
@@ -173,22 +162,19 @@ pub enum TargetStage {
 /// Takes the lock and opens the audit log.
 pub type OpenTools = fn() -> Result<Tools, String>;
 
-/// Makes plans, and carries them out on this machine.
 pub struct ReclaimWorker {
     rules: RuleSet,
     configured: ConfiguredPolicy,
     commands: CommandSource,
-    /// `None` for a recording or another machine, of which nothing is carried out here.
+    /// `None` for a recording or another machine, where no plan is carried out.
     open_tools: Option<OpenTools>,
-    /// The number of the last plan, its guard, and the actor.
     guard: Option<(u64, Guard, Actor)>,
     batch: Option<RunningBatch>,
-    /// The newest sample, and when it came.
+    /// The newest sample, and when it arrived.
     sample: Option<(ObservedSample, Instant)>,
 }
 
 impl ReclaimWorker {
-    /// A worker without tasks.
     pub fn new(config: &Config, open_tools: Option<OpenTools>) -> Self {
         Self {
             rules: config.rules.clone(),
@@ -201,7 +187,7 @@ impl ReclaimWorker {
         }
     }
 
-    /// A worker that returns commands to run for another machine.
+    /// A worker for another machine. It returns commands to run there.
     pub fn on_host(config: &Config, host: RemoteHost) -> Self {
         let commands = CommandSource::on_host(&config.rules, host);
         Self { commands, ..Self::new(config, None) }
@@ -250,7 +236,7 @@ impl ReclaimWorker {
         };
         plan.refused.append(&mut gone);
         let (style, reader) = (Style::default(), RefusalReader::at(RefusalPlace::Screen));
-        // Processes of a recording cannot be looked at.
+        // Processes of a recording cannot be probed.
         let text = if question.options.release && self.open_tools.is_some() {
             let probed = probe_targets(std::mem::take(&mut plan.targets));
             let mut report = ReleaseDocument::new(plan.time, probed, plan.refused.clone());
@@ -268,7 +254,7 @@ impl ReclaimWorker {
         })
     }
 
-    /// Begins a plan that was confirmed at that time.
+    /// Starts a plan that was confirmed at the time `asked`.
     fn begin(&mut self, number: u64, plan: &Plan, asked: Instant) -> Result<RunningBatch, String> {
         let open_tools = self
             .open_tools
@@ -282,7 +268,7 @@ impl ReclaimWorker {
         Ok(RunningBatch::new(number, executor, asked))
     }
 
-    /// Takes the due actions; returns the time until the next one.
+    /// Takes the due actions. Returns the time until the next one.
     fn advance(&mut self, report: &mut dyn FnMut(ReclaimProgress)) -> Option<Duration> {
         let batch = self.batch.as_mut()?;
         let number = batch.number;
@@ -290,7 +276,7 @@ impl ReclaimWorker {
             let yes = Span(YES);
             Some(format!("nothing was sent: no sample came for {yes}; try again"))
         } else {
-            // Nothing is done before it is seen how things are.
+            // No action without a current sample.
             let Some((sample, at)) = &self.sample else {
                 return Some(TURN);
             };
@@ -304,7 +290,6 @@ impl ReclaimWorker {
         None
     }
 
-    /// Ends the running batch.
     fn finish(
         &mut self,
         number: u64,
@@ -315,7 +300,6 @@ impl ReclaimWorker {
         report(ReclaimProgress::Finished { number, error });
     }
 
-    /// Sends nothing more.
     fn stop(&mut self, number: u64, report: &mut dyn FnMut(ReclaimProgress)) {
         let Some(batch) = self.batch.as_ref().filter(|batch| batch.number == number) else {
             return;
@@ -327,7 +311,7 @@ impl ReclaimWorker {
         self.finish(number, Some(words.to_owned()), report);
     }
 
-    /// Sends nothing more; returns what was sent to a target that it leaves unfinished, in words.
+    /// Stops the batch. Returns a description of the signals sent to an unfinished target.
     pub fn leave(&mut self) -> Option<String> {
         let batch = self.batch.take()?;
         let leader = batch.executor.target()?.leader;
@@ -338,8 +322,8 @@ impl ReclaimWorker {
         Some(format!("left at {leader}: nothing more is sent{sent}"))
     }
 
-    /// Handles a request, given with its age, or continues pending work, and reports results. Returns when to call it
-    /// again without a request; `None` means never. It may block.
+    /// Handles a request, given with its age, or continues pending work, and reports results. Returns the time
+    /// until the next call without a request; `None` means never. May block.
     pub fn handle(
         &mut self,
         ask: Option<(ReclaimRequest, Duration)>,
@@ -357,7 +341,7 @@ impl ReclaimWorker {
             Some(ReclaimRequest::Begin { number, plan }) => {
                 match self.begin(number, &plan, asked) {
                     Ok(batch) => {
-                        // What was seen before is of no account.
+                        // Samples from before the start do not count.
                         (self.batch, self.sample) = (Some(batch), None);
                         report(ReclaimProgress::Begun { number });
                     }
@@ -385,8 +369,8 @@ impl ReclaimWorker {
     }
 }
 
-/// The variables of a process. Its memory may be locked by whatever holds the process up, and a plan
-/// that is being carried out waits no longer than it must.
+/// Reads the variables of a process, with a time limit. A blocked process may hold the lock on its memory, and a
+/// running plan must not wait for it.
 fn environment(of: Identity) -> Result<Vec<(String, String)>, String> {
     let Start::Ticks(ticks) = of.start else {
         return Err("it is not known which process this is".to_owned());
@@ -399,14 +383,13 @@ fn environment(of: Identity) -> Result<Vec<(String, String)>, String> {
     }
 }
 
-/// A plan being carried out.
 struct RunningBatch {
     number: u64,
     executor: Executor,
     observer: ScreenObserver,
     /// Time of the confirmation.
     asked: Instant,
-    /// Time of the latest sample; `None` before the first.
+    /// Time of the newest sample. `None` before the first.
     now: Option<Time>,
 }
 
@@ -421,8 +404,8 @@ impl RunningBatch {
         }
     }
 
-    /// Takes the actions due by a sample of some age; returns the time until the next one, `None` if
-    /// all is done.
+    /// Takes the actions that are due by a sample of the given age. Returns the time until the next one, or `None`
+    /// if all are done.
     fn advance(
         &mut self,
         sample: &ObservedSample,
@@ -436,7 +419,7 @@ impl RunningBatch {
         let sample = FreshSample {
             now,
             snapshot: &sample.snapshot,
-            // If the driver hangs, a finding may no longer be true.
+            // If the driver hangs, the findings may be outdated.
             found: (age <= FRESH).then(|| sample.found.iter().collect()),
         };
         loop {
@@ -452,18 +435,15 @@ impl RunningBatch {
     }
 }
 
-/// Updates for the screen, sent once an act has taken its due actions.
+/// Events for the screen, sent after an act has taken its due actions.
 #[derive(Default)]
 struct ScreenObserver {
     number: u64,
     events: Vec<ReclaimProgress>,
-    /// The last reported stage of the target.
     last_stage: Option<TargetStage>,
-    /// Actions on the target, in words.
     sent: Vec<String>,
-    /// Whether anything was sent.
     has_sent: bool,
-    /// What the target does for which it has more time.
+    /// The activity for which the target has more time.
     saving: Option<Arc<str>>,
 }
 
@@ -475,7 +455,7 @@ impl ScreenObserver {
         self.events.push(ReclaimProgress::Sent { number, place, words });
     }
 
-    /// Reports the stage of the target, if it changed.
+    /// Reports the stage of the target if it changed.
     fn report_stage(&mut self, place: usize, stage: TargetStage) {
         if self.last_stage.as_ref() != Some(&stage) {
             self.last_stage = Some(stage.clone());
@@ -516,7 +496,7 @@ impl Observer for ScreenObserver {
     }
 }
 
-/// The processes of a scope that are still the ones meant, and refusals for the others.
+/// The unchanged processes of a scope, and refusals for the others.
 fn pids_in_scope(scope: &PlanScope, snapshot: &Snapshot) -> (Vec<u32>, Vec<Refused>) {
     let (identities, is_family) = match scope {
         PlanScope::Findings => return (Vec::new(), Vec::new()),
@@ -537,7 +517,7 @@ fn pids_in_scope(scope: &PlanScope, snapshot: &Snapshot) -> (Vec<u32>, Vec<Refus
         }
         pids.push(pid);
         let kin = member(&families, pid).map(|family| &family.members);
-        // Who is there for the others comes along with them; see `plan`.
+        // The plan adds members without a GPU; see `plan`.
         let is_on_gpu = |pid: &&u32| {
             let mut rows = snapshot.gpus.iter().flat_map(|gpu| &gpu.processes);
             rows.any(|rows| rows.iter().any(|row| row.pid == **pid))

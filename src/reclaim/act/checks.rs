@@ -1,5 +1,4 @@
-//! The checks before each step: whether the rule's finding still holds, and whether the processes may be
-//! touched; and what follows from a step that leaves them alive.
+//! The checks before each step: whether the rule's finding still holds, and whether the processes may be signalled.
 
 use super::{Act, ActStage, NextMove, PATIENCE_SECONDS, Recheck, StepInput};
 use crate::host::JobWork;
@@ -10,11 +9,11 @@ use crate::reclaim::recheck::is_work;
 use crate::reclaim::target::Reason;
 use crate::reclaim::verify::Outcome;
 
-/// Work since the plan is not averaged over more than this, because a plan may stay on a screen for hours.
+/// The longest period for averages of work since the plan, in seconds. A plan may stay on a screen for hours.
 const MOST_SECONDS: f64 = 60.0;
 
 impl Act {
-    /// Handles a step that has had its effect and left the processes alive.
+    /// Continues after a step that left the processes alive.
     pub(super) fn settle(&mut self, place: usize, outcome: Outcome) -> NextMove {
         let is_last = place + 1 >= self.target.steps.len();
         self.settled = Some(outcome.clone());
@@ -24,8 +23,7 @@ impl Act {
         }
     }
 
-    /// The outcome of an act. If memory came back and the finding then no longer held, the outcome is that it
-    /// came back.
+    /// The outcome of an act. If memory was released and the finding then ended, the release is the outcome.
     pub(super) fn with_settled(&self, outcome: Outcome) -> Outcome {
         match (&outcome, &self.settled) {
             (Outcome::RuleNoLongerTrue, Some(released @ Outcome::Released { .. })) => {
@@ -35,7 +33,7 @@ impl Act {
         }
     }
 
-    /// Stops if the rule no longer holds; a target that a person named goes on.
+    /// Ends the act if the rule no longer holds. A target that a person named continues.
     pub(super) fn still_due(
         &mut self,
         moment: StepInput<'_>,
@@ -53,7 +51,7 @@ impl Act {
                 self.unknown_since = None;
                 None
             }
-            // They run because gpumem sent SIGCONT; that is not activity.
+            // They run because gpumem sent SIGCONT, which is not activity.
             Recheck::NoLonger if self.was_stopped() && !self.is_at_work(moment.snapshot) => None,
             Recheck::NoLonger => Some(NextMove::End(Outcome::RuleNoLongerTrue)),
             Recheck::Unknown => {
@@ -68,8 +66,8 @@ impl Act {
         }
     }
 
-    /// Whether the target, or a process that works for it, has worked since the plan was made. What it uses
-    /// after the first action, it uses to end.
+    /// Whether the target, or a process that works for it, has worked since the plan. Usage after the first action
+    /// does not count, because the target uses it to exit.
     fn has_begun_work(&self, control: &mut dyn ProcessControl) -> bool {
         let Some(at_plan) = self.target.used_at_plan.as_deref() else {
             return false;
@@ -82,7 +80,7 @@ impl Act {
         is_work(JobWork { seconds: used.seconds.min(MOST_SECONDS), ..used })
     }
 
-    /// Whether the only finding was that they were stopped, and gpumem has sent them SIGCONT.
+    /// Whether the only finding was that the members were stopped, and gpumem has sent SIGCONT.
     fn was_stopped(&self) -> bool {
         let Reason::Found { findings } = &self.target.reason else {
             return false;
@@ -90,7 +88,7 @@ impl Act {
         self.has_continued && findings.iter().all(|it| it.kind == Kind::Stopped)
     }
 
-    /// Whether NVML has seen a member use the GPU.
+    /// Whether NVML shows a member using the GPU.
     pub(super) fn is_at_work(&self, snapshot: &Snapshot) -> bool {
         let rows = snapshot.gpus.iter().flat_map(|gpu| &gpu.processes);
         let works = |row: &GpuProcess| {
@@ -102,7 +100,7 @@ impl Act {
             .any(works)
     }
 
-    /// Why a member must not be touched after all.
+    /// Why a member is protected now.
     pub(super) fn forbids(
         &self,
         recipients: &[Handle],
@@ -119,7 +117,7 @@ impl Act {
                 continue;
             }
             let environment = facts.as_ref().and_then(|it| it.environment.clone());
-            // It has not exited, so what was read by its pid was its own.
+            // The process is alive, so the facts read by its pid are its own.
             let executable = one.executable.as_deref();
             let mut protection = self.guard.by_facts(call, one.pid, facts.as_ref(), executable);
             let seen =
@@ -128,7 +126,7 @@ impl Act {
                 && let Some(process) = seen
                 && one.is_member
             {
-                // The environment belongs to the program that runs now, which may not be the snapshot's.
+                // The environment belongs to the current program, which may not be the snapshot's.
                 let mut process = process.clone();
                 process.environment = environment.or(process.environment);
                 protection = self.guard.by_sight(call, &process, snapshot);
@@ -140,8 +138,8 @@ impl Act {
         None
     }
 
-    /// Whether a step would end processes that hold a GPU and are not in the plan: a launcher's ranks or, for a
-    /// target that a rule found, any process's children.
+    /// Whether a step would end processes that hold a GPU and are not in the plan. These are a launcher's ranks or,
+    /// if a rule found the target, children of any member.
     pub(super) fn would_end_others(
         &self,
         handles: &[Handle],

@@ -1,4 +1,4 @@
-//! Every outcome, with simulated process control; time is data.
+//! Every outcome, with simulated process control and time.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -23,7 +23,6 @@ mod kernels;
 mod relatives;
 mod release;
 
-/// An act, its simulated processes, and NVML's view of them.
 struct ActScene {
     act: Act,
     control: Shared<FakeControl>,
@@ -45,13 +44,13 @@ impl ActScene {
         }
     }
 
-    /// For a finding of this kind on each of these.
+    /// An act for a finding of this kind on each process.
     fn found(kind: Kind, processes: &[Process]) -> Self {
         let findings: Vec<Finding> = processes.iter().map(|it| finding(kind, it)).collect();
         Self::planned(processes, &findings, guard())
     }
 
-    /// For processes that a person named.
+    /// An act for processes that a person named.
     fn named(processes: &[Process], mut guard: Guard) -> Self {
         guard.policy.targets = Targets::named(vec![processes[0].pid], Vec::new()).unwrap();
         Self::planned(processes, &[], guard)
@@ -66,7 +65,6 @@ impl ActScene {
         Self::of(plan.targets.remove(0), seen, guard)
     }
 
-    /// The same with other steps.
     fn with_steps(mut self, change: impl FnOnce(&mut Vec<Step>)) -> Self {
         let mut target = self.act.target().clone();
         change(&mut target.steps);
@@ -74,7 +72,7 @@ impl ActScene {
         self
     }
 
-    /// Sets what NVML shows: the living processes, and unaccounted memory.
+    /// Sets NVML's view: the living processes, and unaccounted memory.
     fn show(&mut self, loose: u64) {
         let alive = |it: &&Process| self.control.get().processes.contains_key(&it.pid);
         let processes: Vec<Process> = self.seen.processes.iter().filter(alive).cloned().collect();
@@ -95,14 +93,14 @@ impl ActScene {
         self.act.advance(moment, &mut self.control, &mut self.pages)
     }
 
-    /// Advances at this time, with a snapshot taken then.
+    /// Advances at the given time, with a snapshot taken then.
     fn at(&mut self, seconds: f64) -> ActProgress {
         self.now = seconds;
         self.show(0);
         self.advance()
     }
 
-    /// Advances second by second to the end; no wait is long.
+    /// Advances second by second to the end.
     fn play_on(&mut self) -> Outcome {
         for second in 0..200 {
             match self.at(self.now + f64::from(second > 0)) {
@@ -136,18 +134,18 @@ fn who_obeys_is_asked_once_and_its_memory_seen_back() {
     assert_eq!(play.advance(), ActProgress::Waiting { until: at(10.0) });
     assert_eq!(play.sent(), [(70, TERM)]);
     assert!(play.act.outcome().is_none());
-    // It has exited; older observations prove nothing.
+    // It has exited, but older snapshots prove nothing.
     play.shows(Vec::new(), vec![gpu(0, &[], 0)]);
     play.now = 0.4;
     assert_eq!(play.advance(), ActProgress::Waiting { until: at(10.0) });
     assert!(play.act.alive().is_empty());
     let freed = Outcome::Freed { bytes: GIB, ms: 1500 };
-    // It is back; the act watches whether something takes it again.
+    // The memory is freed. The act now watches for a successor.
     assert_eq!(play.at(1.5), ActProgress::Waiting { until: at(5.0) });
     assert_eq!(play.at(5.4), ActProgress::Ended(freed.clone()));
     assert_eq!(play.act.outcome(), Some(&freed));
     assert_eq!(play.sent().len(), 1, "no SIGKILL");
-    // Later calls return the same and do nothing.
+    // Later calls return the same outcome and do nothing.
     assert_eq!(play.at(99.0), ActProgress::Ended(freed));
     assert_eq!(play.sent().len(), 1);
 }
@@ -177,12 +175,12 @@ fn a_stopped_process_that_gpumem_continued_is_not_active() {
 
 #[test]
 fn activity_cancels() {
-    // Before anything is sent.
+    // Before the first signal.
     let mut play = ActScene::found(Kind::Idle, &[python()]);
     play.recheck = Recheck::NoLonger;
     assert_eq!(play.advance(), ActProgress::Ended(Outcome::RuleNoLongerTrue));
     assert!(play.sent().is_empty());
-    // During the grace: what was sent was sent, and nothing more is.
+    // During the grace period, later signals are cancelled.
     let mut play = ActScene::found(Kind::Idle, &[python()]);
     play.advance();
     play.recheck = Recheck::NoLonger;
@@ -204,7 +202,7 @@ fn what_is_not_known_waits_and_is_then_given_up() {
     play.recheck = Recheck::StillTrue;
     play.at(29.5);
     assert_eq!(play.sent(), [(70, TERM)]);
-    // No escalation in doubt.
+    // An unknown verdict delays escalation.
     play.recheck = Recheck::Unknown;
     assert_eq!(play.at(45.0), ActProgress::Waiting { until: at(75.0) });
     assert_eq!(play.at(75.0), ActProgress::Ended(Outcome::RuleNoLongerTrue));
@@ -217,7 +215,7 @@ fn who_is_gone_already_needs_nothing() {
     play.control.get().end(70);
     assert_eq!(play.advance(), ActProgress::Ended(Outcome::AlreadyGone));
     assert!(play.sent().is_empty());
-    // Or has released what it held.
+    // The process has released its memory.
     let mut play = ActScene::named(&[python()], guard());
     let mut free = python();
     free.gpu_files = Some(Arc::default());
@@ -231,7 +229,7 @@ fn another_process_of_that_number_is_never_sent_anything() {
     let mut play = ActScene::found(Kind::Idle, &[python()]);
     play.control.get().processes.get_mut(&70).unwrap().start_ticks = 7777;
     assert_eq!(play.advance(), ActProgress::Ended(Outcome::IdentityChanged));
-    // Nor if the pid is reused on the way.
+    // The pid is reused during the act.
     let mut play = ActScene::found(Kind::Idle, &[python()]);
     play.advance();
     let mut other = play.control.get().processes[&70].clone();
@@ -274,7 +272,6 @@ fn one_who_is_another_fails_the_whole_family() {
         assert_eq!(play.advance(), ActProgress::Ended(outcome));
         assert!(play.sent().is_empty());
     }
-    // A process that has exited is no obstacle.
     let mut play = ActScene::found(Kind::Idle, &[python(), child]);
     play.control.get().end(71);
     ends_on(&mut play, 70, &[TERM]);
@@ -296,7 +293,7 @@ fn what_protects_is_asked_again_at_the_deed() {
         assert_eq!(play.advance(), ActProgress::Ended(Outcome::of(why)));
         assert!(play.sent().is_empty());
     }
-    // Also between the signals.
+    // Between two signals.
     let mut play = ActScene::found(Kind::Idle, &[python()]);
     play.advance();
     play.now = 10.0;
@@ -367,7 +364,7 @@ fn who_takes_the_memory_again_is_not_done_with() {
     play.now = 2.0;
     play.shows(vec![free], vec![gpu(0, &[], 0)]);
     assert!(matches!(play.advance(), ActProgress::Waiting { .. }));
-    // Three seconds later it holds as much as before.
+    // Three seconds later the process holds as much as before.
     assert_eq!(play.at(5.0), ActProgress::Waiting { until: at(10.0) });
     assert!(matches!(play.play_on(), Outcome::Freed { .. }));
     assert_eq!(play.sent(), [(70, TERM), (70, KILL)]);
@@ -421,13 +418,13 @@ fn work_since_the_plan_cancels_what_a_rule_found() {
     let mut play = planned(ActScene::found(Kind::Idle, &[python()]), 900);
     assert_eq!(play.at(8.0), ActProgress::Ended(Outcome::RuleNoLongerTrue));
     assert!(play.sent().is_empty());
-    // A trace is no work, and what it uses after a signal, it uses to end.
+    // A little CPU time is not work, and usage after a signal does not count.
     let mut play = planned(ActScene::found(Kind::Idle, &[python()]), 110);
     assert!(matches!(play.at(8.0), ActProgress::Waiting { .. }));
     assert_eq!(play.sent(), [(70, TERM)]);
     play.control.get().usage = JobUsage::of_one(70, 9.0, 900, 0);
     assert!(matches!(play.at(9.0), ActProgress::Waiting { .. }));
-    // What a person named goes on.
+    // A named target continues.
     let mut play = planned(ActScene::named(&[python()], guard()), 900);
     play.at(8.0);
     assert_eq!(play.sent(), [(70, TERM)]);
@@ -441,7 +438,7 @@ fn who_lets_go_and_lives_on_is_left_alone() {
     free.gpu_files = Some(Arc::default());
     play.now = 2.0;
     play.shows(vec![free], vec![gpu(0, &[], 0)]);
-    // The rule no longer reports it, because it holds nothing.
+    // The rule reports nothing, because the process holds nothing.
     play.recheck = Recheck::NoLonger;
     play.advance();
     play.now = 7.0;
@@ -450,7 +447,7 @@ fn who_lets_go_and_lives_on_is_left_alone() {
     assert_eq!(play.sent(), [(70, TERM)]);
 }
 
-/// A process like 70, started after the plan, with this parent, group and session.
+/// A process like 70 that started after the plan, with this parent and process group.
 fn born(play: &ActScene, pid: u32, ppid: u32, group: u32) -> (u32, Guarded) {
     let mut facts = play.control.get().processes[&70].clone();
     facts.start_ticks = 9000 + u64::from(pid);
@@ -471,7 +468,7 @@ fn who_ends_before_anything_is_sent_was_gone_already() {
     play.control.get().end(70);
     play.recheck = Recheck::StillTrue;
     assert_eq!(play.at(1.0), ActProgress::Ended(Outcome::AlreadyGone));
-    // By then it has a handle, and whether the rule holds is unknown.
+    // The process has a handle by then, and the rule's verdict is unknown.
     let mut play = ActScene::found(Kind::Idle, &[python()]);
     play.control.get().rejects.insert(70, NotSent::Gone);
     play.advance();
@@ -491,7 +488,7 @@ fn what_is_only_advised_is_not_done() {
 
 #[test]
 fn nothing_is_done_that_is_not_written_down_before() {
-    // Two lines come before the first signal: the act begins, and what is about to be sent.
+    // Two lines precede the first signal: the start of the act, and the intended action.
     for room in 0..2 {
         let mut play = ActScene::found(Kind::Idle, &[python()]);
         play.pages.room = room;
@@ -506,7 +503,7 @@ fn nothing_is_done_that_is_not_written_down_before() {
     play.now = 99.0;
     play.advance();
     assert_eq!(play.sent().len(), 1, "the act is over");
-    // The disk is full when it is to be killed: it is not even stopped.
+    // The disk is full before SIGKILL, so SIGKILL is not sent.
     let mut play = ActScene::found(Kind::Idle, &[python()]);
     play.pages.room = 3;
     play.advance();

@@ -1,4 +1,4 @@
-//! Each finding gets the right command, and none that kills if nothing may be killed.
+//! Each finding gets the right commands, and no `gpumem kill` for a protected process.
 
 use std::sync::Arc;
 
@@ -26,7 +26,7 @@ fn fill_in<'f>(
     }
 }
 
-/// The findings with what to type, for this person.
+/// The findings with their commands for the user of `guard`.
 fn typed(found: &[(Kind, &Process)], seen: &Snapshot, guard: &Guard) -> Vec<Finding> {
     let mut findings: Vec<Finding> = found.iter().map(|(kind, it)| finding(*kind, it)).collect();
     let guard = Guard { policy: default_policy(), ourselves: guard.ourselves.clone() };
@@ -86,7 +86,7 @@ fn what_rests_and_can_be_asked_is_asked_before_it_is_killed() {
     for (kind, process, expected) in [
         (Kind::Idle, &idle, &["gpumem release 70", "gpumem kill 70"][..]),
         (Kind::ServerIdle, &idle, &["gpumem release 70", "gpumem explain 70"]),
-        // Asking it would not cure what is wrong with it.
+        // A release would not fix an orphan.
         (Kind::Orphan, &idle, &["gpumem kill 70"]),
         // It cannot be asked.
         (Kind::Idle, &silent, &["gpumem kill 70"]),
@@ -96,7 +96,7 @@ fn what_rests_and_can_be_asked_is_asked_before_it_is_killed() {
     }
     let ranks = [idle.clone(), Process { pid: 71, ..idle.clone() }];
     let all: Vec<(Kind, &Process)> = ranks.iter().map(|it| (Kind::Idle, it)).collect();
-    // One command or two, as they are killed.
+    // Release and kill name the same processes.
     for typed in commands(&all, &on_gpu(&ranks)) {
         let pids = typed[1].strip_prefix("gpumem kill ").unwrap();
         assert_eq!(typed[0], format!("gpumem release {pids}"));
@@ -181,16 +181,15 @@ fn what_can_give_memory_back_has_a_command_without_a_finding() {
         (announcing(), true),
         (kernel("idle", "pytorch"), true),
         (kernel("busy", "pytorch"), false),
-        // Libraries that keep their memory, or unknown ones.
+        // Libraries that keep their memory, or unknown libraries.
         (kernel("idle", "tensorflow"), false),
         (kernel("idle", "mine"), false),
-        // Its interpreter is not entered.
         (python, false),
     ] {
         let seen = on_gpu(std::slice::from_ref(&process));
         let own = of_process(&process, &seen, &default_policy(), Typist::User(OWNER));
         assert_eq!(own.release.as_deref(), can.then_some("gpumem release 70"), "{process:?}");
-        // A kernel's server may restart it.
+        // The kernel's server may restart it.
         let may_end = process.jupyter.is_none();
         assert_eq!(own.kill.as_deref(), may_end.then_some("gpumem kill 70"));
     }
@@ -249,7 +248,7 @@ fn what_is_not_held_or_not_theirs_has_no_command_of_its_own() {
         kill: Some(format!("gpumem kill{option} 70")),
     };
     assert_eq!(by(&seen, Typist::Owner), both(""), "a recording's owner");
-    // Elsewhere and later, the pid may be another's.
+    // Later, on another machine, the pid may be reused.
     let exactly = both("").kill.map(|it| it.replace("70", "70@700@boot"));
     assert_eq!(by(&seen, Typist::Elsewhere).kill, exactly);
     let mut nameless = seen.clone();
@@ -259,14 +258,14 @@ fn what_is_not_held_or_not_theirs_has_no_command_of_its_own() {
     assert_eq!(by(&seen, Typist::User(ROOT)), both(" --all-users"));
     let holds = |rows: &[(u32, u64)]| snapshot(at(0.0), processes, vec![gpu(0, rows, 0)]);
     assert_eq!(by(&holds(&[(70, 0)]), Typist::Owner).release, None);
-    // Its pid may belong to another process here.
+    // Inside the container, the pid may belong to another process.
     let unheld = Process { gpu_files: None, ..announced.clone() };
     let mut inside = on_gpu(std::slice::from_ref(&unheld));
     inside.host.pid_namespace = Some(crate::model::snapshot::PidNamespace::Container);
     assert_eq!(by(&inside, Typist::Owner), OwnCommands::default());
     let own = Process { unresolved: Some("who knows".into()), ..announced.clone() };
     assert_eq!(by(&on_gpu(&[own]), Typist::Owner), OwnCommands::default());
-    // A kept process is not ended, and may be asked.
+    // An exempted process is not ended, but may be asked.
     let kept = Process {
         environment: Some(Arc::new([(Arc::from("GPUMEM_KEEP"), Arc::from("forever"))].into())),
         ..process(70, "python train.py")

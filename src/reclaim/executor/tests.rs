@@ -1,4 +1,4 @@
-//! One executor for every caller: order, recheck, what observers receive, and who releases what.
+//! The executor: order of targets, rechecks, and events for observers.
 
 use super::*;
 use crate::model::{Kind, Process as Shown};
@@ -8,7 +8,6 @@ use crate::reclaim::testing::{
 };
 use crate::units::GIB;
 
-/// What an observer received.
 #[derive(Default)]
 struct Notes(Vec<(usize, String)>);
 
@@ -38,13 +37,13 @@ impl Observer for Notes {
     }
 }
 
-/// Two stopped processes on GPU 0, their findings, and an executor of the plan that ends both.
+/// Two stopped processes on GPU 0, their findings, and an executor for the plan that ends both.
 struct Simulation {
     control: Shared<FakeControl>,
     pages: Shared<Pages>,
     processes: Vec<Shown>,
     now: f64,
-    /// The rules' findings are unknown.
+    /// The findings are unknown.
     is_doubtful: bool,
     /// No sample is supplied after this time.
     last: f64,
@@ -106,7 +105,6 @@ impl SampleSource for Simulation {
 fn targets_are_carried_out_one_after_another_and_each_outcome_is_reported() {
     let (mut simulation, mut executor) = Simulation::new();
     for pid in [70, 71] {
-        // A stopped process ends once it continues.
         simulation.control.get().ends_on.insert(pid, vec![Signal::Cont]);
     }
     let mut notes = Notes::default();
@@ -122,7 +120,7 @@ fn targets_are_carried_out_one_after_another_and_each_outcome_is_reported() {
     let expected =
         [(0, "SIGTERM to 70"), (0, "70 ended true"), (1, "SIGTERM to 71"), (1, "71 ended true")];
     assert_eq!(reported, expected);
-    // Observers receive what the ledger has.
+    // Observers receive every ledger entry.
     let pages = simulation.pages.get();
     let intended = pages.lines.iter();
     let intended = intended.filter(|it| matches!(it.event, LedgerEvent::Intended(_)));

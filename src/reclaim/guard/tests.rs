@@ -1,4 +1,4 @@
-//! Each reason to leave a process alone, and that an ordinary one may be touched.
+//! Every reason that protects a process, and an ordinary process that has none.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -68,10 +68,10 @@ fn programs_are_known_by_their_files_and_by_whole_names() {
         ("/usr/bin/containerd-shim-runc-v2", "x", Some("containerd-shim-runc-v2")),
         ("/usr/bin/tmux", "tmux: server", Some("tmux")),
         ("/usr/sbin/slurmstepd", "slurmstepd", Some("slurmstepd")),
-        // A process's own name proves nothing, either way.
+        // The process's own name (comm) proves nothing.
         ("/usr/bin/python3.11", "Xorg", None),
         ("/usr/bin/python3.11", "sshd", None),
-        // A part of a name may be anybody's.
+        // A partial match is not enough.
         ("/home/ann/Xorg-trainer", "x", None),
         ("/home/ann/my-sshd", "x", None),
         ("/home/ann/systemd/train", "x", None),
@@ -80,11 +80,11 @@ fn programs_are_known_by_their_files_and_by_whole_names() {
         let facts = with(Some(executable), comm);
         assert_eq!(name(&facts).as_deref(), protected, "{executable}");
     }
-    // Without a readable file the short name decides, cut as the kernel cuts it.
+    // If the executable cannot be read, the kernel's truncated comm decides.
     assert_eq!(name(&with(None, "nvidia-persiste")).as_deref(), Some("nvidia-persiste"));
     assert_eq!(name(&with(None, "tmux: server")).as_deref(), Some("tmux: server"));
 
-    // A user's program with such a name is like any other, unless the configuration names it.
+    // A user's own program with a protected name is not protected, unless the configuration names it.
     for executable in ["/home/ann/Xorg", "/tmp/sshd", "/home/ann/bin/systemd-train"] {
         let own =
             |is_roots| Guarded { executable_is_roots: is_roots, ..with(Some(executable), "x") };
@@ -149,7 +149,7 @@ fn who_is_not_certain_is_never_touched() {
         assert_eq!(found, Some(Protection::Unresolved));
     }
     python.unresolved = None;
-    // A zombie keeps its names, and is no process all the same.
+    // A zombie has names, but no certain identity.
     python.last_known = Some(Arc::new(LastKnown {
         start_ticks: python.start_ticks,
         user: python.user.clone(),
@@ -174,7 +174,7 @@ fn in_another_namespace_only_what_is_named_and_proven_is_touched() {
             assert_eq!(guard().by_sight(Call::Named, &unproven, &seen), other);
         }
     }
-    // A host's recording, replayed in a container.
+    // A recording of a host, replayed in a container.
     let mut inside = guard();
     inside.ourselves.pid_namespace = Some(PidNamespace::Container);
     let seen = snapshot(at(0.0), &[], Vec::new());
@@ -243,7 +243,7 @@ fn its_owner_keeps_it_until_then() {
         let process = Process { start_time: start, ..keeping("yes", OWNER) };
         assert_eq!(limited.by_sight(Call::Rule, &process, &seen).is_some(), is_kept, "{start:?}");
     }
-    // What has no readable environment is not protected for longer than what says that it is kept.
+    // A process with an unreadable environment is protected no longer than one with `GPUMEM_KEEP`.
     for (start, is_protected) in [(Some(at(-3700.0)), false), (Some(at(-60.0)), true)] {
         let process = Process { start_time: start, environment: None, ..keeping("yes", OWNER) };
         let found = limited.by_sight(Call::Rule, &process, &seen);

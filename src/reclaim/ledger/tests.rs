@@ -1,4 +1,4 @@
-//! Whatever happens to the writer, what was written can be read.
+//! A ledger stays readable, however its writer ended.
 
 use std::fs;
 
@@ -62,7 +62,7 @@ fn what_is_written_is_read_again() {
         ledger.write(&entry).unwrap();
     }
     drop(ledger);
-    // Another writer goes on after it.
+    // Another writer appends after the incomplete line.
     let mut ledger = Ledger::open(&path).unwrap();
     let asked = Deed::ShutKernel { kernel_id: "k".into() };
     ledger.write(&entry("b", 2.0, LedgerEvent::Intended(asked.clone()))).unwrap();
@@ -107,7 +107,7 @@ fn a_torn_line_costs_itself_only() {
         assert_eq!(past.acts[0].outcome.is_some(), is_whole);
         assert_eq!(past.acts[1].outcome, Some(Outcome::AlreadyGone));
     }
-    // Lines of another version, or no lines at all.
+    // Lines of another version, and lines that are not JSON.
     let strange = b"\xff\n{}\n[1]\n{\"schema\":\"gpumem.ledger/2\",\"event\":\"begun\"}\n\n";
     fs::write(&path, strange).unwrap();
     let past = read(&path, 1 << 20).unwrap();

@@ -1,5 +1,5 @@
-//! A plan that ends no process: each process that can be asked to release memory is its own target, and those
-//! of one server are one target. Pure.
+//! A plan that ends no process. Each process that can be asked to release memory is its own target, and the
+//! processes of one server are one target. Pure.
 
 use super::{Plan, PlanInput, Why, bytes, leader, reason, rows, target_process};
 use crate::model::Kind;
@@ -11,7 +11,7 @@ use crate::reclaim::select::Accused;
 use crate::reclaim::step;
 use crate::reclaim::target::Target;
 
-/// Makes targets of the requested processes, or says why not.
+/// Makes targets of the requested processes, or refuses them.
 pub(super) fn plan(
     seen: &PlanInput<'_>,
     guard: &Guard,
@@ -60,8 +60,8 @@ fn way(
     release::find(one.process, seen.snapshot).map_err(|ways| Why::NoWayIn { ways: ways.into() })
 }
 
-/// One target for all processes that release memory by one way: for a server also workers that were not
-/// requested, whose memory comes back as well.
+/// One target for all processes that release memory by the same request. For a server, it includes workers that
+/// were not requested, because their memory is released as well.
 fn target(
     seen: &PlanInput<'_>,
     guard: &Guard,
@@ -102,14 +102,14 @@ fn target(
     })
 }
 
-/// Whether a process is asked to release memory rather than ended: by the policy, or by the rule that found it.
+/// Whether the policy or the rule asks for a release instead of an end.
 pub(super) fn is_released(accused: &Accused<'_>, policy: &Policy) -> bool {
     let mut findings = accused.findings.iter();
     matches!(policy.release, Release::Only(_))
         || findings.any(|it| policy.releasing.contains(&it.rule))
 }
 
-/// Whether rules found them idle and nothing else.
+/// Whether idle is the only finding on these processes.
 pub(super) fn is_idle(accused: &[&Accused<'_>]) -> bool {
     let mut findings = accused.iter().flat_map(|it| &it.findings);
     findings.all(|it| it.kind == Kind::Idle)

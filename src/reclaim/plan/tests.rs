@@ -1,4 +1,4 @@
-//! Which processes a plan takes, and which it leaves.
+//! Which processes a plan includes, and which it refuses.
 
 use std::sync::Arc;
 
@@ -26,7 +26,6 @@ fn why(plan: &Plan) -> Vec<&Why> {
     plan.refused.iter().map(|it| &it.why).collect()
 }
 
-/// One process with a finding, alone on its GPU.
 fn alone(kind: Kind) -> (Vec<Finding>, Snapshot) {
     let python = process(70, "python train.py");
     let seen = snapshot(at(0.0), std::slice::from_ref(&python), vec![gpu(0, &[(70, GIB)], 0)]);
@@ -41,7 +40,7 @@ fn asking(kinds: &[Kind], rules: &[&str]) -> FindingSelector {
     }
 }
 
-/// What a selector selects from a snapshot.
+/// The processes that a selector matches in a snapshot.
 fn selected(seen: &Snapshot, findings: &[Finding], text: &str) -> Option<Selected> {
     let places = places(seen, findings).into_iter();
     let rows: Vec<_> = places.map(|place| ProcessRow::new(seen, findings, place)).collect();
@@ -69,7 +68,8 @@ fn kinds_are_taken_always_when_asked_or_never() {
         };
         assert_eq!(usual.targets.len(), by_default, "{kind}");
         assert_eq!(asked.targets.len(), when_asked, "{kind}");
-        // A requested process that is left has a reason; by default only the expected are listed.
+        // Every requested process that is not a target is refused with a reason. By default only expected ones are
+        // listed.
         assert_eq!(asked.refused.len(), 1 - when_asked, "{kind}");
         let is_notified =
             matches!(kind, Kind::Dead | Kind::Stuck | Kind::Hung | Kind::Leak | Kind::Placeholder);
@@ -179,14 +179,14 @@ fn a_process_that_is_another_by_now_is_none_of_the_rules() {
     let (findings, mut seen) = alone(Kind::Idle);
     seen.processes[0].start_ticks = Some(1);
     assert_eq!(why(&plan_of(&findings, &seen, &guard())), [&Why::Gone]);
-    // The snapshot is older; Linux says now that the pid was reused.
+    // The snapshot is outdated: Linux reports that the pid was reused.
     let (findings, seen) = alone(Kind::Idle);
     let mut now = facts(&seen);
     now.get_mut(&70).unwrap().start_ticks = 1;
     let plan = plan_with(&findings, &seen, &[], &now, &guard());
     let protection = Protection::Replaced;
     assert_eq!(why(&plan), [&Why::Protected { pid: 70, protection }]);
-    // If Linux says nothing, nothing is done.
+    // Without facts from Linux, no process is a target.
     let plan = plan_with(&findings, &seen, &[], &BTreeMap::new(), &guard());
     assert!(plan.targets.is_empty() && plan.refused.len() == 1);
 }

@@ -1,4 +1,4 @@
-//! What is called reclaimable is what an all-users plan takes, whatever stands in its way.
+//! Findings marked as reclaimable are exactly those that an all-users plan takes.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use crate::reclaim::testing::{BOOT, at, facts, finding, gpu, plan_with, process,
 use crate::units::GIB;
 use crate::watch::sample::dice::Dice;
 
-/// Root; gpumem descends from none of the processes.
+/// A guard for root. gpumem descends from none of the processes.
 fn root(policy: Policy) -> Guard {
     Guard {
         policy,
@@ -27,8 +27,8 @@ fn root(policy: Policy) -> Guard {
     }
 }
 
-/// A random machine: jobs with members that are kept, at work, without a finding, graphics-only, serving,
-/// untouchable, or in another pid namespace; the rules' findings on them; and what the configuration keeps.
+/// A random machine with its findings and configuration. Its jobs have members that are exempted, at work,
+/// graphics-only, serving, protected, in another pid namespace, or without a finding.
 fn machine(dice: &mut Dice) -> (Vec<Finding>, Snapshot, Policy) {
     let mut processes: Vec<Process> = Vec::new();
     let (mut findings, mut policy) = (Vec::new(), default_policy());
@@ -90,7 +90,7 @@ fn machine(dice: &mut Dice) -> (Vec<Finding>, Snapshot, Policy) {
                 }
                 findings.push(found);
             }
-            // One that has exited since.
+            // The process may have exited since.
             if dice.roll(15) > 0 {
                 processes.push(it);
             }
@@ -140,7 +140,7 @@ fn the_headline_promises_what_a_plan_of_all_users_takes_and_no_more() {
         known.sort_unstable_by_key(|it| it.pid);
         known.dedup();
         assert!(headline.processes <= known.len(), "{seed}");
-        // Everything the plan takes was promised.
+        // Every process in the plan was marked.
         let mut planned = pids.clone();
         planned.sort_unstable();
         planned.dedup();
@@ -155,7 +155,7 @@ fn the_headline_promises_what_a_plan_of_all_users_takes_and_no_more() {
         taken += headline.processes;
         left += whole.processes - headline.processes;
     }
-    // Otherwise nothing was tested.
+    // Both cases must occur often.
     assert!(taken > 50 && left > 50, "{taken} {left}");
 }
 
@@ -177,7 +177,7 @@ fn what_would_end_one_that_is_kept_is_skipped_and_the_reason_is_shown() {
         reason: "night run".into(),
         until: None,
     });
-    // A process kept in full has no finding.
+    // A process that is fully exempted has no finding.
     let mut found = [finding(Kind::Idle, &idle)];
     let marks_of = |found: &[Finding], policy: &Policy| marks(found, &seen, policy.clone());
     found[0].mark_planned(&marks_of(&found, &policy));

@@ -48,7 +48,7 @@ fn snapshot(pids: &[u32]) -> Snapshot {
     snapshot
 }
 
-/// For 7, which had the finding, and 8, which belongs to it.
+/// Rechecks 7, which had the finding, and 8, a member without one.
 fn asked(found: &[Finding], snapshot: &Snapshot) -> Recheck {
     let (seven, eight) = (member(7), member(8));
     let found: Vec<&Finding> = found.iter().collect();

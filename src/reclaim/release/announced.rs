@@ -1,9 +1,8 @@
-//! A way: a signal that the process announces by `GPUMEM_RELEASE_SIGNAL` in its environment, and has a handler
-//! for when it is sent.
+//! Release by a signal that the process announces in `GPUMEM_RELEASE_SIGNAL` and handles.
 //!
-//! It needs both: without a handler SIGUSR1, SIGUSR2 and SIGHUP end a process. The environment is that of the
-//! program that runs now; the handlers are read from `/proc/PID/status`, with the process held by a pidfd,
-//! immediately before the signal goes through that pidfd.
+//! Both are required: without a handler, SIGUSR1, SIGUSR2 and SIGHUP terminate a process. The environment is that
+//! of the current program. The handlers are read from `/proc/PID/status` immediately before the signal is sent,
+//! while a pidfd holds the process.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -19,10 +18,10 @@ use crate::reclaim::process_control::{
 
 /// The variable by which a process announces its signal.
 pub const VARIABLE: &str = "GPUMEM_RELEASE_SIGNAL";
-/// Signals that may be sent: those that programs use for their own purposes.
+/// Permitted signals: those that programs define for their own purposes.
 const SIGNALS: [Signal; 3] = [Signal::Usr1, Signal::Usr2, Signal::Hup];
 
-/// The signal a process announces; `None` if it announces nothing.
+/// The signal that a process announces. `None` if it announces none.
 fn announced(environment: &BTreeMap<Arc<str>, Arc<str>>) -> Option<Result<Signal, String>> {
     let value = environment.get(VARIABLE)?;
     let signal = value.parse().ok().filter(|it| SIGNALS.contains(it));
@@ -33,7 +32,7 @@ fn announced(environment: &BTreeMap<Arc<str>, Arc<str>>) -> Option<Result<Signal
     }))
 }
 
-/// The way, if the snapshot shows it; `None` if the process announces nothing.
+/// The release request, if the snapshot shows an announcement. `None` otherwise.
 pub(super) fn find(process: &Process, _: &Snapshot) -> Option<Result<ReleaseWay, String>> {
     let signal = announced(process.environment.as_deref()?)?;
     let (pid, start_ticks) = (process.pid, process.start_ticks?);
@@ -41,14 +40,14 @@ pub(super) fn find(process: &Process, _: &Snapshot) -> Option<Result<ReleaseWay,
     Some(signal.map(way))
 }
 
-/// Sends the signal if it may be sent and `is_deed`. The process does not report what it does then.
+/// Sends the signal if it is permitted and `is_deed` is set. The process does not report the effect.
 pub(super) fn ask(roots: &Roots, way: &ReleaseWay, signal: Signal, is_deed: bool) -> ReleaseAnswer {
     let (mut control, handle) = hold(roots, way, signal)?;
     if !is_deed {
         let why = format!("it announces {signal} and has a handler for it");
         return Ok(ReleaseReport { why: Some(why.into()), ..ReleaseReport::default() });
     }
-    // Checked again, with nothing between it and the signal.
+    // Checked again immediately before the signal.
     handles(roots, way.pid, signal).map_err(NotReleased::Refused)?;
     match control.signal(handle, signal) {
         Ok(()) => Ok(ReleaseReport::default()),
@@ -61,7 +60,7 @@ fn gone() -> NotReleased {
     NotReleased::NoWayIn("it has exited".to_owned())
 }
 
-/// Opens the process if it is the right one, announces the signal, and has a handler for it.
+/// Opens the process after checking its identity, its announcement, and its handler.
 fn hold(
     roots: &Roots,
     way: &ReleaseWay,
@@ -81,7 +80,7 @@ fn hold(
         NotOpened::Gone(_) => gone(),
         error => NotReleased::NoWayIn(error.to_string()),
     })?;
-    // Read with the handle open: it may have executed another program since the plan.
+    // Read while the pidfd is open: the process may have executed another program since the plan.
     let facts = control.read_guarded(pid).ok_or_else(gone)?;
     let announced = facts.environment.as_deref().and_then(announced);
     match announced {
@@ -104,7 +103,7 @@ fn hold(
     Ok((control, handle))
 }
 
-/// Whether the process has a handler for the signal, and does not block it.
+/// Whether the process handles the signal and does not block it.
 fn handles(roots: &Roots, pid: u32, signal: Signal) -> Result<(), String> {
     let Some(masks) = read_signal_masks(roots, pid) else {
         return Err(format!(
@@ -168,7 +167,7 @@ mod tests {
         let signal = Signal::Usr1;
         let by = ReleaseBy::Signal { signal };
         let way = ReleaseWay { pid: std::process::id(), start_ticks: 1, by };
-        // It would end this process.
+        // The signal would terminate this process.
         let answer = ask(&Roots::default(), &way, signal, true);
         assert!(matches!(answer, Err(NotReleased::NoWayIn(_))), "{answer:?}");
     }

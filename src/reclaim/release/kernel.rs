@@ -1,13 +1,12 @@
-//! A way: a Jupyter kernel runs a recipe, requested over its own shell channel.
+//! Release by a Jupyter kernel, which runs a recipe requested over its shell channel.
 //!
-//! First it is asked what it is. A kernel that runs a cell does not answer and is left alone: a request cannot
-//! be withdrawn, and would run after the cell. Then one silent request without code evaluates one expression
-//! (`advice::recipe`), which does nothing after its deadline, so a cell that starts in between is never delayed
-//! by it. The notebook, its history, counts and names do not show it. The server takes it for activity, so the
-//! report has its time.
+//! The first request asks for the kernel's info. A kernel that runs a cell does not answer and is left alone: a
+//! request cannot be withdrawn, and would run after the cell. Then one silent request without code evaluates one
+//! expression (`advice::recipe`). The expression does nothing after its deadline, so it never delays a cell that
+//! starts in between. The notebook's output, history, counters and names do not change. The server counts the
+//! request as activity, so the report contains its time.
 //!
-//! Never over the control channel, nor in a subshell: the server would show the kernel as idle while its cell
-//! runs.
+//! The control channel and subshells are never used: the server would show the kernel as idle while its cell runs.
 
 use std::time::Duration;
 
@@ -21,13 +20,13 @@ use crate::host::{Roots, read_time};
 use crate::model::release::ReleaseReport;
 use crate::model::{Process, Snapshot};
 
-/// The longest wait for a first answer; an idle kernel takes 5 ms, more on a busy machine.
+/// The time limit for a first answer. An idle kernel takes 5 ms, or more on a busy machine.
 const PROBE_TIME: Duration = Duration::from_millis(800);
 
-/// This fraction of the time is reserved for the answer: the recipe does not begin in it.
+/// The time limit divided by this is reserved for the answer. The recipe does not start in that period.
 const ANSWER_SHARE: u32 = 4;
 
-/// The way, if a process is a kernel. `Err`: why this kernel cannot be asked.
+/// The release request, if a process is a kernel. `Err` if this kernel cannot be asked.
 pub(super) fn find(process: &Process, snapshot: &Snapshot) -> Option<Result<ReleaseWay, String>> {
     let jupyter = process.jupyter.as_deref()?;
     let why = |why: &str| Some(Err(why.to_owned()));
@@ -62,8 +61,8 @@ pub(super) fn find(process: &Process, snapshot: &Snapshot) -> Option<Result<Rele
     Some(Ok(ReleaseWay { pid: process.pid, start_ticks, by }))
 }
 
-/// Checks that the kernel is idle and can be asked, which its server does not take for activity; then has it
-/// run the recipe, if `is_deed`. Returns when it has, or at `wait_ms`.
+/// Checks that the kernel is idle, which its server does not count as activity. If `is_deed` is set, it then runs
+/// the recipe. Returns when the recipe is done, or after `wait_ms`.
 pub(super) fn ask(
     roots: &Roots,
     way: &ReleaseWay,
@@ -84,7 +83,7 @@ pub(super) fn ask(
     });
     let report = match channel.evaluate(&recipe::expression(&source), Deadline::after(wait)) {
         Ok(Evaluated::Value(value)) => recipe::parse_value(&value),
-        // The recipe raised it, but its text may be anybody's.
+        // The recipe raised the error, but the error text is untrusted.
         Ok(Evaluated::Raised(error)) => Err(format!("the script failed in the kernel: {error}")),
         Ok(Evaluated::Aborted) => {
             let why = "a cell failed in between, and the kernel dropped the request; try again";
@@ -102,7 +101,6 @@ pub(super) fn ask(
     Ok(ReleaseReport { asked: Some((begun, read_time())), ..report })
 }
 
-/// Connects to the kernel and checks that it is idle and runs Python.
 fn open(
     roots: &Roots,
     way: &ReleaseWay,
@@ -112,7 +110,7 @@ fn open(
     let until = Deadline::after(time);
     let process = (way.pid, way.start_ticks);
     let mut channel = ShellChannel::open(roots, process, until).map_err(|it| refusal(&it))?;
-    // Reading its file may have taken as long.
+    // Reading the connection file may have used up the time limit.
     let until = Deadline::after(time);
     let implementation = channel.implementation(until).map_err(|it| refusal(&it))?;
     match implementation.as_str() {

@@ -1,9 +1,9 @@
-//! How a process gives memory back and lives on.
+//! Releases memory of a process that keeps running.
 //!
-//! This file lists the ways; [`way`] has their plain data. Each way is a file with two functions: `find` tells
-//! from a snapshot whether the process has it, and `ask` proves that the process is idle and, if told to, does
-//! it. `ask` takes seconds and runs on its own thread. `step::release` decides when a release is done, and
-//! whether it helped as NVML sees it.
+//! This file lists the methods, and [`way`] has their plain data. Each method is a file with two functions. `find`
+//! checks in a snapshot whether the process supports the method. `ask` verifies that the process is idle and, if
+//! told to, sends the request; it takes seconds and runs on its own thread. `step::release` decides when a release
+//! is done, and whether NVML shows an effect.
 
 mod announced;
 pub mod kernel;
@@ -24,17 +24,13 @@ pub use crate::model::release::{Reference, ReleaseReport};
 use crate::model::{Gpu, Process, Snapshot};
 pub use way::{NotReleased, ReleaseAnswer, ReleaseBy, ReleaseOptions, ReleaseWay, ServerUnload};
 
-/// The most targets probed at once.
+/// The maximum number of concurrent probes.
 const MOST_PROBES: usize = 16;
-/// Time limit of a probe, however long a release may take.
+/// The time limit of a probe, independent of the time limit of a release.
 const PROBE_TIME: Duration = Duration::from_secs(10);
 
-/// The way by which a process gives memory back: a server's own unload, a kernel's channel or an announced
-/// signal. Pure.
-///
-/// # Errors
-///
-/// Why not, for each way that might have applied.
+/// The method for a process: a server's unload API, a kernel's channel, or an announced signal. Pure. Returns the
+/// reason for each method that might have applied.
 pub fn find(process: &Process, snapshot: &Snapshot) -> Result<ReleaseWay, String> {
     let mut refusals = Vec::new();
     for find in [server::find, kernel::find, announced::find] {
@@ -52,9 +48,9 @@ pub fn find(process: &Process, snapshot: &Snapshot) -> Result<ReleaseWay, String
     })
 }
 
-/// Why a process that computes on a GPU runs no recipe: freeing memory waits for the computation, and a hanging
-/// CUDA kernel would block the process forever. By the process's own samples or, if the driver has none, by the
-/// GPU's.
+/// Why no recipe may run in a process that computes on a GPU. Freeing memory waits for the computation, and a
+/// hanging CUDA kernel would block the process forever. Uses the samples of the process or, if the driver has none,
+/// those of the GPU.
 fn at_work(pid: u32, snapshot: &Snapshot) -> Option<String> {
     let works = |gpu: &Gpu| {
         let mut rows = gpu.processes.iter().flatten();
@@ -87,7 +83,6 @@ pub struct ProbedTarget {
 }
 
 impl ProbedTarget {
-    /// A target with the result of its probe.
     fn new(target: Target, answer: Option<ReleaseAnswer>) -> Self {
         let (proved, outcome) = match answer {
             Some(Ok(report)) => (report.why, None),
@@ -100,13 +95,13 @@ impl ProbedTarget {
         Self { target, proved, outcome }
     }
 
-    /// Whether it is to be asked.
+    /// Whether the target is to be asked.
     pub fn is_due(&self) -> bool {
         self.outcome.is_none()
     }
 }
 
-/// Probes whether each target is idle and can be asked, some at once; that changes nothing.
+/// Probes whether each target is idle and can be asked, several at once. Changes nothing.
 pub fn probe_targets(targets: Vec<Target>) -> Vec<ProbedTarget> {
     let mut all = Vec::with_capacity(targets.len());
     let mut left = targets.into_iter().peekable();
@@ -130,12 +125,12 @@ fn begin_probe(target: &Target) -> Option<Task<ReleaseAnswer>> {
     Task::start("release-probe", look).ok()
 }
 
-/// Whether it could be done now. Changes nothing; may take seconds.
+/// Checks whether a release is possible now. Changes nothing, and may take seconds.
 pub fn probe(roots: &Roots, way: &ReleaseWay, options: &ReleaseOptions) -> ReleaseAnswer {
     ask(roots, way, options, false)
 }
 
-/// Checks again whether it may be done, and does it; may take as long as the options say.
+/// Checks again and performs the release. The options limit the time.
 pub fn perform(roots: &Roots, way: &ReleaseWay, options: &ReleaseOptions) -> ReleaseAnswer {
     ask(roots, way, options, true)
 }

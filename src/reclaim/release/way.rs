@@ -1,4 +1,4 @@
-//! How a process is asked to give memory back, and its answer. Plain data.
+//! How a process is asked to release memory, and its answer. Plain data.
 
 use std::sync::Arc;
 
@@ -83,7 +83,6 @@ pub struct ReleaseOptions {
 }
 
 impl ReleaseOptions {
-    /// Options for a process that a rule found and no person named.
     pub fn by_rule() -> Self {
         Self {
             collects: true,
@@ -96,31 +95,28 @@ impl ReleaseOptions {
         }
     }
 
-    /// Time limit for a server, including the time in which it is watched, in milliseconds.
+    /// The time limit for a server in milliseconds, including the time for which it is watched.
     pub(in crate::reclaim) fn server_ms(&self) -> u64 {
         self.wait_ms.saturating_add(self.idle_ms)
     }
 }
 
-/// The result of a release; of a probe, that the process rests and could be asked, and what is known of it.
+/// The result of a release. For a probe, success means that the process is idle and could be asked.
 pub type ReleaseAnswer = Result<ReleaseReport, NotReleased>;
 
-/// Why a process releases nothing now.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum NotReleased {
-    /// The process is at work, and was left alone; with the reason.
+    /// The process is working and was left alone. Contains the reason.
     Busy(String),
-    /// The process cannot be reached, or releases nothing; with the reason.
+    /// The process cannot be reached, or has nothing to release. Contains the reason.
     NoWayIn(String),
-    /// The process can be reached but must not be asked, or it refused; with the reason, and what to
-    /// do.
+    /// The process must not be asked, or it refused. Contains the reason and advice.
     Refused(String),
-    /// The process did not answer in time; says whether it still may.
+    /// The process did not answer in time. The message says whether it may still release memory.
     TimedOut(String),
 }
 
 impl NotReleased {
-    /// Why, in words.
     pub fn why(&self) -> &str {
         match self {
             Self::Busy(why) | Self::NoWayIn(why) | Self::Refused(why) | Self::TimedOut(why) => why,

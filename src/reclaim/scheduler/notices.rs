@@ -1,4 +1,4 @@
-//! Notices: what is written to people about a finding, who gets one when, and what follows where none could be delivered.
+//! Notices about findings: their contents, recipients and time, and retries after failed deliveries.
 
 use std::sync::Arc;
 
@@ -12,7 +12,6 @@ use crate::reclaim::warnings::{Terms, WarningDue};
 /// The `schema` of a notice.
 const SCHEMA: &str = "gpumem.notice/1";
 
-/// Kind of a notice.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum NoticeKind {
@@ -24,12 +23,11 @@ pub enum NoticeKind {
     LastWarning,
 }
 
-/// A notice about a finding, and its recipients.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Notice {
     pub kind: NoticeKind,
     pub time: Time,
-    /// When the process will be ended, if nothing changes.
+    /// When the process will be ended, unless the finding ends.
     pub acts_at: Option<Time>,
     pub finding: Finding,
     pub uid: Option<u32>,
@@ -39,7 +37,7 @@ pub struct Notice {
 }
 
 impl Notice {
-    /// The document for the command.
+    /// The JSON document for the notify command.
     pub fn json(&self) -> Vec<u8> {
         #[derive(Serialize)]
         struct NoticeDocument<'a> {
@@ -60,7 +58,7 @@ impl Notice {
             acts_at: self.acts_at,
             finding: &self.finding,
         };
-        // Plain data is always JSON.
+        // Plain data always serializes.
         let mut line = Vec::new();
         let _ = json::append(&mut line, &document);
         line.push(b'\n');
@@ -73,7 +71,6 @@ impl ReapScheduler {
         Terms { warn: self.reap.warn.0, grace: self.reap.grace.0 }
     }
 
-    /// Sends the warning that is due.
     pub(super) fn warn(
         &mut self,
         finding: &Finding,
@@ -120,7 +117,7 @@ impl ReapScheduler {
         }
     }
 
-    /// Records that a notice was delivered, or failed.
+    /// Records the delivery of a notice or its failure.
     pub fn delivered(
         &mut self,
         notice: &Notice,
@@ -154,7 +151,7 @@ impl ReapScheduler {
             Err(error) => {
                 let retry_at = now.plus_seconds(RETRY_SECONDS);
                 let known = self.undelivered.get(&finding.id);
-                // It is tried again and again, and said once.
+                // A repeated error is logged once.
                 if known.is_none_or(|it| it.error != error) {
                     system.log(&format!("{}: {owner} not notified: {error}", finding.message));
                 }

@@ -1,4 +1,4 @@
-//! Days at the scheduler: what is told, when it is acted, and what keeps it from being.
+//! Simulated days of the scheduler: notices, acts, and reasons not to act.
 
 use super::notices::NoticeKind;
 use super::*;
@@ -17,26 +17,25 @@ use crate::reclaim::testing::{
 };
 use crate::units::GIB;
 
-/// The rule takes two minutes, the warning ten, the last one a minute.
+/// The rule needs two minutes, the warning ten, and the last warning one.
 const REAPS: &str = "[rules.stopped]\naction = \"reap\"\nduration = \"2m\"\n\
                      [reap]\nnotify = [\"/bin/true\"]\nwarn = \"10m\"\ngrace = \"1m\"\n";
 const ONLY_NOTIFIES: &str =
     "[rules.stopped]\nduration = \"2m\"\n[reap]\nwarn = \"10m\"\ngrace = \"1m\"\n";
-/// Between two samples, in seconds.
+/// Interval between samples, in seconds.
 const STEP: f64 = 2.0;
-/// When the warning is given, the last one, and when it is acted, at the latest.
+/// The latest times, in seconds, of the warning, the last warning, and the act.
 const WARNED: f64 = 124.0;
 const WARNED_LAST: f64 = WARNED + 604.0;
 const ACTED: f64 = WARNED_LAST + 64.0;
 
-/// A system of simulated processes, which remembers.
+/// A system with simulated processes that records all effects.
 #[derive(Default)]
 struct Stage {
     control: Shared<FakeControl>,
     pages: Shared<Pages>,
-    /// When acts began.
     acts: Vec<Time>,
-    /// Notices that are sent and not delivered yet.
+    /// Notices that are sent and not yet delivered.
     notices: Vec<Notice>,
     log: Vec<String>,
     is_busy: bool,
@@ -85,18 +84,18 @@ impl System for Stage {
     }
 }
 
-/// A scheduler, its system, and the processes that NVML lists on GPU 0, a GiB each.
+/// A scheduler, its system, and the processes that NVML lists on GPU 0 with 1 GiB each.
 struct Day {
     scheduler: ReapScheduler,
     stage: Stage,
     processes: Vec<Process>,
-    /// The list cannot be read.
+    /// NVML's process list cannot be read.
     is_blind: bool,
-    /// Who uses the GPU.
+    /// Pids of processes that use the GPU.
     at_work: Vec<u32>,
-    /// Why no notice is delivered.
+    /// The error for every delivery, if deliveries fail.
     undelivered: Option<&'static str>,
-    /// Every notice: when, of what.
+    /// Time in seconds and kind of every notice.
     sent_notices: Vec<(f64, NoticeKind)>,
     seen: Vec<Snapshot>,
     folder: tempfile::TempDir,
@@ -131,7 +130,7 @@ impl Day {
         }
     }
 
-    /// One on which 70 is stopped, and the rule ends that.
+    /// A day with a stopped process, 70, and a rule that ends it.
     fn reaping() -> Self {
         Self::new(REAPS, vec![stopped(70)])
     }
@@ -145,7 +144,7 @@ impl Day {
         ReapScheduler::new(engine, settings, warnings)
     }
 
-    /// gpumem ends, and another begins with what is stored.
+    /// Restarts gpumem with its stored state.
     fn restart(&mut self, toml: &str) {
         let mut engine = Engine::new(configured(toml).rules);
         for snapshot in &self.seen {
@@ -154,7 +153,7 @@ impl Day {
         self.scheduler = Self::open(toml, &self.folder, engine);
     }
 
-    /// The system until then, sample by sample; what is told is heard at once.
+    /// Runs until the given time, sample by sample. Notices are delivered at once.
     fn until(&mut self, seconds: f64) {
         while self.stage.now < seconds {
             self.stage.now += STEP;
@@ -192,13 +191,12 @@ impl Day {
         self.sent_notices.iter().map(|notice| notice.1).collect()
     }
 
-    /// Another configuration comes into force.
     fn reconfigure(&mut self, toml: &str) {
         let config = configured(toml);
         self.scheduler.reconfigure(config.rules, config.reap);
     }
 
-    /// Until the first signal is sent; what was sent then.
+    /// Runs until the first signal. Returns the signals.
     fn until_sent(&mut self) -> Vec<(u32, Signal)> {
         while self.sent().is_empty() {
             assert!(self.stage.now < ACTED + 10.0, "{:?}", self.stage.log);
@@ -207,14 +205,14 @@ impl Day {
         self.sent()
     }
 
-    /// Until then, in which nothing is sent.
+    /// Runs until the given time, and asserts that nothing was sent.
     #[track_caller]
     fn idle_until(&mut self, seconds: f64) {
         self.until(seconds);
         assert_eq!(self.sent(), [], "{:?}", self.stage.log);
     }
 
-    /// By then something is sent.
+    /// Runs until the given time, and asserts that something was sent.
     #[track_caller]
     fn acts_by(&mut self, seconds: f64) {
         self.until(seconds);
@@ -251,21 +249,21 @@ fn who_works_after_the_last_warning_is_warned_again() {
     }
 }
 
-/// What a process does from some moment on.
+/// The work that a process starts at some time.
 #[derive(Clone, Copy, PartialEq, Debug)]
 enum BegunWork {
     Gpu,
     /// A share of a core.
     Cpu(f64),
-    /// A share of a core on a host that is full, where it gets a tenth of that.
+    /// A share of a core on an overloaded host, where the process gets a tenth of that.
     WaitsForCpu(f64),
-    /// Bytes a second, of which the host's side tells every half minute.
+    /// Bytes per second. The counter updates every 30 s.
     Reads(f64),
 }
 
 impl BegunWork {
-    /// How long it may have done so when it is sent a signal: 5 CPU seconds and a tenth of the last minutes, and
-    /// 50 MB, are no work yet.
+    /// The time for which work may be undetected before a signal. Less than 5 CPU seconds, a tenth of the grace
+    /// period, or 50 MB is not work yet.
     fn unseen_seconds(self, grace: f64) -> f64 {
         let of_cpu = |share: f64| f64::max(5.0, 0.1 * grace) / share;
         2.0 * STEP
@@ -307,7 +305,7 @@ fn a_process_that_resumes_work_at_any_moment_is_not_ended() {
              [reap]\nnotify = [\"/bin/true\"]\nwarn = \"{warn}m\"\ngrace = \"{grace}s\"\nmost = 100\n"
         );
         let acted = 60.0 * (duration + warn) + grace;
-        // Nine of ten begin to do something, around the moment when they would be ended above all.
+        // Nine of ten processes start working, most of them near the time of the act.
         let people: Vec<(u32, Option<(f64, BegunWork)>)> = (70..80)
             .map(|pid| {
                 let at = if pid % 2 == 0 { between(0, 1) * acted } else { acted + grace };
@@ -364,7 +362,7 @@ fn a_process_that_resumes_work_at_any_moment_is_not_ended() {
     );
 }
 
-/// Minutes of grace must not hide that it works now. The little CPU that it uses all the time is no work.
+/// A long grace period must not hide recent work. Constant low CPU usage is not work.
 #[test]
 fn work_in_the_last_seconds_is_not_averaged_away() {
     for (works_for, is_ended) in [(0.0, true), (12.0, false), (30.0, false)] {
@@ -440,11 +438,11 @@ fn without_a_warning_nothing_is_killed_and_the_log_has_why_once() {
     day.idle_until(2.0 * ACTED);
     assert!(day.stage.pages.get().lines.is_empty() && day.scheduler.warnings.all().is_empty());
     assert_eq!(day.count_logged("ann not notified: "), 1, "{:?}", day.stage.log);
-    // He comes back, and has the whole time.
+    // Delivery works again, so the warning period starts anew.
     day.undelivered = None;
     day.idle_until(2.0 * ACTED + 600.0);
     assert_eq!(day.count_logged("ann warned, to be killed at"), 1);
-    // He goes home: of the last warning he knows nothing.
+    // The last warning cannot be delivered.
     day.undelivered = Some("[reap] has no notify command");
     day.idle_until(4.0 * ACTED);
     day.undelivered = None;
@@ -461,7 +459,7 @@ fn a_restart_neither_forgets_a_warning_nor_acts_without_one() {
     day.until(ACTED + 4.0);
     assert_eq!(day.sent_notices.len(), 2, "{:?}", day.sent_notices);
     assert!(!day.sent().is_empty());
-    // Without its file.
+    // The file with the warnings is lost.
     let mut day = Day::reaping();
     day.until(WARNED_LAST);
     std::fs::remove_file(day.folder.path().join("warnings")).unwrap();
@@ -499,7 +497,7 @@ fn another_configuration_cancels_what_it_would_not_do() {
     assert_eq!(day.sent(), sent, "no SIGKILL");
     assert!(!day.scheduler.is_acting());
     assert_eq!(day.count_logged("70: skipped: the finding"), 1, "{:?}", day.stage.log);
-    // And one that would do it again warns first, again.
+    // A configuration that ends the process again must warn again.
     day.reconfigure(REAPS);
     day.until(day.stage.now + 300.0);
     assert_eq!(day.sent(), sent);
@@ -585,7 +583,7 @@ fn what_was_tried_in_vain_is_not_tried_again() {
     assert_eq!(day.count_logged("killing 70"), 1);
 }
 
-/// What is idle is to be ended: what holds a GPU on purpose is not, before it is found to do so and after.
+/// An idle placeholder is not ended, neither before nor after it is recognised as one.
 #[test]
 fn a_placeholder_that_is_idle_is_not_ended_where_idle_is() {
     let reaps = "[rules.idle]\naction = \"reap\"\nduration = \"2m\"\nmin_memory = \"512MiB\"\n\
@@ -615,7 +613,7 @@ fn announcing(pid: u32) -> Process {
     Process { environment: Some(Arc::new([announced].into())), ..process(pid, "python train.py") }
 }
 
-/// A day on which this is answered, and how often was asked by then.
+/// Runs a day with this answer to releases. Returns the number of requests by then.
 fn asked_by(seconds: f64, answer: ReleaseAnswer) -> (Day, usize) {
     let mut day = Day::new(RELEASES, vec![announcing(70)]);
     day.stage.control.get().answer = Some(RequestResult::Released(answer));
@@ -638,7 +636,7 @@ fn a_rule_with_action_release_asks_once_and_kills_no_process() {
     let undecided = day.scheduler.engine.undecided();
     assert_eq!(asked, 1, "{:#?} {undecided:#?}", day.stage.log);
     assert_eq!(day.processes.len(), 1);
-    // Its owner is notified of the finding, and not warned of a kill.
+    // The owner gets a notice of the finding and no warning of a kill.
     assert_eq!(day.kinds(), [NoticeKind::Found]);
     let log = day.stage.log.join("\n");
     assert!(log.contains("asking 70 (python train.py)"), "{log}");
@@ -646,7 +644,7 @@ fn a_rule_with_action_release_asks_once_and_kills_no_process() {
     assert!(!log.contains("kill"), "{log}");
 }
 
-/// At work on a GPU of 80 GiB that is nearly full.
+/// A GPU with 80 GiB that is nearly full, in use.
 #[test]
 fn on_a_full_gpu_who_announced_a_signal_is_asked_while_it_works_and_not_too_often() {
     let cleans =

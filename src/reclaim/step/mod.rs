@@ -1,13 +1,12 @@
-//! The ways to get memory back: what a plan does to a target, gentlest first.
+//! The steps by which a plan frees a target's memory, gentlest first.
 //!
-//! [`Step`] lists them, and its methods are what each way has: a description, recipients, execution, effect.
-//! What is special to a way is in its own file: when a plan takes it, and its part of each method. To add a
-//! way, add its file, its variant of [`Step`], and, for a new kind of action, variants of [`Deed`] and
-//! [`Request`]; these are data, in `target`.
+//! [`Step`] lists them. Its methods cover what the steps share: description, recipients, execution, and effect.
+//! Each kind of step has a file with its part of each method and the condition for using it. To add one, add its
+//! file, its variant of [`Step`], and, for a new kind of action, variants of [`Deed`] and [`Request`] in `target`.
 //!
-//! Whatever would restart a process is asked first: the notebook server, the launcher of a distributed run. If
-//! a scheduler, service manager, container runtime or worker pool owns it, a command is named and nothing is
-//! done. `act` checks whether a step may be taken at all.
+//! Supervisors that would restart a process are asked first: the notebook server, or the launcher of a distributed
+//! run. If a scheduler, service manager, container runtime or worker pool owns the process, the step only shows a
+//! command. `act` checks whether a step may be taken at all.
 
 pub(super) mod release;
 mod shut_kernel;
@@ -35,12 +34,12 @@ use crate::model::process::AskedRelease;
 use crate::model::{Process, Snapshot, Time};
 use crate::units::Span;
 
-/// For how long, in seconds, to watch for a restart: a notebook server checks its kernels every 3 s
+/// The time in seconds for which a restart is expected. A notebook server checks its kernels every 3 s
 /// (`jupyter_client`: `KernelRestarter.time_to_dead` and `poll_interval`), torchrun more often.
 const RESPAWN_SECONDS: f64 = 6.0;
 
 impl Step {
-    /// What will be done. Contains untrusted names: escape it for a terminal.
+    /// Describes the action. The text contains untrusted names, so escape it for a terminal.
     pub fn describe(&self, target: &Target) -> String {
         let what = match self {
             Self::Release { way, .. } => release::describe(way),
@@ -55,12 +54,12 @@ impl Step {
         format!("{what}; wait {wait}{longer}")
     }
 
-    /// Whether its recipients may save their work before they end.
+    /// Whether the recipients may save their work before they exit.
     pub(super) fn may_save(&self) -> bool {
         matches!(self, Self::Signal { signal, .. } if *signal != Signal::Kill)
     }
 
-    /// What to type, if that is all.
+    /// The command to show, if the step does nothing else.
     pub fn advice(&self) -> Option<&Arc<str>> {
         match self {
             Self::Advise { command } => Some(command),
@@ -68,7 +67,6 @@ impl Step {
         }
     }
 
-    /// Its time limit, in seconds.
     pub(super) fn grace_seconds(&self) -> f64 {
         match self {
             Self::Release { grace_seconds, .. }
@@ -78,8 +76,7 @@ impl Step {
         }
     }
 
-    /// Its living recipients; if there are none, the next step is due. The caller checks whether they may be
-    /// touched just before.
+    /// The living recipients. If there are none, the next step is due. The caller checks their protection.
     pub(super) fn recipients(&self, scene: &mut StepState<'_>) -> Vec<Handle> {
         match self {
             Self::Release { .. } => scene.alive(Recipients::Family),
@@ -89,7 +86,7 @@ impl Step {
         }
     }
 
-    /// Does it, or starts to.
+    /// Performs the step, or starts to.
     pub(super) fn execute(
         &self,
         context: &mut StepContext<'_>,
@@ -103,7 +100,7 @@ impl Step {
         }
     }
 
-    /// Its effect so far, by answers and living processes.
+    /// The effect so far, from answers and living processes.
     pub(super) fn effect(&self, scene: &mut StepState<'_>) -> StepEffect {
         match self {
             Self::Release { way, options, .. } => release::effect(way, options, scene),
@@ -115,7 +112,7 @@ impl Step {
         }
     }
 
-    /// Its effect when its time is over.
+    /// The effect at the end of the time limit.
     pub(super) fn expired(&self, scene: &StepState<'_>) -> StepEffect {
         match self {
             Self::Release { .. } => release::expired(scene),
@@ -124,20 +121,20 @@ impl Step {
         }
     }
 
-    /// Whether it ends processes. Then dependents may end as well, and the act is over once the memory is back;
-    /// a release measures for itself how much it has to bring back.
+    /// Whether the step ends processes. Such a step may also end dependents, and the act is over once the memory is
+    /// freed. A release measures its own effect.
     pub(super) fn ends_processes(&self) -> bool {
         !matches!(self, Self::Release { .. })
     }
 
-    /// Whether the program may answer by ending, as one does whose pool is never returned otherwise.
+    /// Whether the program may exit in response. Some programs cannot free a memory pool in any other way.
     pub(super) fn may_be_answered_by_an_end(&self) -> bool {
         let by_signal = |way: &ReleaseWay| matches!(way.by, ReleaseBy::Signal { .. });
         matches!(self, Self::Release { way, .. } if by_signal(way))
     }
 }
 
-/// Contains untrusted names: escape it for a terminal.
+/// The text contains untrusted names, so escape it for a terminal.
 impl fmt::Display for Deed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -154,8 +151,8 @@ impl fmt::Display for Deed {
     }
 }
 
-/// Sends the requests of all ways, for
-/// [`PidfdControl::with_requests`](crate::reclaim::PidfdControl::with_requests); a call may take seconds.
+/// The function that sends the requests of all steps, for
+/// [`PidfdControl::with_requests`](crate::reclaim::PidfdControl::with_requests). A call may take seconds.
 pub fn perform_requests(roots: Roots) -> PerformRequest {
     Arc::new(move |request| match request {
         Request::Release { way, options } => {
@@ -167,46 +164,41 @@ pub fn perform_requests(roots: Roots) -> PerformRequest {
     })
 }
 
-/// The effect of a step so far.
 pub(super) enum StepEffect {
-    /// Still within its time.
     Pending,
-    /// It will do no more; the next step is due.
+    /// The step is complete, and the next one is due.
     Over,
     Ends(Outcome),
-    /// It will do no more and the process lives: the act ends with this, unless there is another step and the
-    /// finding still holds.
+    /// The step is complete and the process lives. The act ends with this outcome, unless there is another step and
+    /// the finding still holds.
     Settled(Outcome),
 }
 
 pub(super) enum Started {
     Done,
     Ends(Outcome),
-    /// Nothing was done; as [`StepEffect::Settled`].
+    /// Nothing was done; see [`StepEffect::Settled`].
     Settled(Outcome),
-    /// This request was sent.
     Asked(Deed),
 }
 
-/// What a step sees: handles, answers, times.
+/// The state that a step can inspect: handles, answers, and times.
 pub(super) struct StepState<'a> {
     pub target: &'a Target,
     pub policy: &'a Policy,
     pub held: &'a mut Handles,
     pub snapshot: &'a Snapshot,
     pub control: &'a mut dyn ProcessControl,
-    /// The answer to the last request.
     pub answer: &'a RequestResult,
-    /// When it arrived.
+    /// When the answer arrived.
     pub answered: Option<Time>,
-    /// When the first action was taken.
     pub begun: Option<Time>,
-    /// Measures what a target that lives on has released.
+    /// Measures the memory that a living target has released.
     pub meter: &'a ReleaseMeter,
 }
 
 impl StepState<'_> {
-    /// The living recipients; of added processes only those that hold a GPU.
+    /// The living recipients. Added processes count only if they hold a GPU.
     pub fn alive(&mut self, to: Recipients) -> Vec<Handle> {
         let leader = self.target.leader;
         self.held
@@ -222,7 +214,7 @@ impl StepState<'_> {
     }
 }
 
-/// What a step acts with: it writes an action to the ledger, does it, and writes the result.
+/// Performs actions for a step: writes each one to the ledger, executes it, and writes the result.
 pub(super) struct StepContext<'a> {
     pub act: &'a Arc<str>,
     pub now: Time,
@@ -232,16 +224,15 @@ pub(super) struct StepContext<'a> {
     pub is_named: bool,
     /// A stopped process was sent SIGCONT.
     pub has_continued: bool,
-    /// Signals sent in this act. Programs take a second SIGTERM for "quit now", even while they save what the
-    /// first one told them to.
+    /// Signals sent in this act. Many programs treat a second SIGTERM as "quit now", even while they save their
+    /// work after the first.
     pub signalled: &'a mut Vec<(LedgerProcess, Signal)>,
-    /// Recent requests to release memory.
     pub releases: &'a [PastRelease],
 }
 
 impl StepContext<'_> {
-    /// How many seconds ago a process was asked to release memory, if recently. A request in the future, from a
-    /// clock that was set back, counts as now.
+    /// Seconds since a recent release request to a process. A request in the future, after the clock was set back,
+    /// counts as now.
     pub fn released_seconds_ago(&self, way: &ReleaseWay) -> Option<f64> {
         let who = LedgerProcess::of(way);
         let past = self.releases.iter().filter(|it| it.process == who);
@@ -254,14 +245,13 @@ impl StepContext<'_> {
         self.record.write(&LedgerEntry { time: self.now, act: Arc::clone(self.act), event })
     }
 
-    /// When a process, by pid and start ticks, was asked to release memory.
+    /// Past release requests to a process, given by pid and start ticks.
     pub fn asked_of(&self, (pid, start_ticks): (u32, u64)) -> Vec<AskedRelease> {
         let who = LedgerProcess { pid, start_ticks };
         let past = self.releases.iter().filter(|it| it.process == who);
         past.map(|it| it.asked(self.now)).collect()
     }
 
-    /// Writes a request to the ledger and starts it.
     pub fn request(&mut self, deed: Deed, request: Request) -> Result<Started, LedgerError> {
         self.note(LedgerEvent::Intended(deed.clone()))?;
         self.control.start_request(request);
@@ -269,7 +259,7 @@ impl StepContext<'_> {
     }
 }
 
-/// A family whose steps are planned.
+/// The input for planning a family's steps.
 pub(super) struct FamilyInput<'a> {
     pub guard: &'a Guard,
     pub processes: &'a [&'a Process],
@@ -278,17 +268,16 @@ pub(super) struct FamilyInput<'a> {
     pub snapshot: &'a Snapshot,
     /// All members are included.
     pub is_whole: bool,
-    /// Rules found it idle and nothing else.
+    /// Idle is the only finding.
     pub is_idle: bool,
 }
 
-/// The steps, and for how long to watch for a restart.
+/// The steps, and the time to watch for a restart.
 pub(super) struct StepPlan {
     pub steps: Vec<Step>,
     pub respawn_seconds: f64,
 }
 
-/// Plans how a target is ended.
 pub(super) fn steps(candidate: &FamilyInput<'_>) -> StepPlan {
     let release = release::plan(candidate);
     if let Some(shut) = shut_kernel::plan(candidate) {
@@ -310,8 +299,8 @@ pub(super) fn steps(candidate: &FamilyInput<'_>) -> StepPlan {
     StepPlan { steps, respawn_seconds: if is_restarted { RESPAWN_SECONDS } else { 0.0 } }
 }
 
-/// If a scheduler, service manager, container runtime, pool, or server that cannot be asked owns one of them,
-/// unless a person insists. `restarted` is what to type for a kernel that its server would restart.
+/// The advice if a scheduler, service manager, container runtime, pool or unreachable server owns a process, unless
+/// `direct` is set. `restarted` returns the advice for a kernel that its server would restart.
 fn advise(
     candidate: &FamilyInput<'_>,
     restarted: impl Fn(&Process) -> Option<Arc<str>>,
@@ -332,7 +321,7 @@ fn advise(
     Some(Step::Advise { command })
 }
 
-/// What to type for a worker that its pool restarts, if the pool is not ended with it.
+/// The advice for a worker that its pool would restart, if the pool is not ended as well.
 fn pooled(process: &Process, processes: &[&Process]) -> Option<Arc<str>> {
     let pool = process.pool().filter(|_| process.is_restarted_by_its_pool())?;
     let is_parent = |it: &&Process| process.ppid == Some(it.pid);

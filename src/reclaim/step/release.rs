@@ -1,7 +1,7 @@
-//! A way: the process gives memory back and lives on, by one of the ways in [`crate::reclaim::release`].
+//! The step that asks a process to release memory and keep running; see [`crate::reclaim::release`].
 //!
-//! Only NVML says whether it helped: how much less the target's own rows hold, at the least of three samples,
-//! in the seconds after the process reports that it is done.
+//! Only NVML shows the effect, as the decrease of the target's own rows. The step uses the minimum of three samples
+//! in the seconds after the process reports success.
 
 use super::{FamilyInput, Started, StepContext, StepEffect, StepState};
 use crate::model::{Process, Snapshot};
@@ -15,11 +15,11 @@ use crate::reclaim::target::{Deed, Request, Step};
 use crate::reclaim::verify::{LEAST_RELEASED, Outcome};
 use crate::units::Bytes;
 
-/// For how long NVML is watched after the process reports that it is done, in seconds.
+/// The time in seconds for which NVML is watched after the process reports success.
 const SETTLE_SECONDS: f64 = 5.0;
-/// How much longer the requesting thread may take than it was given, in seconds.
+/// The extra time in seconds for the requesting thread beyond its time limit.
 const SLACK_SECONDS: f64 = 2.0;
-/// The minimum interval, in seconds, between requests to one process: another would only delay it.
+/// The minimum interval in seconds between requests to one process. A request in that time would only delay it.
 pub const AGAIN_SECONDS: f64 = 60.0;
 
 pub(in crate::reclaim) fn step(
@@ -44,8 +44,8 @@ pub(in crate::reclaim) fn step(
     Step::Release { way, options: ReleaseOptions { pci_bus_ids, ..options.clone() }, grace_seconds }
 }
 
-/// For a family found idle that the policy asks first: by the oldest member that can be asked. A server is
-/// asked only if its rule says so; see `plan`.
+/// The release step for an idle family, through its oldest member that can be asked. A server is asked only if its
+/// rule says so; see `plan`.
 pub(super) fn plan(candidate: &FamilyInput<'_>) -> Option<Step> {
     let policy = &candidate.guard.policy;
     let Release::First(options) = &policy.release else {
@@ -61,7 +61,7 @@ pub(super) fn plan(candidate: &FamilyInput<'_>) -> Option<Step> {
     Some(step(way, options, candidate.processes, candidate.snapshot))
 }
 
-/// For how long NVML is watched: a server may report success and act only once its job is done.
+/// The time for which NVML is watched. A server may report success before its current job ends and memory is freed.
 fn settle_seconds(way: &ReleaseWay, options: &ReleaseOptions) -> f64 {
     match way.by {
         ReleaseBy::Server(_) => SETTLE_SECONDS.max(options.wait_ms as f64 / 1000.0),
@@ -69,7 +69,7 @@ fn settle_seconds(way: &ReleaseWay, options: &ReleaseOptions) -> f64 {
     }
 }
 
-/// What a process is asked, in words, after the verb `ask` or `asking`.
+/// The request in words, after the verb `ask` or `asking`.
 pub(super) fn words(way: &ReleaseWay, ask: &str) -> String {
     let pid = way.pid;
     match &way.by {
@@ -143,7 +143,7 @@ pub(super) fn expired(scene: &StepState<'_>) -> StepEffect {
     settled(Outcome::TimedOut { why: why.into() })
 }
 
-/// The outcome by what NVML shows since it was done.
+/// The outcome according to NVML's samples since the answer.
 fn measure(
     way: &ReleaseWay,
     options: &ReleaseOptions,

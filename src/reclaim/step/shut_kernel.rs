@@ -1,12 +1,12 @@
-//! A way: the notebook server shuts its kernel down and does not restart it.
+//! The step that has a notebook server shut its kernel down without a restart.
 //!
-//! Everything is checked again: the planned process, by its start; that it still is that kernel, by its argv;
-//! its starter, if that serves, and what it reports about the kernel now. Then it is told, once. A mismatch is
-//! a [`NotShut`]. A server that still runs would restart a kernel that is merely ended, so the kernel is left
-//! alone; if the server is gone, the act goes on to signals.
+//! Everything is verified again: the start time of the process, the kernel's argv, the parent if it is a server,
+//! and the kernel's state at the server. Then one request is sent. A mismatch is a [`NotShut`]. A running server
+//! would restart a kernel that is merely signalled, so that kernel is left alone. If the server is gone, the act
+//! continues with signals.
 //!
-//! Takes seconds, and reads users' files, which may hang: [`PidfdControl`](crate::reclaim::PidfdControl) calls
-//! it on a thread of its own. No answer and no error contains the token; see `host::jupyter`.
+//! The step takes seconds and reads users' files, which may hang, so [`PidfdControl`](crate::reclaim::PidfdControl)
+//! runs it on a separate thread. No answer and no error contains the token; see `host::jupyter`.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,39 +25,39 @@ use crate::reclaim::process_control::RequestResult;
 use crate::reclaim::target::{Deed, KernelAtServer, Request, Step};
 use crate::reclaim::verify::Outcome;
 
-/// The step's time, in seconds. A notebook server goes from interrupt to SIGKILL within 5 s (`jupyter_client`:
-/// `KernelManager.shutdown_wait_time`); a missing answer is certain within 9 s.
+/// The step's time limit in seconds. A notebook server escalates from interrupt to SIGKILL within 5 s
+/// (`jupyter_client`: `KernelManager.shutdown_wait_time`), and every request times out within 9 s.
 const GRACE_SECONDS: f64 = 10.0;
 
-/// How long to wait for its files. Together with `LOOK_TIME` this is less than the act waits: a request not
-/// sent by then is not sent.
+/// The time limit for reading the server's files. Together with `LOOK_TIME` it is shorter than the act's wait, so
+/// no request is sent after the act has given up.
 const READ_TIME: Duration = Duration::from_secs(1);
-/// How long the server has to report what the kernel does.
+/// The time limit for the server to report the kernel's state.
 const LOOK_TIME: Duration = Duration::from_secs(2);
-/// How long the server has to shut it down: it goes from interrupt to SIGKILL within 5 s (`jupyter_client`:
-/// `KernelManager.shutdown_wait_time`).
+/// The time limit for the shutdown. A notebook server escalates from interrupt to SIGKILL within 5 s
+/// (`jupyter_client`: `KernelManager.shutdown_wait_time`).
 const SHUT_TIME: Duration = Duration::from_secs(6);
 
-/// For a kernel whose server can be asked, because that would restart it if it were merely ended.
+/// The step for a kernel whose server can be asked. That server would restart a kernel that is merely signalled.
 pub(super) fn plan(candidate: &FamilyInput<'_>) -> Option<Step> {
     let policy = &candidate.guard.policy;
     if policy.direct && policy.signal.is_some() {
         return None;
     }
     let kernels = candidate.processes.iter().filter_map(|it| kernel(it));
-    // A process that a kernel forked looks like it, and is younger.
+    // A process that a kernel forked looks like it, but is younger.
     let kernel = kernels.min_by_key(|kernel| (kernel.start_ticks, kernel.pid))?;
     Some(Step::ShutKernel { kernel, grace_seconds: GRACE_SECONDS })
 }
 
-/// What to do about a kernel that its server may restart and cannot be asked about: ending it would lose the
-/// notebook's state for nothing.
+/// The advice for a kernel that its server may restart, if the server cannot be asked. Ending the kernel would lose
+/// the notebook's state for nothing.
 pub(super) fn restarted(process: &Process) -> Option<Arc<str>> {
     let kernel = process.jupyter.as_deref();
     kernel.filter(|it| it.may_be_restarted()).map(through_server)
 }
 
-/// The kernel at its server, if that can be asked.
+/// The kernel at its server, if the server can be asked.
 fn kernel(process: &Process) -> Option<KernelAtServer> {
     let jupyter = process.jupyter.as_deref()?;
     if jupyter.server_error.is_some() || process.has_lost_server() || !is_notebook(process) {
@@ -74,7 +74,7 @@ fn kernel(process: &Process) -> Option<KernelAtServer> {
     })
 }
 
-/// What to do about a kernel whose server cannot be asked, and why it is not signalled.
+/// The advice for a kernel whose server cannot be asked, with the reason why it is not signalled.
 fn through_server(kernel: &Jupyter) -> Arc<str> {
     let why = kernel.server_error.as_deref();
     let why = why.unwrap_or("it has not reported the kernel's state");
@@ -91,7 +91,7 @@ fn through_server(kernel: &Jupyter) -> Arc<str> {
     format!("{way}; {would}: {why}").into()
 }
 
-/// Whether its starter may restart a kernel; a program that runs a notebook from end to end does not.
+/// Whether the parent may restart the kernel. A program that runs a notebook from start to end does not.
 pub(super) fn is_notebook(process: &Process) -> bool {
     process.jupyter.as_deref().is_some_and(|jupyter| {
         let application = jupyter.application.as_deref();
@@ -128,7 +128,7 @@ pub(super) fn effect(scene: &StepState<'_>) -> StepEffect {
     }
 }
 
-/// A server that has not answered may restart a kernel that is merely ended.
+/// A server that has not answered may restart a kernel that is merely signalled.
 pub(super) fn expired(scene: &StepState<'_>) -> StepEffect {
     match *scene.answer == RequestResult::Waiting && !scene.policy.direct {
         true => StepEffect::Ends(left_to_server("its server has not answered")),
@@ -136,27 +136,26 @@ pub(super) fn expired(scene: &StepState<'_>) -> StepEffect {
     }
 }
 
-/// The outcome for a kernel left alone because its server, which has not shut it down, would restart it.
+/// The outcome for a kernel that was left alone because its server would restart it.
 fn left_to_server(why: &str) -> Outcome {
     let command = format!("shut the kernel down in its notebook; {why}").into();
     let why = Protection::Owned { command };
     Outcome::Protected { why }
 }
 
-/// Why a kernel was not shut down. Contains untrusted text: escape it for a terminal.
+/// Why a kernel was not shut down. Contains untrusted text, so escape it for a terminal.
 #[derive(Clone, PartialEq, Eq, Debug)]
 enum NotShut {
-    /// It is at work, or has been since the plan was made.
+    /// The kernel is working, or has worked since the plan.
     AtWork,
-    /// A server exists, or may exist, that would restart it.
+    /// A server exists, or may exist, that would restart the kernel.
     Restarts(String),
-    /// No server would restart it, or it is not this kernel any more.
+    /// No server would restart the kernel, or the process is no longer this kernel.
     Failed(String),
 }
 
-/// Asks a notebook server to shut a kernel down, after checking its state. A kernel at work is left alone,
-/// unless `even_at_work`; gpumem's own requests, at the times in `asked`, do not count as work. May take
-/// seconds.
+/// Asks a notebook server to shut a kernel down, after checking its state. A kernel at work is left alone unless
+/// `even_at_work` is set. gpumem's own requests, at the times in `asked`, do not count as work. May take seconds.
 pub fn ask_server(
     roots: &Roots,
     kernel: &KernelAtServer,
@@ -171,7 +170,7 @@ pub fn ask_server(
     }
 }
 
-/// Has a kernel's server shut it down. Sends at most one `DELETE`, and none later than three seconds from now.
+/// Has the server shut a kernel down. Sends at most one `DELETE`, at most three seconds from now.
 fn shut(
     roots: &Roots,
     kernel: &KernelAtServer,
@@ -208,7 +207,7 @@ fn shut(
     client.shut_down(id, SHUT_TIME).map_err(failed)
 }
 
-/// Whether a server with this answer may restart the kernel. One that does not know the kernel starts nothing.
+/// Whether a server with this error may restart the kernel. A server that does not know the kernel does not.
 fn may_restart(cause: &ServerError) -> bool {
     !matches!(
         cause,
@@ -220,7 +219,7 @@ fn may_restart(cause: &ServerError) -> bool {
     )
 }
 
-/// There is no server to ask; `is_gone` if it was seen to have ended.
+/// The error if there is no server to ask. `is_gone` means that the server has exited.
 fn no_server(id: &str, why: &str, is_gone: bool) -> NotShut {
     let why = format!("the server of kernel {id} cannot be asked: {why}");
     if is_gone { NotShut::Failed(why) } else { NotShut::Restarts(why) }
@@ -248,8 +247,8 @@ fn find(roots: &Roots, kernel: &KernelAtServer) -> Result<jupyter::LocalKernel, 
     }
 }
 
-/// Whether a kernel is at work, or has been since the plan was made. An unknown state is not idle; `starting`
-/// is that of a kernel without a client so far (`jupyter_server`: `MappingKernelManager._async_start_kernel`).
+/// Whether a kernel is working, or has worked since the plan. An unknown state counts as work. `starting` is the
+/// state of a kernel without a client so far (`jupyter_server`: `MappingKernelManager._async_start_kernel`).
 fn is_at_work(state: &KernelState, kernel: &KernelAtServer, asked: &[AskedRelease]) -> bool {
     let rests = matches!(state.execution_state.as_deref(), Some("idle" | "starting"));
     let is_later = match (state.last_activity, kernel.last_activity) {
@@ -306,7 +305,7 @@ mod tests {
     #[test]
     fn who_is_no_kernel_has_no_server_asked() {
         let kernel = kernel(None);
-        // This process, with a start that is not its own.
+        // This process, with the wrong start time.
         let asked = ask_server(&Roots::default(), &kernel, true, &[]);
         let RequestResult::Failed(why) = asked else {
             panic!("{asked:?}");

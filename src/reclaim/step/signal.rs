@@ -1,4 +1,5 @@
-//! A way: signals to the launcher, the leader or the whole family, with time to exit; SIGKILL last.
+//! The steps that send signals to the launcher, the leader or the whole family, with time to exit. SIGKILL comes
+//! last.
 
 use super::{FamilyInput, Started, StepContext};
 use crate::model;
@@ -11,15 +12,14 @@ use crate::reclaim::process_control::{Handle, NotSent};
 use crate::reclaim::target::{Deed, LedgerProcess, Recipients, Step, Target, listed};
 use crate::reclaim::verify::Outcome;
 
-/// How long a process may take to exit, in seconds (Kubernetes' default): many write a checkpoint first.
+/// The time to exit, in seconds (Kubernetes' default). Many processes write a checkpoint first.
 const GRACE_SECONDS: f64 = 30.0;
-/// How long a launcher may take to exit, in seconds: torchrun and DeepSpeed wait 30 s for their workers before
-/// killing them (torch: `distributed/elastic/multiprocessing/api.py`).
+/// The time for a launcher to exit, in seconds. torchrun and DeepSpeed wait 30 s for their workers before they kill
+/// them (torch: `distributed/elastic/multiprocessing/api.py`).
 const LAUNCHER_SECONDS: f64 = 35.0;
-/// How long the kernel may take to end a killed process, in seconds.
+/// The time for the kernel to end a killed process, in seconds.
 const KILL_SECONDS: f64 = 5.0;
 
-/// The signals for a family.
 pub(super) fn plan(candidate: &FamilyInput<'_>) -> Vec<Step> {
     let policy = &candidate.guard.policy;
     let first = policy.signal.unwrap_or(Signal::Term);
@@ -78,11 +78,11 @@ pub(super) fn describe(signal: Signal, to: Recipients, target: &Target) -> Strin
     format!("{signal}{and} to {to}")
 }
 
-/// Sends a signal, and SIGCONT to stopped processes, to the youngest first, so that no member has time to start
-/// another.
+/// Sends a signal, and SIGCONT to stopped processes. The youngest process comes first, so that no member can start
+/// a replacement.
 ///
-/// No process is stopped before it is killed: if the leader of a process group ends while others in the group are
-/// stopped, the kernel sends SIGHUP to every process in the group (`kill_orphaned_pgrp` in `kernel/exit.c`).
+/// No process is stopped before it is killed. If the leader of a process group ends while other members are
+/// stopped, the kernel sends SIGHUP to the whole group (`kill_orphaned_pgrp` in `kernel/exit.c`).
 pub(super) fn send(
     signal: Signal,
     context: &mut StepContext<'_>,
@@ -122,7 +122,7 @@ pub(super) fn send(
     Ok(ends.map_or(Started::Done, Started::Ends))
 }
 
-/// Sends all signals to each of them. A refused signal is not retried.
+/// Sends all signals to each process. A refused signal is not retried.
 fn deliver(
     context: &mut StepContext<'_>,
     signals: &[Signal],
@@ -140,7 +140,7 @@ fn deliver(
     failures
 }
 
-/// Whether an unsent signal ends the act; a process that is gone does not.
+/// The outcome if a signal was not sent. A process that is gone does not end the act.
 fn outcome_of(error: NotSent) -> Option<Outcome> {
     match error {
         NotSent::Gone => None,

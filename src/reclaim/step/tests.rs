@@ -1,4 +1,4 @@
-//! Who is asked first, depending on what owns a process.
+//! The first step for each kind of owner.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -70,7 +70,7 @@ fn what_something_else_owns_is_only_advised() {
         (in_container(Some("docker"), Some("lab")), "docker exec lab kill 70"),
         (in_container(Some("docker"), None), "docker exec 0123456789abcdef0123 kill 70"),
         (in_container(None, None), "stop its container, 0123456789abcdef0123,"),
-        // A name chosen by another is one word, whatever it contains.
+        // A name from another user is quoted as one word.
         (
             in_container(Some("podman"), Some("x; rm -rf '/'")),
             r"podman exec 'x; rm -rf '\''/'\''' kill 70",
@@ -139,7 +139,7 @@ fn a_kernel_is_shut_by_its_server_where_that_can_be_asked() {
             "shut",
             "",
         ),
-        // Its server restarts it.
+        // The server restarts the kernel.
         ("a password", kernel(Some("jupyter"), URL, PASSWORD), "advise", "in its notebook"),
         ("a server not found", unreached(), "advise", "in its notebook"),
         (
@@ -148,7 +148,7 @@ fn a_kernel_is_shut_by_its_server_where_that_can_be_asked() {
             "advise",
             "in Jupyter",
         ),
-        // Nothing would restart it.
+        // No server would restart the kernel.
         (
             "its server has ended",
             with(unreached(), |_, it| {
@@ -172,7 +172,7 @@ fn a_kernel_is_shut_by_its_server_where_that_can_be_asked() {
             "signal",
             "",
         ),
-        // What runs from end to end is a batch.
+        // A program that runs a notebook from start to end does not restart its kernel.
         ("papermill", kernel(Some("papermill"), URL, None), "signal", ""),
         ("nbconvert", kernel(Some("nbconvert"), URL, None), "signal", ""),
         ("batch", kernel(Some("batch"), URL, None), "signal", ""),
@@ -275,7 +275,7 @@ fn a_worker_of_a_pool_is_left_to_what_starts_it_again() {
     insisting.policy.targets = named.policy.targets.clone();
     let all_the_same = target(&worker, &insisting);
     assert!(!all_the_same.is_advice() && all_the_same.respawn_seconds > 0.0);
-    // Together with what would restart it, it is ended.
+    // A worker is ended together with its pool.
     let both = naming(&[60, 70]);
     let rows = [(60, GIB), (70, GIB)];
     let seen = snapshot(at(0.0), &[master, worker], vec![gpu(0, &rows, 0)]);

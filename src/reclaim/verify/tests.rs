@@ -1,4 +1,4 @@
-//! What NVML has to show for memory to be back.
+//! NVML's evidence for freed memory.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use crate::model::{Finding, Kind, Process};
 use crate::reclaim::testing::{at, finding, gpu, guard, plan_of, process, snapshot};
 use crate::units::GIB;
 
-/// A target of the first process, and the snapshot that it was made from.
+/// A target of the first process, and its snapshot.
 fn target(processes: &[Process], gpus: Vec<Gpu>) -> (Target, Snapshot) {
     let seen = snapshot(at(0.0), processes, gpus);
     let findings: Vec<Finding> = processes
@@ -35,10 +35,10 @@ fn it_is_back_when_its_row_is_gone_and_no_process_holds_what_it_held() {
     let other = process(80, "python other.py");
     let back = compare(&before, std::slice::from_ref(&other), vec![gpu(0, &[(80, GIB)], GIB)]);
     assert_eq!(back, Back::Yes(4 * GIB));
-    // In the same second another process has taken more than was given back.
+    // In the same second, another process allocated more than was freed.
     let back = compare(&before, std::slice::from_ref(&other), vec![gpu(0, &[(80, 30 * GIB)], GIB)]);
     assert_eq!(back, Back::Yes(4 * GIB));
-    // Its row is gone and the memory is not.
+    // The row is gone, but the memory is still in use.
     let back = compare(&before, &[other], vec![gpu(0, &[(80, GIB)], 5 * GIB)]);
     assert_eq!(back, Back::NotYet(vec![]), "what 80 holds is accounted for");
 }
@@ -48,7 +48,7 @@ fn a_row_without_a_process_is_not_gone() {
     let before = target(&[python()], vec![gpu(0, &[(70, 4 * GIB)], 0)]);
     let back = compare(&before, &[], vec![gpu(0, &[(70, 4 * GIB)], 0)]);
     assert_eq!(back, Back::NotYet(vec![70]));
-    // Its pid is reused by a process that took as much: that is not its memory.
+    // The pid was reused by a process that allocated as much.
     let mut later = python();
     later.start_ticks = Some(99_999);
     let back = compare(&before, &[later], vec![gpu(0, &[(70, 4 * GIB)], 0)]);
@@ -75,7 +75,7 @@ fn a_gpu_that_does_not_answer_proves_nothing() {
     unlisted.processes = None;
     assert_eq!(compare(&before, &[], vec![unlisted]), Back::NotYet(vec![]));
     assert_eq!(compare(&before, &[], Vec::new()), Back::NotYet(vec![]));
-    // The index is another GPU's now.
+    // The GPU's index has changed.
     let mut moved = gpu(1, &[], 0);
     moved.uuid = Some("GPU-0".into());
     assert_eq!(compare(&before, &[], vec![moved]), Back::Yes(4 * GIB));
@@ -93,13 +93,13 @@ fn on_several_gpus_all_have_to_show_it() {
 
 #[test]
 fn what_no_row_showed_is_measured_by_unattributed_memory() {
-    // A forked worker holds its dead trainer's memory: NVML lists the dead pid, or none.
+    // A forked worker holds its dead trainer's memory, so NVML lists the dead pid or none.
     let worker = process(71, "pt_data_worker");
     let before = target(std::slice::from_ref(&worker), vec![gpu(0, &[], 6 * GIB)]);
     assert_eq!(compare(&before, &[], vec![gpu(0, &[], GIB)]), Back::Yes(5 * GIB));
     let back = compare(&before, &[], vec![gpu(0, &[], 6 * GIB)]);
     assert_eq!(back, Back::NotYet(vec![]));
-    // Nothing was held that anybody could see.
+    // No memory was visibly held.
     let before = target(&[worker], vec![gpu(0, &[], MIB)]);
     assert_eq!(compare(&before, &[], vec![gpu(0, &[], MIB)]), Back::Yes(0));
 }

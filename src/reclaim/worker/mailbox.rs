@@ -1,15 +1,14 @@
-//! The mailbox between the screen and its worker. Neither waits for the other, and no kind of request gets lost.
+//! The mailbox between the screen and its worker. Neither waits for the other.
 //!
-//! A new request replaces an unread one of its kind, because only the newest sample or question counts. So a worker
-//! that /proc or a disk has blocked for an hour finds one recent sample, with its age, and always sees the request to
-//! stop and that the screen is gone.
+//! A new request replaces an unread one of its kind, because only the newest sample or query counts. A worker that
+//! was blocked for an hour by /proc or a disk finds one recent sample, with its age. It always sees a request to
+//! stop, and whether the screen is gone.
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::ReclaimRequest;
 
-/// What the worker receives.
 #[derive(Debug)]
 pub enum Received {
     /// A request, and when it was made.
@@ -20,7 +19,7 @@ pub enum Received {
     Closed,
 }
 
-/// The screen's side; closes the mailbox when dropped.
+/// The screen's side. The mailbox closes when it is dropped.
 #[derive(Debug)]
 pub struct ReclaimHandle(Arc<Mailbox>);
 
@@ -36,7 +35,7 @@ struct Mailbox {
 #[derive(Debug, Default)]
 struct MailboxState {
     is_closed: bool,
-    /// Indexed by [`priority`]; the first is read first.
+    /// Indexed by [`priority`]. The lowest index is read first.
     requests: [Option<(ReclaimRequest, Instant)>; 7],
 }
 
@@ -60,7 +59,7 @@ pub fn mailbox() -> (ReclaimHandle, MailboxReceiver) {
 
 impl Mailbox {
     fn lock(&self) -> MutexGuard<'_, MailboxState> {
-        // A panic elsewhere cannot have left the mailbox half changed.
+        // No code panics while the mailbox is half changed.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -82,7 +81,8 @@ impl Drop for ReclaimHandle {
 }
 
 impl MailboxReceiver {
-    /// The next request; waits up to `patience`, or forever without one. After closing, unread requests are dropped.
+    /// The next request. Waits up to `patience`, or forever without one. After closing, unread requests are
+    /// dropped.
     pub fn receive(&self, patience: Option<Duration>) -> Received {
         let is_empty = |asked: &mut MailboxState| {
             !asked.is_closed && asked.requests.iter().all(Option::is_none)
@@ -167,7 +167,7 @@ mod tests {
         });
         outbox.send(ReclaimRequest::Leave, Instant::now());
         drop(outbox);
-        // Closing may come before the request is read; either way nothing more is done.
+        // The mailbox may close before the request is read. Either way nothing more is done.
         let (_, second) = reader.join().unwrap();
         assert!(matches!(second, Received::Closed));
     }

@@ -1,4 +1,4 @@
-//! Which processes the worker means, and what it makes of a recording.
+//! The worker's selection of processes, and its plans from recordings.
 
 use super::*;
 use crate::model::Process;
@@ -16,7 +16,7 @@ fn no_tools() -> Result<Tools, String> {
     Err("there is no audit log".to_owned())
 }
 
-/// A sample on which 7 is.
+/// A sample that contains process 7.
 fn sample() -> ObservedSample {
     ObservedSample { snapshot: Arc::new(snapshot(&[7])), found: Vec::new() }
 }
@@ -41,7 +41,7 @@ fn question(scope: PlanScope, snapshot: Snapshot) -> Box<PlanRequest> {
     })
 }
 
-/// A worker that has begun a plan of one process, `waited` after the yes, with its ledger in `folder`.
+/// A worker with a running plan for one process, confirmed `waited` ago, with its ledger in `folder`.
 fn begun(folder: &std::path::Path, waited: Duration) -> ReclaimWorker {
     begun_with(folder, waited, |plan| plan.targets)
 }
@@ -68,7 +68,7 @@ fn begun_with(
     worker
 }
 
-/// That nothing is being done any more, for this reason; and that nothing is in the ledger.
+/// Asserts that the plan is over for this reason and that the ledger is empty.
 fn is_over(
     worker: &ReclaimWorker,
     progress: &[ReclaimProgress],
@@ -91,7 +91,7 @@ fn a_yes_that_could_not_be_acted_upon_in_time_is_none() {
     let mut progress = Vec::new();
     let wait = worker.handle(None, &mut |it| progress.push(it));
     assert_eq!((wait, progress), (Some(TURN), vec![]), "it waits for a look");
-    // The driver hung for a minute, then answered: the user may have left since confirming.
+    // The driver hung for a minute after the confirmation, so the user may have left.
     for look in [true, false] {
         drop(worker);
         worker = begun(folder.path(), YES + TURN);
@@ -119,7 +119,7 @@ fn what_is_stopped_before_the_first_signal_is_undone() {
 #[test]
 fn a_sample_that_lay_about_is_as_old_as_it_is() {
     let folder = tempfile::tempdir().unwrap();
-    // Nothing to end: it is looked at, and that is all.
+    // The plan has no targets.
     let begin = || begun_with(folder.path(), Duration::ZERO, |_| Vec::new());
     let mut worker = begin();
     let sample = sample();
@@ -134,7 +134,6 @@ fn a_sample_that_lay_about_is_as_old_as_it_is() {
     assert!(now.seconds_since(sample.snapshot.time) >= 3600.0);
 }
 
-/// What a worker says to an ask.
 fn handle(worker: &mut ReclaimWorker, ask: ReclaimRequest) -> Vec<ReclaimProgress> {
     let mut progress = Vec::new();
     worker.handle(Some((ask, Duration::ZERO)), &mut |it| progress.push(it));
@@ -160,7 +159,7 @@ fn only_who_was_meant_is_named() {
 #[test]
 fn a_family_is_named_whole() {
     let mut snapshot = snapshot(&[7, 8, 9]);
-    // A parent with its worker, and a stranger.
+    // A parent with its worker, and an unrelated process.
     snapshot.processes[1].ppid = Some(7);
     for at in 0..2 {
         snapshot.processes[at].process_group = Some(7);

@@ -6,7 +6,7 @@ use super::*;
 fn a_child_that_is_born_while_its_parent_is_killed_is_killed_too() {
     let mut play = ActScene::found(Kind::Idle, &[python()]);
     let own = born(&play, 91, 70, 70);
-    // In the same group and session, but no child of a held process: it may be anybody's.
+    // In the same group and session, but no child of a held process, so it may be unrelated.
     let mut in_group = born(&play, 92, 1, 70);
     in_group.1.command = None;
     let stranger = born(&play, 93, 60, 93);
@@ -30,7 +30,7 @@ fn a_child_that_is_born_while_its_parent_is_killed_is_killed_too() {
 
 #[test]
 fn what_was_just_born_is_not_added() {
-    // Between fork and exec it looks like its parent.
+    // Between fork and exec a child looks like its parent.
     for (seconds, expected) in [(9.5, &[70][..]), (9.0, &[91, 70])] {
         let mut play = ActScene::named(&[python()], guard());
         play.advance();
@@ -52,7 +52,7 @@ fn what_executes_another_program_is_asked_for_its_own_environment() {
     play.advance();
     play.at(0.1);
     play.at(2.0);
-    // It has a handle by now; the snapshot still shows the old state.
+    // The child has a handle by now, and the snapshot still shows the old state.
     let kept = BTreeMap::from([("GPUMEM_KEEP".into(), "yes".into())]);
     play.control.get().processes.get_mut(&91).unwrap().environment = Some(Arc::new(kept));
     let mut child = python();
@@ -64,7 +64,6 @@ fn what_executes_another_program_is_asked_for_its_own_environment() {
     assert!(killed(&play).is_empty());
 }
 
-/// A change to what is known of a process.
 type Change = fn(&mut Guarded);
 
 #[test]
@@ -87,7 +86,7 @@ fn what_is_born_is_asked_all_that_a_member_is_asked() {
         play.control.get().forks.insert(70, vec![(pid, facts)]);
         ends_on(&mut play, 70, &[KILL]);
         play.play_on();
-        // A rule's target leaves no child behind that holds, or may hold, a GPU.
+        // A rule does not end a target if a child that may hold a GPU would remain.
         let expected: &[u32] = if why == "no GPU open" { &[70] } else { &[] };
         assert_eq!(killed(&play), expected, "{why}");
         assert!(play.sent().iter().all(|it| it.0 == 70), "{why}");
@@ -103,7 +102,6 @@ fn what_is_born_is_asked_all_that_a_member_is_asked() {
         play.play_on();
         assert_eq!(killed(&play), expected, "GPUMEM_KEEP={value}");
     }
-    // The configuration's keeps.
     let mut guard = guard();
     guard.policy.keeps = Keeps::new(|process, _| process.pid == 91);
     let mut play = ActScene::named(&[python()], guard);
@@ -116,7 +114,7 @@ fn what_is_born_is_asked_all_that_a_member_is_asked() {
 
 #[test]
 fn what_a_handler_starts_to_save_its_work_is_left_alone() {
-    // The target ends; what it started goes on, and its memory is back.
+    // The target ends, and its child keeps running after the memory is freed.
     for outlives in [false, true] {
         let mut play = ActScene::found(Kind::Idle, &[python()]);
         let (pid, mut upload) = born(&play, 91, 70, 91);

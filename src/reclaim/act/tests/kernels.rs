@@ -27,7 +27,7 @@ fn a_kernel_is_shut_by_its_server_and_nothing_is_sent() {
     play.at(0.1);
     play.control.get().end(70);
     let outcome = play.at(0.2);
-    // Its server does not restart it, so there is nothing to watch for.
+    // The server does not restart the kernel, so the act does not watch for a restart.
     let freed = Outcome::Freed { bytes: GIB, ms: 200 };
     assert_eq!(outcome, ActProgress::Ended(freed));
     assert!(play.sent().is_empty());
@@ -69,7 +69,7 @@ fn a_kernel_that_its_server_would_start_again_is_left_alone() {
         assert!(play.sent().is_empty());
         assert!(play.control.get().processes.contains_key(&70));
     }
-    // A person who insists knows that it comes back.
+    // A user who insists accepts a restart.
     let mut insists = guard();
     insists.policy.direct = true;
     let mut play = ActScene::named(&[kernel()], insists);
@@ -87,7 +87,7 @@ fn a_kernel_that_outlives_its_servers_word_is_looked_after() {
     play.advance();
     play.at(10.0);
     assert_eq!(play.sent(), [(70, TERM)]);
-    // A server that claims it and has not done it may restart the kernel.
+    // A server that reports success without a shutdown may restart the kernel.
     assert_eq!(play.at(11.0), ActProgress::Waiting { until: at(16.0) });
     assert!(matches!(play.at(16.0), ActProgress::Ended(Outcome::Freed { bytes: GIB, .. })));
 }
@@ -110,7 +110,7 @@ fn a_kernel_that_its_server_starts_again_is_respawned() {
         play.advance();
         play.at(0.1);
         assert_eq!(play.sent(), [(70, TERM)]);
-        // Its memory is back, but that is not the end of it.
+        // The memory is freed, but the act still watches for a restart.
         assert_eq!(play.at(1.0), ActProgress::Waiting { until: at(6.1) });
         let mut again = facts(&snapshot(at(0.0), &[process], Vec::new()))[&70].clone();
         (again.start_ticks, again.ppid) = (9000, Some(parent));

@@ -16,7 +16,7 @@ fn a_supervisor_that_takes_the_memory_again_is_reported() {
         .insert(60, facts(&snapshot(at(0.0), &[shell], Vec::new()))[&60].clone());
     play.advance();
     play.at(0.5);
-    // A second later its parent starts the next try, with other arguments.
+    // A second later the parent starts the next try, with other arguments.
     let (pid, mut next) = born(&play_world(), 95, 60, 60);
     next.command = Some(["python", "train.py", "--try", "2"].map(Arc::from).into());
     play.control.get().processes.insert(pid, next);
@@ -24,7 +24,7 @@ fn a_supervisor_that_takes_the_memory_again_is_reported() {
     let mut again = process(95, "python train.py --try 2");
     again.start_ticks = Some(9095);
     play.shows(vec![again.clone()], vec![gpu(0, &[], 0)]);
-    // It has the GPU open, and NVML lists no memory for it yet.
+    // It has the GPU open, and NVML does not list it yet.
     assert!(matches!(play.advance(), ActProgress::Waiting { .. }));
     play.now = 3.0;
     play.shows(vec![again], vec![gpu(0, &[(95, GIB / 2)], 0)]);
@@ -34,7 +34,6 @@ fn a_supervisor_that_takes_the_memory_again_is_reported() {
     assert!(play.sent().iter().all(|it| it.0 == 70));
 }
 
-/// Simulated processes to copy.
 fn play_world() -> ActScene {
     ActScene::found(Kind::Idle, &[python()])
 }
@@ -56,7 +55,7 @@ fn what_was_adopted_meanwhile_does_not_take_its_place() {
     };
     assert!(started_again(false, |_| {}));
     assert!(started_again(false, |next| next.session = Some(70)));
-    // The same command left by another login, or another user's.
+    // The same command from another login or another user does not count.
     assert!(!started_again(false, |next| next.session = Some(93)));
     assert!(!started_again(false, |next| next.uid = Some(OWNER + 1)));
     // It forked, or restarted itself in its own session, and holds the GPU.
@@ -85,7 +84,7 @@ fn a_rule_ends_none_whose_children_hold_a_gpu_and_are_not_in_the_plan() {
 #[test]
 fn who_was_there_before_is_not_taken_for_a_child() {
     let mut play = ActScene::found(Kind::Idle, &[python()]);
-    // `python train.py | tee log`: one group.
+    // `python train.py | tee log` is one process group.
     let mut tee = play.control.get().processes[&70].clone();
     tee.start_ticks = 701;
     (tee.ppid, tee.process_group) = (Some(60), Some(70));
@@ -97,7 +96,7 @@ fn who_was_there_before_is_not_taken_for_a_child() {
 
 #[test]
 fn a_group_that_is_not_its_own_is_not_swept() {
-    // A script's group: what the script starts next is not in the family.
+    // A process that a script starts next is in the same group but not in the family.
     let mut in_script = python();
     in_script.process_group = Some(60);
     in_script.session = Some(50);
@@ -147,12 +146,12 @@ fn the_launcher_goes_first_and_the_ranks_are_swept() {
     assert_eq!(play.advance(), ActProgress::Waiting { until: at(35.0) });
     assert_eq!(play.sent(), [(60, TERM)]);
     play.control.get().end(60);
-    // It has ended without its rank, which is asked at once.
+    // The launcher exited without its rank, so the rank is signalled at once.
     play.at(2.0);
     assert_eq!(play.sent(), [(60, TERM), (70, TERM)]);
     assert!(matches!(play.play_on(), Outcome::Freed { .. }));
 
-    // It ends the rank itself, so no process is left to ask.
+    // The launcher ends the rank itself, so no process is left to signal.
     let mut play = ActScene::found(Kind::Idle, &[python()]);
     play.act = Act::new(target, Arc::new(guard()), Actor::default());
     play.control.get().processes.insert(60, torchrun);

@@ -1,4 +1,4 @@
-//! Memory that comes back while the process lives on: every outcome, and when the process is ended after all.
+//! Releases of memory by a living process: every outcome, and when the process is ended after all.
 
 use super::*;
 use crate::reclaim::past_release::PastRelease;
@@ -41,13 +41,13 @@ fn ladder() -> ActScene {
     ActScene::found(Kind::Idle, &[python()]).with_steps(|steps| steps.insert(0, release()))
 }
 
-/// A process that a person named, to be asked only.
+/// A named process that is only asked.
 fn only() -> ActScene {
     ActScene::named(&[python()], guard()).with_steps(|steps| *steps = vec![release()])
 }
 
 impl ActScene {
-    /// Advances at this time, with a process that holds this much.
+    /// Advances to the given time, with a process that holds `bytes`.
     fn holding(&mut self, seconds: f64, bytes: u64) -> ActProgress {
         self.now = seconds;
         let processes = self.seen.processes.clone();
@@ -59,7 +59,7 @@ impl ActScene {
         self.control.get().answer = Some(RequestResult::Released(answer));
     }
 
-    /// Asks at 0, and answers; returns the outcome if it holds `held` at each second.
+    /// Asks at second 0 and answers. Returns the outcome if the process holds `held` bytes at each second.
     fn until_end(&mut self, mut held: impl FnMut(&mut Self, f64) -> u64) -> Outcome {
         self.advance();
         self.answers(Ok(ReleaseReport::default()));
@@ -73,7 +73,7 @@ impl ActScene {
         panic!("no end");
     }
 
-    /// The same, until the next step is taken.
+    /// Like `until_end`, up to the next step.
     fn until_next(&mut self, left: u64) {
         self.advance();
         self.answers(Ok(ReleaseReport::default()));
@@ -95,7 +95,7 @@ fn what_nvml_shows_back_is_released_and_in_the_ledger_before_and_after() {
     let Outcome::Released { bytes, ms, .. } = outcome else {
         panic!("{outcome:?}");
     };
-    // Answered at 0.25, seen from the next sample on.
+    // Answered at 0.25, so the next sample shows the effect.
     assert_eq!((bytes, ms), (GIB - GIB / 4, 500));
     assert_eq!(play.now, 5.25, "NVML is looked at for five seconds");
     assert!(play.sent().is_empty());
@@ -110,7 +110,7 @@ fn what_nvml_shows_back_is_released_and_in_the_ledger_before_and_after() {
 
 #[test]
 fn only_what_stays_away_is_released() {
-    // It comes back at 1 s, and half of it is taken again at 4 s.
+    // The memory is freed at 1 s, and half of it is allocated again at 4 s.
     let outcome = only().until_end(|_, second| match second {
         second if second < 1.0 => GIB,
         second if second < 4.0 => 0,
@@ -213,7 +213,7 @@ fn it_ends_with_released_where_the_rule_holds_no_more_or_is_unknown() {
     for recheck in [Recheck::NoLonger, Recheck::Unknown] {
         let mut play = ladder();
         let outcome = play.until_end(|play, second| {
-            // The rest is too little for the rule, which shows before the five seconds are over.
+            // The rest is below the rule's threshold, so the finding ends before the five seconds are over.
             if second > 0.5 {
                 play.recheck = recheck;
             }
@@ -264,7 +264,6 @@ fn a_process_is_not_asked_twice_within_a_minute() {
         let past = PastRelease::new(&way(), at(seconds), None);
         assert_eq!(asks(past), is_asked, "{seconds}");
     }
-    // Another process with that pid may be asked.
     let mut other = PastRelease::new(&way(), at(-1.0), None);
     other.process.start_ticks += 1;
     assert!(asks(other));

@@ -20,7 +20,7 @@ fn a_launcher_is_known_by_its_ranks_whatever_it_is_called() {
     for program in ["/usr/bin/hydra_pmi_proxy", "prted", "python"] {
         assert!(launched_by(program, ["0", "1"]), "{program}");
         assert!(launched_by(program, ["7", "6"]), "{program}");
-        // A rank's own workers have its number; a number that is not adjacent is another run's.
+        // A rank's own workers share its number. A number that is not adjacent belongs to another run.
         assert!(!launched_by(program, ["0", "0"]), "{program}");
         assert!(!launched_by(program, ["0", "4"]), "{program}");
         assert!(!launched_by(program, ["0", "x"]), "{program}");
@@ -28,7 +28,7 @@ fn a_launcher_is_known_by_its_ranks_whatever_it_is_called() {
     assert!(!launched_by("-bash", ["0", "1"]) && !launched_by("/bin/sh", ["0", "1"]));
 }
 
-/// Two ranks that torchrun started, in sessions of their own, and a worker of the first.
+/// Two ranks that torchrun started, in separate sessions, and a worker of the first.
 fn run() -> (Vec<Process>, Vec<Gpu>) {
     let launcher = Arc::new(Parent {
         pid: 60,
@@ -69,8 +69,7 @@ fn launcher_facts() -> Guarded {
     facts(&snapshot(at(0.0), &[torchrun], Vec::new()))[&60].clone()
 }
 
-/// The run as observed and changed, its family, what Linux says of it, and the finding that both ranks are
-/// idle.
+/// A run as observed, its family, the facts from Linux, and the finding that both ranks are idle.
 struct Run {
     seen: Snapshot,
     families: Vec<Family>,
@@ -131,30 +130,30 @@ fn a_run_is_ended_by_its_launcher_and_whole() {
     );
     assert_eq!(target.bytes, Some(2 * GIB));
 
-    // One rank is idle and the other is not: none is ended.
+    // One rank is idle and the other is not, so none is ended.
     let plan = run.plan(&both[..1], &guard());
     assert_eq!(why(&plan), [&Why::Family { pids: vec![71] }]);
-    // Nor if the other was not requested.
+    // The other rank was not requested.
     let mut on_other = both.clone();
     on_other[1].gpus[0].index = 1;
     let mut first = guard();
     first.policy.selected = selected(&run.seen, &on_other, "gpu:0");
     let plan = run.plan(&on_other, &first);
     assert_eq!(why(&plan), [&Why::Family { pids: vec![71] }]);
-    // A person who names one rank is told about its launcher, which would restart it or end all.
+    // If a person names one rank, the refusal names the launcher, which would restart the rank or end all.
     let plan = run.plan(&[], &naming(&[70]));
     let rank =
         Why::Rank { launcher: 60, program: "python torchrun train.py".into(), pids: vec![71] };
     assert_eq!((why(&plan), plan.targets.len()), (vec![&rank], 0));
     assert!(rank.to_string().contains("gpumem kill 60"), "{rank}");
-    // Naming the launcher names all that it started.
+    // Naming the launcher selects all its ranks.
     for pids_named in [&[60][..], &[70, 71]] {
         let plan = run.plan(&[], &naming(pids_named));
         assert_eq!(pids(&plan.targets[0]), [70, 71, 72]);
         assert_eq!(plan.targets[0].launcher.as_ref().map(|it| it.pid), Some(60));
         assert!(plan.refused.is_empty());
     }
-    // Even if nothing else joins its ranks: an orphan of an earlier run has the same name, or no port is known.
+    // The ranks are not otherwise related: an orphan of an earlier run has the same name, or no port is known.
     let launcher = run.families[0].launcher.clone();
     run.families = [&[70, 72][..], &[71]].map(|it| family(it, launcher.clone()).remove(0)).into();
     let plan = run.plan(&both[..1], &guard());
@@ -185,7 +184,7 @@ fn a_launcher_is_asked_for_its_keep_like_a_target() {
         let refused = |it: &&Why| matches!(it, Why::Protected { pid: 60, .. });
         assert_eq!(why(&plan).iter().any(refused), !is_taken, "{plan:?}");
     }
-    // Its owner's keep is unknown, so no rule ends it.
+    // It is unknown whether the launcher's owner exempted it, so no rule ends it.
     run.known.insert(60, Guarded { environment: None, ..launcher_facts() });
     assert!(run.plan(&both, &guard()).targets.is_empty());
     assert_eq!(run.plan(&[], &naming(&[60])).targets.len(), 1);

@@ -1,5 +1,5 @@
-//! Random forgeries: a user names cgroups, programs, parents and variables like those of others, beside
-//! innocents who truly have them. No command may be about an innocent, and nothing forged may protect.
+//! Random forgeries: a user imitates the cgroups, programs, parents and variables of other users' processes. No
+//! advised command may name an innocent process, and no forgery may protect its author.
 
 use std::fs;
 use std::os::unix::fs::chown;
@@ -18,16 +18,15 @@ const ID: &str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcd
 const POD: &str = "8f7e6d5c-4b3a-4210-8fed-cba987654321";
 const FORGER: u32 = 1000;
 
-/// Marks of innocents, which no line about a forger may have.
+/// Marks of innocent processes, which no line about a forger may contain.
 const INNOCENT: [&str; 4] = ["0123456789ab", "888", "8f7e6d5c", "trainer"];
 
-/// A process on the GPU and its ancestors.
 struct Seen {
     process: Process,
     facts: Guarded,
 }
 
-/// What is put into /proc: pid, parent, owner, file, argv, and pids in each namespace.
+/// A process in the fake /proc. `numbers` are its pids in each namespace.
 struct Put<'a> {
     pid: u32,
     ppid: u32,
@@ -64,7 +63,7 @@ fn pick<'a>(dice: &mut Dice, of: &[&'a str]) -> &'a str {
     of[dice.place(of.len())]
 }
 
-/// A cgroup path that a user can create: below their own systemd, or in their own container.
+/// A cgroup path that a user can create, below the user's systemd or in the user's container.
 fn forged_cgroup(dice: &mut Dice) -> String {
     let claims = [
         format!("docker-{ID}.scope"),
@@ -91,7 +90,7 @@ fn forged_cgroup(dice: &mut Dice) -> String {
     path
 }
 
-/// A random forger, with program file `own`.
+/// A random forger with program file `own`.
 fn forger(dice: &mut Dice, own: &std::path::Path) -> (FakeProc, String) {
     let fake = FakeProc::new();
     let exe = own.join(pick(dice, &["Xorg", "sshd", "dockerd", "systemd-trainer", "python3"]));
@@ -102,7 +101,7 @@ fn forger(dice: &mut Dice, own: &std::path::Path) -> (FakeProc, String) {
         0 => "/user.slice/user-1000.slice/session-3.scope".to_owned(),
         _ => forged_cgroup(dice),
     };
-    // Their own program, or a root-owned one that users may start under any name.
+    // The user's own program, or a root-owned one that users may start under any name.
     let (owner, file) = [(FORGER, exe), (0, "/usr/bin/su")][dice.place(2)];
     let conmon = format!("conmon -c {ID} -n trainer");
     let shim = format!("containerd-shim -namespace moby -id {ID}");
@@ -124,7 +123,7 @@ fn forger(dice: &mut Dice, own: &std::path::Path) -> (FakeProc, String) {
     };
     put(1, 0, 0, "systemd", "/usr/lib/systemd/systemd", "/sbin/init", "1");
     put(60, 1, owner, comm, file, &argv, "60");
-    // One more in the namespace, where it is root.
+    // An additional parent process inside the pid namespace.
     let is_deep = has_namespace && dice.roll(3) == 0;
     let parent = if is_deep { 65 } else { 60 };
     if is_deep {
@@ -152,7 +151,7 @@ fn nothing_that_a_user_forges_names_an_innocent_or_shields() {
         let (fake, what) = forger(&mut dice, own.path());
         let Seen { process, facts } = look(&fake);
         for line in advice::place_lines(&process) {
-            // A unit of the user's own systemd, or a program of their own supervisor, and no other.
+            // The line may name a unit of the user's own systemd, or a program of the user's own supervisor.
             let is_own = line.contains("systemctl --user --machine=")
                 || line.contains(", as its user: `sv down");
             let is_innocent = INNOCENT.iter().any(|name| line.contains(name));
@@ -212,12 +211,12 @@ fn a_program_of_roots_supervisor_is_left_to_it_and_one_of_a_users_is_not() {
         ("supervisord", python, 0, 0, "bash", true),
         ("pbs_mom", ("pbs_mom", "/opt/pbs/sbin/pbs_mom"), 0, 0, "bash", true),
         ("runsv", ("runsv", "runsv llm"), 0, 0, "sh", true),
-        // A user's own, also if its folder is root's because it must not be dumped.
+        // A user's own supervisor. Root owns its /proc folder if it is not dumpable.
         ("supervisord", python, FORGER, FORGER, "bash", false),
         ("supervisord", python, FORGER, 0, "bash", false),
         // A link to a set-uid program.
         ("supervisord", ("su", "/usr/bin/python3 /usr/bin/supervisord"), 0, 0, "bash", false),
-        // Root's supervisor started a way in, and a person the program.
+        // Root's supervisor started a login service, and a person started the program.
         ("supervisord", python, 0, 0, "sshd", false),
         ("supervisord", python, 0, 0, "cron", false),
         ("python3", ("python3.11", "python3 train.py"), 0, 0, "bash", false),
@@ -244,7 +243,7 @@ fn a_program_of_roots_supervisor_is_left_to_it_and_one_of_a_users_is_not() {
         let target = &plan.targets[0];
         let is_advice = matches!(&target.steps[..], [Step::Advise { .. }]);
         assert_eq!(is_advice, is_left, "{argv} {uid} {folder} {between}: {target:?}");
-        // Whoever is to signal it has read first what would start it again.
+        // A target that may be signalled names its supervisor, so the user knows that it may be restarted.
         let is_named = seen.processes[0].supervisor.is_some();
         assert_eq!(target.owner.is_some(), is_named && !is_left, "{target:?}");
     }

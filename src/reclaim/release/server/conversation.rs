@@ -1,9 +1,9 @@
-//! Which requests a server gets, in order, and what follows from its answers. No network and no clock: a
-//! [`ServerChannel`] has both.
+//! The order of requests to a server, and the decisions after each answer. A [`ServerChannel`] supplies the network
+//! and the clock.
 //!
-//! It proves first that this is the server, then that it may be asked, then that it is idle: no check sees
-//! anything running or waiting, and counters of finished requests have not moved for as long as the options
-//! say. Then it unloads the server and checks that it has unloaded. What cannot be seen counts as work. Only
+//! The conversation verifies the server's identity, its support for unloading, and that it is idle. No idle check
+//! may show a running or queued request. The counters of finished requests must stay constant for the time in the
+//! options. Then the conversation unloads the server and verifies the result. Unreadable state counts as work. Only
 //! the unload request changes anything, and it is sent once.
 
 use std::sync::Arc;
@@ -16,40 +16,37 @@ use crate::model::release::ReleaseReport;
 use crate::reclaim::release::way::{NotReleased, ReleaseAnswer, ReleaseOptions};
 use crate::units::Bytes;
 
-/// The longest wait for a question that changes nothing.
+/// The time limit for a query that changes nothing.
 const LOOK: Duration = Duration::from_secs(3);
 /// Pause between two checks.
 const BETWEEN: Duration = Duration::from_secs(2);
-/// Interval of checks whether a server is done.
+/// Interval between checks whether the unload is complete.
 const POLL: Duration = Duration::from_millis(250);
 
 /// A connection to a server.
 pub trait ServerChannel {
-    /// Sends a request, and waits this long for the answer.
+    /// Sends a request, and waits at most this long for the answer.
     fn ask(&mut self, ask: &ServerRequest, most: Duration) -> Result<UnloadAnswer, AskFailed>;
-    /// The server's command line.
     fn command(&self) -> &[Arc<str>];
-    /// How many connections it has; `None` if that cannot be seen.
+    /// The number of open connections. `None` if it cannot be read.
     fn connections(&mut self) -> Option<usize>;
-    /// How much host memory it could take.
+    /// The host memory that the server could use.
     fn available_bytes(&mut self) -> Option<u64>;
     fn pause(&mut self, time: Duration);
-    /// The remaining time.
     fn left(&self) -> Duration;
 }
 
-/// Why a request has no answer.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum AskFailed {
     Late,
-    /// It cannot be reached, or does not speak HTTP. Why.
+    /// The server cannot be reached, or does not speak HTTP. Contains the reason.
     NotReached(String),
 }
 
 pub struct Conversation<'a, C> {
     row: &'a UnloadServer,
     api: &'a UnloadApi,
-    /// Its address, for a person who types a request.
+    /// The server's address for the commands in messages.
     base: &'a str,
     held_bytes: Option<u64>,
     options: &'a ReleaseOptions,
@@ -71,7 +68,7 @@ impl<'a, C: ServerChannel> Conversation<'a, C> {
         Self { row, api, base, held_bytes, options, channel, known: Known::default() }
     }
 
-    /// Runs it: up to the proof of idleness for a probe, otherwise all of it.
+    /// Runs the conversation. A probe stops after the idleness checks.
     pub fn run(mut self, is_deed: bool) -> ReleaseAnswer {
         self.check_terms()?;
         self.identify()?;
@@ -87,7 +84,7 @@ impl<'a, C: ServerChannel> Conversation<'a, C> {
         })
     }
 
-    /// Checks what needs no question.
+    /// Checks that need no request.
     fn check_terms(&self) -> AskResult {
         let (title, name) = (&self.row.title, &self.row.name);
         if let (Some(risk), false) = (&self.api.risk, self.options.is_named) {
@@ -126,7 +123,7 @@ impl<'a, C: ServerChannel> Conversation<'a, C> {
         }
     }
 
-    /// Checks twice or, if the server is then to unload, as often as there is time for.
+    /// Checks for idleness: twice for a probe, or for the whole idle time before an unload.
     fn prove_idle(&mut self, is_deed: bool) -> AskResult {
         self.read_idle_answers()?;
         self.check_connections()?;
@@ -154,7 +151,7 @@ impl<'a, C: ServerChannel> Conversation<'a, C> {
         Ok(())
     }
 
-    /// For servers whose idleness only their connections show.
+    /// Checks servers that show activity only by open connections.
     fn check_connections(&mut self) -> AskResult {
         if !self.api.is_idle_unconnected {
             return Ok(());
@@ -178,7 +175,7 @@ impl<'a, C: ServerChannel> Conversation<'a, C> {
         let title = &self.row.title;
         let available = self.channel.available_bytes();
         match (self.held_bytes, available) {
-            // Most of the memory is cache, which is not moved. The size of the weights is not reported.
+            // Most of the memory is cache, which is not moved. The server does not report the size of its weights.
             (Some(held), Some(available)) if available >= held || self.options.insists => Ok(()),
             (Some(held), Some(available)) => Err(NotReleased::Refused(format!(
                 "{title} would move its weights, a part of {}, to host memory, which has {} available; where you know that \
@@ -205,13 +202,13 @@ impl<'a, C: ServerChannel> Conversation<'a, C> {
             let answer = self.ask(&pause, LOOK)?;
             let held = answer.success().map_err(|verdict| self.of(verdict, Some(&pause)));
             if let Err(answer) = held.and_then(|()| self.read_idle_answers()) {
-                // The unload failed, and the server holds requests until this is sent.
+                // The unload failed, and the server holds requests back until it is resumed.
                 let _ = self.channel.ask(&hold.resume.request(""), LOOK);
                 return Err(answer);
             }
         }
         for ask in &self.api.deeds(&self.known) {
-            // As late as possible.
+            // Checked as late as possible.
             self.check_connections()?;
             let answer = self.ask_to_unload(ask)?;
             if let Err(verdict) = answer.success() {
@@ -253,12 +250,11 @@ impl<'a, C: ServerChannel> Conversation<'a, C> {
         }
     }
 
-    /// Asks a question that changes nothing, and judges the answer.
+    /// Sends a query that changes nothing, and evaluates the answer.
     fn question(&mut self, question: &Question, model: &str, is_first: bool) -> AskResult {
         let ask = question.request(model);
         let answer = self.ask(&ask, LOOK)?;
         question.check(&answer, &mut self.known).map_err(|verdict| match verdict {
-            // Every server answers the first question.
             AnswerVerdict::Absent if is_first => {
                 self.of(AnswerVerdict::Another(format!("no {}", ask.path)), Some(&ask))
             }
@@ -266,7 +262,7 @@ impl<'a, C: ServerChannel> Conversation<'a, C> {
         })
     }
 
-    /// Uses the older version's form if the server does not know the newer one's.
+    /// Falls back to the older version's request if the server does not know the newer one.
     fn ask(&mut self, ask: &ServerRequest, most: Duration) -> AskResult<UnloadAnswer> {
         let answer = self.channel.ask(ask, most);
         let answer = match (&answer, ask.as_older()) {
@@ -303,7 +299,7 @@ impl<'a, C: ServerChannel> Conversation<'a, C> {
         self.of(AnswerVerdict::Busy(why.to_owned()), None)
     }
 
-    /// A verdict as a result with words.
+    /// Converts a verdict to an error with a message.
     fn of(&self, verdict: AnswerVerdict, ask: Option<&ServerRequest>) -> NotReleased {
         let title = &self.row.title;
         let start = &self.api.start;
@@ -338,7 +334,7 @@ impl<'a, C: ServerChannel> Conversation<'a, C> {
         }
     }
 
-    /// The unload request, as a command to type.
+    /// The unload request as a command for the user.
     fn command(&self, ask: Option<&ServerRequest>) -> Option<String> {
         let mut known = self.known.clone();
         if known.models.is_empty() {

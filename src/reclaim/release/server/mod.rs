@@ -1,9 +1,9 @@
-//! An inference server that unloads on request: where to ask it, whether it is idle, and doing it.
+//! Release by an inference server that can unload its model on request.
 //!
-//! One table (`advice::unload`) has the requests and the meaning of answers; `conversation` has their order,
-//! without network or clock. This file finds the way in a snapshot, and talks to the real server, only over
-//! loopback or its own Unix socket and only with the very process that is meant (`host::http`). NVML shows
-//! whether it helped (`step::release`).
+//! The table `advice::unload` contains the requests and how to interpret answers. `conversation` has the order of
+//! requests, without network or clock. This file finds the server in a snapshot and connects to it. It uses only
+//! loopback or the server's own Unix socket, and verifies the process behind the socket (`host::http`). NVML shows
+//! the effect (`step::release`).
 
 mod conversation;
 #[cfg(test)]
@@ -26,15 +26,15 @@ use crate::model::process::Relation;
 use crate::model::{Process, Snapshot};
 use conversation::{AskFailed, Conversation, ServerChannel};
 
-/// The longest answer that is read: metrics of many models.
+/// The maximum size of an answer in bytes. Metrics of many models are the largest.
 const BODY_BYTES: u64 = 4 << 20;
 
-/// How often to check whether a remaining connection is only being closed.
+/// The number of checks whether a remaining connection is only being closed.
 const CLOSING_LOOKS: u32 = 20;
 const CLOSING: Duration = Duration::from_millis(10);
 
-/// The way, if the snapshot shows that a process is an inference server or works for one; `None` if not. `Err`:
-/// why it cannot be asked to unload.
+/// The release request, if a process is an inference server or works for one. `None` if it is not. `Err` if the
+/// server cannot be asked to unload.
 pub(super) fn find(process: &Process, snapshot: &Snapshot) -> Option<Result<ReleaseWay, String>> {
     let (row, listener) = server_of(process)?;
     Some(match &row.advice {
@@ -84,7 +84,7 @@ fn has_expandable_segments(process: &Process) -> bool {
     })
 }
 
-/// Bytes that a server's processes hold on all GPUs; `None` if one is unknown.
+/// Bytes that a server's processes hold on all GPUs. `None` if a value is unknown.
 fn held_bytes(server: u32, snapshot: &Snapshot) -> Option<u64> {
     let works_for = |process: &&Process| {
         let relatives = process.listening_relatives.as_deref().unwrap_or_default();
@@ -99,8 +99,8 @@ fn held_bytes(server: u32, snapshot: &Snapshot) -> Option<u64> {
     rows.try_fold(0u64, |sum, row| Some(sum.saturating_add(row.used_bytes?)))
 }
 
-/// Checks, without changing anything, that a server exists, is idle and may be asked; then unloads it, if
-/// `is_deed`. Returns when it has unloaded, or when the time is over.
+/// Checks that a server exists, is idle and may be asked. If `is_deed` is set, it then unloads the server. Returns
+/// when the unload is complete, or when the time is over.
 pub(super) fn ask(
     roots: &Roots,
     way: &ReleaseWay,
@@ -123,10 +123,10 @@ struct LiveChannel<'a> {
     roots: &'a Roots,
     listener: Listener,
     command: Arc<[Arc<str>]>,
-    /// The port of its metrics, if different.
+    /// The port for metrics, if different.
     metrics_port: Option<u16>,
     deadline: Deadline,
-    /// Its address, for a person who types a request.
+    /// The server's address for the commands in messages.
     base: String,
 }
 
@@ -167,7 +167,7 @@ fn endpoint(address: &str) -> Option<Endpoint> {
     Some(Endpoint::Tcp { host: address.ip().to_canonical().to_string(), port: address.port() })
 }
 
-/// The address to type after `curl`.
+/// The address as an argument of `curl`.
 fn base(listener: &Listener) -> String {
     let scheme = if listener.is_https { "https" } else { "http" };
     match &listener.endpoint {
@@ -202,7 +202,7 @@ impl ServerChannel for LiveChannel<'_> {
         if time.is_zero() {
             return Err(AskFailed::Late);
         }
-        // Each request proves anew where the server listens, before and after connecting.
+        // The client verifies before and after connecting which process listens.
         let client = HttpClient::new(self.roots, &listener).map_err(AskFailed::of)?;
         let method = match ask.verb.as_str() {
             "POST" => Method::POST,
@@ -230,7 +230,7 @@ impl ServerChannel for LiveChannel<'_> {
         match self.listener.endpoint {
             Endpoint::Tcp { .. } => {
                 let mut count = self.listener.connections(self.roots)?;
-                // On a busy machine our own last connection may still be closing.
+                // On a busy machine, our previous connection may still be closing.
                 for _ in 0..CLOSING_LOOKS {
                     if count == 0 {
                         break;

@@ -1,5 +1,4 @@
-//! Conversations with simulated servers: which requests are sent in which order, and ten thousand races with
-//! requests at every instant.
+//! Conversations with simulated servers: the order of requests, and random races with clients.
 
 use crate::model::dice::Dice;
 use std::collections::HashMap;
@@ -10,7 +9,7 @@ use super::*;
 use crate::model::process::Relative;
 use crate::model::testing::rounds;
 
-/// What unloading does to running requests.
+/// The effect of an unload on running requests.
 #[derive(Clone, Copy, PartialEq, Debug)]
 enum Effect {
     /// They finish first.
@@ -19,7 +18,6 @@ enum Effect {
     Ends,
 }
 
-/// A server's state at a moment.
 #[derive(Clone, Copy)]
 struct Load {
     is_busy: bool,
@@ -30,18 +28,18 @@ struct Load {
 
 type Answers = fn(&ServerRequest, Load) -> UnloadAnswer;
 
-/// A server whose requests begin and end at listed instants, in microseconds.
+/// A server whose requests start and end at listed times, in microseconds.
 struct Simulated {
     now_us: u64,
     until_us: u64,
-    /// When each request begins and ends.
+    /// The start and end of each request.
     requests: Vec<(u64, u64)>,
     effect: Effect,
     answers: Answers,
     command: Arc<[Arc<str>]>,
     deeds: u32,
     harmed: u32,
-    /// When it was first asked whether it is idle, and when it was told to unload.
+    /// When the server first got a query, and when it was told to unload.
     looked_us: Option<u64>,
     deed_us: Option<u64>,
     asked: Vec<String>,
@@ -64,7 +62,6 @@ impl ServerChannel for Simulated {
         }
         let is_deed = is_deed(ask);
         if !is_deed {
-            // The round trip.
             self.now_us += 200 + self.dice.roll(3_000);
         }
         let running = self.running();
@@ -170,11 +167,11 @@ fn run(row: &str, server: &mut Simulated, is_deed: bool) -> ReleaseAnswer {
     Conversation::new(row, api, "http://127.0.0.1:1", Some(1), &options, server).run(is_deed)
 }
 
-/// Ten thousand servers with requests at random instants before, between and after the questions, or one after
-/// another all the time: none is lost, and no server that reports its requests is unloaded while in use.
+/// Servers with requests at random times before, between and after the queries, or one after another. No request is
+/// lost, and no server that reports its requests is unloaded while in use.
 ///
-/// The simulation counts connections in the instant of the unload. In reality some hundred microseconds lie
-/// between, in which a client may arrive as it may just after.
+/// The simulation counts connections at the moment of the unload. A real client may connect in the microseconds
+/// between the check and the unload.
 #[test]
 fn races_harm_no_request() {
     let servers: [(&str, Answers, Effect); 3] = [
@@ -186,8 +183,7 @@ fn races_harm_no_request() {
     for race in 0..rounds(1000) {
         let (row, answers, effect) = servers[usize::try_from(race % 3).unwrap()];
         let mut dice = Dice::new(race + 1);
-        // Up to four requests, of up to half a second each, in the minute of checks; or a short one every
-        // second or two.
+        // Up to four requests of at most half a second in the minute of checks, or a short one every second or two.
         let mut requests = Vec::new();
         for _ in 0..dice.roll(5) {
             let from = dice.roll(66_000_000);
@@ -232,7 +228,7 @@ fn races_harm_no_request() {
         };
         *outcomes.entry((row, outcome)).or_default() += 1;
     }
-    // Both happen often: it is a race.
+    // Both outcomes must occur often.
     for (row, _, _) in servers {
         for outcome in ["done", "busy"] {
             assert!(outcomes.get(&(row, outcome)) > Some(&10), "{outcomes:?}");
@@ -270,7 +266,7 @@ fn requests_are_in_this_order() {
     assert!(server.now_us > 60_000_000, "it is looked at for a minute");
     assert_eq!(server.asked[4..33], ["GET /metrics"; 29]);
     assert_eq!(server.asked[33..], ["POST /sleep?level=1&mode=wait", "GET /is_sleeping"]);
-    // A router's slots count as use: once, and only when it is done.
+    // Reading a router's slots counts as use, so a probe does not read them.
     let mut server = idle(llama_cpp, 90_000_000);
     assert!(run("llama.cpp", &mut server, false).is_ok());
     assert_eq!(server.asked, ["GET /models", "GET /models"]);
@@ -286,7 +282,7 @@ fn weights_that_may_not_fit_are_moved_for_who_insists() {
         let base = "http://127.0.0.1:1";
         Conversation::new(row, api, base, Some(held), &options, &mut server).run(true)
     };
-    // It holds more than fits; its weights may be less.
+    // The server holds more than fits, but its weights may be smaller.
     let answer = ask(1 << 50, false);
     assert!(
         matches!(&answer, Err(NotReleased::Refused(why)) if why.contains("gpumem release --force vllm")),
@@ -383,10 +379,10 @@ fn what_is_no_server_has_no_such_way_and_one_without_a_request_a_reason() {
     ] {
         let why = found(&process(command, &["tcp:0.0.0.0:80"])).unwrap().unwrap_err();
         assert!(why.contains(words), "{why}");
-        // A worker that does not listen is a server, too.
+        // A worker that does not listen also counts as a server.
         assert!(found(&process(command, &[])).unwrap().is_err());
     }
-    // A server that another server started is that one's to unload.
+    // A server that another server started must be unloaded by that one.
     for command in ["llama-server -m a.gguf --port 5800", "vllm serve m --port 5800"] {
         let started = process(command, &["tcp:127.0.0.1:5800"]);
         let why =
