@@ -1,4 +1,4 @@
-//! `gpumem config test`: what each rule would have found in a recording, and when.
+//! `gpumem config test`: when each rule would have reported findings in a recording.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -17,7 +17,6 @@ use crate::report::style::Style;
 use crate::rules::{Engine, RuleSet};
 use crate::units::{Span, number_of};
 
-/// The `schema` that this version writes.
 const SCHEMA: &str = "gpumem.test/1";
 
 pub(super) fn run(json: bool, from: &Recorded, global: &Global) -> anyhow::Result<()> {
@@ -32,7 +31,7 @@ pub(super) fn run(json: bool, from: &Recorded, global: &Global) -> anyhow::Resul
     if json { print(&json::document(&outcome)?) } else { print(&outcome.to_text()) }
 }
 
-/// The most events that are listed, because a recording may have any number of them; the rest are only counted.
+/// The maximum number of listed events, because a recording may have any number. The others are counted.
 const MOST_EVENTS: usize = 10_000;
 
 /// Result of the backtest: the document that `--json` prints.
@@ -79,10 +78,9 @@ struct RuleFindings {
 }
 
 /// Rule and id of a finding, and the reason of the exemption that covers it. When an exemption ends, the finding
-/// begins anew.
+/// starts again.
 type Key = (Arc<str>, Arc<str>, Option<Arc<str>>);
 
-/// A backtest while the recording is read.
 struct Backtest {
     engine: Engine,
     active: BTreeMap<Key, Finding>,
@@ -147,7 +145,7 @@ impl Backtest {
 }
 
 impl BacktestOutcome {
-    /// Lists an event, if there are not too many already.
+    /// Lists an event, up to the maximum.
     fn list(&mut self, time: Time, event: Change, finding: &Finding, (_, _, kept): &Key) {
         let mut rules = self.rules.iter_mut();
         if event == Change::Began
@@ -170,7 +168,7 @@ impl BacktestOutcome {
         out
     }
 
-    /// The lines of findings and undecided rules are those of `check`.
+    /// Findings and undecided rules are formatted as in `check`.
     fn write(&self, out: &mut String) -> std::fmt::Result {
         for BacktestEvent { time, event, finding, kept } in &self.events {
             let change = match event {

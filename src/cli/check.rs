@@ -1,8 +1,8 @@
-//! `gpumem check`: judge by the rules; the exit code is the verdict.
+//! `gpumem check`: applies the rules; the exit code is the verdict.
 //!
-//! Here snapshots are fetched and the report is printed, one document also on failure. What
-//! they come to is in `verdict`, the limits on a GPU's memory in `limit`, an earlier snapshot to compare with in
-//! `baseline`, waiting for free memory in `wait`, and what a signal does in `interrupt`.
+//! This file fetches snapshots and prints the report, which is a complete document even on failure. `verdict`
+//! evaluates the snapshots, `limit` the limits on a GPU's memory, `baseline` an earlier snapshot, and `wait` the
+//! free memory.
 
 mod baseline;
 mod limit;
@@ -42,7 +42,7 @@ use crate::rules::RuleSet;
 use crate::source::remote::RemoteHost;
 use crate::units::Span;
 
-/// How long this machine is sampled if there is a stored history.
+/// The sampling time if there is a stored history.
 const LOOK: Span = Span(Duration::from_secs(2));
 
 pub(super) fn run(args: &CheckArgs, global: &Global) -> anyhow::Result<Exit> {
@@ -85,7 +85,7 @@ pub(super) fn run(args: &CheckArgs, global: &Global) -> anyhow::Result<Exit> {
 }
 
 impl CheckFormat {
-    /// The complete document; empty for the text format.
+    /// The complete document. Empty for the text format.
     fn of(self, report: &CheckReport) -> anyhow::Result<String> {
         let now = jiff::Timestamp::now().as_millisecond();
         Ok(match self {
@@ -97,12 +97,12 @@ impl CheckFormat {
     }
 }
 
-/// Prints the report for people; to standard error if standard output is for the free GPUs.
+/// Prints the report as text, to standard error if standard output is for the free GPUs.
 fn put_text(report: &CheckReport, args: &CheckArgs, global: &Global) -> anyhow::Result<()> {
     let look = look(args, global);
     if args.print.is_some() {
         let plain = TextLook { style: Style::default(), width: None, ..look };
-        // There is nowhere to say that standard error is closed.
+        // If standard error is closed, the error cannot be reported.
         let _ = io::stderr().write_all(report.to_text(plain).as_bytes());
         return Ok(());
     }
@@ -118,7 +118,7 @@ fn look(args: &CheckArgs, global: &Global) -> TextLook {
     }
 }
 
-/// The GPUs with the requested memory, each once, as CUDA_VISIBLE_DEVICES takes them.
+/// The GPUs with the requested memory, each once, in the format of CUDA_VISIBLE_DEVICES.
 fn free_gpus(report: &CheckReport, what: GpuName) -> anyhow::Result<String> {
     let mut gpus: Vec<String> = Vec::new();
     for wait in &report.wait {
@@ -136,7 +136,7 @@ fn free_gpus(report: &CheckReport, what: GpuName) -> anyhow::Result<String> {
     Ok(gpus.join(",") + "\n")
 }
 
-/// Why the check could not measure, in a line.
+/// A one-line reason why the check could not measure.
 fn could_not_measure(report: &CheckReport) -> String {
     let mut reasons = report.errors.iter();
     let Some(first) = reasons.next() else {
@@ -149,7 +149,7 @@ fn could_not_measure(report: &CheckReport) -> String {
     format!("could not measure everything: {}{more}", error_line(first))
 }
 
-/// Checks each machine separately, in the order in which they were named.
+/// Checks each machine separately, in the given order.
 fn of_hosts(args: &CheckArgs, global: &Global, named: Vec<RemoteHost>) -> anyhow::Result<Exit> {
     if !args.wait_free.is_empty() || args.baseline.is_some() {
         let why = "--wait-free and --baseline are about one machine; leave --host out, or run them \
@@ -164,7 +164,7 @@ fn of_hosts(args: &CheckArgs, global: &Global, named: Vec<RemoteHost>) -> anyhow
     }
     let rules = chosen_rules(args, &config::load(global)?)?;
     let interval = args.interval.map_or(hosts::INTERVAL, |interval| interval.0);
-    // A wrong selection is said once, before anybody is asked.
+    // An invalid selection is reported once, before any host is contacted.
     CheckQuestion::of(args)?;
     let needed = rules.longest();
     let looks = match args.window {
@@ -179,7 +179,7 @@ fn of_hosts(args: &CheckArgs, global: &Global, named: Vec<RemoteHost>) -> anyhow
         let mut verdict = CheckVerdict::new(question, rules.clone(), commands, true);
         let mut stored = asked.stored;
         for look in &looks {
-            // Where what is stored there decides, a short look is enough.
+            // A short sampling is enough if the host has a stored history.
             let request = hosts::request(interval.min(*look), Some(*look), stored, needed);
             hosts::look(host, request, hangup, |snapshot| {
                 verdict.observe(snapshot.clone());
@@ -210,7 +210,6 @@ fn of_hosts(args: &CheckArgs, global: &Global, named: Vec<RemoteHost>) -> anyhow
     hosts::put(printed, args.format() == CheckFormat::Json, args.quiet, style(global.color))
 }
 
-/// Exit code for the verdict on one machine.
 fn exit_of(report: &CheckReport) -> Exit {
     match report.status {
         CheckOutcome::Ok => Exit::Clean,
@@ -219,7 +218,6 @@ fn exit_of(report: &CheckReport) -> Exit {
     }
 }
 
-/// The question, and the interval between samples.
 fn prepare(
     args: &CheckArgs,
     global: &Global,
@@ -233,7 +231,6 @@ fn prepare(
     Ok((Arc::new(Mutex::new(verdict)), interval.0))
 }
 
-/// The rules that are applied.
 fn chosen_rules(args: &CheckArgs, config: &Config) -> anyhow::Result<RuleSet> {
     let mut settings = config.rules.clone();
     choose(&mut settings, &args.kind)?;
@@ -256,7 +253,7 @@ fn asks_only_for_memory(args: &CheckArgs) -> bool {
         && args.window.is_none()
 }
 
-/// Keeps the rules of these kinds, even disabled ones; all rules if no kind is given.
+/// Keeps the rules of these kinds, even disabled ones. Without kinds, keeps all rules.
 fn choose(settings: &mut RuleSet, kinds: &[Kind]) -> anyhow::Result<()> {
     let rules = settings.rules().iter().filter(|rule| kinds.contains(&rule.kind()));
     let chosen: Vec<Arc<str>> = rules.map(|rule| Arc::clone(&rule.name)).collect();
@@ -291,7 +288,7 @@ fn observe(
         global,
         asked.map_or(interval, |asked| interval.min(asked.0.max(Duration::from_millis(10)))),
     )?;
-    // The stored history, where there is one, decides what a look at the machine cannot.
+    // The stored history decides what a short sampling cannot.
     let at_once = asks_only_for_memory(args);
     if at_once && args.baseline.is_none() {
         live = live.of_gpus_only();
@@ -322,8 +319,7 @@ fn lock(verdict: &Mutex<CheckVerdict>) -> MutexGuard<'_, CheckVerdict> {
     verdict.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Reports arguments that could not be parsed, as a document if `check`, `reap` or `release` was asked
-/// for one.
+/// Reports invalid arguments, as a document if `check`, `reap` or `release` was asked for one.
 pub(super) fn report_misuse(error: &clap::Error, arguments: impl Iterator<Item = OsString>) {
     let arguments: Vec<OsString> = arguments.skip(1).take_while(|word| word != "--").collect();
     let cli = Cli::command();
@@ -350,12 +346,12 @@ pub(super) fn report_misuse(error: &clap::Error, arguments: impl Iterator<Item =
     let first = message.split("\n\n").next().unwrap_or_default();
     let first = first.strip_prefix("error: ").unwrap_or(first);
     if let Ok(document) = fails(first.trim_end()) {
-        // Standard error has the message too, should standard output be closed.
+        // Standard output may be closed, and standard error has the message too.
         let _ = print(&document);
     }
 }
 
-/// From now on, a signal ends the check with a report of what is known so far: a document or a line.
+/// Ends the check on a signal, with a report of the state so far: a document or a line.
 fn report_on_signal(
     verdict: &Arc<Mutex<CheckVerdict>>,
     format: CheckFormat,
@@ -365,12 +361,12 @@ fn report_on_signal(
     let verdict = Arc::clone(verdict);
     signals::on_thread(&[SIGINT, SIGTERM], move |signal| {
         let mut verdict = verdict.lock().unwrap_or_else(PoisonError::into_inner);
-        // The verdict is being printed, whole; it is the program's last deed.
+        // The final report is being printed, and the program exits after it.
         if verdict.is_concluded() {
             return true;
         }
         let why = format!("interrupted by {} before the verdict", signals::name(signal));
-        // That standard output is closed cannot be reported.
+        // If standard output is closed, the error cannot be reported.
         let _ = format.of(&verdict.report(Some(&why))).and_then(|document| print(&document));
         if !quiet {
             warn(&why);

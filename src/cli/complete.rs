@@ -1,14 +1,12 @@
-//! `gpumem complete -- WORDS…`: what could follow on a command line, asked by the completion scripts.
+//! `gpumem complete -- WORDS…`: completion candidates, for the completion scripts.
 //!
-//! It is not in the help: the scripts in `completions/` ask it when Tab is pressed, with the words up to the
-//! cursor. Options, commands and files are in the scripts themselves; here are the values that only gpumem
-//! knows: processes, GPUs, users, notebooks, rules. `cursor` finds which argument is being typed, `candidates`
-//! what there is to type for it.
+//! The command is hidden from the help. The scripts in `completions/` run it with the words up to the cursor. They
+//! contain options, commands and files themselves, and ask gpumem for processes, GPUs, users, notebooks and rules.
+//! `cursor` finds the argument being typed, and `candidates` finds its values.
 //!
-//! It prints a line for each candidate: the value, a tab, what it is. Exit code 0 is "these, and no others";
-//! 1 is "ask the script". It never writes to standard error, and never takes longer than [`PATIENCE`]: what
-//! is not known by then is not offered. It escapes whatever a process chose, and quotes nothing: each shell
-//! does that for itself.
+//! Each output line has a value, a tab, and a description. Exit code 0 means that the list is complete, and 1 means
+//! that the script must decide. The command writes nothing to standard error, and takes at most [`PATIENCE`]. It
+//! escapes text from processes but quotes nothing, because each shell quotes differently.
 
 mod candidates;
 mod cursor;
@@ -28,18 +26,17 @@ use crate::model::json::is_hostile;
 use crate::report::escape::{escape, fit};
 use crate::units::Span;
 
-/// How long to wait for a machine, because a person is waiting for the completion. A requested
-/// recording is always read to its end.
+/// The time limit for a machine, because the user is waiting. A requested recording gets more time.
 const PATIENCE: Duration = Duration::from_secs(2);
 const PATIENCE_FOR_RECORDING: Duration = Duration::from_secs(15);
 /// A healthy GPU answers in milliseconds.
 const NVML_TIMEOUT: Duration = Duration::from_millis(500);
-/// The most columns of a description.
+/// The maximum width of a description in columns.
 const DESCRIPTION_MAX: usize = 100;
-/// The longest value, in bytes: longer ones are not meant for people.
+/// The maximum length of a value in bytes. People do not type longer ones.
 const VALUE_MAX: usize = 512;
 
-/// A shell's completion script: a generated file, which `tests/it/generate.rs` renders.
+/// A shell's completion script. `tests/it/generate.rs` generates the files.
 pub(super) fn script(shell: Shell) -> &'static str {
     match shell {
         Shell::Bash => include_str!("../../completions/gpumem.bash"),
@@ -48,7 +45,6 @@ pub(super) fn script(shell: Shell) -> &'static str {
     }
 }
 
-/// The words to complete, if a completion script started gpumem.
 pub(super) fn requested(
     mut arguments: impl Iterator<Item = OsString>,
 ) -> Option<impl Iterator<Item = OsString>> {
@@ -56,12 +52,12 @@ pub(super) fn requested(
     is_asked.then_some(arguments)
 }
 
-/// The options on the line that select the source of snapshots and the rules.
+/// The options on the command line that select snapshots and rules.
 #[derive(Clone, Debug)]
 struct Sources {
     global: Global,
     recorded: Recorded,
-    /// Whether a library was named: it is not loaded before Enter is pressed.
+    /// A library was named. It must not be loaded before the user presses Enter.
     names_library: bool,
 }
 
@@ -78,7 +74,7 @@ impl Sources {
                 store_dir: path("store_dir"),
             },
             recorded: Recorded {
-                // Standard input is the shell's.
+                // Standard input belongs to the shell.
                 replay: path("replay").filter(|path| path.as_os_str() != "-"),
                 demo: cursor.is_set("demo"),
             },
@@ -87,7 +83,7 @@ impl Sources {
     }
 }
 
-/// Prints the candidates for the last of these words.
+/// Prints the candidates for the last word.
 pub(super) fn run(words: impl Iterator<Item = OsString>) -> Exit {
     if mind_rights(None).is_err() {
         return Exit::Findings;
@@ -99,7 +95,7 @@ pub(super) fn run(words: impl Iterator<Item = OsString>) -> Exit {
     if cursor.is_of_files() {
         return Exit::Findings;
     }
-    // A GPU, a file system or a recording that does not answer keeps the thread, and not the prompt.
+    // If a GPU, a file system or a recording hangs, only the thread is blocked.
     let is_recorded = cursor.is_set("demo") || cursor.value("replay").is_some();
     let patience = match is_recorded {
         true => PATIENCE_FOR_RECORDING,
@@ -108,13 +104,12 @@ pub(super) fn run(words: impl Iterator<Item = OsString>) -> Exit {
     let look = Task::start("complete", move || candidates::of(&cursor));
     let found = look.ok().and_then(|task| task.wait(patience).ok());
     let lines: String = found.unwrap_or_default().iter().filter_map(line).collect();
-    // A shell that has gone away does not want them any more.
+    // The shell may have exited.
     let _ = print(&lines);
     Exit::Clean
 }
 
-/// The line for a candidate; `None` if its value cannot be typed literally, or would be taken for an
-/// option.
+/// The output line for a candidate. `None` if its value cannot be typed literally, or looks like an option.
 fn line(candidate: &OfferedValue) -> Option<String> {
     let OfferedValue { value, description } = candidate;
     let is_typed = !value.is_empty()

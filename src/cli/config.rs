@@ -1,4 +1,4 @@
-//! `gpumem config`: show or prove the configuration. Trying it is in [`backtest`].
+//! `gpumem config`: shows or checks the configuration. [`backtest`] applies it to a recording.
 
 use std::env;
 use std::path::{Path, PathBuf};
@@ -34,7 +34,7 @@ pub(super) fn run(args: &Args, global: &Global) -> anyhow::Result<Exit> {
     Ok(Exit::Clean)
 }
 
-/// Text for valid files: a line for each resulting rule and exemption.
+/// The output for valid files: one line for each resulting rule and exemption.
 fn proved(files: &[PathBuf], config: &Config, now: Time) -> String {
     let mut text = String::new();
     for file in files {
@@ -94,26 +94,19 @@ fn keep_line(keep: &Exemption, now: Time) -> String {
     words.join("; ")
 }
 
-/// The current time, to show which exemptions have expired; rules use the snapshots' time.
+/// The current time, for showing expired exemptions. Rules use the snapshots' time.
 pub(super) fn now() -> Time {
     Time::from_unix_milliseconds(jiff::Timestamp::now().as_millisecond())
 }
 
-/// The configuration in force.
-///
-/// # Errors
-///
-/// A file that cannot be used, and one that others may change where gpumem has rights that they have
-/// not. It is refused and not passed over: what it spares would be ended.
+/// The configuration in force. Fails if a file is invalid, or if less privileged users may change it. Such a file
+/// is not skipped, because its exemptions would be lost.
 pub(super) fn load(global: &Global) -> Result<Config, config::ConfigError> {
     obeyed(&paths(global), global.config.is_some())
 }
 
-/// As [`load`], to run what it says, too.
-///
-/// # Errors
-///
-/// As there, and where others may change what would be run.
+/// Like [`load`], for commands that also run configured programs. Also fails if other users may change such a
+/// program.
 pub(super) fn load_to_act(global: &Global) -> Result<Config, config::ConfigError> {
     let config = load(global)?;
     prove_notify(&config)?;
@@ -121,7 +114,7 @@ pub(super) fn load_to_act(global: &Global) -> Result<Config, config::ConfigError
 }
 
 fn obeyed(paths: &[PathBuf], required: bool) -> Result<Config, config::ConfigError> {
-    // Before, because what others wrote is not even read; and after, for a file that was not there before.
+    // Checked before, so that an untrusted file is not read, and again for files created meanwhile.
     prove(paths)?;
     let config = config::load(paths, required)?;
     prove(paths)?;
@@ -129,7 +122,7 @@ fn obeyed(paths: &[PathBuf], required: bool) -> Result<Config, config::ConfigErr
 }
 
 fn prove(paths: &[PathBuf]) -> Result<(), config::ConfigError> {
-    // /dev/null is always empty, even if others may write to it.
+    // /dev/null is always empty, even if other users may write to it.
     let exists =
         |path: &&PathBuf| **path != Path::new("/dev/null") && path.symlink_metadata().is_ok();
     for path in paths.iter().filter(exists) {
@@ -139,7 +132,7 @@ fn prove(paths: &[PathBuf]) -> Result<(), config::ConfigError> {
 }
 
 fn not_ours(path: &Path, why: &NotOurs) -> config::ConfigError {
-    // What leads root to the files of a user: sudo that keeps HOME.
+    // The cause may be sudo that keeps HOME, so that root reads a user's files.
     let is_of_home = ["XDG_CONFIG_HOME", "HOME"]
         .into_iter()
         .filter_map(env::var_os)
@@ -159,12 +152,8 @@ fn prove_notify(config: &Config) -> Result<(), config::ConfigError> {
     })
 }
 
-/// Proves that no other user can change what a command runs: the program, and files that it is given by their
-/// whole path, which may be a script.
-///
-/// # Errors
-///
-/// The file that others may change.
+/// Checks that no other user can change a command: its program, and files given by absolute path, which may be
+/// scripts. Returns the first file that others may change.
 pub(in crate::cli) fn prove_command(words: &[Arc<str>]) -> Result<(), (PathBuf, NotOurs)> {
     let paths = words.iter().map(|word| Path::new(&**word)).enumerate();
     for (at, path) in paths.filter(|(_, path)| path.is_absolute()) {
@@ -175,7 +164,7 @@ pub(in crate::cli) fn prove_command(words: &[Arc<str>]) -> Result<(), (PathBuf, 
     Ok(())
 }
 
-/// Where configuration is looked for, the later over the earlier.
+/// The configuration files. Later ones override earlier ones.
 pub(super) fn paths(global: &Global) -> Vec<PathBuf> {
     let (xdg, home) = (env::var_os("XDG_CONFIG_HOME"), env::var_os("HOME"));
     config::paths(global.config.as_deref(), xdg.as_deref(), home.as_deref())

@@ -1,23 +1,20 @@
-//! The devices that a program started by the caller could use, by the caller's `CUDA_VISIBLE_DEVICES`.
+//! The devices that the caller's programs can use, according to the caller's `CUDA_VISIBLE_DEVICES`.
 
 use super::UsageError;
 use super::selection::names;
 use crate::model::{ComputeDevice, Gpu};
 
-/// The variable that limits which GPUs a program sees.
 pub(super) const VISIBLE: &str = "CUDA_VISIBLE_DEVICES";
 
-/// The caller's [`VISIBLE`].
 pub(super) fn callers_visible() -> Option<String> {
     std::env::var(VISIBLE).ok()
 }
 
-/// The devices that a value of [`VISIBLE`] allows, in its order, as CUDA reads it: up to the first invalid entry. A
-/// partitioned GPU is its MIG devices.
+/// The devices that a value of [`VISIBLE`] allows, in its order. Like CUDA, it stops at the first invalid entry,
+/// and replaces a partitioned GPU by its MIG devices.
 ///
-/// # Errors
-///
-/// Numbers cannot be read: CUDA counts the fastest GPU first, unless CUDA_DEVICE_ORDER says otherwise.
+/// Fails for a number if the GPUs are different models: CUDA counts the fastest GPU first, unless CUDA_DEVICE_ORDER
+/// says otherwise.
 pub(super) fn visible<'a>(
     gpus: &'a [Gpu],
     value: Option<&str>,

@@ -1,8 +1,8 @@
-//! `gpumem doctor`: what works here, what does not, and what to do about it.
+//! `gpumem doctor`: checks which features work here, and suggests fixes.
 //!
-//! Facts come from `host` and from NVML; each file below judges some of them and asks for nothing
-//! more: [`driver`], [`gpus`], [`processes`], [`notebooks`], [`state`]. Nothing is
-//! changed, root is not needed, and everything that can hang is waited for with a deadline.
+//! Facts come from `host` and NVML, and each file below evaluates some of them: [`driver`], [`gpus`],
+//! [`processes`], [`notebooks`], [`state`]. It changes nothing and does not need root. Every operation that can
+//! hang has a timeout.
 
 mod driver;
 mod gpus;
@@ -26,7 +26,7 @@ use crate::report::doctor::{CheckStatus, DoctorCheck, DoctorReport, SCHEMA, Topi
 use crate::source::nvml::{self, Nvml};
 use crate::units::Span;
 
-/// Timeout for files that may be on a server: configuration, store, notebooks.
+/// Timeout for files that may be on a network file system: configuration, store, notebooks.
 const FILES_TIMEOUT: Duration = Duration::from_secs(3);
 
 pub(super) fn run(args: &Doctor, global: &Global) -> anyhow::Result<Exit> {
@@ -35,7 +35,7 @@ pub(super) fn run(args: &Doctor, global: &Global) -> anyhow::Result<Exit> {
     let machine = host::read_host(&roots);
     let now = now();
 
-    // These are read while the driver is waited for.
+    // Read while the driver opens.
     let own = global.clone();
     let configuration = Task::start("configuration", move || state::read_configuration(&own));
     let (own, here) = (global.clone(), machine.clone());
@@ -94,13 +94,12 @@ pub(super) fn run(args: &Doctor, global: &Global) -> anyhow::Result<Exit> {
     Ok(if report.works { Exit::Clean } else { Exit::CannotMeasure })
 }
 
-/// The check for files that do not answer.
 fn too_long(topic: Topic) -> DoctorCheck {
     let seen = format!("no answer for {}", Span(FILES_TIMEOUT));
     topic.unknown(seen).advise("slow-files")
 }
 
-/// Path of the loaded library, by its usual name or the given one.
+/// Path of the loaded library, under its usual name or the given one.
 fn mapped(roots: &Roots, named: Option<&Path>) -> Option<std::path::PathBuf> {
     host::read_own_mapped_file(&roots.proc, |path| {
         let name = path.file_name().and_then(std::ffi::OsStr::to_str);
@@ -111,7 +110,6 @@ fn mapped(roots: &Roots, named: Option<&Path>) -> Option<std::path::PathBuf> {
     })
 }
 
-/// The report: whether gpumem works here, and if not, why.
 fn conclude(checks: Vec<DoctorCheck>, sample: Option<&nvml::NvmlSample>) -> DoctorReport {
     let gpus = sample.map_or(&[][..], |sample| &sample.gpus);
     let readable = gpus.iter().filter(|it| gpus::is_readable(&it.gpu)).count();
@@ -136,13 +134,12 @@ fn conclude(checks: Vec<DoctorCheck>, sample: Option<&nvml::NvmlSample>) -> Doct
     DoctorReport { schema: SCHEMA, version: env!("CARGO_PKG_VERSION"), works, summary, checks }
 }
 
-/// Result of a task; `None` if it takes longer than `time` from its start, or there was no thread for
-/// it.
+/// The result of a task. `None` if it takes longer than `time` from its start, or could not be started.
 fn within<T: Send + 'static>(task: io::Result<Task<T>>, time: Duration) -> Option<T> {
     task.ok()?.within(time).ok()
 }
 
-/// 2024-01-01, before gpumem existed: a clock that shows an earlier date was never set.
+/// 2024-01-01, before gpumem existed. A clock with an earlier date was never set.
 const FIRST_DAY: Time = Time::from_unix_milliseconds(1_704_067_200_000);
 
 #[derive(Clone, Copy, Debug)]
@@ -162,7 +159,7 @@ fn cgroups(facts: &MachineFacts) -> DoctorCheck {
     let topic = Topic::CGROUPS;
     let version = match facts.cgroups {
         None => return topic.unknown("mounts cannot be read"),
-        // What a process is in stands in its own folder, whether or not they are mounted.
+        // A process's own cgroup is in /proc even if no hierarchy is mounted.
         Some(Cgroups::None) => "none mounted",
         Some(Cgroups::V1) => "version 1",
         Some(Cgroups::V2) => "version 2",

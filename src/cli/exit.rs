@@ -1,11 +1,10 @@
-//! Exit codes, and which one a failure ends with.
+//! Exit codes, and the exit code of each kind of error.
 
 use std::process::ExitCode;
 
 use crate::reclaim::{executor, ledger};
 use crate::{config, recording, rules, source, watch};
 
-/// An error in the command line.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct UsageError(pub(super) String);
@@ -14,19 +13,18 @@ pub struct UsageError(pub(super) String);
 pub enum Exit {
     /// 0: done, and nothing found.
     Clean,
-    /// 1: a finding at or above `--fail-on`, a limit exceeded, a new holder, or memory not free in time; of `reap`,
-    /// a target could not be terminated, or its memory was not freed.
+    /// 1: a finding at or above `--fail-on`, an exceeded limit, a new holder, or memory not free in time. For
+    /// `reap`, a target was not terminated, or its memory was not freed.
     Findings,
     /// 2: wrong usage or configuration.
     Usage,
-    /// 3: could not measure: no driver, or a GPU that cannot be read and nothing found.
+    /// 3: could not measure: no driver, or an unreadable GPU and no finding.
     CannotMeasure,
     /// The exit code of a command that failed under `run`.
     Command(u8),
 }
 
 impl Exit {
-    /// The number.
     pub const fn code(self) -> u8 {
         match self {
             Self::Command(code) => code,
@@ -37,8 +35,7 @@ impl Exit {
         }
     }
 
-    /// The worse of the results of two machines: findings before "could not measure", as for one
-    /// machine.
+    /// The worse of two machines' results. Findings take precedence over "could not measure", as for one machine.
     pub(super) fn or_worse(self, other: Self) -> Self {
         let badness = |exit: &Self| match exit {
             Self::Clean => 0,
@@ -49,7 +46,7 @@ impl Exit {
         if badness(&other) > badness(&self) { other } else { self }
     }
 
-    /// The exit code of a failure: usage errors, or "could not measure".
+    /// The exit code of an error.
     pub fn of(error: &anyhow::Error) -> Self {
         for cause in error.chain() {
             if cause.is::<UsageError>()
@@ -59,8 +56,7 @@ impl Exit {
             {
                 return Self::Usage;
             }
-            // What was asked for was not done.
-            // A transparent error stands in the chain in place of the one it wraps.
+            // The request was not carried out. In the chain, a transparent error replaces the error that it wraps.
             let ledger = match cause.downcast_ref() {
                 Some(executor::ExecutorError::Lock(_)) => return Self::Findings,
                 Some(executor::ExecutorError::Ledger(error)) => Some(error),
@@ -81,8 +77,7 @@ impl Exit {
         Self::CannotMeasure
     }
 
-    /// A wrong file name is a usage error; a file that cannot be read or written is "could not
-    /// measure".
+    /// A wrong file name is a usage error. A file that cannot be read or written is "could not measure".
     fn of_recording(error: &recording::RecordingError) -> Self {
         use recording::RecordingError as E;
         match error {

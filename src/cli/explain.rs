@@ -1,7 +1,7 @@
 //! `gpumem explain`: one page about a process, a GPU, a finding or a framework.
 //!
-//! Here snapshots are fetched and the page is printed. What was typed is understood in `target`, and a past moment is found in `oom`; what
-//! there is to say is put together in [`crate::explain`]; how it looks is in [`crate::report::explain`].
+//! This file fetches snapshots and prints the page. `target` parses the argument, `oom` finds a past moment,
+//! [`crate::explain`] composes the page, and [`crate::report::explain`] formats it.
 
 mod oom;
 mod target;
@@ -32,8 +32,8 @@ use crate::report::explain::{PageStyle, text};
 use crate::rules::{Engine, RuleSet};
 use crate::units::Span;
 
-/// The longest sampling for a requested finding: some are based on use, which is known from the second
-/// sample on. Sampling ends with the first sample that has the finding.
+/// The maximum time to wait for a requested finding. Some findings depend on utilization, which needs two samples.
+/// Sampling ends with the first sample that has the finding.
 const LOOK: Span = Span(Duration::from_secs(2));
 /// The name that selects every framework.
 const LIST: &str = "list";
@@ -82,7 +82,6 @@ pub(super) fn run(args: &Explain, global: &Global) -> anyhow::Result<Exit> {
     })
 }
 
-/// The page about a target.
 fn page(target: &TypedTarget, found: &ExplainSubject, known: KnownSoFar<'_>) -> ExplainPage {
     let mut page = match found {
         ExplainSubject::Process(pid, asked) => explain::process(known, *pid, asked.as_ref()),
@@ -92,7 +91,7 @@ fn page(target: &TypedTarget, found: &ExplainSubject, known: KnownSoFar<'_>) -> 
     page
 }
 
-/// The page of the framework with this name; of all frameworks for `list`.
+/// The page of the framework with this name, or of all frameworks for `list`.
 fn frameworks(name: &str) -> Result<ExplainPage, UsageError> {
     if name == LIST {
         return Ok(explain::frameworks());
@@ -110,7 +109,6 @@ fn put(page: &ExplainPage, json: bool, look: PageStyle) -> anyhow::Result<()> {
     if json { print(&document(page)?) } else { print(&text(page, look)) }
 }
 
-/// Width of the terminal from COLUMNS.
 fn columns() -> usize {
     let columns = std::env::var("COLUMNS").ok();
     let columns = columns.and_then(|text| text.parse().ok());
@@ -123,7 +121,6 @@ fn is_blind(page: &ExplainPage) -> bool {
     gpu.is_some_and(|gpu| gpu.stale_seconds.is_some() || gpu.processes.is_none())
 }
 
-/// The sampled history.
 #[derive(Debug)]
 struct SampledHistory {
     engine: Engine,
@@ -148,14 +145,13 @@ impl SampledHistory {
         self.last = Some(snapshot);
     }
 
-    /// The page, with rules, plans and commands.
     fn page(
         &mut self,
         source: &CommandSource,
         make: impl FnOnce(&Self, KnownSoFar<'_>) -> anyhow::Result<ExplainPage>,
     ) -> anyhow::Result<ExplainPage> {
         let last = self.last.as_ref().context("there was no snapshot")?;
-        // As `check` and `watch` tell it.
+        // As in `check` and `watch`.
         let marks = prepare::plan_marks(&self.engine, last);
         self.engine.mark_planned(&marks);
         let commands = |findings: &mut [Finding], process: Option<&Process>| {
@@ -165,7 +161,6 @@ impl SampledHistory {
         make(self, self.known(last, &commands))
     }
 
-    /// The facts that a page is made from.
     fn known<'k>(&'k self, last: &'k Snapshot, commands: &'k FillIn<'k>) -> KnownSoFar<'k> {
         KnownSoFar {
             engine: &self.engine,
@@ -193,13 +188,13 @@ fn observe(
         return session::play_all(replay, |snapshot| seen.observe(snapshot));
     }
     seen.is_live = true;
-    // A process and a GPU are there or not at the first sample; who wants their use asks for a window.
+    // One sample is enough for a process or a GPU. A user who needs utilization passes --window.
     let window = args.window.unwrap_or(match target {
         TypedTarget::Name(_) => LOOK,
         _ => Span(Duration::ZERO),
     });
     let interval = config::load(global)?.sample.interval.0;
-    // There are two samples at least in a window, however short.
+    // Even a short window has at least two samples.
     let interval = interval.min(window.0.max(Duration::from_millis(100)));
     let mut live = live(global, interval)?;
     let ask = store::Ask::new(global, args.stored, store::MOST_FOR_CHECK);

@@ -1,4 +1,4 @@
-//! Other machines: which ones were named, and what all of them answer at once.
+//! Remote machines: parses their names, and queries all of them concurrently.
 
 use std::fs;
 use std::sync::Arc;
@@ -18,21 +18,18 @@ use crate::report::hosts::{HostAnswer, HostsReport};
 use crate::report::style::Style;
 use crate::source::remote::{Hangup, Remote, RemoteError, RemoteHost, RemoteRequest};
 
-/// How long a host may take to be reached and to send its stored history, in addition to the sampling
-/// time.
+/// The time limit for connecting to a host and receiving its stored history, in addition to the sampling time.
 const ANSWER: Duration = Duration::from_secs(20);
-/// Default interval between the samples of a host.
 pub(super) const INTERVAL: Duration = Duration::from_secs(1);
-/// In seconds, before each further try where a host, or the jump host of many, had too many connections at once.
+/// Pauses in seconds before each retry, if a host or jump host had too many connections at once.
 const PAUSES: [u64; 4] = [1, 2, 3, 4];
-/// Extra history, so that what a rule needs is covered although a recorder drops the oldest.
+/// Extra history, so that it still covers the rules after a recorder drops the oldest snapshots.
 const MARGIN: Duration = Duration::from_secs(600);
-/// The most hosts; more are probably a mistake in a file.
+/// The maximum number of hosts. More are probably a mistake in a file.
 const MOST_HOSTS: usize = 256;
-/// The longest name of a host.
 const LONGEST_NAME: usize = 255;
 
-/// The named machines, each once; none if this machine is meant.
+/// The named machines, each once. Empty if this machine is meant.
 pub(super) fn named(args: &OtherHosts) -> anyhow::Result<Vec<RemoteHost>> {
     let mut names: Vec<&str> = args.host.iter().map(|name| name.trim()).collect();
     let text;
@@ -64,8 +61,8 @@ pub(super) fn named(args: &OtherHosts) -> anyhow::Result<Vec<RemoteHost>> {
     Ok(hosts)
 }
 
-/// Rejects names that ssh or a shell would misread: a leading - is an option of ssh, other characters
-/// may split words.
+/// Rejects names that ssh or a shell would misread: a leading - is an option of ssh, and other characters may split
+/// words.
 fn prove_name(name: &str) -> Result<(), UsageError> {
     let is_plain = |c: char| c.is_alphanumeric() || "._-@:%".contains(c);
     if name.is_empty() || name.starts_with('-') || !name.chars().all(is_plain) {
@@ -77,8 +74,8 @@ fn prove_name(name: &str) -> Result<(), UsageError> {
     Ok(())
 }
 
-/// Asks all hosts at once; each gets `time` in addition to the time to be reached. Answers come in the
-/// order of the hosts. A host that hangs delays no other, and earlier answers can be printed.
+/// Queries all hosts concurrently. Each gets `time` in addition to the connection time. Answers arrive in the order
+/// of the hosts. A host that hangs delays no other, and earlier answers can be printed.
 pub(super) fn ask_all<T: Send + 'static>(
     hosts: Vec<RemoteHost>,
     time: Duration,
@@ -103,7 +100,7 @@ pub(super) fn ask_all<T: Send + 'static>(
     }))
 }
 
-/// Ends a host's connection when its answer is no longer needed: it took too long, or the answer cannot be printed.
+/// Closes a host's connection when its answer is no longer needed, for example after a timeout.
 struct HangupOnDrop(Hangup);
 
 impl Drop for HangupOnDrop {
@@ -112,7 +109,7 @@ impl Drop for HangupOnDrop {
     }
 }
 
-/// The request to a host that is sampled for this long, with rules that need this much history.
+/// The request for sampling a host for `duration`, with rules that need this much history.
 pub(super) fn request(
     interval: Duration,
     duration: Option<Duration>,
@@ -123,15 +120,13 @@ pub(super) fn request(
     RemoteRequest { interval, duration, history }
 }
 
-/// Result of one host.
 pub(super) enum HostOutput {
     Text(String),
     Document(Value),
     Nothing,
 }
 
-/// Prints the results: texts below the host's name, documents as one document. Returns the combined
-/// exit code.
+/// Prints the results: texts below the host's name, documents as one document. Returns the combined exit code.
 pub(super) fn put(
     answers: impl Iterator<Item = (RemoteHost, anyhow::Result<(HostOutput, Exit)>)>,
     is_json: bool,
@@ -167,7 +162,7 @@ pub(super) fn put(
     Ok(exit)
 }
 
-/// Passes on each snapshot that a host sends, to the end; returns the last one.
+/// Passes on each snapshot that a host sends. Returns the last one.
 pub(super) fn look(
     host: &RemoteHost,
     request: RemoteRequest,
@@ -186,7 +181,7 @@ pub(super) fn look(
             Ok(None) => break,
             Err(error @ RemoteError::Refused { .. }) => {
                 let seconds = *pauses.next().ok_or(error)?;
-                // It would hang up the next one.
+                // Dropped later, it would hang up the next connection.
                 drop(remote);
                 thread::sleep(Duration::from_secs(seconds));
                 remote = Remote::connect(host, request, hangup)?;

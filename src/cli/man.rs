@@ -1,6 +1,5 @@
-//! `gpumem man`: on a terminal as man(1) shows the page, elsewhere as roff(7).
-//!
-//! The pages are generated files in `man`; `tests/it/generate.rs` renders them.
+//! `gpumem man`: shows a page with man(1) on a terminal, and prints roff(7) otherwise. `tests/it/generate.rs`
+//! generates the pages in `man`.
 
 use std::io::{self, IsTerminal as _, Write as _};
 use std::process::{Command, Stdio};
@@ -11,7 +10,6 @@ use super::args::{Cli, Man as Args};
 use super::exit::{Exit, UsageError};
 use super::output::print;
 
-/// Every manual page, by title.
 const PAGES: [(&str, &str); 22] = [
     ("gpumem-check", include_str!("../../man/gpumem-check.1")),
     ("gpumem-ci", include_str!("../../man/gpumem-ci.7")),
@@ -48,7 +46,6 @@ pub(super) fn run(args: &Args) -> anyhow::Result<Exit> {
     show(page).map(|()| Exit::Clean)
 }
 
-/// The commands with their descriptions.
 pub(super) fn commands() -> Vec<(String, String)> {
     let described = |command: &clap::Command| {
         let about = command.get_about().map(ToString::to_string);
@@ -57,7 +54,6 @@ pub(super) fn commands() -> Vec<(String, String)> {
     Cli::command().get_subcommands().map(described).collect()
 }
 
-/// Prints a page of roff.
 fn show(page: &str) -> anyhow::Result<()> {
     if !io::stdout().is_terminal() {
         return print(page);
@@ -68,17 +64,17 @@ fn show(page: &str) -> anyhow::Result<()> {
     }
 }
 
-/// Shows a page with man(1) and its pager; `None` if there is no man that takes a page.
+/// Shows a page with man(1) and its pager. `None` if man cannot do that.
 fn by_man(page: &str) -> Option<()> {
     let mut man = Command::new("man");
     man.args(["-l", "-"]).stdin(Stdio::piped()).stderr(Stdio::null());
     let mut child = man.spawn().ok()?;
-    // A pager that was left early has read no more.
+    // The user may quit the pager before it has read the whole page.
     let _ = child.stdin.take()?.write_all(page.as_bytes());
     child.wait().ok()?.success().then_some(())
 }
 
-/// The page as text: headings, paragraphs and lists, without what only a typesetter needs.
+/// Converts a page to plain text with headings, paragraphs and lists.
 fn plain(page: &str) -> String {
     let mut text = String::new();
     for line in page.lines() {
@@ -96,7 +92,7 @@ fn plain(page: &str) -> String {
     text
 }
 
-/// A line of roff without its escapes.
+/// Removes the roff escapes from a line.
 fn unescaped(line: &str) -> String {
     let escapes = [
         ("\\fB", ""),

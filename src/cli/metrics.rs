@@ -1,4 +1,4 @@
-//! `gpumem metrics`: the page for Prometheus, once. What `gpumem serve` serves is made here, too.
+//! `gpumem metrics`: prints the metrics for Prometheus once. Also produces the documents for `gpumem serve`.
 
 use std::io::{self, IsTerminal as _};
 
@@ -21,7 +21,6 @@ use crate::rules::RuleSet;
 use crate::source::Source as _;
 use crate::source::live::Live;
 
-/// The published documents for one sample.
 #[derive(Debug)]
 pub(super) struct Published {
     pub(super) openmetrics: String,
@@ -30,12 +29,11 @@ pub(super) struct Published {
     pub(super) check: String,
 }
 
-/// Applies rules to samples and publishes the results.
 #[derive(Debug)]
 pub(super) struct Publisher {
     stored: Stored,
     verdict: CheckVerdict,
-    /// Reclaimed memory; `None` for a recording, or if there is no place for the audit log.
+    /// Totals of reclaimed memory. `None` for a recording, or without an audit log.
     reclaims: Option<ReclaimLog>,
     is_live: bool,
 }
@@ -58,7 +56,6 @@ impl Publisher {
         })
     }
 
-    /// Feeds the stored history to the rules.
     pub(super) fn feed(&mut self, live: &Live, global: &Global) -> anyhow::Result<()> {
         let ask = store::Ask {
             quiet: true,
@@ -68,22 +65,18 @@ impl Publisher {
         Ok(())
     }
 
-    /// Applies these rules from now on.
     pub(super) fn set_rules(&mut self, rules: &RuleSet) {
         self.verdict.set_rules(rules.clone());
     }
 
-    /// Applies the rules to the next sample.
     pub(super) fn observe(&mut self, snapshot: &Snapshot) {
         self.verdict.observe(snapshot.clone());
     }
 
-    /// The findings of the last sample.
     pub(super) fn findings(&self) -> &[Finding] {
         self.verdict.engine().findings()
     }
 
-    /// The documents for the last sample, with these counters.
     pub(super) fn publish(
         &mut self,
         snapshot: &Snapshot,

@@ -1,7 +1,8 @@
-//! Arguments, subcommands, exit codes: the only place that prints, and the only one with anyhow.
+//! Arguments, subcommands and exit codes. Only this module prints and uses anyhow.
 //!
-//! [`args`] is what a person may type; each subcommand is a file; `session` opens what is sampled and goes
-//! through it; `signals` catches what ends it; [`exit`] says what a failure ends with. Data goes to standard output and talk to standard error; a closed pipe ends quietly.
+//! [`args`] defines the arguments, and each subcommand is a file. `session` opens the source of samples, `signals`
+//! handles signals, and [`exit`] maps errors to exit codes. Data goes to standard output, and messages go to
+//! standard error. A closed pipe is not an error.
 
 pub mod args;
 mod backtest;
@@ -45,7 +46,6 @@ use crate::host;
 use crate::report::schema;
 use crate::source::nvml;
 
-/// Runs the program: arguments in, exit code out.
 pub fn main() -> ExitCode {
     if host::serves_memory(std::env::args_os()) {
         return Exit::Clean.into();
@@ -78,7 +78,7 @@ pub fn main() -> ExitCode {
     }
 }
 
-/// `gpumem help kill` is `gpumem kill --help`.
+/// Treats `gpumem help kill` as `gpumem kill --help`.
 fn help_as_flag(mut arguments: Vec<OsString>) -> Vec<OsString> {
     if arguments.get(1).is_some_and(|it| it == "help") {
         arguments.remove(1);
@@ -114,7 +114,7 @@ fn run(cli: Cli) -> anyhow::Result<Exit> {
     }
 }
 
-/// Without a command: `gpumem watch` if the terminal can show a screen, otherwise the help.
+/// Runs `gpumem watch` if the terminal can show a screen, and prints the help otherwise.
 fn run_bare(global: &Global) -> anyhow::Result<Exit> {
     let typed = ["gpumem", "watch"];
     match Cli::try_parse_from(typed).map(|cli| cli.command) {
@@ -123,10 +123,9 @@ fn run_bare(global: &Global) -> anyhow::Result<Exit> {
     }
 }
 
-/// A caller must not control a program more privileged than itself: it must not choose a library to load, or files to
-/// read that it may not read itself. Call this while there is only one thread.
-///
-/// For such a program, the loader itself ignores `LD_LIBRARY_PATH` and similar variables (ld.so(8)).
+/// A caller must not control a program more privileged than itself, by choosing a library to load or files that
+/// only the program may read. Call this while there is only one thread. The loader already ignores
+/// `LD_LIBRARY_PATH` and similar variables for such a program (ld.so(8)).
 fn mind_rights(library: Option<&Path>) -> anyhow::Result<()> {
     if host::has_gained_ids() {
         let why = "the program has the setuid or setgid bit and refuses to run with it: everyone \
@@ -172,7 +171,6 @@ fn print_schema(args: &SchemaArgs) -> anyhow::Result<Exit> {
     print(committed_schema(args.name)).map(|()| Exit::Clean)
 }
 
-/// A format's schema, as it is built in.
 fn committed_schema(name: SchemaName) -> &'static str {
     match name {
         SchemaName::Check => schema::CHECK,

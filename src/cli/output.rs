@@ -1,4 +1,4 @@
-//! Standard output is data, standard error is talk.
+//! Data goes to standard output, messages go to standard error.
 
 use std::env;
 use std::io::{self, IsTerminal, Write as _};
@@ -14,7 +14,7 @@ use crate::model::time::show_times_in;
 use crate::report::escape::escape;
 use crate::report::style::{Style, broken};
 
-/// Prints data to standard output. A closed pipe is not an error: its reader has seen enough.
+/// Prints data to standard output. A closed pipe is not an error.
 pub(super) fn print(text: &str) -> anyhow::Result<()> {
     let mut out = io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
@@ -23,8 +23,8 @@ pub(super) fn print(text: &str) -> anyhow::Result<()> {
     }
 }
 
-/// Whether more than ASCII can be shown: the locale writes UTF-8 (POSIX gives the order of the variables), and it is
-/// not Linux's console.
+/// Whether the terminal shows more than ASCII. The locale must use UTF-8 (POSIX gives the order of the variables),
+/// and the terminal must not be the Linux console.
 pub(super) fn shows_unicode() -> bool {
     ["LC_ALL", "LC_CTYPE", "LANG"]
         .iter()
@@ -34,7 +34,7 @@ pub(super) fn shows_unicode() -> bool {
             let locale = locale.to_string_lossy().to_ascii_uppercase();
             locale.contains("UTF-8") || locale.contains("UTF8")
         })
-        // Linux's console has few characters, whatever the locale.
+        // The Linux console has few characters, whatever the locale.
         && env::var_os("TERM").is_none_or(|term| term != "linux")
 }
 
@@ -52,14 +52,13 @@ pub(super) fn warn(text: &str) {
 pub(super) fn print_usage_error(error: &clap::Error) {
     let plain = error.render().to_string();
     let width = width_of(&io::stderr()).filter(|_| error.use_stderr());
-    // If that is closed, so be it.
+    // Errors are ignored: standard error may be closed.
     let _ = match width.filter(|&width| plain.lines().any(|line| line.width() > width)) {
         Some(width) => io::stderr().write_all(broken(&plain, width).as_bytes()),
         None => error.print(),
     };
 }
 
-/// The style for standard output.
 pub(super) fn style(color: Color) -> Style {
     let color = match color {
         Color::Always => true,
@@ -73,12 +72,10 @@ pub(super) fn style(color: Color) -> Style {
     Style { color }
 }
 
-/// Width of the terminal, if standard output is one.
 pub(super) fn terminal_width() -> Option<usize> {
     width_of(&io::stdout())
 }
 
-/// Width of the terminal, if standard error is one.
 pub(super) fn terminal_width_of_errors() -> Option<usize> {
     width_of(&io::stderr())
 }
@@ -91,14 +88,14 @@ fn width_of(stream: &(impl IsTerminal + AsFd)) -> Option<usize> {
     Some(usize::from(size.ws_col)).filter(|&columns| columns > 0)
 }
 
-/// Chooses the time zone. Output for programs is in UTC, including text in it.
+/// Chooses the time zone. Machine-readable output is in UTC, including text in it.
 pub(super) fn choose_time_zone(cli: &Cli) {
     if cli.global.utc || is_for_programs(cli) {
         return;
     }
     match TimeZone::try_system() {
         Ok(zone) => show_times_in(zone),
-        // A machine that has no zone is in UTC, as for the C library; one that was named has to exist.
+        // Without a system time zone, times are in UTC, as in the C library. A zone named in TZ must exist.
         Err(_) => {
             let named = env::var_os("TZ").filter(|named| !named.is_empty());
             if let Some(named) = named.filter(|_| !is_quiet(cli)) {
@@ -111,7 +108,7 @@ pub(super) fn choose_time_zone(cli: &Cli) {
     }
 }
 
-/// Whether output is a document, or contains no times.
+/// Whether the output is machine-readable, or contains no times.
 fn is_for_programs(cli: &Cli) -> bool {
     match &cli.command {
         None => true,

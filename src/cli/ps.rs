@@ -1,4 +1,4 @@
-//! `gpumem ps`: who holds GPU memory now.
+//! `gpumem ps`: lists the processes that hold GPU memory.
 
 use std::time::Duration;
 
@@ -25,7 +25,7 @@ use crate::rules::{Engine, RuleSet};
 use crate::source::Source as _;
 use crate::source::remote::RemoteHost;
 
-/// How long another machine is sampled: use is known from the second sample on.
+/// The sampling time for another machine. Utilization is known from the second sample on.
 const LOOK: Duration = Duration::from_secs(1);
 
 pub(super) fn run(args: &Ps, global: &Global) -> anyhow::Result<Exit> {
@@ -71,14 +71,13 @@ pub(super) fn run(args: &Ps, global: &Global) -> anyhow::Result<Exit> {
     Ok(exit)
 }
 
-/// The output for one machine.
 enum Listing {
     Text(String),
     Snapshot(Box<Snapshot>),
     Totals(TotalsReport),
 }
 
-/// Lists the machines in the order in which they were named.
+/// Lists the machines in the given order.
 fn of_hosts(
     args: &Ps,
     global: &Global,
@@ -114,7 +113,7 @@ fn of_hosts(
     hosts::put(printed, args.json, false, style(global.color))
 }
 
-/// What there is to say of one machine, by its name where it is another one.
+/// Lists one machine, with its name if it is a remote one.
 fn list(
     args: &Ps,
     global: &Global,
@@ -136,7 +135,7 @@ fn list(
     let is_blind = unreadable && !snapshot.gpus.is_empty();
     let by = args.by.map(|field| (field, sums(&snapshot, engine.as_ref(), field)));
     let is_judged = engine.as_ref().is_some_and(|it| it.reclaimable().is_known());
-    // With no GPU at all there is nothing that was not measured.
+    // A machine without GPUs was measured completely.
     let exit = if is_blind { Exit::CannotMeasure } else { Exit::Clean };
     if args.json {
         if is_blind {
@@ -174,7 +173,7 @@ fn list(
     Ok((Listing::Text(text), exit))
 }
 
-/// Totals of the shown rows by this field.
+/// Totals of the shown rows, grouped by this field.
 fn sums(shown: &Snapshot, engine: Option<&Engine>, by: Field) -> Vec<Total> {
     let findings: Vec<Finding> = engine.map_or_else(Vec::new, |it| it.unkept().cloned().collect());
     let rows: Vec<ProcessRow<'_>> = places(shown, &findings)
@@ -185,7 +184,7 @@ fn sums(shown: &Snapshot, engine: Option<&Engine>, by: Field) -> Vec<Total> {
     model::totals::totals(&rows, by, is_reclaimable)
 }
 
-/// How much of the shown processes is reclaimable; `None` if it is unknown whether anything is.
+/// The reclaimable memory of the shown processes. `None` if it is unknown whether any is.
 fn headline(engine: &Engine, shown: &Snapshot, is_blind: bool) -> Option<String> {
     let is_shown = |process: &FindingProcess| {
         let shown = shown.process(process.pid);
@@ -201,7 +200,7 @@ fn headline(engine: &Engine, shown: &Snapshot, is_blind: bool) -> Option<String>
     (is_known || !sum.is_nothing()).then(|| sum.headline(!shows_unicode()))
 }
 
-/// Samples this machine; the engine is also fed the stored history.
+/// Samples this machine. The engine also receives the stored history.
 fn now(
     args: &Ps,
     global: &Global,

@@ -1,8 +1,8 @@
-//! `gpumem reap` and `gpumem kill`: a plan, a yes to it, that very plan carried out, and what came back.
+//! `gpumem reap` and `gpumem kill`: make a plan, ask for confirmation, carry it out, and report the freed memory.
 //!
-//! `observe` reads the arguments and samples the machine or a recording; `execute` asks a person, carries targets out
-//! and stops at signals. `history` shows what was done; `unattended` is the service. [`crate::reclaim`] decides what to
-//! end and how, and it alone touches processes.
+//! `observe` reads the arguments and samples the machine or a recording. `execute` asks the user, carries out
+//! targets, and handles signals. `history` shows past actions, and `unattended` is the service. [`crate::reclaim`]
+//! decides which processes to end and how, and only it touches processes.
 
 pub(super) mod execute;
 mod history;
@@ -75,12 +75,12 @@ fn run_at(place: RefusalPlace, args: &ReapArgs, global: &Global) -> anyhow::Resu
             }
         }
     }
-    // Where nothing was found on what could be read, there may be something on the rest.
+    // Without targets, an unreadable GPU may hold some.
     let is_blind = report.targets.is_empty() && is_unreadable(args, &look.snapshot);
-    // Of what was asked for something stays, whether or not the plan is carried out.
+    // Part of the request is not fulfilled, even if the plan is carried out.
     let is_refused = (look.is_named() && !report.refused.is_empty())
         || report.targets.iter().any(|it| it.target.is_advice())
-        // Who types kill wants it done, also where --where leaves nothing of what is named.
+        // `kill` without any target is a failure, even if --where excluded all named processes.
         || (place == RefusalPlace::Kill && report.targets.is_empty());
     let carried = match carry_out(args, reader, look, guard, &mut report) {
         Ok(carried) => carried,
@@ -107,11 +107,11 @@ fn run_at(place: RefusalPlace, args: &ReapArgs, global: &Global) -> anyhow::Resu
         print(&text::total(&report))?;
     }
     if let Carried::Interrupted(signal) = carried {
-        // A script that was interrupted here has to end here, too.
+        // The signal must also end a script that called gpumem.
         signals::end_as_by(signal)?;
     }
     Ok(match report.status {
-        // Who types kill wants it done.
+        // `kill` without execution is a failure.
         ReapStatus::Planned
             if is_refused
                 || carried == Carried::Declined
@@ -125,20 +125,18 @@ fn run_at(place: RefusalPlace, args: &ReapArgs, global: &Global) -> anyhow::Resu
     })
 }
 
-/// How far the plan was carried out.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Carried {
-    /// Not at all: that was not requested.
+    /// Not requested.
     Not,
-    /// The answer was not yes.
+    /// The user did not confirm.
     Declined,
-    /// Completely.
     Out,
-    /// This signal interrupted it.
+    /// Interrupted by this signal.
     Interrupted(i32),
 }
 
-/// Carries the plan out, if requested, and records the result in the report.
+/// Carries the plan out if requested, and adds the results to the report.
 fn carry_out(
     args: &ReapArgs,
     reader: RefusalReader,
@@ -194,7 +192,7 @@ fn carry_out(
     Ok(Carried::Out)
 }
 
-/// Whether a selected GPU cannot be read, so that it may have more targets than were found.
+/// Whether a selected GPU is unreadable, so that it may have more targets.
 fn is_unreadable(args: &ReapArgs, snapshot: &Snapshot) -> bool {
     let mut asked = snapshot.clone();
     observe::rows(args).retain_gpus(&mut asked);

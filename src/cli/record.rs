@@ -1,5 +1,5 @@
-//! `gpumem record`: what is observed, a JSON snapshot a line; or, with --store, a ring of recordings. What keeps a
-//! store and serves is a [`Recording`], of `gpumem reap --watch`, too: one process samples.
+//! `gpumem record`: writes one JSON snapshot per line or, with --store, a bounded set of recordings. `gpumem reap
+//! --watch` also uses [`Recording`] for its store and server, so that one process samples.
 
 use std::net::SocketAddr;
 use std::process;
@@ -21,29 +21,27 @@ use crate::source::Source as _;
 use crate::source::live::Live;
 use crate::units::{MIB, Span, number_of};
 
-/// Interval between samples for the store: a day's history is looked at by the minute.
+/// Interval between samples for the store. A day's history needs only a resolution of minutes.
 const STORE_INTERVAL: Span = Span(Duration::from_secs(5));
-/// The shortest age of a store that is worth keeping.
+/// The shortest useful age of a store.
 const LEAST_STORE_AGE: Duration = Duration::from_secs(60);
 const LEAST_STORE_BYTES: u64 = MIB;
 
-/// Destination of a recording.
 pub(super) enum Sink {
     File(Writer),
     Store {
-        // Boxed, for it is much larger than the other one.
+        // Boxed because it is much larger than the other variant.
         writer: Box<StoreWriter>,
         /// The last write failed, and a warning was printed.
         failing: bool,
     },
 }
 
-/// The destination and the number of snapshots written; locked while a snapshot is being written.
+/// The destination and the number of snapshots. Locked while a snapshot is being written.
 pub(super) struct Recording {
     /// `None` if snapshots are only served.
     sink: Option<Sink>,
     snapshots: u64,
-    /// The server, if snapshots are also served.
     service: Option<Service>,
 }
 
@@ -59,12 +57,10 @@ impl Recording {
         Ok(Self { sink, snapshots: 0, service: serve.map(open).transpose()? })
     }
 
-    /// Feeds the stored history to the server.
     pub(super) fn feed(&mut self, live: &Live, global: &Global) -> anyhow::Result<()> {
         self.service.as_mut().map_or(Ok(()), |service| service.feed(live, global))
     }
 
-    /// Applies these rules to the served verdict from now on.
     pub(super) fn set_rules(&mut self, rules: &RuleSet) {
         self.service.iter_mut().for_each(|service| service.set_rules(rules));
     }
@@ -80,7 +76,7 @@ impl Recording {
             None => Ok(()),
             Some(Sink::File(writer)) => writer.write(snapshot),
             Some(Sink::Store { writer, failing }) => {
-                // A recorder that dies at night is worth nothing: it says so once and goes on.
+                // A recorder must not exit on a write error: it warns once and continues.
                 match (writer.write(snapshot), *failing) {
                     (Ok(()), false) | (Err(_), true) => {}
                     (Ok(()), true) if writer.is_behind() => {}
@@ -98,7 +94,6 @@ impl Recording {
         }
     }
 
-    /// Writes buffered snapshots, and reports the result.
     pub(super) fn end(&mut self) -> Result<(), recording::RecordingError> {
         let name = match &mut self.sink {
             None => return Ok(()),
@@ -125,7 +120,7 @@ pub(super) fn run(args: &RecordArgs, global: &Global) -> anyhow::Result<Exit> {
     };
     let mut recording =
         Recording::new(Some(sink), args.serve, &config, Stored::default(), interval.0)?;
-    // Only once there is somewhere to write and something to read is there anything to end.
+    // Signals are handled only once the destination and the source are open.
     let mut live = live(global, interval.0)?;
     recording.feed(&live, global)?;
     if let Some(history) = args.history_span {
@@ -159,7 +154,6 @@ pub(super) fn run(args: &RecordArgs, global: &Global) -> anyhow::Result<Exit> {
     Ok(Exit::Clean)
 }
 
-/// The default interval between samples.
 pub(super) fn interval(store: &StoreArgs, config: &Config) -> Span {
     match store.store && !config.sets("sample.interval") {
         true => STORE_INTERVAL,
@@ -174,7 +168,6 @@ fn open_file(args: &RecordArgs) -> anyhow::Result<Sink> {
     }))
 }
 
-/// Opens the store; `None` if none is requested.
 pub(super) fn open_store(args: &StoreArgs, global: &Global) -> anyhow::Result<Option<Sink>> {
     if !args.store {
         return Ok(None);
@@ -195,9 +188,9 @@ pub(super) fn open_store(args: &StoreArgs, global: &Global) -> anyhow::Result<Op
     }))
 }
 
-/// On a signal, ends the program when no snapshot is being written.
+/// Ends the program on a signal, but never while a snapshot is being written.
 fn end_between_snapshots(recording: &Arc<Mutex<Recording>>) -> anyhow::Result<()> {
-    // Caught, a limit on file sizes is an error of the write, which the writer reports and survives.
+    // With SIGXFSZ caught, a file size limit makes the write fail, and the writer reports that.
     let caught = [SIGINT, SIGTERM, SIGHUP, SIGXFSZ];
     let recording = Arc::clone(recording);
     signals::on_thread(&caught, move |signal| {

@@ -1,8 +1,7 @@
-//! `gpumem release`: processes give memory back and live on.
+//! `gpumem release`: asks processes to free memory and keep running.
 //!
-//! A plan, a look at each of its targets that changes nothing, a yes, that very plan carried out, and what
-//! came back. What was typed is resolved by the plan; the machine is looked at, targets are carried out and
-//! people are asked as in `reap`.
+//! It makes a plan, probes each target without changing anything, asks for confirmation, carries the plan out, and
+//! reports the freed memory. Sampling, confirmation and execution are shared with `reap`.
 
 use std::time::Duration;
 
@@ -20,9 +19,9 @@ use crate::report::refusal::{RefusalPlace, RefusalReader};
 use crate::report::release::{self as text, ReleaseDocument};
 use crate::units::Span;
 
-/// The longest time limit of a release; a request to a kernel stays queued after it.
+/// The maximum time limit. A request to a kernel stays queued after it.
 const MOST_WAIT: Duration = Duration::from_secs(3600);
-/// The longest time that a server is watched.
+/// The maximum time for which a server is watched.
 const MOST_IDLE: Duration = Duration::from_secs(3600);
 
 pub(super) fn run(args: &ReleaseArgs, global: &Global) -> anyhow::Result<Exit> {
@@ -37,7 +36,7 @@ pub(super) fn run(args: &ReleaseArgs, global: &Global) -> anyhow::Result<Exit> {
     }
 }
 
-/// The arguments, as those of `reap`.
+/// Converts the arguments to those of `reap`.
 fn asked(args: &ReleaseArgs) -> Result<ReapArgs, UsageError> {
     if args.wait.0.is_zero() || args.wait.0 > MOST_WAIT {
         let most = Span(MOST_WAIT);
@@ -67,7 +66,6 @@ fn asked(args: &ReleaseArgs) -> Result<ReapArgs, UsageError> {
     asked.of_targets(&args.target)
 }
 
-/// The plan, with the results of probing its targets.
 fn plan(
     args: &ReleaseArgs,
     global: &Global,
@@ -81,7 +79,6 @@ fn plan(
     Ok((look, guard, report))
 }
 
-/// Shows the plan, and carries it out if requested.
 fn finish(
     args: &ReleaseArgs,
     global: &Global,
@@ -109,7 +106,7 @@ fn finish(
         print(&document(&report)?)?;
     }
     if let Carried::Interrupted(signal) = carried {
-        // A script that was interrupted here has to end here, too.
+        // The signal must also end a script that called gpumem.
         signals::end_as_by(signal)?;
     }
     let is_possible = report.refused.is_empty() && report.targets.iter().all(ProbedTarget::is_due);
@@ -120,7 +117,7 @@ fn finish(
     })
 }
 
-/// Carries the plan out, if requested, and records the result in the report.
+/// Carries the plan out if requested, and adds the results to the report.
 fn carry_out(
     args: &ReleaseArgs,
     look: Observation,

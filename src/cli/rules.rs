@@ -1,4 +1,4 @@
-//! `gpumem rules`: what each rule finds, its settings, their values and what they mean.
+//! `gpumem rules`: describes the rules and their settings.
 
 use serde::Serialize;
 use toml::Value;
@@ -11,7 +11,6 @@ use crate::model::json;
 use crate::rules::RuleSet;
 use crate::rules::rule::Rule;
 
-/// The `schema` that this version writes.
 const SCHEMA: &str = "gpumem.rules/1";
 
 /// The document that `--json` prints.
@@ -55,7 +54,7 @@ pub(super) fn run(args: &Args, global: &Global) -> anyhow::Result<Exit> {
     Ok(Exit::Clean)
 }
 
-/// All rules, or the one of this name, or those of this kind.
+/// All rules, the rule with this name, or the rules of this kind.
 fn choose<'r>(rules: &'r RuleSet, name: Option<&str>) -> Result<Vec<&'r Rule>, UsageError> {
     let all = rules.rules().iter();
     let Some(name) = name else {
@@ -115,7 +114,7 @@ fn listed(rule: &Rule) -> ListedRule {
     }
 }
 
-/// The settings of a rule, each with the default of its kind.
+/// The settings of a rule, with the defaults of its kind.
 fn settings(rule: &Rule) -> Vec<ListedSetting> {
     let defaults = Rule::new(rule.made_of).values().into_iter();
     let settings = rule.values().into_iter().zip(rule.made_of.settings());

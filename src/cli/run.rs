@@ -1,8 +1,8 @@
-//! `gpumem run`: runs a command as if it were not there, and reports what it took of the GPUs.
+//! `gpumem run`: runs a command transparently, and reports its GPU usage.
 //!
-//! `choose` waits for GPUs and claims them; `child` starts the command and waits for it, on the first thread; `sampler`
-//! samples meanwhile on another, and `usage` adds up. The command is started as soon as it is known that there is a
-//! driver, and its exit code is gpumem's. Nothing is ended here.
+//! `choose` waits for GPUs and claims them. `child` starts the command and waits for it on the main thread.
+//! `sampler` samples on another thread, and `usage` accumulates the results. The command starts as soon as a driver
+//! is found, and its exit code becomes gpumem's. `run` ends no process.
 
 mod child;
 mod choose;
@@ -54,7 +54,7 @@ pub(super) fn run(args: &RunArgs, global: &Global) -> anyhow::Result<Exit> {
     if needs_driver(args) {
         match live(global, interval) {
             Ok(live) => opened = Some(Box::new(live)),
-            // The report says why.
+            // The report contains the reason.
             Err(error) if args.allow_no_gpu => {
                 shared.lock().note(format!("{error:#}"));
                 has_driver = false;
@@ -103,9 +103,9 @@ pub(super) fn run(args: &RunArgs, global: &Global) -> anyhow::Result<Exit> {
     let run = Run { time, seconds, ending, held, waited, visible };
     let report = report(args, &shared, run);
     let is_written = tell(args, &report, reports);
-    // The first process of a container is ended by no signal.
+    // The first process of a container cannot end itself by a signal.
     if let Some(signal) = report.signal.filter(|_| std::process::id() != 1) {
-        // Die by the command's signal, so that the parent sees the same status; write no second core dump.
+        // Die by the command's signal, so that the parent sees the same status, and write no second core dump.
         let none = rustix::process::Rlimit { current: Some(0), maximum: Some(0) };
         let _ = rustix::process::setrlimit(rustix::process::Resource::Core, none);
         let _ = signals::end_as_by(signal);
@@ -122,17 +122,16 @@ pub(super) fn run(args: &RunArgs, global: &Global) -> anyhow::Result<Exit> {
     })
 }
 
-/// Closes standard input and output, so that processes at the other ends see the command's end, not
-/// gpumem's.
+/// Closes standard input and output, so that processes at the other ends see the end of the command.
 fn give_up_input_and_output() {
     if let Ok(null) = OpenOptions::new().read(true).write(true).open("/dev/null") {
-        // Where that is not possible, they are closed a little later.
+        // If this fails, they are closed a little later, when gpumem exits.
         let _ = nix::unistd::dup2_stdin(&null).and_then(|()| nix::unistd::dup2_stdout(&null));
     }
 }
 
-/// Whether the driver has to be there before the command starts: something is chosen or has to be measured, or there
-/// may be none. Else its kernel module is loaded, and the command does not wait until NVML is opened.
+/// Whether the driver must be available before the command starts: to choose or measure GPUs, or because there may
+/// be none. Otherwise the kernel module is loaded, and the command need not wait for NVML.
 fn needs_driver(args: &RunArgs) -> bool {
     let module = || host::read_kernel_module(&Roots::default().proc);
     choose::is_asked(args)
@@ -141,10 +140,9 @@ fn needs_driver(args: &RunArgs) -> bool {
         || !matches!(module(), KernelModule::Loaded { .. })
 }
 
-/// The sampling thread, as main sees it.
 #[derive(Debug)]
 struct Sampling {
-    /// Sends whether no process is left that could hold memory.
+    /// Whether no process is left that could hold memory.
     ended: Sender<bool>,
     held: Receiver<Option<Vec<HeldMemory>>>,
 }
@@ -171,7 +169,7 @@ impl Sampling {
         Ok(Self { ended, held: held_here })
     }
 
-    /// The command has ended: what is held by its descendants. `None` where that could not be seen.
+    /// Ends the sampling, and returns the memory that descendants still hold. `None` if it could not be read.
     fn end(&self, is_over: bool) -> Option<Vec<HeldMemory>> {
         let _ = self.ended.send(is_over);
         if is_over {
@@ -191,16 +189,14 @@ impl Sampling {
     }
 }
 
-/// Facts about a run besides samples.
+/// Facts about a run besides its samples.
 #[derive(Debug)]
 struct Run {
     time: Time,
     seconds: f64,
     ending: Ending,
     held: Option<Vec<HeldMemory>>,
-    /// Time spent waiting for GPUs.
     waited: Option<Duration>,
-    /// The command's CUDA_VISIBLE_DEVICES.
     visible: Option<String>,
 }
 
@@ -272,13 +268,13 @@ fn assertion(name: String, failure: Option<String>, passed: Option<bool>) -> Run
     }
 }
 
-/// A command line, without its secrets.
+/// A command line with secrets masked.
 fn masked(command: &[OsString]) -> Arc<[Arc<str>]> {
     let words: Vec<&[u8]> = command.iter().map(|word| word.as_bytes()).collect();
     host::parse_cmdline(&words.join(&0)).unwrap_or_default()
 }
 
-/// Prints and writes the reports; returns whether all of them were written.
+/// Prints and writes the reports. Returns whether all of them were written.
 fn tell(args: &RunArgs, report: &RunReport, reports: Vec<Report>) -> bool {
     if !args.quiet {
         for line in report.lines() {
@@ -298,7 +294,6 @@ fn tell(args: &RunArgs, report: &RunReport, reports: Vec<Report>) -> bool {
     is_written
 }
 
-/// A requested report, opened before the command starts.
 #[derive(Debug)]
 struct Report {
     path: PathBuf,
@@ -330,7 +325,7 @@ impl Report {
                 )));
             }
         };
-        // What an earlier run has left stays until there is something to put in its place.
+        // The file of an earlier run stays until the new report is complete.
         let file = match format {
             Format::StepSummary => OutputFile::summary(path),
             Format::Json | Format::Junit | Format::Markdown => OutputFile::document(path),

@@ -1,6 +1,5 @@
-//! `--where`, `--gpu` and `--user`: which GPUs and processes a command is about.
-//!
-//! The three make one selector, which is the language of the screen's filter too.
+//! `--where`, `--gpu` and `--user`: select GPUs and processes. Together they form one selector, in the language of
+//! the screen's filter.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -15,15 +14,14 @@ use crate::model::{Finding, Gpu, Snapshot};
 use crate::report::escape::escape;
 use crate::rules::Engine;
 
-/// The most users that an error lists.
+/// The maximum number of users that an error lists.
 const MOST_USERS: usize = 20;
 
-/// The user that gpumem runs as.
 pub(super) fn me() -> Me {
     Me { uid: Some(rustix::process::geteuid().as_raw()), name: std::env::var("USER").ok() }
 }
 
-/// The users whose processes a recording has, by name and uid.
+/// The users with processes in a recording, by name and uid.
 #[derive(Debug, Default)]
 pub(super) struct RecordedUsers(BTreeSet<(Option<Arc<str>>, Option<u32>)>);
 
@@ -43,10 +41,10 @@ impl RecordedUsers {
     }
 }
 
-/// The GPUs and processes that were asked for; without any named, all of them.
+/// The selected GPUs and processes. Without arguments, all are selected.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Selection {
-    /// Of `--gpu`, `--user` and `--where`.
+    /// The selector from `--gpu`, `--user` and `--where`.
     selector: Option<Selector>,
     by_gpu: Option<Selector>,
     me: Me,
@@ -54,7 +52,7 @@ pub(super) struct Selection {
 }
 
 impl Selection {
-    /// Indices or UUIDs of GPUs, names or uids of users, and terms.
+    /// `gpus` are indices or UUIDs, `users` are names or uids.
     pub(super) fn new(gpus: &[String], users: &[String], terms: &Where) -> Self {
         let by_gpu = Selector::of_field(Field::Gpu, false, gpus);
         let by_user = Selector::of_field(Field::User, true, users);
@@ -63,32 +61,27 @@ impl Selection {
         Self { selector, by_gpu, me: me(), users: users.to_vec() }
     }
 
-    /// All of it as one selector; `None` where it leaves nothing out.
+    /// The whole selection as one selector. `None` if it selects everything.
     pub(super) fn into_selector(self) -> Option<Selector> {
         self.selector
     }
 
-    /// Whether it leaves nothing out.
+    /// Whether it selects everything.
     pub(super) fn is_empty(&self) -> bool {
         self.selector.is_none()
     }
 
-    /// Whether it asks for what one snapshot cannot tell.
+    /// Whether one snapshot is not enough to evaluate it.
     pub(super) fn needs_history(&self) -> bool {
         self.selector.as_ref().is_some_and(Selector::needs_history)
     }
 
-    /// Whether a GPU was asked for.
     pub(super) fn allows_gpu(&self, gpu: &Gpu) -> bool {
         let selector = self.selector.as_ref();
         selector.is_none_or(|selector| selector.allows_gpu(gpu))
     }
 
-    /// Whether this machine has the users that were named.
-    ///
-    /// # Errors
-    ///
-    /// One was named that it does not know.
+    /// Fails if this machine does not know a named user.
     pub(super) fn check_users(&self) -> Result<(), UsageError> {
         let is_number = |name: &str| name.bytes().all(|byte| byte.is_ascii_digit());
         match self.users.iter().find(|name| !is_number(name) && is_unknown_user(name)) {
@@ -99,11 +92,7 @@ impl Selection {
         }
     }
 
-    /// Checks that a recording has processes of the users that were named.
-    ///
-    /// # Errors
-    ///
-    /// It has none of one of them.
+    /// Fails if a recording has no process of a named user.
     pub(super) fn check_recorded_users(&self, recorded: &RecordedUsers) -> Result<(), UsageError> {
         let Some(unknown) = self.users.iter().find(|wanted| !recorded.has(wanted)) else {
             return Ok(());
@@ -117,11 +106,7 @@ impl Selection {
         )))
     }
 
-    /// Whether the GPUs that were named exist.
-    ///
-    /// # Errors
-    ///
-    /// One was named that is not among these, or by the beginning of several UUIDs.
+    /// Fails if a named GPU does not exist, or a UUID prefix is ambiguous.
     pub(super) fn check_gpus(&self, gpus: &[Gpu]) -> Result<(), UsageError> {
         for (typed, named) in self.named_gpus(gpus) {
             if named.gpus.is_empty() {
@@ -134,7 +119,7 @@ impl Selection {
         Ok(())
     }
 
-    /// Which of the GPUs that were named are not among these.
+    /// The named GPUs that are missing from `gpus`.
     pub(super) fn missing_gpus(&self, gpus: &[Gpu]) -> Vec<String> {
         let named = self.named_gpus(gpus).into_iter();
         named
@@ -143,7 +128,7 @@ impl Selection {
             .collect()
     }
 
-    /// What was typed to name GPUs, with its option, and what it names; that of `--gpu` comes first.
+    /// The arguments that name GPUs, with their option, and the GPUs. Those of `--gpu` come first.
     fn named_gpus<'s, 'g>(&'s self, gpus: &'g [Gpu]) -> Vec<(String, NamedGpus<'s, 'g>)> {
         let of = |selector: Option<&'s Selector>| {
             selector.map_or_else(Vec::new, |selector| selector.named_gpus(gpus))
@@ -158,15 +143,15 @@ impl Selection {
             .collect()
     }
 
-    /// Leaves the GPUs that were asked for, and what could not be read of them; the others may be missing.
+    /// Keeps the selected GPUs and their read errors.
     pub(super) fn retain_gpus(&self, snapshot: &mut Snapshot) {
         if let Some(selector) = &self.selector {
             selector.retain_gpus(snapshot);
         }
     }
 
-    /// What of a snapshot was asked for, and of what was found in it; `None` where that is all. The
-    /// engine has seen the snapshot.
+    /// The selected part of a snapshot and of its findings. `None` if everything is selected. The engine must have
+    /// evaluated the snapshot.
     pub(super) fn select<'f>(
         &self,
         snapshot: &Snapshot,
@@ -178,8 +163,8 @@ impl Selection {
         Some(selector.select(snapshot, &rows, found, &self.me))
     }
 
-    /// Leaves the GPUs and rows that were asked for; whether every row on these GPUs is there still.
-    /// Idle times, and what was found, are known from the `engine` only.
+    /// Keeps the selected GPUs and rows. Returns whether every row on these GPUs is kept. Idle times and findings
+    /// need the `engine`.
     pub(super) fn narrow(&self, snapshot: &mut Snapshot, engine: Option<&Engine>) -> bool {
         let Some(selector) = &self.selector else {
             return true;
@@ -194,7 +179,7 @@ impl Selection {
             .filter(|(_, row)| fits(row))
             .map(|(place, _)| *place)
             .collect();
-        // What holds no GPU is on none that was asked for.
+        // A process without a GPU is not on a requested one.
         let is_loose = |at: usize| {
             let place = RowPlace { process: Some(at), ..RowPlace::default() };
             !selector.asks_for_gpus()
@@ -229,7 +214,7 @@ impl Selection {
     }
 }
 
-/// The rows of a snapshot, with what an engine that has seen it knows of them.
+/// The rows of a snapshot, with findings and idle times from an engine that has evaluated it.
 fn rows<'a>(snapshot: &'a Snapshot, engine: Option<&'a Engine>) -> Vec<ProcessRow<'a>> {
     let findings = engine.map_or(&[][..], Engine::findings);
     let idle_since = |identity, gpu| engine?.history().idle_since(identity, gpu);
@@ -237,19 +222,19 @@ fn rows<'a>(snapshot: &'a Snapshot, engine: Option<&'a Engine>) -> Vec<ProcessRo
     places.map(|place| ProcessRow::new(snapshot, findings, place).idle(idle_since)).collect()
 }
 
-/// Whether `wanted`, an index, a UUID or the beginning of one, names this GPU.
+/// Whether `wanted`, an index, a UUID or a prefix of one, matches this GPU.
 pub(super) fn names(wanted: &str, gpu: &Gpu) -> bool {
     is_called(gpu, &Needle::new(wanted), false, false)
 }
 
-/// What was typed names each of these GPUs, and one is meant.
+/// The error if an argument matches several GPUs.
 pub(super) fn more_than_one(typed: &str, gpus: &[&Gpu]) -> UsageError {
     let which: Vec<String> = gpus.iter().map(|gpu| format!("gpu:{}", gpu.index)).collect();
     let which = which.join(", ");
     UsageError(format!("{typed} names more than one GPU ({which}); write one of them"))
 }
 
-/// What was typed names a GPU that is not among these.
+/// The error if an argument matches no GPU.
 pub(super) fn no_such_gpu(typed: &str, gpus: &[Gpu]) -> UsageError {
     let known: Vec<_> = gpus.iter().map(|gpu| gpu.index.to_string()).collect();
     let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };

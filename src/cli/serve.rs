@@ -1,7 +1,7 @@
-//! `gpumem serve`: the newest sample for Prometheus and the newest verdict as JSON, over HTTP.
+//! `gpumem serve`: serves the newest sample for Prometheus and the newest verdict as JSON, over HTTP.
 //!
-//! One thread samples and publishes; the server hands out what was published and asks for nothing. `gpumem record
-//! --store --serve` and `gpumem reap --watch --serve` do the same with what they sample.
+//! One thread samples and publishes, and the server only returns published documents. `gpumem record --store
+//! --serve` and `gpumem reap --watch --serve` publish their own samples in the same way.
 
 mod server;
 
@@ -24,24 +24,23 @@ use crate::source::Source as _;
 use crate::source::live::Live;
 use crate::units::Span;
 
-/// Between samples: what is scraped every quarter of a minute need not be newer.
+/// Interval between samples. A scraper with an interval of 15 s does not need newer ones.
 const INTERVAL: Span = Span(Duration::from_secs(5));
-/// A sample that is older than so many intervals is no answer.
+/// Samples older than this number of intervals are not served.
 const FRESH_INTERVALS: u32 = 3;
-/// Nor is one before this has passed: a slow GPU may take a while.
+/// The minimum age for that, because a slow GPU may take a while.
 const LEAST_FRESH: Duration = Duration::from_secs(10);
 
-/// A server, and what it is given.
 pub(super) struct Service {
     publisher: Publisher,
     waste: Waste,
     server: Server,
-    /// For how long a sample is an answer; `None` for one of a recording.
+    /// The maximum age of a served sample. `None` for a recording.
     fresh_for: Option<Duration>,
 }
 
 impl Service {
-    /// Listens, before anything is sampled: an address that is taken is an error at once.
+    /// Listens before sampling starts, so that an address in use is reported at once.
     pub(super) fn open(
         address: SocketAddr,
         config: &Config,
@@ -74,12 +73,11 @@ impl Service {
         self.publisher.feed(live, global)
     }
 
-    /// From now on judges by these rules.
     pub(super) fn set_rules(&mut self, rules: &RuleSet) {
         self.publisher.set_rules(rules);
     }
 
-    /// Applies the rules to a sample, and serves the result.
+    /// Applies the rules to a sample and serves the result.
     pub(super) fn serve(&mut self, snapshot: &Snapshot) -> anyhow::Result<()> {
         self.observe(snapshot);
         self.publish(snapshot)

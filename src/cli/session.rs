@@ -1,5 +1,4 @@
-//! A session: what is sampled is opened, what is stored of it taken in, and it is sampled until enough is
-//! known.
+//! Opens the source of samples, and samples until enough is known.
 
 use std::ops::ControlFlow;
 use std::time::Duration;
@@ -17,7 +16,6 @@ use crate::source::nvml;
 use crate::source::replay::Replay;
 use crate::units::Span;
 
-/// Options for opening the driver.
 pub(super) fn nvml_options(global: &Global) -> anyhow::Result<nvml::NvmlOptions> {
     if global.nvml_timeout.0.is_zero() {
         return Err(UsageError("--nvml-timeout must be longer than 0; write 2s".to_owned()).into());
@@ -25,7 +23,7 @@ pub(super) fn nvml_options(global: &Global) -> anyhow::Result<nvml::NvmlOptions>
     Ok(nvml::NvmlOptions { library: global.nvml_library.clone(), timeout: global.nvml_timeout.0 })
 }
 
-/// A recording, if one was named.
+/// The recording, if one was named.
 pub(super) fn recorded(recorded: &Recorded) -> anyhow::Result<Option<Replay>> {
     Ok(match (&recorded.replay, recorded.demo) {
         (Some(path), _) => Some(Replay::open(path)?),
@@ -34,7 +32,7 @@ pub(super) fn recorded(recorded: &Recorded) -> anyhow::Result<Option<Replay>> {
     })
 }
 
-/// The options of sampling this machine at an interval; an error if a time is 0.
+/// The options for sampling this machine. Fails if a time is 0.
 pub(super) fn live_options(
     global: &Global,
     interval: Duration,
@@ -45,7 +43,6 @@ pub(super) fn live_options(
     nvml_options(global)
 }
 
-/// This machine, sampled at an interval.
 pub(super) fn live(global: &Global, interval: Duration) -> anyhow::Result<Live> {
     let live = Live::open(live_options(global, interval)?, interval)?;
     Ok(match store::release_log() {
@@ -54,7 +51,7 @@ pub(super) fn live(global: &Global, interval: Duration) -> anyhow::Result<Live> 
     })
 }
 
-/// Whether the machine's snapshot lacks a GPU's memory or its processes.
+/// Whether a GPU's memory or process list is missing from the snapshot.
 pub(super) fn unreadable(snapshot: &Snapshot) -> bool {
     let driver = snapshot.errors.iter().any(|error| error.gpu.is_none());
     let gpu = |gpu: &Gpu| gpu.processes.is_none() || gpu.stale_seconds.is_some();
@@ -63,7 +60,7 @@ pub(super) fn unreadable(snapshot: &Snapshot) -> bool {
         || snapshot.gpus.iter().any(gpu)
 }
 
-/// Warns of skipped lines of a recording, once it has been read to its end.
+/// Warns about damaged lines of a recording that has been read to its end.
 pub(super) fn warn_of_damage(replay: &Replay) {
     const SHOWN: usize = 3;
     for damage in replay.damage().iter().take(SHOWN) {
@@ -75,7 +72,7 @@ pub(super) fn warn_of_damage(replay: &Replay) {
     }
 }
 
-/// Plays a recording until `seen` has enough, or to its end.
+/// Plays a recording until `seen` breaks, or to its end.
 pub(super) fn play(
     replay: &mut Replay,
     mut seen: impl FnMut(Snapshot) -> ControlFlow<()>,
@@ -88,7 +85,7 @@ pub(super) fn play(
     Ok(())
 }
 
-/// Plays a recording to its end, and warns of skipped lines.
+/// Plays a recording to its end, and warns about damaged lines.
 pub(super) fn play_all(mut replay: Replay, mut seen: impl FnMut(Snapshot)) -> anyhow::Result<()> {
     play(&mut replay, |snapshot| {
         seen(snapshot);
@@ -98,7 +95,7 @@ pub(super) fn play_all(mut replay: Replay, mut seen: impl FnMut(Snapshot)) -> an
     Ok(())
 }
 
-/// The last snapshot of a recording; `seen` is shown each of them.
+/// The last snapshot of a recording. Calls `seen` with each snapshot.
 pub(super) fn last(replay: Replay, mut seen: impl FnMut(&Snapshot)) -> anyhow::Result<Snapshot> {
     let mut last = None;
     play_all(replay, |snapshot| {
@@ -108,19 +105,17 @@ pub(super) fn last(replay: Replay, mut seen: impl FnMut(&Snapshot)) -> anyhow::R
     last.context("the recording has no snapshot")
 }
 
-/// The period in which this machine is sampled.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SampleWindow {
-    /// The time between two samples.
     pub(super) interval: Duration,
     /// From the first sample to the last.
     pub(super) length: Span,
-    /// Whether it begins when the machine has answered, so that a slow GPU does not shorten it;
-    /// otherwise it begins with the time of the first sample.
+    /// The window starts when the machine has answered, so that a slow GPU does not shorten it. Otherwise it starts
+    /// with the time of the first sample.
     pub(super) begins_answered: bool,
 }
 
-/// Samples this machine until `seen` has enough, or the window is over.
+/// Samples this machine until `seen` breaks, or the window is over.
 pub(super) fn sample(
     live: &mut Live,
     window: SampleWindow,
@@ -135,7 +130,7 @@ pub(super) fn sample(
         });
         let has_enough = seen(snapshot)?.is_break();
         let seconds = time.seconds_since(begun);
-        // Half an interval: the last sample is due at the end of the window, or a little after it.
+        // A sample within half an interval of the window's end is the last one.
         let is_last = seconds + window.interval.as_secs_f64() / 2.0 >= window.length.seconds();
         if has_enough || is_last {
             break;
@@ -144,7 +139,7 @@ pub(super) fn sample(
     Ok(())
 }
 
-/// Warns when and where the commands of a recording are valid.
+/// Warns that the commands in a recording are valid only on its machine at its time.
 pub(super) fn warn_of_recorded(recorded: &Recorded, findings: &[Finding]) {
     if recorded.replay.is_some() && findings.iter().any(|finding| !finding.commands.is_empty()) {
         warn(

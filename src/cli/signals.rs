@@ -1,4 +1,4 @@
-//! Signals that are sent to gpumem while a command runs; those of the screen are the screen's own.
+//! Signal handling for commands. The screen handles its own signals.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -12,11 +12,8 @@ use signal_hook::low_level;
 
 const CANNOT: &str = "cannot catch signals";
 
-/// From now on, has each of these signals told to `caught` on a thread of its own, until that says no.
-///
-/// # Errors
-///
-/// Where signals cannot be caught, or there is no thread for them.
+/// Calls `caught` on a separate thread for each of these signals, until it returns false. Fails if a handler or the
+/// thread cannot be created.
 pub(super) fn on_thread(
     signals: &[i32],
     mut caught: impl FnMut(i32) -> bool + Send + 'static,
@@ -32,12 +29,8 @@ pub(super) fn on_thread(
     spawned.map(drop).context("cannot start a thread for signals")
 }
 
-/// From now on, the second of one of these signals ends the program at once, also where a full pipe takes
-/// nothing of what is written for the first.
-///
-/// # Errors
-///
-/// Where signals cannot be caught.
+/// Ends the program on the second signal, even if a full pipe blocks the output for the first. Fails if a handler
+/// cannot be installed.
 pub(super) fn end_on_second(signals: &[i32]) -> anyhow::Result<()> {
     for &signal in signals {
         let again = Arc::new(AtomicBool::new(false));
@@ -47,34 +40,24 @@ pub(super) fn end_on_second(signals: &[i32]) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A signal's name.
 pub(super) fn name(signal: i32) -> &'static str {
     low_level::signal_name(signal).unwrap_or("a signal")
 }
 
-/// Ends the program as by this signal, unless it has no such default.
-///
-/// # Errors
-///
-/// Where it cannot be sent.
+/// Ends the program by the default action of this signal, if that action ends programs.
 pub(super) fn end_as_by(signal: i32) -> std::io::Result<()> {
     low_level::emulate_default_handler(signal)
 }
 
-/// SIGINT, SIGTERM and SIGHUP while a plan is carried out: nothing more is sent, and what was sent is
-/// reported.
+/// SIGINT, SIGTERM and SIGHUP during a plan. They stop further actions, and past actions are reported.
 #[derive(Debug)]
 pub(super) struct Interrupt(Arc<AtomicUsize>);
 
 impl Interrupt {
-    /// From now on these signals are only noted, however many come: what is being done at that moment,
-    /// as stopping a family and killing it, is done whole.
-    ///
-    /// # Errors
-    ///
-    /// Where signals cannot be caught.
+    /// Records these signals instead of acting on them, so that an action in progress is completed. Fails if a
+    /// handler cannot be installed.
     pub(super) fn catch() -> anyhow::Result<Self> {
-        // What was caught last; 0 is nothing.
+        // The last caught signal, or 0.
         let caught = Arc::new(AtomicUsize::new(0));
         for signal in [SIGINT, SIGTERM, SIGHUP] {
             let number = usize::try_from(signal)?;
@@ -83,7 +66,6 @@ impl Interrupt {
         Ok(Self(caught))
     }
 
-    /// The caught signal.
     pub(super) fn signal(&self) -> Option<i32> {
         let caught = i32::try_from(self.0.load(Ordering::Relaxed));
         caught.ok().filter(|&signal| signal != 0)

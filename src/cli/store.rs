@@ -1,9 +1,8 @@
-//! Where the stored history is, who may read it, and how much of it a command takes in before it
-//! looks at the machine itself.
+//! Locates the stored history, decides whether to trust it, and feeds it to a command before live samples.
 //!
-//! How a store is written and read is in [`crate::recording::store`]. Here it is decided which one is
-//! believed: one that this user or root wrote, in this boot of this machine, by the same clock. What
-//! is not certain is not used: rules are undecided without history, and wrong with a false one.
+//! [`crate::recording::store`] reads and writes stores. This file accepts a store only if this user or root wrote
+//! it, during this boot of this machine, with the same clock. A doubtful store is not used: without history rules
+//! are undecided, but with a false history they are wrong.
 
 use std::cell::RefCell;
 use std::env;
@@ -24,33 +23,29 @@ use crate::rules::Engine;
 use crate::source::live::Live;
 use crate::units::{Bytes, MIB, Span};
 
-/// State directory of the service and of root.
 const SYSTEM_STATE: &str = "/var/lib/gpumem";
-/// Store of the service and of root.
 const SYSTEM: &str = "/var/lib/gpumem/store";
-/// State directory of a user, below the XDG state directory.
 const USER_STATE: &str = "gpumem";
-/// Name of the store's directory in a state directory.
 const STORE: &str = "store";
-/// How far back a command reads, in seconds, if no rule needs more: older findings then have about
-/// their true age.
+/// The default length of history in seconds, if no rule needs more. It makes the age of older findings nearly
+/// exact.
 const REACH_SECONDS: f64 = 2.0 * 3600.0;
-/// Extra history in seconds, so that what a rule needs is covered although the writer drops the oldest.
+/// Extra history in seconds, so that it still covers the rules after the writer drops the oldest snapshots.
 const MARGIN_SECONDS: f64 = 600.0;
-/// How long the writer holds snapshots back to compress them together, in seconds.
+/// The time for which the writer buffers snapshots to compress them together, in seconds.
 const HELD_BACK_SECONDS: f64 = 10.0;
-/// Two clocks that differ by less than this many seconds are the same.
+/// Two clocks that differ by less than this many seconds are considered equal.
 const SAME_CLOCK_SECONDS: f64 = 1.0;
-/// The most compressed bytes that `check` reads, newest first: some seconds of work.
+/// The maximum number of compressed bytes that `check` reads, newest first. Reading them takes some seconds.
 pub(super) const MOST_FOR_CHECK: u64 = 128 * MIB;
-/// The most that `watch` reads before its first frame: some hundreds of milliseconds.
+/// The maximum for `watch` before its first frame. Reading them takes some hundreds of milliseconds.
 pub(super) const MOST_FOR_WATCH: u64 = 8 * MIB;
-/// How long a command samples this machine without a stored history.
+/// The sampling time without a stored history.
 pub(super) const WINDOW: Span = Span(Duration::from_secs(30));
-/// The most damaged segments reported individually.
+/// The maximum number of damaged segments that are reported individually.
 const MOST_WARNINGS: usize = 3;
 
-/// The possible places of a store, from the arguments and the environment.
+/// Possible locations of a store, from the arguments and the environment.
 #[derive(Clone, Copy, Debug, Default)]
 struct Places<'a> {
     chosen: Option<&'a Path>,
@@ -61,20 +56,18 @@ struct Places<'a> {
 }
 
 impl Places<'_> {
-    /// The place chosen for this run, by a person or by the service manager.
+    /// The location that a user or the service manager chose for this run.
     fn chosen(self) -> Option<PathBuf> {
         let service = || self.service().map(|folder| folder.join(STORE));
         self.chosen.map(Path::to_owned).or_else(service)
     }
 
-    /// The state directory of the service manager.
     fn service(self) -> Option<PathBuf> {
-        // systemd separates several by colons; the first one is ours.
+        // systemd separates several directories by colons. The first one is ours.
         let first = self.state_directory?.to_str()?.split(':').next()?;
         absolute(Some(OsStr::new(first)))
     }
 
-    /// The user's own store.
     fn own(self) -> Option<PathBuf> {
         self.own_state().map(|folder| folder.join(STORE))
     }
@@ -88,7 +81,6 @@ impl Places<'_> {
             .map(|folder| folder.join(USER_STATE))
     }
 
-    /// The state directory beside the store.
     fn state(self) -> Option<PathBuf> {
         self.service().or_else(|| self.own_state())
     }
@@ -123,11 +115,11 @@ fn with_places<T>(chosen: Option<&Path>, ask: impl FnOnce(Places<'_>) -> T) -> T
     })
 }
 
-/// Where `record --store` writes, and who may read it.
+/// The directory for `record --store`, and who may read it.
 ///
-/// Root's history is for everybody: who shares a GPU has to see who holds it, and command lines are
-/// in /proc for all to read. It tells a little more than /proc does (executables, notebooks): a umask
-/// of 077 keeps it to root. A user's own history is the user's.
+/// Root's history is readable by everyone, because users of a shared GPU must see who uses it, and /proc shows
+/// command lines anyway. It contains slightly more than /proc does (executables, notebooks). A umask of 077
+/// restricts it to root. A user's own history is private.
 pub(super) fn to_write(global: &Global) -> anyhow::Result<(PathBuf, Access)> {
     with_places(global.store_dir.as_deref(), |places| {
         let access = if places.is_root { Access::Everyone } else { Access::Owner };
@@ -143,11 +135,8 @@ pub(super) fn to_write(global: &Global) -> anyhow::Result<(PathBuf, Access)> {
     })
 }
 
-/// The directory in which a reaper keeps its ledger and its lock; it need not exist.
-///
-/// # Errors
-///
-/// There is no place for one, or others may change what is kept there.
+/// The directory for the audit log and the lock, which need not exist. Fails if there is no such directory, or
+/// other users may change it.
 pub(super) fn state() -> Result<PathBuf, UsageError> {
     let why = "there is no HOME to keep the audit log in; set XDG_STATE_HOME or STATE_DIRECTORY";
     let folder = with_places(None, |places| {
@@ -163,48 +152,43 @@ pub(super) fn state() -> Result<PathBuf, UsageError> {
     }
 }
 
-/// The history that a command reads.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Ask<'a> {
     pub(super) global: &'a Global,
     pub(super) stored: Stored,
-    /// The most compressed bytes to read, newest first.
+    /// The maximum number of compressed bytes to read, newest first.
     pub(super) most_bytes: u64,
-    /// Whether warnings are suppressed.
     pub(super) quiet: bool,
-    /// The requested time, if it is not now.
+    /// The requested time, unless it is now.
     pub(super) until: Option<Time>,
 }
 
 impl<'a> Ask<'a> {
-    /// Up to now, with warnings.
     pub(super) fn new(global: &'a Global, stored: Stored, most_bytes: u64) -> Self {
         Self { global, stored, most_bytes, quiet: false, until: None }
     }
 }
 
-/// The history that was read.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Fed {
-    /// Time of the first snapshot; `None` if there was none.
+    /// Time of the first snapshot. `None` if there was none.
     pub(super) first: Option<Time>,
-    /// Whether a recorder is running and its history is longer than a long sampling would be, so that a
-    /// short one is enough.
+    /// Whether a recorder is running and its history is long enough that a short sampling suffices.
     pub(super) suffices: bool,
 }
 
-/// Feeds the engine the stored history of this boot, up to now; live snapshots follow.
+/// Feeds the engine the stored history of this boot up to now.
 pub(super) fn feed(engine: &mut Engine, live: &Live, ask: Ask<'_>) -> Result<Fed, RecordingError> {
     feed_each(engine, live, ask, |_, _| {})
 }
 
-/// The releases in this user's audit log, if there is a place for one.
+/// The release requests in this user's audit log.
 pub(super) fn release_log() -> Option<ReleaseLog> {
     let folder = state().ok()?;
     Some(ReleaseLog::new(folder.join(ledger::FILE_NAME)))
 }
 
-/// Like [`feed`], and passes on each judged snapshot with the engine.
+/// Like [`feed`], and also passes on each snapshot after the engine has evaluated it.
 pub(super) fn feed_each(
     engine: &mut Engine,
     live: &Live,
@@ -235,17 +219,16 @@ pub(super) fn feed_each(
     Ok(fed)
 }
 
-/// The requested part of the stored history.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct StoredPart {
     /// Start, in seconds before `until`.
     pub(super) reach: f64,
     pub(super) until: Time,
-    /// The most compressed bytes to read, newest first.
+    /// The maximum number of compressed bytes to read, newest first.
     pub(super) most_bytes: Option<u64>,
 }
 
-/// Passes on each stored snapshot of this boot in that part; returns the end of the store.
+/// Passes on each stored snapshot of this boot in that part. Returns the end of the store.
 pub(super) fn each_stored(
     global: &Global,
     live: &Live,
@@ -276,11 +259,11 @@ pub(super) fn each_stored(
     let mut warnings = 0;
     for item in stored {
         match item {
-            // What a recorder adds meanwhile is seen by the machine's own snapshots, too.
+            // Live snapshots cover what a recorder adds meanwhile.
             Ok(mut snapshot)
                 if snapshot.time <= part.until && same_machine(&snapshot.host, live.host()) =>
             {
-                // It may have been stored by somebody who does not know of it.
+                // The recorder may be another user's, without access to this audit log.
                 if let Some(releases) = &mut releases {
                     releases.mark(&mut snapshot);
                 }
@@ -331,7 +314,7 @@ fn choose(
             }
             continue;
         };
-        // Its recorder's clock is not this one: how long ago anything was is not known.
+        // The recorder's clock differs from this one, so ages are unknown.
         if latest.time.seconds_since(now) > SAME_CLOCK_SECONDS {
             warn_unless_quiet(&format!(
                 "the store {name} is not used: its last snapshot is of {}, in the future; if the \
@@ -347,14 +330,13 @@ fn choose(
     Ok(found)
 }
 
-/// Summary of the stored history, for `gpumem doctor`.
+/// Summary of the stored history for `gpumem doctor`.
 #[derive(Debug)]
 pub(super) struct Survey {
-    /// Where `record --store` would write, or why there is no such place.
+    /// The directory for `record --store`, or why there is none.
     pub(super) to_write: Result<PathBuf, String>,
-    /// The store that is used, its size in bytes, and the age of its last snapshot in seconds.
+    /// The store in use, its size in bytes, and the age of its last snapshot in seconds.
     pub(super) used: Option<(PathBuf, u64, f64)>,
-    /// Whether a recorder is running.
     pub(super) is_fresh: bool,
     /// Why other stores are not used.
     pub(super) warnings: Vec<String>,
@@ -378,13 +360,13 @@ pub(super) fn survey(global: &Global, host: &Host, now: Time) -> Survey {
     }
 }
 
-/// Whether an error is expected: the store may not exist, or another user may have closed it.
+/// Whether an error is expected: the store may not exist, or belong to another user.
 fn is_no_news(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied)
 }
 
-/// Checks that a store can be trusted: a user who can write to it can forge a history. Without extra privileges, a
-/// store given on the command line is trusted.
+/// Checks that a store can be trusted, because any user who can write to it can forge a history. Without extra
+/// privileges, a store given on the command line is trusted.
 fn prove_trusted(folder: &Path, chosen: bool) -> Result<(), NotOurs> {
     match (has_more_rights(), chosen) {
         (true, _) => prove_directory_ours(folder),
@@ -393,7 +375,7 @@ fn prove_trusted(folder: &Path, chosen: bool) -> Result<(), NotOurs> {
     }
 }
 
-/// Whether two snapshots are from the same boot of the same machine and use the same PIDs.
+/// Whether two snapshots are from the same boot, machine, and pid namespace.
 fn same_machine(stored: &Host, here: &Host) -> bool {
     stored.boot_id.is_some()
         && stored.boot_id == here.boot_id
@@ -401,8 +383,7 @@ fn same_machine(stored: &Host, here: &Host) -> bool {
         && stored.pid_namespace == here.pid_namespace
 }
 
-/// Whether the recorder is running: its last snapshot is younger than three of its intervals plus the
-/// time that it holds snapshots back.
+/// Whether a recorder is running: its last snapshot is younger than three of its intervals plus the buffering time.
 fn is_fresh(latest: &Latest, now: Time) -> bool {
     let interval = latest.interval_seconds.unwrap_or(0.0).max(0.0);
     now.seconds_since(latest.time) < 3.0 * interval + HELD_BACK_SECONDS

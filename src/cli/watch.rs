@@ -1,4 +1,4 @@
-//! `gpumem watch`: the terminal screen. How it was arranged is kept in a file of the state directory.
+//! `gpumem watch`: the terminal screen. Its layout is saved in a file in the state directory.
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, IsTerminal as _, Read as _};
@@ -34,7 +34,6 @@ use crate::watch::theme::{Theme, has_colors};
 use crate::watch::ui_state::{UiState, parse};
 use crate::watch::{self, Options, Past, WatchOutcome, Watched, terminal};
 
-/// Default columns and rows of a picture.
 const SIZE: (u16, u16) = (80, 24);
 
 pub(super) fn run(args: &WatchArgs, global: &Global) -> anyhow::Result<Exit> {
@@ -44,7 +43,7 @@ pub(super) fn run(args: &WatchArgs, global: &Global) -> anyhow::Result<Exit> {
         return once(format, args, global, config, interval);
     }
     if !io::stdout().is_terminal() {
-        // Before the driver is waited for.
+        // Checked before waiting for the driver.
         return Err(watch::WatchError::NotATerminal.into());
     }
     if is_dumb() {
@@ -74,7 +73,7 @@ pub(super) fn run(args: &WatchArgs, global: &Global) -> anyhow::Result<Exit> {
         }
     };
     let mut ui_state = load_ui_state();
-    // What is typed counts.
+    // An option overrides the saved state.
     if args.theme.is_some() {
         ui_state.remove("theme");
     }
@@ -100,7 +99,6 @@ pub(super) fn run(args: &WatchArgs, global: &Global) -> anyhow::Result<Exit> {
     }
 }
 
-/// Watches this machine, or a recording.
 fn this_machine(
     args: &WatchArgs,
     global: &Global,
@@ -116,24 +114,21 @@ fn this_machine(
     Ok(Watched { host: None, source, past, worker })
 }
 
-/// The worker for this machine, or for a recording, of which nothing is carried out.
+/// The worker for this machine or a recording. A worker for a recording carries out no plan.
 fn worker(args: &WatchArgs, config: &Config) -> ReclaimWorker {
     let open_tools = || tools_here().map_err(|error| format!("{error:#}"));
     ReclaimWorker::new(config, args.recorded.is_live().then_some(open_tools as OpenTools))
 }
 
-/// Whether standard output is a terminal with a screen.
 pub(super) fn has_screen() -> bool {
     io::stdout().is_terminal() && !is_dumb()
 }
 
-/// Whether the terminal says that it has no screen.
 fn is_dumb() -> bool {
     variable("TERM") == "dumb"
 }
 
-/// Watches this machine. Its stored history is judged before the first frame, which therefore shows
-/// findings at once.
+/// Watches this machine. The stored history is evaluated before the first frame, so findings appear at once.
 fn judged_live(
     args: &WatchArgs,
     global: &Global,
@@ -173,7 +168,7 @@ fn options(args: &WatchArgs, global: &Global, interval: Duration) -> Options {
     }
 }
 
-/// Prints one picture.
+/// Prints one frame.
 fn once(
     format: Once,
     args: &WatchArgs,
@@ -201,7 +196,7 @@ fn once(
             let mut live = judged_live(args, global, interval, &mut past)?;
             let mut still = Still::new(options, None, past, size);
             let mut next = || live.next()?.context("the driver gave no snapshot");
-            // Use is known from the second sample on.
+            // Utilization is known from the second sample on.
             still.add_sample(next()?);
             let last = next()?;
             still.add_sample(last.clone());
@@ -213,7 +208,7 @@ fn once(
         Once::Text => still.text(has_escapes(global.color)),
         Once::Svg => still.svg(),
     })?;
-    // With no GPU at all there is nothing that was not measured.
+    // A machine without GPUs was measured completely.
     Ok(if is_live && unreadable(&last) && !last.gpus.is_empty() {
         warn("not every GPU could be read; the screen shows which");
         Exit::CannotMeasure
@@ -222,7 +217,7 @@ fn once(
     })
 }
 
-/// Plays a recording to its end, or the demo to its starting point; returns the last snapshot.
+/// Plays a recording to its end, or the demo to its starting point. Returns the last snapshot.
 fn play(replay: &mut Replay, still: &mut Still, is_demo: bool) -> anyhow::Result<Snapshot> {
     let (mut first, mut last) = (None, None);
     while let Some(snapshot) = replay.next()? {
@@ -240,8 +235,8 @@ fn play(replay: &mut Replay, still: &mut Still, is_demo: bool) -> anyhow::Result
     last.context("the recording has no snapshot")
 }
 
-/// Columns and rows of the terminal, less a line for the prompt that follows the picture; where there
-/// is none, as shells say.
+/// Columns and rows of the terminal, minus one line for the prompt after the frame. Without a terminal, the size in
+/// the shell's variables.
 fn picture_size() -> (u16, u16) {
     if io::stdout().is_terminal() {
         let (columns, rows) = terminal::size();
@@ -251,27 +246,26 @@ fn picture_size() -> (u16, u16) {
     (columns.unwrap_or(SIZE.0), rows.unwrap_or(SIZE.1))
 }
 
-/// Whether bold and reversed text can be shown, whether or not in colour.
+/// Whether bold and reversed text can be shown, with or without colour.
 fn has_escapes(color: Color) -> bool {
     color == Color::Always || has_screen()
 }
 
-/// An environment variable; empty if it is not set, or not text.
+/// An environment variable. Empty if it is not set, or not text.
 fn variable(name: &str) -> String {
     std::env::var(name).unwrap_or_default()
 }
 
-/// The largest file that is read.
+/// The maximum size of the state file in bytes.
 const MOST_BYTES: u64 = 64 * 1024;
 /// How long a hung file system may delay the exit of the screen.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// Loads the saved state; empty if there is none.
 fn load_ui_state() -> UiState {
     ui_state_path().map_or_else(UiState::default, |path| read_ui_state(&path))
 }
 
-/// Saves `changes` on top of the current file: another screen may have been left meanwhile.
+/// Saves `changes` on top of the current file, because another screen may have saved since.
 fn save_ui_state(changes: UiState) {
     let Some(path) = ui_state_path().filter(|_| !changes.is_empty()) else {
         return;
@@ -306,7 +300,7 @@ fn write_ui_state(path: &Path, changes: UiState) -> io::Result<()> {
     let mut text = serde_json::to_vec_pretty(&all)?;
     text.push(b'\n');
     if let Some(folder) = path.parent() {
-        // Root's contains a store as well, which everybody may read.
+        // Root's directory also contains a store, which everybody may read.
         fs::create_dir_all(folder)?;
     }
     replace_file(path, &text, 0o600)
@@ -378,7 +372,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("watch.json");
         write_ui_state(&path, tree(true)).unwrap();
-        // As on a full disk: the new file cannot be made.
+        // The new file cannot be created, as on a full disk.
         let new = folder.path().join(format!(".watch.json.{}.new", std::process::id()));
         fs::create_dir(&new).unwrap();
         assert!(write_ui_state(&path, tree(false)).is_err());

@@ -1,6 +1,5 @@
-//! `--baseline`: who holds memory on a GPU, and held none there in an earlier snapshot.
-//!
-//! A process that holds more than it did is no new holder: that is what `--max-used` and the rule of leaks are for.
+//! `--baseline`: reports processes that hold memory on a GPU and held none there in an earlier snapshot. Growth of
+//! an earlier holder is left to `--max-used` and the leak rule.
 
 use std::collections::HashSet;
 use std::path::Path;
@@ -12,10 +11,9 @@ use crate::model::snapshot::ReadError;
 use crate::model::{Gpu, GpuProcess, Identity, Process, Snapshot, Start};
 use crate::report::check::NewHolder;
 
-/// The largest file that is read as a snapshot.
+/// The maximum size of a snapshot file in bytes.
 const MOST_BYTES: u64 = 64 << 20;
 
-/// An earlier snapshot, and the name of its file.
 #[derive(Debug)]
 pub(super) struct Baseline {
     name: String,
@@ -23,11 +21,7 @@ pub(super) struct Baseline {
 }
 
 impl Baseline {
-    /// Reads the output of `gpumem ps --json`.
-    ///
-    /// # Errors
-    ///
-    /// If there is no such file, or it is something else.
+    /// Reads the output of `gpumem ps --json`. Fails if the file is missing or contains something else.
     pub(super) fn read(path: &Path) -> Result<Self, UsageError> {
         use std::io::Read as _;
         let name = path.display().to_string();
@@ -46,8 +40,7 @@ impl Baseline {
         }
     }
 
-    /// Why it cannot be compared with this snapshot: its processes are others, even if their PIDs are
-    /// the same.
+    /// Why the baseline cannot be compared with this snapshot: the same pid may be another process.
     pub(super) fn unusable(&self, now: &Snapshot) -> Option<String> {
         let (then, now) = (&self.snapshot.host, &now.host);
         let why = match (&then.boot_id, &now.boot_id) {
@@ -60,7 +53,7 @@ impl Baseline {
         Some(format!("--baseline {name} is {why}; make a new one: gpumem ps --json > {name}"))
     }
 
-    /// The new holders, and errors for what is unknown.
+    /// The new holders, and errors for unreadable values.
     pub(super) fn judge(&self, now: &Snapshot) -> (Vec<NewHolder>, Vec<ReadError>) {
         let (mut new, mut errors) = (Vec::new(), Vec::new());
         for gpu in &now.gpus {
@@ -98,7 +91,7 @@ impl Baseline {
     }
 }
 
-/// Identity of a row's process; if that is uncertain, only its PID.
+/// The identity of a row's process. If it is uncertain, only the pid.
 fn identity(snapshot: &Snapshot, row: &GpuProcess) -> Identity {
     let unknown = Identity { pid: row.pid, start: Start::Unknown };
     snapshot.process(row.pid).map_or(unknown, Process::identity)

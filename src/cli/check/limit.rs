@@ -1,13 +1,12 @@
-//! `--max-used` and `--max-unattributed`: what a GPU comes to at the end, against what it may.
-//!
-//! What is not known exceeds nothing and passes nothing: it is an error, and the check is blind.
+//! `--max-used` and `--max-unattributed`: limits on a GPU's memory. An unknown value neither exceeds nor meets a
+//! limit: it is an error, and the check reports "could not measure".
 
 use crate::model::snapshot::{Memory, PidNamespace, ReadError};
 use crate::model::{Gpu, Snapshot};
 use crate::report::check::{Limit, LimitVerdict};
 use crate::units::Amount;
 
-/// Verdicts for each limit on each GPU, and errors for those that could not be measured.
+/// Verdicts for each limit on each GPU, and errors for unreadable values.
 pub(super) fn judge(
     limits: &[(Limit, Amount)],
     snapshot: &Snapshot,
@@ -72,7 +71,7 @@ mod tests {
         snapshot
     }
 
-    /// 80 GiB, of which 50 are used and a process holds `used_bytes`.
+    /// A GPU with 80 GiB, of which 50 are used and a process holds `used_bytes`.
     fn gpu(used_bytes: Option<u64>) -> Gpu {
         Gpu {
             memory: Some(Memory {

@@ -1,4 +1,4 @@
-//! What the snapshots come to: findings, limits and the wait, as one report with one status.
+//! Combines findings, limits and the wait into one report with one status.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -27,11 +27,10 @@ use crate::rules::{Engine, RuleSet};
 use crate::source::live::Live;
 use crate::units::{Amount, Bytes, Span};
 
-/// What is asked about a machine; by default, the verdict of the rules on all of it.
+/// The question about a machine. By default, all rules apply to all GPUs.
 #[derive(Debug, Default)]
 pub(in crate::cli) struct CheckQuestion {
     selection: Selection,
-    /// The lowest severity that fails the check.
     fail_on: Option<Severity>,
     limits: Vec<(Limit, Amount)>,
     wait: Option<Wait>,
@@ -39,9 +38,7 @@ pub(in crate::cli) struct CheckQuestion {
 }
 
 impl CheckQuestion {
-    /// # Errors
-    ///
-    /// The baseline cannot be read.
+    /// Fails if the baseline cannot be read.
     pub(in crate::cli) fn of(args: &CheckArgs) -> Result<Self, UsageError> {
         let limits =
             [(Limit::MaxUsed, args.max_used), (Limit::MaxUnattributed, args.max_unattributed)];
@@ -57,7 +54,6 @@ impl CheckQuestion {
     }
 }
 
-/// The question about a machine, and what is known so far.
 #[derive(Debug)]
 pub(in crate::cli) struct CheckVerdict {
     question: CheckQuestion,
@@ -65,44 +61,40 @@ pub(in crate::cli) struct CheckVerdict {
     unusable: Option<String>,
     engine: Engine,
     commands: CommandSource,
-    /// Whether no rule is applied.
     is_without_rules: bool,
     first: Option<Time>,
     last: Option<Last>,
-    /// Ids of the selected findings, also of resolved ones.
+    /// Ids of the selected findings, including resolved ones.
     selected: HashSet<Arc<str>>,
-    /// Whether snapshots are live; a recording is judged at its end.
+    /// Whether snapshots are live. A recording is evaluated at its end.
     is_live: bool,
-    /// Every GPU seen so far, by its names.
+    /// Every GPU seen so far, for matching names.
     known: Vec<Gpu>,
-    /// The users of a recording.
     recorded: RecordedUsers,
     impossible: Option<String>,
     concluded: bool,
 }
 
-/// The part of the last snapshot that a verdict needs.
+/// The part of the last snapshot that the report needs.
 #[derive(Debug)]
 struct Last {
     time: Time,
     /// The whole snapshot, if there are findings: commands depend on all processes.
     whole: Option<Snapshot>,
-    /// Number of selected GPUs.
     gpus: usize,
-    /// GPUs given with `--gpu` that the snapshot lacks.
+    /// GPUs of `--gpu` that the snapshot lacks.
     missing: Vec<String>,
     errors: Vec<ReadError>,
     unreadable: bool,
     limits: Vec<LimitVerdict>,
-    /// Whether a limit or the baseline could not be judged.
+    /// Whether a limit or the baseline could not be evaluated.
     is_unknown: bool,
     new_holders: Option<Vec<NewHolder>>,
     hostname: Option<Arc<str>>,
-    /// The selection; `None` means everything.
+    /// The selection. `None` means everything.
     selected: Option<Selected>,
 }
 
-/// Whether to go on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(in crate::cli) enum VerdictProgress {
     /// More snapshots may change the answer.
@@ -119,7 +111,7 @@ impl CheckVerdict {
         is_live: bool,
     ) -> Self {
         let is_without_rules = settings.rules().is_empty();
-        // A check that waits for memory, or only limits it, asks about the memory.
+        // If `--wait-free` or only a limit was requested, findings do not fail the check.
         if question.wait.is_none() && !is_without_rules {
             question.fail_on.get_or_insert(Severity::Warning);
         }
@@ -140,19 +132,18 @@ impl CheckVerdict {
         }
     }
 
-    /// Applies these rules from now on.
     pub(in crate::cli) fn set_rules(&mut self, settings: RuleSet) {
         self.engine.set_settings(settings);
     }
 
-    /// Restricts `--wait-free` to the caller's devices: a program that the caller starts sees no others.
+    /// Restricts `--wait-free` to the devices that the caller's programs can use.
     pub(super) fn restrict(&mut self, visible: Option<String>) {
         if let Some(wait) = &mut self.question.wait {
             wait.restrict(visible);
         }
     }
 
-    /// What the check is doing, for people.
+    /// A description of the check for the user.
     pub(super) fn purpose(&self, patience: Span) -> String {
         match &self.question.wait {
             Some(wait) => format!("waiting for {wait}, up to {patience} (--timeout)"),
@@ -160,16 +151,12 @@ impl CheckVerdict {
         }
     }
 
-    /// Whether a snapshot of this time comes after the end of the wait.
+    /// Whether a snapshot of this time is after the end of the wait.
     pub(super) fn is_too_late(&self, time: Time) -> bool {
         self.question.wait.as_ref().is_some_and(|wait| wait.is_too_late(time))
     }
 
-    /// Feeds the stored history to the rules; it answers nothing else.
-    ///
-    /// # Errors
-    ///
-    /// If a store was named that cannot be read.
+    /// Feeds the stored history to the rules. Fails if a named store cannot be read.
     pub(in crate::cli) fn feed(
         &mut self,
         live: &Live,
@@ -183,12 +170,11 @@ impl CheckVerdict {
         Ok(fed)
     }
 
-    /// Takes in the next snapshot.
     pub(in crate::cli) fn observe(&mut self, mut snapshot: Snapshot) -> VerdictProgress {
         self.engine.observe(&snapshot);
         let selected =
             select(&self.question.selection, &self.engine, &snapshot, &mut self.selected);
-        // The rules saw all of it: what a process does on one GPU excuses it on another.
+        // The rules need the whole snapshot: activity on one GPU excuses a process on another.
         self.note_gpus(&snapshot.gpus);
         if !self.is_live {
             self.recorded.observe(&snapshot);
@@ -214,7 +200,7 @@ impl CheckVerdict {
             new.retain(|it| on.is_none_or(|on| on.contains(&(Some(it.pid), it.gpu))));
             new
         });
-        // What is not known now may be in the next snapshot.
+        // A value that is unknown now may be in the next snapshot.
         let is_open = (limits.is_empty() && new_holders.is_none()) || !unknown.is_empty();
         if self.is_without_rules && self.question.wait.is_none() && self.is_live && !is_open {
             progress = VerdictProgress::Answered;
@@ -240,7 +226,6 @@ impl CheckVerdict {
         progress
     }
 
-    /// The rules, with their history and findings.
     pub(in crate::cli) fn engine(&self) -> &Engine {
         &self.engine
     }
@@ -261,17 +246,12 @@ impl CheckVerdict {
         }
     }
 
-    /// Checks that this machine has the named users.
     pub(super) fn check_users(&self) -> Result<(), UsageError> {
         self.question.selection.check_users()
     }
 
-    /// Checks that the named GPUs exist, once the machine has answered, and that the baseline is of
-    /// this machine.
-    ///
-    /// # Errors
-    ///
-    /// If a named GPU was never seen, or the baseline is of another machine or boot.
+    /// Checks the named GPUs, once the machine has answered, and the baseline. Fails if a named GPU was never seen,
+    /// or the baseline is of another machine or boot.
     pub(super) fn prove_machine(&self) -> Result<(), UsageError> {
         if self.known.is_empty() {
             return Ok(());
@@ -297,7 +277,7 @@ impl CheckVerdict {
         self.concluded
     }
 
-    /// The report so far; with a `failure` its status is an error in any case.
+    /// The report so far. With a `failure`, its status is always an error.
     pub(in crate::cli) fn report(&mut self, failure: Option<&str>) -> CheckReport {
         let whole = self.last.as_ref().and_then(|last| last.whole.as_ref());
         if let Some(whole) = whole {
@@ -347,7 +327,7 @@ impl CheckVerdict {
         }
     }
 
-    /// Who holds what on the GPUs that were waited for.
+    /// The holders of memory on the GPUs that were waited for.
     fn holders(&self) -> Vec<(String, Table)> {
         let whole = self.last.as_ref().and_then(|last| last.whole.as_ref());
         let (Some(wait), Some(whole)) = (&self.question.wait, whole) else {
@@ -371,7 +351,6 @@ impl CheckVerdict {
         asked.map(|device| (title(&device), holders_table(whole, device, marks))).collect()
     }
 
-    /// The selected pending findings.
     fn pending(&self) -> Vec<Pending> {
         let selected = self.last.as_ref().and_then(|last| last.selected.as_ref());
         let concerns = |pending: &&Pending| {
@@ -380,7 +359,6 @@ impl CheckVerdict {
         self.engine.pending().iter().filter(concerns).cloned().collect()
     }
 
-    /// The selected suspects.
     fn suspects(&self) -> Vec<Suspect> {
         let selected = self.last.as_ref().and_then(|last| last.selected.as_ref());
         let concerns = |suspect: &&Suspect| {
@@ -397,8 +375,7 @@ impl CheckVerdict {
         suspects.map(typed_here).collect()
     }
 
-    /// Totals of reclaimable memory of the processes of these findings, considering all findings on
-    /// them.
+    /// Totals of reclaimable memory of the processes with these findings, considering all findings on them.
     fn reclaimable(&self, findings: &[Finding], suspects: &[Suspect]) -> Reclaimable {
         let identity = |finding: &Finding| Some(finding.process.as_ref()?.identity);
         let concerned: HashSet<Identity> = findings.iter().filter_map(identity).collect();
@@ -421,7 +398,7 @@ impl CheckVerdict {
         let is_new = last.new_holders.as_ref().is_some_and(|new| !new.is_empty());
         let unsatisfied = self.question.wait.as_ref().is_some_and(|wait| !wait.is_satisfied());
         let never_known = self.question.wait.as_ref().is_some_and(Wait::is_blind);
-        // Where findings are not asked for, a GPU on which none can be seen hides nothing.
+        // If findings do not matter, an unreadable process list hides nothing.
         let unreadable = self.question.fail_on.is_some() && last.unreadable;
         let is_judged = self.question.fail_on.is_some()
             || !self.question.limits.is_empty()
@@ -436,7 +413,6 @@ impl CheckVerdict {
         }
     }
 
-    /// Whether a finding is selected.
     fn concerns(&self, finding: &Finding) -> bool {
         self.question.selection.is_empty() || self.selected.contains(&finding.id)
     }
@@ -469,8 +445,8 @@ impl CheckVerdict {
     }
 }
 
-/// Selects from a snapshot that the engine has judged. `ids` are the findings selected so far,
-/// including resolved ones.
+/// Selects from a snapshot that the engine has evaluated. `ids` are the findings selected so far, including
+/// resolved ones.
 fn select(
     selection: &Selection,
     engine: &Engine,
@@ -491,7 +467,7 @@ fn select(
     Some(selected)
 }
 
-/// Reasons why the history started anew; nothing before counts.
+/// The reasons for which earlier history was discarded.
 fn forgotten(resets: Resets) -> Vec<ReadError> {
     [
         (resets.slept, "the machine was suspended"),

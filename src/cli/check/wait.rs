@@ -1,7 +1,7 @@
-//! `--wait-free`: is so much memory free yet? Pure: the snapshots bring their time.
+//! `--wait-free`: waits for free memory. Pure: the snapshots bring their time.
 //!
-//! Memory is free on a device that a program can use: a whole GPU, or a MIG device of a partitioned one. A lost or
-//! stale GPU's free memory is unknown, which is never enough. A claimed GPU satisfies only a request that names it.
+//! The memory must be free on one device: a whole GPU, or a MIG device of a partitioned one. A lost or stale GPU's
+//! free memory is unknown, which is never enough. A claimed GPU satisfies only a request that names it.
 
 use std::sync::Arc;
 
@@ -14,13 +14,11 @@ use crate::model::{ComputeDevice, Gpu, Time};
 use crate::report::check::WaitVerdict;
 use crate::units::Span;
 
-/// The requested memory, and the progress of the wait.
 #[derive(Debug)]
 pub(super) struct Wait {
     wants: Vec<Want>,
-    /// The GPUs of `--gpu`; empty is all of them.
+    /// The GPUs of `--gpu`. Empty for all.
     allowed: Vec<String>,
-    /// The caller's CUDA_VISIBLE_DEVICES.
     visible: Option<String>,
     timeout: Span,
     waited_seconds: f64,
@@ -30,7 +28,7 @@ pub(super) struct Wait {
 #[derive(Debug)]
 struct Want {
     wanted: WaitFree,
-    /// The GPU that has the memory free, or that had the most free so far.
+    /// The device that satisfies the request, or had the most free memory so far.
     nearest: Option<Nearest>,
     satisfied: bool,
 }
@@ -41,12 +39,12 @@ struct Nearest {
     uuid: Option<Arc<str>>,
     mig: Option<String>,
     free_bytes: u64,
-    /// Why the device cannot be used, however much is free.
+    /// Why the device cannot be used, even with enough free memory.
     refusal: Option<String>,
 }
 
 impl Wait {
-    /// Among the GPUs of `allowed` (`--gpu`).
+    /// `allowed` are the GPUs of `--gpu`.
     pub(super) fn new(wanted: &[WaitFree], allowed: &[String], timeout: Span) -> Self {
         let want =
             |wanted: &WaitFree| Want { wanted: wanted.clone(), nearest: None, satisfied: false };
@@ -60,17 +58,17 @@ impl Wait {
         }
     }
 
-    /// Restricts the choice to these devices of the caller (CUDA_VISIBLE_DEVICES).
+    /// Restricts the choice to the caller's devices (CUDA_VISIBLE_DEVICES).
     pub(super) fn restrict(&mut self, visible: Option<String>) {
         self.visible = visible;
     }
 
-    /// Whether a snapshot of this time comes after the timeout.
+    /// Whether a snapshot of this time is after the timeout.
     pub(super) fn is_too_late(&self, time: Time) -> bool {
         self.waited_at(time) > self.timeout.seconds()
     }
 
-    /// Time waited until `time`; a clock that went back adds nothing.
+    /// Time waited until `time`. A clock that went back adds nothing.
     fn waited_at(&self, time: Time) -> f64 {
         let step = self.latest.map_or(0.0, |latest| time.seconds_since(latest));
         self.waited_seconds + step.max(0.0)
@@ -82,7 +80,7 @@ impl Wait {
         self.latest = Some(time);
         let devices = self.devices(gpus).unwrap_or_default();
         for want in &mut self.wants {
-            // Of several with as much free, the first.
+            // Of several devices with equal free memory, take the first.
             let candidates = want.candidates(&devices).rev().filter_map(|it| want.nearest(it));
             let most = candidates.max_by_key(|near| (near.refusal.is_none(), near.free_bytes));
             want.satisfied = most.as_ref().is_some_and(|near| {
@@ -95,18 +93,17 @@ impl Wait {
         }
     }
 
-    /// Whether all requested memory is free at once.
+    /// Whether all requested memory is free at the same time.
     pub(super) fn is_satisfied(&self) -> bool {
         self.wants.iter().all(|want| want.satisfied)
     }
 
-    /// Whether the free memory was never known for one of the requests, so that it cannot be called not
-    /// free.
+    /// Whether the free memory was never known for one of the requests, so that no verdict is possible.
     pub(super) fn is_blind(&self) -> bool {
         self.wants.iter().any(|want| want.nearest.is_none())
     }
 
-    /// The devices with the requested memory; for requests that are not satisfied, all candidates.
+    /// The devices with the requested memory. For unsatisfied requests, all candidates.
     pub(super) fn asked<'g>(&self, gpus: &'g [Gpu]) -> Vec<ComputeDevice<'g>> {
         let devices = self.devices(gpus).unwrap_or_default();
         let is_asked = |device: &ComputeDevice<'_>| {
@@ -127,11 +124,8 @@ impl Wait {
         Ok(devices)
     }
 
-    /// Checks that there are devices to choose from among all GPUs of the machine.
-    ///
-    /// # Errors
-    ///
-    /// A GPU was named that is not there, or that CUDA_VISIBLE_DEVICES hides; or it hides all of them.
+    /// Checks that there are devices to choose from. Fails if a named GPU does not exist, or CUDA_VISIBLE_DEVICES
+    /// hides it or all GPUs.
     pub(super) fn check_devices(&self, gpus: &[Gpu]) -> Result<(), UsageError> {
         let devices = self.devices(gpus)?;
         let known: Vec<Gpu> = devices.iter().map(|device| device.gpu.clone()).collect();
@@ -161,7 +155,7 @@ impl Wait {
         }
     }
 
-    /// Why waiting cannot succeed: a GPU has less memory in total.
+    /// Why waiting cannot succeed: no device has enough memory in total.
     pub(super) fn impossible(&self, gpus: &[Gpu]) -> Option<String> {
         let devices = self.devices(gpus).ok()?;
         let too_much = |want: &&Want| {
@@ -196,7 +190,6 @@ impl Wait {
 }
 
 impl std::fmt::Display for Wait {
-    /// The requests, for people.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         for (at, want) in self.wants.iter().enumerate() {
             let and = if at == 0 { "" } else { " and " };
@@ -222,7 +215,7 @@ impl Want {
         self.wanted.gpu.as_deref().is_none_or(|wanted| device.is_called(wanted))
     }
 
-    /// A device and its free memory, if that is known.
+    /// A device and its free memory, if known.
     fn nearest(&self, device: &ComputeDevice<'_>) -> Option<Nearest> {
         let claim = device.gpu.claim.as_ref().filter(|_| self.wanted.gpu.is_none());
         Some(Nearest {
@@ -235,7 +228,7 @@ impl Want {
     }
 }
 
-/// `GPU 1`; a UUID is used as it is.
+/// `GPU 1`, or a UUID unchanged.
 fn label(gpu: &str) -> String {
     if gpu.starts_with(|c: char| c.is_ascii_digit()) {
         format!("GPU {gpu}")

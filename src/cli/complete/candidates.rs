@@ -1,6 +1,5 @@
-//! What there is to type for an argument: built-in words, and what one sample of this machine has.
-//!
-//! Where there is no driver, no recording and no rule, there is no candidate, and nothing is wrong with that.
+//! The values of an argument: words from its definition, and values from one sample of this machine. Without a
+//! driver, a recording or rules there are no candidates, which is not an error.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::ops::ControlFlow;
@@ -18,12 +17,10 @@ use crate::report::escape::program;
 use crate::rules::RuleSet;
 use crate::units::Bytes;
 
-/// A possible value.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct OfferedValue {
-    /// The value, unescaped: the shell quotes it.
+    /// The unescaped value. The shell quotes it.
     pub(super) value: String,
-    /// Description of the value, unescaped.
     pub(super) description: String,
 }
 
@@ -33,27 +30,20 @@ impl OfferedValue {
     }
 }
 
-/// Kind of values that an argument takes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum ValueKind {
-    /// Processes that NVML lists.
     Pids,
     /// GPUs, by index or UUID.
     Gpus,
-    /// Owners of processes.
     Users,
-    /// A process, a GPU or a notebook.
     Targets,
-    /// Rules.
     Rules,
-    /// Signals.
     Signals,
-    /// gpumem's commands.
     Commands,
 }
 
-/// The kind of value of the argument with this name, in any command; `None` for amounts, times and
-/// words from the argument's own definition.
+/// The kind of value of an argument, by command and argument name. `None` for amounts, times, and words from the
+/// argument's definition.
 fn value_kind(command: &str, id: &str) -> Option<ValueKind> {
     Some(match (command, id) {
         (_, "pid") => ValueKind::Pids,
@@ -67,7 +57,7 @@ fn value_kind(command: &str, id: &str) -> Option<ValueKind> {
     })
 }
 
-/// The candidates for the value being typed: whole words, without the option's name.
+/// Candidates for the value being typed: whole words, without the option's name.
 pub(super) fn of(cursor: &Cursor) -> Vec<OfferedValue> {
     let before = &cursor.head;
     let found = match value_kind(&cursor.command, cursor.id()) {
@@ -85,7 +75,6 @@ pub(super) fn of(cursor: &Cursor) -> Vec<OfferedValue> {
         .collect()
 }
 
-/// The possible values in the argument's own definition.
 fn defined(cursor: &Cursor) -> Vec<OfferedValue> {
     let words = cursor.argument.get_possible_values().into_iter();
     words
@@ -124,7 +113,7 @@ fn values(kind: ValueKind, cursor: &Cursor) -> Vec<OfferedValue> {
     }
 }
 
-/// One sample of this machine, or the recording's last; empty if there is none.
+/// One sample of this machine, or the last one of the recording. Empty if there is none.
 fn now(sources: &Sources) -> Snapshot {
     observe(sources).unwrap_or_else(|| Snapshot::new(Time::default()))
 }
@@ -143,7 +132,7 @@ fn observe(sources: &Sources) -> Option<Snapshot> {
     last
 }
 
-/// The rows of processes whose identity is certain.
+/// Rows of processes with a certain identity.
 fn rows(snapshot: &Snapshot) -> Vec<ProcessRow<'_>> {
     let places = places(snapshot, &[]).into_iter();
     places
@@ -152,12 +141,10 @@ fn rows(snapshot: &Snapshot) -> Vec<ProcessRow<'_>> {
         .collect()
 }
 
-/// What a process runs.
 fn line(process: &Process) -> String {
     program(process.command.as_deref(), process.comm.as_deref()).unwrap_or_default()
 }
 
-/// A process on however many GPUs.
 #[derive(Default)]
 struct OnGpus<'a> {
     row: Option<ProcessRow<'a>>,
@@ -165,7 +152,7 @@ struct OnGpus<'a> {
     gpus: Vec<String>,
 }
 
-/// Processes, one's own first and the largest first, with user, memory, GPUs and command.
+/// Processes with user, memory, GPUs and command. The user's own come first, then the largest.
 fn pids(snapshot: &Snapshot, is_listed: bool) -> Vec<OfferedValue> {
     let mut found: BTreeMap<u32, OnGpus<'_>> = BTreeMap::new();
     for row in rows(snapshot) {
@@ -198,7 +185,7 @@ fn pids(snapshot: &Snapshot, is_listed: bool) -> Vec<OfferedValue> {
     found.into_iter().filter_map(candidate).collect()
 }
 
-/// GPUs by index; by UUID, including MIG devices, if the typed text begins one.
+/// GPUs by index, or by UUID (including MIG devices) if the typed text is the start of one.
 fn gpus(snapshot: &Snapshot, typed: &str, before_index: &str) -> Vec<OfferedValue> {
     let mut found = Vec::new();
     for gpu in &snapshot.gpus {
@@ -223,7 +210,7 @@ fn gpus(snapshot: &Snapshot, typed: &str, before_index: &str) -> Vec<OfferedValu
     found
 }
 
-/// Users with processes on GPUs, and the memory that these hold.
+/// Users with processes on GPUs, and the memory of these processes.
 fn users(snapshot: &Snapshot) -> Vec<OfferedValue> {
     let mut found: BTreeMap<String, (BTreeSet<u32>, Option<u64>)> = BTreeMap::new();
     for row in rows(snapshot).iter().filter(|row| row.is_listed()) {
@@ -251,7 +238,6 @@ fn targets(snapshot: &Snapshot, typed: &str) -> Vec<OfferedValue> {
     found
 }
 
-/// Notebooks, by path.
 fn notebooks(snapshot: &Snapshot) -> Vec<OfferedValue> {
     let rows = rows(snapshot);
     let processes = rows.iter().filter_map(|row| row.process.ok());
@@ -259,7 +245,7 @@ fn notebooks(snapshot: &Snapshot) -> Vec<OfferedValue> {
     named.collect()
 }
 
-/// The rules in force, or the built-in ones if the configuration is unusable; optionally also kinds.
+/// The rules in force, or the built-in rules if the configuration is unusable. Optionally also kinds.
 fn rules(sources: &Sources, with_kinds: bool) -> Vec<OfferedValue> {
     let set = config::load(&sources.global).map_or_else(|_| RuleSet::default(), |it| it.rules);
     let rules = set.rules().iter();
@@ -279,7 +265,7 @@ mod tests {
     use super::*;
     use crate::cli::args::Cli;
 
-    /// Amounts, times and other values that cannot be known before they are typed.
+    /// Arguments whose values cannot be suggested, such as amounts and times.
     const NOT_OFFERED: &[&str] = &[
         "nvml_timeout",
         "window",

@@ -1,32 +1,28 @@
-//! Which argument is being typed, by the definition that parses the arguments.
+//! Finds the argument being typed, with the definition that also parses the arguments.
 //!
-//! The words up to the cursor are parsed with a mark at the end of the last one, and with every value taken as
-//! it is: the argument that the mark ends up in is the one.
+//! The words up to the cursor are parsed with a marker at the end of the last one. All values are accepted. The
+//! argument whose value contains the marker is the one being typed.
 
 use clap::builder::ValueParser;
 use clap::{Arg, ArgMatches, Command, CommandFactory as _, ValueHint};
 
 use crate::cli::args::Cli;
 
-/// Marks the cursor. No program argument can contain it.
+/// Marks the cursor. Program arguments cannot contain NUL.
 const MARK: char = '\0';
 
-/// The value that is being typed.
 #[derive(Debug)]
 pub(super) struct Cursor {
-    /// The command, without gpumem's own name: `kill`, `config check`.
+    /// The command without gpumem's own name: `kill`, `config check`.
     pub(super) command: String,
-    /// The argument's definition.
     pub(super) argument: Arg,
     /// The part of the word before the value: earlier values of a list.
     pub(super) head: String,
-    /// The part of the value typed so far.
     pub(super) typed: String,
     matches: ArgMatches,
 }
 
 impl Cursor {
-    /// The argument's name in its definition.
     pub(super) fn id(&self) -> &str {
         self.argument.get_id().as_str()
     }
@@ -36,12 +32,10 @@ impl Cursor {
         self.argument.get_value_hint() != ValueHint::Unknown
     }
 
-    /// The last value of another argument, if one was typed.
     pub(super) fn value(&self, id: &str) -> Option<&str> {
         self.values(id).last().copied()
     }
 
-    /// The values that were typed before the cursor.
     pub(super) fn values(&self, id: &str) -> Vec<&str> {
         let raw = self.matches.try_get_raw(id).ok().flatten();
         raw.into_iter()
@@ -51,14 +45,13 @@ impl Cursor {
             .collect()
     }
 
-    /// Whether a switch was typed.
     pub(super) fn is_set(&self, id: &str) -> bool {
         matches!(self.matches.try_get_one::<bool>(id), Ok(Some(true)))
     }
 }
 
-/// The value at the end of these words, of which the first is gpumem's own name; `None` if an option or
-/// a command is being typed, or the words make no sense.
+/// The value at the end of these words, which start with gpumem's own name. `None` if an option or a command is
+/// being typed, or the words are invalid.
 pub(super) fn find(words: &[String]) -> Option<Cursor> {
     let (last, before) = words.split_last()?;
     let last = unquoted(last);
@@ -72,7 +65,7 @@ pub(super) fn find(words: &[String]) -> Option<Cursor> {
         matches = inner;
         names.push(name);
     }
-    // Those of every command are defined above it.
+    // The subcommand's definition lacks the global arguments.
     let arguments = command.get_arguments().chain(defined.get_arguments());
     let (argument, typed) = arguments
         .filter(|argument| takes_values(argument))
@@ -90,7 +83,7 @@ pub(super) fn find(words: &[String]) -> Option<Cursor> {
     })
 }
 
-/// The typed part of the value that ends with the mark.
+/// The value that ends with the marker, without it.
 fn marked(matches: &ArgMatches, argument: &Arg) -> Option<String> {
     let values = matches.try_get_raw(argument.get_id().as_str()).ok().flatten()?;
     let mut values = values.filter_map(|value| value.to_str());
@@ -101,7 +94,6 @@ fn takes_values(argument: &Arg) -> bool {
     argument.get_action().takes_values()
 }
 
-/// Accepts every value literally.
 fn lenient(command: Command) -> Command {
     let any = |argument: Arg| match takes_values(&argument) {
         true => argument.value_parser(ValueParser::os_string()),
@@ -110,8 +102,7 @@ fn lenient(command: Command) -> Command {
     command.mut_args(any).mut_subcommands(lenient)
 }
 
-/// A word without its quotes, as the shell will pass it, as far as that is known without running
-/// anything; the last quote may still be open.
+/// Removes the quotes from a word as the shell will, without expanding anything. The last quote may be open.
 fn unquoted(word: &str) -> String {
     let mut plain = String::with_capacity(word.len());
     let mut quote = None;

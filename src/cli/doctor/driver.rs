@@ -1,7 +1,7 @@
-//! Library, driver, kernel module, device files: whether they are there, fit together, and answer.
+//! Checks the library, driver, kernel module and device files, and whether they fit together.
 //!
-//! The cures differ by where gpumem runs ([`RuntimeEnvironment`]): in a container nothing is installed, on WSL the
-//! driver is Windows'.
+//! The advice depends on where gpumem runs ([`RuntimeEnvironment`]): nothing is installed in a container, and on
+//! WSL the driver belongs to Windows.
 
 use std::path::{Path, PathBuf};
 
@@ -13,12 +13,11 @@ use crate::report::doctor::{CheckStatus, DoctorCheck, Topic, ranges};
 use crate::source::nvml::NvmlFailure;
 use crate::units::Span;
 
-/// Where gpumem runs, as far as remedies depend on it.
+/// Where gpumem runs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum RuntimeEnvironment {
-    /// On the machine itself.
     Machine,
-    /// In a container, of a runtime that may be known.
+    /// In a container, with the name of its runtime if known.
     Container(Option<&'static str>),
     /// In the Windows Subsystem for Linux.
     Wsl,
@@ -38,18 +37,16 @@ impl RuntimeEnvironment {
 
 #[derive(Debug)]
 pub(super) struct DriverFacts<'a> {
-    /// The library that was asked for with `--nvml-library`.
+    /// The argument of `--nvml-library`.
     pub(super) named: Option<&'a Path>,
-    /// Result of initializing NVML.
     pub(super) opened: Result<&'a Driver, &'a NvmlFailure>,
-    /// Path of the library, while it is loaded.
+    /// Path of the library while it is loaded.
     pub(super) mapped: Option<PathBuf>,
     pub(super) module: KernelModule,
     /// GPUs on the PCI bus; `None` if it cannot be read.
     pub(super) bus: Option<Vec<PciGpu>>,
     /// Device files; `None` if `/dev` cannot be listed.
     pub(super) devices: Option<Vec<DeviceFile>>,
-    /// The GPUs that NVML lists.
     pub(super) gpus: Vec<&'a Gpu>,
     pub(super) place: RuntimeEnvironment,
 }
@@ -69,8 +66,8 @@ impl DriverFacts<'_> {
             Err(NvmlFailure::LibraryUnusable { library, reason }) => {
                 let check = topic.broken(format!("{library}: {reason}"));
                 match self.place {
-                    // Images that were built or committed while GPUs were passed in keep empty files
-                    // in place of the libraries (NVIDIA/libnvidia-container#140).
+                    // Images that were built or committed with GPUs passed in keep empty files in place of the
+                    // libraries (NVIDIA/libnvidia-container#140).
                     RuntimeEnvironment::Container(_) => {
                         self.pass_gpus_in(check.advise("foreign-library"))
                     }
@@ -165,8 +162,8 @@ impl DriverFacts<'_> {
             NvmlFailure::Call { call, code } => {
                 let check = topic.broken(format!("{call}: {code}"));
                 let check = match self.place {
-                    // A reload of the host's systemd takes back device rules that a runtime has set
-                    // (NVIDIA's container toolkit, troubleshooting).
+                    // A reload of the host's systemd removes device rules that the runtime has set (troubleshooting
+                    // page of NVIDIA's container toolkit).
                     RuntimeEnvironment::Container(_) => check.advise("container-devices-lost"),
                     _ => check,
                 };
@@ -176,8 +173,7 @@ impl DriverFacts<'_> {
         }
     }
 
-    /// Adds the reason why NVML reports no driver: the module is not loaded, or its files cannot be
-    /// opened.
+    /// Adds the reason why NVML reports no driver: the module is not loaded, or its files cannot be opened.
     fn advise_on_absent_driver(&self, check: DoctorCheck) -> DoctorCheck {
         let is_loaded = matches!(self.module, KernelModule::Loaded { .. });
         match self.place {
@@ -215,9 +211,9 @@ impl DriverFacts<'_> {
             (KernelModule::Absent, Err(error)) => {
                 let check = topic.broken("nvidia is not loaded");
                 match (error, self.place) {
-                    // Said with the driver.
+                    // Reported with the driver.
                     (NvmlFailure::DriverNotLoaded, _) => check,
-                    // First the driver has to be installed, or the GPUs passed in.
+                    // The driver must be installed first, or the GPUs passed in.
                     (NvmlFailure::LibraryNotFound { .. }, _) => check,
                     (_, RuntimeEnvironment::Machine) => load_module(check, self.bus.as_deref()),
                     _ => check,
@@ -242,7 +238,7 @@ impl DriverFacts<'_> {
             let verdict =
                 if self.opened.is_ok() { CheckStatus::Limited } else { CheckStatus::Broken };
             let check = topic.check(verdict, seen).advise("list-device-files");
-            // Readable and writable by a group that is not root's.
+            // Readable and writable by a group other than root's.
             return if file.gid != 0 && file.mode & 0o060 == 0o060 {
                 check.next(format!(
                     "ask root to put you into the group {}, then log in again: usermod -aG GROUP USER",
@@ -332,7 +328,7 @@ fn load_module(check: DoctorCheck, bus: Option<&[PciGpu]>) -> DoctorCheck {
     check.advise("load-module")
 }
 
-/// Names of device files, those of GPUs as one: `nvidia0-7, nvidiactl, nvidia-uvm`.
+/// Names of device files, with GPUs combined: `nvidia0-7, nvidiactl, nvidia-uvm`.
 fn in_short(names: &[&str]) -> String {
     let numbers: Vec<u32> = names.iter().filter_map(|name| minor_number(name)).collect();
     let gpus = (!numbers.is_empty()).then(|| format!("nvidia{}", ranges(&numbers)));

@@ -1,4 +1,4 @@
-//! What each GPU tells, and what its settings keep from being told.
+//! Checks what each GPU reports, and which settings prevent reports.
 
 use super::driver::RuntimeEnvironment;
 use crate::host::MpsDaemons;
@@ -7,7 +7,6 @@ use crate::report::doctor::{DoctorCheck, Topic, merge};
 use crate::source::nvml::{NvmlSample, SampledGpu};
 use crate::units::Bytes;
 
-/// Whether the holders of this GPU's memory are known.
 pub(super) fn is_readable(gpu: &Gpu) -> bool {
     gpu.processes.is_some() && gpu.stale_seconds.is_none()
 }
@@ -19,7 +18,7 @@ pub(super) fn checks(sample: &NvmlSample, place: RuntimeEnvironment) -> Vec<Doct
     merge(sample.gpus.iter().map(|sampled| {
         let gpu = &sampled.gpu;
         let mut checks = vec![answers(gpu, sample)];
-        // Of a GPU that does not answer nothing else is known, and that is said.
+        // If a GPU does not answer, nothing else is known about it.
         if is_readable(gpu) {
             checks.push(persistence(gpu));
             checks.push(process_utilization(sampled));
@@ -84,7 +83,7 @@ fn persistence(gpu: &Gpu) -> DoctorCheck {
     let topic = Topic::PERSISTENCE;
     match gpu.persistence_mode {
         Some(true) => topic.ok("on"),
-        // 1 to 3 s: NVIDIA's driver persistence documentation.
+        // Initialization takes 1 to 3 s (NVIDIA's driver persistence documentation).
         Some(false) => topic.limited("off").advise("persistence-off"),
         None => topic.not_applicable("not reported"),
     }
@@ -102,7 +101,7 @@ fn process_utilization(sampled: &SampledGpu) -> DoctorCheck {
     }
 }
 
-/// Being off is not a defect: it is the driver's default.
+/// The driver's default is off, so off is no problem.
 fn accounting(gpu: &Gpu) -> DoctorCheck {
     let topic = Topic::ACCOUNTING;
     match gpu.accounting_mode {
@@ -138,7 +137,7 @@ fn mig(gpu: &Gpu) -> DoctorCheck {
     }
 }
 
-/// The Multi-Process Service, which is about all GPUs.
+/// The Multi-Process Service, which affects all GPUs.
 pub(super) fn mps(daemons: Option<MpsDaemons>) -> DoctorCheck {
     let topic = Topic::MPS;
     match daemons {

@@ -1,7 +1,7 @@
-//! The Jupyter servers that run here: whether they let themselves be asked what their kernels do.
+//! Checks whether the Jupyter servers on this machine report what their kernels do.
 //!
-//! This user's own; for root, everybody's. Each is asked as it is for `ps`, by a client that says nothing
-//! to anybody else; its token is in nothing that is shown.
+//! Users check their own servers; root checks all. The client is the one that `ps` uses, and it contacts only the
+//! server itself. The output never contains a token.
 
 use std::thread;
 use std::time::Duration;
@@ -11,25 +11,21 @@ use crate::host::jupyter::{Client, FoundServer, Server, ServerError, find_runtim
 use crate::report::doctor::{CheckStatus, DoctorCheck, Topic};
 use crate::units::Span;
 
-/// How long a server has to answer.
 const SERVER_TIME: Duration = Duration::from_secs(3);
-/// Timeout of the whole check: for files, servers, and giving up.
+/// Timeout of the whole check, including reading files.
 pub(super) const TIMEOUT: Duration = Duration::from_secs(7);
-/// The most servers and stale files that are named.
+/// The maximum number of servers and stale files that are named.
 const NAMED: usize = 16;
-/// The most unresponsive servers with their own check; more are counted.
+/// The maximum number of unresponsive servers with their own check. The others are counted.
 const FAILED: usize = 16;
 
 #[derive(Debug, Default)]
 pub(super) struct Servers {
     asked: Vec<ProbedServer>,
-    /// Files whose server has exited.
     stale: Vec<String>,
-    /// Directories that could not be read, with the reason.
     unread: Vec<String>,
 }
 
-/// A server, and the result of asking it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct ProbedServer {
     pid: u32,
@@ -37,7 +33,7 @@ struct ProbedServer {
     result: Result<(), ServerError>,
 }
 
-/// Finds the servers and asks all of them at once.
+/// Finds the servers and asks all of them concurrently.
 pub(super) fn read(roots: &Roots) -> Servers {
     let mut servers = Servers::default();
     let mut running: Vec<FoundServer> = Vec::new();
@@ -50,7 +46,7 @@ pub(super) fn read(roots: &Roots) -> Servers {
             Err(error) => servers.unread.push(error.to_string()),
         }
     }
-    // A server may be named by two folders; it is one.
+    // Two folders may describe the same server.
     running.sort_by_key(|found| found.pid);
     running.dedup_by_key(|found| found.pid);
     servers.stale.sort();
@@ -79,7 +75,7 @@ fn probe(roots: &Roots, found: FoundServer) -> ProbedServer {
 }
 
 impl ProbedServer {
-    /// `http://localhost:8888/ (process 50)`.
+    /// For example `http://localhost:8888/ (process 50)`.
     fn name(&self) -> String {
         match &self.url {
             Some(url) => format!("{url} (process {})", self.pid),
@@ -117,7 +113,7 @@ pub(super) fn checks(servers: Option<Servers>) -> Vec<DoctorCheck> {
         seen.push_str(&some_of(&servers.stale));
     }
     let limited = |text: &str| {
-        // Every error ends with what to do.
+        // Every error ends with advice.
         let (seen, next) = text.rsplit_once("; ").unwrap_or((text, ""));
         let check = topic.limited(seen).advise("servers-not-asked");
         if next.is_empty() { check } else { check.next(next) }
@@ -137,7 +133,7 @@ pub(super) fn checks(servers: Option<Servers>) -> Vec<DoctorCheck> {
     checks
 }
 
-/// The first few, and how many more there are.
+/// The first few names, and the number of the others.
 fn some_of(names: &[String]) -> String {
     let mut text = names[..names.len().min(NAMED)].join(", ");
     let more = names.len().saturating_sub(NAMED);

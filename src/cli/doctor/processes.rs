@@ -1,4 +1,4 @@
-//! What may be seen of processes, and whether they can be named for good.
+//! Checks which processes gpumem can see, and whether their pids are reliable.
 
 use rustix::io::Errno;
 
@@ -28,7 +28,7 @@ fn pid_namespace(namespace: Option<PidNamespace>) -> DoctorCheck {
     let topic = Topic::PID_NAMESPACE;
     match namespace {
         Some(PidNamespace::Host) => topic.ok("the host's: NVML's pids are those seen here"),
-        // RM gave the host's pids everywhere until 535.104; later ones translate, not all of them.
+        // Until driver 535.104, RM reported the host's pids everywhere. Later drivers translate most of them.
         Some(PidNamespace::Container) => topic.limited("a container's").advise("pid-namespace"),
         None => topic
             .unknown("the link self/ns/pid of proc cannot be read")
@@ -89,7 +89,7 @@ fn hidepid(hidepid: Option<Hidepid>, rights: Rights) -> DoctorCheck {
         Some(Hidepid::Invisible) => "invisible: others' processes are hidden",
         Some(Hidepid::Ptraceable) => "ptraceable: processes that may not be traced are hidden",
     };
-    // proc(5): root, who may trace all, sees all; so does the group of the option gid.
+    // proc(5): a user with CAP_SYS_PTRACE sees all processes, and so does the group of the gid option.
     if rights.can_trace == Some(true) {
         return topic.ok(format!("{hides}, not from you"));
     }

@@ -1,7 +1,5 @@
-//! gpumem's own files: the configuration in force and the stored history.
-//!
-//! They may lie on a server that hangs: what is read here is read on a thread that no one has to wait
-//! for, and comes without anything that is tied to it.
+//! Checks gpumem's own files: the configuration in force and the stored history. They may be on a network file
+//! system that hangs, so they are read on a separate thread with a timeout.
 
 use std::path::{Path, PathBuf};
 
@@ -15,14 +13,13 @@ use crate::model::snapshot::Host;
 use crate::report::doctor::{DoctorCheck, Topic};
 use crate::units::{Bytes, Span};
 
-/// The configuration: existing files, and the resulting configuration or the error.
+/// The existing configuration files, and the resulting configuration or the error.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Configuration {
     files: Vec<PathBuf>,
     outcome: Result<ConfigSummary, String>,
 }
 
-/// Summary of a configuration.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct ConfigSummary {
     all: usize,
@@ -70,14 +67,13 @@ pub(super) fn configuration(configuration: Option<Configuration>) -> DoctorCheck
     topic.ok(seen)
 }
 
-/// The stored history, and whether this user may write to the directory of `record --store`.
 pub(super) fn read_history(global: &Global, host: &Host, now: Time) -> (Survey, bool) {
     let survey = store::survey(global, host, now);
     let may = survey.to_write.as_deref().is_ok_and(may_write);
     (survey, may)
 }
 
-/// Whether a directory is writable, or could be created if missing. Creates nothing.
+/// Whether a directory is writable or could be created. Creates nothing.
 fn may_write(folder: &Path) -> bool {
     let there = folder.ancestors().find(|path| path.exists());
     there.is_some_and(|path| {

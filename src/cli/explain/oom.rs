@@ -1,4 +1,4 @@
-//! `gpumem explain --oom`: the moment at which a GPU had no memory left, found in a recording, in the store, or now.
+//! `gpumem explain --oom`: finds the moment when a GPU had no free memory, in a recording, the store, or now.
 
 use std::ops::ControlFlow;
 use std::time::Duration;
@@ -17,7 +17,7 @@ use crate::reclaim::commands::CommandSource;
 use crate::source::Source as _;
 use crate::units::Span;
 
-/// Age in seconds from which the page says that its sample is older than the requested time.
+/// The age in seconds from which the page says that its sample is older than the requested time.
 const OLD_SECONDS: f64 = 30.0;
 
 pub(super) fn run(args: &Explain, global: &Global, look: PageStyle) -> anyhow::Result<Exit> {
@@ -46,7 +46,7 @@ pub(super) fn run(args: &Explain, global: &Global, look: PageStyle) -> anyhow::R
     Ok(if page.gpu.is_some() { Exit::Clean } else { Exit::CannotMeasure })
 }
 
-/// Reads the history up to the requested time and returns that time; all of it if none was requested.
+/// Reads the history up to the requested time, or all of it. Returns that time.
 fn observe(
     seen: &mut SampledHistory,
     args: &Explain,

@@ -1,7 +1,7 @@
-//! What a person may ask about, and which process or GPU of the last snapshot that is.
+//! Parses the argument of `explain`, and finds the process or GPU in the last snapshot.
 //!
-//! What there is not is wrong usage, and the message lists what there is; what cannot be told because a
-//! GPU could not be read is blindness.
+//! A missing target is a usage error whose message lists the existing ones. If an unreadable GPU may have the
+//! target, the result is "could not measure".
 
 use crate::cli::selection::{more_than_one, no_such_gpu};
 use crate::cli::{UsageError, unreadable};
@@ -14,35 +14,30 @@ use crate::rules;
 
 use super::SampledHistory;
 
-/// The most processes or findings listed in a message.
+/// The maximum number of processes or findings listed in a message.
 const MOST_LISTED: usize = 8;
 
-/// A target as typed, for any command.
+/// An argument of any command that names a target.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(in crate::cli) enum TypedTarget {
-    /// `4242`.
+    /// For example `4242`.
     Pid(u32),
-    /// `gpu:0`, `GPU-…` or `MIG-…`, or the beginning of one.
+    /// `gpu:0`, `GPU-…` or `MIG-…`, or a prefix of a UUID.
     Gpu(Needle),
-    /// A finding's id, or the beginning of one; a notebook, a kernel or an inference server.
+    /// A finding's id or a prefix of it, a notebook, a kernel or an inference server.
     Name(String),
 }
 
-/// The target found; with the finding, if one was requested.
+/// The target found, with the finding if one was requested.
 #[derive(Clone, PartialEq, Debug)]
 pub(super) enum ExplainSubject {
-    /// A process, by pid.
     Process(u32, Option<Finding>),
-    /// A GPU, by its position in the last snapshot.
+    /// Index of the GPU in the last snapshot.
     Gpu(usize, Option<Finding>),
 }
 
 impl TypedTarget {
-    /// Understands what was typed.
-    ///
-    /// # Errors
-    ///
-    /// It is none of these.
+    /// Parses an argument. Fails if it has none of these forms.
     pub(in crate::cli) fn parse(typed: &str) -> Result<Self, UsageError> {
         if typed.trim().is_empty() {
             return Err(UsageError("a target is empty; write a PID".to_owned()));
@@ -56,11 +51,8 @@ impl TypedTarget {
         Ok(Needle::of_gpu(typed).map_or_else(|| Self::Name(typed.to_owned()), Self::Gpu))
     }
 
-    /// Finds it in what has been seen.
-    ///
-    /// # Errors
-    ///
-    /// [`UsageError`] where there is no such thing; another error where that could not be told.
+    /// Finds the target in the history. Fails with [`UsageError`] if it does not exist, and with another error if
+    /// that cannot be determined.
     pub(super) fn find(
         &self,
         seen: &SampledHistory,
@@ -73,7 +65,6 @@ impl TypedTarget {
         }
     }
 
-    /// Notes about how the target was found.
     pub(super) fn notes(&self, found: &ExplainSubject, last: &Snapshot) -> Vec<String> {
         let (Self::Gpu(needle), ExplainSubject::Gpu(place, _)) = (self, found) else {
             return Vec::new();
@@ -133,7 +124,7 @@ fn find_gpu(needle: &Needle, last: &Snapshot) -> Result<ExplainSubject, UsageErr
     }
 }
 
-/// A finding, or else the process with this name in other commands.
+/// A finding, or else the process with this name.
 fn find_named(
     name: &str,
     seen: &SampledHistory,
@@ -218,7 +209,7 @@ fn ids<'f>(findings: impl Iterator<Item = &'f Finding>) -> String {
     list(findings.map(|finding| finding.id.to_string()).collect())
 }
 
-/// The processes on the GPUs: `there are 4242 (python train.py, ann) on GPU 0, …`.
+/// The processes on the GPUs, for a message: `there are 4242 (python train.py, ann) on GPU 0, …`.
 fn what_there_is(last: &Snapshot) -> String {
     let mut known: Vec<(u32, String)> = Vec::new();
     for gpu in &last.gpus {

@@ -1,4 +1,4 @@
-//! What is typed leads to its page, and what there is not is refused with what there is.
+//! Each argument leads to its page, and an unknown argument to an error with suggestions.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use crate::model::snapshot::{Memory, MigDevice};
 use crate::report::style::Style;
 use crate::units::GIB;
 
-/// What was seen of a scene over so many steps.
+/// The history of a scene over this number of steps.
 fn seen(scene: &mut Scene, steps: usize, change: impl Fn(&mut Scene, usize)) -> SampledHistory {
     let mut seen = SampledHistory::new(RuleSet::default());
     for step in 0..steps {
@@ -20,7 +20,7 @@ fn seen(scene: &mut Scene, steps: usize, change: impl Fn(&mut Scene, usize)) -> 
     seen
 }
 
-/// The page about what was typed.
+/// The page for an argument.
 #[track_caller]
 fn shown(seen: &SampledHistory, typed: &str) -> (ExplainPage, String) {
     let last = seen.last.as_ref().unwrap();
@@ -77,7 +77,7 @@ fn a_mig_device_leads_to_its_gpu_and_a_process_to_its_instance() {
     assert!(message.contains("there are 0"), "{message}");
 }
 
-/// A UUID's beginning names in `explain` what it names in a selector.
+/// A UUID prefix selects the same GPU in `explain` as in a selector.
 #[test]
 fn the_beginning_of_a_uuid_is_read_as_by_a_selector() {
     let mut scene = Scene::new(3, 10.0);
@@ -148,7 +148,7 @@ fn an_absent_target_is_wrong_usage_and_the_message_names_what_there_is() {
         assert_eq!(exit, Exit::Usage, "{message}");
         assert!(message.contains(part), "{typed}: {message}");
     }
-    // It may be on the GPU that cannot be read.
+    // The process may be on the unreadable GPU.
     scene.gpu(1).processes = None;
     seen.observe(scene.step().clone());
     assert_eq!(refused(&seen, "9").0, Exit::CannotMeasure);

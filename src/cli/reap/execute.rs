@@ -1,7 +1,5 @@
-//! Carrying targets out on this machine, each with a look at the machine before every step.
-//!
-//! What is done, and whether it may be, is decided in [`crate::reclaim`], whose executor drives it; here
-//! are the samples that it goes by, and what is told on standard error as it happens.
+//! Carries out targets on this machine, with a new sample before every step. The executor in [`crate::reclaim`]
+//! decides and acts. This file supplies its samples, and reports progress on standard error.
 
 use std::fs;
 use std::io::{self, BufRead as _, IsTerminal as _, Write as _};
@@ -27,23 +25,15 @@ use crate::source::live::Live;
 
 /// Interval between samples while targets are being ended.
 const INTERVAL: Duration = Duration::from_millis(250);
-/// Interval between samples while waiting for an answer.
 const ASKING_INTERVAL: Duration = Duration::from_millis(500);
 
-/// Takes the lock of a directory of state, which exists, and opens the ledger in it.
-///
-/// # Errors
-///
-/// Another reaper is at work, or there can be no ledger.
+/// Takes the lock in an existing state directory, and opens the ledger there. Fails if another reaper is running,
+/// or the ledger cannot be opened.
 pub(in crate::cli) fn tools(folder: &Path) -> anyhow::Result<Tools> {
     Ok(Tools::open(folder, &Roots::default())?)
 }
 
-/// As [`tools`], of this user's directory of state, which is made where it is missing.
-///
-/// # Errors
-///
-/// As there, and where the directory cannot be made.
+/// Like [`tools`], for this user's state directory, which is created if missing.
 pub(in crate::cli) fn tools_here() -> anyhow::Result<Tools> {
     let folder = store::state()?;
     fs::create_dir_all(&folder).with_context(|| {
@@ -53,7 +43,7 @@ pub(in crate::cli) fn tools_here() -> anyhow::Result<Tools> {
     tools(&folder)
 }
 
-/// Samples this machine and applies the rules, until a signal comes.
+/// Samples this machine and applies the rules until a signal arrives.
 struct LiveSamples {
     live: Live,
     engine: Engine,
@@ -77,10 +67,9 @@ impl SampleSource for LiveSamples {
     }
 }
 
-/// Reports actions on standard error, and remembers them.
+/// Reports actions on standard error, and records them.
 #[derive(Debug, Default)]
 pub(in crate::cli) struct TerminalObserver {
-    /// Actions on the current target, in words.
     pub(in crate::cli) sent: Vec<String>,
 }
 
@@ -110,27 +99,23 @@ impl Observer for TerminalObserver {
     }
 }
 
-/// Whether a person can read the question and answer it.
+/// Whether a user can read the question and answer it.
 pub(in crate::cli) fn can_ask() -> bool {
     io::stdin().is_terminal() && io::stderr().is_terminal()
 }
 
-/// Asks; the answer comes later, from a thread of its own, so that the machine is watched meanwhile.
-/// Only a yes is one.
-///
-/// # Errors
-///
-/// Where there can be no thread.
+/// Asks the user on a separate thread, so that sampling continues. Only an explicit yes counts. Fails if the thread
+/// cannot be started.
 fn ask_yes_or_no(question: &str) -> anyhow::Result<Task<bool>> {
-    // What was typed before the question does not answer it.
+    // Input typed before the question is not an answer.
     let _ = tcflush(io::stdin(), QueueSelector::IFlush);
-    // A question that no one can read gets no yes.
+    // If the question cannot be written, the answer is not yes.
     let _ = write!(io::stderr(), "{question} [y/N] ");
     let read = move || {
         let mut line = String::new();
         let read = io::stdin().lock().read_line(&mut line);
         if !matches!(read, Ok(1..)) {
-            // The end of input leaves the cursor behind the question.
+            // At the end of input, the cursor is still behind the question.
             let _ = writeln!(io::stderr());
         }
         read.is_ok() && is_yes(&line)
@@ -142,11 +127,8 @@ fn is_yes(line: &str) -> bool {
     matches!(line.trim().to_ascii_lowercase().as_str(), "y" | "yes")
 }
 
-/// Asks a question, and samples while it is thought over; whether the answer is yes.
-///
-/// # Errors
-///
-/// Where there can be no thread to ask.
+/// Asks for confirmation, and samples until the answer. Returns whether the answer is yes. Fails if the thread
+/// cannot be started.
 pub(in crate::cli) fn confirmed(
     question: &str,
     live: &mut Live,
@@ -156,7 +138,7 @@ pub(in crate::cli) fn confirmed(
     let is_yes = loop {
         match answer.wait(ASKING_INTERVAL) {
             Ok(answer) => break answer,
-            // The rules have to know what happens meanwhile.
+            // The rules need samples without a gap.
             Err(NoAnswer::Late) => engine.observe(&live.sample()),
             Err(NoAnswer::Never) => break false,
         }
@@ -167,12 +149,8 @@ pub(in crate::cli) fn confirmed(
     Ok(is_yes)
 }
 
-/// Carries targets out on a machine that was sampled and judged so far, one after another; `ended` is told the
-/// outcome of each. A signal that ended it early, and what it interrupted.
-///
-/// # Errors
-///
-/// Where nothing can be carried out, or recorded.
+/// Carries out targets one after another, starting from the samples so far. Calls `ended` with each outcome. If a
+/// signal interrupts it, returns the signal and a message. Fails if an action cannot be carried out or logged.
 pub(in crate::cli) fn carry_out(
     (live, engine, snapshot): (Live, Engine, Snapshot),
     guard: Guard,
@@ -181,7 +159,7 @@ pub(in crate::cli) fn carry_out(
 ) -> anyhow::Result<Option<(i32, String)>> {
     let tools = tools_here()?;
     let actor = Actor::of_gpumem(&snapshot);
-    // From now on signals are only noted.
+    // From here on, signals are only recorded.
     let mut watched = LiveSamples { live, engine, snapshot, interrupt: Interrupt::catch()? };
     let mut executor = Executor::new(targets, guard, actor, tools);
     let mut spoken = TerminalObserver::default();

@@ -1,4 +1,4 @@
-//! `gpumem reap --history`: what was done, by the ledger.
+//! `gpumem reap --history`: shows past actions from the audit log.
 
 use crate::cli::args::Global;
 use crate::cli::exit::Exit;

@@ -1,5 +1,5 @@
-//! What a plan is made from: what was typed, and this machine, looked at for a while with its stored history behind
-//! it, or the end of a recording. The plan itself is made in [`crate::reclaim::prepare`].
+//! Collects the input of a plan: the arguments, and samples of this machine with its stored history, or the end of
+//! a recording. [`crate::reclaim::prepare`] makes the plan.
 
 use std::io::{self, IsTerminal as _};
 use std::ops::ControlFlow;
@@ -24,29 +24,23 @@ use crate::rules::{Engine, RuleSet, serves};
 use crate::source::live::Live;
 use crate::units::Span;
 
-/// How long this machine is sampled if only the present matters. A notebook's server has to answer
-/// within this time.
+/// The sampling time if the history does not matter. A notebook's server must answer within it.
 const LOOK: Span = Span(Duration::from_secs(2));
-/// Interval between these samples.
 const INTERVAL: Duration = Duration::from_millis(500);
 
 pub(in crate::cli) struct Observation {
     pub(in crate::cli) engine: Engine,
     pub(in crate::cli) snapshot: Snapshot,
-    /// What the requested rules could not decide.
+    /// Undecided cases of the requested rules.
     pub(super) undecided: Vec<Undecided>,
     configured: ConfiguredPolicy,
     targets: Targets,
-    /// The live source; `None` for a recording.
+    /// The live source. `None` for a recording.
     pub(in crate::cli) live: Option<Live>,
 }
 
 impl Observation {
-    /// Looks.
-    ///
-    /// # Errors
-    ///
-    /// Where there is nothing to see, or what was typed makes no sense.
+    /// Samples the machine or reads the recording. Fails if that is impossible, or the arguments are invalid.
     pub(in crate::cli) fn new(args: &ReapArgs, global: &Global) -> anyhow::Result<Self> {
         let Config { mut rules, reap, .. } = config::load(global)?;
         switch_on(&mut rules, &args.kind);
@@ -84,11 +78,8 @@ impl Observation {
         Ok(Self { engine, snapshot, undecided, configured, targets, live })
     }
 
-    /// Makes the plan; with the guard that decided what it may touch.
-    ///
-    /// # Errors
-    ///
-    /// A GPU was named that there is not, or /proc does not tell who gpumem itself is.
+    /// Makes the plan. Also returns the guard that decided which processes it may include. Fails if a named GPU
+    /// does not exist, or /proc does not show gpumem's own identity.
     pub(in crate::cli) fn plan(&self, args: &ReapArgs) -> anyhow::Result<(Plan, Guard)> {
         let rows = rows(args);
         rows.check_gpus(&self.snapshot.gpus)?;
@@ -107,13 +98,12 @@ impl Observation {
         }
     }
 
-    /// Whether processes are named, so that no rule is needed.
     pub(super) fn is_named(&self) -> bool {
         self.targets.is_named()
     }
 }
 
-/// Samples this machine for as long as needed; returns the last snapshot.
+/// Samples this machine for as long as needed. Returns the last snapshot.
 fn watch(
     live: &mut Live,
     engine: &mut Engine,
@@ -131,7 +121,7 @@ fn watch(
     let rows = rows(args);
     let mut last = None;
     session::sample(live, window, |snapshot| {
-        // A GPU that does not exist is reported after the first sample.
+        // A missing GPU is reported after the first sample.
         rows.check_gpus(&snapshot.gpus)?;
         engine.observe(&snapshot);
         let has_enough = args.window.is_none() && is_clear(targets, &snapshot);
@@ -141,8 +131,7 @@ fn watch(
     last.context("the driver gave no snapshot")
 }
 
-/// Whether one snapshot is enough: processes are named, and none is a notebook's, whose server would
-/// have to be asked.
+/// Whether one snapshot is enough: processes are named, and none is a notebook's, whose server must be asked.
 fn is_clear(targets: &Targets, snapshot: &Snapshot) -> bool {
     let Targets::Named(named) = targets else {
         return false;
@@ -164,13 +153,11 @@ fn targets(args: &ReapArgs) -> Targets {
     }
 }
 
-/// The selection by `--gpu`, `--user` and `--where`.
 pub(super) fn rows(args: &ReapArgs) -> Selection {
     Selection::new(&args.gpu, &args.user, &args.terms)
 }
 
-/// The policy from the arguments, without the selection in a snapshot and without the configuration's
-/// exemptions.
+/// The policy from the arguments, without a selection and without the configuration's exemptions.
 pub(super) fn policy_from_args(args: &ReapArgs) -> Policy {
     Policy {
         all_users: args.how.all_users,
@@ -185,7 +172,7 @@ pub(super) fn policy_from_args(args: &ReapArgs) -> Policy {
     }
 }
 
-/// Findings of idle processes are asked to release memory before they are ended.
+/// Idle processes are asked to release memory before they are ended.
 fn release(args: &ReapArgs) -> Release {
     match &args.release {
         Some(options) => Release::Only(options.clone()),
@@ -193,8 +180,8 @@ fn release(args: &ReapArgs) -> Release {
     }
 }
 
-/// Enables the rules of the requested kinds. The others stay enabled, because the most severe finding
-/// on a process decides what is reported.
+/// Enables the rules of the requested kinds. The others stay enabled, because the most severe finding on a process
+/// decides which one is reported.
 pub(in crate::cli) fn switch_on(rules: &mut RuleSet, kinds: &[Kind]) {
     for rule in rules.rules_mut().iter_mut().filter(|rule| kinds.contains(&rule.kind())) {
         rule.settings.enabled = true;

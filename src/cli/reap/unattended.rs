@@ -1,9 +1,9 @@
-//! `gpumem reap --watch`: tell people what was found, and end what the configuration says, unattended.
+//! `gpumem reap --watch`: sends notices about findings, and ends processes as configured, without asking.
 //!
-//! The threads are here, with the channel on which they send events and the loop that receives them: one samples the
-//! machine, one notifies people by `notify_command`, and one waits for signals. [`crate::reclaim::scheduler`] decides
-//! what is due, on the loop's thread, which waits for none of the others. `service` notifies the service manager. The
-//! loop ends between two actions, never within one.
+//! This file contains the threads, and the main loop that receives their events over a channel. One thread samples
+//! the machine, one runs the `notify_command`, and one waits for signals. [`crate::reclaim::scheduler`] decides
+//! which actions are due. It runs on the main loop's thread, which never waits for the others. `service` reports to
+//! the service manager. The loop ends only between two actions.
 
 mod notify_command;
 mod service;
@@ -39,29 +39,25 @@ use crate::report::escape::command_line;
 use crate::rules::{Engine, RuleSet};
 use crate::source::live::Live;
 
-/// File of the saved warnings, in the state directory.
 const WARNINGS: &str = "reap-warnings.json";
 /// Interval between samples while a target is being ended.
 const ACTING_INTERVAL: Duration = Duration::from_millis(250);
-/// The longest time between two iterations of the loop.
+/// The maximum time between two iterations of the loop.
 const TURN: Duration = Duration::from_secs(1);
 /// How long the loop waits for a disk.
 const DISK_TIME: Duration = Duration::from_secs(1);
-/// The most events waiting to be handled.
 const MOST_EVENTS: usize = 16;
-/// The most notices waiting to be sent.
 const MOST_NOTICES: usize = 64;
 
-/// An event for the loop.
 enum ServiceEvent {
-    /// The driver cannot be opened, and why.
+    /// The driver cannot be opened. Contains the reason.
     NotOpened(String),
     /// The driver is open, and the stored history was read.
     Opened {
         engine: Box<Engine>,
         boot_id: Option<Arc<str>>,
     },
-    /// A sample, and when it came.
+    /// A sample, and when it arrived.
     Sample {
         snapshot: Box<Snapshot>,
         at: Instant,
@@ -71,7 +67,7 @@ enum ServiceEvent {
     Signal(i32),
 }
 
-/// Runs until a signal ends it.
+/// Runs until a signal arrives.
 pub(super) fn run(args: &Args, global: &Global) -> anyhow::Result<Exit> {
     let config = config::load_to_act(global)?;
     let folder = store::state()?;
@@ -87,7 +83,7 @@ pub(super) fn run(args: &Args, global: &Global) -> anyhow::Result<Exit> {
         send_notices(&notices_to_send, &results);
     })?;
     let sampling = events.clone();
-    // Often enough to be able to say that all is well.
+    // The watchdog is notified after each sample, so samples must not be less frequent.
     let longest = service.watchdog().unwrap_or(Duration::MAX);
     let interval = record::interval(&args.store, &config).0.min(longest);
     let store = record::open_store(&args.store, global)?;
@@ -129,7 +125,7 @@ pub(super) fn run(args: &Args, global: &Global) -> anyhow::Result<Exit> {
             Ok(ServiceEvent::Signal(_)) => break,
             Ok(event) => watch.handle(event)?,
             Err(RecvTimeoutError::Timeout) if is_acting => {
-                // One that was asked for and has not come is asked for already.
+                // A full channel already contains a request.
                 let _ = ask.try_send(());
             }
             Err(RecvTimeoutError::Timeout) => {}
@@ -152,7 +148,7 @@ pub(super) fn run(args: &Args, global: &Global) -> anyhow::Result<Exit> {
     Ok(Exit::Clean)
 }
 
-/// How the driver is opened and the stored history read.
+/// Returns the function that opens the driver and reads the stored history.
 fn opening(
     args: &Args,
     global: &Global,
@@ -178,8 +174,8 @@ fn opening(
     }
 }
 
-/// Sends notices, one after another, until there are no more senders. An owner counts as notified only when the notify
-/// command has succeeded; it may take long, or hang.
+/// Sends notices, one after another, until all senders are gone. An owner counts as notified only when the notify
+/// command has succeeded. The command may take long, or hang.
 fn send_notices(notices: &Receiver<Notice>, events: &SyncSender<ServiceEvent>) {
     for notice in notices {
         let result = match notice.command.is_empty() {
@@ -200,7 +196,7 @@ fn lock(recording: &Mutex<Recording>) -> MutexGuard<'_, Recording> {
     recording.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Locks for the loop that ends processes, which waits for no disk.
+/// Locks the recording for the main loop, which must not wait for a disk.
 fn lock_soon(recording: &Mutex<Recording>) -> Option<MutexGuard<'_, Recording>> {
     let deadline = Deadline::after(DISK_TIME);
     loop {
@@ -219,36 +215,34 @@ fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> anyhow::Result<()>
 }
 
 fn listen_for_signals(events: SyncSender<ServiceEvent>) -> anyhow::Result<()> {
-    // Caught, a limit on file sizes is an error of the write.
+    // With SIGXFSZ caught, a file size limit only makes the write fail.
     let caught = [SIGINT, SIGTERM, SIGHUP, SIGXFSZ];
     signals::on_thread(&caught, move |signal| {
         signal == SIGXFSZ || events.send(ServiceEvent::Signal(signal)).is_ok()
     })
 }
 
-/// State of the loop.
 struct ServiceLoop<'a> {
     global: &'a Global,
     service: Service,
     config: Config,
     machine: LocalSystem<'a>,
     scheduler: Option<ReapScheduler>,
-    /// The time of the last sample, and when it came.
+    /// Time of the last sample, and when it arrived.
     last: Option<(Time, Instant)>,
-    /// The last warning printed.
     last_warning: Option<String>,
-    /// The store and server that also get each sample, on the sampling thread.
+    /// The store and server that also receive each sample, on the sampling thread.
     recording: Arc<Mutex<Recording>>,
     status: String,
     is_ready: bool,
-    /// A sample has come since the service manager was last notified.
+    /// A sample has arrived since the last watchdog notification.
     is_sampled: bool,
-    /// Time of that notification.
+    /// Time of the last watchdog notification.
     pulse: Instant,
 }
 
 impl ServiceLoop<'_> {
-    /// Logs what the service will do, to whose processes, by which rules, and which files say so.
+    /// Logs the planned actions, their processes and rules, and the configuration files.
     fn announce(&self) {
         let reap = &self.config.reap;
         let rules = |response: Response| {
@@ -345,7 +339,7 @@ impl ServiceLoop<'_> {
         }
     }
 
-    /// Prints a warning once, until it changes.
+    /// Prints a warning unless it repeats the previous one.
     fn print_once(&mut self, text: Option<String>) {
         match &text {
             Some(text) if self.last_warning.as_ref() != Some(text) => warn(text),
@@ -362,7 +356,7 @@ impl ServiceLoop<'_> {
         }
     }
 
-    /// Notifies the service manager's watchdog while samples come.
+    /// Notifies the service manager's watchdog while samples arrive.
     fn pulse(&mut self) {
         let is_due = |every| self.pulse.elapsed() >= every;
         if self.is_sampled && self.service.watchdog().is_some_and(is_due) {
@@ -371,7 +365,7 @@ impl ServiceLoop<'_> {
         }
     }
 
-    /// Reloads the configuration; an unusable one changes nothing.
+    /// Reloads the configuration. An invalid one changes nothing.
     fn reload(&mut self) {
         self.service.reloading();
         match config::load_to_act(self.global) {
@@ -400,11 +394,9 @@ impl ServiceLoop<'_> {
     }
 }
 
-/// This machine, as the scheduler acts on it.
 struct LocalSystem<'a> {
     args: &'a Args,
     roots: Roots,
-    /// Directory of the audit log and the lock.
     folder: PathBuf,
     notices: SyncSender<Notice>,
 }
@@ -449,12 +441,12 @@ impl System for LocalSystem<'_> {
     }
 }
 
-/// Pause between the first attempts to open the driver; doubled after each.
+/// Pause after the first failed attempt to open the driver. It doubles after each.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
-/// The longest such pause.
+/// The maximum pause.
 const LAST_PAUSE: Duration = Duration::from_secs(60);
 
-/// Samples until the event channel closes. `asks` carries requests for a sample now.
+/// Samples until the event channel closes. `asks` carries requests for an immediate sample.
 fn keep_sampling<M>(
     mut open: impl FnMut() -> Result<(M, ServiceEvent), String>,
     mut sample: impl FnMut(&mut M) -> ServiceEvent,
@@ -492,7 +484,7 @@ fn keep_sampling<M>(
     }
 }
 
-/// Waits, or returns early on a request; `false` if the request channel is closed.
+/// Waits, or returns early on a request. Returns `false` if the request channel is closed.
 fn wait_for_request(asks: &Receiver<()>, time: Duration) -> bool {
     let asked = asks.recv_timeout(time);
     // Merge requests that arrived meanwhile.

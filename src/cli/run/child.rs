@@ -1,9 +1,9 @@
-//! The command: started as a shell would, waited for, and sent the signals that only gpumem got.
+//! Starts the command as a shell would, waits for it, and forwards signals.
 //!
-//! It stays in gpumem's process group, so that the terminal and the shell treat both as one job. gpumem blocks the
-//! signals that end or stop a job: the terminal sends them to the command, too, and its answer decides. One that
-//! was sent to gpumem alone is passed on. Blocked signals are read from a descriptor, so no disposition is changed and
-//! the command inherits those that gpumem was started with.
+//! The command stays in gpumem's process group, so that the terminal and the shell treat both as one job. gpumem
+//! blocks the signals that end or stop a job. The terminal sends them to the command as well, and the command's
+//! reaction decides. A signal sent to gpumem alone is forwarded. Blocked signals are read from a descriptor, so no
+//! disposition changes and the command inherits the original ones.
 
 use std::ffi::{CString, OsStr, OsString};
 use std::os::unix::ffi::OsStrExt as _;
@@ -28,11 +28,12 @@ use rustix::termios::tcgetpgrp;
 use crate::cli::signals;
 use crate::host::{self, Roots};
 
-/// Not in any header of rustix: waits only for the children of this thread, which started the command and is the one
-/// that the kernel gives orphans to. Those of other threads (the child that reads /proc) are theirs to wait for.
+/// `__WNOTHREAD` (wait(2)), which rustix lacks: waits only for children of this thread. This thread started the
+/// command, and the kernel reparents orphans to it. Children of other threads, such as the one that reads /proc,
+/// are left to those threads.
 const NO_THREAD: u32 = 0x2000_0000;
 
-/// Signals that end or stop a job, and those that users send to programs.
+/// Signals that end or stop a job, and signals that users send to programs.
 const PASSED_ON: [BlockedSignal; 10] = [
     BlockedSignal::SIGHUP,
     BlockedSignal::SIGINT,
@@ -46,11 +47,10 @@ const PASSED_ON: [BlockedSignal; 10] = [
     BlockedSignal::SIGCONT,
 ];
 
-/// Whether gpumem was started with SIGPIPE ignored.
 static IGNORES_PIPE: AtomicBool = AtomicBool::new(false);
 
-// Rust's runtime ignores SIGPIPE before `main`, whatever it was, and a command has to inherit what it was (services of
-// systemd ignore it). Only what runs before `main` can still see that.
+// Rust's runtime ignores SIGPIPE before `main`, but the command must inherit the original disposition (systemd
+// services ignore it). Only code that runs before `main` can read it.
 #[used]
 #[unsafe(link_section = ".init_array")]
 #[allow(unsafe_code)]
@@ -61,7 +61,7 @@ static READ_PIPE_DISPOSITION: extern "C" fn() = {
     read
 };
 
-/// Whether a signal is ignored, as nohup(1) and the background jobs of scripts have it.
+/// Whether a signal is ignored, as under nohup(1) and in background jobs of scripts.
 #[allow(unsafe_code)]
 fn is_ignored(signal: i32) -> bool {
     let mut action = std::mem::MaybeUninit::<libc::sigaction>::zeroed();
@@ -72,53 +72,49 @@ fn is_ignored(signal: i32) -> bool {
     }
 }
 
-/// How the command ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Ending {
     Exited(i32),
     Signaled(i32),
 }
 
-/// Phase of a run, which decides what signals do.
+/// The phase of a run, which determines the effect of signals.
 #[derive(Debug)]
 enum Stage {
-    /// Before the command: signals end or stop gpumem.
+    /// Before the command starts, signals end or stop gpumem.
     Before,
-    /// Signals are passed on.
+    /// Signals are forwarded.
     Running { child: Child, pidfd: OwnedFd },
-    /// After the command: the first signal ends the wait for held memory, the next one ends gpumem.
+    /// After the command, the first signal ends the wait for held memory, and the next one ends gpumem.
     After,
 }
 
-/// What the command gets in addition to gpumem's own environment.
+/// Additions to gpumem's own environment for the command.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Given {
-    /// File descriptors of gpumem that stay open in the command, and in no other child.
+    /// File descriptors of gpumem that the command inherits, and no other child.
     pub(super) descriptors: Vec<i32>,
-    /// An environment variable that is set or replaced.
     pub(super) variable: Option<(&'static str, String)>,
 }
 
-/// The command's process. Nothing else in gpumem waits for it.
+/// The command's process. No other code waits for it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Child(Pid);
 
-/// Signals received by gpumem, from [`Signals::block`] on.
 #[derive(Debug)]
 pub(super) struct Signals {
     stage: Arc<Mutex<Stage>>,
-    /// Whether a signal came after the command's end.
+    /// A signal came after the command's end.
     pub(super) is_hurried: Arc<AtomicBool>,
-    /// The previous signal mask.
     mask: SigSet,
 }
 
 impl Signals {
-    /// Blocks the signals, and reads them on a thread. Call it while there is only one thread.
+    /// Blocks the signals, and reads them on a thread. Call this while there is only one thread.
     pub(super) fn block() -> anyhow::Result<Self> {
         let cannot = "cannot catch signals";
         if is_ignored(libc::SIGCHLD) {
-            // Or the kernel would drop the command's exit code.
+            // If SIGCHLD were ignored, the kernel would discard the command's exit code.
             signal_hook::flag::register(libc::SIGCHLD, Arc::default()).context(cannot)?;
         }
         let signals: SigSet = PASSED_ON.into_iter().collect();
@@ -131,7 +127,7 @@ impl Signals {
         let spawned = thread::Builder::new().name("signals".to_owned()).spawn(move || {
             while let Ok(Some(caught)) = read.read_signal() {
                 let signal = caught.ssi_signo.cast_signed();
-                // The terminal's own go to the whole job.
+                // The terminal sends its signals to the whole job.
                 let is_terminals = caught.ssi_code == libc::SI_KERNEL;
                 take(
                     &theirs.lock().unwrap_or_else(PoisonError::into_inner),
@@ -145,7 +141,7 @@ impl Signals {
         Ok(Self { stage, is_hurried, mask })
     }
 
-    /// Starts the command; signals are passed on from now on.
+    /// Starts the command and the forwarding of signals.
     pub(super) fn start(&self, command: &[OsString], given: &Given) -> Result<Child, nix::Error> {
         // Processes that detach from the command stay descendants of gpumem.
         let _ = set_child_subreaper(Some(getpid()));
@@ -159,7 +155,7 @@ impl Signals {
         Ok(child)
     }
 
-    /// Waits for the command's end, reaping other children of gpumem; stops when the command stops.
+    /// Waits for the command's end and reaps other children. Stops gpumem when the command stops.
     pub(super) fn wait(&self, child: Child) -> anyhow::Result<Ending> {
         loop {
             let options = WaitOptions::UNTRACED.union(WaitOptions::from_bits_retain(NO_THREAD));
@@ -187,7 +183,7 @@ impl Child {
     }
 }
 
-/// Reaps children that have exited; returns whether there are others.
+/// Reaps exited children. Returns whether there are others.
 pub(super) fn reap() -> bool {
     loop {
         let options = WaitOptions::NOHANG.union(WaitOptions::from_bits_retain(NO_THREAD));
@@ -204,10 +200,9 @@ fn ending(status: WaitStatus) -> Option<Ending> {
     exited.or_else(|| status.terminating_signal().map(Ending::Signaled))
 }
 
-/// Handles a signal.
 fn take(stage: &Stage, signal: i32, is_terminals: bool, hurry: &AtomicBool) {
     match stage {
-        // Blocked, it is read although it is ignored.
+        // A blocked signal is delivered to the descriptor even if it is ignored.
         Stage::Before | Stage::After if is_ignored(signal) => {}
         Stage::Before => {
             let _ = signals::end_as_by(signal);
@@ -219,7 +214,7 @@ fn take(stage: &Stage, signal: i32, is_terminals: bool, hurry: &AtomicBool) {
                 _ => !is_terminals,
             };
             if let Some(signal) = Signal::from_named_raw(signal).filter(|_| is_wanted) {
-                // Fails if the command has ended.
+                // This fails if the command has ended.
                 let _ = pidfd_send_signal(pidfd, signal);
             }
         }
@@ -236,9 +231,9 @@ fn is_stopped(child: Child) -> bool {
     host::read_state(&Roots::default(), child.pid()) == Some('T')
 }
 
-/// Stops gpumem as the command was, so that the shell sees a job that is stopped. Who stops the command alone also
-/// continues it alone: then gpumem goes on. Programs that catch Ctrl-Z stop themselves by SIGSTOP, on a terminal that
-/// is theirs.
+/// Stops gpumem like the command, so that the shell sees a stopped job. If only the command was stopped, it is also
+/// continued alone, so gpumem keeps running. Programs that handle Ctrl-Z stop themselves by SIGSTOP, which counts
+/// as job control only in the foreground of a terminal.
 fn stop_with(child: Child, signal: i32) {
     let is_job_control = match signal {
         libc::SIGSTOP => has_terminal(),
@@ -255,7 +250,7 @@ fn has_terminal() -> bool {
     terminal.is_ok_and(|it| tcgetpgrp(it).is_ok_and(|group| group == getpgrp()))
 }
 
-/// Exit code if the command cannot be started, as in a shell: 127 not found, 126 cannot be run.
+/// The exit code if the command cannot be started, as in a shell: 127 not found, 126 not executable.
 pub(super) fn code_of_failure(error: nix::Error) -> u8 {
     if error == nix::Error::ENOENT { 127 } else { 126 }
 }

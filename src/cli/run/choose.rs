@@ -1,8 +1,8 @@
-//! Waiting for GPUs and choosing among them, before the command starts.
+//! Waits for GPUs and chooses among them before the command starts.
 //!
-//! A GPU is ready when enough memory is free (as in `check --wait-free`) and no other run has claimed it. Each GPU has
-//! a queue. A run that claims GPUs first waits in the queues, so that earlier runs choose first. It leaves the queues
-//! once it has its GPUs.
+//! A GPU is ready when enough memory is free (as in `check --wait-free`) and no other run has claimed it. Each GPU
+//! has a queue. A run that claims GPUs waits in the queues first, so that earlier runs choose first. It leaves the
+//! queues once it has its GPUs.
 
 use std::cmp::Reverse;
 use std::io::{self, IsTerminal as _, Write as _};
@@ -30,40 +30,31 @@ use crate::units::{Bytes, Span, number_of};
 
 /// Interval between messages about waiting, without a terminal.
 const SAID_EVERY: Duration = Duration::from_secs(60);
-/// The most processes of a GPU that the line names.
+/// The maximum number of processes named per GPU.
 const HOLDERS: usize = 2;
-/// The most columns of their names.
+/// The maximum width of their names in columns.
 const NAME_COLUMNS: usize = 16;
 
-/// How soon a free queue is noticed.
+/// The time limit for obtaining an empty queue.
 const AT_ONCE: Duration = Duration::from_millis(50);
 
-/// The places in the queues of GPUs.
 type Places = Result<Vec<OwnedFd>, CannotClaim>;
 
-/// A chosen device, with its claim if it is claimed.
 type Taken<'a> = (ComputeDevice<'a>, Option<OwnedFd>);
 
-/// The chosen devices.
 #[derive(Debug)]
 pub(super) struct Chosen {
-    /// The value of CUDA_VISIBLE_DEVICES.
     pub(super) visible: String,
-    /// The claims on them.
     pub(super) locks: Vec<OwnedFd>,
     pub(super) waited: Duration,
 }
 
-/// Whether GPUs have to be chosen.
 pub(super) fn is_asked(args: &RunArgs) -> bool {
     args.gpus.is_some() || !args.gpu.is_empty() || args.wait_free.is_some() || args.claim
 }
 
-/// Waits until as many GPUs are ready as are asked for; `None` where they were not in time.
-///
-/// # Errors
-///
-/// Where there are not so many, whatever happens, or they cannot be claimed.
+/// Waits until enough GPUs are ready. `None` after a timeout. Fails if there can never be enough, or they cannot be
+/// claimed.
 pub(super) fn choose(
     args: &RunArgs,
     global: &Global,
@@ -119,7 +110,7 @@ pub(super) fn choose(
     }
 }
 
-/// Takes this many GPUs, or none; claims them if requested.
+/// Takes this many GPUs or none, and claims them if requested.
 fn take<'a>(
     ready: &[ComputeDevice<'a>],
     count: usize,
@@ -151,8 +142,8 @@ fn place(queue: &Receiver<Places>, patience: Duration) -> anyhow::Result<Option<
     }
 }
 
-/// Queues for these GPUs, in the order of their indices, as every gpumem does; the places arrive once
-/// all are obtained.
+/// Waits in the queues of these GPUs, in the order of their indices. Every gpumem uses this order, so there is no
+/// deadlock. The places are sent once all are obtained.
 fn wait_in_line(claims: Claims, gpus: Vec<Gpu>) -> anyhow::Result<Receiver<Places>> {
     let (had, had_here) = channel();
     let wait = move || {
@@ -163,7 +154,7 @@ fn wait_in_line(claims: Claims, gpus: Vec<Gpu>) -> anyhow::Result<Receiver<Place
     Ok(had_here)
 }
 
-/// Whether a program can start there, and enough memory is free.
+/// Whether a program can start on the device, and enough memory is free.
 fn is_ready(device: &ComputeDevice<'_>, args: &RunArgs) -> bool {
     let is_enough = match args.wait_free {
         Some(wanted) => device.free_bytes().is_some_and(|free| free >= wanted.0),
@@ -181,8 +172,8 @@ fn in_set<'a>(
     set.iter().filter_map(move |key| devices().find(|device| device.key() == *key))
 }
 
-/// The candidates (the named devices, or all, among those that the caller sees), in the caller's order, and how many
-/// are wanted.
+/// The candidates in the caller's order, and the wanted number. Candidates are the named devices, or all, among
+/// those visible to the caller.
 fn candidates(
     args: &RunArgs,
     snapshot: &Snapshot,
@@ -221,7 +212,7 @@ fn candidates(
             .into());
         }
     }
-    // A partitioned GPU that is named gives one of its MIG devices.
+    // A named GPU that is partitioned stands for one of its MIG devices.
     let is_whole = !args.gpu.is_empty() && !is_partitioned(&set);
     let count = if is_whole { set.len() } else { args.gpus.unwrap_or(1) as usize };
     set.retain(|device| device.mig.is_none() || (count == 1 && !args.claim));
@@ -241,7 +232,6 @@ fn candidates(
     Ok((set.iter().map(ComputeDevice::key).collect(), count))
 }
 
-/// The messages while waiting.
 #[derive(Debug)]
 struct Waiting {
     engine: Engine,
@@ -255,13 +245,13 @@ impl Waiting {
     fn new(args: &RunArgs, global: &Global, live: &Live, rules: RuleSet) -> anyhow::Result<Self> {
         let mut engine = Engine::new(rules);
         let ask = store::Ask::new(global, Stored::default(), store::MOST_FOR_CHECK);
-        // Who looks unused is known from the stored history at once.
+        // The stored history shows at once which processes look unused.
         store::feed(&mut engine, live, store::Ask { quiet: true, ..ask })?;
         let free = args.wait_free.map_or_else(String::new, |size| format!(" with {size} free"));
         Ok(Self { engine, what: free, timeout: args.timeout, is_quiet: args.quiet, said: None })
     }
 
-    /// Shows one line: updated in place on a terminal, otherwise printed once a minute.
+    /// Shows one line, updated in place on a terminal and otherwise printed once a minute.
     fn say(
         &mut self,
         snapshot: &Snapshot,
@@ -279,7 +269,7 @@ impl Waiting {
         let waited = Span(Duration::from_secs(waited.as_secs()));
         let mut text = format!("waiting{line}, {waited} of {}", self.timeout);
         let mut devices: Vec<ComputeDevice<'_>> = in_set(set, snapshot).collect();
-        // A terminal may have room for the first of them only.
+        // A terminal may have room for only the first devices.
         devices.sort_by_key(|device| Reverse(device.free_bytes()));
         for device in devices {
             text.push_str(&format!("; {}", self.about(&device, snapshot)));
@@ -295,7 +285,7 @@ impl Waiting {
         }
     }
 
-    /// Free memory of a device, and who holds the rest, unused-looking processes first.
+    /// The free memory of a device and the holders of the rest, unused-looking processes first.
     fn about(&self, device: &ComputeDevice<'_>, snapshot: &Snapshot) -> String {
         let free = device.free_bytes().map_or("unknown".to_owned(), |free| Bytes(free).to_string());
         let mut text = format!("{}: {free} free", device.name());
@@ -325,7 +315,6 @@ impl Waiting {
         found.chain(suspected).any(|(kind, of)| of == pid && kind.is_unused())
     }
 
-    /// Ends the terminal's line.
     fn finish(&self) {
         if self.said.is_some() && io::stderr().is_terminal() {
             let _ = write!(io::stderr(), "\r\x1b[K");
@@ -372,7 +361,7 @@ mod tests {
         }
     }
 
-    /// The candidates by name, and how many are wanted.
+    /// The candidates by name, and the wanted number.
     fn candidates_of(
         words: &[&str],
         gpus: &[Gpu],
@@ -427,7 +416,7 @@ mod tests {
         }
     }
 
-    /// Random machines: a device that is chosen could be used, has the memory, and is one that the caller sees.
+    /// On random machines, a chosen device is usable, has the memory, and is visible to the caller.
     #[test]
     fn no_device_is_chosen_that_cannot_be_used() {
         let (mut chosen, mut dice) = (0, Dice::new(45));

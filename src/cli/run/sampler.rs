@@ -1,4 +1,4 @@
-//! The thread that samples while the command runs: the command waits for nothing of it.
+//! The sampling thread of `run`. The command never waits for it.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError};
@@ -11,15 +11,15 @@ use crate::model::Process;
 use crate::report::run::HeldMemory;
 use crate::source::live::Live;
 
-/// Interval of the first samples, for short commands; later ones are a tenth of the elapsed time apart.
+/// Interval of the first samples, for short commands. Later intervals are a tenth of the elapsed time.
 const CLOSEST: Duration = Duration::from_millis(50);
 const SHARE: u32 = 10;
-/// How long after the end held memory counts as left behind.
+/// Memory that is held for this long after the end counts as left behind.
 pub(super) const HELD_AFTER: Duration = Duration::from_secs(5);
-/// Interval between the samples of that wait.
+/// Interval between samples during that wait.
 const LOOK: Duration = Duration::from_millis(200);
 
-/// State shared by main and sampler. It is locked only while a sample is added.
+/// State shared by the main and the sampling thread. Locked only while a sample is added.
 #[derive(Clone, Debug)]
 pub(super) struct Shared(Arc<Mutex<Usage>>);
 
@@ -44,7 +44,7 @@ pub(super) fn until_end(
     loop {
         let snapshot = live.sample();
         let pause = (begun.elapsed() / SHARE).max(CLOSEST).min(longest);
-        // One that was taken when it had ended is not of its run.
+        // A sample taken after the end does not belong to the run.
         match ended.try_recv() {
             Err(TryRecvError::Empty) => shared.lock().observe(snapshot, is_ours),
             message => return message.unwrap_or(true),
@@ -56,7 +56,7 @@ pub(super) fn until_end(
     }
 }
 
-/// What is still held once nothing of it is, five seconds have passed, or somebody is in a hurry.
+/// The memory that is still held. Returns when there is none, after five seconds, or on a signal.
 pub(super) fn held_after(
     live: &mut Live,
     shared: &Shared,
@@ -74,7 +74,7 @@ pub(super) fn held_after(
     }
 }
 
-/// Whether a process descends from gpumem, to which those come that detach from the command.
+/// Whether a process descends from gpumem, which adopts processes that detach from the command.
 fn is_ours(process: &Process) -> bool {
     host::descends_from(&Roots::default(), process.pid, std::process::id())
 }

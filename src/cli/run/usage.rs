@@ -1,5 +1,5 @@
-//! What a command and its descendants took of the GPUs, sample by sample. Pure: the snapshots bring their time, and
-//! who belongs to the command is asked of the caller.
+//! Accumulates the GPU usage of a command and its descendants, sample by sample. Pure: snapshots bring their time,
+//! and the caller determines which processes belong to the command.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -15,20 +15,19 @@ use crate::reclaim::commands::Typist;
 use crate::report::run::{HeldMemory, LeastFree, OtherHolder, RunFigures, RunGpu, RunProcess};
 use crate::rules::{Engine, RuleSet};
 
-/// Different errors that are kept.
+/// The maximum number of different errors that are kept.
 const MOST_ERRORS: usize = 8;
 
-/// What is known so far.
 #[derive(Debug)]
 pub(super) struct Usage {
     engine: Engine,
-    /// Who is known to be one of the command's.
+    /// Processes known to belong to the command.
     ours: HashSet<Identity>,
     gpus: BTreeMap<u32, RunGpu>,
     processes: HashMap<(Identity, u32), RunProcess>,
     /// The latest sample with the least free memory, for each GPU.
     least_free: BTreeMap<u32, LeastFree>,
-    /// Those that could not be identified when it began; a later one may be the command's.
+    /// Processes that could not be identified at the start. Later unidentified ones may be the command's.
     strangers: HashSet<u32>,
     has_unidentified: bool,
     pub(super) samples: u64,
@@ -36,12 +35,11 @@ pub(super) struct Usage {
     pub(super) errors: Vec<String>,
 }
 
-/// The rows of a GPU that are of these processes.
 fn rows<'a>(gpu: &'a Gpu, ours: &'a HashSet<u32>) -> impl Iterator<Item = &'a GpuProcess> {
     gpu.processes.iter().flatten().filter(|row| ours.contains(&row.pid))
 }
 
-/// What they hold together; `None` where it is not known of one of them.
+/// The total memory of rows. `None` if the memory of one is unknown.
 fn sum<'a>(mut rows: impl Iterator<Item = &'a GpuProcess>) -> Option<u64> {
     rows.try_fold(0u64, |sum, row| Some(sum.saturating_add(row.used_bytes?)))
 }
@@ -62,8 +60,8 @@ impl Usage {
         }
     }
 
-    /// The pids of a snapshot that belong to the command. Calls `is_ours` for processes not yet known to belong to it.
-    /// An exited process that is still listed counts: its children hold the memory.
+    /// The pids of a snapshot that belong to the command. Calls `is_ours` for processes not yet known to belong to
+    /// it. An exited process that is still listed counts, because its children hold the memory.
     fn ours(&mut self, snapshot: &Snapshot, is_ours: impl Fn(&Process) -> bool) -> HashSet<u32> {
         let mut pids = HashSet::new();
         for process in &snapshot.processes {
@@ -76,7 +74,7 @@ impl Usage {
         pids
     }
 
-    /// Takes in a sample while the command runs.
+    /// Adds a sample taken while the command runs.
     pub(super) fn observe(&mut self, snapshot: Snapshot, is_ours: impl Fn(&Process) -> bool) {
         let mut unidentified = snapshot.processes.iter().filter(|it| it.unresolved.is_some());
         if self.samples == 0 {
@@ -94,7 +92,7 @@ impl Usage {
             let sm = rows(gpu, &ours).filter_map(|row| row.sm_percent).reduce(u32::saturating_add);
             if rows(gpu, &ours).next().is_some() || self.gpus.contains_key(&gpu.index) {
                 let known = self.gpus.entry(gpu.index).or_insert_with(|| run_gpu(gpu));
-                // A list that could not be read is not an empty one.
+                // An unreadable list is not an empty list.
                 let bytes = gpu.processes.as_ref().and_then(|_| sum(rows(gpu, &ours)));
                 known.figures.add(time, bytes, sm.map(|sm| sm.min(100)));
             }
@@ -122,14 +120,15 @@ impl Usage {
         self.last = Some(snapshot);
     }
 
-    /// An error that has to be told, once.
+    /// Records an error once.
     pub(super) fn note(&mut self, error: String) {
         if self.errors.len() < MOST_ERRORS && !self.errors.contains(&error) {
             self.errors.push(error);
         }
     }
 
-    /// What of it holds memory in a snapshot that was taken after the end. `None` where a GPU could not be read.
+    /// The memory that the command's processes hold in a snapshot taken after the end. `None` if a GPU could not be
+    /// read.
     pub(super) fn held(
         &mut self,
         snapshot: &Snapshot,
@@ -165,7 +164,7 @@ impl Usage {
         all
     }
 
-    /// Whether a peak may have been missed: what was held is not known of some process, or no longer of some GPU.
+    /// Whether a peak may have been missed, because a process or GPU could not be read.
     pub(super) fn is_blind(&self) -> bool {
         self.has_unidentified
             || self.last.as_ref().is_none_or(unreadable)
@@ -211,7 +210,7 @@ impl Usage {
         }
     }
 
-    /// The kinds of the finding and of the suspicion that a process does not use its memory.
+    /// The kinds of the finding and of the suspect that say that a process does not use its memory.
     fn unused_kinds(&self, pid: u32) -> (Option<Kind>, Option<Kind>) {
         let finding = self.engine.findings().iter().find(|it| {
             let is_its = it.process.as_ref().is_some_and(|process| process.pid == pid);
@@ -222,14 +221,14 @@ impl Usage {
         (finding.map(|it| it.kind), suspect.map(|it| it.kind))
     }
 
-    /// The least free memory of each GPU that the command could see (by its CUDA_VISIBLE_DEVICES) or used, the fullest
-    /// GPU first.
+    /// The least free memory of each GPU that the command could see (by its CUDA_VISIBLE_DEVICES) or used, the
+    /// fullest GPU first.
     pub(super) fn least_free(&self, visible: Option<&str>) -> Vec<LeastFree> {
         let gpus = self.last.as_ref().map_or(&[] as &[Gpu], |last| &last.gpus);
         let seen = visible_devices(gpus, visible);
         let is_seen = |index: u32| match &seen {
             Ok(seen) => seen.iter().any(|device| device.gpu.index == index),
-            // Numbers of different GPUs: it could be any.
+            // Device numbers are ambiguous between different GPU models, so every GPU may be meant.
             Err(_) => true,
         };
         let of_its = |it: &&LeastFree| is_seen(it.gpu) || self.gpus.contains_key(&it.gpu);
@@ -238,7 +237,6 @@ impl Usage {
         least
     }
 
-    /// The leaks that are the command's.
     pub(super) fn leaks(&self) -> Vec<Finding> {
         let is_ours = |finding: &&Finding| {
             let process = finding.process.as_ref();
@@ -247,7 +245,7 @@ impl Usage {
         self.engine.findings().iter().filter(is_ours).cloned().collect()
     }
 
-    /// Whether growth of the command's could be judged; of who held nothing there is none.
+    /// Whether the leak rule could be decided for the command. Without memory there is no leak.
     pub(super) fn leaks_decided(&self) -> bool {
         let rules = self.engine.settings().rules().iter();
         let names: Vec<&str> =
@@ -340,7 +338,7 @@ mod tests {
         let held = usage.held(&ended(start_ticks), |_| false).unwrap();
         assert_eq!((held.len(), &*held[0].name, held[0].used_bytes), (1, "train", Some(5)));
         assert_eq!(held[0].command, "gpumem explain 7");
-        // Another process with its pid is not the command's.
+        // Another process with the same pid does not belong to the command.
         assert_eq!(usage.held(&ended(Some(2)), |_| false), Some(Vec::new()));
     }
 
@@ -357,7 +355,6 @@ mod tests {
             let mut snapshot = Snapshot::new(Time::from_unix_milliseconds(time));
             snapshot.gpus =
                 vec![gpu(0, 50, None), gpu(1, free, Some(100 - free)), gpu(2, 90, Some(0))];
-            // Unknown is not 0.
             snapshot.gpus[2].memory = None;
             usage.observe(snapshot, |_| false);
         }
@@ -391,7 +388,7 @@ mod tests {
         assert_eq!(marks, [(None, idle), (idle, None)]);
     }
 
-    /// A quarter of an hour is injected, not waited for.
+    /// The samples cover a quarter of an hour of simulated time.
     #[test]
     fn a_leak_of_the_commands_is_found_and_one_of_others_is_not() {
         let leak = include_bytes!("../../../tests/data/corpus/leak_linear-100.jsonl");

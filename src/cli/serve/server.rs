@@ -1,7 +1,5 @@
-//! HTTP for three paths: GET only, a connection for each request, bounded in number, bytes and time.
-//!
-//! The standard library suffices: what a server framework is for (bodies, routing, upgrades, connections that are
-//! kept) is refused here.
+//! A minimal HTTP server for three paths: GET only, one request per connection, with limits on connections, bytes
+//! and time. It needs no framework, because it refuses bodies, upgrades and persistent connections.
 
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind, Read as _, Write as _};
@@ -14,28 +12,26 @@ use anyhow::Context as _;
 
 use crate::cli::metrics::Published;
 
-/// The most requests at once. One more closes the oldest, so that idle connections cannot block a scrape.
+/// The maximum number of connections. One more closes the oldest, so that idle connections cannot block a scrape.
 const MOST_CONNECTIONS: usize = 16;
-/// From accepting a connection to the last byte of its answer.
+/// The time limit from accepting a connection to the last byte of the answer.
 const PATIENCE: Duration = Duration::from_secs(5);
 const MOST_REQUEST_BYTES: usize = 8 << 10;
-/// Before another connection is accepted where the last could not be, for want of descriptors.
+/// The pause after a failed accept, for example when the process has no free descriptor.
 const PAUSE: Duration = Duration::from_millis(100);
 
 const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 const CLASSIC: &str = "text/plain; version=0.0.4; charset=utf-8";
 const PLAIN: &str = "text/plain; charset=utf-8";
 
-/// Serves the published documents.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Server(Arc<Shared>);
 
 #[derive(Debug, Default)]
 struct Shared {
-    /// Whether only this machine can connect.
     is_local: bool,
     newest: Mutex<Option<Arc<Answer>>>,
-    /// Connections whose requests are unfinished, oldest first.
+    /// Connections with unfinished requests, oldest first.
     unfinished: Mutex<VecDeque<Arc<TcpStream>>>,
 }
 
@@ -46,7 +42,6 @@ struct Answer {
     fresh_for: Option<Duration>,
 }
 
-/// An HTTP response.
 struct Response<'a> {
     status: &'static str,
     content_type: &'static str,
@@ -54,7 +49,7 @@ struct Response<'a> {
 }
 
 impl Server {
-    /// Starts to answer; with 503 until something is published.
+    /// Starts the server. It answers 503 until a document is published.
     pub(super) fn start(listener: TcpListener) -> anyhow::Result<Self> {
         let is_local = listener.local_addr().is_ok_and(|address| address.ip().is_loopback());
         let server = Self(Arc::new(Shared { is_local, ..Shared::default() }));
@@ -72,7 +67,7 @@ impl Server {
         Ok(server)
     }
 
-    /// Answers with these documents from now on.
+    /// Publishes these documents.
     pub(super) fn put(&self, published: Published, fresh_for: Option<Duration>) {
         let answer = Arc::new(Answer { published, at: Instant::now(), fresh_for });
         *self.0.newest.lock().unwrap_or_else(PoisonError::into_inner) = Some(answer);
@@ -89,7 +84,7 @@ impl Server {
             if unfinished.len() >= MOST_CONNECTIONS
                 && let Some(oldest) = unfinished.pop_front()
             {
-                // Its thread's read or write fails, and the thread ends.
+                // The thread's read or write fails, so the thread ends.
                 let _ = oldest.shutdown(Shutdown::Both);
             }
             unfinished.push_back(Arc::clone(&stream));
@@ -146,13 +141,12 @@ impl Server {
     }
 }
 
-/// Time left until the deadline.
 fn until(deadline: Instant) -> io::Result<Duration> {
     let left = deadline.saturating_duration_since(Instant::now());
     if left.is_zero() { Err(ErrorKind::TimedOut.into()) } else { Ok(left) }
 }
 
-/// Reads a request up to its empty line; `None` if it is too long.
+/// Reads a request up to its empty line. `None` if it is too long.
 fn read_request(stream: &mut &TcpStream, deadline: Instant) -> io::Result<Option<String>> {
     let mut request = Vec::new();
     let mut part = [0; 1024];
@@ -180,14 +174,13 @@ fn write(stream: &mut &TcpStream, mut bytes: &[u8], deadline: Instant) -> io::Re
     Ok(())
 }
 
-/// The values of a header.
 fn header<'r>(request: &'r str, name: &'static str) -> impl Iterator<Item = &'r str> {
     let lines = request.lines().filter_map(|line| line.split_once(':'));
     lines.filter(|(it, _)| it.eq_ignore_ascii_case(name)).map(|(_, value)| value.trim())
 }
 
-/// Whether a request names this machine by an address or as localhost, or not at all. A browser that a web page has led
-/// here by a name of its own (DNS rebinding) sends that name.
+/// Whether the Host header is missing, an address, or localhost. After DNS rebinding, a browser sends the
+/// attacker's host name.
 fn is_by_address(request: &str) -> bool {
     header(request, "host").all(|host| {
         let name = host.split(':').next().unwrap_or_default();

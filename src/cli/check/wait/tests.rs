@@ -1,10 +1,10 @@
-//! What is free, by hand-made GPUs and a clock of their own.
+//! Waiting for free memory, with simulated GPUs and time.
 
 use super::*;
 use crate::model::snapshot::{Claim, Memory, MigDevice};
 use crate::units::GIB;
 
-/// GPUs of 80 GiB with so many GiB free; `None` is a lost one.
+/// GPUs of 80 GiB with this many GiB free. `None` is a lost GPU.
 fn gpus(free: &[Option<u64>]) -> Vec<Gpu> {
     let gpu = |(index, free): (usize, &Option<u64>)| Gpu {
         index: u32::try_from(index).unwrap(),

@@ -1,4 +1,4 @@
-//! Each trouble of the driver, and whether its cure is the right one for the place.
+//! Each driver problem, and the right advice for the environment.
 
 use super::*;
 
@@ -22,7 +22,7 @@ fn on_bus(driver: Option<&str>) -> Option<Vec<PciGpu>> {
     }])
 }
 
-/// A machine whose driver does not start, with everything in place.
+/// A machine whose driver does not start, with all files in place.
 fn broken(error: &NvmlFailure) -> DriverFacts<'_> {
     DriverFacts {
         named: None,
@@ -48,7 +48,7 @@ fn missing() -> NvmlFailure {
     NvmlFailure::LibraryNotFound { library: "libnvidia-ml.so.1".to_owned() }
 }
 
-/// Everything that is said.
+/// The complete text of a check.
 fn text(check: &DoctorCheck) -> String {
     let means = check.means.clone().unwrap_or_default();
     format!("{}\n{means}\n{}", check.seen, check.next.join("\n"))
@@ -94,7 +94,7 @@ fn a_missing_library_is_cured_where_it_is_missing() {
         assert_check(&check, CheckStatus::Broken, words);
         assert!(!words.contains(&"--gpus all") || !text(&check).contains("podman"));
     }
-    // Nothing was there to ask, which is not the driver's fault.
+    // The driver could not be asked, so the fault may be elsewhere.
     assert_eq!(broken(&error).driver().verdict, CheckStatus::Unknown);
 }
 
@@ -128,7 +128,7 @@ fn two_versions_need_a_reboot_and_a_container_a_restart() {
     assert_check(&facts.driver(), CheckStatus::Broken, &words);
     let inside = DriverFacts { place: RuntimeEnvironment::Container(None), ..broken(&error) };
     assert_check(&inside.driver(), CheckStatus::Broken, &["restart the container"]);
-    // NVML may answer all the same.
+    // NVML may still answer.
     let driver = driver();
     let answers = DriverFacts { module: loaded("570.1"), ..well(&driver) };
     assert_check(
@@ -161,7 +161,7 @@ fn device_files_have_to_be_there_and_open() {
     use CheckStatus::{Broken, Limited, Ok, Unknown};
     for (facts, verdict, words) in [
         (with(files()), Ok, &[][..]),
-        // WSL's only file.
+        // The only device file on WSL.
         (with(vec![file("dxg")]), Ok, &[]),
         (no_uvm, Limited, &["no nvidia-uvm", "nvidia-modprobe -u"]),
         (two, Limited, &["none of GPU 1"]),

@@ -1,8 +1,8 @@
-//! The notify command: a program that is told of a finding as JSON on its standard input.
+//! The notify command: a program that receives a finding as JSON on its standard input.
 //!
-//! It is run without a shell and without a terminal, for a bounded time. Its standard output is discarded; the
-//! beginning of its standard error is printed. Its process group is killed when it exits or its time is up. This may
-//! take as long as that, so run it on its own thread.
+//! It runs without a shell or a terminal, with a time limit. Its standard output is discarded, and the start of its
+//! standard error is printed. Its process group is killed when it exits or times out. Call this on a separate
+//! thread, because it waits for the command.
 
 use std::fs::File;
 use std::io::{self, Read as _, Seek as _, Write as _};
@@ -20,46 +20,40 @@ use crate::cli::warn;
 use crate::host::NotOurs;
 use crate::subprocess::Subprocess;
 
-/// Time limit of the command.
 pub(super) const DEADLINE: Duration = Duration::from_secs(10);
-/// Interval between checks whether its output was read, and pause in reading more than is kept.
+/// Interval between checks for remaining output, and pause between reads beyond the limit.
 const PAUSE: Duration = Duration::from_millis(20);
-/// The most bytes of its standard error that are kept.
+/// The maximum number of bytes of standard error that are kept.
 const MOST_KEPT_BYTES: usize = 4 << 10;
-/// The most lines of its standard error that are kept. The rest is read and discarded, so that the
-/// command is not blocked.
+/// The maximum number of lines of standard error that are kept. The rest is read and discarded, so that the command
+/// is not blocked.
 const MOST_LINES: usize = 16;
-/// How much is read at a time.
 const CHUNK_BYTES: usize = 16 << 10;
-/// How long reading its last output may take.
+/// The time limit for reading the last output after the exit.
 const LAST_WORDS: Duration = Duration::from_millis(100);
 
-/// Why the command delivered nothing.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum NotifyError {
-    /// Other users may change it.
+    /// Other users may change the command.
     #[error("the notify command is not run: {}: {why}", path.display())]
     NotOurs {
-        /// The program, or a file given to it.
+        /// The program, or a file in its arguments.
         path: PathBuf,
-        /// What is wrong with the path, and what to do about it.
+        /// The problem with the path, and the advice.
         why: NotOurs,
     },
-    /// It cannot be run.
+    /// The command cannot be run.
     #[error("cannot run the notify command {program}: {cause}; check its path and permissions")]
     Run { program: Arc<str>, cause: io::Error },
     #[error("the notify command {program} failed ({status}); run it by hand to see why")]
     Failed { program: Arc<str>, status: ExitStatus },
-    /// It did not exit in time.
+    /// The command did not exit in time.
     #[error("the notify command {program} was killed after {}s, with its process group; let it do longer work in a session of its own (setsid)", deadline.as_secs_f64())]
     Hangs { program: Arc<str>, deadline: Duration },
 }
 
-/// Runs a command on an input; done when it ends with success.
-///
-/// # Errors
-///
-/// Where it cannot be run, fails or takes too long, and then it is killed.
+/// Runs a command with this input. Fails if the command cannot be run, fails, or exceeds the time limit, when it is
+/// killed.
 pub(super) fn run(
     command: &[Arc<str>],
     input: &[u8],
@@ -73,7 +67,7 @@ pub(super) fn run(
     done
 }
 
-/// Runs it; returns also lines of its standard error.
+/// Runs the command. Also returns lines of its standard error.
 fn run_and_read(
     command: &[Arc<str>],
     input: &[u8],
@@ -86,7 +80,7 @@ fn run_and_read(
     let stderr = subprocess.child.stderr.take();
     let output = Arc::new(Mutex::new(CommandOutput::default()));
     let kept = Arc::clone(&output);
-    // The thread ends with the last process that has the pipe open, which may have begun its own session.
+    // The thread ends with the last process that has the pipe open. That process may be in its own session.
     let reading = thread::Builder::new().name("notify-stderr".to_owned());
     let reading = reading.spawn(move || stderr.into_iter().for_each(|pipe| read(pipe, &kept)));
     let program = Arc::clone(&command[0]);
@@ -106,7 +100,7 @@ fn run_and_read(
 }
 
 fn start(command: &[Arc<str>], input: &[u8]) -> Result<Subprocess, NotifyError> {
-    // It may have become another's since the configuration was read.
+    // Other users may have gained access since the configuration was read.
     prove_command(command).map_err(|(path, why)| NotifyError::NotOurs { path, why })?;
     let program = Arc::clone(&command[0]);
     let spawned = stdin(input).and_then(|stdin| {
@@ -140,14 +134,13 @@ fn read(mut pipe: ChildStderr, output: &Mutex<CommandOutput>) {
         output.append(&bytes[..length]);
         let is_full = output.kept.len() == MOST_KEPT_BYTES;
         drop(output);
-        // A flood is not hurried after.
+        // Slow down after the limit.
         if is_full {
             thread::sleep(PAUSE);
         }
     }
 }
 
-/// Standard error of a command.
 #[derive(Debug, Default)]
 struct CommandOutput {
     kept: Vec<u8>,
@@ -161,7 +154,7 @@ impl CommandOutput {
         self.is_cut |= bytes.len() > room;
     }
 
-    /// The kept lines; the last one says if there were more.
+    /// The kept lines. The last one says if there were more.
     fn lines(&self) -> Vec<String> {
         let text = String::from_utf8_lossy(&self.kept);
         let lines = text.lines().filter(|line| !line.trim().is_empty());
@@ -188,7 +181,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("told");
         let command = words(&["/bin/sh", "-c", "cat > \"$1\"", "x", path.to_str().unwrap()]);
-        // More than a pipe holds.
+        // More than a pipe's buffer.
         let input = vec![b'x'; 1 << 20];
         run(&command, &input, DEADLINE).unwrap();
         assert_eq!(fs::read(&path).unwrap(), input);
@@ -205,7 +198,7 @@ mod tests {
         assert!(error.to_string().contains("exit status: 3"), "{error}");
     }
 
-    /// Whether a process with this PID is running, by its state.
+    /// Whether a process with this pid is running, by its state.
     fn runs(pid: &str) -> bool {
         let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
         let state = stat.rsplit(')').next().unwrap().trim_start().chars().next();

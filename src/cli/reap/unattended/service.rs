@@ -1,9 +1,8 @@
-//! Messages to the service manager: systemd's notification protocol, a few lines over a datagram.
+//! Messages to the service manager by systemd's notification protocol, sd_notify(3): a few lines in a datagram.
 //!
-//! The socket's name is in `NOTIFY_SOCKET`, a path or, with a leading `@`, an abstract name; without it
-//! nothing is sent. The protocol is that of sd_notify(3). Kept here rather than taken from a
-//! crate: it is one datagram, and the crates bring sending of descriptors along. Sending never waits and
-//! never fails: a manager that does not listen is no reason to stop.
+//! `NOTIFY_SOCKET` contains the socket's path or, after an `@`, its abstract name. Without it nothing is sent. A
+//! crate is not worth it for one datagram, and the crates also send descriptors. Sending never waits and ignores
+//! errors, because an unresponsive manager must not stop the service.
 
 use std::env;
 use std::ffi::OsStr;
@@ -17,12 +16,10 @@ use rustix::time::{ClockId, clock_gettime};
 
 use crate::report::escape::escape;
 
-/// Environment variables of the service manager.
 pub(super) const VARIABLES: [&str; 3] = ["NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID"];
-/// The longest status, in bytes.
+/// The maximum length of a status, in characters.
 const LONGEST_STATUS: usize = 200;
 
-/// The service manager, if there is one.
 #[derive(Debug)]
 pub(super) struct Service {
     socket: Option<(UnixDatagram, SocketAddr)>,
@@ -30,7 +27,6 @@ pub(super) struct Service {
 }
 
 impl Service {
-    /// The service manager that started this process.
     pub(super) fn of_environment() -> Self {
         let [socket, usec, pid] = VARIABLES.map(env::var_os);
         let text = |value: &Option<std::ffi::OsString>| {
@@ -40,7 +36,7 @@ impl Service {
     }
 
     fn new(socket: Option<&OsStr>, usec: Option<&str>, pid: Option<&str>) -> Self {
-        // Another process's watchdog, where it was inherited.
+        // An inherited variable of another process's watchdog is ignored.
         let is_ours = pid.is_none_or(|pid| pid.parse() == Ok(process::id()));
         let usec = usec.and_then(|usec| usec.parse().ok());
         let usec = usec.filter(|&usec: &u64| is_ours && usec > 0);
@@ -57,7 +53,6 @@ impl Service {
         self.report("READY=1");
     }
 
-    /// Notifies the watchdog.
     pub(super) fn alive(&self) {
         self.report("WATCHDOG=1");
     }
@@ -69,12 +64,11 @@ impl Service {
         self.report(&format!("RELOADING=1\nMONOTONIC_USEC={usec}"));
     }
 
-    /// Reports that the service is stopping.
     pub(super) fn stopping(&self) {
         self.report("STOPPING=1");
     }
 
-    /// Reports the status, in a line.
+    /// Reports a one-line status.
     pub(super) fn status(&self, text: &str) {
         let text: String = escape(text).chars().take(LONGEST_STATUS).collect();
         self.report(&format!("STATUS={text}"));
@@ -91,7 +85,7 @@ fn connect(name: &OsStr) -> Option<(UnixDatagram, SocketAddr)> {
     let manager = match name.as_bytes() {
         [b'@', name @ ..] => SocketAddr::from_abstract_name(name).ok()?,
         [b'/', ..] => SocketAddr::from_pathname(name).ok()?,
-        // A virtual machine's, or none.
+        // A virtual machine's socket, or an invalid name.
         _ => return None,
     };
     let socket = UnixDatagram::unbound().ok()?;
