@@ -5,12 +5,12 @@
 //! [`compute_device`] is what a program can be given, [`reservation`] which GPUs jobs and containers were given, [`release`] is a process's report about memory it
 //! gave back.
 //!
-//! What is concluded: [`finding`] and its [`evidence`], [`suspect`] without proof yet, [`reclaimable`] the sum
+//! What is concluded: [`finding`] and its evidence, [`suspect`] without proof yet, [`reclaimable`] the sum
 //! of both, [`family`] which processes belong together, [`keep`] what keeps a process, [`balance`] where a
 //! GPU's memory is, [`unread`] who may be on an unreadable GPU, [`waste`] what findings have cost.
 //!
 //! What is shown and selected: [`row`] is a process on a GPU, [`field`] what can be known of it, [`selector`]
-//! the language that asks, [`mod@totals`] the sums of groups; [`label`], [`process_name`] and [`local_time`]
+//! the language that asks, [`mod@totals`] the sums of groups; [`label`] and [`process_name`]
 //! are texts for people, [`time`], [`mod@escape`] and [`json`] the written forms.
 //!
 //! What names tell: [`names`] are the lists, [`name_facts`] everything at once; [`program`], [`server_name`],

@@ -63,7 +63,7 @@ pub struct NextSteps {
 }
 
 impl NextSteps {
-    /// Derives the commands from the plan that [`policy`] made of a snapshot.
+    /// Derives the commands from the plan that a policy makes of a snapshot.
     pub fn new(finding: &Finding, plan: &Plan, snapshot: &Snapshot, typist: Typist) -> Self {
         let target = plan.targets.iter().find(|it| it.is_for(finding));
         let command = target.and_then(|target| {
