@@ -3,39 +3,34 @@
 use super::snapshot::{Gpu, GpuProcess, PidNamespace, Snapshot};
 use crate::units::MIB;
 
-/// A GPU's memory by holder, in bytes. `total` is the sum of the others by the driver's figures; measured, they
-/// can differ by a MiB.
+/// A GPU's memory by holder, in bytes. `total` is the sum of the others; measured values can differ by a MiB.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Balance {
     pub total_bytes: u64,
     pub free_bytes: u64,
-    /// Held by driver and firmware; `None` if there is only memory info v1, whose free and used memory add up
-    /// to the total.
+    /// Memory of the driver and firmware. `None` with memory info v1, where free and used add up to the total.
     pub reserved_bytes: Option<u64>,
-    /// Held by the listed processes; `None` if one of them is unknown.
+    /// Memory of the listed processes; `None` if the memory of any of them is unknown.
     pub process_bytes: Option<u64>,
-    /// In use without a listed process; 0 if the processes hold more than is in use. `Err` says why it is
-    /// unknown.
+    /// Memory in use that no listed process holds; at least 0. `Err` gives the reason if it is unknown.
     pub unattributed: Result<u64, &'static str>,
 }
 
-/// Unaccounted memory below this is contexts and rounding (captures of drivers 590 to 610 show up to 259 MiB on
-/// a desktop).
+/// Less is contexts and rounding: captures of drivers 590 to 610 show up to 259 MiB on a desktop.
 pub const WORTH_MENTIONING_BYTES: u64 = 512 * MIB;
 
 impl Balance {
-    /// The memory in use without a listed process, if it is worth mentioning.
     pub fn notable_bytes(&self) -> Option<u64> {
         self.unattributed.ok().filter(|&bytes| bytes >= WORTH_MENTIONING_BYTES)
     }
 }
 
-/// Names of GPUs that share the system's memory, if the driver does not tell.
+/// Names of GPUs that share system memory, in case the driver does not report it.
 const UNIFIED: &[&str] =
     &["GH200", "GB200", "GB300", "GB10", "Grace", "Orin", "Thor", "Xavier", "Tegra"];
 
 impl Gpu {
-    /// Whether it shares the system's memory, which may be used without a process on the GPU.
+    /// Whether the GPU shares system memory, which may be in use without a process on the GPU.
     pub fn is_unified(&self) -> bool {
         let is_named_so = || {
             let name = self.name.as_deref();
@@ -44,7 +39,7 @@ impl Gpu {
         self.numa_node.is_some() || self.memory_unavailable.is_some() || is_named_so()
     }
 
-    /// Whether it is divided into instances, by any sign of that.
+    /// Whether any value shows that the GPU is partitioned into MIG instances.
     pub fn is_divided(&self) -> bool {
         let has_instance = |row: &GpuProcess| row.gpu_instance_id.is_some();
         self.mig_mode == Some(true)
@@ -52,7 +47,7 @@ impl Gpu {
             || self.processes.iter().flatten().any(has_instance)
     }
 
-    /// Where its memory is; `None` if no figure is known.
+    /// Splits the GPU's memory by holder; `None` if no figure is known.
     pub fn balance(&self) -> Option<Balance> {
         let memory = self.memory?;
         let process_bytes = self.process_bytes();
@@ -79,7 +74,7 @@ impl Gpu {
 }
 
 impl Snapshot {
-    /// As [`Gpu::balance`]; in a container, where NVML lists only visible processes, the remainder is unknown.
+    /// Like [`Gpu::balance`]. In a container NVML lists only visible processes, so the remainder is unknown.
     pub fn balance(&self, gpu: &Gpu) -> Option<Balance> {
         let mut balance = gpu.balance()?;
         if self.host.pid_namespace == Some(PidNamespace::Container) {

@@ -1,14 +1,12 @@
-//! The devices that a CUDA program can be given: whole GPUs, and the MIG devices of partitioned ones.
+//! Devices that a CUDA program can use: whole GPUs, and the MIG devices of partitioned GPUs.
 
 use std::sync::Arc;
 
 use super::field::{Needle, is_called};
 use super::snapshot::{Gpu, GpuProcess, MigDevice, ProcessType};
 
-/// The GPU's index, and a MIG device's index and UUID.
 pub type DeviceKey = (u32, Option<(Option<u32>, Option<Arc<str>>)>);
 
-/// A whole GPU, or a MIG device of a partitioned one.
 #[derive(Clone, Copy, Debug)]
 pub struct ComputeDevice<'a> {
     pub gpu: &'a Gpu,
@@ -17,20 +15,18 @@ pub struct ComputeDevice<'a> {
 }
 
 impl PartialEq for ComputeDevice<'_> {
-    /// Whether both are the same device, whatever its state.
+    /// Compares the devices' keys, not their state.
     fn eq(&self, other: &Self) -> bool {
         self.key() == other.key()
     }
 }
 
 impl<'a> ComputeDevice<'a> {
-    /// What identifies the device from one snapshot to the next.
     pub fn key(&self) -> DeviceKey {
         (self.gpu.index, self.mig.map(|mig| (mig.index, mig.uuid.clone())))
     }
 
-    /// The MIG devices of a partitioned GPU, otherwise the GPU itself. CUDA cannot use a partitioned GPU as a
-    /// whole.
+    /// The MIG devices of a partitioned GPU, which CUDA cannot use as a whole; otherwise the GPU itself.
     pub fn all_of(gpu: &'a Gpu) -> impl Iterator<Item = Self> {
         let is_partitioned = gpu.mig_mode == Some(true) || !gpu.mig_devices.is_empty();
         let whole = (!is_partitioned).then_some(Self { gpu, mig: None });
@@ -38,12 +34,11 @@ impl<'a> ComputeDevice<'a> {
         whole.into_iter().chain(parts)
     }
 
-    /// UUID, as `CUDA_VISIBLE_DEVICES` takes it: `GPU-…` or `MIG-…`.
+    /// The UUID in the form that `CUDA_VISIBLE_DEVICES` takes: `GPU-…` or `MIG-…`.
     pub fn uuid(&self) -> Option<&'a Arc<str>> {
         self.mig.map_or(self.gpu.uuid.as_ref(), |mig| mig.uuid.as_ref())
     }
 
-    /// `GPU 0`, or `MIG device 0:3`.
     pub fn name(&self) -> String {
         match self.mig {
             None => format!("GPU {}", self.gpu.index),
@@ -56,7 +51,7 @@ impl<'a> ComputeDevice<'a> {
         self.mig.map_or(self.gpu.memory, |mig| mig.memory).map(|memory| memory.total_bytes)
     }
 
-    /// Memory that can be allocated, in bytes; unknown while the GPU does not answer.
+    /// Memory that can be allocated, in bytes; `None` while the GPU does not answer.
     pub fn free_bytes(&self) -> Option<u64> {
         let free = match self.mig {
             None => self.gpu.free_bytes(),
@@ -65,7 +60,7 @@ impl<'a> ComputeDevice<'a> {
         free.filter(|_| self.gpu.stale_seconds.is_none())
     }
 
-    /// Its rows of the process list, if that was read.
+    /// The device's rows of the process list, if the list was read.
     pub fn processes(&self) -> Option<impl Iterator<Item = &'a GpuProcess>> {
         let mig = self.mig;
         let is_here = move |row: &&GpuProcess| {
@@ -78,7 +73,7 @@ impl<'a> ComputeDevice<'a> {
         Some(self.gpu.processes.as_ref()?.iter().filter(is_here))
     }
 
-    /// Whether this is its name: an index or UUID of its GPU, or its own UUID or the beginning of one, or `0:3`.
+    /// Whether the text names this device: its GPU's index or UUID, its own UUID or a prefix of it, or `0:3`.
     pub fn is_called(&self, typed: &str) -> bool {
         let needle = Needle::new(typed);
         let is_part = |mig: &MigDevice| {
@@ -89,7 +84,7 @@ impl<'a> ComputeDevice<'a> {
         is_called(self.gpu, &needle, false, true) || self.mig.is_some_and(is_part)
     }
 
-    /// Why a program that starts now cannot use it, however much memory is free; claims are not considered.
+    /// Why a program started now could not use the device, regardless of free memory. Ignores claims.
     pub fn refusal(&self) -> Option<String> {
         let gpu = self.gpu;
         if gpu.is_drained == Some(true) {

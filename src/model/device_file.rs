@@ -3,30 +3,29 @@
 use super::program::file_name;
 use super::{Gpu, Process};
 
-/// N of `nvidiaN`; `None` for the driver's other files.
+/// The N of `nvidiaN`; `None` for the driver's other files.
 pub fn minor_number(name: &str) -> Option<u32> {
     name.strip_prefix("nvidia")?.parse().ok()
 }
 
-/// N of `/dev/nvidiaN`.
 pub fn minor_number_of(path: &str) -> Option<u32> {
     minor_number(path.strip_prefix("/dev/")?)
 }
 
 impl Gpu {
-    /// The path of its device file; by its index if NVML does not report the minor number.
+    /// The path of the GPU's device file. Uses the index if NVML does not report the minor number.
     pub fn device_file(&self) -> String {
         format!("/dev/nvidia{}", self.device_number())
     }
 
-    /// Whether the process holds its device file open; `None` if its files may not be read.
+    /// Whether the process has the GPU's device file open; `None` if its files cannot be read.
     pub fn is_open_in(&self, process: &Process) -> Option<bool> {
         let number = Some(self.device_number());
         let mut files = process.gpu_files.as_ref()?.iter();
         Some(files.any(|file| minor_number_of(file) == number))
     }
 
-    /// Whether a process that NVML does not list here may hold memory of it: see
+    /// Whether a process that NVML does not list on this GPU may hold memory there; see
     /// [`Process::may_hold_gpu_memory`].
     pub fn may_be_held_by(&self, process: &Process) -> Option<bool> {
         Some(process.may_hold_gpu_memory()? && self.is_open_in(process)?)
@@ -38,9 +37,11 @@ impl Gpu {
 }
 
 impl Process {
-    /// Whether it has a driver's memory management file open. Each process with a context has, and each one
-    /// forked from it; a process that only reads NVML has not (Linux: `nvidia-uvm`; WSL's and Jetson's drivers
-    /// have one file for everything). `None` if its files may not be read.
+    /// Whether the process has the driver's memory management file open. Every process with a context has it open,
+    /// and so has every process forked from one; a process that only queries NVML does not.
+    ///
+    /// The file is `nvidia-uvm` on Linux. WSL's and Jetson's drivers use one file for everything. `None` if the
+    /// process's files cannot be read.
     pub fn may_hold_gpu_memory(&self) -> Option<bool> {
         let manages = |path: &str| matches!(file_name(path), "nvidia-uvm" | "dxg" | "nvmap");
         Some(self.gpu_files.as_ref()?.iter().any(|path| manages(path)))

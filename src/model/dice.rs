@@ -1,11 +1,11 @@
-//! Seeded random numbers for tests: what fails once fails in every run.
+//! Seeded random numbers for tests, so that a failure is reproducible.
 
-/// A small generator (xorshift, G. Marsaglia 2003); its state may be any number but 0.
+/// A small generator (xorshift, G. Marsaglia 2003). Its state must not be 0.
 #[derive(Clone, Debug)]
 pub struct Dice(pub u64);
 
 impl Dice {
-    /// The numbers of a seed, which may be small.
+    /// Seeds the generator; the seed may be small.
     pub fn new(seed: u64) -> Self {
         Self(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1)
     }
@@ -17,17 +17,15 @@ impl Dice {
         self.0
     }
 
-    /// A number below `below`; 0 if that is 0.
     pub fn roll(&mut self, below: u64) -> u64 {
         self.next() % below.max(1)
     }
 
-    /// An index into `count` items.
     pub fn place(&mut self, count: usize) -> usize {
         self.roll(count as u64) as usize
     }
 
-    /// From 0 to less than 1.
+    /// Returns a number from 0 to less than 1.
     pub fn share(&mut self) -> f64 {
         (self.next() >> 11) as f64 / (1u64 << 53) as f64
     }

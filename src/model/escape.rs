@@ -1,18 +1,17 @@
-//! Makes text that a process chose safe for a terminal, a mail and a log: one line.
+//! Makes text from untrusted sources safe for terminals, mail and logs, on one line.
 //!
 //! argv, names, paths and notebook names may contain escape sequences, newlines, and characters that reorder or
-//! hide what follows. Each becomes `\n`, `\e` or `\u{…}`; nothing is dropped, so different names never look the
-//! same. Escaping is idempotent.
+//! hide other text. Each is written as `\n`, `\e` or `\u{…}`. No character is dropped, so different names never
+//! look the same. Escaping is idempotent.
 
 use std::borrow::Cow;
 use std::fmt::Write as _;
 
 use super::json::is_hostile;
 
-/// Escapes what a terminal would act on: control characters (C0, C1, DEL) and the invisible ones of
-/// [`is_hostile`].
+/// Escapes control characters (C0, C1, DEL) and the invisible characters of [`is_hostile`].
 pub fn escape(text: &str) -> Cow<'_, str> {
-    // Nearly all text is plain, which a scan of bytes shows fastest.
+    // Nearly all text is plain. A scan of its bytes is the fastest check.
     let is_plain = text.bytes().all(|byte| matches!(byte, b' '..=b'~'));
     if is_plain || !text.chars().any(is_hostile) {
         return Cow::Borrowed(text);
@@ -25,7 +24,6 @@ pub fn escape(text: &str) -> Cow<'_, str> {
             '\t' => out.push_str("\\t"),
             '\u{1b}' => out.push_str("\\e"),
             c if is_hostile(c) => {
-                // Writing to a String cannot fail.
                 let _ = write!(out, "\\u{{{:x}}}", c as u32);
             }
             c => out.push(c),

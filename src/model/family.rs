@@ -1,11 +1,11 @@
-//! Families: which processes belong together, who launched them, and how they are related.
+//! Families: processes that belong together, their launcher, and how they are related.
 //!
-//! A family may be ended as a whole, so it has to be one job. A common parent, login, terminal, container or
-//! notebook server is not enough: two programs typed into one shell are two families, and two notebook kernels
-//! always are. Each [`Tie`] names what joined a family; evidence that fits two jobs joins nothing. Only
-//! processes in the snapshot are members; an unresolved one is in no family.
+//! A family may be ended as a whole, so it must be one job. A common parent, login, terminal, container or notebook
+//! server is not enough: two programs typed into one shell are two families, and so are two notebook kernels. Each
+//! [`Tie`] records the evidence that joined a family. Evidence that fits two jobs joins nothing. Only processes in
+//! the snapshot are members; an unresolved process is in no family.
 //!
-//! Pure: nothing here reads, signals or decides. Callers show a family before they end it.
+//! Pure: this module does no I/O and sends no signals. Callers show a family before they end it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -17,7 +17,7 @@ mod joining;
 
 use joining::{Joining, is_dead};
 
-/// What joins a family's members.
+/// Evidence that joins the members of a family.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Tie {
     /// One process group: one command line of a shell, or one script.
@@ -28,14 +28,12 @@ pub enum Tie {
     Cgroup,
     /// Ranks of one run: torchrun, DeepSpeed, MPI, a Slurm step, a Ray job.
     Run,
-    /// One member started another.
     Parent,
-    /// Holders of a GPU's device files, while a dead member is still listed on that GPU.
+    /// The members hold a GPU's device files, and a dead member is still listed on that GPU.
     GpuFiles,
 }
 
 impl Tie {
-    /// The tie in words.
     pub fn words(self) -> &'static str {
         match self {
             Self::ProcessGroup => "one process group",
@@ -48,38 +46,35 @@ impl Tie {
     }
 }
 
-/// Processes that belong together; one without others is its own family.
+/// Processes that belong together. A process without relatives is its own family.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Family {
-    /// `family:PID` of its oldest member; constant while that one is listed, dead or alive.
+    /// `family:PID` of the oldest member. Constant while that process is listed, dead or alive.
     pub id: Arc<str>,
-    /// Pids of its members, ascending, including a dead one whose memory the others hold.
+    /// The members' pids, ascending, including a dead process whose memory the others hold.
     pub members: Vec<u32>,
-    /// What joins them; empty for a single process.
+    /// Empty for a single process.
     pub ties: BTreeSet<Tie>,
-    /// The process that started it, if known and not a member.
+    /// The process that started the family, if it is known and not a member.
     pub launcher: Option<Arc<Parent>>,
-    /// The name of the processes' owner.
     pub user: Option<Arc<str>>,
 }
 
-/// A line of a family's tree.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Branch {
     pub pid: u32,
-    /// 0 for a root, one more for each generation.
+    /// The generation; 0 for a root.
     pub depth: usize,
 }
 
-/// The families of a snapshot, in order of the pids in their ids. Each process is in at most one; unresolved
-/// ones are in none.
+/// The families of a snapshot, by the pids in their ids. A process is in at most one family.
 pub fn families(snapshot: &Snapshot) -> Vec<Family> {
     let mut joining = Joining::new(snapshot);
     joining.join_groups();
     joining.join_sessions();
     joining.join_children();
     joining.join_the_dead();
-    // Later steps compare jobs with jobs: a rank's data loaders have its rank, too.
+    // Later steps compare jobs with jobs, because a rank's data loaders have its rank, too.
     joining.join_runs();
     joining.join_cgroups();
     joining.finish()
@@ -91,14 +86,13 @@ pub fn member(families: &[Family], pid: u32) -> Option<&Family> {
 }
 
 impl Family {
-    /// Its members as a tree, parents first. A dead member comes before those with its pid as their group or
-    /// session.
+    /// The members as a tree, parents first. A dead member precedes the processes of its group or session.
     pub fn tree(&self, snapshot: &Snapshot) -> Vec<Branch> {
         self.tree_of(|pid| snapshot.process(pid))
     }
 
-    /// As [`tree`](Self::tree), with a fast lookup by pid: searching the snapshot for each of a thousand
-    /// members takes as long as the rest of a table.
+    /// Like [`tree`](Self::tree), with a fast lookup by pid. Searching the snapshot for each of a thousand members
+    /// would take as long as the rest of a table.
     pub fn tree_of<'a>(&self, find: impl Fn(u32) -> Option<&'a Process>) -> Vec<Branch> {
         let members: Vec<(u32, Option<&Process>)> =
             self.members.iter().map(|&pid| (pid, find(pid))).collect();
@@ -117,7 +111,7 @@ impl Family {
         }
         let mut tree = Vec::with_capacity(members.len());
         let mut seen = BTreeSet::new();
-        // Processes that a recording made each other's parents have no root; they follow as roots.
+        // In a recording, processes can be each other's parents. They are under no root, so they follow as roots.
         let rest = members.iter().map(|&(pid, _)| pid);
         for root in roots.iter().map(|&(_, pid)| pid).chain(rest) {
             let mut due = vec![(root, 0)];
@@ -133,7 +127,7 @@ impl Family {
         tree
     }
 
-    /// The member that a member is shown under.
+    /// The member that is the given member's parent in the tree.
     fn elder<'a>(
         &self,
         process: &Process,

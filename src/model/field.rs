@@ -1,10 +1,9 @@
-//! The table of fields: what can be known of a row, each field's names, and its value.
+//! The table of fields: each fact about a row, the field's names, and how to read its value.
 //!
-//! The [selector](super::selector) is parsed with it and the help shows it. A field's answer is yes, no or
-//! unknown, and unknown is no evidence either way. But a resolved process outside a container is known to be in
-//! none.
+//! The [selector](super::selector) parser and its help use this table. Each match is yes, no or unknown, and
+//! unknown is no evidence either way. A resolved process outside a container, however, is known to be in none.
 //!
-//! [`gpu`] has its own table, of a GPU's single values.
+//! [`gpu`] is a separate table of a GPU's single values.
 
 use super::finding::{Finding, Kind};
 use super::row::ProcessRow;
@@ -22,67 +21,51 @@ pub use read::{GROUPED, GroupName, SortValue, is_called};
 use spec::field;
 pub use spec::{FieldSpec, Notation, STAYS};
 
-/// What can be known of a row, in the tables' order.
+/// The fields of a row, in the tables' order.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Field {
-    /// The GPU, or the part of it, by NVML's index.
+    /// The GPU, or the MIG device, by NVML's index.
     Gpu,
-    /// The process id.
     Pid,
-    /// The owner.
     User,
-    /// Memory held on this GPU, in bytes.
     Memory,
-    /// The same as a share of the GPU's memory.
+    /// Memory on this GPU as a share of the GPU's memory.
     MemoryPercent,
-    /// Its memory over time; sorted by growth.
     History,
-    /// Use of the GPU's multiprocessors, in percent.
+    /// Utilization of the GPU's multiprocessors, in percent.
     SmPercent,
-    /// Use of the CPU, in percent; one core is 100.
+    /// CPU utilization, in percent of one core.
     CpuPercent,
-    /// CPU time since it started, in seconds.
+    /// CPU time since the process started, in seconds.
     CpuTime,
-    /// Resident host memory, in bytes.
     HostMemory,
-    /// What the scheduler says.
     State,
-    /// How long it has not used this GPU, in seconds.
+    /// Time since the process last used this GPU, in seconds.
     Idle,
-    /// How long it has run, in seconds.
+    /// Time since the process started, in seconds.
     Runtime,
-    /// Its framework.
     Framework,
-    /// The container, pod, job or unit it runs in.
+    /// The container, pod, job or unit that the process runs in.
     Place,
-    /// What the rules found.
     Finding,
-    /// The notebook, or the command line.
     Command,
-    /// The program.
     Name,
-    /// The notebook whose kernel it is.
+    /// The notebook, if the process is its kernel.
     Notebook,
-    /// The container that it runs in.
     Container,
-    /// The Kubernetes pod.
     Pod,
-    /// The Slurm job.
     Job,
-    /// The systemd unit.
     Unit,
-    /// Which of NVML's lists it is on.
+    /// The NVML list that contains the process.
     Kind,
-    /// Other properties.
     Is,
 }
 
-/// The text for an unknown value, in every table.
 pub const UNKNOWN: &str = "-";
 /// The text for a value that this GPU or driver lacks; `ps` says why below its tables.
 pub const NOT_AVAILABLE: &str = "n/a";
 
-/// Every field, in the columns' order. Widths leave room for the sort mark after the heading.
+/// Every field, in column order. Widths leave room for the sort mark after the heading.
 pub const FIELDS: [FieldSpec; 25] = {
     use Notation::{Bytes, BytesOrShare, Number, OneOf, Percent, Seconds, Text};
     [
@@ -209,12 +192,10 @@ pub const FIELDS: [FieldSpec; 25] = {
     ]
 };
 
-/// The fields that a selector may name.
 pub fn selectable() -> impl Iterator<Item = &'static FieldSpec> {
     FIELDS.iter().filter(|spec| !spec.names.is_empty())
 }
 
-/// The screen's columns, in order.
 pub const ON_SCREEN: [Field; count(&FIELDS, true)] = {
     let mut columns = [Field::Gpu; count(&FIELDS, true)];
     let (mut at, mut next) = (0, 0);
@@ -228,7 +209,7 @@ pub const ON_SCREEN: [Field; count(&FIELDS, true)] = {
     columns
 };
 
-/// The screen's columns, from the last to the first that a narrow terminal drops.
+/// The screen's columns; a narrow terminal drops them from the end.
 pub const BY_NEED: [Field; ON_SCREEN.len()] = {
     let mut columns = ON_SCREEN;
     let mut at = 0;
@@ -241,7 +222,6 @@ pub const BY_NEED: [Field; ON_SCREEN.len()] = {
     columns
 };
 
-/// The fields that `ps` sorts by, in order.
 pub const SORTED: [Field; count(&FIELDS, false)] = {
     let mut fields = [Field::Gpu; count(&FIELDS, false)];
     let (mut at, mut next) = (0, 0);
@@ -255,7 +235,7 @@ pub const SORTED: [Field; count(&FIELDS, false)] = {
     fields
 };
 
-/// How many columns the screen has, or how many fields `ps` sorts by.
+/// Counts the screen's columns, or the fields that `ps` sorts by.
 const fn count(fields: &[FieldSpec], on_screen: bool) -> usize {
     let (mut at, mut count) = (0, 0);
     while at < fields.len() {
@@ -269,7 +249,7 @@ const fn count(fields: &[FieldSpec], on_screen: bool) -> usize {
     count
 }
 
-/// The states: the word that is typed and shown, and the kernel's letter.
+/// State names as typed and shown, and the kernel's letters.
 const STATES: [(&str, char); 10] = [
     ("running", 'R'),
     ("sleeping", 'S'),
@@ -282,11 +262,9 @@ const STATES: [(&str, char); 10] = [
     ("dead", 'X'),
     ("kernel", 'I'),
 ];
-/// NVML's lists.
 const KINDS: [&str; 4] = ["compute", "graphics", "mps", "other"];
-/// Other properties of a process.
 const TRAITS: [&str; 2] = ["mine", "unlisted"];
-/// Matches any finding.
+/// A value of `finding:` that matches any finding.
 const ANY: &str = "any";
 
 fn state_names() -> Vec<&'static str> {
@@ -298,13 +276,13 @@ fn finding_names() -> Vec<&'static str> {
     kinds.chain([ANY]).collect()
 }
 
-/// A state's word; `None` for a letter that no current kernel has.
+/// The name of a state; `None` for a letter that no current kernel uses.
 pub fn state_name(letter: char) -> Option<&'static str> {
     let mut states = STATES.iter();
     states.find(|(_, state)| *state == letter).map(|(name, _)| *name)
 }
 
-/// The state of a single letter; `T` is stopped and `t` traced, as in ps.
+/// The state for a single letter: `T` is stopped and `t` is traced, as in ps.
 fn state_letter(value: &str) -> Option<char> {
     let mut chars = value.chars();
     let letter = chars.next()?;
@@ -313,7 +291,7 @@ fn state_letter(value: &str) -> Option<char> {
 }
 
 impl FieldSpec {
-    /// Whether a value is possible for this field; `Err` has the values that are.
+    /// Whether a value is possible for this field; `Err` lists the possible values.
     pub(super) fn allows(&self, needle: &Needle) -> Result<(), Vec<&'static str>> {
         let Notation::OneOf(words) = self.notation else {
             return Ok(());
@@ -328,14 +306,13 @@ impl FieldSpec {
 }
 
 impl Field {
-    /// Its line in the table.
     pub fn spec(self) -> &'static FieldSpec {
         let at = FIELDS.iter().position(|spec| spec.field == self);
-        // A test checks that every field has one.
+        // A test checks that every field has a line.
         &FIELDS[at.unwrap_or_default()]
     }
 
-    /// Its value as a number, in the unit of its notation; `None` if it is no number, or unknown.
+    /// The value as a number, in the unit of the field's notation. `None` if it is unknown or not a number.
     pub fn number(self, row: &ProcessRow<'_>) -> Option<f64> {
         let process = row.process.ok();
         match self {
@@ -355,7 +332,8 @@ impl Field {
         }
     }
 
-    /// The text of a table's cell, to be escaped and cut by the caller. `None` if unknown, or more than a word.
+    /// The text of a table cell; the caller escapes and shortens it. `None` if unknown, or if the text is longer
+    /// than a word.
     pub fn text(self, row: &ProcessRow<'_>) -> Option<String> {
         let process = row.process.ok();
         match self {
@@ -368,7 +346,6 @@ impl Field {
                 Some(user) => Some(user.to_string()),
                 None => process?.uid.map(|uid| uid.to_string()),
             },
-            // Drawn rather than written.
             Self::History => None,
             Self::SmPercent => self.number(row).map(|percent| percent.to_string()),
             Self::State => process?.state.map(|letter| match state_name(letter) {
@@ -393,13 +370,12 @@ impl Field {
     }
 }
 
-/// The finding in a word or two: `IDLE 29m`, `ORPHAN 29m +1` if there are others, `IDLE 29m kept` if `reap`
-/// leaves it alone.
+/// The finding in a word or two: `IDLE 29m`, `ORPHAN 29m +1` with others, `IDLE 29m kept` if `reap` skips it.
 pub fn badge(finding: &Finding) -> String {
     let mut text = finding.kind.to_string().to_uppercase();
     let span = Span::from_seconds(finding.duration_seconds).to_string();
     text.push(' ');
-    // The largest unit suffices here; the message has the exact span.
+    // The largest unit is enough here; the message has the exact span.
     text.push_str(span.split(' ').next().unwrap_or_default());
     if !finding.also.is_empty() {
         text.push_str(&format!(" +{}", finding.also.len()));

@@ -1,4 +1,4 @@
-//! A finding: what a rule concluded, its evidence, and the actions it offers.
+//! A finding: the conclusion of a rule, its evidence, and the actions that it offers.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -38,25 +38,22 @@ impl fmt::Display for Severity {
     }
 }
 
-/// What a kind of finding is about.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum KindSubject {
-    /// A process, on one or several GPUs.
     Process,
-    /// A GPU.
     Gpu,
 }
 
-/// When `reap` ends what is found.
+/// When `reap` ends the processes of a finding.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Ends {
-    /// Unless other kinds are requested; and by a rule with `action = "reap"`.
+    /// By default, unless other kinds are requested; and unattended, by a rule with `action = "reap"`.
     Always,
-    /// If the kind or the rule is named; and by a rule with `action = "reap"`.
+    /// If the kind or the rule is named; and unattended, by a rule with `action = "reap"`.
     Configured,
-    /// Only if the kind or the rule is named: waiting may be a server's work.
+    /// Only if the kind or the rule is named, because a server's work may be to wait.
     Named,
-    /// Never: nothing certain could be signalled, or it would not help.
+    /// Never, because no process is certain to be the cause, or ending it would not help.
     Never,
 }
 
@@ -128,19 +125,19 @@ kinds! {
 }
 
 impl Kind {
-    /// Whether a rule of this kind may end its findings without a person's confirmation.
+    /// Whether a rule of this kind may end processes without confirmation by a person.
     pub const fn may_be_reaped(self) -> bool {
         matches!(self.ends(), Ends::Always | Ends::Configured)
     }
 
-    /// Whether it means that memory is held and the GPU not used.
+    /// Whether the kind means that memory is held while the GPU is unused.
     pub const fn is_unused(self) -> bool {
         use Kind::{Idle, Orphan, Placeholder, ServerIdle, Stopped};
         matches!(self, Orphan | Stopped | Placeholder | Idle | ServerIdle)
     }
 
-    /// Whether its findings may be asked to release memory: the process is idle and lives on; or, on a nearly
-    /// full GPU, it has announced a signal for that while it works.
+    /// Whether processes with such a finding can be asked to release memory. An idle process keeps running. On a
+    /// nearly full GPU, a process may have announced a signal that asks for release while it works.
     pub const fn may_be_released(self) -> bool {
         matches!(self, Self::Idle | Self::ServerIdle | Self::Pressure)
     }
@@ -283,8 +280,8 @@ pub struct FindingProcess {
 }
 
 impl FindingProcess {
-    /// The process as a finding carries it. One that has exited gets its former names and no start, because its
-    /// pid may be another's.
+    /// The process as stored in a finding. A process that has exited keeps its former names but has no start,
+    /// because its pid may be another's.
     pub fn of(process: &Process) -> Self {
         let (user, command) = match process.ended() {
             Some(ended) => (&ended.user, &ended.command),
@@ -345,24 +342,22 @@ pub struct Undecided {
     pub reason: String,
 }
 
-/// Commands to type about a process itself.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct OwnCommands {
-    /// Makes it release memory and live on, if a snapshot shows a way that works for what it has loaded.
+    /// Makes the process release memory and keep running, if a snapshot shows a way that works for its libraries.
     pub release: Option<String>,
-    /// Ends it.
     pub kill: Option<String>,
 }
 
-// Evidence: the facts that a rule observed, as each kind of finding has them.
+// Evidence: the facts that a rule observed.
 //
-// Numbers as observed or computed, with units in their names; unknown ones are `null`. Each kind's facts are a
-// struct in its file in `rules`, with the words for them. What they share is here, so that a finding is plain
-// data for modules that know no rule.
+// Numbers are as observed or computed, with units in their names; unknown numbers are `null`. Each kind defines its
+// facts and their wording in its file in `rules`. The shared part is here, so that modules which know no rule can
+// use findings as plain data.
 
-/// The facts of one kind; its fields are those of `evidence` in JSON.
+/// The facts of one kind, serialized as `evidence`.
 pub trait KindEvidence: Serialize + JsonSchema {
-    /// The facts in one line. Contains names that a process chose: escape it for a terminal.
+    /// The facts in one line. Contains names chosen by a process: escape it for a terminal.
     fn words(&self) -> String;
 
     /// When a GPU's memory will be used up, if the facts show that.
@@ -371,12 +366,10 @@ pub trait KindEvidence: Serialize + JsonSchema {
     }
 }
 
-/// When a GPU's memory will be used up, if growth continues.
+/// The forecast of when a GPU's memory will be used up, if growth continues.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Exhaustion {
-    /// Bytes still free.
     pub free_bytes: u64,
-    /// Until they are used up.
     pub seconds: f64,
 }
 
@@ -400,12 +393,12 @@ impl Evidence {
         }
     }
 
-    /// As [`KindEvidence::words`].
+    /// See [`KindEvidence::words`].
     pub fn words(&self) -> &str {
         &self.words
     }
 
-    /// As [`KindEvidence::forecast`].
+    /// See [`KindEvidence::forecast`].
     pub fn forecast(&self) -> Option<Exhaustion> {
         self.forecast
     }
@@ -425,7 +418,6 @@ impl JsonSchema for Evidence {
     }
 }
 
-/// A number of samples in words.
 pub fn samples(count: u64) -> String {
     number_of(count, "sample")
 }

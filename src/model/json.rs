@@ -1,18 +1,19 @@
-//! JSON without characters that a terminal acts on, or that hide or reorder their neighbours.
+//! JSON without characters that control a terminal, are invisible, or reorder the text around them.
 //!
-//! serde_json escapes what JSON demands (RFC 8259, section 7): control characters below U+0020. Those above,
-//! and invisible characters, would go out as they are, and `cat` or an editor would show something else than
-//! the document has. Here they are escaped as well (`\u202e`), which every parser reads as the same string.
-//! `escape` does this for text.
+//! serde_json escapes only control characters below U+0020, as RFC 8259, section 7, requires. Other control
+//! characters and invisible characters would be printed as they are, so `cat` or an editor would show different
+//! text. This module escapes them, too (`\u202e`); every parser reads the same string. `escape` does this for text.
 
 use std::fmt::Write as _;
 
 use serde::Serialize;
 use serde_json::Result;
 
-/// Whether a terminal acts on a character; or it is invisible and hides or reorders what follows (bidirectional
-/// controls, zero-width characters, line separators, fillers, tags); or it changes another one's width only in
-/// some terminals (variation selectors, skin tones).
+/// Whether a character is dangerous to display:
+/// - it controls the terminal;
+/// - it is invisible and hides or reorders other text (bidirectional controls, zero-width characters, line
+///   separators, fillers, tags);
+/// - it changes the width of another character in some terminals only (variation selectors, skin tones).
 pub fn is_hostile(c: char) -> bool {
     c.is_control()
         || matches!(c,
@@ -24,36 +25,31 @@ pub fn is_hostile(c: char) -> bool {
             | '\u{e0000}'..='\u{e0fff}')
 }
 
-/// On one line.
-///
-/// # Errors
-///
-/// As for serde_json.
 pub fn to_string<T: Serialize + ?Sized>(value: &T) -> Result<String> {
     serde_json::to_string(value).map(harmless)
 }
 
-/// A document for people, with a newline at its end.
+/// Serializes an indented document with a newline at its end.
 ///
 /// # Errors
 ///
-/// As for serde_json: a number that JSON lacks, or a map's key that is no text.
+/// As for serde_json: a number that JSON lacks, or a map key that is not text.
 pub fn document<T: Serialize + ?Sized>(value: &T) -> Result<String> {
     serde_json::to_string_pretty(value).map(|text| harmless(text) + "\n")
 }
 
-/// Appends it on one line.
+/// Appends a value on one line.
 ///
 /// # Errors
 ///
-/// As for serde_json; then nothing is appended.
+/// As for serde_json; in that case nothing is appended.
 pub fn append<T: Serialize + ?Sized>(bytes: &mut Vec<u8>, value: &T) -> Result<()> {
     let before = bytes.len();
     if let Err(error) = serde_json::to_writer(&mut *bytes, value) {
         bytes.truncate(before);
         return Err(error);
     }
-    // Nearly all of it is plain and stays.
+    // Nearly all documents are plain and need no change.
     if bytes[before..].iter().any(|&byte| byte >= 0x7f)
         && let Ok(text) = String::from_utf8(bytes.split_off(before))
     {
@@ -62,9 +58,9 @@ pub fn append<T: Serialize + ?Sized>(bytes: &mut Vec<u8>, value: &T) -> Result<(
     Ok(())
 }
 
-/// Such characters occur only in strings, so the whole document can be scanned.
+/// Escapes hostile characters. They occur only within strings, so the whole document can be scanned.
 fn harmless(json: String) -> String {
-    // Line feeds and the like occur between values, and are escaped within.
+    // serde_json writes line feeds between values and escapes them within strings.
     let is_meant = |c: char| c >= '\u{7f}' && is_hostile(c);
     if !json.bytes().any(|byte| byte >= 0x7f) || !json.contains(is_meant) {
         return json;
@@ -76,7 +72,6 @@ fn harmless(json: String) -> String {
             continue;
         }
         for unit in c.encode_utf16(&mut [0; 2]) {
-            // Writing to a String cannot fail.
             let _ = write!(out, "\\u{unit:04x}");
         }
     }
@@ -87,7 +82,7 @@ fn harmless(json: String) -> String {
 mod tests {
     use super::*;
 
-    /// C0, DEL, C1, marks of direction, joiners, separators, a byte order mark, a tag, a selector.
+    /// C0, DEL, C1, direction marks, joiners, separators, a byte order mark, a tag, a variation selector.
     const HOSTILE: &str = "\u{1}\n\u{7f}\u{85}\u{9b}31m\u{61c}\u{200b}\u{200d}\u{200e}\u{202e}\u{2028}\
          \u{2029}\u{2066}\u{2069}\u{feff}\u{fe0f}\u{e0041}\u{3164}\"\\";
 

@@ -1,9 +1,8 @@
-//! What keeps a process from being ended, whatever a rule finds: its owner by `GPUMEM_KEEP`, the configuration,
-//! its program, or that it serves.
+//! Reasons to keep a process despite findings: `GPUMEM_KEEP`, the configuration, its program, or that it serves.
 //!
-//! A value of `GPUMEM_KEEP` is a day or an instant until which the process must not be touched. It protects, so
-//! anything unclear means to keep. `rules::exemption::kept_by` combines the reasons; the guard in `reclaim`
-//! checks them one by one, because a policy may skip some.
+//! The value of `GPUMEM_KEEP` is a day or an instant until which the process must not be touched. The variable
+//! protects, so an unclear value means to keep. `rules::exemption::kept_by` combines the reasons. The guard in
+//! `reclaim` checks them one by one, because a policy may skip some.
 
 use std::fmt;
 use std::str::FromStr as _;
@@ -20,26 +19,22 @@ use super::names::Hypervisor;
 use super::{Finding, Identity, Kind, Process, Time};
 use crate::units::Span;
 
-/// The variable in a process's environment.
 pub const VARIABLE: &str = "GPUMEM_KEEP";
-/// Words that mean no.
+/// Values that mean not to keep.
 const NO: [&str; 4] = ["0", "no", "false", "off"];
-/// The UTC offset, in hours, at which a day ends last: a value does not say whose day it is.
+/// The UTC offset, in hours, at which a day ends last. A value does not contain a time zone.
 const LAST_ZONE_HOURS: i8 = -12;
 
-/// The meaning of a value.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum KeepEnd {
-    /// Do not keep it.
     No,
-    /// Keep it until then.
     Until(Time),
-    /// Keep it.
+    /// Keep without limit.
     Always,
 }
 
 impl KeepEnd {
-    /// Parses a value: `2026-12-01` (through that day, wherever it ends last), RFC 3339, or a word.
+    /// Parses RFC 3339, a word, or a date: `2026-12-01` lasts until that day has ended in every time zone.
     pub fn parse(value: &str) -> Self {
         let value = value.trim();
         if NO.iter().any(|no| value.eq_ignore_ascii_case(no)) {
@@ -61,7 +56,6 @@ impl KeepEnd {
             .map_or(Self::Always, until)
     }
 
-    /// Whether it applies at a time.
     pub fn is_in_force(self, now: Time) -> bool {
         match self {
             Self::No => false,
@@ -70,7 +64,6 @@ impl KeepEnd {
         }
     }
 
-    /// `None` if unlimited.
     pub fn until(self) -> Option<Time> {
         match self {
             Self::Until(end) => Some(end),
@@ -108,7 +101,6 @@ pub enum KeptBy {
 }
 
 impl KeptBy {
-    /// `None` if unlimited.
     fn until(&self) -> Option<Time> {
         match self {
             Self::Owner { until, .. } | Self::Configuration { until, .. } => *until,
@@ -118,7 +110,7 @@ impl KeptBy {
 }
 
 impl fmt::Display for KeptBy {
-    /// Contains a reason written by others: escape it for a terminal.
+    /// Contains a reason that other people wrote: escape it for a terminal.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let until = match self.until() {
             Some(until) => format!(" until {}", until.local()),
@@ -149,9 +141,8 @@ pub struct Exempt {
     pub kinds: Vec<Kind>,
     /// Covers only findings of these rules and of the kinds above.
     pub rules: Vec<Arc<str>>,
-    /// Reason given in the configuration.
     pub reason: Arc<str>,
-    /// `None` if unlimited.
+    /// The end of the exemption; `None` if unlimited.
     pub until: Option<Time>,
 }
 
@@ -177,8 +168,8 @@ impl Exempt {
 }
 
 impl Process {
-    /// Whether its owner keeps it, as far as its environment is known; at most for `longest` from its start, which
-    /// its owner cannot forge. If its start is unknown, nothing limits the keep.
+    /// Whether the owner keeps the process, as far as its environment is known. The keep lasts at most `longest`
+    /// from the process's start, which the owner cannot forge. If the start is unknown, the keep has no limit.
     pub fn kept_by_owner(&self, now: Time, longest: Option<Span>) -> Option<KeptBy> {
         let keep = KeepEnd::parse(self.environment.as_ref()?.get(VARIABLE)?);
         let until = keep.until().into_iter().chain(self.keep_limit(longest)).min();
@@ -187,7 +178,7 @@ impl Process {
         (!is_over).then_some(KeptBy::Owner { user, until })
     }
 
-    /// Whether its owner's exemption, if it has any, has lasted for the longest time that is allowed.
+    /// Whether the owner's keep, if any, has exceeded the longest time allowed.
     pub fn is_past_keep_limit(&self, now: Time, longest: Option<Span>) -> bool {
         self.keep_limit(longest).is_some_and(|limit| now >= limit)
     }

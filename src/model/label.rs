@@ -1,8 +1,9 @@
 //! Short names shared by every view: where a process runs, its role in the Multi-Process Service, its part of a
-//! GPU, the GPU files it holds.
+//! GPU, and the GPU files that it has open.
 //!
 //! Tables and the screen share these names without depending on each other. Processes and clusters control the
-//! text: this module bounds it, and the writer escapes it. `rules` decides what a daemon or an unlisted holder means.
+//! text: this module limits its length, and the writer escapes it. `rules` decides how to judge a daemon or an
+//! unlisted holder.
 
 use foldhash::{HashSet, HashSetExt as _};
 
@@ -11,11 +12,11 @@ use super::process::Process;
 use super::program::file_name;
 use super::snapshot::{Gpu, GpuProcess, Host, MigDevice, ProcessType, Snapshot};
 
-/// The most characters of a name that are kept.
+/// The longest name, in characters; longer names are cut.
 const NAME_CHARS: usize = 40;
 /// How many characters of an id are shown, as docker does.
 const ID_CHARS: usize = 12;
-/// The most files that are named; more are counted.
+/// How many files are named; the rest is counted.
 const FILES_NAMED: usize = 3;
 /// The kernel's limit for a short name, in bytes.
 const COMM_BYTES: usize = 15;
@@ -25,7 +26,7 @@ const MPS_SERVER: &str = "nvidia-cuda-mps-server";
 const MPS_CONTROL: &str = "nvidia-cuda-mps-control";
 
 impl Process {
-    /// Where it runs, most specific first: `pod:train/bert-0`, `job:812.0`, `docker:bert`, `vllm.service`.
+    /// Where the process runs, most specific first: `pod:train/bert-0`, `job:812.0`, `docker:bert`, `vllm.service`.
     /// `None` in a login session, or if unknown.
     pub fn place(&self) -> Option<String> {
         let pod = self.kubernetes.as_deref().and_then(|pod| {
@@ -59,14 +60,14 @@ impl Process {
         };
         let unit = || {
             let unit = self.systemd_unit.as_deref()?;
-            // The owner already says who is logged in.
+            // The column of owners already shows who is logged in.
             let is_login = unit.starts_with("user@") || unit.starts_with("session-");
             (!is_login).then(|| head(unit, NAME_CHARS).to_owned())
         };
         pod.or_else(job).or_else(container).or_else(unit)
     }
 
-    /// Its pid, followed by that in its own pid namespace: `4242 (17)`.
+    /// The pid, followed by the pid in the process's own namespace: `4242 (17)`.
     pub fn pid_text(&self) -> String {
         match self.namespace_pid {
             Some(own) => format!("{} ({own})", self.pid),
@@ -74,7 +75,7 @@ impl Process {
         }
     }
 
-    /// Its framework, as far as known: `pytorch 2.9.1`.
+    /// The framework and its version, as far as known: `pytorch 2.9.1`.
     pub fn framework_text(&self) -> Option<String> {
         let name = head(self.framework.as_deref()?, NAME_CHARS);
         Some(match self.framework_version.as_deref() {
@@ -83,8 +84,7 @@ impl Process {
         })
     }
 
-    /// A process's role in the Multi-Process Service: server and control daemon are recognised by program, a
-    /// client by NVML's list.
+    /// The role in the Multi-Process Service: servers and daemons by program, clients by NVML's list.
     pub fn mps_role(&self, on_gpu: Option<&GpuProcess>) -> Option<&'static str> {
         let file = |path: &str| -> Option<&'static str> {
             let path = path.strip_suffix(" (deleted)").unwrap_or(path);
@@ -98,7 +98,7 @@ impl Process {
         let program = self.command.as_deref().and_then(|command| command.first());
         let by_program =
             executable.and_then(file).or_else(|| file(program.filter(|_| executable.is_none())?));
-        // A short name is cut before the two differ; without argv there is nothing else.
+        // The server and the daemon share a truncated short name. Without argv, nothing else tells them apart.
         let comm = self.comm.as_deref().filter(|_| program.is_none());
         let by_comm = comm.filter(|comm| MPS_SERVER.get(..COMM_BYTES) == Some(comm));
         let is_client = on_gpu.is_some_and(|row| row.kind == ProcessType::Mps);
@@ -107,8 +107,7 @@ impl Process {
 }
 
 impl Host {
-    /// A note that processes with unreadable files may include a holder; `None` if all were read or none were
-    /// searched.
+    /// Says that unreadable processes may include a holder. `None` if all were read or none were searched.
     pub fn unread_text(&self) -> Option<String> {
         let whose = match self.unread_processes? {
             0 => return None,
@@ -122,8 +121,7 @@ impl Host {
 }
 
 impl MigDevice {
-    /// Its number on its GPU as containers are given it (`0:3` is device 3 of GPU 0); by its instances if that
-    /// is unknown: `0:gi9/ci0`.
+    /// The device as containers name it: `0:3` is device 3 of GPU 0. Falls back to instances: `0:gi9/ci0`.
     pub fn name_on(&self, gpu: u32) -> String {
         match self.index {
             Some(index) => format!("{gpu}:{index}"),
@@ -144,7 +142,6 @@ fn instances(gpu: u32, gpu_instance: Option<u32>, compute_instance: Option<u32>)
 }
 
 impl Gpu {
-    /// The MIG device with these GPU and compute instances.
     pub fn mig_device(
         &self,
         gpu_instance: Option<u32>,
@@ -167,11 +164,11 @@ impl Gpu {
 }
 
 impl Snapshot {
-    /// Processes that may hold GPU memory by their open files and that NVML lists on no GPU. Without monitors
-    /// and the driver's daemons, which hold no memory of their own.
+    /// Processes whose open files suggest that they hold GPU memory although NVML lists them on no GPU. Excludes
+    /// monitors and the driver's daemons, which hold no memory of their own.
     pub fn unlisted_holders(&self) -> impl Iterator<Item = &Process> {
         let rows = || self.gpus.iter().flat_map(|gpu| gpu.processes.iter());
-        // Collected at once: they are listed in every sample.
+        // Collected once, because every sample lists them.
         let count = rows().map(Vec::len).sum();
         let mut listed = HashSet::with_capacity(count);
         listed.extend(rows().flatten().map(|row| row.pid));
@@ -181,14 +178,14 @@ impl Snapshot {
         })
     }
 
-    /// The GPUs whose device files such a process holds open: `0-3,6`; empty if none.
+    /// The GPUs whose device files the process has open: `0-3,6`; empty if none.
     pub fn held_gpus(&self, process: &Process) -> String {
         let held = self.gpus.iter().filter(|gpu| gpu.is_open_in(process) == Some(true));
         ranges(held.map(|gpu| gpu.index))
     }
 
-    /// What is known of such a process: `holds /dev/nvidia0, not listed by NVML`. If a GPU's list could not be
-    /// read, whether it is listed is unknown.
+    /// Describes an unlisted holder: `holds /dev/nvidia0, not listed by NVML`. If a GPU's list could not be read,
+    /// whether the process is listed is unknown.
     pub fn holding(&self, process: &Process) -> String {
         let files = process.gpu_files.as_deref().unwrap_or_default();
         let mut shown: Vec<&str> = files
@@ -213,7 +210,7 @@ impl Snapshot {
     }
 }
 
-/// `0-3,6`; the numbers ascend.
+/// `0-3,6`, from ascending numbers.
 pub fn ranges(numbers: impl Iterator<Item = u32>) -> String {
     let mut ranges: Vec<(u32, u32)> = Vec::new();
     for number in numbers {

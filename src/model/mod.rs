@@ -1,20 +1,21 @@
-//! The nouns of gpumem: plain data with serde, no I/O and no clock.
+//! The data types of gpumem: plain data with serde, no I/O and no clock.
 //!
-//! What is observed: [`snapshot`] is one instant, and the format of `ps --json`, `record` and `--replay`;
-//! [`mod@process`] is one process in it, [`identity`] tells when two observations are of the same process,
-//! [`compute_device`] is what a program can be given, [`reservation`] which GPUs jobs and containers were given, [`release`] is a process's report about memory it
-//! gave back.
+//! Observations: [`snapshot`] is one instant, and the format of `ps --json`, `record` and `--replay`.
+//! [`mod@process`] is one process in it, and [`identity`] decides whether two observations are of one process.
+//! [`compute_device`] is a device for a program, [`reservation`] lists the GPUs given to jobs and containers, and
+//! [`release`] is a process's report about memory that it freed.
 //!
-//! What is concluded: [`finding`] and its evidence, [`suspect`] without proof yet, [`reclaimable`] the sum
-//! of both, [`family`] which processes belong together, [`keep`] what keeps a process, [`balance`] where a
-//! GPU's memory is, [`unread`] who may be on an unreadable GPU, [`waste`] what findings have cost.
+//! Conclusions: [`finding`] and its evidence, [`suspect`] without proof yet, and [`reclaimable`], the sum of
+//! both. [`family`] groups processes that belong together, and [`keep`] has the reasons to keep one. [`balance`]
+//! splits a GPU's memory by holder, [`unread`] lists processes that may be on an unreadable GPU, and [`waste`] adds
+//! up the cost of findings.
 //!
-//! What is shown and selected: [`row`] is a process on a GPU, [`field`] what can be known of it, [`selector`]
-//! the language that asks, [`mod@totals`] the sums of groups; [`label`] and [`process_name`]
-//! are texts for people, [`time`], [`mod@escape`] and [`json`] the written forms.
+//! Display and selection: [`row`] is a process on a GPU, [`field`] the table of facts about it, [`selector`] the
+//! filter language over them, and [`mod@totals`] the sums of groups. [`label`] and [`process_name`]
+//! make texts for people; [`time`], [`mod@escape`] and [`json`] are the written forms.
 //!
-//! What names tell: [`names`] are the lists, [`name_facts`] everything at once; [`program`], [`server_name`],
-//! [`owners`], [`pool`], [`placeholder`] and [`mod@unit`] interpret one each.
+//! Interpretation of names: [`names`] are the lists, [`name_facts`] combines all facts, and [`program`],
+//! [`server_name`], [`owners`], [`pool`], [`placeholder`] and [`mod@unit`] interpret one kind of name each.
 //!
 //! Helpers: [`device_file`], [`shared`].
 

@@ -1,38 +1,30 @@
-//! What a process's names alone tell: program, title, starter.
+//! Facts that follow from a process's names alone: program, title, starter.
 //!
-//! They are matched against hundreds of names, several times for every process in every sample, so callers
-//! cache this while the names stay the same.
+//! Matching compares names with hundreds of entries, several times per process and sample. Callers therefore cache
+//! these facts while the names stay the same.
 
 use super::Process;
 use super::names::Hypervisor;
 use super::pool::Pool;
 use super::program::never_killed;
 
-/// What command line, program file, short name, framework and the parent tell.
+/// Facts from the command line, program file, short name, framework and parent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct NameFacts {
-    /// [`Process::is_display`].
     pub is_display: bool,
-    /// [`Process::hypervisor`].
     pub hypervisor: Option<&'static Hypervisor>,
-    /// [`Process::is_kernel`].
     pub is_kernel: bool,
-    /// [`Process::is_worker_of_a_server`].
     pub is_worker_of_a_server: bool,
-    /// [`Process::looks_like_a_server`].
     pub looks_like_a_server: bool,
-    /// [`Process::mps_role`] of the process alone.
+    /// [`Process::mps_role`], from the process alone.
     pub has_mps_role: bool,
-    /// Whether its program is on the list of [`never_killed`], regardless of the file's owner.
+    /// Whether the program is on the list of [`never_killed`], regardless of who owns its file.
     pub is_never_killed: bool,
-    /// [`Process::placeholder`].
     pub placeholder: Option<&'static str>,
-    /// [`Process::pool`].
     pub pool: Option<&'static Pool>,
 }
 
 impl NameFacts {
-    /// From the process's current names.
     pub fn of(process: &Process) -> Self {
         let (executable, comm) = (process.executable.as_deref(), process.comm.as_deref());
         Self {

@@ -6,7 +6,6 @@ use serde::Deserialize;
 
 use super::unit::Way;
 
-/// The file explains each list.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Names {
@@ -26,24 +25,22 @@ pub struct Names {
     pub runners: Vec<Way>,
 }
 
-/// Programs whose processes are virtual machines.
 #[derive(PartialEq, Eq, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Hypervisor {
     pub programs: Vec<String>,
-    /// Its name: `KVM`.
+    /// For example `KVM`.
     pub by: String,
     /// How to shut a machine down, as an imperative without a full stop.
     pub words: String,
 }
 
 impl Hypervisor {
-    /// The hypervisor that runs this program.
     pub fn of_program(name: &str) -> Option<&'static Self> {
         NAMES.hypervisors.iter().find(|it| is_on(&it.programs, name))
     }
 
-    /// What a process of it is, and how it is ended.
+    /// Describes a process of this hypervisor and how to end it.
     pub fn advice(&self) -> String {
         let (by, words) = (&self.by, &self.words);
         format!("it is a virtual machine ({by}), which a signal would cut off: {words}")
@@ -56,7 +53,6 @@ fn parse() -> Result<Names, toml::de::Error> {
     toml::from_str(include_str!("names.toml"))
 }
 
-/// Whether a name is on a list.
 pub fn is_on(list: &[String], name: &str) -> bool {
     list.iter().any(|it| it == name)
 }

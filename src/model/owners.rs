@@ -1,7 +1,8 @@
-//! What owns programs besides Slurm, pods, containers, units and pools: `owners.toml`, read once.
+//! Owners of programs other than Slurm, pods, containers, units and pools: `owners.toml`, read once.
 //!
-//! An owner starts an ended program again, or runs it as a job. It is recognised by the program of a living ancestor,
-//! or by variables of the environment. Only an ancestor that is proved to be root's protects a process from rules.
+//! An owner restarts a program that ended, or runs it as a job. It is recognised by the program of a living
+//! ancestor, or by environment variables. Rules leave a process alone only if its ancestor is proved to belong to
+//! root.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::LazyLock;
@@ -17,7 +18,7 @@ use super::program::is_interpreter;
 /// The kernel's limit for a short name, in bytes.
 const COMM_BYTES: usize = 15;
 
-/// An entry; the file explains each key.
+/// An entry; the header of `owners.toml` explains each key.
 #[derive(PartialEq, Eq, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ProgramOwner {
@@ -55,7 +56,6 @@ fn parse() -> Result<Owners, toml::de::Error> {
     toml::from_str(include_str!("owners.toml"))
 }
 
-/// The environment variables that entries name.
 pub fn variables() -> BTreeSet<&'static str> {
     let of = |owner: &'static ProgramOwner| {
         let texts = [&owner.shows, &owner.stop, &owner.check].into_iter().flatten();
@@ -66,7 +66,6 @@ pub fn variables() -> BTreeSet<&'static str> {
     OWNERS.owner.iter().flat_map(of).collect()
 }
 
-/// The names in braces of a template.
 fn placeholders(text: &str) -> impl Iterator<Item = &str> {
     text.split('{').skip(1).filter_map(|rest| Some(rest.split_once('}')?.0))
 }
@@ -87,7 +86,7 @@ pub fn may_be_owner(comm: &str) -> bool {
     is_interpreter(comm) || OWNERS.owner.iter().any(is_it)
 }
 
-/// Whether what runs below this ancestor is started by people or by other programs than its own owner.
+/// Whether people or unrelated programs start the processes below this ancestor.
 pub fn is_way_in(ancestor: &Parent) -> bool {
     let is_cut =
         |name: &String| ancestor.comm.as_deref() == Some(name.get(..COMM_BYTES).unwrap_or(name));
@@ -97,12 +96,11 @@ pub fn is_way_in(ancestor: &Parent) -> bool {
 }
 
 impl ProgramOwner {
-    /// The first entry whose program this is.
     pub fn of(ancestor: &Parent) -> Option<&'static Self> {
         OWNERS.owner.iter().find(|it| it.is_run_by(ancestor))
     }
 
-    /// Whether a program file, by its name, is this owner's, or an interpreter of its script.
+    /// Whether a program file with this name is the owner's program, or an interpreter for its script.
     pub fn may_run_from(&self, file: &str) -> bool {
         is_interpreter(file) || self.parents.iter().any(|it| it.split(' ').next() == Some(file))
     }
@@ -130,7 +128,7 @@ impl ProgramOwner {
             && self.variables.iter().all(|name| variable(process, name).is_some())
     }
 
-    /// Whether a name in the command comes from the process itself, which can claim any.
+    /// Whether the command contains a name from the process's environment, which the process can forge.
     pub fn is_claimed(&self) -> bool {
         self.stop.as_deref().is_some_and(|stop| placeholders(stop).any(is_variable))
     }
@@ -141,7 +139,7 @@ fn variable<'a>(process: &'a Process, name: &str) -> Option<&'a str> {
     Some(&**value).filter(|value| !value.is_empty())
 }
 
-/// The owner of a process, and what shows it.
+/// The owner of a process, and the evidence for it.
 #[derive(Clone, Copy, Debug)]
 pub struct OwnedProgram<'a> {
     pub owner: &'static ProgramOwner,
@@ -151,7 +149,7 @@ pub struct OwnedProgram<'a> {
 }
 
 impl Process {
-    /// The owner that would start it again or miss it. An orphan has lost its own.
+    /// The owner that would restart the process or miss it. An orphan has lost its owner.
     pub fn program_owner(&self) -> Option<OwnedProgram<'_>> {
         if self.is_left_behind() {
             return None;
@@ -159,7 +157,7 @@ impl Process {
         let owner = |fits: &dyn Fn(&ProgramOwner) -> bool| {
             OWNERS.owner.iter().find(|it| fits(it) && it.applies(self))
         };
-        // Recordings of earlier versions have only the parent.
+        // Recordings of earlier versions contain only the parent.
         let ancestor = self.supervisor.as_deref().or(self.parent.as_deref());
         let by_ancestor = ancestor.and_then(|it| Some((owner(&|entry| entry.is_run_by(it))?, it)));
         match by_ancestor {
@@ -174,12 +172,11 @@ impl Process {
 }
 
 impl OwnedProgram<'_> {
-    /// Whether it is proved to be root's: then rules leave the process to it.
+    /// Whether the owner is proved to run as root; rules then leave the process to it.
     pub fn is_roots(&self) -> bool {
         self.process.supervisor.is_some() && self.process.supervisor_is_roots == Some(true)
     }
 
-    /// The value of a name in braces.
     pub fn value(&self, name: &str) -> Option<String> {
         if name == "PID" {
             return Some(self.process.pid.to_string());
@@ -204,7 +201,7 @@ mod tests {
             assert!(it.restarts || it.is_batch, "{}", it.name);
             assert_eq!(it.unnamed.matches('`').count() % 2, 0, "{}", it.name);
             assert!(!it.unnamed.ends_with('.'), "{}", it.name);
-            // A name that the process itself gives has to be checked.
+            // People must be able to check a name that the process itself supplied.
             assert!(!it.is_claimed() || it.check.is_some(), "{}", it.name);
             for parent in it.parents.iter().filter(|it| !it.contains('.')) {
                 let name = parent.split(' ').next().unwrap();

@@ -1,8 +1,8 @@
-//! Programs made to hold a GPU so that no other process gets it, without doing work there.
+//! Programs that only occupy a GPU so that no other process gets it.
 //!
-//! Only published programs, by the whole name of the program, or of an interpreter's script or module. One that
-//! can also start other work (`nvertake run`) is a placeholder only if it starts none. What people call their
-//! own scripts proves nothing.
+//! The list has only published programs, matched by the whole name of a program, script or module. A program that
+//! can also start other work (`nvertake run`) is a placeholder only if it starts none. The names that people give
+//! their own scripts prove nothing.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use super::Process;
 use super::pool::{is_spawned, tool};
 
 impl Process {
-    /// The known placeholder that it runs, or is a worker of.
+    /// The known placeholder that the process runs, or is a worker of.
     pub fn placeholder(&self) -> Option<&'static str> {
         let command = self.command.as_deref()?;
         named(command).or_else(|| {
@@ -20,7 +20,7 @@ impl Process {
     }
 }
 
-/// The known placeholder that a command line runs. Each is published, and named as its documentation does.
+/// The known placeholder that a command line runs, by the name in its documentation.
 fn named(command: &[Arc<str>]) -> Option<&'static str> {
     let (name, arguments) = tool(command)?;
     Some(match name {
@@ -32,7 +32,7 @@ fn named(command: &[Arc<str>]) -> Option<&'static str> {
         | "keep_gpu.mcp.server" => "keep-gpu",
         // github.com/TideDra/doma
         "doma" => "doma",
-        // pypi.org/project/nvertake: without a command it only fills the memory.
+        // pypi.org/project/nvertake: without a command, it only fills memory.
         "nvertake" | "nvertake.cli" if fills_only(arguments) => "nvertake",
         // pypi.org/project/occgpu
         "occgpu" | "occgpu.cli" => "occgpu",
@@ -44,7 +44,7 @@ fn named(command: &[Arc<str>]) -> Option<&'static str> {
     })
 }
 
-/// Whether nVertake was told to fill memory, and none of its arguments may be a command to run.
+/// Whether nVertake was told to fill memory, and no argument may be a command to run.
 fn fills_only(arguments: &[Arc<str>]) -> bool {
     let mut fills = false;
     let mut rest = arguments.iter().map(|argument| &**argument);

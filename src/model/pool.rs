@@ -1,7 +1,7 @@
-//! Workers that something restarts: ended one by one they come back, or their work is lost.
+//! Pools of workers. Ending a single worker is useless or harmful: the pool restarts it, or its work is lost.
 //!
-//! One table of known pools, by their workers' titles or their starters' command lines. A pool's worker waits
-//! for work by design. Names are compared whole.
+//! `pools.toml` lists known pools, by their workers' titles or their starters' command lines. Waiting for work is
+//! normal for a pool's worker. Names are compared whole.
 
 use std::sync::LazyLock;
 
@@ -11,29 +11,26 @@ use super::Process;
 use super::process::Parent;
 use super::program::{file_name, is_interpreter};
 
-/// A pool of workers.
 #[derive(PartialEq, Eq, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Pool {
-    /// Its own name: `Celery`.
+    /// For example `Celery`.
     pub name: String,
-    /// What restarts an ended worker.
     pub restarted_by: String,
     /// How to end or empty the pool: one line, commands in backquotes, without a full stop.
     pub words: String,
-    /// Its workers listen for each other and for their work's source, not for clients.
+    /// The workers listen for each other and for their source of work, not for clients.
     #[serde(default)]
     pub listens_for_itself: bool,
-    /// A worker is kept for the next work, and ended by its starter; another is started only for work.
+    /// The pool keeps a worker for later work and ends it itself. It starts another worker only for work.
     #[serde(default)]
     pub keeps_the_idle: bool,
-    /// What starts its workers, if that is no process of the pool: programs, scripts or modules.
+    /// The programs, scripts or modules that start the workers, if the starter is no process of the pool.
     #[serde(default)]
     started_by: Vec<String>,
-    /// Beginnings of its workers' titles.
     #[serde(default)]
     titles: Vec<String>,
-    /// What its workers run: a program, script or module, and words among its arguments.
+    /// The workers' program, script or module, and words among its arguments.
     #[serde(default)]
     commands: Vec<String>,
 }
@@ -50,25 +47,25 @@ fn parse() -> Result<Pools, toml::de::Error> {
 }
 
 impl Process {
-    /// The pool that it is a worker of, or that it runs. A title that the process itself wrote counts unless its
-    /// starter is known not to be the pool's.
+    /// The pool whose worker or starter the process is. A process can write its own title, which is ignored if its
+    /// starter is known not to belong to the pool.
     pub fn pool(&self) -> Option<&'static Pool> {
         let command = self.command.as_deref().unwrap_or_default();
         let by_title = titled(command).filter(|pool| self.is_started_by(pool) != Some(false));
         by_title.or_else(|| running(command)).or_else(|| {
-            // A spawned process's command line shows only that it was spawned.
+            // The command line of a spawned process shows only that it was spawned.
             let parent = self.parent.as_deref()?.command.as_deref()?;
             is_spawned(command).then(|| named(parent)).flatten()
         })
     }
 
-    /// Whether its starter would start another if it ended, or keeps it and ends it itself.
+    /// Whether the pool would replace the process if it ended, or keeps it and ends it itself.
     pub fn is_restarted_by_its_pool(&self) -> bool {
         self.pool()
             .is_some_and(|pool| self.is_started_by(pool).unwrap_or(!pool.started_by.is_empty()))
     }
 
-    /// Whether what starts a pool's workers started it; `None` if unknown.
+    /// Whether the pool's starter started the process; `None` if unknown.
     fn is_started_by(&self, pool: &Pool) -> Option<bool> {
         if self.parent_is_reaper == Some(true) {
             return Some(false);
@@ -82,7 +79,7 @@ impl Process {
 }
 
 impl Parent {
-    /// Whether it runs this program, script or module.
+    /// Whether the parent runs this program, script or module.
     pub fn runs(&self, name: &str) -> bool {
         let command = self.command.as_deref().unwrap_or_default();
         let program = command.first().map(|program| file_name(program));
@@ -91,15 +88,13 @@ impl Parent {
     }
 }
 
-/// The pool that a command line or title belongs to.
 pub fn named<T: AsRef<str>>(command: &[T]) -> Option<&'static Pool> {
     titled(command).or_else(|| running(command))
 }
 
-/// The pool whose workers write such a title.
 fn titled<T: AsRef<str>>(command: &[T]) -> Option<&'static Pool> {
     let title = command.first()?.as_ref();
-    // Replicas of Ray Serve are servers.
+    // Replicas of Ray Serve are servers, not pool workers.
     if title.starts_with("ray::ServeReplica") {
         return None;
     }
@@ -110,7 +105,6 @@ fn titled<T: AsRef<str>>(command: &[T]) -> Option<&'static Pool> {
     POOLS.iter().find(|it| it.titles.iter().any(is_titled))
 }
 
-/// The pool that a command line runs.
 fn running<T: AsRef<str>>(command: &[T]) -> Option<&'static Pool> {
     let (tool, rest) = tool(command)?;
     let has = |word: &str| rest.iter().any(|argument| argument.as_ref() == word);
@@ -121,12 +115,11 @@ fn running<T: AsRef<str>>(command: &[T]) -> Option<&'static Pool> {
     POOLS.iter().find(|it| it.commands.iter().any(runs))
 }
 
-/// Whether a title is an idle Ray worker's.
 pub fn is_ray_idle(title: &str) -> bool {
     title.trim_end() == "ray::IDLE"
 }
 
-/// What a command line runs: the program, or an interpreter's script or module; and the arguments after it.
+/// A command line's tool (a program, or an interpreter's script or module), and the arguments after it.
 pub fn tool<T: AsRef<str>>(command: &[T]) -> Option<(&str, &[T])> {
     let (program, mut rest) = command.split_first()?;
     let program = file_name(program.as_ref());
@@ -137,7 +130,7 @@ pub fn tool<T: AsRef<str>>(command: &[T]) -> Option<(&str, &[T])> {
         match argument.as_ref() {
             "-m" => return after.split_first().map(|(it, after)| (it.as_ref(), after)),
             "-c" => return None,
-            // These take a value.
+            // Python's options that take a value.
             "-W" | "-X" => rest = after.get(1..).unwrap_or_default(),
             option if option.starts_with('-') => rest = after,
             script => return Some((file_name(script), after)),
@@ -146,7 +139,6 @@ pub fn tool<T: AsRef<str>>(command: &[T]) -> Option<(&str, &[T])> {
     None
 }
 
-/// Whether Python's `multiprocessing` spawned it.
 pub fn is_spawned<T: AsRef<str>>(command: &[T]) -> bool {
     let mut arguments = command.iter().map(AsRef::as_ref);
     let is_python = arguments.next().is_some_and(|it| is_interpreter(file_name(it)));
@@ -252,7 +244,7 @@ mod tests {
         assert!(process.is_restarted_by_its_pool());
         let comm = |comm: &str| Parent { comm: Some(comm.into()), ..Parent::default() };
         for (name, is_restarted) in [("raylet", true), ("bash", false)] {
-            // Without argv, as a process can make it.
+            // Without argv: a process can clear it.
             process.parent = Some(Arc::new(comm(name)));
             assert_eq!(process.is_restarted_by_its_pool(), is_restarted, "{name}");
         }

@@ -1,4 +1,4 @@
-//! One process in a snapshot: what Linux knows of it, where it runs, and which notebook it is.
+//! A process in a snapshot: facts from Linux, where it runs, and its notebook.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -150,7 +150,7 @@ pub struct AskedRelease {
     pub last_activity: Option<Time>,
 }
 
-/// How much the clocks of a notebook's server and of the audit log may differ, in seconds.
+/// The most, in seconds, that the clocks of a notebook's server and of the audit log may differ.
 const ASKED_SLACK_SECONDS: f64 = 2.0;
 
 impl AskedRelease {
@@ -159,8 +159,7 @@ impl AskedRelease {
         self.overlaps(time, time, 0.0)
     }
 
-    /// Whether this period includes part of the request, or of its effects, which may show this many seconds
-    /// later.
+    /// Whether this period overlaps the request or its effects, which may appear up to `later_seconds` later.
     pub fn overlaps(&self, since: Time, until: Time, later_seconds: f64) -> bool {
         let begin = self.since.plus_seconds(-ASKED_SLACK_SECONDS);
         let end = self.until.plus_seconds(ASKED_SLACK_SECONDS + later_seconds);
@@ -169,7 +168,7 @@ impl AskedRelease {
 }
 
 impl Process {
-    /// A kernel's last activity by its server, without gpumem's own requests.
+    /// The last activity of a kernel as reported by its server, except gpumem's own requests.
     pub fn last_activity(&self) -> Option<Time> {
         let last = self.jupyter.as_deref()?.last_activity?;
         match self.asked.as_deref().filter(|it| it.explains(last)) {
@@ -178,7 +177,6 @@ impl Process {
         }
     }
 
-    /// Its identity within its boot.
     pub fn identity(&self) -> Identity {
         let start = match (self.start_ticks, self.start_time) {
             (Some(ticks), _) => Start::Ticks(ticks),
@@ -188,7 +186,7 @@ impl Process {
         Identity { pid: self.pid, start }
     }
 
-    /// The process as it was last known, if it has exited and NVML still lists it.
+    /// The process as last known, if it has exited and NVML still lists it.
     pub fn while_alive(&self) -> Cow<'_, Self> {
         self.ended().map_or(Cow::Borrowed(self), |known| {
             let (start_ticks, start_time) = (known.start_ticks, known.start_time);
@@ -196,25 +194,25 @@ impl Process {
         })
     }
 
-    /// What it was while it lived, if it has exited and NVML still lists it; `None` if /proc knows it, or it is
-    /// unknown whose pid it is.
+    /// The last known facts about a process that has exited but is still listed by NVML. `None` if /proc lists the
+    /// pid, or if the pid's owner is unknown.
     pub fn ended(&self) -> Option<&LastKnown> {
         let is_ended = self.unresolved.is_none() && !self.identity().is_certain();
         self.last_known.as_deref().filter(|_| is_ended)
     }
 
-    /// Whether only its first thread has ended: the state is a zombie's, and other threads go on
-    /// (`pthread_exit` in `main`, or an exit that waits for a driver).
+    /// Whether only the first thread has ended: the state is zombie, but other threads still run (`pthread_exit` in
+    /// `main`, or an exit that waits for a driver).
     pub fn has_threads_left(&self) -> bool {
         self.state == Some('Z') && self.threads.is_some_and(|threads| threads > 1)
     }
 
-    /// Whether it has exited with all of its threads and its parent has not reaped it. It gets no signal.
+    /// Whether all threads have exited and the parent has not reaped the process. It cannot receive signals.
     pub fn is_zombie(&self) -> bool {
         matches!(self.state, Some('Z' | 'X' | 'x')) && !self.has_threads_left()
     }
 
-    /// Its parent, which a zombie waits for: `its parent python train.py (4100)`.
+    /// The parent that must reap the zombie: `its parent python train.py (4100)`.
     pub fn parent_words(&self) -> String {
         let Some(ppid) = self.ppid else {
             return "its parent".to_owned();
@@ -226,9 +224,9 @@ impl Process {
         }
     }
 
-    /// The state of what is still alive: of the other threads if its first one has ended. If they are unknown,
-    /// an end that they do not follow means that they cannot. A process frozen with its cgroup sleeps, by the
-    /// kernel's word; it counts as stopped.
+    /// The state of the remaining threads if the first thread has ended, otherwise of the process. If their states
+    /// are unknown, an end that they do not follow means that they cannot run. A process in a frozen cgroup counts
+    /// as stopped, although the kernel reports it as sleeping.
     pub fn live_state(&self) -> Option<char> {
         match self.has_threads_left() {
             true => self.left_thread_state.or(Some('D')),
@@ -237,29 +235,28 @@ impl Process {
         }
     }
 
-    /// Whether a signal stopped it, or its cgroup is frozen.
+    /// Whether a signal stopped the process, or its cgroup is frozen.
     pub fn is_stopped(&self) -> bool {
         self.live_state() == Some('T')
     }
 
-    /// Whether its starter is gone, and its process group's leader too: nothing is left of its job. Never for a
-    /// leader of its own group. Unknown counts as no.
+    /// Whether the starter and the leader of the process group are both gone, so that nothing of the job remains.
+    /// False for a group leader, and if unknown.
     pub fn is_left_behind(&self) -> bool {
         self.parent_is_reaper == Some(true)
             && self.group_leader_alive == Some(false)
             && self.process_group != Some(self.pid)
     }
 
-    /// The pid of the kernel that a kernel's worker was forked from: argv names a connection file, so no two
-    /// kernels have the same, and a fork keeps it. `None` for the kernel itself, and for other processes.
+    /// The pid of the notebook kernel that this process was forked from. A fork keeps the kernel's argv, which
+    /// names a connection file that is unique to the kernel. `None` for the kernel itself and for other processes.
     pub fn kernel_forked_from(&self) -> Option<u32> {
         let parent = self.parent.as_deref()?;
         let is_same = parent.command.is_some() && parent.command == self.command;
         (is_same && self.jupyter.as_deref()?.connection_file.is_some()).then_some(parent.pid)
     }
 
-    /// Whether it is a notebook kernel whose server or editor is proved to be gone. VS Code starts its kernels as
-    /// direct children.
+    /// Whether a notebook kernel's server or editor is proved gone. VS Code starts kernels as direct children.
     pub fn has_lost_server(&self) -> bool {
         let is_adopted = self.parent_is_reaper == Some(true);
         self.jupyter.as_ref().is_some_and(|jupyter| {
@@ -268,17 +265,18 @@ impl Process {
         })
     }
 
-    /// Whether its starter is proved to be gone, whatever its group's leader: a notebook kernel's server, the front
-    /// end of an inference server's worker, or the program of a worker that Python's `multiprocessing` spawned.
-    /// Nothing else starts such workers. A starter that is its container's first process adopts orphans, too, but
-    /// leads its workers' group.
+    /// Whether the starter is proved to be gone, regardless of the group's leader.
+    ///
+    /// Applies to notebook kernels (their server), workers of inference servers (the front end), and workers that
+    /// Python's `multiprocessing` spawned (the program); nothing else starts such processes. A starter that is its
+    /// container's first process also adopts orphans, but it leads its workers' group.
     pub fn has_lost_starter(&self) -> bool {
         let group = self.process_group.filter(|group| *group != self.pid);
         let is_adopted = |ppid: Option<u32>, by_reaper: Option<bool>| {
             by_reaper == Some(true) && group.is_some() && ppid.is_some() && ppid != group
         };
         let parent = self.parent.as_deref();
-        // An engine's own workers are orphaned with it.
+        // An engine's workers are orphaned together with it.
         let with_parent = || {
             parent.is_some_and(|it| {
                 is_adopted(it.ppid, it.parent_is_reaper)
@@ -309,7 +307,7 @@ pub struct LastKnown {
 }
 
 impl LastKnown {
-    /// A process with these names and nothing else, for functions that name processes.
+    /// A process with only these names, for functions that compute names.
     pub fn as_named(&self) -> Process {
         Process {
             user: self.user.clone(),
@@ -462,7 +460,7 @@ pub struct Slurm {
 }
 
 impl Slurm {
-    /// The job as Slurm's programs name it: `812`, or `3_4` for an array's task.
+    /// The job id as Slurm's programs print it: `812`, or `3_4` for an array task.
     pub fn id(&self) -> Option<String> {
         match (&self.array_job_id, &self.array_task_id) {
             (Some(array), Some(task)) => Some(format!("{array}_{task}")),
@@ -510,7 +508,7 @@ pub struct Jupyter {
 }
 
 impl Jupyter {
-    /// What is still being queried about the kernel, in words; `None` if nothing is.
+    /// Describes the query about the kernel that is in progress; `None` if there is none.
     pub fn under_way(&self) -> Option<&'static str> {
         // The server is known from its files.
         (self.asking == Some(true)).then_some(match self.server_url {
@@ -525,8 +523,8 @@ impl Jupyter {
         matches!(application, Some("papermill" | "nbconvert" | "nbclient" | "batch"))
     }
 
-    /// Whether a server, or possibly one, knows what the kernel does and restarts it if it ends. An editor, a
-    /// console, a person who types `python -m ipykernel` and a program that serves no clients do not.
+    /// Whether a server knows, or may know, the kernel's activity and restarts the kernel if it ends. An editor, a
+    /// console, a person who types `python -m ipykernel`, and a program without clients do not.
     pub fn is_served(&self) -> bool {
         let application = self.application.as_deref();
         let is_by_itself = matches!(
@@ -540,7 +538,7 @@ impl Jupyter {
                     | "spyder"
             )
         );
-        // Its starter exists, and is known to be no server.
+        // The starter exists and is known not to be a server.
         let is_programs = self.server_alive == Some(true)
             && self.server_pid.is_none()
             && self.server_error.is_none()
@@ -549,13 +547,13 @@ impl Jupyter {
         !is_by_itself && !is_programs && !self.is_batch()
     }
 
-    /// Whether a server may restart the kernel: one exists or may exist, and is not proved to be gone.
+    /// Whether a server may restart the kernel: it may exist, and is not proved to be gone.
     pub fn may_be_restarted(&self) -> bool {
         self.is_served() && self.server_alive != Some(false)
     }
 }
 
-/// An identifier: text, or a number from older writers.
+/// An identifier: text, or a number in files of older writers.
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum TextOrNumber {

@@ -1,6 +1,6 @@
-//! A process's name in findings, plans and messages, by what it runs.
+//! The name of a process in findings, plans and messages.
 //!
-//! Processes control their names. Names are bounded here; the writer escapes them.
+//! Processes control their names. This module limits the length; the writer escapes the name.
 
 use std::sync::Arc;
 
@@ -13,8 +13,8 @@ use super::program::{file_name, is_interpreter};
 /// The longest name in a sentence, in columns.
 const LONGEST_NAME: usize = 60;
 
-/// A process's name in a sentence: a notebook by its file, a script by interpreter and name, a program by name
-/// and subcommand; one that has exited by what it was.
+/// A process's name in a sentence. Notebooks are named by file, scripts by interpreter and name, programs by name
+/// and subcommand. A process that has exited is named by its last known command.
 pub fn name_of(process: &Process) -> String {
     if let Some(ended) = process.ended() {
         return name_of(&ended.as_named());
@@ -47,7 +47,8 @@ pub fn name_of(process: &Process) -> String {
         });
     }
     let runs = program_and_script(program, arguments);
-    // A cell started it, with `!` or as a child: the kernel's server named the notebook for all of them.
+    // A cell started the process, with `!` or as a child. The kernel's server put the notebook's name into the
+    // environment of all of them.
     let environment = process.environment.as_deref();
     let session = environment.and_then(|it| it.get("JPY_SESSION_NAME"));
     match session.map(|path| file_name(path)).filter(|name| name.ends_with(".ipynb")) {
@@ -56,7 +57,6 @@ pub fn name_of(process: &Process) -> String {
     }
 }
 
-/// A parent's program and script, else its `comm`.
 pub(super) fn name_of_parent(parent: &Parent) -> Option<String> {
     let command = parent.command.as_deref().and_then(<[_]>::split_first);
     match command {
@@ -65,7 +65,7 @@ pub(super) fn name_of_parent(parent: &Parent) -> Option<String> {
     }
 }
 
-/// The file's name; all of a title that the process set itself (setproctitle), in which `/` separates nothing.
+/// The file's name. A title that the process set (setproctitle) stays whole: `/` separates no folders there.
 fn program_name(program: &str) -> &str {
     let is_title = program.contains(' ') && !program.starts_with(['/', '.']);
     if is_title { program } else { file_name(program) }
@@ -77,7 +77,7 @@ fn program_and_script(program: &str, arguments: &[Arc<str>]) -> String {
     let subject = if is_interpreter(program) {
         script(program, arguments)
     } else {
-        // `vllm serve`, `ollama runner`: a subcommand.
+        // A subcommand, as in `vllm serve` and `ollama runner`.
         arguments
             .first()
             .map(ToString::to_string)
@@ -89,7 +89,7 @@ fn program_and_script(program: &str, arguments: &[Arc<str>]) -> String {
     }
 }
 
-/// An interpreter's script: `train.py`, `-m package.module`, `-c`, `com.example.Main`.
+/// The script of an interpreter: `train.py`, `-m package.module`, `-c`, `com.example.Main`.
 fn script(program: &str, all: &[Arc<str>]) -> Option<String> {
     let mut arguments = all.iter().map(|argument| &**argument).peekable();
     while let Some(argument) = arguments.next() {
@@ -118,7 +118,6 @@ fn script(program: &str, all: &[Arc<str>]) -> Option<String> {
     None
 }
 
-/// Whether an interpreter's option takes the next argument.
 fn takes(program: &str, option: &str, next: &str) -> bool {
     match program.trim_end_matches(|c: char| c.is_ascii_digit() || c == '.') {
         "python" | "pypy" => matches!(option, "-W" | "-X"),
@@ -127,7 +126,7 @@ fn takes(program: &str, option: &str, next: &str) -> bool {
         "julia" => matches!(option, "-t" | "--threads" | "-p" | "--procs" | "-J" | "--sysimage"),
         "node" => matches!(option, "-r" | "--require" | "--import" | "--loader"),
         "ruby" | "perl" => matches!(option, "-I" | "-r"),
-        // Most of their options do, and they run a Python script.
+        // Most of their options take a value, and they run a Python script.
         "torchrun" | "accelerate" | "deepspeed" => {
             !option.contains('=') && !next.starts_with('-') && !next.ends_with(".py")
         }
@@ -135,12 +134,12 @@ fn takes(program: &str, option: &str, next: &str) -> bool {
     }
 }
 
-/// Cuts a name at the limit; the last column is `…` if it was cut.
+/// Cuts a name at the limit and marks the cut with `…` in the last column.
 fn cut(name: &str) -> String {
     let mut columns = 0;
     let mut end = 0;
     for (at, c) in name.char_indices() {
-        // A control character is shown escaped; here it counts as one column.
+        // A control character counts as one column here, although it is shown escaped.
         columns += c.width().unwrap_or(1);
         if columns > LONGEST_NAME {
             return format!("{}…", &name[..end]);

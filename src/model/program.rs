@@ -1,9 +1,11 @@
-//! What a process is by its program's name: an interpreter, a monitor, a display.
+//! Classifies a process by its program's name: interpreter, monitor, display.
 //!
-//! Also the programs that are never killed: only root's own files with these names, because any user may give a
-//! program such a name, and only without preloaded libraries, which are the user's. Monitors, the driver's daemons and displays hold a GPU open and are no job; that is a
-//! guess that protects, by the program file's name, or else the process's own. Names are compared whole,
-//! because a part may be anybody's.
+//! Also lists the programs that are never killed. These must be root's own files, because any user can give a
+//! program such a name, and must have no preloaded libraries, because those are the user's.
+//!
+//! Monitors, the driver's daemons and displays keep a GPU open without running a job. They are recognised by the
+//! name of the program file, or else of the process; a wrong guess only protects. Names are compared whole, because
+//! users can choose names that contain a known one.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,12 +16,11 @@ use super::names::{Hypervisor, NAMES, is_on};
 /// The kernel's limit for a short name, in bytes.
 const COMM_BYTES: usize = 15;
 
-/// The last part of a path.
 pub fn file_name(path: &str) -> &str {
     path.rsplit('/').find(|part| !part.is_empty()).unwrap_or(path)
 }
 
-/// Whether a program runs what its arguments name.
+/// Whether a program runs a script or module named by its arguments.
 pub fn is_interpreter(program: &str) -> bool {
     let name = program.trim_end_matches(|c: char| c.is_ascii_digit() || c == '.');
     matches!(
@@ -42,18 +43,17 @@ pub fn is_interpreter(program: &str) -> bool {
 }
 
 impl Process {
-    /// Whether it monitors GPUs or is a driver daemon.
     pub fn is_monitor(&self) -> bool {
         is_one_of(self, &NAMES.monitors)
     }
 
-    /// Whether it draws a desktop: by its program file, which is root's; by its own name only if the file is
-    /// unknown.
+    /// Whether the process draws a desktop. Its program file must belong to root; the process's own name counts
+    /// only if the file is unknown.
     pub fn is_display(&self) -> bool {
         self.is_roots_program(&NAMES.displays)
     }
 
-    /// The hypervisor whose virtual machine it is, recognised as a display is.
+    /// The hypervisor whose virtual machine this is, recognised like a display.
     pub fn hypervisor(&self) -> Option<&'static Hypervisor> {
         NAMES.hypervisors.iter().find(|it| self.is_roots_program(&it.programs))
     }
@@ -68,7 +68,7 @@ impl Process {
         }
     }
 
-    /// Whether its environment names a display of this machine, X11's (`:0`) or Wayland's, or is unknown.
+    /// Whether the environment names a display of this machine, X11's (`:0`) or Wayland's, or is unknown.
     pub fn may_have_display(&self) -> bool {
         self.environment.as_deref().is_none_or(|variables| {
             variables.contains_key("WAYLAND_DISPLAY")
@@ -77,8 +77,8 @@ impl Process {
     }
 }
 
-/// A program's name on the list of those never killed, if its file `is_roots` or that is unknown, or on the
-/// user's `own` list: the name of its file, or else the process's own. Whole names only.
+/// The program's name if it is never killed: from the built-in list if its file belongs to root or is unknown, or
+/// from the user's `own` list. Compares whole names of the file, or else of the process.
 pub fn never_killed<'a>(
     executable: Option<&'a str>,
     is_roots: Option<bool>,
@@ -106,7 +106,7 @@ pub fn never_killed<'a>(
     }
 }
 
-/// Whether libraries of the user's choice run in a process: it is then not what its program's name says.
+/// Whether a user can preload libraries, so that the program's name does not describe its behaviour.
 pub fn is_preloaded(environment: &BTreeMap<Arc<str>, Arc<str>>) -> bool {
     let names = ["LD_PRELOAD", "LD_AUDIT"];
     names.iter().any(|name| environment.get(*name).is_some_and(|value| !value.is_empty()))
@@ -115,11 +115,11 @@ pub fn is_preloaded(environment: &BTreeMap<Arc<str>, Arc<str>>) -> bool {
 fn is_one_of(process: &Process, names: &[String]) -> bool {
     let command = process.command.as_deref().unwrap_or_default();
     let file = process.executable.as_deref().map(|path| {
-        // A replaced program continues under its old name.
+        // A process keeps its name after its program file is replaced.
         file_name(path.strip_suffix(" (deleted)").unwrap_or(path))
     });
     let own_name = command.first().map(|program| file_name(program));
-    // The program is the script, not the interpreter.
+    // Use the script's name, not the interpreter's.
     let script = own_name
         .filter(|program| is_interpreter(program))
         .and_then(|_| command.iter().skip(1).find(|it| !it.starts_with('-')))
@@ -160,7 +160,7 @@ mod tests {
         }
         let display = of(&["/usr/lib/xorg/Xorg", ":0"], None, None);
         assert!(display.is_display() && !display.is_monitor());
-        // A user may give a program this name.
+        // Users can give a program this name.
         assert!(!of(&["Xorg", ":0"], Some("/usr/bin/python3"), None).is_display());
         let mut own = of(&["Xorg", ":0"], Some("/home/ann/Xorg"), None);
         assert!(own.is_display());

@@ -1,9 +1,9 @@
 //! How much memory is reclaimable, from how many processes: the first line of `check`, `ps` and the screen.
 //!
-//! Reclaimable is what `gpumem reap` takes by default, for all users: findings of kinds that it takes unasked,
-//! whose rule offers more than notifying, whose process nothing known keeps, and which a plan from the snapshot
-//! does not skip. Facts that are read only to carry out a plan are left to that plan. Suspected is what
-//! suspects hold.
+//! Reclaimable is the memory that `gpumem reap` frees by default, for all users. It counts findings of kinds that
+//! `reap` includes by default, whose rule offers more than a notice, whose process is not kept, and which a plan
+//! from the snapshot does not skip. Facts that only the execution of a plan reads are ignored. Suspected is the
+//! memory of suspects.
 
 use std::sync::Arc;
 
@@ -43,27 +43,26 @@ pub struct Reclaimable {
     pub is_undecided: bool,
 }
 
-/// What a plan does with a finding that its rule offers.
+/// How a plan treats a finding that its rule offers.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct PlanMark {
     pub finding: Arc<str>,
-    /// Why the plan skips it; `None` if it takes it.
+    /// Why the plan skips the finding; `None` if the plan includes it.
     pub skipped: Option<Arc<str>>,
-    /// Bytes that the plan frees beyond what NVML lists for the found processes: those of their job's dead
-    /// processes, and of its members without a finding. Set on one finding of a target.
+    /// Bytes that the plan frees beyond the memory that NVML lists for the found processes: memory of their job's
+    /// dead processes, and of members without a finding. Set on one finding of a target.
     pub more_bytes: Option<u64>,
 }
 
 impl Finding {
-    /// Whether its rule only notifies although others of the kind are offered for reclaiming. For stopped
-    /// processes rules never offer more.
+    /// Whether the finding's rule only notifies although other findings of the kind can be reclaimed. Rules never
+    /// offer more for stopped processes.
     pub fn is_only_notified(&self) -> bool {
         let offers = |action: &Action| *action != Action::Notify;
         matches!(self.kind, Kind::Idle | Kind::Orphan) && !self.actions.iter().any(offers)
     }
 
-    /// Whether its rule offers it to `gpumem reap --all-users` by default, and nothing keeps the process
-    /// itself.
+    /// Whether the rule offers the finding to `gpumem reap --all-users` by default, and the process is not kept.
     pub fn is_offered(&self) -> bool {
         self.resolved_at.is_none()
             && self.kind.ends() == Ends::Always
@@ -71,21 +70,20 @@ impl Finding {
             && self.kept_by.is_none()
     }
 
-    /// Records what a plan does with it.
     pub fn mark_planned(&mut self, marks: &[PlanMark]) {
         let of_it = marks.iter().find(|mark| mark.finding == self.id);
         self.skipped = of_it.and_then(|mark| mark.skipped.clone());
         self.more_bytes = of_it.and_then(|mark| mark.more_bytes);
     }
 
-    /// Whether `gpumem reap --all-users` takes it by default, as far as known.
+    /// Whether `gpumem reap --all-users` includes the finding by default, as far as known.
     pub fn is_reclaimable(&self) -> bool {
         self.is_offered() && self.skipped.is_none()
     }
 }
 
 impl Reclaimable {
-    /// Sums up all findings, including those beside a worse one on the same process, and the suspects.
+    /// Adds up all findings, including those merged into a worse finding on the same process, and the suspects.
     pub fn new<'a>(
         findings: impl Iterator<Item = &'a Finding> + Clone,
         suspects: impl Iterator<Item = &'a Suspect>,
@@ -133,13 +131,13 @@ impl Reclaimable {
         self.processes + self.findings + self.suspected_processes == 0
     }
 
-    /// `78.4 GiB reclaimable: 4 processes of 3 users · 12.0 GiB suspected`; with a comma for the dot in ASCII.
+    /// `78.4 GiB reclaimable: 4 processes of 3 users · 12.0 GiB suspected`; in ASCII, a comma replaces the dot.
     pub fn headline(&self, ascii: bool) -> String {
         let [whole, ..] = self.headlines();
         whole.text(ascii)
     }
 
-    /// The headline, ever shorter: all of it, without the users, and only the main figure.
+    /// Ever shorter headlines: complete, without users, and only the main figure.
     pub fn headlines(&self) -> [Headline; 3] {
         let processes = |count: usize| match count {
             1 => "1 process".to_owned(),
@@ -180,17 +178,14 @@ impl Reclaimable {
     }
 }
 
-/// What is reclaimable, in words.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Headline {
-    /// `78.4 GiB reclaimable`; empty if only suspects have room.
+    /// `78.4 GiB reclaimable`; empty if there is only room for suspects.
     pub found: String,
-    /// `12.0 GiB suspected`.
     pub suspected: Option<String>,
 }
 
 impl Headline {
-    /// The text between the two.
     pub const fn separator(ascii: bool) -> &'static str {
         if ascii { ", " } else { " · " }
     }

@@ -1,5 +1,5 @@
-//! A process's report after it has given memory back: its own numbers, which prove nothing; NVML shows whether
-//! it helped. `reclaim::release` has the ways to ask, `advice::recipe` what is asked.
+//! A process's own report about memory that it freed. The numbers prove nothing; only NVML shows the effect.
+//! `reclaim::release` implements the requests, and `advice::recipe` the code that a process runs.
 
 use std::sync::Arc;
 

@@ -1,7 +1,7 @@
-//! GPUs that a job or container was given, whether or not it runs anything on them.
+//! GPUs that were given to a job or container, even if it runs nothing on them.
 //!
-//! Only the environment of one of its processes is observed; this file computes which GPUs of a snapshot it
-//! means, and whether one is unused.
+//! Only the environment of one of its processes is observed. This module computes which GPUs of a snapshot it
+//! names, and whether a GPU is unused.
 
 use std::sync::Arc;
 
@@ -15,8 +15,8 @@ use super::time::Time;
 use super::{Gpu, Process, Snapshot};
 use crate::units::GIB;
 
-/// Memory in use without a listed process from which an unlisted one may be on a GPU; less is the driver's, if
-/// it does not report its reserve.
+/// From this much memory in use without a listed process, an unlisted process may be on the GPU. Less belongs to
+/// the driver, if it does not report its reserve.
 const UNLISTED_BYTES: u64 = GIB;
 
 /// GPUs allocated to a job or container, according to the environment of its oldest process that names
@@ -43,20 +43,20 @@ pub struct Reservation {
     pub devices: Arc<[Arc<str>]>,
 }
 
-/// Slurm's variable with the machine's own GPU numbers, whatever a cgroup hides.
+/// Slurm's variable with the machine's own GPU numbers, regardless of which devices a cgroup hides.
 const SLURM_JOB: &str = "SLURM_JOB_GPUS";
 const SLURM_STEP: &str = "SLURM_STEP_GPUS";
-/// Within a job its numbers are relative, so only UUIDs count.
+/// Within a job, the numbers in this variable are relative, so only UUIDs count.
 const CUDA: &str = "CUDA_VISIBLE_DEVICES";
 const CONTAINER: &str = "NVIDIA_VISIBLE_DEVICES";
 
 impl Reservation {
-    /// The allocation of its job or container that a process's environment shows; `None` if it shows none of
+    /// The allocation of the process's job or container, from its environment. `None` if it shows no allocation of
     /// its own, or the process is in neither.
     ///
-    /// Sources: sbatch(1) and srun(1), output environment variables (global numbers; `SLURM_JOB_GPUS` is set
-    /// for the batch script and interactive jobs, and is inherited by steps on other nodes, where it means
-    /// nothing); NVIDIA Container Toolkit, `NVIDIA_VISIBLE_DEVICES`.
+    /// Sources: sbatch(1) and srun(1), output environment variables (global numbers). `SLURM_JOB_GPUS` is set for
+    /// the batch script and interactive jobs; steps on other nodes inherit it, where it has no meaning. NVIDIA
+    /// Container Toolkit: `NVIDIA_VISIBLE_DEVICES`.
     pub fn of(process: &Process) -> Option<Self> {
         if process.is_monitor() {
             return None;
@@ -101,7 +101,7 @@ impl Reservation {
         })
     }
 
-    /// The indexes of its GPUs in a snapshot, in order; unknown ones are left out.
+    /// The indexes in a snapshot of the reserved GPUs, in order; unknown GPUs are left out.
     pub fn places(&self, gpus: &[Gpu]) -> Vec<usize> {
         let mut places: Vec<usize> =
             self.devices.iter().filter_map(|device| self.position(device, gpus)).collect();
@@ -114,24 +114,24 @@ impl Reservation {
         if device.starts_with("GPU-") {
             let is_named = |gpu: &Gpu| gpu.uuid.as_deref().is_some_and(|it| it.starts_with(device));
             let mut found = (0..gpus.len()).filter(|&place| is_named(&gpus[place]));
-            // A UUID may be shortened if only one GPU's begins like that.
+            // A shortened UUID must match only one GPU.
             return found.next().filter(|_| found.next().is_none());
         }
         let number: u32 = device.parse().ok()?;
         let place = gpus.iter().position(|gpu| gpu.index == number)?;
-        // Slurm counts device files, and NVML by bus: if they differ, it is unknown which is meant.
+        // Slurm counts device files, NVML orders by bus. If the two differ, the GPU is unknown.
         let is_by_slurm = *self.variable != *CONTAINER;
         let differs = gpus[place].minor_number.is_some_and(|it| it != number);
         (!(is_by_slurm && differs)).then_some(place)
     }
 }
 
-/// Whether a variable's value may name GPUs given to its process alone.
+/// Whether a variable's value may name GPUs that were given to this process alone.
 pub fn names_devices(value: &str) -> bool {
     devices(value).is_some()
 }
 
-/// The GPUs in a list; `None` if it names none, or all in one word (`all`, `none`, `void`, a CDI path).
+/// The GPUs in a list. `None` if it names none, or stands for all in one word (`all`, `none`, `void`, a CDI path).
 fn devices(list: &str) -> Option<Arc<[Arc<str>]>> {
     let is_device = |word: &str| {
         let is_number = (1..=4).contains(&word.len()) && word.bytes().all(|b| b.is_ascii_digit());
@@ -143,8 +143,8 @@ fn devices(list: &str) -> Option<Arc<[Arc<str>]>> {
 }
 
 impl Snapshot {
-    /// Whether a GPU is unused: no process listed, none with its file open, no utilization, and no more memory
-    /// than the driver's. Monitors and desktops do not count. `None` if unknown.
+    /// Whether a GPU is unused: no process listed, none with its file open, no utilization, and no more memory in
+    /// use than the driver's. Monitors and desktops are ignored. `None` if unknown.
     pub fn is_unused(&self, gpu: &Gpu) -> Option<bool> {
         if gpu.stale_seconds.is_some() || !self.lists_all(gpu) {
             return None;
@@ -208,7 +208,7 @@ mod tests {
         let both = [("SLURM_JOB_GPUS", "0,1"), ("SLURM_STEP_GPUS", "3")];
         let batch = of_job("batch", &both);
         assert_eq!(given(&batch).as_deref(), Some("SLURM_JOB_GPUS=0,1"));
-        // A step may inherit another node's.
+        // A step may inherit the variable from another node.
         let step = of_job("0", &both);
         assert_eq!(given(&step).as_deref(), Some("SLURM_STEP_GPUS=3"));
         assert_eq!(given(&of_job("0", &both[..1])), None);
@@ -219,7 +219,7 @@ mod tests {
             given(&visible("GPU-1,GPU-2")).as_deref(),
             Some("CUDA_VISIBLE_DEVICES=GPU-1,GPU-2")
         );
-        // A copy of another job's environment, and a job that is over.
+        // A copy of another job's environment, and a job that has ended.
         let mut other = of_job("batch", &both);
         other.environment = environment(&[("SLURM_JOB_ID", "9"), both[0]]);
         assert_eq!(given(&other), None);

@@ -1,8 +1,7 @@
-//! Rows: a process on a GPU, or a process that holds GPU device files and is listed on no GPU, with everything
-//! that one snapshot and the findings tell.
+//! Rows: a process on a GPU, or an unlisted process that has GPU files open, with facts from one snapshot.
 //!
-//! Every table and selection is about rows. [`field`](super::field) has what can be asked of one,
-//! [`selector`](super::selector) the language.
+//! Tables and selections consist of rows. [`field`](super::field) lists the facts about a row,
+//! [`selector`](super::selector) is the filter language.
 
 use std::sync::Arc;
 
@@ -13,10 +12,10 @@ use super::snapshot::{Gpu, GpuProcess, LastKnown, Process, Snapshot};
 use super::suspect::Suspect;
 use super::{Identity, Start, Time};
 
-/// The user that gpumem runs as.
+/// The user that runs gpumem.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Me {
-    /// `None` for a recording, which another machine may have made.
+    /// `None` for a recording, which may come from another machine.
     pub uid: Option<u32>,
     pub name: Option<String>,
 }
@@ -24,19 +23,17 @@ pub struct Me {
 /// The indexes of a row's parts in a snapshot and its findings.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct RowPlace {
-    /// In [`Snapshot::gpus`]; for an unlisted process, the first GPU it holds open.
+    /// Index in [`Snapshot::gpus`]; for an unlisted process, of the first GPU that it has open.
     pub gpu: Option<usize>,
-    /// In [`Gpu::processes`]; `None` if NVML does not list it.
+    /// Index in [`Gpu::processes`]; `None` if NVML does not list the process.
     pub entry: Option<usize>,
-    /// In [`Snapshot::processes`].
     pub process: Option<usize>,
-    /// In the findings: the one about it.
     pub finding: Option<usize>,
 }
 
-/// A snapshot's rows: those that NVML lists, GPU by GPU, then the others.
+/// A snapshot's rows: listed processes, GPU by GPU, then unlisted ones.
 pub fn places(snapshot: &Snapshot, findings: &[Finding]) -> Vec<RowPlace> {
-    // Of two with one pid the first counts, as in `Snapshot::process`.
+    // If two processes have one pid, the first counts, as in `Snapshot::process`.
     let processes = snapshot.processes.iter().enumerate().rev();
     let processes: HashMap<u32, usize> = processes.map(|(at, it)| (it.pid, at)).collect();
     let about: HashMap<Identity, usize> = findings
@@ -64,41 +61,36 @@ pub fn places(snapshot: &Snapshot, findings: &[Finding]) -> Vec<RowPlace> {
             gpu: snapshot.gpus.iter().position(holds),
             entry: None,
             process: processes.get(&process.pid).copied(),
-            // A finding on it is about a GPU that does not list it.
+            // A finding on an unlisted holder concerns a GPU that does not list it.
             finding: about.get(&process.identity()).copied(),
         });
     }
     rows
 }
 
-/// A row with its parts looked up.
 #[derive(Clone, Copy, Debug)]
 pub struct ProcessRow<'a> {
-    /// The snapshot it is in.
     pub snapshot: &'a Snapshot,
-    /// The process, even if it is not believed; `None` for a whole GPU.
+    /// The identity, even if the process is unresolved; `None` for a whole GPU.
     pub identity: Option<Identity>,
-    /// Its GPU; for an unlisted process, the first one it holds open.
+    /// The GPU; for an unlisted process, the first one that it has open.
     pub gpu: Option<&'a Gpu>,
-    /// Its entry on the GPU; `None` if it is not listed.
+    /// The process's entry on the GPU; `None` if NVML does not list it.
     pub entry: Option<&'a GpuProcess>,
-    /// The process, or why it is unresolved. What /proc says about an unresolved pid may be about a stranger,
-    /// and is withheld.
+    /// The process, or why it is unresolved. Facts about an unresolved pid may be another process's: withheld.
     pub process: Result<&'a Process, &'a str>,
-    /// What it was, if it has exited and NVML still lists it.
+    /// Last known facts about a process that has exited but is still listed by NVML.
     pub ended: Option<&'a LastKnown>,
-    /// The worst finding about it.
     pub finding: Option<&'a Finding>,
-    /// Its suspicion on this GPU, if there is no finding.
     pub suspect: Option<&'a Suspect>,
-    /// Seconds without use of this GPU: 0 while it is used, `None` if unknown.
+    /// Seconds since this GPU was last used: 0 while in use, `None` if unknown.
     pub idle_seconds: Option<f64>,
-    /// By how many bytes its memory grew, if that was followed.
+    /// By how many bytes the memory grew, if the history covers it.
     pub growth_bytes: Option<i64>,
 }
 
 impl<'a> ProcessRow<'a> {
-    /// The row at a place. Its idle time needs more than one snapshot: see [`ProcessRow::idle`].
+    /// The row at a place. The idle time needs several snapshots: see [`ProcessRow::idle`].
     pub fn new(snapshot: &'a Snapshot, findings: &'a [Finding], place: RowPlace) -> Self {
         let gpu = place.gpu.map(|at| &snapshot.gpus[at]);
         let entry = gpu.and_then(|gpu| gpu.processes.as_ref()?.get(place.entry?));
@@ -123,7 +115,6 @@ impl<'a> ProcessRow<'a> {
         }
     }
 
-    /// A whole GPU, with a finding about it.
     pub fn of_gpu(snapshot: &'a Snapshot, gpu: &'a Gpu, finding: Option<&'a Finding>) -> Self {
         Self {
             snapshot,
@@ -139,7 +130,7 @@ impl<'a> ProcessRow<'a> {
         }
     }
 
-    /// Adds its suspicion, which `suspect_of` knows by process.
+    /// Adds the suspicion that `suspect_of` returns for the process.
     pub fn suspected(self, suspect_of: impl Fn(Identity) -> Option<&'a Suspect>) -> Self {
         let index = self.gpu.map(|gpu| gpu.index);
         let is_here = |suspect: &&Suspect| suspect.gpus.iter().any(|on| Some(on.index) == index);
@@ -147,7 +138,7 @@ impl<'a> ProcessRow<'a> {
         Self { suspect: suspect.filter(|_| self.finding.is_none()), ..self }
     }
 
-    /// Adds its idle time; `idle_since` knows since when a process has not used the GPU with an index.
+    /// Adds the idle time; `idle_since` returns since when a process has not used the GPU with an index.
     pub fn idle(self, idle_since: impl Fn(Identity, u32) -> Option<Time>) -> Self {
         let idle_seconds = match (self.entry, self.gpu, self.identity) {
             (Some(entry), _, _) if entry.sm_percent.is_some_and(|percent| percent > 0) => Some(0.0),
@@ -158,12 +149,11 @@ impl<'a> ProcessRow<'a> {
         Self { idle_seconds, ..self }
     }
 
-    /// NVML's pid; `None` for a whole GPU.
     pub fn pid(&self) -> Option<u32> {
         Some(self.identity?.pid)
     }
 
-    /// Its owner's name; for one that has exited, the former one.
+    /// The owner's name; of a process that has exited, the former one.
     pub fn user(&self) -> Option<&'a Arc<str>> {
         match (self.process, self.ended) {
             (Ok(process), _) => process.user.as_ref(),
@@ -171,34 +161,30 @@ impl<'a> ProcessRow<'a> {
         }
     }
 
-    /// Whether NVML lists it.
     pub fn is_listed(&self) -> bool {
         self.entry.is_some()
     }
 
-    /// GPU instance and compute instance, under MIG.
     pub fn instance(&self) -> (Option<u32>, Option<u32>) {
         self.entry.map_or((None, None), |entry| (entry.gpu_instance_id, entry.compute_instance_id))
     }
 
-    /// What it holds on this GPU.
     pub fn used_bytes(&self) -> Option<u64> {
         self.entry?.used_bytes
     }
 
-    /// Whether a finding or suspicion says that it holds memory without using the GPU.
+    /// Whether a finding or suspicion reports memory held while the GPU is unused.
     pub fn is_unused(&self) -> bool {
         let kind = self.finding.map(|it| it.kind).or(self.suspect.map(|it| it.kind));
         kind.is_some_and(Kind::is_unused)
     }
 
-    /// Seconds since the process started.
     pub fn runtime_seconds(&self) -> Option<f64> {
         let start = self.process.ok()?.start_time?;
         Some(self.snapshot.time.seconds_since(start).max(0.0))
     }
 
-    /// Whether it is this user's: by uid if known, else by name.
+    /// Whether the row belongs to this user: by uid if known, otherwise by name.
     pub fn is_of(&self, me: &Me) -> Option<bool> {
         let process = self.process.ok()?;
         if let (Some(mine), Some(uid)) = (me.uid, process.uid) {
@@ -207,7 +193,7 @@ impl<'a> ProcessRow<'a> {
         Some(me.name.as_deref()? == process.user.as_deref()?)
     }
 
-    /// Whether it is on the GPU with this index, or holds its files.
+    /// Whether the row is on the GPU with this index, or its process has the GPU's files open.
     pub fn is_on(&self, index: u32) -> Option<bool> {
         if self.is_listed() || self.identity.is_none() {
             return Some(self.gpu?.index == index);
@@ -217,7 +203,7 @@ impl<'a> ProcessRow<'a> {
         gpu.map_or(Some(false), |gpu| gpu.is_open_in(process))
     }
 
-    /// Its share of the memory of the GPU, or of its part.
+    /// The row's share of the memory of the GPU or MIG device.
     pub fn memory_percent(&self) -> Option<f64> {
         let (gpu_instance, compute_instance) = self.instance();
         let memory = match gpu_instance {
@@ -228,7 +214,7 @@ impl<'a> ProcessRow<'a> {
         (total > 0).then(|| self.used_bytes().map(|used| percent(used, total)))?
     }
 
-    /// The GPU, or the part of it, or the GPUs whose files it holds; `None` if none.
+    /// The GPU, the MIG device, or the GPUs whose files the process has open; `None` if none.
     pub fn place_on_gpus(&self) -> Option<String> {
         let (gpu_instance, compute_instance) = self.instance();
         let text = match self.process {
@@ -238,25 +224,22 @@ impl<'a> ProcessRow<'a> {
         Some(text).filter(|text| !text.is_empty())
     }
 
-    /// Which files it holds, if it is not listed.
     pub fn holding(&self) -> Option<String> {
         let process = self.process.ok().filter(|_| !self.is_listed())?;
         Some(self.snapshot.holding(process))
     }
 
-    /// Its role in the Multi-Process Service.
     pub fn mps_role(&self) -> Option<&'static str> {
         self.process.ok()?.mps_role(self.entry)
     }
 }
 
-/// The process behind NVML's pid, if anything is known of it.
 fn identity(pid: u32, process: Option<&Process>) -> Identity {
     let unknown = Identity { pid, start: Start::Unknown };
     process.map_or(unknown, Process::identity)
 }
 
-/// Why /proc is not believed about this pid; `None` if it is.
+/// Why the facts from /proc about this pid are not trusted; `None` if they are.
 fn stranger(process: &Process) -> Option<&str> {
     match &process.unresolved {
         Some(reason) => Some(reason),
@@ -270,12 +253,10 @@ fn concerns(finding: &Finding, gpu: u32) -> bool {
     finding.gpus.is_empty() || finding.gpus.iter().any(|of| of.index == gpu)
 }
 
-/// `part` of `whole` in percent.
 pub fn percent(part: u64, whole: u64) -> f64 {
     part as f64 * 100.0 / whole as f64
 }
 
-/// The notebook whose kernel a process is.
 pub fn notebook(process: &Process) -> Option<&str> {
     process.jupyter.as_ref()?.notebook_path.as_deref()
 }

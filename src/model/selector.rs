@@ -1,14 +1,14 @@
-//! The selector: words and terms that select rows, as they are typed.
+//! The selector language: words and terms that select rows.
 //!
-//! Terms such as `user:ann gpu:0 idle>10m mem>4GiB` are separated by blanks; all have to match. A word matches
-//! if the row contains it anywhere, in any case. `:` searches for a part of a text (`=` for all of it) and
-//! commas separate alternatives; `>`, `>=`, `<`, `<=` and `=` compare numbers, `=` in whole units. `!` or `-`
-//! before a term negates it. In texts `*` and `?` are wildcards, and other signs of patterns are refused. Quotes
-//! make every sign a plain character, with `\` before a quote.
+//! Blanks separate terms such as `user:ann gpu:0 idle>10m mem>4GiB`; all terms must match. A word matches if the
+//! row contains it anywhere, ignoring case. `:` searches for a part of a text, `=` for all of it; commas separate
+//! alternatives. `>`, `>=`, `<`, `<=` and `=` compare numbers, `=` in whole units. `!` or `-` before a term negates
+//! it. In texts, `*` and `?` are wildcards; other pattern characters are rejected. In quotes all characters are
+//! plain; `\"` is a quote.
 //!
-//! Unknown matches no term, negated or not: it is no evidence either way.
+//! An unknown value matches no term, negated or not.
 //!
-//! Pure. [`field`](super::field) has what can be asked, [`row`](super::row) of what.
+//! Pure. [`field`](super::field) lists the fields, [`row`](super::row) the rows.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
@@ -25,10 +25,10 @@ mod parse;
 use parse::tokens;
 pub use parse::{is_begun, without_last};
 
-/// How similar, from 0 to 1, a name has to be to an existing one for a suggestion.
+/// How similar, from 0 to 1, a name must be to an existing one to be suggested.
 const ALIKE: f64 = 0.85;
 
-/// Conditions on a row; printed as typed.
+/// Conditions on a row. Displayed as typed.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Selector {
     typed: String,
@@ -41,7 +41,7 @@ impl fmt::Display for Selector {
     }
 }
 
-/// The text is no selector, and what would be.
+/// Why a text is not a selector, with what would be valid.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum SelectorError {
     #[error(
@@ -50,23 +50,20 @@ pub enum SelectorError {
         names()
     )]
     Unknown { name: String },
-    /// It has no value yet.
     #[error("{term} needs a value; write {example}")]
     Unfinished { term: String, example: &'static str },
-    /// Its value has another unit.
     #[error("{name}: {error}")]
     Quantity { name: &'static str, error: ParseError },
     #[error("{name}: {value:?} is not a number; write {example}")]
     Number { name: &'static str, value: String, example: &'static str },
-    /// Its value is none of the possible ones.
+    /// A value that is not among the possible ones.
     #[error("no {name} begins with {value:?}; there are {there_are}")]
     NoneSuch { name: &'static str, value: String, there_are: String },
-    /// Refused, because a process would silently not match.
+    /// Rejected, because a process would silently not match.
     #[error(
         "{name}: {sign:?} is no wildcard; use * for any text and ? for one character, or put \"quotes\" around plain text"
     )]
     NoWildcard { name: &'static str, sign: char },
-    /// Texts have no order.
     #[error("{name} cannot be compared; write {example}")]
     NoOrder { name: &'static str, example: &'static str },
 }
@@ -82,38 +79,32 @@ fn suggestion(name: &str) -> String {
     near.map_or_else(String::new, |known| format!("; did you mean {known}?"))
 }
 
-/// The existing name most similar to one that does not exist.
+/// The existing name that is most similar to an unknown one.
 pub fn near<'k>(name: &str, known: impl Iterator<Item = &'k str>) -> Option<&'k str> {
-    // Nothing resembles a name longer than all others, so skip the work.
+    // A name longer than all others resembles none, so skip the work.
     let alike = known.filter(|_| name.len() <= 64);
     let alike = alike.map(|known| (strsim::jaro_winkler(name, known), known));
     let nearest = alike.max_by(|(one, _), (other, _)| one.total_cmp(other))?;
     (nearest.0 >= ALIKE).then_some(nearest.1)
 }
 
-/// What a selector selects from a snapshot and its findings.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Selected {
-    /// Processes with a row on a GPU, or that hold its files.
+    /// Processes with a row on a GPU, or with GPU files open.
     pub processes: HashSet<Identity>,
-    /// The same by pid and GPU (NVML's index); without a pid, the whole GPU.
+    /// The same, by pid and NVML's GPU index; without a pid, the whole GPU.
     pub on_gpus: HashSet<(Option<u32>, u32)>,
-    /// Findings, by id.
     pub findings: HashSet<Arc<str>>,
 }
 
-/// The GPUs that a selector names.
 #[derive(Clone, PartialEq, Debug)]
 pub struct NamedGpus<'s, 'g> {
-    /// As typed.
     pub typed: &'s str,
-    /// Whether it is a UUID, or the beginning of one.
+    /// Whether the text is a UUID, or the prefix of one.
     pub is_uuid: bool,
-    /// The GPUs with that name.
     pub gpus: Vec<&'g Gpu>,
 }
 
-/// How a number is compared with the typed one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Order {
     Less,
@@ -135,11 +126,9 @@ impl Order {
     }
 }
 
-/// A number in the field's unit: bytes, percent, seconds.
 #[derive(Clone, PartialEq, Debug)]
 struct Quantity {
     number: f64,
-    /// Whether it is a share of the GPU's memory.
     is_share: bool,
 }
 
@@ -156,7 +145,6 @@ enum Test {
     Number { field: Field, order: Order, any: Vec<Quantity> },
 }
 
-/// The sign between name and value.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Sign {
     Colon,
@@ -201,7 +189,7 @@ impl Selector {
         (!any.is_empty()).then(|| Self { typed, terms: vec![term] })
     }
 
-    /// Selects what matches all of these; `None` without any.
+    /// Selects rows that match all of these; `None` without any.
     pub fn all(selectors: impl IntoIterator<Item = Option<Self>>) -> Option<Self> {
         let selectors = selectors.into_iter().flatten();
         selectors.reduce(|one, other| Self {
@@ -210,12 +198,12 @@ impl Selector {
         })
     }
 
-    /// Whether a row is known to match; `me` is who asks.
+    /// Whether a row is known to match. `me` is the user for `is:mine`.
     pub fn fits(&self, row: &ProcessRow<'_>, me: &Me) -> bool {
         self.answer(row, me) == Some(true)
     }
 
-    /// Whether a row matches; `None` if its known fields match, and a requested one is unknown.
+    /// Whether a row matches; `None` if its known fields match and another requested field is unknown.
     pub fn answer(&self, row: &ProcessRow<'_>, me: &Me) -> Option<bool> {
         let mut answer = Some(true);
         for term in &self.terms {
@@ -228,8 +216,8 @@ impl Selector {
         answer
     }
 
-    /// Whether a process with these `rows` is selected: one that `counts` matches, and none is excluded. So
-    /// `!gpu:0` excludes a process on GPUs 0 and 1.
+    /// Whether a process with these `rows` is selected: a row for which `counts` holds matches, and no row is
+    /// excluded. So `!gpu:0` excludes a process on GPUs 0 and 1.
     fn selects(
         &self,
         rows: &[ProcessRow<'_>],
@@ -244,7 +232,7 @@ impl Selector {
         counting.any(|row| self.fits(row, me)) && !rows.iter().any(is_left_out)
     }
 
-    /// Which processes of a snapshot are selected, by their `rows`, and which of `found`.
+    /// Selects processes of a snapshot by their `rows`, and findings of `found`.
     pub fn select<'f>(
         &self,
         snapshot: &Snapshot,
@@ -284,7 +272,7 @@ impl Selector {
                 }
                 Some(process) => {
                     let rows = by_process.get(&process.identity).map_or(&[][..], |rows| rows);
-                    // If it only holds files, its rows are not those of its finding's GPUs.
+                    // The rows of an unlisted holder are not those of its finding's GPUs.
                     let counts = |row: &ProcessRow<'_>| {
                         let index = row.gpu.map(|gpu| gpu.index);
                         finding.gpus.is_empty() || !row.is_listed() || index.is_some_and(is_about)
@@ -306,8 +294,7 @@ impl Selector {
         of_gpus.all(|term| term.test.is_called(gpu, term.is_negated) != term.is_negated)
     }
 
-    /// The GPU names it contains, as typed, and the GPUs with these names. The beginning of a UUID suffices if
-    /// it is unique.
+    /// The GPU names in the selector, as typed, and the GPUs with these names. A unique prefix of a UUID is enough.
     pub fn named_gpus<'g>(&self, gpus: &'g [Gpu]) -> Vec<NamedGpus<'_, 'g>> {
         let mut named = Vec::new();
         for term in self.terms.iter().filter(|term| !term.is_negated) {
@@ -323,7 +310,6 @@ impl Selector {
         named
     }
 
-    /// Keeps only the requested GPUs, and their errors.
     pub fn retain_gpus(&self, snapshot: &mut Snapshot) {
         snapshot.gpus.retain(|gpu| self.allows_gpu(gpu));
         let left = &snapshot.gpus;
@@ -332,22 +318,21 @@ impl Selector {
         });
     }
 
-    /// Whether it has terms about GPUs.
     pub fn asks_for_gpus(&self) -> bool {
         self.terms.iter().any(|term| term.test.is_of_gpus())
     }
 
-    /// Whether it has only terms about GPUs, and selects everything on them.
+    /// Whether the selector has only terms about GPUs, and selects everything on them.
     pub fn is_of_gpus(&self) -> bool {
         self.terms.iter().all(|term| term.test.is_of_gpus())
     }
 
-    /// Whether it needs more than one snapshot: idle times, findings.
+    /// Whether the selector needs more than one snapshot, for idle times or findings.
     pub fn needs_history(&self) -> bool {
         self.fields().any(|field| matches!(field, None | Some(Field::Idle | Field::Finding)))
     }
 
-    /// The fields of its terms; `None` for a word, which may match anywhere.
+    /// The fields of the terms; `None` for a word, which may match any field.
     pub fn fields(&self) -> impl Iterator<Item = Option<Field>> {
         self.terms.iter().map(|term| match &term.test {
             Test::Word(_) => None,
@@ -393,7 +378,7 @@ impl Test {
         }
     }
 
-    /// Whether a GPU has this name, or a part of it unless `all` of it is meant.
+    /// Whether a GPU has this name or, unless `all` is set, one of its MIG devices has.
     fn is_called(&self, gpu: &Gpu, all: bool) -> bool {
         match self {
             Self::Word(_) => false,
@@ -408,7 +393,7 @@ impl Test {
     }
 }
 
-/// Whether any is true; `None` if none is and one is unknown.
+/// Whether any answer is true; `None` if none is and one is unknown.
 fn one_of(answers: impl Iterator<Item = Option<bool>>) -> Option<bool> {
     let mut known = true;
     for answer in answers {

@@ -1,7 +1,7 @@
-//! What a process's name says about serving: inference servers, their workers, notebook kernels.
+//! Whether a process's names suggest an inference server, a server's worker, or a notebook kernel.
 //!
-//! A name is no proof; [`serves`](crate::rules::serves) decides, and also considers where a process listens.
-//! Names are compared by whole words: `reserve.py` does not serve.
+//! A name is no proof. [`serves`](crate::rules::serves) decides, and also considers where a process listens. Names
+//! are compared by whole words: `reserve.py` does not serve.
 
 use std::sync::Arc;
 
@@ -11,23 +11,19 @@ use super::pool::tool;
 use super::program::{file_name, is_interpreter};
 
 impl Process {
-    /// Whether it is a notebook kernel by its command line.
     pub fn is_kernel(&self) -> bool {
         is_kernel_command(self.command.as_deref().unwrap_or_default())
     }
 
-    /// Whether it calls itself a server's worker.
     pub fn is_worker_of_a_server(&self) -> bool {
         is_worker_command(self.command.as_deref().unwrap_or_default())
     }
 
-    /// Whether its framework, program or script has a server's name.
     pub fn looks_like_a_server(&self) -> bool {
         looks_like_server(self)
     }
 }
 
-/// Whether a command line is a notebook kernel's.
 pub fn is_kernel_command(command: &[Arc<str>]) -> bool {
     command.iter().any(|argument| {
         matches!(&**argument, "ipykernel_launcher" | "ipykernel" | "colab_kernel_launcher")
@@ -37,7 +33,6 @@ pub fn is_kernel_command(command: &[Arc<str>]) -> bool {
     })
 }
 
-/// Whether a command line is that of a server's worker.
 pub fn is_worker_command(command: &[Arc<str>]) -> bool {
     let Some(program) = command.first().map(|program| file_name(program)) else {
         return false;
@@ -79,7 +74,7 @@ fn looks_like_server(process: &Process) -> bool {
     if is_module && NAMES.server_modules.iter().any(|module| is_in(module)) {
         return true;
     }
-    // A user's own script: only its name tells, by a whole word.
+    // In a user's own script, only a whole word of its name counts.
     is_on(&NAMES.server_programs, tool)
         || words(tool).iter().any(|word| is_on(&NAMES.server_words, word))
 }

@@ -1,11 +1,10 @@
-//! Compares two shared values, skipping the content if they are the same allocation.
+//! Compares shared values, and skips the content if both are the same allocation.
 //!
-//! Samples share what is known of a process. The standard library compares addresses first only for sized
-//! types: two `Arc<str>` are read to the end.
+//! Samples share facts about processes. The standard library compares addresses first only for sized types; it
+//! reads two `Arc<str>` to the end.
 
 use std::sync::Arc;
 
-/// Whether both are equal, or both missing.
 pub fn equal<T: ?Sized + Eq>(one: &Option<Arc<T>>, other: &Option<Arc<T>>) -> bool {
     match (one, other) {
         (Some(one), Some(other)) => Arc::ptr_eq(one, other) || one == other,

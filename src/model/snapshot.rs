@@ -1,8 +1,8 @@
 //! The snapshot: everything that gpumem observed at one instant.
 //!
 //! One Rust type, one JSON shape: `gpumem ps --json` prints one, `gpumem record` writes one a line, and every
-//! `--replay` reads them. Units are in the names; unknown values are absent, never 0. Strings are shared
-//! (`Arc`), because the next sample carries the same ones.
+//! `--replay` reads them. Names include units; unknown values are absent, never 0. Strings are shared (`Arc`),
+//! because the next sample repeats most of them.
 
 use std::borrow::Cow;
 use std::cell::OnceCell;
@@ -54,7 +54,6 @@ pub struct Snapshot {
 }
 
 impl Snapshot {
-    /// An empty snapshot taken at `time`.
     pub fn new(time: Time) -> Self {
         Self {
             schema: Schema,
@@ -68,13 +67,12 @@ impl Snapshot {
         }
     }
 
-    /// The process with this pid, if the snapshot has it.
     pub fn process(&self, pid: u32) -> Option<&Process> {
         self.processes.iter().find(|process| process.pid == pid)
     }
 }
 
-/// The format's name and major version; reading any other is an error that names both.
+/// The format's name and major version. Reading any other is an error that names both.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Schema;
 
@@ -306,7 +304,7 @@ impl fmt::Display for Claim {
 }
 
 impl Gpu {
-    /// The sum of the listed processes' memory, if all of it is known.
+    /// The sum of the listed processes' memory; `None` if any is unknown.
     pub fn process_bytes(&self) -> Option<u64> {
         self.processes
             .as_ref()?
@@ -314,7 +312,7 @@ impl Gpu {
             .try_fold(0u64, |sum, row| Some(sum.saturating_add(row.used_bytes?)))
     }
 
-    /// What can be allocated: the lower of the GPU's free memory and what this cgroup's limit leaves.
+    /// Memory that can be allocated: the lower of the GPU's free memory and what this cgroup's limit leaves.
     pub fn free_bytes(&self) -> Option<u64> {
         Some(self.memory?.free_bytes.min(self.memory_limit_free_bytes.unwrap_or(u64::MAX)))
     }
@@ -377,7 +375,7 @@ pub enum ProcessType {
 }
 
 impl ProcessType {
-    /// As nvidia-smi prints it; `M` is an MPS client, `?` a type from a later version.
+    /// Letters as printed by nvidia-smi; `M` is an MPS client, `?` a type from a later version.
     pub fn letters(self) -> &'static str {
         match self {
             Self::Compute => "C",
@@ -436,10 +434,10 @@ pub struct GpuProcess {
 }
 
 impl GpuProcess {
-    /// The driver's account of this process: how busy it was, in percent, and since when. An account that began
-    /// before the process belongs to an earlier one with its pid.
+    /// The driver's account of this process: its utilization in percent, and since when. An account that began
+    /// before the process belongs to an earlier process with the same pid.
     pub fn lifetime_of(&self, process: &Process) -> Option<(u32, Time)> {
-        // A process's start counts from boot: setting the clock since then moves it.
+        // A process's start counts from boot, so setting the clock since then moves it.
         const SLACK_SECONDS: f64 = 60.0;
         let (percent, since) = self.lifetime_percent.zip(self.lifetime_since)?;
         let is_its = process.start_time?.seconds_since(since) <= SLACK_SECONDS;
@@ -460,14 +458,14 @@ pub struct ReadError {
     pub error: Arc<str>,
 }
 
-/// `null` is the same as absent.
+/// Reads `null` like an absent value.
 fn or_default<'de, D: Deserializer<'de>, T: Deserialize<'de> + Default>(
     deserializer: D,
 ) -> Result<T, D::Error> {
     Option::deserialize(deserializer).map(Option::unwrap_or_default)
 }
 
-/// A missing figure of a GPU's memory is computed from the others, or all of it is unknown.
+/// Reads a GPU's memory. Computes a missing figure from the others, or returns `None`.
 fn memory<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Memory>, D::Error> {
     #[derive(Deserialize)]
     struct SnapshotOrFinding {
@@ -490,7 +488,7 @@ fn memory<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Memory>, 
     }))
 }
 
-/// Whole numbers to which another writer may have given a fraction.
+/// Reads whole numbers that another writer may have written with a fraction.
 fn whole<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u32>, D::Error> {
     let number: Option<f64> = Option::deserialize(deserializer)?;
     let Some(number) = number else {
@@ -500,11 +498,11 @@ fn whole<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u32>, D::E
         let number = de::Unexpected::Float(number);
         return Err(de::Error::invalid_value(number, &"a number"));
     }
-    // Rounded up: 0.4 % of use is use, and must not read as an observed 0.
+    // Round up: 0.4 % is use and must not read as an observed 0.
     Ok(Some(number.ceil() as u32))
 }
 
-/// An index that is built at the first lookup.
+/// An index of processes, built at the first lookup.
 #[derive(Debug)]
 pub struct ProcessesByPid<'a> {
     snapshot: &'a Snapshot,
@@ -516,7 +514,7 @@ impl<'a> ProcessesByPid<'a> {
         Self { snapshot, all: OnceCell::new() }
     }
 
-    /// As [`Snapshot::process`], which scans: of two with one pid the first.
+    /// Like [`Snapshot::process`], which scans. If two processes have one pid, returns the first.
     pub fn get(&self, pid: u32) -> Option<&'a Process> {
         let all = self.all.get_or_init(|| {
             let listed = self.snapshot.processes.iter().rev();

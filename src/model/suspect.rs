@@ -1,7 +1,7 @@
-//! A suspect: a process that looks like waste while its rule has not observed enough to say so.
+//! A suspect: a process that meets a rule's condition, but has not been observed for long enough.
 //!
-//! It is no finding and never a target: nothing that ends processes or frees memory reads it, and no exit code
-//! counts it. Plain data; `rules::suspect` makes it.
+//! A suspect is not a finding and never a target. Code that ends processes, frees memory or computes exit codes
+//! ignores it. Plain data; `rules::suspect` creates it.
 
 use std::fmt::{self, Write as _};
 use std::sync::Arc;
@@ -55,7 +55,7 @@ pub struct Suspect {
     pub command: Arc<str>,
 }
 
-/// Formats lazily, when a suspect is shown: each sample may have many.
+/// Formats lazily, because a sample may have many suspects and few are shown.
 fn as_text<S: Serializer>(text: &impl fmt::Display, to: S) -> Result<S::Ok, S::Error> {
     to.collect_str(text)
 }
@@ -63,17 +63,14 @@ fn as_text<S: Serializer>(text: &impl fmt::Display, to: S) -> Result<S::Ok, S::E
 /// How long the condition was observed, of the time the rule needs: `idle? 12s of 10m`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SeenSoFar {
-    /// The suspected kind.
     pub kind: Kind,
-    /// In whole seconds.
     pub seconds: u64,
-    /// The time the rule needs.
     pub needed: Span,
 }
 
 impl fmt::Display for SeenSoFar {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // By its largest unit.
+        // Use the largest unit.
         let (number, unit) = match self.seconds {
             seconds @ 0..60 => (seconds, "s"),
             seconds @ 60..3600 => (seconds / 60, "m"),
@@ -89,7 +86,7 @@ impl fmt::Display for SeenSoFar {
 pub struct StillMissing {
     /// In seconds, rounded up; 0 if the next samples decide.
     pub seconds: u64,
-    /// Its beginning was observed, or a recorder runs: no other history would know more.
+    /// The start of the condition was observed, or a recorder runs, so more history would not help.
     pub is_recorded: bool,
 }
 
@@ -146,7 +143,6 @@ pub struct SuspectEvidence {
 }
 
 impl SuspectEvidence {
-    /// The facts in one line.
     pub fn words(&self) -> String {
         let span = |seconds: f64| Span::from_seconds(seconds);
         let mut parts = Vec::new();

@@ -1,5 +1,5 @@
-//! An instant: milliseconds since the Unix epoch, written as RFC 3339 in UTC; for people in the local zone; and
-//! parsed as a person types it.
+//! An instant: milliseconds since the Unix epoch, as RFC 3339 in UTC, as local time for people, and as typed by
+//! people.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -38,7 +38,7 @@ impl Time {
         (self - earlier) as f64 / 1000.0
     }
 
-    /// The instant `seconds` later (earlier if negative).
+    /// The instant `seconds` later; earlier if negative.
     pub fn plus_seconds(self, seconds: f64) -> Self {
         Self(self.0.saturating_add((seconds * 1000.0).round() as i64))
     }
@@ -47,7 +47,6 @@ impl Time {
 impl Sub for Time {
     type Output = i64;
 
-    /// Milliseconds between two instants.
     fn sub(self, earlier: Self) -> i64 {
         self.0.saturating_sub(earlier.0)
     }
@@ -57,7 +56,7 @@ impl fmt::Display for Time {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match Timestamp::from_millisecond(self.0) {
             Ok(timestamp) => write!(f, "{timestamp:.3}"),
-            // Outside years -9999..=9999; such a time comes only from a broken recording.
+            // Outside years -9999..=9999. Only a broken recording has such a time.
             Err(_) => write!(f, "@{}ms", self.0),
         }
     }
@@ -100,14 +99,14 @@ impl<'de> Deserialize<'de> for Time {
     }
 }
 
-// An instant for people: date, time of day and zone, in the zone that the program was started in.
+// Local time for people: date, time of day and zone.
 //
-// The zone is set once, before anything is shown; the default is UTC. Formats always use UTC, through
+// The zone is set once at start, before anything is shown; the default is UTC. File formats always use UTC, through
 // [`Time`]'s own `Display`.
 
 static ZONE: OnceLock<TimeZone> = OnceLock::new();
 
-/// Shows all times in this zone from now on. Only the first call counts.
+/// Sets the zone for all local times. Only the first call has an effect.
 pub fn show_times_in(zone: TimeZone) {
     let _ = ZONE.set(zone);
 }
@@ -116,7 +115,7 @@ fn zone() -> TimeZone {
     ZONE.get().cloned().unwrap_or(TimeZone::UTC)
 }
 
-/// An instant for people: `2026-11-21 11:04:05 CET`.
+/// For example `2026-11-21 11:04:05 CET`.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct LocalTime {
     time: Time,
@@ -125,7 +124,6 @@ pub struct LocalTime {
 }
 
 impl Time {
-    /// In the zone that times are shown in.
     pub fn local(self) -> LocalTime {
         self.in_zone(zone())
     }
@@ -135,8 +133,8 @@ impl Time {
         LocalTime { time: self, zoned: timestamp.map(|timestamp| timestamp.to_zoned(zone)) }
     }
 
-    /// The instant at which the clock of the shown zone shows this: the first if it does twice; if it skips it,
-    /// as long after the skip.
+    /// The instant at which the clock in the local zone shows this time. Of two such instants, returns the first.
+    /// If the clock skips the time, counts on from the skip.
     fn of_local(shown: DateTime) -> Option<Self> {
         Self::of_zone(shown, &zone())
     }
@@ -153,12 +151,11 @@ impl LocalTime {
         self.day().map_or_else(String::new, |date| date.to_string())
     }
 
-    /// The same as a date.
     pub fn day(&self) -> Option<Date> {
         Some(self.zoned.as_ref()?.date())
     }
 
-    /// `11:04:05`; outside the calendar the whole time.
+    /// `11:04:05`; outside the calendar, the whole time.
     pub fn clock(&self) -> String {
         match &self.zoned {
             Some(zoned) => zoned.strftime("%H:%M:%S").to_string(),
@@ -184,9 +181,9 @@ impl fmt::Display for LocalTime {
     }
 }
 
-/// Parses a typed time: `10:04`, `10:04:30`, `2026-11-21 10:04`, `-5m`, `+1h`, `start`, `end`.
+/// A typed time: `10:04`, `10:04:30`, `2026-11-21 10:04`, `-5m`, `+1h`, `start`, `end`.
 ///
-/// Times of day are in the screen's time zone; a full time may have an offset or `Z`.
+/// Times of day are in the screen's time zone. A full time may have an offset or `Z`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum TypedTime {
     Start,
@@ -197,12 +194,11 @@ pub enum TypedTime {
 
 const EXAMPLES: &str = "10:04, 10:04:30, 2026-11-21 10:04, -5m, +1h, start or end";
 
-/// Parses a typed time. A time of day is on the day of the sample `shown`; with `now`, it is the last such time in the
-/// past.
+/// Parses a typed time. A time of day is on the day of `shown`; with `now`, it is the last one in the past.
 ///
 /// # Errors
 ///
-/// If it is no time: the forms that are.
+/// If the text is no time: a list of the valid forms.
 pub fn parse_typed(text: &str, shown: Time, now: Option<Time>) -> Result<TypedTime, String> {
     let text = text.trim();
     let no_time = || format!("not a time; write {EXAMPLES}");
@@ -235,7 +231,7 @@ pub fn parse_typed(text: &str, shown: Time, now: Option<Time>) -> Result<TypedTi
     }
 }
 
-/// A date and a time of day, with or without seconds, in the screen's time zone.
+/// Parses a date and a time of day, with or without seconds, in the screen's time zone.
 fn at(date: Date, clock: &str) -> Option<Time> {
     let seconds = match clock.bytes().filter(|byte| *byte == b':').count() {
         1 => ":00",

@@ -1,6 +1,6 @@
-//! Totals: what the rows of each user, job, container or framework hold together.
+//! Totals of the rows of each user, job, container or framework.
 //!
-//! Pure, and grouped by a [`field`](super::field). `ps --by` and the screen's page of totals show these.
+//! Pure. Groups are values of a [`field`](super::field). `ps --by` and the screen's page of totals show the result.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
@@ -8,24 +8,21 @@ use super::field::{Field, GroupName};
 use super::identity::Identity;
 use super::row::ProcessRow;
 
-/// What the rows of one group hold together.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Total {
-    /// The group.
     pub of: GroupName,
-    /// Processes; one on several GPUs counts once.
+    /// Number of processes; a process on several GPUs counts once.
     pub processes: usize,
-    /// The GPUs that list them, by NVML's index.
+    /// The GPUs that list the processes, by NVML's index.
     pub gpus: BTreeSet<u32>,
     /// GPU memory in bytes, of the rows where it is known; `None` if it is known for none.
     pub used_bytes: Option<u64>,
-    /// Listed rows with unknown memory; if there are any, `used_bytes` is a lower bound.
+    /// Number of listed rows with unknown memory. If above 0, `used_bytes` is a lower bound.
     pub unknown_rows: usize,
-    /// Bytes of reclaimable rows; `None` if there are some and none is known.
+    /// Bytes of reclaimable rows; `None` if there are such rows and none is known.
     pub reclaimable_bytes: Option<u64>,
 }
 
-/// A group being summed up.
 #[derive(Default)]
 struct GroupSum {
     processes: HashSet<Identity>,
@@ -34,7 +31,7 @@ struct GroupSum {
     reclaimable: SummedBytes,
 }
 
-/// Bytes of rows, some of which may be unknown.
+/// A sum of bytes, some of which may be unknown.
 #[derive(Default)]
 struct SummedBytes {
     known: Option<u64>,
@@ -50,8 +47,8 @@ impl SummedBytes {
     }
 }
 
-/// These rows' totals by a field of [`GROUPED`](super::field::GROUPED), largest first, equal ones by name.
-/// `is_reclaimable` marks rows whose memory `reap` would free by default.
+/// Computes totals by a field of [`GROUPED`](super::field::GROUPED), largest first, then by name. `is_reclaimable`
+/// marks rows whose memory `reap` would free by default.
 pub fn totals<'a, 'r: 'a>(
     rows: impl IntoIterator<Item = &'a ProcessRow<'r>>,
     by: Field,
@@ -64,7 +61,7 @@ pub fn totals<'a, 'r: 'a>(
         };
         let sum = sums.entry(by.group(row)).or_default();
         sum.processes.insert(identity);
-        // An unlisted holder of a device file has no known memory.
+        // The memory of an unlisted holder of a device file is unknown.
         if !row.is_listed() {
             continue;
         }
@@ -88,7 +85,7 @@ pub fn totals<'a, 'r: 'a>(
             },
         })
         .collect();
-    // Stable: equal ones stay in order of name.
+    // The sort is stable, so equal totals stay in order of name.
     totals.sort_by_key(|total| std::cmp::Reverse(total.used_bytes));
     totals
 }
@@ -131,8 +128,8 @@ mod tests {
         Gpu { index, processes: Some(rows.iter().map(row).collect()), ..Gpu::default() }
     }
 
-    /// ann on three GPUs, in a job; ben in a container, his memory unknown on one GPU; the owner of pid 9 is
-    /// unknown.
+    /// ann has three GPUs and a job. ben is in a container, with unknown memory on one GPU. Pid 9 has no known
+    /// owner.
     fn machine() -> Snapshot {
         let mut snapshot = Snapshot::new(Time::default());
         snapshot.gpus = vec![
@@ -185,7 +182,7 @@ mod tests {
             ]
         );
         assert_eq!(in_short(Field::Container)[1], named("0123456789ab", 2, 1, &[1, 2]));
-        // Versions count as one framework; whether the others have loaded one is unknown.
+        // Versions count as one framework. Whether the other processes have loaded one is unknown.
         let frameworks = in_short(Field::Framework);
         assert_eq!(frameworks[0], named("pytorch", 9, 2, &[0, 1, 2]));
         assert_eq!((&frameworks[1].0, frameworks.len()), (&GroupName::Unknown, 2));

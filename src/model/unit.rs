@@ -1,41 +1,39 @@
-//! What a systemd unit is to its processes: their own work, or a host for others' work.
+//! The role of a systemd unit for its processes: their own work, or a host for other people's work.
 //!
-//! One table for `family` (do a unit's processes belong together), the rule `orphan` (may an orphan be the
-//! unit's own daemon), and `advice::owner` (may the unit be stopped for one of its processes).
+//! `family` uses the role to decide whether a unit's processes belong together, the rule `orphan` whether an orphan
+//! may be the unit's own daemon, and `advice::owner` whether the unit may be stopped for one of its processes.
 
 use serde::Deserialize;
 
 use super::names::{NAMES, is_on};
 
-/// What a unit is to its processes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Role {
     /// The unit is the work: stopping it ends that work and no other.
     Work,
-    /// A daemon that runs many people's programs: logins, timers, jobs, notebooks, containers. Stopping it
-    /// would end them all, or lock people out. What it started and left behind is not its own.
+    /// A daemon that runs many people's programs: logins, timers, jobs, notebooks, containers. Stopping it would
+    /// end them all, or lock people out. A process that it started and left behind is not part of the daemon.
     Host {
-        /// How to end one of those programs through the daemon; `None` if it is not needed.
+        /// How to end one of those programs through the daemon; `None` if no special way is needed.
         way: Option<&'static Way>,
     },
-    /// It starts daemons at boot and is done: processes in it were meant to stay.
+    /// The unit starts daemons at boot and exits. Processes in it were meant to stay.
     Starter,
-    /// No service: a login, a terminal, a slice, or a user's service manager.
+    /// Not a service: a login, a terminal, a slice, or a user's service manager.
     Login,
 }
 
 /// How to end a program through the daemon that runs it.
 #[derive(PartialEq, Eq, Debug, Deserialize)]
 pub struct Way {
-    /// The daemon's units.
     units: Vec<String>,
-    /// Who runs it, in words: `GitLab's runner`.
+    /// The daemon in words: `GitLab's runner`.
     pub by: String,
-    /// What to do, as an imperative: `cancel its job in GitLab`.
+    /// An imperative: `cancel its job in GitLab`.
     pub words: String,
 }
 
-/// A unit's role, by its name: `llm.service`, `session-3.scope`.
+/// The role of a unit by its name: `llm.service`, `session-3.scope`.
 pub fn role(unit: &str) -> Role {
     let Some(name) = unit.strip_suffix(".service") else {
         return Role::Login;

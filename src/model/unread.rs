@@ -1,11 +1,11 @@
-//! GPUs whose processes are unknown now, and which processes may be on one.
+//! GPUs with unknown processes, and the processes that may be on one.
 //!
-//! A list that fails hides its processes, and what they do there. A process may be on such a GPU if it holds
-//! the GPU's device file open, was on it before, or is in the GPU's last list; with it its whole family, whose
-//! members wait for each other; and a rank of a run that has unseen ranks. Unreadable descriptors alone do not
-//! put a process on every GPU.
+//! If a GPU's list fails, its processes and their activity are unknown. A process may be on such a GPU if it has
+//! the GPU's device file open, was on it before, or is in the GPU's last list. The same holds for the process's
+//! family, whose members wait for each other, and for a rank of a run that has unseen ranks. Unreadable descriptors
+//! alone do not put a process on every GPU.
 //!
-//! Pure: nothing here reads, judges or decides.
+//! Pure: nothing here reads or judges.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,7 +13,7 @@ use super::family::Family;
 use super::{Gpu, Process, Snapshot};
 
 impl Gpu {
-    /// Whether its processes are unknown: it does not answer, or a list failed.
+    /// Whether the GPU's processes are unknown: the GPU does not answer, or a list failed.
     pub fn is_unread(&self) -> bool {
         self.stale_seconds.is_some() || self.processes.is_none()
     }
@@ -31,7 +31,6 @@ impl Snapshot {
                 .any(|error| error.gpu == Some(gpu.index) && is_of_list(&error.call))
     }
 
-    /// Whether a call failed on a GPU.
     pub fn has_failed(&self, gpu: &Gpu, call: &str) -> bool {
         let mut errors = self.errors.iter();
         errors.any(|error| error.gpu == Some(gpu.index) && &*error.call == call)
@@ -41,14 +40,14 @@ impl Snapshot {
 /// Processes that may be on a GPU whose processes are unknown.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Unread {
-    /// By pid, the lowest such GPU (NVML's index) that it may be on itself.
+    /// By pid, the lowest such GPU (NVML's index) that the process itself may be on.
     own: BTreeMap<u32, u32>,
-    /// The same for it or one of its family.
+    /// The same for the process or a member of its family.
     gpus: BTreeMap<u32, u32>,
 }
 
 impl Unread {
-    /// The processes that may be on one in a snapshot. `was_on` knows those that were on it before.
+    /// Computes the processes that may be on such a GPU. `was_on` reports whether a process was on it before.
     pub fn new(
         snapshot: &Snapshot,
         families: &[Family],
@@ -87,23 +86,23 @@ impl Unread {
         Self { own, gpus }
     }
 
-    /// Whether a process may be on such a GPU itself.
+    /// Whether the process itself may be on such a GPU.
     pub fn may_hold(&self, pid: u32) -> bool {
         self.own.contains_key(&pid)
     }
 
-    /// The GPU, by NVML's index, that a process or one of its family may be on.
+    /// The GPU, by NVML's index, that a process or a member of its family may be on.
     pub fn gpu_of(&self, pid: u32) -> Option<u32> {
         self.gpus.get(&pid).copied()
     }
 }
 
-/// Whether this machine has more ranks than are seen, by what the launcher told them.
+/// Whether the launcher's variables show more ranks on this machine than the snapshot.
 fn lacks_a_rank(family: &[&Process]) -> bool {
     let number = |process: &Process, name: &str| -> Option<u64> {
         process.environment.as_deref()?.get(name)?.parse().ok()
     };
-    // For a run on several machines only this one's ranks can be seen.
+    // For a run on several machines, only the ranks of this machine are visible.
     [("LOCAL_RANK", "LOCAL_WORLD_SIZE"), ("RANK", "WORLD_SIZE")]
         .iter()
         .find_map(|(rank, size)| {
@@ -136,7 +135,7 @@ mod tests {
         }
     }
 
-    /// Two GPUs, of which the second is not read; each process is listed on the first.
+    /// Two GPUs, the second unread. Each process is listed on the first.
     fn snapshot(processes: Vec<Process>) -> Snapshot {
         let rows = processes
             .iter()

@@ -1,6 +1,6 @@
-//! What findings have cost: their bytes times their duration, by kind, user and GPU.
+//! The cost of findings: bytes times duration, by kind, user and GPU.
 //!
-//! Pure: samples bring their time. The sums start at 0 and live in memory: readers of counters handle a restart.
+//! Pure: samples carry their time. The sums start at 0 and are not saved; readers of counters handle a restart.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
@@ -9,33 +9,29 @@ use super::finding::{Finding, Kind};
 use super::snapshot::Snapshot;
 use super::time::Time;
 
-/// The most seconds that a gap between two samples counts for: what happened in a longer one is unknown.
+/// The longest gap between two samples that counts, in seconds. Events in a longer gap are unknown.
 const LONGEST_GAP_SECONDS: f64 = 300.0;
-/// How long the sums of a user are kept after the user last held GPU memory, so that the number of series is bounded
-/// by the users of a day.
+/// How long a user's sums are kept after the user last held GPU memory, in seconds. This bounds the number of
+/// series by the users of a day.
 const USER_SECONDS: f64 = 86_400.0;
 
-/// Whose waste it is, and where.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct WasteKey {
     pub kind: Kind,
-    /// The process's user; absent where the finding is about a GPU, or the user is not known.
+    /// The process's user; absent if the finding is about a GPU or the user is unknown.
     pub user: Option<Arc<str>>,
-    /// The GPU's.
     pub uuid: Option<Arc<str>>,
 }
 
-/// The sum so far.
 #[derive(Clone, Debug, Default)]
 pub struct Waste {
     until: Option<Time>,
     byte_seconds: BTreeMap<WasteKey, f64>,
-    /// When each user last held GPU memory.
     held: HashMap<Arc<str>, Time>,
 }
 
 impl Waste {
-    /// Adds what the findings of a sample cost since the sample before. A sample that is not newer adds nothing.
+    /// Adds the cost since the previous sample. A sample that is not newer adds nothing.
     pub fn observe(&mut self, snapshot: &Snapshot, findings: &[Finding]) {
         let time = snapshot.time;
         let elapsed = self.until.map_or(0.0, |until| time.seconds_since(until));
@@ -47,7 +43,7 @@ impl Waste {
         self.held.extend(holding_users(snapshot).map(|user| (Arc::clone(user), time)));
         for finding in findings.iter().filter(|it| it.resolved_at.is_none()) {
             let user = finding.process.as_ref().and_then(|process| process.user.clone());
-            // The user of a process that has ended is only known from its finding.
+            // The user of a process that has ended is known only from the finding.
             self.held.extend(user.clone().map(|user| (user, time)));
             for gpu in &finding.gpus {
                 let bytes = match finding.process {
@@ -73,7 +69,6 @@ impl Waste {
     }
 }
 
-/// The users whose processes hold memory on a GPU.
 fn holding_users(snapshot: &Snapshot) -> impl Iterator<Item = &Arc<str>> {
     let rows = snapshot.gpus.iter().flat_map(|gpu| gpu.processes.iter().flatten());
     let holding: HashSet<u32> =
@@ -89,9 +84,7 @@ pub type How = &'static str;
 /// Counters since the start of the audit log. They never decrease.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Reclaimed {
-    /// Bytes freed, by method and user.
     pub bytes: BTreeMap<(How, Arc<str>), u64>,
-    /// Actions, by method and outcome.
     pub acts: BTreeMap<(How, Arc<str>), u64>,
 }
 
@@ -102,7 +95,7 @@ mod tests {
     use crate::model::{Gpu, GpuProcess, Process};
     use crate::reclaim::testing;
 
-    /// A sample in which these users hold memory; the PID is the position.
+    /// A sample in which these users hold memory. Each PID is the position in the list.
     fn sample(seconds: f64, users: &[&str]) -> Snapshot {
         let mut snapshot = Snapshot::new(Time::from_unix_milliseconds(0).plus_seconds(seconds));
         let row = |pid: u32| GpuProcess { pid, used_bytes: Some(10), ..GpuProcess::default() };
@@ -133,7 +126,7 @@ mod tests {
     fn it_is_bytes_times_seconds_from_the_first_sample_on() {
         let mut findings = [idle("ann")];
         let mut waste = Waste::default();
-        // A sample twice, or an older one, counts once.
+        // A repeated sample counts once, and an older one not at all.
         for seconds in [100.0, 105.0, 105.0, 90.0] {
             waste.observe(&sample(seconds, &[]), &findings);
         }
@@ -161,7 +154,7 @@ mod tests {
         };
         waste.observe(&sample(10.0 + USER_SECONDS, &["ann"]), &[]);
         assert_eq!(users(&waste), ["ann", "ben"]);
-        // One of them holds memory, without a finding.
+        // One of the users holds memory, without a finding.
         waste.observe(&sample(11.0 + USER_SECONDS, &["ann"]), &[]);
         assert_eq!(users(&waste), ["ann"]);
     }

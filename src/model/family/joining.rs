@@ -1,8 +1,8 @@
-//! Joins processes into families: first by kernel facts (groups, sessions, parents, dead pids), then by what
-//! programs say about their runs, then by cgroups.
+//! Joins processes into families: first by kernel facts (groups, sessions, parents, dead pids), then by environment
+//! variables that identify runs, then by cgroups.
 //!
-//! Two processes are joined only if nothing contradicts it, such as another user or a second notebook kernel. A
-//! common property of many joins none of them if two of them cannot belong together.
+//! Two processes are joined only if no fact contradicts it, such as another user or a second notebook kernel. If
+//! two processes with a common property cannot belong together, the property joins none of the others either.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -12,64 +12,57 @@ use crate::model::process::{Parent, Process};
 use crate::model::snapshot::{Gpu, PidNamespace, Snapshot};
 use crate::model::unit::{Role, role};
 
-/// Shells, by short name: what they start in one session need not belong together.
+/// Shells, by short name. Processes that a shell started in one session need not belong together.
 const SHELLS: [&str; 12] =
     ["sh", "bash", "dash", "zsh", "fish", "ksh", "mksh", "tcsh", "csh", "ash", "busybox", "nu"];
 
-/// Identifies a run.
 type RunKey = (&'static str, Vec<Arc<str>>);
 
-/// The process that started another: its pid, and its start if known.
+/// The pid of a starter, and its start if known.
 type Launcher = (u32, Option<u64>);
 
-/// A set of processes known to belong together.
 #[derive(Debug, Default)]
 struct Job {
     members: Vec<usize>,
     ties: BTreeSet<Tie>,
     /// `None` only for a single dead process.
     uid: Option<u32>,
-    /// Its notebook kernel.
     kernel: Option<u32>,
-    /// The runs that it has ranks of, and which ranks.
     runs: BTreeMap<RunKey, BTreeSet<Arc<str>>>,
 }
 
 impl Job {
-    /// Whether two can be parts of one: one user, and at most one kernel.
+    /// Whether two sets can be one job: one user, and at most one kernel.
     fn may_be_one_with(&self, other: &Self) -> bool {
         let same_user = match (self.uid, other.uid) {
             (Some(one), Some(another)) => one == another,
-            // A dead process has no owner; living ones without a known owner are never joined.
+            // A dead process has no known owner. Living processes without a known owner are never joined.
             (None, Some(_)) | (Some(_), None) => true,
             (None, None) => false,
         };
         same_user && (self.kernel.is_none() || other.kernel.is_none())
     }
 
-    /// Whether a rank is there twice, which shows two similar runs.
+    /// Whether both sets contain the same rank of a run, which shows two similar runs.
     fn has_a_rank_of(&self, other: &Self, key: &RunKey) -> bool {
         let ranks = |job: &Self| job.runs.get(key).cloned().unwrap_or_default();
         !ranks(self).is_disjoint(&ranks(other))
     }
 }
 
-/// The joining of one snapshot's processes.
 pub(super) struct Joining<'a> {
     snapshot: &'a Snapshot,
-    /// The possible members.
     processes: Vec<&'a Process>,
-    /// The index in `processes`, by pid.
     by_pid: BTreeMap<u32, usize>,
-    /// The index in `jobs`, by index in `processes`.
+    /// Index in `jobs`, by index in `processes`.
     job_of: Vec<usize>,
-    /// Initially one for each process; empty once joined to another.
+    /// Initially one for each process; emptied when joined to another.
     jobs: Vec<Job>,
 }
 
 impl<'a> Joining<'a> {
     pub(super) fn new(snapshot: &'a Snapshot) -> Self {
-        // A pid missing from /proc is a dead process only if all namespaces' processes are visible.
+        // A pid that is missing from /proc is a dead process only if all pid namespaces are visible.
         let shows_the_dead = snapshot.host.pid_namespace == Some(PidNamespace::Host);
         let mut processes: Vec<&Process> = snapshot
             .processes
@@ -107,7 +100,7 @@ impl<'a> Joining<'a> {
         &self.jobs[self.job_of[process]]
     }
 
-    /// Joins two processes' jobs, if they can be one. Also records a tie within one job.
+    /// Joins two processes' jobs if they can be one. Records the tie even if both are already in one job.
     fn join(&mut self, one: usize, another: usize, tie: Tie) {
         let (into, from) = (self.job_of[one], self.job_of[another]);
         if into != from {
@@ -130,8 +123,8 @@ impl<'a> Joining<'a> {
         self.jobs[into].ties.insert(tie);
     }
 
-    /// Joins all processes with a common property, unless two of them cannot be one: then the property proves
-    /// nothing about the others either.
+    /// Joins all processes with a common property, unless two of them cannot be in one job. In that case the
+    /// property proves nothing about the others either.
     fn join_class(&mut self, class: &[usize], tie: Tie) {
         let jobs: BTreeSet<usize> = class.iter().map(|&process| self.job_of[process]).collect();
         let jobs = || jobs.iter().map(|&job| &self.jobs[job]);
@@ -142,7 +135,7 @@ impl<'a> Joining<'a> {
             .collect();
         let are_other_runs =
             runs.iter().any(|one| runs.iter().any(|another| one.is_disjoint(another)));
-        // What is older than a kernel is its server or an editor; its own helpers are younger.
+        // A process older than the kernel is its server or an editor; the kernel's own helpers are younger.
         let kernel = kernels.first().and_then(|&pid| self.index(pid));
         let has_elders = kernel.is_some_and(|kernel| {
             let start_ticks = self.processes[kernel].start_ticks;
@@ -157,8 +150,8 @@ impl<'a> Joining<'a> {
         }
     }
 
-    /// Joins living processes that share a key and a user. Workers that outlived their starter are joined with each
-    /// other only: their group may be a script that works on.
+    /// Joins living processes that share a key and a user. Workers that outlived their starter are joined only with
+    /// each other, because the rest of their group may be a script that is still working.
     fn join_classes<K: Ord>(&mut self, tie: Tie, key: impl Fn(&Process) -> Option<K>) {
         let mut classes: BTreeMap<(Option<u32>, bool, K), Vec<usize>> = BTreeMap::new();
         for (index, process) in self.living() {
@@ -172,15 +165,15 @@ impl<'a> Joining<'a> {
         }
     }
 
-    /// A process group is what one command line of a shell, or one script, started.
+    /// A process group is the result of one command line of a shell, or of one script.
     pub(super) fn join_groups(&mut self) {
         self.join_classes(Tie::ProcessGroup, |process| {
             process.process_group.filter(|&group| group > 0)
         });
     }
 
-    /// A session is a login, a terminal or a daemon, and may have many jobs, even after its terminal is gone.
-    /// It is one job if the program that leads it is part of it.
+    /// A session is a login, a terminal or a daemon, and may contain many jobs, even after its terminal is closed.
+    /// It is one job only if its leader is part of it.
     pub(super) fn join_sessions(&mut self) {
         let leaders: BTreeSet<u32> = self
             .living()
@@ -193,8 +186,8 @@ impl<'a> Joining<'a> {
         });
     }
 
-    /// A process belongs to the member that started it. But a kernel does not belong to its starter, and what a
-    /// kernel or shell put into its own session was meant to stand alone.
+    /// Joins a process with the member that started it. Two cases are exempt: a kernel does not belong to its
+    /// starter, and a process that a kernel or shell put into its own session was meant to be independent.
     pub(super) fn join_children(&mut self) {
         for (child, process) in self.living() {
             let Some(elder) = started_by(process).and_then(|(pid, start_ticks)| {
@@ -216,8 +209,8 @@ impl<'a> Joining<'a> {
         }
     }
 
-    /// A pid is not reused while a group or session has it as id: a process whose group or session is a dead
-    /// pid was started by that process.
+    /// The kernel does not reuse a pid while it is the id of a group or session. A process whose group or session
+    /// is a dead pid was therefore started by that process.
     pub(super) fn join_the_dead(&mut self) {
         for dead in 0..self.processes.len() {
             let pid = self.processes[dead].pid;
@@ -252,7 +245,6 @@ impl<'a> Joining<'a> {
         }
     }
 
-    /// Whether an unlisted process holds the device file of a GPU that lists `dead`.
     fn holds_for(&self, holder: &Process, dead: u32) -> bool {
         let lists = |gpu: &Gpu, pid| {
             let mut rows = gpu.processes.iter().flatten();
@@ -261,12 +253,12 @@ impl<'a> Joining<'a> {
         let gpus = &self.snapshot.gpus;
         !gpus.iter().any(|gpu| lists(gpu, holder.pid))
             && gpus.iter().filter(|gpu| lists(gpu, dead)).any(|gpu| {
-                // The index alone proves nothing.
+                // The index alone is no evidence.
                 gpu.minor_number.is_some() && gpu.may_be_held_by(holder) == Some(true)
             })
     }
 
-    /// Ranks of one run have separate sessions and one launcher, and outlive it.
+    /// Joins ranks of one run, which have separate sessions and a common launcher, and can outlive it.
     pub(super) fn join_runs(&mut self) {
         let mut classes: BTreeMap<(Option<u32>, RunKey), Vec<usize>> = BTreeMap::new();
         for (index, process) in self.living() {
@@ -296,8 +288,7 @@ impl<'a> Joining<'a> {
         }
     }
 
-    /// Whether these jobs may have one launcher. Ranks left by an earlier run beside those of a later one have
-    /// none, or another.
+    /// Whether these jobs can have one launcher. Ranks of an earlier run have none, or a different one.
     fn have_one_launcher(&self, jobs: &[usize], key: &RunKey) -> bool {
         let launchers: Vec<BTreeSet<Launcher>> =
             jobs.iter().map(|&job| self.launchers(self.job(job))).collect();
@@ -305,13 +296,13 @@ impl<'a> Joining<'a> {
         let all_have = launchers.iter().all(|launchers| !launchers.is_empty());
         match all.len() {
             1 => all_have,
-            // All are orphans: only the run's name is left, if it is unique.
+            // All are orphans, so only the run's name remains, if it is unique.
             0 => names_itself(key),
             _ => false,
         }
     }
 
-    /// The processes outside a job that started its members.
+    /// The processes that started a job's members without being in the job.
     fn launchers(&self, job: &Job) -> BTreeSet<Launcher> {
         let starters = job.members.iter().filter_map(|&i| started_by(self.processes[i]));
         starters
@@ -322,10 +313,10 @@ impl<'a> Joining<'a> {
             .collect()
     }
 
-    /// A cgroup is one job if it is a job's step, or if the process it was made for is a member: when that
-    /// ends, the kernel or systemd ends the others.
+    /// A cgroup is one job if it is a job's step. It is also one job if the process that it was made for is a
+    /// member: when that process ends, the kernel or systemd ends the others.
     pub(super) fn join_cgroups(&mut self) {
-        // A process with a terminal was typed, and does not belong to the step, service or container itself.
+        // A person typed a process with a terminal, so it does not belong to the step, service or container itself.
         let is_typed = |process: &Process| process.terminal.is_some();
         self.join_classes(Tie::Cgroup, |process| {
             let slurm = process.slurm.as_deref()?;
@@ -333,7 +324,7 @@ impl<'a> Joining<'a> {
             (!is_typed(process)).then_some((slurm.job_id.clone()?, step))
         });
 
-        // Memory's hierarchy may be coarser than systemd's: a path alone may be a slice's.
+        // The memory hierarchy may be coarser than systemd's, so a path alone may be a slice's.
         let place = |process: &Process| {
             let container = process.container.as_deref();
             let container = container.and_then(|container| container.id.clone());
@@ -361,7 +352,7 @@ impl<'a> Joining<'a> {
             let processes = || job.members.iter().map(|&index| self.processes[index]);
             let mut members: Vec<u32> = processes().map(|process| process.pid).collect();
             members.sort_unstable();
-            // The dead one led the others' group or session, and is older.
+            // The dead process led the others' group or session, so it is older.
             let oldest = processes().min_by_key(|p| (p.start_ticks.unwrap_or(0), p.pid));
             let oldest = oldest.map_or(0, |process| process.pid);
             let mut launchers = processes().filter_map(|process| process.parent.as_ref());
@@ -396,7 +387,7 @@ fn is_alive(process: &Process) -> bool {
     process.unresolved.is_none() && (process.start_ticks.is_some() || process.start_time.is_some())
 }
 
-/// Whether it is a pid that NVML lists and no process has.
+/// Whether NVML lists the pid and no process has it.
 pub(super) fn is_dead(process: &Process) -> bool {
     process.unresolved.is_none()
         && process.start_ticks.is_none()
@@ -413,7 +404,7 @@ fn leads_its_session(process: &Process) -> bool {
     process.session == Some(process.pid)
 }
 
-/// The process that started it: recorded, or its parent unless that only adopted it.
+/// The recorded starter, or the parent unless it only adopted the process.
 fn started_by(process: &Process) -> Option<Launcher> {
     if let Some(parent) = &process.parent {
         return Some((parent.pid, parent.start_ticks));
@@ -422,21 +413,21 @@ fn started_by(process: &Process) -> Option<Launcher> {
     (process.parent_is_reaper == Some(false)).then_some((ppid, None))
 }
 
-/// Whether a Slurm step is one job, rather than one that people type into.
+/// Whether a Slurm step is one job, rather than a shell that people type into.
 fn is_one_job(step: &str) -> bool {
     step != "extern" && step != "interactive"
 }
 
-/// The first process of a pid namespace, whose end makes the kernel end all others in it.
+/// The first process of a pid namespace. When it ends, the kernel ends all others in the namespace.
 fn is_first_of_a_container(process: &Process) -> bool {
-    // Without an id it cannot be told from its neighbours in a cgroup.
+    // Without an id, the container cannot be told from its neighbours in a cgroup.
     let container = process.container.as_deref();
     container.is_some_and(|it| it.id.is_some()) && process.namespace_pid == Some(1)
 }
 
-/// The process that systemd started a service with: its own session, and systemd as parent.
+/// The main process of a systemd service: it leads its session, and systemd is its parent.
 fn is_main_of_a_service(process: &Process) -> bool {
-    // Processes under a unit that hosts others' programs are unrelated.
+    // Processes under a unit that hosts other people's programs are unrelated.
     let unit = process.systemd_unit.as_deref();
     unit.is_some_and(|unit| role(unit) == Role::Work)
         && process.container.is_none()
@@ -444,7 +435,7 @@ fn is_main_of_a_service(process: &Process) -> bool {
         && process.parent_is_reaper == Some(true)
 }
 
-/// The runs that a process is a rank of, and which rank, by its environment.
+/// The runs that the process is a rank of, and the ranks, from its environment.
 fn runs(process: &Process) -> BTreeMap<RunKey, BTreeSet<Arc<str>>> {
     let mut runs = BTreeMap::new();
     let Some(environment) = process.environment.as_deref() else {
@@ -458,8 +449,8 @@ fn runs(process: &Process) -> BTreeMap<RunKey, BTreeSet<Arc<str>>> {
     let mut note = |key: RunKey, rank: Option<Arc<str>>| {
         runs.insert(key, rank.into_iter().collect());
     };
-    // Without a rank it is no worker; without a port nothing tells runs apart. People copy `--rdzv-id=100` from
-    // the manual, so the id alone does not either.
+    // Without a rank, the process is not a worker. Without a port, runs cannot be told apart: people copy
+    // `--rdzv-id=100` from the manual, so the id is not unique.
     if let (Some(rank), Some(_)) = (value("RANK"), value("MASTER_PORT")) {
         let names = ["TORCHELASTIC_RUN_ID", "MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE"];
         note(("torch", values(&names)), Some(rank));
@@ -475,22 +466,22 @@ fn runs(process: &Process) -> BTreeMap<RunKey, BTreeSet<Arc<str>>> {
         && is_one_job(&step)
         // A step with a terminal is a shell that people type into.
         && process.terminal.is_none()
-        // A process that took its environment out of the job is not part of it; if cgroups do not tell, it may
-        // be.
+        // A process that has left the job's cgroup with a copy of its environment is not part of it. If cgroups are
+        // unknown, it may be.
         && (job.is_some() || process.cgroup.is_none())
     {
         let key = ("slurm", values(&["SLURM_JOB_ID", "SLURM_STEP_ID"]));
         note(key, value("SLURM_PROCID"));
     }
-    // Numbered from 1 in each cluster, so who started the workers tells clusters apart.
+    // Ray numbers jobs from 1 in each cluster, so the workers' starter identifies the cluster.
     if value("RAY_JOB_ID").is_some() {
         note(("ray", values(&["RAY_JOB_ID"])), None);
     }
     runs
 }
 
-/// Whether a run's name is unique, so that two orphans with it are in one run: torchrun calls an unnamed run
-/// `none`, and Ray and MPI restart their numbers each time.
+/// Whether a run's name is unique, so that two orphans with it belong to one run. torchrun names an unnamed run
+/// `none`; Ray and MPI restart numbering.
 fn names_itself(key: &RunKey) -> bool {
     let (kind, values) = key;
     match *kind {

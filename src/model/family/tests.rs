@@ -1,11 +1,11 @@
-//! What is one job and, above all, what is not.
+//! Which processes are one job and, above all, which are not.
 
 use super::*;
 use crate::model::snapshot::{Container, Gpu, GpuProcess, Jupyter, PidNamespace, Slurm};
 use crate::model::testing::environment;
 use crate::model::{Snapshot, Time};
 
-/// User 1000's process with this group and session, on a shell's terminal.
+/// A process of user 1000 with this group and session, on a shell's terminal.
 fn process(pid: u32, group: u32, session: u32) -> Process {
     Process {
         pid,
@@ -37,7 +37,7 @@ fn kernel(pid: u32) -> Process {
     Process { jupyter: Some(Arc::new(Jupyter::default())), ..process(pid, pid, pid) }
 }
 
-/// A torchrun worker, leader of its own session: its rank, run, port and agent (or `-`).
+/// A torchrun worker that leads its own session, from its rank, run, port and agent (or `-`).
 fn rank(pid: u32, text: &str) -> Process {
     let [rank, run, port, agent] = text.split(' ').collect::<Vec<_>>()[..] else {
         panic!("{text}")
@@ -62,7 +62,6 @@ fn snapshot(processes: &[Process]) -> Snapshot {
     snapshot
 }
 
-/// The members of each family.
 fn members(processes: &[Process]) -> Vec<Vec<u32>> {
     let families = families(&snapshot(processes));
     families.into_iter().map(|family| family.members).collect()
@@ -99,7 +98,7 @@ fn two_jobs_of_one_shell_are_two_families() {
         ..process(pid, pid, 50)
     };
     assert_eq!(members(&[typed(100), typed(200)]), [[100], [200]]);
-    // They stay two after the login, without its terminal and its leader.
+    // They remain two families after the login ends, without its terminal and leader.
     let left = |pid| Process {
         terminal: None,
         session_leader_alive: Some(false),
@@ -107,7 +106,7 @@ fn two_jobs_of_one_shell_are_two_families() {
         ..typed(pid)
     };
     assert_eq!(members(&[left(100), left(200)]), [[100], [200]]);
-    // Also if the shell itself holds a device file.
+    // The same if the shell itself has a device file open.
     let shell = Process { comm: Some("bash".into()), ..process(50, 50, 50) };
     assert_eq!(members(&[shell, typed(100), typed(200)]), [[50], [100], [200]]);
 }
@@ -137,12 +136,12 @@ fn two_notebook_kernels_are_always_two_families() {
     let (one, two) = (server(kernel(100)), server(kernel(200)));
     assert_eq!(members(&[one.clone(), two.clone()]), [[100], [200]]);
 
-    // Even with the server among the holders, as the container's first process.
+    // The same if the server is among the holders, as the container's first process.
     let first = Process { namespace_pid: Some(1), parent: None, ..server(process(40, 40, 40)) };
     let all = [first, one.clone(), two.clone()];
     assert_eq!(members(&all), [[40], [100], [200]]);
 
-    // Even in one group and session, as an editor starts them; and their helpers stay theirs.
+    // The same in one group and session, as an editor starts them. Their helpers stay with them.
     let editor = |process| Process { process_group: Some(30), session: Some(30), ..process };
     let helper = |pid, of| Process { parent: parent(of, "python"), ..process(pid, 30, 30) };
     let all = [editor(one), editor(two), helper(101, 100), helper(201, 200), process(300, 30, 30)];
@@ -151,7 +150,7 @@ fn two_notebook_kernels_are_always_two_families() {
 
 #[test]
 fn a_kernel_is_not_of_its_server_s_family() {
-    // As an editor starts it: in its own group and session.
+    // In its own group and session, as an editor starts it.
     let server = process(90, 90, 90);
     let kernel = Process {
         parent: parent(90, "node"),
@@ -178,7 +177,7 @@ fn different_users_are_never_one() {
     assert_eq!(members(&[process(100, 100, 100), other.clone()]), [[100], [101]]);
     let without_uid = Process { uid: None, ..other };
     assert_eq!(members(&[process(100, 100, 100), without_uid]), [[100]]);
-    // Nor through a dead process.
+    // A dead process does not join them either.
     let dead = Process { pid: 90, ..Process::default() };
     let one = process(100, 90, 50);
     let two = Process { uid: Some(1001), ..process(101, 90, 50) };
@@ -209,7 +208,7 @@ fn a_dead_trainer_and_its_workers_are_one() {
     let branch = |pid, depth| Branch { pid, depth };
     assert_eq!(tree, [branch(90, 0), branch(101, 1), branch(102, 1)]);
 
-    // A process that shares only the device is not in it, and an unknown pid is in none.
+    // A process that shares only the device is not a member, and an unknown pid is in no family.
     let Some(gpu) = snapshot.gpus.first_mut() else { unreachable!() };
     gpu.minor_number = None;
     assert_eq!(families(&snapshot)[0].ties, BTreeSet::from([Tie::ProcessGroup]));
@@ -225,7 +224,7 @@ fn who_was_seen_to_be_started_by_the_dead_is_of_it() {
     let dead = Process { pid: 90, ..Process::default() };
     let worker = Process { parent: parent(90, "python"), ..process(101, 70, 50) };
     assert_eq!(members(&[dead, worker.clone()]), [[90, 101]]);
-    // Later another process may have that pid; it started none before its own start.
+    // Another process may get that pid later; it started nothing before its own start.
     let stranger = Process { start_ticks: Some(99_999), ..process(90, 90, 60) };
     assert_eq!(members(&[stranger, worker]), [[90], [101]]);
 }
@@ -247,7 +246,7 @@ fn ranks_of_one_run_are_one() {
         assert_eq!(members(&ranks), [[100, 101]]);
         assert_eq!(ties(&ranks), [Tie::Run]);
     }
-    // With their data loaders, which have their ranks.
+    // The same with their data loaders, which have the ranks' environment.
     let loader = |pid, of: u32| Process {
         parent: parent(of, "python"),
         process_group: Some(of),
@@ -275,7 +274,7 @@ fn two_runs_that_look_alike_are_two() {
     ] {
         assert_eq!(members(&[rank(100, one), rank(200, two)]), [[100], [200]], "{why}");
     }
-    // Two in one script: the group proves neither, the launchers do.
+    // Two runs in one script: the group proves nothing, but the launchers do.
     let in_script = |process| Process { process_group: Some(40), session: Some(40), ..process };
     let all = [
         in_script(rank(100, "0  29500 50")),
@@ -332,14 +331,14 @@ fn a_cgroup_is_one_job_where_it_was_made_for_a_member() {
         namespace_pid: Some(namespace_pid),
         ..process(pid, pid, pid)
     };
-    // `docker exec` started both; nothing shows that they belong together.
+    // `docker exec` started both; no fact shows that they belong together.
     assert_eq!(members(&[in_container(100, 17), in_container(101, 18)]), [[100], [101]]);
     let program = [in_container(99, 1), in_container(100, 17)];
     assert_eq!(members(&program), [[99, 100]]);
     assert_eq!(ties(&program), [Tie::Cgroup]);
     let typed = Process { terminal: Some("pts/0".into()), ..in_container(100, 17) };
     assert_eq!(members(&[in_container(99, 1), typed]), [[99], [100]]);
-    // A pid namespace in a login is a container without an id, and the login is not its own.
+    // A pid namespace in a login is a container without an id; the login is not part of it.
     let unnamed = |process: Process| Process {
         container: Some(Arc::new(Container::default())),
         cgroup: Some("/user.slice/session-3.scope".into()),
@@ -362,7 +361,7 @@ fn a_cgroup_is_one_job_where_it_was_made_for_a_member() {
     for unit in ["cron.service", "ssh.service", "user@1000.service", "x.scope"] {
         assert_eq!(members(&[in_unit(100, unit, true), worker(unit)]), [[100], [101]], "{unit}");
     }
-    // Two processes that may each be the service's main one.
+    // Two processes, each of which may be the service's main process.
     let unit = "train.service";
     assert_eq!(members(&[in_unit(100, unit, true), in_unit(101, unit, true)]), [[100], [101]]);
 
@@ -393,7 +392,7 @@ fn a_tree_is_in_parent_order_and_ends() {
             vec![process(100, 100, 50), below(101, 100), below(102, 100), below(103, 101)],
             &[(100, 0), (101, 1), (103, 2), (102, 1)][..],
         ),
-        // A recording may have a cycle.
+        // A recording may contain a cycle of parents.
         (vec![below(100, 101), below(101, 100), below(102, 102)], &[(102, 0), (100, 0), (101, 1)]),
     ] {
         let snapshot = snapshot(&processes);

@@ -1,13 +1,13 @@
-//! The table of a GPU's single values: names, units, and where each is shown.
+//! The table of a GPU's single values: names, units, and where each value is shown.
 //!
-//! To add a value, add a call in `source::nvml`, a field of [`Gpu`] and a line here; then `ps`'s table and the
-//! screen's lines and cards show it. Memory is a balance rather than a value, and has its own columns.
+//! To add a value, add a call in `source::nvml`, a field of [`Gpu`] and a line here. `ps` and the screen then show
+//! it. Memory is a balance rather than a single value, so it has its own columns.
 
 use super::{STAYS, UNKNOWN};
 use crate::model::snapshot::Gpu;
 use crate::units::Rounded;
 
-/// How loaded something with a limit is.
+/// How close a value is to its limit.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum FillLevel {
     Ok,
@@ -16,7 +16,6 @@ pub enum FillLevel {
 }
 
 impl FillLevel {
-    /// The level of a value with these thresholds.
     pub fn new(value: f64, [warm, full]: [f64; 2]) -> Self {
         match value {
             _ if value >= full => Self::Full,
@@ -25,47 +24,42 @@ impl FillLevel {
         }
     }
 
-    /// The level of memory with this many percent in use.
     pub fn of_memory(percent: f64) -> Self {
         Self::new(percent, [75.0, 90.0])
     }
 }
 
-/// A value's line in the table.
 #[derive(Clone, Copy, Debug)]
 pub struct GpuField {
-    /// The heading of its column in `ps`.
     pub title: &'static str,
-    /// Whether `ps` aligns it to the right; the screen always does.
+    /// Whether `ps` aligns the column to the right; the screen always does.
     pub right: bool,
-    /// When `ps` drops it on a narrow terminal: 1 is dropped first, [`STAYS`] never.
+    /// When `ps` drops the column on a narrow terminal: 1 is dropped first, [`STAYS`] never.
     pub gives_way: usize,
-    /// The heading of its column on the screen; empty if it has none.
+    /// The column heading on the screen; empty if the screen does not show it.
     pub heading: &'static str,
-    /// Its width on the screen in terminal columns; 0 means as wide as the widest text or heading.
+    /// The width on the screen in terminal columns; 0 means as wide as the widest text or heading.
     pub width: u16,
-    /// Its rank on the screen: the higher, the sooner it is dropped.
+    /// The rank on the screen; values of a higher rank are dropped first.
     pub need: usize,
-    /// The terminal width from which the screen shows it, faint and after the charts; 0 means before the name.
+    /// The terminal width from which the screen shows the value, dimmed and after the charts; 0 means before the
+    /// name.
     pub from_columns: u16,
-    /// How loaded the GPU is by it; `None` if unknown or meaningless.
+    /// The fill level for this value; `None` if unknown or meaningless.
     pub level: fn(&Gpu) -> Option<FillLevel>,
-    /// Whether more of it means more work done, rather than strain.
+    /// Whether a high value means much work rather than strain.
     pub is_work: bool,
-    /// Its label on a card.
     label: &'static str,
-    /// Whether a card shows it if it is unknown.
+    /// Whether a card shows the field if its value is unknown.
     shown_unknown: bool,
-    /// The text before its number.
     prefix: &'static str,
-    /// In `ps`, and on the screen.
     units: [&'static str; 2],
     value: fn(&Gpu) -> Option<f64>,
-    /// Its maximum, which the screen shows beside it.
+    /// The maximum, which the screen shows beside the value.
     most: fn(&Gpu) -> Option<f64>,
 }
 
-/// Right-aligned in a column of `ps` that is never dropped, and not on the screen.
+/// Right-aligned in a `ps` column that is never dropped; not shown on the screen.
 const VALUE: GpuField = GpuField {
     title: "",
     right: true,
@@ -84,7 +78,7 @@ const VALUE: GpuField = GpuField {
     most: |_| None,
 };
 
-/// GPU utilization, the only value for which the grid of GPUs has room.
+/// GPU utilization, the only value that fits into the grid of GPUs.
 pub const UTILIZATION: GpuField = GpuField {
     title: "UTIL",
     heading: "UTIL",
@@ -97,7 +91,6 @@ pub const UTILIZATION: GpuField = GpuField {
     ..VALUE
 };
 
-/// Every value, in the order of `ps`'s columns.
 pub const GPU_FIELDS: [GpuField; 5] = [
     UTILIZATION,
     GpuField {
@@ -106,7 +99,7 @@ pub const GPU_FIELDS: [GpuField; 5] = [
         heading: "TEMP",
         need: 2,
         width: 5,
-        // Not a judgement: each model slows down at its own temperature.
+        // No level: each GPU model throttles at its own temperature.
         level: |gpu| {
             let celsius = f64::from(gpu.temperature_celsius?);
             Some(FillLevel::new(celsius, [75.0, 85.0]))
@@ -152,7 +145,7 @@ pub const GPU_FIELDS: [GpuField; 5] = [
     },
 ];
 
-/// More values that a card shows if it has room and they are known, most important first.
+/// More values for a card, most important first. Shown if known and if there is room.
 pub const CARD_FIELDS: [GpuField; 3] = [
     GpuField {
         label: "SM ",
@@ -177,7 +170,7 @@ pub const CARD_FIELDS: [GpuField; 3] = [
     },
 ];
 
-/// The values that the screen shows, from the last to the first that it drops.
+/// The values that the screen shows; a narrow terminal drops them from the end.
 pub fn on_screen() -> Vec<&'static GpuField> {
     let shown = GPU_FIELDS.iter().filter(|field| !field.heading.is_empty());
     let mut shown: Vec<&GpuField> = shown.collect();
@@ -260,7 +253,7 @@ mod tests {
         assert_ne!(FillLevel::of_memory(10.0), FillLevel::of_memory(92.0));
     }
 
-    /// Two values with one rank would share a place, so ranks are unique and have no gap.
+    /// Two values with one rank would share a position, so ranks are unique and without gaps.
     #[test]
     fn each_value_has_its_own_place() {
         let needs: Vec<usize> = on_screen().iter().map(|field| field.need).collect();

@@ -1,21 +1,19 @@
-//! A text to search for in a row.
+//! Text to search for in a row.
 
 use std::ops::RangeInclusive;
 
-/// A text or pattern to search for, ignoring case.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Needle {
     typed: String,
     lower: String,
-    /// With `*` at both ends, to search inside a text; `None` without wildcards.
+    /// With `*` at both ends, to search within a text; `None` without wildcards.
     pattern: Option<Vec<Glyph>>,
 }
 
-/// A part of a pattern.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Glyph {
     Char(char),
-    /// `?`: any character.
+    /// `?`: any one character.
     One,
     /// `*`: any number of characters.
     Any,
@@ -28,7 +26,7 @@ impl Needle {
         Self { typed, lower, pattern: None }
     }
 
-    /// Characters, and whether each was in quotes; outside quotes `*` and `?` are wildcards.
+    /// Builds a needle from characters and whether each was in quotes. Outside quotes, `*` and `?` are wildcards.
     pub(in crate::model) fn of_typed(typed: &[(char, bool)]) -> Self {
         let glyphs = typed.iter().map(|typed| match typed {
             ('*', false) => Glyph::Any,
@@ -43,7 +41,6 @@ impl Needle {
         Self { pattern: is_pattern.then_some(pattern), ..plain }
     }
 
-    /// As it was typed.
     pub fn typed(&self) -> &str {
         &self.typed
     }
@@ -52,7 +49,6 @@ impl Needle {
         self.pattern.is_some()
     }
 
-    /// Whether a text contains it.
     pub fn is_in(&self, text: &str) -> bool {
         if let Some(pattern) = &self.pattern {
             return matches(pattern, text, true);
@@ -65,7 +61,6 @@ impl Needle {
         text.to_lowercase().contains(&self.lower)
     }
 
-    /// Whether a text equals it.
     pub fn is(&self, text: &str) -> bool {
         if let Some(pattern) = &self.pattern {
             return matches(&pattern[1..pattern.len() - 1], text, true);
@@ -76,7 +71,7 @@ impl Needle {
         text.to_lowercase() == self.lower
     }
 
-    /// Whether a text equals it, in the same case.
+    /// Whether a text equals the needle, with case.
     pub(super) fn is_exactly(&self, text: &str) -> bool {
         match &self.pattern {
             Some(pattern) => matches(&pattern[1..pattern.len() - 1], text, false),
@@ -88,7 +83,6 @@ impl Needle {
         if whole { self.is(text) } else { self.is_in(text) }
     }
 
-    /// Whether a word, in any case, begins with it.
     pub(super) fn begins(&self, word: &str) -> bool {
         if let Some(pattern) = &self.pattern {
             return matches(&pattern[1..], word, true);
@@ -96,13 +90,11 @@ impl Needle {
         word.get(..self.lower.len()).is_some_and(|start| start.eq_ignore_ascii_case(&self.lower))
     }
 
-    /// Its value as a number.
     pub(super) fn number(&self) -> Option<u32> {
         let is_digits = self.typed.bytes().all(|byte| byte.is_ascii_digit());
         self.typed.parse().ok().filter(|_| is_digits)
     }
 
-    /// Its value as a range of numbers: `2`, `2-4`.
     pub(super) fn numbers(&self) -> Option<RangeInclusive<u32>> {
         match self.typed.split_once('-') {
             Some((first, last)) => Some(Self::new(first).number()?..=Self::new(last).number()?),
@@ -110,7 +102,7 @@ impl Needle {
         }
     }
 
-    /// The needle of a word that can only mean a GPU: `gpu:0`, `gpu:GPU-3f`, `GPU-3f`.
+    /// The needle for a word that can only mean a GPU: `gpu:0`, `gpu:GPU-3f`, `GPU-3f`.
     pub fn of_gpu(word: &str) -> Option<Self> {
         let needle = Self::new(word);
         match needle.lower.strip_prefix("gpu:") {
@@ -119,19 +111,17 @@ impl Needle {
         }
     }
 
-    /// Whether a UUID equals it, or begins with it.
+    /// Whether a UUID equals the needle or, unless `whole`, begins with it.
     pub fn is_uuid_of(&self, uuid: &str, whole: bool) -> bool {
         if whole { self.is(uuid) } else { self.begins(uuid) }
     }
 
-    /// Whether it can only mean a UUID.
     pub fn is_uuid(&self) -> bool {
         self.lower.starts_with("gpu-") || self.lower.starts_with("mig-")
     }
 }
 
-/// Whether a whole text matches a pattern. Only the last `*` is tried again, so the work is at most the product
-/// of the lengths.
+/// Whether a whole text matches. Only the last `*` is retried, so the cost is at most the product of the lengths.
 fn matches(pattern: &[Glyph], text: &str, ignores_case: bool) -> bool {
     let is_same = |one: char, other: char| {
         one == other || (ignores_case && one.to_lowercase().eq(other.to_lowercase()))
@@ -157,7 +147,7 @@ fn matches(pattern: &[Glyph], text: &str, ignores_case: bool) -> bool {
             }
             _ => {}
         }
-        // The last star takes one more character.
+        // The last star matches one more character.
         let Some((behind, from)) = &mut last_star else { return false };
         if from.next().is_none() {
             return false;

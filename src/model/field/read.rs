@@ -1,4 +1,4 @@
-//! Reads each field's value of a row, without allocating text if possible, because every row is asked.
+//! Reads the value of each field from a row. Avoids allocation, because a selector checks every row.
 
 use std::cmp::Ordering;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use crate::model::row::{Me, ProcessRow, notebook};
 use crate::model::snapshot::{Gpu, LastKnown, Process, ProcessType};
 
 impl Field {
-    /// Whether its value is this number, if numbers name it.
+    /// Whether the field's value is this number, for fields that numbers identify.
     pub(in crate::model) fn is_number(self, row: &ProcessRow<'_>, number: u32) -> Option<bool> {
         match self {
             Self::Gpu => row.is_on(number),
@@ -24,7 +24,7 @@ impl Field {
         }
     }
 
-    /// Whether its value equals or contains the needle; `None` if unknown.
+    /// Whether the field's value equals or contains the needle; `None` if unknown.
     pub(in crate::model) fn has(
         self,
         row: &ProcessRow<'_>,
@@ -82,7 +82,6 @@ impl Field {
     }
 }
 
-/// Reads a row's process, or the remaining names of one that has exited.
 fn by_names<T>(row: &ProcessRow<'_>, read: impl FnOnce(&Process) -> Option<T>) -> Option<T> {
     match (row.process, row.ended) {
         (Ok(process), _) => read(process),
@@ -91,7 +90,6 @@ fn by_names<T>(row: &ProcessRow<'_>, read: impl FnOnce(&Process) -> Option<T>) -
     }
 }
 
-/// The kinds of findings on a row.
 fn kinds(row: &ProcessRow<'_>) -> impl Iterator<Item = Kind> {
     row.finding.into_iter().flat_map(|finding| {
         let also = finding.also.iter().map(|also| also.kind);
@@ -99,10 +97,9 @@ fn kinds(row: &ProcessRow<'_>) -> impl Iterator<Item = Kind> {
     })
 }
 
-/// Whether the absence of a field's label is known for a process.
 pub(super) fn is_known(field: Field, process: &Process) -> bool {
     match field {
-        // If its descriptors may be read, its libraries were read as well.
+        // If a process's descriptors can be read, its libraries were read as well.
         Field::Framework => process.framework.is_some() || process.gpu_files.is_some(),
         Field::Name => process.comm.is_some() || process.command.is_some(),
         // A kernel is recognised by its command line.
@@ -110,13 +107,13 @@ pub(super) fn is_known(field: Field, process: &Process) -> bool {
             Some(jupyter) => jupyter.notebook_path.is_some(),
             None => process.command.is_some(),
         },
-        // Anybody may read a process's container, unit or job.
+        // Any user can read a process's container, unit or job.
         _ => true,
     }
 }
 
-/// Whether an account's name equals or contains the needle, or its uid equals it. Two accounts may differ only
-/// by case, so a whole name is compared with case.
+/// Whether the owner's name equals or contains the needle, or its uid equals it. Whole names are compared with
+/// case, because two accounts may differ only by case.
 fn user_is(process: &Process, needle: &Needle, whole: bool) -> Option<bool> {
     let name = process.user.as_deref();
     let is_named = name.is_some_and(|name| match whole {
@@ -132,8 +129,7 @@ fn user_is(process: &Process, needle: &Needle, whole: bool) -> Option<bool> {
     }
 }
 
-/// Whether the needle names a row's GPU, or one that it holds open: by UUID or its beginning, by part, or by
-/// name.
+/// Whether the needle names a row's GPU, or one that its process has open: by UUID, MIG device or name.
 fn gpu_is(row: &ProcessRow<'_>, needle: &Needle, whole: bool) -> Option<bool> {
     if needle.typed().is_empty() {
         return Some(false);
@@ -172,7 +168,7 @@ fn has_uuid(gpu: &Gpu, row: &ProcessRow<'_>, needle: &Needle, whole: bool) -> bo
     uuids.into_iter().flatten().any(|uuid| needle.is_uuid_of(uuid, whole))
 }
 
-/// Whether the needle names a GPU, or a part of it unless `all` of it is meant.
+/// Whether the needle names a GPU or, unless `all` is set, one of its MIG devices.
 pub fn is_called(gpu: &Gpu, needle: &Needle, whole: bool, all: bool) -> bool {
     if needle.typed().is_empty() {
         return false;
@@ -191,7 +187,6 @@ pub fn is_called(gpu: &Gpu, needle: &Needle, whole: bool, all: bool) -> bool {
         || parts().any(|part| needle.is(&part.name_on(gpu.index)))
 }
 
-/// A process's texts for a field, its usual name first.
 pub(in crate::model) fn labels(field: Field, process: &Process) -> [Option<&str>; 4] {
     match field {
         Field::Name => {
@@ -243,12 +238,12 @@ pub(in crate::model) fn labels(field: Field, process: &Process) -> [Option<&str>
     }
 }
 
-/// A library loaded beside the framework, by its position in the list.
+/// A library loaded besides the framework, by its position in the list.
 fn library(process: &Process, place: usize) -> Option<&str> {
     process.libraries.as_deref()?.get(place).map(|it| &**it)
 }
 
-/// Whether a word of the command line contains it, or, if it has blanks or wildcards, the whole line.
+/// Whether a word of the command line contains the needle. With blanks or wildcards, the whole line is searched.
 fn command_has(process: &Process, needle: &Needle, whole: bool) -> bool {
     let words = process.command.as_deref().unwrap_or_default();
     if whole || needle.is_pattern() || needle.typed().contains(' ') {
@@ -257,7 +252,6 @@ fn command_has(process: &Process, needle: &Needle, whole: bool) -> bool {
     words.iter().any(|word| needle.is_in(word))
 }
 
-/// Whether a row contains a word anywhere.
 pub(in crate::model) fn any_has(row: &ProcessRow<'_>, needle: &Needle) -> bool {
     let has = |text: Option<&str>| text.is_some_and(|text| needle.is_in(text));
     let is_digits = needle.typed().bytes().all(|b| b.is_ascii_digit());
@@ -294,26 +288,23 @@ pub(in crate::model) fn any_has(row: &ProcessRow<'_>, needle: &Needle) -> bool {
         || fields.iter().any(|&field| labels(field, process).into_iter().any(has))
 }
 
-// A row's group, for the fields by which totals are computed.
-
-/// The fields by which rows are added up, in the help's order.
+/// The fields that `ps` can group by, in the help's order.
 pub const GROUPED: [Field; 4] = [Field::User, Field::Job, Field::Container, Field::Framework];
 
-/// Digits of a container's id, as its runtime shows it.
+/// How many digits of a container's id are shown, as its runtime does.
 const ID_CHARS: usize = 12;
 
-/// A row's group.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum GroupName {
-    /// May be chosen by a process: escape it for a terminal.
+    /// A name that a process may have chosen: escape it for a terminal.
     Named(String),
-    /// Known to be in none.
+    /// The row is known to be in no group.
     None,
     Unknown,
 }
 
 impl Field {
-    /// Its value as a group's name, for the fields in [`GROUPED`].
+    /// The value as a group's name, for the fields in [`GROUPED`].
     pub fn group(self, row: &ProcessRow<'_>) -> GroupName {
         let name = match (self, row.process.ok()) {
             (Self::User, _) => self.text(row),
@@ -329,7 +320,6 @@ impl Field {
             let is_unnamed = match self {
                 Self::Job => process.slurm.is_some(),
                 Self::Container => process.container.is_some(),
-                // Every process has an owner.
                 Self::User => true,
                 _ => false,
             };
@@ -343,23 +333,19 @@ impl Field {
     }
 }
 
-// The order of rows: by values, never by text made of them. Unknown comes last in both directions.
+// Rows are ordered by values, never by formatted text. Unknown values come last in both directions.
 
-/// A cell's sort key.
 #[derive(Clone, Debug)]
 pub enum SortValue<'a> {
     Number(f64),
     Text(&'a str),
-    /// A composed text.
     Made(String),
-    /// The words of a command.
     Words(&'a [Arc<str>]),
-    /// Unknown, or none.
     Unknown,
 }
 
 impl<'a> SortValue<'a> {
-    /// A row's key for a field. Findings sort by their `rank`, the first being the most.
+    /// A row's key for a field. The key of a finding is its `rank`; rank 0 is the largest.
     pub fn new(field: Field, row: &ProcessRow<'a>, rank: Option<usize>) -> Self {
         let process = row.process.ok();
         let text = |value: Option<&'a Arc<str>>| value.map_or(Self::Unknown, |it| Self::Text(it));
@@ -385,7 +371,6 @@ impl<'a> SortValue<'a> {
         }
     }
 
-    /// The order of two; `descending` puts the most first.
     pub fn compare(&self, other: &Self, descending: bool) -> Ordering {
         let turn = |ordering: Ordering| match descending {
             true => ordering.reverse(),

@@ -4,10 +4,10 @@ use super::{Order, Quantity, SelectorError, Sign, Term, Test};
 use crate::model::field::{FieldSpec, Needle, Notation, selectable};
 use crate::units::{Amount, Bytes, Span};
 
-/// Signs of other pattern languages, which would match nothing here.
+/// Special characters of other pattern languages. Here they would match nothing.
 const UNSUPPORTED: [char; 7] = ['[', ']', '{', '}', '^', '$', '|'];
 
-/// Whether the last typed word may be the beginning of a term.
+/// Whether the last typed word may be the start of a term.
 pub fn is_begun(text: &str) -> bool {
     let tokens = tokens(text);
     let Some((_, last)) = tokens.last().filter(|_| !text.ends_with(char::is_whitespace)) else {
@@ -19,7 +19,6 @@ pub fn is_begun(text: &str) -> bool {
         && selectable().flat_map(|spec| spec.names).any(|name| name.starts_with(begun))
 }
 
-/// What was typed before the last word or term.
 pub fn without_last(text: &str) -> &str {
     let tokens = tokens(text);
     tokens.last().map_or("", |&(start, _)| &text[..start])
@@ -28,7 +27,7 @@ pub fn without_last(text: &str) -> &str {
 /// A character, and whether it was in quotes.
 pub(super) type Typed = (char, bool);
 
-/// Splits at blanks; each token has the byte where it begins. An open quote ends with the text.
+/// Splits at blanks. Each token has the byte offset of its start. The end of the text closes an open quote.
 pub(super) fn tokens(text: &str) -> Vec<(usize, Vec<Typed>)> {
     let mut tokens = Vec::new();
     let mut token: Vec<Typed> = Vec::new();
@@ -49,7 +48,7 @@ pub(super) fn tokens(text: &str) -> Vec<(usize, Vec<Typed>)> {
         }
     }
     tokens.extend(start.map(|start| (start, token)));
-    // An empty pair of quotes is no word.
+    // An empty pair of quotes is not a word.
     tokens.retain(|(_, token)| !token.is_empty());
     tokens
 }
@@ -112,7 +111,7 @@ impl Test {
         let alternatives: Vec<String> = typed.iter().map(|typed| text_of(typed)).collect();
         let is_number = match (spec.notation, sign) {
             (Notation::Text | Notation::OneOf(_), _) => false,
-            // A GPU has a name as well; only its numbers have an order.
+            // A GPU also has a name; only its numbers have an order.
             (Notation::Gpu, Sign::Colon | Sign::Compare(Order::Equal)) => false,
             (Notation::Gpu, _) => alternatives.iter().all(|text| text.parse::<u32>().is_ok()),
             _ => true,

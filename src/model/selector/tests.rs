@@ -15,7 +15,7 @@ fn error(text: &str) -> String {
 }
 
 /// One GPU with five processes: ann's 4000 (idle, a Slurm job), bob's 4001, hana's 4002 in a container, ann's
-/// 4003, unresolved, and ann's 3999, unlisted, with the files of GPUs 0 and 1.
+/// unresolved 4003, and ann's unlisted 3999, which has the files of GPUs 0 and 1 open.
 fn scene() -> (Snapshot, Vec<Finding>) {
     let mut snapshot = sample::snapshot(2, 4);
     snapshot.gpus[1].processes = Some(Vec::new());
@@ -36,7 +36,7 @@ fn scene() -> (Snapshot, Vec<Finding>) {
     (snapshot, findings)
 }
 
-/// A scene's rows, in order of pid; 4000 has been idle for 1790 s.
+/// The rows, in order of pid. 4000 has been idle for 1790 s.
 fn rows<'a>((snapshot, findings): &'a (Snapshot, Vec<Finding>)) -> Vec<ProcessRow<'a>> {
     let places = places(snapshot, findings).into_iter();
     let mut rows: Vec<ProcessRow<'_>> = places
@@ -118,7 +118,7 @@ fn terms_look_at_one_thing() {
         ("name:python3", &[3999, 4000, 4001, 4002]),
         ("cmd:ipykernel", &[4001]),
         ("framework:2.9", &[3999]),
-        // A uid, and the beginning of a UUID in any case.
+        // A uid, and a prefix of a UUID, ignoring case.
         ("user:1000", &[4000]),
         ("user=ann,1000", &[3999, 4000]),
         ("user=ANN", &[]),
@@ -130,7 +130,7 @@ fn terms_look_at_one_thing() {
         ("gpu=gpu-000", &[]),
         ("gpu:7,h100", &[3999, 4000, 4001, 4002, 4003]),
         ("gpu:1,nothing", &[3999]),
-        // Patterns; `:` finds them anywhere.
+        // Patterns; with `:` they match anywhere.
         ("cmd:ipy*ch*", &[4001]),
         ("name=py*n3*", &[3999, 4000, 4001, 4002]),
         ("name=py?on", &[]),
@@ -141,7 +141,7 @@ fn terms_look_at_one_thing() {
         ("gpu:h?00", &[3999, 4000, 4001, 4002, 4003]),
         ("state:sl*g", &[3999, 4000]),
         ("ipy*ch*", &[4001]),
-        // Quotes make every sign plain.
+        // In quotes all characters are plain.
         ("cmd:\"ipy*ch*\"", &[]),
         ("cmd:\"[a]\"", &[]),
         ("\"ipy*ch*\"", &[]),
@@ -183,7 +183,7 @@ fn what_is_not_known_fits_neither_a_term_nor_the_term_negated() {
         ("!idle>10m", &[4001, 4003]),
         ("-is:mine", &[3999, 4000, 4002]),
         ("!kind:graphics", &[4000, 4001, 4003]),
-        // These are known to be in none.
+        // These processes are known to be in no container.
         ("!container:bert", &[4000, 4001]),
         ("!finding:any", &[3999, 4001, 4002, 4003]),
     ] {
@@ -270,7 +270,7 @@ fn any_text_is_a_selector_or_an_error() {
 #[test]
 fn what_is_to_be_left_out_is_left_out_with_all_its_rows() {
     let mut scene = (sample::snapshot(2, 1), Vec::new());
-    // One process on both GPUs.
+    // A process on both GPUs.
     sample::entry(&mut scene.0, 1, 0).pid = 4000;
     let rows = rows(&scene);
     for (text, row, process) in [
