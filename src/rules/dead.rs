@@ -1,21 +1,20 @@
 //! `dead`: NVML lists a pid whose process no longer runs.
 //!
-//! Either the process is defunct (`Z`, `X`), or /proc does not know the pid. Something else holds the memory
-//! listed for it: a worker forked from it that keeps its device files open, or the driver. Several samples in a
-//! row have to show it, over longer than a process takes to exit.
+//! Either the process is defunct (`Z`, `X`), or /proc does not list the pid. Another holder keeps the memory: a
+//! worker forked from the process that has its device files open, or the driver. Several consecutive samples must
+//! show the condition, over longer than a process takes to exit.
 //!
 //! Never dead:
 //!
-//! - a pid that /proc does not know, if pids are not the host's, because it may be another namespace's; if that
+//! - a pid missing from /proc, if pids are not the host's, because the process may be in another namespace; if that
 //!   is unknown, the rule is undecided;
-//! - a pid whose process was found and not believed: it may have been reused, and its first owner may be
-//!   anywhere;
-//! - a pid that the snapshot says nothing about;
-//! - a process of which only the first thread has ended (`Z` with other threads): it may be at work, and what
-//!   its threads do is unknown;
+//! - a pid that may have been reused, because its first owner may be in another namespace;
+//! - a pid about which the snapshot contains no facts;
+//! - a process of which only the first thread has ended (`Z` with other threads), because its threads may be
+//!   working;
 //! - a process that leaves NVML's list as it exits.
 //!
-//! There is nothing to end, so it is only reported.
+//! No process can be ended, so the rule only reports.
 
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -47,7 +46,7 @@ pub static KIND: RuleKind = RuleKind {
     )
 };
 
-/// One sample may catch a process as it exits.
+/// A single sample may show a process that is exiting.
 const LEAST_SAMPLES: u64 = 2;
 
 /// Evidence that NVML lists a process that is defunct or does not exist.
@@ -109,8 +108,7 @@ fn unresolved_row(
     }
 }
 
-/// The GPUs that list a pid without a process, and for how long the first of them has; `None` if an earlier row
-/// reported them all.
+/// The GPUs that list a pid without a process, and since when. `None` if an earlier row reported them all.
 fn everywhere(
     seen: RuleInput<'_>,
     gpu: &Gpu,
@@ -219,7 +217,7 @@ mod tests {
     };
     use crate::units::GIB;
 
-    /// `python train.py` on these two GPUs, on the host.
+    /// `python train.py` on these GPUs, on the host.
     fn alive(gpus: &[u32]) -> Scene {
         let mut scene = Scene::new(2, 10.0);
         scene.now.host.pid_namespace = Some(PidNamespace::Host);
@@ -227,7 +225,7 @@ mod tests {
         scene
     }
 
-    /// The same a minute later, unknown to /proc.
+    /// The same a minute later, with the pid missing from /proc.
     fn gone(gpus: &[u32], seconds: f64) -> (Scene, Engine) {
         let mut scene = alive(gpus);
         let mut engine = judge(&mut scene, 60.0);
@@ -280,7 +278,7 @@ mod tests {
         assert_eq!(about.command.as_ref().unwrap().len(), 2);
         assert!(!about.identity.is_certain() && about.start_ticks.is_none());
         assert_eq!(finding.actions, [Action::Notify]);
-        // A name beside a reason not to believe it counts for nothing.
+        // A name counts for nothing if the process is unresolved.
         scene.process(PID).unresolved = Some("a stranger".into());
         assert_eq!(scene.process(PID).ended(), None);
     }
@@ -340,7 +338,7 @@ mod tests {
                 vanish(it);
                 it.process(PID).state = Some('S');
             }),
-            // A zombie needs no namespace.
+            // A zombie is dead in any namespace.
             ("a zombie, its start not known", Found, |it| {
                 vanish(it);
                 it.process(PID).state = Some('Z');

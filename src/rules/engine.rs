@@ -1,13 +1,13 @@
 //! Feeds snapshots to the history, runs every rule, and keeps active and resolved findings.
 //!
-//! A finding is *pending* until its condition has lasted long enough, *active* from then on, under one id for
-//! as long as it lasts, and *resolved* once it has ceased. A condition that cannot be observed, because a GPU
-//! does not answer, neither lasts nor ceases.
+//! A finding is *pending* until its condition has lasted long enough, then *active* under one id while the
+//! condition lasts, and finally *resolved*. While a GPU does not answer, its conditions cannot be observed: they
+//! neither last nor end.
 //!
-//! If several rules match a process, only the most severe finding is reported, and of equals the one that calls
-//! for action first. The others are attached to it, and are reported when it resolves.
+//! If several rules match a process, only the most severe finding is reported; of equally severe ones, the one that
+//! needs action first. The others are attached to it, and are reported when it resolves.
 //!
-//! What an exemption covers is neither a finding nor evidence of one; it is listed apart.
+//! Exempt processes have no findings; matches are listed separately.
 
 use std::cell::OnceCell;
 use std::cmp::Reverse;
@@ -27,7 +27,6 @@ use crate::model::reclaimable::PlanMark;
 use crate::model::snapshot::ProcessesByPid;
 use crate::model::{Gpu, Identity, Kind, Reclaimable, Snapshot, Suspect, Unread};
 
-/// The most resolved findings that are kept.
 const MOST_RESOLVED: usize = 256;
 
 /// Evaluates rules on a stream of snapshots.
@@ -48,7 +47,7 @@ impl Engine {
         Self { settings, ..Self::default() }
     }
 
-    /// Uses other settings from the next snapshot on; the history stays.
+    /// Replaces the settings from the next snapshot on; keeps the history.
     pub fn set_settings(&mut self, settings: RuleSet) {
         self.settings = settings;
     }
@@ -57,13 +56,13 @@ impl Engine {
         &self.settings
     }
 
-    /// Drops the history; the settings stay.
+    /// Drops the history; keeps the settings.
     pub fn forget(&mut self) {
         let (settings, has_recorder) = (std::mem::take(&mut self.settings), self.has_recorder);
         *self = Self { has_recorder, ..Self::new(settings) };
     }
 
-    /// Notes that a recorder keeps this machine's history, so that no advice to start one is given.
+    /// Suppresses advice to start a recorder, because one is running.
     pub fn note_recorder(&mut self) {
         self.has_recorder = true;
     }
@@ -72,7 +71,7 @@ impl Engine {
         self.has_recorder
     }
 
-    /// Takes in the next snapshot and evaluates the rules. One with the same time as the last is ignored.
+    /// Adds the next snapshot and evaluates the rules. Ignores a snapshot with the time of the previous one.
     pub fn observe(&mut self, snapshot: &Snapshot) {
         if !self.history.observe(snapshot) {
             return;
@@ -99,11 +98,11 @@ impl Engine {
         let seen = |rule| RuleInput { rule, history, snapshot, active, jobs: &jobs };
         let run: Vec<(usize, &Rule)> =
             self.settings.rules().iter().enumerate().filter(|(_, rule)| rule.is_run()).collect();
-        // All rules run on a process while it is at hand.
+        // Look up each process once and run all rules on it.
         for process in &snapshot.processes {
             if let Some(known) = self.history.process(process.identity()) {
-                // A desktop waits for its user, a virtual machine for its guest. Only that it is dead, stuck
-                // or leaks is worth reporting, and nothing that would end it is offered.
+                // A desktop waits for its user, and a virtual machine for its guest. Report only that such a
+                // process is dead, stuck or leaks, and offer no action that ends it.
                 let waits = known.is_desktop_or_machine();
                 for &(place, rule) in &run {
                     if !waits || matches!(rule.kind(), Kind::Dead | Kind::Stuck | Kind::Leak) {
@@ -131,8 +130,8 @@ impl Engine {
         verdicts
     }
 
-    /// Drops new findings on a process that may be on a GPU whose process list is missing, because what it, or
-    /// its family, does there is unknown. Earlier findings stay, without actions.
+    /// Drops new findings on a process that may be on a GPU whose process list is missing: the activity of the
+    /// process or its family there is unknown. Earlier findings stay, without actions.
     fn withhold(&self, verdicts: &mut RuleOutput, snapshot: &Snapshot) {
         let RuleOutput { findings, pending, candidates, .. } = verdicts;
         let is_needed = findings.iter().any(|finding| finding.process.is_some())
@@ -181,7 +180,7 @@ impl Engine {
         rules.zip(&verdicts.doubts).flat_map(|(rule, doubts)| doubts.name(&rule.name)).collect()
     }
 
-    /// Carries earlier findings over: each lasts, cannot be observed, or has ceased.
+    /// Decides for each earlier finding whether it lasts, cannot be observed, or has ended.
     fn carry_over(
         &mut self,
         mut found: Vec<Finding>,
@@ -192,11 +191,11 @@ impl Engine {
         let mut subjects: HashSet<FindingSubject> = HashSet::with_capacity(found.len());
         found.retain_mut(|finding| {
             let subject = FindingSubject::of(finding);
-            // Its GPUs may have changed; its id stays.
+            // The process's GPUs may have changed; the id stays.
             if let Some(known) = before.get(&subject) {
                 finding.id = Arc::clone(&known.id);
             }
-            // A recording may have a process twice; it gets one finding.
+            // A recording may list a process twice, which gets one finding.
             subjects.insert(subject)
         });
         for (mut finding, was_accused) in before.into_findings() {
@@ -207,7 +206,7 @@ impl Engine {
                 found.push(finding);
             } else if was_accused {
                 finding.resolved_at = Some(snapshot.time);
-                // There is nothing left to do about it.
+                // A resolved finding needs no action.
                 finding.actions.retain(|action| *action == Action::Notify);
                 self.resolved.truncate(MOST_RESOLVED - 1);
                 self.resolved.insert(0, finding);
@@ -218,7 +217,6 @@ impl Engine {
         self.active = ActiveFindings::new(open, kept);
     }
 
-    /// Separates findings that are reported from those that an exemption covers.
     fn exempt(
         &self,
         found: Vec<Finding>,
@@ -233,12 +231,12 @@ impl Engine {
             match exemption::exempts(self.settings.keeps(), &finding, snapshot) {
                 Exempts::No => open.push(finding),
                 Exempts::InPart => {
-                    // Ending it would end what is exempt as well.
+                    // Ending the process would also end the exempt work.
                     finding.actions.retain(|action| *action == Action::Notify);
                     open.push(finding);
                 }
                 Exempts::Wholly(keep, certain) => kept.push(keep.kept(finding, certain)),
-                // It stays what it was when it was last seen.
+                // Keep the result from when the process was last seen.
                 Exempts::Unseen => {
                     match kept_before.iter().find(|it| it.finding.id == finding.id) {
                         Some(before) => kept.push(before.clone()),
@@ -250,8 +248,8 @@ impl Engine {
         (open, kept)
     }
 
-    /// Marks findings that `reap` leaves because something keeps the process; for a process that is not shown
-    /// now, the earlier mark holds.
+    /// Marks findings that `reap` skips because the process is kept. If the snapshot does not show the process, the
+    /// earlier mark stays.
     fn mark_kept(
         &self,
         open: &mut [Finding],
@@ -272,7 +270,7 @@ impl Engine {
         }
     }
 
-    /// Whether the subject of a finding may exist although its GPU did not answer.
+    /// Whether the process or GPU of a finding may exist although the GPU did not answer.
     fn may_be_hidden(&self, finding: &Finding, snapshot: &Snapshot) -> bool {
         match &finding.process {
             Some(process) if process.identity.is_certain() => {
@@ -285,35 +283,33 @@ impl Engine {
         }
     }
 
-    /// Active findings, worst first.
     pub fn findings(&self) -> &[Finding] {
         &self.active.accusations
     }
 
-    /// Findings that the configuration exempts.
     pub fn kept(&self) -> &[Kept] {
         &self.active.kept
     }
 
-    /// What each rule finds now, whether reported, attached or exempt.
+    /// All current findings: reported, attached and exempt.
     pub fn active_findings(&self) -> impl Iterator<Item = &Finding> {
         self.active.all()
     }
 
-    /// What each rule finds now, except exempt findings.
+    /// All current findings, except exempt ones.
     pub fn unkept(&self) -> impl Iterator<Item = &Finding> + Clone {
         let current = &self.active;
         current.accusations.iter().chain(&current.subordinate)
     }
 
-    /// Marks each finding with what a plan of the last snapshot does about it. The caller makes the plan.
+    /// Records how a plan of the last snapshot treats each finding. The caller makes the plan.
     pub fn mark_planned(&mut self, marks: &[PlanMark]) {
         let current = &mut self.active;
         let open = current.accusations.iter_mut().chain(&mut current.subordinate);
         open.for_each(|finding| finding.mark_planned(marks));
     }
 
-    /// Resolved findings, latest first; bounded in number.
+    /// Resolved findings, latest first, up to a limit.
     pub fn resolved(&self) -> &[Finding] {
         &self.resolved
     }
@@ -323,23 +319,21 @@ impl Engine {
         &self.pending
     }
 
-    /// Processes that look like waste without proof yet, largest first. They lead to no action and no exit
-    /// code.
+    /// Processes that look like waste without proof yet, largest first. They affect no action and no exit code.
     pub fn suspects(&self) -> &[Suspect] {
         &self.suspects
     }
 
-    /// The same, to keep without a copy.
+    /// Like `suspects`, shared without a copy.
     pub fn shared_suspects(&self) -> Arc<[Suspect]> {
         Arc::clone(&self.suspects)
     }
 
-    /// How much is reclaimable, and how much suspected.
     pub fn reclaimable(&self) -> Reclaimable {
         self.reclaimable_of(|_| true, self.suspects.iter())
     }
 
-    /// The same for some findings and suspects.
+    /// The amounts for these findings and suspects.
     pub fn reclaimable_of<'a>(
         &'a self,
         is_asked: impl Fn(&Finding) -> bool,
@@ -355,7 +349,7 @@ impl Engine {
         sum
     }
 
-    /// The rules that could not be decided on the history so far.
+    /// The rules that could not be decided from the history so far.
     pub fn undecided(&self) -> Vec<Undecided> {
         self.undecided.clone()
     }
@@ -365,22 +359,20 @@ impl Engine {
     }
 }
 
-/// Every rule's findings: one reported for a process, worst first.
+/// Every rule's findings. One is reported per process, worst first.
 #[derive(Debug, Default)]
 pub(super) struct ActiveFindings {
     accusations: Vec<Finding>,
     /// Findings attached to a reported one on the same process.
     subordinate: Vec<Finding>,
-    /// Findings that an exemption covers.
     kept: Vec<Kept>,
-    /// The position of each, counted through all three lists.
+    /// The position of each finding, counted through all three lists.
     places: HashMap<FindingSubject, usize>,
 }
 
 impl ActiveFindings {
-    /// Sorts findings; no two have the same subject.
     fn new(mut findings: Vec<Finding>, kept: Vec<Kept>) -> Self {
-        // Findings are large, so each is moved once, into its final place.
+        // Findings are large, so each is moved only once.
         findings.sort_by_cached_key(|finding| (Reverse(finding.severity), finding.kind));
         let mut first: HashSet<Identity> = HashSet::with_capacity(findings.len());
         let (mut accusations, mut subordinate) = (Vec::with_capacity(findings.len()), Vec::new());
@@ -406,13 +398,12 @@ impl ActiveFindings {
         current
     }
 
-    /// All findings: reported, attached and exempt.
     fn all(&self) -> impl Iterator<Item = &Finding> {
         let kept = self.kept.iter().map(|kept| &kept.finding);
         self.accusations.iter().chain(&self.subordinate).chain(kept)
     }
 
-    /// Attaches subordinate findings to the reported one on their process.
+    /// Attaches the other findings on a process to the reported one.
     fn attach(&mut self) {
         if self.subordinate.is_empty() {
             return;
@@ -431,7 +422,6 @@ impl ActiveFindings {
         }
     }
 
-    /// Every finding, and whether it was reported.
     fn into_findings(self) -> impl Iterator<Item = (Finding, bool)> {
         let accusations = self.accusations.into_iter().map(|finding| (finding, true));
         let kept = self.kept.into_iter().map(|kept| kept.finding);

@@ -1,8 +1,8 @@
 //! Exemptions: processes on which no rule reports, with a reason and perhaps an expiry date.
 //!
-//! An exemption protects, so unknown counts as a match: if its scope names an owner and a process's owner is
-//! unknown, the process is kept. That holds for processes that could be ended; an unresolved one never is, and
-//! has to be known to match. Exemptions expire by the snapshot's clock.
+//! An exemption protects, so an unknown value counts as a match: if the scope names an owner and the process's
+//! owner is unknown, the process is kept. This applies only to processes that could be ended. An unresolved process
+//! never is, so it must be known to match. Exemptions expire by the snapshot's time.
 
 use std::sync::Arc;
 
@@ -17,11 +17,10 @@ use crate::units::Span;
 
 #[derive(Clone, PartialEq, Debug)]
 pub struct Exemption {
-    /// The processes it covers; never empty.
+    /// The processes covered; never all of them.
     pub scope: Scope,
-    /// For readers of the report.
     pub reason: Arc<str>,
-    /// When it expires; `None` if never.
+    /// `None` if the exemption never expires.
     pub until: Option<Time>,
     /// Covers only findings of these kinds and of the rules below; if both are empty, all.
     pub kinds: Vec<Kind>,
@@ -40,12 +39,12 @@ impl Exemption {
             || self.rules.contains(rule)
     }
 
-    /// An exempt finding as it is listed; `certain` if it is known to be covered.
+    /// An exempt finding for the report; `certain` if it is known to be covered.
     pub(super) fn kept(&self, finding: Finding, certain: bool) -> Kept {
         Kept { finding, reason: Arc::clone(&self.reason), until: self.until, certain }
     }
 
-    /// Whether it covers a process or GPU: `None` if its scope does not match, else whether that is certain.
+    /// `None` if the scope does not match the process or GPU, otherwise whether the match is certain.
     fn protects(&self, input: &ScopeInput<'_>) -> Option<bool> {
         let could_be_ended = |process: &Process| process.identity().is_certain();
         match self.scope.answer(input) {
@@ -56,19 +55,18 @@ impl Exemption {
     }
 }
 
-/// Whether a finding is exempt.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(super) enum Exempts<'a> {
     No,
-    /// It is reported, but its process is exempt on another GPU, or on some of the finding's.
+    /// The finding is reported, but the process is exempt on another GPU, or on some of the finding's.
     InPart,
-    /// It is covered by this exemption, certainly or possibly.
+    /// This exemption covers the finding, certainly or possibly.
     Wholly(&'a Exemption, bool),
-    /// The snapshot does not show the process: the earlier answer holds.
+    /// The snapshot does not show the process, so the earlier result holds.
     Unseen,
 }
 
-/// The exemption that covers a finding; of several the first, preferring a certain one.
+/// Finds the exemption that covers a finding: the first certain one, otherwise the first possible one.
 pub(super) fn exempts<'a>(
     keeps: &'a [Exemption],
     finding: &Finding,
@@ -112,19 +110,18 @@ pub(super) fn exempts<'a>(
     }
 }
 
-/// What the configuration exempts.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct KeepRules<'a> {
     pub(super) keeps: &'a [Exemption],
-    /// File names of programs that are never killed, besides the built-in ones.
+    /// File names of programs that are never killed, in addition to the built-in ones.
     pub(super) never: &'a [Arc<str>],
-    /// How long `GPUMEM_KEEP` protects a process at most.
+    /// The longest time for which `GPUMEM_KEEP` protects a process.
     pub(super) longest_keep: Option<Span>,
 }
 
-/// What keeps a process from being ended for a finding of this kind and rule, as far as a snapshot shows: an
-/// exemption that covers, or may cover, it on any of its GPUs, its owner, its program, or that it serves. What
-/// `reap` skips for that is neither reclaimable nor suspected. `known` is its history.
+/// Why a process is kept despite a finding of this kind and rule, as far as a snapshot shows: an exemption that may
+/// cover it on any of its GPUs, its owner, its program, or that it serves. `reap` skips such a process, so it
+/// counts as neither reclaimable nor suspected. `known` is its history.
 pub(super) fn kept_by(
     keep_rules: KeepRules<'_>,
     (process, known): (&Process, Option<&ProcessHistory>),
@@ -151,7 +148,7 @@ pub(super) fn kept_by(
     }
     process.kept_by_owner(now, keep_rules.longest_keep).or_else(|| {
         let (executable, comm) = (process.executable.as_deref(), process.comm.as_deref());
-        // Skips a hundred names that the process is known not to have.
+        // Skips comparisons with a hundred names that the process is known not to have.
         let may_be_one =
             !keep_rules.never.is_empty() || known.is_none_or(|known| known.names().is_never_killed);
         let is_roots = process.executable_is_roots;
@@ -168,11 +165,11 @@ pub(super) fn kept_by(
     })
 }
 
-/// Processes covered by exemptions on any of their GPUs, and parents, of which less is known, if they are
-/// certainly covered: `reap` leaves them alone.
+/// Processes that exemptions may cover on any of their GPUs, and parents that are certain to be covered, because
+/// less is known about parents. `reap` does not touch them.
 pub fn exempt_processes(keeps: &[Exemption], snapshot: &Snapshot) -> Vec<Exempt> {
     let mut exempt = Vec::new();
-    // Usually there are no exemptions, and many processes.
+    // Usually there are no exemptions and many processes.
     let processes = snapshot.processes.iter().filter(|_| !keeps.is_empty());
     let parents: Vec<Process> = processes.clone().filter_map(parent_of).collect();
     let parents = parents.iter().map(|it| (it, true));
@@ -194,7 +191,7 @@ pub fn exempt_processes(keeps: &[Exemption], snapshot: &Snapshot) -> Vec<Exempt>
     exempt
 }
 
-/// What is known of a process's parent, which may be a run's launcher: it shares its child's place and owner.
+/// The known facts about a process's parent, such as the launcher of a run. It shares its child's place and owner.
 fn parent_of(child: &Process) -> Option<Process> {
     let parent = child.parent.as_deref().filter(|it| child.ppid == Some(it.pid))?;
     Some(Process {
@@ -213,7 +210,7 @@ fn parent_of(child: &Process) -> Option<Process> {
     })
 }
 
-/// Whether any exemption may cover a process, on any GPU: not everything is known of a new one.
+/// Whether any exemption may cover a process on any GPU. Facts about a new process may be incomplete.
 pub fn may_exempt(keeps: &[Exemption], process: &Process, snapshot: &Snapshot) -> bool {
     let is_for = |keep: &Exemption| {
         snapshot.gpus.iter().any(|gpu| {
@@ -226,8 +223,7 @@ pub fn may_exempt(keeps: &[Exemption], process: &Process, snapshot: &Snapshot) -
     keeps.any(is_for)
 }
 
-/// Where a finding's process is, or its GPUs: whether the finding is about that place, and the place as input
-/// of a scope.
+/// The places of a process, or of the finding's GPUs, as scope inputs; each with whether the finding is about it.
 fn places<'a>(
     finding: &'a Finding,
     process: Option<&'a Process>,
@@ -248,7 +244,7 @@ fn places<'a>(
     places
 }
 
-/// Where a process is, including GPUs without a finding; nowhere, if it is on none.
+/// The places of a process, including GPUs without a finding. Empty if it is on no GPU.
 fn places_of<'a>(
     process: &'a Process,
     accused: &[FindingGpu],
@@ -265,7 +261,7 @@ fn places_of<'a>(
                 held_bytes: row.used_bytes,
                 snapshot,
             };
-            // A finding about no particular GPU is about all of its process's.
+            // A finding without GPUs is about all GPUs of the process.
             places.push((accused.is_empty(), input));
         }
     }

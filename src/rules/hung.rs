@@ -1,26 +1,26 @@
-//! `hung`: a GPU reports full use by one process while its power has fallen to a fraction of what it drew
-//! before, when the same process worked there alone: a deadlocked collective, a spinning kernel.
+//! `hung`: one process fully uses a GPU, but the GPU's power has fallen to a fraction of its former power, when the
+//! same process also worked there alone. Examples are a deadlocked collective and a spinning kernel.
 //!
-//! The process is compared only with itself: it worked alone on that GPU for some minutes, and alone it keeps
-//! the GPU fully used now. If others work on the GPU, their shares of its power are unknown, and there is no finding.
-//! A process that only holds memory does not count as working.
+//! The process is compared only with itself: it worked alone on the GPU for some minutes, and keeps the GPU fully
+//! used alone now. If other processes work on the GPU, their shares of its power are unknown, so there is no
+//! finding. A process that only holds memory does not count as working.
 //!
 //! Not hung, whatever the power:
 //!
-//! - memory traffic goes on: lighter kernels than before are work;
-//! - the power limit was lowered below what it drew, and it draws much of that;
+//! - memory traffic continues: kernels lighter than before are work;
+//! - the power limit was lowered below the former power, and the GPU draws much of it;
 //! - the GPU is hot and its clock fell, or the clock is far below what it was: it was throttled;
-//! - another rank of its job works on the CPU or a GPU, and is not in the same state: rank 0 that validates for
-//!   a quarter of an hour keeps the others in a collective for as long;
-//! - a kernel that was light from the start: nothing has fallen. A process that hung before it was first
+//! - another rank of the job works on the CPU or a GPU and is not in the same state: while rank 0 validates for a
+//!   quarter of an hour, it keeps the others in a collective;
+//! - the kernel was light from the start, so that nothing has fallen. A process that hung before it was first
 //!   observed looks the same.
 //!
-//! An orphan that was only ever seen at full use, at less than a third of the GPU's power limit and without
-//! memory traffic, is reported as info: ranks whose collective can never end look like that afterwards, and so
-//! does a light kernel under `nohup`.
+//! An orphan that was observed only at full use, below a third of the GPU's power limit and without memory traffic,
+//! is reported as `info`. Ranks in a collective that can never end look like that, but so does a light kernel under
+//! `nohup`.
 //!
-//! The finding begins at the settings, and ends when use falls below 90 % or power rises above half of what it
-//! was. No action ends the process: only its owner knows what it waits for.
+//! A finding begins at the settings, and ends when use falls below 90 % or power rises above half of its former
+//! value. No action ends the process, because only its owner knows what it waits for.
 
 use std::fmt::Write as _;
 
@@ -70,27 +70,27 @@ pub static KIND: RuleKind = RuleKind {
     )
 };
 
-/// The fewest samples; fewer may be chance.
+/// With fewer samples, the result may be chance.
 const LEAST_SAMPLES: u64 = 3;
-/// If more samples are lost than [`is_covered`] allows, the others have to cover this share of the time, and as
-/// much time as the duration: between two equal samples a few missing ones change nothing, but intermittent
-/// work may fall into every hole.
+/// If more samples are lost than [`is_covered`] allows, the rest must cover this share of the time, and as much
+/// time as the duration. A few missing samples between equal ones change nothing, but intermittent work may fall
+/// into every gap.
 const LEAST_OF_LOST: f64 = 0.55;
 /// The same share for a finding that is already active.
 const LOST_TO_STAY: f64 = 0.4;
-/// Memory traffic, in percent of the time, up to which a GPU may be waiting.
+/// Memory traffic, in percent of the time, at or below which a GPU may be waiting.
 const TRACE_OF_TRAFFIC: f64 = 3.0;
-/// A kernel throttled by a power limit draws at least this share of it.
+/// A kernel throttled by a power limit draws at least this share of the limit.
 const SHARE_OF_LIMIT: f64 = 0.6;
-/// A fully used GPU that draws less than this share of its limit runs a kernel that does next to nothing.
+/// A fully used GPU that draws a smaller share of its limit runs a kernel that does almost nothing.
 const LIGHT_SHARE: f64 = 0.3;
 /// CPU use, in percent of a core, from which a rank counts as working.
 const WORK_CPU_PERCENT: f64 = 20.0;
 /// The temperature from which GPUs may throttle, in degrees Celsius.
 const HOT_CELSIUS: f64 = 80.0;
-/// A hot GPU whose clock is below this share of before is throttled.
+/// A hot GPU is throttled if its clock is below this share of its former clock.
 const SLOWED_SHARE: f64 = 0.9;
-/// Any GPU whose clock is below this share of before is throttled: waiting in a kernel keeps the clock up.
+/// Any GPU whose clock is below this share of before is throttled. Waiting in a kernel keeps the clock up.
 const HELD_SHARE: f64 = 0.6;
 
 /// Evidence that a process spins without making progress.
@@ -148,7 +148,7 @@ fn contradiction(settings: &Settings) -> Option<String> {
 }
 
 fn gpu(seen: RuleInput<'_>, gpu: &Gpu, device: &Device, verdicts: &mut RuleOutput) {
-    // The GPU answers, and one process alone uses it fully.
+    // The GPU answers, and a single process uses it fully.
     let (Some(who), Some(percent)) = (device.alone(), gpu.gpu_percent) else {
         return;
     };
@@ -178,12 +178,12 @@ struct HungOn {
 }
 
 fn process(it: ProcessInput<'_>, verdicts: &mut RuleOutput) {
-    // Hardly ever is a process abandoned, or a GPU in a low-power phase.
+    // Left-behind processes and GPUs in a low-power phase are rare, so test for them first.
     let is_left = it.known.abandoned().is_some();
     if !is_left && !it.seen.history.has_low_power_phase() {
         return;
     }
-    // The MPS server is charged with its clients' work.
+    // The driver attributes clients' work to the MPS server.
     if it.process.mps_role(None) == Some("mps server") {
         return;
     }
@@ -238,7 +238,7 @@ fn process(it: ProcessInput<'_>, verdicts: &mut RuleOutput) {
     }
 }
 
-/// Whether another process in its job is at work, and does not spin itself.
+/// Whether another process of the job is working and does not spin.
 fn job_is_at_work(it: ProcessInput<'_>) -> bool {
     let (history, snapshot) = (it.seen.history, it.seen.snapshot);
     let families = families(snapshot);
@@ -268,8 +268,8 @@ fn is_seen(phase: &LowPowerPhase, settings: &Settings, is_active: bool) -> bool 
     phase.samples >= LEAST_SAMPLES && (is_covered(phase.coverage(), is_active) || is_bridged)
 }
 
-/// Evidence that a process is hung on a GPU; `None` if something else explains the fall. A finding that is
-/// active has met the settings already, and lasts while the history's wider bounds hold.
+/// Evidence that a process is hung on a GPU; `None` if the fall has another explanation. An active finding has
+/// already met the settings, and lasts while the history's wider bounds hold.
 fn evidence(
     phase: &LowPowerPhase,
     work: &Work,
@@ -300,7 +300,7 @@ fn evidence(
     })
 }
 
-/// Evidence that an orphan spins, though it was never seen at work.
+/// Evidence that an orphan spins although it was never observed working.
 fn left_spinning(it: ProcessInput<'_>, row: &RowHistory, settings: &Settings) -> Option<HungOn> {
     let left = it.known.abandoned()?;
     let device = it.seen.history.device_of(row);
@@ -329,14 +329,14 @@ fn left_spinning(it: ProcessInput<'_>, row: &RowHistory, settings: &Settings) ->
     })
 }
 
-/// Whether memory traffic has not fallen with the power.
+/// Whether memory traffic has stayed high although power has fallen.
 fn moves_data(now: Option<f64>, before: Option<f64>, settings: &Settings) -> bool {
     now.zip(before).is_some_and(|(now, before)| {
         now >= TRACE_OF_TRAFFIC && now >= before * settings.max_power_share.0 / 100.0
     })
 }
 
-/// Whether the power limit no longer allows the former power, and most of it is drawn.
+/// Whether the power limit is now below the former power, and most of it is used.
 fn is_capped(phase: &LowPowerPhase, before: f64) -> bool {
     phase
         .power_limit
@@ -344,22 +344,22 @@ fn is_capped(phase: &LowPowerPhase, before: f64) -> bool {
         .is_some_and(|(limit, now)| limit < before && now >= limit * SHARE_OF_LIMIT)
 }
 
-/// Whether heat, or someone who set the clock, throttles the GPU.
+/// Whether the GPU is throttled by heat, or by a clock that someone set.
 fn is_slowed_down(phase: &LowPowerPhase, work: &Work) -> bool {
     let share = phase.clock.mean().zip(work.clock.mean()).map(|(now, before)| now / before);
     let is_hot = phase.temperature.mean().is_some_and(|degrees| degrees >= HOT_CELSIUS);
-    // Unknown does not prove that it is not throttled.
+    // An unknown clock does not prove that the GPU runs at full speed.
     share.is_some_and(|share| share < HELD_SHARE)
         || is_hot && share.is_none_or(|share| share < SLOWED_SHARE)
 }
 
-/// Makes one finding of the GPUs on which a process is hung.
+/// Combines the GPUs on which a process is hung into one finding.
 fn finding_parts(it: ProcessInput<'_>, mut hung: Vec<HungOn>) -> Option<FindingParts> {
     let severity = hung.iter().map(|on| on.severity).max()?;
     let since = hung.iter().map(|on| on.since).max()?;
     let until = hung.iter().map(|on| on.until).max()?;
     hung.sort_by_key(|on| on.gpu.index);
-    // Numbers of the GPU with the weakest evidence.
+    // Use the numbers of the GPU with the weakest evidence.
     let before = |it: &HungEvidence| it.power_watts_before.or(it.power_limit_watts);
     let share = |it: &HungEvidence| it.power_watts_mean / before(it).unwrap_or(f64::NAN);
     let evidence = hung.iter().map(|on| &on.evidence);
@@ -388,7 +388,7 @@ fn finding_parts(it: ProcessInput<'_>, mut hung: Vec<HungOn>) -> Option<FindingP
     Some(FindingParts { severity, gpus, since, until, evidence, message, advice })
 }
 
-/// What to look at before ending it, because afterwards it is gone.
+/// What to inspect before ending the process, while it still exists.
 fn advice(process: &Process) -> Vec<String> {
     let pid = process.pid;
     let program = process.executable.as_deref().or_else(|| {

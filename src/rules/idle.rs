@@ -1,43 +1,43 @@
-//! `idle`: a process holds memory on a GPU and has not used that GPU for a while.
+//! `idle`: a process holds memory on a GPU and has not used that GPU for some time.
 //!
-//! Every part has to be known:
+//! All of the following must be known:
 //!
-//! - what it holds;
-//! - that the driver saw no use of the GPU by it (or, if the driver does not tell processes apart, by anyone)
-//!   throughout the duration, with samples for three quarters of it;
-//! - that it did little on the CPU meanwhile, and allocated and freed no GPU memory;
-//! - for a notebook, that its server reports it neither busy nor recently active, or that its `cell` has run
-//!   for hours and done nothing.
+//! - how much memory the process holds;
+//! - that the driver saw no use of the GPU by the process throughout the duration, with samples for three quarters
+//!   of it. If the driver does not attribute use to processes, no process may have used the GPU;
+//! - that the process used little CPU and neither allocated nor freed GPU memory meanwhile;
+//! - for a notebook, that its server reports it neither busy nor recently active, or that its `cell` has run for
+//!   hours without a sign of work.
 //!
-//! A kernel that waits for a network, another process or a person looks idle by CPU and files, so only its
-//! server's word counts. If that is missing, as for other users' kernels, the finding says so, has severity
-//! `info`, and offers no action that ends it; nor does it if no server is behind a kernel, as in an editor. A
-//! GPU that draws the power of work is not believed to be unused. Anything unknown makes the rule undecided.
+//! CPU and files cannot show whether a kernel waits for a network, another process or a person, so only its
+//! server's report counts. If the report is missing, as for other users' kernels, the finding says so, has severity
+//! `info`, and offers no action that ends the kernel. Nor does a finding on a kernel without a server, as in an
+//! editor. A GPU that draws as much power as at work does not count as unused. Any unknown fact makes the rule
+//! undecided.
 //!
-//! Never idle, whatever the numbers:
+//! Never idle:
 //!
-//! - graphics: a desktop draws when there is something to draw;
+//! - graphics: a desktop draws only when something changes;
 //! - an inference server that listens: waiting is its work, and it has its own kind;
-//! - a daemon of the Multi-Process Service: it waits for its clients;
+//! - a daemon of the Multi-Process Service, which waits for clients;
 //! - a stopped process (`T`, `t`): an owner, a scheduler or a debugger stopped it and will resume it. The time
-//!   before it was resumed does not count against it either;
-//! - a dead process or zombie (`Z`, `X`), or one in uninterruptible sleep (`D`) for two minutes: it can neither
-//!   use a GPU nor be ended, and has other kinds. A shorter `D` is disk I/O;
-//! - a desktop's compositor, whatever the driver lists it as, and a program that draws on a desktop and
-//!   computes (Blender, a browser's GPU process): in both of the driver's lists, with a display in its
-//!   environment;
-//! - a process with a descendant at work on a GPU. Descendants' CPU use counts as its own.
+//!   before it was resumed does not count either;
+//! - a dead process or zombie (`Z`, `X`), or a process in uninterruptible sleep (`D`) for two minutes: it can
+//!   neither use a GPU nor be ended, and has other kinds. A shorter `D` is disk I/O;
+//! - a desktop's compositor, whatever the driver lists it as, and a program that both draws and computes (Blender,
+//!   a browser's GPU process): it is in both of the driver's lists, with a display in its environment;
+//! - a process with a descendant working on a GPU. Descendants' CPU use counts as the process's own.
 //!
-//! A process that went back to work after a pause (a client that waits for its round, a worker for its queue)
-//! will do so again: it is idle once this pause is half as long again as its longest. Until then it is a
-//! suspect. One that did so at least twice is only mentioned (`info`) until the pause is three times its
-//! longest. A process that has not used its GPU since it started may still prepare its work (a compilation on
-//! another machine): it is idle after three times the duration.
+//! A process that resumed work after a pause will probably do so again (a client waiting for its round, a worker
+//! waiting for its queue). It is idle once this pause is 1.5 times its longest; until then it is a suspect. If it
+//! resumed at least twice, the severity is `info` until the pause is three times its longest.
 //!
-//! One finding covers all GPUs on which a process is idle. If it works on another GPU, no action that ends it
-//! is offered.
+//! A process that has not used its GPU since it started may still prepare its work, such as a compilation on
+//! another machine. It is idle after three times the duration.
 //!
-//! [`server_idle`](super::server_idle) uses `judge`, too.
+//! One finding covers all idle GPUs of a process. If the process works on another GPU, no action ends it.
+//!
+//! [`server_idle`](super::server_idle) also uses `judge`.
 
 mod cell;
 mod finding;
@@ -81,7 +81,7 @@ pub static KIND: RuleKind = RuleKind {
     )
 };
 
-/// Shared by both kinds that measure idleness.
+/// Shared by the two kinds that measure idleness.
 pub(super) const MIN_MEMORY: (&str, &str) =
     ("min_memory", "a job that holds less than this on a GPU is ignored");
 pub(super) const DURATION: (&str, &str) = ("duration", "how long the GPU has to be unused");
@@ -97,16 +97,16 @@ pub(super) const DEFAULTS: Settings = Settings {
     ..Settings::NONE
 };
 
-/// A pause has to exceed the longest after which the process resumed work by this factor.
+/// A pause must exceed the longest one after which the process resumed work by this factor.
 const LONGER_THAN_PAUSES: f64 = 1.5;
-/// The same factor before anything may end a process that resumed work at least [`OFTEN`] times.
+/// The same factor before any action may end a process that resumed work at least [`OFTEN`] times.
 const SURELY_LONGER_THAN_PAUSES: f64 = 3.0;
 const OFTEN: u32 = 2;
-/// By which factor the duration is longer for a process that has not used its GPU since it started.
+/// The duration is multiplied by this for a process that has not used its GPU since it started.
 const START_FACTOR: f64 = 3.0;
-/// The most seconds between a process's start and its first sample without use, for it to be known from its start.
+/// A process counts as observed from its start if its first sample without use is at most this many seconds later.
 const FROM_START_SECONDS: f64 = 120.0;
-/// The fewest samples; a shorter run may be chance.
+/// With fewer samples, the result may be chance.
 const LEAST_SAMPLES: u64 = 3;
 
 fn remark(settings: &Settings) -> Option<String> {
@@ -142,10 +142,9 @@ fn unresolved_row(
     }
 }
 
-/// Reports whether a process is idle on any of its GPUs.
 pub(super) fn judge(it: ProcessInput<'_>, verdicts: &mut RuleOutput) {
     let ProcessInput { seen, process, known } = it;
-    // Cheapest first: nearly every process of a busy machine ends here.
+    // The cheapest test first: nearly every process of a busy machine ends here.
     if known.rows_summary().uses_all {
         return;
     }
@@ -224,11 +223,11 @@ pub(super) fn descendants_use_a_gpu(seen: RuleInput<'_>, process: &Process, seco
 fn is_never_idle(it: ProcessInput<'_>) -> bool {
     let ProcessInput { seen, process, known } = it;
     let asks_servers = asks_servers(it);
-    // For other processes the length of the state decides.
+    // For other processes, the time in this state decides.
     let is_busy = asks_servers && cell::is_busy(process);
     let is_stopped = matches!(known.state(), Some(('T' | 't', _)));
     let cannot_run = is_stopped || stuck::is_beyond_signals(seen, known);
-    // The MPS daemons wait for their clients, and hold memory for them.
+    // The MPS daemons wait for clients and hold memory for them.
     let is_mps = known.names().has_mps_role;
     is_busy
         || cannot_run
@@ -237,7 +236,7 @@ fn is_never_idle(it: ProcessInput<'_>) -> bool {
         || server::is_server(process, known, seen.snapshot) != asks_servers
 }
 
-/// Whether the rule is for inference servers, for which waiting is work, or for all others.
+/// Whether the rule is for inference servers, for which waiting is work, or for all other processes.
 fn asks_servers(it: ProcessInput<'_>) -> bool {
     it.seen.rule.kind() == Kind::ServerIdle
 }
@@ -248,7 +247,7 @@ struct IdleCandidate<'a> {
     row: &'a RowHistory,
     index: u32,
     settings: Settings,
-    /// Since when its notebook's cell has run without doing anything.
+    /// Since when the notebook's cell has run without a sign of work.
     cell: Option<Time>,
 }
 
@@ -257,7 +256,7 @@ enum IdleAnswer {
     NotYet {
         since: Time,
     },
-    /// Its beginning was not observed, and the history is too short to tell.
+    /// The start was not observed, and the history is too short to decide.
     TooShort {
         since: Time,
         seen: f64,
@@ -272,7 +271,6 @@ enum IdleAnswer {
 }
 
 impl IdleCandidate<'_> {
-    /// The settings' duration, in seconds.
     fn asked(&self) -> f64 {
         let duration = self.settings.duration.seconds();
         match self.cell {
@@ -282,8 +280,8 @@ impl IdleCandidate<'_> {
         }
     }
 
-    /// Whether it was observed from its start on and has not used the GPU yet. Not for a duration of less than a
-    /// minute, which is set to see a finding at once.
+    /// Whether the process was observed from its start and has not used the GPU yet. Does not apply to durations
+    /// under a minute, which people set to get findings at once.
     fn is_starting(&self) -> bool {
         if self.settings.duration.seconds() < 60.0 {
             return false;
@@ -296,7 +294,6 @@ impl IdleCandidate<'_> {
             })
     }
 
-    /// The required time without use, in seconds.
     fn needed(&self) -> f64 {
         self.asked().max(LONGER_THAN_PAUSES * self.row.longest_pause())
     }
@@ -307,15 +304,14 @@ impl IdleCandidate<'_> {
         let Some(run) = self.row.run() else {
             return match (self.row.last_use(), self.row.before()) {
                 (Use::DeviceUsed, _) => IdleAnswer::Unknown(UndecidedReason::NoUtilization { gpu }),
-                // The GPU reports this itself, or the row has just gone; neither is for this row to report.
+                // The GPU reports this itself, or the row has just disappeared. Neither is for this row to report.
                 (Use::Unknown, Began::Unwitnessed) if self.is_shown() => {
                     IdleAnswer::Unknown(UndecidedReason::NoUtilization { gpu })
                 }
                 _ => IdleAnswer::No,
             };
         };
-        // The time before it was resumed was not its own choice, and a process that allocates or frees is at
-        // work.
+        // The process could not work before it was resumed, and a process that allocates or frees is working.
         let since = [known.resumed_at(), self.row.moved_at(), self.cell]
             .into_iter()
             .flatten()
@@ -326,7 +322,7 @@ impl IdleCandidate<'_> {
         }
         if seconds < needed {
             return match run.began {
-                // A running cell protects it until then.
+                // Until then, a running cell protects the process.
                 _ if self.cell.is_some() => IdleAnswer::No,
                 _ if since > run.since => IdleAnswer::NotYet { since },
                 Began::Witnessed => IdleAnswer::NotYet { since },
@@ -383,7 +379,7 @@ impl IdleCandidate<'_> {
         }
     }
 
-    /// The same as a suspect, which looks idle without proof.
+    /// The candidate as a suspect, which looks idle without proof.
     fn suspect(&self, since: Time, began: Began) -> Candidate {
         let samples = self.row.run().map_or(0, |run| run.samples);
         let gpus = vec![self.it.on(self.row)];
@@ -394,13 +390,12 @@ impl IdleCandidate<'_> {
         }
     }
 
-    /// Whether it is a kernel whose server could report its state, and does not.
+    /// Whether this is a kernel whose server could report its state, but does not.
     fn is_kernel_unknown(&self) -> bool {
         let kernel = self.it.process.jupyter.as_deref();
         kernel.is_some_and(|it| it.may_be_restarted() && it.execution_state.is_none())
     }
 
-    /// Whether the last snapshot has the row.
     fn is_shown(&self) -> bool {
         self.row.last_seen() == self.it.seen.snapshot.time
     }

@@ -1,4 +1,4 @@
-//! Helpers for kinds that rest on a state which lasts while memory is held.
+//! Helpers for kinds whose condition must last while memory is held.
 
 use super::rule::{ProcessInput, RuleInput, RuleOutput, Settings};
 use super::subject;
@@ -6,25 +6,24 @@ use super::undecided_reason::UndecidedReason;
 use crate::history::{Began, ProcessHistory, RowHistory, Streak};
 use crate::model::finding::FindingGpu;
 
-/// The share of a time without use that samples have to cover: an occasional missing one is bridged by those
-/// before and after it.
+/// The share of a time without use that samples must cover. An occasional missing sample is bridged.
 pub(super) const LEAST_COVERAGE: f64 = 0.75;
 /// The same share for an active finding.
 const COVERAGE_TO_STAY: f64 = 0.5;
 /// The age in seconds from which CPU use counts as unknown.
 pub(super) const OLDEST_CPU_SECONDS: f64 = 60.0;
-/// The share of the duration over which CPU use has to be known.
+/// The share of the duration for which CPU use must be known.
 pub(super) const LEAST_CPU_SHARE: f64 = 0.75;
 
-/// The window, in seconds, for what a process does now.
+/// The window, in seconds, that counts as the present.
 pub(super) const NOW_SECONDS: f64 = 90.0;
-/// The shortest time, in seconds, over which I/O is known: it is reported twice a minute.
+/// The shortest time, in seconds, over which I/O is known, because it is reported twice a minute.
 const LEAST_IO_SECONDS: f64 = 60.0;
-/// I/O in bytes a second from which a process is at work: a download, an upload, a checkpoint to a slow disk.
+/// I/O in bytes a second from which a process counts as working: a download, a slow checkpoint.
 const WORK_BYTES_PER_SECOND: f64 = 2e5;
 
-/// Whether a process with an idle GPU is at work all the same: on the CPU just now, whatever the mean over the
-/// rule's time is, or on files, pipes and sockets, just now or over the rule's time.
+/// Whether a process with an idle GPU is working anyway: it uses the CPU at present, or does I/O on files, pipes
+/// and sockets at present or over the rule's time. The mean CPU use over the rule's time does not matter.
 pub(super) fn is_at_work(known: &ProcessHistory, most_cpu_percent: f64, needed: f64) -> bool {
     let now = NOW_SECONDS.min(needed);
     let computes = known.cpu().mean(now).is_some_and(|mean| mean.percent >= most_cpu_percent);
@@ -39,8 +38,8 @@ pub(super) fn is_covered(coverage: f64, is_active: bool) -> bool {
     coverage >= least
 }
 
-/// What a process holds on the GPUs on which the rule applies and its rows count, lowest index first, with the
-/// most severe settings; `None` if no row counts.
+/// The memory that a process holds on the GPUs where the rule applies and rows count, lowest index first, with the
+/// most severe settings. `None` if no row counts.
 pub(super) fn held(
     it: ProcessInput<'_>,
     counts: impl Fn(&Settings, &RowHistory) -> bool,
@@ -64,8 +63,8 @@ pub(super) fn is_listed(it: ProcessInput<'_>, row: &RowHistory) -> bool {
     row.last_seen() == it.seen.snapshot.time || (!it.seen.history.is_listed(row) && it.is_active())
 }
 
-/// Reports when a condition will have lasted long enough. If its beginning was not observed, it may have
-/// already, and the history is too short to tell.
+/// Reports when a condition will have lasted long enough. If its start was not observed, it may have lasted long
+/// enough already, so the rule is undecided.
 pub(super) fn wait(
     (seen, pid): (RuleInput<'_>, u32),
     gpu: u32,

@@ -1,19 +1,18 @@
 //! `leak`: a process's memory on a GPU grows and does not level off.
 //!
-//! [`crate::history::growth`] detects growth, by the floor of its memory over a quarter of an hour at least.
-//! The forecast divides the GPU's free memory by the rate; there is none if free memory is unknown, or the rate may
-//! be 0.
+//! [`crate::history::growth`] detects growth from the memory's floor over at least a quarter of an hour. The
+//! forecast divides the GPU's free memory by the rate. There is no forecast if free memory is unknown, or the rate
+//! may be 0.
 //!
-//! A forecast is as good as what follows. If nothing has risen for five minutes, or for as long as it gave the
-//! GPU, it is withdrawn, and the severity with it: the finding says for a while that growth has stopped. Growth
-//! that comes with requests and then resumes has only paused, and is the same finding.
+//! If nothing has risen for five minutes, or for as long as the forecast gave the GPU, the forecast is withdrawn
+//! and the severity reduced. For a while, the finding then reports that growth has stopped. Growth that comes with
+//! requests and later resumes has only paused, and belongs to the same finding.
 //!
 //! Never a leak: growth that slows down steadily; changes within the last twentieth of a GPU that was that full
-//! before; graphics rows (a desktop has as much as is on the screen), and a GPU's total. No action ends a
-//! process: whether to lose a leaking training is for its owner to decide.
+//! before; graphics rows (a desktop's memory depends on the screen's content); a GPU's total. No action ends the
+//! process, because only the owner can decide to lose a leaking training run.
 //!
-//! One finding covers all GPUs on which a process leaks; evidence and forecast are those of the GPU that fills
-//! first.
+//! One finding covers all leaking GPUs of a process, with evidence and forecast of the one that fills first.
 
 use std::fmt::Write as _;
 
@@ -31,13 +30,13 @@ use crate::model::snapshot::ProcessType;
 use crate::model::{Gpu, GpuProcess, Process};
 use crate::units::{Bytes, MIB, Span};
 
-/// The free share of a GPU below which growth that begins there has no room to be a leak.
+/// If the free share of a GPU is below this when growth begins, there is no room for a leak.
 const PINNED_SHARE: f64 = 0.05;
 /// The shortest time, in seconds, after which a forecast can be refuted: samples are that far apart.
 const SHORTEST_REFUTATION_SECONDS: f64 = 60.0;
-/// The longest forecast, in seconds; beyond it the number is meaningless.
+/// The longest forecast, in seconds. Beyond it, the number is meaningless.
 const LONGEST_FORECAST_SECONDS: f64 = 30.0 * 86_400.0;
-/// The shortest window, in seconds, whatever the setting; see [`crate::history::growth`].
+/// The shortest window, in seconds, for any setting; see [`crate::history::growth`].
 const LEAST_WINDOW_SECONDS: f64 = 900.0;
 
 /// Evidence that a process's memory grows without end.
@@ -78,7 +77,7 @@ impl KindEvidence for LeakEvidence {
     }
 }
 
-/// By which factor `min_growth` is larger for a desktop, whose windows come and go.
+/// `min_growth` is multiplied by this for a desktop, because windows open and close.
 const DISPLAY_FACTOR: u64 = 16;
 const DISPLAY_ADVICE: &str = "gpumem does not end what draws on a desktop: save your work and restart it (the desktop: log out)";
 
@@ -132,7 +131,7 @@ fn process(it: ProcessInput<'_>, verdicts: &mut RuleOutput) {
 
 fn gpu(seen: RuleInput<'_>, gpu: &Gpu, _known: &Device, verdicts: &mut RuleOutput) {
     let doubt = UndecidedReason::of_silent(gpu).or_else(|| {
-        // No process on it could be seen to grow yet.
+        // The history is too short to show growth of any process on the GPU.
         let needed = seen.rule.settings.window.seconds().max(LEAST_WINDOW_SECONDS);
         let span = seen.history.span_seconds();
         let is_somebodys = |row: &GpuProcess| row.kind != ProcessType::Graphics;
@@ -155,7 +154,6 @@ struct LeakOn {
 }
 
 impl LeakOn {
-    /// Seconds until the GPU is full.
     fn seconds_left(&self) -> f64 {
         self.evidence.out_of_memory_seconds.unwrap_or(f64::INFINITY)
     }
@@ -188,7 +186,7 @@ fn judge(it: ProcessInput<'_>, row: &RowHistory, verdicts: &mut RuleOutput) -> O
         true => settings.min_growth.0.saturating_mul(DISPLAY_FACTOR),
         false => settings.min_growth.0,
     };
-    // A finding ends at three quarters of the threshold, so that it does not flicker.
+    // A finding ends at three quarters of the threshold, to avoid flicker.
     let least = if it.is_active() { growth - growth / 4 } else { growth };
     let demand = Demand { bytes: least, seconds: settings.window.seconds() };
     let (trend, has_stopped) = match row.growth().verdict(&demand) {
@@ -220,7 +218,7 @@ fn judge(it: ProcessInput<'_>, row: &RowHistory, verdicts: &mut RuleOutput) -> O
     }
     let free_bytes = memory.map(|memory| memory.free_bytes);
     let forecast = free_bytes.and_then(|free| forecast(&trend, free));
-    // By now the GPU should be full.
+    // By now, the GPU should be full.
     let is_refuted =
         forecast.is_some_and(|it| trend.is_quiet_for(it.max(SHORTEST_REFUTATION_SECONDS)));
     let has_stopped = has_stopped || is_refuted;
@@ -243,7 +241,7 @@ fn judge(it: ProcessInput<'_>, row: &RowHistory, verdicts: &mut RuleOutput) -> O
     Some(LeakOn { gpu, trend, has_stopped, evidence, severity })
 }
 
-/// When growth will suffice, if it continues.
+/// When growth will reach the threshold, if it continues.
 fn pending_seconds(settings: &Settings, trend: &Trend) -> f64 {
     let seconds_for_bytes = settings.min_growth.0 as f64 / trend.bytes_per_second.max(1.0);
     seconds_for_bytes.max(settings.window.seconds()).min(LONGEST_FORECAST_SECONDS)
@@ -253,7 +251,7 @@ fn is_display(it: ProcessInput<'_>) -> bool {
     it.known.is_desktop_or_machine()
 }
 
-/// Makes one finding of the GPUs on which a process leaks.
+/// Combines the GPUs on which a process leaks into one finding.
 fn finding(it: ProcessInput<'_>, leaks: Vec<LeakOn>) -> Option<Finding> {
     let ProcessInput { seen, process, .. } = it;
     let severity = leaks.iter().map(|on| on.severity).max()?;
@@ -324,7 +322,7 @@ fn message(process: &Process, first: &LeakOn, leaks: usize, seconds: f64) -> Str
     message
 }
 
-/// Where to look; what gives memory back (`crate::advice`) does not stop a leak.
+/// Where to look for the leak. Freeing memory (`crate::advice`) does not stop it.
 fn advice(process: &Process) -> Vec<String> {
     let lines: &[&str] = match process.framework.as_deref() {
         Some("pytorch") => &[

@@ -1,13 +1,15 @@
 //! Whether a listening socket serves clients, or has a known other purpose.
 //!
-//! A process that listens is taken for a server, and is not ended. Training listens too: ranks of a run meet at a port
+//! A process that listens counts as a server and is not ended. Training listens, too: ranks of a run meet at a port
 //! and keep others open for each other, a debugger waits for its editor, Python's `multiprocessing` shares files
-//! through a socket. Such a socket is recognised by its address and by its process's command line and environment; an
-//! unrecognised one counts as a service. Taking a server for training would cause an outage; the opposite mistake only
-//! leaves memory held.
+//! through a socket.
 //!
-//! TensorBoard's page shows a training and is not its purpose: one beside a training does not make that a server. A
-//! TensorBoard that holds a GPU itself is a server like any other.
+//! Such a socket is recognised by its address and by its process's command line and environment; any other counts
+//! as a service. Ending a server that was mistaken for training causes an outage. The opposite mistake only wastes
+//! memory.
+//!
+//! TensorBoard only displays training, so a TensorBoard next to a training does not make the training a server. A
+//! TensorBoard that holds GPU memory itself is a server like any other.
 
 use crate::model::names::{NAMES, is_on};
 use crate::model::pool::{self, tool};
@@ -16,14 +18,13 @@ use crate::model::program::file_name;
 use crate::model::server_name::is_kernel_command;
 use crate::model::{Process, Snapshot};
 
-/// Default ports where torch's ranks and torchrun's agents meet, and that of PyTorch's tutorial, which many
-/// scripts copy.
+/// Default ports where torch's ranks and torchrun's agents meet, and the port in PyTorch's tutorial.
 const MEETING_PORTS: &[u16] = &[29_500, 29_400, 12_355];
 
-/// The first port that the kernel chooses by itself (`ip_local_port_range`); JAX on Slurm chooses above it too.
+/// The start of the kernel's ephemeral ports (`ip_local_port_range`); JAX on Slurm also chooses above it.
 const FIRST_CHOSEN_PORT: u16 = 32_768;
 
-/// Variables that only a process in a distributed run has.
+/// Variables that are set only in distributed runs.
 const RUN_VARIABLES: &[&str] = &[
     "LOCAL_RANK",
     "MASTER_PORT",
@@ -45,14 +46,13 @@ const MEETING_ARGUMENTS: &[&str] = &[
     "rdzv-endpoint",
 ];
 
-/// Folders in which remote editors keep what they run.
+/// Folders that contain the programs of remote editors.
 const EDITORS: &[&str] = &[".cursor-server", ".vscode-server", ".vscode-server-insiders"];
 
-/// What debugpy runs beside the debugged program, to talk to the editor.
+/// The helper process with which debugpy talks to the editor.
 const DEBUG_ADAPTER: &str = "debugpy/adapter";
 
-/// Whether the process itself has a socket for clients, as far as is known; `None` if its sockets' addresses
-/// are unknown.
+/// Whether the process itself has a socket for clients; `None` if its sockets' addresses are unknown.
 pub(super) fn has_clients(process: &Process, snapshot: &Snapshot) -> Option<bool> {
     match process.listening {
         Some(false) => return Some(false),
@@ -60,12 +60,12 @@ pub(super) fn has_clients(process: &Process, snapshot: &Snapshot) -> Option<bool
         Some(true) => {}
     }
     let command = process.command.as_deref().unwrap_or_default();
-    // Without the pool's starter, too: a title never makes a process a server.
+    // Also without the pool's starter: a title never makes a process a server.
     let pool = process.pool().or_else(|| pool::named(command));
     if pool.is_some_and(|pool| pool.listens_for_itself) {
         return Some(false);
     }
-    // An old recording has only whether there are any.
+    // An old recording shows only whether any socket listens.
     let Some(on) = process.listening_on.as_deref() else {
         return if is_of_a_run(process, snapshot) { Some(false) } else { None };
     };
@@ -73,7 +73,7 @@ pub(super) fn has_clients(process: &Process, snapshot: &Snapshot) -> Option<bool
     Some(on.iter().any(|place| !run.explains(place, command)))
 }
 
-/// Whether a process that works with this one has a socket for clients.
+/// Whether a process of the same family has a socket for clients.
 pub(super) fn has_listening_family(process: &Process, snapshot: &Snapshot) -> bool {
     let mut relatives = process.listening_relatives.iter().flat_map(|it| it.iter());
     relatives.any(|relative| is_front_end(relative, process, snapshot))
@@ -89,7 +89,7 @@ fn is_front_end(relative: &Relative, process: &Process, snapshot: &Snapshot) -> 
     }
     let run = DistributedRun::of(process, snapshot);
     let mut places = relative.listening_on.iter();
-    // A loopback port chosen by the kernel is known only to processes that were told, its own workers.
+    // A loopback port chosen by the kernel is known only to processes that were told, such as workers.
     places.any(|place| !is_chosen_loopback(place) && !run.explains(place, command))
 }
 
@@ -99,7 +99,7 @@ fn is_attendant<T: AsRef<str>>(command: &[T]) -> bool {
         return false;
     };
     let is_known = |name: &str| is_on(&NAMES.attendants, name);
-    // A self-chosen title begins with the program's name: `sshd: ann@pts/1`, `wandb-service(2-…)`.
+    // A title set by the process begins with the program's name: `sshd: ann@pts/1`, `wandb-service(2-…)`.
     let end = title.find([':', '(']).unwrap_or(title.len());
     if is_known(file_name(title)) || is_known(title[..end].trim_end()) {
         return true;
@@ -112,10 +112,8 @@ fn is_attendant<T: AsRef<str>>(command: &[T]) -> bool {
     programs.any(|argument| is_editors(argument) || argument.ends_with(DEBUG_ADAPTER))
 }
 
-/// The distributed run that a process may belong to.
 struct DistributedRun {
     is_one: bool,
-    /// Where its ranks meet.
     ports: Vec<u16>,
 }
 
@@ -133,8 +131,7 @@ impl DistributedRun {
         Self { is_one: meets || has_run_variables(process), ports }
     }
 
-    /// Whether a socket at this address, of a process with this command line, has a known purpose other than
-    /// clients.
+    /// Whether a socket at this address, of a process with this command, has a purpose other than clients.
     fn explains<T: AsRef<str>>(&self, place: &str, command: &[T]) -> bool {
         if let Some(name) = place.strip_prefix("unix:") {
             return is_of_a_library(name);
@@ -179,7 +176,7 @@ fn family<'a>(process: &'a Process, snapshot: &'a Snapshot) -> impl Iterator<Ite
     })
 }
 
-/// Where the ranks of a process's run meet, by its environment and command line.
+/// The ports where the ranks of a process's run meet, by its environment and command line.
 fn meeting_ports(process: &Process) -> impl Iterator<Item = u16> {
     let environment = process.environment.as_deref();
     let announced = environment.and_then(|it| it.get("MASTER_PORT")?.parse().ok());
@@ -188,7 +185,6 @@ fn meeting_ports(process: &Process) -> impl Iterator<Item = u16> {
     announced.into_iter().chain(named)
 }
 
-/// Whether an argument names this port as the one to listen on.
 fn names_port<T: AsRef<str>>(port: u16, command: &[T]) -> bool {
     let is_address = |name: &str| matches!(name, "port" | "bind" | "listen" | "http-port" | "p");
     named_ports(command, is_address).any(|it| it == port)
@@ -221,7 +217,7 @@ fn is_of_a_debugger<T: AsRef<str>>(port: u16, command: &[T]) -> bool {
     let Some(at) = command.iter().position(is_debugger) else {
         return false;
     };
-    // Arguments after the program's own name are the program's.
+    // Arguments after the program's name belong to the program.
     let is_script = |argument: &T| argument.as_ref().ends_with(".py");
     let rest = &command[at + 1..];
     let end = rest.iter().position(is_script).unwrap_or(rest.len());
@@ -234,7 +230,7 @@ fn is_of_a_library(name: &str) -> bool {
     if let Some(own) = name.strip_prefix("@listener-") {
         return own.chars().all(|c| c.is_ascii_digit() || c == '-');
     }
-    // The CUDA library's, and NCCL's.
+    // Sockets of the CUDA library and NCCL.
     if name.starts_with("@cuda-uvmfd-") || name.starts_with("@/tmp/nccl-socket-") {
         return true;
     }
@@ -246,7 +242,6 @@ fn is_of_a_library(name: &str) -> bool {
         || file.starts_with("nccl-socket-")
 }
 
-/// The port of a TCP address.
 fn tcp_port(place: &str) -> Option<u16> {
     place.strip_prefix("tcp:")?.rsplit(':').next()?.parse().ok()
 }
@@ -312,10 +307,10 @@ mod tests {
             ("python", "tcp:127.0.0.1:7860"),
             ("python train.py", "unix:/run/app.sock"),
             ("/opt/engine", "unix:@engine"),
-            // A port it was told, though it looks like one for ranks.
+            // A port from the command line, although it is a default port for ranks.
             ("python app.py --port 29500", "tcp:0.0.0.0:29500"),
             ("python app.py --bind=0.0.0.0:29400", "tcp:0.0.0.0:29400"),
-            // A name proves nothing: another program may have it.
+            // A name is no proof, because another program may use it.
             ("python x.py", "unix:/tmp/listener-x"),
             ("python x.py", "unix:@listener-x"),
         ] {
@@ -350,7 +345,7 @@ mod tests {
         ] {
             assert!(none(&process(command, &[on])), "{command} {on}");
         }
-        // A rank's NCCL and Gloo sockets, its run's meeting point, and its sibling's, which are unknown.
+        // Sockets of a rank: NCCL's and Gloo's, the run's meeting point, and a sibling's, which is unknown.
         assert!(none(&rank("python t.py", &["tcp:10.0.0.1:40001", "tcp:[::]:23456"])));
         assert!(none(&process("python t.py", &["tcp:[::]:12355", "tcp:10.0.0.1:40001"])));
         let mut snapshot = empty();
@@ -358,7 +353,7 @@ mod tests {
         let first = process("python t.py", &["tcp:[::]:23456", "tcp:10.0.0.1:40001"]);
         assert_eq!(has_clients(&first, &snapshot), Some(false));
         assert_eq!(has_clients(&first, &empty()), Some(true), "the purpose of the port is unknown");
-        // The port that the debugged program itself is told.
+        // The port that the debugged program itself was given.
         let served =
             process("python -m debugpy --listen 5678 app.py --port 8000", &["tcp:0.0.0.0:8000"]);
         assert_eq!(has_clients(&served, &empty()), Some(true));

@@ -1,14 +1,15 @@
 //! One file for each kind of finding, and the engine that runs them.
 //!
-//! A kind's file has its thresholds with units and defaults, a pure function from observations of a process or
-//! GPU to findings, its words and its tests; one line in [`KINDS`] adds it. [`rule`] has the building blocks,
-//! [`setting`] reads settings, [`scope`] says which processes a rule or override is for, [`exemption`] which
-//! ones are exempt, and [`undecided_reason`] why a rule may be undecided. [`Engine`] feeds snapshots to the
-//! history, runs every rule, and merges findings on one process into one. A condition that looks met and is not
-//! proved yet is a suspect ([`suspect`]), never a finding.
+//! A kind's file has its thresholds with units and defaults, a pure function from observations of a process or GPU
+//! to findings, the wording, and tests. A line in [`KINDS`] registers it.
 //!
-//! Rules report only on evidence: anything unknown makes them undecided, and that is reported. Nothing here
-//! reads a clock or a file, or acts.
+//! [`rule`] has the building blocks, and [`setting`] reads settings. [`scope`] selects the processes of a rule or
+//! override, [`exemption`] the exempt ones. [`undecided_reason`] lists why a rule may be undecided. [`Engine`]
+//! feeds snapshots to the history, runs every rule, and merges findings on one process. A process that meets a
+//! condition without proof yet is a suspect ([`suspect`]), never a finding.
+//!
+//! Rules report only on evidence. An unknown fact makes a rule undecided, which is reported. This module reads no
+//! clock and no file, and does not act.
 
 pub mod dead;
 mod engine;
@@ -71,13 +72,13 @@ pub fn evidence(generator: &mut SchemaGenerator) -> Vec<(Kind, Schema)> {
     KINDS.iter().map(|it| (it.kind, (it.evidence)(generator))).collect()
 }
 
-/// Every rule with its settings, and the exemptions.
+/// All rules with their settings, and the exemptions.
 #[derive(Clone, PartialEq, Debug)]
 pub struct RuleSet {
     rules: Vec<Rule>,
     keeps: Vec<Exemption>,
     never: Vec<Arc<str>>,
-    /// How long `GPUMEM_KEEP` protects a process at most; `None` if without limit.
+    /// The longest time for which `GPUMEM_KEEP` protects a process; `None` if unlimited.
     pub longest_keep: Option<Span>,
 }
 
@@ -88,7 +89,6 @@ impl Default for RuleSet {
     }
 }
 
-/// No rule has this name.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("there is no rule {name:?}; the rules are: {known}")]
 pub struct UnknownRule {
@@ -109,7 +109,7 @@ impl RuleSet {
         self.rules.push(rule);
     }
 
-    /// The longest time that an enabled rule needs.
+    /// The longest duration in the settings of enabled rules.
     pub fn longest(&self) -> Duration {
         let run = self.rules.iter().filter(|rule| rule.settings.enabled);
         let values = run.flat_map(|rule| {
@@ -118,7 +118,7 @@ impl RuleSet {
             own.chain(changes)
         });
         let spans = values.filter_map(|(name, value)| {
-            // `max_busy` matters only to notebooks with a running cell; everything else is decided sooner.
+            // `max_busy` matters only to notebooks with a running cell. All other processes are decided sooner.
             let span: Span = value.try_into().ok()?;
             (name != idle::MAX_BUSY).then_some(span.0)
         });
@@ -133,7 +133,7 @@ impl RuleSet {
         self.keeps.push(keep);
     }
 
-    /// File names of programs that are never killed, besides the built-in ones.
+    /// File names of programs that are never killed, in addition to the built-in ones.
     pub fn never(&self) -> &[Arc<str>] {
         &self.never
     }
@@ -151,17 +151,15 @@ impl RuleSet {
         self.rules.iter_mut().find(|rule| &*rule.name == name)
     }
 
-    /// Removes all rules: nothing will be found.
     pub fn clear(&mut self) {
         self.rules.clear();
     }
 
-    /// Keeps only the named rules, and runs them even if disabled: a caller that names a rule wants its result.
-    /// Without names nothing changes.
+    /// Keeps only the named rules and enables them, because the caller wants their result. No names: no change.
     ///
     /// # Errors
     ///
-    /// A name that no rule has; nothing is changed then.
+    /// If no rule has one of the names; in that case nothing changes.
     pub fn select<N: AsRef<str>>(&mut self, names: &[N]) -> Result<(), UnknownRule> {
         let is_named = |rule: &Rule| names.iter().any(|name| name.as_ref() == &*rule.name);
         for name in names.iter().map(AsRef::as_ref) {

@@ -1,33 +1,33 @@
 //! `orphan`: a process outlived the job that started it and keeps memory on a GPU.
 //!
-//! For example a DataLoader worker whose trainer was killed: adopted by a reaper, its process group's leader
-//! gone, waiting for work that will not come. All of this has to be known and to have lasted together for the
-//! duration:
+//! For example, a DataLoader worker whose trainer was killed: a reaper adopted it, its process group's leader is
+//! gone, and it waits for work that will not come. All of the following must be known, and must have lasted
+//! together for the duration:
 //!
-//! - its parent is a reaper and its process group's leader is gone; or it is a notebook kernel, which leads its
-//!   own group, and its server is gone (`host::jupyter` proves that); or it is an inference server's worker,
-//!   which only a front end starts, or a worker that Python's `multiprocessing` spawned, and its parent is a
-//!   reaper;
-//! - it used none of the GPUs that list it, by the driver's samples for it, else by those for the whole GPU;
-//!   or, if no GPU lists it, it holds the device file of a GPU with unexplained memory (at least 1 GiB, or
-//!   memory listed for the dead leader) that no process uses, or only others while its own CPU seconds stand
-//!   still;
-//! - it and its descendants did little on the CPU. An orphan could also spin, but a `nohup` job whose shell is gone
-//!   looks the same while it prepares its data, and an owner notices a spinning process.
+//! - The parent is a reaper and the process group's leader is gone. For a notebook kernel, which leads its own
+//!   group, the server must be gone instead (`host::jupyter` proves that). For an inference server's worker, which
+//!   only a front end starts, and for a worker that Python's `multiprocessing` spawned, it is enough that the
+//!   parent is a reaper.
+//! - The process used none of the GPUs that list it, by the driver's samples for it, or else by those for the whole
+//!   GPU. If no GPU lists it, it must have open the device file of a GPU with unexplained memory: at least 1 GiB,
+//!   or memory listed for the dead leader. No process may use that GPU, or only others while the process's own CPU
+//!   time stands still.
+//! - The process and its descendants used little CPU. An orphan could also spin, but a `nohup` job whose shell is
+//!   gone looks the same while it prepares data, and an owner notices a spinning process.
 //!
 //! Never an orphan:
 //!
-//! - a leader of its own process group, such as one started by `nohup`, `setsid`, tmux or a notebook server,
+//! - a leader of its own process group, such as a process started by `nohup`, `setsid`, tmux or a notebook server,
 //!   unless that server is proved gone;
 //! - monitors, the driver's daemons, displays (`model::program`), and graphics;
-//! - a systemd service's daemon, which forks twice and so loses parent and leader. Not so: what a service that
-//!   runs others' programs left behind (Slurm's daemon, cron, a job runner, JupyterHub; `model::unit`), what is
-//!   older than the unit's present main process, and what runs in a user's own session;
+//! - a systemd service's daemon, which forks twice and so loses parent and leader. This excludes processes left
+//!   behind by a service that runs other people's programs (Slurm's daemon, cron, a job runner, JupyterHub;
+//!   `model::unit`), processes older than the unit's present main process, and processes in a user's own session;
 //! - an inference server that listens, and its helpers;
 //! - a notebook kernel that is busy, connected or recently active;
 //! - a process that cannot be ended (`Z`, `X`, long in `D`) or is being debugged (`t`).
 //!
-//! A stopped process (`T`) may be an orphan, without an action that ends it.
+//! A stopped process (`T`) may be an orphan, but no action ends it.
 
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -62,7 +62,7 @@ pub static KIND: RuleKind = RuleKind {
     )
 };
 
-/// The fewest samples; fewer may be chance.
+/// With fewer samples, the result may be chance.
 const LEAST_SAMPLES: u64 = 3;
 
 /// Evidence that a process outlived its job.
@@ -120,7 +120,7 @@ impl KindEvidence for OrphanEvidence {
 
 fn process(it: ProcessInput<'_>, verdicts: &mut RuleOutput) {
     let ProcessInput { seen, process, known } = it;
-    // Cheapest first: nearly every process has a parent or leads its own group.
+    // The cheapest test first: nearly every process has a parent or leads its own group.
     let parentage = match (process.parent_is_reaper, process.group_leader_alive) {
         _ if process.has_lost_starter() => known.abandoned(),
         (Some(false), _) | (_, Some(true)) | (None, None) => return,
@@ -194,7 +194,7 @@ fn process(it: ProcessInput<'_>, verdicts: &mut RuleOutput) {
     let is_adopted = process.parent_is_reaper == Some(true);
     let evidence = OrphanEvidence {
         ppid: process.ppid.filter(|_| is_adopted),
-        // Its group need not be gone.
+        // The process group may still exist.
         process_group: process.process_group.filter(|_| !starter_gone),
         starter_gone,
         session_leader_alive: process.session_leader_alive,
@@ -220,7 +220,7 @@ fn process(it: ProcessInput<'_>, verdicts: &mut RuleOutput) {
     verdicts.find(finding);
 }
 
-/// The GPUs that a process holds something on, and the time in which it used none of them.
+/// The GPUs on which a process holds memory, and the time in which it used none of them.
 struct Unused {
     settings: Settings,
     gpus: Vec<FindingGpu>,
@@ -236,7 +236,7 @@ impl Unused {
         self.until.seconds_since(self.since)
     }
 
-    /// Adds a GPU: unused since the last use of any.
+    /// Adds a GPU; the process is unused since its last use of any GPU.
     fn add(&mut self, gpu: FindingGpu, (since, until): (Time, Time), began: Began, samples: u64) {
         self.gpus.push(gpu);
         if since > self.since || self.gpus.len() == 1 {
@@ -247,7 +247,7 @@ impl Unused {
     }
 }
 
-/// `None` if it uses a GPU or holds none, or if that is unknown, which it reports.
+/// `None` if the process uses a GPU or holds none. Also `None` if that is unknown, which is reported.
 fn unused(it: ProcessInput<'_>, verdicts: &mut RuleOutput) -> Option<Unused> {
     let ProcessInput { seen, process, known } = it;
     let mut unused = Unused {
@@ -295,7 +295,7 @@ fn unused(it: ProcessInput<'_>, verdicts: &mut RuleOutput) -> Option<Unused> {
         let Some(settings) = seen.settings_on(Some(process), gpu) else {
             continue;
         };
-        // Beside a listed row, unexplained memory elsewhere adds a GPU and does not shorten the time.
+        // For a listed process, unexplained memory on another GPU adds that GPU without shortening the time.
         if unused.is_listed && streak.seconds() < settings.duration.seconds() {
             continue;
         }
@@ -331,9 +331,9 @@ fn is_never_orphan(it: ProcessInput<'_>, needed: f64) -> bool {
         || server::is_server(process, known, seen.snapshot)
 }
 
-/// Whether a process may be its unit's daemon. A daemon that forks twice looks like a worker left behind, so
-/// any may be, except what is in a unit that runs others' programs, a kernel without its server, and what is
-/// older than the unit's main process and in another session.
+/// Whether a process may be its unit's daemon. A daemon that forks twice looks like a worker left behind, so any
+/// process may be one. Exceptions are processes in a unit that runs other people's programs, kernels without their
+/// server, and processes that are older than the unit's main process and in another session.
 fn is_its_units_daemon(process: &Process, snapshot: &Snapshot) -> bool {
     let Some(unit) = process.systemd_unit.as_deref() else {
         return false;
@@ -367,7 +367,7 @@ fn lines(process: &Process) -> Vec<String> {
         return lines;
     }
     if process.has_lost_server() {
-        // It leads its own group, and no user is at Jupyter's menu any more.
+        // The kernel leads its own group, and no user is at Jupyter's menu any more.
         return advice::place_lines(process);
     }
     if let Some(job) = process.slurm.as_deref().filter(|job| job.over == Some(true)) {
@@ -375,12 +375,12 @@ fn lines(process: &Process) -> Vec<String> {
         let job = job.map_or_else(String::new, |job| format!(" {job}"));
         lines.push(format!("its Slurm job{job} is over, no step of it is left on this machine"));
     }
-    // If its group is alive, most of that is not left over.
+    // If the group is alive, most of it is not left over.
     let group = process.process_group.filter(|_| process.group_leader_alive == Some(false));
     if let Some(group) = group {
         lines.push(format!("see what is left of its job: `pgrep -a -g {group}`"));
     }
-    // No user is left to type into it, so only the last way, ending it, remains.
+    // No user can type into the process any more, so only ending it remains.
     let end = advice::lines(process).last().map(|line| line.text.to_owned());
     lines.extend(end);
     lines

@@ -1,10 +1,10 @@
-//! `placeholder`: a program that holds a GPU to keep others off it, and does no work there.
+//! `placeholder`: a program that holds a GPU to keep other processes off it, and does no work there.
 //!
-//! Known programs published for this purpose are found by name (`Process::placeholder`), once they have run for
-//! the duration, so that a burn-in test of some minutes is none, and while they hold memory on a GPU.
+//! Programs published for this purpose are recognised by name (`Process::placeholder`). They are reported while
+//! they hold GPU memory and once they have run for the duration, so that a burn-in test of some minutes is not.
 //!
-//! No action ends a placeholder: a person who needs the GPU asks its owner. That also applies to other rules'
-//! findings on it: see `reclaim::select`.
+//! No action ends a placeholder: a person who needs the GPU should ask its owner. The same applies to other rules'
+//! findings on it; see `reclaim::select`.
 
 use std::sync::Arc;
 
@@ -33,7 +33,7 @@ pub static KIND: RuleKind = RuleKind {
     )
 };
 
-/// What to do, other than ending it.
+/// Advice other than ending the process.
 const ADVICE: &str = "it holds a GPU and does no work on it; ask its owner what it is reserved for";
 
 /// Evidence that a process only reserves a GPU.
@@ -49,7 +49,7 @@ impl KindEvidence for PlaceholderEvidence {
     }
 }
 
-/// Evaluates a known placeholder by how long it has run.
+/// Judges a known placeholder by how long it has run.
 fn process(it: ProcessInput<'_>, verdicts: &mut RuleOutput) {
     let Some(program) = it.known.names().placeholder else {
         return;
@@ -57,7 +57,7 @@ fn process(it: ProcessInput<'_>, verdicts: &mut RuleOutput) {
     let now = it.seen.snapshot.time;
     let mut gpus: Vec<FindingGpu> = Vec::new();
     let mut severity = None;
-    // It was started to hold memory, and did so before its memory was observed.
+    // A placeholder holds memory from its start, even before its memory was observed.
     let began = it.process.start_time.filter(|start| *start <= now);
     let first_seen = || it.known.rows().iter().map(RowHistory::first_seen).min();
     let Some(since) = began.or_else(first_seen) else {
@@ -187,7 +187,7 @@ mod tests {
         assert_eq!(engine.pending()[0].kind, Kind::Placeholder);
         scene.play(120.0, |snapshot| engine.observe(snapshot));
         assert_eq!(count(&engine, Kind::Placeholder), 1);
-        // It ended, or freed its memory.
+        // The process ended, or freed its memory.
         scene.row(0, PID).used_bytes = Some(GIB / 2);
         engine.observe(scene.step());
         assert_eq!(count(&engine, Kind::Placeholder), 0);

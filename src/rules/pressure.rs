@@ -1,11 +1,11 @@
 //! `pressure`: a GPU has less free memory than a threshold.
 //!
-//! A full GPU is no fault: TensorFlow, JAX and vLLM reserve all of it and work well. So it is reported as
-//! `info` and no more. Only the owner knows whether the next allocation fails; `min_free_warning` is theirs to
-//! set, and its default of 0 never applies.
+//! A full GPU is not a fault: TensorFlow, JAX and vLLM reserve all memory and work well. The severity is therefore
+//! `info`. Only the owner can decide whether the next allocation may fail, and can set `min_free_warning`; its
+//! default of 0 never applies.
 //!
-//! Not under MIG, where an instance may be full rather than the GPU, nor if GPU and system share memory. It
-//! begins below the threshold, and ends at five quarters of it.
+//! Does not apply under MIG, where an instance rather than the GPU may be full, nor if GPU and system share memory.
+//! A finding begins below the threshold and ends at 1.25 times the threshold.
 
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -39,7 +39,7 @@ pub static KIND: RuleKind = RuleKind {
     )
 };
 
-/// The fewest samples; fewer may be chance.
+/// With fewer samples, the result may be chance.
 const LEAST_SAMPLES: u64 = 2;
 
 /// Evidence that a GPU is nearly full.
@@ -99,7 +99,7 @@ fn gpu(seen: RuleInput<'_>, gpu: &Gpu, device: &Device, verdicts: &mut RuleOutpu
         return;
     }
     let Some(memory) = gpu.memory else {
-        // An earlier finding stays for as long as a gap is allowed.
+        // If the value is unknown, an earlier finding lasts for the allowed gap.
         verdicts.findings.extend(active.cloned());
         return;
     };

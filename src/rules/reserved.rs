@@ -1,15 +1,16 @@
 //! `reserved`: a Slurm job or container was given a GPU and runs nothing on it.
 //!
-//! Reported while the GPU is unused ([`Snapshot::is_unused`](crate::model::Snapshot::is_unused)): if another process
-//! works on the GPU, the reservation wastes nothing. The GPU must be unused for the whole duration, which begins with
-//! the job, in samples about a minute apart or less. So the rule does not report a job that has just begun, a job
-//! between two steps, or a shell that used its GPU recently. Reservations come from processes' environments, if these
-//! are readable and name GPUs one by one ([`Reservation`]). `all` and `none` reserve nothing. If the reserved GPU is
-//! unknown, there is no finding.
+//! Reported while the GPU is unused ([`Snapshot::is_unused`](crate::model::Snapshot::is_unused)). If another
+//! process works on the GPU, the reservation wastes nothing. The GPU must be unused for the whole duration, which
+//! starts with the job, in samples at most about a minute apart. This excludes a job that has just begun, a job
+//! between two steps, and a shell that used its GPU recently.
 //!
-//! Not under MIG, where parts are given; not in a container, which does not see who is on a GPU. No action ends
-//! it: only its owner knows what it waits for. Snapshots without the field find nothing, and leave nothing
-//! undecided.
+//! Reservations come from processes' environments, if these are readable and name GPUs individually
+//! ([`Reservation`]). `all` and `none` reserve nothing. If the reserved GPU is unknown, there is no finding.
+//!
+//! Does not apply under MIG, where parts of a GPU are given, nor in a container, which does not show all processes
+//! on a GPU. No action ends the job, because only its owner knows what it waits for. Snapshots without the field
+//! produce no findings and leave nothing undecided.
 
 use std::sync::Arc;
 
@@ -36,10 +37,9 @@ pub static KIND: RuleKind = RuleKind {
     )
 };
 
-/// The longest mean interval of samples, in seconds, that cannot have missed a use: one a minute, some late or
-/// lost.
+/// The longest mean interval of samples, in seconds, that cannot miss a use: one a minute, some late.
 const SPARSEST_SECONDS: f64 = 75.0;
-/// The fewest samples; fewer may be chance.
+/// With fewer samples, the result may be chance.
 const LEAST_SAMPLES: u64 = 10;
 
 /// Evidence that a GPU is allocated to a job or container that runs nothing on it.
@@ -84,7 +84,7 @@ fn gpu(seen: RuleInput<'_>, gpu: &Gpu, device: &Device, verdicts: &mut RuleOutpu
         let mut places = it.places(gpus).into_iter();
         places.any(|place| gpus[place].index == gpu.index)
     };
-    // Of several, the first that was given it.
+    // Of several holders, use the one with the earliest reservation.
     let holder = reservations
         .iter()
         .filter(names)
@@ -101,7 +101,7 @@ fn gpu(seen: RuleInput<'_>, gpu: &Gpu, device: &Device, verdicts: &mut RuleOutpu
         seen.expect_on(gpu, unused.since.max(given), needed, verdicts);
         return;
     }
-    // One finding covers all of its unused GPUs, and is reported at the first of them.
+    // One finding covers all unused GPUs of the holder, and is reported with the first of them.
     let unused: Vec<(&Gpu, &Streak)> = holder
         .places(gpus)
         .into_iter()
@@ -116,7 +116,7 @@ fn gpu(seen: RuleInput<'_>, gpu: &Gpu, device: &Device, verdicts: &mut RuleOutpu
     }
 }
 
-/// Whether a GPU was unused for long enough since it was given.
+/// Whether a GPU was unused for long enough after the reservation.
 fn lasts(unused: &Streak, given: Time, needed: f64) -> bool {
     unused.until.seconds_since(unused.since.max(given)) >= needed
         && unused.samples >= LEAST_SAMPLES
@@ -166,11 +166,11 @@ fn finding_parts(
     }
 }
 
-/// A job's or container's name, and the command with which its owner gives the GPUs back.
+/// The job's or container's name, and the command with which its owner returns the GPUs.
 fn described(holder: &Reservation) -> (String, Option<String>) {
     let slurm = holder.slurm.as_deref().map(|slurm| {
         let mut job = slurm.clone();
-        // The job has the GPUs, whichever step shows it.
+        // The job holds the GPUs, whichever step shows it.
         job.step_id = None;
         job.into()
     });
@@ -202,7 +202,7 @@ mod tests {
 
     const MINUTE: f64 = 60.0;
 
-    /// Two unused GPUs, and a sample every 10 s.
+    /// Two unused GPUs, with a sample every 10 s.
     fn scene() -> Scene {
         every(10.0)
     }
@@ -236,7 +236,7 @@ mod tests {
         scene.now.reservations = Some(reservations.into());
     }
 
-    /// As [`scene`], with both GPUs given an hour ago.
+    /// Like [`scene`], with both GPUs reserved an hour ago.
     fn given() -> Scene {
         let mut scene = scene();
         let job = job(&scene, 3600.0, &["0", "1"]);
@@ -266,7 +266,7 @@ mod tests {
         assert_eq!(finding.actions, [Action::Notify]);
         assert_eq!(reasons(&engine, Kind::Reserved), [""; 0]);
 
-        // It begins on one of them, and the other is reported; when it begins there too, nothing is left.
+        // The job starts on one GPU and the other is reported. When it also starts there, the finding ends.
         scene.holder(PID, &[0], 20 * GIB);
         engine.observe(scene.step());
         let finding = only(&engine, Kind::Reserved);

@@ -1,7 +1,7 @@
-//! What a kind of rule consists of, and a rule made from one.
+//! The parts of a kind, and a rule made from one.
 //!
 //! A kind is a [`RuleKind`]: thresholds, functions and words. A [`Rule`] is a kind with a name, values for its
-//! settings, and other values for some processes.
+//! settings, and overrides for some processes.
 
 use std::cell::OnceCell;
 use std::sync::Arc;
@@ -26,7 +26,7 @@ use crate::model::finding::{
 use crate::model::{Gpu, GpuProcess, Identity, Process, Snapshot, Time};
 use crate::units::{Bytes, Percent, Span};
 
-/// The settings of all kinds. Each kind has some of them: see [`RuleKind::settings`].
+/// The settings of all kinds. Each kind uses some of them: see [`RuleKind::settings`].
 #[derive(Clone, Copy, PartialEq, Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct Settings {
@@ -46,7 +46,7 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// The value of settings that a kind does not have.
+    /// The values of settings that a kind does not use.
     pub(super) const NONE: Self = Self {
         enabled: true,
         min_memory: Bytes(0),
@@ -64,41 +64,36 @@ impl Settings {
     };
 }
 
-/// A duration for a table of defaults.
 pub(super) const fn seconds(seconds: u64) -> Span {
     Span(Duration::from_secs(seconds))
 }
 
-/// The first setting of every kind.
 const ENABLED: (&str, &str) = ("enabled", "whether the rule is applied");
-/// The last setting of most kinds.
 pub(super) const SEVERITY: (&str, &str) =
     ("severity", "severity of a finding: info, warning or critical");
 
 /// A kind of rule: pure functions from history and snapshot to findings.
 ///
-/// The engine calls every rule for each process, then for each GPU, then for each row whose process is not
-/// known for certain. A kind implements what it needs.
+/// The engine calls every rule for each process, then for each GPU, then for each row whose process is uncertain. A
+/// kind implements the functions that it needs.
 #[derive(Debug)]
 pub struct RuleKind {
     pub kind: Kind,
-    /// What it finds, in one line.
+    /// The condition, in one line.
     pub meaning: &'static str,
-    /// Its settings besides `enabled`, in order, and their meanings.
+    /// The settings besides `enabled`, in order, and their meanings.
     pub(super) settings: &'static [(&'static str, &'static str)],
     pub(super) defaults: Settings,
-    /// The schema of its findings' evidence.
     pub(super) evidence: fn(&mut SchemaGenerator) -> Schema,
-    /// Why settings contradict each other, and what would be right; `None` if they do not.
+    /// Describes contradictory settings and how to correct them; `None` if there are none.
     pub(super) contradiction: fn(&Settings) -> Option<String>,
-    /// What in the settings has no effect although it seems to; `None` if everything has.
+    /// Describes settings that have no effect although they seem to; `None` if all have an effect.
     pub(super) remark: fn(&Settings) -> Option<String>,
     /// Called for each process whose identity is certain.
     pub(super) process: fn(ProcessInput<'_>, &mut RuleOutput),
-    /// Called for each GPU.
     pub(super) gpu: fn(RuleInput<'_>, &Gpu, &Device, &mut RuleOutput),
-    /// Called for each row of a GPU that answered whose process is not known for certain: /proc does not know
-    /// the pid, or what it knows is not believed. The process is whatever the snapshot has of it.
+    /// Called for each row of a GPU that answered whose process is uncertain: /proc does not list the pid, or its
+    /// entry may belong to another process. The process is the snapshot's entry, if any.
     pub(super) unresolved_row:
         fn(RuleInput<'_>, &Gpu, &GpuProcess, Option<&Process>, &mut RuleOutput),
 }
@@ -110,7 +105,7 @@ impl PartialEq for RuleKind {
 }
 
 impl RuleKind {
-    /// A kind that finds nothing yet, with evidence of this type.
+    /// A kind without functions yet, with evidence of this type.
     pub(super) const fn new<E: JsonSchema>(
         kind: Kind,
         meaning: &'static str,
@@ -131,49 +126,41 @@ impl RuleKind {
         }
     }
 
-    /// The names of its settings, in order.
     pub fn setting_names(&self) -> impl Iterator<Item = &'static str> {
         self.settings().map(|(name, _)| name)
     }
 
-    /// Its settings, in order, and their meanings.
     pub fn settings(&self) -> impl Iterator<Item = (&'static str, &'static str)> {
         [ENABLED].into_iter().chain(self.settings.iter().copied())
     }
 }
 
-/// Other settings for some processes, as the configuration gives them.
+/// Settings for some processes that the configuration overrides.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Override {
-    /// The processes it is for.
     pub scope: Scope,
-    /// Settings and their values.
     pub changes: Table,
 }
 
 impl Override {
     fn over(&self, settings: Settings) -> Settings {
-        // Each was parsed when it was added.
+        // Each change was parsed when it was added.
         setting::changed(&settings, self.changes.clone()).unwrap_or(settings)
     }
 }
 
-/// A kind with a name, settings, and overrides.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Rule {
-    /// Its name, which findings carry.
     pub name: Arc<str>,
     pub made_of: &'static RuleKind,
-    /// The processes it is for; empty means all.
+    /// The processes that the rule applies to; empty means all.
     pub scope: Scope,
-    /// The settings without overrides.
     pub settings: Settings,
     /// In the order in which they are applied.
     pub overrides: Vec<Override>,
 }
 
 impl Rule {
-    /// A kind's rule with its defaults.
     pub fn new(made_of: &'static RuleKind) -> Self {
         Self {
             name: made_of.kind.name().into(),
@@ -188,12 +175,12 @@ impl Rule {
         self.made_of.kind
     }
 
-    /// Whether it has its kind's name, rather than one of its own.
+    /// Whether the rule has its kind's name, rather than one of its own.
     pub fn is_own(&self) -> bool {
         *self.name == *self.kind().name()
     }
 
-    /// The values of its settings as written, in order.
+    /// The values of the settings as written, in order.
     pub fn values(&self) -> Vec<(&'static str, Value)> {
         let mut table = Table::try_from(self.settings).unwrap_or_default();
         let names = self.made_of.setting_names();
@@ -204,25 +191,25 @@ impl Rule {
     ///
     /// # Errors
     ///
-    /// A value that is not allowed.
+    /// If the value is not allowed.
     pub fn set(&mut self, name: &str, value: &Value) -> Result<(), toml::de::Error> {
         let change = Table::from_iter([(name.to_owned(), value.clone())]);
         self.settings = setting::changed(&self.settings, change)?;
         Ok(())
     }
 
-    /// Why its settings contradict each other, with or without an override.
+    /// Describes contradictory settings, with or without an override.
     pub fn contradiction(&self) -> Option<String> {
         let changed = self.overrides.iter().map(|change| change.over(self.settings));
         [self.settings].into_iter().chain(changed).find_map(|it| (self.made_of.contradiction)(&it))
     }
 
-    /// What in its settings and overrides has no effect although it seems to, a line each.
+    /// Lists settings and overrides that have no effect although they seem to, one per line.
     pub fn remarks(&self) -> Vec<String> {
         let remark = |settings: &Settings| (self.made_of.remark)(settings);
         let mut remarks: Vec<String> = remark(&self.settings).into_iter().collect();
         for change in &self.overrides {
-            // A remark that the rule itself has is given once.
+            // Do not repeat a remark that applies without the override.
             if let Some(remark) = remark(&change.over(self.settings))
                 && !remarks.iter().any(|known| known.ends_with(&*remark))
             {
@@ -232,7 +219,7 @@ impl Rule {
         remarks
     }
 
-    /// Whether it is enabled for any process.
+    /// Whether the rule is enabled for any process.
     pub fn is_run(&self) -> bool {
         let switches_on = |change: &Override| {
             change.changes.get("enabled").and_then(Value::as_bool) == Some(true)
@@ -240,8 +227,8 @@ impl Rule {
         self.settings.enabled || self.overrides.iter().any(switches_on)
     }
 
-    /// The settings for a process on a GPU: every override that matches is applied, the last one winning.
-    /// `None` if the rule is not for it, or disabled.
+    /// The settings for a process on a GPU. Every matching override is applied; the last one wins. `None` if the
+    /// rule is disabled or does not apply to the process.
     pub fn settings_for(&self, input: &ScopeInput<'_>) -> Option<Settings> {
         if !self.scope.fits(input) {
             return None;
@@ -260,26 +247,24 @@ pub struct RuleInput<'a> {
     pub snapshot: &'a Snapshot,
     /// The findings that were active after the previous snapshot.
     pub(super) active: &'a ActiveFindings,
-    /// Made when a rule first asks.
+    /// Created when a rule first needs it.
     pub(super) jobs: &'a OnceCell<UnusedJobs>,
 }
 
 impl<'a> RuleInput<'a> {
-    /// The rule's finding on a process at the last snapshot. A finding ends at a lower threshold than it
-    /// begins, so that nothing flickers.
+    /// The rule's finding on a process at the last snapshot. To avoid flicker, it ends at a lower threshold.
     pub fn active_finding(self, process: Identity) -> Option<&'a Finding> {
         let active = self.active.of_process(&self.rule.name, process);
         active.filter(|finding| self.is_remembered(finding))
     }
 
-    /// The rule's finding on a GPU at the last snapshot.
     pub fn active_finding_on(self, gpu: &Gpu) -> Option<&'a Finding> {
         let active = self.active.of_gpu(&self.rule.name, gpu);
         active.filter(|finding| self.is_remembered(finding))
     }
 
-    /// As [`active_finding_on`](Self::active_finding_on), if its condition has lasted since: none does across a
-    /// gap in the samples.
+    /// Like [`active_finding_on`](Self::active_finding_on), if the condition has lasted since. No condition lasts
+    /// across a gap in the samples.
     pub fn lasting_on(self, gpu: &Gpu, stretch: Option<&HighStretch>) -> Option<&'a Finding> {
         self.active_finding_on(gpu).filter(|finding| {
             let until = finding.since.plus_seconds(finding.duration_seconds);
@@ -287,8 +272,8 @@ impl<'a> RuleInput<'a> {
         })
     }
 
-    /// Whether the history reaches back to when it began; if not, the finding is from another boot, from before
-    /// a suspend, or from a clock that was set.
+    /// Whether the history reaches back to the finding's start. If not, the finding is from another boot, from
+    /// before a suspend, or from before the clock was set.
     fn is_remembered(self, finding: &Finding) -> bool {
         self.history.first_time() <= Some(finding.since) && finding.since <= self.snapshot.time
     }
@@ -298,7 +283,6 @@ impl<'a> RuleInput<'a> {
         self.rule.settings_for(&self.scope_on(process, gpu))
     }
 
-    /// A GPU as the input of a scope.
     pub fn scope_on<'s>(self, process: Option<&'s Process>, gpu: &Gpu) -> ScopeInput<'s>
     where
         'a: 's,
@@ -312,8 +296,7 @@ impl<'a> RuleInput<'a> {
         Pending { rule: self.rule.name.clone(), kind: self.rule.kind(), pid, gpu, since, due }
     }
 
-    /// Reports a pending finding on a GPU; if its condition may have begun before the history did, also that
-    /// the rule is undecided.
+    /// Reports a pending finding on a GPU, and doubt if its condition may predate the history.
     pub fn expect_on(self, gpu: &Gpu, since: Time, needed: f64, verdicts: &mut RuleOutput) {
         if Some(since) <= self.history.first_time() {
             let seen = self.snapshot.time.seconds_since(since);
@@ -322,7 +305,7 @@ impl<'a> RuleInput<'a> {
         verdicts.expect(self.pending(None, gpu.index, since, needed));
     }
 
-    /// A finding about a process, or else about the first of the GPUs. Its only action is to notify the owner.
+    /// A finding about a process, or else the first of the GPUs. Its only action is to notify the owner.
     pub(super) fn finding(self, process: Option<&Process>, parts: FindingParts) -> Finding {
         Finding {
             id: subject::id(&self.rule.name, &parts.gpus, process),
@@ -336,7 +319,7 @@ impl<'a> RuleInput<'a> {
             gpus: parts.gpus,
             process: process.map(FindingProcess::of),
             evidence: parts.evidence,
-            // A mail shows the message, and the names in it, without further escaping.
+            // Mails contain the message, including untrusted names, without further escaping.
             message: escape(&parts.message).into_owned(),
             advice: parts.advice,
             actions: vec![Action::Notify],
@@ -349,7 +332,6 @@ impl<'a> RuleInput<'a> {
     }
 }
 
-/// A finding's sentence, evidence and times.
 pub(super) struct FindingParts {
     pub(super) severity: Severity,
     pub(super) gpus: Vec<FindingGpu>,
@@ -360,28 +342,23 @@ pub(super) struct FindingParts {
     pub(super) advice: Vec<String>,
 }
 
-/// A process that a rule is called for.
 #[derive(Clone, Copy, Debug)]
 pub struct ProcessInput<'a> {
     pub seen: RuleInput<'a>,
-    /// As the snapshot has it.
     pub process: &'a Process,
-    /// Its history.
     pub known: &'a ProcessHistory,
 }
 
 impl<'a> ProcessInput<'a> {
-    /// `python train.py (4242)`.
     pub fn name(self) -> String {
         format!("{} ({})", super::name_of(self.process), self.process.pid)
     }
 
-    /// Whether the rule found something on it at the last snapshot.
+    /// Whether the rule had a finding on the process at the last snapshot.
     pub fn is_active(self) -> bool {
         self.seen.active_finding(self.process.identity()).is_some()
     }
 
-    /// The settings for a row's GPU.
     pub fn settings(self, row: &RowHistory) -> Option<Settings> {
         self.seen.rule.settings_for(&ScopeInput {
             process: Some(self.process),
@@ -391,9 +368,9 @@ impl<'a> ProcessInput<'a> {
         })
     }
 
-    /// Whether it holds enough on a row's GPU: by itself, or with its job, if that has used no GPU for the
-    /// settings' duration. A finding ends at three quarters of the threshold, so that it does not flicker.
-    /// `None` if the driver does not report its memory.
+    /// Whether the process holds enough memory on a row's GPU, alone or with its job if the job has used no GPU for
+    /// the settings' duration. A finding ends at three quarters of the threshold, to avoid flicker. `None` if the
+    /// driver does not report the memory.
     pub(super) fn holds_enough(self, row: &RowHistory, settings: &Settings) -> Option<bool> {
         let bytes = row.used_bytes()?;
         let least = settings.min_memory.0;
@@ -405,12 +382,11 @@ impl<'a> ProcessInput<'a> {
             let jobs = jobs.get_or_init(|| UnusedJobs::new(snapshot, history));
             reaches(jobs.bytes(self.process.pid, history.gpu_index(row), seconds))
         };
-        // Families are made only for a process that is unused itself.
+        // Families are computed only if the process itself is unused.
         let is_unused = || row.run().is_some_and(|run| run.seconds() >= seconds);
         Some(bytes > 0 && (reaches(bytes) || (is_unused() && job_reaches())))
     }
 
-    /// A row's GPU, as a finding carries it.
     pub fn on(self, row: &RowHistory) -> FindingGpu {
         FindingGpu {
             index: self.seen.history.gpu_index(row),
@@ -447,38 +423,33 @@ impl<'a> ProcessInput<'a> {
     }
 }
 
-/// What the rules conclude from a snapshot.
+/// The results of the rules for a snapshot.
 #[derive(Debug, Default)]
 pub struct RuleOutput {
     pub(super) findings: Vec<Finding>,
     pub(super) pending: Vec<Pending>,
-    /// By the rule's position.
     pub(super) doubts: Vec<Doubts>,
-    /// What looks so without proof.
     pub(super) candidates: Vec<Candidate>,
-    /// The position of the current rule.
     pub(super) rule: usize,
 }
 
 impl RuleOutput {
-    /// Reports a finding.
     pub fn find(&mut self, finding: Finding) {
         self.findings.push(finding);
     }
 
-    /// Reports a pending finding.
     pub fn expect(&mut self, pending: Pending) {
         self.pending.push(pending);
     }
 
-    /// Reports a candidate, which has not been observed for long enough.
+    /// Reports a candidate that has not been observed for long enough.
     pub(super) fn suspect(&mut self, candidate: Candidate) {
         if candidate.kind.ends() == Ends::Always {
             self.candidates.push(candidate);
         }
     }
 
-    /// Reports why the rule is undecided, each reason once.
+    /// Reports why the rule is undecided; each reason is kept once.
     pub fn doubt(&mut self, doubt: UndecidedReason) {
         if self.doubts.len() <= self.rule {
             self.doubts.resize_with(self.rule + 1, Doubts::default);

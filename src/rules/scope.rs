@@ -1,7 +1,7 @@
-//! Which processes a rule, override or exemption is for.
+//! Selects the processes of a rule, override or exemption.
 //!
-//! A scope answers yes, no or unknown. For rules and overrides unknown means no: they apply to processes that
-//! are known to match. For exemptions see [`exemption`](super::exemption).
+//! A match is yes, no or unknown. Rules and overrides apply only to processes that are known to match. For
+//! exemptions, see [`exemption`](super::exemption).
 
 use std::fmt;
 
@@ -13,13 +13,12 @@ use crate::model::row::{Me, ProcessRow};
 use crate::model::selector::Selector;
 use crate::model::{GpuProcess, Process, Snapshot};
 
-/// The fields that say whose a process is. A configuration has to name them in full.
+/// The fields that identify an owner. A configuration must give their values in full.
 const OWNERS: [Field; 5] = [Field::User, Field::Container, Field::Pod, Field::Job, Field::Unit];
 
-/// The processes a rule, override or exemption is for: a selector, or all.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Scope {
-    /// As for `--where`, on one snapshot.
+    /// As for `--where`, but on one snapshot.
     pub selector: Option<Selector>,
 }
 
@@ -33,7 +32,7 @@ impl<'de> Deserialize<'de> for Scope {
         for field in selector.fields() {
             match field {
                 None => return Err(wrong("has a word that names no field")),
-                // Rules produce these, and the configuration has no user who asks.
+                // The rules compute these fields, or they depend on who asks, and a configuration has no user.
                 Some(Field::Idle | Field::Finding | Field::Is) => {
                     return Err(wrong("uses idle, finding or is, which only filters have"));
                 }
@@ -54,24 +53,23 @@ impl<'de> Deserialize<'de> for Scope {
 }
 
 impl Scope {
-    /// Whether it has no selector, and so matches every process.
+    /// Whether the scope has no selector, and so matches every process.
     pub fn is_empty(&self) -> bool {
         self.selector.is_none()
     }
 
-    /// Whether it can match only processes; it never matches a finding about a GPU.
+    /// Whether the scope can match only processes, and never a finding about a GPU.
     pub fn is_of_processes(&self) -> bool {
         self.selector.as_ref().is_some_and(|it| !it.is_of_gpus())
     }
 
-    /// Whether it is known to match.
     pub fn fits(&self, input: &ScopeInput<'_>) -> bool {
         self.answer(input) == Some(true)
     }
 
-    /// Whether it matches; `None` if unknown.
+    /// Whether the scope matches; `None` if unknown.
     pub fn answer(&self, input: &ScopeInput<'_>) -> Option<bool> {
-        // No user asks: `is:mine` is refused.
+        // Without a user: `is:mine` is rejected.
         let asks = |selector: &Selector| input.with_row(|row| selector.answer(row, &Me::default()));
         self.selector.as_ref().map_or(Some(true), asks)
     }
@@ -86,27 +84,23 @@ impl fmt::Display for Scope {
     }
 }
 
-/// What a scope is matched against.
 #[derive(Clone, Copy, Debug)]
 pub struct ScopeInput<'a> {
-    /// The process; `None` for a GPU.
     pub process: Option<&'a Process>,
-    /// The GPU, by NVML's index.
     pub index: u32,
-    /// What the process holds there.
+    /// The memory that the process holds there, in bytes.
     pub held_bytes: Option<u64>,
-    /// The snapshot it is from.
     pub snapshot: &'a Snapshot,
 }
 
 impl ScopeInput<'_> {
-    /// Matches it as a row of a table.
+    /// Matches the input as a row of a table.
     fn with_row<T>(&self, ask: impl FnOnce(&ProcessRow<'_>) -> T) -> T {
         let mut gpus = self.snapshot.gpus.iter();
         let gpu = gpus.find(|gpu| gpu.index == self.index);
         let is_own = |entry: &&GpuProcess| self.process.is_some_and(|it| it.pid == entry.pid);
         let entries = || gpu.into_iter().flat_map(|gpu| gpu.processes.iter().flatten());
-        // Of several entries on one GPU the one in question.
+        // Of several entries on one GPU, the one in question.
         let is_it = |entry: &&GpuProcess| is_own(entry) && entry.used_bytes == self.held_bytes;
         let entry = entries().find(is_it).or_else(|| entries().find(is_own));
         let entry = entry.map(|entry| GpuProcess { used_bytes: self.held_bytes, ..*entry });
@@ -167,8 +161,7 @@ mod tests {
         let snapshot = Snapshot { gpus: vec![gpu], ..Snapshot::new(Time::default()) };
         const YES: Option<bool> = Some(true);
         const NO: Option<bool> = Some(false);
-        // Matched against a process of which everything is known, one of which little is, one outside a notebook,
-        // and a GPU.
+        // A process with all facts known, one with few facts known, one outside a notebook, and a GPU.
         for (text, expected) in [
             ("user:ANN", [YES, None, None, None]),
             ("user=ann", [YES, None, None, None]),
@@ -176,7 +169,7 @@ mod tests {
             ("user:1000,bob", [YES, None, YES, None]),
             ("notebook:course/", [YES, None, NO, None]),
             ("framework:jax", [NO, None, None, None]),
-            // Of two entries on a GPU the one in question.
+            // Of two entries on a GPU, the one in question.
             ("mem<4GiB", [YES, None, None, None]),
             ("gpu:3 user:bob", [NO, None, None, None]),
             ("gpu:0", [NO, NO, NO, NO]),

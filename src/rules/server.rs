@@ -1,11 +1,10 @@
-//! Whether a process looks like an inference server, for which waiting is work.
+//! Whether a process looks like an inference server, whose work includes waiting.
 //!
-//! A process that listens for clients serves, whatever its name, and so does one that works for it:
-//! [`listening`] decides that. Names protect in addition, if it is unknown whether a process listens: only a
-//! known no makes a process with a server's name an ordinary one. Names are compared by whole words:
-//! `reserve.py` does not serve.
+//! A process that listens for clients serves, regardless of its name, and so does a process that works for it;
+//! [`listening`] decides that. If it is unknown whether a process listens, a server's name also protects it. Names
+//! are compared by whole words: `reserve.py` does not serve.
 //!
-//! The main process of an administrator's service also serves, whatever its program, unless it is known not to
+//! The main process of an administrator's service also serves, regardless of its program, unless it is known not to
 //! listen. A worker that a notebook kernel started works only for the notebook.
 
 use super::listening;
@@ -16,13 +15,13 @@ use crate::model::snapshot::PidNamespace;
 use crate::model::unit::{Role, role};
 use crate::model::{Process, Snapshot};
 
-/// Whether the process serves, as far as is known: it or a process that works with it listens for clients; or
-/// it looks like a server and is not known not to listen.
+/// Whether the process serves, as far as known: it or a process that works with it listens for clients, or it looks
+/// like a server and is not known not to listen.
 pub fn serves(process: &Process, snapshot: &Snapshot) -> bool {
     serves_by(process, &NameFacts::of(process), snapshot)
 }
 
-/// The same for a process with a history, which knows what its names tell.
+/// Like `serves`, with the cached facts about names from the process's history.
 pub(super) fn is_server(process: &Process, known: &ProcessHistory, snapshot: &Snapshot) -> bool {
     serves_by(process, known.names(), snapshot)
 }
@@ -32,7 +31,7 @@ fn serves_by(process: &Process, names: &NameFacts, snapshot: &Snapshot) -> bool 
     if process.jupyter.is_some() || names.is_kernel {
         return false;
     }
-    // Only a front end starts a worker, and clients ask that: a worker's own sockets are for the others.
+    // Only a front end starts a worker. Clients connect to the front end, other workers to the worker.
     if process.has_lost_starter() {
         return false;
     }
@@ -60,7 +59,7 @@ fn serves_by(process: &Process, names: &NameFacts, snapshot: &Snapshot) -> bool 
         || (has_clients.is_none() && has_listen_arguments())
 }
 
-/// Whether a server in the same session or group listens: then this process works for it.
+/// Whether a server in the same session or group listens, so that this process works for it.
 fn family_listens(process: &Process, snapshot: &Snapshot) -> bool {
     let shares = |mine: Option<u32>, other: Option<u32>| mine.is_some() && mine == other;
     snapshot.processes.iter().any(|other| {
@@ -79,8 +78,8 @@ fn is_child_of_a_kernel(process: &Process, parent: Option<&Process>) -> bool {
         || started_by.and_then(|parent| parent.command.as_deref()).is_some_and(is_kernel_command)
 }
 
-/// Whether the starter of a server's worker is known to be no server: any process can write such a title. On
-/// the host, a process that adopts orphans started none of them.
+/// Whether the starter of a server's worker is known to be no server; any process can set such a title. On the
+/// host, a process that adopts orphans started none of them.
 fn has_other_starter(process: &Process, snapshot: &Snapshot) -> bool {
     let Some(parent) = process.parent.as_deref() else {
         let is_on_host = snapshot.host.pid_namespace == Some(PidNamespace::Host)
@@ -94,11 +93,11 @@ fn has_other_starter(process: &Process, snapshot: &Snapshot) -> bool {
         command: parent.command.clone(),
         ..Process::default()
     };
-    // Ray Serve's replicas are started by a raylet.
+    // A raylet starts Ray Serve's replicas.
     !starter.looks_like_a_server() && !starter.is_worker_of_a_server() && !parent.runs("raylet")
 }
 
-/// Whether the process is the main one of its own unit: systemd started it, and restarts it.
+/// Whether the process is the main one of its own unit, which systemd started and restarts.
 fn is_service(process: &Process) -> bool {
     let unit = process.systemd_unit.as_deref();
     unit.is_some_and(|unit| role(unit) == Role::Work)
@@ -106,7 +105,7 @@ fn is_service(process: &Process) -> bool {
         && process.session == Some(process.pid)
 }
 
-/// Whether an argument says where to listen.
+/// Whether an argument configures where to listen.
 fn has_port_argument(process: &Process) -> bool {
     let command = process.command.as_deref().unwrap_or_default();
     command.iter().any(|argument| &**argument == "--port" || argument.starts_with("--port="))

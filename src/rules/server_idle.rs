@@ -1,14 +1,14 @@
-//! `server-idle`: an inference server holds memory on a GPU and got no request.
+//! `server-idle`: an inference server holds memory on a GPU and received no request.
 //!
-//! Evaluated like [`idle`], for the processes that `idle` skips because waiting is their work: those that look
-//! like an inference server and are not known not to listen, and those that work for one. The memory may be
-//! wanted, so this is reported and no action ends the server.
+//! Evaluated like [`idle`], for the processes that `idle` skips because waiting is their work: processes that look
+//! like an inference server and are not known not to listen, and processes that work for one. The memory may be
+//! wanted, so no action ends the server.
 
 use super::idle::{self, DEFAULTS, DURATION, IdleEvidence, MAX_CPU_PERCENT, MIN_MEMORY};
 use super::rule::{RuleKind, SEVERITY, Settings};
 use crate::model::finding::{Kind, Severity};
 
-/// As `idle`, without notebooks, which serve no clients.
+/// Like `idle`, without notebooks, which serve no clients.
 pub static KIND: RuleKind = RuleKind {
     process: idle::judge,
     ..RuleKind::new::<IdleEvidence>(
@@ -57,7 +57,7 @@ mod tests {
             ("works on the CPU", Nothing, |it| it.process(PID).cpu_percent = Some(80.0)),
             ("stopped", Nothing, |it| it.process(PID).state = Some('T')),
             ("little memory", Nothing, |it| it.row(0, PID).used_bytes = Some(GIB - 1)),
-            // This one belongs to `idle`.
+            // This process is for `idle` to judge.
             ("listens on nothing", Nothing, |it| it.process(PID).listening = Some(false)),
         ];
         each(Kind::ServerIdle, server, 700.0, cases);

@@ -1,7 +1,7 @@
 //! Reads settings from the configuration's TOML, and prints them in messages.
 //!
-//! A wrong size, time or percentage is reported with what was written and what to write; everything else in the
-//! words of serde and `toml`.
+//! For a wrong size, time or percentage, the error shows the value and what to write instead. Other errors come
+//! from serde and `toml`.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ use crate::units::{Bytes, Percent, Span};
 ///
 /// # Errors
 ///
-/// A value that is not allowed.
+/// If a value is not allowed.
 pub fn changed<T: DeserializeOwned + Serialize>(
     settings: &T,
     changes: Table,
@@ -31,7 +31,7 @@ pub fn changed<T: DeserializeOwned + Serialize>(
 pub fn shown(value: &Value) -> String {
     match value {
         Value::String(text) => format!("{text:?}"),
-        // Also one with more digits than TOML's numbers have.
+        // Also a number with more digits than TOML allows.
         Value::Float(number) if number.is_infinite() => "the number".to_owned(),
         Value::Datetime(_) => "the date".to_owned(),
         Value::Array(_) => "the list".to_owned(),
@@ -44,7 +44,7 @@ pub fn shown(value: &Value) -> String {
 ///
 /// # Errors
 ///
-/// If it is written otherwise.
+/// If the value has another form.
 pub fn parsed<'de, T, D: Deserializer<'de>>(
     from: D,
     example: &str,
@@ -55,7 +55,6 @@ pub fn parsed<'de, T, D: Deserializer<'de>>(
     parse(&written).ok_or_else(|| de::Error::custom(wrong()))
 }
 
-/// A text that is not empty.
 pub fn text(written: &Value) -> Option<Arc<str>> {
     let text = written.as_str().filter(|text| !text.is_empty());
     text.map(Arc::from)
@@ -114,13 +113,13 @@ impl Serialize for Percent {
     }
 }
 
-/// `; did you mean "duration"?`, if a known name is a typing error away.
+/// `; did you mean "duration"?`, if the name is a misspelling of a known one.
 pub fn near<'k>(name: &str, known: impl Iterator<Item = &'k str>) -> String {
     let near = selector::near(name, known);
     near.map_or_else(String::new, |known| format!("; did you mean {known:?}?"))
 }
 
-/// The size in the largest unit in which it is a whole number.
+/// The size in the largest unit that gives a whole number.
 fn exact_bytes(Bytes(bytes): Bytes) -> String {
     let units = [("TiB", 40), ("GiB", 30), ("MiB", 20), ("KiB", 10)];
     units

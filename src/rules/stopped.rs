@@ -1,10 +1,10 @@
 //! `stopped`: a signal or terminal has stopped a process (`T`) that holds memory on a GPU.
 //!
-//! By Ctrl-Z, a shell that gave it no terminal to read from, `kill -STOP`, or a frozen cgroup (`docker pause`).
-//! Every sample of the duration has to show it; one that does not restarts the time.
+//! Causes are Ctrl-Z, a read from the terminal by a background job, `kill -STOP`, and a frozen cgroup (`docker
+//! pause`). Every sample of the duration must show the state; any other sample restarts the time.
 //!
-//! Never stopped: a process under a debugger (`t`), which is someone's work; one that holds nothing on a GPU,
-//! or only graphics. No action ends it: the owner or scheduler that stopped it means to resume it.
+//! Never stopped: a process under a debugger (`t`), which someone is working on; a process that holds no memory on
+//! a GPU, or only graphics. No action ends the process, because its owner or scheduler intends to resume it.
 
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -141,7 +141,7 @@ mod tests {
     };
     use crate::units::{Bytes, GIB};
 
-    /// `python train.py` with 1 GiB, stopped all along.
+    /// `python train.py` with 1 GiB, stopped from the start.
     fn all_along() -> Scene {
         let mut scene = Scene::new(1, 10.0);
         scene.holder(PID, &[0], GIB);
@@ -272,7 +272,7 @@ mod tests {
         assert!(advice[0].contains("scontrol resume 77"), "{advice:?}");
     }
 
-    /// Every message goes into mails and logs as it is.
+    /// Mails and logs contain every message without further escaping.
     #[test]
     fn a_message_is_one_line_whatever_a_name_holds() {
         let mut dice = Dice::new(7);

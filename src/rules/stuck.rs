@@ -1,15 +1,14 @@
-//! `stuck`: a process holds memory on a GPU and is in uninterruptible sleep (`D`), sample after sample.
+//! `stuck`: a process holds memory on a GPU and stays in uninterruptible sleep (`D`).
 //!
-//! It waits inside the kernel, nearly always in a driver, and no signal reaches it. Every sample of the
-//! duration has to show `D`, there have to be enough, and its CPU seconds must not advance: a process that
-//! reads a slow disk is in `D` whenever it is sampled, and gets on in between. If CPU seconds are unknown, it
-//! takes more samples.
+//! The process waits inside the kernel, nearly always in a driver, and receives no signal. Every sample of the
+//! duration must show `D`, and the CPU time must not advance: a process that reads a slow disk may be in `D` in
+//! every sample, but advances in between. If the CPU time is unknown, more samples are required.
 //!
-//! If its first thread has ended (`Z`) and every other is in `D`, it counts as `D`: it was killed, and a thread
-//! that waits for a file system or driver keeps everything it holds.
+//! If the first thread has ended (`Z`) and all others are in `D`, the process counts as in `D`: it was killed, but
+//! a thread that waits for a file system or driver keeps all memory.
 //!
-//! Never stuck: a process that holds nothing on a GPU; one that is in `D` for a moment; one whose CPU seconds
-//! advance. No action ends it, because nothing can.
+//! Never stuck: a process that holds no memory on a GPU; one that is only briefly in `D`; one whose CPU time
+//! advances. No action ends the process, because none can.
 
 use std::sync::Arc;
 
@@ -36,9 +35,9 @@ pub static KIND: RuleKind = RuleKind {
     )
 };
 
-/// The fewest samples, if CPU seconds stood still; fewer may be chance.
+/// The fewest samples if the CPU time stood still.
 const LEAST_SAMPLES: u64 = 3;
-/// The fewest samples if CPU seconds are unknown.
+/// The fewest samples if the CPU time is unknown.
 const LEAST_SAMPLES_WITHOUT_CPU: u64 = 5;
 /// After this many seconds in uninterruptible sleep, signals no longer reach a process.
 const BEYOND_SIGNALS_SECONDS: f64 = 120.0;
@@ -109,10 +108,10 @@ fn process(it: ProcessInput<'_>, verdicts: &mut RuleOutput) {
     verdicts.find(it.seen.finding(Some(process), parts));
 }
 
-/// The part of the time in `D` in which its CPU seconds stood still, if they are known.
+/// The part of the time in `D` during which the CPU time stood still, if it is known.
 fn while_still(streak: Streak, known: &ProcessHistory) -> Streak {
     match known.still_since() {
-        // Its first sample in `D` still has the CPU seconds used before it.
+        // The first sample in `D` includes CPU time used before.
         Some(since) if since > streak.since => Streak { since, began: Began::Witnessed, ..streak },
         _ => streak,
     }
@@ -127,7 +126,7 @@ pub(super) fn is_beyond_signals(seen: RuleInput<'_>, known: &ProcessHistory) -> 
     })
 }
 
-/// What ends a wait, by prefix of the kernel function's name.
+/// What ends a wait, by the prefix of the kernel function's name.
 const WAITS: [(&str, &str); 4] =
     [("fuse_", FUSE), ("request_wait_answer", FUSE), ("nfs", NFS), ("rpc_", NFS)];
 
@@ -166,7 +165,7 @@ mod tests {
     };
     use crate::units::GIB;
 
-    /// `python train.py` that has hung in the driver all along.
+    /// `python train.py` that hangs in the driver from the start.
     fn all_along(interval: f64) -> Scene {
         let mut scene = Scene::new(1, interval);
         scene.holder(PID, &[0], GIB);
@@ -228,7 +227,7 @@ mod tests {
             let engine = judge(&mut scene, 1_200.0);
             assert_eq!(count(&engine, Kind::Stuck), found, "{percent} %");
         }
-        // It begins when the CPU seconds stop, not with the first sample in D.
+        // The finding begins when the CPU time stops, not with the first sample in `D`.
         let mut scene = all_along(10.0);
         scene.process(PID).cpu_percent = Some(40.0);
         let mut engine = judge(&mut scene, 300.0);
@@ -280,7 +279,7 @@ mod tests {
     fn a_first_thread_that_has_ended_leaves_the_state_to_the_others() {
         for (left, percent, found) in [
             (Some('D'), 0.0, 1),
-            // A recording without this field: the other threads do not show, and change nothing.
+            // A recording without this field does not show other threads, which changes nothing.
             (None, 0.0, 1),
             // `pthread_exit` in `main`.
             (Some('S'), 0.0, 0),

@@ -1,6 +1,6 @@
-//! The subject of a finding as every kind names it: id, process, sentence.
+//! The subject of a finding in all kinds: id, process, sentence.
 //!
-//! Processes control their names. Names are bounded here; the writer escapes them.
+//! Processes control their names. This module limits the length; the writer escapes them.
 
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -9,10 +9,10 @@ use crate::model::finding::FindingGpu;
 use crate::model::{Identity, Process, Start};
 use crate::units::Bytes;
 
-/// The most GPUs that are listed; more are counted.
+/// How many GPUs are listed; the rest is counted.
 const MOST_GPUS_LISTED: usize = 4;
 
-/// `rule:uuid:pid:start`: constant while rule, lowest GPU and process are. About a GPU, `rule:uuid`.
+/// `rule:uuid:pid:start`, which is constant while rule, lowest GPU and process are. For a GPU, `rule:uuid`.
 pub(super) fn id(rule: &str, gpus: &[FindingGpu], process: Option<&Process>) -> Arc<str> {
     let mut id = format!("{rule}:");
     // Writing to a String cannot fail.
@@ -45,7 +45,7 @@ pub(super) fn gpus(gpus: &[FindingGpu]) -> String {
     }
 }
 
-/// One entry for each GPU, lowest index first: under MIG a process may have several rows on one.
+/// Merges rows into one entry per GPU, lowest index first: under MIG a process may have several rows on one GPU.
 pub(super) fn by_gpu(rows: impl Iterator<Item = FindingGpu>) -> Vec<FindingGpu> {
     let mut gpus: Vec<FindingGpu> = Vec::with_capacity(rows.size_hint().1.unwrap_or(0));
     for on in rows {
@@ -61,7 +61,7 @@ pub(super) fn by_gpu(rows: impl Iterator<Item = FindingGpu>) -> Vec<FindingGpu> 
     gpus
 }
 
-/// What a process holds on all of them; `None` if one is unknown.
+/// The memory on all GPUs; `None` if one value is unknown.
 pub(super) fn sum(gpus: &[FindingGpu]) -> Option<u64> {
     gpus.iter().try_fold(0u64, |sum, gpu| Some(sum.saturating_add(gpu.used_bytes?)))
 }

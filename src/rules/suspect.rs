@@ -1,15 +1,18 @@
 //! Processes that look like waste before a rule can prove it.
 //!
-//! The rules name candidates, which meet all conditions but the time. This file asks whether a first look
-//! already supports a candidate, by what is known without a history: a notebook's server has reported it idle
-//! for longer than the rule needs; it used next to no CPU in all its life or, by the driver's accounting, next
-//! to none of its GPUs; it is stopped; or it was observed unused for some seconds. A process that used a GPU
-//! for most of its life has to be unused for as long as one that was just seen at work, and one that resumed
-//! work after a pause, for longer than that.
+//! The rules report candidates, which meet all conditions except the time. This module decides whether facts
+//! without a history already support the suspicion:
 //!
-//! Never a suspect: a process with a finding, one that is kept, one that is busy now on any GPU or the CPU, and
-//! one that the rule could not decide later either. Unknown is no reason for suspicion. Only kinds that `reap`
-//! takes by default: a server that waits does its work.
+//! - a notebook's server has reported it idle for longer than the rule needs;
+//! - the process used almost no CPU in its lifetime or, by the driver's accounting, almost none of its GPUs;
+//! - the process is stopped, or was observed unused for some seconds.
+//!
+//! A process that used a GPU for most of its lifetime must be unused for as long as one that was just observed
+//! working. A process that resumed work after a pause must be unused for longer than that pause.
+//!
+//! Never a suspect: a process with a finding; one that is kept; one that is busy now on any GPU or the CPU; one
+//! that the rule could not decide later either. An unknown fact is no reason for suspicion. Only kinds that `reap`
+//! includes by default are suspected, because waiting is a server's work.
 
 use std::cmp::Reverse;
 use std::sync::Arc;
@@ -28,19 +31,19 @@ use crate::model::suspect::{SeenSoFar, StillMissing, Suspect, SuspectEvidence};
 use crate::model::{Identity, Kind, Process, Snapshot, Time};
 use crate::units::Span;
 
-/// The lifetime CPU use, in percent of a core, below which a process has mostly waited.
+/// Lifetime CPU use, in percent of a core, below which a process has mostly waited.
 const LITTLE_CPU_PERCENT: f64 = 5.0;
-/// The lifetime GPU use, in percent as the driver rounds it, below which a process hardly needed its GPUs.
+/// Lifetime GPU use, in percent as the driver rounds it, below which a process hardly needed its GPUs.
 const LITTLE_GPU_PERCENT: u32 = 5;
-/// The lifetime GPU use, in percent, above which a process works there.
+/// Lifetime GPU use, in percent, above which a process works there.
 const MUCH_GPU_PERCENT: u32 = 50;
-/// How long, in seconds, a process has to be unused before it may be a suspect.
+/// How long, in seconds, a process must be unused before it can be a suspect.
 const LEAST_SECONDS: f64 = 10.0;
-/// The share of the rule's duration that a process just seen at work has to be unused.
+/// The share of the rule's duration that a process just observed working must be unused.
 const LEAST_SHARE: f64 = 0.1;
-/// The age in seconds from which CPU use counts as unknown.
+/// CPU use of this age, in seconds, counts as unknown.
 const OLDEST_CPU_SECONDS: f64 = 60.0;
-/// How much earlier than the duration, in seconds, a window begins that has to contain all of it.
+/// A window that must contain the whole duration begins this many seconds earlier.
 const MARGIN_SECONDS: f64 = 5.0;
 
 /// A process that meets a rule's conditions except for the time.
@@ -49,23 +52,20 @@ pub(super) struct Candidate {
     pub(super) rule: Arc<str>,
     pub(super) kind: Kind,
     pub(super) process: Identity,
-    /// Where it holds memory.
     pub(super) gpus: Vec<FindingGpu>,
-    /// Since when it has been observed so.
     pub(super) since: Time,
-    /// Whether the beginning itself was observed.
     pub(super) began: Began,
     pub(super) samples: u64,
     /// How long the rule requires, in seconds.
     pub(super) needed: f64,
-    /// The CPU use from which it is at work.
+    /// The CPU use from which the process counts as working.
     pub(super) max_cpu_percent: f64,
-    /// The longest pause after which it resumed work, in seconds; 0 if none was observed.
+    /// The longest pause after which the process resumed work, in seconds; 0 if none was observed.
     pub(super) longest_pause: f64,
 }
 
 impl Candidate {
-    /// Merges a rule's candidates on each GPU of a process: from when all of them hold.
+    /// Merges a rule's candidates on the GPUs of a process; the start is when all conditions hold.
     fn joined(of_one: &[Self]) -> Option<Self> {
         let mut joined = of_one.iter().max_by_key(|it| it.since)?.clone();
         joined.gpus = subject::by_gpu(of_one.iter().flat_map(|it| it.gpus.iter().cloned()));
@@ -79,8 +79,7 @@ impl Candidate {
     }
 }
 
-/// The suspects among a sample's candidates, largest first, each process once. Processes in `found` have
-/// findings.
+/// The suspects among a sample's candidates, largest first, each process once. Processes in `found` have findings.
 pub(super) fn suspects(
     (history, snapshot, processes): (&History, &Snapshot, &ProcessesByPid<'_>),
     found: &HashSet<Identity>,
@@ -88,7 +87,7 @@ pub(super) fn suspects(
     mut candidates: Vec<Candidate>,
 ) -> Vec<Suspect> {
     candidates.retain(|it| !found.contains(&it.process));
-    // As for several findings on a process, the kind that calls for action first.
+    // As for several findings on a process, the kind that needs action comes first.
     candidates.sort_by(|a, b| (a.process, a.kind, &a.rule).cmp(&(b.process, b.kind, &b.rule)));
     let mut suspects: Vec<Suspect> = Vec::new();
     let mut rows = snapshot.gpus.iter().flat_map(|gpu| gpu.processes.iter().flatten());
@@ -117,14 +116,13 @@ pub(super) fn suspects(
     suspects
 }
 
-/// How much of its life a process used GPUs, by the driver's accounting.
+/// How much of its lifetime a process used GPUs, by the driver's accounting.
 #[derive(Clone, Copy)]
 struct GpuLife {
-    /// On its most used GPU, in percent.
+    /// Use of the most used GPU, in percent.
     percent: u32,
-    /// Since when that GPU's account runs.
     since: Time,
-    /// Whether every GPU it is on has an account of it.
+    /// Whether every GPU of the process has an account of it.
     is_whole: bool,
 }
 
@@ -138,7 +136,6 @@ impl GpuLife {
     }
 }
 
-/// A candidate, and what is known of it now.
 struct SuspectInput<'a> {
     now: Time,
     process: &'a Process,
@@ -148,13 +145,13 @@ struct SuspectInput<'a> {
 }
 
 impl SuspectInput<'_> {
-    /// For how long it was observed so, in seconds.
+    /// For how long the conditions were observed, in seconds.
     fn seconds(&self) -> f64 {
         self.now.seconds_since(self.candidate.since).max(0.0)
     }
 
     fn is_suspect(&self) -> bool {
-        // A stopped process does nothing, whatever was observed before.
+        // A stopped process does nothing, even if it worked before.
         if self.candidate.kind == Kind::Stopped {
             return true;
         }
@@ -162,8 +159,7 @@ impl SuspectInput<'_> {
         self.is_quiet(mean) && (self.is_known_quiet() || self.was_seen_quiet(mean.is_some()))
     }
 
-    /// Whether nothing shows it at work, on any of its GPUs or the CPU, both of which are known. `mean` is its
-    /// CPU use over the rule's time.
+    /// Whether the process is known not to work on any GPU or the CPU; `mean`: CPU use over the rule's time.
     fn is_quiet(&self, mean: Option<Mean>) -> bool {
         let is_unused = |row: &RowHistory| {
             row.last_seen() == self.now
@@ -175,7 +171,7 @@ impl SuspectInput<'_> {
         let most = self.candidate.max_cpu_percent;
         let last = self.cpu_percent();
         let may_run = match self.process.state {
-            // It does disk I/O.
+            // The process does disk I/O.
             Some('D') => true,
             Some('R') => last.is_none(),
             _ => false,
@@ -187,7 +183,7 @@ impl SuspectInput<'_> {
             && last.is_none_or(|percent| percent < most)
     }
 
-    /// Whether facts known without a history show that it waits.
+    /// Whether facts known without a history show that the process waits.
     fn is_known_quiet(&self) -> bool {
         let needed = self.candidate.needed;
         if let Some(seconds) = self.inactive_seconds() {
@@ -208,12 +204,12 @@ impl SuspectInput<'_> {
         self.candidate.began == Began::Unwitnessed && cpu < age * most_cpu / 100.0
     }
 
-    /// Whether the driver's accounting has it at work on a GPU for most of its life.
+    /// Whether the process worked on a GPU for most of its lifetime, by the driver's accounting.
     fn works_mostly(&self) -> bool {
         self.life.is_some_and(|it| it.percent > MUCH_GPU_PERCENT)
     }
 
-    /// Whether it was observed to wait for some seconds, and did not start just now.
+    /// Whether the process was observed waiting for some seconds, and did not just start.
     fn was_seen_quiet(&self, has_cpu: bool) -> bool {
         let needed = self.candidate.needed;
         let share = needed * LEAST_SHARE;
@@ -226,8 +222,7 @@ impl SuspectInput<'_> {
         is_settled && has_cpu && self.watched_seconds() >= least.max(self.candidate.longest_pause)
     }
 
-    /// How long it was observed so, including the time before the first sample that the driver reports;
-    /// seconds.
+    /// Seconds for which the conditions were observed, including driver samples before the first snapshot.
     fn watched_seconds(&self) -> f64 {
         let before = || {
             let runs = self.rows().filter_map(|row| Some(row.run()?.seconds_before));
@@ -240,7 +235,7 @@ impl SuspectInput<'_> {
             }
     }
 
-    /// Its CPU use with its descendants; `None` if unknown.
+    /// CPU use of the process and its descendants; `None` if unknown.
     fn cpu_percent(&self) -> Option<f64> {
         let own = self.process.cpu_percent?;
         match self.process.descendants.as_deref() {
@@ -249,7 +244,7 @@ impl SuspectInput<'_> {
         }
     }
 
-    /// CPU time of it and its descendants since it started, and how long ago that was; seconds.
+    /// CPU time of the process and its descendants, and the time since the process started; in seconds.
     fn lifetime(&self) -> Option<(f64, f64)> {
         let own = self.process.cpu_seconds?;
         let cpu = match self.process.descendants.as_deref() {
@@ -272,7 +267,6 @@ impl SuspectInput<'_> {
         Some(self.now.seconds_since(last).max(0.0))
     }
 
-    /// Its rows without graphics.
     fn rows(&self) -> impl Iterator<Item = &RowHistory> {
         let rows = self.known.rows().iter();
         rows.filter(|row| row.kind() != ProcessType::Graphics)

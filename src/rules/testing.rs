@@ -10,7 +10,6 @@ use super::{Engine, RuleSet};
 use crate::history::testing::Scene;
 use crate::model::finding::{Finding, Kind};
 
-/// The process under test.
 pub(super) const PID: u32 = 4242;
 
 /// Evaluates the next `seconds` of a scene with every default rule.
@@ -20,49 +19,42 @@ pub(super) fn judge(scene: &mut Scene, seconds: f64) -> Engine {
     engine
 }
 
-/// An engine with one default rule.
 pub(super) fn engine_of(rule: &str) -> Engine {
     let mut settings = RuleSet::default();
     settings.select(&[rule]).unwrap();
     Engine::new(settings)
 }
 
-/// Evaluates the next `seconds` of a scene with one rule.
 pub(super) fn judge_only(rule: &str, scene: &mut Scene, seconds: f64) -> Engine {
     let mut engine = engine_of(rule);
     scene.play(seconds, |snapshot| engine.observe(snapshot));
     engine
 }
 
-/// A kind's expected result on a scene.
 pub(super) enum Says {
     Found,
-    /// Neither found nor undecided.
     Nothing,
-    /// Undecided, for a reason with these words.
     Unsure(&'static str),
 }
 
 pub(super) type Change = fn(&mut Scene);
 
-/// Its start is unknown, so it may be any process.
+/// Makes the start unknown, so that the pid may belong to any process.
 pub(super) fn unidentified(scene: &mut Scene) {
     let process = scene.process(PID);
     (process.start_ticks, process.start_time) = (None, None);
 }
 
-/// Its CPU use is unknown.
 pub(super) fn cpu_unknown(scene: &mut Scene) {
     let process = scene.process(PID);
     (process.cpu_percent, process.cpu_seconds) = (None, None);
 }
 
-/// Sets its program.
 pub(super) fn runs(scene: &mut Scene, executable: &str) {
     scene.process(PID).executable = Some(executable.into());
 }
 
-/// Name, expected result, and the change to the scene.
+/// Name, expected result, and change to the scene.
 pub(super) type Case = (&'static str, Says, Change);
 
 /// Checks each case of a kind: a scene, changed and then evaluated for this long.
@@ -82,7 +74,6 @@ pub(super) fn each(kind: Kind, scene: impl Fn() -> Scene, seconds: f64, cases: &
     }
 }
 
-/// As [`judge`], with one setting changed.
 pub(super) fn judge_with(
     rule: &str,
     setting: &str,
@@ -98,12 +89,10 @@ pub(super) fn judge_with(
     engine
 }
 
-/// A finding's evidence, as JSON.
 pub(super) fn facts(finding: &Finding) -> serde_json::Value {
     serde_json::to_value(&finding.evidence).unwrap()
 }
 
-/// A setting's value as TOML.
 pub(crate) fn written(value: impl Serialize) -> Value {
     Value::try_from(value).unwrap()
 }
@@ -119,7 +108,6 @@ pub(super) fn count(engine: &Engine, kind: Kind) -> usize {
         .sum()
 }
 
-/// The only finding of a kind.
 #[track_caller]
 pub(super) fn only(engine: &Engine, kind: Kind) -> &Finding {
     let of_kind = engine.findings().iter().filter(|it| it.kind == kind);
@@ -128,20 +116,17 @@ pub(super) fn only(engine: &Engine, kind: Kind) -> &Finding {
     finding
 }
 
-/// Why a kind is undecided.
 pub(super) fn reasons(engine: &Engine, kind: Kind) -> Vec<String> {
     let undecided = engine.undecided().into_iter();
     undecided.filter(|it| *it.rule == *kind.name()).map(|it| it.reason).collect()
 }
 
-/// Asserts neither finding nor doubt.
 #[track_caller]
 pub(super) fn assert_clean(engine: &Engine, kind: Kind) {
     assert_eq!(count(engine, kind), 0, "{:?}", engine.findings());
     assert_eq!(reasons(engine, kind), [""; 0]);
 }
 
-/// The scope with these terms.
 pub(crate) fn scope(terms: &str) -> super::scope::Scope {
     let selector = crate::model::selector::Selector::parse(terms).unwrap();
     super::scope::Scope { selector }

@@ -1,15 +1,15 @@
 //! `unattributed`: a GPU has memory in use that none of its listed processes accounts for.
 //!
-//! A worker that outlived the process whose context it inherited, a client in another pid namespace, or managed
-//! memory (`cudaMallocManaged`), which NVML lists for no process. The finding says how much, and which
-//! processes hold the GPU's device file without being listed on it.
+//! Possible causes are a worker that outlived the process whose context it inherited, a client in another pid
+//! namespace, and managed memory (`cudaMallocManaged`), which NVML lists for no process. The finding reports the
+//! amount, and the unlisted processes that have the GPU's device file open.
 //!
-//! It is reported only if the difference is meaningful: among the host's own pids, with list and figures
-//! complete. Not under MIG, where figures are per instance; not if GPU and system share memory (Grace, GB10,
-//! Jetson: the kernel puts pages there that outlive every process); not in WSL, which lists no Windows process.
-//! A listed pid that is dead still accounts for its memory.
+//! Reported only if the difference is meaningful: pids are the host's own, and list and figures are complete. Does
+//! not apply under MIG, where figures are per instance; if GPU and system share memory (Grace, GB10, Jetson: the
+//! kernel puts pages there that outlive every process); or in WSL, which lists no Windows process. A dead process
+//! that is still listed accounts for its memory.
 //!
-//! It begins at the threshold and ends below three quarters of it.
+//! A finding begins at the threshold and ends below three quarters of it.
 
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -39,14 +39,14 @@ pub static KIND: RuleKind = RuleKind {
     )
 };
 
-/// How much of used memory may be the driver's reserve, if it does not report that apart (memory info v1): an
+/// How much of the used memory may be the driver's reserve if it is not reported separately (memory info v1): an
 /// idle GPU then shows 300 to 900 MiB.
 const RESERVED_ALLOWANCE_BYTES: u64 = GIB;
-/// The fewest samples; fewer may be chance.
+/// With fewer samples, the result may be chance.
 const LEAST_SAMPLES: u64 = 2;
-/// The most holders that are listed.
+/// How many holders are listed.
 const MOST_HOLDERS: usize = 16;
-/// The most holders that the sentence names; more are counted.
+/// How many holders the sentence names; the rest is counted.
 const MOST_NAMED: usize = 3;
 
 /// Evidence that no process listed by NVML holds some of a GPU's used memory.
@@ -100,7 +100,7 @@ impl KindEvidence for UnattributedEvidence {
 
 fn gpu(seen: RuleInput<'_>, gpu: &Gpu, device: &Device, verdicts: &mut RuleOutput) {
     let host = &seen.snapshot.host;
-    // Normal in a container: NVML lists what is visible there.
+    // Normal in a container, where NVML lists only visible processes.
     if host.pid_namespace == Some(PidNamespace::Container) || has_no_answer(seen.snapshot, gpu) {
         return;
     }
@@ -134,7 +134,7 @@ fn gpu(seen: RuleInput<'_>, gpu: &Gpu, device: &Device, verdicts: &mut RuleOutpu
         return;
     }
     let Some(evidence) = evidence(seen.snapshot, gpu, stretch.samples) else {
-        // Unknown this time; an earlier finding stays for as long as a gap is allowed.
+        // Unknown in this sample: an earlier finding lasts for the allowed gap.
         verdicts.findings.extend(active.cloned());
         return;
     };
@@ -165,7 +165,7 @@ fn gpu(seen: RuleInput<'_>, gpu: &Gpu, device: &Device, verdicts: &mut RuleOutpu
     verdicts.find(seen.finding(None, parts));
 }
 
-/// Whether the difference means nothing, or the GPU does not answer, so that nothing is new.
+/// Whether the difference is meaningless, or the GPU does not answer, so that there are no new figures.
 fn has_no_answer(snapshot: &Snapshot, gpu: &Gpu) -> bool {
     let is_wsl = snapshot
         .host
@@ -175,7 +175,6 @@ fn has_no_answer(snapshot: &Snapshot, gpu: &Gpu) -> bool {
     is_wsl || gpu.is_divided() || gpu.is_unified() || gpu.stale_seconds.is_some()
 }
 
-/// How much has to be unaccounted for.
 fn threshold(memory: Option<Memory>, settings: &Settings) -> u64 {
     let reserved_is_apart = memory.is_none_or(|memory| memory.reserved_bytes.is_some());
     let allowance = if reserved_is_apart { 0 } else { RESERVED_ALLOWANCE_BYTES };
@@ -183,8 +182,8 @@ fn threshold(memory: Option<Memory>, settings: &Settings) -> u64 {
     settings.min_memory.0.max(1).saturating_add(allowance)
 }
 
-/// Why the difference may mean nothing, if that could not be read: whether the list is complete, the GPU
-/// divided, its memory shared with the system.
+/// Why the difference may be meaningless if a fact could not be read: whether the list is complete, the GPU is
+/// divided, or it shares memory with the system.
 fn doubt_of_figures(snapshot: &Snapshot, gpu: &Gpu) -> Option<UndecidedReason> {
     let index = gpu.index;
     let lacks = |call: &str, what| {
@@ -198,7 +197,7 @@ fn doubt_of_figures(snapshot: &Snapshot, gpu: &Gpu) -> Option<UndecidedReason> {
         .or_else(|| gpu.name.is_none().then(|| lacks("nvmlDeviceGetName", "name"))?)
 }
 
-/// Why it is unknown how much is unaccounted for, if it could exceed the threshold.
+/// Why the unattributed memory is unknown, if it could exceed the threshold.
 fn doubt(gpu: &Gpu, threshold: u64) -> Option<UndecidedReason> {
     let index = gpu.index;
     let Some(rows) = &gpu.processes else {
@@ -227,7 +226,7 @@ fn evidence(snapshot: &Snapshot, gpu: &Gpu, samples: u64) -> Option<Unattributed
     })
 }
 
-/// Processes that hold the GPU's device file without being listed on it, lowest pid first.
+/// Unlisted processes that have the GPU's device file open, lowest pid first.
 fn holders(snapshot: &Snapshot, gpu: &Gpu) -> Vec<DeviceFileHolder> {
     let rows = gpu.processes.as_deref().unwrap_or_default();
     let holds = |process: &&Process| {
@@ -249,7 +248,6 @@ fn holders(snapshot: &Snapshot, gpu: &Gpu) -> Vec<DeviceFileHolder> {
         .collect()
 }
 
-/// `a (1), b (2) and 3 others`.
 fn named(holders: &[DeviceFileHolder]) -> String {
     let name = |holder: &DeviceFileHolder| format!("{} ({})", holder.name, holder.pid);
     let names: Vec<String> = holders.iter().take(MOST_NAMED).map(name).collect();

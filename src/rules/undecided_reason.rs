@@ -1,4 +1,4 @@
-//! Why a rule is undecided, each reason once.
+//! Why a rule is undecided.
 
 use std::sync::Arc;
 
@@ -6,13 +6,12 @@ use crate::model::Gpu;
 use crate::model::finding::Undecided;
 use crate::units::Span;
 
-/// The most reasons that are listed, since people read them.
+/// How many reasons are listed; people read the list.
 const MOST_DOUBTS: usize = 32;
 
-/// Why a rule could not be decided. GPUs are NVML's indexes, times are in seconds, shares from 0 to 1.
+/// Why a rule is undecided. GPUs are NVML's indexes, times are in seconds, shares from 0 to 1.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum UndecidedReason {
-    /// The history is shorter than the rule needs.
     ShortHistory {
         needed: f64,
         seen: f64,
@@ -35,31 +34,27 @@ pub enum UndecidedReason {
     NoParentage {
         pid: u32,
     },
-    /// What a process holds is unknown.
     NoMemory {
         pid: u32,
         gpu: u32,
     },
-    /// It is uncertain which process this is.
     Unresolved {
         pid: u32,
         gpu: u32,
     },
-    /// A GPU has not answered for this long.
     Stale {
         gpu: u32,
         seconds: Span,
     },
-    /// A GPU's process list could not be read.
     NoList {
         gpu: u32,
     },
-    /// A process, or one of its family, may be on a GPU whose process list could not be read.
+    /// A process, or a member of its family, may be on a GPU whose process list could not be read.
     Elsewhere {
         pid: u32,
         gpu: u32,
     },
-    /// The GPU was used, but the driver's samples attribute that to no process.
+    /// The GPU was used, but the driver's samples attribute the use to no process.
     Unexplained {
         gpu: u32,
     },
@@ -73,7 +68,7 @@ pub enum UndecidedReason {
 }
 
 impl UndecidedReason {
-    /// For a GPU that does not answer or whose process list could not be read; `None` for others.
+    /// The reason for a GPU that does not answer or whose process list could not be read; otherwise `None`.
     pub fn of_silent(gpu: &Gpu) -> Option<Self> {
         match (gpu.stale_seconds, &gpu.processes) {
             (Some(seconds), _) => {
@@ -84,7 +79,6 @@ impl UndecidedReason {
         }
     }
 
-    /// As listed for the rule with this name.
     fn of_rule(self, rule: &Arc<str>) -> Undecided {
         let (pid, gpu, reason) = match self {
             Self::ShortHistory { needed, seen } => {
@@ -150,14 +144,13 @@ impl UndecidedReason {
     }
 }
 
-/// A rule's reasons, each once.
 #[derive(Debug, Default)]
 pub(super) struct Doubts(Vec<UndecidedReason>);
 
 impl Doubts {
     pub(super) fn add(&mut self, doubt: UndecidedReason) {
         if let UndecidedReason::ShortHistory { needed, seen } = doubt {
-            // If several histories are too short, the longest wait is reported.
+            // If several histories are too short, report the longest wait.
             let same = self.0.iter_mut().find_map(|known| match known {
                 UndecidedReason::ShortHistory { needed: for_one, seen } if *for_one == needed => {
                     Some(seen)
@@ -174,7 +167,6 @@ impl Doubts {
         }
     }
 
-    /// What the rule with this name could not decide, and why.
     pub(super) fn name(&self, rule: &Arc<str>) -> impl Iterator<Item = Undecided> {
         self.0.iter().map(|doubt| doubt.of_rule(rule))
     }

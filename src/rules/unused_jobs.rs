@@ -1,4 +1,4 @@
-//! What jobs hold without using it, for thresholds that their processes reach only together.
+//! Unused memory per job, for thresholds that a job's processes reach only together.
 
 use foldhash::{HashMap, HashMapExt as _};
 
@@ -11,16 +11,14 @@ use crate::model::{Snapshot, Time};
 #[derive(Debug)]
 pub(super) struct UnusedJobs {
     now: Time,
-    /// The position in `jobs`, by pid.
     job_of: HashMap<u32, usize>,
     jobs: Vec<UnusedJob>,
 }
 
 #[derive(Debug, Default)]
 struct UnusedJob {
-    /// Since when none of its processes has used a GPU; `None` if one does, or that is unknown.
+    /// Since when no process of the job has used a GPU; `None` if one does, or if that is unknown.
     since: Option<Time>,
-    /// What it holds, by NVML's index.
     bytes: HashMap<u32, u64>,
 }
 
@@ -37,7 +35,7 @@ impl UnusedJobs {
         this
     }
 
-    /// How much a process's job holds on a GPU, if none of it has used any GPU for so many seconds; else 0.
+    /// Memory of a process's job on a GPU, if the job has used no GPU for this many seconds; otherwise 0.
     pub(super) fn bytes(&self, pid: u32, gpu: u32, seconds: f64) -> u64 {
         let job = self.job_of.get(&pid).map(|job| &self.jobs[*job]);
         let unused = job

@@ -1,4 +1,4 @@
-//! The life of findings: pending, active, attached, resolved, and the same again after a restart.
+//! The lifetime of findings: pending, active, attached, resolved, and the same after a restart.
 
 use super::*;
 use crate::history::testing::{Scene, disorder};
@@ -21,7 +21,7 @@ fn kinds(engine: &Engine) -> Vec<(Kind, Vec<Kind>)> {
 #[test]
 fn it_is_pending_then_active_then_resolved_under_one_id() {
     let mut scene = idle();
-    // The end of its use is observed, so its time is known.
+    // The end of its use is observed, so the idle time is known.
     scene.row(0, PID).sm_percent = Some(90);
     let mut engine = judge(&mut scene, 60.0);
     assert_eq!(engine.pending(), []);
@@ -57,7 +57,7 @@ fn a_finding_is_unique_in_any_order_of_snapshots() {
         let mut engine = Engine::new(RuleSet::default());
         disorder(seed, snapshots, |snapshot| {
             let mut snapshot = snapshot.clone();
-            // In every third round they are fully used, at a varying power.
+            // In every third round, the GPUs are fully used at varying power.
             for gpu in snapshot.gpus.iter_mut().filter(|_| seed % 3 == 0) {
                 gpu.gpu_percent = Some(100);
                 let second = snapshot.time.unix_milliseconds() / 100_000;
@@ -105,11 +105,11 @@ fn only_the_worst_finding_of_a_process_is_reported_until_it_resolves() {
 
     scene.process(PID).state = Some('T');
     scene.play(130.0, |snapshot| engine.observe(snapshot));
-    // A stopped process is not idle; that finding has ceased, and was attached to no other.
+    // A stopped process is not idle: that finding has ended, and was attached to no other.
     assert_eq!(kinds(&engine), [(Kind::Orphan, vec![Kind::Stopped])]);
     assert_eq!(engine.resolved(), []);
 
-    // Its job is back, in a process group that lives: it is only stopped now.
+    // The job is back, with a living leader of the process group, so the process is only stopped.
     scene.process(PID).group_leader_alive = Some(true);
     engine.observe(scene.step());
     assert_eq!(kinds(&engine), [(Kind::Stopped, vec![])]);
@@ -139,7 +139,6 @@ fn a_process_listed_twice_gets_one_finding() {
     assert_eq!(kinds(&engine), [(Kind::Idle, vec![])]);
 }
 
-/// A process that is idle on GPU 0 and holds GPU 1's file, beside one that does not.
 fn idle_beside_gpu_1() -> Scene {
     let mut scene = Scene::new(2, 10.0);
     scene.holder(PID, &[0], 20 * GIB);
@@ -181,11 +180,11 @@ fn earlier_findings_stay_without_actions() {
     };
     assert_eq!(actions(&engine, PID), Some(1), "it only tells");
     assert_eq!(actions(&engine, PID + 1), Some(2));
-    // Seen again, all of it counts.
+    // Once the process is visible again, all of its time counts.
     scene.gpu(1).stale_seconds = None;
     engine.observe(scene.step());
     assert_eq!(actions(&engine, PID), Some(2));
-    // What is no longer so ends, whatever cannot be observed.
+    // A condition that no longer holds ends, even if others cannot be observed.
     scene.gpu(1).stale_seconds = Some(5.0);
     scene.row(0, PID).sm_percent = Some(50);
     engine.observe(scene.step());

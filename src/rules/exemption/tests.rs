@@ -1,4 +1,4 @@
-//! What an exemption matches, and what happens to the finding.
+//! Which findings an exemption matches, and the result.
 
 use super::*;
 use crate::history::testing::Scene;
@@ -61,12 +61,12 @@ fn a_launcher_that_holds_no_gpu_is_kept_by_what_is_known_of_it() {
     assert_eq!(kept("command:nightly"), [60]);
     assert_eq!(kept("user=ann"), [42, 60]);
     assert_eq!(kept("user=ben"), [0; 0]);
-    // Unknown facts protect the rank; nearly all of its launcher's are unknown.
+    // Unknown facts protect the rank, but not its launcher, of which nearly all facts are unknown.
     assert_eq!(kept("framework=jax"), [42]);
     assert_eq!(kept("gpu:1"), [42]);
 }
 
-/// A finding about the snapshot's process on these GPUs, or about the GPUs if there is no process.
+/// A finding about the process on these GPUs, or about the GPUs if there is no process.
 fn finding(snapshot: &Snapshot, gpus: &[u32]) -> Finding {
     let on = |index: &u32| FindingGpu { index: *index, uuid: None, used_bytes: Some(1 << 30) };
     Finding {
@@ -125,10 +125,10 @@ fn an_unknown_match_protects_a_process_that_could_be_ended() {
     let ann = [keep("user=ann")];
     let somebody = Process { user: None, uid: None, ..process() };
     assert_eq!(outcome(&ann, somebody.clone(), &[0]), "kept?");
-    // Of several exemptions the certain one is named.
+    // The certain one of several exemptions is named.
     let certain = keep("gpu:0");
     assert_eq!(outcome(&[ann[0].clone(), certain], somebody.clone(), &[0]), "kept");
-    // An unresolved process is never killed: its listing is reported.
+    // An unresolved process is never killed, so its entry is reported.
     let unidentified = Process { start_ticks: None, ..somebody };
     assert_eq!(outcome(&ann, unidentified, &[0]), "no");
     // One of several is enough.
@@ -146,11 +146,11 @@ fn each_gpu_of_a_process_is_matched_separately() {
         ("!user:ann", process(), &[0], "no"),
         ("user:ann", somebody.clone(), &[0], "kept?"),
         ("!user:ann", somebody.clone(), &[0], "kept?"),
-        // A known mismatch is no protection, whatever else is unknown.
+        // A known mismatch does not protect, even if other facts are unknown.
         ("gpu:2 user:ann", somebody, &[0], "no"),
         ("gpu:0", process(), &[0], "kept"),
         ("gpu:0", process(), &[0, 1], "part"),
-        // It is on GPU 0 as well.
+        // The process is on GPU 0 as well.
         ("gpu:0", process(), &[1], "part"),
         ("gpu:0", process(), &[], "part"),
         ("gpu:2", process(), &[0, 1], "no"),
@@ -159,7 +159,7 @@ fn each_gpu_of_a_process_is_matched_separately() {
     ] {
         assert_eq!(outcome(&[keep(terms)], process, gpus), expected, "{terms} {gpus:?}");
     }
-    // What a new process holds is unknown, on every GPU.
+    // A new process's memory is unknown on every GPU.
     let snapshot = snapshot(process());
     let keeps = [keep("mem>2GiB")];
     assert!(may_exempt(&keeps, &snapshot.processes[0], &snapshot));
@@ -212,8 +212,8 @@ fn a_process_missing_from_the_snapshot_stays_as_it_was() {
     assert_eq!(name(exempts(&keeps, &about, &snapshot)), "unseen");
 }
 
-/// An engine with this exemption, after twenty minutes in which a process used neither of the two GPUs it holds
-/// memory on, and its scene.
+/// An engine with this exemption and its scene, after twenty minutes in which a process used neither of the two
+/// GPUs on which it holds memory.
 fn judged(terms: &str) -> (Engine, Scene) {
     let mut scene = Scene::new(2, 10.0);
     scene.holder(7, &[0, 1], 20 << 30);
@@ -236,7 +236,7 @@ fn an_exempt_finding_is_listed_with_its_reason() {
     assert_eq!((&*kept.reason, kept.certain), ("nightly benchmark", true));
     assert_eq!(kept.finding.process.as_ref().map(|it| it.pid), Some(7));
     assert_eq!(engine.active_findings().count(), 1);
-    // It ends without a report, too.
+    // The finding also ends without a report.
     for gpu in [0, 1] {
         scene.row(gpu, 7).sm_percent = Some(90);
     }

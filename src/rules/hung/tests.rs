@@ -11,7 +11,7 @@ use crate::units::GIB;
 
 const OTHER: u32 = 77;
 
-/// `python train.py` alone on GPU 0, at 340 W of 400 and 40 % memory traffic; a sample every 30 s.
+/// `python train.py` alone on GPU 0, at 340 W of 400 W and 40 % memory traffic; a sample every 30 s.
 fn scene() -> Scene {
     let mut scene = Scene::new(2, 30.0);
     scene.holder(PID, &[0], 20 * GIB);
@@ -50,7 +50,7 @@ fn worked(seconds: f64) -> (Scene, Engine) {
     (scene, engine)
 }
 
-/// Another process holds a little on the GPU, and uses this much of it.
+/// Adds another process with little memory and this utilization.
 fn share(scene: &mut Scene, percent: Option<u32>) -> &mut GpuProcess {
     scene.holder(OTHER, &[0], GIB);
     let row = scene.row(0, OTHER);
@@ -97,7 +97,7 @@ fn it_is_found_after_the_duration_with_its_evidence() {
     assert!(finding.advice[0].contains("py-spy dump --pid 4242"));
     assert_eq!((engine.pending(), &*engine.undecided()), (&[][..], &[][..]));
 
-    // It lasts for as long as it hangs, and goes with the first sample of work.
+    // The finding lasts while the process hangs, and ends with the first sample of work.
     play(&mut scene, &mut engine, 7200.0);
     assert_eq!(engine.findings()[0].since, since);
     work(&mut scene, 0);
@@ -153,7 +153,7 @@ fn lighter_work_that_came_and_went_may_return() {
         work(&mut scene, 0);
         play(&mut scene, &mut engine, 540.0);
     }
-    // The mean is now about 230 W, of which 100 W are more than two fifths.
+    // The mean is now about 230 W; 100 W is more than two fifths of it.
     hang(&mut scene, 0);
     scene.draws(0, PID, 100, 100.0);
     play(&mut scene, &mut engine, 3600.0);
@@ -173,7 +173,7 @@ fn each_clause_has_to_hold() {
         ("little memory traffic", 1, |it| it.gpu(0).memory_percent = Some(12)),
         ("half of the memory traffic", 0, |it| it.gpu(0).memory_percent = Some(20)),
         ("memory traffic not told", 1, |it| it.gpu(0).memory_percent = None),
-        // A limit below what it drew explains the fall.
+        // A limit below the former power explains the fall.
         ("100 W allowed", 0, |it| it.gpu(0).power_limit_watts = Some(100.0)),
         ("140 W allowed", 0, |it| it.gpu(0).power_limit_watts = Some(140.0)),
         ("300 W allowed", 1, |it| it.gpu(0).power_limit_watts = Some(300.0)),
@@ -340,8 +340,8 @@ fn settings_beyond_the_observed_range_are_refused() {
     assert_eq!(engine.findings(), []);
 }
 
-/// Plays `seconds`, losing about `lost` of a hundred samples, whole or only the power reading, and returns when
-/// it was found.
+/// Plays `seconds` while losing about `lost` of a hundred samples, either whole samples or only the power, and
+/// returns when the process was found.
 fn found_with_losses(
     (scene, engine): (&mut Scene, &mut Engine),
     (seconds, lost): (f64, u64),
@@ -383,9 +383,9 @@ fn a_third_of_the_samples_may_be_lost_at_any_seed() {
         let first =
             *found.first().unwrap_or_else(|| panic!("{seed}: {:?}", reasons(&engine, Kind::Hung)));
         assert!(first >= 600.0, "{seed}: {first}");
-        // It needs as many observations as a process without losses: 600 s at seven in ten.
+        // The rule needs as many observations as without losses: 600 s at seven in ten.
         late += u64::from(first > 1_080.0);
-        // What is seen of the hour is found at every moment.
+        // Throughout the rest of the hour, the process stays found.
         let seen = found.windows(2).all(|two| two[1] - two[0] <= 300.0);
         assert!(seen && found.last() > Some(&3_300.0), "{seed}: it flickers");
         assert_eq!(engine.undecided(), [], "{seed}");

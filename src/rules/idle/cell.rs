@@ -1,10 +1,10 @@
-//! A notebook cell that runs forever and does nothing.
+//! A notebook cell that runs for a long time without working.
 //!
-//! While its server reports a kernel as busy, a cell runs, and only its author knows what it waits for: that
-//! protects the notebook. But a cell that only sleeps would protect it all night, against every policy. So it
-//! protects for `max_busy` without a sign of work: no output (the server's last activity), no use of any GPU,
-//! no CPU use by the kernel or its descendants. If one of these is unknown, the rule is undecided; if the
-//! server does not say since when the kernel is busy, the cell protects.
+//! While the server reports a kernel as busy, a cell runs, which protects the notebook: only the author knows what
+//! the cell waits for. A cell that only sleeps, however, would protect it all night. The protection therefore ends
+//! after `max_busy` without a sign of work: no output (the server's last activity), no use of any GPU, no CPU use
+//! by the kernel or its descendants. If one of these is unknown, the rule is undecided. If the server does not
+//! report since when the kernel is busy, the cell protects.
 
 use crate::history::{History, ProcessHistory, Use};
 use crate::model::snapshot::ProcessType;
@@ -13,21 +13,20 @@ use crate::rules::lasting::OLDEST_CPU_SECONDS;
 use crate::rules::rule::Settings;
 use crate::rules::undecided_reason::UndecidedReason;
 
-/// The most CPU, in percent of a core, that a waiting kernel uses: a heartbeat, a thread that saves.
+/// The most CPU, in percent of a core, of a waiting kernel, such as for heartbeats and a thread that saves.
 const TRACE_OF_CPU_PERCENT: f64 = 2.0;
-/// The same for an active finding, higher so that it does not flicker.
+/// The same for an active finding; higher to avoid flicker.
 const TRACE_TO_STAY_PERCENT: f64 = 4.0;
 
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(super) enum Cell {
     None,
-    /// It works, or has not been without a sign of work for long enough.
+    /// The cell works, or has shown no sign of work for too short a time.
     Runs,
-    /// It may do nothing, for all that is known.
+    /// The cell may be idle, but a fact is unknown.
     Unknown(UndecidedReason),
-    /// It has run without a sign of work since then.
+    /// The cell has run without a sign of work.
     Sleeps {
-        /// The last output, GPU use or CPU use.
         since: Time,
     },
 }
@@ -38,7 +37,7 @@ pub(super) fn is_busy(process: &Process) -> bool {
     kernel.and_then(|kernel| kernel.execution_state.as_deref()) == Some("busy")
 }
 
-/// What the cell does at `now`; `holds` if its process has an active finding.
+/// Judges the cell at `now`; `holds` if the process has an active finding.
 pub(super) fn of(
     (history, now): (&History, Time),
     process: &Process,
@@ -75,7 +74,7 @@ pub(super) fn of(
             doubt = Some(UndecidedReason::NoCpu { pid: process.pid });
         }
     }
-    // Known work is work, whatever else is unknown.
+    // A sign of work decides even if other facts are unknown.
     match doubt {
         _ if now.seconds_since(since) < needed => Cell::Runs,
         Some(doubt) => Cell::Unknown(doubt),
@@ -102,7 +101,7 @@ mod tests {
 
     const HOUR: f64 = 3_600.0;
 
-    /// A notebook that has trained until now, and whose cell runs on; a sample every 30 s.
+    /// A notebook that has trained until now and whose cell continues; a sample every 30 s.
     fn scene() -> Scene {
         let mut scene = Scene::new(2, 30.0);
         scene.holder(PID, &[0], 20 * GIB);
@@ -112,7 +111,7 @@ mod tests {
         scene
     }
 
-    /// The server has just seen output, and the cell runs on.
+    /// The server has just seen output, and the cell continues.
     fn busy(scene: &mut Scene) {
         let now = scene.now.time;
         scene.process(PID).jupyter = Some(Arc::new(Jupyter {
@@ -129,7 +128,7 @@ mod tests {
         scene.row(0, PID).sm_percent = Some(0);
     }
 
-    /// Plays `seconds`, changed before each sample, and returns when the notebook got a finding.
+    /// Plays `seconds` with a change before each sample, and returns when the notebook got a finding.
     fn accused(
         engine: &mut Engine,
         scene: &mut Scene,
@@ -151,7 +150,7 @@ mod tests {
         }
     }
 
-    /// Ten minutes of work, then ten hours of a sleeping cell, changed by `change`; returns when it got a finding.
+    /// Ten minutes of work, then ten hours of a sleeping cell with `change`. Returns when a finding appeared.
     fn night(change: impl FnMut(&mut Scene, f64)) -> (Vec<f64>, Engine) {
         let mut scene = scene();
         let mut engine = engine_of("idle");
@@ -165,7 +164,7 @@ mod tests {
     fn a_cell_that_sleeps_all_night_is_idle_after_two_hours_and_stays_so() {
         let (accused, engine) = night(|_, _| {});
         let first = accused[0];
-        // CPU use is known to within six minutes.
+        // CPU use is known with a delay of at most six minutes.
         assert!((2.0 * HOUR..=2.0 * HOUR + 420.0).contains(&first), "{first}");
         let samples = ((10.0 * HOUR - first) / 30.0) as usize + 1;
         assert_eq!(accused.len(), samples, "it does not flicker");

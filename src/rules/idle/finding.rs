@@ -74,7 +74,7 @@ impl KindEvidence for IdleEvidence {
     }
 }
 
-/// What to do about a cell that does nothing; only its owner knows what it waits for.
+/// Advice about a cell that does nothing; only its owner knows what it waits for.
 fn sleeping_cell(pid: u32) -> String {
     format!(
         "ask its owner: a cell that only sleeps or waits keeps the kernel busy and the memory held; interrupt it, \
@@ -86,7 +86,7 @@ pub(super) struct IdleOn<'a> {
     pub(super) row: &'a RowHistory,
     pub(super) gpu: FindingGpu,
     pub(super) severity: Severity,
-    /// Whether it has paused for nearly as long before and resumed work.
+    /// Whether the process has resumed work after a pause nearly as long.
     pub(super) may_resume: bool,
     /// The required time without use, in seconds.
     pub(super) needed: f64,
@@ -95,12 +95,12 @@ pub(super) struct IdleOn<'a> {
     pub(super) until: Time,
 }
 
-/// Makes one finding of the GPUs on which a process is idle.
+/// Combines the GPUs on which a process is idle into one finding.
 pub(super) fn finding(it: ProcessInput<'_>, idle: Vec<IdleOn<'_>>) -> Option<Finding> {
     let (process, known) = (it.process, it.known);
     let worst = idle.iter().max_by_key(|on| on.severity)?;
     let (worst, needed) = (worst.severity, worst.needed);
-    // It has been idle since it used the last of them.
+    // The process has been idle since it last used any of them.
     let since = idle.iter().map(|on| on.since).max()?;
     let until = idle.iter().map(|on| on.until).max()?;
     let evidence = idle.iter().map(|on| on.evidence.clone()).reduce(weakest)?;
@@ -146,7 +146,7 @@ pub(super) fn finding(it: ProcessInput<'_>, idle: Vec<IdleOn<'_>>) -> Option<Fin
     Some(finding)
 }
 
-/// The warning that a pool starts another worker when this one ends.
+/// Warns that a pool starts another worker when this one ends.
 fn restart_of_pool(process: &Process) -> Option<String> {
     let pool = process.pool()?;
     if !process.is_restarted_by_its_pool() {
@@ -161,7 +161,7 @@ fn restart_of_pool(process: &Process) -> Option<String> {
     Some(format!("{}{by} {does}; {}", pool.restarted_by, pool.words))
 }
 
-/// The weaker of two GPUs' evidence: use of the whole device, the lower coverage, the fewer samples.
+/// The weaker evidence of two GPUs: use of the whole device, the lower coverage, the fewer samples.
 fn weakest(one: IdleEvidence, other: IdleEvidence) -> IdleEvidence {
     IdleEvidence {
         sm_percent_max: one.sm_percent_max.and(other.sm_percent_max),
@@ -175,12 +175,12 @@ fn weakest(one: IdleEvidence, other: IdleEvidence) -> IdleEvidence {
 
 fn actions(process: &Process) -> Vec<Action> {
     let mut actions = vec![Action::Notify];
-    // A process in uninterruptible sleep takes no signal, and is reading or writing.
+    // A process in uninterruptible sleep receives no signal, and is doing I/O.
     if process.state == Some('D') {
         return actions;
     }
     let kernel = process.jupyter.as_ref();
-    // Nothing shows whether such a kernel waits for something.
+    // No fact shows whether such a kernel waits for something.
     if kernel.is_some_and(|it| !it.is_served() && !it.is_batch()) {
         return actions;
     }

@@ -29,19 +29,19 @@ fn judge(scene: &mut Scene, seconds: f64) -> Engine {
     judge_only("idle", scene, seconds)
 }
 
-/// The driver does not report what the process does.
+/// The driver does not report the process's utilization.
 fn blind(scene: &mut Scene) {
     let row = scene.row(0, PID);
     (row.sm_percent, row.memory_percent) = (None, None);
 }
 
-/// Another process holds a little on the GPU.
+/// Another process holds some memory on the GPU.
 fn shared(scene: &mut Scene) -> &mut GpuProcess {
     scene.holder(OTHER, &[0], GIB / 2);
     scene.row(0, OTHER)
 }
 
-/// Makes it a notebook that its server reports in this state, last active this long ago.
+/// Turns the process into a notebook whose server reports this state, last active this long ago.
 fn notebook(scene: &mut Scene, state: Option<&str>, seconds_ago: Option<f64>) {
     let now = scene.now.time;
     scene.process(PID).jupyter = Some(Arc::new(Jupyter {
@@ -133,7 +133,7 @@ fn each_clause_has_to_hold() {
     each(Kind::Idle, scene, 700.0, cases);
 }
 
-/// Makes it vLLM, listening or not.
+/// Turns the process into vLLM, listening or not.
 fn served(scene: &mut Scene, listening: Option<bool>) {
     let process = scene.process(PID);
     (process.framework, process.listening) = (Some("vllm".into()), listening);
@@ -229,7 +229,7 @@ fn work_on_the_cpu_before_the_duration_does_not_count() {
                 it.process(PID).cpu_percent = Some(1.0);
             },
         ),
-        // What children did before they were first observed.
+        // CPU time of children before they were first observed.
         (|_| (), |it| it.process(PID).descendants = descendants(Some(90_000.0), &[])),
     ];
     for (before, after) in cases {
@@ -263,7 +263,7 @@ fn a_notebook_is_shut_down_by_its_server_unless_that_is_gone() {
 #[test]
 fn a_kernel_of_unknown_state_is_not_killed() {
     for (application, is_served, severity, actions) in [
-        // A server knows it, and does not say: it may wait for a network, a person, another process.
+        // A server knows the state but does not report it: the kernel may wait for another process or a person.
         (Some("jupyter"), true, Severity::Info, &[Action::Notify][..]),
         (Some("jupyterhub"), true, Severity::Info, &[Action::Notify]),
         (Some("voila"), true, Severity::Info, &[Action::Notify]),
@@ -271,7 +271,7 @@ fn a_kernel_of_unknown_state_is_not_killed() {
         (Some("databricks"), true, Severity::Info, &[Action::Notify]),
         (None, true, Severity::Info, &[Action::Notify]),
         (Some("jupyter"), false, Severity::Info, &[Action::Notify]),
-        // Nothing could ever say: it is found, and no action ends it.
+        // No program can ever report the state, so the process is found, but no action ends it.
         (Some("vscode"), false, Severity::Warning, &[Action::Notify]),
         (Some("marimo"), false, Severity::Warning, &[Action::Notify]),
         (Some("jupyter-console"), false, Severity::Warning, &[Action::Notify]),
@@ -315,7 +315,7 @@ fn a_desktop_gets_no_finding() {
         let mut engine = Engine::new(AllSettings::default());
         let mut bytes = 20 * GIB;
         for _ in 0..400 {
-            // Windows are opened; less than what the rule for leaks takes for one.
+            // Windows are opened; the growth is less than the rule for leaks requires.
             bytes += 8 * MIB;
             scene.row(0, PID).used_bytes = Some(bytes);
             engine.observe(scene.step());
@@ -338,7 +338,7 @@ fn descendants(cpu_seconds: Option<f64>, listed: &[u32]) -> Option<Arc<Descendan
 
 #[test]
 fn work_of_children_counts() {
-    // A core, a trace, and a recording without this field.
+    // A full core, a trace, and a recording without this field.
     for (percent, found) in [(Some(100.0), 0), (Some(1.0), 1), (None, 1)] {
         let mut scene = scene();
         let mut engine = engine_of("idle");
@@ -484,10 +484,10 @@ fn gaps_sleep_and_another_identity_start_the_clock_afresh() {
         assert_eq!(engine.findings().len(), 1);
         disturb(&mut scene);
         scene.play(590.0, |snapshot| engine.observe(snapshot));
-        // The first snapshot is a duplicate where only time was changed.
+        // If only the time was changed, the first snapshot is a duplicate.
         assert_eq!(engine.findings(), []);
         assert_eq!(engine.resolved().len(), 1);
-        // Two more if the first two were taken for strays.
+        // Two more in case the first two were ignored as out of order.
         scene.play(40.0, |snapshot| engine.observe(snapshot));
         assert_eq!(engine.findings().len(), 1);
     }
@@ -497,7 +497,7 @@ fn gaps_sleep_and_another_identity_start_the_clock_afresh() {
 fn one_finding_for_a_process_over_all_its_idle_gpus() {
     let mut scene = Scene::new(3, 10.0);
     scene.holder(PID, &[2, 0], 20 * GIB);
-    // On the last one in two instances.
+    // Two instances on the last GPU.
     let mut second = *scene.row(2, PID);
     scene.row(2, PID).gpu_instance_id = Some(1);
     second.gpu_instance_id = Some(2);
@@ -510,7 +510,7 @@ fn one_finding_for_a_process_over_all_its_idle_gpus() {
     let id = finding.id.clone();
     assert_eq!(&*id, "idle:GPU-0:4242:424200");
 
-    // It resumes work on one of them: less is at stake, no action ends it, its id stays.
+    // The process resumes work on one GPU: less memory is idle, no action ends the process, and the id stays.
     scene.row(0, PID).sm_percent = Some(90);
     engine.observe(scene.step());
     let [finding] = engine.findings() else { panic!("{:?}", engine.findings()) };
@@ -572,9 +572,8 @@ fn a_sample_that_came_a_moment_later_than_the_gpus_figure_makes_nothing_unknown(
     }
 }
 
-/// Two hours of a process that keeps a GPU warm with a burst every minute or so, in snapshots that each show
-/// the last ten of the driver's sixty seconds; returns when it got a finding, and what was undecided at the
-/// end.
+/// Two hours of a process that keeps a GPU warm with a burst about every minute. Each snapshot shows the last ten
+/// of the driver's sixty seconds. Returns when the process got a finding, and what was undecided at the end.
 fn kept_warm(seed: u64, sampled_seconds: Option<f64>) -> (Vec<f64>, Vec<String>) {
     let mut dice = Dice::new(seed);
     let period = 45.0 + dice.roll(300) as f64 / 10.0;
@@ -621,14 +620,14 @@ fn time_without_driver_samples_does_not_count_as_idle() {
 #[test]
 fn idleness_between_rare_samples_is_known_from_the_driver_or_the_cpu() {
     for (sampled_seconds, cpu_percent, found) in [
-        // The driver was queried in between, as gpumem does.
+        // The driver is also queried between snapshots, as gpumem does.
         (Some(60.0), 8.0, 1),
         (Some(50.0), 8.0, 1),
         (Some(40.0), 8.0, 0),
         (Some(10.0), 8.0, 0),
         (Some(f64::NAN), 8.0, 0),
         (None, 8.0, 0),
-        // No process did anything.
+        // No process used the GPU.
         (Some(10.0), 0.3, 1),
         (None, 0.3, 1),
     ] {
@@ -641,14 +640,13 @@ fn idleness_between_rare_samples_is_known_from_the_driver_or_the_cpu() {
         assert_eq!(engine.findings().len(), found, "{of:?}");
         assert_eq!(engine.undecided().len(), 1 - found, "{of:?}");
     }
-    // Closer snapshots are believed, if they show nothing else.
+    // More frequent snapshots are trusted if they show no use.
     let mut scene = scene();
     scene.interval_seconds = 30.0;
     scene.process(PID).cpu_percent = Some(8.0);
     assert_eq!(judge(&mut scene, 3_600.0).findings().len(), 1);
 }
 
-/// A notebook kernel that has been idle for an hour and holds 20 GiB.
 fn resting_kernel() -> (Scene, Engine) {
     let mut scene = scene();
     notebook(&mut scene, Some("idle"), Some(3600.0));
@@ -657,8 +655,7 @@ fn resting_kernel() -> (Scene, Engine) {
     (scene, engine)
 }
 
-/// What gpumem's request does to a kernel: its server reports activity, the recipe takes three seconds of CPU,
-/// and memory comes back.
+/// A request's effects on a kernel: activity at the server, three seconds of CPU, and freed memory.
 fn release(scene: &mut Scene, left: u64) -> AskedRelease {
     let since = scene.now.time.plus_seconds(2.0);
     let until = scene.now.time.plus_seconds(6.0);
@@ -697,8 +694,8 @@ fn a_release_by_gpumem_is_no_activity_but_later_work_is() {
         engine.observe(scene.step());
         assert_eq!(engine.findings(), [], "{case}");
     }
-    // Without gpumem's request it is the kernel's own work; and after one that left little there is nothing to
-    // find.
+    // Without gpumem's request, the activity is the kernel's own work. After a request that left little memory,
+    // there is no finding.
     for (left, is_asked) in [(15 * GIB, false), (GIB / 2, true)] {
         let (mut scene, mut engine) = resting_kernel();
         let asked = release(&mut scene, left);
@@ -714,7 +711,7 @@ fn current_work_counts_whatever_the_mean() {
     scene.holder(PID, &[0], 8 * GIB);
     let mut engine = judge(&mut scene, 1_200.0);
     assert_eq!(count(&engine, Kind::Idle), 1);
-    // A whole core for a minute, a tenth of the rule's time.
+    // A full core for a minute, a tenth of the rule's time.
     scene.process(PID).cpu_percent = Some(100.0);
     scene.play(60.0, |snapshot| engine.observe(snapshot));
     assert_eq!(count(&engine, Kind::Idle), 0, "it works");
@@ -752,7 +749,7 @@ fn waiting_for_a_cpu_counts_as_work() {
         scene.process(PID).cpu_percent = Some(5.0);
         let mut engine = judge(&mut scene, 10.0);
         for sample in 1..120 {
-            // Its wait before the first sample was not observed.
+            // The wait before the first sample was not observed.
             scene.process(PID).cpu_wait_seconds = Some(9_000.0 + f64::from(sample) * 10.0 * waits);
             engine.observe(scene.step());
         }
@@ -768,7 +765,7 @@ fn io_counts_as_work() {
         scene.process(PID).io_bytes = Some(0);
         let mut engine = judge(&mut scene, 10.0);
         for sample in 1..120_u64 {
-            // Reported twice a minute.
+            // I/O is reported twice a minute.
             scene.process(PID).io_bytes = Some(sample / 3 * 30 * bytes_a_second);
             engine.observe(scene.step());
         }
@@ -776,7 +773,6 @@ fn io_counts_as_work() {
     }
 }
 
-/// Adds a worker of the job whose process group this is.
 fn worker(scene: &mut Scene, pid: u32, group: u32, bytes: u64) {
     scene.holder(pid, &[0], bytes);
     let process = scene.process(pid);
@@ -792,7 +788,7 @@ fn small_workers_are_found_by_what_their_job_holds() {
     };
     assert_eq!(count(&judge(&mut workers(386 * MIB), 700.0), Kind::Idle), 4);
     assert_clean(&judge(&mut workers(200 * MIB), 700.0), Kind::Idle);
-    // Strangers' memory does not add up, nor does what is on another GPU.
+    // The memory of unrelated processes, or on another GPU, does not add up.
     let mut strangers = workers(386 * MIB);
     (0..4).for_each(|index| strangers.process(PID + index).process_group = Some(PID + index));
     assert_clean(&judge(&mut strangers, 700.0), Kind::Idle);
@@ -800,7 +796,7 @@ fn small_workers_are_found_by_what_their_job_holds() {
     let moved: Vec<GpuProcess> = spread.rows(0).drain(2..).collect();
     spread.rows(1).extend(moved);
     assert_clean(&judge(&mut spread, 700.0), Kind::Idle);
-    // A job of which one process works keeps its other processes' contexts.
+    // If one process of a job works, the contexts of the others are needed.
     let mut at_work = workers(386 * MIB);
     at_work.row(0, PID + 3).sm_percent = Some(40);
     let mut engine = engine_of("idle");
@@ -878,7 +874,7 @@ fn a_process_that_just_started_has_longer_to_use_its_gpu() {
     let started = |scene: &mut Scene, seconds_ago: f64| {
         scene.process(PID).start_time = Some(scene.now.time.plus_seconds(-seconds_ago));
     };
-    // Compiled on another machine for 13 minutes.
+    // Compiles on another machine for 13 minutes.
     let mut young = scene();
     started(&mut young, 30.0);
     assert_eq!(count(&judge(&mut young, 1790.0), Kind::Idle), 0);
@@ -887,11 +883,11 @@ fn a_process_that_just_started_has_longer_to_use_its_gpu() {
     started(&mut never, 30.0);
     never.play(1810.0, |snapshot| engine.observe(snapshot));
     assert_eq!(count(&engine, Kind::Idle), 1);
-    // One that ran before may have worked then.
+    // A process that ran before the history may have worked then.
     let mut old = scene();
     started(&mut old, 130.0);
     assert_eq!(count(&judge(&mut old, 610.0), Kind::Idle), 1);
-    // One that has used it is at its usual work.
+    // A process that has used the GPU does its usual work.
     let mut used = scene();
     started(&mut used, 0.0);
     used.row(0, PID).sm_percent = Some(50);
@@ -912,7 +908,7 @@ fn one_that_resumed_twice_is_only_mentioned_until_three_pauses_long() {
         scene.row(0, PID).sm_percent = Some(0);
         scene.step();
         scene.play(1100.0, |snapshot| engine.observe(snapshot));
-        // The first pause is like any other process's.
+        // The first pause is treated like any other process's.
         assert_eq!(count(&engine, Kind::Idle), usize::from(resumed == 0), "{resumed}");
     }
     scene.play(800.0, |snapshot| engine.observe(snapshot));

@@ -1,4 +1,4 @@
-//! What the rule makes of growth, on hand-made scenes; `history::growth` has the curves.
+//! How the rule judges growth, on hand-made scenes; `history::growth` tests the curves.
 
 use super::*;
 use crate::history::testing::Scene;
@@ -17,7 +17,7 @@ fn scene() -> Scene {
     scene
 }
 
-/// Plays minutes in which the process takes this much a minute from the GPU's free memory.
+/// Plays minutes in which the process takes this much free memory per minute.
 fn grow(scene: &mut Scene, engine: &mut Engine, gpu: u32, minutes: u64, by: u64) {
     for _ in 0..minutes * 6 {
         scene.step();
@@ -36,12 +36,10 @@ fn only(engine: &Engine) -> &Finding {
     crate::rules::testing::only(engine, Kind::Leak)
 }
 
-/// A number in a finding's evidence.
 fn number(finding: &Finding, name: &str) -> Option<f64> {
     facts(finding)[name].as_f64()
 }
 
-/// As [`engine_of`] for `leak`, with one setting changed.
 fn engine_with(setting: &str, value: impl Serialize) -> Engine {
     let mut settings = AllSettings::default();
     settings.select(&["leak"]).unwrap();
@@ -109,7 +107,7 @@ fn desktops_full_gpus_and_unreported_memory_are_no_leak() {
     grow(&mut desktop, &mut engine, 0, 40, 100 * MIB);
     assert_eq!(engine.findings(), []);
     assert_eq!(engine.undecided(), []);
-    // There is no room for a leak.
+    // A leak has no room.
     let (mut pinned, mut engine) = (scene(), engine_of("leak"));
     pinned.row(0, PID).used_bytes = Some(77 * GIB);
     grow(&mut pinned, &mut engine, 0, 60, 20 * MIB);
@@ -182,7 +180,7 @@ fn one_window_is_needed_however_short_it_is_set() {
 #[test]
 fn a_forecast_that_did_not_come_true_is_withdrawn() {
     let (mut scene, mut engine) = (scene(), engine_of("leak"));
-    // 72 GiB were free: two minutes of growth are left.
+    // 72 GiB were free, which is enough for two more minutes of growth.
     grow(&mut scene, &mut engine, 0, 35, 2 * GIB);
     grow(&mut scene, &mut engine, 0, 1, 0);
     let finding = only(&engine);
@@ -228,7 +226,7 @@ fn a_leak_does_not_flicker_at_the_threshold() {
     let (mut scene, mut engine) = (scene(), engine_with("min_growth", Bytes(800 * MIB)));
     grow(&mut scene, &mut engine, 0, 30, 40 * MIB);
     only(&engine);
-    // A little is given back: less than the threshold remains.
+    // The process frees a little, so that less than the threshold remains.
     scene.row(0, PID).used_bytes = Some(scene.row(0, PID).used_bytes.unwrap() - 100 * MIB);
     grow(&mut scene, &mut engine, 0, 1, 40 * MIB);
     only(&engine);

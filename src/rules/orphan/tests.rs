@@ -20,7 +20,7 @@ fn orphan() -> Scene {
     scene
 }
 
-/// The same worker with its job at work for a minute, then killed.
+/// The same worker after its job worked for a minute and was killed.
 fn orphaned(seconds: f64) -> (Scene, Engine) {
     let mut scene = orphan();
     let process = scene.process(PID);
@@ -33,7 +33,7 @@ fn orphaned(seconds: f64) -> (Scene, Engine) {
     (scene, engine)
 }
 
-/// A worker that NVML does not list, with GPU 0's file open; no process accounts for 10 GiB there.
+/// A worker that NVML does not list, with GPU 0's file open. No process accounts for 10 GiB there.
 fn hidden() -> Scene {
     let mut scene = orphan();
     scene.rows(0).clear();
@@ -87,7 +87,7 @@ fn abandoned(scene: &mut Scene) {
     scene.process(PID).group_leader_alive = Some(true);
 }
 
-/// A worker that `multiprocessing` spawned: its trial is gone, the script that started the trial is not.
+/// A worker spawned by `multiprocessing`: its trial is gone, but the script that started the trial is not.
 fn of_a_sweep() -> Scene {
     let mut scene = orphan();
     let code = "from multiprocessing.spawn import spawn_main; spawn_main(pipe_handle=7)";
@@ -211,11 +211,11 @@ fn a_process_that_works_on_another_gpu_is_no_orphan() {
 #[test]
 fn a_unit_exempts_its_own_daemon_and_not_what_an_earlier_one_left() {
     for (main_start, main_session, found) in [
-        // The unit was restarted since: no process in it now started this one.
+        // The unit was restarted, so no process in it started this one.
         (900_000, 50, 1),
-        // Started by the present one, to stay beside it.
+        // The present main process started it as a helper.
         (1_000, 50, 0),
-        // No main process: it may itself be the one.
+        // Without a main process, this process may be the main one.
         (900_000, 49, 0),
     ] {
         let mut scene = orphan();
@@ -241,7 +241,7 @@ fn kernel(scene: &mut Scene, change: impl Fn(&mut Jupyter)) {
 fn a_kernel_whose_server_is_gone_is_an_orphan_though_it_leads_its_group() {
     for (server_alive, parent_is_reaper, found) in [
         (Some(false), Some(true), 1),
-        // A shell that wrapped it still exists.
+        // A shell that wrapped the process still exists.
         (Some(false), Some(false), 1),
         (None, Some(true), 0),
         (Some(true), Some(true), 0),
@@ -257,7 +257,7 @@ fn a_kernel_whose_server_is_gone_is_an_orphan_though_it_leads_its_group() {
         assert_eq!(count(&engine, Kind::Orphan), found, "{server_alive:?}");
         if found == 1 {
             let finding = only(&engine, Kind::Orphan);
-            // It leads its own group, and no user is at a menu.
+            // The kernel leads its own group, and no user is at a menu.
             let facts = facts(finding);
             assert!(facts["process_group"].is_null() && facts["starter_gone"] == true);
             let adopted = (parent_is_reaper == Some(true)).then_some(1);
@@ -370,7 +370,7 @@ fn a_file_proves_nothing_where_the_memory_is_explained_or_the_gpu_may_be_used() 
         |scene| scene.now.host.pid_namespace = Some(PidNamespace::Container),
         |scene| scene.process(PID).group_leader_alive = Some(true),
         |scene| scene.process(PID).cpu_percent = Some(30.0),
-        // It includes the driver's reserved memory, which is not reported apart.
+        // Includes the driver's reserved memory, which is not reported separately.
         |scene| {
             let memory = scene.gpu(0).memory.as_mut().unwrap();
             (memory.reserved_bytes, memory.used_bytes) = (None, 2 * GIB);
@@ -411,7 +411,7 @@ fn memory_listed_for_a_dead_leader_is_held_by_its_workers() {
     let engine = judge(&mut scene, 200.0);
     assert_eq!(count(&engine, Kind::Orphan), 1);
     assert_eq!(count(&engine, Kind::Dead), 1);
-    // For another group's leader, which proves nothing.
+    // For the leader of another group, which proves nothing.
     scene.process(PID).process_group = Some(9);
     assert_eq!(count(&judge(&mut scene, 200.0), Kind::Orphan), 0);
 }

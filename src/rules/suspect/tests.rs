@@ -1,4 +1,4 @@
-//! Suspects at a first look, and processes that never are.
+//! Suspects at a first sample, and processes that are never suspects.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -22,7 +22,7 @@ fn idle() -> Scene {
     scene
 }
 
-/// The same, at work the whole day before.
+/// The same process, working the whole day before.
 fn worked() -> Scene {
     let mut scene = idle();
     scene.process(PID).cpu_seconds = Some(80_000.0);
@@ -53,7 +53,6 @@ fn only(engine: &Engine) -> &Suspect {
     suspect
 }
 
-/// It holds 1 GiB on GPU 1, too.
 fn also_on_gpu_1(scene: &mut Scene) -> &mut GpuProcess {
     scene.rows(1).push(GpuProcess {
         pid: PID,
@@ -65,7 +64,7 @@ fn also_on_gpu_1(scene: &mut Scene) -> &mut GpuProcess {
     scene.row(1, PID)
 }
 
-/// An engine that exempts a scope from these kinds, or from all.
+/// Settings that exempt a scope from these kinds, or from all.
 fn keeping(terms: &str, kinds: &[Kind]) -> RuleSet {
     let mut settings = RuleSet::default();
     settings.add_keep(Exemption {
@@ -115,7 +114,7 @@ fn a_process_that_worked_before_is_a_suspect_once_it_was_seen_waiting() {
     assert_eq!(marks(&engine), [""; 0]);
     engine.observe(scene.step());
     assert_eq!(marks(&engine), ["idle? 10s of 10m"]);
-    // The driver's first answer covers the 10 s before; CPU use is known from the second sample on.
+    // The driver's first answer covers the 10 s before. CPU use is known from the second sample on.
     let mut scene = worked();
     scene.gpu(0).sampled_seconds = Some(10.0);
     let mut engine = judge(&mut scene, 0.0);
@@ -124,14 +123,14 @@ fn a_process_that_worked_before_is_a_suspect_once_it_was_seen_waiting() {
     assert_eq!(marks(&engine), ["idle? 2s of 10m"]);
 }
 
-/// The driver's account of its use of this GPU over the last `hours`.
+/// The driver's account of the process's use of this GPU over the last `hours`.
 fn account(scene: &mut Scene, gpu: u32, percent: u32, hours: f64) {
     let since = scene.now.time.plus_seconds(-hours * 3600.0);
     let row = scene.row(gpu, PID);
     (row.lifetime_percent, row.lifetime_since) = (Some(percent), Some(since));
 }
 
-/// It has run for three hours, with this CPU use.
+/// A process that has run for three hours with this CPU use.
 fn ran_3_hours(cpu_percent: f64) -> Scene {
     let mut scene = idle();
     let start = scene.now.time.plus_seconds(-3.0 * 3600.0);
@@ -143,7 +142,7 @@ fn ran_3_hours(cpu_percent: f64) -> Scene {
 
 #[test]
 fn the_drivers_accounting_shows_at_once_a_process_that_hardly_used_its_gpu() {
-    // Too much CPU use to tell without it.
+    // Too much CPU use to be a suspect without the account.
     assert_eq!(marks(&judge(&mut ran_3_hours(12.0), 0.0)), [""; 0]);
     let mut scene = ran_3_hours(12.0);
     account(&mut scene, 0, 0, 3.0);
@@ -192,7 +191,7 @@ fn a_process_that_used_a_gpu_for_most_of_its_life_is_a_suspect_after_a_tenth_of_
         assert_eq!(marks(&engine).concat(), expected, "{percent}");
         scene.play(50.0, |snapshot| engine.observe(snapshot));
         assert_eq!(marks(&engine), ["idle? 1m of 10m"], "{percent}");
-        // Its server's word counts for more.
+        // The server's report overrides CPU use.
         let mut scene = ran_3_hours(1.0);
         account(&mut scene, 0, percent, 3.0);
         kernel(&mut scene, "idle", 3600.0);
@@ -228,7 +227,7 @@ fn a_notebook_is_a_suspect_if_its_server_says_idle() {
         kernel(&mut scene, state, seconds_ago);
         assert_eq!(marks(&judge(&mut scene, 20.0)), [""; 0], "{state}");
     }
-    // If no server knows it, its GPU and CPU use decide.
+    // If no server knows the kernel, its GPU and CPU use decide.
     let mut scene = idle();
     kernel(&mut scene, "idle", 0.0);
     let mut silent = (**scene.process(PID).jupyter.as_ref().unwrap()).clone();
@@ -343,8 +342,8 @@ fn an_exempt_process_or_a_disabled_rule_gives_no_suspect() {
     }
 }
 
-/// What happens to `python train.py` on GPU 0 after `seconds`, changed and with these settings: its finding
-/// with what keeps it, the number of suspects, and how much is reclaimable.
+/// The result for `python train.py` on GPU 0 after `seconds`, with a change and these settings: its finding with
+/// the reason to keep it, the number of suspects, and how much is reclaimable.
 fn kept(
     change: impl Fn(&mut Scene),
     settings: RuleSet,
@@ -370,7 +369,7 @@ fn a_kept_process_has_findings_but_is_neither_suspected_nor_reclaimable() {
         (Some("ask me"), None, None, owner(None)),
         (None, Some("/usr/sbin/slurmstepd"), None, program("slurmstepd")),
         (None, Some("/opt/render"), Some("render"), program("render")),
-        // Over, refused, empty.
+        // Expired, rejected, empty.
         (Some("2001-01-01"), None, None, None),
         (Some("0"), None, None, None),
         (Some(""), None, None, None),
@@ -409,7 +408,7 @@ fn a_process_exempt_on_another_gpu_is_not_reclaimable() {
     let configuration = KeptBy::Configuration { reason: "hers".into(), until: None };
     for (terms, kinds, kept_by, bytes) in [
         ("gpu:1", &[][..], Some(configuration), 0),
-        // For another kind, or on a GPU where it is not.
+        // For another kind, or on another GPU.
         ("gpu:1", &[Kind::Idle], None, 24 * GIB),
         ("gpu:7", &[], None, 24 * GIB),
     ] {

@@ -25,7 +25,7 @@ fn judge(scene: &mut Scene, seconds: f64) -> Engine {
     judge_only("unattributed", scene, seconds)
 }
 
-/// `used` includes the driver's reserve, and this much more is hidden.
+/// `used` includes the driver's reserve, and `hidden` more bytes are unattributed.
 fn with_reserved(scene: &mut Scene, hidden: u64) {
     scene.memory(0, 20 * GIB + hidden, TOTAL);
     scene.gpu(0).memory.as_mut().unwrap().reserved_bytes = None;
