@@ -1,39 +1,35 @@
-//! A process's cumulative counter, CPU seconds or bytes, from which mean use over a window follows.
+//! A process's cumulative counter of CPU seconds or bytes, for computing mean use over a window.
 //!
-//! It keeps the counter at coarse times: every second for the last half minute, for short windows; every 15 s
-//! for the last hour; every 6 minutes for the last day. A mean takes two points and no sum. For a stream that
-//! has only percentages, they are added up.
+//! Stores the counter at decreasing resolution: every second for the last half minute, every 15 s for the last
+//! hour, every 6 minutes for the last day. A mean needs only two points. If a stream has only percentages, they are
+//! added up.
 
 use std::collections::VecDeque;
 
 use crate::model::Time;
 
-/// The most points in a tier.
 const POINTS: usize = 256;
-/// The most points in the tier of the last half minute.
+/// Size of the tier for the last half minute, in points.
 const LAST_POINTS: usize = 32;
-/// Milliseconds between points of the last half minute, less what a sample may be early.
+/// Milliseconds between points of the last half minute. Below 1000, because a sample may be early.
 const LAST_MILLISECONDS: i64 = 900;
 /// Milliseconds between points of the last hour.
 const FINE_MILLISECONDS: i64 = 15_000;
 /// Milliseconds between points of the last day.
 const COARSE_MILLISECONDS: i64 = 360_000;
-/// The longest window for a mean, in seconds.
 pub const LONGEST_WINDOW_SECONDS: f64 = 86_400.0;
 
-/// Mean CPU use over a window.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Mean {
-    /// One core is 100.
+    /// Percent of one core.
     pub percent: f64,
-    /// The window really covered: about the requested one, or shorter if less is known.
+    /// The length of the window: about the requested length, or less if the history is shorter.
     pub seconds: f64,
 }
 
 /// A process's CPU seconds, or the bytes it has read and written.
 #[derive(Clone, Debug, Default)]
 pub struct Counter {
-    /// CPU seconds since the first known value.
     total: f64,
     /// The last value read; `None` if percentages are added up.
     counter: Option<f64>,
@@ -50,7 +46,7 @@ struct CpuPoint {
 }
 
 impl Counter {
-    /// Takes in a snapshot's counter, or else its percentage since the last snapshot, which covers at most
+    /// Adds a snapshot's counter or, without one, its percentage since the last snapshot, which covers at most
     /// `allowed_gap` milliseconds.
     pub(super) fn observe(
         &mut self,
@@ -65,7 +61,7 @@ impl Counter {
         let elapsed = self.known_at.map(|known_at| time - known_at);
         match (seconds, self.counter, percent, elapsed) {
             (None, _, None, _) => return,
-            // A counter only rises; one that fell counts something else.
+            // A counter never falls. If it does, it is a different counter.
             (Some(now), Some(before), ..) if now >= before => self.total += now - before,
             (None, _, Some(percent), Some(elapsed)) | (_, None, Some(percent), Some(elapsed))
                 if elapsed <= allowed_gap =>
@@ -95,9 +91,9 @@ impl Counter {
         (self.known_at == Some(time)).then_some(self.total)
     }
 
-    /// Mean use over the `seconds` before the last known value; `None` if nothing earlier is known. The window
-    /// begins at the nearest point kept, preferably an earlier one: up to 10 s off in the last hour, 4 minutes
-    /// beyond, if samples are that frequent.
+    /// Mean use over the `seconds` before the last known value; `None` if no earlier value is known. The window
+    /// begins at the nearest stored point, preferably an earlier one. It is off by up to 10 s in the last hour and
+    /// 4 minutes beyond, if samples are that frequent.
     pub fn mean(&self, seconds: f64) -> Option<Mean> {
         let now = self.known_at?;
         let start = now.plus_seconds(-seconds);
@@ -105,9 +101,9 @@ impl Counter {
             |tier: &&VecDeque<CpuPoint>| tier.front().is_some_and(|oldest| oldest.time <= start);
         let tiers = [&self.last, &self.fine];
         let tier = tiers.into_iter().find(reaches_back).unwrap_or(&self.coarse);
-        // All tiers hold the first point until they are full.
+        // All tiers contain the first point until they are full.
         let after = tier.partition_point(|point| point.time < start);
-        // Of two similarly near points the earlier: too short a window proves too little.
+        // Prefer the earlier of two similarly near points, because too short a window proves too little.
         let distance = |point: &&CpuPoint| match point.time - start {
             late if late > 0 => 2 * late,
             early => -early,
@@ -122,12 +118,12 @@ impl Counter {
         Some(Mean { percent: (self.total - nearest.total) / window * 100.0, seconds: window })
     }
 
-    /// Mean use a second over the `seconds` before; bytes, if it counts those.
+    /// Mean use per second over the last `seconds`: a share of a core, or bytes.
     pub fn rate(&self, seconds: f64) -> Option<f64> {
         self.mean(seconds).map(|mean| mean.percent / 100.0)
     }
 
-    /// Since when, as far as known, no six minutes used more than `percent` of a core; up to six minutes late.
+    /// Since when, as far as known, no six minutes used more than `percent` of a core. Up to six minutes late.
     /// `None` if nothing is known.
     pub fn quiet_since(&self, percent: f64) -> Option<Time> {
         let (mut since, mut total) = (self.known_at?, self.total);
@@ -142,7 +138,6 @@ impl Counter {
         Some(since)
     }
 
-    /// When it was last known.
     pub fn known_at(&self) -> Option<Time> {
         self.known_at
     }
@@ -150,7 +145,6 @@ impl Counter {
 
 #[cfg(test)]
 impl Counter {
-    /// Heap bytes, by capacity.
     pub(super) fn size(&self) -> usize {
         (self.last.capacity() + self.fine.capacity() + self.coarse.capacity())
             * size_of::<CpuPoint>()
@@ -168,7 +162,7 @@ mod tests {
     #[test]
     fn the_mean_is_of_the_window_asked_for() {
         let mut cpu = Counter::default();
-        // Four cores for an hour, then nothing for twenty minutes.
+        // Four cores for an hour, then idle for twenty minutes.
         for second in 0..4_800 {
             let used = f64::from(second.min(3_600)) * 4.0;
             cpu.observe(at(second.into()), Some(50.0 + used), None, 60_000);
@@ -188,7 +182,7 @@ mod tests {
         for second in [0, 30, 60, 120] {
             cpu.observe(at(second), Some(0.0), None, 60_000);
         }
-        // At 45 s there is none.
+        // There is no point at 45 s.
         assert_eq!(cpu.mean(75.0).unwrap().seconds, 90.0);
     }
 

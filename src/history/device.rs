@@ -1,4 +1,4 @@
-//! A GPU over time: its power, how full it is, and how much memory no process accounts for.
+//! A GPU over time: power, free memory, and memory that no process accounts for.
 
 use std::sync::Arc;
 
@@ -7,8 +7,8 @@ use super::streak::{Clause, Streak};
 use super::{SampleTime, row};
 use crate::model::{Gpu, GpuProcess, Identity, Time};
 
-/// How close snapshots may be and still have process samples. The driver takes some seven of them a second,
-/// each for one process, so closer snapshots may see the GPU used and no process's sample.
+/// The shortest interval of snapshots that reliably have process samples, in milliseconds. The driver takes about
+/// seven process samples a second, each for one process, so a shorter interval may show use without a process.
 const EXPLAINED_MILLISECONDS: i64 = 2_000;
 
 #[derive(Clone, Debug)]
@@ -16,15 +16,14 @@ pub struct Device {
     uuid: Option<Arc<str>>,
     index: u32,
     listed_at: Option<Time>,
-    /// Its total memory, as last reported; 0 before that.
+    /// The total memory, as last reported; 0 before that.
     total_bytes: u64,
     power: PowerHistory,
-    /// When a sample last showed one of its processes using it.
+    /// When a sample last showed a process using the GPU.
     used_at: Option<Time>,
     unused: Clause,
-    /// Memory in use that no listed process holds.
     unattributed: Floors,
-    /// How full it is: the maximum of u64 less its free bytes.
+    /// Fill level, stored as the maximum of u64 minus the free bytes.
     filled: Floors,
 }
 
@@ -43,7 +42,7 @@ impl Device {
         }
     }
 
-    /// Matches by UUID; by index, which a reboot may change, only if there is no UUID.
+    /// Matches by UUID, or by index if there is no UUID: a reboot may change the index.
     pub(super) fn is(&self, gpu: &Gpu) -> bool {
         match (&self.uuid, &gpu.uuid) {
             (Some(mine), Some(other)) => mine == other,
@@ -52,8 +51,7 @@ impl Device {
         }
     }
 
-    /// Takes in a snapshot of the GPU. `is_listed`: it answered and its processes are known; `alone`: the only
-    /// process at work.
+    /// Adds a snapshot. `is_listed`: the GPU answered with its processes; `alone`: the only process at work.
     pub(super) fn observe(
         &mut self,
         gpu: &Gpu,
@@ -69,7 +67,7 @@ impl Device {
         // The figures of a GPU that does not answer are old.
         let memory = gpu.memory.filter(|_| gpu.stale_seconds.is_none());
         self.total_bytes = memory.map_or(self.total_bytes, |memory| memory.total_bytes);
-        // Memory shared by processes is counted twice, so the difference is at least 0.
+        // Memory shared by processes is counted twice, so the difference may be negative.
         let unattributed = memory
             .zip(gpu.process_bytes())
             .map(|(memory, listed)| memory.used_bytes.saturating_sub(listed));
@@ -78,8 +76,8 @@ impl Device {
         self.filled.observe(filled, moment);
     }
 
-    /// Whether it was used, and no process's sample explains that for longer than the next sample takes to
-    /// come. A process at work does not explain a video engine's use.
+    /// Whether the GPU was used without a process sample that explains the use, for longer than the next sample
+    /// takes to arrive. A process at work does not explain the use of a video engine.
     pub(super) fn is_unexplained(&mut self, gpu: &Gpu, rows: &[GpuProcess], time: Time) -> bool {
         let is_video_unexplained = row::is_video_unexplained(gpu, rows);
         if row::is_used(gpu, rows) {
@@ -91,12 +89,12 @@ impl Device {
             || (row::is_unexplained(gpu, rows) && !self.used_at.is_some_and(is_recent))
     }
 
-    /// Takes in whether it is unused; `None` if unknown.
+    /// Adds whether the GPU is unused; `None` if unknown.
     pub(super) fn observe_unused(&mut self, is_unused: Option<bool>, moment: SampleTime) {
         self.unused.observe(is_unused, moment);
     }
 
-    /// Since when it has been unused, while some process was given a GPU.
+    /// Since when the GPU has been unused, while some process was given a GPU.
     pub fn unused(&self) -> Option<&Streak> {
         self.unused.streak()
     }
@@ -105,17 +103,15 @@ impl Device {
         self.uuid.as_ref()
     }
 
-    /// NVML's index, as last seen.
     pub fn index(&self) -> u32 {
         self.index
     }
 
-    /// When its process list was last read.
     pub fn listed_at(&self) -> Option<Time> {
         self.listed_at
     }
 
-    /// Its total memory, as last reported; `None` before that.
+    /// The total memory, as last reported; `None` before that.
     pub fn total_bytes(&self) -> Option<u64> {
         (self.total_bytes > 0).then_some(self.total_bytes)
     }
@@ -131,17 +127,16 @@ impl Device {
         self.filled.at_least(u64::MAX - most_free)
     }
 
-    /// The current low-power phase, if any.
     pub fn low_power_phase(&self) -> Option<&LowPowerPhase> {
         self.power.low_power_phase()
     }
 
-    /// What it drew while this process worked alone, if enough was observed.
+    /// The GPU's values while this process worked alone, if enough was observed.
     pub fn work(&self, who: Identity) -> Option<&Work> {
         self.power.work(who)
     }
 
-    /// Whether its power is known; a few samples without it are bridged.
+    /// Whether the power is known; a few samples without it are bridged.
     pub fn is_power_known(&self) -> bool {
         self.power.is_read()
     }
@@ -154,12 +149,11 @@ impl Device {
 
 // Since when a number has been at least N, for any N.
 //
-// The threshold is a rule's, unknown here, and may differ between GPUs. So this keeps the lowest value since
-// each of some times: earlier times have lower floors, and the first floor that is high enough gives the
-// answer. The number may be anything.
+// The threshold N belongs to a rule and may differ between GPUs. Therefore this stores the lowest value since each
+// of several times. Earlier times have lower floors; the first floor that is high enough gives the answer.
 
-/// The most floors. Beyond that, the one between the two nearest is dropped, and its answers become a later
-/// time: never a longer stretch than there was.
+/// How many floors are kept. Beyond that, the one between the two nearest is dropped. Queries for it then return a
+/// later time, never a longer stretch than the real one.
 const MOST_FLOORS: usize = 32;
 
 /// A time throughout which a number was at least as high as requested.
@@ -176,10 +170,9 @@ impl HighStretch {
     }
 }
 
-/// A number over time.
 #[derive(Clone, Debug, Default)]
 struct Floors {
-    /// Lower the further back.
+    /// Earlier floors are lower.
     floors: Vec<HighFloor>,
     until: Option<Time>,
     samples: u64,
@@ -189,13 +182,11 @@ struct Floors {
 struct HighFloor {
     since: Time,
     least: u64,
-    /// Samples before `since`.
     before: u64,
 }
 
 impl Floors {
-    /// Takes in the number; `None` if unknown, which changes nothing up to the allowed gap and clears
-    /// everything beyond it.
+    /// Adds the number. `None` changes nothing within the allowed gap, and clears the history beyond it.
     pub(super) fn observe(&mut self, value: Option<u64>, moment: SampleTime) {
         if self.until.is_some_and(|until| moment.time - until > moment.allowed_gap) {
             *self = Self::default();

@@ -1,37 +1,39 @@
-//! Detects memory of a process on a GPU that grows without stopping, from its floor rather than its peaks.
+//! Detects memory on a GPU that grows without stopping, from its floor rather than its peaks.
 //!
-//! [`Growth`] is fed the bytes of one row and keeps a downsampled series: a few words while the memory is
-//! constant, at most 72 buckets with lowest and highest value once it moves, each no wider than about a
-//! twentieth of its age. The *floor* at an instant is the least that has been held since: it ignores peaks,
-//! spikes and whatever was given back. A window, from a quarter of an hour to half a day, is cut into twelfths,
-//! and the floor's rise in them has to be
+//! [`Growth`] receives the bytes of one row and keeps a downsampled series: a few words while memory is constant,
+//! otherwise at most 72 buckets with lowest and highest value. A bucket is no wider than about a twentieth of its
+//! age. The *floor* at an instant is the least memory held since then. It ignores peaks, spikes and memory that was
+//! freed. The detector divides a window, from a quarter of an hour to half a day, into twelfths. Their rise must be
 //!
-//! - spread: no twelfth counts for more than a quarter of the whole, so loading a model, another batch size, or
-//!   up to three steps of any size count for nothing; the fewer twelfths rise, the longer the window has to be;
+//! - spread: no twelfth contributes more than a quarter of the total. Loading a model, another batch size, or up to
+//!   three steps of any size therefore do not count. The fewer twelfths rise, the longer the window must be;
 //! - lasting: the last third rises nearly as fast as the whole;
-//! - new: most of it is above what was held for minutes before it;
-//! - more than the samples may miss of a valley's depth (`series`);
-//! - no slower: the twelfths' rises do not decline (`window`);
-//! - no high-water mark and no filling cache: growth that never gives back rises evenly, or its steps come no
-//!   more rarely than at first (`window`);
-//! - no filling band: memory that goes up and down reaches higher peaks, and stays closer to a line than what
-//!   comes and goes by chance (`window`).
+//! - new: most of it is above the level held for minutes before;
+//! - more than the depth by which samples may miss valleys (`series`);
+//! - not slowing: the twelfths' rises do not decline (`window`);
+//! - no high-water mark and no filling cache: growth without frees is even, or its steps do not become rarer
+//!   (`window`);
+//! - no filling band: memory that goes up and down reaches higher peaks, and stays closer to a line than random
+//!   variation does (`window`).
 //!
-//! Growth once found is followed (`steady`). It stays found through a peak of some minutes and through
-//! pauses like those before. It has stopped after five minutes (or longer than it ever paused) without a rise,
-//! or if what goes up and down stays where it was; that withdraws the forecast, not the finding. It ends when
-//! memory falls a tenth of it, and more than ever before, below what was held for ten minutes, or three quarters
-//! of an hour after it stopped.
+//! `steady` follows growth once it is found. The growth stays found through a peak of some minutes and through
+//! pauses like earlier ones. It has stopped after five minutes without a rise (or after longer than any earlier
+//! pause), or if memory that goes up and down stays at its level. A stop withdraws the forecast, not the finding.
 //!
-//! On 300 new seeds of the scenarios' curves and of some harder ones, sampled every 1 to 60 s, this finds 6,283
-//! of 6,300 leaks, half of them within 16 minutes, and none in 67 h of real device-level curves. Some innocent
-//! growth is reported until it stops: a first slow climb of a quarter of an hour, be it a fill, the start of a
-//! slow sawtooth, or the approach to a level that takes over an hour. Some leaks are missed: fewer than four
-//! equal steps, a drip in a sawtooth for about six periods, what begins below a level that was held for minutes
-//! before until it is above that, and, for an hour, random growth every few minutes, because a high-water mark
-//! starts like that.
+//! The growth ends when memory falls below the level held for ten minutes by a tenth of the growth, and by more
+//! than ever before; or three quarters of an hour after it stopped.
 //!
-//! [`crate::rules`] makes findings of it. Nothing here reads a clock.
+//! Measured on 300 new seeds of the scenarios' curves and some harder ones, sampled every 1 to 60 s: 6,283 of 6,300
+//! leaks are found, half of them within 16 minutes, and none in 67 h of real device-level curves.
+//!
+//! Some innocent growth is reported until it stops: a first slow climb of a quarter of an hour, such as a fill, the
+//! start of a slow sawtooth, or an approach to a level that takes over an hour.
+//!
+//! Some leaks are missed: fewer than four equal steps; a drip in a sawtooth for about six periods; growth below a
+//! level that was held for minutes before, until it exceeds that level. Random growth every few minutes is missed
+//! for an hour, because a high-water mark starts like that.
+//!
+//! [`crate::rules`] turns the result into findings. Nothing here reads a clock.
 
 mod series;
 mod steady;
@@ -48,59 +50,50 @@ use view::View;
 const UNIT: u64 = 1 << 16;
 /// The least rise of a floor that is examined: 64 MiB.
 const LEAST_RISE: u32 = (64 << 20) / UNIT as u32;
-/// The most buckets of a row: 1.4 KiB.
+/// How many buckets a row has at most: 1.4 KiB.
 const MOST_BUCKETS: usize = 72;
 /// The width of a bucket before it is merged, in seconds.
 const BUCKET_SECONDS: u32 = 30;
-/// The shortest window, in seconds.
 const SHORTEST_SECONDS: u32 = 900;
-/// The longest window, in seconds.
 const LONGEST_SECONDS: u32 = 12 * 3600;
-/// The difference between lowest and highest, below which memory is constant: 16 MiB.
+/// Memory counts as constant while highest and lowest differ by less than this: 16 MiB.
 const STILL: u32 = (16 << 20) / UNIT as u32;
 
-/// The conditions of a leak.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Demand {
-    /// The least growth.
     pub bytes: u64,
-    /// The least time of growth; at least a quarter of an hour, because less proves nothing.
+    /// The least duration of growth, in seconds. At least a quarter of an hour, because less proves nothing.
     pub seconds: f64,
 }
 
-/// The result so far.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum Verdict {
-    /// It grows, by as much and for as long as required.
     Leak(Trend),
-    /// It grows steadily, not yet by as much or for as long as required.
+    /// Steady growth that is not yet as large or as long as required.
     Growing(Trend),
-    /// It grew as required, and nothing has risen for a while.
+    /// Growth as required that has stopped for some time.
     Stopped(Trend),
-    /// It has risen, and was not observed for long enough.
+    /// Memory has risen, but was not observed for long enough.
     TooShort {
-        /// The time observed.
         seconds: f64,
-        /// The time required.
         needed: f64,
     },
     Not,
 }
 
-/// Series and detector for a row's memory.
+/// Series and detector for the memory of a row.
 #[derive(Clone, Debug, Default)]
 pub struct Growth {
     last: Option<Time>,
     /// Milliseconds observed up to the last sample.
     observed: i64,
-    /// The whole history while it is constant.
     still: Option<Bucket>,
     moved: Option<Box<GrowthDetector>>,
 }
 
 impl Growth {
-    /// Takes in the memory held at a time; `None` if unknown. More than `allowed_gap` milliseconds without a
-    /// sample count as no time at all, so that what rose meanwhile is a single jump.
+    /// Adds the memory at a time; `None` if unknown. A gap of more than `allowed_gap` milliseconds counts as no
+    /// time, so that a rise in the gap is a single jump.
     pub fn observe(&mut self, time: Time, bytes: Option<u64>, allowed_gap: i64) {
         let Some(bytes) = bytes.filter(|_| self.last.is_none_or(|last| last < time)) else {
             return;
@@ -130,7 +123,7 @@ impl Growth {
         }
     }
 
-    /// Whether it has ever moved; otherwise there is no verdict to ask for.
+    /// Whether the memory has ever changed. If not, there is no verdict.
     pub fn has_moved(&self) -> bool {
         self.moved.is_some()
     }
@@ -144,7 +137,7 @@ impl Growth {
         match detector.steady {
             Some(steady) => {
                 let (trend, has_stopped) = (steady.trend, steady.has_stopped());
-                // A quarter of an hour of growth, not of growth and the silence after it.
+                // Requires a quarter of an hour of growth, not of growth and the quiet time after it.
                 if trend.grown_bytes >= demand.bytes && trend.rising_seconds >= needed {
                     if has_stopped { Verdict::Stopped(trend) } else { Verdict::Leak(trend) }
                 } else if has_stopped {

@@ -1,10 +1,9 @@
-//! Time series for charts and pages: each process's memory on each GPU, each GPU's memory, and their
-//! utilization.
+//! Time series for charts and pages: memory per process and GPU, memory per GPU, and utilization.
 //!
-//! Rules ask [`History`], which keeps less about more. A series has at most [`MOST_BUCKETS`] buckets with
-//! lowest and highest value, fewer if there are many processes, and buckets widen with the time covered. A
-//! constant time is one bucket, however long, because most rows hold the same for hours and are drawn every
-//! second. It judges no process and reads no clock.
+//! Rules use [`History`], which keeps more facts in less detail. A series has at most [`MOST_BUCKETS`] buckets with
+//! lowest and highest value, or fewer if there are many processes. Buckets widen with the time covered. A constant
+//! time is one bucket of any length, because most rows are constant for hours and are drawn every second. Judges no
+//! process and reads no clock.
 
 use foldhash::HashMap;
 
@@ -12,30 +11,26 @@ use super::sample_time::Interval;
 use super::{Average, History};
 use crate::model::{Gpu, GpuProcess, Identity, Snapshot, Start, Time};
 
-/// The most buckets in a series: more than any terminal's chart has columns.
+/// How many buckets a series has at most: more than any terminal's chart has columns.
 pub const MOST_BUCKETS: usize = 240;
-/// The least buckets that a process's series gets, however many processes there are.
+/// How many buckets a process's series has at least, however many processes there are.
 const LEAST_BUCKETS: usize = 60;
-/// The buckets that all processes' series share: with many processes each is coarser.
+/// Buckets shared by the series of all processes: with many processes, each is coarser.
 const SHARED_BUCKETS: usize = 64 * 1024;
-/// The most series; on a machine with more rows at once some have none.
+/// How many series are kept. With more rows at once, some have none.
 const MOST_COURSES: usize = 4096;
-/// The width of a bucket, in milliseconds, once samples no longer have their own.
+/// The width of a bucket, in milliseconds, when samples are merged for the first time.
 const FIRST_WIDTH_MILLISECONDS: i64 = 1000;
-/// For how long after it, in milliseconds, a sample is valid at most, unless three usual intervals are longer;
-/// the rules bridge as much.
+/// The longest validity of a sample, in milliseconds, unless three usual intervals are longer; as for rules.
 const VOUCHED_MILLISECONDS: i64 = 60_000;
 
 /// A stretch of time with its samples: of memory in bytes, or of utilization in percent.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Bucket {
-    /// First sample.
     pub since: Time,
-    /// Last sample.
     pub until: Time,
     pub low: u64,
     pub high: u64,
-    /// The value at the last sample.
     pub last: u64,
     sum: f64,
     samples: u32,
@@ -44,7 +39,6 @@ pub struct Bucket {
 }
 
 impl Bucket {
-    /// A bucket of one sample.
     pub fn new(time: Time, value: u64, vouched: i64) -> Self {
         Self {
             since: time,
@@ -72,7 +66,6 @@ impl Bucket {
         [self.low, self.high, later.low, later.high].iter().all(|value| *value == self.low)
     }
 
-    /// Merges the next bucket into this one.
     fn join(&mut self, later: &Self) {
         self.until = later.until;
         self.low = self.low.min(later.low);
@@ -100,10 +93,9 @@ struct Downsampled {
 }
 
 impl Downsampled {
-    /// Adds the next sample, and keeps at most this many buckets.
     fn push(&mut self, next: Bucket, most: usize) {
         if let Some(last) = self.buckets.last_mut() {
-            // Only this sample shows how far apart samples are.
+            // Only this sample shows the distance between samples.
             last.vouched = next.vouched;
             let is_level = last.is_seen_until(next.since) && last.is_level_with(&next);
             if is_level || next.until - last.since < self.width {
@@ -117,7 +109,7 @@ impl Downsampled {
         self.buckets.push(next);
     }
 
-    /// Merges neighbours until half of the room is free, or as far as gaps allow.
+    /// Merges neighbours until half of the space is free, or as far as gaps allow.
     fn widen(&mut self, most: usize) {
         while self.buckets.len() > most / 2 {
             self.width = FIRST_WIDTH_MILLISECONDS.max(self.width.saturating_mul(2));
@@ -141,7 +133,6 @@ struct SeriesSample {
     most: usize,
 }
 
-/// The series of one row, or one GPU.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct MemorySeries {
     held: Downsampled,
@@ -152,7 +143,7 @@ pub struct MemorySeries {
 }
 
 impl MemorySeries {
-    /// A series of other samples with bytes and percent, oldest first.
+    /// Builds a series from samples with bytes and percent, oldest first.
     pub fn of(samples: impl Iterator<Item = (Time, Option<u64>, Option<u32>)>) -> Self {
         let mut series = Self::default();
         for (time, bytes, percent) in samples {
@@ -176,33 +167,32 @@ impl MemorySeries {
         }
     }
 
-    /// Memory, oldest first; empty if it was never known.
+    /// Memory, oldest first; empty if never known.
     pub fn buckets(&self) -> &[Bucket] {
         &self.held.buckets
     }
 
-    /// Utilization of the GPU, or by the process (SM), oldest first; empty if it was never known.
+    /// Utilization of the GPU, or by the process (SM), oldest first; empty if never known.
     pub fn loads(&self) -> &[Bucket] {
         &self.used.buckets
     }
 
-    /// How many samples had memory.
     pub fn samples(&self) -> u64 {
         self.samples
     }
 
-    /// Mean utilization; `None` if it was never known.
+    /// Mean utilization; `None` if never known.
     pub fn percent_mean(&self) -> Option<f64> {
         self.percent.mean()
     }
 
-    /// When it was last shown.
+    /// When the row or GPU was last in a snapshot.
     pub fn last_seen(&self) -> Option<Time> {
         self.last_seen
     }
 }
 
-/// Which row of which process: under MIG a process may have several on one GPU.
+/// Identifies a row of a process: under MIG a process may have several on one GPU.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 struct SeriesKey {
     who: Identity,
@@ -222,19 +212,19 @@ impl SeriesKey {
     }
 }
 
-/// The series of every row and GPU of one machine, in one boot.
+/// The series of all rows and GPUs of one machine, in one boot.
 #[derive(Clone, Debug, Default)]
 pub struct Courses {
     rows: HashMap<SeriesKey, MemorySeries>,
     gpus: HashMap<u32, MemorySeries>,
-    // When the history that they follow began.
+    // When the history began.
     begun: Option<Time>,
     last: Option<Time>,
     interval: Interval,
 }
 
 impl Courses {
-    /// Takes in a snapshot that `history` accepted; restarts if the history did.
+    /// Adds a snapshot that `history` accepted; restarts if the history did.
     pub fn follow(&mut self, history: &History, snapshot: &Snapshot) {
         if history.last_time() != Some(snapshot.time) {
             return;
@@ -246,7 +236,7 @@ impl Courses {
         self.observe(snapshot);
     }
 
-    /// Takes in the next snapshot. The values of a GPU that does not answer are old.
+    /// Adds the next snapshot. The values of a GPU that does not answer are old.
     pub fn observe(&mut self, snapshot: &Snapshot) {
         let who: HashMap<u32, Identity> = snapshot
             .processes
@@ -272,7 +262,7 @@ impl Courses {
             for row in gpu.processes.iter().flatten() {
                 let key = SeriesKey::of(identity_of(&who, row.pid), gpu, row);
                 if self.rows.len() >= MOST_COURSES && !self.rows.contains_key(&key) {
-                    // Rows that are gone lose their series.
+                    // Rows that have disappeared lose their series.
                     self.rows.retain(|_, course| course.last_seen == Some(time));
                 }
                 if self.rows.len() < MOST_COURSES || self.rows.contains_key(&key) {
@@ -284,7 +274,6 @@ impl Courses {
         }
     }
 
-    /// Forgets everything, after a reboot or suspend.
     pub fn forget(&mut self) {
         *self = Self::default();
     }
@@ -298,14 +287,13 @@ impl Courses {
         self.gpus.get(&gpu.index)
     }
 
-    /// When a process with this pid was last on a GPU, and on which (NVML's index).
+    /// When a process with this pid was last on a GPU, and which GPU (NVML's index).
     pub fn last_on_gpu(&self, pid: u32) -> Option<(Time, u32)> {
         let of_pid = self.rows.iter().filter(|(key, _)| key.who.pid == pid);
         of_pid.filter_map(|(key, course)| Some((course.last_seen?, key.gpu))).max()
     }
 }
 
-/// The identity of a pid in the snapshot.
 fn identity_of(who: &HashMap<u32, Identity>, pid: u32) -> Identity {
     who.get(&pid).copied().unwrap_or(Identity { pid, start: Start::Unknown })
 }

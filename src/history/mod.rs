@@ -1,13 +1,15 @@
 //! The history of snapshots: a bounded window of points per process and GPU, with running statistics.
 //!
-//! [`History::observe`] takes a snapshot and keeps what rules ask for. For a process: since when it has not
-//! used a GPU and how complete the samples are ([`row`]), its CPU use ([`counter`]), since when its memory is
-//! constant. For a GPU: its power ([`LowPowerPhase`]), and since when it is full or has memory in use that no
-//! process accounts for ([`HighStretch`]). A few missing samples neither prove nor break anything, a longer gap
-//! ends a run, and a suspend or a clock that was set back restarts everything ([`Reset`]).
+//! [`History::observe`] adds a snapshot and keeps the facts that rules need. For a process: since when it has not
+//! used a GPU and how complete the samples are ([`row`]), its CPU use ([`counter`]), and since when its memory is
+//! constant. For a GPU: its power ([`LowPowerPhase`]), and since when it is full or has unattributed memory
+//! ([`HighStretch`]).
 //!
-//! It reads no clock and no file, and judges no process; that is [`crate::rules`]. Memory is bounded per
-//! process (8 KiB) and per process and GPU (3 KiB), and a row costs the same however long it has been watched.
+//! A few missing samples neither prove nor end anything. A longer gap ends a run; a suspend or a clock that was set
+//! back clears the history ([`Reset`]).
+//!
+//! Reads no clock and no file, and judges no process; see [`crate::rules`]. Memory is bounded per process (8 KiB)
+//! and per process and GPU (3 KiB). A row's memory does not grow with the time watched.
 
 pub mod counter;
 mod device;
@@ -40,38 +42,35 @@ use unlisted_pid::UnlistedPids;
 
 /// How long, in milliseconds, evidence may be missing without effect, unless three intervals are longer.
 const ALLOWED_GAP_MILLISECONDS: i64 = 60_000;
-/// The gap between snapshots, in milliseconds, after which earlier ones say nothing about now.
+/// After a gap of this many milliseconds between snapshots, earlier ones are irrelevant.
 const LONGEST_GAP_MILLISECONDS: i64 = 3_600_000;
-/// The most snapshots in a row, older than the last one, that are strays; one more means that the clock was set
-/// back.
+/// Consecutive snapshots older than the last one that are ignored. One more means that the clock was set.
 const MOST_STRAYS: u32 = 2;
-/// The least change of `suspended_seconds` that is a suspend; less is rounding of two clocks.
+/// The least change of `suspended_seconds` that counts as a suspend; less is rounding of two clocks.
 const SLEPT_SECONDS: u64 = 2;
-/// The most GPUs that are kept; a recording with more does not grow the history.
+/// How many GPUs are kept, so that a recording with more does not grow the history.
 const MOST_DEVICES: usize = 1024;
 
-/// Why the history was cleared.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Reset {
     Slept,
-    /// Another boot, or another host.
     OtherBoot,
-    /// Several snapshots in a row were older than the one before them.
+    /// Several consecutive snapshots were older than the one before them.
     ClockWentBack,
     /// An hour or more passed without a snapshot.
     Gap,
 }
 
-/// How often the history was cleared, and when last.
+/// How often the history was cleared, and the last time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Resets {
     pub slept: u32,
     pub other_boot: u32,
     pub clock_went_back: u32,
     pub gap: u32,
-    /// The latest, and the time of the snapshot that showed it.
+    /// The latest reset, and the time of the snapshot that caused it.
     pub last: Option<(Reset, Time)>,
-    /// How many snapshots were skipped because a later one had come first. Nothing was cleared for them.
+    /// How many snapshots were ignored because they arrived out of order. They clear nothing.
     pub strays: u32,
 }
 
@@ -88,12 +87,12 @@ impl Resets {
     }
 }
 
-/// The positions in a snapshot of a row whose process is not known for certain.
+/// The positions in a snapshot of a row with an uncertain process.
 #[derive(Clone, Copy, Debug)]
 struct UnresolvedRow {
     gpu: usize,
     row: usize,
-    /// The process as the snapshot has it nevertheless.
+    /// The snapshot's entry for the process, if any.
     process: Option<usize>,
 }
 
@@ -104,22 +103,20 @@ pub struct History {
     suspended_seconds: Option<u64>,
     first: Option<Time>,
     last: Option<Time>,
-    /// How many snapshots in a row were older than the last one.
+    /// How many consecutive snapshots were older than the last one.
     strays: u32,
     interval: Interval,
     resets: Resets,
     devices: Vec<Device>,
     /// By pid; the identity inside detects a reused pid.
-    // Boxed: a map keeps room for more entries than it has.
+    // Boxed because a map allocates more entries than it has.
     processes: HashMap<u32, Box<ProcessHistory>>,
-    /// The last snapshot's rows whose process is not known for certain.
     unresolved_rows: Vec<UnresolvedRow>,
     unlisted: UnlistedPids,
 }
 
 impl History {
-    /// Takes in the next snapshot. `false` if it is ignored: it has the same time as the last one, or is older
-    /// and came too late.
+    /// Adds the next snapshot. `false` if it is ignored: a repeated time, or out of order.
     pub fn observe(&mut self, snapshot: &Snapshot) -> bool {
         if !self.is_other_boot(snapshot) {
             if self.last == Some(snapshot.time) {
@@ -218,7 +215,7 @@ impl History {
 
     fn observe_rows(&mut self, snapshot: &Snapshot, moment: SampleTime, previous: Option<Time>) {
         self.unresolved_rows.clear();
-        // Rarely needed: nearly every row's process is known for certain.
+        // Rarely needed, because nearly every row's process is certain.
         let mut places: Option<HashMap<u32, usize>> = None;
         for (place, gpu) in snapshot.gpus.iter().enumerate() {
             let Some(device) = self.remember_device(gpu, place) else {
@@ -254,7 +251,7 @@ impl History {
         }
     }
 
-    /// Looks for unused GPUs; called only if a process was given one.
+    /// Looks for unused GPUs. Called only if some process was given one.
     fn observe_unused(&mut self, snapshot: &Snapshot, moment: SampleTime) {
         let reservations = snapshot.reservations.as_deref().unwrap_or_default();
         if reservations.is_empty() {
@@ -272,7 +269,7 @@ impl History {
 
     /// Looks for GPUs on which an abandoned process may hold memory without being listed.
     fn observe_hidden(&mut self, snapshot: &Snapshot, moment: SampleTime) {
-        // By the GPUs' positions; computed only if some process needs it.
+        // By the GPUs' positions. Computed only if needed for some process.
         let mut unexplained: Option<Vec<Option<bool>>> = None;
         for process in &snapshot.processes {
             let Some(known) = self.processes.get_mut(&process.pid).filter(|known| {
@@ -298,7 +295,7 @@ impl History {
                     known.observe_hidden(device, gpu, Some(false), moment);
                     continue;
                 }
-                // What is listed for the dead leader is held by a survivor.
+                // A survivor holds the memory that is listed for the dead leader.
                 let leader_is_listed = self.unresolved_rows.iter().any(|unresolved| {
                     let rows = snapshot.gpus[unresolved.gpu].processes.as_deref();
                     let row = rows.and_then(|rows| rows.get(unresolved.row));
@@ -311,7 +308,7 @@ impl History {
         }
     }
 
-    /// The index of a GPU among those seen; nearly always the same as in the snapshot.
+    /// The index of a GPU among those seen; almost always the same as in the snapshot.
     fn remember_device(&mut self, gpu: &Gpu, place: usize) -> Option<usize> {
         if self.devices.get(place).is_some_and(|device| device.is(gpu)) {
             return Some(place);
@@ -336,7 +333,7 @@ impl History {
         });
     }
 
-    /// A process's history; `None` if it was never seen, or has been gone for a while.
+    /// A process's history; `None` if it was never seen, or has been gone for some time.
     pub fn process(&self, identity: Identity) -> Option<&ProcessHistory> {
         self.processes
             .get(&identity.pid)
@@ -349,9 +346,9 @@ impl History {
         self.devices.iter().find(|device| device.is(gpu))
     }
 
-    /// The last snapshot's rows whose process is not known for certain, because /proc does not know the pid or
-    /// it is not believed; with the process as the snapshot has it nevertheless. `snapshot` has to be the last
-    /// one.
+    /// The last snapshot's rows with an uncertain process, because /proc does not list the pid or its entry may
+    /// belong to another process. Each has the snapshot's entry for the process, if any. `snapshot` must be the
+    /// last one.
     pub fn unresolved_rows<'s>(
         &self,
         snapshot: &'s Snapshot,
@@ -364,14 +361,13 @@ impl History {
         })
     }
 
-    /// What is known of a pid that a GPU lists and that is no living process; `None` if it is one, or that is
-    /// unknown.
+    /// Facts about a pid that a GPU lists without a living process; `None` if there is one, or if that is unknown.
     pub fn unlisted_pid(&self, gpu: &Gpu, pid: u32) -> Option<&UnlistedPid> {
         let device = self.devices.iter().position(|device| device.is(gpu))?;
         self.unlisted.get(device, pid)
     }
 
-    /// Whether a process that the last snapshot does not show may still exist: one of its GPUs did not answer.
+    /// Whether a process missing from the last snapshot may exist, because one of its GPUs did not answer.
     pub fn may_be_hidden(&self, identity: Identity) -> bool {
         self.process(identity).is_some_and(|process| {
             Some(process.last_seen()) != self.last
@@ -382,36 +378,31 @@ impl History {
         })
     }
 
-    /// Whether a process was listed on a GPU before: on this snapshot's list, or recently enough to be there
-    /// still.
+    /// Whether a process was listed on a GPU: on this snapshot's list, or recently enough to be there still.
     pub fn was_on(&self, identity: Identity, gpu: &Gpu) -> bool {
         let device = self.devices.iter().position(|device| device.is(gpu));
         let rows = self.process(identity).map_or(&[][..], ProcessHistory::rows);
         device.is_some_and(|device| rows.iter().any(|row| row.device() == device))
     }
 
-    /// Whether any GPU is in a low-power phase.
     pub fn has_low_power_phase(&self) -> bool {
         self.devices.iter().any(|device| device.low_power_phase().is_some())
     }
 
-    /// A row's GPU.
     pub fn device_of(&self, row: &RowHistory) -> &Device {
         &self.devices[row.device()]
     }
 
-    /// The GPU of the last snapshot, which `snapshot` has to be, on which a process is hidden.
+    /// The GPU on which a process is hidden. `snapshot` must be the last one.
     pub fn hidden_gpu<'s>(&self, hidden: &Hidden, snapshot: &'s Snapshot) -> Option<&'s Gpu> {
         let device = &self.devices[hidden.device()];
         snapshot.gpus.iter().find(|gpu| device.is(gpu))
     }
 
-    /// NVML's index of a row's GPU.
     pub fn gpu_index(&self, row: &RowHistory) -> u32 {
         self.devices[row.device()].index()
     }
 
-    /// The UUID of a row's GPU.
     pub fn gpu_uuid(&self, row: &RowHistory) -> Option<&Arc<str>> {
         self.devices[row.device()].uuid()
     }
@@ -429,8 +420,7 @@ impl History {
             .filter(move |row| self.devices[row.device()].index() == gpu)
     }
 
-    /// Since when a process is known not to have used a GPU (NVML's index); `None` while it uses it or that is
-    /// unknown.
+    /// Since when a process is known not to have used a GPU (NVML's index); `None` while in use, or if unknown.
     pub fn idle_since(&self, identity: Identity, gpu: u32) -> Option<Time> {
         self.rows_on(identity, gpu)
             .map(|row| row.run().map(|run| run.since))
@@ -438,7 +428,7 @@ impl History {
             .flatten()
     }
 
-    /// Time of the first snapshot since the last reset.
+    /// The time of the first snapshot since the last reset.
     pub fn first_time(&self) -> Option<Time> {
         self.first
     }
@@ -452,7 +442,7 @@ impl History {
         self.first.zip(self.last).map_or(0.0, |(first, last)| last.seconds_since(first))
     }
 
-    /// The usual seconds between two snapshots; `None` before the second one.
+    /// The usual seconds between two snapshots; `None` before the second.
     pub fn interval_seconds(&self) -> Option<f64> {
         match self.interval.milliseconds() {
             0 => None,
@@ -460,7 +450,6 @@ impl History {
         }
     }
 
-    /// How often the history was cleared, and why.
     pub fn resets(&self) -> Resets {
         self.resets
     }
@@ -468,7 +457,7 @@ impl History {
 
 fn places_by_pid(snapshot: &Snapshot) -> HashMap<u32, usize> {
     let places = snapshot.processes.iter().enumerate();
-    // Of two with one pid the first counts, as in `Snapshot::process`.
+    // If two processes have one pid, the first counts, as in `Snapshot::process`.
     places.rev().map(|(place, it)| (it.pid, place)).collect()
 }
 

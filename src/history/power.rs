@@ -1,88 +1,71 @@
-//! A GPU's power while one process alone uses it, and since when that is a fraction of before.
+//! Compares a GPU's power under a single process with its earlier power under that process.
 //!
-//! A process that waits forever in a kernel keeps its GPU fully used and moves no data: power falls, utilization does
-//! not. The comparison needs the GPU's power before and now, each while no other process was working: a GPU's power
-//! cannot be divided among processes. A process that only holds memory does not count as working.
+//! A process that waits forever in a kernel keeps its GPU fully used without moving data: power falls while
+//! utilization does not. The comparison needs the GPU's power before and now, each while no other process worked,
+//! because power cannot be divided among processes. A process that only holds memory does not count as working.
 //!
-//! A rule's settings decide its findings. The bounds in this file are wider, and decide how long a [`LowPowerPhase`]
-//! lasts. Only the last few processes that worked alone on the GPU are kept.
+//! A rule's settings decide its findings. The bounds in this module are wider, and decide how long a
+//! [`LowPowerPhase`] lasts. Only the last few processes that worked alone on the GPU are kept.
 
 use super::row::Use;
 use super::sample_time::{BRIDGED_GAP_MILLISECONDS, SampleTime};
 use crate::model::snapshot::ProcessType;
 use crate::model::{Gpu, GpuProcess, Identity, Time};
 
-/// The utilization, in percent, from which a GPU is fully used.
+/// The utilization, in percent, from which a GPU counts as fully used.
 pub const FULL_PERCENT: f64 = 90.0;
-/// The share of its former power from which a GPU is at work.
+/// The share of its former power from which a GPU counts as working.
 pub const LOW_SHARE: f64 = 0.5;
-/// For how long, in seconds, a process has to work alone before its power is known.
+/// For how long, in seconds, a process must work alone before its power is known.
 pub const LEAST_WORK_SECONDS: f64 = 180.0;
-/// How many samples that takes.
 const LEAST_WORK_SAMPLES: u64 = 5;
-/// The least share, in percent, that a process has of a GPU that it keeps fully used.
+/// The least share, in percent, of a process in the use of a GPU that it keeps fully used.
 const LEAST_OWN_PERCENT: u32 = 50;
-/// The most that a desktop uses, in percent, to draw its windows; it does not share the GPU.
+/// The most, in percent, that a desktop uses to draw its windows; it does not share the GPU.
 pub(super) const DESKTOP_PERCENT: u32 = 10;
-/// For how many processes power is remembered.
 const MOST_USERS: usize = 8;
 
-/// A GPU's power while a process worked on it alone.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Work {
     who: Identity,
     until: Time,
-    /// The time observed, in milliseconds.
     covered: i64,
-    /// Utilization of the GPU, percent.
     pub gpu_percent: Average,
-    /// Watts.
     pub power: Average,
-    /// Memory utilization of the GPU, percent.
     pub memory: Average,
-    /// SM clock in MHz.
+    /// SM clock, in MHz.
     pub clock: Average,
 }
 
 impl Work {
-    /// The seconds observed.
     pub fn covered_seconds(&self) -> f64 {
         self.covered as f64 / 1000.0
     }
 
-    /// Whether that suffices for a comparison.
+    /// Whether enough was observed for a comparison.
     fn is_known(&self) -> bool {
         self.covered as f64 / 1000.0 >= LEAST_WORK_SECONDS
             && self.power.count() >= LEAST_WORK_SAMPLES
     }
 }
 
-/// A time throughout which one process alone used a GPU fully, and the GPU drew a fraction of what it drew when
-/// that process worked.
+/// A time of full use by one process alone, at a fraction of the GPU's former power under that process.
 #[derive(Clone, PartialEq, Debug)]
 pub struct LowPowerPhase {
-    /// The only process on the GPU.
     pub who: Identity,
-    /// First sample.
     pub since: Time,
-    /// Last sample.
     pub until: Time,
     pub samples: u64,
     covered: i64,
     bridged: i64,
-    /// The GPU's least utilization.
     pub gpu_percent_min: u32,
-    /// Utilization of the GPU, percent.
     pub gpu_percent: Average,
-    /// Watts.
     pub power: Average,
-    /// Memory utilization of the GPU, percent.
     pub memory: Average,
-    /// SM clock in MHz.
+    /// SM clock, in MHz.
     pub clock: Average,
-    /// Degrees.
+    /// In degrees Celsius.
     pub temperature: Average,
-    /// The power limit in watts, as last reported.
     pub power_limit: Option<f64>,
 }
 
@@ -91,12 +74,11 @@ impl LowPowerPhase {
         self.until.seconds_since(self.since)
     }
 
-    /// The seconds that its samples cover.
     pub fn covered_seconds(&self) -> f64 {
         self.covered as f64 / 1000.0
     }
 
-    /// The share of it that its samples cover, 0 to 1.
+    /// The share of the phase that samples cover, 0 to 1.
     pub fn coverage(&self) -> f64 {
         match self.until - self.since {
             0 => 1.0,
@@ -104,7 +86,7 @@ impl LowPowerPhase {
         }
     }
 
-    /// The share that its samples cover, including short gaps between two of them, 0 to 1.
+    /// The share that samples cover, including short gaps between them, 0 to 1.
     pub fn bridged(&self) -> f64 {
         match self.until - self.since {
             0 => 1.0,
@@ -113,15 +95,13 @@ impl LowPowerPhase {
     }
 }
 
-/// The only process at work on a GPU.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Alone {
     pub(super) who: Identity,
-    /// Its SM utilization, if the driver reports it.
     pub(super) sm_percent: Option<u32>,
 }
 
-/// The row of the only process at work on a GPU; `None` if there is none, or several, or that is unknown.
+/// The row of the only process that works on a GPU; `None` if there are none or several, or if that is unknown.
 pub(super) fn alone<'g>(gpu: &Gpu, rows: &'g [GpuProcess]) -> Option<&'g GpuProcess> {
     let may_work = |row: &&GpuProcess| match row.kind {
         ProcessType::Graphics => row.sm_percent.unwrap_or(0) > DESKTOP_PERCENT,
@@ -132,22 +112,19 @@ pub(super) fn alone<'g>(gpu: &Gpu, rows: &'g [GpuProcess]) -> Option<&'g GpuProc
     at_work.all(|other| other.pid == only.pid).then_some(only)
 }
 
-/// A GPU's power history.
 #[derive(Clone, Debug, Default)]
 pub(super) struct PowerHistory {
-    /// The latest last.
     works: Vec<Work>,
     phase: Option<LowPowerPhase>,
     /// The process that worked alone at the last sample.
     alone: Option<Identity>,
-    /// When its power was last reported.
     read_at: Option<Time>,
-    /// Whether it was reported now, or a few samples ago.
+    /// Whether the power was reported now, or a few samples ago.
     is_read: bool,
 }
 
 impl PowerHistory {
-    /// Takes in a sample of the GPU; `alone` requires that its process list was read.
+    /// Adds a sample of the GPU; `alone` requires that its process list was read.
     pub(super) fn observe(&mut self, gpu: &Gpu, alone: Option<Alone>, moment: SampleTime) {
         self.alone = alone.map(|alone| alone.who);
         self.phase.take_if(|phase| moment.time - phase.until >= BRIDGED_GAP_MILLISECONDS);
@@ -163,7 +140,7 @@ impl PowerHistory {
         if gpu.stale_seconds.is_some() {
             return;
         }
-        // Use of the GPU by any process ends the phase.
+        // Lower utilization or higher power ends the phase, whichever process caused it.
         let is_over =
             self.phase.as_ref().is_some_and(|phase| !self.is_low(phase.who, percent, power));
         if is_over && let Some(phase) = self.phase.take() {
@@ -215,7 +192,7 @@ impl PowerHistory {
         self.works.push(work);
     }
 
-    /// A low-power phase that ended by itself was lighter work, which may come again.
+    /// Counts a phase that ended without intervention as lighter work, which may recur.
     fn count_as_work(&mut self, phase: &LowPowerPhase) {
         if let Some(work) = self.works.iter_mut().find(|work| work.who == phase.who) {
             work.gpu_percent.add(phase.gpu_percent);
@@ -262,7 +239,7 @@ impl PowerHistory {
         self.phase = Some(phase);
     }
 
-    /// A GPU's power while the process worked alone, if enough was observed.
+    /// The GPU's power while the process worked alone, if enough was observed.
     pub(super) fn work(&self, who: Identity) -> Option<&Work> {
         self.works.iter().find(|work| work.who == who).filter(|work| work.is_known())
     }
@@ -280,7 +257,6 @@ impl PowerHistory {
     }
 }
 
-/// A running mean of known values; the values themselves are not kept.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
 pub struct Average {
     sum: f64,
@@ -288,7 +264,7 @@ pub struct Average {
 }
 
 impl Average {
-    /// Adds a sample; unknown ones do not count.
+    /// Adds a sample; ignores an unknown value.
     pub(super) fn push(&mut self, value: Option<f64>) {
         if let Some(value) = value {
             self.sum += value;
@@ -296,18 +272,16 @@ impl Average {
         }
     }
 
-    /// Adds all of another's samples.
     pub(super) fn add(&mut self, other: Self) {
         self.sum += other.sum;
         self.count += other.count;
     }
 
-    /// `None` if nothing is known.
+    /// `None` if no value is known.
     pub fn mean(&self) -> Option<f64> {
         (self.count > 0).then(|| self.sum / self.count as f64)
     }
 
-    /// The number of known samples.
     pub fn count(&self) -> u64 {
         self.count
     }

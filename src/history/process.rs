@@ -13,7 +13,7 @@ use crate::model::snapshot::ProcessType;
 use crate::model::{Gpu, GpuProcess, Identity, Process, Time};
 use crate::units::GIB;
 
-/// The most rows of a process: one per GPU, or per instance under MIG.
+/// How many rows of a process are kept: one per GPU, or per instance under MIG.
 const MOST_ROWS: usize = 256;
 /// CPU seconds that two scheduler ticks may charge to any process.
 const TICKS_OF_CPU: f64 = 0.02;
@@ -27,17 +27,14 @@ pub struct ProcessHistory {
     last_seen: Time,
     state: Option<(char, Streak)>,
     resumed_at: Option<Time>,
-    /// The last request by gpumem to release memory.
     asked: Option<Arc<AskedRelease>>,
     asked_cpu: AskedCpu,
     cpu_wait: CpuWait,
     cpu: Counter,
-    /// `cpu` includes descendants.
     counts_descendants: bool,
     still: Option<CpuIdle>,
     abandoned: Clause,
-    /// Bytes read and written at the last sample that had them, and since when that stands still without any
-    /// socket.
+    /// Bytes read and written by the process and its descendants.
     io: Counter,
     rows: Vec<RowHistory>,
     hidden: Vec<Hidden>,
@@ -45,7 +42,7 @@ pub struct ProcessHistory {
     may_have_display: bool,
 }
 
-/// What a process's names tell, cached while they stay the same.
+/// Facts from the process's names, cached while they stay the same.
 #[derive(Clone, Debug, Default)]
 struct KnownNames {
     command: Option<Arc<[Arc<str>]>>,
@@ -79,23 +76,20 @@ impl KnownNames {
     }
 }
 
-/// What all rows together tell a rule, so that it can skip them.
+/// Facts about all rows, so that a rule can skip them.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct RowsSummary {
-    /// The last snapshot showed use on all of them.
     pub uses_all: bool,
-    /// Some row's memory has moved at some time.
+    /// The memory of some row has changed at some time.
     pub has_moved: bool,
-    /// Some row's memory is unknown.
     pub is_unread: bool,
 }
 
-/// A time in which a process used no CPU, except a trace.
+/// A time in which a process used no more than a trace of CPU.
 #[derive(Clone, Copy, Debug)]
 struct CpuIdle {
     since: Time,
     until: Time,
-    /// CPU seconds at `until`.
     total: f64,
 }
 
@@ -107,7 +101,7 @@ struct AskedCpu {
 }
 
 impl AskedCpu {
-    /// CPU seconds less the request's own: one thread, for no longer than the request lasted.
+    /// CPU seconds minus those of the request: one thread, for at most the duration of the request.
     fn without(&mut self, seconds: Option<f64>, asked: Option<&AskedRelease>) -> Option<f64> {
         let now = seconds?;
         if let (Some(asked), Some(last)) = (asked, self.last) {
@@ -181,9 +175,9 @@ impl ProcessHistory {
         }
     }
 
-    /// Takes in CPU use of the process and, if they were read, its descendants, since a process whose children
-    /// work is at work. If reading them failed, the sum is unknown. Time spent runnable without a CPU counts as
-    /// use: on a less busy host it would have run.
+    /// Adds the CPU use of the process and, if they were read, its descendants: a process works while its children
+    /// do. If reading descendants failed, the sum is unknown. Time spent runnable without a CPU counts as use,
+    /// because on a less busy host the process would have run.
     fn observe_cpu(&mut self, process: &Process, previous: Time, moment: SampleTime) {
         let own = (process.cpu_seconds, process.cpu_percent);
         let (seconds, percent) = match process.descendants.as_deref() {
@@ -208,15 +202,14 @@ impl ProcessHistory {
         self.cpu.observe(moment.time, seconds, percent, moment.allowed_gap);
     }
 
-    /// Takes in I/O of the process and its descendants.
     fn observe_io(&mut self, process: &Process, moment: SampleTime) {
         let others = process.descendants.as_deref().and_then(|it| it.io_bytes);
         let bytes = process.io_bytes.map(|own| own.saturating_add(others.unwrap_or(0)) as f64);
         self.io.observe(moment.time, bytes, None, moment.allowed_gap);
     }
 
-    /// Whether it waits for a person or a guest: it draws a desktop, or on one (a program with a window that also
-    /// computes, perhaps with unsaved work), or is a virtual machine.
+    /// Whether the process waits for a person or a guest. It draws a desktop, is a virtual machine, or draws on a
+    /// desktop: a program with a window that also computes may contain unsaved work.
     pub fn is_desktop_or_machine(&self) -> bool {
         let draws = |row: &RowHistory| row.kind() == ProcessType::ComputeGraphics;
         let facts = &self.names.facts;
@@ -244,8 +237,7 @@ impl ProcessHistory {
         }
     }
 
-    /// Takes in CPU seconds. `true` if they prove that nothing that needs a CPU happened since they were last
-    /// known.
+    /// Adds CPU seconds. Returns `true` if they prove that the process needed no CPU since they were last known.
     fn observe_stillness(&mut self, moment: SampleTime) -> bool {
         let Some(total) = self.cpu.total_at(moment.time) else {
             return false;
@@ -263,7 +255,7 @@ impl ProcessHistory {
         continued.is_some()
     }
 
-    /// Takes in a snapshot of a GPU whose device file it holds open without being listed.
+    /// Adds a snapshot of a GPU whose device file the process has open without being listed.
     pub(super) fn observe_hidden(
         &mut self,
         device: usize,
@@ -292,7 +284,7 @@ impl ProcessHistory {
         self.rows[place].observe(gpu, row, moment, cpu_total, marks);
     }
 
-    /// A row's index; `None` if there are too many.
+    /// A row's index; `None` if there are too many rows.
     fn row_index(&mut self, shown: Shown, row: &GpuProcess, moment: SampleTime) -> Option<usize> {
         let device = shown.device;
         let known = self.rows.iter().position(|known| known.is(device, row));
@@ -302,15 +294,15 @@ impl ProcessHistory {
         if self.rows.len() >= MOST_ROWS {
             return None;
         }
-        // Most processes are on one GPU, and never get a second row.
+        // Most processes are on one GPU and never get a second row.
         self.rows.reserve_exact(1);
-        // The process or the row appeared between two snapshots: either way its beginning was observed.
+        // The process or the row appeared between two snapshots, so its start was observed in both cases.
         self.rows.push(RowHistory::new(device, row, moment.time, shown.was_listed));
         Some(self.rows.len() - 1)
     }
 
-    /// Handles rows that this snapshot did not show; `is_listed` tells whether it showed a GPU's processes.
-    /// `false` if nothing of the process is worth keeping.
+    /// Handles rows that this snapshot did not show; `is_listed` reports whether it showed a GPU's processes.
+    /// Returns `false` if nothing about the process is worth keeping.
     pub(super) fn observe_what_is_missing(
         &mut self,
         moment: SampleTime,
@@ -336,7 +328,7 @@ impl ProcessHistory {
         gone <= keep
     }
 
-    /// What a rule may ask of all rows together before it looks at any.
+    /// Facts about all rows that a rule can check before looking at any.
     pub fn rows_summary(&self) -> RowsSummary {
         RowsSummary {
             uses_all: self.rows.iter().all(|row| row.last_use() == Use::Used),
@@ -349,39 +341,37 @@ impl ProcessHistory {
         self.identity
     }
 
-    /// When a snapshot first showed it.
     pub fn first_seen(&self) -> Time {
         self.first_seen
     }
 
-    /// When a snapshot last showed it.
     pub fn last_seen(&self) -> Time {
         self.last_seen
     }
 
-    /// Its state as in /proc, and the time throughout which every sample showed it; `None` while unknown.
+    /// The state as in /proc, and the time throughout which every sample showed it; `None` while unknown.
     pub fn state(&self) -> Option<(char, Streak)> {
         self.state
     }
 
-    /// Since when its CPU seconds have not advanced by more than a trace between samples; `None` if the last
-    /// snapshot lacks them.
+    /// Since when the CPU time has not advanced by more than a trace between samples; `None` if the last snapshot
+    /// lacks it.
     pub fn still_since(&self) -> Option<Time> {
         self.still.filter(|still| still.until == self.last_seen).map(|still| still.since)
     }
 
-    /// Since when it has lost its parent (a reaper adopted it) and its process group's leader; or, for a
-    /// notebook kernel, its server.
+    /// Since when a reaper has adopted the process and its process group's leader is gone; for a notebook kernel,
+    /// since when its server is gone.
     pub fn abandoned(&self) -> Option<&Streak> {
         self.abandoned.streak()
     }
 
-    /// GPUs whose device file it holds open without being listed; only for an abandoned process.
+    /// GPUs whose device file an abandoned process has open without being listed.
     pub fn hidden(&self) -> &[Hidden] {
         &self.hidden
     }
 
-    /// When it was last seen running again after a signal or debugger had stopped it.
+    /// When the process was last seen running again after a signal or debugger had stopped it.
     pub fn resumed_at(&self) -> Option<Time> {
         self.resumed_at
     }
@@ -408,14 +398,13 @@ fn both(one: Option<bool>, other: Option<bool>) -> Option<bool> {
     }
 }
 
-/// Whether a state is that of a process stopped by a signal or terminal (`T`) or debugger (`t`).
+/// Whether a signal or terminal (`T`) or a debugger (`t`) stopped the process.
 fn is_stopped(state: char) -> bool {
     matches!(state, 'T' | 't')
 }
 
 #[cfg(test)]
 impl ProcessHistory {
-    /// Heap bytes, by capacity.
     pub(super) fn size(&self) -> usize {
         size_of::<Self>()
             + self.cpu.size()
@@ -424,20 +413,20 @@ impl ProcessHistory {
     }
 }
 
-// A process on a GPU whose NVML list lacks it: only its open device file shows it.
+// A process on a GPU without an entry in NVML's list: only the open device file shows it.
 //
-// A worker forked from a trainer holds what the trainer's context held, listed under the trainer's pid or
-// none. It is watched only if its parent and its group's leader are gone, and on GPUs whose memory the list
-// does not explain; which process holds that memory is unknown.
+// A worker forked from a trainer keeps the memory of the trainer's context, which is listed under the trainer's pid
+// or not at all. The worker is watched only if its parent and its group's leader are gone, and only on GPUs with
+// memory that the list does not explain. Which process holds that memory is unknown.
 
 /// The least unexplained memory; less is rounding by contexts and driver.
 const LEAST_UNEXPLAINED_BYTES: u64 = GIB;
-/// The driver's reserve if it does not report one: at most one part in this many of the memory.
+/// The driver's reserve, if it does not report one, is at most one part in this many of the memory.
 const RESERVED_SHARE: u64 = 50;
-/// The most device files of a process; a machine has fewer GPUs.
+/// How many device files of a process are kept; a machine has fewer GPUs.
 const MOST_FILES: usize = 256;
 
-/// A GPU whose device file a process holds open without being listed on it.
+/// A GPU whose device file a process has open without being listed on it.
 #[derive(Clone, Copy, Debug)]
 pub struct Hidden {
     device: u32,
@@ -455,7 +444,7 @@ impl Hidden {
     }
 }
 
-/// Takes in a snapshot of a GPU whose file the process holds open.
+/// Adds a snapshot of a GPU whose file the process has open.
 pub(super) fn observe(
     known: &mut Vec<Hidden>,
     device: usize,
@@ -491,8 +480,7 @@ pub(super) fn is_unexplained(gpu: &Gpu) -> Option<bool> {
     Some(used.saturating_sub(listed) >= LEAST_UNEXPLAINED_BYTES)
 }
 
-/// Whether an unlisted process did not use a GPU: no process did, or a listed one did and this one did nothing
-/// at all (`is_still`).
+/// Whether no process used a GPU, or a listed one did while this unlisted one was inactive (`is_still`).
 pub(super) fn is_unused(gpu: &Gpu, is_still: bool) -> Option<bool> {
     let rows = gpu.processes.as_ref()?;
     match gpu.gpu_percent? {

@@ -7,60 +7,54 @@ use crate::model::process::AskedRelease;
 use crate::model::snapshot::ProcessType;
 use crate::model::{Gpu, GpuProcess, Time};
 
-/// The share of a core up to which a process only waits.
+/// CPU use, as a share of a core, up to which a process counts as waiting.
 const TRACE_OF_CPU: f64 = 0.02;
-/// The share of a core up to which a process cannot have started a burst of GPU work once a minute.
+/// CPU use, as a share of a core, that is too little for one burst of GPU work a minute.
 const CPU_OF_NO_BURST: f64 = 0.005;
-/// CPU seconds of two ticks.
 const TICK_OF_CPU: f64 = 0.02;
 /// CPU seconds that scheduler ticks may charge to any process.
 const TICKS_OF_CPU: f64 = 0.1;
 
-/// For how long, in seconds, after a request to release memory a fall counts as its effect: as long as a
-/// release is watched.
+/// Seconds after a release request in which a fall counts as its effect; a release is watched as long.
 const RELEASED_SECONDS: f64 = 10.0;
-/// The least change of memory that a process makes; less is the driver's.
+/// The least change of memory that counts as the process's own; less is the driver's.
 const MOVEMENT_BYTES: u64 = 64 << 20;
-/// The share of its power limit from which a GPU is at work, whatever utilization it reports.
+/// The share of its power limit from which a GPU counts as working, regardless of the reported utilization.
 const POWER_AT_WORK: f64 = 0.6;
-/// In a run, one sample in this many may show use that no process's sample explains: the GPU's figure is from
-/// another moment.
+/// One sample of a run in this many may show unexplained use: the GPU's figure is from another moment.
 const EXPLAINED_TO_UNEXPLAINED: u64 = 10;
 
-/// What shows that a process did not use a GPU.
+/// The evidence that a process did not use a GPU.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum NoUseSource {
-    /// The driver's samples for this process.
     Process,
-    /// The whole GPU was not used.
     Device,
 }
 
-/// What one sample says about a process's use of a GPU.
+/// A process's use of a GPU in one sample.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Use {
-    /// The driver saw it use an engine.
+    /// The driver reported use of an engine by the process.
     Used,
-    /// Some process used the GPU, and the driver does not report which. Counts as use.
+    /// Some process used the GPU, but the driver does not report which. Counts as use.
     DeviceUsed,
     NotUsed(NoUseSource),
     Unknown,
 }
 
 impl Use {
-    /// From a process's row on a GPU that answered.
     pub fn of(gpu: &Gpu, row: &GpuProcess) -> Self {
         let engines =
             [row.sm_percent, row.memory_percent, row.encoder_percent, row.decoder_percent];
         if engines.iter().flatten().any(|percent| *percent > 0) {
             return Self::Used;
         }
-        // Full power and no use contradict each other: neither is believed.
+        // Full power and no use contradict each other, so neither counts.
         let device = gpu.gpu_percent.filter(|percent| {
             let share = gpu.power_watts.zip(gpu.power_limit_watts);
             *percent > 0 || share.is_none_or(|(power, limit)| power < limit * POWER_AT_WORK)
         });
-        // The driver may charge an MPS client's work to the server, so a 0 proves nothing.
+        // The driver may attribute an MPS client's work to the server, so a 0 proves nothing.
         let own = row.sm_percent.filter(|_| row.kind != ProcessType::Mps);
         match (own, device) {
             (Some(_), _) => Self::NotUsed(NoUseSource::Process),
@@ -71,8 +65,8 @@ impl Use {
     }
 }
 
-/// Whether a GPU was used and its processes' samples do not explain it: the driver gave none, or late, and
-/// their zeros prove nothing. A compositor's few percent round to 0.
+/// Whether a GPU was used and its processes' samples do not explain it. The driver gave no samples, or gave them
+/// late, so zeros in them prove nothing. A compositor's few percent round to 0.
 pub(super) fn is_unexplained(gpu: &Gpu, rows: &[GpuProcess]) -> bool {
     let is_desktop = |row: &GpuProcess| {
         use ProcessType::{ComputeGraphics, Graphics};
@@ -85,8 +79,8 @@ pub(super) fn is_unexplained(gpu: &Gpu, rows: &[GpuProcess]) -> bool {
     gpu.gpu_percent.is_some_and(|percent| percent > 0 && percent > noise()) && !is_used(gpu, rows)
 }
 
-/// Whether one of a GPU's video engines was used and no process's sample tells whose work that was: any process
-/// that holds memory there may be the one.
+/// Whether one of a GPU's video engines was used and no process sample explains it. Any process that holds memory
+/// there may have used the engine.
 pub(super) fn is_video_unexplained(gpu: &Gpu, rows: &[GpuProcess]) -> bool {
     let is_busy = |percent: Option<u32>| percent.is_some_and(|percent| percent > 0);
     let is_told =
@@ -97,48 +91,40 @@ pub(super) fn is_video_unexplained(gpu: &Gpu, rows: &[GpuProcess]) -> bool {
         || (is_of_no_list && !is_used(gpu, rows))
 }
 
-/// Whether a sample shows one of a GPU's processes using it.
 pub(super) fn is_used(gpu: &Gpu, rows: &[GpuProcess]) -> bool {
     rows.iter().any(|row| Use::of(gpu, row) == Use::Used)
 }
 
-/// A GPU in the current snapshot.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Shown {
-    /// Its index among those seen.
     pub(super) device: usize,
-    /// Its list was read in the previous snapshot, too.
+    /// Whether the list was also read in the previous snapshot.
     pub(super) was_listed: bool,
-    /// It was used, and no process's sample explains it.
+    /// Whether the GPU was used without a process sample that explains it.
     pub(super) is_unexplained: bool,
 }
 
-/// How a run without use began.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Began {
-    /// Use before it was observed, or the row appeared between two snapshots: it is no older.
+    /// After use that was observed, or with a row that appeared between two snapshots. The run is no older.
     Witnessed,
     /// After use of the GPU that the driver did not attribute.
     AfterDeviceUse,
-    /// At the beginning of the history, or after a gap: it may be older.
+    /// At the start of the history, or after a gap. The run may be older.
     Unwitnessed,
 }
 
-/// A time throughout which a process did not use a GPU.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct UnusedRun {
-    /// The first sample without use.
     pub since: Time,
-    /// The last one.
     pub until: Time,
     pub began: Began,
-    /// Samples without use.
     pub samples: u64,
-    /// How many of them show it only for the whole device.
+    /// How many samples show it only for the whole device.
     pub by_device: u64,
-    /// In how many of them the GPU was used and no process's sample explains it.
+    /// How many samples show use of the GPU that no process sample explains.
     pub unexplained: u64,
-    /// Seconds before `since` that its first sample covers.
+    /// Seconds before `since` that the first sample covers.
     pub seconds_before: f64,
     covered: i64,
 }
@@ -148,13 +134,12 @@ impl UnusedRun {
         self.until.seconds_since(self.since)
     }
 
-    /// Whether an unnamed process used the GPU more than chance allows: then the driver's figures for this
-    /// process are worthless.
+    /// Whether unexplained use is more frequent than chance, so that the driver's figures are unreliable.
     pub fn is_unexplained(&self) -> bool {
         self.unexplained.saturating_mul(EXPLAINED_TO_UNEXPLAINED) > self.samples
     }
 
-    /// The share of the run that its samples cover, 0 to 1.
+    /// The share of the run that samples cover, 0 to 1.
     pub fn coverage(&self) -> f64 {
         match self.until - self.since {
             0 => 1.0,
@@ -163,31 +148,27 @@ impl UnusedRun {
     }
 }
 
-/// A process on one GPU over time.
 #[derive(Clone, Debug)]
 pub struct RowHistory {
-    /// Index among the GPUs seen.
     device: u32,
     gpu_instance: Option<u32>,
     compute_instance: Option<u32>,
     kind: ProcessType,
-    /// Its memory, and when the driver last reported it.
+    /// The memory, and when the driver last reported it.
     used: Option<(u64, Time)>,
     growth: Growth,
-    /// Its memory when it last settled, and when it last moved away from there.
+    /// The memory when it last settled, and when it last moved away from there.
     settled: Option<u64>,
     moved_at: Option<Time>,
     last_use: Use,
-    /// When its use was last known.
     known_at: Time,
-    /// How a run that began now would have begun.
+    /// How a run that begins now would have begun.
     before: Began,
     run: Option<UnusedRun>,
-    /// The longest run that ended with its use of the GPU, in seconds.
+    /// The longest run that ended with use of the GPU, in seconds.
     longest_pause: f64,
-    /// How many runs ended so.
     resumed: u32,
-    /// Whether it was ever seen to use the GPU.
+    /// Whether the process was ever observed using the GPU.
     has_been_used: bool,
     /// CPU seconds of the process at the end of the run.
     cpu_at_until: Option<f64>,
@@ -270,7 +251,7 @@ impl RowHistory {
         }
     }
 
-    /// A fall that gpumem asked for is not the process's own movement.
+    /// A fall that gpumem requested is not the process's own movement.
     fn note_movement(&mut self, bytes: u64, time: Time, is_asked: bool) {
         let settled = *self.settled.get_or_insert(bytes);
         if settled.abs_diff(bytes) >= MOVEMENT_BYTES {
@@ -293,22 +274,22 @@ impl RowHistory {
         self.known_at = known_at;
     }
 
-    /// The longest time without use after which it used the GPU again, in seconds; 0 if none was observed.
+    /// The longest time without use after which the process used the GPU again, in seconds; 0 if none was observed.
     pub fn longest_pause(&self) -> f64 {
         self.longest_pause
     }
 
-    /// How often it used the GPU again after a time without use.
+    /// How often the process used the GPU again after a time without use.
     pub fn resumed(&self) -> u32 {
         self.resumed
     }
 
-    /// Whether it was ever seen to use the GPU.
+    /// Whether the process was ever observed using the GPU.
     pub fn has_been_used(&self) -> bool {
         self.has_been_used
     }
 
-    /// Forgets what was known if it is older than a gap may be.
+    /// Drops facts that are older than the allowed gap.
     fn let_pass(&mut self, moment: SampleTime, cpu_total: Option<f64>) {
         let gap = moment.time - self.known_at;
         let is_bridged = self.run.is_some()
@@ -342,7 +323,7 @@ impl RowHistory {
             }
             Some(run) => {
                 let gap = moment.time - run.until;
-                // A sample vouches for the driver's view of one interval; for the rest only a still CPU does.
+                // A sample covers one interval. Only a CPU time that stood still covers the rest.
                 let is_vouched = if gap > moment.interval + moment.interval / 2 {
                     self.cpu_was_still(gap, cpu_total)
                 } else {
@@ -370,7 +351,6 @@ impl RowHistory {
         self.cpu_used_since(cpu_total).is_some_and(|used| used <= trace)
     }
 
-    /// CPU seconds since the run's last sample.
     fn cpu_used_since(&self, cpu_total: Option<f64>) -> Option<f64> {
         let used = cpu_total? - self.cpu_at_until?;
         (used >= 0.0).then_some(used)
@@ -380,22 +360,22 @@ impl RowHistory {
         self.device as usize
     }
 
-    /// Whether it is on an instance of the GPU (MIG).
+    /// Whether the row is on a MIG instance of the GPU.
     pub fn is_of_instance(&self) -> bool {
         self.gpu_instance.is_some()
     }
 
-    /// Which of NVML's process lists it was last on.
+    /// The NVML process list that last contained the row.
     pub fn kind(&self) -> ProcessType {
         self.kind
     }
 
-    /// Its memory, as the driver last reported; `None` if it does not.
+    /// The memory, as last reported by the driver; `None` if it reports none.
     pub fn used_bytes(&self) -> Option<u64> {
         self.used.map(|(bytes, _)| bytes)
     }
 
-    /// When its memory last changed by 64 MiB or more.
+    /// When the memory last changed by 64 MiB or more.
     pub fn moved_at(&self) -> Option<Time> {
         self.moved_at
     }
@@ -404,12 +384,11 @@ impl RowHistory {
         &self.growth
     }
 
-    /// What the last snapshot said about use.
     pub fn last_use(&self) -> Use {
         self.last_use
     }
 
-    /// The current run without use; `None` while the GPU is used, or that is unknown.
+    /// The current run without use; `None` while the GPU is used, or if that is unknown.
     pub fn run(&self) -> Option<&UnusedRun> {
         self.run.as_ref()
     }
@@ -419,12 +398,10 @@ impl RowHistory {
         self.before
     }
 
-    /// When the row was first read.
     pub fn first_seen(&self) -> Time {
         self.first_seen
     }
 
-    /// When the row was last read.
     pub fn last_seen(&self) -> Time {
         self.last_seen
     }

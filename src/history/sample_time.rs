@@ -1,15 +1,15 @@
-//! The time of a snapshot, and how much of the time before it samples vouch for.
+//! The time of a snapshot, and how much of the time before it the samples cover.
 
 use crate::model::Time;
 
-/// For how long, in milliseconds, the driver keeps its process samples.
+/// For how long, in milliseconds, the driver keeps process samples.
 const KEPT_BY_DRIVER_MILLISECONDS: i64 = 10_000;
-/// The distance of snapshots, in milliseconds, at which those samples cover less than a quarter.
+/// At this distance of snapshots, in milliseconds, those samples cover less than a quarter.
 const FAR_APART_MILLISECONDS: i64 = 45_000;
-/// The longest gap, in milliseconds, that other evidence (CPU seconds that did not advance) bridges.
+/// The longest gap, in milliseconds, that other evidence bridges, such as a CPU time that did not advance.
 pub(super) const BRIDGED_GAP_MILLISECONDS: i64 = 600_000;
 
-/// What a row needs to know about the current snapshot.
+/// The facts about the current snapshot that a row needs.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SampleTime {
     pub(super) time: Time,
@@ -20,17 +20,16 @@ pub(super) struct SampleTime {
 }
 
 impl SampleTime {
-    /// How much of the milliseconds since the previous sample this one vouches for: an interval, with some
-    /// lateness.
+    /// How many of the milliseconds since the previous sample this one covers: an interval, with some delay.
     pub(super) fn vouched(self, gap: i64) -> i64 {
         if gap <= self.interval + self.interval / 2 { gap } else { gap.min(self.interval) }
     }
 
-    /// How much of them the driver's samples vouch for, which were read for `told` seconds of them.
+    /// How many of those milliseconds the driver's samples cover, if they were read for `reported` seconds.
     ///
-    /// The driver keeps some 10 s; frequent reads, such as gpumem's between rare snapshots, miss none. A
-    /// recording that does not say is believed, unless its snapshots are so far apart that it would have missed
-    /// nearly all of the time.
+    /// The driver keeps samples for about 10 s. Frequent reads, such as gpumem's between rare snapshots, miss none.
+    /// A recording without this field counts as complete, unless its snapshots are so far apart that it would have
+    /// missed nearly all of the time.
     pub(super) fn sampled(self, gap: i64, reported: Option<f64>) -> i64 {
         let measured = reported.filter(|seconds| seconds.is_finite() && *seconds >= 0.0);
         let most = match measured {
@@ -41,22 +40,19 @@ impl SampleTime {
         self.vouched(gap).min(most)
     }
 
-    /// How much of them two equal samples vouch for: all, if no more are missing in between than have no
-    /// effect.
+    /// How many of those milliseconds two equal samples cover: all within the allowed gap.
     pub(super) fn bridged(self, gap: i64) -> i64 {
         if gap <= self.allowed_gap { gap } else { self.vouched(gap) }
     }
 }
 
-// The usual time between two snapshots: the median of the last few, so that neither a late snapshot nor an
-// extra one moves it.
+// The usual time between two snapshots: a median, which a single late or extra snapshot does not change.
 
-/// How many times the median is taken of.
+/// How many times the median covers.
 const KEPT: usize = 15;
-/// The longest interval in milliseconds; rarer samples must not make a gap of hours usual.
+/// The longest interval in milliseconds, so that rare samples do not make a gap of hours usual.
 const LONGEST_MILLISECONDS: i64 = 600_000;
 
-/// A running median.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Interval {
     recent: [i64; KEPT],
@@ -65,10 +61,9 @@ pub(super) struct Interval {
 }
 
 impl Interval {
-    /// Takes in the milliseconds between two snapshots.
     pub(super) fn push(&mut self, milliseconds: i64) {
         self.recent[self.count % KEPT] = milliseconds.clamp(1, LONGEST_MILLISECONDS);
-        // Beyond twice the size only the position in the ring matters.
+        // Beyond twice the size, only the position in the ring matters.
         self.count = if self.count + 1 == 2 * KEPT { KEPT } else { self.count + 1 };
         let mut sorted = self.recent;
         let known = &mut sorted[..self.count.min(KEPT)];
@@ -76,7 +71,7 @@ impl Interval {
         self.median = known[known.len() / 2];
     }
 
-    /// The median in milliseconds; 0 before there is one.
+    /// The median in milliseconds; 0 before the first value.
     pub(super) fn milliseconds(&self) -> i64 {
         self.median
     }

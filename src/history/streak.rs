@@ -1,4 +1,4 @@
-//! Since when something holds without a break, and in how many samples.
+//! Since when a condition has held without a break, and in how many samples.
 
 use super::SampleTime;
 use super::row::Began;
@@ -7,12 +7,10 @@ use crate::model::Time;
 /// A time throughout which every known sample was the same.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Streak {
-    /// First sample.
     pub since: Time,
-    /// Last sample.
     pub until: Time,
     pub samples: u64,
-    /// Whether the samples before it differed, or its beginning was not observed.
+    /// Whether the samples before differed, or the start was not observed.
     pub began: Began,
 }
 
@@ -21,8 +19,7 @@ impl Streak {
         Self { since: time, until: time, samples: 1, began }
     }
 
-    /// Takes in another equal sample. After a gap it restarts, unless something else vouches for the time
-    /// between (`is_bridged`).
+    /// Adds another equal sample. Restarts after a gap, unless other evidence covers the gap (`is_bridged`).
     pub(super) fn extend(&mut self, moment: SampleTime, is_bridged: bool) {
         let gap = moment.time - self.until;
         if gap > moment.allowed_gap && !is_bridged {
@@ -46,7 +43,7 @@ pub(super) struct Clause {
 }
 
 impl Clause {
-    /// Takes in a sample; an unknown one (`None`) neither proves nor breaks anything for a while.
+    /// Adds a sample. An unknown one (`None`) changes nothing until the allowed gap has passed.
     pub(super) fn observe(&mut self, holds: Option<bool>, moment: SampleTime) {
         match (holds, &mut self.streak) {
             (Some(true), Some(streak)) => streak.extend(moment, false),
@@ -104,7 +101,7 @@ mod tests {
         clause.observe(Some(false), at(70));
         clause.observe(Some(true), at(80));
         assert_eq!(clause.streak().unwrap().began, Began::Witnessed);
-        // The same sample twice counts once.
+        // A repeated sample counts once.
         clause.observe(Some(true), at(80));
         assert_eq!(clause.streak().unwrap().samples, 1);
 

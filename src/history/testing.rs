@@ -1,4 +1,4 @@
-//! A test scene: one machine whose hand-made snapshots advance step by step.
+//! A test scene: a machine whose hand-made snapshots advance step by step.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ pub(super) fn moment(seconds: i64) -> SampleTime {
     }
 }
 
-/// A machine; change `now` between two steps.
+/// A machine; tests change `now` between two steps.
 #[derive(Clone, Debug)]
 pub(crate) struct Scene {
     pub(crate) now: Snapshot,
@@ -24,7 +24,6 @@ pub(crate) struct Scene {
 }
 
 impl Scene {
-    /// A machine with this many idle GPUs.
     pub(crate) fn new(gpus: u32, interval_seconds: f64) -> Self {
         let mut now = Snapshot::new(Time::from_unix_milliseconds(1_763_706_000_000));
         now.host.hostname = Some("gpu1".into());
@@ -41,7 +40,7 @@ impl Scene {
         Self { now, interval_seconds }
     }
 
-    /// Adds `python train.py`, started a day ago, that holds memory on GPUs and uses none of them.
+    /// Adds `python train.py`, started a day ago, which holds memory on GPUs and uses none of them.
     pub(crate) fn holder(&mut self, pid: u32, gpus: &[u32], bytes: u64) {
         let command: Arc<[Arc<str>]> = ["python".into(), "train.py".into()].into();
         self.now.processes.push(Process {
@@ -78,14 +77,14 @@ impl Scene {
         });
     }
 
-    /// Makes a process use a GPU, which draws power for it alone.
+    /// Makes a process use a GPU, with this power.
     pub(crate) fn draws(&mut self, gpu: u32, pid: u32, percent: u32, watts: f64) {
         self.row(gpu, pid).sm_percent = Some(percent);
         self.gpu(gpu).gpu_percent = Some(percent);
         self.gpu(gpu).power_watts = Some(watts);
     }
 
-    /// Adds an orphan: a [`holder`](Self::holder) adopted by init, its group's leader gone.
+    /// Adds an orphan: a [`holder`](Self::holder) adopted by init, whose group leader is gone.
     pub(crate) fn orphan(&mut self, pid: u32, gpus: &[u32], bytes: u64) {
         self.holder(pid, gpus, bytes);
         let process = self.process(pid);
@@ -127,7 +126,6 @@ impl Scene {
         &self.now
     }
 
-    /// Snapshots of the next `seconds`, beginning with the current one.
     pub(crate) fn play(&mut self, seconds: f64, mut observe: impl FnMut(&Snapshot)) {
         let end = self.now.time.plus_seconds(seconds);
         observe(&self.now);
@@ -137,8 +135,8 @@ impl Scene {
     }
 }
 
-/// A broken recording: gaps, duplicates, snapshots out of order, lists and processes that come and go,
-/// impossible numbers. The same for the same seed.
+/// A broken recording: gaps, duplicates, snapshots out of order, lists and processes that come and go, impossible
+/// numbers. The same seed gives the same recording.
 pub(crate) fn disorder(seed: u64, snapshots: usize, mut observe: impl FnMut(&Snapshot)) {
     let mut dice = Dice(seed);
     let mut scene = Scene::new(3, 10.0);
@@ -151,7 +149,7 @@ pub(crate) fn disorder(seed: u64, snapshots: usize, mut observe: impl FnMut(&Sna
             0 => scene.now.clone(),
             1 if !past.is_empty() => past[dice.roll(past.len() as u64) as usize].clone(),
             2 => scene.pass(dice.roll(20_000) as f64 - 2_000.0).clone(),
-            // A few steps, so that there is something to disturb.
+            // A few steps, so that there is history to disturb.
             _ => scene.pass(dice.roll(30) as f64 * 10.0).clone(),
         };
         match dice.roll(10) {

@@ -11,7 +11,7 @@ use crate::units::{GIB, MIB};
 
 const PID: u32 = 4242;
 
-/// A holder of 20 GiB on GPU 0, observed for `seconds`, a sample every 10 s.
+/// A holder of 20 GiB on GPU 0, observed for `seconds`, with a sample every 10 s.
 fn watched(seconds: f64) -> (Scene, History) {
     let mut scene = Scene::new(1, 10.0);
     scene.holder(PID, &[0], 20 * GIB);
@@ -20,7 +20,6 @@ fn watched(seconds: f64) -> (Scene, History) {
     (scene, history)
 }
 
-/// Feeds the next `seconds` of a scene to a history.
 fn play(scene: &mut Scene, history: &mut History, seconds: f64) {
     scene.play(seconds, |snapshot| {
         history.observe(snapshot);
@@ -95,7 +94,7 @@ fn a_few_missing_samples_neither_prove_nor_break() {
         |scene| scene.now.gpus.clear(),
     ] {
         let (mut scene, mut history) = watched(100.0);
-        // Busy enough that its CPU proves nothing.
+        // Busy enough that the CPU proves nothing.
         scene.process(PID).cpu_percent = Some(15.0);
         scene.gpu(0).gpu_percent = None;
         let whole = scene.clone();
@@ -304,16 +303,16 @@ fn memory_that_the_driver_omits_is_remembered_for_a_minute() {
     assert_eq!(used(&history), None);
 }
 
-/// Counts the memory held, not its overhead: the bound in the module's documentation.
+/// Counts the memory held, without allocator overhead: the bound in the module's documentation.
 #[test]
 fn a_thousand_processes_on_sixteen_gpus_stay_small() {
     let mut scene = Scene::new(16, 60.0);
-    // A tenth of them is played, and counted ten times.
+    // Plays a tenth of them, and counts it ten times.
     for pid in 1..=100 {
         scene.holder(pid, &[pid % 16], GIB + u64::from(pid) * MIB);
     }
     let mut history = History::default();
-    // 26 hours, in which every ring is filled.
+    // 26 hours, which fill every ring.
     for _ in 0..26 * 60 {
         history.observe(scene.step());
     }
@@ -413,7 +412,7 @@ fn names_are_read_again_when_any_of_them_changes() {
     for _ in 0..3000 {
         let process = scene.process(PID);
         let pick = |list: &[&str], at: usize| list.get(at).map(|it| Arc::<str>::from(*it));
-        // Usually nothing changes, and what does may be an equal copy.
+        // Usually nothing changes, and a change may be an equal copy.
         match roll(12) {
             0 => process.command = commands.get(roll(11)).map(|line| words(line)),
             1 => process.command = Some(spawned.clone().into()),

@@ -1,7 +1,6 @@
-//! Rows whose pid has no living process: /proc does not know it, or it is a zombie that cannot be identified
-//! for certain.
+//! Rows whose pid has no living process: /proc does not list it, or it is a zombie with an uncertain identity.
 //!
-//! A zombie that is known for certain has a [`ProcessHistory`](super::ProcessHistory) like any other.
+//! A zombie with a certain identity has a [`ProcessHistory`](super::ProcessHistory) like any other process.
 
 use foldhash::HashMap;
 
@@ -10,24 +9,24 @@ use super::row::Began;
 use super::streak::Streak;
 use crate::model::Process;
 
-/// The most rows without a known process that are watched.
+/// How many rows without a known process are watched.
 const MOST_UNLISTED: usize = 4096;
 
 /// A pid that NVML lists on a GPU although no living process has it.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct UnlistedPid {
-    /// Since when every list that was read showed it so.
+    /// Since when every list that was read showed the pid without a process.
     pub streak: Streak,
-    /// `Z` or `X`; `None` if /proc does not know the pid.
+    /// `Z` or `X`; `None` if /proc does not list the pid.
     pub state: Option<char>,
 }
 
-/// By the GPU's index and the pid.
+/// Keyed by the GPU's index and the pid.
 #[derive(Clone, Debug, Default)]
 pub(super) struct UnlistedPids(HashMap<(usize, u32), UnlistedPid>);
 
 impl UnlistedPids {
-    /// Takes in a row without a known process; `was_listed` if the previous list was read too.
+    /// Adds a row without a known process; `was_listed` if the previous list was also read.
     pub(super) fn observe(
         &mut self,
         device: usize,
@@ -50,7 +49,7 @@ impl UnlistedPids {
         }
     }
 
-    /// Forgets pids that a known process has (`is_known`), and those unlisted for longer than a gap may be.
+    /// Drops pids of known processes (`is_known`), and pids unlisted for longer than the allowed gap.
     pub(super) fn forget(&mut self, moment: SampleTime, is_known: impl Fn(u32) -> bool) {
         self.0.retain(|(_, pid), unlisted| {
             moment.time - unlisted.streak.until <= moment.allowed_gap && !is_known(*pid)
@@ -67,8 +66,8 @@ impl UnlistedPids {
     }
 }
 
-/// The state of a dead process: `Some(None)` if /proc does not know it. `None` for a pid that was looked up and
-/// not believed: it has a reason, and may be alive.
+/// The state of a dead process; `Some(None)` if /proc does not list it. `None` for a pid whose entry may belong to
+/// another process: the process may be alive.
 fn state_of_unlisted(process: &Process) -> Option<Option<char>> {
     match process.state {
         Some('Z' | 'X') => Some(process.state),

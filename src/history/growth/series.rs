@@ -1,31 +1,29 @@
-//! A row's memory over time, downsampled into buckets with lowest and highest value, each no wider than about a
-//! twentieth of its age.
+//! A row's memory over time, in buckets no wider than about a twentieth of their age.
 
 use super::{BUCKET_SECONDS, MOST_BUCKETS};
 use crate::model::Time;
 
-/// How long, in seconds, a level has to be held to belong to the band.
+/// How long, in seconds, a level must be held to belong to the band.
 const BAND_SECONDS: u32 = 360;
 
-/// What was held during some time, up to the next bucket's start.
+/// The memory held during some time, up to the start of the next bucket.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Bucket {
-    /// Seconds observed since the very first sample.
+    /// Seconds observed since the first sample.
     pub(super) start: u32,
     pub(super) low: u32,
     pub(super) high: u32,
-    /// The most that was held for [`BAND_SECONDS`] during it, once it is closed.
+    /// The highest level held for [`BAND_SECONDS`] during a closed bucket.
     pub(super) held: u32,
     pub(super) samples: u32,
 }
 
 impl Bucket {
-    /// One sample.
     pub(super) fn of(start: u32, value: u32) -> Self {
         Self { start, low: value, high: value, held: 0, samples: 1 }
     }
 
-    /// A plateau: one value throughout.
+    /// Whether the bucket is a plateau: a single value.
     pub(super) fn is_level(&self) -> bool {
         self.low == self.high
     }
@@ -41,15 +39,14 @@ impl Bucket {
 #[derive(Clone, Debug)]
 pub(super) struct GrowthSeries {
     pub(super) buckets: Vec<Bucket>,
-    /// The last sample.
     pub(super) last: Time,
-    /// The same in seconds observed since the first.
+    /// The same in seconds observed since the first sample.
     pub(super) now: u32,
     pub(super) grain: Grain,
 }
 
 impl GrowthSeries {
-    /// From memory that was constant.
+    /// Continues from memory that was constant.
     pub(super) fn new(still: Bucket, last: Time) -> Self {
         Self { buckets: vec![still], last, now: still.start, grain: Grain::default() }
     }
@@ -58,7 +55,7 @@ impl GrowthSeries {
         (self.now, self.last) = (sample.start, time);
         self.grain.observe(sample.low);
         match self.buckets.last_mut() {
-            // A plateau is one bucket, however long.
+            // A plateau is one bucket of any length.
             Some(last)
                 if sample.start - last.start < BUCKET_SECONDS
                     || (last.is_level() && last.low == sample.low) =>
@@ -69,7 +66,7 @@ impl GrowthSeries {
         }
     }
 
-    /// Records what the last bucket held for long when it ends: merging loses that.
+    /// Records the level that the last bucket held when it ends, because merging loses it.
     fn note_held(&mut self, end: u32) {
         if end < BAND_SECONDS {
             return;
@@ -92,7 +89,7 @@ impl GrowthSeries {
         self.buckets.push(bucket);
     }
 
-    /// Merges the two neighbours whose union is narrowest for its age.
+    /// Merges the two neighbours whose union is narrowest relative to its age.
     fn merge(&mut self) {
         let width_for_age = |at: usize| {
             let pair = &self.buckets[at..];
@@ -109,7 +106,7 @@ impl GrowthSeries {
     }
 }
 
-/// The least in the last `seconds` of some buckets that end at `end`.
+/// The lowest value in the last `seconds` of buckets that end at `end`.
 pub(super) fn held_at(buckets: &[Bucket], end: u32, seconds: u32) -> u32 {
     let mut until = end;
     let mut least = u32::MAX;
@@ -123,16 +120,12 @@ pub(super) fn held_at(buckets: &[Bucket], end: u32, seconds: u32) -> u32 {
     least
 }
 
-// How much of valleys the samples miss.
-
-/// How far samples may miss a valley's bottom: by what is gained or lost from one sample to the next around it.
-/// If sawtooth and sampling beat, the observed minimum creeps up without growth, never by more.
+/// How far samples may miss the bottom of a valley: by the difference between the samples around it. If sawtooth
+/// and sampling beat, the observed minimum rises without growth, but never by more than this.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Grain {
     before: Option<u32>,
-    /// The loss from the sample before to the last one.
     lost: u32,
-    /// Mean over the last valleys.
     mean: u32,
 }
 
@@ -145,7 +138,7 @@ impl Grain {
         if value < before {
             self.lost = before - value;
         } else if lost > 0 {
-            // A flat bottom is not missed.
+            // Samples do not miss a flat bottom.
             let side = lost.min(value - before);
             self.mean = if self.mean == 0 { side } else { self.mean - self.mean / 4 + side / 4 };
         }

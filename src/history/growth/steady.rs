@@ -1,4 +1,4 @@
-//! Watches a row for steady growth: when it is found, how it is followed, and when it is over.
+//! Watches a row for steady growth: detects it, follows it, and detects its end.
 //!
 //! [`super::window`] defines steady growth in a window.
 
@@ -8,29 +8,24 @@ use super::window::{EVEN, KEEP, START};
 use super::{BUCKET_SECONDS, LEAST_RISE, LONGEST_SECONDS, SHORTEST_SECONDS, UNIT};
 use crate::model::Time;
 
-/// The least growth, as a multiple of what the samples miss of a valley's depth on average.
+/// The least growth, as a multiple of the mean depth by which samples miss valleys.
 const MISSED_VALLEYS: f64 = 1.5;
-/// For how long, in seconds, growth has to slow down before it counts as slowing.
+/// For how long, in seconds, growth must slow down before it counts as slowing.
 const SLOW_FOR_SECONDS: u32 = 90;
-/// The same for growth by chance, whose rises are rarer by chance.
+/// The same for irregular growth, whose rises may be rare by chance.
 const SLOW_BY_CHANCE_SECONDS: u32 = 300;
 
-/// A window that passes now.
 struct Passing {
     since: u32,
     trend: Trend,
-    /// For how long, in seconds, it has to pass: memory that jumps up and down resembles growth now and then,
-    /// but not for long.
+    /// Seconds for which the window must pass. Memory that jumps up and down resembles growth only briefly.
     probation: u32,
 }
 
-/// A row's series, and the last result.
 #[derive(Clone, Debug)]
 pub(super) struct GrowthDetector {
     pub(super) series: GrowthSeries,
-    /// When the next evaluation is due.
     judge_at: u32,
-    /// Since when some window has passed.
     passes_since: Option<u32>,
     pub(super) steady: Option<Steady>,
 }
@@ -40,7 +35,6 @@ impl GrowthDetector {
         Self { series, judge_at: 0, passes_since: None, steady: None }
     }
 
-    /// Takes in a sample, and evaluates what is due.
     pub(super) fn observe(&mut self, sample: Bucket, time: Time) {
         self.series.observe(sample, time);
         if self.steady.is_some_and(|steady| steady.came_back(&sample)) {
@@ -68,7 +62,7 @@ impl GrowthDetector {
                     }
                 } else if self.series.now - passes_since >= passing.probation {
                     let steady = Steady::of(&self.series, passing.since, passing.trend);
-                    // A window may still be full of growth that is over.
+                    // A window may still be full of growth that has ended.
                     self.steady = Some(steady).filter(|steady| !steady.has_stopped());
                 }
             }
@@ -81,12 +75,10 @@ impl GrowthDetector {
         }
     }
 
-    /// Growth that has ended.
     fn forget(&mut self) {
         (self.steady, self.passes_since) = (None, None);
     }
 
-    /// The longest window that passes.
     fn passing(&self) -> Option<Passing> {
         let view = View::of(&self.series);
         if view.risen(0) < LEAST_RISE || self.series.now < SHORTEST_SECONDS {
@@ -113,16 +105,16 @@ impl GrowthDetector {
         if view.slows(since, window.end, &thresholds.slower) {
             return None;
         }
-        // It falls nearly as much as it rises.
+        // Memory falls almost as much as it rises.
         let (up, down) = view.ups_and_downs(window.start);
         let probation = if down > up / 2.0 { (window.end - window.start) / 12 } else { 0 };
         Some(Passing { since, trend, probation })
     }
 
-    /// Whether growth that does not pass now still counts: a peak or a pause ends nothing.
+    /// Whether growth that does not pass at present still counts: a peak or a pause does not end it.
     fn may_last(&self, steady: &Steady) -> bool {
         if steady.has_stopped() {
-            // Its pauses decide for how long it is reported.
+            // The earlier pauses decide for how long the growth is reported.
             return true;
         }
         let passed = self.series.now - steady.passed_at;
@@ -135,44 +127,44 @@ impl GrowthDetector {
     }
 }
 
-// Whether growth that was found has stopped: when memory last rose, and when enough was given back.
+// Whether growth has stopped: when memory last rose, and when enough of it was freed.
 //
-// Growth that ended a while ago still fills most of a long window. [`Steady`] therefore records when the highest
-// value last rose, and the highest that was held for some minutes, since peaks come and go. Movement inside an
-// earlier band is no rise. How long growth may pause depends on its earlier pauses.
+// Growth that ended still fills most of a long window. [`Steady`] therefore records when the highest value last
+// rose. Because peaks are short, it also records when the highest value held for some minutes last rose. Movement
+// inside an earlier band is not a rise. How long growth may pause depends on its earlier pauses.
 
-/// How long, in seconds, growth that never paused has to rest to have stopped.
+/// How long, in seconds, growth that never paused must rest before it has stopped.
 const QUIET_SECONDS: u32 = 300;
 /// For how long, in seconds, stopped growth is reported, unless its pauses are longer.
 const TOLD_SECONDS: u32 = 2700;
-/// A pause may exceed the longest before it by this factor.
+/// A pause may be longer than the longest earlier one by this factor.
 const PATIENCE: f64 = 1.5;
-/// The least rise that counts, as a share of what the rate would have brought meanwhile.
+/// The least rise that counts, as a share of the rise expected from the rate.
 const LEAST_SHARE: f64 = 0.15;
-/// The same share if growth had stopped.
+/// The same share after growth has stopped.
 const LEAST_SHARE_ANEW: f64 = 0.6;
-/// The longest time, in seconds, that this share is computed over.
+/// The expected rise is computed over at most this many seconds.
 const MOST_SECONDS_ANEW: u32 = 600;
 /// The least rise that counts in any case: 1 MiB.
 const LEAST_UNITS: f64 = (1 << 20) as f64 / UNIT as f64;
 /// Peaks shorter than this, in seconds, do not hide the level below them.
 const HELD_SECONDS: u32 = 150;
-/// How far back, in seconds, the lows of memory that goes up and down are compared to see whether it has stopped.
+/// How far back, in seconds, lows are compared to decide whether fluctuating memory has stopped growing.
 const STALL_SECONDS: u32 = 280;
-/// How much these lows have to rise, as a share of what the rate would have brought.
+/// How much these lows must rise, as a share of the rise expected from the rate.
 const STALL_SHARE: f64 = 0.4;
-/// How much the mean between lows and highs has to rise, as such a share; chance moves it less.
+/// How much the mean of lows and highs must rise, as such a share; random variation moves it less.
 const STALL_SHARE_OF_MEAN: f64 = 0.25;
-/// The least share of growth that has to come back to end it.
+/// The least share of growth that must be freed to end it.
 const CAME_BACK: f64 = 0.1;
-/// The same share below what was held for [`LEVEL_SECONDS`], which is growth that is ten minutes old.
+/// The same share below the level held for [`LEVEL_SECONDS`], which is growth that is ten minutes old.
 const CAME_BACK_BENEATH: f64 = 0.02;
-/// Longer than evaluations last, in seconds: their end gives nothing back.
+/// Longer than a model evaluation, in seconds: the end of an evaluation does not free growth.
 const LEVEL_SECONDS: u32 = 600;
-/// By what factor that has to exceed what ever came back before.
+/// The fall must exceed every earlier one by this factor.
 const MORE_THAN_EVER: f64 = 2.0;
 
-/// When something rose, and the longest time between two rises.
+/// When a value last rose, and the longest time between two rises.
 #[derive(Clone, Copy, Debug)]
 struct Rises {
     last: u32,
@@ -182,48 +174,44 @@ struct Rises {
 impl Rises {
     fn rise(&mut self, bucket: &Bucket, end: u32) {
         self.longest_pause = self.longest_pause.max(bucket.start.saturating_sub(self.last));
-        // A plateau rose at its start, anything else perhaps as late as its end.
+        // A plateau rises at its start; any other bucket may rise as late as its end.
         self.last = if bucket.is_level() { bucket.start } else { end };
     }
 }
 
-/// Steady growth, followed as it happens: old buckets are too wide to tell when something rose.
+/// Steady growth, followed as it happens: old buckets are too wide to show when a value rose.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Steady {
     pub(super) since: u32,
-    /// When a window last passed.
     passed_at: u32,
     pub(super) trend: Trend,
-    /// Followed up to here.
+    /// The time up to which growth was followed.
     at: u32,
-    /// Rises of the highest, or of the highest held for some minutes.
+    /// Rises of the highest value, or of the highest value held for some minutes.
     either: Rises,
-    /// Rises of the highest held for some minutes.
+    /// Rises of the highest value held for some minutes.
     held_alone: Rises,
-    /// The highest so far, and the highest held for some minutes.
+    /// The highest value so far, and the highest value held for some minutes.
     high: u32,
     held: u32,
-    /// The same at the last rise.
+    /// The same values at the last rise.
     before: (u32, u32),
     held_before: u32,
-    /// The highest that was held for [`LEVEL_SECONDS`]: what it has grown to beneath peaks, a little late.
+    /// The highest value held for [`LEVEL_SECONDS`]: the level reached beneath peaks, with a delay.
     level: u32,
-    /// The deepest fall from its highest.
     deepest_fall: u32,
-    /// Set while it counts as stopped.
+    /// Set while the growth counts as stopped.
     stopped: Option<Stop>,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Stop {
-    /// When it was detected.
     at: u32,
-    /// The last rise that was not chance.
     rose_at: u32,
 }
 
 impl Steady {
-    /// Growth since a time that a window has just found.
+    /// Growth since a time, as a window has just found it.
     pub(super) fn of(series: &GrowthSeries, since: u32, trend: Trend) -> Self {
         let first = series.buckets.partition_point(|it| it.start <= since).saturating_sub(1);
         let start = series.buckets[first].low;
@@ -246,11 +234,10 @@ impl Steady {
         steady
     }
 
-    /// Takes in what came since.
     pub(super) fn follow(&mut self, series: &GrowthSeries) {
         let rate = self.trend.bytes_per_second / UNIT as f64;
         let (share, most) = match self.stopped {
-            // After a long pause, missed growth need not be made up for.
+            // After a long pause, the growth missed meanwhile is not required.
             Some(_) => (LEAST_SHARE_ANEW, MOST_SECONDS_ANEW),
             None => (LEAST_SHARE, u32::MAX),
         };
@@ -277,7 +264,7 @@ impl Steady {
             }
         }
         self.at = series.now;
-        // It resumes only where some window passes.
+        // Growth resumes only if some window passes.
         let passes = self.passed_at == self.at;
         let rose_at = if self.is_still() {
             Some(self.either.last)
@@ -293,7 +280,7 @@ impl Steady {
         self.trend.longest_pause_seconds = f64::from(self.either.longest_pause);
     }
 
-    /// Whether its growth has been given back. The end of a peak gives back none of it.
+    /// Whether the growth was freed. The end of a peak frees none of it.
     fn came_back(&self, sample: &Bucket) -> bool {
         let deepest = f64::from(self.deepest_fall);
         let grown = self.trend.grown_bytes as f64 / UNIT as f64;
@@ -302,17 +289,16 @@ impl Steady {
         f64::from(sample.low) < beneath_peaks.min(f64::from(self.high) - may_go)
     }
 
-    /// The last rise, by chance or not.
     fn rose_at(&self) -> u32 {
         self.either.last
     }
 
-    /// How long it may pause, by its earlier pauses.
+    /// How long growth may pause, by its earlier pauses.
     fn usual_pause(&self) -> u32 {
         (PATIENCE * f64::from(self.either.longest_pause) + 60.0) as u32
     }
 
-    /// Whether nothing has risen for too long to be a pause; it then resumes only with another rise.
+    /// Whether there was no rise for longer than a pause may last. Growth then resumes only with another rise.
     fn is_still(&self) -> bool {
         match self.stopped {
             Some(stop) => self.either.last <= stop.at,
@@ -322,8 +308,8 @@ impl Steady {
         }
     }
 
-    /// Whether memory that goes up and down stays where it was: peaks of sawteeth and noise exceed earlier ones by
-    /// chance long after growth has stopped.
+    /// Whether fluctuating memory stays at its level. Peaks of sawteeth and noise exceed earlier ones by chance
+    /// long after growth has stopped.
     fn stalls(&self, series: &GrowthSeries, rate: f64) -> bool {
         let pause = self.either.longest_pause.min(self.held_alone.longest_pause);
         let span = STALL_SECONDS.max(pause * 3 / 2);
@@ -365,7 +351,7 @@ impl Steady {
         self.stopped.is_some()
     }
 
-    /// Whether it stopped too long ago to report.
+    /// Whether growth stopped too long ago to be reported.
     pub(super) fn is_history(&self) -> bool {
         self.at.saturating_sub(self.either.last) >= TOLD_SECONDS.max(self.usual_pause())
     }

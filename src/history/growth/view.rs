@@ -4,30 +4,28 @@ use super::series::{Bucket, GrowthSeries};
 use super::{MOST_BUCKETS, UNIT};
 use crate::model::Time;
 
-/// The number of slots in a window.
 pub(super) const SLOTS: usize = 12;
-/// No slot counts for more than one part in this many of the counted growth.
+/// No slot may contribute more than one part in this many of the counted growth.
 const LEAST_STEPS: f64 = 4.0;
 
 /// A window in which the floor rises steadily, in seconds since the first sample.
 pub(super) struct Window {
     pub(super) start: u32,
     pub(super) end: u32,
-    /// The rise of all slots, each up to its cap.
+    /// The rise of all slots, each limited by a cap.
     pub(super) counted: f64,
 }
 
-/// A rise of the floor: at its start, or until its end.
+/// A rise of the floor, at the rise's start or until its end.
 pub(super) struct Rise {
     pub(super) start: u32,
     pub(super) until: u32,
     pub(super) size: f64,
 }
 
-/// A series with its floor.
 pub(super) struct View<'a> {
     pub(super) series: &'a GrowthSeries,
-    /// For each bucket the least that has been held since.
+    /// For each bucket, the lowest value since then.
     floor: [u32; MOST_BUCKETS],
 }
 
@@ -45,18 +43,15 @@ impl<'a> View<'a> {
         &self.series.buckets
     }
 
-    /// The floor, a value for each bucket.
     pub(super) fn floor(&self) -> &[u32] {
         &self.floor[..self.buckets().len()]
     }
 
-    /// The floor's rise since a time.
     pub(super) fn risen(&self, since: u32) -> u32 {
         let floor = self.floor();
         floor.last().map_or(0, |last| last - floor[self.index(since)])
     }
 
-    /// The bucket at a time.
     pub(super) fn index(&self, at: u32) -> usize {
         self.buckets().partition_point(|bucket| bucket.start <= at).saturating_sub(1)
     }
@@ -65,7 +60,6 @@ impl<'a> View<'a> {
         self.buckets().get(at + 1).map_or(self.series.now, |next| next.start)
     }
 
-    /// The floor's rises between buckets.
     pub(super) fn rises(&self, start: u32, end: u32) -> impl Iterator<Item = Rise> + '_ {
         let floor = self.floor();
         let inside = (self.index(start) + 1..floor.len())
@@ -80,7 +74,7 @@ impl<'a> View<'a> {
         })
     }
 
-    /// The floor's rise in each twelfth from `start` to `end`, up to a cap.
+    /// The floor's rise in each twelfth from `start` to `end`, limited by a cap.
     pub(super) fn capped_rises(&self, start: u32, end: u32) -> [f64; SLOTS] {
         let mut rises = [0.0; SLOTS];
         for rise in self.rises(start, end) {
@@ -90,7 +84,7 @@ impl<'a> View<'a> {
         rises.map(|rise| rise.min(cap))
     }
 
-    /// The least and the most in each of `PARTS`; `None` for one without a sample.
+    /// The lowest and highest value in each of `PARTS`; `None` for a part without a sample.
     pub(super) fn extremes<const PARTS: usize>(
         &self,
         start: u32,
@@ -112,7 +106,7 @@ impl<'a> View<'a> {
         parts
     }
 
-    /// What lows rise and fall by between buckets.
+    /// By how much lows rise and fall between buckets.
     pub(super) fn ups_and_downs(&self, start: u32) -> (f64, f64) {
         let (mut up, mut down) = (0.0, 0.0);
         for pair in self.buckets()[self.index(start)..].windows(2) {
@@ -122,24 +116,23 @@ impl<'a> View<'a> {
         (up, down)
     }
 
-    /// When the last bucket began: what rises within it is not known yet.
+    /// The start of the last bucket. Rises within that bucket are not known yet.
     pub(super) fn last_start(&self) -> u32 {
         self.buckets().last().map_or(0, |last| last.start)
     }
 }
 
-/// The slot of a time in a window that is cut into so many.
 fn slot(time: u32, start: u32, end: u32, slots: usize) -> usize {
     let since = u64::from(time.clamp(start, end) - start);
     let slot = since * slots as u64 / u64::from(end - start).max(1);
     (slot as usize).min(slots - 1)
 }
 
-/// The most that a slot may count for, so that it is at most a quarter of the total; 0 if fewer than four rise.
+/// The cap at which a slot contributes at most a quarter of the total; 0 if fewer than four slots rise.
 fn cap(rises: &[f64; SLOTS]) -> f64 {
     let mut sorted = *rises;
     sorted.sort_unstable_by(f64::total_cmp);
-    // With the `above` largest cut to c, c is a quarter of c * above and all the rest.
+    // With the `above` largest cut to c, c is a quarter of c * above plus the rest.
     let mut rest: f64 = sorted.iter().sum();
     for above in 0..LEAST_STEPS as usize {
         let cap = rest / (LEAST_STEPS - above as f64);
@@ -152,7 +145,7 @@ fn cap(rises: &[f64; SLOTS]) -> f64 {
     sorted[SLOTS - LEAST_STEPS as usize]
 }
 
-/// The slopes between values at least a third apart, in ascending order; their median is robust.
+/// The slopes between values at least a third apart, ascending. Their median is robust.
 pub(super) fn slopes(values: &[Option<f64>]) -> Vec<f64> {
     let mut slopes = Vec::with_capacity(values.len() * values.len() / 2);
     for (from, before) in values.iter().enumerate() {
@@ -166,13 +159,12 @@ pub(super) fn slopes(values: &[Option<f64>]) -> Vec<f64> {
     slopes
 }
 
-/// A line through points, by least squares.
 pub(super) struct Line {
     pub(super) mean: f64,
     pub(super) slope: f64,
-    /// The points' standard deviation from it.
+    /// The standard deviation of the points from the line.
     pub(super) deviation: f64,
-    /// The slope's standard error.
+    /// The standard error of the slope.
     pub(super) error: f64,
 }
 
@@ -194,33 +186,27 @@ impl Line {
     }
 }
 
-// How fast memory grows in a window, and how steadily: what is reported about growth.
+// How fast and how steadily memory grows in a window, as reported.
 
-/// Growth that has been steady for a while.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Trend {
-    /// When it began, rather than when it was noticed.
+    /// The start of the growth, rather than of its detection.
     pub since: Time,
-    /// How fast the floor rises.
     pub bytes_per_second: f64,
-    /// A likely lower bound.
+    /// A likely lower bound of the rate.
     pub bytes_per_second_low: f64,
-    /// Observed from `since` to the last sample.
+    /// Time from `since` to the last sample.
     pub span_seconds: f64,
-    /// Samples in that span.
     pub samples: u64,
-    /// The floor's rise in that span, without what single jumps added.
+    /// The floor's rise in that span, without single jumps.
     pub grown_bytes: u64,
-    /// From `since` to the last rise.
     pub rising_seconds: f64,
-    /// Time since the last rise.
     pub quiet_seconds: f64,
-    /// The longest time between two rises.
     pub longest_pause_seconds: f64,
 }
 
 impl Trend {
-    /// Whether nothing rose for this long, and for longer than it ever paused.
+    /// Whether nothing rose for this long, and for longer than any earlier pause.
     pub fn is_quiet_for(&self, seconds: f64) -> bool {
         self.quiet_seconds >= seconds && self.quiet_seconds >= 1.5 * self.longest_pause_seconds
     }
@@ -229,7 +215,7 @@ impl Trend {
 impl View<'_> {
     pub(super) fn trend(&self, since: u32, window: &Window) -> Trend {
         let counted: f64 = self.capped_rises(since, window.end).iter().sum();
-        // The time before it began says nothing about its speed.
+        // The time before the growth began does not affect its rate.
         let start = since.max(window.start);
         let (rate, low) = rates(&self.capped_rises(start, window.end));
         let per_second =
@@ -246,7 +232,7 @@ impl View<'_> {
                 .map(|bucket| u64::from(bucket.samples))
                 .sum(),
             grown_bytes: counted.max(window.counted) as u64 * UNIT,
-            // `steady` fills these in.
+            // Set by `steady`.
             rising_seconds: 0.0,
             quiet_seconds: 0.0,
             longest_pause_seconds: 0.0,
@@ -280,7 +266,7 @@ mod tests {
         assert_eq!(cap(&rises(&[9.0, 9.0, 9.0])), 0.0);
         assert_eq!(cap(&rises(&[9.0, 7.0, 7.0, 7.0])), 7.0);
         assert_eq!(cap(&rises(&[1.0; 12])), 3.0);
-        // Twelve of 1 and one of 100 among them: (11 + c) / 4 = c.
+        // Eleven of 1 and one of 100: (11 + c) / 4 = c.
         let mut jump = [1.0; 12];
         jump[5] = 100.0;
         assert!((cap(&jump) - 11.0 / 3.0).abs() < 1e-9);

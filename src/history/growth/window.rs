@@ -1,33 +1,30 @@
-//! Whether the floor rises steadily in a window: spread over it, to its end, and as never before.
+//! Decides whether the floor rises steadily in a window: throughout it, to its end, and above earlier levels.
 //!
-//! Pure arithmetic on a row's buckets; [`super`] decides when to ask and what follows.
+//! Pure arithmetic on a row's buckets. [`super`] decides when to evaluate and how to use the result.
 
 use std::ops::RangeInclusive;
 
 use super::view::{Line, Rise, SLOTS, View, Window, slopes};
 use super::{BUCKET_SECONDS, LEAST_RISE, SHORTEST_SECONDS};
 
-/// The standard deviation of twelfths, as a share of their mean, below which growth is not by chance.
+/// Growth is regular if the standard deviation of the twelfths, as a share of their mean, is below this.
 pub(super) const EVEN: f64 = 0.2;
-/// The ratio of falls to rises below which memory keeps to no band.
+/// The ratio of falls to rises below which memory has no band.
 const CALM: f64 = 0.1;
-/// The range of the highs' slope, as a share of the floor's, in which everything rises together.
+/// The range of the highs' slope, as a share of the floor's, in which highs and floor rise together.
 const PARALLEL: RangeInclusive<f64> = 0.6..=1.6;
 
-/// The conditions for a window.
 pub(super) struct Thresholds {
-    /// The least rise of the last third, as a share of the mean third.
     last_third: f64,
-    /// The least length, in shortest windows, times the effective number of rising slots; half as much if the
-    /// highs rise as fast as the floor.
+    /// The least length, in shortest windows, multiplied by the effective number of rising slots. Half as much if
+    /// the highs rise as fast as the floor.
     patience: f64,
     /// Growth that slows down this much is levelling off.
     pub(super) slower: Slower,
-    /// Whether it was not steady just before.
+    /// Whether the growth was not steady just before.
     is_first: bool,
 }
 
-/// To become steady growth.
 pub(super) const START: Thresholds = Thresholds {
     last_third: 0.7,
     patience: 10.0,
@@ -35,7 +32,6 @@ pub(super) const START: Thresholds = Thresholds {
     is_first: true,
 };
 
-/// To stay steady growth.
 pub(super) const KEEP: Thresholds = Thresholds {
     last_third: 0.45,
     patience: 6.0,
@@ -54,7 +50,7 @@ impl View<'_> {
         }
         let last_third = rises[SLOTS / 3 * 2..].iter().sum::<f64>() * 3.0 / counted;
         let spread = counted * counted / rises.iter().map(|rise| rise * rise).sum::<f64>();
-        // The fewer slots rise, the longer the window has to be.
+        // The fewer slots rise, the longer the window must be.
         let weight = f64::from(length) * spread / f64::from(SHORTEST_SECONDS);
         let is_parallel =
             || !self.is_calm(start) && PARALLEL.contains(&self.ceiling_rises(start, end, counted));
@@ -66,14 +62,14 @@ impl View<'_> {
         passes.then_some(Window { start, end, counted })
     }
 
-    /// Whether hardly anything is ever given back.
+    /// Whether almost no memory is ever freed.
     fn is_calm(&self, start: u32) -> bool {
         let (up, down) = self.ups_and_downs(start);
         down <= up * CALM
     }
 
-    /// Whether it is no high-water mark, cache or band that fills. The first two are checked if it never comes
-    /// down, the third if it does.
+    /// Whether the growth is no high-water mark, cache or filling band. The first two are checked if memory never
+    /// falls, the third if it does.
     fn is_no_high_water(&self, start: u32, end: u32, counted: f64) -> bool {
         if self.is_in_its_band(start) {
             false
@@ -84,7 +80,7 @@ impl View<'_> {
         }
     }
 
-    /// When a window's growth began: not while it was still constant.
+    /// When the growth of a window began, excluding constant time before it.
     pub(super) fn beginning(&self, window: &Window) -> u32 {
         let rise = self.rises(window.start, window.end).next();
         rise.map_or(window.start, |rise| {
@@ -93,22 +89,22 @@ impl View<'_> {
     }
 }
 
-// Whether growth leaves the band that memory moved in before: returning to an earlier height is nothing new,
-// and neither is wandering up as far as it wandered before.
+// Whether growth leaves the band in which memory moved before. A return to an earlier height is not new, and
+// neither is a rise within earlier variation.
 
-/// The least share of growth that is above what was held before.
+/// The least share of growth that is above earlier levels.
 const NEW_SHARE: f64 = 0.8;
 /// The least slope of the highs, as a share of the floor's slope.
 const CEILING_SHARE: f64 = 0.3;
-/// The share of the growth by which lows may have moved before; if more, they may do so again.
+/// If lows moved by more than this share of the growth before, they may do so again.
 const WANDERED_SHARE: f64 = 0.5;
-/// Into how many parts a window is cut to compare lows; a part is longer than most sawteeth.
+/// The number of parts of a window in which lows are compared; a part is longer than most sawteeth.
 const PARTS: usize = SLOTS / 2;
-/// How far these lows may stray from a line through them: root mean square, as a share of the growth.
+/// How far these lows may deviate from a line through them: root mean square, as a share of the growth.
 const STRAYS: f64 = 0.07;
 
 impl View<'_> {
-    /// Whether little of its growth is above what it held before for minutes: then nothing is new.
+    /// Whether little of the growth is above the level held for minutes before.
     fn is_in_its_band(&self, start: u32) -> bool {
         let before = self.buckets().iter().take_while(|bucket| bucket.start <= start);
         let held = before.map(|bucket| bucket.held).max().unwrap_or_default();
@@ -117,12 +113,11 @@ impl View<'_> {
         above < NEW_SHARE * f64::from(self.risen(start))
     }
 
-    /// Whether its highs rise too.
     fn leaves_its_band(&self, start: u32, end: u32, counted: f64) -> bool {
         self.ceiling_rises(start, end, counted) >= CEILING_SHARE
     }
 
-    /// Whether it may have risen by chance: it moved up and down as far before, or does not keep to a line.
+    /// Whether the growth may be random: memory moved up and down as far before, or does not follow a line.
     fn wanders(&self, start: u32, end: u32, counted: f64) -> bool {
         let before = &self.buckets()[..self.index(start)];
         let lows = || before.iter().map(|it| it.low);
@@ -130,15 +125,14 @@ impl View<'_> {
         f64::from(wandered) > WANDERED_SHARE * counted || self.strays(start, end) > STRAYS * counted
     }
 
-    /// How far the lows of the parts stray from a line through them.
+    /// How far the lows of the parts deviate from a line through them.
     fn strays(&self, start: u32, end: u32) -> f64 {
         let parts = self.extremes::<PARTS>(start, end);
         let lows = (0..PARTS).filter_map(|at| Some((at as f64, parts[at]?.0)));
         Line::through(&lows.collect::<Vec<_>>()).map_or(f64::INFINITY, |line| line.deviation)
     }
 
-    /// The slope of the twelfths' highs, as a share of the floor's mean rate. Memory that fills a band reaches its top
-    /// no higher than before.
+    /// The slope of the twelfths' highs, as a share of the floor's. A filling band does not exceed its top.
     fn ceiling_rises(&self, start: u32, end: u32, counted: f64) -> f64 {
         let highs = self.extremes::<SLOTS>(start, end).map(|it| Some(it?.1));
         let slopes = slopes(&highs);
@@ -149,7 +143,7 @@ impl View<'_> {
 
 // Growth that slows down steadily is no leak: a line through its twelfths' rises declines.
 
-/// How much growth has to slow down, from first twelfth to last, to count as slowing.
+/// How much growth must slow down, from first twelfth to last, to count as slowing.
 pub(super) struct Slower {
     /// The last rise is at most this share of the first.
     pub(super) share: f64,
@@ -158,7 +152,6 @@ pub(super) struct Slower {
 }
 
 impl View<'_> {
-    /// Whether growth slows down.
     pub(super) fn slows(&self, since: u32, end: u32, slower: &Slower) -> bool {
         let Some(line) = self.bend(since, end).filter(|_| end.min(self.last_start()) > since)
         else {
@@ -177,7 +170,7 @@ impl View<'_> {
         line.map_or(f64::INFINITY, |line| line.deviation / line.mean.max(1e-9))
     }
 
-    /// A line through the twelfths' rises, what rises in the last bucket left out.
+    /// A line through the twelfths' rises, excluding the last bucket.
     fn bend(&self, start: u32, end: u32) -> Option<Line> {
         let end = end.min(self.last_start()).max(start + 1);
         let step = f64::from(end - start) / SLOTS as f64;
@@ -186,7 +179,7 @@ impl View<'_> {
         Line::through(&rises.collect::<Vec<_>>())
     }
 
-    /// The floor's height at a time. It rises linearly between buckets, and at the end of a plateau.
+    /// The height of the floor at a time. It rises linearly between buckets, and at the end of a plateau.
     fn height_at(&self, time: f64) -> f64 {
         let (at, floor) = (self.index(time as u32), self.floor());
         let (bucket, height) = (&self.buckets()[at], f64::from(floor[at]));
@@ -198,18 +191,18 @@ impl View<'_> {
     }
 }
 
-// Growth in steps: whether they keep coming, as a leak's do, or ever more rarely.
+// Growth in steps: whether they continue, as a leak's do, or become rarer.
 //
-// A caching allocator's high-water mark rises when a batch needs more than all before, and a cache fills with the most
-// frequent requests first: both rise ever more rarely. A leak at each epoch or request continues as it began.
+// A caching allocator's high-water mark rises when a batch needs more than all earlier ones, and a cache fills with
+// the most frequent requests first. Both rise ever more rarely. A leak at each epoch or request continues as it
+// began.
 
 /// The smallest step, as a share of the counted growth.
 const LEAST_SHARE: f64 = 0.02;
-/// By how much (in log odds) time has to predict the steps better than its logarithm.
+/// By how much, in log odds, time must predict the steps better than its logarithm.
 const ODDS: f64 = 4.0;
-/// The start, in seconds, that is ignored: what a process takes then is no high-water mark.
+/// The first seconds that are ignored, because memory allocated at the start is no high-water mark.
 const BEGINNING_SECONDS: u32 = 120;
-/// The fewest regular steps.
 const FEWEST: usize = 4;
 /// The longest time between two steps, as a multiple of the shortest, apart from the width of old buckets.
 const LONGEST_GAP: f64 = 1.4;
@@ -218,8 +211,7 @@ const WIDTH_SHARE: u32 = 16;
 const HIGHEST: f64 = 1.5;
 
 impl View<'_> {
-    /// Whether rises come no more rarely than at first, from the very first to now. `counted` is the window's
-    /// rise without single jumps.
+    /// Whether rises have not become rarer since the start. `counted` is the window's rise without single jumps.
     fn keeps_coming(&self, start: u32, end: u32, counted: f64) -> bool {
         let floor = self.floor();
         let rise = floor.windows(2).position(|pair| pair[1] > pair[0]);
@@ -233,10 +225,10 @@ impl View<'_> {
         let rises: Vec<Rise> = self.rises(start, self.series.now).collect();
         let young = f64::from(start.max(BEGINNING_SECONDS));
         let ages = f64::from(self.series.now.max(BEGINNING_SECONDS * 2)) / young;
-        // At a rate of 1 / age the density of growth is 1 / (age ln ages), at a steady one 1 / span.
+        // At a rate of 1 / age, the density of growth is 1 / (age ln ages); at a steady rate, it is 1 / span.
         let by_log = (young * (ages - 1.0) / ages.ln()).ln();
         let cap = counted / 4.0;
-        // The last step is excluded: it is the reason for this question.
+        // The last step triggered this evaluation, so it is excluded.
         let Some((_, rises)) = rises.split_last() else { return 0.0 };
         let (mut weight, mut squares, mut sum) = (0.0, 0.0, 0.0);
         for rise in rises.iter().filter(|rise| f64::from(rise.start) >= young) {
@@ -249,7 +241,7 @@ impl View<'_> {
         if squares > 0.0 { weight / squares * sum } else { 0.0 }
     }
 
-    /// Whether a window's steps, and the times between them, are alike.
+    /// Whether a window's steps, and the times between them, are similar.
     fn rises_regularly(&self, start: u32, end: u32, counted: f64) -> bool {
         let steps: Vec<Rise> =
             self.rises(start, end).filter(|it| it.size >= LEAST_SHARE * counted).collect();
@@ -263,7 +255,6 @@ impl View<'_> {
     }
 }
 
-/// The least and the most.
 fn range(of: impl Iterator<Item = f64>) -> (f64, f64) {
     of.fold((f64::INFINITY, 0.0), |(least, most), it| (least.min(it), most.max(it)))
 }
