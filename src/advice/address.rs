@@ -1,5 +1,4 @@
-//! Fills in the table's texts: the address where a server listens in place of `HOST:PORT`, and the numbers of its
-//! command line.
+//! Fills in the table's texts: the server's address for `HOST:PORT`, and numbers from its command line.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -8,7 +7,7 @@ use super::{Remark, of};
 use crate::model::Process;
 
 impl Remark {
-    /// The text for this process, with its server's address filled in if it is known, and its options.
+    /// The text for this process, with its options, and its server's address if known.
     pub fn text_for(&self, process: &Process) -> String {
         let mut text = with_options(&self.text, process);
         let Some((is_secure, default_port, place)) = spoken_at(process) else {
@@ -21,7 +20,7 @@ impl Remark {
     }
 }
 
-/// A text with `{--option=0.9}` replaced by the number that the command line gives the option, or by 0.9.
+/// Replaces `{--option=0.9}` with the option's number on the command line, or with 0.9.
 fn with_options(text: &str, process: &Process) -> String {
     let Some((before, rest)) = text.split_once("{--") else { return text.to_owned() };
     let Some(((option, default), after)) =
@@ -45,7 +44,7 @@ fn spoken_at(process: &Process) -> Option<(bool, u16, String)> {
     let listener = listener.filter(|_| of(process).is_some_and(|it| it.name == row.name))?;
     let address = row.address(listener.command, listener.listening_on)?;
     let address: SocketAddr = address.strip_prefix("tcp:")?.parse().ok()?;
-    // A container's loopback is not the host's, and only its owner knows how its port is published.
+    // A container's loopback is not the host's, and only the container's owner knows how its port is published.
     let host = match address.ip().to_canonical() {
         _ if process.container.is_some() => "HOST".to_owned(),
         ip if ip.is_loopback() || ip.is_unspecified() => "localhost".to_owned(),
@@ -55,7 +54,7 @@ fn spoken_at(process: &Process) -> Option<(bool, u16, String)> {
     Some((row.is_secure(listener.command), row.port, format!("{host}:{}", address.port())))
 }
 
-/// The same by the command line alone, where the sockets cannot be read.
+/// The same from the command line alone, if the sockets cannot be read.
 fn typed_port(process: &Process) -> Option<(bool, u16, String)> {
     let command = process.command.as_deref()?;
     let name = process.framework.as_deref()?;
@@ -156,7 +155,7 @@ mod tests {
                 Process { listening_on: None, ..server("vllm", "vllm serve m --port 8011", &[]) },
                 "http://localhost:8011/wake_up",
             ),
-            // An unknown address stays to be filled in by hand; a worker's address is its parent server's.
+            // An unknown address is left for people to fill in. A worker's address is its parent server's.
             (worker(), "HOST:PORT"),
             (server("vllm", "vllm serve m --port 8011", &["tcp:0.0.0.0:8000"]), "HOST:PORT"),
             (server("vllm", "vllm serve m", &["unix:/run/x"]), "HOST:PORT"),

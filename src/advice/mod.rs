@@ -1,9 +1,9 @@
-//! How each framework takes GPU memory and what returns it, as NVML sees it, in words to type.
+//! How each framework allocates GPU memory and how to free it, as NVML shows it, as advice for people.
 //!
-//! The table is `frameworks.toml`: prose with its sources, read by findings, by `explain` and by recipes. Nothing here
-//! looks at a machine. `address` fills in where a server listens, `owner` says who owns a process, and `place` how to
-//! end it there. [`recipe`] is the code that a process runs to return what it caches, [`unload`] how servers unload.
-//! To add a framework, add its row here and its marks in `host::framework`.
+//! The table is `frameworks.toml`: prose with its sources, used by findings, by `explain` and by recipes. Nothing
+//! here reads from the machine. `address` fills in a server's address, `owner` finds the owner of a process, and
+//! `place` describes how to end it there. [`recipe`] is code that a process runs to free its caches; [`unload`]
+//! describes how servers unload. To add a framework, add its row here and its marks in `host::framework`.
 
 mod address;
 mod owner;
@@ -24,28 +24,25 @@ use crate::model::program::file_name;
 pub use owner::{owner, owner_of};
 pub use place::{place_lines, quote, thaw};
 
-/// Python for people to paste into their program: a signal handler that gives memory back when asked. A process that
-/// announces a signal (`GPUMEM_RELEASE_SIGNAL`) and handles it is sent that signal. Short, standard library only,
-/// without gpumem, so that people can read and change it.
+/// Python for people to paste into their program: a signal handler that frees memory on request. A process that
+/// announces a signal (`GPUMEM_RELEASE_SIGNAL`) and handles it is sent that signal. Short, and standard library
+/// only, so that people can read and change it.
 pub const SNIPPET: &str = include_str!("snippet.py");
 
-/// The same for TensorFlow, which returns its pool only at the end of a process: a child trains, saves and exits.
+/// The same for TensorFlow, which frees its pool only at exit: a child process trains, saves and exits.
 pub const TENSORFLOW_SNIPPET: &str = include_str!("snippet_tensorflow.py");
 
-/// A piece of advice.
 #[derive(PartialEq, Eq, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Remark {
     /// One line without a full stop; commands are in backquotes.
     pub text: String,
-    /// Where it is documented or was observed.
     pub source: String,
-    /// It does not apply to processes started with one of these settings, which already do what it asks for.
+    /// Skips processes started with one of these settings, which already do what the line advises.
     #[serde(default)]
     unless_set: Settings,
-    /// It applies only to processes started with one of these settings.
+    /// Applies only to processes started with one of these settings.
     only_if_set: Option<Settings>,
-    /// It applies only to notebooks.
     #[serde(default)]
     is_for_notebooks: bool,
 }
@@ -54,7 +51,7 @@ pub struct Remark {
 type Settings = BTreeMap<String, Vec<String>>;
 
 impl Remark {
-    /// Whether the line applies to this process. If its environment cannot be read, nothing counts as set.
+    /// Whether the line applies to this process. If the environment cannot be read, no variable counts as set.
     pub fn applies(&self, process: &Process) -> bool {
         let environment = process.environment.as_deref();
         let is_set = |settings: &Settings| {
@@ -73,35 +70,35 @@ impl Remark {
 #[derive(PartialEq, Eq, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Framework {
-    /// The name that snapshots use, lower case: `pytorch`.
+    /// The name in snapshots, lower case: `pytorch`.
     pub name: String,
     /// The framework's own spelling: `PyTorch`.
     pub title: String,
     /// Other spellings, letters and digits only.
     #[serde(default)]
     spellings: Vec<String>,
-    /// Programs of another language than Python, in whose words it is, whatever libraries are loaded.
+    /// Programs in another language than Python. They use this row whatever libraries are loaded.
     #[serde(default)]
     programs: Vec<String>,
-    /// How it takes memory, and what NVML shows of that.
+    /// How the framework allocates memory, and how NVML shows it.
     pub takes: Remark,
-    /// What returns memory to the driver while the process lives. The first line alone is enough in brief; the others
-    /// cover what else holds memory.
+    /// How to free memory while the process runs. The first line alone is the short advice; the others cover other
+    /// holders of memory.
     #[serde(default)]
     pub inside: Vec<Remark>,
-    /// What makes it take less memory from the next start on.
+    /// How to use less memory from the next start on.
     #[serde(default)]
     pub at_start: Vec<Remark>,
-    /// What people try although it returns nothing to the driver, and what it is good for.
+    /// Common attempts that return nothing to the driver, and what they are useful for.
     #[serde(default)]
     pub unchanged: Vec<Remark>,
-    /// How to end it without leftovers, if that takes more than a signal.
+    /// How to end the process without leftovers, if a signal is not enough.
     #[serde(default)]
     pub at_end: Vec<Remark>,
 }
 
 impl Framework {
-    /// Whether anything returns memory to the driver while this process lives.
+    /// Whether memory can be returned to the driver while this process runs.
     pub fn returns(&self, process: &Process) -> bool {
         self.inside.iter().any(|line| line.applies(process))
     }
@@ -118,11 +115,9 @@ struct NotebookEnd {
 #[derive(Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Table {
-    /// How to end a notebook's kernel.
     kernel: Remark,
-    /// The same for kernels that another application than Jupyter started.
+    /// The same for kernels that an application other than Jupyter started.
     notebook: Vec<NotebookEnd>,
-    /// How to end any other process.
     end: Remark,
     framework: Vec<Framework>,
 }
@@ -138,10 +133,9 @@ pub fn frameworks() -> &'static [Framework] {
     &TABLE.framework
 }
 
-/// The row of a framework by name, title or another usual spelling. Case and punctuation do not matter: `torch`, `TF`,
-/// `llama-cpp`.
+/// The row of a framework by any usual spelling, ignoring case and punctuation: `torch`, `llama-cpp`.
 pub fn find(name: &str) -> Option<&'static Framework> {
-    // The exact name first: every sample asks this for every process with a finding.
+    // Try the exact name first, because every sample looks it up for every process with a finding.
     let mut rows = frameworks().iter();
     rows.find(|row| row.name == name).or_else(|| {
         let wanted = plain(name);
@@ -153,13 +147,12 @@ pub fn find(name: &str) -> Option<&'static Framework> {
     })
 }
 
-/// Letters and digits only, in lower case.
 fn plain(name: &str) -> String {
     let letters = name.chars().filter(|c| c.is_alphanumeric());
     letters.flat_map(char::to_lowercase).collect()
 }
 
-/// The row of the framework that holds a process's memory, by name and version, or of its language.
+/// The row of the framework that holds a process's memory, by name and version, or by the program's language.
 pub fn of(process: &Process) -> Option<&'static Framework> {
     let program = process.command.as_deref().and_then(<[_]>::first).map(|it| file_name(it));
     let is_language = |row: &&Framework| row.programs.iter().any(|it| Some(&**it) == program);
@@ -183,8 +176,7 @@ pub fn beside(process: &Process) -> Vec<&'static Framework> {
     libraries.iter().filter_map(|name| find(name)).collect()
 }
 
-/// A warning that another framework in this process keeps what it has taken until the process ends; `None` if all of
-/// them can return it.
+/// Warns that another framework in this process keeps its memory to the end; `None` if all can free it.
 pub fn stays_beside(process: &Process) -> Option<String> {
     let mut rows = beside(process).into_iter();
     // Launchers and communication libraries allocate through the framework.
@@ -194,8 +186,7 @@ pub fn stays_beside(process: &Process) -> Option<String> {
     Some(format!("{title} is loaded too: what that has taken goes back only when the process ends"))
 }
 
-/// What gives this process's memory back in brief, gentlest first: what returns it while the process lives, if anything
-/// does, then how to end it.
+/// Short advice, gentlest first: how to free memory while the process runs, then how to end it.
 pub fn lines(process: &Process) -> Vec<&'static Remark> {
     let is_kernel = place::is_notebook(process) && !process.has_lost_server();
     let end = if is_kernel { &TABLE.kernel } else { &TABLE.end };
@@ -214,13 +205,13 @@ pub fn steps(process: &Process) -> Vec<String> {
         .collect()
 }
 
-/// The first thing that returns memory while this process lives.
+/// The first way to free memory while this process runs.
 fn inside(process: &Process) -> Option<&'static Remark> {
     let mut lines = of(process)?.inside.iter();
     lines.find(|line| line.applies(process))
 }
 
-/// What makes this process reserve less after its next start: the first setting that its environment does not show yet.
+/// The first setting missing from the environment that makes the next start reserve less memory.
 pub fn at_start(process: &Process) -> Option<&'static Remark> {
     let mut lines = of(process)?.at_start.iter();
     lines.find(|line| line.applies(process))

@@ -1,10 +1,9 @@
-//! Who owns a process, and the command that ends it properly: one table, read by findings, `explain` and the plans of
-//! `reclaim`.
+//! The owner of a process, and the command that ends the process through it, for findings and plans.
 //!
-//! An owner runs a process, and would start it again or miss it: a Slurm job, a pod, a container, a systemd-nspawn
-//! machine, a unit. A shared service is never stopped for one of its processes (`model::unit`). What a process says
-//! about itself proves no owner; nor does a container that its own user runs. Names come from processes, so they are
-//! quoted for a shell; a name that cannot be typed as shown is left out together with its command.
+//! An owner runs a process and would restart or miss it: a Slurm job, a pod, a container, a systemd-nspawn machine,
+//! a unit. A shared service is never stopped for one of its processes (`model::unit`). Claims that a process makes
+//! about itself prove no owner, nor does a container run by the process's own user. Names come from processes, so
+//! they are quoted for a shell; a name that cannot be typed as shown is omitted with its command.
 
 use super::place::{self, quote};
 use crate::model::Process;
@@ -13,20 +12,19 @@ use crate::model::unit::{Role, role};
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Owner {
-    /// The owner's kind, with its name if that can be shown: `Slurm job 3_4`, `container train`.
+    /// The owner's kind, with its name if it can be shown: `Slurm job 3_4`, `container train`.
     pub name: String,
-    /// The command that ends the process through its owner. `None` if it takes more than one command, or a name is
+    /// The command that ends the process through its owner. `None` if one command is not enough, or a name is
     /// unknown or cannot be typed.
     pub command: Option<String>,
     /// The same as a sentence without a full stop; commands are in backquotes.
     pub line: String,
-    /// A unit of the user's own systemd. Users can create units of any name, so it protects the process only from its
-    /// own user. The same holds for a supervisor that is not proved to be root's.
+    /// A unit of the user's own systemd, or a supervisor that is not proved to be root's. Users can create units of
+    /// any name, so this protects the process only from its own user.
     pub is_by_user: bool,
-    /// It starts an ended process again, or runs it as a job, so a signal is no substitute for the command.
+    /// The owner restarts an ended process, or runs it as a job, so a signal does not replace the command.
     pub is_asked_first: bool,
-    /// A name in the command comes from the process, which may give that of another program: only its own user may
-    /// type it unchecked.
+    /// The command has a name from the process, which may be another program's. Other users must check it.
     pub is_claimed: bool,
 }
 
@@ -36,36 +34,34 @@ impl Owner {
         Self { name, command, line, is_by_user: false, is_asked_first: false, is_claimed: false }
     }
 
-    /// An owner with a command, and the words before it.
     fn typed(name: impl Into<String>, command: String, words: &str) -> Self {
         let line = format!("{words}: `{command}`");
         Self::new(name, Some(command), line)
     }
 
-    /// The command, or else the sentence.
     pub fn way(&self, is_own: bool) -> &str {
         self.command_for(is_own).unwrap_or(&self.line)
     }
 
-    /// The command, if the process's own user types it (`is_own`), or if nothing in it has to be checked first.
+    /// The command, if the process's own user types it (`is_own`), or if nothing in it must be checked first.
     pub fn command_for(&self, is_own: bool) -> Option<&str> {
         self.command.as_deref().filter(|_| is_own || !self.is_claimed)
     }
 }
 
-/// The owner of a process: of nested owners, the innermost one whose name people know. `None` if it has none; then
-/// signals are safe.
+/// The owner of a process: of nested owners, the innermost one with a name that people know. `None` if there is no
+/// owner, in which case signals are safe.
 pub fn owner(process: &Process) -> Option<Owner> {
     owner_of(process, &[process])
 }
 
-/// The owner of a process that ends together with others of its job. The command ends those, and nothing else in the
-/// same container or unit.
+/// The owner of a process that ends together with others of its job. The command ends those, and no other process
+/// in the same container or unit.
 pub fn owner_of(process: &Process, job: &[&Process]) -> Option<Owner> {
     if place::is_notebook(process) {
         return notebook(process);
     }
-    // A pid namespace alone says only that somebody made it.
+    // A pid namespace alone shows only that someone created it.
     let is_known = |it: &Container| it.id.is_some() || it.runtime.is_some();
     let is_bare = !process.container.as_deref().is_some_and(is_known);
     if let Some(owner) = slurm(process).or_else(|| pod(process)) {
@@ -79,7 +75,7 @@ pub fn owner_of(process: &Process, job: &[&Process]) -> Option<Owner> {
     let Some(inner) = program_owner(process) else {
         return around;
     };
-    // Its unit or container is the machine's; the inner owner is asked first.
+    // The unit or container belongs to the machine; the inner owner comes first.
     Some(match around {
         Some(around) if inner.is_by_user => Owner {
             line: format!("{}; else {}", inner.line, around.line),
@@ -90,7 +86,7 @@ pub fn owner_of(process: &Process, job: &[&Process]) -> Option<Owner> {
     })
 }
 
-/// What starts it again when it ends, or runs it as a job, by the table in `model::owners`.
+/// The program that restarts the process or runs it as a job, from the table in `model::owners`.
 fn program_owner(process: &Process) -> Option<Owner> {
     let found = process.program_owner()?;
     let owner = found.owner;
@@ -108,7 +104,7 @@ fn program_owner(process: &Process) -> Option<Owner> {
     let inside = within(process);
     let stop = fill(&owner.stop).map(|stop| format!("{inside}{stop}"));
     let check = fill(&owner.check).filter(|_| owner.is_claimed());
-    // A user's own supervisor may be told to stop a name that root's has, too.
+    // Root's supervisor may manage a program of the same name as the user's own supervisor.
     let user = if found.is_roots() { "" } else { ", as its user" };
     let end = match (&stop, check) {
         (None, _) => owner.unnamed.clone(),
@@ -125,7 +121,7 @@ fn program_owner(process: &Process) -> Option<Owner> {
     })
 }
 
-/// How a command is typed into the container that a process runs in: `docker exec train `; empty if it is in none.
+/// The prefix that runs a command in the process's container: `docker exec train `; empty without a container.
 fn within(process: &Process) -> String {
     let around = process.container.is_some().then(|| container(process, &[process])).flatten();
     let command = around.and_then(|it| it.command).unwrap_or_default();
@@ -133,8 +129,7 @@ fn within(process: &Process) -> String {
     exec.map_or_else(String::new, |(exec, _)| format!("{exec} "))
 }
 
-/// A template with its names filled in, each word quoted for a shell. `None` if a name is unknown, masked or cannot be
-/// typed.
+/// Fills in a template, and quotes each word for a shell. `None` if a name is unknown, masked or cannot be typed.
 fn fill(template: &str, value: &dyn Fn(&str) -> Option<String>) -> Option<String> {
     let word = |word: &str| {
         let mut filled = String::new();
@@ -159,14 +154,14 @@ fn fill(template: &str, value: &dyn Fn(&str) -> Option<String>) -> Option<String
     template.split(' ').map(word).collect::<Option<Vec<String>>>().map(|words| words.join(" "))
 }
 
-/// The PIDs of a job, for `kill`. `None` if one of them is a first process, whose end kills the others too.
+/// The pids of a job, for `kill`. `None` if one of them is a first process, whose end also kills the others.
 fn pids(job: &[&Process], number: impl Fn(&Process) -> Option<u32>) -> Option<String> {
     let pids: Option<Vec<String>> =
         job.iter().map(|process| number(process).map(|pid| pid.to_string())).collect();
     pids.map(|pids| pids.join(" "))
 }
 
-/// The container, job or pod around a kernel belongs to the notebook server, which runs other people's kernels too.
+/// The container or job around a kernel belongs to the notebook server, which runs other kernels, too.
 fn notebook(process: &Process) -> Option<Owner> {
     let is_within = process.container.is_some()
         || process.kubernetes.is_some()
@@ -180,8 +175,8 @@ fn slurm(process: &Process) -> Option<Owner> {
     if slurm.over == Some(true) {
         return None;
     }
-    // The array's id and the task's come from the environment, which can lie. They are typed only if the array's id is
-    // the job's own, because then the job's id would cancel all tasks.
+    // The ids of the array and the task come from the environment, which can be forged. They are used only if the
+    // array's id is the job's own: the job's id alone would then cancel all tasks.
     let is_own_array = slurm.array_job_id.is_some() && slurm.array_job_id == slurm.job_id;
     let id = if is_own_array { slurm.id() } else { slurm.job_id.as_deref().map(Into::into) };
     let Some(job) = id.as_deref().and_then(quote) else {
@@ -189,7 +184,7 @@ fn slurm(process: &Process) -> Option<Owner> {
         return Some(Owner::new("a Slurm job", None, line));
     };
     let name = format!("Slurm job {job}");
-    // Typed into an allocation's shell: the allocation must not end with it.
+    // Started from an allocation's shell, so the allocation must not end with it.
     if matches!(slurm.step_id.as_deref(), Some("interactive" | "extern")) {
         let line = format!(
             "end it where it was typed; `scancel {job}` would end all of the allocation, with its shell"
@@ -216,7 +211,7 @@ fn slurm(process: &Process) -> Option<Owner> {
 /// What to check before typing a job's id; `None` if the id is certain.
 fn check_first(process: &Process, slurm: &Slurm, job: &str) -> Option<String> {
     let number = slurm.job_id.as_deref()?;
-    // Newer Slurm names cgroups differently, so only the process says which job it belongs to.
+    // Newer Slurm names cgroups differently, so only the process reports its job.
     let is_named_otherwise = process.cgroup.as_deref().is_some_and(|cgroup| {
         let mut parts = cgroup.split('/');
         parts.any(|part| part.ends_with("slurmstepd.scope"))
@@ -262,7 +257,7 @@ fn pod(process: &Process) -> Option<Owner> {
     })
 }
 
-/// Its PID inside the container, unless it is the first process there.
+/// The pid inside the container, unless the process is the first one there.
 fn inner_pid(process: &Process) -> Option<u32> {
     Some(process.namespace_pid.unwrap_or(process.pid)).filter(|&pid| pid != 1)
 }
@@ -328,7 +323,7 @@ fn stop(
         }
         ("nerdctl", None) => format!("nerdctl stop {which}"),
         ("nerdctl", Some(space)) => format!("nerdctl -n {} stop {which}", quote(space)?),
-        // Containers run by containerd directly; those that nerdctl started have a name.
+        // Containers run by containerd directly; those started by nerdctl have a name.
         ("containerd", Some(space)) if container.name.is_some() => {
             format!("nerdctl -n {} stop {which}", quote(space)?)
         }
@@ -342,7 +337,7 @@ fn stop(
     })
 }
 
-/// A container of a runtime that we know no command for.
+/// A container whose runtime has no known command.
 fn unnamed(which: Option<String>, runtime: Option<&str>, process: &Process) -> Owner {
     let which = which.map_or_else(String::new, |which| format!(" {which},"));
     let name = match runtime.and_then(quote) {
@@ -354,20 +349,20 @@ fn unnamed(which: Option<String>, runtime: Option<&str>, process: &Process) -> O
     Owner::new(name, None, format!("stop its container,{which} and all that runs in it, with {by}"))
 }
 
-/// What started this process, if it is the first one of a container.
+/// The program that started this process, if it is the first one of a container.
 fn starter(process: &Process) -> Option<String> {
     let parent = process.parent.as_deref().filter(|_| process.namespace_pid == Some(1))?;
     let name = parent.comm.as_deref().and_then(quote)?;
     Some(format!("{name} ({})", parent.pid))
 }
 
-/// Whether a user's own systemd manages it, not the machine's.
+/// Whether a user's own systemd manages the process, rather than the machine's.
 fn is_rootless(process: &Process) -> bool {
     let cgroup = process.cgroup.as_deref();
     cgroup.is_some_and(|cgroup| cgroup.contains("/user@"))
 }
 
-/// Whether it runs in a user's login session, or under that user's own systemd.
+/// Whether the process runs in a user's login session, or under that user's own systemd.
 fn is_in_users_tree(process: &Process) -> bool {
     let is_login = |cgroup: &str| cgroup.starts_with("/user.slice/");
     is_rootless(process) || process.cgroup.as_deref().is_some_and(is_login)
@@ -383,7 +378,7 @@ fn unit(process: &Process, job: &[&Process]) -> Option<Owner> {
     let unit = process.systemd_unit.as_deref()?;
     match role(unit) {
         Role::Work => {}
-        // What outlived its job no longer belongs to it: the daemon has forgotten it.
+        // The daemon no longer manages a process that outlived its job.
         Role::Host { way: Some(way) } if !process.is_left_behind() => {
             return Some(Owner::new(&*way.by, None, &*way.words));
         }

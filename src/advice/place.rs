@@ -1,17 +1,17 @@
 //! How to end a process where it runs: the command for its notebook, job, pod, container or unit.
 //!
-//! A supervisor may restart a process that it started, so a signal from outside is the last resort. Processes control
-//! these names, so they are quoted for a shell. A name that cannot be typed as shown is omitted with its command.
+//! A supervisor may restart a process that it started, so a signal is the last resort. Processes control these
+//! names, so they are quoted for a shell. If a name cannot be typed as shown, it is omitted together with its
+//! command.
 
 use super::owner::owner;
 use super::{NotebookEnd, TABLE};
 use crate::model::Process;
 
-/// Longer names are not offered to be typed.
+/// Longer names are not offered for typing.
 const LONGEST_NAME: usize = 253;
 
-/// How to end this process through its owner, gentlest first; a stopped process is continued first. Empty if it has no
-/// known owner.
+/// How to end this process through its owner, gentlest first. Empty if no owner is known.
 pub fn place_lines(process: &Process) -> Vec<String> {
     let mut lines = Vec::new();
     if let Some(line) = thaw(process) {
@@ -20,7 +20,7 @@ pub fn place_lines(process: &Process) -> Vec<String> {
         lines.push(format!("it is stopped, continue it: `kill -CONT {}`", process.pid));
     }
     if is_notebook(process) {
-        // Its container or unit belongs to the server, which runs other people's kernels too.
+        // The container or unit belongs to the server, which also runs other people's kernels.
         lines.push(notebook(process));
         return lines;
     }
@@ -48,7 +48,7 @@ pub fn thaw(process: &Process) -> Option<String> {
     ))
 }
 
-/// Whether a person works in this process through a notebook. A notebook that a program runs is a batch job.
+/// Whether a person works in this process through a notebook. A notebook run by a program is a batch job.
 pub(super) fn is_notebook(process: &Process) -> bool {
     process.jupyter.as_ref().is_some_and(|kernel| {
         !matches!(kernel.application.as_deref(), Some("papermill" | "nbconvert" | "batch"))
@@ -74,8 +74,8 @@ pub(super) fn notebook(process: &Process) -> String {
     text.replace("shut the kernel down", &shut).replace("PID", &process.pid.to_string())
 }
 
-/// A name quoted for a POSIX shell, in single quotes if needed. `None` if it cannot be typed as shown: empty, too long,
-/// with control or invisible characters, or beginning with `-`, which commands take for an option.
+/// Quotes a name for a POSIX shell, in single quotes if needed. `None` if it cannot be typed as shown: empty, too
+/// long, with control or invisible characters, or starting with `-`, which commands parse as an option.
 pub fn quote(name: &str) -> Option<String> {
     if !is_plain(name) || name.starts_with('-') {
         return None;
@@ -88,7 +88,6 @@ pub fn quote(name: &str) -> Option<String> {
     })
 }
 
-/// Whether every character of a name is visible.
 fn is_plain(name: &str) -> bool {
     !name.is_empty()
         && name.len() <= LONGEST_NAME

@@ -1,4 +1,4 @@
-//! Every line of the table can be printed, and the advice does return memory.
+//! Every line of the table can be printed, and the advice does free memory.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -16,7 +16,6 @@ fn notebook(application: Option<&str>) -> Process {
     Process { jupyter: Some(Arc::new(kernel)), ..process(None) }
 }
 
-/// A process of this framework with these variables.
 fn with(framework: &str, variables: &[(&str, &str)]) -> Process {
     Process { environment: environment(variables), ..process(Some(framework)) }
 }
@@ -146,7 +145,7 @@ fn no_server_is_asked_to_free_memory_in_a_way_that_breaks_running_requests() {
                 text.matches("/sleep?level=1&mode=wait").count(),
                 "{text}"
             );
-            // Advice to sleep must name the options it requires and the call that wakes the server.
+            // Advice to sleep must name the required options and the call that wakes the server.
             for (call, gates) in [
                 ("/sleep?", &["--enable-sleep-mode", "VLLM_SERVER_DEV_MODE=1", "/wake_up"][..]),
                 (

@@ -1,9 +1,10 @@
-//! How an inference server releases memory and keeps listening, by its own requests: the rows of `servers.toml`, which
-//! `reclaim::release` carries out, and what the answers mean.
+//! How inference servers release memory and keep listening, by their own requests: the rows of `servers.toml`,
+//! which `reclaim::release` carries out, and how to judge the answers.
 //!
-//! A row says how to recognise the server, what proves that it is this server and idle, what unloads it, what shows
-//! that it is done, what wakes it, and what it requires (a version, a flag, a key). Nothing here sends a request.
-//! Answers (JSON, Prometheus text) are hostile: bounded, and never taken for idle unless they show it.
+//! A row defines how to recognise the server and what it requires (a version, a flag, a key). It also lists the
+//! requests that prove its identity and that it is idle, that unload it, check the result, and wake it. Nothing
+//! here sends a request. Answers (JSON, Prometheus text) are hostile: they are bounded, and only explicit evidence
+//! counts as idle.
 
 use std::mem::discriminant;
 use std::slice;
@@ -20,9 +21,9 @@ use crate::model::pool::tool;
 use crate::model::process::Relation;
 use crate::model::program::file_name;
 
-/// More models than any server has.
+/// No server has more models than this.
 const MOST_MODELS: usize = 256;
-/// A longer name of a model is refused.
+/// Longer model names are rejected.
 const NAME_BYTES: usize = 512;
 /// Stands for the model's name in a request's path and body.
 const MODEL: &str = "{model}";
@@ -31,31 +32,27 @@ const MODEL: &str = "{model}";
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct UnloadServer {
-    /// Its name in commands, lower case: `vllm`.
+    /// The name in commands, lower case: `vllm`.
     pub name: String,
-    /// Its own spelling: `vLLM`.
+    /// The server's own spelling: `vLLM`.
     pub title: String,
-    /// Its programs, scripts and Python packages.
+    /// Programs, scripts and Python packages.
     programs: Vec<String>,
-    /// Beginnings of its workers' process titles.
+    /// Prefixes of its workers' process titles.
     titles: Vec<String>,
-    /// Arguments that only this server has.
     arguments: Vec<String>,
-    /// Folders that its script lies in.
+    /// Folders that contain its script.
     folders: Vec<String>,
-    /// Names of scripts that other programs have too: they count only if it listens on its default port.
+    /// Script names that other programs also use. They count only if the process listens on the default port.
     scripts: Vec<String>,
-    /// Its default port.
     pub port: u16,
     port_flags: Vec<String>,
-    /// The default port of its metrics, if they have a port of their own.
+    /// The default port for metrics, if it is a separate port.
     metrics_port: Option<u16>,
     metrics_port_flag: Option<String>,
-    /// Flags that make it serve over TLS.
     tls_flags: Vec<String>,
-    /// One sentence for people, if gpumem does not unload it.
+    /// One sentence for people, if gpumem does not unload the server.
     pub advice: Option<String>,
-    /// How to make it unload.
     pub unload: Option<UnloadApi>,
 }
 
@@ -63,33 +60,31 @@ pub struct UnloadServer {
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct UnloadApi {
-    /// Proves that it is this server.
     pub identify: Vec<Question>,
-    /// Proves that it is idle.
+    /// Requests that prove that the server is idle.
     pub idle: Vec<Question>,
-    /// No request shows whether it is idle, or unloading ends running requests: it must have no connections.
+    /// The server must have no connections: no request shows that it is idle, or unloading ends requests.
     pub is_idle_unconnected: bool,
-    /// A request that itself counts as use: sent once for each model, just before unloading.
+    /// A request that itself counts as use. Sent once for each model, just before unloading.
     pub at_deed: Option<Question>,
-    /// Makes new requests wait while it unloads.
     pub hold: Option<Hold>,
     /// Unloads; one request per model if it names a model.
     deed: Question,
-    /// Shows that unloading is done; without it, the answer to `unload` does.
+    /// Checks that unloading is done. Without it, the answer to `unload` is enough.
     pub done: Option<Question>,
-    /// How it loads again: something to type or to wait for. `BASE` is its address.
+    /// How the server loads again: a command, or an event to wait for. `BASE` is the server's address.
     pub wake: String,
-    /// The weights move to host memory, which needs room for them.
+    /// The weights move to host memory, which must have room for them.
     pub needs_host_memory: bool,
-    /// Why only someone who names the server may do this.
+    /// Why this requires a person who names the server.
     pub risk: Option<String>,
-    /// The first version in which it is safe.
+    /// The first version in which unloading is safe.
     pub since: Option<(u32, u32)>,
-    /// The command-line flag without which it frees nothing.
+    /// The command-line flag without which unloading frees nothing.
     pub flag: Option<String>,
     /// How to start the server so that it has these requests.
     pub start: String,
-    /// The header for its key, if that is not a bearer token.
+    /// The header for the key, if it is not a bearer token.
     key: Option<String>,
 }
 
@@ -99,11 +94,10 @@ pub struct Hold {
     /// The first version whose pause does not end running requests.
     pub since: (u32, u32, u32),
     pub pause: Question,
-    /// Sent when waking, and also if unloading failed.
     pub resume: Question,
 }
 
-/// A request, and what its answer must show.
+/// A request, and the evidence required in its answer.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Question {
@@ -111,40 +105,34 @@ pub struct Question {
     ask: String,
     /// The request of older versions, for servers that answer 404 or 405.
     older: Option<String>,
-    /// JSON.
     body: Option<String>,
-    /// It goes to the port of the server's metrics.
+    /// Sent to the port for metrics.
     is_metrics: bool,
-    /// The server may lack this request.
     may_be_absent: bool,
-    /// The answer must be this text.
     text: Option<String>,
-    /// JSON pointer to its version.
     version: Option<String>,
     expect: Vec<Expect>,
     /// The answer must be a list, and each item must meet this.
     each: Option<Expect>,
-    /// The loaded models; there must be one.
+    /// The loaded models; there must be at least one.
     models: Option<ModelList>,
-    /// These metrics must be zero.
     zero: Vec<String>,
-    /// A metric that changes with use; it may appear only with the first use.
+    /// A metric that changes with use. It may be missing before the first use.
     mark: Option<String>,
     /// JSON pointer to a value that changes with use; it may be missing.
     mark_at: Option<String>,
 }
 
-/// What JSON must show at a pointer: that there is a value, or which.
+/// A requirement on a JSON value: that it exists, or its content.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Expect {
     at: String,
     is: Option<Value>,
     contains: Option<Value>,
-    /// The value may be missing.
     #[serde(default)]
     is_optional: bool,
-    /// The verdict for another value of the same type; without it, another value means another server.
+    /// The verdict for another value of the same type. Without it, another value means another server.
     r#else: Option<AnswerVerdict>,
 }
 
@@ -154,14 +142,12 @@ struct Expect {
 struct ModelList {
     list: String,
     name: String,
-    /// A value that changes with use.
     mark: Option<String>,
     state: Option<String>,
     /// The state in which a model holds memory.
     loaded: Option<Value>,
     unloaded: Option<Value>,
     busy: Option<Value>,
-    /// Why a model without a state is not unloaded.
     without_state: Option<String>,
 }
 
@@ -196,8 +182,8 @@ pub struct ServerListener<'a> {
     pub listening_on: &'a [Arc<str>],
 }
 
-/// The server that a process is or works for, and who listens for it, if known. Servers that start others come first in
-/// the table, because they unload what they started.
+/// The server that a process is or works for, and its listening process, if known. Servers that start others come
+/// first in the table, because they unload what they started.
 pub fn server_of(process: &Process) -> Option<(&'static UnloadServer, Option<ServerListener<'_>>)> {
     let listeners = listeners(process);
     let own = process.command.as_deref().unwrap_or_default();
@@ -259,7 +245,7 @@ impl UnloadServer {
             return false;
         };
         let package = run.split('.').next().unwrap_or(run);
-        // The script's folder, if the command line has its path.
+        // The script's folder, if the command line contains its path.
         let path = words().find(|word| file_name(word) == run).unwrap_or_default();
         has(&self.programs, run)
             || has(&self.programs, package)
@@ -268,7 +254,7 @@ impl UnloadServer {
                 && listening_on.iter().any(|place| port_of(place) == Some(self.port))
     }
 
-    /// The socket to send requests to: that of the port on the command line, or of the default port, or the only one.
+    /// The socket for requests: that of the port on the command line, or of the default port, or the only socket.
     pub fn address(&self, command: &[Arc<str>], listening_on: &[Arc<str>]) -> Option<Arc<str>> {
         let named = self.typed_port(command);
         let on_port = |port| {
@@ -279,20 +265,19 @@ impl UnloadServer {
             [only] => Some(only.clone()),
             _ => None,
         };
-        // If it was given a port and does not listen there, it is not ready, or another server.
+        // A server that does not listen on its configured port is not ready, or is another server.
         match named {
             Some(port) => on_port(port),
             None => on_port(self.port).or(only),
         }
     }
 
-    /// The port that the command line gives it.
     pub fn typed_port(&self, command: &[Arc<str>]) -> Option<u16> {
         let named = self.port_flags.iter().flat_map(|flag| values(command, flag));
         named.filter_map(|value| value.rsplit(':').next()?.parse::<u16>().ok()).last()
     }
 
-    /// Whether its command line makes it serve over TLS.
+    /// Whether the command line makes the server use TLS.
     pub fn is_secure(&self, command: &[Arc<str>]) -> bool {
         command.iter().any(|word| {
             let name = word.split('=').next().unwrap_or_default();
@@ -300,7 +285,6 @@ impl UnloadServer {
         })
     }
 
-    /// The port of its metrics, if they have a port of their own.
     pub fn metrics_port(&self, command: &[Arc<str>]) -> Option<u16> {
         let flag = self.metrics_port_flag.as_deref();
         let named = flag.into_iter().flat_map(|flag| values(command, flag));
@@ -309,7 +293,7 @@ impl UnloadServer {
 }
 
 impl UnloadApi {
-    /// The requests that unload everything that is known to be loaded.
+    /// The requests that unload all models known to be loaded.
     pub fn deeds(&self, known: &Known) -> Vec<ServerRequest> {
         let is_of_models = [Some(&self.deed.ask), self.deed.body.as_ref()];
         match is_of_models.iter().flatten().any(|part| part.contains(MODEL)) {
@@ -323,7 +307,6 @@ impl UnloadApi {
     }
 }
 
-/// The port of a TCP socket.
 fn port_of(place: &str) -> Option<u16> {
     place.strip_prefix("tcp:")?.rsplit(':').next()?.parse().ok()
 }
@@ -343,27 +326,24 @@ fn encoded(name: &str) -> String {
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ServerRequest {
-    /// `GET` or `POST`.
     pub verb: String,
     /// From the root, with the query.
     pub path: String,
-    /// JSON.
     pub body: Option<String>,
-    /// Whether it goes to the port of the server's metrics, if that is another one.
+    /// Whether the request goes to the port for metrics, if that is a separate port.
     pub is_metrics: bool,
     /// Verb and path in older versions, for servers that answer 404 or 405.
     older: Option<(String, String)>,
 }
 
 impl ServerRequest {
-    /// The same request for older versions.
     pub fn as_older(&self) -> Option<Self> {
         let (verb, path) = self.older.clone()?;
         Some(Self { verb, path, older: None, ..self.clone() })
     }
 
-    /// The curl command for it, at an address (for a Unix socket, `--unix-socket PATH ` and the address) and with a
-    /// header for the key. `None` if a part of it cannot be typed.
+    /// The curl command for the request, with an address (for a Unix socket, `--unix-socket PATH ` and the address)
+    /// and a header for the key. `None` if a part cannot be typed.
     pub fn command(&self, base: &str, key: &str) -> Option<String> {
         let mut words = vec!["curl".to_owned()];
         if self.verb != "GET" && !(self.verb == "POST" && self.body.is_some()) {
@@ -382,34 +362,32 @@ impl ServerRequest {
     }
 }
 
-/// What a server has answered so far.
+/// Facts from the server's answers so far.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Known {
-    /// Names of the loaded models, as its requests take them. Others chose them.
+    /// Names of the loaded models, as requests take them. Untrusted.
     pub models: Vec<String>,
-    /// Major, minor, patch.
     pub version: Option<(u32, u32, u32)>,
-    /// Values that change with use: if two looks differ, there was a request in between.
+    /// Values that change with use. If two readings differ, there was a request in between.
     pub marks: Vec<String>,
 }
 
-/// Why an answer does not show what it must. The text says why or what was seen.
+/// Why an answer is not the required evidence. The text contains the reason, or the observed value.
 #[derive(Clone, PartialEq, Eq, Debug, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum AnswerVerdict {
-    /// It is at work.
     Busy(String),
-    /// It would release nothing.
+    /// Unloading would free nothing.
     Nothing(String),
-    /// It is another server, or answers like one.
+    /// The answer is another server's.
     Another(String),
-    /// It does not show what it must.
+    /// The answer lacks the required evidence.
     Unknown(String),
-    /// It requires a key.
+    /// The server requires a key.
     Key,
-    /// It has no such request.
+    /// The server has no such request.
     Absent,
-    /// It refuses; the text is its message.
+    /// The server refuses; the text is its message.
     Declined(String),
     NotYet,
 }
@@ -421,7 +399,7 @@ fn another<T>(seen: impl Into<String>) -> Result<T, AnswerVerdict> {
 }
 
 impl Question {
-    /// The request about a model; without a placeholder it is the same for all models.
+    /// The request for a model. Without a placeholder, it is the same for all models.
     pub fn request(&self, model: &str) -> ServerRequest {
         let split = |ask: &str| {
             let (verb, path) = ask.split_once(' ').unwrap_or_default();
@@ -439,7 +417,7 @@ impl Question {
         }
     }
 
-    /// Judges an answer, and keeps what it says in `known`.
+    /// Judges an answer, and adds its facts to `known`.
     pub fn check(&self, answer: &UnloadAnswer, known: &mut Known) -> AnswerCheckResult {
         match answer.success() {
             Err(AnswerVerdict::Absent) if self.may_be_absent => return Ok(()),
@@ -459,7 +437,7 @@ impl Question {
             }
             if let Some(mark) = &self.mark {
                 let moved = answer.metrics(slice::from_ref(mark)).map(|count| count.to_string());
-                // A counter may appear only with the first use, if other metrics show that this is the server.
+                // A counter may be missing before the first use, if other metrics identify the server.
                 let may_be_absent = !self.zero.is_empty();
                 known.marks.push(moved.or_else(|error| match may_be_absent {
                     true => Ok(String::new()),
@@ -489,7 +467,7 @@ impl Question {
         }
     }
 
-    /// Whether an answer shows that unloading is done: nothing that was loaded still is.
+    /// Whether an answer shows that unloading is done: none of the models is loaded any more.
     pub fn check_done(&self, answer: &UnloadAnswer, known: &mut Known) -> AnswerCheckResult {
         match (self.check(answer, known), &self.models) {
             (Err(AnswerVerdict::Nothing(_)), Some(_)) => Ok(()),
@@ -575,7 +553,7 @@ impl UnloadAnswer {
         }
     }
 
-    /// The message of an error: one line, from the usual places in JSON.
+    /// The error message in an answer: one line, from the usual places in JSON.
     fn message(&self) -> Option<String> {
         let value: Value = serde_json::from_slice(&self.body).ok()?;
         let places = ["/error/message", "/error", "/detail", "/message"];
@@ -593,7 +571,7 @@ impl UnloadAnswer {
     }
 }
 
-/// The sum of a metric over its labels; `None` if it is missing or no valid count.
+/// The sum of a metric over its labels; `None` if it is missing or not a valid count.
 fn metric(text: &str, name: &str) -> Option<f64> {
     let mut sum = None;
     for line in text.lines() {
@@ -614,7 +592,7 @@ fn metric(text: &str, name: &str) -> Option<f64> {
     sum
 }
 
-/// `0.17.1rc2+cu129` is 0, 17, 1.
+/// Parses a version: `0.17.1rc2+cu129` is 0, 17, 1.
 fn version(text: &str) -> Option<(u32, u32, u32)> {
     let mut parts = text.trim_start_matches('v').split('.');
     let number = |part: Option<&str>| {

@@ -1,4 +1,4 @@
-//! Who owns a process, and that the command ends it and hurts no other process.
+//! The owner of a process; and its command ends the process and affects no other.
 
 use std::sync::Arc;
 
@@ -63,7 +63,6 @@ fn in_pod(name: Option<&str>, uid: Option<&str>) -> Process {
     }
 }
 
-/// The only line about where a process runs.
 fn only(process: &Process) -> String {
     let lines = place_lines(process);
     assert_eq!(lines.len(), 1, "{lines:?}");
@@ -97,7 +96,7 @@ fn the_command_is_the_right_one_for_where_it_runs() {
         (in_unit("gitlab-runner.service", "/x"), "cancel its job in GitLab"),
         (in_unit("actions.runner.acme.gpu7.service", "/x"), "cancel its workflow run in GitHub"),
         (in_unit("rstudio-server.service", "/x"), "RStudio"),
-        // Ending what was typed into an allocation must not end the allocation.
+        // Ending a process started from an allocation's shell must not end the allocation.
         (in_job("77", Some("interactive")), "end it where it was typed"),
         (in_job("77", Some("extern")), "end it where it was typed"),
         (notebook(None, None), "in Jupyter"),
@@ -146,7 +145,7 @@ fn a_shared_service_is_never_stopped() {
     };
     let line = only(&kernel);
     assert!(line.starts_with("shut the kernel down (a b/train.ipynb): Kernel >"));
-    // A kernel that a program runs is a job like any other.
+    // A kernel run by a program is a job like any other.
     let batch = Process {
         slurm: in_job("77", None).slurm,
         ..notebook(Some("papermill"), Some("train.ipynb"))
@@ -161,12 +160,12 @@ fn a_claim_of_the_process_alone_is_not_put_into_commands() {
     for cgroup in [
         "/slurm/uid_5/job_77/step_0/task_0",
         "/system.slice/slurmstepd.scope/job_77/step_0/user/task_0",
-        // The step's daemon was its ancestor.
+        // The step's daemon was the process's ancestor.
         "/system.slice/slurmd.service",
     ] {
         assert!(!only(&within(cgroup)).contains(doubt), "{cgroup}");
     }
-    // Newer Slurm names cgroups differently, so only the process gives the job id.
+    // Newer Slurm names cgroups differently, so only the process supplies the job id.
     let newer = "/system.slice/slurmstepd.scope/s0123456789ABC/step_0/user/task_0";
     assert!(only(&within(newer)).contains(doubt));
     assert_eq!(owner(&within(newer)).unwrap().command, None);
@@ -187,14 +186,14 @@ fn a_task_of_an_array_has_the_arrays_id_and_its_own() {
     assert_eq!(command(&change(&task, None)).as_deref(), Some("scancel 3_4"));
     assert_eq!(command(&change(&task, Some("0"))).as_deref(), Some("scancel 3_4.0"));
     assert_eq!(owner(&change(&task, None)).unwrap().name, "Slurm job 3_4");
-    // If nothing tells whether it is an array's task, the user has to check first.
+    // If it is unknown whether the process is an array task, the user must check first.
     let mut unread = in_job("3", None);
     unread.environment = None;
     assert_eq!(command(&unread), None);
     assert!(only(&unread).contains("`squeue -j 3`"), "{}", only(&unread));
     let other = Process { environment: environment(&[("SLURM_JOB_ID", "4")]), ..in_job("3", None) };
     assert_eq!(command(&other), None);
-    // What outlived its job has no owner.
+    // A process that outlived its job has no owner.
     let over = change(&|slurm| slurm.over = Some(true), None);
     assert_eq!(owner(&over), None);
     let line = only(&over);
@@ -260,7 +259,7 @@ fn each_runtime_is_asked_in_its_own_namespace_and_as_its_user() {
     }
     // There is no command for a container that its user runs.
     assert_eq!(owner(&of("podman", None, Some("ann"), Some("train"), &id)), None);
-    // It has its own pid namespace, and nothing else is known.
+    // The process has its own pid namespace, and nothing else is known.
     let unknown = Process {
         container: Some(Arc::new(Container::default())),
         namespace_pid: Some(1),
@@ -280,7 +279,7 @@ fn a_kernel_whose_server_is_gone_is_not_shut_down_there() {
     let line = only(&process);
     assert!(line.contains("`gpumem kill 4242`") && !line.contains("Shut Down"), "{line}");
     assert_eq!(lines(&process).last().unwrap().text, TABLE.end.text);
-    // What is around it does not matter either.
+    // A surrounding container does not matter either.
     process.container = contained(Some("docker"), Some("lab"), "x").container;
     assert_eq!(owner(&process), None);
 }
@@ -318,7 +317,7 @@ fn a_name_reaches_a_shell_as_one_word_or_not_at_all() {
     }
     assert_eq!(quote(&"x".repeat(LONG)), None);
     for hostile in ["x\n`reboot`", "-rf", "\u{202e}x"] {
-        // It still has an owner.
+        // The process still has an owner.
         let unit = format!("{hostile}.service");
         for process in
             [in_job(hostile, None), contained(Some("docker"), None, hostile), in_unit(&unit, "/x")]
@@ -342,7 +341,6 @@ fn a_name_reaches_a_shell_as_one_word_or_not_at_all() {
 
 const LONG: usize = 254;
 
-/// Below an ancestor with this command line.
 fn below(ancestor: &str, is_roots: bool, variables: &[(&str, &str)]) -> Process {
     let command: Arc<[Arc<str>]> = match ancestor.starts_with("PM2") {
         true => [ancestor.into()].into(),
@@ -446,7 +444,7 @@ fn each_owner_is_named_with_the_command_that_ends_one_program() {
         let line = only(&owned);
         assert!(line.contains("(pid 70)"), "{line}");
         assert!(command.is_none_or(|command| line.contains(&format!("`{command}`"))), "{line}");
-        // What is not proved to be root's protects nothing, and its command is only for its user.
+        // A supervisor that is not proved to be root's does not protect, and its command is only for its user.
         let forged = owner(&below(ancestor, false, variables)).unwrap();
         assert!(forged.is_by_user && forged.command_for(false).is_none(), "{ancestor}");
         assert_eq!(forged.command_for(true), command, "{ancestor}");
@@ -463,7 +461,7 @@ fn each_owner_is_named_with_the_command_that_ends_one_program() {
     let line = only(&comfy);
     assert!(line.starts_with("supervisord (pid 70) would start it again: end program ui there"));
     assert!(line.contains("`supervisorctl pid comfy:ui` prints its pid"), "{line}");
-    // In a container it is asked there.
+    // In a container, the command runs in the container.
     let inside = Process {
         container: contained(Some("docker"), Some("lab"), "x").container,
         namespace_pid: Some(20),
@@ -539,7 +537,7 @@ fn no_forged_name_leaves_its_word_or_protects() {
         owned += 1;
         assert!(found.is_by_user && found.command_for(false).is_none(), "{ancestor} {variables:?}");
         if let Some(command) = &found.command {
-            // Without what is in single quotes, nothing that a shell would interpret is left.
+            // Outside single quotes, no character that a shell interprets is left.
             let outside: String = command.replace(r"'\''", "").split('\'').step_by(2).collect();
             let is_safe = |c: char| !"$;|&<>\\\n`".contains(c);
             assert!(outside.chars().all(is_safe), "{command}");

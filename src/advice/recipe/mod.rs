@@ -1,12 +1,11 @@
-//! The Python that returns cached GPU memory from inside a process, as far as its loaded libraries can, and the report
-//! of what it did.
+//! Python code that frees cached GPU memory from inside a process, and the report of the result.
 //!
 //! [`source`] is run by `exec` in a dictionary of its own and sets `out` there; [`parse`] reads that as JSON.
-//! [`expression`] wraps it for a notebook kernel, which answers with that JSON in hexadecimal ([`parse_value`]).
-//! `recipe.py` says what it does for each library and what it must not do: it imports nothing, makes no CUDA context,
-//! shows no value, and does nothing after its deadline.
+//! [`expression`] wraps the source for a notebook kernel, which answers with that JSON in hexadecimal
+//! ([`parse_value`]). `recipe.py` documents the steps for each library, and the limits: it imports nothing, creates
+//! no CUDA context, shows no value, and does nothing after its deadline.
 //!
-//! Pure. The report comes from the process: it is bounded here and escaped where it is shown.
+//! Pure. The report comes from the process, so it is bounded here and escaped when shown.
 
 use std::sync::Arc;
 
@@ -17,9 +16,9 @@ use crate::model::release::{Reference, ReleaseReport};
 
 const RECIPE: &str = include_str!("recipe.py");
 
-/// A longer text in a report is cut.
+/// Longer texts in a report are cut.
 const TEXT_CHARACTERS: usize = 500;
-/// References kept from a report, at most.
+/// How many references of a report are kept.
 const REFERENCES: usize = 20;
 
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -28,13 +27,12 @@ pub struct RecipeOptions {
     pub collects: bool,
     /// Name the variables that still hold memory.
     pub references: bool,
-    /// The recipe does nothing after this time.
     pub deadline: Time,
-    /// PCI bus ids of the GPUs that the process uses, as NVML writes them; no other GPU is touched.
+    /// PCI bus ids of the process's GPUs, as NVML writes them. No other GPU is touched.
     pub pci_bus_ids: Vec<Arc<str>>,
 }
 
-/// Python source for 3.8 and later that sets `out` to a dictionary that JSON can hold.
+/// Python source for 3.8 and later that sets `out` to a dictionary for JSON.
 pub fn source(options: &RecipeOptions) -> String {
     let truth = |is_true: bool| if is_true { "True" } else { "False" };
     let bus_ids: Vec<String> = options.pci_bus_ids.iter().map(|it| literal(it)).collect();
@@ -47,8 +45,9 @@ pub fn source(options: &RecipeOptions) -> String {
     )
 }
 
-/// The source as one expression, whose value is `out` as JSON in hexadecimal. Of the user's namespace it reads only
-/// `__builtins__` (a module or its dictionary), because a user may call anything `exec`, and it leaves nothing there.
+/// Wraps the source as one expression, whose value is `out` as JSON in hexadecimal. It reads only `__builtins__` (a
+/// module or its dictionary) of the user's namespace, because users may reuse the name `exec`, and leaves nothing
+/// there.
 pub fn expression(source: &str) -> String {
     format!(
         "(lambda n, b: (b['exec']({}, n), b['__import__']('json').dumps(n['out']).encode().hex(), n.clear())[1])\
@@ -57,7 +56,7 @@ pub fn expression(source: &str) -> String {
     )
 }
 
-/// A text as a Python literal. Python reads all escapes of JSON.
+/// A text as a Python literal. Python understands all JSON escapes.
 fn literal(text: &str) -> String {
     let mut written = String::from("\"");
     for c in text.chars() {
@@ -72,10 +71,6 @@ fn literal(text: &str) -> String {
 }
 
 /// Reads a kernel's answer: Python's `repr` of the hexadecimal digits of `out` as JSON.
-///
-/// # Errors
-///
-/// As [`parse`].
 pub fn parse_value(value: &str) -> Result<ReleaseReport, String> {
     let digits = value.trim().strip_prefix('\'').and_then(|it| it.strip_suffix('\''));
     let byte = |pair: &[u8]| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok();
@@ -87,7 +82,7 @@ pub fn parse_value(value: &str) -> Result<ReleaseReport, String> {
 ///
 /// # Errors
 ///
-/// A message, if this is not the recipe's report, or if the recipe came too late to do anything.
+/// A message, if this is not the recipe's report, or if the recipe started too late to do anything.
 pub fn parse(out: &[u8]) -> Result<ReleaseReport, String> {
     #[derive(Deserialize)]
     struct Raw {
@@ -97,7 +92,7 @@ pub fn parse(out: &[u8]) -> Result<ReleaseReport, String> {
         why: Option<String>,
         references: Vec<(String, u64)>,
     }
-    // serde would read an array by the order of the fields.
+    // serde would read an array in the order of the fields.
     if !out.trim_ascii_start().starts_with(b"{") {
         return Err(not_its_own());
     }

@@ -18,8 +18,7 @@ fn options() -> RecipeOptions {
     }
 }
 
-/// Runs `before`, the recipe in that namespace as a kernel does, and `after`. Returns the report and the value of
-/// `after`'s last line.
+/// Runs `before`, the recipe as a kernel does, and `after`. Returns the report and the last line's value.
 fn run_with(
     options: &RecipeOptions,
     variables: &[(&str, &str)],
@@ -101,7 +100,7 @@ fn pytorch_gives_its_cache_back_and_keeps_what_is_live() {
     assert_eq!(state, serde_json::json!([400 * MIB, 1]));
 }
 
-/// Debian's PyTorch for CPUs has the names that the recipe uses; the recipe must not initialise CUDA for it.
+/// Debian's PyTorch for CPUs has the names that the recipe uses. The recipe must not initialise CUDA for it.
 #[test]
 fn a_real_pytorch_that_uses_no_gpu_is_left_as_it_is() {
     let python = "/usr/bin/python3";

@@ -1,4 +1,4 @@
-//! The table as a whole, what answers mean, and that `explain`'s words about servers agree with it.
+//! The table as a whole, the meaning of answers, and whether the advice in `explain` agrees.
 
 use super::*;
 use crate::advice;
@@ -15,7 +15,6 @@ fn answer(status: u16, body: &str) -> UnloadAnswer {
     UnloadAnswer { status, body: body.as_bytes().to_vec() }
 }
 
-/// The requests that unload two models of a server.
 fn deeds(row: &UnloadServer) -> Vec<ServerRequest> {
     let known = Known { models: vec!["a/b:1".to_owned(), "MODEL".to_owned()], ..Known::default() };
     row.unload.as_ref().map_or_else(Vec::new, |api| api.deeds(&known))
@@ -36,7 +35,7 @@ fn each_row_is_whole() {
             continue;
         };
         assert!(row.port > 0 && !api.start.is_empty() && !api.wake.is_empty(), "{name}");
-        // Its answers or its connections prove that it is idle.
+        // The server's answers or connections prove that it is idle.
         assert!(!api.idle.is_empty() || api.is_idle_unconnected, "{name}");
         let hold = api.hold.iter().flat_map(|hold| [&hold.pause, &hold.resume]);
         for deed in deeds(row).into_iter().chain(hold.map(|it| it.request("m"))) {
@@ -44,7 +43,7 @@ fn each_row_is_whole() {
             assert!(deed.body.as_ref().is_none_or(is_json), "{name} {deed:?}");
             assert!(deed.verb == "POST" && deed.path.starts_with('/'), "{deed:?}");
         }
-        // What proves which server it is comes first, and only reads.
+        // Requests that identify the server come first, and only read.
         for question in api.identify.iter().chain(&api.idle).chain(&api.done) {
             let ask = question.request("m");
             assert!(ask.verb == "GET" || ask.path == "/v2/repository/index", "{name} {ask:?}");
@@ -169,7 +168,6 @@ fn a_version_is_read_as_far_as_it_is_one() {
     }
 }
 
-/// No malformed answer proves that a server is idle.
 #[test]
 fn no_malformed_answer_proves_a_server_idle() {
     let deep = "[".repeat(100_000);
@@ -243,7 +241,7 @@ fn an_unexpected_value_differs_from_a_missing_one() {
     let triton = &api("triton-server").identify[0];
     let other = r#"{"name": "triton", "extensions": ["statistics"]}"#;
     assert!(matches!(asked(triton, 200, other).0, Err(AnswerVerdict::Another(_))));
-    // Unloading is done when nothing is loaded any more.
+    // Unloading is done when no model is loaded any more.
     let done = api("ollama").done.as_ref().unwrap();
     let judge = |body| done.check_done(&answer(200, body), &mut Known::default());
     assert_eq!(judge(r#"{"models": []}"#), Ok(()));
@@ -269,7 +267,6 @@ fn commands_are_quoted() {
     assert_eq!(line("llama.cpp", "\u{202e}", "http://127.0.0.1:8080"), None);
 }
 
-/// One source: the advice names the very requests that the table sends.
 #[test]
 fn the_advice_names_the_requests_of_the_table() {
     let mut held = 0;
