@@ -1,9 +1,9 @@
-//! Recordings: files with one JSON snapshot a line, which `gpumem record` writes and `--replay` reads.
+//! Recordings: files with one JSON snapshot per line, which `gpumem record` writes and `--replay` reads.
 //!
-//! [`RecordingReader`] streams snapshots from a file of any size, plain or compressed, and skips damage;
-//! [`Writer`] appends them so that an interruption costs at most the current line; [`store`] is a ring of such
-//! files that outlives the command. Nothing here knows what a snapshot means: that is for `rules`.
-//! [`crate::source::replay`] plays a recording at a pace; [`crate::model::snapshot`] is the format.
+//! [`RecordingReader`] streams snapshots from a file of any size, plain or compressed, and skips damage. [`Writer`]
+//! appends them, so that an interruption loses at most the current line. [`store`] is a ring of such files that
+//! stays after the command ends. The meaning of a snapshot is for `rules`. [`crate::source::replay`] plays a
+//! recording at a pace; [`crate::model::snapshot`] is the format.
 
 mod reader;
 pub mod store;
@@ -22,16 +22,14 @@ use crate::model::snapshot::SCHEMA;
 
 /// Why a recording cannot be read or written.
 ///
-/// Each message contains the system's own error in its middle, so there is no
-/// [`source`](std::error::Error::source) to print after it.
+/// Messages contain the system's error, so there is no [`source`](std::error::Error::source) to print.
 #[derive(Debug, thiserror::Error)]
 pub enum RecordingError {
     #[error("cannot open {name}: {}; name a recording made by `gpumem record`", plain(.cause))]
     Open { name: String, cause: io::Error },
-    /// A directory was named where a file is needed.
     #[error("{} is a directory; name a file in it, such as {}", .path.display(), .path.join("recording.jsonl").display())]
     Directory { path: PathBuf },
-    /// Reading failed on the way.
+    /// Reading failed before the end.
     #[error("cannot read {name} beyond line {line}: {}; copy it from where it can be read whole", plain(.cause))]
     Read {
         name: String,
@@ -39,19 +37,19 @@ pub enum RecordingError {
         line: u64,
         cause: io::Error,
     },
-    /// It is of another major version of the format.
+    /// The format has another major version.
     #[error(
         "{name}, line {line}: its schema is {found:?} and this gpumem reads {SCHEMA:?}; read it with the version of gpumem that recorded it"
     )]
     Schema { name: String, line: u64, found: String },
-    /// It has no snapshot.
+    /// There is no snapshot.
     #[error("{name} holds no snapshot ({}); give it what `gpumem record` writes: one JSON snapshot per line, plain or compressed with zstd", blame(.first.as_ref()))]
     Empty {
         name: String,
-        /// The first damage; `None` if it has no text at all.
+        /// The first damage; `None` if there is no text at all.
         first: Option<Damage>,
     },
-    /// It had no snapshot for so long that it may have no end.
+    /// There was no snapshot for so long that the input may be endless.
     #[error("{name}, line {line}: {}", barren(*.found, .last.as_ref()))]
     Barren {
         name: String,
@@ -62,7 +60,7 @@ pub enum RecordingError {
         /// The last damage; `None` if all lines were blank.
         last: Option<Flaw>,
     },
-    /// It cannot be opened or created for writing.
+    /// Opening or creating the file for writing failed.
     #[error("cannot record to {name}: {}; name a file in a directory that exists and that you may write to", plain(.cause))]
     Create { name: String, cause: io::Error },
     /// A compressed file cannot be appended to a line at a time.
@@ -70,12 +68,11 @@ pub enum RecordingError {
         "cannot record to {name}: it is compressed; record to a .jsonl file and compress it afterwards with `zstd FILE.jsonl`"
     )]
     Compressed { name: String },
-    /// The file has other content than a recording.
+    /// The file contains something else than a recording.
     #[error(
         "cannot record to {name}: it holds something other than a recording; name another file"
     )]
     Foreign { name: String },
-    /// Another process is recording to the file.
     #[error(
         "cannot record to {name}: another gpumem is recording to it; stop that one or name another file"
     )]
@@ -90,23 +87,22 @@ pub enum RecordingError {
         /// Part of the line remains at the end of the file and could not be removed.
         torn: bool,
     },
-    /// The reader of a pipe has gone: no failure, and a reason to end quietly.
+    /// The reader of a pipe has exited. Not a failure: end without a message.
     #[error("{name} was closed by its reader")]
     Closed { name: String },
-    /// A directory cannot become a store, or be written to.
+    /// A directory cannot become a store, or cannot be written to.
     #[error("cannot keep a store in {}: {}; name a directory that you may write to with --store-dir", .folder.display(), plain(.cause))]
     StoreUnwritable { folder: PathBuf, cause: io::Error },
-    /// Another process is recording to the store.
     #[error(
         "cannot record to the store {}: {} is recording to it; stop that one or name another directory with --store-dir",
         .folder.display(), holder(*.pid)
     )]
     StoreBusy {
         folder: PathBuf,
-        /// Its pid, if known.
+        /// The pid, if known.
         pid: Option<u32>,
     },
-    /// A frame could not be written; all before it is whole.
+    /// A frame could not be written; all earlier frames are whole.
     #[error("cannot write to the store {}: {}; {}", .folder.display(), plain(.cause), writer::remedy(.cause))]
     StoreWrite { folder: PathBuf, cause: io::Error },
     /// A directory cannot be listed.
@@ -117,12 +113,11 @@ pub enum RecordingError {
     Damaged {
         name: String,
         damage: Damage,
-        /// How many more lines of it are damaged.
+        /// How many more lines of the segment are damaged.
         more: u64,
     },
 }
 
-/// Names the process that has a store.
 fn holder(pid: Option<u32>) -> String {
     pid.map_or_else(|| "another gpumem".to_owned(), |pid| format!("the gpumem with pid {pid}"))
 }
@@ -148,7 +143,7 @@ fn blame(first: Option<&Damage>) -> String {
     first.map_or_else(|| "it is empty".to_owned(), ToString::to_string)
 }
 
-/// What the file had instead of snapshots, and what to do next.
+/// What the file contains instead of snapshots, and what to do next.
 fn barren(found: u64, last: Option<&Flaw>) -> String {
     let last = last.map_or_else(|| "blank lines".to_owned(), ToString::to_string);
     match found {
@@ -162,7 +157,7 @@ fn barren(found: u64, last: Option<&Flaw>) -> String {
     }
 }
 
-/// What a failed write has left behind.
+/// The remains of a failed write.
 fn kept(whole: Option<Time>, torn: bool) -> String {
     let mut text = match whole {
         Some(time) => format!("the recording is whole up to {}", time.local()),
@@ -174,7 +169,7 @@ fn kept(whole: Option<Time>, torn: bool) -> String {
     text
 }
 
-/// Whether bytes begin like zstd: a frame, or a skippable frame that some compressors put first.
+/// Whether bytes begin like zstd: a frame, or a skippable frame that some compressors write first.
 fn is_zstd(head: &[u8]) -> bool {
     matches!(head, [0x28, 0xb5, 0x2f, 0xfd, ..] | [0x50..=0x5f, 0x2a, 0x4d, 0x18, ..])
 }

@@ -1,4 +1,4 @@
-//! Streams snapshots from a recording line by line, skipping damage.
+//! Streams snapshots from a recording line by line, and skips damaged lines.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -14,31 +14,31 @@ use crate::model::Snapshot;
 use crate::model::snapshot::SCHEMA;
 use crate::units::MIB;
 
-/// The longest line in memory. A snapshot of a thousand processes has about one MiB.
+/// The longest line that is read. A snapshot of a thousand processes takes about one MiB.
 const LINE_LIMIT: u64 = 16 * MIB;
-/// The most text in a row without a snapshot. More is no recording, and may have no end: a device, a pipe,
-/// zeros that a few kilobytes unpack to.
+/// The most text in a row without a snapshot. More is no recording, and may be endless: a device, a pipe, or zeros
+/// that a few kilobytes decompress to.
 const BARREN_LIMIT: u64 = 64 * MIB;
 /// The most lines in a row without a snapshot.
 const BARREN_LINES: u64 = 100_000;
-/// The most objects in a line. Ten bytes of text may be a process, which takes a hundred times that in memory;
-/// a snapshot of a thousand processes has a few thousand.
+/// The most objects in a line. Ten bytes of text may be a process, which takes a hundred times that in memory. A
+/// snapshot of a thousand processes has a few thousand objects.
 const OBJECT_LIMIT: usize = 100_000;
-/// The most commas in a line, against lists of empty texts.
+/// The most commas in a line. Limits lists of empty texts.
 const VALUE_LIMIT: usize = 2_000_000;
-/// The largest zstd window, 128 MiB, which is allocated at once: the limit of `zstd` itself by default.
+/// The largest zstd window, 128 MiB, which is allocated at once. It is the default limit of `zstd`.
 const WINDOW_LOG_LIMIT: u32 = 27;
-/// The most damaged lines that are kept; more are counted.
+/// How many damaged lines are kept; the rest is counted.
 const DAMAGE_LIMIT: usize = 100;
-/// The read buffer: a few snapshots of a busy host.
+/// The size of the read buffer: a few snapshots of a busy host.
 const BUFFER_BYTES: usize = 1 << 17;
-/// The beginning of our own lines, which finds a whole line after a torn one without a newline.
+/// The start of gpumem's own lines, for finding a whole line after a torn one without a newline.
 const START: &[u8] = br#"{"schema":"#;
 
 /// Yields the snapshots of a recording of any size, in bounded memory.
 ///
-/// A damaged line is skipped and listed in [`RecordingReader::damage`]. An error ends the iteration: the
-/// recording cannot be read on, is of another major version, or has ended without a snapshot.
+/// A damaged line is skipped and listed in [`RecordingReader::damage`]. An error ends the iteration: reading
+/// failed, the recording has another major version, or it contains no snapshot.
 pub struct RecordingReader {
     name: String,
     input: Box<dyn BufRead + Send>,
@@ -47,7 +47,7 @@ pub struct RecordingReader {
     line: Vec<u8>,
     number: u64,
     bytes: u64,
-    /// Bytes read since the last snapshot, or the beginning.
+    /// Bytes read since the last snapshot, or since the start.
     barren: u64,
     /// The line of the last snapshot; 0 if there was none.
     found: u64,
@@ -57,11 +57,11 @@ pub struct RecordingReader {
 }
 
 impl RecordingReader {
-    /// Opens a recording; `-` is standard input. Its first bytes, not its name, tell whether it is compressed.
+    /// Opens a recording; `-` is standard input. Detects compression by the first bytes, not by the name.
     ///
     /// # Errors
     ///
-    /// If it is missing, a directory, or not readable.
+    /// If the file is missing, a directory, or unreadable.
     pub fn open(path: &Path) -> Result<Self, RecordingError> {
         let name = path.display().to_string();
         let open_error = |name, cause| RecordingError::Open { name, cause };
@@ -87,11 +87,7 @@ impl RecordingReader {
         Ok(Self { rewind, ..reader })
     }
 
-    /// Reads a recording that is part of the program; errors call it `name`.
-    ///
-    /// # Errors
-    ///
-    /// As [`RecordingReader::from_read`].
+    /// Reads a recording embedded in the program; errors call it `name`.
     pub fn from_bytes(
         bytes: &'static [u8],
         name: impl Into<String>,
@@ -101,16 +97,16 @@ impl RecordingReader {
         Ok(Self { rewind, ..reader })
     }
 
-    /// Whether [`RecordingReader::rewind`] works: not for a pipe.
+    /// Whether [`RecordingReader::rewind`] works; it does not for a pipe.
     pub fn can_rewind(&self) -> bool {
         self.rewind.is_some()
     }
 
-    /// Goes back to the beginning, as if nothing had been read; does nothing for a pipe.
+    /// Goes back to the start. Does nothing for a pipe.
     ///
     /// # Errors
     ///
-    /// If its first bytes cannot be read any more.
+    /// If the first bytes can no longer be read.
     pub fn rewind(&mut self) -> Result<(), RecordingError> {
         let Some(rewind) = self.rewind.take() else {
             return Ok(());
@@ -125,8 +121,8 @@ impl RecordingReader {
         Ok(())
     }
 
-    /// How much of it has been read, from 0 to 1; `None` if its length is unknown, as for a pipe or a small
-    /// compressed file.
+    /// The share of the recording that has been read, from 0 to 1; `None` if its length is unknown, as for a pipe
+    /// or a small compressed file.
     pub fn share_read(&self) -> Option<f64> {
         self.rewind.as_ref()?.share(self.compressed, self.bytes)
     }
@@ -135,14 +131,14 @@ impl RecordingReader {
     ///
     /// # Errors
     ///
-    /// If its first bytes cannot be read.
+    /// If the first bytes cannot be read.
     pub fn from_read(
         mut input: impl Read + Send + 'static,
         name: impl Into<String>,
     ) -> Result<Self, RecordingError> {
         let name = name.into();
         let read_error = |name, cause| RecordingError::Read { name, line: 0, cause };
-        // Four bytes suffice, and a pipe may deliver them one by one.
+        // Four bytes are enough; a pipe may deliver them one by one.
         let mut head = Vec::with_capacity(4);
         if let Err(cause) = input.by_ref().take(4).read_to_end(&mut head) {
             return Err(read_error(name, cause));
@@ -177,12 +173,12 @@ impl RecordingReader {
         })
     }
 
-    /// The file as it was named, or `standard input`.
+    /// The file's name as given, or `standard input`.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// The damage so far, at most a hundred lines.
+    /// The damage so far, up to a hundred lines.
     pub fn damage(&self) -> &[Damage] {
         &self.damage
     }
@@ -192,12 +188,11 @@ impl RecordingReader {
         self.damage_count
     }
 
-    /// Bytes of text read so far.
     pub(super) fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// Reads one line: its snapshot, or `None` if it has none or was the last.
+    /// Reads one line. `None` if it has no snapshot or was the last.
     fn step(&mut self) -> Result<Option<Snapshot>, RecordingError> {
         self.line.clear();
         self.number += 1;
@@ -209,7 +204,7 @@ impl RecordingReader {
                 self.check_barren()
             }
             Ok(RecordingLine::End) => self.end(None),
-            // An error without a number comes from the decompressor: what precedes it is good.
+            // An error without a number comes from the decompressor. The text before it is valid.
             Err(cause) if self.compressed && cause.raw_os_error().is_none() => {
                 self.end(Some(match cause.kind() {
                     io::ErrorKind::UnexpectedEof => Flaw::TornCompression,
@@ -246,7 +241,7 @@ impl RecordingReader {
         self.barren += read as u64;
     }
 
-    /// An error if nothing was found for too long.
+    /// An error if there was no snapshot for too long.
     fn check_barren(&self) -> Result<Option<Snapshot>, RecordingError> {
         if self.barren <= BARREN_LIMIT && self.number - self.found <= BARREN_LINES {
             return Ok(None);
@@ -352,7 +347,6 @@ impl fmt::Debug for RecordingReader {
     }
 }
 
-/// How a line was read.
 enum RecordingLine {
     Whole,
     /// The file ended before a newline.
@@ -361,37 +355,36 @@ enum RecordingLine {
     End,
 }
 
-/// A line, or the rest of a file, that was skipped.
+/// A skipped line, or the skipped rest of a file.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("line {line}: {flaw}")]
 pub struct Damage {
-    /// The line, from 1.
     pub line: u64,
     pub flaw: Flaw,
 }
 
-/// What is wrong with a line. Text from it is bounded and safe for a terminal.
+/// What is wrong with a line. Text from the line is bounded and safe for a terminal.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum Flaw {
-    /// The file ends within it.
+    /// The file ends within the line.
     #[error("torn last line: the writer was cut off")]
     TornLine,
     /// The file ends within a compressed frame.
     #[error("torn compressed data: the file was cut off")]
     TornCompression,
-    /// The decompressor failed; nothing after it can be read.
+    /// The decompressor failed; nothing after this can be read.
     #[error("damaged compressed data, the rest cannot be read: {0}")]
     Compression(String),
-    /// It needs more memory to unpack than is allowed.
+    /// Decompression needs more memory than is allowed.
     #[error("compressed with a window of more than 128 MiB; unpack it with `zstd -d --long=31`")]
     Window,
-    /// It is longer than a snapshot can be.
+    /// The line is longer than a snapshot can be.
     #[error("longer than 16 MiB")]
     TooLong,
-    /// It has more values than a snapshot can.
+    /// The line has more values than a snapshot can have.
     #[error("more objects or values than a snapshot can hold")]
     Overfull,
-    /// It has NUL bytes, as a file does after a power cut.
+    /// The line has NUL bytes, as a file may after a power failure.
     #[error("holds NUL bytes")]
     Nul,
     #[error("not UTF-8")]
@@ -400,13 +393,12 @@ pub enum Flaw {
     Json(String),
 }
 
-/// zstd's message about a window above the limit.
 const TOO_FAR_BACK: &str = "requires too much memory";
 
-/// Whether a line would take far more memory than its text. Braces and commas inside strings count, too; no
+/// Whether a line would take far more memory than its text. Also counts braces and commas inside strings; no
 /// command line has that many.
 fn is_overfull(text: &[u8]) -> bool {
-    // Short lines, and so most, cannot be.
+    // Short lines, which are the most frequent, cannot.
     if text.len() < OBJECT_LIMIT * br#"{"pid":1},"#.len() {
         return false;
     }
@@ -418,7 +410,7 @@ fn is_overfull(text: &[u8]) -> bool {
     objects > OBJECT_LIMIT || values > VALUE_LIMIT
 }
 
-/// The schema of a line that is a snapshot of another major version.
+/// The schema of a line, if it is a snapshot of another major version.
 fn foreign_schema(text: &[u8]) -> Option<String> {
     #[derive(Deserialize)]
     struct RecordingHead<'a> {
@@ -434,7 +426,7 @@ fn foreign_schema(text: &[u8]) -> Option<String> {
     foreign.then(|| bounded(&head.schema))
 }
 
-/// The whole snapshot at the end of a line that begins with another one's torn half.
+/// The whole snapshot at the end of a line that begins with the torn half of another.
 fn salvage(text: &[u8]) -> Option<Snapshot> {
     let at = text.windows(START.len()).rposition(|window| window == START)?;
     if at == 0 {
@@ -460,7 +452,7 @@ fn bounded(text: &str) -> String {
             break;
         }
         match c {
-            // The parser's own quotes and escapes stay.
+            // The parser's own quotes and escapes are kept.
             '"' | '\'' | '\\' => out.push(c),
             c => out.extend(c.escape_debug()),
         }
@@ -468,26 +460,22 @@ fn bounded(text: &str) -> String {
     out
 }
 
-// Goes back to the beginning of a recording, except for a pipe.
-
-/// A compressed file is read so far ahead that a small one is read at once; in a larger one the position shows
-/// the progress.
+/// The smallest compressed file whose position shows progress. Reading runs ahead, so a smaller file is read at once.
 const LEAST_COMPRESSED_BYTES: u64 = 4 * MIB;
 
-/// A recording that can be read again.
 #[derive(Debug)]
 pub(super) enum Rewind {
-    /// An open file, the same whatever its name means by then. It shares its position with the reader.
+    /// An open file, regardless of renames. It shares its position with the reader.
     File {
         file: File,
-        /// Where the recording begins in it.
+        /// The offset at which the recording begins.
         start: u64,
     },
     Bytes(&'static [u8]),
 }
 
 impl Rewind {
-    /// How to rewind a file that is about to be read; `None` if it cannot be.
+    /// How to rewind a file that is about to be read; `None` if that is impossible.
     pub(super) fn of(file: &File) -> Option<Self> {
         let mut file = file.try_clone().ok()?;
         let is_file = file.metadata().is_ok_and(|it| it.is_file());
@@ -495,7 +483,7 @@ impl Rewind {
         Some(Self::File { file, start })
     }
 
-    /// The recording, from its beginning. An earlier reader must stop.
+    /// The recording, from its start. Any earlier reader must stop.
     pub(super) fn open(&self) -> io::Result<Box<dyn Read + Send>> {
         Ok(match self {
             Self::File { file, start } => {
@@ -507,7 +495,7 @@ impl Rewind {
         })
     }
 
-    /// How much has been read, from 0 to 1, after `lines` bytes of text.
+    /// The share that has been read, from 0 to 1, after `lines` bytes of text.
     pub(super) fn share(&self, compressed: bool, lines: u64) -> Option<f64> {
         let (read, length) = match self {
             Self::File { file, start } => {

@@ -1,13 +1,13 @@
 //! The store: a ring of recordings in a directory.
 //!
-//! [`StoreWriter`] keeps it within an age and a size; [`Store`] reads it. A segment is a `.jsonl.zst` file
-//! named by the time of its first snapshot, a sequence of zstd frames, each complete and with a checksum. So a
-//! crash tears at most the last frame of the last segment, a reader sees all but the last seconds, and
-//! `--replay` and `zstd` read any segment as it is.
+//! [`StoreWriter`] keeps the store within an age and a size; [`Store`] reads it. A segment is a `.jsonl.zst` file
+//! named by the time of its first snapshot. It is a sequence of zstd frames, each complete and with a checksum. A
+//! crash damages at most the last frame of the last segment, a reader gets all but the last seconds, and `--replay`
+//! and `zstd` read any segment without conversion.
 //!
-//! Reader and writer never wait for each other. The writer only appends, begins segments and removes the
-//! oldest; a reader copes with a segment that is gone, or that ends within a frame being written. Of a snapshot
-//! only its time matters here; `cli::store` decides where the store is and how far back to read.
+//! Reader and writer never wait for each other. The writer only appends, begins segments and removes the oldest. A
+//! reader tolerates a segment that is gone, or that ends within a frame being written. Only the time of a snapshot
+//! matters here; `cli::store` chooses the directory and how far back to read.
 
 mod ring;
 
@@ -27,27 +27,25 @@ use crate::model::snapshot::Host;
 use crate::model::{Snapshot, Time};
 use crate::units::MIB;
 
-/// The suffix of a segment's name.
 const SUFFIX: &str = ".jsonl.zst";
-/// The last millisecond that can name a segment, where four-digit years end.
+/// The last millisecond that can name a segment: the end of the year 9999.
 const LAST_NAMEABLE: i64 = 253_402_207_199_999;
-/// How many segments are tried for the latest snapshot: the last may be torn, or just begun.
+/// How many segments are tried for the latest snapshot, because the last may be torn or have just begun.
 const SEGMENTS_TRIED: usize = 4;
 /// How much of a segment is read; none is much larger.
 const SEGMENT_LIMIT: u64 = 64 * MIB;
 /// How much of an unpacked frame is read; none is much larger.
 const FRAME_LIMIT: u64 = 64 * MIB;
 
-/// A file of the store.
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct Segment {
-    /// From its name; its first snapshot is not older, unless the clock was set back.
+    /// The time in the name. The first snapshot is not older, unless the clock was set back.
     start: Time,
     path: PathBuf,
     bytes: u64,
 }
 
-/// A store's content, as its directory was when opened.
+/// A store's content, as of when its directory was opened.
 #[derive(Clone, Debug)]
 pub struct Store {
     folder: PathBuf,
@@ -57,18 +55,18 @@ pub struct Store {
 #[derive(Clone, PartialEq, Debug)]
 pub struct Latest {
     pub time: Time,
-    /// The machine, and its boot.
+    /// The machine and its boot.
     pub host: Host,
-    /// Seconds since the one before; `None` if that could not be read with it.
+    /// Seconds since the previous snapshot; `None` if that could not be read, too.
     pub interval_seconds: Option<f64>,
 }
 
 impl Store {
-    /// Lists the segments in a directory, ignoring other files. Takes no lock and writes nothing.
+    /// Lists the segments in a directory, and ignores other files. Takes no lock and writes nothing.
     ///
     /// # Errors
     ///
-    /// If it is missing, no directory, or not readable.
+    /// If the path is missing, not a directory, or unreadable.
     pub fn open(folder: &Path) -> Result<Self, RecordingError> {
         match list(folder) {
             Ok(segments) => Ok(Self { folder: folder.to_owned(), segments }),
@@ -80,7 +78,6 @@ impl Store {
         &self.folder
     }
 
-    /// The total size of all segments.
     pub fn bytes(&self) -> u64 {
         self.segments.iter().map(|segment| segment.bytes).sum()
     }
@@ -90,10 +87,9 @@ impl Store {
         self.segments.iter().rev().take(SEGMENTS_TRIED).find_map(|segment| latest_of(&segment.path))
     }
 
-    /// The snapshots from `time` on, in the order of writing, which is that of time unless the clock was set
-    /// back. Files are opened one by one, when they are reached.
-    ///
-    /// An error concerns one segment, and the iteration continues after it.
+    /// The snapshots from `time` on, in the order of writing, which is that of time unless the clock was set back.
+    /// Opens each file when the iteration reaches it. An error concerns one segment, and the iteration continues
+    /// after it.
     pub fn since(&self, time: Time) -> Since {
         // A segment ends when the next one begins.
         let over = |next: &Segment| next.start <= time;
@@ -111,8 +107,8 @@ pub struct Since {
 }
 
 impl Since {
-    /// Call before the first snapshot: drops the oldest segments until the rest has at most `bytes`,
-    /// compressed; the newest always stays. Returns whether any was dropped.
+    /// Drops the oldest segments until the rest has at most `bytes`, compressed; the newest always stays. Returns
+    /// whether any was dropped. Call before reading the first snapshot.
     pub fn keep_newest(&mut self, bytes: u64) -> bool {
         let mut total = 0;
         let kept = self.segments.iter().rev().take_while(|segment| {
@@ -154,7 +150,7 @@ impl Iterator for Since {
             match reader.next() {
                 Some(Ok(snapshot)) if snapshot.time < self.time => {}
                 Some(Ok(snapshot)) => return Some(Ok(snapshot)),
-                // Empty, for the reason that its damage gives, if any.
+                // Empty; its damage gives the reason, if any.
                 None | Some(Err(RecordingError::Empty { .. })) => {
                     let reader = self.reader.take()?;
                     let (first, count) = (reader.damage().first(), reader.damage_count());
@@ -171,7 +167,6 @@ impl Iterator for Since {
     }
 }
 
-/// The segments of a directory, oldest first.
 fn list(folder: &Path) -> io::Result<Vec<Segment>> {
     let mut segments = Vec::new();
     for entry in fs::read_dir(folder)? {
@@ -179,7 +174,7 @@ fn list(folder: &Path) -> io::Result<Vec<Segment>> {
         let Some(start) = entry.file_name().to_str().and_then(start_of) else {
             continue;
         };
-        // Metadata of the entry itself, not of a link's target; a missing entry is fine.
+        // Read metadata of the entry itself, not of a link's target. The entry may have disappeared.
         match entry.metadata() {
             Ok(metadata) if metadata.is_file() => {
                 segments.push(Segment { start, path: entry.path(), bytes: metadata.len() });
@@ -191,7 +186,7 @@ fn list(folder: &Path) -> io::Result<Vec<Segment>> {
     Ok(segments)
 }
 
-/// `20261121T130500.123Z.jsonl.zst`; names sort like their times.
+/// `20261121T130500.123Z.jsonl.zst`; names sort by time.
 fn name_of(start: Time) -> String {
     let nameable = start.unix_milliseconds().clamp(0, LAST_NAMEABLE);
     let mut name = Time::from_unix_milliseconds(nameable).to_string();
@@ -199,7 +194,6 @@ fn name_of(start: Time) -> String {
     name + SUFFIX
 }
 
-/// The time in a segment's name; `None` for other names.
 fn start_of(name: &str) -> Option<Time> {
     let text = name.strip_suffix(SUFFIX)?;
     let start: Time = text.parse().ok()?;
@@ -222,7 +216,7 @@ fn open_file(path: &Path) -> io::Result<File> {
     if file.metadata()?.is_file() { Ok(file) } else { Err(io::ErrorKind::InvalidInput.into()) }
 }
 
-/// The latest complete snapshot of a segment. Only the last two frames are decoded.
+/// The latest complete snapshot of a segment. Decodes only the last two frames.
 fn latest_of(path: &Path) -> Option<Latest> {
     let mut bytes = Vec::new();
     let file = open_file(path).ok()?;

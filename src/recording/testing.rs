@@ -1,13 +1,13 @@
-//! A disk that a few lines fill.
+//! A small disk for tests that fill it.
 
 use std::path::Path;
 use std::process::Command;
 
-/// A small disk mounted on a folder until the test ends, however it ends.
+/// A small disk, mounted on a folder until the test ends.
 pub(super) struct SmallDisk<'a>(&'a Path);
 
 impl<'a> SmallDisk<'a> {
-    /// Prints why and returns `None` if it cannot be mounted.
+    /// `None`, with the reason printed, if it cannot be mounted.
     pub(super) fn mount(folder: &'a Path, size: &str) -> Option<Self> {
         let mut command = Command::new("mount");
         command.args(["-t", "tmpfs", "-o", size, "tmpfs"]).arg(folder);

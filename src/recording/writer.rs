@@ -13,31 +13,28 @@ use crate::host::open_output;
 use crate::model::json;
 use crate::model::{Snapshot, Time};
 
-/// Writes snapshots, one `write(2)` a line.
+/// Writes snapshots, one `write(2)` per line.
 ///
-/// Existing content is never changed, and the remains of a failed write are removed, so that after an error the
-/// caller may end or try again.
+/// Never changes existing content, and removes the remains of a failed write, so that callers may retry.
 #[derive(Debug)]
 pub struct Writer {
     name: String,
     file: File,
     /// `None` for standard output.
     path: Option<PathBuf>,
-    /// The file does not end with a whole line: a newline has to come first.
+    /// The file does not end with a whole line, so a newline must come first.
     isolate: bool,
     line: Vec<u8>,
     whole: Option<Time>,
 }
 
 impl Writer {
-    /// Appends to a file, creating it if missing. A torn last line, as after a crash, stays and is ended by a
-    /// newline.
-    ///
-    /// A descriptor of the caller may be named as well: `/dev/stdout`, `/dev/fd/63`.
+    /// Appends to a file, and creates it if missing. A torn last line, as after a crash, stays and is terminated by
+    /// a newline. The path may be a descriptor of the caller: `/dev/stdout`, `/dev/fd/63`.
     ///
     /// # Errors
     ///
-    /// If it cannot be opened, is a directory or compressed, or another process records to it.
+    /// If the file cannot be opened, is a directory or compressed, or another process records to it.
     pub fn append(path: &Path) -> Result<Self, RecordingError> {
         let name = path.display().to_string();
         if path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("zst")) {
@@ -74,8 +71,8 @@ impl Writer {
     ///
     /// # Errors
     ///
-    /// A full disk and the like, after which the file still ends with a whole line and the caller may try
-    /// again; [`RecordingError::Closed`] for a pipe whose reader has gone.
+    /// For example, a full disk: the file still ends with a whole line, and the caller may try again.
+    /// [`RecordingError::Closed`] for a pipe whose reader has exited.
     pub fn write(&mut self, snapshot: &Snapshot) -> Result<(), RecordingError> {
         self.line.clear();
         self.line.push(b'\n');
@@ -103,7 +100,6 @@ impl Writer {
         }
     }
 
-    /// The name in messages.
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -112,10 +108,10 @@ impl Writer {
         RecordingError::Write { name: self.name.clone(), cause, whole: self.whole, torn }
     }
 
-    /// Cuts off the last `written` bytes, which are ours, unless something has been appended since.
+    /// Removes the last `written` bytes, which are this writer's, unless something has been appended since.
     fn take_back(&mut self, written: u64) -> bool {
         let mut cut = || -> io::Result<bool> {
-            // An appending write leaves the position behind its own last byte.
+            // An appending write leaves the position after its own last byte.
             let end = self.file.stream_position()?;
             let metadata = self.file.metadata()?;
             if !metadata.is_file() || metadata.len() != end || written > end {
@@ -129,7 +125,7 @@ impl Writer {
         cut().unwrap_or(false)
     }
 
-    /// Reopens the file if its name leads to another one, or none: it was moved away, deleted or replaced.
+    /// Reopens the file if its name now refers to another file, or none: it was moved, deleted or replaced.
     fn find_again(&mut self) -> Result<(), RecordingError> {
         let Some(path) = self.path.as_deref() else {
             return Ok(());
@@ -146,7 +142,7 @@ impl Writer {
     }
 }
 
-/// Opens a file for appending and locks it; whether it ends with a torn line.
+/// Opens a file for appending and locks it. Also returns whether it ends with a torn line.
 fn open(path: &Path, name: &str) -> Result<(File, bool), RecordingError> {
     let create_error = |cause| RecordingError::Create { name: name.to_owned(), cause };
     let file = open_output(path, OFlags::APPEND, 0o666).map_err(create_error)?;
@@ -154,8 +150,7 @@ fn open(path: &Path, name: &str) -> Result<(File, bool), RecordingError> {
     if !metadata.is_file() {
         return Ok((file, false));
     }
-    // Two writers would mix their lines. A file system without locks has to do without this
-    // guard.
+    // Two writers would mix their lines. On a file system without locks, this guard is missing.
     if rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive)
         == Err(rustix::io::Errno::WOULDBLOCK)
     {
@@ -163,7 +158,7 @@ fn open(path: &Path, name: &str) -> Result<(File, bool), RecordingError> {
     }
     let mut is_torn = false;
     if metadata.len() > 0 {
-        // A descriptor may be open for writing only. The file is assumed to end badly: an empty line does no harm.
+        // A descriptor may be open for writing only. Assume a torn last line then; an empty line does no harm.
         let (head, last) = edges(&file, metadata.len()).unwrap_or_default();
         if is_zstd(&head) {
             return Err(RecordingError::Compressed { name: name.to_owned() });
@@ -176,14 +171,13 @@ fn open(path: &Path, name: &str) -> Result<(File, bool), RecordingError> {
     Ok((file, is_torn))
 }
 
-/// Whether a file with this beginning is a recording, even if its first line is torn.
+/// Whether a file with this start is a recording, even if its first line is torn.
 fn is_begun_recording(head: &[u8]) -> bool {
     const BEGINNING: &[u8] = b"{\"schema\":\"gpumem.snapshot/";
     let written = head.iter().filter(|byte| !byte.is_ascii_whitespace());
     written.zip(BEGINNING).all(|(one, other)| one == other)
 }
 
-/// A file's first bytes and its last one.
 fn edges(file: &File, bytes: u64) -> io::Result<(Vec<u8>, u8)> {
     let mut last = [0];
     file.read_exact_at(&mut last, bytes - 1)?;
@@ -192,7 +186,7 @@ fn edges(file: &File, bytes: u64) -> io::Result<(Vec<u8>, u8)> {
     Ok((head[..length].to_vec(), last[0]))
 }
 
-/// Writes everything, in one call if the system takes it in one, and returns how much was written.
+/// Writes everything, if possible in one call, and returns how much was written.
 fn write_all(file: &mut File, bytes: &[u8]) -> (u64, io::Result<()>) {
     let mut written = 0;
     while written < bytes.len() {
@@ -206,7 +200,6 @@ fn write_all(file: &mut File, bytes: &[u8]) -> (u64, io::Result<()>) {
     (written as u64, Ok(()))
 }
 
-/// What to do about a failed write.
 pub(super) fn remedy(cause: &io::Error) -> &'static str {
     match cause.kind() {
         io::ErrorKind::StorageFull => "free space or record to another disk",
@@ -346,7 +339,7 @@ mod tests {
         assert_eq!(read(&path), (vec![at(0)], 1));
     }
 
-    /// Fills a file until it fails, and asserts that it is whole then and after space was made.
+    /// Fills a file until writing fails, and asserts that it is whole then and after space was freed.
     fn fill(path: &Path, kind: io::ErrorKind, words: &str, make_space: impl FnOnce()) {
         fs::write(path, "{\"schema").unwrap();
         let mut writer = Writer::append(path).unwrap();
@@ -373,7 +366,7 @@ mod tests {
         assert!(whole.ends_with(b"\n"));
         assert_eq!(read(path), ((0..n).map(at).collect(), 1));
 
-        // Again and again, while it stays full.
+        // Repeated errors while the disk stays full.
         writer.write(&at(n)).unwrap_err();
         assert_eq!(fs::read(path).unwrap(), whole);
         make_space();
@@ -381,8 +374,7 @@ mod tests {
         assert_eq!(read(path), ((0..=n).map(at).collect(), 1));
     }
 
-    /// The same without privileges: the limit on file sizes applies to a whole process, so the test runs itself
-    /// in another one.
+    /// Without privileges. The limit on file sizes is per process, so the test runs itself in another one.
     #[test]
     fn a_limit_on_file_sizes_leaves_a_whole_recording() {
         use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -399,7 +391,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let (_crate, module) = module_path!().split_once("::").unwrap();
         let name = format!("{module}::a_limit_on_file_sizes_leaves_a_whole_recording");
-        // Ignored in the shell, SIGXFSZ stays ignored in what it executes.
+        // SIGXFSZ ignored by the shell stays ignored in programs that it executes.
         let output = Command::new("sh")
             .args(["-c", "trap '' XFSZ; ulimit -S -f 40; exec \"$@\"", "sh"])
             .arg(env::current_exe().unwrap())

@@ -43,7 +43,6 @@ fn reader(bytes: impl Into<Vec<u8>>) -> RecordingReader {
     RecordingReader::from_read(Cursor::new(bytes.into()), "r.jsonl").unwrap()
 }
 
-/// The snapshots read, the damage, and the error that ended it.
 fn read(bytes: impl Into<Vec<u8>>) -> (Vec<Snapshot>, Vec<Damage>, Option<RecordingError>) {
     let mut reader = reader(bytes);
     let (mut snapshots, mut error) = (Vec::new(), None);
@@ -138,7 +137,7 @@ fn damaged_lines_are_skipped_and_reported() {
 fn the_whole_line_behind_a_torn_one_is_kept() {
     let expected = snapshots(3);
     let lines = lines(&expected);
-    // Two writers without a newline between them; zeros from a power cut before the third.
+    // Two writers without a newline between them; zeros from a power failure before the third.
     let bytes = [&lines[0][..40], &lines[1][..], &[0; 4096], &lines[2][..]].concat();
     let (snapshots, damage, _) = read(bytes);
     assert_eq!(snapshots, expected[1..]);
@@ -161,7 +160,7 @@ fn a_line_too_long_is_not_held() {
     assert!(reader.line.capacity() < 1 << 20);
 }
 
-/// Reads an endless recording: the error, and how much was read.
+/// Reads an endless recording. Returns the error, and how much was read.
 fn endless(input: impl Read + Send + 'static) -> String {
     let mut reader = RecordingReader::from_read(input, "r.jsonl").unwrap();
     let error = reader.by_ref().find_map(Result::err).unwrap().to_string();
@@ -172,7 +171,6 @@ fn endless(input: impl Read + Send + 'static) -> String {
     error
 }
 
-/// Repeats its content forever.
 struct Forever(Vec<u8>, usize);
 
 impl Forever {
@@ -214,7 +212,7 @@ fn endless_input_is_given_up() {
 
 #[test]
 fn a_large_window_is_not_given_its_memory() {
-    // A header that asks for 256 MiB, and an empty block.
+    // A header that requests 256 MiB, and an empty block.
     let bytes = b"\x28\xb5\x2f\xfd\x00\x90\x01\x00\x00";
     let (_, _, error) = read(&bytes[..]);
     let error = error.unwrap().to_string();
@@ -323,7 +321,7 @@ fn no_cut_loses_a_whole_line() {
     let ends: Vec<usize> = (1..=3).map(|n| lines[..n].concat().len()).collect();
     for length in 0..=plain.len() {
         let (snapshots, damage, error) = read(&plain[..length]);
-        // A line without its newline is whole, too.
+        // A line without its newline is also whole.
         let whole = ends.iter().filter(|&&end| length >= end - 1).count();
         assert_eq!(snapshots, expected[..whole], "cut at {length}");
         let at_an_end = length == 0 || ends.iter().any(|&end| (end - 1..=end).contains(&length));

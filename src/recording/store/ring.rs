@@ -23,25 +23,25 @@ use crate::units::MIB;
 const LOCK: &str = "lock";
 /// The longest time, in milliseconds, that snapshots wait to be compressed together.
 const FRAME_MILLISECONDS: i64 = 10_000;
-/// The most text, in bytes, that waits.
+/// How much text, in bytes, waits at most.
 const FRAME_BYTES: usize = 256 << 10;
 /// The longest time that a segment spans, in milliseconds.
 const SEGMENT_MILLISECONDS: i64 = 600_000;
 /// The largest segment, compressed.
 const SEGMENT_BYTES: u64 = 16 * MIB;
-/// The least number of segments at the size limit, so that one is a small part of the store.
+/// How many segments the size limit allows at least, so that one is a small part of the store.
 const SEGMENTS: u32 = 8;
-/// The most text, in bytes, that is kept for another try if it cannot be written.
+/// How much text, in bytes, is kept for another attempt if it cannot be written.
 const MOST_PENDING: usize = 4 << 20;
-/// zstd's own default: a third of the size of its fastest, and still cheap.
+/// zstd's default level: a third of the size of the fastest level, and still cheap.
 const LEVEL: i32 = 3;
 
-/// How much a store keeps. The current segment stays in any case.
+/// How much a store keeps. The current segment always stays.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct StoreLimits {
     /// A segment is removed when all of it is older than this, by the latest snapshot's time.
     pub max_age: Duration,
-    /// The oldest segment is removed when the total would exceed this.
+    /// The oldest segment is removed before the total exceeds this.
     pub max_bytes: u64,
 }
 
@@ -56,7 +56,7 @@ impl StoreLimits {
     }
 }
 
-/// Who may read new files. The umask can only narrow it.
+/// Who may read new files. The umask can only restrict this further.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Access {
     Owner,
@@ -78,12 +78,12 @@ impl Access {
 
 /// The only writer of a store.
 ///
-/// A failed write leaves complete frames behind, and is tried again with the next snapshot.
+/// A failed write leaves complete frames, and is retried with the next snapshot.
 pub struct StoreWriter {
     folder: PathBuf,
     limits: StoreLimits,
     access: Access,
-    /// Held, never used.
+    /// Held for its lock.
     _lock: File,
     compressor: Compressor<'static>,
     /// All segments, oldest first; the last one is `current`, if there is one.
@@ -95,14 +95,12 @@ pub struct StoreWriter {
     lost: u64,
 }
 
-/// The segment that is being written.
 struct Current {
     file: File,
-    /// Its first snapshot's time. Its name may have a later one.
+    /// The time of the first snapshot. The name may contain a later one.
     first: Time,
 }
 
-/// Lines that wait to become a frame.
 #[derive(Default)]
 struct PendingSegment {
     text: Vec<u8>,
@@ -111,12 +109,12 @@ struct PendingSegment {
 }
 
 impl StoreWriter {
-    /// Opens the store in a directory, creating it if missing. An earlier writer's segments stay as they are,
-    /// torn or not; writing begins a new one.
+    /// Opens the store in a directory, and creates it if missing. Segments of earlier writers stay unchanged, even
+    /// if torn; writing begins a new one.
     ///
     /// # Errors
     ///
-    /// If it is no directory or not writable, and [`RecordingError::StoreBusy`] if another writer has it.
+    /// If the path is no writable directory, and [`RecordingError::StoreBusy`] for a second writer.
     pub fn open(
         folder: &Path,
         limits: StoreLimits,
@@ -150,7 +148,7 @@ impl StoreWriter {
         &self.folder
     }
 
-    /// Snapshots lost because nothing could be written for too long.
+    /// How many snapshots were lost because writing failed for too long.
     pub fn lost(&self) -> u64 {
         self.lost
     }
@@ -160,13 +158,12 @@ impl StoreWriter {
         self.pending.snapshots > 0
     }
 
-    /// Takes in a snapshot. It is in the file once its frame is, after some ten seconds at most; the first one
-    /// at once.
+    /// Adds a snapshot. The first one is written at once, later ones with their frame, within about ten seconds.
     ///
     /// # Errors
     ///
-    /// If a frame was due and could not be written, although old segments were removed if the disk was full. It
-    /// waits for the next call.
+    /// If a frame was due and could not be written, even after old segments were removed from a full disk. The
+    /// frame is retried at the next call.
     pub fn write(&mut self, snapshot: &Snapshot) -> Result<(), RecordingError> {
         if let Err(error) = json::append(&mut self.pending.text, snapshot) {
             return Err(self.failed(error.into()));
@@ -177,7 +174,7 @@ impl StoreWriter {
         if let Some(last) = self.last.replace(snapshot.time) {
             self.interval = (snapshot.time - last).max(0);
         }
-        // Whether the next one would come too late to wait for.
+        // Whether the next snapshot would arrive too late to wait for.
         let waits = (snapshot.time - first).saturating_add(self.interval);
         let due = self.current.is_none()
             || self.pending.text.len() >= FRAME_BYTES
@@ -185,11 +182,7 @@ impl StoreWriter {
         if due { self.flush() } else { Ok(()) }
     }
 
-    /// Writes what waits.
-    ///
-    /// # Errors
-    ///
-    /// As [`StoreWriter::write`].
+    /// Writes the waiting snapshots.
     pub fn flush(&mut self) -> Result<(), RecordingError> {
         let Some(first) = self.pending.first else {
             return Ok(());
@@ -223,7 +216,7 @@ impl StoreWriter {
             };
             let try_again = match cause.kind() {
                 io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => self.remove_oldest(),
-                // A limit on file size leaves room in another file.
+                // After the limit on file size, another file still has room.
                 io::ErrorKind::FileTooLarge => self.current.take().is_some(),
                 _ => false,
             };
@@ -245,12 +238,12 @@ impl StoreWriter {
             segment.bytes += frame.len() as u64;
             return Ok(());
         };
-        // A new segment that could not be written would be a file without a frame.
+        // If a new segment could not be written, remove it: it has no frame.
         if segment.bytes == 0 && fs::remove_file(&segment.path).is_ok() {
             self.segments.pop_back();
             self.current = None;
         } else if current.file.set_len(segment.bytes).is_err() {
-            // Torn; the next frame goes into another segment.
+            // The segment is torn, so the next frame goes into another one.
             self.current = None;
         }
         Err(cause)
@@ -272,7 +265,7 @@ impl StoreWriter {
 
     /// Begins a segment. Its name sorts after all others, even if the clock was set back.
     fn begin(&mut self, first: Time) -> io::Result<()> {
-        // Others may have removed some.
+        // Another process may have removed some.
         self.segments = list(&self.folder)?.into();
         let after = self
             .segments
@@ -302,14 +295,14 @@ impl StoreWriter {
         let (Some(now), Some(oldest)) = (self.last, self.segments.front()) else {
             return false;
         };
-        // It ended when the next one began, or when its time was up: the store may have paused.
+        // A segment ends when the next one begins, or when its time is up, because the store may have paused.
         let longest = oldest.start.unix_milliseconds() + SEGMENT_MILLISECONDS;
         let longest = Time::from_unix_milliseconds(longest + FRAME_MILLISECONDS);
         let end = self.segments.get(1).map_or(longest, |next| next.start);
         now.seconds_since(end.min(longest)) > self.limits.max_age.as_secs_f64()
     }
 
-    /// Removes the oldest segment, unless it is the current one; `false` if nothing was removed.
+    /// Removes the oldest segment, unless it is the current one. Returns `false` if nothing was removed.
     fn remove_oldest(&mut self) -> bool {
         let is_current = self.current.is_some() && self.segments.len() == 1;
         let Some(oldest) = self.segments.front().filter(|_| !is_current) else {
@@ -336,13 +329,13 @@ impl std::fmt::Debug for StoreWriter {
     }
 }
 
-/// Locks a store, and writes our pid into the lock file.
+/// Locks a store, and writes gpumem's pid into the lock file.
 fn lock(folder: &Path) -> Result<File, RecordingError> {
     let failed = |cause| RecordingError::StoreUnwritable { folder: folder.to_owned(), cause };
-    // Anyone who may open it, even for reading, could lock it: no other user may keep a writer out.
+    // Any user who can open the file, even for reading, could lock it. No other user may block a writer.
     let mode = Access::Owner.file_mode();
     let mut file = open_output(&folder.join(LOCK), OFlags::empty(), mode).map_err(failed)?;
-    // A file system without locks has to do without this guard.
+    // On a file system without locks, this guard is missing.
     if rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive)
         == Err(rustix::io::Errno::WOULDBLOCK)
     {
@@ -353,7 +346,7 @@ fn lock(folder: &Path) -> Result<File, RecordingError> {
             pid: read.ok().and_then(|_| text.trim().parse().ok()),
         });
     }
-    // The pid is only information: failing to write it, on a full disk say, is no reason to stop.
+    // The pid is only information, so a failure to write it is not an error.
     let _ = file.set_len(0).and_then(|()| writeln!(file, "{}", process::id()));
     Ok(file)
 }

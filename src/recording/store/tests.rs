@@ -30,7 +30,6 @@ fn writer(folder: &Path, limits: StoreLimits) -> StoreWriter {
     StoreWriter::open(folder, limits, Access::Owner).unwrap()
 }
 
-/// Writes one snapshot per time.
 fn fill(folder: &Path, limits: StoreLimits, seconds: impl IntoIterator<Item = i64>) {
     let mut writer = writer(folder, limits);
     for second in seconds {
@@ -55,7 +54,6 @@ fn read_since(folder: &Path, since: i64) -> (Vec<i64>, Vec<RecordingError>) {
     (seconds, errors)
 }
 
-/// All snapshots of an undamaged store.
 fn read(folder: &Path) -> Vec<i64> {
     let (seconds, errors) = read_since(folder, -1_000_000_000);
     assert!(errors.is_empty(), "{errors:?}");
@@ -142,7 +140,7 @@ fn it_is_bounded_by_age_also_after_a_rest() {
             continue;
         }
         let first = read_since(folder.path(), -1).0[0];
-        // A segment is removed as a whole: an eighth of an hour, and a frame.
+        // A segment is removed as a whole, so the rest may be longer by an eighth of an hour and a frame.
         let oldest = (second - first) as f64;
         assert!(oldest <= 3600.0 + 450.0 + 30.0, "{oldest} at {second}");
         assert!(second < 3600 || oldest >= 3600.0, "{oldest} at {second}");
@@ -168,7 +166,7 @@ fn it_is_bounded_by_size_and_what_is_being_written_stays() {
     assert!((15_000..=20_000).contains(&largest), "{largest}");
     drop(writer);
 
-    // A frame that exceeds all limits stands alone.
+    // A frame that exceeds all limits is a segment by itself.
     let tiny = StoreLimits { max_bytes: 1, ..DAY };
     fill(folder.path(), tiny, [7000]);
     assert_eq!(read(folder.path()), [7000]);
@@ -195,7 +193,7 @@ fn a_torn_segment_costs_its_end_and_stays_as_it_is() {
     let length = fs::metadata(&torn).unwrap().len();
     let file = OpenOptions::new().write(true).open(&torn).unwrap();
     file.set_len(length - 60).unwrap();
-    // It may be growing, which is no damage yet.
+    // The segment may be growing, which is not damage yet.
     assert_eq!(read(folder.path()), [0]);
     assert_eq!(latest(folder.path()), Some((0, None)));
 
@@ -245,7 +243,7 @@ fn a_clock_that_was_set_back_changes_no_order_and_no_name() {
     assert_eq!(segments(folder.path()).len(), 5);
     assert_eq!(names.len(), 5, "no segment was ever renamed");
 
-    // Within one run, too: a segment has times in order, and not every later frame begins one.
+    // The same within one run: a segment's times are in order, and not every later frame begins one.
     let mut writer = writer(folder.path(), DAY);
     for second in [3000, 3020, 3040, 2000, 2020, 2040] {
         writer.write(&at(second)).unwrap();
@@ -272,7 +270,7 @@ fn other_files_in_the_directory_are_left_alone() {
     assert_eq!(errors.len(), 1, "the text that is no recording: {errors:?}");
     assert_eq!(latest(folder.path()), Some((100, None)));
 
-    // Opening must fail even if it took a segment's place since.
+    // Opening must fail even if the pipe replaced a segment since listing.
     assert!(open(&fifo).is_err());
     assert!(open(&path("20200101T000001.000Z.jsonl.zst")).is_err());
     let limits = StoreLimits { max_bytes: 1, ..DAY };
@@ -300,7 +298,7 @@ fn readers_and_the_writer_do_not_wait_for_each_other() {
     assert_eq!(next(), Some(1220));
     assert_eq!(next(), None);
 
-    // The writer copes as well, even if everything is gone.
+    // The writer continues as well, even if everything is gone.
     for path in segments(folder.path()) {
         fs::remove_file(path).unwrap();
     }
@@ -388,7 +386,7 @@ fn on_a_full_disk_it_goes_on_at_the_cost_of_the_oldest() {
     }
     assert_eq!(read(folder.path()).last(), Some(&(second - 20)));
 
-    // Other data takes all the room: the oldest segments go, then snapshots wait.
+    // Other data fills the disk: the oldest segments are removed, then snapshots wait.
     let ballast = folder.path().join("ballast");
     let mut file = File::create(&ballast).unwrap();
     let error = loop {
