@@ -1,4 +1,4 @@
-//! A GPU's page: what its memory is used for, who holds it, the findings, what to do.
+//! A GPU's page: how its memory is used, the holders, the findings, what to do.
 
 use std::cmp::Reverse;
 
@@ -12,14 +12,11 @@ use crate::report::escape::escape;
 use crate::report::table::{Align, Table};
 use crate::units::{Bytes, Span};
 
-/// If there are more holders, the rest is counted.
+/// How many holders are listed; the rest is counted.
 const MOST_LISTED: usize = 24;
-/// Height of the memory chart.
 const CHART_LINES: usize = 3;
 
-/// The page of the GPU at this position in the last snapshot; an empty page if there is none.
-///
-/// The finding `asked` comes first.
+/// The page of the GPU at this position, with the finding `asked` first. Empty if there is no such GPU.
 pub fn gpu(seen: KnownSoFar<'_>, place: usize, asked: Option<&Finding>) -> ExplainPage {
     let last = seen.last;
     let Some(gpu) = last.gpus.get(place) else {
@@ -111,7 +108,7 @@ fn what(facts: &mut Section, gpu: &Gpu, mean: Option<f64>) {
         format!("uncorrected ECC errors {}", known(errors)),
     ];
     facts.facts("", &others);
-    // Many GPUs lack them.
+    // Many GPUs do not report these.
     let rare = [("JPEG decoder", gpu.jpeg_percent), ("optical flow", gpu.optical_flow_percent)];
     let busy = rare.iter().filter_map(|(name, percent)| {
         let percent = percent.filter(|percent| *percent > 0)?;
@@ -123,7 +120,7 @@ fn what(facts: &mut Section, gpu: &Gpu, mean: Option<f64>) {
     }
 }
 
-/// What its memory is used for. The first figure is the sum of the others, if all are known.
+/// How the memory is used. The first figure is the sum of the others, if all are known.
 pub(super) fn memory(facts: &mut Section, last: &Snapshot, gpu: &Gpu) {
     let Some(balance) = last.balance(gpu) else {
         let why = gpu.memory_unavailable.as_deref().unwrap_or("it could not be read");
@@ -177,7 +174,7 @@ fn mig(gpu: &Gpu) -> Section {
     section
 }
 
-/// The processes listed on a GPU, largest first; then the unlisted ones that have its device file open.
+/// The processes listed on a GPU, largest first, then unlisted processes that have its device file open.
 pub(super) fn holders<'s>(last: &'s Snapshot, gpu: &'s Gpu) -> Vec<(u32, Option<&'s GpuProcess>)> {
     let mut rows: Vec<&GpuProcess> = gpu.processes.iter().flatten().collect();
     rows.sort_by_key(|row| (Reverse(row.used_bytes), row.pid));
@@ -250,7 +247,6 @@ pub struct Marks<'m> {
     pub suspects: &'m [Suspect],
 }
 
-/// The processes that are listed on a device, the largest first.
 pub fn holders_table(last: &Snapshot, device: ComputeDevice<'_>, marks: Marks<'_>) -> Table {
     let mut listed: Vec<&GpuProcess> = device.processes().into_iter().flatten().collect();
     listed.sort_by_key(|row| (Reverse(row.used_bytes), row.pid));
@@ -294,7 +290,7 @@ fn rows<'r>(
 }
 
 impl Marks<'_> {
-    /// The kind of finding about a process, or else what it is suspected of.
+    /// The kind of the finding or, without one, of the suspicion.
     fn of(self, pid: u32) -> Option<String> {
         let is_its = |finding: &&Finding| {
             let process = finding.process.as_ref();

@@ -1,9 +1,8 @@
-//! Pages about a process, a GPU or a framework: what it is, what it holds and since when, the findings, and what would
-//! give the memory back.
+//! Pages about a process, a GPU or a framework: what it holds, the findings, and how to free the memory.
 //!
-//! An [`ExplainPage`] is made from the last snapshot, the history, the findings and the table of advice. `gpumem
-//! explain` prints it and `gpumem watch` opens it. Each kind of page is a file: [`process()`], [`gpu()`],
-//! [`out_of_memory()`]; frameworks' pages are here. What the rules say is in `verdict`, what to do in `steps`.
+//! An [`ExplainPage`] is computed from the last snapshot, the history, the findings and the table of advice.
+//! `gpumem explain` prints it and `gpumem watch` opens it. Each kind of page has a file: [`process()`], [`gpu()`],
+//! [`out_of_memory()`]; frameworks' pages are here. `verdict` has the rules' results, `steps` the advice.
 //!
 //! Pure: nothing here reads, waits or prints. [`crate::report::explain`] prints a page.
 
@@ -29,10 +28,10 @@ use page::{ExplainPage, MemoryCurve, MemoryPoint, Row, Section};
 pub use process::process;
 use steps::at_start;
 
-/// Memory that moved less than this counts as unchanged, as in the rule for leaks.
+/// A smaller change of memory counts as none, as in the rule for leaks.
 const STILL_BYTES: u64 = 16 << 20;
 
-/// What a page is made from.
+/// The input of a page.
 #[derive(Clone, Copy)]
 pub struct KnownSoFar<'k> {
     pub engine: &'k Engine,
@@ -42,19 +41,18 @@ pub struct KnownSoFar<'k> {
     pub last: &'k Snapshot,
     /// The longest time that a rule looks back.
     pub needed: Duration,
-    /// How to get more history, if there is less than that.
+    /// How to get a history of that length, if it is shorter.
     pub more: More,
-    /// Fills in the commands of findings, and returns those for the process itself. Both come from a plan.
+    /// Adds the commands to findings, and returns those for the process itself. Both come from a plan.
     pub commands: &'k FillIn<'k>,
 }
 
 /// See [`KnownSoFar::commands`].
 pub type FillIn<'k> = dyn Fn(&mut [Finding], Option<&Process>) -> OwnCommands + 'k;
 
-/// How to get more history.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum More {
-    /// There is no more: a recording is as long as it is.
+    /// A recording has no more history.
     Nowhere,
     /// Run the command for longer, or keep a store.
     ByWindow,
@@ -87,15 +85,14 @@ impl KnownSoFar<'_> {
         page
     }
 
-    /// A time, and how long ago that was.
     fn ago(self, time: Time) -> String {
         let span = Span::from_seconds(self.last.time.seconds_since(time));
         format!("{}, {span} ago", time.local())
     }
 }
 
-/// Whether a snapshot has this very process, not another one with its PID. A process whose identity is uncertain counts
-/// as there while a GPU lists its PID and no process is known by it.
+/// Whether a snapshot contains this process, not another one with its pid. A process with an uncertain identity
+/// counts as present while a GPU lists its pid and no process is known to have it.
 pub fn is_there(who: Identity, snapshot: &Snapshot) -> bool {
     match snapshot.process(who.pid) {
         Some(now) => now.identity() == who,
@@ -106,7 +103,7 @@ pub fn is_there(who: Identity, snapshot: &Snapshot) -> bool {
     }
 }
 
-/// The name and the owner of the process with this PID; only a reason if its identity is uncertain.
+/// The name and owner of the process with this pid, or why its identity is uncertain.
 pub fn who(last: &Snapshot, pid: u32) -> (String, Option<&str>) {
     let process = last.process(pid);
     let name = match process {
@@ -130,7 +127,7 @@ fn used(now: Option<u32>, mean: Option<f64>) -> Option<String> {
     }
 }
 
-/// Memory over time: a chart if it changed, a line of text if not.
+/// Memory over time: a chart if it changed, otherwise a line of text.
 fn course(section: &mut Section, past: Option<&MemorySeries>, lines: usize) {
     let Some(past) = past.filter(|past| past.samples() >= 2) else {
         return;
@@ -187,7 +184,6 @@ pub fn framework(name: &str) -> Option<ExplainPage> {
     Some(page)
 }
 
-/// The list of all frameworks in the table.
 pub fn frameworks() -> ExplainPage {
     let title = "Frameworks; gpumem explain --framework NAME shows one";
     let mut page = ExplainPage::new(title.to_owned(), None, 0.0);

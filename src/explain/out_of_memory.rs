@@ -1,5 +1,4 @@
-//! The page about a GPU that ran out of memory: who held it, how much of it was unused, and what would have been
-//! enough.
+//! The page about a GPU that ran out of memory: the holders, the unused part, and what would be enough.
 
 use super::gpu::{Marks, held_by, holders, memory};
 use super::page::{ExplainPage, Section};
@@ -8,10 +7,10 @@ use crate::model::finding::Finding;
 use crate::model::{Gpu, Identity, Suspect};
 use crate::units::Bytes;
 
-/// What ran out of memory, as far as it is known.
+/// The shortage, as far as known.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Shortage<'s> {
-    /// The GPUs in question, by index; empty means all. If there are several, the page is about the fullest.
+    /// The GPUs in question, by index; empty means all. Of several, the page shows the fullest.
     pub gpus: &'s [u32],
     pub asked_bytes: Option<u64>,
 }
@@ -20,7 +19,6 @@ pub struct Shortage<'s> {
 #[derive(Debug)]
 struct Unused<'u> {
     bytes: u64,
-    /// Its name and owner.
     name: String,
     evidence: Evidence<'u>,
 }
@@ -64,7 +62,7 @@ pub fn out_of_memory(seen: KnownSoFar<'_>, shortage: &Shortage<'_>) -> ExplainPa
     page
 }
 
-/// The processes that held memory there unused: findings before suspects, then by size.
+/// The processes that held memory on the GPU without using it: findings before suspects, then by size.
 fn unused<'u>(seen: KnownSoFar<'u>, gpu: &Gpu, findings: &'u [Finding]) -> Vec<Unused<'u>> {
     let held = |who: Identity| {
         let rows = gpu.processes.iter().flatten().filter(|row| row.pid == who.pid);
@@ -177,7 +175,7 @@ fn sufficient(
     section
 }
 
-/// The fewest of these that hold enough: the smallest single one, or else the largest together.
+/// The smallest set of these that holds enough: the smallest sufficient one, or else the largest together.
 fn enough(unused: &[Unused<'_>], missing: u64) -> Option<String> {
     let mut sorted: Vec<&Unused<'_>> = unused.iter().collect();
     sorted.sort_by_key(|it| it.bytes);

@@ -12,7 +12,7 @@ use crate::report::table::Table;
 /// The `schema` that this version writes.
 pub const SCHEMA: &str = "gpumem.explain/1";
 
-/// An object that another format describes: a snapshot's, or a finding.
+/// An object in another format: part of a snapshot, or a finding.
 type Object = serde_json::Map<String, serde_json::Value>;
 
 /// The page that `gpumem explain --json` prints: sections of rows, in the order of the printed page.
@@ -49,7 +49,6 @@ pub struct ExplainPage {
 }
 
 impl ExplainPage {
-    /// A page without content.
     pub fn new(title: String, time: Option<Time>, window_seconds: f64) -> Self {
         Self {
             schema: SCHEMA,
@@ -133,24 +132,21 @@ pub struct MemoryCurve {
 }
 
 impl Section {
-    /// A section without rows.
     pub fn new(heading: &str) -> Self {
         Self { heading: heading.to_owned(), rows: Vec::new() }
     }
 
-    /// Adds a text beside a label.
     pub fn entry(&mut self, label: &str, text: impl Into<String>) {
         self.rows.push(Row::Entry { label: label.to_owned(), text: text.into() });
     }
 
-    /// Adds facts in one line beside a label; adds nothing if there are none.
+    /// Adds facts in one line next to a label; nothing if there are none.
     pub fn facts(&mut self, label: &str, facts: &[String]) {
         if !facts.is_empty() {
             self.entry(label, facts.join(", "));
         }
     }
 
-    /// Adds an item to a list.
     pub fn item(&mut self, mark: &str, text: impl Into<String>) {
         self.rows.push(Row::Item { mark: mark.to_owned(), text: text.into(), severity: None });
     }

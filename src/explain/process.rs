@@ -1,4 +1,4 @@
-//! A process's page: what it is, who owns it, since when, its memory over time, what started it, what to do.
+//! A process's page: what it is, its owner, its start, its memory over time, what started it, what to do.
 
 use super::page::{ExplainPage, Section};
 use super::verdict::{Verdict, commands};
@@ -13,17 +13,17 @@ use crate::report::escape::{fit, program};
 use crate::rules;
 use crate::units::{Bytes, Span, number_of};
 
-/// Up to this many GPUs have charts of [`TALL`] lines; more have lower ones.
+/// Charts are [`TALL`] lines high for up to this many GPUs, and lower for more.
 const TALL_CHARTS: usize = 2;
 const TALL: usize = 3;
-/// If there are more GPUs or relatives, the rest is counted.
+/// How many GPUs or relatives are listed; the rest is counted.
 const MOST_LISTED: usize = 8;
-/// Generations by which a tree is indented, at most.
+/// The most generations by which a tree is indented.
 const MOST_DEPTH: usize = 8;
 /// Columns for the command line of the launcher.
 const LAUNCHER_COLUMNS: usize = 100;
 
-/// What a process has on a GPU or GPU instance; without a row it only has the device file open.
+/// A process's memory on a GPU or GPU instance. Without a row, the process only has the device file open.
 pub(super) struct OnGpu<'k> {
     pub(super) gpu: &'k Gpu,
     pub(super) row: Option<&'k GpuProcess>,
@@ -36,9 +36,7 @@ struct Subject<'k> {
     findings: &'k [Finding],
 }
 
-/// The page of the process with this PID. If its identity is uncertain, the page says only that.
-///
-/// The finding `asked` comes first.
+/// The page of the process with this pid, with the finding `asked` first. Short if the identity is uncertain.
 pub fn process(seen: KnownSoFar<'_>, pid: u32, asked: Option<&Finding>) -> ExplainPage {
     let last = seen.last;
     let unknown = Process { pid, ..Process::default() };
@@ -47,7 +45,7 @@ pub fn process(seen: KnownSoFar<'_>, pid: u32, asked: Option<&Finding>) -> Expla
     let process = if identity.is_certain() {
         known.clone()
     } else {
-        // Anything else that a recording has about this PID may belong to another process.
+        // In a recording, other facts about this pid may belong to another process.
         Process {
             unresolved: known.unresolved.clone(),
             last_known: known.last_known.clone(),
@@ -92,7 +90,6 @@ fn on_gpus<'k>(last: &'k Snapshot, process: &Process) -> Vec<OnGpu<'k>> {
     found
 }
 
-/// Total memory of a GPU, or of one of its instances.
 fn total(gpu: &Gpu, instance: Option<u32>) -> Option<u64> {
     let memory = match instance {
         None => gpu.memory,
@@ -105,7 +102,6 @@ fn total(gpu: &Gpu, instance: Option<u32>) -> Option<u64> {
 }
 
 impl Subject<'_> {
-    /// The page's title, and the facts about the process.
     fn about(&self) -> (String, Section) {
         let process = self.process;
         let mut facts = Section::default();
@@ -380,8 +376,8 @@ impl Subject<'_> {
         }
     }
 
-    /// When this GPU will be full because of the leak. With several GPUs, the evidence says which one it is about;
-    /// under MIG, the GPU's free memory says nothing about its instances.
+    /// When the leak will fill this GPU. With several GPUs, the evidence names the GPU; under MIG, the GPU's free
+    /// memory does not describe its instances.
     fn exhaustion(&self, gpu: &Gpu, row: &GpuProcess) -> Option<Exhaustion> {
         let rows = self.on.iter().filter(|it| it.gpu.index == gpu.index);
         if row.gpu_instance_id.is_some() || rows.count() > 1 {
@@ -424,7 +420,7 @@ impl Subject<'_> {
             let command = fit(command, LAUNCHER_COLUMNS);
             section.item("- ", format!("started by pid {}: {command}", parent.pid));
         } else if process.parent_is_reaper == Some(true) {
-            // The parent of a service, or of a container's first process, did start it, though it also adopts orphans.
+            // The parent of a service or a container's first process started it, even if it adopts orphans.
             let ppid =
                 process.ppid.map_or_else(|| "its parent".to_owned(), |pid| format!("pid {pid}"));
             section.item(
@@ -441,7 +437,6 @@ impl Subject<'_> {
         section
     }
 
-    /// Its process family as a tree.
     fn tree(&self, section: &mut Section, family: &family::Family) {
         let ties: Vec<&str> = family.ties.iter().map(|tie| tie.words()).collect();
         let ties = match ties.is_empty() {

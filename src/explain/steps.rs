@@ -1,5 +1,5 @@
-//! What would give memory back, gentlest first: what keeps the process running, then what ends it through its owner,
-//! then signals; and what makes it take less next time.
+//! How to free memory, gentlest first: ways that keep the process running, then ways to end it through its owner,
+//! then signals; and how to use less memory next time.
 
 use super::page::Section;
 use super::process::OnGpu;
@@ -8,7 +8,7 @@ use crate::model::finding::Finding;
 use crate::model::{Kind, Process};
 use crate::units::Bytes;
 
-/// Lines of a framework's advice on a process's page, at most; a command shows the rest.
+/// How many lines of a framework's advice a process's page shows; a command shows the rest.
 const MOST_INSIDE: usize = 4;
 const MOST_AT_END: usize = 2;
 const MOST_AT_START: usize = 2;
@@ -34,8 +34,7 @@ pub(super) struct ExplainStep {
     pub(super) text: String,
 }
 
-/// Steps as sections: what can be done now, then what to set before the next start. Without a finding, nothing has
-/// to be done.
+/// Steps as sections: what to do now, then what to set before the next start. Empty without a finding.
 pub(super) fn sections(steps: &[ExplainStep], findings: &[Finding]) -> [Section; 2] {
     let is_found = findings.iter().any(|finding| finding.resolved_at.is_none());
     let mut now = Section::new(match is_found {
@@ -54,14 +53,13 @@ pub(super) fn sections(steps: &[ExplainStep], findings: &[Finding]) -> [Section;
     [now, next]
 }
 
-/// A line of advice without the words that its heading already says.
+/// A line of advice without the words that the heading already contains.
 pub(super) fn at_start(text: &str) -> &str {
     const PREFIXES: [&str; 2] = ["at its next start: ", "at its next start, "];
     let rest = PREFIXES.iter().find_map(|prefix| text.strip_prefix(prefix));
     rest.unwrap_or(text)
 }
 
-/// What can be done about a process, and about what the rules say of it.
 pub(super) fn of_process(
     process: &Process,
     gpus: &[OnGpu<'_>],
@@ -73,7 +71,7 @@ pub(super) fn of_process(
     } else {
         Vec::new()
     };
-    // Advice of a rule that goes beyond the general advice is about what the rule found, so it comes first.
+    // Specific advice of a rule comes before general advice.
     let brief = advice::steps(process);
     let lines = advice::lines(process).into_iter();
     let known: Vec<&str> = lines
@@ -110,12 +108,12 @@ pub(super) fn of_process(
     steps
 }
 
-/// Advice that does not depend on a finding. Nothing is advised inside a process that cannot run anything.
+/// Advice that does not depend on a finding. There is none for the inside of a process that cannot run.
 fn general(process: &Process, gpus: &[OnGpu<'_>], is_unresponsive: bool) -> Vec<ExplainStep> {
     let row = advice::of(process);
     let lines = |of: fn(&Framework) -> &[Remark], moment, most| {
         let lines = |row| of(row).iter().filter(|line| line.applies(process));
-        // The first line of each library loaded beside the framework is always shown.
+        // Always show the first line for each library loaded besides the framework.
         let beside = advice::beside(process);
         let beside = beside.into_iter().filter_map(|row| lines(row).next());
         let own = row.into_iter().flat_map(lines).take(most);
@@ -163,8 +161,7 @@ fn general(process: &Process, gpus: &[OnGpu<'_>], is_unresponsive: bool) -> Vec<
         ends.push(plain(WhenPossible::End, text.to_owned()));
     } else {
         if ends.is_empty() {
-            // Only a process without an owner is ended by a signal; jobs, containers, units and kernels end through
-            // theirs.
+            // Only a process without an owner gets a signal. Jobs, containers and kernels end through their owners.
             let mut end = advice::lines(process)
                 .last()
                 .map(|line| plain(WhenPossible::End, line.text.to_string()));
@@ -176,7 +173,7 @@ fn general(process: &Process, gpus: &[OnGpu<'_>], is_unresponsive: bool) -> Vec<
                         continues)"
                     ));
                 } else if process.namespace_pid == Some(1) {
-                    // pid_namespaces(7): from inside, pid 1 gets only signals that it handles; from outside, SIGKILL
+                    // pid_namespaces(7): inside, pid 1 receives only signals that it handles; outside, SIGKILL
                     // always works.
                     end.text.push_str(&format!(
                         " (`kill {pid}`; as pid 1 of its pid namespace it may ignore that: `kill \
@@ -214,17 +211,15 @@ fn more(row: &Framework, shown: usize) -> ExplainStep {
     )
 }
 
-/// Whether a step continues a stopped process.
 fn continues_it(step: &ExplainStep) -> bool {
     step.text.contains("`kill -CONT") || step.text.starts_with("thaw it")
 }
 
-/// Whether a step ends a stopped process by signals.
 fn signals(text: &str, pid: u32) -> bool {
     text.contains(&format!("`kill -TERM {pid}; kill -CONT {pid}`"))
 }
 
-/// What the findings about the GPU itself advise.
+/// Advice of the findings about the GPU itself.
 pub(super) fn of_gpu(findings: &[Finding]) -> Vec<ExplainStep> {
     let own = findings.iter().filter(|it| it.process.is_none() && it.resolved_at.is_none());
     let mut steps: Vec<ExplainStep> = Vec::new();
@@ -247,7 +242,7 @@ pub(super) fn of_gpu(findings: &[Finding]) -> Vec<ExplainStep> {
     steps
 }
 
-/// Whether a process with such a finding can run nothing for anyone: it has no terminal, or does not continue.
+/// Whether no user can run code in a process with such a finding: it has no terminal, or does not continue.
 fn is_unresponsive(kind: Kind) -> bool {
     matches!(kind, Kind::Dead | Kind::Stuck | Kind::Orphan | Kind::Stopped | Kind::Hung)
 }

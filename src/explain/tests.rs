@@ -1,5 +1,4 @@
-//! Pages about made-up machines: no name that a process chose breaks a page, and an uncertain process is described by
-//! nothing.
+//! Pages about synthetic machines: hostile names break no page, uncertain processes are not described.
 
 use std::sync::Arc;
 
@@ -42,7 +41,6 @@ impl Observed {
     }
 }
 
-/// The observations of a scene over this many steps.
 fn seen(scene: &mut Scene, steps: usize, change: impl Fn(&mut Scene, usize)) -> Observed {
     let mut engine = Engine::new(RuleSet::default());
     let mut courses = Courses::default();
@@ -89,7 +87,7 @@ fn page(seen: &Observed, what: &str) -> (ExplainPage, String) {
     (report, text)
 }
 
-/// The steps that can be taken now, in the page's order.
+/// The steps that can be taken now, in order.
 fn steps(page: &ExplainPage) -> Vec<&str> {
     let section = page.sections.iter().find(|it| it.heading.ends_with("gentlest first"));
     let rows = section.unwrap().rows.iter();
@@ -129,7 +127,7 @@ fn an_unresolved_pid_shows_only_the_reason() {
     process.start_ticks = None;
     process.start_time = None;
     process.unresolved = words("it started after NVML named the pid");
-    // A careless recording has left another process's command here.
+    // A careless recording contains another process's command here.
     process.command = Some(["/opt/secret".into()].into());
     process.user = words("stranger");
     let seen = seen(&mut scene, 300, |_, _| {});

@@ -1,4 +1,4 @@
-//! What the rules say about a process or a GPU.
+//! The rules' verdict on a process or a GPU.
 
 use super::KnownSoFar;
 use super::page::{Row, Section};
@@ -6,11 +6,10 @@ use crate::model::finding::{Finding, Kept, OwnCommands, Pending, Undecided};
 use crate::model::{Identity, Kind};
 use crate::units::Span;
 
-/// Undecided rules listed, at most.
 const MOST_UNDECIDED: usize = 3;
 
 pub(super) struct Verdict<'k> {
-    /// The one asked about comes first; includes those resolved within the history.
+    /// The requested finding comes first. Includes findings resolved within the history.
     pub(super) findings: Vec<Finding>,
     pending: Vec<&'k Pending>,
     kept: Vec<&'k Kept>,
@@ -18,7 +17,7 @@ pub(super) struct Verdict<'k> {
 }
 
 impl<'k> Verdict<'k> {
-    /// About a process on these GPUs; on those of `hidden_on` it only has the device file open.
+    /// The verdict on a process on these GPUs. On those of `hidden_on`, it only has the device file open.
     pub(super) fn of_process(
         seen: KnownSoFar<'k>,
         identity: Identity,
@@ -29,7 +28,7 @@ impl<'k> Verdict<'k> {
         let is_its = |finding: &Finding| {
             finding.process.as_ref().is_some_and(|process| process.identity == identity)
         };
-        // Memory in use on such a GPU that no listed process accounts for may belong to this process.
+        // Memory on such a GPU that no listed process accounts for may belong to this process.
         let may_be_its = |finding: &&Finding| {
             let is_on = finding.gpus.iter().any(|gpu| hidden_on.contains(&gpu.index));
             finding.process.is_none() && finding.kind == Kind::Unattributed && is_on
@@ -49,7 +48,7 @@ impl<'k> Verdict<'k> {
         verdict
     }
 
-    /// About a GPU held by these processes. Findings about the GPU itself come first.
+    /// The verdict on a GPU held by these processes. Findings about the GPU itself come first.
     pub(super) fn of_gpu(
         seen: KnownSoFar<'k>,
         index: u32,
@@ -94,7 +93,7 @@ impl<'k> Verdict<'k> {
         }
     }
 
-    /// The verdict as a section. `is_shown` chooses the findings shown in full.
+    /// The verdict as a section. `is_shown` selects the findings shown in full.
     pub(super) fn section(
         &self,
         seen: KnownSoFar<'_>,
@@ -168,8 +167,8 @@ fn write(section: &mut Section, finding: &Finding) {
     }
 }
 
-/// The commands of unresolved findings, each once; then those for the process itself, unless a finding has one of the
-/// same kind. Commands that only open this page are left out.
+/// The commands of unresolved findings, each once, then those for the process itself, unless a finding has one of
+/// the same kind. Omits commands that only open this page.
 pub(super) fn commands(findings: &[Finding], own: &OwnCommands) -> Section {
     let mut section = Section::new("What to type");
     // A command for another machine begins with ssh.
@@ -181,7 +180,7 @@ pub(super) fn commands(findings: &[Finding], own: &OwnCommands) -> Section {
             written.push(command);
         }
     }
-    // A finding's command also names others of the same job.
+    // A finding's command also names other processes of the job.
     let (releases, ends): (Vec<&str>, Vec<&str>) =
         written.into_iter().partition(|it| is(it, "release"));
     if let (Some(command), true) = (&own.release, releases.is_empty()) {
