@@ -1,4 +1,4 @@
-//! Reads `[[rule]]`, `[[override]]` and `[[keep]]`: the entries of which there may be many.
+//! Reads `[[rule]]`, `[[override]]` and `[[keep]]`, which can occur several times.
 
 use std::sync::Arc;
 
@@ -16,16 +16,14 @@ use crate::rules::rule::{Override, Rule, Settings};
 use crate::rules::scope::Scope;
 use crate::rules::setting::{changed, near, shown, text};
 
-/// What names a `[[rule]]`.
+/// The keys that identify a `[[rule]]`.
 const RULE: &[&str] = &["name", "kind", reap::ACTION];
-/// Which processes an entry is for.
 const WHERE: &[&str] = &["where"];
-/// What a `[[keep]]` may hold beside its scope.
+/// The keys of a `[[keep]]` besides its scope.
 const KEEP: &[&str] = &["reason", "until", "kinds", "rules"];
-/// A reason is a sentence.
+/// The longest reason, which is a sentence.
 const LONGEST_REASON: usize = 500;
 
-/// Reads every entry of a list.
 pub(super) fn all(config: &mut Config, list: &Entry<'_>) -> Result<(), ConfigError> {
     let one = match list.name {
         "rule" => add_rule,
@@ -45,7 +43,7 @@ fn add_rule(config: &mut Config, section: &Section<'_>) -> Result<(), ConfigErro
     section.allow(&[RULE, WHERE, &names].concat())?;
     let scope = scope(section)?;
     refuse_processes(base.kind(), &scope, section)?;
-    // Who writes a rule wants it, even where the kind's own is switched off.
+    // A person who writes a rule wants it, even if its kind is disabled.
     let settings = Settings { enabled: true, ..base.settings };
     let name_of_rule = Arc::clone(&name);
     let mut rule =
@@ -192,8 +190,8 @@ fn reason_in(entry: &Entry<'_>) -> Result<Arc<str>, ConfigError> {
     Ok(reason)
 }
 
-/// When an exemption ends: an instant, or what the clock of this machine's time zone shows. With a date alone it
-/// lasts to the end of that day, because an exemption protects.
+/// When an exemption ends: an instant, or local time in this machine's time zone. A date alone lasts to the end of
+/// that day, because an exemption protects.
 fn until_in(entry: &Entry<'_>) -> Result<Time, ConfigError> {
     let wrong = || entry.wrong("a date such as 2026-12-31 or 2026-12-31T18:00:00Z");
     let text = match &entry.value {
@@ -229,7 +227,7 @@ fn rule_in(config: &Config, entry: &Entry<'_>) -> Result<Arc<str>, ConfigError> 
     one_of(entry, &rule_names(&config.rules), "rule")
 }
 
-/// Reads one of these names of kinds or rules, as `what` says.
+/// Reads the name of a kind or rule, as `what` says.
 fn one_of(entry: &Entry<'_>, names: &[&str], what: &str) -> Result<Arc<str>, ConfigError> {
     let name = entry.value.as_str().unwrap_or_default();
     if names.contains(&name) {
@@ -240,12 +238,11 @@ fn one_of(entry: &Entry<'_>, names: &[&str], what: &str) -> Result<Arc<str>, Con
     Err(entry.error(format!("{shown} is no {what}{hint}; the {what}s are: {names}")))
 }
 
-/// Which processes an entry is for, as its `where` says.
 fn scope(section: &Section<'_>) -> Result<Scope, ConfigError> {
     section.get("where").map_or_else(|| Ok(Scope::default()), Entry::read)
 }
 
-/// A rule about GPUs accuses no process, and so none can be asked who it is.
+/// A rule about GPUs is not about processes, so it cannot select them.
 fn refuse_processes(kind: Kind, scope: &Scope, section: &Section<'_>) -> Result<(), ConfigError> {
     if kind.about() != KindSubject::Gpu || !scope.is_of_processes() {
         return Ok(());

@@ -1,12 +1,12 @@
-//! TOML and defaults to one checked value.
+//! Merges TOML files and defaults into one checked value.
 //!
-//! Layers, each setting by setting over the one before: the defaults, `/etc/gpumem/config.toml`, the
-//! user's `config.toml`; or the defaults and the one file that was named. `[[override]]`s of all layers
-//! are applied in their order, every one that fits, so that the later wins. A `[[rule]]` starts from what
-//! is in force for its kind where it is read: the defaults, the layers before, and its own file. A
-//! `[[keep]]` of any layer exempts, and so does a program of `[reap]`'s `never`. An error names file, line and key and what is allowed. What the rules'
-//! settings are is in [`crate::rules`], what is done about findings unattended in [`reap`];
-//! reading is in `read`, `entry` and `section`, writing in `write`.
+//! Each layer overrides single settings of the one before: the defaults, `/etc/gpumem/config.toml`, the user's
+//! `config.toml`. A file named on the command line replaces both files. All matching `[[override]]`s of all layers
+//! apply in order, so the last one wins. A `[[rule]]` starts from its kind's settings in the layers before and in
+//! its own file. A `[[keep]]` of any layer exempts, and so does a program in `never` of `[reap]`.
+//!
+//! An error names file, line, key, and what is allowed. Settings of rules are in [`crate::rules`], those of
+//! unattended actions in [`reap`]. `read`, `entry` and `section` read files; `write` writes them.
 
 mod entry;
 mod read;
@@ -27,40 +27,32 @@ use serde::{Deserialize, Deserializer, Serialize};
 use crate::rules::{RuleSet, setting};
 use crate::units::Span;
 
-/// The administrator's configuration.
 const SYSTEM: &str = "/etc/gpumem/config.toml";
-/// The user's, below the folder of configurations.
 const USER: &str = "gpumem/config.toml";
-/// A configuration is a page or two; what is larger is none.
+/// A configuration is a page or two. A larger file is something else.
 const MOST_BYTES: u64 = 1 << 20;
 
-/// Sampling faster than this is a load, and slower the history takes every interval for a gap.
+/// Faster sampling costs too much. With slower sampling, the history treats every interval as a gap.
 const INTERVAL_SECONDS: std::ops::RangeInclusive<f64> = 0.1..=600.0;
 
-/// What is in force.
 #[derive(Clone, Debug, Default)]
 pub struct Config {
-    /// How it is observed.
     pub sample: SampleConfig,
-    /// How it is judged.
     pub rules: RuleSet,
-    /// What is done about it unattended.
     pub reap: ReapConfig,
-    /// Where each value that is not a default comes from, by its dotted key.
+    /// The origin of each value that is not a default, by its dotted key.
     origins: BTreeMap<String, String>,
 }
 
-/// Two configurations are the same when they have the same effect, wherever their values come from.
+/// Equality of effect, regardless of where values come from.
 impl PartialEq for Config {
     fn eq(&self, other: &Self) -> bool {
         self.sample == other.sample && self.rules == other.rules && self.reap == other.reap
     }
 }
 
-/// How it is observed.
 #[derive(Clone, Copy, PartialEq, Debug, Deserialize, Serialize)]
 pub struct SampleConfig {
-    /// Time between two samples.
     #[serde(deserialize_with = "interval")]
     pub interval: Span,
 }
@@ -77,40 +69,36 @@ fn interval<'de, D: Deserializer<'de>>(from: D) -> Result<Span, D::Error> {
     setting::parsed(from, example, |written| setting::span(written).filter(is_allowed))
 }
 
-/// A configuration that cannot be used. Lines and columns count from 1, keys are dotted: `rules.idle.duration`.
+/// Why a configuration cannot be used. Lines and columns count from 1; keys are dotted: `rules.idle.duration`.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
-    /// The file is not there or may not be read.
+    /// The file is missing or cannot be read.
     #[error("cannot read the configuration {}; check its path and permissions", path.display())]
     Unreadable { path: PathBuf, source: io::Error },
-    /// It is a directory.
     #[error("the configuration {} is a directory; name a file in it", path.display())]
     Directory { path: PathBuf },
-    /// It is larger than any configuration.
+    /// The file is larger than any configuration.
     #[error("the configuration {} is larger than 1 MiB; is it the right file?", path.display())]
     TooLarge { path: PathBuf },
-    /// It is not text.
     #[error("{}:{line}: not UTF-8 text; save the file as UTF-8", path.display())]
     NotText { path: PathBuf, line: usize },
-    /// It is not TOML.
+    /// The file is not TOML.
     #[error("{}:{line}:{column}: not TOML: {message}", path.display())]
     Syntax { path: PathBuf, line: usize, column: usize, message: String },
-    /// Others may change it, and so decide what is done with more rights than theirs.
+    /// Other users can change the file, and so control actions with more privileges than theirs.
     #[error("the configuration {} is refused: {why}", path.display())]
     NotOurs { path: PathBuf, why: String },
-    /// Others may change the command that is run with more rights than theirs.
+    /// Other users can change the command, which runs with more privileges than theirs.
     #[error("{origin}: reap.notify: {} is refused: {why}", path.display())]
     CommandNotOurs { origin: String, path: PathBuf, why: String },
-    /// A key or a value that is not allowed.
+    /// A key or a value is not allowed.
     #[error("{}:{line}: {key}: {message}", path.display())]
     Wrong { path: PathBuf, line: usize, key: String, message: String },
 }
 
-/// Where configuration is looked for, the later over the earlier: the system's file and the user's, or
-/// only the `chosen` one.
-///
-/// `xdg_config_home` and `home` are the environment's `XDG_CONFIG_HOME` and `HOME`; a path in them that
-/// is not absolute is ignored.
+/// Finds the configuration files, the later over the earlier: the system's and the user's, or only the `chosen`
+/// one. `xdg_config_home` and `home` are the environment's `XDG_CONFIG_HOME` and `HOME`; relative paths in them are
+/// ignored.
 pub fn paths(
     chosen: Option<&Path>,
     xdg_config_home: Option<&OsStr>,
@@ -128,12 +116,11 @@ pub fn paths(
     [PathBuf::from(SYSTEM)].into_iter().chain(user).collect()
 }
 
-/// Reads the files in their order over the defaults. One that does not exist is passed over, unless it
-/// is `required`.
+/// Reads the files in order over the defaults. Skips a missing file, unless it is `required`.
 ///
 /// # Errors
 ///
-/// A file that cannot be read, is no TOML, or holds what is not allowed.
+/// If a file cannot be read, is not TOML, or contains something that is not allowed.
 pub fn load(paths: &[PathBuf], required: bool) -> Result<Config, ConfigError> {
     let mut config = Config::default();
     for path in paths {
@@ -171,18 +158,17 @@ fn text(path: &Path) -> Result<String, ConfigError> {
 }
 
 impl Config {
-    /// Whether a file says what a key is, such as `sample.interval`; else it has its default.
+    /// Whether a file sets a key, such as `sample.interval`. Otherwise, the key has its default.
     pub fn sets(&self, key: &str) -> bool {
         self.origins.contains_key(key)
     }
 
-    /// Where a file says what a key is; `None` where it has its default.
+    /// Where a file sets a key; `None` if the key has its default.
     pub fn origin(&self, key: &str) -> Option<&str> {
         self.origins.get(key).map(String::as_str)
     }
 
-    /// The configuration in force as TOML that reads back as the same value; a comment on each line
-    /// says where its value comes from.
+    /// The current configuration as TOML that reads back equal, with a comment on each value's origin.
     pub fn to_toml(&self) -> String {
         write::document(self)
     }

@@ -1,8 +1,8 @@
-//! Reads one file over what is in force, and says what is wrong with it.
+//! Reads one file over the current configuration, and reports errors.
 //!
-//! The values are read by serde, each table as the struct that it becomes (see [`crate::rules::setting`]); what is
-//! wrong is reported with its place in the file. Here are the tables of which a file has one each; the
-//! entries of which there may be many are in [`entry`], and what all reading shares is in [`super::section`].
+//! serde reads each table as its struct (see [`crate::rules::setting`]). Errors have a position in the file. This
+//! module reads tables that occur once; [`entry`] reads those that can occur several times, and [`super::section`]
+//! is shared by both.
 
 use std::path::Path;
 
@@ -13,7 +13,6 @@ use super::{Config, ConfigError, entry, reap};
 
 const TOP: &[&str] = &["sample", "reap", "rules", "rule", "override", "keep"];
 
-/// Reads `text`, the content of `path`, over `config`.
 pub(super) fn layer(config: &mut Config, text: &str, path: &Path) -> Result<(), ConfigError> {
     let file = File { text, path };
     let document = DeTable::parse(text).map_err(|error| {
@@ -28,8 +27,7 @@ pub(super) fn layer(config: &mut Config, text: &str, path: &Path) -> Result<(), 
     })?;
     let document = Section::new(&file, "", 0..0, document.get_ref());
     document.allow(TOP)?;
-    // Wherever they stand: a rule starts from what is in force for its kind, an override changes rules,
-    // and an exemption names them.
+    // In any order: a rule starts from its kind's settings, an override changes rules, an exemption names them.
     for entry in TOP.iter().filter_map(|name| document.get(name)) {
         match entry.name {
             "sample" => {
@@ -43,7 +41,7 @@ pub(super) fn layer(config: &mut Config, text: &str, path: &Path) -> Result<(), 
     }
     match config.reap.contradiction() {
         Some(message) => {
-            // It is this file that makes it one, by what it says of warnings or of rules.
+            // This file causes the contradiction, by its warnings or its rules, so the error points into it.
             let mut places = ["reap", "rule", "rules"].into_iter();
             let at = places.find_map(|name| document.get(name));
             let at = at.map_or(0..0, |entry| entry.at.clone());

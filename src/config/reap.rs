@@ -1,7 +1,8 @@
-//! `[reap]` and a rule's `action`: what is done about findings unattended.
+//! `[reap]` and a rule's `action`: how findings are handled unattended.
 //!
-//! A rule only notifies, unless it has `action = "release"`, with which what it finds is asked to release
-//! memory, or `action = "reap"`; then what it finds is killed, but not before its owner was warned. Values only; what they lead to is in `gpumem reap --watch`.
+//! By default, a rule only notifies. With `action = "release"`, processes are also asked to release memory. With
+//! `action = "reap"`, they are killed after their owners were warned. This module has only the values; `gpumem reap
+//! --watch` acts on them.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -16,28 +17,25 @@ use crate::model::Kind;
 use crate::rules::setting;
 use crate::units::Span;
 
-/// The key of a rule that says what is done about its findings.
+/// The key of a rule for how its findings are handled.
 pub(super) const ACTION: &str = "action";
-/// The keys of `[reap]`.
 pub(super) const SETTINGS: &[&str] =
     &["warn", "grace", "settle", "most", "within", "notify", "never", "longest_keep"];
-/// More acts than this in any time are no limit.
+/// A higher number of acts would not be a limit.
 const MOST_ACTS: i64 = 1000;
-/// A command has fewer words, and a machine fewer programs that are never touched.
+/// The most words in a command, or programs in `never`.
 const MOST_WORDS: usize = 256;
-/// A path is not longer.
+/// The longest path (Linux: `PATH_MAX`).
 const LONGEST_WORD: usize = 4096;
 
-/// What is done about a rule's findings.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Deserialize, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Response {
-    /// Their owner is told, and no more.
     #[default]
     Notify,
-    /// Their owner is told, and they are asked to release memory; none is killed.
+    /// Notify the owners, and ask processes to release memory. Kill none.
     Release,
-    /// Their owner is warned, then they are ended.
+    /// Warn the owners, then end the processes.
     Reap,
 }
 
@@ -51,30 +49,29 @@ impl fmt::Display for Response {
     }
 }
 
-/// How it is done.
 #[derive(Clone, PartialEq, Debug, Deserialize, Serialize)]
 pub struct ReapConfig {
-    /// From the first warning to the last.
+    /// Time from the first warning to the last.
     pub warn: Span,
-    /// From the last warning to the act.
+    /// Time from the last warning to the act.
     pub grace: Span,
-    /// After each act.
+    /// The pause after each act.
     pub settle: Span,
-    /// So many acts
+    /// The most acts within the time `within`.
     #[serde(deserialize_with = "most")]
     pub most: usize,
-    /// within this time, in which a process that works is asked at most once to release memory.
+    /// The time for `most`. Within it, a working process is asked at most once to release memory.
     pub within: Span,
-    /// A program by its whole path, and its arguments; empty where there is none.
+    /// The notify command: a program by its absolute path, and its arguments. Empty if there is none.
     #[serde(deserialize_with = "command")]
     pub notify: Vec<Arc<str>>,
     /// File names of programs that are never touched.
     #[serde(deserialize_with = "programs")]
     pub never: Vec<Arc<str>>,
-    /// How long `GPUMEM_KEEP` protects a process at most, from its start; `None` if without limit.
+    /// The longest time for which `GPUMEM_KEEP` protects a process, from its start; `None` if unlimited.
     #[serde(default, deserialize_with = "longest_keep")]
     pub longest_keep: Option<Span>,
-    /// By the rule's name; one that is not there only tells.
+    /// By the rule's name; a missing rule only notifies.
     #[serde(skip)]
     responses: BTreeMap<Arc<str>, Response>,
 }
@@ -101,12 +98,10 @@ impl ReapConfig {
         self.responses.get(rule).copied().unwrap_or_default()
     }
 
-    /// Rules with `action = "reap"`.
     pub fn reaping(&self) -> impl Iterator<Item = &Arc<str>> {
         self.with(Response::Reap)
     }
 
-    /// Rules with `action = "release"`.
     pub fn releasing(&self) -> impl Iterator<Item = &Arc<str>> {
         self.with(Response::Release)
     }
@@ -117,14 +112,14 @@ impl ReapConfig {
     }
 
     pub(super) fn set_response(&mut self, rule: Arc<str>, response: Response) {
-        // What a rule says and what it is by default are the same.
+        // An explicit default equals a missing action.
         self.responses.remove(&rule);
         if response != Response::default() {
             self.responses.insert(rule, response);
         }
     }
 
-    /// What is wrong with it as a whole.
+    /// An error about the table as a whole.
     pub(super) fn contradiction(&self) -> Option<&'static str> {
         (self.notify.is_empty() && self.reaping().next().is_some()).then_some(
             "a rule has action = \"reap\", but no owner could be warned; give a notify command",
@@ -132,7 +127,6 @@ impl ReapConfig {
     }
 }
 
-/// Reads a rule's `action`.
 pub(super) fn action(entry: &Entry<'_>, kind: Kind) -> Result<Response, ConfigError> {
     match entry.read()? {
         Response::Reap if !kind.may_be_reaped() => Err(entry.error(format!(
@@ -146,12 +140,11 @@ pub(super) fn action(entry: &Entry<'_>, kind: Kind) -> Result<Response, ConfigEr
     }
 }
 
-/// Reads `[reap]`.
 pub(super) fn section(config: &mut Config, section: &Section<'_>) -> Result<(), ConfigError> {
     let before = config.reap.clone();
     settings(&mut config.reap, SETTINGS, section, &mut config.origins)?;
     config.reap.responses = before.responses;
-    // As an exemption of any layer exempts.
+    // `never` of any layer protects, like an exemption.
     let named = std::mem::replace(&mut config.reap.never, before.never);
     for name in named {
         if !config.reap.never.contains(&name) {
@@ -173,7 +166,7 @@ fn most<'de, D: Deserializer<'de>>(from: D) -> Result<usize, D::Error> {
     })
 }
 
-/// Longer than a rule's window: protection is counted in days.
+/// Longer than the window of a rule, because protection is counted in days.
 fn longest_keep<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Span>, D::Error> {
     setting::parsed(from, "a duration such as \"7d\"", setting::span).map(Some)
 }
@@ -188,18 +181,18 @@ fn words(written: &Value) -> Option<Vec<Arc<str>>> {
     list.iter().map(word).collect()
 }
 
-/// A program and its arguments, as they are run without a shell.
+/// A program and its arguments, run without a shell.
 fn command<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<Arc<str>>, D::Error> {
     let example = "a program by its whole path and its arguments, such as \
                    [\"/usr/local/bin/notify-owner\", \"--mail\"]";
-    // What is looked for in a search path may be somebody else's.
+    // A program in a search path may belong to another user.
     let is_whole = |words: &Vec<Arc<str>>| words.first().is_none_or(|it| it.starts_with('/'));
     setting::parsed(from, example, |written| words(written).filter(is_whole))
 }
 
 fn programs<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<Arc<str>>, D::Error> {
     let example = "a list of programs' file names such as [\"tensorboard\"]";
-    // A pattern would match nothing and so protect nothing.
+    // A pattern would match nothing, and so protect nothing.
     let is_name = |name: &Arc<str>| !name.is_empty() && !name.contains(['/', '*', '?', '[']);
     let are_names = |names: &Vec<Arc<str>>| names.iter().all(is_name);
     setting::parsed(from, example, |written| words(written).filter(are_names))

@@ -1,5 +1,5 @@
-//! A TOML file as it is read: its tables and entries, each with its place, and errors that name file, line
-//! and key. What the tables mean is in `read`, `entry` and `reap`.
+//! A TOML file as read: its tables and entries, each with its position, and errors that name file, line and key.
+//! `read`, `entry` and `reap` interpret the tables.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -15,14 +15,13 @@ use crate::rules::rule::Rule;
 use crate::rules::setting::{self, near};
 use crate::rules::{KINDS, RuleSet};
 
-/// A file that is being read.
 pub(super) struct File<'a> {
     pub(super) text: &'a str,
     pub(super) path: &'a Path,
 }
 
 impl File<'_> {
-    /// Line and character, from 1, of a place in the text.
+    /// Line and column, from 1, of a position in the text.
     pub(super) fn position(&self, at: usize) -> (usize, usize) {
         let before = self.text.get(..at).unwrap_or(self.text);
         let line = before.matches('\n').count() + 1;
@@ -44,23 +43,20 @@ impl File<'_> {
     }
 }
 
-/// A table of a file.
 pub(super) struct Section<'f> {
     pub(super) file: &'f File<'f>,
-    /// Its dotted key; empty of the whole file.
+    /// The dotted key; empty for the whole file.
     pub(super) key: String,
     pub(super) at: Range<usize>,
-    /// As they stand in the file.
+    /// In the order of the file.
     pub(super) entries: Vec<Entry<'f>>,
 }
 
-/// A key and its value.
 pub(super) struct Entry<'f> {
     pub(super) file: &'f File<'f>,
     pub(super) name: &'f str,
-    /// The dotted key.
     pub(super) key: String,
-    /// Where the key stands.
+    /// The position of the key.
     pub(super) at: Range<usize>,
     pub(super) value: Value,
     pub(super) source: &'f Spanned<DeValue<'f>>,
@@ -95,7 +91,6 @@ impl<'f> Section<'f> {
         self.entries.iter().find(|entry| entry.name == name)
     }
 
-    /// Refuses what is none of these.
     pub(super) fn allow(&self, known: &[&str]) -> Result<(), ConfigError> {
         self.entries.iter().try_for_each(|entry| entry.allow(known))
     }
@@ -104,7 +99,7 @@ impl<'f> Section<'f> {
         self.file.origin(&self.at)
     }
 
-    /// What is wrong with it as a whole.
+    /// An error about the table as a whole.
     pub(super) fn wrong(&self, message: impl Into<String>) -> ConfigError {
         self.file.wrong(self.at.clone(), &self.key, message.into())
     }
@@ -133,7 +128,6 @@ impl<'f> Entry<'f> {
         }
     }
 
-    /// A list of tables.
     pub(super) fn sections(&self) -> Result<Vec<Section<'f>>, ConfigError> {
         let name = self.name;
         let wrong = |at| {
@@ -150,18 +144,18 @@ impl<'f> Entry<'f> {
         list.iter().map(section).collect()
     }
 
-    /// What was written is not allowed; `write` says what is.
+    /// An error: the value is not allowed; `write` says what is.
     pub(super) fn wrong(&self, write: &str) -> ConfigError {
         let written = setting::shown(&self.value);
         self.error(format!("{written} is not allowed; write {write}"))
     }
 
-    /// What is wrong with it, in other words.
+    /// An error about the value, in other words.
     pub(super) fn error(&self, message: String) -> ConfigError {
         self.file.wrong(self.source.span(), &self.key, message)
     }
 
-    /// What `toml` says of it, where it says so.
+    /// The error from `toml`, at its position if it has one.
     pub(super) fn refuse(&self, wrong: &toml::de::Error) -> ConfigError {
         let at = wrong.span().unwrap_or_else(|| self.source.span());
         self.file.wrong(at, &self.key, wrong.message().to_owned())
@@ -176,7 +170,7 @@ impl<'f> Entry<'f> {
         Table::from_iter([(self.name.to_owned(), self.value.clone())])
     }
 
-    /// The entries of a list, of which there is at least one, each read by `read`.
+    /// Reads the entries of a list with `read`; the list must not be empty.
     pub(super) fn list<T>(
         &self,
         example: &str,
@@ -199,8 +193,7 @@ impl<'f> Entry<'f> {
     }
 }
 
-/// Reads settings of these names over those in force, in the order of the file, so that of two mistakes the
-/// first is told.
+/// Reads settings over the current ones in file order, so that the first of two mistakes is reported.
 pub(super) fn settings<T: DeserializeOwned + Serialize>(
     settings: &mut T,
     names: &[&str],
@@ -224,7 +217,7 @@ pub(super) fn setting_names(rule: &Rule) -> Vec<&'static str> {
     rule.made_of.setting_names().collect()
 }
 
-/// The kinds of rules, each of which has a rule of its own name.
+/// The kinds, each of which has a rule of its own name.
 pub(super) fn kind_names() -> Vec<&'static str> {
     KINDS.iter().map(|it| it.kind.name()).collect()
 }

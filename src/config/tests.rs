@@ -1,4 +1,4 @@
-//! What is read, what is refused and how, and that what is written reads back.
+//! Which files are accepted, which are rejected and how, and that written files read back.
 
 use std::fs;
 use std::sync::Arc;
@@ -30,7 +30,7 @@ fn refused(text: &str) -> String {
     }
 }
 
-/// Each text, and how its error begins behind the file's name.
+/// Each text, and the start of its error after the file's name.
 #[track_caller]
 fn are_refused(rows: &[(&str, &str)]) {
     for (text, start) in rows {
@@ -131,7 +131,7 @@ fn a_mistake_is_reported_with_file_line_key_and_what_is_allowed() {
         (&named("duration = '1h'"), "1: override: matches every process; add where = TERMS"),
         (&named("where = 'user=ann'"), "1: override: changes nothing; add one of enabled"),
         (&named("were = 'user:ann'"), "3: override.were: is not known; did you mean \"where\"?"),
-        // Values without sense.
+        // Values that make no sense.
         ("rules.idle.duration = '0s'", "1: "),
         ("rules.idle.duration = '2d'", "1: "),
         ("rules.idle.max_cpu_percent = -20", "1: "),
@@ -307,12 +307,12 @@ fn an_exemption_lasts_to_the_end_of_the_day_that_is_named() {
     };
     for (written, expected) in [
         ("2026-12-31T18:00:00-02:00", "2026-12-31T20:00:00Z"),
-        // Long past: it has no effect, and that is no mistake.
+        // An expired exemption has no effect, and is not an error.
         ("1999-12-31T00:00:00Z", "1999-12-31T00:00:00Z"),
     ] {
         assert_eq!(until(written), Some(expected.parse().unwrap()), "{written}");
     }
-    // By this machine's clock.
+    // In the time zone of this machine.
     let next = until("2027-01-01T00:00:00");
     assert!(next.is_some());
     for whole_day in ["2026-12-31", "\"2026-12-31\""] {
@@ -462,7 +462,7 @@ fn everything_of_it_is_read_and_reads_back() {
 fn nothing_is_killed_unless_a_rule_has_that_action() {
     let config = parse("").unwrap();
     assert_eq!(config.reap.reaping().count(), 0);
-    // What its kind does a rule does not take over: it may be for others.
+    // A rule does not inherit its kind's action, because it may be for other processes.
     let config = parse(
         "[reap]\nnotify = [\"/bin/true\"]\n[rules.idle]\naction = \"reap\"\n[[rule]]\nname = \"mine\"\nkind = \"idle\"\nwhere = \"user=ann\"",
     )
@@ -475,7 +475,7 @@ fn nothing_is_killed_unless_a_rule_has_that_action() {
 fn a_rule_may_ask_for_memory_and_kill_nothing() {
     let text = "[[rule]]\nname = \"caches\"\nkind = \"idle\"\nmin_memory = \"8GiB\"\naction = \"release\"\n\
                 [rules.server-idle]\naction = \"release\"";
-    // No one has to be warned.
+    // No owner must be warned.
     let config = parse(text).unwrap();
     let releasing: Vec<&str> = config.reap.releasing().map(|rule| &**rule).collect();
     assert_eq!(releasing, ["caches", "server-idle"]);

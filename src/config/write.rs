@@ -1,4 +1,4 @@
-//! Writes the configuration in force as TOML, with where each value comes from.
+//! Writes the current configuration as TOML, with the origin of each value.
 
 use std::fmt::{self, Write as _};
 
@@ -13,7 +13,6 @@ use crate::rules::scope::Scope;
 
 pub(super) fn document(config: &Config) -> String {
     let mut out = String::new();
-    // Writing to a String cannot fail.
     let _ = write_all(config, &mut out);
     out
 }
@@ -44,13 +43,12 @@ fn write_all(config: &Config, out: &mut String) -> fmt::Result {
     Ok(())
 }
 
-/// The settings of these names and their values.
 fn values<T: Serialize>(settings: &T, names: &[&'static str]) -> Vec<(&'static str, Value)> {
     let mut table = Table::try_from(settings).unwrap_or_default();
     names.iter().filter_map(|name| Some((*name, table.remove(*name)?))).collect()
 }
 
-/// A table that stands once, with where each value comes from.
+/// A table that occurs once, with the origin of each value.
 fn write_settings(
     config: &Config,
     name: &str,
@@ -126,7 +124,7 @@ fn write_list(key: &'static str, names: Vec<&str>, out: &mut String) -> fmt::Res
     write_values(list.as_slice(), out)
 }
 
-/// Where a value comes from; a path may hold what a comment may not.
+/// The origin of a value. A path may contain characters that a comment must not.
 fn origin(config: &Config, key: &str) -> String {
     config
         .origins
