@@ -488,8 +488,7 @@ fn is_same(one: &Finding, other: &Finding) -> bool {
         && one.skipped == other.skipped
         && names(one, first.pid)
         && names(one, second.pid)
-        && one.also.is_empty()
-        && other.also.is_empty()
+        && one.also.iter().map(|also| also.kind).eq(other.also.iter().map(|also| also.kind))
 }
 
 /// `3 processes, 1.4 GiB: 402519, 402520, 402521`; without the bytes if one is unknown.

@@ -102,5 +102,9 @@ fn small_workers_of_one_job_are_found_together() {
     let workers: Vec<(&str, u64)> = (5000..5024).map(|pid| ("idle", pid)).collect();
     assert_eq!((exit, found(&report)), (1, workers));
     assert_eq!(report["reclaimable"]["bytes"], 24 * 800 * MIB, "{report:#}");
+    // For people they are one paragraph, as are the demo's three orphans, each of which is idle, too.
+    assert!(check("many-small").stdout.contains("idle: 24 processes, 18.8 GiB: 5000, 5001"));
+    let demo = support::run(&["check", "--demo"]).stdout;
+    assert!(demo.contains("orphan: 3 processes, 1.4 GiB"), "{demo}");
     assert_eq!(ends(&json("reap", "many-small", &["--dry-run"]).1), (5000..5024).collect());
 }
