@@ -74,3 +74,16 @@ fn utc_and_formats_are_utc() {
         assert!(!here.stdout.contains("+0545"), "{arguments:?}");
     }
 }
+
+#[test]
+fn the_readme_shows_what_check_prints() {
+    const SHOWN: [&str; 4] = ["check", "--demo", "--user", "ben"];
+    if !have_zones() {
+        return;
+    }
+    let readme = concat!(env!("CARGO_MANIFEST_DIR"), "/README.md");
+    let readme = std::fs::read_to_string(readme).unwrap();
+    let (_, after) = readme.split_once(&format!("$ gpumem {}\n", SHOWN.join(" "))).unwrap();
+    let (shown, _) = after.split_once("```").unwrap();
+    assert_eq!(demo(&SHOWN, Some("Europe/Berlin")).stdout, shown);
+}
