@@ -165,26 +165,14 @@ symbols! {
             memory: device.whole(Some(&rates.memory))?,
         })
     };
-    device nvmlDeviceGetEncoderUtilization(out: Out<c_uint>, period_us: Out<c_uint>) |device| {
-        without_mig(device)?;
-        out.put(0)?;
-        period_us.put(SAMPLING_US)
-    };
-    device nvmlDeviceGetDecoderUtilization(out: Out<c_uint>, period_us: Out<c_uint>) |device| {
-        without_mig(device)?;
-        out.put(0)?;
-        period_us.put(SAMPLING_US)
-    };
-    device nvmlDeviceGetJpgUtilization(out: Out<c_uint>, period_us: Out<c_uint>) |device| {
-        without_mig(device)?;
-        out.put(0)?;
-        period_us.put(SAMPLING_US)
-    };
-    device nvmlDeviceGetOfaUtilization(out: Out<c_uint>, period_us: Out<c_uint>) |device| {
-        without_mig(device)?;
-        out.put(0)?;
-        period_us.put(SAMPLING_US)
-    };
+    device nvmlDeviceGetEncoderUtilization(out: Out<c_uint>, period_us: Out<c_uint>) |device|
+        unused_engine(device, out, period_us);
+    device nvmlDeviceGetDecoderUtilization(out: Out<c_uint>, period_us: Out<c_uint>) |device|
+        unused_engine(device, out, period_us);
+    device nvmlDeviceGetJpgUtilization(out: Out<c_uint>, period_us: Out<c_uint>) |device|
+        unused_engine(device, out, period_us);
+    device nvmlDeviceGetOfaUtilization(out: Out<c_uint>, period_us: Out<c_uint>) |device|
+        unused_engine(device, out, period_us);
     device nvmlDeviceGetProcessUtilization(
         out: Out<Sample>, count: Out<c_uint>, last_seen: c_ulonglong
     ) |device| utilization::answer(device, out, count, last_seen);
@@ -385,6 +373,13 @@ extern "C" fn nvmlErrorString(_code: c_uint) -> *const c_char {
 
 /// Over how long the video engines are watched.
 const SAMPLING_US: c_uint = 166_666;
+
+/// The utilization of a video engine: no scene uses one.
+fn unused_engine(device: &Device<'_>, out: Out<c_uint>, period_us: Out<c_uint>) -> Answer {
+    without_mig(device)?;
+    out.put(0)?;
+    period_us.put(SAMPLING_US)
+}
 
 fn unsupported(_: &Device<'_>) -> Answer {
     Err(Code::NOT_SUPPORTED)
