@@ -1,25 +1,24 @@
 //! `dead`: NVML lists a pid whose process no longer runs.
 //!
-//! Either the process is defunct (`Z`, `X`), or /proc does not list the pid. Another holder keeps the memory: a
-//! worker forked from the process that has its device files open, or the driver. Several consecutive samples must
-//! show the condition, over longer than a process takes to exit.
+//! The process is defunct (`Z`, `X`), or /proc does not list the pid. Something else keeps the memory: the driver, or
+//! a forked worker that inherited the device files. Consecutive samples must show the condition for longer than a
+//! process takes to exit.
 //!
 //! Never dead:
 //!
-//! - a pid missing from /proc, if pids are not the host's, because the process may be in another namespace; if that
-//!   is unknown, the rule is undecided;
-//! - a pid that may have been reused, because its first owner may be in another namespace;
-//! - a pid about which the snapshot contains no facts;
-//! - a process of which only the first thread has ended (`Z` with other threads), because its threads may be
-//!   working;
-//! - a process that leaves NVML's list as it exits.
+//! - a pid missing from /proc, if gpumem runs in another pid namespace than the host's. If the namespace is unknown,
+//! the rule is undecided;
+//! - a pid that may have been reused, because the listed process may be in another namespace;
+//! - a pid without an entry in the snapshot;
+//! - a process whose first thread has exited while others remain (`Z` with other threads);
+//! - a process that disappears from NVML's list when it exits.
 //!
-//! No process can be ended, so the rule only reports.
+//! No action is possible, because the process no longer runs.
 
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::lasting::{held, is_listed, wait};
+use super::lasting::{held_gpus, is_listed, report_wait};
 use super::rule::{
     FindingParts, ProcessInput, RuleInput, RuleKind, RuleOutput, SEVERITY, Settings, seconds,
 };
@@ -46,7 +45,7 @@ pub static KIND: RuleKind = RuleKind {
     )
 };
 
-/// A single sample may show a process that is exiting.
+/// A single sample can show a process that is just exiting.
 const LEAST_SAMPLES: u64 = 2;
 
 /// Evidence that NVML lists a process that is defunct or does not exist.
@@ -67,67 +66,76 @@ impl KindEvidence for DeadEvidence {
     }
 }
 
-fn process(it: ProcessInput<'_>, verdicts: &mut RuleOutput) {
-    let Some((state @ ('Z' | 'X'), streak)) = it.known.state() else {
+fn process(input: ProcessInput<'_>, output: &mut RuleOutput) {
+    let Some((state @ ('Z' | 'X'), streak)) = input.process_history.state() else {
         return;
     };
-    if let Some((settings, gpus)) = held(it, |_, row| is_listed(it, row)) {
-        Death { seen: it.seen, process: it.process, settings, gpus, state: Some(state), streak }
-            .judge(verdicts);
+    if let Some((settings, gpus)) = held_gpus(input, |_, row| is_listed(input, row)) {
+        Death {
+            input: input.rule_input,
+            process: input.process,
+            settings,
+            gpus,
+            state: Some(state),
+            streak,
+        }
+        .judge(output);
     }
 }
 
 fn unresolved_row(
-    seen: RuleInput<'_>,
+    input: RuleInput<'_>,
     gpu: &Gpu,
     row: &GpuProcess,
     process: Option<&Process>,
-    verdicts: &mut RuleOutput,
+    output: &mut RuleOutput,
 ) {
-    let (Some(unlisted), Some(process)) = (seen.history.unlisted_pid(gpu, row.pid), process) else {
+    let (Some(unlisted), Some(process)) = (input.history.unlisted_pid(gpu, row.pid), process)
+    else {
         return;
     };
     let scope_input =
-        ScopeInput { held_bytes: row.used_bytes, ..seen.scope_on(Some(process), gpu) };
-    let Some(settings) = seen.rule.settings_for(&scope_input) else {
+        ScopeInput { held_bytes: row.used_bytes, ..input.scope_on(Some(process), gpu) };
+    let Some(settings) = input.rule.settings_for(&scope_input) else {
         return;
     };
     if unlisted.state.is_none() {
-        match seen.snapshot.host.pid_namespace {
+        match input.snapshot.host.pid_namespace {
             Some(PidNamespace::Host) => {}
             Some(PidNamespace::Container) => return,
             None => {
-                verdicts.doubt(UndecidedReason::Unresolved { pid: row.pid, gpu: gpu.index });
+                output.add_doubt(UndecidedReason::Unresolved { pid: row.pid, gpu: gpu.index });
                 return;
             }
         }
     }
-    if let Some((gpus, unlisted)) = everywhere(seen, gpu, row, *unlisted) {
+    if let Some((gpus, unlisted)) = collect_unlisted_gpus(input, gpu, row, *unlisted) {
         let (state, streak) = (unlisted.state, unlisted.streak);
-        Death { seen, process, settings, gpus, state, streak }.judge(verdicts);
+        Death { input, process, settings, gpus, state, streak }.judge(output);
     }
 }
 
-/// The GPUs that list a pid without a process, and since when. `None` if an earlier row reported them all.
-fn everywhere(
-    seen: RuleInput<'_>,
+/// All GPUs that list a pid without a process, with the earliest streak. `None` if an earlier row has already
+/// reported them.
+fn collect_unlisted_gpus(
+    input: RuleInput<'_>,
     gpu: &Gpu,
     row: &GpuProcess,
     unlisted: UnlistedPid,
 ) -> Option<(Vec<FindingGpu>, UnlistedPid)> {
-    let mut longest = unlisted;
+    let mut earliest = unlisted;
     let mut gpus = Vec::new();
-    for other in seen.snapshot.gpus.iter() {
+    for other in input.snapshot.gpus.iter() {
         let rows = other.processes.as_deref().unwrap_or_default();
         for listed in rows.iter().filter(|listed| listed.pid == row.pid) {
-            let Some(known) = seen.history.unlisted_pid(other, row.pid) else {
+            let Some(other_unlisted) = input.history.unlisted_pid(other, row.pid) else {
                 continue;
             };
             if gpus.is_empty() && !(std::ptr::eq(other, gpu) && std::ptr::eq(listed, row)) {
                 return None;
             }
-            if known.streak.since < longest.streak.since {
-                longest = *known;
+            if other_unlisted.streak.since < earliest.streak.since {
+                earliest = *other_unlisted;
             }
             gpus.push(FindingGpu {
                 index: other.index,
@@ -136,11 +144,11 @@ fn everywhere(
             });
         }
     }
-    (!gpus.is_empty()).then(|| (subject::by_gpu(gpus.into_iter()), longest))
+    (!gpus.is_empty()).then(|| (subject::merge_rows(gpus.into_iter()), earliest))
 }
 
 struct Death<'a> {
-    seen: RuleInput<'a>,
+    input: RuleInput<'a>,
     process: &'a Process,
     settings: Settings,
     gpus: Vec<FindingGpu>,
@@ -149,23 +157,24 @@ struct Death<'a> {
 }
 
 impl Death<'_> {
-    fn judge(self, verdicts: &mut RuleOutput) {
-        let Self { seen, process, settings, gpus, state, streak } = self;
+    fn judge(self, output: &mut RuleOutput) {
+        let Self { input, process, settings, gpus, state, streak } = self;
         let needed = settings.duration.seconds();
         if streak.seconds() < needed || streak.samples < LEAST_SAMPLES {
-            wait((seen, process.pid), gpus[0].index, &streak, needed, verdicts);
+            report_wait((input, process.pid), gpus[0].index, &streak, needed, output);
             return;
         }
-        let (held, span) = (subject::held(&gpus), Span::from_seconds(streak.seconds()));
+        let (memory, span) =
+            (subject::describe_memory(&gpus), Span::from_seconds(streak.seconds()));
         let name = format!("{} ({})", super::name_of(process), process.pid);
         let message = match state {
-            Some(_) => format!("{name} is defunct and is still listed with {held} after {span}"),
+            Some(_) => format!("{name} is defunct and is still listed with {memory} after {span}"),
             None => {
-                let whose = match process.ended() {
+                let subject = match process.ended() {
                     Some(_) => name,
                     None => format!("process {}", process.pid),
                 };
-                format!("{whose} no longer exists and is still listed with {held} after {span}")
+                format!("{subject} no longer exists and is still listed with {memory} after {span}")
             }
         };
         let parts = FindingParts {
@@ -177,7 +186,7 @@ impl Death<'_> {
             evidence: Evidence::new(DeadEvidence { state, samples: streak.samples }),
             message,
         };
-        verdicts.find(seen.finding(Some(process), parts));
+        output.add_finding(input.finding(Some(process), parts));
     }
 }
 
@@ -225,7 +234,7 @@ mod tests {
         scene
     }
 
-    /// The same a minute later, with the pid missing from /proc.
+    /// Like [`alive`], with the pid missing from /proc after a minute.
     fn gone(gpus: &[u32], seconds: f64) -> (Scene, Engine) {
         let mut scene = alive(gpus);
         let mut engine = judge(&mut scene, 60.0);
@@ -245,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pid_that_does_not_exist_is_found_after_the_duration() {
+    fn a_missing_pid_is_reported_after_the_duration() {
         let (mut scene, mut engine) = gone(&[0], 20.0);
         assert_clean(&engine, Kind::Dead);
         assert_eq!(engine.pending()[0].kind, Kind::Dead);
@@ -262,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn an_ended_process_keeps_its_names() {
+    fn an_exited_process_keeps_its_name() {
         let (mut scene, mut engine) = gone(&[0], 20.0);
         scene.process(PID).last_known = Some(Arc::new(LastKnown {
             user: Some("root".into()),
@@ -273,18 +282,18 @@ mod tests {
         engine.observe(scene.step());
         let finding = only(&engine, Kind::Dead);
         assert!(finding.message.starts_with("python3 pretrain.py (4242)"), "{}", finding.message);
-        let about = finding.process.as_ref().unwrap();
-        assert_eq!(about.user.as_deref(), Some("root"));
-        assert_eq!(about.command.as_ref().unwrap().len(), 2);
-        assert!(!about.identity.is_certain() && about.start_ticks.is_none());
+        let process = finding.process.as_ref().unwrap();
+        assert_eq!(process.user.as_deref(), Some("root"));
+        assert_eq!(process.command.as_ref().unwrap().len(), 2);
+        assert!(!process.identity.is_certain() && process.start_ticks.is_none());
         assert_eq!(finding.actions, [Action::Notify]);
-        // A name counts for nothing if the process is unresolved.
+        // Last known names are ignored if the process is unresolved.
         scene.process(PID).unresolved = Some("a stranger".into());
         assert_eq!(scene.process(PID).ended(), None);
     }
 
     #[test]
-    fn a_zombie_is_found_and_its_parent_named() {
+    fn a_zombie_is_reported_with_its_parent() {
         for state in ['Z', 'X'] {
             let mut scene = alive(&[0]);
             let mut engine = judge(&mut scene, 60.0);
@@ -302,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_that_leaves_the_list_in_time_is_not_dead() {
+    fn a_process_that_leaves_the_list_is_not_dead() {
         let (mut scene, mut engine) = gone(&[0], 20.0);
         scene.rows(0).clear();
         scene.now.processes.clear();
@@ -318,47 +327,47 @@ mod tests {
     }
 
     #[test]
-    fn only_a_process_known_to_have_ended_is_dead() {
+    fn only_a_process_known_to_have_exited_is_dead() {
         let cases: &[Case] = &[
             ("no process of that number", Found, vanish),
-            ("of a container", Nothing, |it| {
-                vanish(it);
-                it.now.host.pid_namespace = Some(PidNamespace::Container);
+            ("of a container", Nothing, |scene| {
+                vanish(scene);
+                scene.now.host.pid_namespace = Some(PidNamespace::Container);
             }),
-            ("whose pids", Unsure("GPU 0 lists pid 4242, whose process is not certain"), |it| {
-                vanish(it);
-                it.now.host.pid_namespace = None;
+            ("whose pids", Unsure("GPU 0 lists pid 4242, whose process is not certain"), |scene| {
+                vanish(scene);
+                scene.now.host.pid_namespace = None;
             }),
-            ("not believed", Nothing, |it| {
-                vanish(it);
-                it.process(PID).unresolved = Some("started after".into());
+            ("not believed", Nothing, |scene| {
+                vanish(scene);
+                scene.process(PID).unresolved = Some("started after".into());
             }),
-            ("not looked up", Nothing, |it| it.now.processes.clear()),
-            ("asleep, its start not known", Nothing, |it| {
-                vanish(it);
-                it.process(PID).state = Some('S');
+            ("not looked up", Nothing, |scene| scene.now.processes.clear()),
+            ("asleep, its start not known", Nothing, |scene| {
+                vanish(scene);
+                scene.process(PID).state = Some('S');
             }),
             // A zombie is dead in any namespace.
-            ("a zombie, its start not known", Found, |it| {
-                vanish(it);
-                it.process(PID).state = Some('Z');
-                it.now.host.pid_namespace = None;
+            ("a zombie, its start not known", Found, |scene| {
+                vanish(scene);
+                scene.process(PID).state = Some('Z');
+                scene.now.host.pid_namespace = None;
             }),
-            ("only its first thread has ended", Nothing, |it| zombie(it, Some(2))),
-            ("its last thread has ended", Found, |it| zombie(it, Some(1))),
-            ("threads not told", Found, |it| zombie(it, None)),
-            ("runs", Nothing, |it| it.process(PID).state = Some('R')),
-            ("sleeps", Nothing, |it| it.process(PID).state = Some('S')),
-            ("waits for a disk", Nothing, |it| it.process(PID).state = Some('D')),
-            ("stopped", Nothing, |it| it.process(PID).state = Some('T')),
-            ("in a debugger", Nothing, |it| it.process(PID).state = Some('t')),
-            ("idle in the kernel", Nothing, |it| it.process(PID).state = Some('I')),
+            ("only its first thread has ended", Nothing, |scene| zombie(scene, Some(2))),
+            ("its last thread has ended", Found, |scene| zombie(scene, Some(1))),
+            ("threads not told", Found, |scene| zombie(scene, None)),
+            ("runs", Nothing, |scene| scene.process(PID).state = Some('R')),
+            ("sleeps", Nothing, |scene| scene.process(PID).state = Some('S')),
+            ("waits for a disk", Nothing, |scene| scene.process(PID).state = Some('D')),
+            ("stopped", Nothing, |scene| scene.process(PID).state = Some('T')),
+            ("in a debugger", Nothing, |scene| scene.process(PID).state = Some('t')),
+            ("idle in the kernel", Nothing, |scene| scene.process(PID).state = Some('I')),
         ];
         each(Kind::Dead, || alive(&[0]), 300.0, cases);
     }
 
     #[test]
-    fn a_new_process_of_the_number_ends_the_unlisted_pid() {
+    fn pid_reuse_resolves_the_finding() {
         let (mut scene, mut engine) = gone(&[0], 60.0);
         scene.now.processes.clear();
         scene.rows(0).clear();
@@ -372,7 +381,7 @@ mod tests {
     }
 
     #[test]
-    fn one_finding_for_a_pid_over_all_its_gpus_and_instances() {
+    fn one_finding_covers_all_gpus_and_instances_of_a_pid() {
         let (mut scene, _) = gone(&[0, 1], 0.0);
         let mut instance = *scene.row(0, PID);
         scene.row(0, PID).gpu_instance_id = Some(1);

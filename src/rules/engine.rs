@@ -1,13 +1,12 @@
 //! Feeds snapshots to the history, runs every rule, and keeps active and resolved findings.
 //!
-//! A finding is *pending* until its condition has lasted long enough, then *active* under one id while the
-//! condition lasts, and finally *resolved*. While a GPU does not answer, its conditions cannot be observed: they
-//! neither last nor end.
+//! A finding is *pending* until its condition has held long enough, then *active* while the condition holds, and
+//! finally *resolved*. It keeps its id. While a GPU does not answer, findings on it neither start nor end.
 //!
-//! If several rules match a process, only the most severe finding is reported; of equally severe ones, the one that
-//! needs action first. The others are attached to it, and are reported when it resolves.
+//! If several rules match a process, only the most severe finding is reported. Between equally severe findings, the
+//! order of kinds decides. The others are attached to it, and are reported when it resolves.
 //!
-//! Exempt processes have no findings; matches are listed separately.
+//! Findings on exempt processes are listed separately.
 
 use std::cell::OnceCell;
 use std::cmp::Reverse;
@@ -47,7 +46,7 @@ impl Engine {
         Self { settings, ..Self::default() }
     }
 
-    /// Replaces the settings from the next snapshot on; keeps the history.
+    /// Replaces the settings, starting with the next snapshot. Keeps the history.
     pub fn set_settings(&mut self, settings: RuleSet) {
         self.settings = settings;
     }
@@ -62,7 +61,7 @@ impl Engine {
         *self = Self { has_recorder, ..Self::new(settings) };
     }
 
-    /// Suppresses advice to start a recorder, because one is running.
+    /// Suppresses advice to start a recorder.
     pub fn note_recorder(&mut self) {
         self.has_recorder = true;
     }
@@ -71,69 +70,71 @@ impl Engine {
         self.has_recorder
     }
 
-    /// Adds the next snapshot and evaluates the rules. Ignores a snapshot with the time of the previous one.
+    /// Adds a snapshot to the history and evaluates the rules. Ignores a snapshot with the same time as the previous
+    /// one.
     pub fn observe(&mut self, snapshot: &Snapshot) {
         if !self.history.observe(snapshot) {
             return;
         }
-        let mut verdicts = self.judge(snapshot);
-        self.withhold(&mut verdicts, snapshot);
-        self.undecided = self.name_doubts(&verdicts);
-        self.pending = verdicts.pending;
+        let mut output = self.run_rules(snapshot);
+        self.drop_unobservable(&mut output, snapshot);
+        self.undecided = self.list_undecided(&output);
+        self.pending = output.pending;
         let processes = ProcessesByPid::new(snapshot);
-        self.carry_over(verdicts.findings, (snapshot, &processes));
+        self.carry_over(output.findings, (snapshot, &processes));
         let found = self.active.identities().collect();
-        let seen = (&self.history, snapshot, &processes);
+        let context = (&self.history, snapshot, &processes);
         let keeps = self.settings.keep_rules();
-        let mut suspects = suspects(seen, &found, keeps, verdicts.candidates);
+        let mut suspects = suspects(context, &found, keeps, output.candidates);
         let has_recorder = self.has_recorder;
-        suspects.iter_mut().for_each(|it| it.missing.is_recorded |= has_recorder);
+        suspects.iter_mut().for_each(|suspect| suspect.missing.is_recorded |= has_recorder);
         self.suspects = suspects.into();
     }
 
-    fn judge(&self, snapshot: &Snapshot) -> RuleOutput {
-        let mut verdicts = RuleOutput::default();
+    fn run_rules(&self, snapshot: &Snapshot) -> RuleOutput {
+        let mut output = RuleOutput::default();
         let jobs = OnceCell::new();
         let (history, active) = (&self.history, &self.active);
-        let seen = |rule| RuleInput { rule, history, snapshot, active, jobs: &jobs };
+        let rule_input = |rule| RuleInput { rule, history, snapshot, active, jobs: &jobs };
         let run: Vec<(usize, &Rule)> =
             self.settings.rules().iter().enumerate().filter(|(_, rule)| rule.is_run()).collect();
-        // Look up each process once and run all rules on it.
+        // Look up each process once for all rules.
         for process in &snapshot.processes {
-            if let Some(known) = self.history.process(process.identity()) {
-                // A desktop waits for its user, and a virtual machine for its guest. Report only that such a
-                // process is dead, stuck or leaks, and offer no action that ends it.
-                let waits = known.is_desktop_or_machine();
-                for &(place, rule) in &run {
+            if let Some(process_history) = self.history.process(process.identity()) {
+                // A desktop waits for its user, and a virtual machine for its guest. Such a process can only be dead,
+                // stuck or leaking.
+                let waits = process_history.is_desktop_or_machine();
+                for &(rule_index, rule) in &run {
                     if !waits || matches!(rule.kind(), Kind::Dead | Kind::Stuck | Kind::Leak) {
-                        verdicts.rule = place;
-                        let input = ProcessInput { seen: seen(rule), process, known };
-                        (rule.made_of.process)(input, &mut verdicts);
+                        output.rule_index = rule_index;
+                        let input =
+                            ProcessInput { rule_input: rule_input(rule), process, process_history };
+                        (rule.made_of.process)(input, &mut output);
                     }
                 }
             }
         }
         for gpu in &snapshot.gpus {
-            if let Some(known) = self.history.device(gpu) {
-                for &(place, rule) in &run {
-                    verdicts.rule = place;
-                    (rule.made_of.gpu)(seen(rule), gpu, known, &mut verdicts);
+            if let Some(device) = self.history.device(gpu) {
+                for &(rule_index, rule) in &run {
+                    output.rule_index = rule_index;
+                    (rule.made_of.gpu)(rule_input(rule), gpu, device, &mut output);
                 }
             }
         }
         for (gpu, row, process) in self.history.unresolved_rows(snapshot) {
-            for &(place, rule) in &run {
-                verdicts.rule = place;
-                (rule.made_of.unresolved_row)(seen(rule), gpu, row, process, &mut verdicts);
+            for &(rule_index, rule) in &run {
+                output.rule_index = rule_index;
+                (rule.made_of.unresolved_row)(rule_input(rule), gpu, row, process, &mut output);
             }
         }
-        verdicts
+        output
     }
 
-    /// Drops new findings on a process that may be on a GPU whose process list is missing: the activity of the
-    /// process or its family there is unknown. Earlier findings stay, without actions.
-    fn withhold(&self, verdicts: &mut RuleOutput, snapshot: &Snapshot) {
-        let RuleOutput { findings, pending, candidates, .. } = verdicts;
+    /// Drops new findings on processes that may be on a GPU whose process list is missing: their activity there is
+    /// unknown. Earlier findings stay, without actions.
+    fn drop_unobservable(&self, output: &mut RuleOutput, snapshot: &Snapshot) {
+        let RuleOutput { findings, pending, candidates, .. } = output;
         let is_needed = findings.iter().any(|finding| finding.process.is_some())
             || pending.iter().any(|pending| pending.pid.is_some())
             || !candidates.is_empty();
@@ -151,10 +152,10 @@ impl Engine {
                 return true;
             };
             doubts.push((Arc::clone(&finding.rule), UndecidedReason::Elsewhere { pid, gpu }));
-            let Some(known) = self.active.get(&FindingSubject::of(finding)) else {
+            let Some(earlier) = self.active.get(&FindingSubject::new(finding)) else {
                 return false;
             };
-            *finding = known.clone();
+            *finding = earlier.clone();
             finding.actions.retain(|action| *action == Action::Notify);
             true
         });
@@ -168,19 +169,22 @@ impl Engine {
         });
         for (name, doubt) in doubts {
             let mut rules = self.settings.rules().iter();
-            if let Some(place) = rules.position(|rule| rule.name == name) {
-                verdicts.rule = place;
-                verdicts.doubt(doubt);
+            if let Some(rule_index) = rules.position(|rule| rule.name == name) {
+                output.rule_index = rule_index;
+                output.add_doubt(doubt);
             }
         }
     }
 
-    fn name_doubts(&self, verdicts: &RuleOutput) -> Vec<Undecided> {
+    fn list_undecided(&self, output: &RuleOutput) -> Vec<Undecided> {
         let rules = self.settings.rules().iter();
-        rules.zip(&verdicts.doubts).flat_map(|(rule, doubts)| doubts.name(&rule.name)).collect()
+        rules
+            .zip(&output.doubts)
+            .flat_map(|(rule, doubts)| doubts.to_undecided(&rule.name))
+            .collect()
     }
 
-    /// Decides for each earlier finding whether it lasts, cannot be observed, or has ended.
+    /// Decides for each earlier finding whether it stays, cannot be observed, or is resolved.
     fn carry_over(
         &mut self,
         mut found: Vec<Finding>,
@@ -190,21 +194,21 @@ impl Engine {
         let kept_before = before.kept.clone();
         let mut subjects: HashSet<FindingSubject> = HashSet::with_capacity(found.len());
         found.retain_mut(|finding| {
-            let subject = FindingSubject::of(finding);
-            // The process's GPUs may have changed; the id stays.
-            if let Some(known) = before.get(&subject) {
-                finding.id = Arc::clone(&known.id);
+            let subject = FindingSubject::new(finding);
+            // Keep the id even if the process's GPUs have changed.
+            if let Some(earlier) = before.get(&subject) {
+                finding.id = Arc::clone(&earlier.id);
             }
-            // A recording may list a process twice, which gets one finding.
+            // A recording can list a process twice.
             subjects.insert(subject)
         });
-        for (mut finding, was_accused) in before.into_findings() {
-            if subjects.contains(&FindingSubject::of(&finding)) {
+        for (mut finding, was_reported) in before.into_findings() {
+            if subjects.contains(&FindingSubject::new(&finding)) {
                 continue;
             }
             if self.may_be_hidden(&finding, snapshot) {
                 found.push(finding);
-            } else if was_accused {
+            } else if was_reported {
                 finding.resolved_at = Some(snapshot.time);
                 // A resolved finding needs no action.
                 finding.actions.retain(|action| *action == Action::Notify);
@@ -236,9 +240,9 @@ impl Engine {
                     open.push(finding);
                 }
                 Exempts::Wholly(keep, certain) => kept.push(keep.kept(finding, certain)),
-                // Keep the result from when the process was last seen.
+                // Keep the previous result.
                 Exempts::Unseen => {
-                    match kept_before.iter().find(|it| it.finding.id == finding.id) {
+                    match kept_before.iter().find(|kept| kept.finding.id == finding.id) {
                         Some(before) => kept.push(before.clone()),
                         None => open.push(finding),
                     }
@@ -248,43 +252,49 @@ impl Engine {
         (open, kept)
     }
 
-    /// Marks findings that `reap` skips because the process is kept. If the snapshot does not show the process, the
-    /// earlier mark stays.
+    /// Marks findings that `reap` skips because the process is kept. If the snapshot does not contain the process,
+    /// the earlier mark stays.
     fn mark_kept(
         &self,
         open: &mut [Finding],
         (snapshot, processes): (&Snapshot, &ProcessesByPid<'_>),
     ) {
-        let may_be_reaped = |it: &&mut Finding| it.kind.may_be_reaped();
+        let may_be_reaped = |finding: &&mut Finding| finding.kind.may_be_reaped();
         for finding in open.iter_mut().filter(may_be_reaped) {
-            let Some(accused) = &finding.process else {
+            let Some(finding_process) = &finding.process else {
                 continue;
             };
-            let process = processes.get(accused.pid);
-            if let Some(process) = process.filter(|it| it.identity() == accused.identity) {
-                let process = (process, self.history.process(accused.identity));
-                let about = (finding.kind, &finding.rule);
-                finding.kept_by =
-                    exemption::kept_by(self.settings.keep_rules(), process, about, snapshot);
+            let process = processes.get(finding_process.pid);
+            if let Some(process) =
+                process.filter(|process| process.identity() == finding_process.identity)
+            {
+                let process = (process, self.history.process(finding_process.identity));
+                let kind_and_rule = (finding.kind, &finding.rule);
+                finding.kept_by = exemption::kept_by(
+                    self.settings.keep_rules(),
+                    process,
+                    kind_and_rule,
+                    snapshot,
+                );
             }
         }
     }
 
-    /// Whether the process or GPU of a finding may exist although the GPU did not answer.
+    /// Whether the subject of a finding may still exist, because a GPU did not answer.
     fn may_be_hidden(&self, finding: &Finding, snapshot: &Snapshot) -> bool {
         match &finding.process {
             Some(process) if process.identity.is_certain() => {
                 self.history.may_be_hidden(process.identity)
             }
-            _ => finding.gpus.iter().any(|on| {
-                let gpu = snapshot.gpus.iter().find(|gpu| gpu.index == on.index);
+            _ => finding.gpus.iter().any(|finding_gpu| {
+                let gpu = snapshot.gpus.iter().find(|gpu| gpu.index == finding_gpu.index);
                 gpu.is_some_and(|gpu| gpu.stale_seconds.is_some() || gpu.processes.is_none())
             }),
         }
     }
 
     pub fn findings(&self) -> &[Finding] {
-        &self.active.accusations
+        &self.active.reported
     }
 
     pub fn kept(&self) -> &[Kept] {
@@ -299,17 +309,17 @@ impl Engine {
     /// All current findings, except exempt ones.
     pub fn unkept(&self) -> impl Iterator<Item = &Finding> + Clone {
         let current = &self.active;
-        current.accusations.iter().chain(&current.subordinate)
+        current.reported.iter().chain(&current.attached)
     }
 
-    /// Records how a plan of the last snapshot treats each finding. The caller makes the plan.
+    /// Records how a reclaim plan for the last snapshot treats each finding.
     pub fn mark_planned(&mut self, marks: &[PlanMark]) {
         let current = &mut self.active;
-        let open = current.accusations.iter_mut().chain(&mut current.subordinate);
+        let open = current.reported.iter_mut().chain(&mut current.attached);
         open.for_each(|finding| finding.mark_planned(marks));
     }
 
-    /// Resolved findings, latest first, up to a limit.
+    /// The latest resolved findings, newest first.
     pub fn resolved(&self) -> &[Finding] {
         &self.resolved
     }
@@ -319,12 +329,12 @@ impl Engine {
         &self.pending
     }
 
-    /// Processes that look like waste without proof yet, largest first. They affect no action and no exit code.
+    /// Processes that look like waste but are not proven, largest first. They affect neither actions nor exit codes.
     pub fn suspects(&self) -> &[Suspect] {
         &self.suspects
     }
 
-    /// Like `suspects`, shared without a copy.
+    /// Like `suspects`, without a copy.
     pub fn shared_suspects(&self) -> Arc<[Suspect]> {
         Arc::clone(&self.suspects)
     }
@@ -333,7 +343,7 @@ impl Engine {
         self.reclaimable_of(|_| true, self.suspects.iter())
     }
 
-    /// The amounts for these findings and suspects.
+    /// The reclaimable amounts of the selected findings and suspects.
     pub fn reclaimable_of<'a>(
         &'a self,
         is_asked: impl Fn(&Finding) -> bool,
@@ -341,15 +351,17 @@ impl Engine {
     ) -> Reclaimable {
         let is_asked = |finding: &&Finding| is_asked(finding);
         let rules = self.settings.rules().iter();
-        let mut taken = rules.filter(|it| it.is_run() && it.kind().ends() == Ends::Always);
-        let is_in_doubt = |rule: &Rule| self.undecided.iter().any(|it| it.rule == rule.name);
+        let mut reclaiming =
+            rules.filter(|rule| rule.is_run() && rule.kind().ends() == Ends::Always);
+        let is_in_doubt =
+            |rule: &Rule| self.undecided.iter().any(|undecided| undecided.rule == rule.name);
         let mut sum = Reclaimable::new(self.unkept().filter(is_asked), suspects);
         sum.findings = self.findings().iter().filter(is_asked).count();
-        sum.is_undecided = taken.clone().next().is_none() || taken.any(is_in_doubt);
+        sum.is_undecided = reclaiming.clone().next().is_none() || reclaiming.any(is_in_doubt);
         sum
     }
 
-    /// The rules that could not be decided from the history so far.
+    /// The rules that are undecided, with reasons.
     pub fn undecided(&self) -> Vec<Undecided> {
         self.undecided.clone()
     }
@@ -359,96 +371,97 @@ impl Engine {
     }
 }
 
-/// Every rule's findings. One is reported per process, worst first.
+/// The findings of all rules. At most one per process is reported, worst first.
 #[derive(Debug, Default)]
 pub(super) struct ActiveFindings {
-    accusations: Vec<Finding>,
+    reported: Vec<Finding>,
     /// Findings attached to a reported one on the same process.
-    subordinate: Vec<Finding>,
+    attached: Vec<Finding>,
     kept: Vec<Kept>,
-    /// The position of each finding, counted through all three lists.
-    places: HashMap<FindingSubject, usize>,
+    /// The position of each finding in the concatenation of the three lists.
+    positions: HashMap<FindingSubject, usize>,
 }
 
 impl ActiveFindings {
     fn new(mut findings: Vec<Finding>, kept: Vec<Kept>) -> Self {
-        // Findings are large, so each is moved only once.
+        // Findings are large, so sort by cached keys to move each only once.
         findings.sort_by_cached_key(|finding| (Reverse(finding.severity), finding.kind));
         let mut first: HashSet<Identity> = HashSet::with_capacity(findings.len());
-        let (mut accusations, mut subordinate) = (Vec::with_capacity(findings.len()), Vec::new());
+        let (mut reported, mut attached) = (Vec::with_capacity(findings.len()), Vec::new());
         for mut finding in findings {
             finding.also.clear();
             let process = finding.process.as_ref();
             if process.is_none_or(|process| first.insert(process.identity)) {
-                accusations.push(finding);
+                reported.push(finding);
             } else {
-                subordinate.push(finding);
+                attached.push(finding);
             }
         }
-        accusations.sort_by_cached_key(|finding| {
+        reported.sort_by_cached_key(|finding| {
             (
                 Reverse(finding.severity),
                 Reverse(finding.memory_bytes),
                 (finding.since, Arc::clone(&finding.id)),
             )
         });
-        let mut current = Self { places: HashMap::new(), accusations, subordinate, kept };
-        current.places = current.all().map(FindingSubject::of).zip(0..).collect();
+        let mut current = Self { positions: HashMap::new(), reported, attached, kept };
+        current.positions = current.all().map(FindingSubject::new).zip(0..).collect();
         current.attach();
         current
     }
 
     fn all(&self) -> impl Iterator<Item = &Finding> {
         let kept = self.kept.iter().map(|kept| &kept.finding);
-        self.accusations.iter().chain(&self.subordinate).chain(kept)
+        self.reported.iter().chain(&self.attached).chain(kept)
     }
 
-    /// Attaches the other findings on a process to the reported one.
+    /// Attaches the other findings on each process to the reported one.
     fn attach(&mut self) {
-        if self.subordinate.is_empty() {
+        if self.attached.is_empty() {
             return;
         }
-        let of_process = |finding: &Finding| finding.process.as_ref().map(|it| it.identity);
-        let accused: HashMap<Option<Identity>, usize> = self
-            .accusations
+        let of_process =
+            |finding: &Finding| finding.process.as_ref().map(|process| process.identity);
+        let indices: HashMap<Option<Identity>, usize> = self
+            .reported
             .iter()
             .enumerate()
-            .map(|(place, finding)| (of_process(finding), place))
+            .map(|(index, finding)| (of_process(finding), index))
             .collect();
-        for finding in &self.subordinate {
-            if let Some(accusation) = accused.get(&of_process(finding)) {
-                self.accusations[*accusation].also.push(Also::from(finding));
+        for finding in &self.attached {
+            if let Some(index) = indices.get(&of_process(finding)) {
+                self.reported[*index].also.push(Also::from(finding));
             }
         }
     }
 
     fn into_findings(self) -> impl Iterator<Item = (Finding, bool)> {
-        let accusations = self.accusations.into_iter().map(|finding| (finding, true));
+        let reported = self.reported.into_iter().map(|finding| (finding, true));
         let kept = self.kept.into_iter().map(|kept| kept.finding);
-        let others = self.subordinate.into_iter().chain(kept);
-        accusations.chain(others.map(|finding| (finding, false)))
+        let others = self.attached.into_iter().chain(kept);
+        reported.chain(others.map(|finding| (finding, false)))
     }
 
-    /// The processes with any finding, reported or exempt.
+    /// The processes with a reported or exempt finding.
     pub(super) fn identities(&self) -> impl Iterator<Item = Identity> {
         let kept = self.kept.iter().map(|kept| &kept.finding);
-        let all = self.accusations.iter().chain(kept);
+        let all = self.reported.iter().chain(kept);
         all.filter_map(|finding| Some(finding.process.as_ref()?.identity))
     }
 
     fn get(&self, subject: &FindingSubject) -> Option<&Finding> {
-        self.all().nth(*self.places.get(subject)?)
+        self.all().nth(*self.positions.get(subject)?)
     }
 
     pub(super) fn of_process(&self, rule: &Arc<str>, process: Identity) -> Option<&Finding> {
-        if self.places.is_empty() {
+        if self.positions.is_empty() {
             return None;
         }
         self.get(&FindingSubject::Process(Arc::clone(rule), process))
     }
 
     pub(super) fn of_gpu(&self, rule: &Arc<str>, gpu: &Gpu) -> Option<&Finding> {
-        if self.places.is_empty() {
+        if self.positions.is_empty() {
             return None;
         }
         self.get(&FindingSubject::gpu(Arc::clone(rule), gpu.uuid.as_ref(), gpu.index))
@@ -460,12 +473,12 @@ impl ActiveFindings {
 enum FindingSubject {
     Process(Arc<str>, Identity),
     Gpu(Arc<str>, Arc<str>),
-    /// A GPU without a UUID, by NVML's index.
+    /// A GPU without a UUID, identified by its NVML index.
     Unnamed(Arc<str>, u32),
 }
 
 impl FindingSubject {
-    fn of(finding: &Finding) -> Self {
+    fn new(finding: &Finding) -> Self {
         let rule = Arc::clone(&finding.rule);
         match (&finding.process, finding.gpus.first()) {
             (Some(process), _) => Self::Process(rule, process.identity),

@@ -1,8 +1,8 @@
-//! Exemptions: processes on which no rule reports, with a reason and perhaps an expiry date.
+//! Exemptions exclude processes from findings, with a reason and an optional expiry date.
 //!
-//! An exemption protects, so an unknown value counts as a match: if the scope names an owner and the process's
-//! owner is unknown, the process is kept. This applies only to processes that could be ended. An unresolved process
-//! never is, so it must be known to match. Exemptions expire by the snapshot's time.
+//! An unknown value counts as a match: if the scope names an owner and the process's owner is unknown, the process is
+//! kept. Only identified processes can be ended, so this applies only to them. Exemptions expire by the snapshot's
+//! time.
 
 use std::sync::Arc;
 
@@ -17,14 +17,14 @@ use crate::units::Span;
 
 #[derive(Clone, PartialEq, Debug)]
 pub struct Exemption {
-    /// The processes covered; never all of them.
+    /// The covered processes; never empty.
     pub scope: Scope,
     pub reason: Arc<str>,
     /// `None` if the exemption never expires.
     pub until: Option<Time>,
-    /// Covers only findings of these kinds and of the rules below; if both are empty, all.
+    /// Covers findings of these kinds, and of the rules below. If both lists are empty, covers all findings.
     pub kinds: Vec<Kind>,
-    /// Covers only findings of these rules and of the kinds above.
+    /// Covers findings of these rules, and of the kinds above.
     pub rules: Vec<Arc<str>>,
 }
 
@@ -33,18 +33,18 @@ impl Exemption {
         self.until.is_some_and(|until| time >= until)
     }
 
-    fn is_from(&self, kind: Kind, rule: &Arc<str>) -> bool {
+    fn covers_rule(&self, kind: Kind, rule: &Arc<str>) -> bool {
         (self.kinds.is_empty() && self.rules.is_empty())
             || self.kinds.contains(&kind)
             || self.rules.contains(rule)
     }
 
-    /// An exempt finding for the report; `certain` if it is known to be covered.
+    /// Wraps an exempt finding for the report; `certain` if the match is known.
     pub(super) fn kept(&self, finding: Finding, certain: bool) -> Kept {
         Kept { finding, reason: Arc::clone(&self.reason), until: self.until, certain }
     }
 
-    /// `None` if the scope does not match the process or GPU, otherwise whether the match is certain.
+    /// Whether the match is certain; `None` if the scope does not match.
     fn protects(&self, input: &ScopeInput<'_>) -> Option<bool> {
         let could_be_ended = |process: &Process| process.identity().is_certain();
         match self.scope.answer(input) {
@@ -58,15 +58,15 @@ impl Exemption {
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(super) enum Exempts<'a> {
     No,
-    /// The finding is reported, but the process is exempt on another GPU, or on some of the finding's.
+    /// The process is exempt on another GPU, or on some of the finding's GPUs. The finding is reported.
     InPart,
-    /// This exemption covers the finding, certainly or possibly.
+    /// The exemption covers the finding; the flag is false if the match is only possible.
     Wholly(&'a Exemption, bool),
-    /// The snapshot does not show the process, so the earlier result holds.
+    /// The snapshot does not contain the process, so the previous result stays.
     Unseen,
 }
 
-/// Finds the exemption that covers a finding: the first certain one, otherwise the first possible one.
+/// Finds the exemption that covers a finding. Prefers the first certain match over possible ones.
 pub(super) fn exempts<'a>(
     keeps: &'a [Exemption],
     finding: &Finding,
@@ -74,27 +74,30 @@ pub(super) fn exempts<'a>(
 ) -> Exempts<'a> {
     let mut keeps = keeps
         .iter()
-        .filter(|keep| !keep.is_expired(snapshot.time) && keep.is_from(finding.kind, &finding.rule))
+        .filter(|keep| {
+            !keep.is_expired(snapshot.time) && keep.covers_rule(finding.kind, &finding.rule)
+        })
         .peekable();
     if keeps.peek().is_none() {
         return Exempts::No;
     }
     let mut process = None;
-    if let Some(accused) = &finding.process {
-        process = snapshot.process(accused.pid);
-        if process.is_none_or(|process| process.identity() != accused.identity) {
+    if let Some(finding_process) = &finding.process {
+        process = snapshot.process(finding_process.pid);
+        if process.is_none_or(|process| process.identity() != finding_process.identity) {
             return Exempts::Unseen;
         }
     }
-    let places = places(finding, process, snapshot);
+    let inputs = scope_inputs(finding, process, snapshot);
     let (mut whole, mut in_part) = (None, false);
     for keep in keeps {
         let answers =
-            || places.iter().map(|(is_accused, input)| (*is_accused, keep.protects(input)));
+            || inputs.iter().map(|(is_reported, input)| (*is_reported, keep.protects(input)));
         in_part |= answers().any(|(_, answer)| answer.is_some());
-        let mut accused = answers().filter_map(|(is_accused, answer)| is_accused.then_some(answer));
+        let mut reported =
+            answers().filter_map(|(is_reported, answer)| is_reported.then_some(answer));
         // Certain on all GPUs, possible on all, or no match on one.
-        let certain = accused.try_fold(true, |all, answer| Some(all && answer?));
+        let certain = reported.try_fold(true, |all, answer| Some(all && answer?));
         match certain {
             Some(true) => {
                 return Exempts::Wholly(keep, true);
@@ -115,28 +118,28 @@ pub(super) struct KeepRules<'a> {
     pub(super) keeps: &'a [Exemption],
     /// File names of programs that are never killed, in addition to the built-in ones.
     pub(super) never: &'a [Arc<str>],
-    /// The longest time for which `GPUMEM_KEEP` protects a process.
+    /// How long `GPUMEM_KEEP` can protect a process; `None` if unlimited.
     pub(super) longest_keep: Option<Span>,
 }
 
-/// Why a process is kept despite a finding of this kind and rule, as far as a snapshot shows: an exemption that may
-/// cover it on any of its GPUs, its owner, its program, or that it serves. `reap` skips such a process, so it
-/// counts as neither reclaimable nor suspected. `known` is its history.
+/// Why a process is kept despite a finding of this kind and rule: an exemption that may cover it on any GPU, its
+/// owner's request, its program, or its work as a server. `reap` skips kept processes, so they are neither
+/// reclaimable nor suspected.
 pub(super) fn kept_by(
     keep_rules: KeepRules<'_>,
-    (process, known): (&Process, Option<&ProcessHistory>),
+    (process, process_history): (&Process, Option<&ProcessHistory>),
     (kind, rule): (Kind, &Arc<str>),
     snapshot: &Snapshot,
 ) -> Option<KeptBy> {
     let now = snapshot.time;
     let keeps = keep_rules.keeps.iter();
     let mut keeps =
-        keeps.filter(|keep| !keep.is_expired(now) && keep.is_from(kind, rule)).peekable();
+        keeps.filter(|keep| !keep.is_expired(now) && keep.covers_rule(kind, rule)).peekable();
     let mut exemption = None;
     if keeps.peek().is_some() {
-        let places = places_of(process, &[], snapshot);
+        let inputs = process_scope_inputs(process, &[], snapshot);
         exemption = keeps.find(|keep| {
-            let mut answers = places.iter().map(|(_, input)| keep.protects(input));
+            let mut answers = inputs.iter().map(|(_, input)| keep.protects(input));
             answers.any(|answer| answer.is_some())
         });
     }
@@ -148,39 +151,40 @@ pub(super) fn kept_by(
     }
     process.kept_by_owner(now, keep_rules.longest_keep).or_else(|| {
         let (executable, comm) = (process.executable.as_deref(), process.comm.as_deref());
-        // Skips comparisons with a hundred names that the process is known not to have.
-        let may_be_one =
-            !keep_rules.never.is_empty() || known.is_none_or(|known| known.names().is_never_killed);
+        // Skip about a hundred name comparisons if the cached facts exclude a match.
+        let may_be_one = !keep_rules.never.is_empty()
+            || process_history
+                .is_none_or(|process_history| process_history.names().is_never_killed);
         let is_roots = process.executable_is_roots;
         let name = || never_killed(executable, is_roots, comm, keep_rules.never);
         let name = may_be_one.then(name).flatten();
         let program = name.map(|name| KeptBy::Program { name: name.into() });
-        let is_server = || match known {
-            Some(known) => server::is_server(process, known, snapshot),
+        let is_server = || match process_history {
+            Some(process_history) => server::is_server(process, process_history, snapshot),
             None => server::serves(process, snapshot),
         };
-        // A finding requested by name includes servers.
+        // Kinds that act only on request include servers.
         let is_server = || kind.ends() == Ends::Always && is_server();
         program.or_else(|| is_server().then_some(KeptBy::Server))
     })
 }
 
-/// Processes that exemptions may cover on any of their GPUs, and parents that are certain to be covered, because
-/// less is known about parents. `reap` does not touch them.
+/// Processes that exemptions may cover on any of their GPUs, which `reap` skips. Parents must match with certainty,
+/// because few facts about them are known.
 pub fn exempt_processes(keeps: &[Exemption], snapshot: &Snapshot) -> Vec<Exempt> {
     let mut exempt = Vec::new();
-    // Usually there are no exemptions and many processes.
+    // Skip all processes in the usual case without exemptions.
     let processes = snapshot.processes.iter().filter(|_| !keeps.is_empty());
     let parents: Vec<Process> = processes.clone().filter_map(parent_of).collect();
-    let parents = parents.iter().map(|it| (it, true));
-    for (process, is_parent) in processes.map(|it| (it, false)).chain(parents) {
-        let places = places_of(process, &[], snapshot);
-        let is_for = |keep: &&Exemption| {
-            let mut answers = places.iter().filter_map(|(_, input)| keep.protects(input));
-            let is_for_it = answers.any(|is_certain| is_certain || !is_parent);
-            !keep.is_expired(snapshot.time) && is_for_it
+    let parents = parents.iter().map(|parent| (parent, true));
+    for (process, is_parent) in processes.map(|process| (process, false)).chain(parents) {
+        let inputs = process_scope_inputs(process, &[], snapshot);
+        let covers_process = |keep: &&Exemption| {
+            let mut answers = inputs.iter().filter_map(|(_, input)| keep.protects(input));
+            let covers = answers.any(|is_certain| is_certain || !is_parent);
+            !keep.is_expired(snapshot.time) && covers
         };
-        exempt.extend(keeps.iter().filter(is_for).map(|keep| Exempt {
+        exempt.extend(keeps.iter().filter(covers_process).map(|keep| Exempt {
             identity: process.identity(),
             kinds: keep.kinds.clone(),
             rules: keep.rules.clone(),
@@ -191,9 +195,10 @@ pub fn exempt_processes(keeps: &[Exemption], snapshot: &Snapshot) -> Vec<Exempt>
     exempt
 }
 
-/// The known facts about a process's parent, such as the launcher of a run. It shares its child's place and owner.
+/// The known facts about a process's parent, such as the launcher of a run. The parent is assumed to share its
+/// child's owner, container and unit.
 fn parent_of(child: &Process) -> Option<Process> {
-    let parent = child.parent.as_deref().filter(|it| child.ppid == Some(it.pid))?;
+    let parent = child.parent.as_deref().filter(|parent| child.ppid == Some(parent.pid))?;
     Some(Process {
         pid: parent.pid,
         start_ticks: parent.start_ticks,
@@ -210,26 +215,27 @@ fn parent_of(child: &Process) -> Option<Process> {
     })
 }
 
-/// Whether any exemption may cover a process on any GPU. Facts about a new process may be incomplete.
+/// Whether an exemption may cover a process on any GPU. For a new process, facts may be incomplete.
 pub fn may_exempt(keeps: &[Exemption], process: &Process, snapshot: &Snapshot) -> bool {
-    let is_for = |keep: &Exemption| {
+    let covers_process = |keep: &Exemption| {
         snapshot.gpus.iter().any(|gpu| {
-            let place =
+            let input =
                 ScopeInput { process: Some(process), index: gpu.index, held_bytes: None, snapshot };
-            keep.protects(&place).is_some()
+            keep.protects(&input).is_some()
         })
     };
     let mut keeps = keeps.iter().filter(|keep| !keep.is_expired(snapshot.time));
-    keeps.any(is_for)
+    keeps.any(covers_process)
 }
 
-/// The places of a process, or of the finding's GPUs, as scope inputs; each with whether the finding is about it.
-fn places<'a>(
+/// Scope inputs for the finding's GPUs and the process's other GPUs. The flag tells whether the finding is about the
+/// GPU.
+fn scope_inputs<'a>(
     finding: &'a Finding,
     process: Option<&'a Process>,
     snapshot: &'a Snapshot,
 ) -> Vec<(bool, ScopeInput<'a>)> {
-    let mut places: Vec<(bool, ScopeInput<'_>)> = finding
+    let mut inputs: Vec<(bool, ScopeInput<'_>)> = finding
         .gpus
         .iter()
         .map(|gpu| {
@@ -239,22 +245,22 @@ fn places<'a>(
         })
         .collect();
     if let Some(process) = process {
-        places.extend(places_of(process, &finding.gpus, snapshot));
+        inputs.extend(process_scope_inputs(process, &finding.gpus, snapshot));
     }
-    places
+    inputs
 }
 
-/// The places of a process, including GPUs without a finding. Empty if it is on no GPU.
-fn places_of<'a>(
+/// Scope inputs for a process on its GPUs except the reported ones. If it is on no GPU, one input without a GPU.
+fn process_scope_inputs<'a>(
     process: &'a Process,
-    accused: &[FindingGpu],
+    reported: &[FindingGpu],
     snapshot: &'a Snapshot,
 ) -> Vec<(bool, ScopeInput<'a>)> {
-    let mut places = Vec::new();
+    let mut inputs = Vec::new();
     for gpu in &snapshot.gpus {
-        let is_accused = accused.iter().any(|on| on.index == gpu.index);
+        let is_reported = reported.iter().any(|finding_gpu| finding_gpu.index == gpu.index);
         let rows = gpu.processes.iter().flatten();
-        for row in rows.filter(|row| row.pid == process.pid && !is_accused) {
+        for row in rows.filter(|row| row.pid == process.pid && !is_reported) {
             let input = ScopeInput {
                 process: Some(process),
                 index: gpu.index,
@@ -262,15 +268,15 @@ fn places_of<'a>(
                 snapshot,
             };
             // A finding without GPUs is about all GPUs of the process.
-            places.push((accused.is_empty(), input));
+            inputs.push((reported.is_empty(), input));
         }
     }
-    if places.is_empty() && accused.is_empty() {
-        let nowhere =
+    if inputs.is_empty() && reported.is_empty() {
+        let input =
             ScopeInput { process: Some(process), index: u32::MAX, held_bytes: None, snapshot };
-        places.push((true, nowhere));
+        inputs.push((true, input));
     }
-    places
+    inputs
 }
 
 #[cfg(test)]

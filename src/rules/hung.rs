@@ -1,33 +1,32 @@
-//! `hung`: one process fully uses a GPU, but the GPU's power has fallen to a fraction of its former power, when the
-//! same process also worked there alone. Examples are a deadlocked collective and a spinning kernel.
+//! `hung`: a process keeps a GPU fully utilized, but the GPU draws a fraction of the power that it drew when the same
+//! process worked. Examples are a deadlocked collective and a spinning kernel.
 //!
-//! The process is compared only with itself: it worked alone on the GPU for some minutes, and keeps the GPU fully
-//! used alone now. If other processes work on the GPU, their shares of its power are unknown, so there is no
-//! finding. A process that only holds memory does not count as working.
+//! The process is compared only with itself: it must have worked alone on the GPU for some minutes, and must use the
+//! GPU alone now. If other processes use the GPU, their shares of its power are unknown, so there is no finding.
+//! Processes that only hold memory are ignored.
 //!
 //! Not hung, whatever the power:
 //!
-//! - memory traffic continues: kernels lighter than before are work;
-//! - the power limit was lowered below the former power, and the GPU draws much of it;
-//! - the GPU is hot and its clock fell, or the clock is far below what it was: it was throttled;
-//! - another rank of the job works on the CPU or a GPU and is not in the same state: while rank 0 validates for a
-//!   quarter of an hour, it keeps the others in a collective;
-//! - the kernel was light from the start, so that nothing has fallen. A process that hung before it was first
-//!   observed looks the same.
+//! - memory traffic continues: lighter kernels are still work;
+//! - the power limit was lowered below the former power, and the GPU draws most of it;
+//! - the GPU is throttled: it is hot and its clock fell, or its clock is far below the former clock;
+//! - another rank of the job works and does not spin: while rank 0 validates for a quarter of an hour, the others
+//! wait in a collective;
+//! - the kernel was light from the start. A process that hung before it was first observed looks the same.
 //!
-//! An orphan that was observed only at full use, below a third of the GPU's power limit and without memory traffic,
-//! is reported as `info`. Ranks in a collective that can never end look like that, but so does a light kernel under
+//! An orphan is reported as `info` if it was observed only at full utilization, below a third of the power limit and
+//! without memory traffic. Ranks in a collective that can never end look like this, but so does a light kernel under
 //! `nohup`.
 //!
-//! A finding begins at the settings, and ends when use falls below 90 % or power rises above half of its former
-//! value. No action ends the process, because only its owner knows what it waits for.
+//! A finding begins at the configured thresholds. It ends when utilization falls below 90 % or power rises above half
+//! of its former value. No action ends the process, because only its owner knows what it waits for.
 
 use std::fmt::Write as _;
 
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::lasting::{LEAST_COVERAGE, NOW_SECONDS, is_at_work, is_covered};
+use super::lasting::{LEAST_COVERAGE, NOW_SECONDS, is_covered, is_working};
 use super::rule::{
     FindingParts, ProcessInput, RuleInput, RuleKind, RuleOutput, SEVERITY, Settings, seconds,
 };
@@ -70,27 +69,26 @@ pub static KIND: RuleKind = RuleKind {
     )
 };
 
-/// With fewer samples, the result may be chance.
+/// Fewer samples could show the condition by chance.
 const LEAST_SAMPLES: u64 = 3;
-/// If more samples are lost than [`is_covered`] allows, the rest must cover this share of the time, and as much
-/// time as the duration. A few missing samples between equal ones change nothing, but intermittent work may fall
-/// into every gap.
+/// If more samples are lost than [`is_covered`] allows, the rest must cover this share of the phase, and at least the
+/// duration in total. Short gaps are tolerated, but intermittent work could fall into every gap.
 const LEAST_OF_LOST: f64 = 0.55;
-/// The same share for a finding that is already active.
+/// Like [`LEAST_OF_LOST`], for an active finding.
 const LOST_TO_STAY: f64 = 0.4;
-/// Memory traffic, in percent of the time, at or below which a GPU may be waiting.
+/// Memory traffic, in percent, below which a GPU may be waiting.
 const TRACE_OF_TRAFFIC: f64 = 3.0;
-/// A kernel throttled by a power limit draws at least this share of the limit.
+/// A GPU throttled by its power limit draws at least this share of the limit.
 const SHARE_OF_LIMIT: f64 = 0.6;
-/// A fully used GPU that draws a smaller share of its limit runs a kernel that does almost nothing.
+/// A fully utilized GPU that draws a smaller share of its power limit does almost nothing.
 const LIGHT_SHARE: f64 = 0.3;
-/// CPU use, in percent of a core, from which a rank counts as working.
+/// CPU use, in percent of a core, at which a rank is considered working.
 const WORK_CPU_PERCENT: f64 = 20.0;
-/// The temperature from which GPUs may throttle, in degrees Celsius.
+/// Temperature, in degrees Celsius, at which a GPU may throttle.
 const HOT_CELSIUS: f64 = 80.0;
 /// A hot GPU is throttled if its clock is below this share of its former clock.
 const SLOWED_SHARE: f64 = 0.9;
-/// Any GPU whose clock is below this share of before is throttled. Waiting in a kernel keeps the clock up.
+/// A GPU is throttled if its clock is below this share of its former clock. A kernel that waits keeps the clock up.
 const HELD_SHARE: f64 = 0.6;
 
 /// Evidence that a process spins without making progress.
@@ -139,37 +137,37 @@ fn contradiction(settings: &Settings) -> Option<String> {
              number between them"
         ));
     }
-    let most = LOW_SHARE * 100.0;
-    (share > most).then(|| {
+    let max_share = LOW_SHARE * 100.0;
+    (share > max_share).then(|| {
         format!(
-            "max_power_share is {share}, and above {most} a GPU is at work; write {most} or less"
+            "max_power_share is {share}, and above {max_share} a GPU is at work; write {max_share} or less"
         )
     })
 }
 
-fn gpu(seen: RuleInput<'_>, gpu: &Gpu, device: &Device, verdicts: &mut RuleOutput) {
-    // The GPU answers, and a single process uses it fully.
-    let (Some(who), Some(percent)) = (device.alone(), gpu.gpu_percent) else {
+fn gpu(input: RuleInput<'_>, gpu: &Gpu, device: &Device, output: &mut RuleOutput) {
+    // Continue only if the GPU answers and a single process uses it.
+    let (Some(identity), Some(percent)) = (device.alone(), gpu.gpu_percent) else {
         return;
     };
     if f64::from(percent) < FULL_PERCENT {
         return;
     }
-    let process = seen.snapshot.process(who.pid);
+    let process = input.snapshot.process(identity.pid);
     let is_full = |settings: &Settings| f64::from(percent) >= settings.min_utilization.0;
-    let Some(settings) = seen.settings_on(process, gpu).filter(is_full) else {
+    let Some(settings) = input.settings_on(process, gpu).filter(is_full) else {
         return;
     };
-    let span = seen.history.span_seconds();
+    let span = input.history.span_seconds();
     if !device.is_power_known() {
-        verdicts.doubt(UndecidedReason::NoReading { gpu: gpu.index, what: "power" });
-    } else if device.work(who).is_none() && span < LEAST_WORK_SECONDS {
+        output.add_doubt(UndecidedReason::NoReading { gpu: gpu.index, quantity: "power" });
+    } else if device.work(identity).is_none() && span < LEAST_WORK_SECONDS {
         let needed = LEAST_WORK_SECONDS + settings.duration.seconds();
-        verdicts.doubt(UndecidedReason::ShortHistory { needed, seen: span });
+        output.add_doubt(UndecidedReason::ShortHistory { needed, observed: span });
     }
 }
 
-struct HungOn {
+struct HungGpu {
     gpu: FindingGpu,
     severity: Severity,
     evidence: HungEvidence,
@@ -177,43 +175,45 @@ struct HungOn {
     until: Time,
 }
 
-fn process(it: ProcessInput<'_>, verdicts: &mut RuleOutput) {
-    // Left-behind processes and GPUs in a low-power phase are rare, so test for them first.
-    let is_left = it.known.abandoned().is_some();
-    if !is_left && !it.seen.history.has_low_power_phase() {
+fn process(input: ProcessInput<'_>, output: &mut RuleOutput) {
+    // Orphans and GPUs in a low-power phase are rare, so test for them first.
+    let is_left = input.process_history.abandoned().is_some();
+    if !is_left && !input.rule_input.history.has_low_power_phase() {
         return;
     }
-    // The driver attributes clients' work to the MPS server.
-    if it.process.mps_role(None) == Some("mps server") {
+    // The driver attributes the work of MPS clients to the server.
+    if input.process.mps_role(None) == Some("mps server") {
         return;
     }
-    let mut hung: Vec<HungOn> = Vec::new();
-    for row in it.known.rows() {
-        let device = it.seen.history.device_of(row);
+    let mut hung: Vec<HungGpu> = Vec::new();
+    for row in input.process_history.rows() {
+        let device = input.rule_input.history.device_of(row);
         let gpu = device.index();
-        let phase = device.low_power_phase().filter(|phase| phase.who == it.known.identity());
-        // A recording may list a process twice on a GPU.
-        if hung.iter().any(|on| on.gpu.index == gpu) {
+        let phase =
+            device.low_power_phase().filter(|phase| phase.who == input.process_history.identity());
+        // A recording can list a process twice on a GPU.
+        if hung.iter().any(|hung_gpu| hung_gpu.gpu.index == gpu) {
             continue;
         }
-        let Some(settings) = it.settings(row) else {
+        let Some(settings) = input.settings(row) else {
             continue;
         };
         let Some(phase) = phase else {
-            hung.extend(left_spinning(it, row, &settings));
+            hung.extend(left_spinning(input, row, &settings));
             continue;
         };
-        let active = it.seen.active_finding(it.process.identity());
-        let is_active = active.is_some_and(|it| it.gpus.iter().any(|on| on.index == gpu));
+        let active = input.rule_input.active_finding(input.process.identity());
+        let is_active = active
+            .is_some_and(|finding| finding.gpus.iter().any(|finding_gpu| finding_gpu.index == gpu));
         let work = device.work(phase.who);
         let evidence = work.and_then(|work| evidence(phase, work, &settings, is_active));
         let Some(evidence) = evidence else {
             continue;
         };
         if phase.seconds() < settings.duration.seconds() {
-            it.expect(gpu, phase.since, settings.duration.seconds(), verdicts);
-        } else if !is_seen(phase, &settings, is_active) {
-            verdicts.doubt(UndecidedReason::Gaps {
+            input.add_pending(gpu, phase.since, settings.duration.seconds(), output);
+        } else if !is_observed_enough(phase, &settings, is_active) {
+            output.add_doubt(UndecidedReason::Gaps {
                 gpu,
                 covered: phase.coverage(),
                 samples: phase.samples,
@@ -221,8 +221,8 @@ fn process(it: ProcessInput<'_>, verdicts: &mut RuleOutput) {
                 least_samples: LEAST_SAMPLES,
             });
         } else {
-            hung.push(HungOn {
-                gpu: FindingGpu { index: gpu, ..it.on(row) },
+            hung.push(HungGpu {
+                gpu: FindingGpu { index: gpu, ..input.finding_gpu(row) },
                 severity: settings.severity,
                 evidence,
                 since: phase.since,
@@ -230,23 +230,23 @@ fn process(it: ProcessInput<'_>, verdicts: &mut RuleOutput) {
             });
         }
     }
-    if !hung.is_empty() && job_is_at_work(it) {
+    if !hung.is_empty() && is_job_working(input) {
         return;
     }
-    if let Some(parts) = finding_parts(it, hung) {
-        verdicts.find(it.seen.finding(Some(it.process), parts));
+    if let Some(parts) = finding_parts(input, hung) {
+        output.add_finding(input.rule_input.finding(Some(input.process), parts));
     }
 }
 
-/// Whether another process of the job is working and does not spin.
-fn job_is_at_work(it: ProcessInput<'_>) -> bool {
-    let (history, snapshot) = (it.seen.history, it.seen.snapshot);
+/// Whether another process of the job works and does not spin.
+fn is_job_working(input: ProcessInput<'_>) -> bool {
+    let (history, snapshot) = (input.rule_input.history, input.rule_input.snapshot);
     let families = families(snapshot);
-    let job = member(&families, it.process.pid);
+    let job = member(&families, input.process.pid);
     let others = job.into_iter().flat_map(|job| &job.members);
-    let others = others.filter(|pid| **pid != it.process.pid);
-    let known = others.filter_map(|pid| history.process(snapshot.process(*pid)?.identity()));
-    known.into_iter().any(|other| {
+    let others = others.filter(|pid| **pid != input.process.pid);
+    let histories = others.filter_map(|pid| history.process(snapshot.process(*pid)?.identity()));
+    histories.into_iter().any(|other| {
         let spins = |row: &RowHistory| {
             let phase = history.device_of(row).low_power_phase();
             phase.is_some_and(|phase| phase.who == other.identity())
@@ -254,22 +254,22 @@ fn job_is_at_work(it: ProcessInput<'_>) -> bool {
         let uses = |row: &RowHistory| row.last_use() == Use::Used;
         !other.rows().is_empty()
             && !other.rows().iter().any(spins)
-            && (other.rows().iter().any(uses) || is_at_work(other, WORK_CPU_PERCENT, NOW_SECONDS))
+            && (other.rows().iter().any(uses) || is_working(other, WORK_CPU_PERCENT, NOW_SECONDS))
     })
 }
 
 /// Whether enough of a low-power phase was observed.
-fn is_seen(phase: &LowPowerPhase, settings: &Settings, is_active: bool) -> bool {
-    let (least, seconds) =
+fn is_observed_enough(phase: &LowPowerPhase, settings: &Settings, is_active: bool) -> bool {
+    let (min_coverage, seconds) =
         if is_active { (LOST_TO_STAY, 0.0) } else { (LEAST_OF_LOST, settings.duration.seconds()) };
     let is_bridged = is_covered(phase.bridged(), is_active)
-        && phase.coverage() >= least
+        && phase.coverage() >= min_coverage
         && phase.covered_seconds() >= seconds;
     phase.samples >= LEAST_SAMPLES && (is_covered(phase.coverage(), is_active) || is_bridged)
 }
 
-/// Evidence that a process is hung on a GPU; `None` if the fall has another explanation. An active finding has
-/// already met the settings, and lasts while the history's wider bounds hold.
+/// Evidence that a process is hung on a GPU; `None` if something else explains the lower power. An active finding has
+/// already met the thresholds, and lasts while the history's wider limits hold.
 fn evidence(
     phase: &LowPowerPhase,
     work: &Work,
@@ -286,7 +286,7 @@ fn evidence(
     if moves_data(traffic, traffic_before, settings) || is_capped(phase, before) {
         return None;
     }
-    if is_slowed_down(phase, work) {
+    if is_throttled(phase, work) {
         return None;
     }
     Some(HungEvidence {
@@ -300,20 +300,24 @@ fn evidence(
     })
 }
 
-/// Evidence that an orphan spins although it was never observed working.
-fn left_spinning(it: ProcessInput<'_>, row: &RowHistory, settings: &Settings) -> Option<HungOn> {
-    let left = it.known.abandoned()?;
-    let device = it.seen.history.device_of(row);
-    let gpu = it.seen.snapshot.gpus.iter().find(|gpu| gpu.index == device.index())?;
-    let who = it.known.identity();
-    let work = device.work(who).filter(|_| device.alone() == Some(who))?;
+/// Evidence that an orphan spins, although it was never observed working.
+fn left_spinning(
+    input: ProcessInput<'_>,
+    row: &RowHistory,
+    settings: &Settings,
+) -> Option<HungGpu> {
+    let abandoned = input.process_history.abandoned()?;
+    let device = input.rule_input.history.device_of(row);
+    let gpu = input.rule_input.snapshot.gpus.iter().find(|gpu| gpu.index == device.index())?;
+    let identity = input.process_history.identity();
+    let work = device.work(identity).filter(|_| device.alone() == Some(identity))?;
     let (percent, power, limit) = (gpu.gpu_percent?, work.power.mean()?, gpu.power_limit_watts?);
-    let lasted = left.seconds().min(work.covered_seconds()) >= settings.duration.seconds();
+    let lasted = abandoned.seconds().min(work.covered_seconds()) >= settings.duration.seconds();
     let is_full = f64::from(percent).min(work.gpu_percent.mean()?) >= settings.min_utilization.0;
     let is_low = power.max(gpu.power_watts?) < limit * LIGHT_SHARE;
     let is_still = work.memory.mean()? < TRACE_OF_TRAFFIC;
-    (lasted && is_full && is_low && is_still).then(|| HungOn {
-        gpu: FindingGpu { index: gpu.index, ..it.on(row) },
+    (lasted && is_full && is_low && is_still).then(|| HungGpu {
+        gpu: FindingGpu { index: gpu.index, ..input.finding_gpu(row) },
         severity: Severity::Info,
         evidence: HungEvidence {
             gpu_percent_min: percent,
@@ -324,19 +328,19 @@ fn left_spinning(it: ProcessInput<'_>, row: &RowHistory, settings: &Settings) ->
             memory_percent_before: None,
             samples: work.power.count(),
         },
-        since: left.since,
-        until: it.seen.snapshot.time,
+        since: abandoned.since,
+        until: input.rule_input.snapshot.time,
     })
 }
 
-/// Whether memory traffic has stayed high although power has fallen.
+/// Whether memory traffic is still high although power has fallen.
 fn moves_data(now: Option<f64>, before: Option<f64>, settings: &Settings) -> bool {
     now.zip(before).is_some_and(|(now, before)| {
         now >= TRACE_OF_TRAFFIC && now >= before * settings.max_power_share.0 / 100.0
     })
 }
 
-/// Whether the power limit is now below the former power, and most of it is used.
+/// Whether the power limit is below the former power, and the GPU draws most of it.
 fn is_capped(phase: &LowPowerPhase, before: f64) -> bool {
     phase
         .power_limit
@@ -344,30 +348,32 @@ fn is_capped(phase: &LowPowerPhase, before: f64) -> bool {
         .is_some_and(|(limit, now)| limit < before && now >= limit * SHARE_OF_LIMIT)
 }
 
-/// Whether the GPU is throttled by heat, or by a clock that someone set.
-fn is_slowed_down(phase: &LowPowerPhase, work: &Work) -> bool {
+/// Whether the GPU is throttled by heat or by a clock setting.
+fn is_throttled(phase: &LowPowerPhase, work: &Work) -> bool {
     let share = phase.clock.mean().zip(work.clock.mean()).map(|(now, before)| now / before);
     let is_hot = phase.temperature.mean().is_some_and(|degrees| degrees >= HOT_CELSIUS);
-    // An unknown clock does not prove that the GPU runs at full speed.
+    // If the clock is unknown, a hot GPU may be throttled.
     share.is_some_and(|share| share < HELD_SHARE)
         || is_hot && share.is_none_or(|share| share < SLOWED_SHARE)
 }
 
 /// Combines the GPUs on which a process is hung into one finding.
-fn finding_parts(it: ProcessInput<'_>, mut hung: Vec<HungOn>) -> Option<FindingParts> {
-    let severity = hung.iter().map(|on| on.severity).max()?;
-    let since = hung.iter().map(|on| on.since).max()?;
-    let until = hung.iter().map(|on| on.until).max()?;
-    hung.sort_by_key(|on| on.gpu.index);
-    // Use the numbers of the GPU with the weakest evidence.
-    let before = |it: &HungEvidence| it.power_watts_before.or(it.power_limit_watts);
-    let share = |it: &HungEvidence| it.power_watts_mean / before(it).unwrap_or(f64::NAN);
-    let evidence = hung.iter().map(|on| &on.evidence);
+fn finding_parts(input: ProcessInput<'_>, mut hung: Vec<HungGpu>) -> Option<FindingParts> {
+    let severity = hung.iter().map(|hung_gpu| hung_gpu.severity).max()?;
+    let since = hung.iter().map(|hung_gpu| hung_gpu.since).max()?;
+    let until = hung.iter().map(|hung_gpu| hung_gpu.until).max()?;
+    hung.sort_by_key(|hung_gpu| hung_gpu.gpu.index);
+    // Report the GPU with the weakest evidence.
+    let before =
+        |evidence: &HungEvidence| evidence.power_watts_before.or(evidence.power_limit_watts);
+    let share =
+        |evidence: &HungEvidence| evidence.power_watts_mean / before(evidence).unwrap_or(f64::NAN);
+    let evidence = hung.iter().map(|hung_gpu| &hung_gpu.evidence);
     let evidence = evidence.max_by(|a, b| share(a).total_cmp(&share(b)))?.clone();
-    let gpus: Vec<FindingGpu> = hung.into_iter().map(|on| on.gpu).collect();
+    let gpus: Vec<FindingGpu> = hung.into_iter().map(|hung_gpu| hung_gpu.gpu).collect();
     let message = format!(
         "{} has kept {} at {}%{} for {} at {:.0} W{}, and {}",
-        it.name(),
+        input.name(),
         subject::gpus(&gpus),
         evidence.gpu_percent_min,
         if evidence.gpu_percent_min < 100 { " or more" } else { "" },
@@ -384,11 +390,11 @@ fn finding_parts(it: ProcessInput<'_>, mut hung: Vec<HungOn>) -> Option<FindingP
             }
         },
     );
-    let (evidence, advice) = (Evidence::new(evidence), advice(it.process));
+    let (evidence, advice) = (Evidence::new(evidence), advice(input.process));
     Some(FindingParts { severity, gpus, since, until, evidence, message, advice })
 }
 
-/// What to inspect before ending the process, while it still exists.
+/// Lists what to inspect before ending the process.
 fn advice(process: &Process) -> Vec<String> {
     let pid = process.pid;
     let program = process.executable.as_deref().or_else(|| {

@@ -3,39 +3,38 @@
 //! All of the following must be known:
 //!
 //! - how much memory the process holds;
-//! - that the driver saw no use of the GPU by the process throughout the duration, with samples for three quarters
-//!   of it. If the driver does not attribute use to processes, no process may have used the GPU;
-//! - that the process used little CPU and neither allocated nor freed GPU memory meanwhile;
-//! - for a notebook, that its server reports it neither busy nor recently active, or that its `cell` has run for
-//!   hours without a sign of work.
+//! - that the process did not use the GPU for the duration, with driver samples for three quarters of it. If the
+//! driver does not attribute use to processes, the whole GPU must be unused;
+//! - that the process used little CPU and neither allocated nor freed GPU memory in this time;
+//! - for a notebook, that its server reports it as neither busy nor recently active, or that its cell has run for
+//! hours without a sign of work (`cell`).
 //!
-//! CPU and files cannot show whether a kernel waits for a network, another process or a person, so only its
-//! server's report counts. If the report is missing, as for other users' kernels, the finding says so, has severity
-//! `info`, and offers no action that ends the kernel. Nor does a finding on a kernel without a server, as in an
-//! editor. A GPU that draws as much power as at work does not count as unused. Any unknown fact makes the rule
-//! undecided.
+//! CPU and files cannot show whether a kernel waits for a network, another process or a person. Only its server
+//! knows. Without the server's report, as for other users' kernels, the finding is `info` and no action ends the
+//! kernel. Kernels without a server, as in an editor, are not ended either. A GPU with the power draw of a working
+//! GPU is not considered unused. Any unknown fact makes the rule undecided.
 //!
 //! Never idle:
 //!
-//! - graphics: a desktop draws only when something changes;
-//! - an inference server that listens: waiting is its work, and it has its own kind;
+//! - graphics processes: a desktop draws only when something changes;
+//! - an inference server that listens: waiting is its work, and `server-idle` reports it;
 //! - a daemon of the Multi-Process Service, which waits for clients;
-//! - a stopped process (`T`, `t`): an owner, a scheduler or a debugger stopped it and will resume it. The time
-//!   before it was resumed does not count either;
-//! - a dead process or zombie (`Z`, `X`), or a process in uninterruptible sleep (`D`) for two minutes: it can
-//!   neither use a GPU nor be ended, and has other kinds. A shorter `D` is disk I/O;
-//! - a desktop's compositor, whatever the driver lists it as, and a program that both draws and computes (Blender,
-//!   a browser's GPU process): it is in both of the driver's lists, with a display in its environment;
-//! - a process with a descendant working on a GPU. Descendants' CPU use counts as the process's own.
+//! - a stopped process (`T`, `t`): an owner, a scheduler or a debugger stopped it and will resume it. After it
+//! resumes, the duration starts again;
+//! - a zombie or dead process (`Z`, `X`), or a process in uninterruptible sleep (`D`) for two minutes: other kinds
+//! report these. A shorter `D` is disk I/O;
+//! - a desktop's compositor, and a program that both draws and computes (Blender, a browser's GPU process): the
+//! driver lists it twice, and its environment names a display;
+//! - a process whose descendant uses a GPU. The CPU use of descendants is added to the process's own.
 //!
-//! A process that resumed work after a pause will probably do so again (a client waiting for its round, a worker
-//! waiting for its queue). It is idle once this pause is 1.5 times its longest; until then it is a suspect. If it
-//! resumed at least twice, the severity is `info` until the pause is three times its longest.
+//! A process that resumed work after a pause will probably do so again, such as a worker that waits for its queue. It
+//! is idle once the current pause exceeds 1.5 times its longest earlier pause; until then it is a suspect. If it
+//! resumed at least twice, the severity is `info` until the pause exceeds three times the longest.
 //!
-//! A process that has not used its GPU since it started may still prepare its work, such as a compilation on
-//! another machine. It is idle after three times the duration.
+//! A process that has not used its GPU since it started may still be preparing, for example compiling on another
+//! machine. It is idle after three times the duration.
 //!
-//! One finding covers all idle GPUs of a process. If the process works on another GPU, no action ends it.
+//! One finding covers all idle GPUs of a process. If the process uses another GPU, no action ends it.
 //!
 //! [`server_idle`](super::server_idle) also uses `judge`.
 
@@ -44,7 +43,7 @@ mod finding;
 
 use std::cell::OnceCell;
 
-use super::lasting::{LEAST_COVERAGE, LEAST_CPU_SHARE, OLDEST_CPU_SECONDS, is_at_work, is_covered};
+use super::lasting::{LEAST_COVERAGE, LEAST_CPU_SHARE, OLDEST_CPU_SECONDS, is_covered, is_working};
 use super::rule::{ProcessInput, RuleInput, RuleKind, RuleOutput, SEVERITY, Settings, seconds};
 use super::scope::ScopeInput;
 use super::suspect::Candidate;
@@ -57,7 +56,7 @@ use crate::model::{Gpu, GpuProcess, Process, Time};
 use crate::units::{Bytes, GIB, Percent};
 use cell::Cell;
 pub use finding::IdleEvidence;
-use finding::{IdleOn, finding};
+use finding::{IdleGpu, finding};
 
 pub static KIND: RuleKind = RuleKind {
     remark,
@@ -81,13 +80,13 @@ pub static KIND: RuleKind = RuleKind {
     )
 };
 
-/// Shared by the two kinds that measure idleness.
+/// Settings shared with `server-idle`.
 pub(super) const MIN_MEMORY: (&str, &str) =
     ("min_memory", "a job that holds less than this on a GPU is ignored");
 pub(super) const DURATION: (&str, &str) = ("duration", "how long the GPU has to be unused");
 pub(super) const MAX_CPU_PERCENT: (&str, &str) =
     ("max_cpu_percent", "with this mean CPU use or more it counts as working (one core is 100)");
-/// The setting for how long a cell may run without a sign of work.
+/// How long a cell can run without a sign of work.
 pub(super) const MAX_BUSY: &str = "max_busy";
 pub(super) const DEFAULTS: Settings = Settings {
     min_memory: Bytes(GIB),
@@ -97,16 +96,16 @@ pub(super) const DEFAULTS: Settings = Settings {
     ..Settings::NONE
 };
 
-/// A pause must exceed the longest one after which the process resumed work by this factor.
+/// A process that resumed work is idle once its pause exceeds the longest earlier pause by this factor.
 const LONGER_THAN_PAUSES: f64 = 1.5;
-/// The same factor before any action may end a process that resumed work at least [`OFTEN`] times.
+/// Like [`LONGER_THAN_PAUSES`], for actions that end a process that resumed work at least [`OFTEN`] times.
 const SURELY_LONGER_THAN_PAUSES: f64 = 3.0;
 const OFTEN: u32 = 2;
-/// The duration is multiplied by this for a process that has not used its GPU since it started.
+/// Multiplies the duration for a process that has not used its GPU since it started.
 const START_FACTOR: f64 = 3.0;
-/// A process counts as observed from its start if its first sample without use is at most this many seconds later.
+/// A process was observed from its start if the first sample came within this many seconds.
 const FROM_START_SECONDS: f64 = 120.0;
-/// With fewer samples, the result may be chance.
+/// Fewer samples could show the condition by chance.
 const LEAST_SAMPLES: u64 = 3;
 
 fn remark(settings: &Settings) -> Option<String> {
@@ -116,102 +115,103 @@ fn remark(settings: &Settings) -> Option<String> {
     })
 }
 
-fn gpu(seen: RuleInput<'_>, gpu: &Gpu, _known: &Device, verdicts: &mut RuleOutput) {
-    if let Some(doubt) = UndecidedReason::of_silent(gpu)
-        && seen.settings_on(None, gpu).is_some()
+fn gpu(input: RuleInput<'_>, gpu: &Gpu, _device: &Device, output: &mut RuleOutput) {
+    if let Some(doubt) = UndecidedReason::for_unresponsive_gpu(gpu)
+        && input.settings_on(None, gpu).is_some()
     {
-        verdicts.doubt(doubt);
+        output.add_doubt(doubt);
     }
 }
 
 fn unresolved_row(
-    seen: RuleInput<'_>,
+    input: RuleInput<'_>,
     gpu: &Gpu,
     row: &GpuProcess,
     process: Option<&Process>,
-    verdicts: &mut RuleOutput,
+    output: &mut RuleOutput,
 ) {
     if row.kind == ProcessType::Graphics || Use::of(gpu, row) == Use::Used {
         return;
     }
-    let subject = ScopeInput { held_bytes: row.used_bytes, ..seen.scope_on(process, gpu) };
+    let subject = ScopeInput { held_bytes: row.used_bytes, ..input.scope_on(process, gpu) };
     let may_hold =
         |settings: &Settings| row.used_bytes.is_none_or(|bytes| bytes >= settings.min_memory.0);
-    if seen.rule.settings_for(&subject).is_some_and(|settings| may_hold(&settings)) {
-        verdicts.doubt(UndecidedReason::Unresolved { pid: row.pid, gpu: gpu.index });
+    if input.rule.settings_for(&subject).is_some_and(|settings| may_hold(&settings)) {
+        output.add_doubt(UndecidedReason::Unresolved { pid: row.pid, gpu: gpu.index });
     }
 }
 
-pub(super) fn judge(it: ProcessInput<'_>, verdicts: &mut RuleOutput) {
-    let ProcessInput { seen, process, known } = it;
-    // The cheapest test first: nearly every process of a busy machine ends here.
-    if known.rows_summary().uses_all {
+pub(super) fn judge(input: ProcessInput<'_>, output: &mut RuleOutput) {
+    let ProcessInput { rule_input, process, process_history } = input;
+    // Cheapest test first: on a busy machine, nearly every process returns here.
+    if process_history.rows_summary().uses_all {
         return;
     }
     let mut is_exempt = None;
     let is_active = OnceCell::new();
-    let mut idle: Vec<IdleOn<'_>> = Vec::new();
-    for row in known.rows() {
+    let mut idle: Vec<IdleGpu<'_>> = Vec::new();
+    for row in process_history.rows() {
         if row.last_use() == Use::Used || row.kind() == ProcessType::Graphics {
             continue;
         }
-        let Some(settings) = it.settings(row) else {
+        let Some(settings) = input.settings(row) else {
             continue;
         };
-        if it.holds_enough(row, &settings) == Some(false) {
+        if input.holds_enough(row, &settings) == Some(false) {
             continue;
         }
-        let is_active = || *is_active.get_or_init(|| it.is_active());
-        if *is_exempt.get_or_insert_with(|| is_never_idle(it)) {
+        let is_active = || *is_active.get_or_init(|| input.is_active());
+        if *is_exempt.get_or_insert_with(|| is_never_idle(input)) {
             return;
         }
-        let at = (seen.history, seen.snapshot.time);
-        let cell = match cell::of(at, process, known, &settings, is_active) {
+        let at = (rule_input.history, rule_input.snapshot.time);
+        let cell = match cell::judge_cell(at, process, process_history, &settings, is_active) {
             Cell::None => None,
             Cell::Sleeps { since } => Some(since),
             Cell::Runs => return,
             Cell::Unknown(doubt) => {
-                verdicts.doubt(doubt);
+                output.add_doubt(doubt);
                 continue;
             }
         };
         let candidate =
-            IdleCandidate { it, row, index: seen.history.gpu_index(row), settings, cell };
+            IdleCandidate { input, row, index: rule_input.history.gpu_index(row), settings, cell };
         let needed = candidate.needed();
         match candidate.judge() {
             IdleAnswer::No => {}
-            IdleAnswer::Unknown(doubt) => verdicts.doubt(doubt),
+            IdleAnswer::Unknown(doubt) => output.add_doubt(doubt),
             IdleAnswer::NotYet { since } => {
-                verdicts.suspect(candidate.suspect(since, Began::Witnessed));
-                it.expect(candidate.index, since, needed, verdicts);
+                output.add_candidate(candidate.to_candidate(since, Began::Witnessed));
+                input.add_pending(candidate.index, since, needed, output);
             }
-            IdleAnswer::TooShort { since, seen } => {
-                verdicts.suspect(candidate.suspect(since, Began::Unwitnessed));
-                verdicts.doubt(UndecidedReason::ShortHistory { needed, seen });
+            IdleAnswer::TooShort { since, observed } => {
+                output.add_candidate(candidate.to_candidate(since, Began::Unwitnessed));
+                output.add_doubt(UndecidedReason::ShortHistory { needed, observed });
             }
             IdleAnswer::Idle { evidence, since, until, bytes } => {
-                let gpu = FindingGpu { used_bytes: Some(bytes), ..it.on(row) };
+                let gpu = FindingGpu { used_bytes: Some(bytes), ..input.finding_gpu(row) };
                 let may_resume = row.resumed() >= OFTEN
                     && until.seconds_since(since) < SURELY_LONGER_THAN_PAUSES * row.longest_pause();
                 let severity = if may_resume { Severity::Info } else { settings.severity };
-                let on = IdleOn { row, gpu, severity, may_resume, needed, evidence, since, until };
-                idle.push(on);
+                let idle_gpu =
+                    IdleGpu { row, gpu, severity, may_resume, needed, evidence, since, until };
+                idle.push(idle_gpu);
             }
         }
     }
-    let least = idle.iter().map(|on| on.needed).fold(f64::INFINITY, f64::min);
-    if !idle.is_empty() && descendants_use_a_gpu(seen, process, least) {
+    let shortest_needed = idle.iter().map(|idle_gpu| idle_gpu.needed).fold(f64::INFINITY, f64::min);
+    if !idle.is_empty() && descendants_use_a_gpu(rule_input, process, shortest_needed) {
         return;
     }
-    verdicts.findings.extend(finding(it, idle));
+    output.findings.extend(finding(input, idle));
 }
 
-/// Whether a descendant used a GPU recently, or was not observed for long enough to exclude it.
-pub(super) fn descendants_use_a_gpu(seen: RuleInput<'_>, process: &Process, seconds: f64) -> bool {
-    let below = process.descendants.as_deref();
-    let below = below.into_iter().flat_map(|it| &it.listed);
-    below
-        .filter_map(|pid| seen.history.process(seen.snapshot.process(*pid)?.identity()))
+/// Whether a descendant may have used a GPU within the last `seconds`.
+pub(super) fn descendants_use_a_gpu(input: RuleInput<'_>, process: &Process, seconds: f64) -> bool {
+    let descendants = process.descendants.as_deref();
+    let descendants = descendants.into_iter().flat_map(|descendants| &descendants.listed);
+    descendants
+        .filter_map(|pid| input.history.process(input.snapshot.process(*pid)?.identity()))
         .flat_map(ProcessHistory::rows)
         .any(|row| {
             row.kind() != ProcessType::Graphics
@@ -220,34 +220,34 @@ pub(super) fn descendants_use_a_gpu(seen: RuleInput<'_>, process: &Process, seco
 }
 
 /// The exceptions that need no history; see the module's documentation.
-fn is_never_idle(it: ProcessInput<'_>) -> bool {
-    let ProcessInput { seen, process, known } = it;
-    let asks_servers = asks_servers(it);
-    // For other processes, the time in this state decides.
-    let is_busy = asks_servers && cell::is_busy(process);
-    let is_stopped = matches!(known.state(), Some(('T' | 't', _)));
-    let cannot_run = is_stopped || stuck::is_beyond_signals(seen, known);
-    // The MPS daemons wait for clients and hold memory for them.
-    let is_mps = known.names().has_mps_role;
+fn is_never_idle(input: ProcessInput<'_>) -> bool {
+    let ProcessInput { rule_input, process, process_history } = input;
+    let is_for_servers = is_for_servers(input);
+    // For a busy notebook, `judge_cell` decides.
+    let is_busy = is_for_servers && cell::is_busy(process);
+    let is_stopped = matches!(process_history.state(), Some(('T' | 't', _)));
+    let cannot_run = is_stopped || stuck::is_beyond_signals(rule_input, process_history);
+    // MPS daemons hold memory for their clients.
+    let is_mps = process_history.names().has_mps_role;
     is_busy
         || cannot_run
         || is_mps
-        || known.is_desktop_or_machine()
-        || server::is_server(process, known, seen.snapshot) != asks_servers
+        || process_history.is_desktop_or_machine()
+        || server::is_server(process, process_history, rule_input.snapshot) != is_for_servers
 }
 
-/// Whether the rule is for inference servers, for which waiting is work, or for all other processes.
-fn asks_servers(it: ProcessInput<'_>) -> bool {
-    it.seen.rule.kind() == Kind::ServerIdle
+/// Whether the rule judges inference servers (`server-idle`) rather than all other processes (`idle`).
+fn is_for_servers(input: ProcessInput<'_>) -> bool {
+    input.rule_input.rule.kind() == Kind::ServerIdle
 }
 
 /// A process that may be idle on one GPU.
 struct IdleCandidate<'a> {
-    it: ProcessInput<'a>,
+    input: ProcessInput<'a>,
     row: &'a RowHistory,
     index: u32,
     settings: Settings,
-    /// Since when the notebook's cell has run without a sign of work.
+    /// Time of the last sign of work of a notebook's running cell; `None` if no cell runs.
     cell: Option<Time>,
 }
 
@@ -256,10 +256,10 @@ enum IdleAnswer {
     NotYet {
         since: Time,
     },
-    /// The start was not observed, and the history is too short to decide.
+    /// The history is too short, and the start of the idle time was not observed.
     TooShort {
         since: Time,
-        seen: f64,
+        observed: f64,
     },
     Unknown(UndecidedReason),
     Idle {
@@ -271,7 +271,7 @@ enum IdleAnswer {
 }
 
 impl IdleCandidate<'_> {
-    fn asked(&self) -> f64 {
+    fn required_seconds(&self) -> f64 {
         let duration = self.settings.duration.seconds();
         match self.cell {
             Some(_) => duration.max(self.settings.max_busy.seconds()),
@@ -280,14 +280,14 @@ impl IdleCandidate<'_> {
         }
     }
 
-    /// Whether the process was observed from its start and has not used the GPU yet. Does not apply to durations
-    /// under a minute, which people set to get findings at once.
+    /// Whether the process was observed from its start and has not used the GPU yet. Always false for durations under
+    /// a minute, which users set to get findings immediately.
     fn is_starting(&self) -> bool {
         if self.settings.duration.seconds() < 60.0 {
             return false;
         }
         let began = self.row.run().map(|run| run.since);
-        let after_start = began.zip(self.it.process.start_time);
+        let after_start = began.zip(self.input.process.start_time);
         !self.row.has_been_used()
             && after_start.is_some_and(|(began, start)| {
                 began.seconds_since(start).abs() <= FROM_START_SECONDS
@@ -295,24 +295,24 @@ impl IdleCandidate<'_> {
     }
 
     fn needed(&self) -> f64 {
-        self.asked().max(LONGER_THAN_PAUSES * self.row.longest_pause())
+        self.required_seconds().max(LONGER_THAN_PAUSES * self.row.longest_pause())
     }
 
     fn judge(&self) -> IdleAnswer {
-        let ProcessInput { seen, process, known } = self.it;
+        let ProcessInput { rule_input, process, process_history } = self.input;
         let (gpu, pid, needed) = (self.index, process.pid, self.needed());
         let Some(run) = self.row.run() else {
             return match (self.row.last_use(), self.row.before()) {
                 (Use::DeviceUsed, _) => IdleAnswer::Unknown(UndecidedReason::NoUtilization { gpu }),
-                // The GPU reports this itself, or the row has just disappeared. Neither is for this row to report.
+                // Otherwise the function `gpu` reports this, or the row has just disappeared.
                 (Use::Unknown, Began::Unwitnessed) if self.is_shown() => {
                     IdleAnswer::Unknown(UndecidedReason::NoUtilization { gpu })
                 }
                 _ => IdleAnswer::No,
             };
         };
-        // The process could not work before it was resumed, and a process that allocates or frees is working.
-        let since = [known.resumed_at(), self.row.moved_at(), self.cell]
+        // A stopped process cannot work, and a process that allocates or frees memory is working.
+        let since = [process_history.resumed_at(), self.row.moved_at(), self.cell]
             .into_iter()
             .flatten()
             .fold(run.since, Time::max);
@@ -322,30 +322,30 @@ impl IdleCandidate<'_> {
         }
         if seconds < needed {
             return match run.began {
-                // Until then, a running cell protects the process.
+                // A running cell protects the process until then.
                 _ if self.cell.is_some() => IdleAnswer::No,
                 _ if since > run.since => IdleAnswer::NotYet { since },
                 Began::Witnessed => IdleAnswer::NotYet { since },
                 Began::AfterDeviceUse => {
                     IdleAnswer::Unknown(UndecidedReason::NoUtilization { gpu })
                 }
-                Began::Unwitnessed => IdleAnswer::TooShort { since, seen: seconds.max(0.0) },
+                Began::Unwitnessed => IdleAnswer::TooShort { since, observed: seconds.max(0.0) },
             };
         }
         if run.is_unexplained() {
             return IdleAnswer::Unknown(UndecidedReason::Unexplained { gpu });
         }
-        let cpu = known.cpu();
-        let is_known = |at: Time| seen.snapshot.time.seconds_since(at) <= OLDEST_CPU_SECONDS;
-        let asked = self.asked();
+        let cpu = process_history.cpu();
+        let is_known = |at: Time| rule_input.snapshot.time.seconds_since(at) <= OLDEST_CPU_SECONDS;
+        let asked = self.required_seconds();
         let mean = cpu.known_at().filter(|at| is_known(*at)).and_then(|_| cpu.mean(asked));
         let Some(mean) = mean.filter(|mean| mean.seconds >= asked * LEAST_CPU_SHARE) else {
             return IdleAnswer::Unknown(UndecidedReason::NoCpu { pid });
         };
-        let is_active = self.it.is_active();
-        let most = self.settings.max_cpu_percent.0;
-        let most = if is_active { most * 1.25 } else { most };
-        if mean.percent >= most || is_at_work(known, most, asked) {
+        let is_active = self.input.is_active();
+        let max_cpu_percent = self.settings.max_cpu_percent.0;
+        let max_cpu_percent = if is_active { max_cpu_percent * 1.25 } else { max_cpu_percent };
+        if mean.percent >= max_cpu_percent || is_working(process_history, max_cpu_percent, asked) {
             return IdleAnswer::No;
         }
         let is_covered = is_covered(run.coverage(), is_active);
@@ -379,29 +379,29 @@ impl IdleCandidate<'_> {
         }
     }
 
-    /// The candidate as a suspect, which looks idle without proof.
-    fn suspect(&self, since: Time, began: Began) -> Candidate {
+    /// Converts this to a candidate for suspicion.
+    fn to_candidate(&self, since: Time, began: Began) -> Candidate {
         let samples = self.row.run().map_or(0, |run| run.samples);
-        let gpus = vec![self.it.on(self.row)];
+        let gpus = vec![self.input.finding_gpu(self.row)];
         Candidate {
             max_cpu_percent: self.settings.max_cpu_percent.0,
             longest_pause: self.row.longest_pause(),
-            ..self.it.candidate(gpus, (since, began), samples, self.needed())
+            ..self.input.candidate(gpus, (since, began), samples, self.needed())
         }
     }
 
-    /// Whether this is a kernel whose server could report its state, but does not.
+    /// Whether the kernel has a server that does not report the kernel's state.
     fn is_kernel_unknown(&self) -> bool {
-        let kernel = self.it.process.jupyter.as_deref();
-        kernel.is_some_and(|it| it.may_be_restarted() && it.execution_state.is_none())
+        let kernel = self.input.process.jupyter.as_deref();
+        kernel.is_some_and(|kernel| kernel.may_be_restarted() && kernel.execution_state.is_none())
     }
 
     fn is_shown(&self) -> bool {
-        self.row.last_seen() == self.it.seen.snapshot.time
+        self.row.last_seen() == self.input.rule_input.snapshot.time
     }
 
     fn last_activity(&self) -> Option<Time> {
-        self.it.process.last_activity()
+        self.input.process.last_activity()
     }
 
     fn was_active_within(&self, seconds: f64, until: Time) -> bool {

@@ -1,18 +1,17 @@
 //! `leak`: a process's memory on a GPU grows and does not level off.
 //!
-//! [`crate::history::growth`] detects growth from the memory's floor over at least a quarter of an hour. The
-//! forecast divides the GPU's free memory by the rate. There is no forecast if free memory is unknown, or the rate
-//! may be 0.
+//! [`crate::history::growth`] detects growth of the lower envelope over at least 15 minutes. The forecast divides the
+//! GPU's free memory by the growth rate. Without known free memory and a positive rate, there is no forecast.
 //!
-//! If nothing has risen for five minutes, or for as long as the forecast gave the GPU, the forecast is withdrawn
-//! and the severity reduced. For a while, the finding then reports that growth has stopped. Growth that comes with
-//! requests and later resumes has only paused, and belongs to the same finding.
+//! If memory has not grown for five minutes, or until after the forecast time, the forecast is withdrawn and the
+//! severity becomes `info`. The finding then reports for a while that growth has stopped. If growth resumes in that
+//! time, it belongs to the same finding.
 //!
-//! Never a leak: growth that slows down steadily; changes within the last twentieth of a GPU that was that full
-//! before; graphics rows (a desktop's memory depends on the screen's content); a GPU's total. No action ends the
-//! process, because only the owner can decide to lose a leaking training run.
+//! Never a leak: growth that slows down steadily, growth on a GPU that was already 95 % full, growth of graphics rows
+//! except desktops, and growth of a GPU's total. No action ends the process, because only the owner can decide to
+//! lose a leaking training run.
 //!
-//! One finding covers all leaking GPUs of a process, with evidence and forecast of the one that fills first.
+//! One finding covers all leaking GPUs of a process. Its evidence and forecast are for the GPU that fills first.
 
 use std::fmt::Write as _;
 
@@ -30,13 +29,13 @@ use crate::model::snapshot::ProcessType;
 use crate::model::{Gpu, GpuProcess, Process};
 use crate::units::{Bytes, MIB, Span};
 
-/// If the free share of a GPU is below this when growth begins, there is no room for a leak.
+/// Minimum free share of a GPU when growth begins; below it, a leak has no room.
 const PINNED_SHARE: f64 = 0.05;
-/// The shortest time, in seconds, after which a forecast can be refuted: samples are that far apart.
+/// Minimum time, in seconds, after which a forecast can be refuted, because samples can be this far apart.
 const SHORTEST_REFUTATION_SECONDS: f64 = 60.0;
-/// The longest forecast, in seconds. Beyond it, the number is meaningless.
+/// Maximum forecast, in seconds. Longer forecasts are meaningless.
 const LONGEST_FORECAST_SECONDS: f64 = 30.0 * 86_400.0;
-/// The shortest window, in seconds, for any setting; see [`crate::history::growth`].
+/// Minimum window, in seconds; see [`crate::history::growth`].
 const LEAST_WINDOW_SECONDS: f64 = 900.0;
 
 /// Evidence that a process's memory grows without end.
@@ -77,7 +76,7 @@ impl KindEvidence for LeakEvidence {
     }
 }
 
-/// `min_growth` is multiplied by this for a desktop, because windows open and close.
+/// Multiplies `min_growth` for desktops, because windows open and close.
 const DISPLAY_FACTOR: u64 = 16;
 const DISPLAY_ADVICE: &str = "gpumem does not end what draws on a desktop: save your work and restart it (the desktop: log out)";
 
@@ -115,37 +114,37 @@ fn remark(settings: &Settings) -> Option<String> {
     })
 }
 
-fn process(it: ProcessInput<'_>, verdicts: &mut RuleOutput) {
-    let rows_summary = it.known.rows_summary();
+fn process(input: ProcessInput<'_>, output: &mut RuleOutput) {
+    let rows_summary = input.process_history.rows_summary();
     if !rows_summary.has_moved && !rows_summary.is_unread {
         return;
     }
     let mut leaks = Vec::new();
-    for row in it.known.rows() {
-        if row.kind() != ProcessType::Graphics || is_display(it) {
-            leaks.extend(judge(it, row, verdicts));
+    for row in input.process_history.rows() {
+        if row.kind() != ProcessType::Graphics || is_display(input) {
+            leaks.extend(judge(input, row, output));
         }
     }
-    verdicts.findings.extend(finding(it, leaks));
+    output.findings.extend(finding(input, leaks));
 }
 
-fn gpu(seen: RuleInput<'_>, gpu: &Gpu, _known: &Device, verdicts: &mut RuleOutput) {
-    let doubt = UndecidedReason::of_silent(gpu).or_else(|| {
-        // The history is too short to show growth of any process on the GPU.
-        let needed = seen.rule.settings.window.seconds().max(LEAST_WINDOW_SECONDS);
-        let span = seen.history.span_seconds();
-        let is_somebodys = |row: &GpuProcess| row.kind != ProcessType::Graphics;
-        let is_early = span < needed && gpu.processes.iter().flatten().any(is_somebodys);
-        is_early.then_some(UndecidedReason::ShortHistory { needed, seen: span })
+fn gpu(input: RuleInput<'_>, gpu: &Gpu, _device: &Device, output: &mut RuleOutput) {
+    let doubt = UndecidedReason::for_unresponsive_gpu(gpu).or_else(|| {
+        // Without a full window, no process on the GPU can be judged.
+        let needed = input.rule.settings.window.seconds().max(LEAST_WINDOW_SECONDS);
+        let span = input.history.span_seconds();
+        let is_compute = |row: &GpuProcess| row.kind != ProcessType::Graphics;
+        let is_early = span < needed && gpu.processes.iter().flatten().any(is_compute);
+        is_early.then_some(UndecidedReason::ShortHistory { needed, observed: span })
     });
     if let Some(doubt) = doubt
-        && seen.settings_on(None, gpu).is_some()
+        && input.settings_on(None, gpu).is_some()
     {
-        verdicts.doubt(doubt);
+        output.add_doubt(doubt);
     }
 }
 
-struct LeakOn {
+struct LeakingGpu {
     gpu: FindingGpu,
     trend: Trend,
     has_stopped: bool,
@@ -153,13 +152,13 @@ struct LeakOn {
     severity: Severity,
 }
 
-impl LeakOn {
+impl LeakingGpu {
     fn seconds_left(&self) -> f64 {
         self.evidence.out_of_memory_seconds.unwrap_or(f64::INFINITY)
     }
 }
 
-/// Seconds until the GPU is full; `None` if there may be no growth, or too little to forecast.
+/// Seconds until the GPU is full; `None` if growth is uncertain or too slow to forecast.
 fn forecast(trend: &Trend, free_bytes: u64) -> Option<f64> {
     let until_full = |rate: f64| free_bytes as f64 / rate;
     let latest = until_full(trend.bytes_per_second_low);
@@ -167,43 +166,43 @@ fn forecast(trend: &Trend, free_bytes: u64) -> Option<f64> {
         .then(|| until_full(trend.bytes_per_second))
 }
 
-fn judge(it: ProcessInput<'_>, row: &RowHistory, verdicts: &mut RuleOutput) -> Option<LeakOn> {
-    let ProcessInput { seen, process, .. } = it;
-    let index = seen.history.gpu_index(row);
+fn judge(input: ProcessInput<'_>, row: &RowHistory, output: &mut RuleOutput) -> Option<LeakingGpu> {
+    let ProcessInput { rule_input, process, .. } = input;
+    let index = rule_input.history.gpu_index(row);
     let Some(bytes) = row.used_bytes() else {
-        let is_shown = row.last_seen() == seen.snapshot.time;
-        if is_shown && it.settings(row).is_some() {
-            verdicts.doubt(UndecidedReason::NoMemory { pid: process.pid, gpu: index });
+        let is_shown = row.last_seen() == rule_input.snapshot.time;
+        if is_shown && input.settings(row).is_some() {
+            output.add_doubt(UndecidedReason::NoMemory { pid: process.pid, gpu: index });
         }
         return None;
     };
-    // Nearly every row ends here, before its settings are looked up.
+    // Nearly every row returns here, before the more expensive lookup of its settings.
     if !row.growth().has_moved() {
         return None;
     }
-    let settings = it.settings(row)?;
-    let growth = match is_display(it) {
+    let settings = input.settings(row)?;
+    let growth = match is_display(input) {
         true => settings.min_growth.0.saturating_mul(DISPLAY_FACTOR),
         false => settings.min_growth.0,
     };
-    // A finding ends at three quarters of the threshold, to avoid flicker.
-    let least = if it.is_active() { growth - growth / 4 } else { growth };
-    let demand = Demand { bytes: least, seconds: settings.window.seconds() };
+    // To avoid flicker, a finding ends at three quarters of the threshold.
+    let min_bytes = if input.is_active() { growth - growth / 4 } else { growth };
+    let demand = Demand { bytes: min_bytes, seconds: settings.window.seconds() };
     let (trend, has_stopped) = match row.growth().verdict(&demand) {
         Verdict::Leak(trend) => (trend, false),
         Verdict::Stopped(trend) => (trend, true),
         Verdict::Growing(trend) => {
-            it.expect(index, trend.since, pending_seconds(&settings, &trend), verdicts);
+            input.add_pending(index, trend.since, pending_seconds(&settings, &trend), output);
             return None;
         }
         Verdict::TooShort { seconds, needed } => {
-            verdicts.doubt(UndecidedReason::ShortHistory { needed, seen: seconds });
+            output.add_doubt(UndecidedReason::ShortHistory { needed, observed: seconds });
             return None;
         }
         Verdict::Not => return None,
     };
-    let uuid = seen.history.gpu_uuid(row);
-    let memory = seen
+    let uuid = rule_input.history.gpu_uuid(row);
+    let memory = rule_input
         .snapshot
         .gpus
         .iter()
@@ -218,12 +217,12 @@ fn judge(it: ProcessInput<'_>, row: &RowHistory, verdicts: &mut RuleOutput) -> O
     }
     let free_bytes = memory.map(|memory| memory.free_bytes);
     let forecast = free_bytes.and_then(|free| forecast(&trend, free));
-    // By now, the GPU should be full.
-    let is_refuted =
-        forecast.is_some_and(|it| trend.is_quiet_for(it.max(SHORTEST_REFUTATION_SECONDS)));
+    // According to the forecast, the GPU would be full by now.
+    let is_refuted = forecast
+        .is_some_and(|seconds| trend.is_quiet_for(seconds.max(SHORTEST_REFUTATION_SECONDS)));
     let has_stopped = has_stopped || is_refuted;
     let forecast = forecast.filter(|_| !has_stopped);
-    let is_near = forecast.is_some_and(|it| it < settings.out_of_memory_within.seconds());
+    let is_near = forecast.is_some_and(|seconds| seconds < settings.out_of_memory_within.seconds());
     let evidence = LeakEvidence {
         bytes_per_second: trend.bytes_per_second,
         span_seconds: trend.span_seconds,
@@ -238,32 +237,33 @@ fn judge(it: ProcessInput<'_>, row: &RowHistory, verdicts: &mut RuleOutput) -> O
         (false, false) => settings.severity,
     };
     let gpu = FindingGpu { index, uuid: uuid.cloned(), used_bytes: Some(bytes) };
-    Some(LeakOn { gpu, trend, has_stopped, evidence, severity })
+    Some(LeakingGpu { gpu, trend, has_stopped, evidence, severity })
 }
 
-/// When growth will reach the threshold, if it continues.
+/// Seconds until growth reaches the threshold if it continues.
 fn pending_seconds(settings: &Settings, trend: &Trend) -> f64 {
     let seconds_for_bytes = settings.min_growth.0 as f64 / trend.bytes_per_second.max(1.0);
     seconds_for_bytes.max(settings.window.seconds()).min(LONGEST_FORECAST_SECONDS)
 }
 
-fn is_display(it: ProcessInput<'_>) -> bool {
-    it.known.is_desktop_or_machine()
+fn is_display(input: ProcessInput<'_>) -> bool {
+    input.process_history.is_desktop_or_machine()
 }
 
 /// Combines the GPUs on which a process leaks into one finding.
-fn finding(it: ProcessInput<'_>, leaks: Vec<LeakOn>) -> Option<Finding> {
-    let ProcessInput { seen, process, .. } = it;
-    let severity = leaks.iter().map(|on| on.severity).max()?;
-    let since = leaks.iter().map(|on| on.trend.since).min()?;
+fn finding(input: ProcessInput<'_>, leaks: Vec<LeakingGpu>) -> Option<Finding> {
+    let ProcessInput { rule_input, process, .. } = input;
+    let severity = leaks.iter().map(|leak| leak.severity).max()?;
+    let since = leaks.iter().map(|leak| leak.trend.since).min()?;
     let first = leaks.iter().min_by(|a, b| {
         let by_forecast = a.seconds_left().total_cmp(&b.seconds_left());
         let by_growth = b.trend.grown_bytes.cmp(&a.trend.grown_bytes);
         (b.severity.cmp(&a.severity)).then(by_forecast).then(by_growth)
     })?;
     let evidence = Evidence::new(first.evidence.clone());
-    let message = message(process, first, leaks.len(), seen.snapshot.time.seconds_since(since));
-    let mut gpus: Vec<FindingGpu> = leaks.into_iter().map(|on| on.gpu).collect();
+    let message =
+        message(process, first, leaks.len(), rule_input.snapshot.time.seconds_since(since));
+    let mut gpus: Vec<FindingGpu> = leaks.into_iter().map(|leak| leak.gpu).collect();
     gpus.sort_by_key(|gpu| gpu.index);
     gpus.dedup_by(|next, gpu| {
         let same = next.index == gpu.index;
@@ -277,18 +277,18 @@ fn finding(it: ProcessInput<'_>, leaks: Vec<LeakOn>) -> Option<Finding> {
         severity,
         gpus,
         since,
-        until: seen.snapshot.time,
+        until: rule_input.snapshot.time,
         evidence,
         message,
-        advice: match is_display(it) {
+        advice: match is_display(input) {
             true => vec![DISPLAY_ADVICE.to_owned()],
             false => advice(process),
         },
     };
-    Some(seen.finding(Some(process), parts))
+    Some(rule_input.finding(Some(process), parts))
 }
 
-fn message(process: &Process, first: &LeakOn, leaks: usize, seconds: f64) -> String {
+fn message(process: &Process, first: &LeakingGpu, leaks: usize, seconds: f64) -> String {
     let others = match leaks - 1 {
         0 => String::new(),
         1 => " (and on one more)".to_owned(),
@@ -322,7 +322,7 @@ fn message(process: &Process, first: &LeakOn, leaks: usize, seconds: f64) -> Str
     message
 }
 
-/// Where to look for the leak. Freeing memory (`crate::advice`) does not stop it.
+/// Advice on where to look for the leak. Freeing memory (`crate::advice`) does not stop a leak.
 fn advice(process: &Process) -> Vec<String> {
     let lines: &[&str] = match process.framework.as_deref() {
         Some("pytorch") => &[

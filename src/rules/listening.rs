@@ -1,15 +1,13 @@
-//! Whether a listening socket serves clients, or has a known other purpose.
+//! Decides whether a listening socket serves clients or has another purpose.
 //!
-//! A process that listens counts as a server and is not ended. Training listens, too: ranks of a run meet at a port
-//! and keep others open for each other, a debugger waits for its editor, Python's `multiprocessing` shares files
-//! through a socket.
+//! A process that listens for clients is a server and is not ended. Training also listens: ranks of a run connect to
+//! each other, a debugger waits for its editor, and Python's `multiprocessing` shares files through a socket.
 //!
-//! Such a socket is recognised by its address and by its process's command line and environment; any other counts
-//! as a service. Ending a server that was mistaken for training causes an outage. The opposite mistake only wastes
-//! memory.
+//! The address, command line and environment identify these sockets. Any other socket is assumed to serve clients,
+//! because ending a server causes an outage, while keeping a training run only wastes memory.
 //!
-//! TensorBoard only displays training, so a TensorBoard next to a training does not make the training a server. A
-//! TensorBoard that holds GPU memory itself is a server like any other.
+//! TensorBoard does not make the training run that it displays a server. A TensorBoard that holds GPU memory itself
+//! is a server.
 
 use crate::model::names::{NAMES, is_on};
 use crate::model::pool::{self, tool};
@@ -18,10 +16,10 @@ use crate::model::program::file_name;
 use crate::model::server_name::is_kernel_command;
 use crate::model::{Process, Snapshot};
 
-/// Default ports where torch's ranks and torchrun's agents meet, and the port in PyTorch's tutorial.
+/// Default rendezvous ports of torch and torchrun, and the port in PyTorch's tutorial.
 const MEETING_PORTS: &[u16] = &[29_500, 29_400, 12_355];
 
-/// The start of the kernel's ephemeral ports (`ip_local_port_range`); JAX on Slurm also chooses above it.
+/// First ephemeral port (`ip_local_port_range`). JAX on Slurm also chooses ports above it.
 const FIRST_CHOSEN_PORT: u16 = 32_768;
 
 /// Variables that are set only in distributed runs.
@@ -36,7 +34,7 @@ const RUN_VARIABLES: &[&str] = &[
     "TORCHELASTIC_RUN_ID",
 ];
 
-/// Arguments followed by the address where ranks meet.
+/// Arguments whose value is the rendezvous address.
 const MEETING_ARGUMENTS: &[&str] = &[
     "dist-init-addr",
     "dist-url",
@@ -46,13 +44,13 @@ const MEETING_ARGUMENTS: &[&str] = &[
     "rdzv-endpoint",
 ];
 
-/// Folders that contain the programs of remote editors.
+/// Directories with the programs of remote editors.
 const EDITORS: &[&str] = &[".cursor-server", ".vscode-server", ".vscode-server-insiders"];
 
-/// The helper process with which debugpy talks to the editor.
+/// The helper process that connects debugpy to the editor.
 const DEBUG_ADAPTER: &str = "debugpy/adapter";
 
-/// Whether the process itself has a socket for clients; `None` if its sockets' addresses are unknown.
+/// Whether the process itself has a socket for clients; `None` if the addresses of its sockets are unknown.
 pub(super) fn has_clients(process: &Process, snapshot: &Snapshot) -> Option<bool> {
     match process.listening {
         Some(false) => return Some(false),
@@ -60,22 +58,22 @@ pub(super) fn has_clients(process: &Process, snapshot: &Snapshot) -> Option<bool
         Some(true) => {}
     }
     let command = process.command.as_deref().unwrap_or_default();
-    // Also without the pool's starter: a title never makes a process a server.
+    // The title is sufficient here, because it prevents a process from being a server.
     let pool = process.pool().or_else(|| pool::named(command));
     if pool.is_some_and(|pool| pool.listens_for_itself) {
         return Some(false);
     }
-    // An old recording shows only whether any socket listens.
-    let Some(on) = process.listening_on.as_deref() else {
+    // Old recordings contain no addresses.
+    let Some(addresses) = process.listening_on.as_deref() else {
         return if is_of_a_run(process, snapshot) { Some(false) } else { None };
     };
-    let run = DistributedRun::of(process, snapshot);
-    Some(on.iter().any(|place| !run.explains(place, command)))
+    let run = DistributedRun::detect(process, snapshot);
+    Some(addresses.iter().any(|address| !run.explains(address, command)))
 }
 
 /// Whether a process of the same family has a socket for clients.
 pub(super) fn has_listening_family(process: &Process, snapshot: &Snapshot) -> bool {
-    let mut relatives = process.listening_relatives.iter().flat_map(|it| it.iter());
+    let mut relatives = process.listening_relatives.iter().flat_map(|relatives| relatives.iter());
     relatives.any(|relative| is_front_end(relative, process, snapshot))
 }
 
@@ -87,19 +85,19 @@ fn is_front_end(relative: &Relative, process: &Process, snapshot: &Snapshot) -> 
     if pool::named(command).is_some_and(|pool| pool.listens_for_itself) {
         return false;
     }
-    let run = DistributedRun::of(process, snapshot);
-    let mut places = relative.listening_on.iter();
-    // A loopback port chosen by the kernel is known only to processes that were told, such as workers.
-    places.any(|place| !is_chosen_loopback(place) && !run.explains(place, command))
+    let run = DistributedRun::detect(process, snapshot);
+    let mut addresses = relative.listening_on.iter();
+    // Clients cannot know a loopback port that the kernel chose, only workers can.
+    addresses.any(|address| !is_chosen_loopback(address) && !run.explains(address, command))
 }
 
-/// Whether a program, by its name, gives access, monitors or supervises.
+/// Whether the program is known to provide access, monitor or supervise.
 fn is_attendant<T: AsRef<str>>(command: &[T]) -> bool {
     let Some(title) = command.first().map(AsRef::as_ref) else {
         return false;
     };
     let is_known = |name: &str| is_on(&NAMES.attendants, name);
-    // A title set by the process begins with the program's name: `sshd: ann@pts/1`, `wandb-service(2-…)`.
+    // A process title begins with the program's name: `sshd: ann@pts/1`, `wandb-service(2-…)`.
     let end = title.find([':', '(']).unwrap_or(title.len());
     if is_known(file_name(title)) || is_known(title[..end].trim_end()) {
         return true;
@@ -118,31 +116,31 @@ struct DistributedRun {
 }
 
 impl DistributedRun {
-    fn of(process: &Process, snapshot: &Snapshot) -> Self {
-        let relatives = process.listening_relatives.iter().flat_map(|it| it.iter());
-        let others = relatives.flat_map(|it| it.listening_on.iter());
-        let own = process.listening_on.iter().flat_map(|it| it.iter());
+    fn detect(process: &Process, snapshot: &Snapshot) -> Self {
+        let relatives = process.listening_relatives.iter().flat_map(|relatives| relatives.iter());
+        let other_addresses = relatives.flat_map(|relative| relative.listening_on.iter());
+        let own_addresses = process.listening_on.iter().flat_map(|addresses| addresses.iter());
         let mut ports: Vec<u16> = meeting_ports(process).collect();
         ports.extend(family(process, snapshot).flat_map(meeting_ports));
-        let meets = own
-            .chain(others)
-            .filter_map(|place| tcp_port(place))
+        let meets = own_addresses
+            .chain(other_addresses)
+            .filter_map(|address| tcp_port(address))
             .any(|port| MEETING_PORTS.contains(&port) || ports.contains(&port));
         Self { is_one: meets || has_run_variables(process), ports }
     }
 
-    /// Whether a socket at this address, of a process with this command, has a purpose other than clients.
-    fn explains<T: AsRef<str>>(&self, place: &str, command: &[T]) -> bool {
-        if let Some(name) = place.strip_prefix("unix:") {
+    /// Whether a socket at this address has a known purpose other than serving clients.
+    fn explains<T: AsRef<str>>(&self, address: &str, command: &[T]) -> bool {
+        if let Some(name) = address.strip_prefix("unix:") {
             return is_of_a_library(name);
         }
-        let Some(port) = tcp_port(place) else {
+        let Some(port) = tcp_port(address) else {
             return false;
         };
         if self.ports.contains(&port) || is_of_a_debugger(port, command) {
             return true;
         }
-        // A port named on the command line is for clients.
+        // A port on the command line is for clients.
         if names_port(port, command) {
             return false;
         }
@@ -150,7 +148,7 @@ impl DistributedRun {
     }
 }
 
-/// Whether a process is in a distributed run, by its environment and command line.
+/// Whether the environment and command line show a distributed run.
 fn is_of_a_run(process: &Process, snapshot: &Snapshot) -> bool {
     let command = process.command.as_deref().unwrap_or_default();
     has_run_variables(process)
@@ -161,10 +159,11 @@ fn is_of_a_run(process: &Process, snapshot: &Snapshot) -> bool {
 
 fn has_run_variables(process: &Process) -> bool {
     let environment = process.environment.as_deref();
-    environment.is_some_and(|it| RUN_VARIABLES.iter().any(|name| it.contains_key(*name)))
+    environment
+        .is_some_and(|environment| RUN_VARIABLES.iter().any(|name| environment.contains_key(*name)))
 }
 
-/// Parents, children and group members in the snapshot.
+/// The process's parent, children and group members in the snapshot.
 fn family<'a>(process: &'a Process, snapshot: &'a Snapshot) -> impl Iterator<Item = &'a Process> {
     snapshot.processes.iter().filter(move |other| {
         other.pid != process.pid
@@ -176,10 +175,11 @@ fn family<'a>(process: &'a Process, snapshot: &'a Snapshot) -> impl Iterator<Ite
     })
 }
 
-/// The ports where the ranks of a process's run meet, by its environment and command line.
+/// The rendezvous ports in the process's environment and command line.
 fn meeting_ports(process: &Process) -> impl Iterator<Item = u16> {
     let environment = process.environment.as_deref();
-    let announced = environment.and_then(|it| it.get("MASTER_PORT")?.parse().ok());
+    let announced =
+        environment.and_then(|environment| environment.get("MASTER_PORT")?.parse().ok());
     let command = process.command.as_deref().unwrap_or_default();
     let named = named_ports(command, |name| MEETING_ARGUMENTS.contains(&name));
     announced.into_iter().chain(named)
@@ -187,10 +187,10 @@ fn meeting_ports(process: &Process) -> impl Iterator<Item = u16> {
 
 fn names_port<T: AsRef<str>>(port: u16, command: &[T]) -> bool {
     let is_address = |name: &str| matches!(name, "port" | "bind" | "listen" | "http-port" | "p");
-    named_ports(command, is_address).any(|it| it == port)
+    named_ports(command, is_address).any(|named| named == port)
 }
 
-/// The ports after the arguments with these names: `--port 80`, `--port=80`, `--bind 0.0.0.0:80`.
+/// The ports in arguments with these names: `--port 80`, `--port=80`, `--bind 0.0.0.0:80`.
 fn named_ports<T: AsRef<str>>(
     command: &[T],
     is_wanted: impl Fn(&str) -> bool,
@@ -217,18 +217,18 @@ fn is_of_a_debugger<T: AsRef<str>>(port: u16, command: &[T]) -> bool {
     let Some(at) = command.iter().position(is_debugger) else {
         return false;
     };
-    // Arguments after the program's name belong to the program.
+    // Arguments after the script belong to the script.
     let is_script = |argument: &T| argument.as_ref().ends_with(".py");
     let rest = &command[at + 1..];
     let end = rest.iter().position(is_script).unwrap_or(rest.len());
-    port >= FIRST_CHOSEN_PORT || named_ports(&rest[..end], |_| true).any(|it| it == port)
+    port >= FIRST_CHOSEN_PORT || named_ports(&rest[..end], |_| true).any(|named| named == port)
 }
 
-/// Whether a library opens a socket of this name for a program's own processes.
+/// Whether a socket of this name belongs to a library and connects only the program's own processes.
 fn is_of_a_library(name: &str) -> bool {
     // Python's `multiprocessing`: managers, shared descriptors, the fork server.
-    if let Some(own) = name.strip_prefix("@listener-") {
-        return own.chars().all(|c| c.is_ascii_digit() || c == '-');
+    if let Some(digits) = name.strip_prefix("@listener-") {
+        return digits.chars().all(|c| c.is_ascii_digit() || c == '-');
     }
     // Sockets of the CUDA library and NCCL.
     if name.starts_with("@cuda-uvmfd-") || name.starts_with("@/tmp/nccl-socket-") {
@@ -242,13 +242,13 @@ fn is_of_a_library(name: &str) -> bool {
         || file.starts_with("nccl-socket-")
 }
 
-fn tcp_port(place: &str) -> Option<u16> {
-    place.strip_prefix("tcp:")?.rsplit(':').next()?.parse().ok()
+fn tcp_port(address: &str) -> Option<u16> {
+    address.strip_prefix("tcp:")?.rsplit(':').next()?.parse().ok()
 }
 
-fn is_chosen_loopback(place: &str) -> bool {
-    let is_loopback = place.starts_with("tcp:127.") || place.starts_with("tcp:[::1]");
-    is_loopback && tcp_port(place).is_some_and(|port| port >= FIRST_CHOSEN_PORT)
+fn is_chosen_loopback(address: &str) -> bool {
+    let is_loopback = address.starts_with("tcp:127.") || address.starts_with("tcp:[::1]");
+    is_loopback && tcp_port(address).is_some_and(|port| port >= FIRST_CHOSEN_PORT)
 }
 
 #[cfg(test)]
@@ -263,23 +263,24 @@ mod tests {
         command.split(' ').map(Arc::from).collect()
     }
 
-    fn process(command: &str, on: &[&str]) -> Process {
+    fn process(command: &str, addresses: &[&str]) -> Process {
         Process {
             pid: 70,
             command: Some(words(command)),
-            listening: Some(!on.is_empty()),
-            listening_on: (!on.is_empty()).then(|| on.iter().copied().map(Arc::from).collect()),
+            listening: Some(!addresses.is_empty()),
+            listening_on: (!addresses.is_empty())
+                .then(|| addresses.iter().copied().map(Arc::from).collect()),
             ..Process::default()
         }
     }
 
-    fn rank(command: &str, on: &[&str]) -> Process {
+    fn rank(command: &str, addresses: &[&str]) -> Process {
         let environment = [("RANK", "1"), ("MASTER_PORT", "23456")];
         let environment = environment.map(|(name, value)| (Arc::from(name), Arc::from(value)));
-        Process { environment: Some(Arc::new(environment.into())), ..process(command, on) }
+        Process { environment: Some(Arc::new(environment.into())), ..process(command, addresses) }
     }
 
-    fn beside(process: Process, command: &str, on: &[&str]) -> Process {
+    fn with_relative(process: Process, command: &str, addresses: &[&str]) -> Process {
         Process {
             listening_relatives: Some(
                 [Relative {
@@ -287,7 +288,7 @@ mod tests {
                     pid: 60,
                     relation: Relation::Ancestor,
                     command: Some(words(command)),
-                    listening_on: on.iter().copied().map(Arc::from).collect(),
+                    listening_on: addresses.iter().copied().map(Arc::from).collect(),
                 }]
                 .into(),
             ),
@@ -300,8 +301,8 @@ mod tests {
     }
 
     #[test]
-    fn a_process_that_listens_for_clients_is_a_server_whatever_its_name() {
-        for (command, on) in [
+    fn a_client_socket_makes_any_program_a_server() {
+        for (command, address) in [
             ("python app.py", "tcp:0.0.0.0:8000"),
             ("python app.py", "tcp:[::]:41234"),
             ("python", "tcp:127.0.0.1:7860"),
@@ -310,26 +311,26 @@ mod tests {
             // A port from the command line, although it is a default port for ranks.
             ("python app.py --port 29500", "tcp:0.0.0.0:29500"),
             ("python app.py --bind=0.0.0.0:29400", "tcp:0.0.0.0:29400"),
-            // A name is no proof, because another program may use it.
+            // A similar name is not proof.
             ("python x.py", "unix:/tmp/listener-x"),
             ("python x.py", "unix:@listener-x"),
         ] {
             assert_eq!(
-                has_clients(&process(command, &[on]), &empty()),
+                has_clients(&process(command, &[address]), &empty()),
                 Some(true),
-                "{command} {on}"
+                "{command} {address}"
             );
         }
         let configured = rank("python app.py --port 40000", &["tcp:0.0.0.0:40000"]);
         assert_eq!(has_clients(&configured, &empty()), Some(true));
-        let beside_the_rest = rank("python x.py", &["tcp:0.0.0.0:8000", "tcp:0.0.0.0:40000"]);
-        assert_eq!(has_clients(&beside_the_rest, &empty()), Some(true));
+        let with_other_ports = rank("python x.py", &["tcp:0.0.0.0:8000", "tcp:0.0.0.0:40000"]);
+        assert_eq!(has_clients(&with_other_ports, &empty()), Some(true));
     }
 
     #[test]
     fn sockets_of_ranks_debuggers_and_libraries_have_no_clients() {
         let none = |process: &Process| has_clients(process, &empty()) == Some(false);
-        for (command, on) in [
+        for (command, address) in [
             ("python train.py", "tcp:[::]:29500"),
             ("python train.py --master_port 1234", "tcp:[::]:1234"),
             ("python train.py --main-process-port=1234", "tcp:[::]:1234"),
@@ -343,9 +344,9 @@ mod tests {
             ("ray::Trainer.step", "tcp:0.0.0.0:10005"),
             ("python /v/bin/dask worker tcp://x:8786", "tcp:10.0.0.1:41000"),
         ] {
-            assert!(none(&process(command, &[on])), "{command} {on}");
+            assert!(none(&process(command, &[address])), "{command} {address}");
         }
-        // Sockets of a rank: NCCL's and Gloo's, the run's meeting point, and a sibling's, which is unknown.
+        // Sockets of NCCL and Gloo, and the rendezvous port, which only a sibling's environment names.
         assert!(none(&rank("python t.py", &["tcp:10.0.0.1:40001", "tcp:[::]:23456"])));
         assert!(none(&process("python t.py", &["tcp:[::]:12355", "tcp:10.0.0.1:40001"])));
         let mut snapshot = empty();
@@ -353,7 +354,7 @@ mod tests {
         let first = process("python t.py", &["tcp:[::]:23456", "tcp:10.0.0.1:40001"]);
         assert_eq!(has_clients(&first, &snapshot), Some(false));
         assert_eq!(has_clients(&first, &empty()), Some(true), "the purpose of the port is unknown");
-        // The port that the debugged program itself was given.
+        // A port of the debugged program.
         let served =
             process("python -m debugpy --listen 5678 app.py --port 8000", &["tcp:0.0.0.0:8000"]);
         assert_eq!(has_clients(&served, &empty()), Some(true));
@@ -371,18 +372,18 @@ mod tests {
     }
 
     #[test]
-    fn a_front_end_that_listens_makes_its_engine_a_server_and_an_attendant_does_not() {
+    fn a_listening_front_end_makes_its_engine_a_server() {
         let engine = || process("python engine.py", &[]);
-        for (command, on) in [
+        for (command, address) in [
             ("python front.py", "tcp:0.0.0.0:8000"),
             ("node index.js", "unix:/run/x.sock"),
             ("python -m uvicorn app:app --workers 2", "tcp:127.0.0.1:8000"),
             ("", "tcp:0.0.0.0:40000"),
         ] {
-            let process = beside(engine(), command, &[on]);
-            assert!(has_listening_family(&process, &empty()), "{command} {on}");
+            let process = with_relative(engine(), command, &[address]);
+            assert!(has_listening_family(&process, &empty()), "{command} {address}");
         }
-        for (command, on) in [
+        for (command, address) in [
             ("tmux: server", "unix:/tmp/tmux-0/default"),
             ("sshd: ann@pts/1", "tcp:0.0.0.0:6010"),
             ("/usr/bin/python3 /v/bin/jupyter-lab --port 8888", "tcp:127.0.0.1:8888"),
@@ -402,10 +403,10 @@ mod tests {
             ("python anything.py", "tcp:127.0.0.1:40000"),
             ("python anything.py", "unix:/tmp/pymp-a/listener-b"),
         ] {
-            let process = beside(engine(), command, &[on]);
-            assert!(!has_listening_family(&process, &empty()), "{command} {on}");
+            let process = with_relative(engine(), command, &[address]);
+            assert!(!has_listening_family(&process, &empty()), "{command} {address}");
         }
-        let rank = beside(rank("python t.py", &[]), "python t.py", &["tcp:10.0.0.1:40000"]);
+        let rank = with_relative(rank("python t.py", &[]), "python t.py", &["tcp:10.0.0.1:40000"]);
         assert!(!has_listening_family(&rank, &empty()), "another rank");
         assert!(!has_listening_family(&engine(), &empty()));
     }

@@ -1,15 +1,15 @@
 //! One file for each kind of finding, and the engine that runs them.
 //!
-//! A kind's file has its thresholds with units and defaults, a pure function from observations of a process or GPU
-//! to findings, the wording, and tests. A line in [`KINDS`] registers it.
+//! A kind's file contains its thresholds and defaults, the pure functions that turn observations into findings, the
+//! messages, and tests. [`KINDS`] registers each kind.
 //!
-//! [`rule`] has the building blocks, and [`setting`] reads settings. [`scope`] selects the processes of a rule or
-//! override, [`exemption`] the exempt ones. [`undecided_reason`] lists why a rule may be undecided. [`Engine`]
-//! feeds snapshots to the history, runs every rule, and merges findings on one process. A process that meets a
-//! condition without proof yet is a suspect ([`suspect`]), never a finding.
+//! [`rule`] defines the building blocks and [`setting`] parses settings. [`scope`] selects the processes of a rule or
+//! override, and [`exemption`] handles exemptions. [`undecided_reason`] lists the reasons why a rule can be
+//! undecided. [`Engine`] feeds snapshots to the history, runs every rule, and merges findings on one process. A
+//! process that looks like waste but is not yet proven is a suspect ([`suspect`]), never a finding.
 //!
-//! Rules report only on evidence. An unknown fact makes a rule undecided, which is reported. This module reads no
-//! clock and no file, and does not act.
+//! Rules report only on evidence. An unknown fact makes a rule undecided, and gpumem reports that too. This module
+//! reads no clock and no file, and takes no action.
 
 pub mod dead;
 mod engine;
@@ -69,7 +69,7 @@ pub static KINDS: [&RuleKind; 12] = [
 
 /// The JSON schema of each kind's evidence.
 pub fn evidence(generator: &mut SchemaGenerator) -> Vec<(Kind, Schema)> {
-    KINDS.iter().map(|it| (it.kind, (it.evidence)(generator))).collect()
+    KINDS.iter().map(|rule_kind| (rule_kind.kind, (rule_kind.evidence)(generator))).collect()
 }
 
 /// All rules with their settings, and the exemptions.
@@ -78,7 +78,7 @@ pub struct RuleSet {
     rules: Vec<Rule>,
     keeps: Vec<Exemption>,
     never: Vec<Arc<str>>,
-    /// The longest time for which `GPUMEM_KEEP` protects a process; `None` if unlimited.
+    /// How long `GPUMEM_KEEP` can protect a process; `None` if unlimited.
     pub longest_keep: Option<Span>,
 }
 
@@ -109,16 +109,16 @@ impl RuleSet {
         self.rules.push(rule);
     }
 
-    /// The longest duration in the settings of enabled rules.
+    /// The maximum duration in the settings of enabled rules.
     pub fn longest(&self) -> Duration {
-        let run = self.rules.iter().filter(|rule| rule.settings.enabled);
-        let values = run.flat_map(|rule| {
-            let changes = rule.overrides.iter().flat_map(|it| it.changes.clone());
-            let own = rule.values().into_iter().map(|(name, value)| (name.to_owned(), value));
-            own.chain(changes)
+        let enabled = self.rules.iter().filter(|rule| rule.settings.enabled);
+        let values = enabled.flat_map(|rule| {
+            let changes = rule.overrides.iter().flat_map(|change| change.changes.clone());
+            let base = rule.values().into_iter().map(|(name, value)| (name.to_owned(), value));
+            base.chain(changes)
         });
         let spans = values.filter_map(|(name, value)| {
-            // `max_busy` matters only to notebooks with a running cell. All other processes are decided sooner.
+            // `max_busy` applies only to notebooks with a running cell. All other processes are decided sooner.
             let span: Span = value.try_into().ok()?;
             (name != idle::MAX_BUSY).then_some(span.0)
         });
@@ -155,11 +155,11 @@ impl RuleSet {
         self.rules.clear();
     }
 
-    /// Keeps only the named rules and enables them, because the caller wants their result. No names: no change.
+    /// Keeps only the named rules and enables them. Without names, nothing changes.
     ///
     /// # Errors
     ///
-    /// If no rule has one of the names; in that case nothing changes.
+    /// If a name is unknown. Nothing changes in that case.
     pub fn select<N: AsRef<str>>(&mut self, names: &[N]) -> Result<(), UnknownRule> {
         let is_named = |rule: &Rule| names.iter().any(|name| name.as_ref() == &*rule.name);
         for name in names.iter().map(AsRef::as_ref) {
@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn rules_are_selected_by_name_and_an_unknown_one_lists_the_known() {
+    fn selecting_an_unknown_rule_lists_the_valid_names() {
         let mut settings = RuleSet::default();
         settings.select::<&str>(&[]).unwrap();
         assert_eq!(settings, RuleSet::default());

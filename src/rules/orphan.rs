@@ -1,29 +1,27 @@
 //! `orphan`: a process outlived the job that started it and keeps memory on a GPU.
 //!
-//! For example, a DataLoader worker whose trainer was killed: a reaper adopted it, its process group's leader is
-//! gone, and it waits for work that will not come. All of the following must be known, and must have lasted
-//! together for the duration:
+//! An example is a DataLoader worker whose trainer was killed: a reaper adopted it, the leader of its process group
+//! is gone, and it waits for work forever. All of the following must be known and must hold together for the
+//! duration:
 //!
-//! - The parent is a reaper and the process group's leader is gone. For a notebook kernel, which leads its own
-//!   group, the server must be gone instead (`host::jupyter` proves that). For an inference server's worker, which
-//!   only a front end starts, and for a worker that Python's `multiprocessing` spawned, it is enough that the
-//!   parent is a reaper.
-//! - The process used none of the GPUs that list it, by the driver's samples for it, or else by those for the whole
-//!   GPU. If no GPU lists it, it must have open the device file of a GPU with unexplained memory: at least 1 GiB,
-//!   or memory listed for the dead leader. No process may use that GPU, or only others while the process's own CPU
-//!   time stands still.
-//! - The process and its descendants used little CPU. An orphan could also spin, but a `nohup` job whose shell is
-//!   gone looks the same while it prepares data, and an owner notices a spinning process.
+//! - The parent is a reaper and the leader of the process group is gone. For a notebook kernel, which leads its own
+//! group, the server must be gone instead (proven by `host::jupyter`). For workers of inference servers and of
+//! Python's `multiprocessing`, it is sufficient that the parent is a reaper.
+//! - The process used none of the GPUs that list it, according to the driver's samples for the process or for the
+//! whole GPU. If no GPU lists it, it must have the device file of a GPU with unattributed memory open: at least 1
+//! GiB, or memory listed for the dead leader. That GPU must be unused, or the process must use no CPU time.
+//! - The process and its descendants used little CPU. A spinning orphan is therefore not reported: a `nohup` job that
+//! prepares data after its shell exited looks the same.
 //!
 //! Never an orphan:
 //!
 //! - a leader of its own process group, such as a process started by `nohup`, `setsid`, tmux or a notebook server,
-//!   unless that server is proved gone;
-//! - monitors, the driver's daemons, displays (`model::program`), and graphics;
-//! - a systemd service's daemon, which forks twice and so loses parent and leader. This excludes processes left
-//!   behind by a service that runs other people's programs (Slurm's daemon, cron, a job runner, JupyterHub;
-//!   `model::unit`), processes older than the unit's present main process, and processes in a user's own session;
-//! - an inference server that listens, and its helpers;
+//! unless that server is known to be gone;
+//! - monitors, the driver's daemons, display servers (`model::program`), and graphics processes;
+//! - a daemon of a systemd service, which forks twice and so loses its parent and leader. Exceptions are processes
+//! left by a service that runs other users' programs (slurmd, cron, a job runner, JupyterHub; `model::unit`),
+//! processes older than the unit's main process, and processes in login sessions;
+//! - an inference server that listens, and its workers;
 //! - a notebook kernel that is busy, connected or recently active;
 //! - a process that cannot be ended (`Z`, `X`, long in `D`) or is being debugged (`t`).
 //!
@@ -35,7 +33,7 @@ use std::sync::Arc;
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::lasting::{LEAST_CPU_SHARE, is_at_work};
+use super::lasting::{LEAST_CPU_SHARE, is_working};
 use super::rule::{FindingParts, ProcessInput, RuleKind, RuleOutput, SEVERITY, Settings, seconds};
 use super::suspect::Candidate;
 use super::undecided_reason::UndecidedReason;
@@ -62,7 +60,7 @@ pub static KIND: RuleKind = RuleKind {
     )
 };
 
-/// With fewer samples, the result may be chance.
+/// Fewer samples could show the condition by chance.
 const LEAST_SAMPLES: u64 = 3;
 
 /// Evidence that a process outlived its job.
@@ -118,26 +116,26 @@ impl KindEvidence for OrphanEvidence {
     }
 }
 
-fn process(it: ProcessInput<'_>, verdicts: &mut RuleOutput) {
-    let ProcessInput { seen, process, known } = it;
-    // The cheapest test first: nearly every process has a parent or leads its own group.
+fn process(input: ProcessInput<'_>, output: &mut RuleOutput) {
+    let ProcessInput { rule_input, process, process_history } = input;
+    // Cheapest test first: nearly every process has a living parent or leads its own group.
     let parentage = match (process.parent_is_reaper, process.group_leader_alive) {
-        _ if process.has_lost_starter() => known.abandoned(),
+        _ if process.has_lost_starter() => process_history.abandoned(),
         (Some(false), _) | (_, Some(true)) | (None, None) => return,
-        (Some(true), Some(false)) => known.abandoned(),
+        (Some(true), Some(false)) => process_history.abandoned(),
         _ => None,
     };
-    let Some(unused) = unused(it, verdicts) else {
+    let Some(unused) = unused(input, output) else {
         return;
     };
     let (settings, pid) = (unused.settings, process.pid);
     let needed = settings.duration.seconds();
-    if is_never_orphan(it, needed) {
+    if is_never_orphan(input, needed) {
         return;
     }
     let Some(parentage) = parentage else {
         if unused.seconds() >= needed {
-            verdicts.doubt(UndecidedReason::NoParentage { pid });
+            output.add_doubt(UndecidedReason::NoParentage { pid });
         }
         return;
     };
@@ -146,31 +144,33 @@ fn process(it: ProcessInput<'_>, verdicts: &mut RuleOutput) {
     let seconds = until.seconds_since(since);
     let samples = unused.samples.min(parentage.samples);
     if seconds < needed || samples < LEAST_SAMPLES {
-        let later = if parentage.since >= unused.since { parentage.began } else { unused.began };
-        let began = match later {
+        let later_began =
+            if parentage.since >= unused.since { parentage.began } else { unused.began };
+        let began = match later_began {
             Began::Witnessed => {
-                it.expect(unused.gpus[0].index, since, needed, verdicts);
+                input.add_pending(unused.gpus[0].index, since, needed, output);
                 Began::Witnessed
             }
             Began::Unwitnessed | Began::AfterDeviceUse => {
-                let seen = seconds.max(0.0);
-                verdicts.doubt(UndecidedReason::ShortHistory { needed, seen });
+                let observed = seconds.max(0.0);
+                output.add_doubt(UndecidedReason::ShortHistory { needed, observed });
                 Began::Unwitnessed
             }
         };
-        verdicts.suspect(Candidate {
+        output.add_candidate(Candidate {
             max_cpu_percent: settings.max_cpu_percent.0,
-            ..it.candidate(unused.gpus, (since, began), samples, needed)
+            ..input.candidate(unused.gpus, (since, began), samples, needed)
         });
         return;
     }
-    let mean = known.cpu().mean(needed).filter(|mean| mean.seconds >= needed * LEAST_CPU_SHARE);
+    let mean =
+        process_history.cpu().mean(needed).filter(|mean| mean.seconds >= needed * LEAST_CPU_SHARE);
     let Some(mean) = mean else {
-        verdicts.doubt(UndecidedReason::NoCpu { pid });
+        output.add_doubt(UndecidedReason::NoCpu { pid });
         return;
     };
-    let most = settings.max_cpu_percent.0;
-    if mean.percent >= most || is_at_work(known, most, needed) {
+    let max_cpu_percent = settings.max_cpu_percent.0;
+    if mean.percent >= max_cpu_percent || is_working(process_history, max_cpu_percent, needed) {
         return;
     }
     let starter_gone = process.has_lost_starter();
@@ -181,20 +181,20 @@ fn process(it: ProcessInput<'_>, verdicts: &mut RuleOutput) {
         false => "job",
     };
     let holds = if unused.is_listed {
-        format!("has held {}", subject::held(&unused.gpus))
+        format!("has held {}", subject::describe_memory(&unused.gpus))
     } else {
         let gpus = subject::gpus(&unused.gpus);
         format!("holds {gpus} open, whose memory no listed process accounts for,")
     };
     let message = format!(
         "{} outlived the {starter} that started it and {holds} without using a GPU for {}",
-        it.name(),
+        input.name(),
         Span::from_seconds(seconds),
     );
     let is_adopted = process.parent_is_reaper == Some(true);
     let evidence = OrphanEvidence {
         ppid: process.ppid.filter(|_| is_adopted),
-        // The process group may still exist.
+        // The leader may still be alive.
         process_group: process.process_group.filter(|_| !starter_gone),
         starter_gone,
         session_leader_alive: process.session_leader_alive,
@@ -211,16 +211,16 @@ fn process(it: ProcessInput<'_>, verdicts: &mut RuleOutput) {
         until,
         evidence: Evidence::new(evidence),
         message,
-        advice: lines(process),
+        advice: advice_lines(process),
     };
-    let mut finding = seen.finding(Some(process), parts);
+    let mut finding = rule_input.finding(Some(process), parts);
     if !process.is_stopped() {
         finding.actions.push(Action::Terminate);
     }
-    verdicts.find(finding);
+    output.add_finding(finding);
 }
 
-/// The GPUs on which a process holds memory, and the time in which it used none of them.
+/// The GPUs on which a process holds memory, and the period in which it used none of them.
 struct Unused {
     settings: Settings,
     gpus: Vec<FindingGpu>,
@@ -236,7 +236,7 @@ impl Unused {
         self.until.seconds_since(self.since)
     }
 
-    /// Adds a GPU; the process is unused since its last use of any GPU.
+    /// Adds a GPU. The period starts after the last use of any GPU.
     fn add(&mut self, gpu: FindingGpu, (since, until): (Time, Time), began: Began, samples: u64) {
         self.gpus.push(gpu);
         if since > self.since || self.gpus.len() == 1 {
@@ -247,55 +247,57 @@ impl Unused {
     }
 }
 
-/// `None` if the process uses a GPU or holds none. Also `None` if that is unknown, which is reported.
-fn unused(it: ProcessInput<'_>, verdicts: &mut RuleOutput) -> Option<Unused> {
-    let ProcessInput { seen, process, known } = it;
+/// Returns `None` if the process uses a GPU or holds no memory. If this is unknown, also reports the rule as
+/// undecided.
+fn unused(input: ProcessInput<'_>, output: &mut RuleOutput) -> Option<Unused> {
+    let ProcessInput { rule_input, process, process_history } = input;
     let mut unused = Unused {
-        settings: seen.rule.settings,
+        settings: rule_input.rule.settings,
         gpus: Vec::new(),
         is_listed: false,
-        since: known.first_seen(),
-        until: known.first_seen(),
+        since: process_history.first_seen(),
+        until: process_history.first_seen(),
         began: Began::Unwitnessed,
         samples: u64::MAX,
     };
     let mut unknown_gpu = None;
-    for row in known.rows() {
+    for row in process_history.rows() {
         if row.last_use() == Use::Used {
             return None;
         }
         let graphics = row.kind() == ProcessType::Graphics;
-        let Some(settings) = it.settings(row).filter(|_| !graphics) else {
+        let Some(settings) = input.settings(row).filter(|_| !graphics) else {
             continue;
         };
         let Some(run) = row.run().filter(|run| !run.is_unexplained()) else {
-            unknown_gpu = Some(seen.history.gpu_index(row));
+            unknown_gpu = Some(rule_input.history.gpu_index(row));
             continue;
         };
         unused.settings = settings;
         unused.is_listed = true;
-        unused.add(it.on(row), (run.since, run.until), run.began, run.samples);
+        unused.add(input.finding_gpu(row), (run.since, run.until), run.began, run.samples);
     }
     if let Some(gpu) = unknown_gpu {
-        let lasted =
-            known.abandoned().is_some_and(|it| it.seconds() >= unused.settings.duration.seconds());
-        if lasted && !is_never_orphan(it, 0.0) {
-            verdicts.doubt(UndecidedReason::NoUtilization { gpu });
+        let lasted = process_history
+            .abandoned()
+            .is_some_and(|streak| streak.seconds() >= unused.settings.duration.seconds());
+        if lasted && !is_never_orphan(input, 0.0) {
+            output.add_doubt(UndecidedReason::NoUtilization { gpu });
         }
         return None;
     }
-    let is_host = seen.snapshot.host.pid_namespace == Some(PidNamespace::Host);
-    for hidden in known.hidden().iter().filter(|_| is_host) {
+    let is_host = rule_input.snapshot.host.pid_namespace == Some(PidNamespace::Host);
+    for hidden in process_history.hidden().iter().filter(|_| is_host) {
         let Some(streak) = hidden.streak() else {
             continue;
         };
-        let Some(gpu) = seen.history.hidden_gpu(hidden, seen.snapshot) else {
+        let Some(gpu) = rule_input.history.hidden_gpu(hidden, rule_input.snapshot) else {
             continue;
         };
-        let Some(settings) = seen.settings_on(Some(process), gpu) else {
+        let Some(settings) = rule_input.settings_on(Some(process), gpu) else {
             continue;
         };
-        // For a listed process, unexplained memory on another GPU adds that GPU without shortening the time.
+        // If a GPU lists the process, another GPU with unattributed memory must not shorten the period.
         if unused.is_listed && streak.seconds() < settings.duration.seconds() {
             continue;
         }
@@ -306,34 +308,34 @@ fn unused(it: ProcessInput<'_>, verdicts: &mut RuleOutput) -> Option<Unused> {
     if unused.gpus.is_empty() {
         return None;
     }
-    unused.gpus = subject::by_gpu(unused.gpus.into_iter());
+    unused.gpus = subject::merge_rows(unused.gpus.into_iter());
     Some(unused)
 }
 
 /// The exceptions; see the module's documentation.
-fn is_never_orphan(it: ProcessInput<'_>, needed: f64) -> bool {
-    let ProcessInput { seen, process, known } = it;
-    let is_traced = matches!(known.state(), Some(('t', _)));
+fn is_never_orphan(input: ProcessInput<'_>, needed: f64) -> bool {
+    let ProcessInput { rule_input, process, process_history } = input;
+    let is_traced = matches!(process_history.state(), Some(('t', _)));
     let is_active = process.jupyter.as_ref().is_some_and(|kernel| {
         kernel.execution_state.as_deref() == Some("busy")
             || kernel.connections.is_some_and(|count| count > 0)
             || process
                 .last_activity()
-                .is_some_and(|at| seen.snapshot.time.seconds_since(at) < needed)
+                .is_some_and(|at| rule_input.snapshot.time.seconds_since(at) < needed)
     });
     is_traced
-        || is_its_units_daemon(process, seen.snapshot)
+        || is_its_units_daemon(process, rule_input.snapshot)
         || is_active
-        || stuck::is_beyond_signals(seen, known)
+        || stuck::is_beyond_signals(rule_input, process_history)
         || process.is_monitor()
-        || known.is_desktop_or_machine()
-        || idle::descendants_use_a_gpu(seen, process, needed)
-        || server::is_server(process, known, seen.snapshot)
+        || process_history.is_desktop_or_machine()
+        || idle::descendants_use_a_gpu(rule_input, process, needed)
+        || server::is_server(process, process_history, rule_input.snapshot)
 }
 
-/// Whether a process may be its unit's daemon. A daemon that forks twice looks like a worker left behind, so any
-/// process may be one. Exceptions are processes in a unit that runs other people's programs, kernels without their
-/// server, and processes that are older than the unit's main process and in another session.
+/// Whether a process may be its unit's daemon. A daemon that forks twice looks like an orphan, so any process in a
+/// unit may be one. Exceptions are units that run other users' programs, processes that have lost their starter, and
+/// processes older than the unit's main process.
 fn is_its_units_daemon(process: &Process, snapshot: &Snapshot) -> bool {
     let Some(unit) = process.systemd_unit.as_deref() else {
         return false;
@@ -350,14 +352,14 @@ fn is_its_units_daemon(process: &Process, snapshot: &Snapshot) -> bool {
             && other.parent_is_reaper == Some(true)
     };
     let is_younger = |other: &Process| match (other.start_ticks, process.start_ticks) {
-        (Some(other), Some(own)) => other > own,
+        (Some(other_start), Some(start)) => other_start > start,
         _ => other.start_time > process.start_time && process.start_time.is_some(),
     };
     let mut mains = snapshot.processes.iter().filter(is_main);
     !process.has_lost_starter() && !mains.any(is_younger)
 }
 
-fn lines(process: &Process) -> Vec<String> {
+fn advice_lines(process: &Process) -> Vec<String> {
     let mut lines = Vec::new();
     if process.is_stopped() && process.frozen != Some(true) {
         let pid = process.pid;
@@ -367,7 +369,7 @@ fn lines(process: &Process) -> Vec<String> {
         return lines;
     }
     if process.has_lost_server() {
-        // The kernel leads its own group, and no user is at Jupyter's menu any more.
+        // The kernel leads its own group, and Jupyter's menu is gone with the server.
         return advice::place_lines(process);
     }
     if let Some(job) = process.slurm.as_deref().filter(|job| job.over == Some(true)) {
@@ -375,12 +377,12 @@ fn lines(process: &Process) -> Vec<String> {
         let job = job.map_or_else(String::new, |job| format!(" {job}"));
         lines.push(format!("its Slurm job{job} is over, no step of it is left on this machine"));
     }
-    // If the group is alive, most of it is not left over.
+    // If the leader is alive, most of the group is not orphaned.
     let group = process.process_group.filter(|_| process.group_leader_alive == Some(false));
     if let Some(group) = group {
         lines.push(format!("see what is left of its job: `pgrep -a -g {group}`"));
     }
-    // No user can type into the process any more, so only ending it remains.
+    // Nobody can type into the process any more, so only advise how to end it.
     let end = advice::lines(process).last().map(|line| line.text.to_owned());
     lines.extend(end);
     lines

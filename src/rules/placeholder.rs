@@ -1,10 +1,10 @@
-//! `placeholder`: a program that holds a GPU to keep other processes off it, and does no work there.
+//! `placeholder`: a program occupies a GPU to keep others off it.
 //!
-//! Programs published for this purpose are recognised by name (`Process::placeholder`). They are reported while
-//! they hold GPU memory and once they have run for the duration, so that a burn-in test of some minutes is not.
+//! Programs published for this purpose are recognised by name (`Process::placeholder`). They are reported only after
+//! the duration, which excludes short burn-in tests, and only while they hold GPU memory.
 //!
-//! No action ends a placeholder: a person who needs the GPU should ask its owner. The same applies to other rules'
-//! findings on it; see `reclaim::select`.
+//! No action ends a placeholder, because its owner must be asked first. This also applies to other findings on it;
+//! see `reclaim::select`.
 
 use std::sync::Arc;
 
@@ -33,7 +33,7 @@ pub static KIND: RuleKind = RuleKind {
     )
 };
 
-/// Advice other than ending the process.
+/// Advice that does not end the process.
 const ADVICE: &str = "it holds a GPU and does no work on it; ask its owner what it is reserved for";
 
 /// Evidence that a process only reserves a GPU.
@@ -49,31 +49,31 @@ impl KindEvidence for PlaceholderEvidence {
     }
 }
 
-/// Judges a known placeholder by how long it has run.
-fn process(it: ProcessInput<'_>, verdicts: &mut RuleOutput) {
-    let Some(program) = it.known.names().placeholder else {
+/// Reports a known placeholder after the duration.
+fn process(input: ProcessInput<'_>, output: &mut RuleOutput) {
+    let Some(program) = input.process_history.names().placeholder else {
         return;
     };
-    let now = it.seen.snapshot.time;
+    let now = input.rule_input.snapshot.time;
     let mut gpus: Vec<FindingGpu> = Vec::new();
     let mut severity = None;
-    // A placeholder holds memory from its start, even before its memory was observed.
-    let began = it.process.start_time.filter(|start| *start <= now);
-    let first_seen = || it.known.rows().iter().map(RowHistory::first_seen).min();
+    // Assume that a placeholder holds its memory from the start.
+    let began = input.process.start_time.filter(|start| *start <= now);
+    let first_seen = || input.process_history.rows().iter().map(RowHistory::first_seen).min();
     let Some(since) = began.or_else(first_seen) else {
         return;
     };
-    for row in it.known.rows() {
-        let Some(settings) = it.settings(row) else {
+    for row in input.process_history.rows() {
+        let Some(settings) = input.settings(row) else {
             continue;
         };
         let is_enough = |bytes: u64| bytes >= settings.min_memory.0;
         if row.kind() == ProcessType::Graphics || !row.used_bytes().is_some_and(is_enough) {
             continue;
         }
-        let (gpu, needed) = (it.on(row), settings.duration.seconds());
+        let (gpu, needed) = (input.finding_gpu(row), settings.duration.seconds());
         if now < since.plus_seconds(needed) {
-            it.expect(gpu.index, since, needed, verdicts);
+            input.add_pending(gpu.index, since, needed, output);
             continue;
         }
         severity = severity.max(Some(settings.severity));
@@ -82,21 +82,21 @@ fn process(it: ProcessInput<'_>, verdicts: &mut RuleOutput) {
     let Some(severity) = severity else {
         return;
     };
-    let gpus = subject::by_gpu(gpus.into_iter());
+    let gpus = subject::merge_rows(gpus.into_iter());
     let message = format!(
         "{} holds {} and has run for {}: {program} occupies GPUs without doing any work",
-        it.name(),
-        subject::held(&gpus),
+        input.name(),
+        subject::describe_memory(&gpus),
         Span::from_seconds(now.seconds_since(since)),
     );
     let evidence = Evidence::new(PlaceholderEvidence { program: program.into() });
-    let advice = advice(it);
+    let advice = advice(input);
     let parts = FindingParts { severity, gpus, since, until: now, evidence, message, advice };
-    verdicts.find(it.seen.finding(Some(it.process), parts));
+    output.add_finding(input.rule_input.finding(Some(input.process), parts));
 }
 
-fn advice(it: ProcessInput<'_>) -> Vec<String> {
-    [ADVICE.to_owned()].into_iter().chain(advice::steps(it.process)).collect()
+fn advice(input: ProcessInput<'_>) -> Vec<String> {
+    [ADVICE.to_owned()].into_iter().chain(advice::steps(input.process)).collect()
 }
 
 #[cfg(test)]
@@ -115,7 +115,7 @@ mod tests {
         command.split(' ').map(Arc::from).collect()
     }
 
-    /// A process started `age` seconds ago that holds 40 GiB of 80 and keeps the GPU busy.
+    /// A process started `age` seconds ago that holds 40 of 80 GiB and uses the GPU.
     fn scene(command: &str, age: f64) -> Scene {
         let mut scene = Scene::new(2, 10.0);
         scene.holder(PID, &[0], 40 * GIB);
@@ -129,7 +129,7 @@ mod tests {
     const HOUR: f64 = 3600.0;
 
     #[test]
-    fn known_placeholders_are_found_by_their_whole_name() {
+    fn placeholders_are_matched_by_whole_name() {
         for (command, program) in [
             ("/v/bin/python /v/bin/keep-gpu --gpu-ids 0 --vram 1GiB", "keep-gpu"),
             ("python -m keep_gpu.cli --interval 60", "keep-gpu"),
@@ -152,15 +152,15 @@ mod tests {
     }
 
     #[test]
-    fn similar_names_are_no_placeholders() {
+    fn similar_names_are_not_placeholders() {
         for command in [
-            // It starts other people's work.
+            // These start other programs.
             "python /v/bin/nvertake run train.py",
             "python /v/bin/nvertake --filled 0.95 run train.py --epochs 9",
             "python /v/bin/nvertake -f 0.9 exec torchrun train.py",
             "python /v/bin/nvertake --filled 0.9 --new-option 3",
             "python /v/bin/nvertake info",
-            // A part of a name, a word among the arguments, a user's own script.
+            // Parts of names, arguments, and users' own scripts.
             "python train.py --callback keep-gpu",
             "python train_gpu_burn.py",
             "python keep_gpu.py",
@@ -180,21 +180,21 @@ mod tests {
     }
 
     #[test]
-    fn a_short_burn_in_test_is_no_placeholder() {
+    fn a_short_burn_in_test_is_not_a_placeholder() {
         let mut scene = scene("/opt/gpu_burn 3000", 60.0);
         let mut engine = judge(&mut scene, HOUR - 120.0);
         assert_eq!(count(&engine, Kind::Placeholder), 0);
         assert_eq!(engine.pending()[0].kind, Kind::Placeholder);
         scene.play(120.0, |snapshot| engine.observe(snapshot));
         assert_eq!(count(&engine, Kind::Placeholder), 1);
-        // The process ended, or freed its memory.
+        // The process frees its memory.
         scene.row(0, PID).used_bytes = Some(GIB / 2);
         engine.observe(scene.step());
         assert_eq!(count(&engine, Kind::Placeholder), 0);
     }
 
     #[test]
-    fn a_placeholders_worker_is_one_too() {
+    fn a_placeholders_worker_is_a_placeholder() {
         let mut scene = scene("x", 2.0 * HOUR);
         let code = "from multiprocessing.spawn import spawn_main; spawn_main()";
         let process = scene.process(PID);
@@ -210,26 +210,26 @@ mod tests {
     }
 
     #[test]
-    fn without_memory_or_with_unknown_memory_there_is_no_finding() {
+    fn a_placeholder_needs_known_memory() {
         let cases: &[Case] = &[
-            ("as much", Found, |it| it.row(0, PID).used_bytes = Some(GIB)),
-            ("less", Nothing, |it| it.row(0, PID).used_bytes = Some(GIB - 1)),
-            ("not told", Nothing, |it| it.row(0, PID).used_bytes = None),
-            ("graphics", Nothing, |it| it.row(0, PID).kind = ProcessType::Graphics),
-            ("command not told", Nothing, |it| it.process(PID).command = None),
+            ("as much", Found, |scene| scene.row(0, PID).used_bytes = Some(GIB)),
+            ("less", Nothing, |scene| scene.row(0, PID).used_bytes = Some(GIB - 1)),
+            ("not told", Nothing, |scene| scene.row(0, PID).used_bytes = None),
+            ("graphics", Nothing, |scene| scene.row(0, PID).kind = ProcessType::Graphics),
+            ("command not told", Nothing, |scene| scene.process(PID).command = None),
         ];
         each(Kind::Placeholder, || scene("doma", 2.0 * HOUR), 20.0, cases);
     }
 
     #[test]
-    fn without_a_start_time_the_first_sample_counts() {
+    fn an_unknown_start_time_falls_back_to_the_first_sample() {
         let mut unknown = scene("doma", 0.0);
         unknown.process(PID).start_time = None;
         let mut engine = judge(&mut unknown, HOUR - 10.0);
         assert_eq!(count(&engine, Kind::Placeholder), 0);
         engine.observe(unknown.step());
         assert_eq!(count(&engine, Kind::Placeholder), 1);
-        // A start in the future means that the clock was set.
+        // A start time in the future shows that the clock was changed.
         let future = judge(&mut scene("doma", -HOUR), 60.0);
         assert_eq!(count(&future, Kind::Placeholder), 0);
     }

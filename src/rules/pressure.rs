@@ -1,11 +1,10 @@
 //! `pressure`: a GPU has less free memory than a threshold.
 //!
-//! A full GPU is not a fault: TensorFlow, JAX and vLLM reserve all memory and work well. The severity is therefore
-//! `info`. Only the owner can decide whether the next allocation may fail, and can set `min_free_warning`; its
-//! default of 0 never applies.
+//! A full GPU is not a fault: TensorFlow, JAX and vLLM reserve all memory by design. The severity is therefore
+//! `info`. Administrators who want a warning set `min_free_warning`, which defaults to 0 (never).
 //!
-//! Does not apply under MIG, where an instance rather than the GPU may be full, nor if GPU and system share memory.
-//! A finding begins below the threshold and ends at 1.25 times the threshold.
+//! Does not apply under MIG, where an instance can be full while the GPU is not, or if GPU and system share memory. A
+//! finding begins below the threshold and ends at 1.25 times the threshold.
 
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -39,7 +38,7 @@ pub static KIND: RuleKind = RuleKind {
     )
 };
 
-/// With fewer samples, the result may be chance.
+/// Fewer samples could show the condition by chance.
 const LEAST_SAMPLES: u64 = 2;
 
 /// Evidence that a GPU is nearly full.
@@ -74,33 +73,33 @@ fn contradiction(settings: &Settings) -> Option<String> {
     })
 }
 
-fn gpu(seen: RuleInput<'_>, gpu: &Gpu, device: &Device, verdicts: &mut RuleOutput) {
+fn gpu(input: RuleInput<'_>, gpu: &Gpu, device: &Device, output: &mut RuleOutput) {
     if gpu.is_divided() || gpu.is_unified() || gpu.stale_seconds.is_some() {
         return;
     }
-    let Some(settings) = seen.settings_on(None, gpu) else {
+    let Some(settings) = input.settings_on(None, gpu) else {
         return;
     };
     if gpu.memory.is_none() && gpu.processes.as_ref().is_some_and(|rows| !rows.is_empty()) {
-        verdicts.doubt(UndecidedReason::NoReading { gpu: gpu.index, what: "memory" });
+        output.add_doubt(UndecidedReason::NoReading { gpu: gpu.index, quantity: "memory" });
     }
     let needed = settings.duration.seconds();
     let lasts =
         |stretch: &HighStretch| stretch.seconds() >= needed && stretch.samples >= LEAST_SAMPLES;
     let ends_at = |free: u64| free.saturating_add(free / 4);
     let (begins, ends) = (settings.min_free.0, ends_at(settings.min_free.0));
-    let active = seen.lasting_on(gpu, device.fuller_than(ends).as_ref());
+    let active = input.lasting_on(gpu, device.fuller_than(ends).as_ref());
     let Some(stretch) = device.fuller_than(if active.is_some() { ends } else { begins }) else {
         return;
     };
     let since = active.map_or(stretch.since, |finding| finding.since);
     if active.is_none() && !lasts(&stretch) {
-        seen.expect_on(gpu, since, needed, verdicts);
+        input.add_pending_on(gpu, since, needed, output);
         return;
     }
     let Some(memory) = gpu.memory else {
-        // If the value is unknown, an earlier finding lasts for the allowed gap.
-        verdicts.findings.extend(active.cloned());
+        // While the value is unknown, an earlier finding lasts for the allowed gap.
+        output.findings.extend(active.cloned());
         return;
     };
     let second = settings.min_free_warning.0;
@@ -110,9 +109,9 @@ fn gpu(seen: RuleInput<'_>, gpu: &Gpu, device: &Device, verdicts: &mut RuleOutpu
         }
         _ => device.fuller_than(second).as_ref().is_some_and(lasts),
     };
-    let least = if warns { Severity::Warning } else { settings.severity };
+    let min_severity = if warns { Severity::Warning } else { settings.severity };
     let parts = FindingParts {
-        severity: settings.severity.max(least),
+        severity: settings.severity.max(min_severity),
         gpus: vec![FindingGpu {
             index: gpu.index,
             uuid: gpu.uuid.clone(),
@@ -138,7 +137,7 @@ fn gpu(seen: RuleInput<'_>, gpu: &Gpu, device: &Device, verdicts: &mut RuleOutpu
             gpu.index
         )],
     };
-    verdicts.find(Finding { memory_bytes: None, ..seen.finding(None, parts) });
+    output.add_finding(Finding { memory_bytes: None, ..input.finding(None, parts) });
 }
 
 #[cfg(test)]
@@ -185,21 +184,23 @@ mod tests {
     }
 
     #[test]
-    fn only_a_gpus_own_memory_below_the_threshold_counts() {
+    fn only_low_dedicated_memory_is_reported() {
         let cases: &[Case] = &[
             ("full", Found, |_| ()),
-            ("little", Found, |it| it.memory(0, TOTAL - 512 * MIB + 1, TOTAL)),
-            ("enough", Nothing, |it| it.memory(0, TOTAL - 512 * MIB, TOTAL)),
-            ("in instances", Nothing, |it| it.gpu(0).mig_mode = Some(true)),
-            ("the system's", Nothing, |it| it.gpu(0).name = Some("NVIDIA GB10".into())),
-            ("no answer", Nothing, |it| it.gpu(0).stale_seconds = Some(1.0)),
-            ("not known", Unsure("the memory of GPU 0 is not known"), |it| it.gpu(0).memory = None),
+            ("little", Found, |scene| scene.memory(0, TOTAL - 512 * MIB + 1, TOTAL)),
+            ("enough", Nothing, |scene| scene.memory(0, TOTAL - 512 * MIB, TOTAL)),
+            ("in instances", Nothing, |scene| scene.gpu(0).mig_mode = Some(true)),
+            ("the system's", Nothing, |scene| scene.gpu(0).name = Some("NVIDIA GB10".into())),
+            ("no answer", Nothing, |scene| scene.gpu(0).stale_seconds = Some(1.0)),
+            ("not known", Unsure("the memory of GPU 0 is not known"), |scene| {
+                scene.gpu(0).memory = None
+            }),
         ];
         each(Kind::Pressure, || scene(0), 600.0, cases);
     }
 
     #[test]
-    fn a_warning_above_the_first_threshold_contradicts() {
+    fn min_free_warning_above_min_free_is_contradictory() {
         for (first, second, is_wrong) in [(512, 0, false), (512, 512, false), (512, 513, true)] {
             let mut rule = Rule::new(&KIND);
             rule.settings.min_free = Bytes(first * MIB);
@@ -209,14 +210,18 @@ mod tests {
     }
 
     #[test]
-    fn nothing_flickers_at_either_threshold_and_a_warning_is_configured() {
-        let least = written(Bytes(100 * MIB));
+    fn findings_do_not_flicker_at_either_threshold() {
+        let threshold = written(Bytes(100 * MIB));
         let mut scene = scene(99 * MIB);
-        let mut engine = judge_with("pressure", "min_free_warning", least, &mut scene, 60.0);
+        let mut engine = judge_with("pressure", "min_free_warning", threshold, &mut scene, 60.0);
         let mut severity_at = |free: u64| {
             scene.memory(0, TOTAL - free * MIB, TOTAL);
             engine.observe(scene.step());
-            engine.findings().iter().find(|it| it.kind == Kind::Pressure).map(|it| it.severity)
+            engine
+                .findings()
+                .iter()
+                .find(|finding| finding.kind == Kind::Pressure)
+                .map(|finding| finding.severity)
         };
         for free in [110, 99, 124] {
             assert_eq!(severity_at(free), Some(Severity::Warning), "{free}");
@@ -230,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn unknown_memory_is_undecided_and_keeps_a_finding_for_a_moment() {
+    fn unknown_memory_keeps_a_finding_briefly() {
         let mut scene = scene(0);
         let mut engine = judge_only("pressure", &mut scene, 60.0);
         scene.gpu(0).memory = None;

@@ -1,16 +1,15 @@
-//! `reserved`: a Slurm job or container was given a GPU and runs nothing on it.
+//! `reserved`: a GPU is allocated to a Slurm job or container that runs nothing on it.
 //!
-//! Reported while the GPU is unused ([`Snapshot::is_unused`](crate::model::Snapshot::is_unused)). If another
-//! process works on the GPU, the reservation wastes nothing. The GPU must be unused for the whole duration, which
-//! starts with the job, in samples at most about a minute apart. This excludes a job that has just begun, a job
-//! between two steps, and a shell that used its GPU recently.
+//! The GPU must be unused by all processes ([`Snapshot::is_unused`](crate::model::Snapshot::is_unused)) for the whole
+//! duration, which starts with the job, in samples about a minute apart or less. This excludes a job that has just
+//! begun, a job between two steps, and a shell that used its GPU recently.
 //!
-//! Reservations come from processes' environments, if these are readable and name GPUs individually
-//! ([`Reservation`]). `all` and `none` reserve nothing. If the reserved GPU is unknown, there is no finding.
+//! Reservations are read from the environments of processes ([`Reservation`]). `all` and `none` reserve nothing. If
+//! the reserved GPU is unknown, there is no finding.
 //!
-//! Does not apply under MIG, where parts of a GPU are given, nor in a container, which does not show all processes
-//! on a GPU. No action ends the job, because only its owner knows what it waits for. Snapshots without the field
-//! produce no findings and leave nothing undecided.
+//! Does not apply under MIG, where parts of a GPU are allocated, or in a container, which does not show all processes
+//! on a GPU. No action ends the job, because only its owner knows what it waits for. Snapshots without `reservations`
+//! produce no findings and no undecided rule.
 
 use std::sync::Arc;
 
@@ -37,9 +36,9 @@ pub static KIND: RuleKind = RuleKind {
     )
 };
 
-/// The longest mean interval of samples, in seconds, that cannot miss a use: one a minute, some late.
+/// Maximum mean interval between samples, in seconds. Allows one sample a minute, with some late or lost.
 const SPARSEST_SECONDS: f64 = 75.0;
-/// With fewer samples, the result may be chance.
+/// Fewer samples could show the condition by chance.
 const LEAST_SAMPLES: u64 = 10;
 
 /// Evidence that a GPU is allocated to a job or container that runs nothing on it.
@@ -73,52 +72,55 @@ impl KindEvidence for ReservedEvidence {
     }
 }
 
-fn gpu(seen: RuleInput<'_>, gpu: &Gpu, device: &Device, verdicts: &mut RuleOutput) {
-    let reservations = seen.snapshot.reservations.as_deref().unwrap_or_default();
-    let is_host = seen.snapshot.host.pid_namespace == Some(PidNamespace::Host);
+fn gpu(input: RuleInput<'_>, gpu: &Gpu, device: &Device, output: &mut RuleOutput) {
+    let reservations = input.snapshot.reservations.as_deref().unwrap_or_default();
+    let is_host = input.snapshot.host.pid_namespace == Some(PidNamespace::Host);
     if reservations.is_empty() || !is_host || gpu.is_divided() || gpu.is_unified() {
         return;
     }
-    let gpus = &seen.snapshot.gpus;
-    let names = |it: &&Reservation| {
-        let mut places = it.places(gpus).into_iter();
-        places.any(|place| gpus[place].index == gpu.index)
+    let gpus = &input.snapshot.gpus;
+    let names = |reservation: &&Reservation| {
+        let mut indices = reservation.places(gpus).into_iter();
+        indices.any(|index| gpus[index].index == gpu.index)
     };
-    // Of several holders, use the one with the earliest reservation.
+    // Use the earliest of several reservations.
     let holder = reservations
         .iter()
         .filter(names)
-        .filter_map(|it| Some((it.since?, it)))
-        .min_by_key(|(since, it)| (*since, it.pid));
-    let (Some((given, holder)), Some(unused)) = (holder, device.unused()) else {
+        .filter_map(|reservation| Some((reservation.since?, reservation)))
+        .min_by_key(|(since, reservation)| (*since, reservation.pid));
+    let (Some((allocated_at, holder)), Some(unused)) = (holder, device.unused()) else {
         return;
     };
-    let Some(settings) = seen.settings_on(None, gpu) else {
+    let Some(settings) = input.settings_on(None, gpu) else {
         return;
     };
     let needed = settings.duration.seconds();
-    if !lasts(unused, given, needed) {
-        seen.expect_on(gpu, unused.since.max(given), needed, verdicts);
+    if !is_unused_long_enough(unused, allocated_at, needed) {
+        input.add_pending_on(gpu, unused.since.max(allocated_at), needed, output);
         return;
     }
-    // One finding covers all unused GPUs of the holder, and is reported with the first of them.
+    // One finding covers all unused GPUs of the holder. Report it for the first GPU only.
     let unused: Vec<(&Gpu, &Streak)> = holder
         .places(gpus)
         .into_iter()
-        .filter_map(|place| {
-            let gpu = &gpus[place];
-            let unused = seen.history.device(gpu)?.unused()?;
-            (!gpu.is_divided() && lasts(unused, given, needed)).then_some((gpu, unused))
+        .filter_map(|index| {
+            let gpu = &gpus[index];
+            let unused = input.history.device(gpu)?.unused()?;
+            (!gpu.is_divided() && is_unused_long_enough(unused, allocated_at, needed))
+                .then_some((gpu, unused))
         })
         .collect();
     if unused.first().is_some_and(|(first, _)| first.index == gpu.index) {
-        verdicts.find(seen.finding(None, finding_parts(settings.severity, holder, given, &unused)));
+        output.add_finding(
+            input.finding(None, finding_parts(settings.severity, holder, allocated_at, &unused)),
+        );
     }
 }
 
 /// Whether a GPU was unused for long enough after the reservation.
-fn lasts(unused: &Streak, given: Time, needed: f64) -> bool {
-    unused.until.seconds_since(unused.since.max(given)) >= needed
+fn is_unused_long_enough(unused: &Streak, allocated_at: Time, needed: f64) -> bool {
+    unused.until.seconds_since(unused.since.max(allocated_at)) >= needed
         && unused.samples >= LEAST_SAMPLES
         && unused.seconds() <= unused.samples as f64 * SPARSEST_SECONDS
 }
@@ -126,27 +128,31 @@ fn lasts(unused: &Streak, given: Time, needed: f64) -> bool {
 fn finding_parts(
     severity: Severity,
     holder: &Reservation,
-    given: Time,
+    allocated_at: Time,
     unused: &[(&Gpu, &Streak)],
 ) -> FindingParts {
-    let since = unused.iter().map(|(_, it)| it.since.max(given)).max().unwrap_or(given);
-    let until = unused.iter().map(|(_, it)| it.until).min().unwrap_or(since);
-    let samples = unused.iter().map(|(_, it)| it.samples).min().unwrap_or_default();
+    let since = unused
+        .iter()
+        .map(|(_, streak)| streak.since.max(allocated_at))
+        .max()
+        .unwrap_or(allocated_at);
+    let until = unused.iter().map(|(_, streak)| streak.until).min().unwrap_or(since);
+    let samples = unused.iter().map(|(_, streak)| streak.samples).min().unwrap_or_default();
     let (name, line) = described(holder);
-    let of = holder.user.as_ref().map_or_else(String::new, |user| format!(" of {user}"));
-    let on = |(gpu, _): &(&Gpu, &Streak)| FindingGpu {
+    let of_user = holder.user.as_ref().map_or_else(String::new, |user| format!(" of {user}"));
+    let finding_gpu = |(gpu, _): &(&Gpu, &Streak)| FindingGpu {
         index: gpu.index,
         uuid: gpu.uuid.clone(),
         used_bytes: None,
     };
-    let gpus: Vec<FindingGpu> = unused.iter().map(on).collect();
-    let (them, are) = if gpus.len() == 1 { ("it", "is") } else { ("them", "are") };
+    let gpus: Vec<FindingGpu> = unused.iter().map(finding_gpu).collect();
+    let (pronoun, verb) = if gpus.len() == 1 { ("it", "is") } else { ("them", "are") };
     let message = format!(
-        "{name}{of} holds {} and has run nothing on {them} for {}",
+        "{name}{of_user} holds {} and has run nothing on {pronoun} for {}",
         subject::gpus(&gpus),
         Span::from_seconds(until.seconds_since(since)),
     );
-    let asks = format!("ask its owner whether {them} {are} still needed");
+    let question = format!("ask its owner whether {pronoun} {verb} still needed");
     FindingParts {
         severity,
         gpus,
@@ -158,19 +164,19 @@ fn finding_parts(
             pid: holder.pid,
             variable: holder.variable.clone(),
             devices: holder.devices.to_vec(),
-            given_at: given,
+            given_at: allocated_at,
             samples,
         }),
         message,
-        advice: [asks].into_iter().chain(line).collect(),
+        advice: [question].into_iter().chain(line).collect(),
     }
 }
 
-/// The job's or container's name, and the command with which its owner returns the GPUs.
+/// The name of the job or container, and advice with the command that releases its GPUs.
 fn described(holder: &Reservation) -> (String, Option<String>) {
     let slurm = holder.slurm.as_deref().map(|slurm| {
         let mut job = slurm.clone();
-        // The job holds the GPUs, whichever step shows it.
+        // The GPUs belong to the job, not to a step.
         job.step_id = None;
         job.into()
     });
@@ -227,7 +233,7 @@ mod tests {
                 ..Slurm::default()
             })),
             variable: "SLURM_JOB_GPUS".into(),
-            devices: devices.iter().map(|it| Arc::from(*it)).collect(),
+            devices: devices.iter().map(|device| Arc::from(*device)).collect(),
             ..Reservation::default()
         }
     }
@@ -245,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn a_job_that_runs_nothing_is_found_after_the_duration() {
+    fn an_unused_allocation_is_reported_after_the_duration() {
         let mut scene = given();
         let start = scene.now.time;
         let mut engine = judge(&mut scene, 29.0 * MINUTE);
@@ -266,7 +272,7 @@ mod tests {
         assert_eq!(finding.actions, [Action::Notify]);
         assert_eq!(reasons(&engine, Kind::Reserved), [""; 0]);
 
-        // The job starts on one GPU and the other is reported. When it also starts there, the finding ends.
+        // The job uses one GPU, so only the other is reported. When it uses both, the finding ends.
         scene.holder(PID, &[0], 20 * GIB);
         engine.observe(scene.step());
         let finding = only(&engine, Kind::Reserved);
@@ -277,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn a_container_is_named_and_its_time_counts_from_its_start() {
+    fn a_containers_duration_starts_with_the_container() {
         let mut scene = scene();
         let container = Reservation {
             slurm: None,
@@ -303,35 +309,35 @@ mod tests {
     }
 
     #[test]
-    fn a_job_not_known_to_keep_a_gpu_from_others_is_not_found() {
+    fn only_a_known_unused_reservation_is_reported() {
         let cases: &[Case] = &[
             ("given and unused", Found, |_| ()),
-            ("another works on it", Nothing, |it| it.holder(PID, &[0, 1], GIB)),
-            ("it is used", Nothing, |it| {
-                it.now.gpus.iter_mut().for_each(|gpu| gpu.gpu_percent = Some(3));
+            ("another works on it", Nothing, |scene| scene.holder(PID, &[0, 1], GIB)),
+            ("it is used", Nothing, |scene| {
+                scene.now.gpus.iter_mut().for_each(|gpu| gpu.gpu_percent = Some(3));
             }),
-            ("in a container", Nothing, |it| {
-                it.now.host.pid_namespace = Some(PidNamespace::Container);
+            ("in a container", Nothing, |scene| {
+                scene.now.host.pid_namespace = Some(PidNamespace::Container);
             }),
-            ("not known where", Nothing, |it| it.now.host.pid_namespace = None),
-            ("no list", Nothing, |it| {
-                it.now.gpus.iter_mut().for_each(|gpu| gpu.processes = None);
+            ("not known where", Nothing, |scene| scene.now.host.pid_namespace = None),
+            ("no list", Nothing, |scene| {
+                scene.now.gpus.iter_mut().for_each(|gpu| gpu.processes = None);
             }),
-            ("in parts", Nothing, |it| {
-                it.now.gpus.iter_mut().for_each(|gpu| gpu.mig_mode = Some(true));
+            ("in parts", Nothing, |scene| {
+                scene.now.gpus.iter_mut().for_each(|gpu| gpu.mig_mode = Some(true));
             }),
-            ("a recording of before", Nothing, |it| it.now.reservations = None),
-            ("not known since when, or of what else", Nothing, |it| {
-                let unknown = Reservation { since: None, ..job(it, 3600.0, &["0"]) };
-                let other = job(it, 3600.0, &["MIG-0", "7"]);
-                give(it, &[unknown, other]);
+            ("a recording of before", Nothing, |scene| scene.now.reservations = None),
+            ("not known since when, or of what else", Nothing, |scene| {
+                let unknown = Reservation { since: None, ..job(scene, 3600.0, &["0"]) };
+                let other = job(scene, 3600.0, &["MIG-0", "7"]);
+                give(scene, &[unknown, other]);
             }),
         ];
         each(Kind::Reserved, given, 90.0 * MINUTE, cases);
     }
 
     #[test]
-    fn a_pipeline_that_uses_the_gpu_now_and_then_is_not_found() {
+    fn occasional_gpu_use_prevents_a_finding() {
         let mut scene = given();
         let mut engine = judge(&mut scene, 10.0 * MINUTE);
         for _ in 0..6 {
@@ -346,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn samples_a_minute_apart_may_be_late_or_lost() {
+    fn a_few_late_or_lost_samples_are_tolerated() {
         let mut scene = every(MINUTE);
         let job = job(&scene, 3600.0, &["0", "1"]);
         give(&mut scene, &[job]);

@@ -1,7 +1,7 @@
-//! The parts of a kind, and a rule made from one.
+//! Building blocks of kinds and rules.
 //!
-//! A kind is a [`RuleKind`]: thresholds, functions and words. A [`Rule`] is a kind with a name, values for its
-//! settings, and overrides for some processes.
+//! A [`RuleKind`] defines thresholds, functions and messages. A [`Rule`] is a kind with a name, settings, and
+//! overrides for some processes.
 
 use std::cell::OnceCell;
 use std::sync::Arc;
@@ -26,7 +26,7 @@ use crate::model::finding::{
 use crate::model::{Gpu, GpuProcess, Identity, Process, Snapshot, Time};
 use crate::units::{Bytes, Percent, Span};
 
-/// The settings of all kinds. Each kind uses some of them: see [`RuleKind::settings`].
+/// The settings of all kinds. Each kind uses some of them; see [`RuleKind::settings`].
 #[derive(Clone, Copy, PartialEq, Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct Settings {
@@ -46,7 +46,7 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// The values of settings that a kind does not use.
+    /// Values for settings that a kind does not use.
     pub(super) const NONE: Self = Self {
         enabled: true,
         min_memory: Bytes(0),
@@ -74,26 +74,26 @@ pub(super) const SEVERITY: (&str, &str) =
 
 /// A kind of rule: pure functions from history and snapshot to findings.
 ///
-/// The engine calls every rule for each process, then for each GPU, then for each row whose process is uncertain. A
-/// kind implements the functions that it needs.
+/// The engine calls every rule for each process, then for each GPU, then for each row whose process is uncertain.
+/// Each kind implements the functions that it needs.
 #[derive(Debug)]
 pub struct RuleKind {
     pub kind: Kind,
     /// The condition, in one line.
     pub meaning: &'static str,
-    /// The settings besides `enabled`, in order, and their meanings.
+    /// Names and descriptions of the settings except `enabled`, in display order.
     pub(super) settings: &'static [(&'static str, &'static str)],
     pub(super) defaults: Settings,
     pub(super) evidence: fn(&mut SchemaGenerator) -> Schema,
-    /// Describes contradictory settings and how to correct them; `None` if there are none.
+    /// Explains how to correct contradictory settings; `None` if the settings are consistent.
     pub(super) contradiction: fn(&Settings) -> Option<String>,
-    /// Describes settings that have no effect although they seem to; `None` if all have an effect.
+    /// Describes settings without effect; `None` if all settings take effect.
     pub(super) remark: fn(&Settings) -> Option<String>,
     /// Called for each process whose identity is certain.
     pub(super) process: fn(ProcessInput<'_>, &mut RuleOutput),
     pub(super) gpu: fn(RuleInput<'_>, &Gpu, &Device, &mut RuleOutput),
-    /// Called for each row of a GPU that answered whose process is uncertain: /proc does not list the pid, or its
-    /// entry may belong to another process. The process is the snapshot's entry, if any.
+    /// Called for each row whose process is uncertain: /proc does not list the pid, or its entry may belong to
+    /// another process. GPUs that did not answer are skipped. The process is the snapshot's entry, if any.
     pub(super) unresolved_row:
         fn(RuleInput<'_>, &Gpu, &GpuProcess, Option<&Process>, &mut RuleOutput),
 }
@@ -105,7 +105,7 @@ impl PartialEq for RuleKind {
 }
 
 impl RuleKind {
-    /// A kind without functions yet, with evidence of this type.
+    /// Creates a kind with evidence of type `E` and no functions.
     pub(super) const fn new<E: JsonSchema>(
         kind: Kind,
         meaning: &'static str,
@@ -135,7 +135,7 @@ impl RuleKind {
     }
 }
 
-/// Settings for some processes that the configuration overrides.
+/// Changed settings for the processes in a scope.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Override {
     pub scope: Scope,
@@ -143,8 +143,8 @@ pub struct Override {
 }
 
 impl Override {
-    fn over(&self, settings: Settings) -> Settings {
-        // Each change was parsed when it was added.
+    fn apply_to(&self, settings: Settings) -> Settings {
+        // Changes were validated when they were added.
         setting::changed(&settings, self.changes.clone()).unwrap_or(settings)
     }
 }
@@ -156,7 +156,7 @@ pub struct Rule {
     /// The processes that the rule applies to; empty means all.
     pub scope: Scope,
     pub settings: Settings,
-    /// In the order in which they are applied.
+    /// In application order.
     pub overrides: Vec<Override>,
 }
 
@@ -175,12 +175,12 @@ impl Rule {
         self.made_of.kind
     }
 
-    /// Whether the rule has its kind's name, rather than one of its own.
+    /// Whether the rule has the name of its kind.
     pub fn is_own(&self) -> bool {
         *self.name == *self.kind().name()
     }
 
-    /// The values of the settings as written, in order.
+    /// The settings and their TOML values, in display order.
     pub fn values(&self) -> Vec<(&'static str, Value)> {
         let mut table = Table::try_from(self.settings).unwrap_or_default();
         let names = self.made_of.setting_names();
@@ -191,27 +191,30 @@ impl Rule {
     ///
     /// # Errors
     ///
-    /// If the value is not allowed.
+    /// If the value is invalid.
     pub fn set(&mut self, name: &str, value: &Value) -> Result<(), toml::de::Error> {
         let change = Table::from_iter([(name.to_owned(), value.clone())]);
         self.settings = setting::changed(&self.settings, change)?;
         Ok(())
     }
 
-    /// Describes contradictory settings, with or without an override.
+    /// Describes contradictory settings, with and without each override.
     pub fn contradiction(&self) -> Option<String> {
-        let changed = self.overrides.iter().map(|change| change.over(self.settings));
-        [self.settings].into_iter().chain(changed).find_map(|it| (self.made_of.contradiction)(&it))
+        let changed = self.overrides.iter().map(|change| change.apply_to(self.settings));
+        [self.settings]
+            .into_iter()
+            .chain(changed)
+            .find_map(|settings| (self.made_of.contradiction)(&settings))
     }
 
-    /// Lists settings and overrides that have no effect although they seem to, one per line.
+    /// Lists settings and overrides without effect, one per line.
     pub fn remarks(&self) -> Vec<String> {
         let remark = |settings: &Settings| (self.made_of.remark)(settings);
         let mut remarks: Vec<String> = remark(&self.settings).into_iter().collect();
         for change in &self.overrides {
             // Do not repeat a remark that applies without the override.
-            if let Some(remark) = remark(&change.over(self.settings))
-                && !remarks.iter().any(|known| known.ends_with(&*remark))
+            if let Some(remark) = remark(&change.apply_to(self.settings))
+                && !remarks.iter().any(|earlier| earlier.ends_with(&*remark))
             {
                 remarks.push(format!("override for {}: {remark}", change.scope));
             }
@@ -234,7 +237,7 @@ impl Rule {
             return None;
         }
         let fitting = self.overrides.iter().filter(|change| change.scope.fits(input));
-        let settings = fitting.fold(self.settings, |settings, change| change.over(settings));
+        let settings = fitting.fold(self.settings, |settings, change| change.apply_to(settings));
         settings.enabled.then_some(settings)
     }
 }
@@ -252,7 +255,7 @@ pub struct RuleInput<'a> {
 }
 
 impl<'a> RuleInput<'a> {
-    /// The rule's finding on a process at the last snapshot. To avoid flicker, it ends at a lower threshold.
+    /// The rule's finding on a process in the previous snapshot. To avoid flicker, findings end at a lower threshold.
     pub fn active_finding(self, process: Identity) -> Option<&'a Finding> {
         let active = self.active.of_process(&self.rule.name, process);
         active.filter(|finding| self.is_remembered(finding))
@@ -263,8 +266,8 @@ impl<'a> RuleInput<'a> {
         active.filter(|finding| self.is_remembered(finding))
     }
 
-    /// Like [`active_finding_on`](Self::active_finding_on), if the condition has lasted since. No condition lasts
-    /// across a gap in the samples.
+    /// Like [`active_finding_on`](Self::active_finding_on), but only if the condition has held since then without a
+    /// gap in the samples.
     pub fn lasting_on(self, gpu: &Gpu, stretch: Option<&HighStretch>) -> Option<&'a Finding> {
         self.active_finding_on(gpu).filter(|finding| {
             let until = finding.since.plus_seconds(finding.duration_seconds);
@@ -272,13 +275,13 @@ impl<'a> RuleInput<'a> {
         })
     }
 
-    /// Whether the history reaches back to the finding's start. If not, the finding is from another boot, from
-    /// before a suspend, or from before the clock was set.
+    /// Whether the history reaches back to the finding's start. Otherwise the finding predates a reboot, a suspend or
+    /// a clock change.
     fn is_remembered(self, finding: &Finding) -> bool {
         self.history.first_time() <= Some(finding.since) && finding.since <= self.snapshot.time
     }
 
-    /// The settings for a GPU, or for a process there without a known row.
+    /// The settings for a GPU, or for a process on it whose memory is unknown.
     pub fn settings_on(self, process: Option<&Process>, gpu: &Gpu) -> Option<Settings> {
         self.rule.settings_for(&self.scope_on(process, gpu))
     }
@@ -290,32 +293,34 @@ impl<'a> RuleInput<'a> {
         ScopeInput { process, index: gpu.index, held_bytes: None, snapshot: self.snapshot }
     }
 
-    /// A finding that becomes active `needed` seconds after `since` if nothing changes.
+    /// Creates a pending finding that becomes active `needed` seconds after `since` if nothing changes.
     pub fn pending(self, pid: Option<u32>, gpu: u32, since: Time, needed: f64) -> Pending {
         let due = since.plus_seconds(needed);
         Pending { rule: self.rule.name.clone(), kind: self.rule.kind(), pid, gpu, since, due }
     }
 
-    /// Reports a pending finding on a GPU, and doubt if its condition may predate the history.
-    pub fn expect_on(self, gpu: &Gpu, since: Time, needed: f64, verdicts: &mut RuleOutput) {
+    /// Reports a pending finding on a GPU. If its condition may predate the history, also reports the rule as
+    /// undecided.
+    pub fn add_pending_on(self, gpu: &Gpu, since: Time, needed: f64, output: &mut RuleOutput) {
         if Some(since) <= self.history.first_time() {
-            let seen = self.snapshot.time.seconds_since(since);
-            verdicts.doubt(UndecidedReason::ShortHistory { needed, seen });
+            let observed = self.snapshot.time.seconds_since(since);
+            output.add_doubt(UndecidedReason::ShortHistory { needed, observed });
         }
-        verdicts.expect(self.pending(None, gpu.index, since, needed));
+        output.add_pending(self.pending(None, gpu.index, since, needed));
     }
 
-    /// A finding about a process, or else the first of the GPUs. Its only action is to notify the owner.
+    /// Creates a finding about a process, or about the first GPU if there is no process. The only action is to notify
+    /// the owner.
     pub(super) fn finding(self, process: Option<&Process>, parts: FindingParts) -> Finding {
         Finding {
-            id: subject::id(&self.rule.name, &parts.gpus, process),
+            id: subject::finding_id(&self.rule.name, &parts.gpus, process),
             rule: self.rule.name.clone(),
             kind: self.rule.kind(),
             severity: parts.severity,
             since: parts.since,
             duration_seconds: parts.until.seconds_since(parts.since),
             resolved_at: None,
-            memory_bytes: subject::sum(&parts.gpus),
+            memory_bytes: subject::total_bytes(&parts.gpus),
             gpus: parts.gpus,
             process: process.map(FindingProcess::of),
             evidence: parts.evidence,
@@ -344,9 +349,9 @@ pub(super) struct FindingParts {
 
 #[derive(Clone, Copy, Debug)]
 pub struct ProcessInput<'a> {
-    pub seen: RuleInput<'a>,
+    pub rule_input: RuleInput<'a>,
     pub process: &'a Process,
-    pub known: &'a ProcessHistory,
+    pub process_history: &'a ProcessHistory,
 }
 
 impl<'a> ProcessInput<'a> {
@@ -354,53 +359,54 @@ impl<'a> ProcessInput<'a> {
         format!("{} ({})", super::name_of(self.process), self.process.pid)
     }
 
-    /// Whether the rule had a finding on the process at the last snapshot.
+    /// Whether the rule had a finding on the process in the previous snapshot.
     pub fn is_active(self) -> bool {
-        self.seen.active_finding(self.process.identity()).is_some()
+        self.rule_input.active_finding(self.process.identity()).is_some()
     }
 
     pub fn settings(self, row: &RowHistory) -> Option<Settings> {
-        self.seen.rule.settings_for(&ScopeInput {
+        self.rule_input.rule.settings_for(&ScopeInput {
             process: Some(self.process),
-            index: self.seen.history.gpu_index(row),
+            index: self.rule_input.history.gpu_index(row),
             held_bytes: row.used_bytes(),
-            snapshot: self.seen.snapshot,
+            snapshot: self.rule_input.snapshot,
         })
     }
 
-    /// Whether the process holds enough memory on a row's GPU, alone or with its job if the job has used no GPU for
-    /// the settings' duration. A finding ends at three quarters of the threshold, to avoid flicker. `None` if the
+    /// Whether the process holds enough memory on a row's GPU. If its job has used no GPU for the settings' duration,
+    /// the job's memory counts. To avoid flicker, a finding ends at three quarters of the threshold. `None` if the
     /// driver does not report the memory.
     pub(super) fn holds_enough(self, row: &RowHistory, settings: &Settings) -> Option<bool> {
         let bytes = row.used_bytes()?;
-        let least = settings.min_memory.0;
-        let reaches =
-            |bytes: u64| bytes >= least || (bytes >= least - least / 4 && self.is_active());
+        let min_bytes = settings.min_memory.0;
+        let reaches = |bytes: u64| {
+            bytes >= min_bytes || (bytes >= min_bytes - min_bytes / 4 && self.is_active())
+        };
         let seconds = settings.duration.seconds();
         let job_reaches = || {
-            let RuleInput { snapshot, history, jobs, .. } = self.seen;
+            let RuleInput { snapshot, history, jobs, .. } = self.rule_input;
             let jobs = jobs.get_or_init(|| UnusedJobs::new(snapshot, history));
             reaches(jobs.bytes(self.process.pid, history.gpu_index(row), seconds))
         };
-        // Families are computed only if the process itself is unused.
+        // Computing families is expensive, so first check that the process itself is unused.
         let is_unused = || row.run().is_some_and(|run| run.seconds() >= seconds);
         Some(bytes > 0 && (reaches(bytes) || (is_unused() && job_reaches())))
     }
 
-    pub fn on(self, row: &RowHistory) -> FindingGpu {
+    pub fn finding_gpu(self, row: &RowHistory) -> FindingGpu {
         FindingGpu {
-            index: self.seen.history.gpu_index(row),
-            uuid: self.seen.history.gpu_uuid(row).cloned(),
+            index: self.rule_input.history.gpu_index(row),
+            uuid: self.rule_input.history.gpu_uuid(row).cloned(),
             used_bytes: row.used_bytes(),
         }
     }
 
     /// Reports a finding that becomes active `needed` seconds after `since`.
-    pub fn expect(self, gpu: u32, since: Time, needed: f64, verdicts: &mut RuleOutput) {
-        verdicts.expect(self.seen.pending(Some(self.process.pid), gpu, since, needed));
+    pub fn add_pending(self, gpu: u32, since: Time, needed: f64, output: &mut RuleOutput) {
+        output.add_pending(self.rule_input.pending(Some(self.process.pid), gpu, since, needed));
     }
 
-    /// A candidate that meets the rule's conditions on these GPUs, except for the time.
+    /// Creates a candidate, which meets all of the rule's conditions on these GPUs except the duration.
     pub(super) fn candidate(
         self,
         gpus: Vec<FindingGpu>,
@@ -409,8 +415,8 @@ impl<'a> ProcessInput<'a> {
         needed: f64,
     ) -> Candidate {
         Candidate {
-            rule: self.seen.rule.name.clone(),
-            kind: self.seen.rule.kind(),
+            rule: self.rule_input.rule.name.clone(),
+            kind: self.rule_input.rule.kind(),
             process: self.process.identity(),
             gpus,
             since,
@@ -430,30 +436,30 @@ pub struct RuleOutput {
     pub(super) pending: Vec<Pending>,
     pub(super) doubts: Vec<Doubts>,
     pub(super) candidates: Vec<Candidate>,
-    pub(super) rule: usize,
+    pub(super) rule_index: usize,
 }
 
 impl RuleOutput {
-    pub fn find(&mut self, finding: Finding) {
+    pub fn add_finding(&mut self, finding: Finding) {
         self.findings.push(finding);
     }
 
-    pub fn expect(&mut self, pending: Pending) {
+    pub fn add_pending(&mut self, pending: Pending) {
         self.pending.push(pending);
     }
 
-    /// Reports a candidate that has not been observed for long enough.
-    pub(super) fn suspect(&mut self, candidate: Candidate) {
+    /// Reports a candidate.
+    pub(super) fn add_candidate(&mut self, candidate: Candidate) {
         if candidate.kind.ends() == Ends::Always {
             self.candidates.push(candidate);
         }
     }
 
-    /// Reports why the rule is undecided; each reason is kept once.
-    pub fn doubt(&mut self, doubt: UndecidedReason) {
-        if self.doubts.len() <= self.rule {
-            self.doubts.resize_with(self.rule + 1, Doubts::default);
+    /// Reports why the rule is undecided. Duplicates are dropped.
+    pub fn add_doubt(&mut self, doubt: UndecidedReason) {
+        if self.doubts.len() <= self.rule_index {
+            self.doubts.resize_with(self.rule_index + 1, Doubts::default);
         }
-        self.doubts[self.rule].add(doubt);
+        self.doubts[self.rule_index].add(doubt);
     }
 }

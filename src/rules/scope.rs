@@ -1,7 +1,7 @@
 //! Selects the processes of a rule, override or exemption.
 //!
-//! A match is yes, no or unknown. Rules and overrides apply only to processes that are known to match. For
-//! exemptions, see [`exemption`](super::exemption).
+//! A match can be yes, no or unknown. Rules and overrides apply only to known matches. Exemptions also apply to
+//! unknown ones; see [`exemption`](super::exemption).
 
 use std::fmt;
 
@@ -13,33 +13,33 @@ use crate::model::row::{Me, ProcessRow};
 use crate::model::selector::Selector;
 use crate::model::{GpuProcess, Process, Snapshot};
 
-/// The fields that identify an owner. A configuration must give their values in full.
+/// Fields that identify an owner. Their values must be complete, not substrings.
 const OWNERS: [Field; 5] = [Field::User, Field::Container, Field::Pod, Field::Job, Field::Unit];
 
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Scope {
-    /// As for `--where`, but on one snapshot.
+    /// Has the syntax of `--where`, but sees a single snapshot.
     pub selector: Option<Selector>,
 }
 
 impl<'de> Deserialize<'de> for Scope {
-    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let terms = "terms such as \"user=ann gpu:0 mem>4GiB\"";
-        let text = setting::parsed(from, terms, setting::text)?;
+        let text = setting::parsed(deserializer, terms, setting::text)?;
         let wrong = |why: &str| de::Error::custom(format!("{text:?} {why}; write {terms}"));
         let selector = Selector::parse(&text).map_err(de::Error::custom)?;
         let selector = selector.ok_or_else(|| wrong("is not allowed"))?;
         for field in selector.fields() {
             match field {
                 None => return Err(wrong("has a word that names no field")),
-                // The rules compute these fields, or they depend on who asks, and a configuration has no user.
+                // The rules compute these fields, or the fields depend on the user who runs the query.
                 Some(Field::Idle | Field::Finding | Field::Is) => {
                     return Err(wrong("uses idle, finding or is, which only filters have"));
                 }
                 Some(_) => {}
             }
         }
-        // An action for ann's processes must not affect hannah's.
+        // With substrings, an action for ann's processes would also affect hannah's.
         if let Some(field) = selector.fields_in_part().find(|field| OWNERS.contains(field)) {
             let name = field.spec().names[0];
             let why =
@@ -53,14 +53,14 @@ impl<'de> Deserialize<'de> for Scope {
 }
 
 impl Scope {
-    /// Whether the scope has no selector, and so matches every process.
+    /// Whether the scope matches everything.
     pub fn is_empty(&self) -> bool {
         self.selector.is_none()
     }
 
-    /// Whether the scope can match only processes, and never a finding about a GPU.
+    /// Whether the scope can match processes but never a finding about a GPU.
     pub fn is_of_processes(&self) -> bool {
-        self.selector.as_ref().is_some_and(|it| !it.is_of_gpus())
+        self.selector.as_ref().is_some_and(|selector| !selector.is_of_gpus())
     }
 
     pub fn fits(&self, input: &ScopeInput<'_>) -> bool {
@@ -69,9 +69,10 @@ impl Scope {
 
     /// Whether the scope matches; `None` if unknown.
     pub fn answer(&self, input: &ScopeInput<'_>) -> Option<bool> {
-        // Without a user: `is:mine` is rejected.
-        let asks = |selector: &Selector| input.with_row(|row| selector.answer(row, &Me::default()));
-        self.selector.as_ref().map_or(Some(true), asks)
+        // No user is needed, because `is:mine` is rejected.
+        let matches =
+            |selector: &Selector| input.with_row(|row| selector.answer(row, &Me::default()));
+        self.selector.as_ref().map_or(Some(true), matches)
     }
 }
 
@@ -94,15 +95,16 @@ pub struct ScopeInput<'a> {
 }
 
 impl ScopeInput<'_> {
-    /// Matches the input as a row of a table.
+    /// Calls `ask` with the input as a table row.
     fn with_row<T>(&self, ask: impl FnOnce(&ProcessRow<'_>) -> T) -> T {
         let mut gpus = self.snapshot.gpus.iter();
         let gpu = gpus.find(|gpu| gpu.index == self.index);
-        let is_own = |entry: &&GpuProcess| self.process.is_some_and(|it| it.pid == entry.pid);
+        let is_own =
+            |entry: &&GpuProcess| self.process.is_some_and(|process| process.pid == entry.pid);
         let entries = || gpu.into_iter().flat_map(|gpu| gpu.processes.iter().flatten());
-        // Of several entries on one GPU, the one in question.
-        let is_it = |entry: &&GpuProcess| is_own(entry) && entry.used_bytes == self.held_bytes;
-        let entry = entries().find(is_it).or_else(|| entries().find(is_own));
+        // A process can have several entries on one GPU, so prefer the one with the same size.
+        let has_size = |entry: &&GpuProcess| is_own(entry) && entry.used_bytes == self.held_bytes;
+        let entry = entries().find(has_size).or_else(|| entries().find(is_own));
         let entry = entry.map(|entry| GpuProcess { used_bytes: self.held_bytes, ..*entry });
         ask(&ProcessRow {
             snapshot: self.snapshot,
@@ -128,14 +130,14 @@ mod tests {
     use crate::rules::testing::scope;
 
     #[test]
-    fn unknown_facts_give_neither_yes_nor_no() {
+    fn a_scope_is_undecided_on_unknown_facts() {
         use crate::model::snapshot::Jupyter;
         use crate::units::GIB;
         let notebook = |path: Option<&str>| Jupyter {
             notebook_path: path.map(Arc::from),
             ..Jupyter::default()
         };
-        let known = Process {
+        let complete = Process {
             pid: 7,
             user: Some("ann".into()),
             uid: Some(1000),
@@ -161,7 +163,7 @@ mod tests {
         let snapshot = Snapshot { gpus: vec![gpu], ..Snapshot::new(Time::default()) };
         const YES: Option<bool> = Some(true);
         const NO: Option<bool> = Some(false);
-        // A process with all facts known, one with few facts known, one outside a notebook, and a GPU.
+        // A process with all facts, a process with few facts, a process outside a notebook, and a GPU.
         for (text, expected) in [
             ("user:ANN", [YES, None, None, None]),
             ("user=ann", [YES, None, None, None]),
@@ -169,7 +171,7 @@ mod tests {
             ("user:1000,bob", [YES, None, YES, None]),
             ("notebook:course/", [YES, None, NO, None]),
             ("framework:jax", [NO, None, None, None]),
-            // Of two entries on a GPU, the one in question.
+            // The entry with 2 GiB is used, not the one with 5 GiB.
             ("mem<4GiB", [YES, None, None, None]),
             ("gpu:3 user:bob", [NO, None, None, None]),
             ("gpu:0", [NO, NO, NO, NO]),
@@ -182,7 +184,7 @@ mod tests {
                 snapshot: &snapshot,
             };
             let answers = [
-                input(Some(&known), Some(2 * GIB)),
+                input(Some(&complete), Some(2 * GIB)),
                 input(Some(&hidden), None),
                 input(Some(&plain), Some(GIB)),
                 input(None, None),
@@ -195,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn a_scope_is_shown_in_a_line_whatever_is_in_it() {
+    fn a_displayed_scope_escapes_control_characters() {
         assert_eq!(scope("user:ann\u{1b} !gpu:0").to_string(), "\"user:ann\\u{1b} !gpu:0\"");
         assert_eq!(Scope::default().to_string(), "all processes");
     }

@@ -1,11 +1,11 @@
-//! Whether a process looks like an inference server, whose work includes waiting.
+//! Decides whether a process is an inference server, for which waiting is normal.
 //!
-//! A process that listens for clients serves, regardless of its name, and so does a process that works for it;
-//! [`listening`] decides that. If it is unknown whether a process listens, a server's name also protects it. Names
-//! are compared by whole words: `reserve.py` does not serve.
+//! A process that listens for clients is a server, regardless of its name, and so are its workers; see [`listening`].
+//! If it is unknown whether a process listens, the name of a known server is sufficient. Names are compared by whole
+//! words: `reserve.py` is not a server.
 //!
-//! The main process of an administrator's service also serves, regardless of its program, unless it is known not to
-//! listen. A worker that a notebook kernel started works only for the notebook.
+//! The main process of a systemd service is also a server, unless it is known not to listen. A worker that a notebook
+//! kernel started is not.
 
 use super::listening;
 use crate::history::ProcessHistory;
@@ -15,23 +15,26 @@ use crate::model::snapshot::PidNamespace;
 use crate::model::unit::{Role, role};
 use crate::model::{Process, Snapshot};
 
-/// Whether the process serves, as far as known: it or a process that works with it listens for clients, or it looks
-/// like a server and is not known not to listen.
+/// Whether the process may be a server: its family listens for clients, or it looks like a server and may listen.
 pub fn serves(process: &Process, snapshot: &Snapshot) -> bool {
     serves_by(process, &NameFacts::of(process), snapshot)
 }
 
-/// Like `serves`, with the cached facts about names from the process's history.
-pub(super) fn is_server(process: &Process, known: &ProcessHistory, snapshot: &Snapshot) -> bool {
-    serves_by(process, known.names(), snapshot)
+/// Like [`serves`], with cached facts about names.
+pub(super) fn is_server(
+    process: &Process,
+    process_history: &ProcessHistory,
+    snapshot: &Snapshot,
+) -> bool {
+    serves_by(process, process_history.names(), snapshot)
 }
 
 fn serves_by(process: &Process, names: &NameFacts, snapshot: &Snapshot) -> bool {
-    // A notebook listens to its own server, whatever library it has loaded.
+    // A kernel listens only for its own server, regardless of the libraries that it has loaded.
     if process.jupyter.is_some() || names.is_kernel {
         return false;
     }
-    // Only a front end starts a worker. Clients connect to the front end, other workers to the worker.
+    // Clients connect to the front end that started a worker. Only other workers connect to the worker.
     if process.has_lost_starter() {
         return false;
     }
@@ -59,9 +62,9 @@ fn serves_by(process: &Process, names: &NameFacts, snapshot: &Snapshot) -> bool 
         || (has_clients.is_none() && has_listen_arguments())
 }
 
-/// Whether a server in the same session or group listens, so that this process works for it.
+/// Whether a server in the same session or group listens.
 fn family_listens(process: &Process, snapshot: &Snapshot) -> bool {
-    let shares = |mine: Option<u32>, other: Option<u32>| mine.is_some() && mine == other;
+    let shares = |id: Option<u32>, other: Option<u32>| id.is_some() && id == other;
     snapshot.processes.iter().any(|other| {
         other.pid != process.pid
             && other.listening == Some(true)
@@ -78,8 +81,8 @@ fn is_child_of_a_kernel(process: &Process, parent: Option<&Process>) -> bool {
         || started_by.and_then(|parent| parent.command.as_deref()).is_some_and(is_kernel_command)
 }
 
-/// Whether the starter of a server's worker is known to be no server; any process can set such a title. On the
-/// host, a process that adopts orphans started none of them.
+/// Whether the starter of an apparent worker is known not to be a server, because any process can set such a title.
+/// On the host, a reaper starts no workers.
 fn has_other_starter(process: &Process, snapshot: &Snapshot) -> bool {
     let Some(parent) = process.parent.as_deref() else {
         let is_on_host = snapshot.host.pid_namespace == Some(PidNamespace::Host)
@@ -97,7 +100,7 @@ fn has_other_starter(process: &Process, snapshot: &Snapshot) -> bool {
     !starter.looks_like_a_server() && !starter.is_worker_of_a_server() && !parent.runs("raylet")
 }
 
-/// Whether the process is the main one of its own unit, which systemd started and restarts.
+/// Whether the process is the main process of its own systemd unit.
 fn is_service(process: &Process) -> bool {
     let unit = process.systemd_unit.as_deref();
     unit.is_some_and(|unit| role(unit) == Role::Work)
@@ -134,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn servers_are_known_by_their_names() {
+    fn servers_are_recognized_by_name() {
         for command in [
             "vllm serve meta/llama",
             "/usr/bin/python3 /home/ann/.venv/bin/vllm serve x",
@@ -167,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn training_that_listens_for_its_ranks_is_no_server() {
+    fn training_that_listens_is_not_a_server() {
         for command in [
             "python train.py --master_port 29500",
             "python -m torch.distributed.run train.py",
@@ -186,21 +189,21 @@ mod tests {
     }
 
     #[test]
-    fn a_process_that_listens_for_clients_is_a_server_and_so_is_its_worker() {
-        let listens = |on: &str| Process {
-            listening_on: Some([Arc::from(on)].into()),
+    fn workers_of_a_listening_process_are_servers() {
+        let listens = |address: &str| Process {
+            listening_on: Some([Arc::from(address)].into()),
             ..process(1, "python app.py", Some(true))
         };
         assert!(alone(&listens("tcp:127.0.0.1:8000")));
         assert!(!alone(&listens("tcp:[::]:29500")));
-        let engine = |command: &str, on: &str| Process {
+        let engine = |command: &str, address: &str| Process {
             listening_relatives: Some(
                 [Relative {
                     start_ticks: None,
                     pid: 9,
                     relation: Relation::Ancestor,
                     command: Some(["python".into(), "front.py".into()].into()),
-                    listening_on: [Arc::from(on)].into(),
+                    listening_on: [Arc::from(address)].into(),
                 }]
                 .into(),
             ),
@@ -217,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn a_notebook_is_no_server_whatever_it_has_loaded() {
+    fn a_notebook_is_never_a_server() {
         for (command, jupyter) in
             [("python -m ipykernel_launcher -f x.json", None), ("python", Some(Arc::default()))]
         {
@@ -228,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn the_main_process_of_a_unit_serves_unless_it_is_known_not_to_listen() {
+    fn a_units_main_process_serves_unless_it_does_not_listen() {
         let service = |unit: &str, listening| Process {
             systemd_unit: Some(unit.into()),
             parent_is_reaper: Some(true),
@@ -261,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn an_engine_that_a_notebook_started_is_no_server() {
+    fn an_engine_started_by_a_notebook_is_not_a_server() {
         let mut engine = process(2, "VLLM::EngineCore", Some(true));
         engine.ppid = Some(1);
         assert!(alone(&engine));
@@ -283,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn a_worker_is_judged_by_the_one_it_works_for() {
+    fn a_worker_serves_if_its_starter_serves() {
         let mut worker = process(2, "VLLM::EngineCore", Some(false));
         worker.ppid = Some(1);
         assert!(alone(&worker), "its parent may be anything");
@@ -293,7 +296,7 @@ mod tests {
         snapshot.processes[0].listening = Some(false);
         assert!(!serves(&worker, &snapshot), "an offline batch");
 
-        let left = |ppid: u32, group: u32| Process {
+        let orphaned = |ppid: u32, group: u32| Process {
             ppid: Some(ppid),
             parent_is_reaper: Some(true),
             process_group: Some(group),
@@ -301,9 +304,9 @@ mod tests {
             listening_on: Some(["tcp:0.0.0.0:45123".into()].into()),
             ..worker.clone()
         };
-        assert!(!alone(&left(1, 7)), "its front was killed");
-        assert!(alone(&left(5, 5)), "its front is the first process of a container");
-        let adopted = left(1, 2);
+        assert!(!alone(&orphaned(1, 7)), "its front was killed");
+        assert!(alone(&orphaned(5, 5)), "its front is the first process of a container");
+        let adopted = orphaned(1, 2);
         assert!(alone(&adopted), "its front may be a container's first process");
         let mut on_host = Snapshot::new(Time::default());
         on_host.host.pid_namespace = Some(PidNamespace::Host);
@@ -317,14 +320,14 @@ mod tests {
             parent_is_reaper: Some(true),
             ..Parent::default()
         };
-        let mut below = Process {
+        let mut grandchild = Process {
             ppid: Some(3),
             parent_is_reaper: Some(false),
             process_group: Some(7),
             parent: Some(Arc::new(parent.clone())),
             ..worker.clone()
         };
-        assert!(!alone(&below), "left with its engine");
+        assert!(!alone(&grandchild), "left with its engine");
         for (starter, is_front) in [
             ("python -m vllm.entrypoints.openai.api_server", true),
             ("python serve.py", true),
@@ -334,8 +337,8 @@ mod tests {
             ("bash", false),
         ] {
             let command = Some(starter.split(' ').map(Arc::from).collect());
-            below.parent = Some(Arc::new(Parent { command, ..parent.clone() }));
-            assert_eq!(alone(&below), is_front, "a title proves nothing: {starter}");
+            grandchild.parent = Some(Arc::new(Parent { command, ..parent.clone() }));
+            assert_eq!(alone(&grandchild), is_front, "a title proves nothing: {starter}");
         }
 
         let helper = Process {

@@ -1,14 +1,13 @@
-//! `server-idle`: an inference server holds memory on a GPU and received no request.
+//! `server-idle`: an inference server holds memory on a GPU and has received no request.
 //!
-//! Evaluated like [`idle`], for the processes that `idle` skips because waiting is their work: processes that look
-//! like an inference server and are not known not to listen, and processes that work for one. The memory may be
-//! wanted, so no action ends the server.
+//! Evaluated like [`idle`], for servers and their workers, which `idle` skips (see `server`). The server may be
+//! needed, so no action ends it.
 
 use super::idle::{self, DEFAULTS, DURATION, IdleEvidence, MAX_CPU_PERCENT, MIN_MEMORY};
 use super::rule::{RuleKind, SEVERITY, Settings};
 use crate::model::finding::{Kind, Severity};
 
-/// Like `idle`, without notebooks, which serve no clients.
+/// Has no `max_busy`, because notebooks are not servers.
 pub static KIND: RuleKind = RuleKind {
     process: idle::judge,
     ..RuleKind::new::<IdleEvidence>(
@@ -37,7 +36,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_that_waits_is_found_and_never_killed() {
+    fn a_waiting_server_is_reported_without_terminate() {
         let mut scene = server();
         let mut engine = judge(&mut scene, 590.0);
         assert_eq!(engine.findings(), []);
@@ -51,14 +50,14 @@ mod tests {
     }
 
     #[test]
-    fn a_server_that_is_asked_or_busy_is_not_idle() {
+    fn a_server_with_activity_is_not_idle() {
         let cases: &[Case] = &[
-            ("asked", Nothing, |it| it.row(0, PID).sm_percent = Some(1)),
-            ("works on the CPU", Nothing, |it| it.process(PID).cpu_percent = Some(80.0)),
-            ("stopped", Nothing, |it| it.process(PID).state = Some('T')),
-            ("little memory", Nothing, |it| it.row(0, PID).used_bytes = Some(GIB - 1)),
-            // This process is for `idle` to judge.
-            ("listens on nothing", Nothing, |it| it.process(PID).listening = Some(false)),
+            ("asked", Nothing, |scene| scene.row(0, PID).sm_percent = Some(1)),
+            ("works on the CPU", Nothing, |scene| scene.process(PID).cpu_percent = Some(80.0)),
+            ("stopped", Nothing, |scene| scene.process(PID).state = Some('T')),
+            ("little memory", Nothing, |scene| scene.row(0, PID).used_bytes = Some(GIB - 1)),
+            // `idle` judges this process.
+            ("listens on nothing", Nothing, |scene| scene.process(PID).listening = Some(false)),
         ];
         each(Kind::ServerIdle, server, 700.0, cases);
     }

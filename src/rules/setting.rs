@@ -1,7 +1,7 @@
-//! Reads settings from the configuration's TOML, and prints them in messages.
+//! Parses settings from TOML, and formats them for messages.
 //!
-//! For a wrong size, time or percentage, the error shows the value and what to write instead. Other errors come
-//! from serde and `toml`.
+//! The error for an invalid size, duration or percentage shows the value and an example. serde and `toml` report all
+//! other errors.
 
 use std::sync::Arc;
 
@@ -13,11 +13,11 @@ use crate::history::counter::LONGEST_WINDOW_SECONDS;
 use crate::model::selector;
 use crate::units::{Bytes, Percent, Span};
 
-/// Settings with some values changed.
+/// Applies changes to settings.
 ///
 /// # Errors
 ///
-/// If a value is not allowed.
+/// If a value is invalid.
 pub fn changed<T: DeserializeOwned + Serialize>(
     settings: &T,
     changes: Table,
@@ -27,11 +27,11 @@ pub fn changed<T: DeserializeOwned + Serialize>(
     table.try_into()
 }
 
-/// A value as error messages show it.
+/// Formats a value for error messages.
 pub fn shown(value: &Value) -> String {
     match value {
         Value::String(text) => format!("{text:?}"),
-        // Also a number with more digits than TOML allows.
+        // `toml` parses numbers that are too large as infinity.
         Value::Float(number) if number.is_infinite() => "the number".to_owned(),
         Value::Datetime(_) => "the date".to_owned(),
         Value::Array(_) => "the list".to_owned(),
@@ -40,17 +40,17 @@ pub fn shown(value: &Value) -> String {
     }
 }
 
-/// Reads a value written as in the `example`.
+/// Parses a value in the form of `example`.
 ///
 /// # Errors
 ///
-/// If the value has another form.
+/// If the value does not have this form.
 pub fn parsed<'de, T, D: Deserializer<'de>>(
-    from: D,
+    deserializer: D,
     example: &str,
     parse: impl FnOnce(&Value) -> Option<T>,
 ) -> Result<T, D::Error> {
-    let written = Value::deserialize(from)?;
+    let written = Value::deserialize(deserializer)?;
     let wrong = || format!("{} is not allowed; write {example}", shown(&written));
     parse(&written).ok_or_else(|| de::Error::custom(wrong()))
 }
@@ -60,31 +60,31 @@ pub fn text(written: &Value) -> Option<Arc<str>> {
     text.map(Arc::from)
 }
 
-/// A duration from text, rounded to milliseconds so that it can be written again.
+/// Parses a duration and rounds it to milliseconds, so that it survives a round trip.
 pub fn span(written: &Value) -> Option<Span> {
     let span: Span = written.as_str()?.parse().ok()?;
     Some(Span::from_seconds((span.seconds() * 1000.0).round() / 1000.0))
 }
 
 impl<'de> Deserialize<'de> for Bytes {
-    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let example = "a size such as \"1GiB\" or \"512MiB\"";
-        parsed(from, example, |written| written.as_str()?.parse().ok())
+        parsed(deserializer, example, |written| written.as_str()?.parse().ok())
     }
 }
 
 impl<'de> Deserialize<'de> for Span {
-    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let example = "a duration such as \"30s\", \"10m\" or \"2h\", from 1s to 1d";
         let is_allowed = |span: &Self| (1.0..=LONGEST_WINDOW_SECONDS).contains(&span.seconds());
-        parsed(from, example, |written| span(written).filter(is_allowed))
+        parsed(deserializer, example, |written| span(written).filter(is_allowed))
     }
 }
 
 impl<'de> Deserialize<'de> for Percent {
-    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let example = "a percentage above 0 such as 20 (one core of CPU is 100)";
-        parsed(from, example, |written| {
+        parsed(deserializer, example, |written| {
             let number = written.as_float().or_else(|| Some(written.as_integer()? as f64))?;
             (number > 0.0 && number.is_finite()).then_some(Self(number))
         })
@@ -113,13 +113,13 @@ impl Serialize for Percent {
     }
 }
 
-/// `; did you mean "duration"?`, if the name is a misspelling of a known one.
+/// Returns `; did you mean "duration"?` if `name` looks like a misspelled known name, otherwise an empty string.
 pub fn near<'k>(name: &str, known: impl Iterator<Item = &'k str>) -> String {
     let near = selector::near(name, known);
     near.map_or_else(String::new, |known| format!("; did you mean {known:?}?"))
 }
 
-/// The size in the largest unit that gives a whole number.
+/// Formats a size in the largest unit that yields an integer.
 fn exact_bytes(Bytes(bytes): Bytes) -> String {
     let units = [("TiB", 40), ("GiB", 30), ("MiB", 20), ("KiB", 10)];
     units
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn settings_read_back_as_written() {
+    fn settings_round_trip_through_toml() {
         for (bytes, shown) in [
             (GIB, "\"1GiB\""),
             (1536 * MIB, "\"1536MiB\""),
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_value_is_refused_with_a_correct_example() {
+    fn an_invalid_value_error_shows_a_valid_example() {
         for (key, value) in [
             ("duration", Value::Integer(10)),
             ("duration", "10 apples".into()),

@@ -1,10 +1,10 @@
-//! `stopped`: a signal or terminal has stopped a process (`T`) that holds memory on a GPU.
+//! `stopped`: a process that holds memory on a GPU was stopped (`T`) by a signal or its terminal.
 //!
-//! Causes are Ctrl-Z, a read from the terminal by a background job, `kill -STOP`, and a frozen cgroup (`docker
-//! pause`). Every sample of the duration must show the state; any other sample restarts the time.
+//! Causes are Ctrl-Z, a background job that reads from the terminal, `kill -STOP`, and a frozen cgroup (`docker
+//! pause`). Every sample of the duration must show the state; any other state restarts the duration.
 //!
-//! Never stopped: a process under a debugger (`t`), which someone is working on; a process that holds no memory on
-//! a GPU, or only graphics. No action ends the process, because its owner or scheduler intends to resume it.
+//! Never stopped: a process under a debugger (`t`), and a process that holds no memory on a GPU or is there only for
+//! graphics. No action ends the process, because its owner or scheduler intends to resume it.
 
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use std::sync::Arc;
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::lasting::{held, wait};
+use super::lasting::{held_gpus, report_wait};
 use super::rule::{FindingParts, ProcessInput, RuleKind, RuleOutput, SEVERITY, Settings, seconds};
 use super::subject;
 use crate::advice::{self, quote};
@@ -55,8 +55,8 @@ pub struct StoppedEvidence {
 
 impl KindEvidence for StoppedEvidence {
     fn words(&self) -> String {
-        let how = if self.is_frozen { "its cgroup is frozen" } else { "T: Ctrl-Z, SIGSTOP" };
-        let mut words = format!("suspended ({how}) in all {}", samples(self.samples));
+        let cause = if self.is_frozen { "its cgroup is frozen" } else { "T: Ctrl-Z, SIGSTOP" };
+        let mut words = format!("suspended ({cause}) in all {}", samples(self.samples));
         if let Some(terminal) = &self.terminal {
             let _ = write!(words, ", on {terminal}");
         }
@@ -64,32 +64,32 @@ impl KindEvidence for StoppedEvidence {
     }
 }
 
-fn process(it: ProcessInput<'_>, verdicts: &mut RuleOutput) {
-    let Some(('T', streak)) = it.known.state() else {
+fn process(input: ProcessInput<'_>, output: &mut RuleOutput) {
+    let Some(('T', streak)) = input.process_history.state() else {
         return;
     };
-    // Memory that the driver does not report counts as held.
+    // Treat unknown memory as held.
     let counts = |settings: &Settings, row: &RowHistory| {
-        row.kind() != ProcessType::Graphics && it.holds_enough(row, settings) != Some(false)
+        row.kind() != ProcessType::Graphics && input.holds_enough(row, settings) != Some(false)
     };
-    let Some((settings, gpus)) = held(it, counts) else {
+    let Some((settings, gpus)) = held_gpus(input, counts) else {
         return;
     };
     let needed = settings.duration.seconds();
     if streak.seconds() < needed {
-        wait((it.seen, it.process.pid), gpus[0].index, &streak, needed, verdicts);
+        report_wait((input.rule_input, input.process.pid), gpus[0].index, &streak, needed, output);
         let began = (streak.since, streak.began);
-        verdicts.suspect(it.candidate(gpus, began, streak.samples, needed));
+        output.add_candidate(input.candidate(gpus, began, streak.samples, needed));
         return;
     }
     let message = format!(
         "{} has been stopped for {} and holds {}",
-        it.name(),
+        input.name(),
         Span::from_seconds(streak.seconds()),
-        subject::held(&gpus),
+        subject::describe_memory(&gpus),
     );
-    let terminal = it.process.terminal.clone();
-    let is_frozen = it.process.frozen == Some(true);
+    let terminal = input.process.terminal.clone();
+    let is_frozen = input.process.frozen == Some(true);
     let evidence = StoppedEvidence { state: 'T', samples: streak.samples, terminal, is_frozen };
     let parts = FindingParts {
         severity: settings.severity,
@@ -98,19 +98,19 @@ fn process(it: ProcessInput<'_>, verdicts: &mut RuleOutput) {
         until: streak.until,
         evidence: Evidence::new(evidence),
         message,
-        advice: lines(it.process),
+        advice: advice_lines(input.process),
     };
-    verdicts.find(it.seen.finding(Some(it.process), parts));
+    output.add_finding(input.rule_input.finding(Some(input.process), parts));
 }
 
-fn lines(process: &Process) -> Vec<String> {
+fn advice_lines(process: &Process) -> Vec<String> {
     let pid = process.pid;
     if let Some(line) = advice::thaw(process) {
         return vec![line];
     }
     let mut advice = Vec::new();
-    let job = process.slurm.as_deref().filter(|it| it.over != Some(true));
-    if let Some(job) = job.and_then(|it| quote(&it.id()?)) {
+    let job = process.slurm.as_deref().filter(|job| job.over != Some(true));
+    if let Some(job) = job.and_then(|job| quote(&job.id()?)) {
         advice.push(format!("where Slurm suspended its job: `scontrol resume {job}`"));
     }
     advice.push(match &process.terminal {
@@ -149,7 +149,7 @@ mod tests {
         scene
     }
 
-    /// `python train.py` that works on GPU 0 for a minute and is then stopped; a sample every 10 s.
+    /// `python train.py` on GPU 0, stopped after a minute; a sample every 10 s.
     fn stopped(seconds: f64) -> (Scene, crate::rules::Engine) {
         let mut scene = Scene::new(1, 10.0);
         scene.holder(PID, &[0], 20 * GIB);
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_found_after_the_duration_and_never_ended() {
+    fn a_stopped_process_is_reported_after_the_duration() {
         let (mut scene, mut engine) = stopped(110.0);
         assert_clean(&engine, Kind::Stopped);
         assert_eq!(engine.pending()[0].kind, Kind::Stopped);
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn one_sample_that_runs_ends_it() {
+    fn one_running_sample_resolves_the_finding() {
         let (mut scene, mut engine) = stopped(300.0);
         scene.process(PID).state = Some('S');
         engine.observe(scene.step());
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn a_history_that_begins_while_it_is_stopped_is_undecided_until_it_is_long_enough() {
+    fn a_history_that_starts_stopped_is_undecided_at_first() {
         let mut scene = all_along();
         let mut engine = judge(&mut scene, 50.0);
         assert_eq!(reasons(&engine, Kind::Stopped), ["decided in 1m 10s (needs 2m of history)"]);
@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn a_gap_ends_it_unless_the_cpu_seconds_vouch_for_it() {
+    fn a_gap_restarts_the_duration_unless_cpu_time_is_known() {
         for (cpu_known, found) in [(true, 1), (false, 0)] {
             let (mut scene, mut engine) = stopped(100.0);
             if !cpu_known {
@@ -236,21 +236,21 @@ mod tests {
     }
 
     #[test]
-    fn a_debugged_process_or_one_without_memory_is_not_stopped() {
+    fn a_debugged_or_memoryless_process_is_not_stopped() {
         each(
             Kind::Stopped,
             all_along,
             200.0,
             &[
                 ("stopped", Found, |_| ()),
-                ("in a debugger", Nothing, |it| it.process(PID).state = Some('t')),
-                ("goes on", Nothing, |it| it.process(PID).state = Some('S')),
-                ("state not told", Nothing, |it| it.process(PID).state = None),
-                ("no memory", Nothing, |it| it.row(0, PID).used_bytes = Some(0)),
-                ("a byte", Found, |it| it.row(0, PID).used_bytes = Some(1)),
-                ("memory not told", Found, |it| it.row(0, PID).used_bytes = None),
-                ("graphics", Nothing, |it| it.row(0, PID).kind = ProcessType::Graphics),
-                ("on no GPU", Nothing, |it| it.rows(0).clear()),
+                ("in a debugger", Nothing, |scene| scene.process(PID).state = Some('t')),
+                ("goes on", Nothing, |scene| scene.process(PID).state = Some('S')),
+                ("state not told", Nothing, |scene| scene.process(PID).state = None),
+                ("no memory", Nothing, |scene| scene.row(0, PID).used_bytes = Some(0)),
+                ("a byte", Found, |scene| scene.row(0, PID).used_bytes = Some(1)),
+                ("memory not told", Found, |scene| scene.row(0, PID).used_bytes = None),
+                ("graphics", Nothing, |scene| scene.row(0, PID).kind = ProcessType::Graphics),
+                ("on no GPU", Nothing, |scene| scene.rows(0).clear()),
                 ("no identity", Nothing, unidentified),
             ],
         );
@@ -261,8 +261,8 @@ mod tests {
         let mut scene = all_along();
         scene.process(PID).slurm =
             Some(Arc::new(Slurm { job_id: Some("77".into()), ..Slurm::default() }));
-        let least = written(Bytes(2 * GIB));
-        let engine = judge_with("stopped", "min_memory", least, &mut scene, 200.0);
+        let min_memory = written(Bytes(2 * GIB));
+        let engine = judge_with("stopped", "min_memory", min_memory, &mut scene, 200.0);
         assert_clean(&engine, Kind::Stopped);
         let long = written(Span::from_seconds(600.0));
         let engine = judge_with("stopped", "duration", long, &mut scene, 200.0);
@@ -272,9 +272,9 @@ mod tests {
         assert!(advice[0].contains("scontrol resume 77"), "{advice:?}");
     }
 
-    /// Mails and logs contain every message without further escaping.
+    /// Mails and logs contain messages without further escaping.
     #[test]
-    fn a_message_is_one_line_whatever_a_name_holds() {
+    fn messages_contain_no_control_characters() {
         let mut dice = Dice::new(7);
         let pieces = [
             "a",

@@ -1,21 +1,21 @@
 //! `stuck`: a process holds memory on a GPU and stays in uninterruptible sleep (`D`).
 //!
 //! The process waits inside the kernel, nearly always in a driver, and receives no signal. Every sample of the
-//! duration must show `D`, and the CPU time must not advance: a process that reads a slow disk may be in `D` in
-//! every sample, but advances in between. If the CPU time is unknown, more samples are required.
+//! duration must show `D`, and the CPU time must not advance: a process that reads a slow disk can be in `D` in every
+//! sample, but it uses CPU time in between. If the CPU time is unknown, more samples are required.
 //!
-//! If the first thread has ended (`Z`) and all others are in `D`, the process counts as in `D`: it was killed, but
-//! a thread that waits for a file system or driver keeps all memory.
+//! If the first thread has exited (`Z`) and all others are in `D`, the process is treated as in `D`: it was killed,
+//! but a waiting thread still holds all memory.
 //!
-//! Never stuck: a process that holds no memory on a GPU; one that is only briefly in `D`; one whose CPU time
-//! advances. No action ends the process, because none can.
+//! Never stuck: a process that holds no memory on a GPU, is only briefly in `D`, or uses CPU time. No action ends the
+//! process, because none can.
 
 use std::sync::Arc;
 
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::lasting::{held, wait};
+use super::lasting::{held_gpus, report_wait};
 use super::rule::{
     FindingParts, ProcessInput, RuleInput, RuleKind, RuleOutput, SEVERITY, Settings, seconds,
 };
@@ -35,11 +35,11 @@ pub static KIND: RuleKind = RuleKind {
     )
 };
 
-/// The fewest samples if the CPU time stood still.
+/// Minimum number of samples if the CPU time did not advance.
 const LEAST_SAMPLES: u64 = 3;
-/// The fewest samples if the CPU time is unknown.
+/// Minimum number of samples if the CPU time is unknown.
 const LEAST_SAMPLES_WITHOUT_CPU: u64 = 5;
-/// After this many seconds in uninterruptible sleep, signals no longer reach a process.
+/// A process in uninterruptible sleep for this many seconds is considered unreachable by signals.
 const BEYOND_SIGNALS_SECONDS: f64 = 120.0;
 
 /// Evidence that a process is blocked in the kernel.
@@ -57,38 +57,38 @@ pub struct StuckEvidence {
 
 impl KindEvidence for StuckEvidence {
     fn words(&self) -> String {
-        let wchan = self.wchan.as_ref().map_or_else(String::new, |it| format!(", in {it}"));
+        let wchan = self.wchan.as_ref().map_or_else(String::new, |wchan| format!(", in {wchan}"));
         format!("blocked in the kernel ({}{wchan}) in all {}", self.state, samples(self.samples))
     }
 }
 
-fn process(it: ProcessInput<'_>, verdicts: &mut RuleOutput) {
-    let Some(('D', streak)) = it.known.state() else {
+fn process(input: ProcessInput<'_>, output: &mut RuleOutput) {
+    let Some(('D', streak)) = input.process_history.state() else {
         return;
     };
-    let Some((settings, gpus)) = held(it, |_, row| row.used_bytes() != Some(0)) else {
+    let Some((settings, gpus)) = held_gpus(input, |_, row| row.used_bytes() != Some(0)) else {
         return;
     };
-    let streak = while_still(streak, it.known);
+    let streak = limit_to_unchanged_cpu_time(streak, input.process_history);
     let needed = settings.duration.seconds();
-    let least_samples = match it.known.still_since() {
+    let least_samples = match input.process_history.still_since() {
         Some(_) => LEAST_SAMPLES,
         None => LEAST_SAMPLES_WITHOUT_CPU,
     };
     if streak.seconds() < needed || streak.samples < least_samples {
-        wait((it.seen, it.process.pid), gpus[0].index, &streak, needed, verdicts);
+        report_wait((input.rule_input, input.process.pid), gpus[0].index, &streak, needed, output);
         return;
     }
-    let process = it.process;
+    let process = input.process;
     let of_a_thread = process.has_threads_left();
-    let what = match of_a_thread {
+    let state = match of_a_thread {
         true => "has exited except for one thread, which has been",
         false => "has been",
     };
     let message = format!(
-        "{} holds {} and {what} in uninterruptible sleep for {}: no signal reaches it",
-        it.name(),
-        subject::held(&gpus),
+        "{} holds {} and {state} in uninterruptible sleep for {}: no signal reaches it",
+        input.name(),
+        subject::describe_memory(&gpus),
         Span::from_seconds(streak.seconds()),
     );
     let parts = FindingParts {
@@ -105,28 +105,28 @@ fn process(it: ProcessInput<'_>, verdicts: &mut RuleOutput) {
         message,
         advice: advice(process),
     };
-    verdicts.find(it.seen.finding(Some(process), parts));
+    output.add_finding(input.rule_input.finding(Some(process), parts));
 }
 
-/// The part of the time in `D` during which the CPU time stood still, if it is known.
-fn while_still(streak: Streak, known: &ProcessHistory) -> Streak {
-    match known.still_since() {
-        // The first sample in `D` includes CPU time used before.
+/// Shortens the streak to the time since the CPU time last advanced, if known.
+fn limit_to_unchanged_cpu_time(streak: Streak, process_history: &ProcessHistory) -> Streak {
+    match process_history.still_since() {
+        // The first sample in `D` includes CPU time from before.
         Some(since) if since > streak.since => Streak { since, began: Began::Witnessed, ..streak },
         _ => streak,
     }
 }
 
-/// Whether no signal reaches a process: it is dead, or has been in uninterruptible sleep for long.
-pub(super) fn is_beyond_signals(seen: RuleInput<'_>, known: &ProcessHistory) -> bool {
-    known.state().is_some_and(|(state, streak)| match state {
+/// Whether no signal reaches a process, because it is dead or has been in uninterruptible sleep for two minutes.
+pub(super) fn is_beyond_signals(input: RuleInput<'_>, process_history: &ProcessHistory) -> bool {
+    process_history.state().is_some_and(|(state, streak)| match state {
         'Z' | 'X' => true,
-        'D' => seen.snapshot.time.seconds_since(streak.since) >= BEYOND_SIGNALS_SECONDS,
+        'D' => input.snapshot.time.seconds_since(streak.since) >= BEYOND_SIGNALS_SECONDS,
         _ => false,
     })
 }
 
-/// What ends a wait, by the prefix of the kernel function's name.
+/// Advice by the name prefix of the kernel function in which a process waits.
 const WAITS: [(&str, &str); 4] =
     [("fuse_", FUSE), ("request_wait_answer", FUSE), ("nfs", NFS), ("rpc_", NFS)];
 
@@ -137,20 +137,23 @@ const NFS: &str =
 
 fn advice(process: &Process) -> Vec<String> {
     let pid = process.pid;
-    let known = process.wchan.as_deref().and_then(|wchan| {
+    let wait_advice = process.wchan.as_deref().and_then(|wchan| {
         WAITS.iter().find(|(start, _)| wchan.starts_with(start)).map(|(_, line)| (*line).to_owned())
     });
     let threads = "see what its threads wait for, as root: ";
-    let seen = format!("{threads}`ps -L -o tid,stat,wchan:32,comm -p {pid}`");
+    let inspect = format!("{threads}`ps -L -o tid,stat,wchan:32,comm -p {pid}`");
     let signals =
         "a kill takes effect only when the kernel releases it; do not wait for it in a script";
     let driver = "look for driver errors: `dmesg | grep -i -e xid -e nvrm`; if it waits for a \
     file system (fuse, nfs), repair the server of that file system; if nothing else helps, reboot";
-    let last = match &known {
+    let last = match &wait_advice {
         Some(_) => None,
         None => Some(driver.to_owned()),
     };
-    [Some(known.unwrap_or(seen)), Some(signals.to_owned()), last].into_iter().flatten().collect()
+    [Some(wait_advice.unwrap_or(inspect)), Some(signals.to_owned()), last]
+        .into_iter()
+        .flatten()
+        .collect()
 }
 
 #[cfg(test)]
@@ -165,7 +168,7 @@ mod tests {
     };
     use crate::units::GIB;
 
-    /// `python train.py` that hangs in the driver from the start.
+    /// `python train.py`, stuck from the start.
     fn all_along(interval: f64) -> Scene {
         let mut scene = Scene::new(1, interval);
         scene.holder(PID, &[0], GIB);
@@ -173,7 +176,7 @@ mod tests {
         scene
     }
 
-    /// `python train.py` that hangs in the driver after a minute; a sample every `interval` seconds.
+    /// `python train.py`, stuck after a minute; a sample every `interval` seconds.
     fn stuck(interval: f64, seconds: f64) -> (Scene, Engine) {
         let mut scene = Scene::new(1, interval);
         scene.holder(PID, &[0], 20 * GIB);
@@ -185,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_found_after_the_duration_and_nothing_is_done() {
+    fn a_stuck_process_is_reported_without_actions() {
         let (mut scene, mut engine) = stuck(10.0, 110.0);
         assert_clean(&engine, Kind::Stuck);
         assert_eq!(engine.pending()[0].kind, Kind::Stuck);
@@ -206,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn one_sample_in_another_state_ends_it() {
+    fn one_sample_in_another_state_resolves_the_finding() {
         for state in ['S', 'R'] {
             let (mut scene, mut engine) = stuck(10.0, 300.0);
             scene.process(PID).state = Some(state);
@@ -239,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn without_cpu_seconds_more_samples_are_needed() {
+    fn unknown_cpu_time_requires_more_samples() {
         for (interval, seconds, found) in
             [(60.0, 120.0, 0), (60.0, 180.0, 0), (60.0, 240.0, 1), (30.0, 120.0, 1)]
         {
@@ -251,24 +254,24 @@ mod tests {
     }
 
     #[test]
-    fn a_process_without_memory_or_of_uncertain_identity_is_not_stuck() {
+    fn only_identified_processes_with_memory_are_stuck() {
         each(
             Kind::Stuck,
             || all_along(10.0),
             200.0,
             &[
                 ("stuck", Found, |_| ()),
-                ("memory not told", Found, |it| it.row(0, PID).used_bytes = None),
-                ("no memory", Nothing, |it| it.row(0, PID).used_bytes = Some(0)),
-                ("on no GPU", Nothing, |it| it.rows(0).clear()),
-                ("asleep", Nothing, |it| it.process(PID).state = Some('S')),
+                ("memory not told", Found, |scene| scene.row(0, PID).used_bytes = None),
+                ("no memory", Nothing, |scene| scene.row(0, PID).used_bytes = Some(0)),
+                ("on no GPU", Nothing, |scene| scene.rows(0).clear()),
+                ("asleep", Nothing, |scene| scene.process(PID).state = Some('S')),
                 ("no identity", Nothing, unidentified),
             ],
         );
     }
 
     #[test]
-    fn a_gap_longer_than_its_cpu_seconds_vouch_for_begins_it_anew() {
+    fn a_long_gap_restarts_the_duration() {
         let (mut scene, mut engine) = stuck(10.0, 100.0);
         engine.observe(scene.pass(700.0));
         assert_eq!(count(&engine, Kind::Stuck), 0);
@@ -276,10 +279,10 @@ mod tests {
     }
 
     #[test]
-    fn a_first_thread_that_has_ended_leaves_the_state_to_the_others() {
-        for (left, percent, found) in [
+    fn other_threads_decide_after_the_first_one_exits() {
+        for (left_thread_state, percent, found) in [
             (Some('D'), 0.0, 1),
-            // A recording without this field does not show other threads, which changes nothing.
+            // Without this field, the other threads are unknown, and the CPU time decides.
             (None, 0.0, 1),
             // `pthread_exit` in `main`.
             (Some('S'), 0.0, 0),
@@ -290,11 +293,12 @@ mod tests {
             scene.holder(PID, &[0], GIB);
             let process = scene.process(PID);
             (process.state, process.threads) = (Some('Z'), Some(2));
-            (process.left_thread_state, process.wchan) = (left, Some("request_wait_answer".into()));
+            (process.left_thread_state, process.wchan) =
+                (left_thread_state, Some("request_wait_answer".into()));
             process.cpu_percent = Some(percent);
             let engine = judge(&mut scene, 200.0);
-            assert_eq!(count(&engine, Kind::Stuck), found, "{left:?} {percent} %");
-            assert_eq!(count(&engine, Kind::Dead), 0, "{left:?} {percent} %");
+            assert_eq!(count(&engine, Kind::Stuck), found, "{left_thread_state:?} {percent} %");
+            assert_eq!(count(&engine, Kind::Dead), 0, "{left_thread_state:?} {percent} %");
             if found == 1 {
                 let finding = only(&engine, Kind::Stuck);
                 assert!(finding.advice[0].contains("FUSE") && finding.actions == [Action::Notify]);

@@ -1,6 +1,6 @@
-//! The subject of a finding in all kinds: id, process, sentence.
+//! The subject of a finding: its id, GPUs and memory, in words and numbers.
 //!
-//! Processes control their names. This module limits the length; the writer escapes them.
+//! Processes control their names, so the writers of reports must escape them.
 
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -9,11 +9,11 @@ use crate::model::finding::FindingGpu;
 use crate::model::{Identity, Process, Start};
 use crate::units::Bytes;
 
-/// How many GPUs are listed; the rest is counted.
+/// Maximum number of GPUs that a message lists. A longer list is replaced by its length.
 const MOST_GPUS_LISTED: usize = 4;
 
-/// `rule:uuid:pid:start`, which is constant while rule, lowest GPU and process are. For a GPU, `rule:uuid`.
-pub(super) fn id(rule: &str, gpus: &[FindingGpu], process: Option<&Process>) -> Arc<str> {
+/// Returns `rule:uuid:pid:start` with the UUID of the lowest GPU, or `rule:uuid` for a finding about a GPU.
+pub(super) fn finding_id(rule: &str, gpus: &[FindingGpu], process: Option<&Process>) -> Arc<str> {
     let mut id = format!("{rule}:");
     // Writing to a String cannot fail.
     let _ = match gpus.iter().min_by_key(|gpu| gpu.index) {
@@ -46,15 +46,15 @@ pub(super) fn gpus(gpus: &[FindingGpu]) -> String {
 }
 
 /// Merges rows into one entry per GPU, lowest index first: under MIG a process may have several rows on one GPU.
-pub(super) fn by_gpu(rows: impl Iterator<Item = FindingGpu>) -> Vec<FindingGpu> {
+pub(super) fn merge_rows(rows: impl Iterator<Item = FindingGpu>) -> Vec<FindingGpu> {
     let mut gpus: Vec<FindingGpu> = Vec::with_capacity(rows.size_hint().1.unwrap_or(0));
-    for on in rows {
-        match gpus.iter_mut().find(|gpu| gpu.index == on.index) {
+    for row in rows {
+        match gpus.iter_mut().find(|gpu| gpu.index == row.index) {
             Some(gpu) => {
-                let sum = gpu.used_bytes.zip(on.used_bytes);
+                let sum = gpu.used_bytes.zip(row.used_bytes);
                 gpu.used_bytes = sum.map(|(a, b)| a.saturating_add(b));
             }
-            None => gpus.push(on),
+            None => gpus.push(row),
         }
     }
     gpus.sort_by_key(|gpu| gpu.index);
@@ -62,13 +62,13 @@ pub(super) fn by_gpu(rows: impl Iterator<Item = FindingGpu>) -> Vec<FindingGpu> 
 }
 
 /// The memory on all GPUs; `None` if one value is unknown.
-pub(super) fn sum(gpus: &[FindingGpu]) -> Option<u64> {
+pub(super) fn total_bytes(gpus: &[FindingGpu]) -> Option<u64> {
     gpus.iter().try_fold(0u64, |sum, gpu| Some(sum.saturating_add(gpu.used_bytes?)))
 }
 
 /// `20.0 GiB on GPU 0`; `memory on GPU 0` if the size is unknown.
-pub(super) fn held(gpus_held: &[FindingGpu]) -> String {
-    match sum(gpus_held) {
+pub(super) fn describe_memory(gpus_held: &[FindingGpu]) -> String {
+    match total_bytes(gpus_held) {
         Some(bytes) => format!("{} on {}", Bytes(bytes), gpus(gpus_held)),
         None => format!("memory on {}", gpus(gpus_held)),
     }

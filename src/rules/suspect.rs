@@ -1,18 +1,17 @@
-//! Processes that look like waste before a rule can prove it.
+//! Suspects: processes that look like waste before a rule can prove it.
 //!
-//! The rules report candidates, which meet all conditions except the time. This module decides whether facts
-//! without a history already support the suspicion:
+//! Rules report candidates, which meet all conditions except the duration. A candidate is suspected if at least one
+//! of these facts supports it:
 //!
-//! - a notebook's server has reported it idle for longer than the rule needs;
-//! - the process used almost no CPU in its lifetime or, by the driver's accounting, almost none of its GPUs;
+//! - the server of a notebook reports it as idle for longer than the duration;
+//! - the process used almost no CPU in its lifetime, or almost no GPU according to the driver's accounting;
 //! - the process is stopped, or was observed unused for some seconds.
 //!
-//! A process that used a GPU for most of its lifetime must be unused for as long as one that was just observed
-//! working. A process that resumed work after a pause must be unused for longer than that pause.
+//! A process that was just observed working, or used a GPU for most of its lifetime, must be unused for a tenth of
+//! the duration. A process that resumed work after a pause must be unused for longer than that pause.
 //!
-//! Never a suspect: a process with a finding; one that is kept; one that is busy now on any GPU or the CPU; one
-//! that the rule could not decide later either. An unknown fact is no reason for suspicion. Only kinds that `reap`
-//! includes by default are suspected, because waiting is a server's work.
+//! Never a suspect: a process that has a finding, is kept, or is busy now on any GPU or the CPU. Unknown facts never
+//! support a suspicion. Only kinds that `reap` includes by default have suspects.
 
 use std::cmp::Reverse;
 use std::sync::Arc;
@@ -31,22 +30,22 @@ use crate::model::suspect::{SeenSoFar, StillMissing, Suspect, SuspectEvidence};
 use crate::model::{Identity, Kind, Process, Snapshot, Time};
 use crate::units::Span;
 
-/// Lifetime CPU use, in percent of a core, below which a process has mostly waited.
+/// Lifetime CPU use, in percent of a core, below which a process has hardly worked.
 const LITTLE_CPU_PERCENT: f64 = 5.0;
-/// Lifetime GPU use, in percent as the driver rounds it, below which a process hardly needed its GPUs.
+/// Lifetime GPU use, in percent as rounded by the driver, up to which a process has hardly used its GPUs.
 const LITTLE_GPU_PERCENT: u32 = 5;
-/// Lifetime GPU use, in percent, above which a process works there.
+/// Lifetime GPU use, in percent, above which a process mostly works on the GPU.
 const MUCH_GPU_PERCENT: u32 = 50;
-/// How long, in seconds, a process must be unused before it can be a suspect.
+/// Minimum unused time, in seconds, of a suspect.
 const LEAST_SECONDS: f64 = 10.0;
-/// The share of the rule's duration that a process just observed working must be unused.
+/// Minimum unused time of a process that was just observed working, as a share of the duration.
 const LEAST_SHARE: f64 = 0.1;
-/// CPU use of this age, in seconds, counts as unknown.
+/// Age, in seconds, at which a CPU reading becomes too old to use.
 const OLDEST_CPU_SECONDS: f64 = 60.0;
-/// A window that must contain the whole duration begins this many seconds earlier.
+/// Extra length, in seconds, of a window that must contain the whole duration.
 const MARGIN_SECONDS: f64 = 5.0;
 
-/// A process that meets a rule's conditions except for the time.
+/// A process that meets all conditions of a rule except the duration.
 #[derive(Clone, PartialEq, Debug)]
 pub(super) struct Candidate {
     pub(super) rule: Arc<str>,
@@ -56,78 +55,92 @@ pub(super) struct Candidate {
     pub(super) since: Time,
     pub(super) began: Began,
     pub(super) samples: u64,
-    /// How long the rule requires, in seconds.
+    /// Required duration, in seconds.
     pub(super) needed: f64,
-    /// The CPU use from which the process counts as working.
+    /// CPU use, in percent of a core, at which the process is considered working.
     pub(super) max_cpu_percent: f64,
-    /// The longest pause after which the process resumed work, in seconds; 0 if none was observed.
+    /// Longest pause, in seconds, after which the process resumed work; 0 if none was observed.
     pub(super) longest_pause: f64,
 }
 
 impl Candidate {
-    /// Merges a rule's candidates on the GPUs of a process; the start is when all conditions hold.
-    fn joined(of_one: &[Self]) -> Option<Self> {
-        let mut joined = of_one.iter().max_by_key(|it| it.since)?.clone();
-        joined.gpus = subject::by_gpu(of_one.iter().flat_map(|it| it.gpus.iter().cloned()));
-        for it in of_one {
-            joined.samples = joined.samples.min(it.samples);
-            joined.needed = joined.needed.max(it.needed);
-            joined.longest_pause = joined.longest_pause.max(it.longest_pause);
-            joined.max_cpu_percent = joined.max_cpu_percent.min(it.max_cpu_percent);
+    /// Merges a rule's candidates for one process. The latest start wins.
+    fn merge(same_process: &[Self]) -> Option<Self> {
+        let mut merged = same_process.iter().max_by_key(|candidate| candidate.since)?.clone();
+        merged.gpus = subject::merge_rows(
+            same_process.iter().flat_map(|candidate| candidate.gpus.iter().cloned()),
+        );
+        for candidate in same_process {
+            merged.samples = merged.samples.min(candidate.samples);
+            merged.needed = merged.needed.max(candidate.needed);
+            merged.longest_pause = merged.longest_pause.max(candidate.longest_pause);
+            merged.max_cpu_percent = merged.max_cpu_percent.min(candidate.max_cpu_percent);
         }
-        Some(joined)
+        Some(merged)
     }
 }
 
-/// The suspects among a sample's candidates, largest first, each process once. Processes in `found` have findings.
+/// Selects suspects from the candidates, at most one per process, largest first. Skips processes in `found`, which
+/// have findings.
 pub(super) fn suspects(
     (history, snapshot, processes): (&History, &Snapshot, &ProcessesByPid<'_>),
     found: &HashSet<Identity>,
     keep_rules: KeepRules<'_>,
     mut candidates: Vec<Candidate>,
 ) -> Vec<Suspect> {
-    candidates.retain(|it| !found.contains(&it.process));
-    // As for several findings on a process, the kind that needs action comes first.
+    candidates.retain(|candidate| !found.contains(&candidate.process));
+    // The order of kinds decides which candidate of a process is used.
     candidates.sort_by(|a, b| (a.process, a.kind, &a.rule).cmp(&(b.process, b.kind, &b.rule)));
     let mut suspects: Vec<Suspect> = Vec::new();
     let mut rows = snapshot.gpus.iter().flat_map(|gpu| gpu.processes.iter().flatten());
     let has_accounts = rows.any(|row| row.lifetime_percent.is_some());
-    for of_one in candidates.chunk_by(|a, b| a.process == b.process && a.rule == b.rule) {
-        let identity = of_one[0].process;
-        let is_named = suspects.last().is_some_and(|last| last.process.identity == identity);
-        let process = processes.get(identity.pid).filter(|it| it.identity() == identity);
-        if let Some(candidate) = Candidate::joined(of_one)
-            && !is_named
-            && let (Some(process), Some(known)) = (process, history.process(identity))
+    for same_process in candidates.chunk_by(|a, b| a.process == b.process && a.rule == b.rule) {
+        let identity = same_process[0].process;
+        let is_listed = suspects.last().is_some_and(|last| last.process.identity == identity);
+        let process = processes.get(identity.pid).filter(|process| process.identity() == identity);
+        if let Some(candidate) = Candidate::merge(same_process)
+            && !is_listed
+            && let (Some(process), Some(process_history)) = (process, history.process(identity))
         {
-            let life = has_accounts.then(|| GpuLife::of(process, snapshot)).flatten();
-            let about = (candidate.kind, &candidate.rule);
+            let life = has_accounts.then(|| GpuLife::new(process, snapshot)).flatten();
+            let kind_and_rule = (candidate.kind, &candidate.rule);
             let is_kept = || {
-                exemption::kept_by(keep_rules, (process, Some(known)), about, snapshot).is_some()
+                exemption::kept_by(
+                    keep_rules,
+                    (process, Some(process_history)),
+                    kind_and_rule,
+                    snapshot,
+                )
+                .is_some()
             };
-            let input =
-                SuspectInput { now: snapshot.time, process, known, life, candidate: &candidate };
+            let input = SuspectInput {
+                now: snapshot.time,
+                process,
+                process_history,
+                life,
+                candidate: &candidate,
+            };
             if input.is_suspect() && !is_kept() {
-                suspects.push(input.suspect());
+                suspects.push(input.to_suspect());
             }
         }
     }
-    suspects.sort_by_key(|it| (Reverse(it.memory_bytes), it.process.pid));
+    suspects.sort_by_key(|suspect| (Reverse(suspect.memory_bytes), suspect.process.pid));
     suspects
 }
 
-/// How much of its lifetime a process used GPUs, by the driver's accounting.
+/// Lifetime GPU use of a process, from the driver's accounting.
 #[derive(Clone, Copy)]
 struct GpuLife {
     /// Use of the most used GPU, in percent.
     percent: u32,
     since: Time,
-    /// Whether every GPU of the process has an account of it.
+    /// Whether the driver accounts for the process on all of its GPUs.
     is_whole: bool,
 }
 
 impl GpuLife {
-    fn of(process: &Process, snapshot: &Snapshot) -> Option<Self> {
+    fn new(process: &Process, snapshot: &Snapshot) -> Option<Self> {
         let rows = snapshot.gpus.iter().flat_map(|gpu| gpu.processes.iter().flatten());
         let rows = rows.filter(|row| row.pid == process.pid && row.kind != ProcessType::Graphics);
         let lives: Vec<Option<(u32, Time)>> = rows.map(|row| row.lifetime_of(process)).collect();
@@ -139,39 +152,39 @@ impl GpuLife {
 struct SuspectInput<'a> {
     now: Time,
     process: &'a Process,
-    known: &'a ProcessHistory,
+    process_history: &'a ProcessHistory,
     life: Option<GpuLife>,
     candidate: &'a Candidate,
 }
 
 impl SuspectInput<'_> {
-    /// For how long the conditions were observed, in seconds.
+    /// Seconds since the conditions were first observed.
     fn seconds(&self) -> f64 {
         self.now.seconds_since(self.candidate.since).max(0.0)
     }
 
     fn is_suspect(&self) -> bool {
-        // A stopped process does nothing, even if it worked before.
+        // A stopped process does not work, even if it worked before.
         if self.candidate.kind == Kind::Stopped {
             return true;
         }
-        let mean = self.known.cpu().mean(self.candidate.needed);
-        self.is_quiet(mean) && (self.is_known_quiet() || self.was_seen_quiet(mean.is_some()))
+        let mean = self.process_history.cpu().mean(self.candidate.needed);
+        self.is_quiet(mean) && (self.is_known_quiet() || self.was_observed_quiet(mean.is_some()))
     }
 
-    /// Whether the process is known not to work on any GPU or the CPU; `mean`: CPU use over the rule's time.
+    /// Whether the process is known to work on no GPU and not on the CPU. `mean`: CPU use over the duration.
     fn is_quiet(&self, mean: Option<Mean>) -> bool {
         let is_unused = |row: &RowHistory| {
             row.last_seen() == self.now
                 && matches!(row.last_use(), Use::NotUsed(_))
                 && row.run().is_some_and(|run| !run.is_unexplained())
         };
-        let cpu = self.known.cpu();
+        let cpu = self.process_history.cpu();
         let is_recent = |at: Time| self.now.seconds_since(at) <= OLDEST_CPU_SECONDS;
-        let most = self.candidate.max_cpu_percent;
+        let max_percent = self.candidate.max_cpu_percent;
         let last = self.cpu_percent();
         let may_run = match self.process.state {
-            // The process does disk I/O.
+            // The process is doing disk I/O.
             Some('D') => true,
             Some('R') => last.is_none(),
             _ => false,
@@ -179,11 +192,11 @@ impl SuspectInput<'_> {
         !may_run
             && self.rows().all(is_unused)
             && cpu.known_at().is_some_and(is_recent)
-            && mean.is_none_or(|mean| mean.percent < most)
-            && last.is_none_or(|percent| percent < most)
+            && mean.is_none_or(|mean| mean.percent < max_percent)
+            && last.is_none_or(|percent| percent < max_percent)
     }
 
-    /// Whether facts known without a history show that the process waits.
+    /// Whether facts that need no history show that the process waits.
     fn is_known_quiet(&self) -> bool {
         let needed = self.candidate.needed;
         if let Some(seconds) = self.inactive_seconds() {
@@ -192,7 +205,7 @@ impl SuspectInput<'_> {
         let Some((cpu, age)) = self.lifetime().filter(|(_, age)| *age >= needed) else {
             return false;
         };
-        // A process that hardly used a GPU may have used more CPU, but no more than the rule allows.
+        // If the driver's accounting shows hardly any GPU use, allow as much CPU use as the rule does.
         let most_cpu = match self.life {
             None => LITTLE_CPU_PERCENT,
             Some(life) if life.percent > LITTLE_GPU_PERCENT => return false,
@@ -204,26 +217,28 @@ impl SuspectInput<'_> {
         self.candidate.began == Began::Unwitnessed && cpu < age * most_cpu / 100.0
     }
 
-    /// Whether the process worked on a GPU for most of its lifetime, by the driver's accounting.
-    fn works_mostly(&self) -> bool {
-        self.life.is_some_and(|it| it.percent > MUCH_GPU_PERCENT)
+    /// Whether the driver's accounting shows that the process mostly worked.
+    fn mostly_worked(&self) -> bool {
+        self.life.is_some_and(|life| life.percent > MUCH_GPU_PERCENT)
     }
 
-    /// Whether the process was observed waiting for some seconds, and did not just start.
-    fn was_seen_quiet(&self, has_cpu: bool) -> bool {
+    /// Whether the process was observed waiting for long enough and did not just start.
+    fn was_observed_quiet(&self, has_cpu: bool) -> bool {
         let needed = self.candidate.needed;
         let share = needed * LEAST_SHARE;
-        let least = match self.candidate.began {
-            Began::Unwitnessed if !self.works_mostly() => LEAST_SECONDS.min(share),
+        let min_seconds = match self.candidate.began {
+            Began::Unwitnessed if !self.mostly_worked() => LEAST_SECONDS.min(share),
             Began::Unwitnessed | Began::Witnessed | Began::AfterDeviceUse => share,
         };
         let is_settled = self.age_seconds().is_none_or(|age| age >= share);
-        // CPU use is known only from the second sample on.
-        is_settled && has_cpu && self.watched_seconds() >= least.max(self.candidate.longest_pause)
+        // CPU use is known only after the second sample.
+        is_settled
+            && has_cpu
+            && self.observed_seconds() >= min_seconds.max(self.candidate.longest_pause)
     }
 
-    /// Seconds for which the conditions were observed, including driver samples before the first snapshot.
-    fn watched_seconds(&self) -> f64 {
+    /// Seconds for which the process was observed unused, including driver samples from before the first snapshot.
+    fn observed_seconds(&self) -> f64 {
         let before = || {
             let runs = self.rows().filter_map(|row| Some(row.run()?.seconds_before));
             runs.reduce(f64::min).unwrap_or(0.0)
@@ -237,19 +252,19 @@ impl SuspectInput<'_> {
 
     /// CPU use of the process and its descendants; `None` if unknown.
     fn cpu_percent(&self) -> Option<f64> {
-        let own = self.process.cpu_percent?;
+        let own_percent = self.process.cpu_percent?;
         match self.process.descendants.as_deref() {
-            Some(below) => Some(own + below.cpu_percent?),
-            None => Some(own),
+            Some(descendants) => Some(own_percent + descendants.cpu_percent?),
+            None => Some(own_percent),
         }
     }
 
-    /// CPU time of the process and its descendants, and the time since the process started; in seconds.
+    /// CPU time of the process and its descendants, and the age of the process, in seconds.
     fn lifetime(&self) -> Option<(f64, f64)> {
-        let own = self.process.cpu_seconds?;
+        let own_seconds = self.process.cpu_seconds?;
         let cpu = match self.process.descendants.as_deref() {
-            Some(below) => own + below.cpu_seconds?,
-            None => own,
+            Some(descendants) => own_seconds + descendants.cpu_seconds?,
+            None => own_seconds,
         };
         Some((cpu, self.age_seconds()?))
     }
@@ -259,7 +274,7 @@ impl SuspectInput<'_> {
         (age >= 0.0).then_some(age)
     }
 
-    /// How long ago a notebook was last active, if its server reports it idle.
+    /// Seconds since a notebook was last active, if its server reports it as idle.
     fn inactive_seconds(&self) -> Option<f64> {
         let kernel = self.process.jupyter.as_deref()?;
         let is_idle = kernel.execution_state.as_deref() == Some("idle");
@@ -268,7 +283,7 @@ impl SuspectInput<'_> {
     }
 
     fn rows(&self) -> impl Iterator<Item = &RowHistory> {
-        let rows = self.known.rows().iter();
+        let rows = self.process_history.rows().iter();
         rows.filter(|row| row.kind() != ProcessType::Graphics)
     }
 
@@ -309,11 +324,11 @@ impl SuspectInput<'_> {
             _ => "looks idle",
         };
         let name = super::name_of(self.process);
-        let held = subject::held(&self.candidate.gpus);
+        let held = subject::describe_memory(&self.candidate.gpus);
         format!("{name} ({}) holds {held} and {looks}", self.process.pid)
     }
 
-    fn suspect(&self) -> Suspect {
+    fn to_suspect(&self) -> Suspect {
         let candidate = self.candidate;
         let (seconds, needed, kind) = (self.seconds(), candidate.needed, candidate.kind);
         let due = candidate.since.plus_seconds(needed);
@@ -321,7 +336,7 @@ impl SuspectInput<'_> {
             rule: Arc::clone(&candidate.rule),
             kind,
             process: FindingProcess::of(self.process),
-            memory_bytes: subject::sum(&candidate.gpus),
+            memory_bytes: subject::total_bytes(&candidate.gpus),
             since: candidate.since,
             seen_seconds: seconds,
             needed_seconds: needed,
@@ -339,7 +354,7 @@ impl SuspectInput<'_> {
     }
 }
 
-/// The command that watches for as long as the rule needs.
+/// The command that observes for the required duration.
 fn command(kind: Kind, needed: f64) -> String {
     let window = Span::from_seconds((needed + MARGIN_SECONDS).ceil()).exact();
     format!("gpumem check --kind {kind} --window {window}")

@@ -1,11 +1,11 @@
-//! Fixtures for the kinds' tests: evaluating a scene, and reading the result.
+//! Fixtures for the tests of kinds: evaluate a scene and read the result.
 
 use std::borrow::Borrow;
 
 use serde::Serialize;
 use toml::Value;
 
-pub(super) use self::Says::{Found, Nothing, Unsure};
+pub(super) use self::Expected::{Found, Nothing, Unsure};
 use super::{Engine, RuleSet};
 use crate::history::testing::Scene;
 use crate::model::finding::{Finding, Kind};
@@ -31,7 +31,7 @@ pub(super) fn judge_only(rule: &str, scene: &mut Scene, seconds: f64) -> Engine 
     engine
 }
 
-pub(super) enum Says {
+pub(super) enum Expected {
     Found,
     Nothing,
     Unsure(&'static str),
@@ -39,7 +39,7 @@ pub(super) enum Says {
 
 pub(super) type Change = fn(&mut Scene);
 
-/// Makes the start unknown, so that the pid may belong to any process.
+/// Removes the start time, so that the process is unidentified.
 pub(super) fn unidentified(scene: &mut Scene) {
     let process = scene.process(PID);
     (process.start_ticks, process.start_time) = (None, None);
@@ -55,9 +55,9 @@ pub(super) fn runs(scene: &mut Scene, executable: &str) {
 }
 
 /// Name, expected result, and change to the scene.
-pub(super) type Case = (&'static str, Says, Change);
+pub(super) type Case = (&'static str, Expected, Change);
 
-/// Checks each case of a kind: a scene, changed and then evaluated for this long.
+/// Applies each case's change to a new scene, evaluates the scene for `seconds`, and checks the result.
 #[track_caller]
 pub(super) fn each(kind: Kind, scene: impl Fn() -> Scene, seconds: f64, cases: &[Case]) {
     for (case, expected, change) in cases {
@@ -65,12 +65,12 @@ pub(super) fn each(kind: Kind, scene: impl Fn() -> Scene, seconds: f64, cases: &
         change(&mut scene);
         let engine = judge(&mut scene, seconds);
         let (found, reasons) = (count(&engine, kind), reasons(&engine, kind));
-        let is_so = match expected {
+        let matches = match expected {
             Found => found == 1 && reasons.is_empty(),
             Nothing => found == 0 && reasons.is_empty(),
             Unsure(words) => found == 0 && reasons.len() == 1 && reasons[0].contains(words),
         };
-        assert!(is_so, "{case}: {found} found, {reasons:?}");
+        assert!(matches, "{case}: {found} found, {reasons:?}");
     }
 }
 
@@ -97,7 +97,7 @@ pub(crate) fn written(value: impl Serialize) -> Value {
     Value::try_from(value).unwrap()
 }
 
-/// The number of findings of a kind, including attached ones.
+/// Counts the findings of a kind, including attached ones.
 pub(super) fn count(engine: &Engine, kind: Kind) -> usize {
     let findings = engine.findings().iter();
     findings
@@ -110,15 +110,17 @@ pub(super) fn count(engine: &Engine, kind: Kind) -> usize {
 
 #[track_caller]
 pub(super) fn only(engine: &Engine, kind: Kind) -> &Finding {
-    let of_kind = engine.findings().iter().filter(|it| it.kind == kind);
+    let of_kind = engine.findings().iter().filter(|finding| finding.kind == kind);
     let found: Vec<&Finding> = of_kind.collect();
     let [finding] = found[..] else { panic!("{:?}", engine.findings()) };
     finding
 }
 
 pub(super) fn reasons(engine: &Engine, kind: Kind) -> Vec<String> {
-    let undecided = engine.undecided().into_iter();
-    undecided.filter(|it| *it.rule == *kind.name()).map(|it| it.reason).collect()
+    let all = engine.undecided().into_iter();
+    all.filter(|undecided| *undecided.rule == *kind.name())
+        .map(|undecided| undecided.reason)
+        .collect()
 }
 
 #[track_caller]

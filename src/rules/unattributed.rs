@@ -1,15 +1,15 @@
-//! `unattributed`: a GPU has memory in use that none of its listed processes accounts for.
+//! `unattributed`: a GPU has used memory that no listed process holds.
 //!
 //! Possible causes are a worker that outlived the process whose context it inherited, a client in another pid
-//! namespace, and managed memory (`cudaMallocManaged`), which NVML lists for no process. The finding reports the
+//! namespace, and managed memory (`cudaMallocManaged`), which NVML attributes to no process. The finding reports the
 //! amount, and the unlisted processes that have the GPU's device file open.
 //!
-//! Reported only if the difference is meaningful: pids are the host's own, and list and figures are complete. Does
-//! not apply under MIG, where figures are per instance; if GPU and system share memory (Grace, GB10, Jetson: the
-//! kernel puts pages there that outlive every process); or in WSL, which lists no Windows process. A dead process
-//! that is still listed accounts for its memory.
+//! Reported only in the host's pid namespace, with a complete process list and known memory. Does not apply under
+//! MIG, where memory is reported per instance, or in WSL, which lists no Windows process. Does not apply if GPU and
+//! system share memory (Grace, GB10, Jetson), because the kernel puts other pages there. Memory of a dead process
+//! that is still listed is attributed.
 //!
-//! A finding begins at the threshold and ends below three quarters of it.
+//! A finding begins at the threshold and ends below three quarters of the threshold.
 
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -39,14 +39,14 @@ pub static KIND: RuleKind = RuleKind {
     )
 };
 
-/// How much of the used memory may be the driver's reserve if it is not reported separately (memory info v1): an
-/// idle GPU then shows 300 to 900 MiB.
+/// Allowance for the driver's reserve if used memory includes it (memory info v1). An idle GPU then shows 300 to 900
+/// MiB.
 const RESERVED_ALLOWANCE_BYTES: u64 = GIB;
-/// With fewer samples, the result may be chance.
+/// Fewer samples could show the condition by chance.
 const LEAST_SAMPLES: u64 = 2;
-/// How many holders are listed.
+/// Maximum number of holders in the evidence.
 const MOST_HOLDERS: usize = 16;
-/// How many holders the sentence names; the rest is counted.
+/// Maximum number of holders that the message names. The rest are only counted.
 const MOST_NAMED: usize = 3;
 
 /// Evidence that no process listed by NVML holds some of a GPU's used memory.
@@ -98,44 +98,44 @@ impl KindEvidence for UnattributedEvidence {
     }
 }
 
-fn gpu(seen: RuleInput<'_>, gpu: &Gpu, device: &Device, verdicts: &mut RuleOutput) {
-    let host = &seen.snapshot.host;
-    // Normal in a container, where NVML lists only visible processes.
-    if host.pid_namespace == Some(PidNamespace::Container) || has_no_answer(seen.snapshot, gpu) {
+fn gpu(input: RuleInput<'_>, gpu: &Gpu, device: &Device, output: &mut RuleOutput) {
+    let host = &input.snapshot.host;
+    // In a container, unattributed memory is normal, because NVML lists only visible processes.
+    if host.pid_namespace == Some(PidNamespace::Container) || has_no_figures(input.snapshot, gpu) {
         return;
     }
-    let Some(settings) = seen.settings_on(None, gpu) else {
+    let Some(settings) = input.settings_on(None, gpu) else {
         return;
     };
-    if let Some(doubt) = doubt_of_figures(seen.snapshot, gpu) {
-        verdicts.doubt(doubt);
-        // An earlier finding stays while this is unknown.
-        verdicts.findings.extend(seen.active_finding_on(gpu).cloned());
+    if let Some(doubt) = doubt_of_figures(input.snapshot, gpu) {
+        output.add_doubt(doubt);
+        // An earlier finding stays while a fact is unknown.
+        output.findings.extend(input.active_finding_on(gpu).cloned());
         return;
     }
     let threshold = threshold(gpu.memory, &settings);
     if let Some(doubt) = doubt(gpu, threshold) {
-        verdicts.doubt(doubt);
+        output.add_doubt(doubt);
     }
     let ends_at = threshold - threshold / 4;
-    let active = seen.lasting_on(gpu, device.unattributed(ends_at).as_ref());
-    let least = if active.is_some() { ends_at } else { threshold };
-    let Some(stretch) = device.unattributed(least) else {
+    let active = input.lasting_on(gpu, device.unattributed(ends_at).as_ref());
+    let min_bytes = if active.is_some() { ends_at } else { threshold };
+    let Some(stretch) = device.unattributed(min_bytes) else {
         return;
     };
     if host.pid_namespace.is_none() {
-        verdicts.doubt(UndecidedReason::NoNamespace);
+        output.add_doubt(UndecidedReason::NoNamespace);
         return;
     }
     let since = active.map_or(stretch.since, |finding| finding.since);
     let needed = settings.duration.seconds();
     if active.is_none() && (stretch.seconds() < needed || stretch.samples < LEAST_SAMPLES) {
-        seen.expect_on(gpu, since, needed, verdicts);
+        input.add_pending_on(gpu, since, needed, output);
         return;
     }
-    let Some(evidence) = evidence(seen.snapshot, gpu, stretch.samples) else {
-        // Unknown in this sample: an earlier finding lasts for the allowed gap.
-        verdicts.findings.extend(active.cloned());
+    let Some(evidence) = evidence(input.snapshot, gpu, stretch.samples) else {
+        // While the value is unknown, an earlier finding lasts for the allowed gap.
+        output.findings.extend(active.cloned());
         return;
     };
     let bytes = evidence.unattributed_bytes;
@@ -146,7 +146,7 @@ fn gpu(seen: RuleInput<'_>, gpu: &Gpu, device: &Device, verdicts: &mut RuleOutpu
         Span::from_seconds(stretch.until.seconds_since(since)),
     );
     if !evidence.holders.is_empty() {
-        let holders = named(&evidence.holders);
+        let holders = name_holders(&evidence.holders);
         message.push_str(&format!("; {} is open in {holders}", gpu.device_file()));
     }
     let parts = FindingParts {
@@ -162,11 +162,11 @@ fn gpu(seen: RuleInput<'_>, gpu: &Gpu, device: &Device, verdicts: &mut RuleOutpu
         evidence: Evidence::new(evidence),
         message,
     };
-    verdicts.find(seen.finding(None, parts));
+    output.add_finding(input.finding(None, parts));
 }
 
-/// Whether the difference is meaningless, or the GPU does not answer, so that there are no new figures.
-fn has_no_answer(snapshot: &Snapshot, gpu: &Gpu) -> bool {
+/// Whether unattributed memory is not meaningful on this GPU, or the GPU does not answer.
+fn has_no_figures(snapshot: &Snapshot, gpu: &Gpu) -> bool {
     let is_wsl = snapshot
         .host
         .kernel
@@ -178,17 +178,16 @@ fn has_no_answer(snapshot: &Snapshot, gpu: &Gpu) -> bool {
 fn threshold(memory: Option<Memory>, settings: &Settings) -> u64 {
     let reserved_is_apart = memory.is_none_or(|memory| memory.reserved_bytes.is_some());
     let allowance = if reserved_is_apart { 0 } else { RESERVED_ALLOWANCE_BYTES };
-    // Zero would match every GPU.
+    // 0 would match every GPU.
     settings.min_memory.0.max(1).saturating_add(allowance)
 }
 
-/// Why the difference may be meaningless if a fact could not be read: whether the list is complete, the GPU is
-/// divided, or it shares memory with the system.
+/// Returns the unreadable fact that could make the result wrong: the process list, the MIG mode or the GPU's name.
 fn doubt_of_figures(snapshot: &Snapshot, gpu: &Gpu) -> Option<UndecidedReason> {
     let index = gpu.index;
-    let lacks = |call: &str, what| {
+    let lacks = |call: &str, quantity| {
         let has_failed = snapshot.has_failed(gpu, call);
-        has_failed.then_some(UndecidedReason::NoReading { gpu: index, what })
+        has_failed.then_some(UndecidedReason::NoReading { gpu: index, quantity })
     };
     if gpu.processes.is_some() && !snapshot.lists_all(gpu) {
         return Some(UndecidedReason::NoList { gpu: index });
@@ -197,7 +196,7 @@ fn doubt_of_figures(snapshot: &Snapshot, gpu: &Gpu) -> Option<UndecidedReason> {
         .or_else(|| gpu.name.is_none().then(|| lacks("nvmlDeviceGetName", "name"))?)
 }
 
-/// Why the unattributed memory is unknown, if it could exceed the threshold.
+/// Returns why the unattributed memory is unknown, if it could exceed the threshold.
 fn doubt(gpu: &Gpu, threshold: u64) -> Option<UndecidedReason> {
     let index = gpu.index;
     let Some(rows) = &gpu.processes else {
@@ -206,7 +205,7 @@ fn doubt(gpu: &Gpu, threshold: u64) -> Option<UndecidedReason> {
     };
     let Some(memory) = gpu.memory else {
         return (!rows.is_empty())
-            .then_some(UndecidedReason::NoReading { gpu: index, what: "memory" });
+            .then_some(UndecidedReason::NoReading { gpu: index, quantity: "memory" });
     };
     let unknown = rows.iter().find(|row| row.used_bytes.is_none())?;
     let listed = rows.iter().filter_map(|row| row.used_bytes).fold(0, u64::saturating_add);
@@ -248,7 +247,7 @@ fn holders(snapshot: &Snapshot, gpu: &Gpu) -> Vec<DeviceFileHolder> {
         .collect()
 }
 
-fn named(holders: &[DeviceFileHolder]) -> String {
+fn name_holders(holders: &[DeviceFileHolder]) -> String {
     let name = |holder: &DeviceFileHolder| format!("{} ({})", holder.name, holder.pid);
     let names: Vec<String> = holders.iter().take(MOST_NAMED).map(name).collect();
     match holders.len().saturating_sub(MOST_NAMED) {

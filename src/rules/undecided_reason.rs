@@ -6,15 +6,15 @@ use crate::model::Gpu;
 use crate::model::finding::Undecided;
 use crate::units::Span;
 
-/// How many reasons are listed; people read the list.
+/// Maximum number of reasons per rule, so that people can read the list.
 const MOST_DOUBTS: usize = 32;
 
-/// Why a rule is undecided. GPUs are NVML's indexes, times are in seconds, shares from 0 to 1.
+/// Why a rule is undecided. GPUs are NVML indexes, times are in seconds, and shares range from 0 to 1.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum UndecidedReason {
     ShortHistory {
         needed: f64,
-        seen: f64,
+        observed: f64,
     },
     /// The driver does not report which process used the GPU.
     NoUtilization {
@@ -30,7 +30,7 @@ pub enum UndecidedReason {
     NoCpu {
         pid: u32,
     },
-    /// Whether the job that started a process is gone is unknown.
+    /// It is unknown whether the process outlived its job.
     NoParentage {
         pid: u32,
     },
@@ -58,18 +58,18 @@ pub enum UndecidedReason {
     Unexplained {
         gpu: u32,
     },
-    /// A GPU reading that the rule needs is missing: `power`, `memory`.
+    /// A GPU reading that the rule needs is missing, such as `power` or `memory`.
     NoReading {
         gpu: u32,
-        what: &'static str,
+        quantity: &'static str,
     },
-    /// Whether pids are the host's own is unknown.
+    /// The pid namespace is unknown.
     NoNamespace,
 }
 
 impl UndecidedReason {
-    /// The reason for a GPU that does not answer or whose process list could not be read; otherwise `None`.
-    pub fn of_silent(gpu: &Gpu) -> Option<Self> {
+    /// Returns a reason if the GPU does not answer or its process list could not be read.
+    pub fn for_unresponsive_gpu(gpu: &Gpu) -> Option<Self> {
         match (gpu.stale_seconds, &gpu.processes) {
             (Some(seconds), _) => {
                 Some(Self::Stale { gpu: gpu.index, seconds: Span::from_seconds(seconds) })
@@ -79,10 +79,10 @@ impl UndecidedReason {
         }
     }
 
-    fn of_rule(self, rule: &Arc<str>) -> Undecided {
+    fn to_undecided(self, rule: &Arc<str>) -> Undecided {
         let (pid, gpu, reason) = match self {
-            Self::ShortHistory { needed, seen } => {
-                let wait = Span::from_seconds((needed - seen.floor()).max(1.0));
+            Self::ShortHistory { needed, observed } => {
+                let wait = Span::from_seconds((needed - observed.floor()).max(1.0));
                 let needed = Span::from_seconds(needed).exact();
                 (None, None, format!("decided in {wait} (needs {needed} of history)"))
             }
@@ -92,9 +92,9 @@ impl UndecidedReason {
             }
             Self::Gaps { gpu, covered, samples, least_covered, least_samples } => {
                 let cover = if samples == 1 { "sample covers" } else { "samples cover" };
-                let (covered, least) = ((covered * 100.0).floor(), least_covered * 100.0);
+                let (covered, needed) = ((covered * 100.0).floor(), least_covered * 100.0);
                 let reason = format!(
-                    "{samples} {cover} {covered:.0} % of the time on GPU {gpu}, {least:.0} % and \
+                    "{samples} {cover} {covered:.0} % of the time on GPU {gpu}, {needed:.0} % and \
                      {least_samples} samples are needed"
                 );
                 (None, Some(gpu), reason)
@@ -133,8 +133,8 @@ impl UndecidedReason {
                 );
                 (None, Some(gpu), reason)
             }
-            Self::NoReading { gpu, what } => {
-                (None, Some(gpu), format!("the {what} of GPU {gpu} is not known"))
+            Self::NoReading { gpu, quantity } => {
+                (None, Some(gpu), format!("the {quantity} of GPU {gpu} is not known"))
             }
             Self::NoNamespace => {
                 (None, None, "whether the pids are the host's own is not known".to_owned())
@@ -149,16 +149,18 @@ pub(super) struct Doubts(Vec<UndecidedReason>);
 
 impl Doubts {
     pub(super) fn add(&mut self, doubt: UndecidedReason) {
-        if let UndecidedReason::ShortHistory { needed, seen } = doubt {
-            // If several histories are too short, report the longest wait.
-            let same = self.0.iter_mut().find_map(|known| match known {
-                UndecidedReason::ShortHistory { needed: for_one, seen } if *for_one == needed => {
-                    Some(seen)
+        if let UndecidedReason::ShortHistory { needed, observed } = doubt {
+            // Report only the longest wait.
+            let same = self.0.iter_mut().find_map(|doubt| match doubt {
+                UndecidedReason::ShortHistory { needed: for_one, observed }
+                    if *for_one == needed =>
+                {
+                    Some(observed)
                 }
                 _ => None,
             });
-            if let Some(least) = same {
-                *least = least.min(seen);
+            if let Some(shortest) = same {
+                *shortest = shortest.min(observed);
                 return;
             }
         }
@@ -167,7 +169,7 @@ impl Doubts {
         }
     }
 
-    pub(super) fn name(&self, rule: &Arc<str>) -> impl Iterator<Item = Undecided> {
-        self.0.iter().map(|doubt| doubt.of_rule(rule))
+    pub(super) fn to_undecided(&self, rule: &Arc<str>) -> impl Iterator<Item = Undecided> {
+        self.0.iter().map(|doubt| doubt.to_undecided(rule))
     }
 }

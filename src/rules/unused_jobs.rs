@@ -1,4 +1,4 @@
-//! Unused memory per job, for thresholds that a job's processes reach only together.
+//! Unused memory per job, because a job's processes may reach a threshold only together.
 
 use foldhash::{HashMap, HashMapExt as _};
 
@@ -7,7 +7,7 @@ use crate::model::family::families;
 use crate::model::snapshot::{ProcessType, ProcessesByPid};
 use crate::model::{Snapshot, Time};
 
-/// The jobs of a snapshot with more than one process.
+/// The jobs of a snapshot that have more than one process.
 #[derive(Debug)]
 pub(super) struct UnusedJobs {
     now: Time,
@@ -17,25 +17,27 @@ pub(super) struct UnusedJobs {
 
 #[derive(Debug, Default)]
 struct UnusedJob {
-    /// Since when no process of the job has used a GPU; `None` if one does, or if that is unknown.
+    /// Time since which no process of the job has used a GPU; `None` if unknown or in use.
     since: Option<Time>,
     bytes: HashMap<u32, u64>,
 }
 
 impl UnusedJobs {
     pub(super) fn new(snapshot: &Snapshot, history: &History) -> Self {
-        let mut this = Self { now: snapshot.time, job_of: HashMap::new(), jobs: Vec::new() };
+        let mut unused_jobs = Self { now: snapshot.time, job_of: HashMap::new(), jobs: Vec::new() };
         let processes = ProcessesByPid::new(snapshot);
-        let known = |pid: &u32| history.process(processes.get(*pid)?.identity());
+        let process_history = |pid: &u32| history.process(processes.get(*pid)?.identity());
         for family in families(snapshot).iter().filter(|family| family.members.len() > 1) {
-            let members = || family.members.iter().filter_map(known);
-            this.job_of.extend(family.members.iter().map(|pid| (*pid, this.jobs.len())));
-            this.jobs.push(UnusedJob::of(members(), history));
+            let members = || family.members.iter().filter_map(process_history);
+            unused_jobs
+                .job_of
+                .extend(family.members.iter().map(|pid| (*pid, unused_jobs.jobs.len())));
+            unused_jobs.jobs.push(UnusedJob::new(members(), history));
         }
-        this
+        unused_jobs
     }
 
-    /// Memory of a process's job on a GPU, if the job has used no GPU for this many seconds; otherwise 0.
+    /// The memory of a process's job on a GPU if the job has used no GPU for `seconds`, otherwise 0.
     pub(super) fn bytes(&self, pid: u32, gpu: u32, seconds: f64) -> u64 {
         let job = self.job_of.get(&pid).map(|job| &self.jobs[*job]);
         let unused = job
@@ -45,7 +47,7 @@ impl UnusedJobs {
 }
 
 impl UnusedJob {
-    fn of<'a>(members: impl Iterator<Item = &'a ProcessHistory>, history: &History) -> Self {
+    fn new<'a>(members: impl Iterator<Item = &'a ProcessHistory>, history: &History) -> Self {
         let mut job = Self::default();
         let rows = members.flat_map(ProcessHistory::rows);
         let rows = rows.filter(|row| row.kind() != ProcessType::Graphics);

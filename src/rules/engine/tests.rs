@@ -1,4 +1,4 @@
-//! The lifetime of findings: pending, active, attached, resolved, and the same after a restart.
+//! The lifecycle of findings: pending, active, attached, resolved, and after a restart.
 
 use super::*;
 use crate::history::testing::{Scene, disorder};
@@ -19,9 +19,9 @@ fn kinds(engine: &Engine) -> Vec<(Kind, Vec<Kind>)> {
 }
 
 #[test]
-fn it_is_pending_then_active_then_resolved_under_one_id() {
+fn a_finding_keeps_its_id_from_pending_to_resolved() {
     let mut scene = idle();
-    // The end of its use is observed, so the idle time is known.
+    // The engine observes the last use, so it knows the idle time.
     scene.row(0, PID).sm_percent = Some(90);
     let mut engine = judge(&mut scene, 60.0);
     assert_eq!(engine.pending(), []);
@@ -50,7 +50,7 @@ fn it_is_pending_then_active_then_resolved_under_one_id() {
 }
 
 #[test]
-fn a_finding_is_unique_in_any_order_of_snapshots() {
+fn findings_are_unique_in_any_snapshot_order() {
     let mut found = 0;
     for seed in 1..=rounds(15) {
         let snapshots = if seed % 15 == 1 { 300 } else { 100 };
@@ -82,21 +82,21 @@ fn a_finding_is_unique_in_any_order_of_snapshots() {
 }
 
 #[test]
-fn a_restart_finds_the_same_under_the_same_id() {
+fn a_restart_reports_the_same_findings_and_ids() {
     let mut scene = idle();
     let mut recorded = Vec::new();
     scene.play(1_200.0, |snapshot| recorded.push(snapshot.clone()));
     let judge = |snapshots: &[Snapshot]| {
         let mut engine = Engine::new(RuleSet::default());
-        snapshots.iter().for_each(|it| engine.observe(it));
-        engine.findings().iter().map(|it| Arc::clone(&it.id)).collect::<Vec<_>>()
+        snapshots.iter().for_each(|snapshot| engine.observe(snapshot));
+        engine.findings().iter().map(|finding| Arc::clone(&finding.id)).collect::<Vec<_>>()
     };
     assert_eq!(judge(&recorded), judge(&recorded[40..]));
     assert_eq!(judge(&recorded).len(), 1);
 }
 
 #[test]
-fn only_the_worst_finding_of_a_process_is_reported_until_it_resolves() {
+fn only_the_worst_finding_of_a_process_is_reported() {
     let mut scene = Scene::new(1, 10.0);
     scene.orphan(PID, &[0], 20 * GIB);
     let mut engine = judge(&mut scene, 700.0);
@@ -105,21 +105,21 @@ fn only_the_worst_finding_of_a_process_is_reported_until_it_resolves() {
 
     scene.process(PID).state = Some('T');
     scene.play(130.0, |snapshot| engine.observe(snapshot));
-    // A stopped process is not idle: that finding has ended, and was attached to no other.
+    // A stopped process is not idle. An attached finding ends without being listed as resolved.
     assert_eq!(kinds(&engine), [(Kind::Orphan, vec![Kind::Stopped])]);
     assert_eq!(engine.resolved(), []);
 
-    // The job is back, with a living leader of the process group, so the process is only stopped.
+    // With a living group leader, the process is not an orphan, only stopped.
     scene.process(PID).group_leader_alive = Some(true);
     engine.observe(scene.step());
     assert_eq!(kinds(&engine), [(Kind::Stopped, vec![])]);
-    let resolved: Vec<Kind> = engine.resolved().iter().map(|it| it.kind).collect();
+    let resolved: Vec<Kind> = engine.resolved().iter().map(|finding| finding.kind).collect();
     assert_eq!(resolved, [Kind::Orphan]);
     assert!(of_idle < scene.now.time);
 }
 
 #[test]
-fn the_most_severe_finding_is_reported_whatever_its_kind() {
+fn severity_takes_precedence_over_kind() {
     let mut scene = Scene::new(1, 10.0);
     scene.orphan(PID, &[0], 20 * GIB);
     let mut settings = RuleSet::default();
@@ -148,7 +148,7 @@ fn idle_beside_gpu_1() -> Scene {
     scene
 }
 
-fn accused(engine: &Engine) -> Vec<u32> {
+fn pids_with_findings(engine: &Engine) -> Vec<u32> {
     let findings = engine.findings().iter();
     findings.map(|finding| finding.process.as_ref().unwrap().pid).collect()
 }
@@ -158,33 +158,33 @@ fn a_process_that_may_be_on_an_unread_gpu_gets_no_finding() {
     let mut scene = idle_beside_gpu_1();
     scene.gpu(1).processes = None;
     let engine = judge(&mut scene, 700.0);
-    assert_eq!(accused(&engine), [PID + 1], "the other one is idle all the same");
+    assert_eq!(pids_with_findings(&engine), [PID + 1], "the other one is idle all the same");
     let undecided = engine.undecided();
     let mut undecided = undecided.iter();
-    let reason = undecided.find(|it| it.pid == Some(PID)).unwrap();
+    let reason = undecided.find(|entry| entry.pid == Some(PID)).unwrap();
     assert_eq!((reason.gpu, &*reason.rule), (Some(1), "idle"));
-    assert!(engine.pending().iter().all(|it| it.pid != Some(PID)));
+    assert!(engine.pending().iter().all(|pending| pending.pid != Some(PID)));
 }
 
 #[test]
-fn earlier_findings_stay_without_actions() {
+fn findings_stay_without_actions_while_a_gpu_is_unread() {
     let mut scene = idle_beside_gpu_1();
     let mut engine = judge(&mut scene, 700.0);
-    assert_eq!(accused(&engine).len(), 2);
+    assert_eq!(pids_with_findings(&engine).len(), 2);
     scene.gpu(1).stale_seconds = Some(5.0);
     engine.observe(scene.step());
     let actions = |engine: &Engine, pid: u32| {
         let mut findings = engine.findings().iter();
-        let of = |finding: &&Finding| finding.process.as_ref().unwrap().pid == pid;
-        findings.find(of).map(|finding| finding.actions.len())
+        let is_about = |finding: &&Finding| finding.process.as_ref().unwrap().pid == pid;
+        findings.find(is_about).map(|finding| finding.actions.len())
     };
     assert_eq!(actions(&engine, PID), Some(1), "it only tells");
     assert_eq!(actions(&engine, PID + 1), Some(2));
-    // Once the process is visible again, all of its time counts.
+    // When the GPU can be read again, the actions return.
     scene.gpu(1).stale_seconds = None;
     engine.observe(scene.step());
     assert_eq!(actions(&engine, PID), Some(2));
-    // A condition that no longer holds ends, even if others cannot be observed.
+    // The finding ends if its condition no longer holds, even if another GPU cannot be read.
     scene.gpu(1).stale_seconds = Some(5.0);
     scene.row(0, PID).sm_percent = Some(50);
     engine.observe(scene.step());

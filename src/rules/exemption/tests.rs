@@ -1,4 +1,4 @@
-//! Which findings an exemption matches, and the result.
+//! Tests which findings an exemption matches.
 
 use super::*;
 use crate::history::testing::Scene;
@@ -45,7 +45,7 @@ fn snapshot(process: Process) -> Snapshot {
 }
 
 #[test]
-fn a_launcher_that_holds_no_gpu_is_kept_by_what_is_known_of_it() {
+fn a_launcher_without_a_gpu_is_kept_by_known_facts() {
     use crate::model::snapshot::Parent;
     let parent = Parent {
         pid: 60,
@@ -54,14 +54,17 @@ fn a_launcher_that_holds_no_gpu_is_kept_by_what_is_known_of_it() {
         ..Parent::default()
     };
     let rank = Process { ppid: Some(60), parent: Some(Arc::new(parent)), ..process() };
-    let seen = snapshot(rank);
+    let snapshot = snapshot(rank);
     let kept = |terms: &str| -> Vec<u32> {
-        exempt_processes(&[keep(terms)], &seen).iter().map(|it| it.identity.pid).collect()
+        exempt_processes(&[keep(terms)], &snapshot)
+            .iter()
+            .map(|exempt| exempt.identity.pid)
+            .collect()
     };
     assert_eq!(kept("command:nightly"), [60]);
     assert_eq!(kept("user=ann"), [42, 60]);
     assert_eq!(kept("user=ben"), [0; 0]);
-    // Unknown facts protect the rank, but not its launcher, of which nearly all facts are unknown.
+    // Unknown facts protect the rank, but not its launcher, because nearly all facts about a launcher are unknown.
     assert_eq!(kept("framework=jax"), [42]);
     assert_eq!(kept("gpu:1"), [42]);
 }
@@ -104,7 +107,7 @@ fn finding(snapshot: &Snapshot, gpus: &[u32]) -> Finding {
     }
 }
 
-/// The result: `kept`, `kept?` if uncertain, `part`, `unseen` or `no`.
+/// Returns `kept`, `kept?` if uncertain, `part`, `unseen` or `no`.
 fn outcome(keeps: &[Exemption], process: Process, gpus: &[u32]) -> &'static str {
     let snapshot = snapshot(process);
     name(exempts(keeps, &finding(&snapshot, gpus), &snapshot))
@@ -121,11 +124,11 @@ fn name(exempts: Exempts<'_>) -> &'static str {
 }
 
 #[test]
-fn an_unknown_match_protects_a_process_that_could_be_ended() {
+fn an_unknown_match_protects_an_identified_process() {
     let ann = [keep("user=ann")];
     let somebody = Process { user: None, uid: None, ..process() };
     assert_eq!(outcome(&ann, somebody.clone(), &[0]), "kept?");
-    // The certain one of several exemptions is named.
+    // A certain match takes precedence.
     let certain = keep("gpu:0");
     assert_eq!(outcome(&[ann[0].clone(), certain], somebody.clone(), &[0]), "kept");
     // An unresolved process is never killed, so its entry is reported.
@@ -166,18 +169,18 @@ fn each_gpu_of_a_process_is_matched_separately() {
 }
 
 #[test]
-fn a_finding_about_a_gpu_is_exempt_by_its_gpu_and_never_by_a_process() {
+fn a_gpu_finding_matches_only_gpu_exemptions() {
     let mut snapshot = snapshot(process());
     snapshot.processes.clear();
-    let about = finding(&snapshot, &[1]);
+    let finding = finding(&snapshot, &[1]);
     for (terms, expected) in [("gpu:1", "kept"), ("gpu:0", "no"), ("user=ann", "no")] {
         let keeps = [keep(terms)];
-        assert_eq!(name(exempts(&keeps, &about, &snapshot)), expected);
+        assert_eq!(name(exempts(&keeps, &finding, &snapshot)), expected);
     }
 }
 
 #[test]
-fn an_exemption_expires_by_the_snapshots_clock() {
+fn an_exemption_expires_by_snapshot_time() {
     let until = |text: &str| Exemption { until: Some(at(text)), ..keep("user=ann") };
     let ended = until("2026-11-21T12:00:00Z");
     assert!(ended.is_expired(at("2026-11-21T12:00:00Z")));
@@ -186,7 +189,7 @@ fn an_exemption_expires_by_the_snapshots_clock() {
 }
 
 #[test]
-fn an_exemption_may_cover_only_some_kinds_and_rules() {
+fn an_exemption_can_be_limited_to_kinds_and_rules() {
     let from = |kinds: &[Kind], rules: &[&str]| Exemption {
         kinds: kinds.to_vec(),
         rules: rules.iter().map(|rule| Arc::from(*rule)).collect(),
@@ -204,16 +207,15 @@ fn an_exemption_may_cover_only_some_kinds_and_rules() {
 }
 
 #[test]
-fn a_process_missing_from_the_snapshot_stays_as_it_was() {
+fn a_process_missing_from_the_snapshot_keeps_its_result() {
     let mut snapshot = snapshot(process());
-    let about = finding(&snapshot, &[0]);
+    let finding = finding(&snapshot, &[0]);
     snapshot.processes[0].start_ticks = Some(2000);
     let keeps = [keep("user=bob")];
-    assert_eq!(name(exempts(&keeps, &about, &snapshot)), "unseen");
+    assert_eq!(name(exempts(&keeps, &finding, &snapshot)), "unseen");
 }
 
-/// An engine with this exemption and its scene, after twenty minutes in which a process used neither of the two
-/// GPUs on which it holds memory.
+/// An engine with this exemption, after a process has held memory on two unused GPUs for twenty minutes.
 fn judged(terms: &str) -> (Engine, Scene) {
     let mut scene = Scene::new(2, 10.0);
     scene.holder(7, &[0, 1], 20 << 30);
@@ -234,9 +236,9 @@ fn an_exempt_finding_is_listed_with_its_reason() {
         panic!("{:?}", engine.kept());
     };
     assert_eq!((&*kept.reason, kept.certain), ("nightly benchmark", true));
-    assert_eq!(kept.finding.process.as_ref().map(|it| it.pid), Some(7));
+    assert_eq!(kept.finding.process.as_ref().map(|process| process.pid), Some(7));
     assert_eq!(engine.active_findings().count(), 1);
-    // The finding also ends without a report.
+    // An exempt finding is not listed as resolved.
     for gpu in [0, 1] {
         scene.row(gpu, 7).sm_percent = Some(90);
     }
@@ -270,18 +272,18 @@ fn an_exemption_holds_while_the_gpus_do_not_answer() {
 
 #[test]
 fn a_process_exempt_on_one_gpu_is_never_ended() {
-    let seen = snapshot(process());
-    let kept = |keep: Exemption, seen: &Snapshot| exempt_processes(&[keep], seen).len();
+    let owned = snapshot(process());
+    let kept = |keep: Exemption, snapshot: &Snapshot| exempt_processes(&[keep], snapshot).len();
     for (terms, expected) in [("user=ann", 1), ("user=bob", 0), ("gpu:1", 1), ("gpu:2", 0)] {
-        assert_eq!(kept(keep(terms), &seen), expected, "{terms}");
+        assert_eq!(kept(keep(terms), &owned), expected, "{terms}");
     }
-    assert_eq!(kept(Exemption { until: Some(seen.time), ..keep("user=ann") }, &seen), 0, "over");
+    assert_eq!(kept(Exemption { until: Some(owned.time), ..keep("user=ann") }, &owned), 0, "over");
     let ownerless = snapshot(Process { user: None, ..process() });
     assert_eq!(kept(keep("user=ann"), &ownerless), 1, "whose it is is not known");
 }
 
 #[test]
-fn an_exemption_does_not_depend_on_the_history() {
+fn kept_by_does_not_depend_on_the_history() {
     let lines = [
         "python train.py",
         "python serve.py",
@@ -289,10 +291,10 @@ fn an_exemption_does_not_depend_on_the_history() {
         "VLLM::EngineCore",
         "/usr/sbin/sshd -D",
     ];
-    let own: [Arc<str>; 1] = ["python3".into()];
+    let own_names: [Arc<str>; 1] = ["python3".into()];
     let (mut scene, mut history) = (Scene::new(1, 1.0), crate::history::History::default());
     scene.holder(42, &[0], 1 << 30);
-    let mut seen = std::collections::BTreeSet::new();
+    let mut results = std::collections::BTreeSet::new();
     for line in lines {
         for executable in ["/usr/bin/python3", "/usr/sbin/sshd", ""] {
             for listening in [None, Some(false), Some(true)] {
@@ -302,19 +304,30 @@ fn an_exemption_does_not_depend_on_the_history() {
                 process.listening = listening;
                 history.observe(scene.step());
                 let process = &scene.now.processes[0];
-                let known = history.process(process.identity());
-                assert!(known.is_some());
-                for never in [&own[..], &[]] {
+                let process_history = history.process(process.identity());
+                assert!(process_history.is_some());
+                for never in [&own_names[..], &[]] {
                     let keep_rules = KeepRules { keeps: &[], never, longest_keep: None };
                     for kind in [Kind::Idle, Kind::ServerIdle] {
-                        let about = (kind, &"idle".into());
-                        let kept = |known| kept_by(keep_rules, (process, known), about, &scene.now);
-                        assert_eq!(kept(known), kept(None), "{line} {executable} {listening:?}");
-                        seen.insert(format!("{:?}", kept(known)));
+                        let kind_and_rule = (kind, &"idle".into());
+                        let kept = |process_history| {
+                            kept_by(
+                                keep_rules,
+                                (process, process_history),
+                                kind_and_rule,
+                                &scene.now,
+                            )
+                        };
+                        assert_eq!(
+                            kept(process_history),
+                            kept(None),
+                            "{line} {executable} {listening:?}"
+                        );
+                        results.insert(format!("{:?}", kept(process_history)));
                     }
                 }
             }
         }
     }
-    assert_eq!(seen.len(), 4, "{seen:?}");
+    assert_eq!(results.len(), 4, "{results:?}");
 }

@@ -64,7 +64,7 @@ fn slow(scene: &mut Scene, clock: Option<u32>, degrees: Option<u32>) {
 }
 
 #[test]
-fn it_is_found_after_the_duration_with_its_evidence() {
+fn a_hung_process_is_reported_after_the_duration() {
     let (mut scene, mut engine) = worked(1200.0);
     assert_eq!((engine.findings().len(), engine.pending().len()), (0, 0));
     hang(&mut scene, 0);
@@ -97,7 +97,7 @@ fn it_is_found_after_the_duration_with_its_evidence() {
     assert!(finding.advice[0].contains("py-spy dump --pid 4242"));
     assert_eq!((engine.pending(), &*engine.undecided()), (&[][..], &[][..]));
 
-    // The finding lasts while the process hangs, and ends with the first sample of work.
+    // The finding ends with the first sample of work.
     play(&mut scene, &mut engine, 7200.0);
     assert_eq!(engine.findings()[0].since, since);
     work(&mut scene, 0);
@@ -125,7 +125,11 @@ fn a_spinning_orphan_is_reported() {
         change(&mut scene);
         let mut engine = engine_of("hung");
         play(&mut scene, &mut engine, 900.0);
-        engine.findings().iter().map(|it| (it.severity, it.duration_seconds)).collect()
+        engine
+            .findings()
+            .iter()
+            .map(|finding| (finding.severity, finding.duration_seconds))
+            .collect()
     }
     assert_eq!(changed(|_| ()), [(Severity::Info, 870.0)]);
     let innocents: [fn(&mut Scene); 6] = [
@@ -144,7 +148,7 @@ fn a_spinning_orphan_is_reported() {
 }
 
 #[test]
-fn lighter_work_that_came_and_went_may_return() {
+fn returning_lighter_work_is_not_hung() {
     let (mut scene, mut engine) = worked(600.0);
     scene.gpu(0).memory_percent = None;
     for _ in 0..6 {
@@ -153,7 +157,7 @@ fn lighter_work_that_came_and_went_may_return() {
         work(&mut scene, 0);
         play(&mut scene, &mut engine, 540.0);
     }
-    // The mean is now about 230 W; 100 W is more than two fifths of it.
+    // The former mean is now about 230 W, so 100 W is above 40 % of it.
     hang(&mut scene, 0);
     scene.draws(0, PID, 100, 100.0);
     play(&mut scene, &mut engine, 3600.0);
@@ -161,45 +165,45 @@ fn lighter_work_that_came_and_went_may_return() {
 }
 
 #[test]
-fn each_clause_has_to_hold() {
+fn every_condition_is_required() {
     let cases: &[(&str, usize, Change)] = &[
         ("it hangs", 1, |_| ()),
-        ("another of its pid drew before", 0, |it| it.process(PID).start_ticks = Some(1)),
-        ("134 W of 340", 1, |it| it.draws(0, PID, 100, 134.0)),
-        ("138 W of 340", 0, |it| it.draws(0, PID, 100, 138.0)),
-        ("95 % of use", 1, |it| it.draws(0, PID, 95, 90.0)),
-        ("94 % of use", 0, |it| it.draws(0, PID, 94, 90.0)),
-        ("80 % of use", 0, |it| it.draws(0, PID, 80, 90.0)),
-        ("little memory traffic", 1, |it| it.gpu(0).memory_percent = Some(12)),
-        ("half of the memory traffic", 0, |it| it.gpu(0).memory_percent = Some(20)),
-        ("memory traffic not told", 1, |it| it.gpu(0).memory_percent = None),
-        // A limit below the former power explains the fall.
-        ("100 W allowed", 0, |it| it.gpu(0).power_limit_watts = Some(100.0)),
-        ("140 W allowed", 0, |it| it.gpu(0).power_limit_watts = Some(140.0)),
-        ("300 W allowed", 1, |it| it.gpu(0).power_limit_watts = Some(300.0)),
-        ("limit not told", 1, |it| it.gpu(0).power_limit_watts = None),
-        ("1200 MHz and hot", 0, |it| slow(it, Some(1200), Some(90))),
-        ("hot", 0, |it| slow(it, None, Some(90))),
-        ("1600 MHz and hot", 1, |it| slow(it, Some(1600), Some(90))),
-        ("600 MHz", 0, |it| slow(it, Some(600), Some(60))),
-        ("neither clock nor heat told", 1, |it| slow(it, None, None)),
-        ("another rests", 1, |it| _ = share(it, Some(0))),
-        ("another works", 0, |it| _ = share(it, Some(30))),
-        ("another may work", 0, |it| _ = share(it, None)),
-        // A desktop draws its windows.
-        ("a desktop", 1, |it| share(it, None).kind = ProcessType::Graphics),
-        ("a desktop draws", 1, |it| share(it, Some(5)).kind = ProcessType::Graphics),
-        ("a game", 0, |it| share(it, Some(40)).kind = ProcessType::Graphics),
-        ("the server of MPS", 0, |it| {
-            it.process(PID).command = Some(["/usr/bin/nvidia-cuda-mps-server".into()].into());
+        ("another of its pid drew before", 0, |scene| scene.process(PID).start_ticks = Some(1)),
+        ("134 W of 340", 1, |scene| scene.draws(0, PID, 100, 134.0)),
+        ("138 W of 340", 0, |scene| scene.draws(0, PID, 100, 138.0)),
+        ("95 % of use", 1, |scene| scene.draws(0, PID, 95, 90.0)),
+        ("94 % of use", 0, |scene| scene.draws(0, PID, 94, 90.0)),
+        ("80 % of use", 0, |scene| scene.draws(0, PID, 80, 90.0)),
+        ("little memory traffic", 1, |scene| scene.gpu(0).memory_percent = Some(12)),
+        ("half of the memory traffic", 0, |scene| scene.gpu(0).memory_percent = Some(20)),
+        ("memory traffic not told", 1, |scene| scene.gpu(0).memory_percent = None),
+        // A limit below the former power explains the lower power.
+        ("100 W allowed", 0, |scene| scene.gpu(0).power_limit_watts = Some(100.0)),
+        ("140 W allowed", 0, |scene| scene.gpu(0).power_limit_watts = Some(140.0)),
+        ("300 W allowed", 1, |scene| scene.gpu(0).power_limit_watts = Some(300.0)),
+        ("limit not told", 1, |scene| scene.gpu(0).power_limit_watts = None),
+        ("1200 MHz and hot", 0, |scene| slow(scene, Some(1200), Some(90))),
+        ("hot", 0, |scene| slow(scene, None, Some(90))),
+        ("1600 MHz and hot", 1, |scene| slow(scene, Some(1600), Some(90))),
+        ("600 MHz", 0, |scene| slow(scene, Some(600), Some(60))),
+        ("neither clock nor heat told", 1, |scene| slow(scene, None, None)),
+        ("another rests", 1, |scene| _ = share(scene, Some(0))),
+        ("another works", 0, |scene| _ = share(scene, Some(30))),
+        ("another may work", 0, |scene| _ = share(scene, None)),
+        // A desktop uses the GPU a little.
+        ("a desktop", 1, |scene| share(scene, None).kind = ProcessType::Graphics),
+        ("a desktop draws", 1, |scene| share(scene, Some(5)).kind = ProcessType::Graphics),
+        ("a game", 0, |scene| share(scene, Some(40)).kind = ProcessType::Graphics),
+        ("the server of MPS", 0, |scene| {
+            scene.process(PID).command = Some(["/usr/bin/nvidia-cuda-mps-server".into()].into());
         }),
-        ("a client of MPS, whatever its numbers", 0, |it| {
-            share(it, Some(0)).kind = ProcessType::Mps;
+        ("a client of MPS, whatever its numbers", 0, |scene| {
+            share(scene, Some(0)).kind = ProcessType::Mps;
         }),
         ("its start is not known", 0, unidentified),
-        ("a pid that is not known works", 0, |it| {
+        ("a pid that is not known works", 0, |scene| {
             let row = GpuProcess { pid: 999, sm_percent: Some(90), ..GpuProcess::default() };
-            it.rows(0).push(row);
+            scene.rows(0).push(row);
         }),
     ];
     for (case, found, change) in cases {
@@ -212,7 +216,7 @@ fn each_clause_has_to_hold() {
 }
 
 #[test]
-fn when_the_heavy_process_of_two_ends_the_light_one_is_not_hung() {
+fn a_light_process_left_alone_on_a_gpu_is_not_hung() {
     let mut scene = scene();
     scene.holder(OTHER, &[0], GIB);
     scene.row(0, OTHER).sm_percent = Some(60);
@@ -226,7 +230,7 @@ fn when_the_heavy_process_of_two_ends_the_light_one_is_not_hung() {
 }
 
 #[test]
-fn without_process_utilization_the_only_listed_process_counts() {
+fn the_only_listed_process_is_judged_by_device_utilization() {
     for is_alone in [true, false] {
         let mut scene = scene();
         if !is_alone {
@@ -245,7 +249,7 @@ fn without_process_utilization_the_only_listed_process_counts() {
 }
 
 #[test]
-fn one_finding_for_a_process_over_all_the_gpus_on_which_it_hangs() {
+fn one_finding_covers_all_gpus_of_a_hung_process() {
     let mut scene = Scene::new(3, 30.0);
     scene.holder(PID, &[2, 0, 1], 20 * GIB);
     (0..3).for_each(|gpu| work(&mut scene, gpu));
@@ -260,7 +264,7 @@ fn one_finding_for_a_process_over_all_the_gpus_on_which_it_hangs() {
 }
 
 #[test]
-fn a_few_missing_samples_change_nothing_and_many_end_it_or_leave_it_undecided() {
+fn a_few_missing_samples_are_tolerated_but_not_many() {
     let forget: [fn(&mut Scene); 4] = [
         |scene| scene.gpu(0).power_watts = None,
         |scene| scene.gpu(0).gpu_percent = None,
@@ -272,10 +276,10 @@ fn a_few_missing_samples_change_nothing_and_many_end_it_or_leave_it_undecided() 
             let (mut scene, mut engine) = worked(1200.0);
             hang(&mut scene, 0);
             play(&mut scene, &mut engine, 570.0);
-            let known = scene.now.gpus[0].clone();
+            let saved_gpu = scene.now.gpus[0].clone();
             forget(&mut scene);
             play(&mut scene, &mut engine, f64::from(missing) * 30.0);
-            scene.now.gpus[0] = known;
+            scene.now.gpus[0] = saved_gpu;
             play(&mut scene, &mut engine, 90.0);
             assert_eq!(engine.findings().len(), found, "{missing}");
         }
@@ -294,7 +298,7 @@ fn a_few_missing_samples_change_nothing_and_many_end_it_or_leave_it_undecided() 
 }
 
 #[test]
-fn a_short_history_and_an_unknown_power_are_doubted_only_in_full_use() {
+fn only_full_use_leaves_the_rule_undecided() {
     let (mut scene, mut engine) = worked(90.0);
     assert_eq!(reasons(&engine, Kind::Hung), ["decided in 12m 00s (needs 13m of history)"]);
     scene.draws(0, PID, 60, 200.0);
@@ -316,7 +320,7 @@ fn a_short_history_and_an_unknown_power_are_doubted_only_in_full_use() {
 }
 
 #[test]
-fn settings_beyond_the_observed_range_are_refused() {
+fn settings_out_of_range_are_rejected() {
     for (utilization, share, is_wrong) in [
         (95.0, 40.0, false),
         (90.0, 50.0, false),
@@ -340,8 +344,8 @@ fn settings_beyond_the_observed_range_are_refused() {
     assert_eq!(engine.findings(), []);
 }
 
-/// Plays `seconds` while losing about `lost` of a hundred samples, either whole samples or only the power, and
-/// returns when the process was found.
+/// Plays `seconds` and loses about `lost` percent of the samples, either entirely or only their power. Returns the
+/// times of findings.
 fn found_with_losses(
     (scene, engine): (&mut Scene, &mut Engine),
     (seconds, lost): (f64, u64),
@@ -369,7 +373,7 @@ fn found_with_losses(
 }
 
 #[test]
-fn a_third_of_the_samples_may_be_lost_at_any_seed() {
+fn a_hang_is_found_with_a_third_of_samples_lost() {
     let mut late = 0;
     for seed in 1..=60 {
         let mut dice = Dice::new(seed);
@@ -383,18 +387,18 @@ fn a_third_of_the_samples_may_be_lost_at_any_seed() {
         let first =
             *found.first().unwrap_or_else(|| panic!("{seed}: {:?}", reasons(&engine, Kind::Hung)));
         assert!(first >= 600.0, "{seed}: {first}");
-        // The rule needs as many observations as without losses: 600 s at seven in ten.
+        // The remaining 70 % of the samples must cover 600 s.
         late += u64::from(first > 1_080.0);
-        // Throughout the rest of the hour, the process stays found.
-        let seen = found.windows(2).all(|two| two[1] - two[0] <= 300.0);
-        assert!(seen && found.last() > Some(&3_300.0), "{seed}: it flickers");
+        // The finding stays for the rest of the hour.
+        let is_steady = found.windows(2).all(|two| two[1] - two[0] <= 300.0);
+        assert!(is_steady && found.last() > Some(&3_300.0), "{seed}: it flickers");
         assert_eq!(engine.undecided(), [], "{seed}");
     }
     assert!(late <= 6, "{late} of 60 were found after more than 18 minutes");
 }
 
 #[test]
-fn work_between_low_power_phases_is_no_hang_however_many_samples_are_lost() {
+fn intermittent_work_is_not_hung_despite_lost_samples() {
     for lost in [0, 30, 60] {
         for seed in 1..=40 {
             let mut dice = Dice::new(seed);

@@ -1,10 +1,9 @@
-//! A notebook cell that runs for a long time without working.
+//! Detects notebook cells that run for a long time without working.
 //!
-//! While the server reports a kernel as busy, a cell runs, which protects the notebook: only the author knows what
-//! the cell waits for. A cell that only sleeps, however, would protect it all night. The protection therefore ends
-//! after `max_busy` without a sign of work: no output (the server's last activity), no use of any GPU, no CPU use
-//! by the kernel or its descendants. If one of these is unknown, the rule is undecided. If the server does not
-//! report since when the kernel is busy, the cell protects.
+//! A running cell protects its notebook, because only the author knows what the cell waits for. The protection ends
+//! after `max_busy` without a sign of work, so that a sleeping cell does not hold memory all night. Signs of work are
+//! output (the server's last activity), GPU use, and CPU use by the kernel or its descendants. If one of these is
+//! unknown, the rule is undecided. If the server does not report the last activity, the protection does not end.
 
 use crate::history::{History, ProcessHistory, Use};
 use crate::model::snapshot::ProcessType;
@@ -13,19 +12,19 @@ use crate::rules::lasting::OLDEST_CPU_SECONDS;
 use crate::rules::rule::Settings;
 use crate::rules::undecided_reason::UndecidedReason;
 
-/// The most CPU, in percent of a core, of a waiting kernel, such as for heartbeats and a thread that saves.
+/// Maximum CPU use of a waiting kernel, in percent of a core. Heartbeats and autosaving use some CPU.
 const TRACE_OF_CPU_PERCENT: f64 = 2.0;
-/// The same for an active finding; higher to avoid flicker.
+/// Like [`TRACE_OF_CPU_PERCENT`], for an active finding. Higher, to avoid flicker.
 const TRACE_TO_STAY_PERCENT: f64 = 4.0;
 
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(super) enum Cell {
     None,
-    /// The cell works, or has shown no sign of work for too short a time.
+    /// The cell works, or its last sign of work is recent.
     Runs,
     /// The cell may be idle, but a fact is unknown.
     Unknown(UndecidedReason),
-    /// The cell has run without a sign of work.
+    /// The cell has shown no sign of work.
     Sleeps {
         since: Time,
     },
@@ -37,13 +36,13 @@ pub(super) fn is_busy(process: &Process) -> bool {
     kernel.and_then(|kernel| kernel.execution_state.as_deref()) == Some("busy")
 }
 
-/// Judges the cell at `now`; `holds` if the process has an active finding.
-pub(super) fn of(
+/// Judges the cell at `now`. `is_active`: whether the process has an active finding.
+pub(super) fn judge_cell(
     (history, now): (&History, Time),
     process: &Process,
-    known: &ProcessHistory,
+    process_history: &ProcessHistory,
     settings: &Settings,
-    holds: impl FnOnce() -> bool,
+    is_active: impl FnOnce() -> bool,
 ) -> Cell {
     if !is_busy(process) {
         return Cell::None;
@@ -56,7 +55,7 @@ pub(super) fn of(
         return Cell::Runs;
     }
     let mut doubt = None;
-    for row in known.rows() {
+    for row in process_history.rows() {
         match (row.kind(), row.run(), row.last_use()) {
             (ProcessType::Graphics, ..) => {}
             (_, Some(run), _) => since = since.max(run.since),
@@ -66,15 +65,15 @@ pub(super) fn of(
             }
         }
     }
-    let trace = if holds() { TRACE_TO_STAY_PERCENT } else { TRACE_OF_CPU_PERCENT };
-    let cpu = known.cpu();
+    let trace = if is_active() { TRACE_TO_STAY_PERCENT } else { TRACE_OF_CPU_PERCENT };
+    let cpu = process_history.cpu();
     match cpu.quiet_since(trace) {
         Some(quiet) if is_recent(cpu.known_at(), now) => since = since.max(quiet),
         _ => {
             doubt = Some(UndecidedReason::NoCpu { pid: process.pid });
         }
     }
-    // A sign of work decides even if other facts are unknown.
+    // A recent sign of work protects even if other facts are unknown.
     match doubt {
         _ if now.seconds_since(since) < needed => Cell::Runs,
         Some(doubt) => Cell::Unknown(doubt),
@@ -101,7 +100,7 @@ mod tests {
 
     const HOUR: f64 = 3_600.0;
 
-    /// A notebook that has trained until now and whose cell continues; a sample every 30 s.
+    /// A notebook with a running cell that has used its GPU until now; a sample every 30 s.
     fn scene() -> Scene {
         let mut scene = Scene::new(2, 30.0);
         scene.holder(PID, &[0], 20 * GIB);
@@ -111,7 +110,7 @@ mod tests {
         scene
     }
 
-    /// The server has just seen output, and the cell continues.
+    /// The server reports a busy kernel with activity now.
     fn busy(scene: &mut Scene) {
         let now = scene.now.time;
         scene.process(PID).jupyter = Some(Arc::new(Jupyter {
@@ -128,46 +127,49 @@ mod tests {
         scene.row(0, PID).sm_percent = Some(0);
     }
 
-    /// Plays `seconds` with a change before each sample, and returns when the notebook got a finding.
-    fn accused(
+    /// Plays `seconds` with a change before each sample, and returns the times at which the notebook had a finding.
+    fn play_and_note_findings(
         engine: &mut Engine,
         scene: &mut Scene,
         seconds: f64,
         mut change: impl FnMut(&mut Scene, f64),
     ) -> Vec<f64> {
         let start = scene.now.time;
-        let mut accused = Vec::new();
+        let mut found_at = Vec::new();
         loop {
             let at = scene.now.time.seconds_since(start);
             if at >= seconds {
-                return accused;
+                return found_at;
             }
             change(scene, at);
             engine.observe(scene.step());
             if !engine.findings().is_empty() {
-                accused.push(scene.now.time.seconds_since(start));
+                found_at.push(scene.now.time.seconds_since(start));
             }
         }
     }
 
-    /// Ten minutes of work, then ten hours of a sleeping cell with `change`. Returns when a finding appeared.
+    /// Plays ten minutes of work, then ten hours of a sleeping cell with `change`. Returns the times of findings.
     fn night(change: impl FnMut(&mut Scene, f64)) -> (Vec<f64>, Engine) {
         let mut scene = scene();
         let mut engine = engine_of("idle");
-        assert_eq!(accused(&mut engine, &mut scene, 600.0, |scene, _| busy(scene)), [0.0; 0]);
+        assert_eq!(
+            play_and_note_findings(&mut engine, &mut scene, 600.0, |scene, _| busy(scene)),
+            [0.0; 0]
+        );
         rest(&mut scene);
-        let accused = accused(&mut engine, &mut scene, 10.0 * HOUR, change);
-        (accused, engine)
+        let found_at = play_and_note_findings(&mut engine, &mut scene, 10.0 * HOUR, change);
+        (found_at, engine)
     }
 
     #[test]
-    fn a_cell_that_sleeps_all_night_is_idle_after_two_hours_and_stays_so() {
-        let (accused, engine) = night(|_, _| {});
-        let first = accused[0];
+    fn a_sleeping_cell_is_idle_after_two_hours_without_flicker() {
+        let (found_at, engine) = night(|_, _| {});
+        let first = found_at[0];
         // CPU use is known with a delay of at most six minutes.
         assert!((2.0 * HOUR..=2.0 * HOUR + 420.0).contains(&first), "{first}");
         let samples = ((10.0 * HOUR - first) / 30.0) as usize + 1;
-        assert_eq!(accused.len(), samples, "it does not flicker");
+        assert_eq!(found_at.len(), samples, "it does not flicker");
         let [finding] = engine.findings() else { panic!("{:?}", engine.findings()) };
         assert_eq!(finding.actions, [Action::Notify]);
         assert_eq!(facts(finding)["busy_seconds"], finding.duration_seconds);
@@ -176,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sign_of_work_within_the_time_protects_it() {
+    fn hourly_activity_protects_a_cell() {
         type Hourly = fn(&mut Scene, bool);
         let signs: [(&str, Hourly); 6] = [
             ("the server is told of output", |scene, is_on| {
@@ -189,9 +191,10 @@ mod tests {
             }),
             ("what it started computes", |scene, is_on| {
                 let process = scene.process(PID);
-                let below = process.descendants.as_deref().and_then(|it| it.cpu_seconds);
+                let cpu_seconds =
+                    process.descendants.as_deref().and_then(|descendants| descendants.cpu_seconds);
                 process.descendants = Some(Arc::new(Descendants {
-                    cpu_seconds: Some(below.unwrap_or(50.0) + if is_on { 30.0 } else { 0.0 }),
+                    cpu_seconds: Some(cpu_seconds.unwrap_or(50.0) + if is_on { 30.0 } else { 0.0 }),
                     ..Descendants::default()
                 }));
             }),
@@ -211,14 +214,14 @@ mod tests {
             }),
         ];
         for (sign, change) in signs {
-            let (seen, engine) = night(|scene, at| change(scene, at % HOUR < 30.0));
-            assert_eq!(seen, [0.0; 0], "{sign}");
+            let (found_at, engine) = night(|scene, at| change(scene, at % HOUR < 30.0));
+            assert_eq!(found_at, [0.0; 0], "{sign}");
             assert_eq!(engine.undecided(), [], "{sign}");
         }
     }
 
     #[test]
-    fn a_cell_that_starts_to_work_loses_its_finding_at_once() {
+    fn activity_in_a_cell_resolves_its_finding() {
         let changes: [Change; 3] = [
             busy,
             |scene| scene.row(0, PID).sm_percent = Some(5),
@@ -228,11 +231,11 @@ mod tests {
             let mut scene = scene();
             let mut engine = engine_of("idle");
             rest(&mut scene);
-            let seen = accused(&mut engine, &mut scene, 3.0 * HOUR, |_, _| {});
-            assert!(!seen.is_empty());
+            let found_at = play_and_note_findings(&mut engine, &mut scene, 3.0 * HOUR, |_, _| {});
+            assert!(!found_at.is_empty());
             change(&mut scene);
-            let seen = accused(&mut engine, &mut scene, 60.0, |_, _| {});
-            assert!(seen.len() < 2, "{seen:?}");
+            let found_at = play_and_note_findings(&mut engine, &mut scene, 60.0, |_, _| {});
+            assert!(found_at.len() < 2, "{found_at:?}");
             assert_eq!(engine.findings(), []);
         }
     }
@@ -258,24 +261,24 @@ mod tests {
                 "the driver gives no per-process utilization on GPU 0",
             ),
         ];
-        for (what, change, reason) in cases {
+        for (case, change, reason) in cases {
             let mut scene = scene();
             change(&mut scene);
             busy(&mut scene);
             rest(&mut scene);
             change(&mut scene);
             let mut engine = engine_of("idle");
-            let seen = accused(&mut engine, &mut scene, 1.9 * HOUR, |_, _| {});
-            assert_eq!(seen, [0.0; 0], "{what}");
-            assert_eq!(reasons(&engine, Kind::Idle), [""; 0], "{what}: protected");
-            let seen = accused(&mut engine, &mut scene, 5.0 * HOUR, |_, _| {});
-            assert_eq!(seen, [0.0; 0], "{what}");
-            assert_eq!(reasons(&engine, Kind::Idle), [reason], "{what}");
+            let found_at = play_and_note_findings(&mut engine, &mut scene, 1.9 * HOUR, |_, _| {});
+            assert_eq!(found_at, [0.0; 0], "{case}");
+            assert_eq!(reasons(&engine, Kind::Idle), [""; 0], "{case}: protected");
+            let found_at = play_and_note_findings(&mut engine, &mut scene, 5.0 * HOUR, |_, _| {});
+            assert_eq!(found_at, [0.0; 0], "{case}");
+            assert_eq!(reasons(&engine, Kind::Idle), [reason], "{case}");
         }
     }
 
     #[test]
-    fn a_cell_that_begins_after_a_night_of_rest_is_protected() {
+    fn a_new_cell_in_an_idle_notebook_is_protected() {
         let mut scene = scene();
         let mut engine = engine_of("idle");
         rest(&mut scene);
@@ -287,34 +290,34 @@ mod tests {
             kernel.last_activity = Some(now);
         };
         idle(&mut scene, "idle");
-        let seen = accused(&mut engine, &mut scene, 5.0 * HOUR, |_, _| {});
-        assert!(!seen.is_empty());
+        let found_at = play_and_note_findings(&mut engine, &mut scene, 5.0 * HOUR, |_, _| {});
+        assert!(!found_at.is_empty());
         idle(&mut scene, "busy");
-        let seen = accused(&mut engine, &mut scene, 1.9 * HOUR, |_, _| {});
-        assert_eq!(seen, [0.0; 0]);
+        let found_at = play_and_note_findings(&mut engine, &mut scene, 1.9 * HOUR, |_, _| {});
+        assert_eq!(found_at, [0.0; 0]);
     }
 
     #[test]
-    fn the_setting_decides_for_how_long() {
+    fn max_busy_limits_how_long_a_cell_is_protected() {
         let mut settings = AllSettings::default();
         settings.select(&["idle"]).unwrap();
         let half = written(Span::from_seconds(1_800.0));
         assert!(settings.rule_mut("idle").unwrap().set("max_busy", &half).is_ok());
         let mut engine = Engine::new(settings);
         let mut scene = scene();
-        accused(&mut engine, &mut scene, 600.0, |scene, _| busy(scene));
+        play_and_note_findings(&mut engine, &mut scene, 600.0, |scene, _| busy(scene));
         rest(&mut scene);
-        let seen = accused(&mut engine, &mut scene, HOUR, |_, _| {});
-        assert!((1_800.0..=2_220.0).contains(&seen[0]), "{seen:?}");
+        let found_at = play_and_note_findings(&mut engine, &mut scene, HOUR, |_, _| {});
+        assert!((1_800.0..=2_220.0).contains(&found_at[0]), "{found_at:?}");
     }
 
     #[test]
-    fn samples_that_are_lost_and_a_heartbeat_change_nothing() {
+    fn lost_samples_and_heartbeats_do_not_affect_a_finding() {
         for seed in 1..=20 {
             let mut dice = Dice::new(seed);
             let mut scene = scene();
             let mut engine = engine_of("idle");
-            accused(&mut engine, &mut scene, 600.0, |scene, _| busy(scene));
+            play_and_note_findings(&mut engine, &mut scene, 600.0, |scene, _| busy(scene));
             rest(&mut scene);
             let start = scene.now.time;
             let mut was_found = false;
@@ -328,7 +331,7 @@ mod tests {
                 engine.observe(snapshot);
                 let at = scene.now.time.seconds_since(start);
                 let is_found = !engine.findings().is_empty();
-                assert!(!is_found || at >= 2.0 * HOUR, "{seed}: accused after {at} s");
+                assert!(!is_found || at >= 2.0 * HOUR, "{seed}: found after {at} s");
                 assert!(is_found || !was_found, "{seed}: it flickers at {at} s");
                 was_found = is_found;
             }

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::asks_servers;
+use super::is_for_servers;
 use crate::advice;
 use crate::history::RowHistory;
 use crate::model::finding::{
@@ -74,7 +74,7 @@ impl KindEvidence for IdleEvidence {
     }
 }
 
-/// Advice about a cell that does nothing; only its owner knows what it waits for.
+/// Advice about a cell that shows no activity. Only its owner knows what it waits for.
 fn sleeping_cell(pid: u32) -> String {
     format!(
         "ask its owner: a cell that only sleeps or waits keeps the kernel busy and the memory held; interrupt it, \
@@ -82,13 +82,13 @@ fn sleeping_cell(pid: u32) -> String {
     )
 }
 
-pub(super) struct IdleOn<'a> {
+pub(super) struct IdleGpu<'a> {
     pub(super) row: &'a RowHistory,
     pub(super) gpu: FindingGpu,
     pub(super) severity: Severity,
-    /// Whether the process has resumed work after a pause nearly as long.
+    /// Whether the process has resumed work after a pause that was nearly as long.
     pub(super) may_resume: bool,
-    /// The required time without use, in seconds.
+    /// Required seconds without use.
     pub(super) needed: f64,
     pub(super) evidence: IdleEvidence,
     pub(super) since: Time,
@@ -96,28 +96,31 @@ pub(super) struct IdleOn<'a> {
 }
 
 /// Combines the GPUs on which a process is idle into one finding.
-pub(super) fn finding(it: ProcessInput<'_>, idle: Vec<IdleOn<'_>>) -> Option<Finding> {
-    let (process, known) = (it.process, it.known);
-    let worst = idle.iter().max_by_key(|on| on.severity)?;
+pub(super) fn finding(input: ProcessInput<'_>, idle: Vec<IdleGpu<'_>>) -> Option<Finding> {
+    let (process, process_history) = (input.process, input.process_history);
+    let worst = idle.iter().max_by_key(|idle_gpu| idle_gpu.severity)?;
     let (worst, needed) = (worst.severity, worst.needed);
-    // The process has been idle since it last used any of them.
-    let since = idle.iter().map(|on| on.since).max()?;
-    let until = idle.iter().map(|on| on.until).max()?;
-    let evidence = idle.iter().map(|on| on.evidence.clone()).reduce(weakest)?;
-    let works_elsewhere = known.rows().iter().any(|row| {
-        !idle.iter().any(|on| std::ptr::eq(on.row, row))
+    // The process is idle only since it last used any of these GPUs.
+    let since = idle.iter().map(|idle_gpu| idle_gpu.since).max()?;
+    let until = idle.iter().map(|idle_gpu| idle_gpu.until).max()?;
+    let evidence = idle.iter().map(|idle_gpu| idle_gpu.evidence.clone()).reduce(weakest)?;
+    let works_elsewhere = process_history.rows().iter().any(|row| {
+        !idle.iter().any(|idle_gpu| std::ptr::eq(idle_gpu.row, row))
             && row.run().is_none_or(|run| run.seconds() < needed)
     });
-    let pauses = idle.iter().filter(|on| on.may_resume).map(|on| on.row.longest_pause());
+    let pauses = idle
+        .iter()
+        .filter(|idle_gpu| idle_gpu.may_resume)
+        .map(|idle_gpu| idle_gpu.row.longest_pause());
     let resumed_after = pauses.max_by(f64::total_cmp);
-    let gpus = subject::by_gpu(idle.into_iter().map(|on| on.gpu));
+    let gpus = subject::merge_rows(idle.into_iter().map(|idle_gpu| idle_gpu.gpu));
     let sleeps = evidence.busy_seconds.is_some();
     let is_doubtful = evidence.is_kernel_unknown;
     let severity = if is_doubtful { Severity::Info } else { worst };
     let bytes = gpus.iter().filter_map(|gpu| gpu.used_bytes).sum();
     let message = format!(
         "{} has held {} on {} without using {} for {}{}",
-        it.name(),
+        input.name(),
         Bytes(bytes),
         subject::gpus(&gpus),
         if gpus.len() == 1 { "it" } else { "them" },
@@ -137,16 +140,17 @@ pub(super) fn finding(it: ProcessInput<'_>, idle: Vec<IdleOn<'_>>) -> Option<Fin
         .collect();
     let evidence = Evidence::new(evidence);
     let parts = FindingParts { severity, gpus, since, until, evidence, message, advice };
-    let mut finding = it.seen.finding(Some(process), parts);
-    let names = known.names();
-    let is_made_to_wait = asks_servers(it) || names.pool.is_some() || names.placeholder.is_some();
+    let mut finding = input.rule_input.finding(Some(process), parts);
+    let names = process_history.names();
+    let is_made_to_wait =
+        is_for_servers(input) || names.pool.is_some() || names.placeholder.is_some();
     if !works_elsewhere && !sleeps && !is_doubtful && !is_made_to_wait && resumed_after.is_none() {
         finding.actions = actions(process);
     }
     Some(finding)
 }
 
-/// Warns that a pool starts another worker when this one ends.
+/// Explains what the pool does when this worker ends.
 fn restart_of_pool(process: &Process) -> Option<String> {
     let pool = process.pool()?;
     if !process.is_restarted_by_its_pool() {
@@ -161,7 +165,7 @@ fn restart_of_pool(process: &Process) -> Option<String> {
     Some(format!("{}{by} {does}; {}", pool.restarted_by, pool.words))
 }
 
-/// The weaker evidence of two GPUs: use of the whole device, the lower coverage, the fewer samples.
+/// Merges the evidence of two GPUs: device utilization, lower coverage and fewer samples win.
 fn weakest(one: IdleEvidence, other: IdleEvidence) -> IdleEvidence {
     IdleEvidence {
         sm_percent_max: one.sm_percent_max.and(other.sm_percent_max),
@@ -175,16 +179,16 @@ fn weakest(one: IdleEvidence, other: IdleEvidence) -> IdleEvidence {
 
 fn actions(process: &Process) -> Vec<Action> {
     let mut actions = vec![Action::Notify];
-    // A process in uninterruptible sleep receives no signal, and is doing I/O.
+    // A process in uninterruptible sleep is doing I/O and receives no signal.
     if process.state == Some('D') {
         return actions;
     }
     let kernel = process.jupyter.as_ref();
-    // No fact shows whether such a kernel waits for something.
-    if kernel.is_some_and(|it| !it.is_served() && !it.is_batch()) {
+    // No fact shows whether this kernel waits for something.
+    if kernel.is_some_and(|kernel| !kernel.is_served() && !kernel.is_batch()) {
         return actions;
     }
-    // A server that is gone cannot shut the kernel down.
+    // A dead server cannot shut the kernel down.
     if kernel.is_some_and(|kernel| kernel.kernel_id.is_some()) && !process.has_lost_server() {
         actions.push(Action::JupyterShutdown);
     }

@@ -29,19 +29,19 @@ fn judge(scene: &mut Scene, seconds: f64) -> Engine {
     judge_only("idle", scene, seconds)
 }
 
-/// The driver does not report the process's utilization.
+/// Removes the process's utilization.
 fn blind(scene: &mut Scene) {
     let row = scene.row(0, PID);
     (row.sm_percent, row.memory_percent) = (None, None);
 }
 
-/// Another process holds some memory on the GPU.
+/// Adds another process with 0.5 GiB to the GPU.
 fn shared(scene: &mut Scene) -> &mut GpuProcess {
     scene.holder(OTHER, &[0], GIB / 2);
     scene.row(0, OTHER)
 }
 
-/// Turns the process into a notebook whose server reports this state, last active this long ago.
+/// Turns the process into a notebook with this state and last activity, as reported by its server.
 fn notebook(scene: &mut Scene, state: Option<&str>, seconds_ago: Option<f64>) {
     let now = scene.now.time;
     scene.process(PID).jupyter = Some(Arc::new(Jupyter {
@@ -54,81 +54,85 @@ fn notebook(scene: &mut Scene, state: Option<&str>, seconds_ago: Option<f64>) {
 }
 
 #[test]
-fn each_clause_has_to_hold() {
+fn every_condition_is_required() {
     const NO_CPU: &str = "the CPU use of process 4242 is not known";
     const NO_IDENTITY: &str = "GPU 0 lists pid 4242, whose process is not certain";
     let cases: &[Case] = &[
         ("it rests", Found, |_| ()),
-        ("another uses the GPU", Found, |it| {
-            shared(it).sm_percent = Some(100);
-            it.gpu(0).gpu_percent = Some(100);
+        ("another uses the GPU", Found, |scene| {
+            shared(scene).sm_percent = Some(100);
+            scene.gpu(0).gpu_percent = Some(100);
         }),
-        ("the GPU was used, and no process explains it", Unsure("GPU 0 was used"), |it| {
-            it.gpu(0).gpu_percent = Some(90);
+        ("the GPU was used, and no process explains it", Unsure("GPU 0 was used"), |scene| {
+            scene.gpu(0).gpu_percent = Some(90);
         }),
-        ("a compositor's few percent are in no process's samples", Found, |it| {
-            shared(it).kind = ProcessType::Graphics;
-            it.gpu(0).gpu_percent = Some(4);
+        ("a compositor's few percent are in no process's samples", Found, |scene| {
+            shared(scene).kind = ProcessType::Graphics;
+            scene.gpu(0).gpu_percent = Some(4);
         }),
-        ("only the GPU tells, and draws the power of work", Unsure(NO_USE), |it| {
-            blind(it);
-            let gpu = it.gpu(0);
+        ("only the GPU tells, and draws the power of work", Unsure(NO_USE), |scene| {
+            blind(scene);
+            let gpu = scene.gpu(0);
             (gpu.power_limit_watts, gpu.power_watts) = (Some(700.0), Some(430.0));
         }),
-        ("only the GPU tells, and draws the power of rest", Found, |it| {
-            blind(it);
-            let gpu = it.gpu(0);
+        ("only the GPU tells, and draws the power of rest", Found, |scene| {
+            blind(scene);
+            let gpu = scene.gpu(0);
             (gpu.power_limit_watts, gpu.power_watts) = (Some(700.0), Some(120.0));
         }),
-        ("no utilization is known", Unsure(NO_USE), |it| {
-            blind(it);
-            it.gpu(0).gpu_percent = None;
+        ("no utilization is known", Unsure(NO_USE), |scene| {
+            blind(scene);
+            scene.gpu(0).gpu_percent = None;
         }),
-        ("less memory", Nothing, |it| it.row(0, PID).used_bytes = Some(GIB - 1)),
-        ("as much memory", Found, |it| it.row(0, PID).used_bytes = Some(GIB)),
+        ("less memory", Nothing, |scene| scene.row(0, PID).used_bytes = Some(GIB - 1)),
+        ("as much memory", Found, |scene| scene.row(0, PID).used_bytes = Some(GIB)),
         (
             "memory not told",
             Unsure("the driver does not report the memory of process 4242 on GPU 0"),
-            |it| it.row(0, PID).used_bytes = None,
+            |scene| scene.row(0, PID).used_bytes = None,
         ),
-        ("little CPU", Found, |it| it.process(PID).cpu_percent = Some(19.9)),
-        ("some CPU", Nothing, |it| it.process(PID).cpu_percent = Some(20.0)),
-        ("much CPU", Nothing, |it| it.process(PID).cpu_percent = Some(400.0)),
+        ("little CPU", Found, |scene| scene.process(PID).cpu_percent = Some(19.9)),
+        ("some CPU", Nothing, |scene| scene.process(PID).cpu_percent = Some(20.0)),
+        ("much CPU", Nothing, |scene| scene.process(PID).cpu_percent = Some(400.0)),
         ("CPU not told", Unsure(NO_CPU), cpu_unknown),
-        ("little CPU in a stream of percentages", Found, |it| {
-            let process = it.process(PID);
+        ("little CPU in a stream of percentages", Found, |scene| {
+            let process = scene.process(PID);
             (process.cpu_percent, process.cpu_seconds) = (Some(5.0), None);
         }),
-        ("much CPU in a stream of percentages", Nothing, |it| {
-            let process = it.process(PID);
+        ("much CPU in a stream of percentages", Nothing, |scene| {
+            let process = scene.process(PID);
             (process.cpu_percent, process.cpu_seconds) = (Some(50.0), None);
         }),
-        ("children looked at without success", Unsure(NO_CPU), |it| {
-            it.process(PID).descendants = descendants(None, &[]);
+        ("children looked at without success", Unsure(NO_CPU), |scene| {
+            scene.process(PID).descendants = descendants(None, &[]);
         }),
-        ("active now", Nothing, |it| notebook(it, Some("idle"), Some(-300.0))),
-        ("active later", Nothing, |it| notebook(it, Some("idle"), Some(-9_999.0))),
-        ("a cell runs, told long ago", Nothing, |it| notebook(it, Some("busy"), Some(5_000.0))),
-        ("a cell runs", Nothing, |it| notebook(it, Some("busy"), None)),
-        ("an idle notebook", Found, |it| notebook(it, Some("idle"), None)),
-        ("an idle notebook that was active", Found, |it| notebook(it, Some("idle"), Some(0.0))),
-        ("a thread spins in an idle notebook", Nothing, |it| {
-            notebook(it, Some("idle"), Some(9_999.0));
-            it.process(PID).cpu_percent = Some(100.0);
+        ("active now", Nothing, |scene| notebook(scene, Some("idle"), Some(-300.0))),
+        ("active later", Nothing, |scene| notebook(scene, Some("idle"), Some(-9_999.0))),
+        ("a cell runs, told long ago", Nothing, |scene| {
+            notebook(scene, Some("busy"), Some(5_000.0))
         }),
-        ("graphics", Nothing, |it| it.row(0, PID).kind = ProcessType::Graphics),
-        ("a daemon of MPS", Nothing, |it| runs(it, "/usr/bin/nvidia-cuda-mps-server")),
-        ("a server that listens", Nothing, |it| served(it, Some(true))),
-        ("a server that may listen", Nothing, |it| served(it, None)),
-        ("a server's library", Found, |it| served(it, Some(false))),
-        ("stopped", Nothing, |it| it.process(PID).state = Some('T')),
-        ("in a debugger", Nothing, |it| it.process(PID).state = Some('t')),
-        ("a zombie", Nothing, |it| it.process(PID).state = Some('Z')),
-        ("dead", Nothing, |it| it.process(PID).state = Some('X')),
-        ("stuck", Nothing, |it| it.process(PID).state = Some('D')),
-        ("runs", Found, |it| it.process(PID).state = Some('R')),
+        ("a cell runs", Nothing, |scene| notebook(scene, Some("busy"), None)),
+        ("an idle notebook", Found, |scene| notebook(scene, Some("idle"), None)),
+        ("an idle notebook that was active", Found, |scene| {
+            notebook(scene, Some("idle"), Some(0.0))
+        }),
+        ("a thread spins in an idle notebook", Nothing, |scene| {
+            notebook(scene, Some("idle"), Some(9_999.0));
+            scene.process(PID).cpu_percent = Some(100.0);
+        }),
+        ("graphics", Nothing, |scene| scene.row(0, PID).kind = ProcessType::Graphics),
+        ("a daemon of MPS", Nothing, |scene| runs(scene, "/usr/bin/nvidia-cuda-mps-server")),
+        ("a server that listens", Nothing, |scene| served(scene, Some(true))),
+        ("a server that may listen", Nothing, |scene| served(scene, None)),
+        ("a server's library", Found, |scene| served(scene, Some(false))),
+        ("stopped", Nothing, |scene| scene.process(PID).state = Some('T')),
+        ("in a debugger", Nothing, |scene| scene.process(PID).state = Some('t')),
+        ("a zombie", Nothing, |scene| scene.process(PID).state = Some('Z')),
+        ("dead", Nothing, |scene| scene.process(PID).state = Some('X')),
+        ("stuck", Nothing, |scene| scene.process(PID).state = Some('D')),
+        ("runs", Found, |scene| scene.process(PID).state = Some('R')),
         ("no identity", Unsure(NO_IDENTITY), unidentified),
-        ("no process", Unsure(NO_IDENTITY), |it| it.now.processes.clear()),
+        ("no process", Unsure(NO_IDENTITY), |scene| scene.now.processes.clear()),
     ];
     each(Kind::Idle, scene, 700.0, cases);
 }
@@ -140,7 +144,7 @@ fn served(scene: &mut Scene, listening: Option<bool>) {
 }
 
 #[test]
-fn it_is_found_after_the_duration_with_its_evidence() {
+fn an_idle_process_is_reported_after_the_duration() {
     let mut scene = scene();
     let start = scene.now.time;
     let mut engine = judge(&mut scene, 590.0);
@@ -169,7 +173,7 @@ fn it_is_found_after_the_duration_with_its_evidence() {
 }
 
 #[test]
-fn a_short_history_is_undecided_only_while_it_may_be_idle() {
+fn a_short_history_is_undecided_unless_the_gpu_was_used() {
     let mut scene = scene();
     let engine = judge(&mut scene, 30.0);
     assert_eq!(reasons(&engine, Kind::Idle), ["decided in 9m 30s (needs 10m of history)"]);
@@ -185,7 +189,7 @@ fn a_short_history_is_undecided_only_while_it_may_be_idle() {
 }
 
 #[test]
-fn memory_that_comes_or_goes_is_work() {
+fn allocating_or_freeing_memory_is_work() {
     let mut scene = scene();
     let mut engine = judge(&mut scene, 500.0);
     scene.row(0, PID).used_bytes = Some(20 * GIB + 63 * MIB);
@@ -200,7 +204,7 @@ fn memory_that_comes_or_goes_is_work() {
 }
 
 #[test]
-fn the_whole_gpu_counts_where_use_is_not_known_by_process() {
+fn device_utilization_is_used_without_process_utilization() {
     let mut scene = scene();
     blind(&mut scene);
     let mut engine = judge(&mut scene, 600.0);
@@ -221,16 +225,16 @@ fn the_whole_gpu_counts_where_use_is_not_known_by_process() {
 }
 
 #[test]
-fn work_on_the_cpu_before_the_duration_does_not_count() {
+fn cpu_use_before_the_duration_is_ignored() {
     let cases: [(Change, Change); 2] = [
         (
-            |it| it.process(PID).cpu_percent = Some(800.0),
-            |it| {
-                it.process(PID).cpu_percent = Some(1.0);
+            |scene| scene.process(PID).cpu_percent = Some(800.0),
+            |scene| {
+                scene.process(PID).cpu_percent = Some(1.0);
             },
         ),
-        // CPU time of children before they were first observed.
-        (|_| (), |it| it.process(PID).descendants = descendants(Some(90_000.0), &[])),
+        // CPU time of children from before the first observation.
+        (|_| (), |scene| scene.process(PID).descendants = descendants(Some(90_000.0), &[])),
     ];
     for (before, after) in cases {
         let mut scene = scene();
@@ -243,7 +247,7 @@ fn work_on_the_cpu_before_the_duration_does_not_count() {
 }
 
 #[test]
-fn a_notebook_is_shut_down_by_its_server_unless_that_is_gone() {
+fn a_notebook_is_shut_down_by_its_living_server() {
     use Action::{JupyterShutdown, Notify, Terminate};
     for (alive, actions) in [
         (None, &[Notify, JupyterShutdown, Terminate][..]),
@@ -251,7 +255,7 @@ fn a_notebook_is_shut_down_by_its_server_unless_that_is_gone() {
         (Some(false), &[Notify, Terminate]),
     ] {
         let mut scene = scene();
-        notebook(&mut scene, alive.is_none_or(|it| it).then_some("idle"), Some(0.0));
+        notebook(&mut scene, alive.is_none_or(|is_alive| is_alive).then_some("idle"), Some(0.0));
         Arc::make_mut(scene.process(PID).jupyter.as_mut().unwrap()).server_alive = alive;
         let engine = judge(&mut scene, 700.0);
         let finding = only(&engine, Kind::Idle);
@@ -263,7 +267,7 @@ fn a_notebook_is_shut_down_by_its_server_unless_that_is_gone() {
 #[test]
 fn a_kernel_of_unknown_state_is_not_killed() {
     for (application, is_served, severity, actions) in [
-        // A server knows the state but does not report it: the kernel may wait for another process or a person.
+        // A server knows the state but does not report it, so the kernel may be waiting for a person.
         (Some("jupyter"), true, Severity::Info, &[Action::Notify][..]),
         (Some("jupyterhub"), true, Severity::Info, &[Action::Notify]),
         (Some("voila"), true, Severity::Info, &[Action::Notify]),
@@ -271,13 +275,13 @@ fn a_kernel_of_unknown_state_is_not_killed() {
         (Some("databricks"), true, Severity::Info, &[Action::Notify]),
         (None, true, Severity::Info, &[Action::Notify]),
         (Some("jupyter"), false, Severity::Info, &[Action::Notify]),
-        // No program can ever report the state, so the process is found, but no action ends it.
+        // No program can report the state, so the process is reported, but no action ends it.
         (Some("vscode"), false, Severity::Warning, &[Action::Notify]),
         (Some("marimo"), false, Severity::Warning, &[Action::Notify]),
         (Some("jupyter-console"), false, Severity::Warning, &[Action::Notify]),
         (Some("spyder"), false, Severity::Warning, &[Action::Notify]),
         (Some("ipykernel"), false, Severity::Warning, &[Action::Notify]),
-        // A program that runs a notebook from end to end is like any script.
+        // A program that runs a notebook as a batch is treated like a script.
         (Some("papermill"), false, Severity::Warning, &[Action::Notify, Action::Terminate]),
     ] {
         let mut scene = scene();
@@ -309,23 +313,23 @@ fn a_desktop_gets_no_finding() {
         let desktop = scene.process(PID);
         desktop.command = Some([program.into()].into());
         desktop.systemd_unit = service.map(Arc::from);
-        // It lost its parent, too.
+        // The compositor also looks like an orphan.
         desktop.parent_is_reaper = Some(true);
         desktop.group_leader_alive = Some(false);
         let mut engine = Engine::new(AllSettings::default());
         let mut bytes = 20 * GIB;
         for _ in 0..400 {
-            // Windows are opened; the growth is less than the rule for leaks requires.
+            // Opening windows allocates memory, but less than `leak` requires.
             bytes += 8 * MIB;
             scene.row(0, PID).used_bytes = Some(bytes);
             engine.observe(scene.step());
         }
-        let own = |finding: &&Finding| finding.process.is_some();
-        assert_eq!(engine.findings().iter().find(own), None, "{program}");
+        let is_about_process = |finding: &&Finding| finding.process.is_some();
+        assert_eq!(engine.findings().iter().find(is_about_process), None, "{program}");
     }
 }
 
-/// Descendants with this CPU time in total, and these of them on a GPU.
+/// Descendants with this total CPU time; `listed` of them are on a GPU.
 fn descendants(cpu_seconds: Option<f64>, listed: &[u32]) -> Option<Arc<Descendants>> {
     Some(Arc::new(Descendants {
         count: Some(1),
@@ -337,8 +341,8 @@ fn descendants(cpu_seconds: Option<f64>, listed: &[u32]) -> Option<Arc<Descendan
 }
 
 #[test]
-fn work_of_children_counts() {
-    // A full core, a trace, and a recording without this field.
+fn cpu_use_of_descendants_is_work() {
+    // One full core, very little, and a recording without this field.
     for (percent, found) in [(Some(100.0), 0), (Some(1.0), 1), (None, 1)] {
         let mut scene = scene();
         let mut engine = engine_of("idle");
@@ -371,7 +375,7 @@ fn a_process_whose_child_uses_a_gpu_is_not_idle() {
 }
 
 #[test]
-fn a_placeholder_and_a_worker_that_is_started_again_are_only_notified() {
+fn placeholders_and_restarted_workers_are_not_terminated() {
     for (command, parent) in [
         ("python -m keep_gpu.cli", "bash"),
         ("ray::IDLE", "raylet"),
@@ -393,7 +397,7 @@ fn a_placeholder_and_a_worker_that_is_started_again_are_only_notified() {
 }
 
 #[test]
-fn a_title_protects_from_no_rule_below_another_starter() {
+fn a_process_title_alone_does_not_protect() {
     for title in ["ray::IDLE", "VLLM::EngineCore", "dask worker [tcp://127.0.0.1:4]"] {
         let mut scene = scene();
         let process = scene.process(PID);
@@ -408,7 +412,7 @@ fn a_title_protects_from_no_rule_below_another_starter() {
 }
 
 #[test]
-fn a_process_that_waits_for_a_disk_now_is_not_ended() {
+fn a_process_in_disk_sleep_is_not_terminated() {
     let mut scene = scene();
     let mut engine = judge(&mut scene, 700.0);
     assert!(engine.findings()[0].actions.contains(&Action::Terminate));
@@ -418,7 +422,7 @@ fn a_process_that_waits_for_a_disk_now_is_not_ended() {
 }
 
 #[test]
-fn the_time_while_it_was_stopped_does_not_count_when_it_goes_on() {
+fn stopped_time_does_not_count_as_idle() {
     let mut scene = scene();
     scene.process(PID).state = Some('T');
     let mut engine = judge(&mut scene, 3_000.0);
@@ -431,7 +435,7 @@ fn the_time_while_it_was_stopped_does_not_count_when_it_goes_on() {
 }
 
 #[test]
-fn a_gpu_that_does_not_answer_is_doubted_and_its_findings_stay_for_a_while() {
+fn findings_on_an_unresponsive_gpu_stay_for_a_while() {
     let mut scene = scene();
     let mut engine = judge(&mut scene, 700.0);
     scene.gpu(0).stale_seconds = Some(12.0);
@@ -449,7 +453,7 @@ fn a_gpu_that_does_not_answer_is_doubted_and_its_findings_stay_for_a_while() {
 }
 
 #[test]
-fn samples_with_holes_are_no_proof() {
+fn sparse_samples_are_undecided() {
     let mut scene = scene();
     scene.process(PID).cpu_percent = Some(10.0);
     scene.gpu(0).gpu_percent = None;
@@ -466,7 +470,7 @@ fn samples_with_holes_are_no_proof() {
 }
 
 #[test]
-fn gaps_sleep_and_another_identity_start_the_clock_afresh() {
+fn gaps_suspends_and_pid_reuse_restart_the_duration() {
     for disturb in [
         (|scene| {
             scene.pass(7_000.0);
@@ -484,17 +488,17 @@ fn gaps_sleep_and_another_identity_start_the_clock_afresh() {
         assert_eq!(engine.findings().len(), 1);
         disturb(&mut scene);
         scene.play(590.0, |snapshot| engine.observe(snapshot));
-        // If only the time was changed, the first snapshot is a duplicate.
+        // If `disturb` set the clock back, the first snapshot is ignored as a duplicate.
         assert_eq!(engine.findings(), []);
         assert_eq!(engine.resolved().len(), 1);
-        // Two more in case the first two were ignored as out of order.
+        // Four more samples, in case the first ones were ignored.
         scene.play(40.0, |snapshot| engine.observe(snapshot));
         assert_eq!(engine.findings().len(), 1);
     }
 }
 
 #[test]
-fn one_finding_for_a_process_over_all_its_idle_gpus() {
+fn one_finding_covers_all_idle_gpus_of_a_process() {
     let mut scene = Scene::new(3, 10.0);
     scene.holder(PID, &[2, 0], 20 * GIB);
     // Two instances on the last GPU.
@@ -520,7 +524,7 @@ fn one_finding_for_a_process_over_all_its_idle_gpus() {
 }
 
 #[test]
-fn resolved_findings_are_bounded_latest_first() {
+fn resolved_findings_are_limited_and_sorted() {
     let mut scene = Scene::new(1, 10.0);
     let mut engine = engine_of("idle");
     for round in 0..3 {
@@ -538,7 +542,7 @@ fn resolved_findings_are_bounded_latest_first() {
 }
 
 #[test]
-fn an_override_switches_the_rule_off_for_one_and_on_for_another() {
+fn an_override_enables_or_disables_the_rule_by_scope() {
     let mut scene = Scene::new(2, 10.0);
     scene.holder(1, &[0], GIB);
     scene.holder(2, &[1], GIB);
@@ -560,7 +564,7 @@ fn an_override_switches_the_rule_off_for_one_and_on_for_another() {
 }
 
 #[test]
-fn a_sample_that_came_a_moment_later_than_the_gpus_figure_makes_nothing_unknown() {
+fn rare_unattributed_device_use_is_tolerated() {
     for (every, is_found) in [(20, true), (4, false)] {
         let mut scene = scene();
         let mut engine = engine_of("idle");
@@ -572,8 +576,8 @@ fn a_sample_that_came_a_moment_later_than_the_gpus_figure_makes_nothing_unknown(
     }
 }
 
-/// Two hours of a process that keeps a GPU warm with a burst about every minute. Each snapshot shows the last ten
-/// of the driver's sixty seconds. Returns when the process got a finding, and what was undecided at the end.
+/// Plays two hours of a process that uses a GPU briefly about once a minute. Each snapshot shows only the last ten
+/// seconds of a minute. Returns the times of findings, and the undecided reasons at the end.
 fn kept_warm(seed: u64, sampled_seconds: Option<f64>) -> (Vec<f64>, Vec<String>) {
     let mut dice = Dice::new(seed);
     let period = 45.0 + dice.roll(300) as f64 / 10.0;
@@ -583,11 +587,11 @@ fn kept_warm(seed: u64, sampled_seconds: Option<f64>) -> (Vec<f64>, Vec<String>)
     scene.interval_seconds = 60.0;
     scene.gpu(0).sampled_seconds = sampled_seconds;
     let mut engine = engine_of("idle");
-    let mut accused = Vec::new();
+    let mut found_at = Vec::new();
     for minute in 0..120 {
         engine.observe(&scene.now);
         if !engine.findings().is_empty() {
-            accused.push(f64::from(minute) * 60.0);
+            found_at.push(f64::from(minute) * 60.0);
         }
         let (mut bursts, mut is_seen) = (0.0, false);
         while phase < 60.0 {
@@ -600,7 +604,7 @@ fn kept_warm(seed: u64, sampled_seconds: Option<f64>) -> (Vec<f64>, Vec<String>)
         scene.row(0, PID).sm_percent = Some(if is_seen { 70 } else { 0 });
         scene.step();
     }
-    (accused, reasons(&engine, Kind::Idle))
+    (found_at, reasons(&engine, Kind::Idle))
 }
 
 #[test]
@@ -608,9 +612,9 @@ fn time_without_driver_samples_does_not_count_as_idle() {
     let mut undecided = 0;
     for seed in 1..=rounds(20) {
         for sampled_seconds in [None, Some(10.0)] {
-            let (accused, reasons) = kept_warm(seed, sampled_seconds);
-            assert_eq!(accused, [0.0; 0], "{seed} {sampled_seconds:?}");
-            let of_gaps = |it: &String| it.contains("samples cover");
+            let (found_at, reasons) = kept_warm(seed, sampled_seconds);
+            assert_eq!(found_at, [0.0; 0], "{seed} {sampled_seconds:?}");
+            let of_gaps = |reason: &String| reason.contains("samples cover");
             undecided += usize::from(reasons.iter().any(of_gaps));
         }
     }
@@ -618,9 +622,9 @@ fn time_without_driver_samples_does_not_count_as_idle() {
 }
 
 #[test]
-fn idleness_between_rare_samples_is_known_from_the_driver_or_the_cpu() {
+fn rare_snapshots_need_driver_samples_or_low_cpu_use() {
     for (sampled_seconds, cpu_percent, found) in [
-        // The driver is also queried between snapshots, as gpumem does.
+        // gpumem also queries the driver between snapshots.
         (Some(60.0), 8.0, 1),
         (Some(50.0), 8.0, 1),
         (Some(40.0), 8.0, 0),
@@ -636,11 +640,11 @@ fn idleness_between_rare_samples_is_known_from_the_driver_or_the_cpu() {
         scene.gpu(0).sampled_seconds = sampled_seconds;
         scene.process(PID).cpu_percent = Some(cpu_percent);
         let engine = judge(&mut scene, 3_600.0);
-        let of = (sampled_seconds, cpu_percent);
-        assert_eq!(engine.findings().len(), found, "{of:?}");
-        assert_eq!(engine.undecided().len(), 1 - found, "{of:?}");
+        let case = (sampled_seconds, cpu_percent);
+        assert_eq!(engine.findings().len(), found, "{case:?}");
+        assert_eq!(engine.undecided().len(), 1 - found, "{case:?}");
     }
-    // More frequent snapshots are trusted if they show no use.
+    // Snapshots every 30 s are sufficient without driver samples.
     let mut scene = scene();
     scene.interval_seconds = 30.0;
     scene.process(PID).cpu_percent = Some(8.0);
@@ -655,7 +659,7 @@ fn resting_kernel() -> (Scene, Engine) {
     (scene, engine)
 }
 
-/// A request's effects on a kernel: activity at the server, three seconds of CPU, and freed memory.
+/// Applies the effects of a release request: activity at the server, three seconds of CPU time, and freed memory.
 fn release(scene: &mut Scene, left: u64) -> AskedRelease {
     let since = scene.now.time.plus_seconds(2.0);
     let until = scene.now.time.plus_seconds(6.0);
@@ -670,15 +674,15 @@ fn release(scene: &mut Scene, left: u64) -> AskedRelease {
 }
 
 #[test]
-fn a_release_by_gpumem_is_no_activity_but_later_work_is() {
+fn a_release_by_gpumem_is_not_activity() {
     let cases: [(&str, Change); 4] = [
-        ("memory is freed", |it| it.row(0, PID).used_bytes = Some(14 * GIB)),
-        ("memory is taken", |it| it.row(0, PID).used_bytes = Some(16 * GIB)),
-        ("its user is back", |it| {
-            let now = it.now.time;
-            Arc::make_mut(it.process(PID).jupyter.as_mut().unwrap()).last_activity = Some(now);
+        ("memory is freed", |scene| scene.row(0, PID).used_bytes = Some(14 * GIB)),
+        ("memory is taken", |scene| scene.row(0, PID).used_bytes = Some(16 * GIB)),
+        ("its user is back", |scene| {
+            let now = scene.now.time;
+            Arc::make_mut(scene.process(PID).jupyter.as_mut().unwrap()).last_activity = Some(now);
         }),
-        ("the GPU is used", |it| it.row(0, PID).sm_percent = Some(40)),
+        ("the GPU is used", |scene| scene.row(0, PID).sm_percent = Some(40)),
     ];
     for (case, change) in cases {
         let (mut scene, mut engine) = resting_kernel();
@@ -694,8 +698,7 @@ fn a_release_by_gpumem_is_no_activity_but_later_work_is() {
         engine.observe(scene.step());
         assert_eq!(engine.findings(), [], "{case}");
     }
-    // Without gpumem's request, the activity is the kernel's own work. After a request that left little memory,
-    // there is no finding.
+    // Without a request by gpumem, the activity is the kernel's own. If little memory remains, the finding ends.
     for (left, is_asked) in [(15 * GIB, false), (GIB / 2, true)] {
         let (mut scene, mut engine) = resting_kernel();
         let asked = release(&mut scene, left);
@@ -706,7 +709,7 @@ fn a_release_by_gpumem_is_no_activity_but_later_work_is() {
 }
 
 #[test]
-fn current_work_counts_whatever_the_mean() {
+fn current_cpu_use_overrides_a_low_mean() {
     let mut scene = Scene::new(1, 10.0);
     scene.holder(PID, &[0], 8 * GIB);
     let mut engine = judge(&mut scene, 1_200.0);
@@ -721,7 +724,7 @@ fn current_work_counts_whatever_the_mean() {
 }
 
 #[test]
-fn a_short_rule_holds_for_as_long_as_it_is_so() {
+fn a_short_duration_does_not_flicker() {
     for (duration, interval) in [(2, 0.25), (2, 0.5), (5, 1.0), (10, 1.0), (15, 2.0), (31, 5.0)] {
         let mut settings = AllSettings::default();
         let idle = settings.rule_mut("idle").unwrap();
@@ -742,14 +745,14 @@ fn a_short_rule_holds_for_as_long_as_it_is_so() {
 }
 
 #[test]
-fn waiting_for_a_cpu_counts_as_work() {
+fn waiting_for_a_cpu_is_work() {
     for (waits, found) in [(0.0, 1), (0.1, 1), (0.6, 0)] {
         let mut scene = Scene::new(1, 10.0);
         scene.holder(PID, &[0], 8 * GIB);
         scene.process(PID).cpu_percent = Some(5.0);
         let mut engine = judge(&mut scene, 10.0);
         for sample in 1..120 {
-            // The wait before the first sample was not observed.
+            // The wait time before the first sample is ignored.
             scene.process(PID).cpu_wait_seconds = Some(9_000.0 + f64::from(sample) * 10.0 * waits);
             engine.observe(scene.step());
         }
@@ -758,7 +761,7 @@ fn waiting_for_a_cpu_counts_as_work() {
 }
 
 #[test]
-fn io_counts_as_work() {
+fn io_is_work() {
     for (bytes_a_second, found) in [(0, 1), (100_000, 1), (5_000_000, 0)] {
         let mut scene = Scene::new(1, 10.0);
         scene.holder(PID, &[0], 8 * GIB);
@@ -780,7 +783,7 @@ fn worker(scene: &mut Scene, pid: u32, group: u32, bytes: u64) {
 }
 
 #[test]
-fn small_workers_are_found_by_what_their_job_holds() {
+fn small_workers_are_judged_by_their_jobs_memory() {
     let workers = |bytes: u64| {
         let mut scene = Scene::new(2, 10.0);
         (0..4).for_each(|index| worker(&mut scene, PID + index, PID, bytes));
@@ -788,7 +791,7 @@ fn small_workers_are_found_by_what_their_job_holds() {
     };
     assert_eq!(count(&judge(&mut workers(386 * MIB), 700.0), Kind::Idle), 4);
     assert_clean(&judge(&mut workers(200 * MIB), 700.0), Kind::Idle);
-    // The memory of unrelated processes, or on another GPU, does not add up.
+    // Memory of unrelated processes and on other GPUs is not added.
     let mut strangers = workers(386 * MIB);
     (0..4).for_each(|index| strangers.process(PID + index).process_group = Some(PID + index));
     assert_clean(&judge(&mut strangers, 700.0), Kind::Idle);
@@ -796,7 +799,7 @@ fn small_workers_are_found_by_what_their_job_holds() {
     let moved: Vec<GpuProcess> = spread.rows(0).drain(2..).collect();
     spread.rows(1).extend(moved);
     assert_clean(&judge(&mut spread, 700.0), Kind::Idle);
-    // If one process of a job works, the contexts of the others are needed.
+    // If one process of a job works, the job needs the others too.
     let mut at_work = workers(386 * MIB);
     at_work.row(0, PID + 3).sm_percent = Some(40);
     let mut engine = engine_of("idle");
@@ -810,7 +813,7 @@ fn small_workers_are_found_by_what_their_job_holds() {
 }
 
 #[test]
-fn jobs_by_chance_are_found_by_their_sums() {
+fn random_jobs_are_judged_by_their_total_memory() {
     let mut found = 0;
     for seed in 0..60 {
         let mut dice = Dice::new(seed);
@@ -834,7 +837,8 @@ fn jobs_by_chance_are_found_by_their_sums() {
             }
         }
         let engine = judge(&mut scene, 900.0);
-        let pids = engine.findings().iter().filter_map(|it| Some(it.process.as_ref()?.pid));
+        let pids =
+            engine.findings().iter().filter_map(|finding| Some(finding.process.as_ref()?.pid));
         let mut pids: Vec<u32> = pids.collect();
         pids.sort_unstable();
         assert_eq!(pids, expected, "seed {seed}");
@@ -844,33 +848,33 @@ fn jobs_by_chance_are_found_by_their_sums() {
 }
 
 #[test]
-fn a_busy_video_engine_that_no_row_reports_makes_every_holder_unknown() {
+fn an_unattributed_busy_video_engine_is_undecided() {
     const UNEXPLAINED: &str = "GPU 0 was used";
     let cases: &[Case] = &[
-        ("no engine is busy", Found, |it| it.gpu(0).decoder_percent = Some(0)),
-        ("not known", Found, |it| it.gpu(0).decoder_percent = None),
-        ("decoder", Unsure(UNEXPLAINED), |it| it.gpu(0).decoder_percent = Some(35)),
-        ("encoder", Unsure(UNEXPLAINED), |it| it.gpu(0).encoder_percent = Some(1)),
-        ("JPEG", Unsure(UNEXPLAINED), |it| it.gpu(0).jpeg_percent = Some(9)),
-        ("optical flow", Unsure(UNEXPLAINED), |it| it.gpu(0).optical_flow_percent = Some(9)),
-        ("another one decodes", Found, |it| {
-            it.gpu(0).decoder_percent = Some(35);
-            shared(it).decoder_percent = Some(35);
+        ("no engine is busy", Found, |scene| scene.gpu(0).decoder_percent = Some(0)),
+        ("not known", Found, |scene| scene.gpu(0).decoder_percent = None),
+        ("decoder", Unsure(UNEXPLAINED), |scene| scene.gpu(0).decoder_percent = Some(35)),
+        ("encoder", Unsure(UNEXPLAINED), |scene| scene.gpu(0).encoder_percent = Some(1)),
+        ("JPEG", Unsure(UNEXPLAINED), |scene| scene.gpu(0).jpeg_percent = Some(9)),
+        ("optical flow", Unsure(UNEXPLAINED), |scene| scene.gpu(0).optical_flow_percent = Some(9)),
+        ("another one decodes", Found, |scene| {
+            scene.gpu(0).decoder_percent = Some(35);
+            shared(scene).decoder_percent = Some(35);
         }),
-        ("another one computes and may decode", Unsure(UNEXPLAINED), |it| {
-            it.gpu(0).decoder_percent = Some(35);
-            shared(it).sm_percent = Some(60);
+        ("another one computes and may decode", Unsure(UNEXPLAINED), |scene| {
+            scene.gpu(0).decoder_percent = Some(35);
+            shared(scene).sm_percent = Some(60);
         }),
-        ("another one computes and may read JPEGs", Found, |it| {
-            it.gpu(0).jpeg_percent = Some(35);
-            shared(it).sm_percent = Some(60);
+        ("another one computes and may read JPEGs", Found, |scene| {
+            scene.gpu(0).jpeg_percent = Some(35);
+            shared(scene).sm_percent = Some(60);
         }),
     ];
     each(Kind::Idle, scene, 700.0, cases);
 }
 
 #[test]
-fn a_process_that_just_started_has_longer_to_use_its_gpu() {
+fn a_new_process_has_longer_to_use_its_gpu() {
     let started = |scene: &mut Scene, seconds_ago: f64| {
         scene.process(PID).start_time = Some(scene.now.time.plus_seconds(-seconds_ago));
     };
@@ -883,11 +887,11 @@ fn a_process_that_just_started_has_longer_to_use_its_gpu() {
     started(&mut never, 30.0);
     never.play(1810.0, |snapshot| engine.observe(snapshot));
     assert_eq!(count(&engine, Kind::Idle), 1);
-    // A process that ran before the history may have worked then.
+    // A process that is older than the history may have worked before.
     let mut old = scene();
     started(&mut old, 130.0);
     assert_eq!(count(&judge(&mut old, 610.0), Kind::Idle), 1);
-    // A process that has used the GPU does its usual work.
+    // A process that has used the GPU is not starting.
     let mut used = scene();
     started(&mut used, 0.0);
     used.row(0, PID).sm_percent = Some(50);
@@ -899,7 +903,7 @@ fn a_process_that_just_started_has_longer_to_use_its_gpu() {
 }
 
 #[test]
-fn one_that_resumed_twice_is_only_mentioned_until_three_pauses_long() {
+fn a_process_that_resumed_twice_is_info_until_three_pauses() {
     let mut scene = scene();
     let mut engine = engine_of("idle");
     for resumed in 0..4 {
@@ -908,7 +912,7 @@ fn one_that_resumed_twice_is_only_mentioned_until_three_pauses_long() {
         scene.row(0, PID).sm_percent = Some(0);
         scene.step();
         scene.play(1100.0, |snapshot| engine.observe(snapshot));
-        // The first pause is treated like any other process's.
+        // The first pause is judged without earlier pauses.
         assert_eq!(count(&engine, Kind::Idle), usize::from(resumed == 0), "{resumed}");
     }
     scene.play(800.0, |snapshot| engine.observe(snapshot));

@@ -1,4 +1,4 @@
-//! How the rule judges growth, on hand-made scenes; `history::growth` tests the curves.
+//! Tests how the rule judges growth. `history::growth` tests the detection of growth.
 
 use super::*;
 use crate::history::testing::Scene;
@@ -17,7 +17,7 @@ fn scene() -> Scene {
     scene
 }
 
-/// Plays minutes in which the process takes this much free memory per minute.
+/// Plays `minutes` in which the process allocates `by` bytes per minute.
 fn grow(scene: &mut Scene, engine: &mut Engine, gpu: u32, minutes: u64, by: u64) {
     for _ in 0..minutes * 6 {
         scene.step();
@@ -48,7 +48,7 @@ fn engine_with(setting: &str, value: impl Serialize) -> Engine {
 }
 
 #[test]
-fn it_is_found_with_its_rate_its_beginning_and_its_end() {
+fn a_leak_is_reported_with_rate_start_and_forecast() {
     let (mut scene, mut engine) = (scene(), engine_of("leak"));
     let start = scene.now.time;
     grow(&mut scene, &mut engine, 0, 14, 60 * MIB);
@@ -68,7 +68,7 @@ fn it_is_found_with_its_rate_its_beginning_and_its_end() {
 }
 
 #[test]
-fn a_gpu_that_is_full_soon_makes_it_critical_where_its_memory_is_known() {
+fn a_leak_is_critical_if_the_gpu_fills_soon() {
     for is_known in [true, false] {
         let (mut scene, mut engine) = (scene(), engine_of("leak"));
         if !is_known {
@@ -78,7 +78,7 @@ fn a_gpu_that_is_full_soon_makes_it_critical_where_its_memory_is_known() {
         let finding = only(&engine);
         assert_eq!(finding.severity == Severity::Critical, is_known);
         let seconds = number(finding, "out_of_memory_seconds");
-        assert_eq!(seconds.map(|it| it < 1800.0), is_known.then_some(true));
+        assert_eq!(seconds.map(|seconds| seconds < 1800.0), is_known.then_some(true));
     }
 }
 
@@ -101,13 +101,13 @@ fn growth_that_may_be_zero_has_no_forecast() {
 }
 
 #[test]
-fn desktops_full_gpus_and_unreported_memory_are_no_leak() {
+fn desktops_full_gpus_and_unreported_memory_do_not_leak() {
     let (mut desktop, mut engine) = (scene(), engine_of("leak"));
     desktop.row(0, PID).kind = ProcessType::Graphics;
     grow(&mut desktop, &mut engine, 0, 40, 100 * MIB);
     assert_eq!(engine.findings(), []);
     assert_eq!(engine.undecided(), []);
-    // A leak has no room.
+    // The GPU is nearly full.
     let (mut pinned, mut engine) = (scene(), engine_of("leak"));
     pinned.row(0, PID).used_bytes = Some(77 * GIB);
     grow(&mut pinned, &mut engine, 0, 60, 20 * MIB);
@@ -125,7 +125,7 @@ fn desktops_full_gpus_and_unreported_memory_are_no_leak() {
 }
 
 #[test]
-fn a_leak_that_stopped_loses_forecast_and_severity_within_minutes() {
+fn a_stopped_leak_loses_forecast_and_severity() {
     let (mut scene, mut engine) = (scene(), engine_of("leak"));
     grow(&mut scene, &mut engine, 0, 60, GIB);
     assert_eq!(only(&engine).severity, Severity::Critical);
@@ -142,7 +142,7 @@ fn a_leak_that_stopped_loses_forecast_and_severity_within_minutes() {
 }
 
 #[test]
-fn a_leak_that_pauses_keeps_its_finding_and_not_its_severity() {
+fn a_paused_leak_keeps_its_finding_as_info() {
     let (mut scene, mut engine) = (scene(), engine_of("leak"));
     for _ in 0..8 {
         grow(&mut scene, &mut engine, 0, 6, 100 * MIB);
@@ -165,7 +165,7 @@ fn a_leak_that_pauses_keeps_its_finding_and_not_its_severity() {
 }
 
 #[test]
-fn one_window_is_needed_however_short_it_is_set() {
+fn the_window_is_at_least_15_minutes() {
     let (mut scene, mut engine) = (scene(), engine_with("window", Span::from_seconds(60.0)));
     for _ in 0..10 {
         grow(&mut scene, &mut engine, 0, 1, 200 * MIB);
@@ -178,9 +178,9 @@ fn one_window_is_needed_however_short_it_is_set() {
 }
 
 #[test]
-fn a_forecast_that_did_not_come_true_is_withdrawn() {
+fn a_refuted_forecast_is_withdrawn() {
     let (mut scene, mut engine) = (scene(), engine_of("leak"));
-    // 72 GiB were free, which is enough for two more minutes of growth.
+    // 72 GiB were free at the start, so growth can continue for about one more minute.
     grow(&mut scene, &mut engine, 0, 35, 2 * GIB);
     grow(&mut scene, &mut engine, 0, 1, 0);
     let finding = only(&engine);
@@ -193,7 +193,7 @@ fn a_forecast_that_did_not_come_true_is_withdrawn() {
 }
 
 #[test]
-fn growth_that_came_back_ends_it_at_once() {
+fn freed_growth_resolves_the_finding() {
     let (mut scene, mut engine) = (scene(), engine_of("leak"));
     grow(&mut scene, &mut engine, 0, 40, 100 * MIB);
     only(&engine);
@@ -205,7 +205,7 @@ fn growth_that_came_back_ends_it_at_once() {
 }
 
 #[test]
-fn a_desktop_that_grows_by_gigabytes_is_reported_and_not_ended() {
+fn a_leaking_desktop_is_reported_without_terminate() {
     for (by, found) in [(60 * MIB, 0), (500 * MIB, 1)] {
         let mut scene = scene();
         scene.process(PID).executable = Some("/usr/bin/gnome-shell".into());
@@ -226,7 +226,7 @@ fn a_leak_does_not_flicker_at_the_threshold() {
     let (mut scene, mut engine) = (scene(), engine_with("min_growth", Bytes(800 * MIB)));
     grow(&mut scene, &mut engine, 0, 30, 40 * MIB);
     only(&engine);
-    // The process frees a little, so that less than the threshold remains.
+    // Freeing a little reduces the growth below the threshold.
     scene.row(0, PID).used_bytes = Some(scene.row(0, PID).used_bytes.unwrap() - 100 * MIB);
     grow(&mut scene, &mut engine, 0, 1, 40 * MIB);
     only(&engine);

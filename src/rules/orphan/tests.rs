@@ -7,8 +7,8 @@ use crate::model::finding::Severity;
 use crate::model::snapshot::{Jupyter, MigDevice};
 use crate::rules::Engine;
 use crate::rules::testing::{
-    Case, Found, Nothing, PID, Says, Unsure, assert_clean, count, cpu_unknown, each, facts, judge,
-    only, reasons, runs, unidentified,
+    Case, Expected, Found, Nothing, PID, Unsure, assert_clean, count, cpu_unknown, each, facts,
+    judge, only, reasons, runs, unidentified,
 };
 use crate::units::{GIB, MIB};
 
@@ -20,7 +20,7 @@ fn orphan() -> Scene {
     scene
 }
 
-/// The same worker after its job worked for a minute and was killed.
+/// The same worker; its job is killed after a minute.
 fn orphaned(seconds: f64) -> (Scene, Engine) {
     let mut scene = orphan();
     let process = scene.process(PID);
@@ -33,7 +33,7 @@ fn orphaned(seconds: f64) -> (Scene, Engine) {
     (scene, engine)
 }
 
-/// A worker that NVML does not list, with GPU 0's file open. No process accounts for 10 GiB there.
+/// A worker that NVML does not list, with the device file of GPU 0 open, where 10 GiB are unattributed.
 fn hidden() -> Scene {
     let mut scene = orphan();
     scene.rows(0).clear();
@@ -46,10 +46,10 @@ fn hidden() -> Scene {
 }
 
 #[test]
-fn it_is_found_when_its_job_has_been_gone_for_the_duration() {
+fn an_orphan_is_reported_after_the_duration() {
     let (mut scene, mut engine) = orphaned(110.0);
     assert_clean(&engine, Kind::Orphan);
-    let pending = engine.pending().iter().find(|it| it.kind == Kind::Orphan);
+    let pending = engine.pending().iter().find(|pending| pending.kind == Kind::Orphan);
     assert_eq!(pending.unwrap().pid, Some(PID));
     let since = scene.now.time.plus_seconds(-110.0);
     engine.observe(scene.step());
@@ -81,13 +81,13 @@ fn unit(scene: &mut Scene, name: &str) {
     scene.process(PID).systemd_unit = Some(name.into());
 }
 
-/// A kernel that leads its group and lost its server.
+/// Turns the process into a kernel that leads its group and has lost its server.
 fn abandoned(scene: &mut Scene) {
     kernel(scene, |kernel| kernel.server_alive = Some(false));
     scene.process(PID).group_leader_alive = Some(true);
 }
 
-/// A worker spawned by `multiprocessing`: its trial is gone, but the script that started the trial is not.
+/// A worker spawned by `multiprocessing`. Its starter has exited, but the group leader is alive.
 fn of_a_sweep() -> Scene {
     let mut scene = orphan();
     let code = "from multiprocessing.spawn import spawn_main; spawn_main(pipe_handle=7)";
@@ -98,20 +98,20 @@ fn of_a_sweep() -> Scene {
 }
 
 #[test]
-fn a_spawned_worker_needs_its_own_starter_only() {
+fn a_spawned_worker_is_an_orphan_once_its_starter_exits() {
     let cases: &[Case] = &[
         ("its trial is gone", Found, |_| ()),
-        ("its trial lives", Nothing, |it| it.process(PID).parent_is_reaper = Some(false)),
-        ("not known", Nothing, |it| it.process(PID).parent_is_reaper = None),
-        ("in its own group", Nothing, |it| it.process(PID).process_group = Some(PID)),
-        ("first in a container", Nothing, |it| it.process(PID).process_group = Some(1)),
-        ("at work", Nothing, |it| it.row(0, PID).sm_percent = Some(1)),
-        ("forked, not spawned", Nothing, |it| {
-            it.process(PID).command = Some(["python3".into(), "train.py".into()].into());
+        ("its trial lives", Nothing, |scene| scene.process(PID).parent_is_reaper = Some(false)),
+        ("not known", Nothing, |scene| scene.process(PID).parent_is_reaper = None),
+        ("in its own group", Nothing, |scene| scene.process(PID).process_group = Some(PID)),
+        ("first in a container", Nothing, |scene| scene.process(PID).process_group = Some(1)),
+        ("at work", Nothing, |scene| scene.row(0, PID).sm_percent = Some(1)),
+        ("forked, not spawned", Nothing, |scene| {
+            scene.process(PID).command = Some(["python3".into(), "train.py".into()].into());
         }),
-        ("another program's code", Nothing, |it| {
+        ("another program's code", Nothing, |scene| {
             let code = "import multiprocessing.spawn; serve()";
-            it.process(PID).command = Some(["python3", "-c", code].map(Arc::from).into());
+            scene.process(PID).command = Some(["python3", "-c", code].map(Arc::from).into());
         }),
     ];
     each(Kind::Orphan, of_a_sweep, 200.0, cases);
@@ -122,83 +122,85 @@ fn a_spawned_worker_needs_its_own_starter_only() {
 }
 
 #[test]
-fn each_clause_has_to_hold() {
-    const NO_JOB: Says = Unsure("whether process 4242 outlived its job is not known");
-    const NO_USE: Says = Unsure("the driver gives no per-process utilization on GPU 0");
+fn every_condition_is_required() {
+    const NO_JOB: Expected = Unsure("whether process 4242 outlived its job is not known");
+    const NO_USE: Expected = Unsure("the driver gives no per-process utilization on GPU 0");
     let cases: &[Case] = &[
-        ("memory not told", Found, |it| it.row(0, PID).used_bytes = None),
-        ("no memory told", Found, |it| it.row(0, PID).used_bytes = Some(0)),
-        ("a parent", Nothing, |it| it.process(PID).parent_is_reaper = Some(false)),
-        ("a leader", Nothing, |it| it.process(PID).group_leader_alive = Some(true)),
-        ("uses the GPU", Nothing, |it| it.row(0, PID).sm_percent = Some(1)),
-        ("copies", Nothing, |it| it.row(0, PID).memory_percent = Some(1)),
-        ("encodes", Nothing, |it| it.row(0, PID).encoder_percent = Some(1)),
-        ("may encode", NO_USE, |it| it.gpu(0).encoder_percent = Some(1)),
-        ("some CPU", Nothing, |it| it.process(PID).cpu_percent = Some(20.0)),
-        ("much CPU", Nothing, |it| it.process(PID).cpu_percent = Some(150.0)),
-        ("on no GPU", Nothing, |it| it.rows(0).clear()),
-        ("graphics", Nothing, |it| it.row(0, PID).kind = ProcessType::Graphics),
+        ("memory not told", Found, |scene| scene.row(0, PID).used_bytes = None),
+        ("no memory told", Found, |scene| scene.row(0, PID).used_bytes = Some(0)),
+        ("a parent", Nothing, |scene| scene.process(PID).parent_is_reaper = Some(false)),
+        ("a leader", Nothing, |scene| scene.process(PID).group_leader_alive = Some(true)),
+        ("uses the GPU", Nothing, |scene| scene.row(0, PID).sm_percent = Some(1)),
+        ("copies", Nothing, |scene| scene.row(0, PID).memory_percent = Some(1)),
+        ("encodes", Nothing, |scene| scene.row(0, PID).encoder_percent = Some(1)),
+        ("may encode", NO_USE, |scene| scene.gpu(0).encoder_percent = Some(1)),
+        ("some CPU", Nothing, |scene| scene.process(PID).cpu_percent = Some(20.0)),
+        ("much CPU", Nothing, |scene| scene.process(PID).cpu_percent = Some(150.0)),
+        ("on no GPU", Nothing, |scene| scene.rows(0).clear()),
+        ("graphics", Nothing, |scene| scene.row(0, PID).kind = ProcessType::Graphics),
         ("no identity", Nothing, unidentified),
-        ("the driver's daemon", Nothing, |it| runs(it, "/usr/bin/nvidia-persistenced")),
-        ("a daemon of MPS", Nothing, |it| runs(it, "/usr/bin/nvidia-cuda-mps-server")),
-        ("a desktop", Nothing, |it| runs(it, "/usr/lib/xorg/Xorg")),
-        ("a service", Nothing, |it| unit(it, "inference.service")),
-        ("a service of the boot", Nothing, |it| unit(it, "rc-local.service")),
-        ("a server that listens", Nothing, |it| {
-            let process = it.process(PID);
+        ("the driver's daemon", Nothing, |scene| runs(scene, "/usr/bin/nvidia-persistenced")),
+        ("a daemon of MPS", Nothing, |scene| runs(scene, "/usr/bin/nvidia-cuda-mps-server")),
+        ("a desktop", Nothing, |scene| runs(scene, "/usr/lib/xorg/Xorg")),
+        ("a service", Nothing, |scene| unit(scene, "inference.service")),
+        ("a service of the boot", Nothing, |scene| unit(scene, "rc-local.service")),
+        ("a server that listens", Nothing, |scene| {
+            let process = scene.process(PID);
             (process.framework, process.listening) = (Some("vllm".into()), Some(true));
         }),
-        ("a zombie", Nothing, |it| it.process(PID).state = Some('Z')),
-        ("in a debugger", Nothing, |it| it.process(PID).state = Some('t')),
-        ("a cell runs", Nothing, |it| {
-            kernel(it, |kernel| kernel.execution_state = Some("busy".into()));
+        ("a zombie", Nothing, |scene| scene.process(PID).state = Some('Z')),
+        ("in a debugger", Nothing, |scene| scene.process(PID).state = Some('t')),
+        ("a cell runs", Nothing, |scene| {
+            kernel(scene, |kernel| kernel.execution_state = Some("busy".into()));
         }),
-        ("a browser is open", Nothing, |it| kernel(it, |kernel| kernel.connections = Some(1))),
-        ("a notebook in use", Nothing, |it| {
-            let soon = it.now.time.plus_seconds(350.0);
-            kernel(it, |kernel| kernel.last_activity = Some(soon));
+        ("a browser is open", Nothing, |scene| {
+            kernel(scene, |kernel| kernel.connections = Some(1))
         }),
-        ("in a user's manager", Found, |it| unit(it, "user@1000.service")),
-        ("in a login", Found, |it| unit(it, "session-3.scope")),
-        ("started by Slurm", Found, |it| unit(it, "slurmd.service")),
-        ("started by a runner", Found, |it| unit(it, "gitlab-runner.service")),
-        ("started by cron", Found, |it| unit(it, "cron.service")),
-        ("started by a hub", Found, |it| unit(it, "jupyterhub.service")),
-        ("a kernel", Found, |it| kernel(it, |_| ())),
-        ("a kernel without its server is no daemon", Found, |it| {
-            abandoned(it);
-            unit(it, "lab.service");
+        ("a notebook in use", Nothing, |scene| {
+            let soon = scene.now.time.plus_seconds(350.0);
+            kernel(scene, |kernel| kernel.last_activity = Some(soon));
         }),
-        ("a kernel without its server uses the GPU", Nothing, |it| {
-            abandoned(it);
-            it.row(0, PID).sm_percent = Some(5);
+        ("in a user's manager", Found, |scene| unit(scene, "user@1000.service")),
+        ("in a login", Found, |scene| unit(scene, "session-3.scope")),
+        ("started by Slurm", Found, |scene| unit(scene, "slurmd.service")),
+        ("started by a runner", Found, |scene| unit(scene, "gitlab-runner.service")),
+        ("started by cron", Found, |scene| unit(scene, "cron.service")),
+        ("started by a hub", Found, |scene| unit(scene, "jupyterhub.service")),
+        ("a kernel", Found, |scene| kernel(scene, |_| ())),
+        ("a kernel without its server is no daemon", Found, |scene| {
+            abandoned(scene);
+            unit(scene, "lab.service");
         }),
-        ("a kernel without its server computes", Nothing, |it| {
-            abandoned(it);
-            it.process(PID).cpu_percent = Some(100.0);
+        ("a kernel without its server uses the GPU", Nothing, |scene| {
+            abandoned(scene);
+            scene.row(0, PID).sm_percent = Some(5);
         }),
-        ("neither parent nor leader known", Nothing, |it| {
-            let process = it.process(PID);
+        ("a kernel without its server computes", Nothing, |scene| {
+            abandoned(scene);
+            scene.process(PID).cpu_percent = Some(100.0);
+        }),
+        ("neither parent nor leader known", Nothing, |scene| {
+            let process = scene.process(PID);
             (process.parent_is_reaper, process.group_leader_alive) = (None, None);
         }),
-        ("leader not known", NO_JOB, |it| it.process(PID).group_leader_alive = None),
-        ("parent not known", NO_JOB, |it| it.process(PID).parent_is_reaper = None),
+        ("leader not known", NO_JOB, |scene| scene.process(PID).group_leader_alive = None),
+        ("parent not known", NO_JOB, |scene| scene.process(PID).parent_is_reaper = None),
         ("CPU not known", Unsure("the CPU use of process 4242 is not known"), cpu_unknown),
-        ("only the GPU tells, and is used", NO_USE, |it| {
-            it.row(0, PID).sm_percent = None;
-            it.gpu(0).gpu_percent = Some(40);
+        ("only the GPU tells, and is used", NO_USE, |scene| {
+            scene.row(0, PID).sm_percent = None;
+            scene.gpu(0).gpu_percent = Some(40);
         }),
-        ("no utilization is known", NO_USE, |it| {
-            it.row(0, PID).sm_percent = None;
-            it.gpu(0).gpu_percent = None;
+        ("no utilization is known", NO_USE, |scene| {
+            scene.row(0, PID).sm_percent = None;
+            scene.gpu(0).gpu_percent = None;
         }),
-        ("only the GPU tells, and rests", Found, |it| it.row(0, PID).sm_percent = None),
+        ("only the GPU tells, and rests", Found, |scene| scene.row(0, PID).sm_percent = None),
     ];
     each(Kind::Orphan, orphan, 400.0, cases);
 }
 
 #[test]
-fn a_process_that_works_on_another_gpu_is_no_orphan() {
+fn a_process_that_works_on_another_gpu_is_not_an_orphan() {
     let mut scene = Scene::new(2, 10.0);
     scene.orphan(PID, &[0, 1], GIB);
     scene.row(1, PID).sm_percent = Some(50);
@@ -209,13 +211,13 @@ fn a_process_that_works_on_another_gpu_is_no_orphan() {
 }
 
 #[test]
-fn a_unit_exempts_its_own_daemon_and_not_what_an_earlier_one_left() {
+fn a_unit_exempts_only_its_present_daemon() {
     for (main_start, main_session, found) in [
-        // The unit was restarted, so no process in it started this one.
+        // The unit was restarted, so its main process did not start this one.
         (900_000, 50, 1),
-        // The present main process started it as a helper.
+        // The main process may have started this one.
         (1_000, 50, 0),
-        // Without a main process, this process may be the main one.
+        // Without a known main process, this process may be it.
         (900_000, 49, 0),
     ] {
         let mut scene = orphan();
@@ -238,10 +240,10 @@ fn kernel(scene: &mut Scene, change: impl Fn(&mut Jupyter)) {
 }
 
 #[test]
-fn a_kernel_whose_server_is_gone_is_an_orphan_though_it_leads_its_group() {
+fn a_kernel_without_its_server_is_an_orphan() {
     for (server_alive, parent_is_reaper, found) in [
         (Some(false), Some(true), 1),
-        // A shell that wrapped the process still exists.
+        // The shell that started the kernel still exists.
         (Some(false), Some(false), 1),
         (None, Some(true), 0),
         (Some(true), Some(true), 0),
@@ -257,7 +259,7 @@ fn a_kernel_whose_server_is_gone_is_an_orphan_though_it_leads_its_group() {
         assert_eq!(count(&engine, Kind::Orphan), found, "{server_alive:?}");
         if found == 1 {
             let finding = only(&engine, Kind::Orphan);
-            // The kernel leads its own group, and no user is at a menu.
+            // The group is irrelevant, and the advice is to kill the kernel.
             let facts = facts(finding);
             assert!(facts["process_group"].is_null() && facts["starter_gone"] == true);
             let adopted = (parent_is_reaper == Some(true)).then_some(1);
@@ -270,7 +272,7 @@ fn a_kernel_whose_server_is_gone_is_an_orphan_though_it_leads_its_group() {
 }
 
 #[test]
-fn a_stuck_process_is_no_orphan_but_one_that_reads_a_disk_is() {
+fn a_stuck_process_is_not_an_orphan() {
     let (mut scene, mut engine) = orphaned(130.0);
     scene.process(PID).state = Some('D');
     engine.observe(scene.step());
@@ -281,7 +283,7 @@ fn a_stuck_process_is_no_orphan_but_one_that_reads_a_disk_is() {
 }
 
 #[test]
-fn a_stopped_orphan_gets_one_finding_and_is_not_ended() {
+fn a_stopped_orphan_gets_one_finding_without_terminate() {
     let mut scene = orphan();
     scene.process(PID).state = Some('T');
     let engine = judge(&mut scene, 700.0);
@@ -293,7 +295,7 @@ fn a_stopped_orphan_gets_one_finding_and_is_not_ended() {
 }
 
 #[test]
-fn every_clause_has_to_hold_without_a_break() {
+fn an_interrupted_condition_restarts_the_duration() {
     for change in [
         (|scene| scene.process(PID).parent_is_reaper = Some(false)) as fn(&mut Scene),
         |scene| scene.process(PID).group_leader_alive = Some(true),
@@ -316,7 +318,7 @@ fn every_clause_has_to_hold_without_a_break() {
 }
 
 #[test]
-fn a_fact_missing_for_a_minute_changes_nothing() {
+fn briefly_missing_facts_are_tolerated() {
     let (mut scene, mut engine) = orphaned(60.0);
     let whole = scene.clone();
     scene.process(PID).parent_is_reaper = None;
@@ -345,7 +347,7 @@ fn an_unlisted_orphan_is_found_by_its_device_file() {
 }
 
 #[test]
-fn a_file_proves_nothing_where_the_memory_is_explained_or_the_gpu_may_be_used() {
+fn an_open_device_file_alone_is_not_proof() {
     for change in [
         (|scene| scene.gpu(0).memory.as_mut().unwrap().used_bytes = GIB - 1) as fn(&mut Scene),
         |scene| scene.gpu(0).memory = None,
@@ -370,7 +372,7 @@ fn a_file_proves_nothing_where_the_memory_is_explained_or_the_gpu_may_be_used() 
         |scene| scene.now.host.pid_namespace = Some(PidNamespace::Container),
         |scene| scene.process(PID).group_leader_alive = Some(true),
         |scene| scene.process(PID).cpu_percent = Some(30.0),
-        // Includes the driver's reserved memory, which is not reported separately.
+        // Used memory includes the driver's reserve here.
         |scene| {
             let memory = scene.gpu(0).memory.as_mut().unwrap();
             (memory.reserved_bytes, memory.used_bytes) = (None, 2 * GIB);
@@ -386,7 +388,7 @@ fn a_file_proves_nothing_where_the_memory_is_explained_or_the_gpu_may_be_used() 
 }
 
 #[test]
-fn on_a_shared_gpu_only_an_unlisted_process_that_does_nothing_is_an_orphan() {
+fn an_unlisted_orphan_on_a_used_gpu_must_use_no_cpu() {
     for (percent, found) in [(0.0, 1), (5.0, 0)] {
         let mut scene = hidden();
         scene.holder(7, &[0], GIB);
@@ -411,7 +413,7 @@ fn memory_listed_for_a_dead_leader_is_held_by_its_workers() {
     let engine = judge(&mut scene, 200.0);
     assert_eq!(count(&engine, Kind::Orphan), 1);
     assert_eq!(count(&engine, Kind::Dead), 1);
-    // For the leader of another group, which proves nothing.
+    // Memory of another group's leader is not proof.
     scene.process(PID).process_group = Some(9);
     assert_eq!(count(&judge(&mut scene, 200.0), Kind::Orphan), 0);
 }

@@ -1,4 +1,4 @@
-//! Suspects at a first sample, and processes that are never suspects.
+//! Tests suspects in the first sample, and processes that are never suspects.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -22,7 +22,7 @@ fn idle() -> Scene {
     scene
 }
 
-/// The same process, working the whole day before.
+/// The same process, which has worked the whole day.
 fn worked() -> Scene {
     let mut scene = idle();
     scene.process(PID).cpu_seconds = Some(80_000.0);
@@ -64,7 +64,7 @@ fn also_on_gpu_1(scene: &mut Scene) -> &mut GpuProcess {
     scene.row(1, PID)
 }
 
-/// Settings that exempt a scope from these kinds, or from all.
+/// Settings that exempt a scope from these kinds, or from all kinds if empty.
 fn keeping(terms: &str, kinds: &[Kind]) -> RuleSet {
     let mut settings = RuleSet::default();
     settings.add_keep(Exemption {
@@ -78,7 +78,7 @@ fn keeping(terms: &str, kinds: &[Kind]) -> RuleSet {
 }
 
 #[test]
-fn little_cpu_in_a_long_life_is_seen_at_the_first_look() {
+fn low_lifetime_cpu_use_makes_a_suspect_at_once() {
     let engine = judge(&mut idle(), 0.0);
     let suspect = only(&engine);
     assert_eq!((suspect.kind, &*suspect.rule), (Kind::Idle, "idle"));
@@ -92,7 +92,7 @@ fn little_cpu_in_a_long_life_is_seen_at_the_first_look() {
 }
 
 #[test]
-fn it_is_a_suspect_until_it_is_found_or_works() {
+fn a_suspect_stays_until_reported_or_active() {
     let mut scene = idle();
     let mut engine = judge(&mut scene, 12.0);
     assert_eq!(only(&engine).mark.to_string(), "idle? 12s of 10m");
@@ -108,13 +108,13 @@ fn it_is_a_suspect_until_it_is_found_or_works() {
 }
 
 #[test]
-fn a_process_that_worked_before_is_a_suspect_once_it_was_seen_waiting() {
+fn a_process_that_worked_before_must_be_observed_waiting() {
     let mut scene = worked();
     let mut engine = judge(&mut scene, 8.0);
     assert_eq!(marks(&engine), [""; 0]);
     engine.observe(scene.step());
     assert_eq!(marks(&engine), ["idle? 10s of 10m"]);
-    // The driver's first answer covers the 10 s before. CPU use is known from the second sample on.
+    // The driver's first answer covers the previous 10 s. CPU use is known after the second sample.
     let mut scene = worked();
     scene.gpu(0).sampled_seconds = Some(10.0);
     let mut engine = judge(&mut scene, 0.0);
@@ -123,7 +123,7 @@ fn a_process_that_worked_before_is_a_suspect_once_it_was_seen_waiting() {
     assert_eq!(marks(&engine), ["idle? 2s of 10m"]);
 }
 
-/// The driver's account of the process's use of this GPU over the last `hours`.
+/// Sets the driver's accounting of the process on this GPU over the last `hours`.
 fn account(scene: &mut Scene, gpu: u32, percent: u32, hours: f64) {
     let since = scene.now.time.plus_seconds(-hours * 3600.0);
     let row = scene.row(gpu, PID);
@@ -141,8 +141,8 @@ fn ran_3_hours(cpu_percent: f64) -> Scene {
 }
 
 #[test]
-fn the_drivers_accounting_shows_at_once_a_process_that_hardly_used_its_gpu() {
-    // Too much CPU use to be a suspect without the account.
+fn low_accounted_gpu_use_makes_a_suspect_at_once() {
+    // Without accounting, the CPU use is too high for a suspect.
     assert_eq!(marks(&judge(&mut ran_3_hours(12.0), 0.0)), [""; 0]);
     let mut scene = ran_3_hours(12.0);
     account(&mut scene, 0, 0, 3.0);
@@ -156,23 +156,23 @@ fn the_drivers_accounting_shows_at_once_a_process_that_hardly_used_its_gpu() {
 }
 
 #[test]
-fn the_drivers_accounting_shows_that_a_process_used_its_gpu() {
-    // Lifetime CPU use in percent, and the driver's account.
+fn accounted_gpu_use_prevents_a_suspect() {
+    // Lifetime CPU use in percent, and the driver's accounting.
     let innocents: [(&str, f64, Change); 8] = [
-        ("most of its life", 1.0, |it| account(it, 0, 93, 3.0)),
-        ("half of its life", 1.0, |it| account(it, 0, 50, 3.0)),
-        ("a tenth of it", 1.0, |it| account(it, 0, 10, 3.0)),
-        ("on another GPU", 1.0, |it| {
-            also_on_gpu_1(it);
-            account(it, 0, 0, 3.0);
-            account(it, 1, 70, 3.0);
+        ("most of its life", 1.0, |scene| account(scene, 0, 93, 3.0)),
+        ("half of its life", 1.0, |scene| account(scene, 0, 50, 3.0)),
+        ("a tenth of it", 1.0, |scene| account(scene, 0, 10, 3.0)),
+        ("on another GPU", 1.0, |scene| {
+            also_on_gpu_1(scene);
+            account(scene, 0, 0, 3.0);
+            account(scene, 1, 70, 3.0);
         }),
-        ("works on the CPU", 60.0, |it| account(it, 0, 0, 3.0)),
-        ("came to the GPU just now", 12.0, |it| account(it, 0, 0, 0.1)),
-        ("of an earlier one of its pid", 12.0, |it| account(it, 0, 0, 90.0)),
-        ("of one GPU of two", 12.0, |it| {
-            account(it, 0, 0, 3.0);
-            also_on_gpu_1(it);
+        ("works on the CPU", 60.0, |scene| account(scene, 0, 0, 3.0)),
+        ("came to the GPU just now", 12.0, |scene| account(scene, 0, 0, 0.1)),
+        ("of an earlier one of its pid", 12.0, |scene| account(scene, 0, 0, 90.0)),
+        ("of one GPU of two", 12.0, |scene| {
+            account(scene, 0, 0, 3.0);
+            also_on_gpu_1(scene);
         }),
     ];
     for (name, cpu_percent, change) in innocents {
@@ -183,7 +183,7 @@ fn the_drivers_accounting_shows_that_a_process_used_its_gpu() {
 }
 
 #[test]
-fn a_process_that_used_a_gpu_for_most_of_its_life_is_a_suspect_after_a_tenth_of_the_time() {
+fn high_accounted_gpu_use_delays_a_suspect() {
     for (percent, expected) in [(10, "idle? 10s of 10m"), (93, "")] {
         let mut scene = ran_3_hours(1.0);
         account(&mut scene, 0, percent, 3.0);
@@ -191,7 +191,7 @@ fn a_process_that_used_a_gpu_for_most_of_its_life_is_a_suspect_after_a_tenth_of_
         assert_eq!(marks(&engine).concat(), expected, "{percent}");
         scene.play(50.0, |snapshot| engine.observe(snapshot));
         assert_eq!(marks(&engine), ["idle? 1m of 10m"], "{percent}");
-        // The server's report overrides CPU use.
+        // The server's report takes precedence.
         let mut scene = ran_3_hours(1.0);
         account(&mut scene, 0, percent, 3.0);
         kernel(&mut scene, "idle", 3600.0);
@@ -200,7 +200,7 @@ fn a_process_that_used_a_gpu_for_most_of_its_life_is_a_suspect_after_a_tenth_of_
 }
 
 #[test]
-fn a_process_seen_at_work_is_a_suspect_after_a_tenth_of_the_time() {
+fn observed_work_delays_a_suspect() {
     let mut scene = idle();
     scene.row(0, PID).sm_percent = Some(90);
     let mut engine = judge(&mut scene, 4.0);
@@ -214,7 +214,7 @@ fn a_process_seen_at_work_is_a_suspect_after_a_tenth_of_the_time() {
 }
 
 #[test]
-fn a_notebook_is_a_suspect_if_its_server_says_idle() {
+fn a_notebook_is_a_suspect_if_its_server_reports_idle() {
     let mut scene = worked();
     kernel(&mut scene, "idle", 3.0 * 3600.0);
     let engine = judge(&mut scene, 0.0);
@@ -227,7 +227,7 @@ fn a_notebook_is_a_suspect_if_its_server_says_idle() {
         kernel(&mut scene, state, seconds_ago);
         assert_eq!(marks(&judge(&mut scene, 20.0)), [""; 0], "{state}");
     }
-    // If no server knows the kernel, its GPU and CPU use decide.
+    // Without a server's report, GPU and CPU use decide.
     let mut scene = idle();
     kernel(&mut scene, "idle", 0.0);
     let mut silent = (**scene.process(PID).jupyter.as_ref().unwrap()).clone();
@@ -342,8 +342,8 @@ fn an_exempt_process_or_a_disabled_rule_gives_no_suspect() {
     }
 }
 
-/// The result for `python train.py` on GPU 0 after `seconds`, with a change and these settings: its finding with
-/// the reason to keep it, the number of suspects, and how much is reclaimable.
+/// Evaluates `python train.py` on GPU 0 for `seconds`. Returns why its finding is kept (the outer `Option` is the
+/// finding), the number of suspects, and the reclaimable bytes.
 fn kept(
     change: impl Fn(&mut Scene),
     settings: RuleSet,
@@ -354,12 +354,12 @@ fn kept(
     let mut engine = Engine::new(settings);
     scene.play(seconds, |snapshot| engine.observe(snapshot));
     let finding = engine.findings().first();
-    let kept_by = finding.map(|it| it.kept_by.clone());
+    let kept_by = finding.map(|finding| finding.kept_by.clone());
     (kept_by, engine.suspects().len(), engine.reclaimable().bytes)
 }
 
 #[test]
-fn a_kept_process_has_findings_but_is_neither_suspected_nor_reclaimable() {
+fn a_kept_process_is_neither_suspected_nor_reclaimable() {
     let until = "2999-01-01T00:00:00Z".parse().unwrap();
     let owner = |until| Some(KeptBy::Owner { user: Some("ann".into()), until });
     let program = |name: &str| Some(KeptBy::Program { name: name.into() });
@@ -374,7 +374,7 @@ fn a_kept_process_has_findings_but_is_neither_suspected_nor_reclaimable() {
         (Some("0"), None, None, None),
         (Some(""), None, None, None),
         (None, None, None, None),
-        // Another program, a part of a name, a folder's name.
+        // Another program, a part of a name, a directory.
         (None, Some("/usr/bin/python3.12"), None, None),
         (None, Some("/opt/renderer"), Some("render"), None),
         (None, Some("/opt/slurmstepd/train"), None, None),
@@ -408,7 +408,7 @@ fn a_process_exempt_on_another_gpu_is_not_reclaimable() {
     let configuration = KeptBy::Configuration { reason: "hers".into(), until: None };
     for (terms, kinds, kept_by, bytes) in [
         ("gpu:1", &[][..], Some(configuration), 0),
-        // For another kind, or on another GPU.
+        // Exempts another kind or another GPU.
         ("gpu:1", &[Kind::Idle], None, 24 * GIB),
         ("gpu:7", &[], None, 24 * GIB),
     ] {
@@ -417,7 +417,7 @@ fn a_process_exempt_on_another_gpu_is_not_reclaimable() {
     }
 }
 
-/// An idle and a stopped process of two users, after `seconds`.
+/// Evaluates an idle and a stopped process of two users for `seconds`.
 fn judged(seconds: f64) -> Engine {
     let mut scene = Scene::new(1, 10.0);
     scene.holder(7, &[0], 4 * GIB);
@@ -430,7 +430,7 @@ fn judged(seconds: f64) -> Engine {
 }
 
 #[test]
-fn memory_that_reap_leaves_alone_is_not_counted() {
+fn memory_that_reap_skips_is_not_reclaimable() {
     let engine = judged(700.0);
     let all: Vec<Finding> = engine.unkept().cloned().collect();
     let bytes = |findings: &[Finding]| {
@@ -443,14 +443,15 @@ fn memory_that_reap_leaves_alone_is_not_counted() {
         findings.iter_mut().for_each(change);
         bytes(&findings)
     };
-    let notify = |it: &mut Finding| it.actions = vec![Action::Notify];
+    let notify = |finding: &mut Finding| finding.actions = vec![Action::Notify];
     assert_eq!(change(notify), (1, 8 * GIB), "what is stopped is taken all the same");
     for kind in [Kind::ServerIdle, Kind::Leak, Kind::Hung, Kind::Placeholder] {
-        let findings: Vec<Finding> = all.iter().cloned().map(|it| Finding { kind, ..it }).collect();
+        let findings: Vec<Finding> =
+            all.iter().cloned().map(|finding| Finding { kind, ..finding }).collect();
         assert_eq!(bytes(&findings), (0, 0), "{kind}");
     }
-    assert_eq!(change(|it| it.resolved_at = Some(it.since)), (0, 0));
-    assert_eq!(change(|it| it.process = None), (0, 0));
+    assert_eq!(change(|finding| finding.resolved_at = Some(finding.since)), (0, 0));
+    assert_eq!(change(|finding| finding.process = None), (0, 0));
     // The same process twice.
     assert_eq!(bytes(&[all.clone(), all.clone()].concat()), (2, 12 * GIB));
 }
@@ -461,15 +462,15 @@ fn an_unknown_size_makes_the_sum_a_lower_bound() {
     findings[0].memory_bytes = None;
     let line = Reclaimable::new(findings.iter(), [].iter()).headline(true);
     assert!(line.starts_with("at least ") && line.ends_with("2 processes of 2 users"), "{line}");
-    let of = |findings, is_undecided, suspected_processes| {
+    let headline = |findings, is_undecided, suspected_processes| {
         let mut sum = Reclaimable::default();
         sum.findings = findings;
         sum.is_undecided = is_undecided;
         sum.suspected_processes = suspected_processes;
         sum.headline(true)
     };
-    assert_eq!(of(0, false, 0), "nothing to reclaim");
-    assert_eq!(of(0, true, 0), "reclaimable: not known");
-    assert_eq!(of(2, true, 0), "2 findings, none reclaimable by default");
-    assert_eq!(of(0, false, 1), "nothing to reclaim yet, 1 process suspected");
+    assert_eq!(headline(0, false, 0), "nothing to reclaim");
+    assert_eq!(headline(0, true, 0), "reclaimable: not known");
+    assert_eq!(headline(2, true, 0), "2 findings, none reclaimable by default");
+    assert_eq!(headline(0, false, 1), "nothing to reclaim yet, 1 process suspected");
 }

@@ -11,7 +11,7 @@ use crate::units::MIB;
 
 const TOTAL: u64 = 80 * GIB;
 
-/// Two GPUs, a trainer with 20 GiB on the first, and `hidden` more bytes in use there.
+/// Two GPUs; the first has a trainer with 20 GiB, and `hidden` unattributed bytes.
 fn scene(hidden: u64) -> Scene {
     let mut scene = Scene::new(2, 10.0);
     scene.now.host.pid_namespace = Some(PidNamespace::Host);
@@ -25,14 +25,14 @@ fn judge(scene: &mut Scene, seconds: f64) -> Engine {
     judge_only("unattributed", scene, seconds)
 }
 
-/// `used` includes the driver's reserve, and `hidden` more bytes are unattributed.
+/// Makes used memory include the driver's reserve, with `hidden` unattributed bytes.
 fn with_reserved(scene: &mut Scene, hidden: u64) {
     scene.memory(0, 20 * GIB + hidden, TOTAL);
     scene.gpu(0).memory.as_mut().unwrap().reserved_bytes = None;
 }
 
 #[test]
-fn it_is_found_after_the_duration_with_its_evidence() {
+fn unattributed_memory_is_reported_after_the_duration() {
     let mut scene = scene(11 * GIB);
     let start = scene.now.time;
     scene.holder(7, &[], 0);
@@ -73,52 +73,52 @@ fn it_is_found_after_the_duration_with_its_evidence() {
 fn only_a_large_and_meaningful_difference_is_found() {
     let cases: &[Case] = &[
         ("11 GiB", Found, |_| ()),
-        ("as much", Found, |it| it.memory(0, 21 * GIB, TOTAL)),
-        ("less", Nothing, |it| it.memory(0, 21 * GIB - 1, TOTAL)),
-        ("shared memory is counted twice", Nothing, |it| it.memory(0, 3 * GIB, TOTAL)),
-        ("reserved and little", Nothing, |it| with_reserved(it, 1900 * MIB)),
-        ("reserved and much", Found, |it| with_reserved(it, 2100 * MIB)),
-        ("in a container", Nothing, |it| {
-            it.now.host.pid_namespace = Some(PidNamespace::Container);
+        ("as much", Found, |scene| scene.memory(0, 21 * GIB, TOTAL)),
+        ("less", Nothing, |scene| scene.memory(0, 21 * GIB - 1, TOTAL)),
+        ("shared memory is counted twice", Nothing, |scene| scene.memory(0, 3 * GIB, TOTAL)),
+        ("reserved and little", Nothing, |scene| with_reserved(scene, 1900 * MIB)),
+        ("reserved and much", Found, |scene| with_reserved(scene, 2100 * MIB)),
+        ("in a container", Nothing, |scene| {
+            scene.now.host.pid_namespace = Some(PidNamespace::Container);
         }),
-        ("under MIG", Nothing, |it| it.gpu(0).mig_mode = Some(true)),
-        ("instances", Nothing, |it| it.gpu(0).mig_devices = vec![MigDevice::default()]),
-        ("memory of the system", Nothing, |it| {
-            it.gpu(0).name = Some("NVIDIA GH200 480GB".into());
+        ("under MIG", Nothing, |scene| scene.gpu(0).mig_mode = Some(true)),
+        ("instances", Nothing, |scene| scene.gpu(0).mig_devices = vec![MigDevice::default()]),
+        ("memory of the system", Nothing, |scene| {
+            scene.gpu(0).name = Some("NVIDIA GH200 480GB".into());
         }),
-        ("memory that is a node of the system", Nothing, |it| it.gpu(0).numa_node = Some(1)),
-        ("in WSL", Nothing, |it| {
-            it.now.host.kernel = Some("5.15.1-microsoft-standard-WSL2".into());
+        ("memory that is a node of the system", Nothing, |scene| scene.gpu(0).numa_node = Some(1)),
+        ("in WSL", Nothing, |scene| {
+            scene.now.host.kernel = Some("5.15.1-microsoft-standard-WSL2".into());
         }),
-        ("no answer", Nothing, |it| it.gpu(0).stale_seconds = Some(5.0)),
-        ("an unknown pid accounts for it", Nothing, |it| {
+        ("no answer", Nothing, |scene| scene.gpu(0).stale_seconds = Some(5.0)),
+        ("an unknown pid accounts for it", Nothing, |scene| {
             let used_bytes = Some(11 * GIB);
-            it.rows(0).push(GpuProcess { pid: 999, used_bytes, ..GpuProcess::default() });
+            scene.rows(0).push(GpuProcess { pid: 999, used_bytes, ..GpuProcess::default() });
         }),
-        ("whose pids", Unsure("whether the pids are the host's own is not known"), |it| {
-            it.now.host.pid_namespace = None;
+        ("whose pids", Unsure("whether the pids are the host's own is not known"), |scene| {
+            scene.now.host.pid_namespace = None;
         }),
-        ("list", Unsure("the process list of GPU 0 could not be read"), |it| {
-            it.gpu(0).processes = None;
+        ("list", Unsure("the process list of GPU 0 could not be read"), |scene| {
+            scene.gpu(0).processes = None;
         }),
         (
             "a process's memory",
             Unsure("the driver does not report the memory of process 4242 on GPU 0"),
-            |it| it.row(0, PID).used_bytes = None,
+            |scene| scene.row(0, PID).used_bytes = None,
         ),
-        ("memory", Unsure("the memory of GPU 0 is not known"), |it| it.gpu(0).memory = None),
-        ("nothing known, and little in use", Nothing, |it| {
-            it.now.host.pid_namespace = None;
-            it.gpu(1).processes = None;
-            it.memory(0, 900 * MIB, TOTAL);
-            it.row(0, PID).used_bytes = None;
+        ("memory", Unsure("the memory of GPU 0 is not known"), |scene| scene.gpu(0).memory = None),
+        ("nothing known, and little in use", Nothing, |scene| {
+            scene.now.host.pid_namespace = None;
+            scene.gpu(1).processes = None;
+            scene.memory(0, 900 * MIB, TOTAL);
+            scene.row(0, PID).used_bytes = None;
         }),
     ];
     each(Kind::Unattributed, || scene(11 * GIB), 600.0, cases);
 }
 
 #[test]
-fn a_spike_is_none_and_nothing_flickers_at_the_threshold() {
+fn spikes_are_ignored_and_findings_do_not_flicker() {
     let mut scene = scene(0);
     let mut engine = engine_of("unattributed");
     for step in 0..97 {
@@ -159,19 +159,19 @@ fn a_short_read_error_keeps_the_finding() {
         let mut scene = scene(11 * GIB);
         let mut engine = judge(&mut scene, 120.0);
         let since = engine.findings()[0].since;
-        let known = scene.now.gpus[0].clone();
+        let saved_gpu = scene.now.gpus[0].clone();
         forget(&mut scene);
         engine.observe(scene.step());
         engine.observe(scene.step());
         assert_eq!((engine.findings().len(), engine.undecided().len()), (1, 1));
-        scene.now.gpus[0] = known;
+        scene.now.gpus[0] = saved_gpu;
         engine.observe(scene.step());
         assert_eq!((engine.findings()[0].since, engine.undecided().len()), (since, 0));
     }
 }
 
 #[test]
-fn monitors_and_the_listed_hold_the_file_and_not_the_memory() {
+fn monitors_and_listed_processes_are_not_holders() {
     let mut scene = scene(11 * GIB);
     scene.gpu(0).minor_number = Some(3);
     let file = |number: u32| Some([format!("/dev/nvidia{number}").into()].into());
@@ -197,7 +197,7 @@ fn monitors_and_the_listed_hold_the_file_and_not_the_memory() {
 }
 
 #[test]
-fn after_another_boot_it_begins_anew() {
+fn a_reboot_restarts_the_duration() {
     let mut scene = scene(11 * GIB);
     let mut engine = judge(&mut scene, 120.0);
     scene.now.host.boot_id = Some("boot-2".into());
