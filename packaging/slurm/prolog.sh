@@ -1,11 +1,11 @@
 #!/bin/sh
-# Slurm's Prolog: a job starts on GPUs that are free. Otherwise the node drains, with the reason, and the job is
-# requeued. Runs as root on each node of a job; gpumem-slurm(7) says how to install it.
+# Slurm's Prolog: lets a job start only if its GPUs are free. Otherwise drains the node with the reason, and Slurm
+# requeues the job. Runs as root on each node of a job; gpumem-slurm(7) describes the installation.
 
 gpumem=/usr/bin/gpumem
-# A GPU with more than this in use is not free. Drivers keep some hundred MiB to themselves.
+# A GPU with more memory in use is not free. Drivers use a few hundred MiB.
 limit=500MiB
-# How long the memory of the job before may take to come back.
+# How long to wait until the previous job's memory is freed.
 seconds=30
 
 # A job without GPUs.
