@@ -1,13 +1,12 @@
 #!/usr/bin/env python3
-"""Proves that the mock driver speaks NVML's ABI and not just our dialect of it.
+"""Checks the mock driver's ABI with other clients of NVML.
 
-Needs `pip install nvidia-ml-py gpustat` and the driver that `cargo build -p mock-nvml` makes:
+Requires `pip install nvidia-ml-py gpustat`, and the driver built by `cargo build -p mock-nvml`:
 
     python3 tests/mock-nvml/abi/check_abi.py target/debug/libmock_nvml.so
 
-Plays a scene with real child processes (gpustat asks the system about each pid) and asserts that
-both libraries see the GPUs, memory, processes and utilization that the scene says. Exits with 0 if
-so, with 1 and a traceback if not.
+Plays a scene with real child processes, because gpustat reads /proc for each pid. Asserts that both libraries report
+the GPUs, memory, processes and utilization of the scene. Exits with 0 if they do, otherwise with 1 and a traceback.
 """
 
 import json
@@ -22,7 +21,7 @@ GIB = 1 << 30
 
 
 def scene_of(pids):
-    """Two GPUs that differ in all that is compared, and a third that supports little."""
+    """Two GPUs that differ in every compared value, a third that supports little, and one with MIG devices."""
     return {
         "driver": {"version": "570.86.15", "cuda_version": 12080},
         "gpus": [
@@ -94,14 +93,14 @@ def scene_of(pids):
     }
 
 
-def same(what, found, expected):
+def check_equal(name, found, expected):
     if found != expected:
-        raise AssertionError(f"{what}: found {found!r}, the scene says {expected!r}")
-    print(f"ok  {what}: {found!r}")
+        raise AssertionError(f"{name}: found {found!r}, expected {expected!r}")
+    print(f"ok  {name}: {found!r}")
 
 
 def processes(gpu, kind):
-    """What the scene says of one list, by pid."""
+    """The memory of the processes on one list of the scene, by pid."""
     listed = (p for p in gpu["processes"] if p["type"] == kind)
     return {p["pid"]: p["used_bytes"] for p in listed}
 
@@ -114,35 +113,35 @@ def used(gpu):
 def check_pynvml(scene):
     import pynvml
 
-    def unsupported(what, call, *arguments):
+    def unsupported(name, call, *arguments):
         try:
             found = call(*arguments)
         except pynvml.NVMLError_NotSupported:
-            print(f"ok  {what}: not supported")
+            print(f"ok  {name}: not supported")
         else:
-            raise AssertionError(f"{what}: found {found!r}, the scene says not supported")
+            raise AssertionError(f"{name}: found {found!r}, expected not supported")
 
     def listed(call):
         return {process.pid: process.usedGpuMemory for process in call(handle)}
 
     pynvml.nvmlInit()
-    same("driver version", pynvml.nvmlSystemGetDriverVersion(), scene["driver"]["version"])
-    same("cuda version", pynvml.nvmlSystemGetCudaDriverVersion(), scene["driver"]["cuda_version"])
-    same("gpus", pynvml.nvmlDeviceGetCount(), len(scene["gpus"]))
+    check_equal("driver version", pynvml.nvmlSystemGetDriverVersion(), scene["driver"]["version"])
+    check_equal("cuda version", pynvml.nvmlSystemGetCudaDriverVersion(), scene["driver"]["cuda_version"])
+    check_equal("gpus", pynvml.nvmlDeviceGetCount(), len(scene["gpus"]))
     for index, gpu in enumerate(scene["gpus"]):
         handle = pynvml.nvmlDeviceGetHandleByIndex(index)
-        same(f"{index} name", pynvml.nvmlDeviceGetName(handle), gpu["name"])
-        same(f"{index} uuid", pynvml.nvmlDeviceGetUUID(handle), gpu["uuid"])
+        check_equal(f"{index} name", pynvml.nvmlDeviceGetName(handle), gpu["name"])
+        check_equal(f"{index} uuid", pynvml.nvmlDeviceGetUUID(handle), gpu["uuid"])
         by_uuid = pynvml.nvmlDeviceGetHandleByUUID(gpu["uuid"])
-        same(f"{index} by uuid", pynvml.nvmlDeviceGetIndex(by_uuid), index)
+        check_equal(f"{index} by uuid", pynvml.nvmlDeviceGetIndex(by_uuid), index)
         pci = pynvml.nvmlDeviceGetPciInfo(handle).busId
         by_pci = pynvml.nvmlDeviceGetHandleByPciBusId(pci)
-        same(f"{index} by pci {pci}", pynvml.nvmlDeviceGetIndex(by_pci), index)
+        check_equal(f"{index} by pci {pci}", pynvml.nvmlDeviceGetIndex(by_pci), index)
         for kind, call in [
             ("compute", pynvml.nvmlDeviceGetComputeRunningProcesses),
             ("graphics", pynvml.nvmlDeviceGetGraphicsRunningProcesses),
         ]:
-            same(f"{index} {kind} list", listed(call), processes(gpu, kind))
+            check_equal(f"{index} {kind} list", listed(call), processes(gpu, kind))
 
         if gpu["memory"] is None:
             unsupported(f"{index} memory", pynvml.nvmlDeviceGetMemoryInfo, handle)
@@ -156,28 +155,28 @@ def check_pynvml(scene):
         total, reserved = gpu["memory"]["total"], gpu["memory"]["reserved"]
         one = pynvml.nvmlDeviceGetMemoryInfo(handle)
         two = pynvml.nvmlDeviceGetMemoryInfo(handle, version=pynvml.nvmlMemory_v2)
-        same(f"{index} memory v1", (one.total, one.used), (total, used(gpu) + reserved))
-        same(
+        check_equal(f"{index} memory v1", (one.total, one.used), (total, used(gpu) + reserved))
+        check_equal(
             f"{index} memory v2",
             (two.total, two.reserved, two.used, two.free),
             (total, reserved, used(gpu), total - reserved - used(gpu)),
         )
         rates = pynvml.nvmlDeviceGetUtilizationRates(handle)
-        same(f"{index} gpu percent", rates.gpu, gpu["utilization"]["gpu"])
-        same(f"{index} memory percent", rates.memory, gpu["utilization"]["memory"])
-        same(f"{index} power", pynvml.nvmlDeviceGetPowerUsage(handle), gpu["power"])
+        check_equal(f"{index} gpu percent", rates.gpu, gpu["utilization"]["gpu"])
+        check_equal(f"{index} memory percent", rates.memory, gpu["utilization"]["memory"])
+        check_equal(f"{index} power", pynvml.nvmlDeviceGetPowerUsage(handle), gpu["power"])
         sensor = pynvml.NVML_TEMPERATURE_GPU
         old = pynvml.nvmlDeviceGetTemperature(handle, sensor)
         new = pynvml.nvmlDeviceGetTemperatureV(handle, sensor)
-        same(f"{index} temperature", (old, new), (gpu["temperature"],) * 2)
+        check_equal(f"{index} temperature", (old, new), (gpu["temperature"],) * 2)
         samples = pynvml.nvmlDeviceGetProcessUtilization(handle, 0)
         busy = {process["pid"]: process["sm"] for process in gpu["processes"] if "sm" in process}
-        same(f"{index} samples", {s.pid: s.smUtil for s in samples}, busy)
+        check_equal(f"{index} samples", {s.pid: s.smUtil for s in samples}, busy)
     pynvml.nvmlShutdown()
 
 
 def check_mig(pynvml, index, handle, gpu):
-    """The MIG devices of a GPU, by handles of their own."""
+    """Checks a GPU's MIG devices through their handles."""
     scene = {mig["index"]: mig for mig in gpu["mig_devices"]}
     found = {}
     for number in range(pynvml.nvmlDeviceGetMaxMigDeviceCount(handle)):
@@ -185,29 +184,29 @@ def check_mig(pynvml, index, handle, gpu):
             found[number] = pynvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, number)
         except pynvml.NVMLError_NotFound:
             pass
-    same(f"{index} MIG devices", list(found), list(scene))
+    check_equal(f"{index} MIG devices", list(found), list(scene))
     for number, mig in scene.items():
-        own = found[number]
-        what = f"{index}:{number}"
-        same(f"{what} is one", bool(pynvml.nvmlDeviceIsMigDeviceHandle(own)), True)
-        same(f"{what} name", pynvml.nvmlDeviceGetName(own), f"{gpu['name']} MIG {mig['profile']}")
-        same(f"{what} uuid", pynvml.nvmlDeviceGetUUID(own), mig["uuid"])
-        ids = (pynvml.nvmlDeviceGetGpuInstanceId(own), pynvml.nvmlDeviceGetComputeInstanceId(own))
-        same(f"{what} instances", ids, (mig["gpu_instance_id"], mig["compute_instance_id"]))
-        memory = pynvml.nvmlDeviceGetMemoryInfo(own, version=pynvml.nvmlMemory_v2)
-        same(f"{what} memory", (memory.total, memory.used), (10 * GIB, 1 * GIB))
-        attributes = pynvml.nvmlDeviceGetAttributes(own)
+        device = found[number]
+        name = f"{index}:{number}"
+        check_equal(f"{name} is a MIG handle", bool(pynvml.nvmlDeviceIsMigDeviceHandle(device)), True)
+        check_equal(f"{name} name", pynvml.nvmlDeviceGetName(device), f"{gpu['name']} MIG {mig['profile']}")
+        check_equal(f"{name} uuid", pynvml.nvmlDeviceGetUUID(device), mig["uuid"])
+        ids = (pynvml.nvmlDeviceGetGpuInstanceId(device), pynvml.nvmlDeviceGetComputeInstanceId(device))
+        check_equal(f"{name} instances", ids, (mig["gpu_instance_id"], mig["compute_instance_id"]))
+        memory = pynvml.nvmlDeviceGetMemoryInfo(device, version=pynvml.nvmlMemory_v2)
+        check_equal(f"{name} memory", (memory.total, memory.used), (10 * GIB, 1 * GIB))
+        attributes = pynvml.nvmlDeviceGetAttributes(device)
         size = (attributes.gpuInstanceSliceCount, attributes.memorySizeMB)
-        same(f"{what} attributes", size, (1, 10 << 10))
-        parent = pynvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(own)
-        same(f"{what} parent", pynvml.nvmlDeviceGetIndex(parent), index)
+        check_equal(f"{name} attributes", size, (1, 10 << 10))
+        parent = pynvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(device)
+        check_equal(f"{name} parent", pynvml.nvmlDeviceGetIndex(parent), index)
 
 
 def check_gpustat(scene):
     import gpustat
 
     def expected(gpu):
-        """As gpustat has it: memory in MiB, power in watts, both lists in one."""
+        """The GPU in gpustat's format: memory in MiB, power in watts, one list of processes."""
         known = gpu["memory"] is not None
         return {
             "name": gpu["name"],
@@ -222,16 +221,16 @@ def check_gpustat(scene):
             "processes": {p["pid"]: p["used_bytes"] // MIB for p in gpu["processes"]},
         }
 
-    def compare(what, gpus):
-        same(f"{what} gpus", len(gpus), len(scene["gpus"]))
+    def compare(name, gpus):
+        check_equal(f"{name} gpus", len(gpus), len(scene["gpus"]))
         for index, (found, gpu) in enumerate(zip(gpus, scene["gpus"])):
             for key, value in expected(gpu).items():
-                seen = found[key]
+                shown = found[key]
                 if key == "processes":
-                    seen = {p["pid"]: p["gpu_memory_usage"] for p in seen}
+                    shown = {p["pid"]: p["gpu_memory_usage"] for p in shown}
                 if key.startswith("memory.") and value is None:
-                    continue  # How it shows unknown memory differs between its versions.
-                same(f"{what} {index} {key}", seen, value)
+                    continue  # gpustat versions differ in how they show unknown memory.
+                check_equal(f"{name} {index} {key}", shown, value)
 
     compare("gpustat.new_query()", gpustat.new_query().jsonify()["gpus"])
     command = [sys.executable, "-m", "gpustat", "--json"]
@@ -240,7 +239,7 @@ def check_gpustat(scene):
 
 
 def play(library):
-    """Puts the driver where a loader finds it and checks in a process that does."""
+    """Copies the driver to the loader's search path, and runs the checks in a child process."""
     children = [subprocess.Popen(["sleep", "600"]) for _ in range(3)]
     try:
         with tempfile.TemporaryDirectory() as folder:

@@ -1,16 +1,16 @@
-//! NVML's symbols: what each takes and which answer it gives.
+//! The table of NVML's symbols, their arguments and their answers.
 //!
-//! One table. A line names the symbol, what it needs (`always` may come before `nvmlInit`, `system`
-//! not, `device` takes a device, `instance` takes a MIG device's handle, too, `lookup` gives one), its C arguments, and its answer. A function
-//! that the scene does not model answers `NOT_SUPPORTED`, as on a GPU that lacks it. All of it is
-//! safe code: [`Pointer`] follows the pointers.
+//! A line names the symbol, its kind, its C arguments and its answer. An `always` function can be called before
+//! `nvmlInit`, a `system` function cannot. A `device` function takes a GPU's handle, an `instance` function also a
+//! MIG device's, and a `lookup` function returns a handle. Functions that the scene does not model return
+//! `NOT_SUPPORTED`, as on a GPU without them. The table is safe code: [`Pointer`] dereferences the pointers.
 //!
-//! A new function is a line here and perhaps a field in [`scene`](crate::scene).
+//! To add a function, add a line here and, if needed, a field in [`scene`](crate::scene).
 
 #![allow(
     non_snake_case,
     non_camel_case_types,
-    reason = "the symbols are NVML's, and the enum of functions has them as its variants"
+    reason = "the symbols have NVML's names, as do the enum's variants"
 )]
 
 use std::ffi::{c_char, c_int, c_uint, c_ulonglong};
@@ -35,7 +35,7 @@ type Out<T> = Pointer<T>;
 
 macro_rules! symbols {
     ($($kind:ident $name:ident($($arguments:tt)*) $answer:expr;)*) => {
-        /// The functions that this driver has.
+        /// The functions of this driver.
         #[derive(Clone, Copy, PartialEq, Eq, Debug)]
         #[repr(usize)]
         pub(crate) enum Function { $($name),* }
@@ -43,12 +43,12 @@ macro_rules! symbols {
         impl Function {
             pub(crate) const NAMES: &[&str] = &[$(stringify!($name)),*];
 
-            /// Whether its first argument is a device.
+            /// Whether the first argument is a device.
             pub(crate) fn takes_device(self) -> bool {
                 match self { $(Self::$name => symbols!(@takes_device $kind)),* }
             }
 
-            /// Whether that may be a MIG device's handle; others answer `NOT_SUPPORTED`.
+            /// Whether that argument can be a MIG device's handle; other functions return `NOT_SUPPORTED` for one.
             pub(crate) fn takes_mig_device(self) -> bool {
                 match self { $(Self::$name => symbols!(@takes_mig_device $kind)),* }
             }
@@ -117,9 +117,9 @@ symbols! {
     instance nvmlDeviceGetName(out: Out<c_char>, length: c_uint)
         |device| out.put_text(garbled(device, name(device)), length);
     instance nvmlDeviceGetUUID(out: Out<c_char>, length: c_uint) |device| {
-        let own = uuid(device.scene, device.index);
-        let own = device.mig.map_or(own, |mig| mig_uuid(device.index, mig));
-        out.put_text(garbled(device, own), length)
+        let gpu_uuid = uuid(device.scene, device.index);
+        let shown = device.mig.map_or(gpu_uuid, |mig| mig_uuid(device.index, mig));
+        out.put_text(garbled(device, shown), length)
     };
     device nvmlDeviceGetSerial(out: Out<c_char>, length: c_uint)
         |_| out.put_text("1650224012345", length);
@@ -157,9 +157,9 @@ symbols! {
         out.put(ConfidentialMemory { protected_kib: 0, unprotected_kib })
     };
 
-    // Use.
+    // Utilization.
     device nvmlDeviceGetUtilizationRates(out: Out<Utilization>) |device| {
-        let rates = without_mig(device).and(known(device.gpu.utilization.as_ref()))?;
+        let rates = without_mig(device).and(supported(device.gpu.utilization.as_ref()))?;
         out.put(Utilization {
             gpu: device.whole(Some(&rates.gpu))?,
             memory: device.whole(Some(&rates.memory))?,
@@ -178,7 +178,7 @@ symbols! {
     ) |device| utilization::answer(device, out, count, last_seen);
 
     device nvmlDeviceGetAccountingMode(out: Out<c_uint>)
-        |device| out.put(known(device.gpu.accounting)?.into());
+        |device| out.put(supported(device.gpu.accounting)?.into());
     device nvmlDeviceGetAccountingStats(pid: c_uint, out: Out<AccountingStats>) |device| {
         if device.gpu.accounting != Some(true) {
             return Err(Code::NOT_SUPPORTED);
@@ -186,7 +186,7 @@ symbols! {
         let mut processes = device.gpu.processes.iter();
         let process = processes.find(|process| process.pid == pid);
         let account = process.and_then(|process| process.account).ok_or(Code::NOT_FOUND)?;
-        out.put(AccountingStats::of(account))
+        out.put(AccountingStats::from_account(account))
     };
 
     // Processes.
@@ -211,7 +211,7 @@ symbols! {
     instance nvmlDeviceGetRunningProcessDetailList(list: Out<DetailList>)
         |device| processes::answer_details(device, list);
 
-    // Power, heat, clocks.
+    // Power, temperature, clocks.
     device nvmlDeviceGetPowerUsage(out: Out<c_uint>)
         |device| out.put(device.whole(device.gpu.power.as_ref())?);
     device nvmlDeviceGetEnforcedPowerLimit(out: Out<c_uint>)
@@ -257,12 +257,12 @@ symbols! {
 
     // Modes.
     device nvmlDeviceGetComputeMode(out: Out<c_uint>)
-        |device| out.put(known(device.gpu.compute_mode)? as c_uint);
-    system nvmlDeviceQueryDrainState(at: Out<pci::Info>, out: Out<c_uint>) |call| {
-        let (at, scene) = (at.get()?.address(), call.scene());
-        let index = (0..scene.gpus.len() as u32).find(|&index| address(scene, index) == at);
+        |device| out.put(supported(device.gpu.compute_mode)? as c_uint);
+    system nvmlDeviceQueryDrainState(info: Out<pci::Info>, out: Out<c_uint>) |call| {
+        let (wanted, scene) = (info.get()?.address(), call.scene());
+        let index = (0..scene.gpus.len() as u32).find(|&index| address(scene, index) == wanted);
         let gpu = &scene.gpus[index.ok_or(Code::NOT_FOUND)? as usize];
-        out.put(known(gpu.drained)?.into())
+        out.put(supported(gpu.drained)?.into())
     };
     device nvmlDeviceGetFieldValues(count: c_int, values: Out<FieldValue>) |device| {
         let asked = values.get()?;
@@ -272,7 +272,7 @@ symbols! {
         values.put(asked.with(device.gpu.recovery_action))
     };
     device nvmlDeviceGetPersistenceMode(out: Out<c_uint>)
-        |device| out.put(known(device.gpu.persistence)?.into());
+        |device| out.put(supported(device.gpu.persistence)?.into());
     device nvmlDeviceGetDisplayActive(out: Out<c_uint>) |_| out.put(0);
     device nvmlDeviceGetDisplayMode(out: Out<c_uint>) |_| out.put(0);
     device nvmlDeviceGetEccMode(current: Out<c_uint>, pending: Out<c_uint>) |_| {
@@ -282,7 +282,7 @@ symbols! {
     device nvmlDeviceGetTotalEccErrors(_kind: c_uint, _counter: c_uint, out: Out<c_ulonglong>)
         |_| out.put(0);
     device nvmlDeviceGetMigMode(current: Out<c_uint>, pending: Out<c_uint>) |device| {
-        let on = known(device.gpu.mig)?;
+        let on = supported(device.gpu.mig)?;
         current.put(on.into())?;
         pending.put(on.into())
     };
@@ -291,22 +291,22 @@ symbols! {
     device nvmlDeviceGetMaxMigDeviceCount(out: Out<c_uint>)
         |device| out.put(if device.gpu.mig == Some(true) { 7 } else { 0 });
     device nvmlDeviceGetMigDeviceHandleByIndex(index: c_uint, out: Out<Handle>) |device| {
-        known(device.gpu.mig)?;
+        supported(device.gpu.mig)?;
         let mig = device.gpu.mig_device_at(index).ok_or(Code::NOT_FOUND)?;
-        out.put(Handle::of_mig(device.index, mig.index))
+        out.put(Handle::for_mig_device(device.index, mig.index))
     };
     instance nvmlDeviceIsMigDeviceHandle(out: Out<c_uint>)
         |device| out.put(device.mig.is_some().into());
     instance nvmlDeviceGetDeviceHandleFromMigDeviceHandle(out: Out<Handle>) |device| {
         device.mig.ok_or(Code::INVALID_ARGUMENT)?;
-        out.put(Handle::of(device.index))
+        out.put(Handle::for_gpu(device.index))
     };
     instance nvmlDeviceGetGpuInstanceId(out: Out<c_uint>)
-        |device| out.put(known(device.mig)?.gpu_instance_id);
+        |device| out.put(supported(device.mig)?.gpu_instance_id);
     instance nvmlDeviceGetComputeInstanceId(out: Out<c_uint>)
-        |device| out.put(known(device.mig)?.compute_instance_id);
+        |device| out.put(supported(device.mig)?.compute_instance_id);
     instance nvmlDeviceGetAttributes_v2(out: Out<Attributes>) |device| {
-        let mig = known(device.mig)?;
+        let mig = supported(device.mig)?;
         let (compute_instance_slices, gpu_instance_slices) = mig.slices();
         out.put(Attributes {
             multiprocessors: 16 * compute_instance_slices,
@@ -348,7 +348,7 @@ symbols! {
     device nvmlDeviceGetMemoryErrorCounter() unsupported;
     device nvmlDeviceGetNumGpuCores() unsupported;
     device nvmlDeviceGetNumaNodeId(out: Out<c_uint>)
-        |device| out.put(known(device.gpu.numa_node)?);
+        |device| out.put(supported(device.gpu.numa_node)?);
     device nvmlDeviceGetNvLinkState() unsupported;
     device nvmlDeviceGetPcieReplayCounter() unsupported;
     device nvmlDeviceGetPowerManagementLimitConstraints() unsupported;
@@ -365,16 +365,16 @@ symbols! {
     device nvmlDeviceGetVirtualizationMode() unsupported;
 }
 
-/// The one symbol that gives no return code: nvtop asks for it.
+/// The only symbol that does not return a code; nvtop requires it.
 #[unsafe(no_mangle)]
 extern "C" fn nvmlErrorString(_code: c_uint) -> *const c_char {
     c"an error of the mock driver".as_ptr()
 }
 
-/// Over how long the video engines are watched.
+/// The sampling period of the video engines.
 const SAMPLING_US: c_uint = 166_666;
 
-/// The utilization of a video engine: no scene uses one.
+/// The utilization of a video engine, which is 0 in every scene.
 fn unused_engine(device: &Device<'_>, out: Out<c_uint>, period_us: Out<c_uint>) -> Answer {
     without_mig(device)?;
     out.put(0)?;
@@ -385,7 +385,7 @@ fn unsupported(_: &Device<'_>) -> Answer {
     Err(Code::NOT_SUPPORTED)
 }
 
-fn known<T>(value: Option<T>) -> Result<T, Code> {
+fn supported<T>(value: Option<T>) -> Result<T, Code> {
     value.ok_or(Code::NOT_SUPPORTED)
 }
 
@@ -397,8 +397,8 @@ fn without_mig(device: &Device<'_>) -> Answer {
     }
 }
 
-/// What concerns the whole GPU while MIG is on is for the privileged only; a MIG device's own is for
-/// everybody (nvml.h, notes on memory info and on the process lists).
+/// While MIG is on, only privileged callers can query the whole GPU; anyone can query a MIG device (nvml.h, notes
+/// on memory info and on the process lists).
 pub(crate) fn may_see_all(device: &Device<'_>) -> Answer {
     let is_whole = device.mig.is_none() && device.gpu.mig == Some(true);
     if is_whole && !device.scene.driver.privileged {
@@ -407,7 +407,7 @@ pub(crate) fn may_see_all(device: &Device<'_>) -> Answer {
     Ok(())
 }
 
-/// The GPU's name; of a MIG device with its profile behind it.
+/// The GPU's name, followed by the profile for a MIG device.
 fn name(device: &Device<'_>) -> String {
     let gpu = &device.gpu.name;
     match device.mig {
@@ -419,7 +419,7 @@ fn name(device: &Device<'_>) -> String {
     }
 }
 
-/// A text as the GPU gives it.
+/// A text, made invalid UTF-8 if the GPU is garbled.
 fn garbled(device: &Device<'_>, text: String) -> Vec<u8> {
     let mut bytes = text.into_bytes();
     if device.gpu.garbled {
@@ -438,14 +438,14 @@ fn by_index(scene: &Scene, index: u32) -> Result<u32, Code> {
     exists.then_some(index).ok_or(Code::INVALID_ARGUMENT)
 }
 
-/// The GPU that `is` says is called like this.
+/// The first GPU for which `matches` accepts the text.
 fn by_text(
     scene: &Scene,
     text: Out<c_char>,
-    is: impl Fn(&Scene, u32, &str) -> bool,
+    matches: impl Fn(&Scene, u32, &str) -> bool,
 ) -> Result<u32, Code> {
     let text = text.text()?;
-    (0..scene.gpus.len() as u32).find(|&index| is(scene, index, &text)).ok_or(Code::NOT_FOUND)
+    (0..scene.gpus.len() as u32).find(|&index| matches(scene, index, &text)).ok_or(Code::NOT_FOUND)
 }
 
 fn is_at(scene: &Scene, index: u32, text: &str) -> bool {
@@ -469,7 +469,7 @@ fn memory(device: &Device<'_>) -> Result<Memory2, Code> {
     may_see_all(device)?;
     let (memory, processes): (_, Vec<&Process>) = match device.mig {
         Some(mig) => (&mig.memory, mig.processes.iter().collect()),
-        None => (known(device.gpu.memory.as_ref())?, device.gpu.all_processes().collect()),
+        None => (supported(device.gpu.memory.as_ref())?, device.gpu.all_processes().collect()),
     };
     let now = |value| device.now(Some(value)).map(|bytes| bytes as u64);
     let (total, reserved) = (now(&memory.total)?, now(&memory.reserved)?);
@@ -486,7 +486,7 @@ fn memory(device: &Device<'_>) -> Result<Memory2, Code> {
     Ok(Memory2 { version: Memory2::VERSION, total, reserved, free, used })
 }
 
-/// What memory info v2 tells a caller in a cgroup that has a limit: that of the cgroup.
+/// Memory info v2 as a caller in a cgroup with a limit sees it: the limit and use of the cgroup.
 fn limited(device: &Device<'_>, whole: Memory2) -> Result<Memory2, Code> {
     let memory = device.gpu.memory.as_ref().filter(|_| device.mig.is_none());
     let Some(limit) = memory.and_then(|memory| memory.limit.as_ref()) else {

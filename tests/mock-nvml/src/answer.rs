@@ -1,4 +1,4 @@
-//! What a call answers: nothing, or one of NVML's return codes.
+//! The result of a call: success, or one of NVML's return codes.
 
 use std::ffi::c_uint;
 
@@ -6,7 +6,7 @@ use std::ffi::c_uint;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Code(pub(crate) c_uint);
 
-/// What a call answers; values go out through its pointers.
+/// The result of a call; values are returned through its pointers.
 pub(crate) type Answer = Result<(), Code>;
 
 impl Code {

@@ -1,18 +1,18 @@
-//! How often each function was called on each GPU, in a file that outlives the process.
+//! Counts the calls of each function on each GPU, in a file that outlives the process.
 //!
-//! The file named by `GPUMEM_MOCK_COUNTS` is mapped and counted in with atomic additions: a count is
-//! there at once, whatever then happens to the process, and several processes count in one file.
-//! Remove the file to start over; never cut it while a process counts in it.
+//! The file named by `GPUMEM_MOCK_COUNTS` is mapped, and counts are atomic additions. A count is visible immediately,
+//! even if the process is killed, and several processes can share one file. Remove the file to start over; do not
+//! truncate it while a process uses it.
 //!
 //! All numbers are little-endian:
 //!
-//! | bytes | what |
+//! | bytes | content |
 //! |---|---|
 //! | 0..8 | `GMCOUNT1` |
 //! | 8..12 | F, the number of functions (u32) |
 //! | 12..16 | C, the number of columns (u32) |
-//! | 16..16 + 64 F | the functions' names, 64 bytes each, filled with NUL |
-//! | then 8 F C | for each function C counts (u64): calls without a GPU, on GPU 0, on GPU 1, … |
+//! | 16..16 + 64 F | the functions' names, 64 bytes each, padded with NUL |
+//! | then 8 F C | C counts (u64) per function: calls without a GPU, on GPU 0, on GPU 1, … |
 
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
@@ -29,24 +29,24 @@ use crate::abi::Function;
 const MAGIC: &[u8; 8] = b"GMCOUNT1";
 const HEADER: usize = 16;
 const NAME: usize = 64;
-/// No GPU and GPUs 0 to 127; calls on later ones are counted as calls without one.
+/// No GPU and GPUs 0 to 127; calls on later GPUs are counted as calls without a GPU.
 const COLUMNS: usize = 129;
 
-/// Reads a file of counts; see the module's page for its format.
+/// Reads a counts file; the module's documentation describes its format.
 #[derive(Debug)]
 pub struct Counts;
 
 impl Counts {
-    /// The counts that are not 0, by function and GPU; `None` is a call without a GPU.
+    /// The nonzero counts, by function and GPU; `None` is a call without a GPU.
     ///
     /// # Errors
     ///
-    /// Where the file cannot be read or is no file of counts.
+    /// If the file cannot be read, or is not a counts file.
     pub fn read(path: &Path) -> io::Result<BTreeMap<(String, Option<u32>), u64>> {
         let bytes = std::fs::read(path)?;
         parse(&bytes).ok_or_else(|| {
-            let what = format!("{} is no file of counts", path.display());
-            io::Error::new(io::ErrorKind::InvalidData, what)
+            let message = format!("{} is not a counts file", path.display());
+            io::Error::new(io::ErrorKind::InvalidData, message)
         })
     }
 }
@@ -77,9 +77,9 @@ fn parse(bytes: &[u8]) -> Option<BTreeMap<(String, Option<u32>), u64>> {
     Some(counts)
 }
 
-/// The driver's side: the counts, mapped.
+/// The counts, mapped for writing by the driver.
 pub(crate) struct Counter {
-    /// `Function::NAMES.len() * COLUMNS` of them, mapped for as long as the process lives.
+    /// `Function::NAMES.len() * COLUMNS` counts, mapped until the process exits.
     cells: NonNull<AtomicU64>,
 }
 
@@ -89,29 +89,29 @@ unsafe impl Send for Counter {}
 unsafe impl Sync for Counter {}
 
 impl Counter {
-    /// Maps the file, made where it is absent.
+    /// Maps the file; creates it if it does not exist.
     pub(crate) fn open(path: &Path) -> io::Result<Self> {
         let file =
             OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path)?;
         let header = header();
         let length = header.len() + Function::NAMES.len() * COLUMNS * 8;
         if file.metadata()?.len() == 0 {
-            // Several processes may do this at once: all write the same.
+            // Several processes can do this at the same time, because all write the same bytes.
             file.set_len(length as u64)?;
             file.write_all_at(&header, 0)?;
         }
         let mut found = vec![0; header.len()];
         file.read_exact_at(&mut found, 0)?;
         if found != header || file.metadata()?.len() != length as u64 {
-            let what = "has the counts of another mock-nvml; remove it";
-            return Err(io::Error::new(io::ErrorKind::InvalidData, what));
+            let message = "contains the counts of another mock-nvml; remove it";
+            return Err(io::Error::new(io::ErrorKind::InvalidData, message));
         }
         Self::map(&file, length, header.len())
     }
 
     fn map(file: &File, length: usize, header: usize) -> io::Result<Self> {
         let protection = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: a new mapping, placed by the kernel, of a file that is at least this long.
+        // SAFETY: creates a new mapping, placed by the kernel, of a file that is at least this long.
         let start =
             unsafe { mmap(std::ptr::null_mut(), length, protection, MapFlags::SHARED, file, 0)? };
         // SAFETY: the header is shorter than the mapping.
@@ -125,8 +125,8 @@ impl Counter {
         let column = gpu.map_or(0, |gpu| gpu as usize + 1);
         let column = if column < COLUMNS { column } else { 0 };
         let cell = function as usize * COLUMNS + column;
-        // SAFETY: a function is below the number of names and the column below COLUMNS, so that
-        // the cell is in the mapping; mapping and header are multiples of 8 bytes.
+        // SAFETY: the function is below the number of names and the column is below COLUMNS, so the cell is in the
+        // mapping. The mapping's address and the header's length are multiples of 8 bytes.
         let cell = unsafe { self.cells.add(cell).as_ref() };
         cell.fetch_add(1, Ordering::Relaxed);
     }

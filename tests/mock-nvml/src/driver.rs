@@ -1,8 +1,7 @@
-//! The driver's state in this process: the scene as last read, the time in it, and the way that
-//! every call takes.
+//! The driver's state in this process: the current scene, the time in it, and the steps of every call.
 //!
-//! No lock is held while a call waits or hangs, or while its answer is made: a call takes a
-//! reference to the scene and lets go.
+//! A call clones its reference to the scene and releases the lock. It holds no lock while it waits, hangs or computes
+//! its answer.
 
 use std::ffi::c_uint;
 use std::fs::Metadata;
@@ -21,31 +20,31 @@ use crate::answer::{Answer, Code};
 use crate::counts::Counter;
 use crate::scene::{Fault, Gpu, MigDevice, Scene, UtilizationClock, Value};
 
-/// The scene's file is looked at no more often than this.
-pub(crate) const LOOK_EVERY: Duration = Duration::from_millis(1);
+/// Minimum time between two checks of the scene file.
+pub(crate) const CHECK_EVERY: Duration = Duration::from_millis(1);
 
-/// A device as a caller holds it. Not an address, so that a wild one is noticed.
+/// A device handle for callers. It is tagged and not an address, so invalid handles are detected.
 #[repr(transparent)]
 #[derive(Clone, Copy)]
 pub(crate) struct Handle(usize);
 
 const HANDLE_TAG: usize = 0x4d6f_636b_0000;
-/// GPUs that have a handle; a scene has no more.
+/// Maximum number of GPUs in a scene, limited by the bits in a handle.
 pub(crate) const GPUS_MAX: usize = 1 << 10;
-/// MIG devices of one GPU that have a handle.
+/// Maximum number of MIG devices of one GPU.
 pub(crate) const MIG_DEVICES_MAX: u32 = 32;
 
 impl Handle {
-    pub(crate) fn of(gpu: u32) -> Self {
+    pub(crate) fn for_gpu(gpu: u32) -> Self {
         Self(HANDLE_TAG | gpu as usize)
     }
 
-    /// A MIG device of the GPU, by its index there.
-    pub(crate) fn of_mig(gpu: u32, index: u32) -> Self {
-        Self(Self::of(gpu).0 | ((index as usize + 1) * GPUS_MAX))
+    /// The handle of a MIG device, by its index on the GPU.
+    pub(crate) fn for_mig_device(gpu: u32, index: u32) -> Self {
+        Self(Self::for_gpu(gpu).0 | ((index as usize + 1) * GPUS_MAX))
     }
 
-    /// The GPU, and the MIG device's index on it where it is one.
+    /// The GPU's index and, for a MIG device's handle, its index on that GPU.
     fn target(self) -> Option<(u32, Option<u32>)> {
         let number = self.0 & 0xffff;
         let (gpu, mig) = ((number % GPUS_MAX) as u32, (number / GPUS_MAX) as u32);
@@ -53,12 +52,12 @@ impl Handle {
     }
 }
 
-/// Which of the driver's states a call needs.
+/// The driver state that a call requires.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Needs {
-    /// None: it may come before `nvmlInit`.
+    /// None: the call is allowed before `nvmlInit`.
     Nothing,
-    /// That `nvmlInit` has succeeded.
+    /// `nvmlInit` has succeeded.
     Init,
 }
 
@@ -71,12 +70,12 @@ pub(crate) struct Device<'a> {
     pub(crate) scene: &'a Scene,
     pub(crate) gpu: &'a Gpu,
     pub(crate) index: u32,
-    /// The MIG device that was meant, where the handle is one's.
+    /// The MIG device, if the handle is a MIG device's.
     pub(crate) mig: Option<&'a MigDevice>,
     pub(crate) second: f64,
     /// The driver's clock at the scene's second 0, in microseconds.
     pub(crate) origin_us: i64,
-    /// Calls that asked for the compute list, while it grows.
+    /// Number of calls for the compute list, while that list grows.
     pub(crate) list_calls: &'a AtomicU32,
 }
 
@@ -87,13 +86,13 @@ impl Call {
 }
 
 impl Device<'_> {
-    /// A value now; what is absent is not supported.
+    /// The current value; `NOT_SUPPORTED` if absent.
     pub(crate) fn now(&self, value: Option<&Value>) -> Result<f64, Code> {
         let value = value.ok_or(Code::NOT_SUPPORTED)?;
         Ok(value.at(self.second))
     }
 
-    /// As `now`, for the many values that are whole numbers.
+    /// Like `now`, rounded to a whole number.
     pub(crate) fn whole(&self, value: Option<&Value>) -> Result<c_uint, Code> {
         self.now(value).map(|value| value.round() as c_uint)
     }
@@ -128,14 +127,14 @@ pub(crate) fn answer_on(
         let (index, mig) = target.ok_or(Code::INVALID_ARGUMENT)?;
         let played = &call.played;
         played.meet_faults(function, Some(index))?;
-        // A GPU that was there when the handle was given: it fell off the bus.
+        // The GPU existed when the handle was returned: it fell off the bus.
         let gpu = played.scene.gpus.get(index as usize);
         let (Some(gpu), Some(list_calls)) = (gpu, played.list_calls.get(index as usize)) else {
             return Err(Code::GPU_IS_LOST);
         };
         let mig = match mig {
             None => None,
-            // A handle of an instance that has been destroyed is not valid any more.
+            // The handle of a destroyed instance is invalid.
             Some(index) => Some(gpu.mig_device_at(index).ok_or(Code::INVALID_ARGUMENT)?),
         };
         if mig.is_some() && !function.takes_mig_device() {
@@ -153,12 +152,11 @@ pub(crate) fn answer_on(
     })
 }
 
-/// `nvmlDeviceGetHandleBy*`: gives out handles, and is counted and fails as a call on the GPU that
-/// was asked for.
+/// `nvmlDeviceGetHandleBy*`: returns a handle. Counts and faults apply as for a call on the requested GPU.
 pub(crate) fn answer_lookup(
     function: Function,
     find: impl FnOnce(&Scene) -> Result<u32, Code>,
-    give: impl FnOnce(Handle) -> Answer,
+    return_handle: impl FnOnce(Handle) -> Answer,
 ) -> c_uint {
     guarded(|| {
         let driver = driver();
@@ -168,7 +166,7 @@ pub(crate) fn answer_lookup(
         driver.count(function, index);
         let (index, call) = found?;
         call.played.meet_faults(function, index.ok())?;
-        give(Handle::of(index?))
+        return_handle(Handle::for_gpu(index?))
     })
 }
 
@@ -183,7 +181,7 @@ pub(crate) fn init(call: &Call) -> Answer {
     }
 }
 
-/// `nvmlShutdown`: as many as there were `nvmlInit*`.
+/// `nvmlShutdown`: undoes one `nvmlInit*`.
 pub(crate) fn shutdown(_: &Call) -> Answer {
     driver()
         .users
@@ -192,7 +190,7 @@ pub(crate) fn shutdown(_: &Call) -> Answer {
         .map_err(|_| Code::UNINITIALIZED)
 }
 
-/// No panic crosses into a C caller.
+/// Catches panics, which must not unwind into a C caller.
 fn guarded(body: impl FnOnce() -> Answer) -> c_uint {
     match catch_unwind(AssertUnwindSafe(body)) {
         Ok(Ok(())) => 0,
@@ -201,23 +199,23 @@ fn guarded(body: impl FnOnce() -> Answer) -> c_uint {
     }
 }
 
-/// A scene that is being played, and what changes while it is.
+/// The scene that is being played, and its state.
 struct Played {
     scene: Scene,
     file: Identity,
     faults: Vec<Armed>,
-    /// By function, whether the driver lacks it.
+    /// Whether the driver lacks a function, by function.
     missing: Vec<bool>,
     list_calls: Vec<AtomicU32>,
 }
 
-/// A fault, and how many calls it has matched so far.
+/// A fault, and the number of calls that it has matched.
 struct Armed {
     fault: Fault,
     matched: Arc<AtomicU64>,
 }
 
-/// When two looks at a path found the same file.
+/// Detects whether the file at a path was replaced or changed.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Identity {
     inode: u64,
@@ -255,7 +253,7 @@ impl Played {
         })
     }
 
-    /// Waits, hangs or fails as the scene wants it.
+    /// Waits, hangs or fails, according to the scene.
     fn meet_faults(&self, function: Function, gpu: Option<u32>) -> Answer {
         if self.missing[function as usize] {
             return Err(Code::FUNCTION_NOT_FOUND);
@@ -290,13 +288,13 @@ impl Played {
 struct Driver {
     path: Option<PathBuf>,
     counter: Option<Counter>,
-    /// The process's first call; Unix time and time since boot at that instant.
+    /// The time of the process's first call; below, the same as Unix time and as time since boot.
     start: Instant,
     start_unix: f64,
     start_boot: f64,
     users: AtomicU32,
-    /// When the scene's file was last looked at, in nanoseconds since `start`; 0 is never.
-    looked: AtomicU64,
+    /// When the scene file was last checked, in nanoseconds since `start`; 0 means never.
+    checked_at: AtomicU64,
     played: RwLock<Option<Arc<Played>>>,
 }
 
@@ -319,7 +317,7 @@ impl Driver {
             start_unix: since_1970.unwrap_or_default().as_secs_f64(),
             start_boot: since_boot.tv_sec as f64 + since_boot.tv_nsec as f64 / 1e9,
             users: AtomicU32::new(0),
-            looked: AtomicU64::new(0),
+            checked_at: AtomicU64::new(0),
             played: RwLock::new(None),
         }
     }
@@ -348,23 +346,24 @@ impl Driver {
         (origin * 1e6) as i64
     }
 
-    /// The scene to play, read again where its file has changed. What cannot be read leaves the
-    /// scene before; `None` where there has been none.
+    /// The scene to play, read again if its file has changed. If that fails, the previous scene remains; `None` if
+    /// there is none.
     fn scene_at(&self, elapsed: Duration) -> Option<Arc<Played>> {
         let now = (elapsed.as_nanos() as u64).max(1);
-        let looked = self.looked.load(Ordering::Relaxed);
-        let due = looked == 0 || now.saturating_sub(looked) >= LOOK_EVERY.as_nanos() as u64;
+        let checked_at = self.checked_at.load(Ordering::Relaxed);
+        let due =
+            checked_at == 0 || now.saturating_sub(checked_at) >= CHECK_EVERY.as_nanos() as u64;
         let mine = due
             && self
-                .looked
-                .compare_exchange(looked, now, Ordering::AcqRel, Ordering::Relaxed)
+                .checked_at
+                .compare_exchange(checked_at, now, Ordering::AcqRel, Ordering::Relaxed)
                 .is_ok();
         let played = self.playing();
         if !mine && played.is_some() {
             return played;
         }
         let Some(path) = &self.path else {
-            warn(Path::new("GPUMEM_MOCK_SCENE"), &"names no scene");
+            warn(Path::new("GPUMEM_MOCK_SCENE"), &"is not set; set it to a scene file");
             return None;
         };
         let found = fs::metadata(path).map(|file| Identity::from(&file));
@@ -394,8 +393,8 @@ impl Driver {
     }
 }
 
-/// A test that cannot have its scene should say why; a return code cannot.
-#[allow(clippy::print_stderr, reason = "a driver has no other way to talk")]
-fn warn(what: &Path, problem: &dyn std::fmt::Display) {
-    eprintln!("mock-nvml: {}: {problem}", what.display());
+/// Prints why a scene cannot be played, because a return code cannot say it.
+#[allow(clippy::print_stderr, reason = "a driver has no other output")]
+fn warn(path: &Path, problem: &dyn std::fmt::Display) {
+    eprintln!("mock-nvml: {}: {problem}", path.display());
 }

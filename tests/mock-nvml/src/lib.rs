@@ -1,16 +1,15 @@
 //! A driver for tests: a shared library with NVML's C ABI, driven by a scene file.
 //!
-//! It is opened by the same code that opens the real one, so that production has no mock branch.
-//! What lives here is the driver (the cdylib) and what a test needs to direct it (the rlib): the
-//! [`scene`], the [`Counts`] of calls, and where the [`library()`] is. It never is part of what is
-//! shipped, and it never judges what a monitor does with its answers.
+//! The production code loads it like the real driver and has no branch for it. The crate contains the driver (cdylib)
+//! and the means to control it in tests (rlib): the [`scene`], the [`Counts`] of calls, and the path of the
+//! [`library()`]. It is never shipped, and it does not check how a monitor uses its answers.
 //!
 //! # Use
 //!
-//! `GPUMEM_MOCK_SCENE` names the scene. It is looked at again at most every millisecond and read
-//! again where it has changed; one that cannot be read leaves the one before. Replace it in one step,
-//! by a rename, as [`Scene::write`](scene::Scene::write) does. `GPUMEM_MOCK_COUNTS` names a file in
-//! which calls are counted; see [`counts`].
+//! `GPUMEM_MOCK_SCENE` is the path of the scene file. The driver checks the file at most once per millisecond, and
+//! reads it again if it has changed. If reading fails, the previous scene remains. Replace the file atomically, by a
+//! rename, like [`Scene::write`](scene::Scene::write). `GPUMEM_MOCK_COUNTS` is the path of a file that counts calls;
+//! see [`counts`].
 //!
 //! ```
 //! use mock_nvml::scene::{Fault, Gpu, Process, Scene};
@@ -31,7 +30,7 @@
 //! # Ok::<(), std::io::Error>(())
 //! ```
 //!
-//! The same by hand; whatever is left out takes a default:
+//! The same scene as JSON; omitted keys have defaults:
 //!
 //! ```
 //! # let scene = br#"
@@ -51,14 +50,13 @@
 //!
 //! # An older driver
 //!
-//! `driver.missing` names functions that the driver lacks; calling one answers
-//! `FUNCTION_NOT_FOUND`. A real old driver lacks the symbol itself: [`library_without`] copies the
-//! library without it.
+//! `driver.missing` lists functions that the driver lacks; a call of one returns `FUNCTION_NOT_FOUND`. A real old
+//! driver lacks the symbol itself: [`library_without`] makes a copy of the library without it.
 //!
-//! # Where to go next
+//! # Modules
 //!
-//! `abi` is the table of symbols; `driver` the way that every call takes; `processes` and
-//! `utilization` the two answers that need more than a line.
+//! `abi` is the table of symbols, `driver` has the steps of every call, and `processes` and `utilization` compute the
+//! two answers that need more than a line.
 
 mod abi;
 mod answer;

@@ -1,4 +1,4 @@
-//! Where cargo has put the driver, and copies of it that lack symbols.
+//! Finds the driver that cargo built, and makes copies of it without some symbols.
 
 use std::fs;
 use std::io;
@@ -6,17 +6,16 @@ use std::path::{Path, PathBuf};
 
 const NAME: &str = "libmock_nvml.so";
 
-/// The driver, as built for the test, bench or binary that asks.
+/// The driver that was built together with the calling test, benchmark or binary.
 ///
-/// Where a package depends on this one, for development or otherwise, cargo compiles both crate
-/// types at once and leaves the cdylib in `target/<profile>/deps/` beside the test binaries, under
-/// its plain name. It hard-links it into `target/<profile>/` only where this package itself was
-/// asked for, so that `deps` is looked at first: a link may be of an older build.
+/// If a package depends on this one, cargo builds both crate types and leaves the cdylib in `target/<profile>/deps/`
+/// beside the test binaries, under its plain name. Cargo hard-links it into `target/<profile>/` only if this package
+/// itself is built. That link may be of an older build, so `deps` is searched first.
 ///
 /// # Panics
 ///
-/// Where there is none: a test cannot go on without its driver.
-#[allow(clippy::panic, reason = "only tests call it, and none can go on")]
+/// If there is no driver, because the test cannot continue without it.
+#[allow(clippy::panic, reason = "only tests call this, and they cannot continue")]
 pub fn library() -> PathBuf {
     let executable = std::env::current_exe().unwrap_or_default();
     let folders = executable.ancestors().skip(1).take(3);
@@ -28,24 +27,22 @@ pub fn library() -> PathBuf {
     })
 }
 
-/// Copies the driver into `folder` as `libnvidia-ml.so.1`, without some of its symbols: looking
-/// them up fails, as on a driver that never had them. Gives the copy's path. Without any symbols
-/// named it is a plain copy, under the name by which loaders search.
+/// Copies the driver into `folder` as `libnvidia-ml.so.1`, the name that loaders search for, without the given
+/// symbols: their lookup fails, as on a driver that never had them. Returns the copy's path.
 ///
-/// The last character of each name is changed where the dynamic symbols are named. The hash tables
-/// stay as they are, so that no lookup finds the old name (the text differs) nor the new one (the
-/// hash differs), and all others are as before.
+/// Changes the last character of each name in the table of dynamic symbols, but not the hash tables. A lookup of the
+/// old name fails because the text differs, and of the new name because the hash differs.
 ///
 /// # Errors
 ///
-/// Where the driver has no such symbol, or the folder cannot be written.
+/// If the driver does not export a symbol, or the folder cannot be written.
 pub fn library_without<S: AsRef<str>>(symbols: &[S], folder: &Path) -> io::Result<PathBuf> {
     let mut image = fs::read(library())?;
     for symbol in symbols {
         let symbol = symbol.as_ref();
         hide(&mut image, symbol).ok_or_else(|| {
-            let what = format!("the driver exports no {symbol:?}");
-            io::Error::new(io::ErrorKind::NotFound, what)
+            let message = format!("the driver does not export {symbol:?}");
+            io::Error::new(io::ErrorKind::NotFound, message)
         })?;
     }
     let path = folder.join("libnvidia-ml.so.1");
@@ -53,7 +50,7 @@ pub fn library_without<S: AsRef<str>>(symbols: &[S], folder: &Path) -> io::Resul
     Ok(path)
 }
 
-/// Renames a dynamic symbol of a 64-bit little-endian ELF file; `None` where there is none.
+/// Renames a dynamic symbol of a 64-bit little-endian ELF file; `None` if it does not exist.
 fn hide(image: &mut [u8], symbol: &str) -> Option<()> {
     const SECTION_BYTES: usize = 64;
     const DYNAMIC_SYMBOLS: u64 = 11;

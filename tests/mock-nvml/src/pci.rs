@@ -1,4 +1,4 @@
-//! PCI addresses: how they are written in a scene, and NVML's records of them.
+//! PCI addresses: their notation in a scene, and NVML's records of them.
 
 use std::ffi::{c_char, c_uint};
 
@@ -23,7 +23,7 @@ pub(crate) struct Info {
     long: [c_char; 32],
 }
 
-/// A data centre GPU's ids; no scene has needed another.
+/// The ids of a data centre GPU, the same for every scene.
 const DEVICE_ID: c_uint = 0x2335_10de;
 const SUBSYSTEM_ID: c_uint = 0x18be_10de;
 
@@ -34,12 +34,12 @@ impl Info {
 }
 
 impl Address {
-    /// The address of a GPU of which the scene says nothing.
+    /// The address of a GPU without one in the scene.
     pub(crate) fn of_index(index: u32) -> Self {
         Self { domain: index / 0x80, bus: 0x10 + index % 0x80, device: 0 }
     }
 
-    /// Reads `00000000:17:00.0`; domains of four digits too.
+    /// Parses `00000000:17:00.0`, also with a four-digit domain.
     pub(crate) fn parse(text: &str) -> Option<Self> {
         let mut parts = text.strip_suffix(".0")?.split(':');
         let mut hex = |digits: usize| {
@@ -64,11 +64,11 @@ impl Address {
     }
 }
 
-/// Text in a field of C characters, cut so that it ends with a NUL.
+/// Text in a field of C characters, truncated so that it ends with a NUL.
 fn padded<const N: usize>(text: &str) -> [c_char; N] {
     let mut field = [0; N];
-    for (place, byte) in field.iter_mut().take(N - 1).zip(text.bytes()) {
-        *place = byte as c_char;
+    for (character, byte) in field.iter_mut().take(N - 1).zip(text.bytes()) {
+        *character = byte as c_char;
     }
     field
 }

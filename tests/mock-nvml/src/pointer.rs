@@ -1,18 +1,17 @@
-//! A C caller's pointers: the only place that follows one.
+//! The pointers of C callers. Only this module dereferences them.
 
 use std::ffi::{CStr, c_char, c_uint};
 
 use crate::answer::{Answer, Code};
 
-/// An argument through which a C caller gives or takes values.
+/// An argument through which a C caller passes or receives values.
 ///
-/// There is no way to make one but to be called through the ABI, where the caller promises what
-/// NVML's header asks for: that it is null or points to as much room as the call says. The methods
-/// below are sound under that promise and no other.
+/// It can only be created by a call through the ABI. NVML's header requires that it is null, or points to as much
+/// memory as the call says. The methods below are sound if the caller meets this requirement.
 #[repr(transparent)]
 pub(crate) struct Pointer<T>(*mut T);
 
-// Not derived, which would ask for T: Copy.
+// Not derived, because that would require `T: Copy`.
 impl<T> Clone for Pointer<T> {
     fn clone(&self) -> Self {
         *self
@@ -29,8 +28,8 @@ impl<T> Pointer<T> {
         if self.is_null() {
             return Err(Code::INVALID_ARGUMENT);
         }
-        // SAFETY: not null, so that the caller promised room for a T. Unaligned, because nothing
-        // obliges a foreign caller's buffer to be aligned for our record.
+        // SAFETY: the pointer is not null, so it points to memory for a T. The write is unaligned, because a foreign
+        // caller's buffer need not be aligned for our record.
         unsafe { self.0.write_unaligned(value) };
         Ok(())
     }
@@ -42,11 +41,11 @@ impl<T> Pointer<T> {
         if self.is_null() {
             return Err(Code::INVALID_ARGUMENT);
         }
-        // SAFETY: not null, so that the caller promised a T, which is plain data.
+        // SAFETY: the pointer is not null, so it points to a T, which is plain data.
         Ok(unsafe { self.0.read_unaligned() })
     }
 
-    /// Gives the caller `values`, for which it has said that it has room.
+    /// Writes `values`, at most `room` of them.
     pub(crate) fn put_all(self, values: impl ExactSizeIterator<Item = T>, room: usize) -> Answer {
         if self.is_null() {
             return Err(Code::INVALID_ARGUMENT);
@@ -55,13 +54,13 @@ impl<T> Pointer<T> {
             return Err(Code::INSUFFICIENT_SIZE);
         }
         for (index, value) in values.take(room).enumerate() {
-            // SAFETY: index is below the number of records that the caller promised room for.
+            // SAFETY: `index` is below the number of records that the caller has memory for.
             unsafe { self.0.add(index).write_unaligned(value) };
         }
         Ok(())
     }
 
-    /// The same buffer seen as records of another layout, as the caller's symbol version has it.
+    /// The same buffer as records of another layout, according to the symbol version that was called.
     pub(crate) fn cast<U>(self) -> Pointer<U> {
         Pointer(self.0.cast())
     }
@@ -72,12 +71,12 @@ impl Pointer<c_char> {
         if self.is_null() {
             return Err(Code::INVALID_ARGUMENT);
         }
-        // SAFETY: not null, so that the caller promised text that ends with a NUL.
+        // SAFETY: the pointer is not null, so it points to text that ends with a NUL.
         let text = unsafe { CStr::from_ptr(self.0) };
         Ok(text.to_string_lossy().into_owned())
     }
 
-    /// Gives the caller text that ends with a NUL, for which it has room in `length` bytes.
+    /// Writes text that ends with a NUL into a buffer of `length` bytes.
     pub(crate) fn put_text(self, text: impl AsRef<[u8]>, length: c_uint) -> Answer {
         let bytes = text.as_ref().iter().copied().chain([0]);
         let bytes = bytes.map(|byte| byte as c_char);

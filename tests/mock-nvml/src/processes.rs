@@ -1,4 +1,4 @@
-//! The process lists, in each layout that a driver has written them in.
+//! The process lists, in every layout that drivers have used.
 
 use std::ffi::{c_uint, c_ulonglong};
 use std::sync::atomic::Ordering;
@@ -51,7 +51,7 @@ pub(crate) struct DetailList {
     records: Pointer<Record32>,
 }
 
-/// A record's buffer, whose layout depends on the function and on the driver.
+/// A buffer of records, whose layout depends on the function and the driver.
 pub(crate) type Records = Pointer<u8>;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -71,8 +71,8 @@ pub(crate) enum Version {
 /// `NVML_VALUE_NOT_AVAILABLE`.
 const NOT_AVAILABLE: u64 = u64::MAX;
 const NO_INSTANCE: u32 = u32::MAX;
-/// The pid of the first stranger of a growing list: above any that Linux gives.
-const FIRST_STRANGER: u32 = 4_180_000;
+/// The first pid that is added to a growing list: above Linux's maximum pid.
+const FIRST_ADDED_PID: u32 = 4_180_000;
 
 /// `nvmlDeviceGet{Compute,Graphics,MPSCompute}RunningProcesses`.
 pub(crate) fn answer(
@@ -155,8 +155,8 @@ fn records(device: &Device<'_>, list: List) -> Vec<Record32> {
     {
         let calls = device.list_calls.fetch_add(1, Ordering::Relaxed);
         let calls = calls.saturating_add(1).min(growth.calls);
-        records.extend((0..growth.entries.saturating_mul(calls)).map(|stranger| Record32 {
-            pid: FIRST_STRANGER.saturating_add(stranger),
+        records.extend((0..growth.entries.saturating_mul(calls)).map(|added| Record32 {
+            pid: FIRST_ADDED_PID.saturating_add(added),
             used_bytes: 1 << 20,
             gpu_instance: NO_INSTANCE,
             compute_instance: NO_INSTANCE,

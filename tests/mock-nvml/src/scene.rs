@@ -1,8 +1,7 @@
-//! The scene: what the driver plays, as types with serde both ways and builders for tests.
+//! The scene that the driver plays: types with serde and with builders for tests.
 //!
-//! What a scene leaves out takes a plausible default; a single value that is `null` is answered
-//! with `NVML_ERROR_NOT_SUPPORTED`. A key that the scene does not know is an error. See the crate's
-//! page for an example in JSON and one with the builders.
+//! Omitted keys have plausible defaults. A value that is `null` is answered with `NVML_ERROR_NOT_SUPPORTED`. An
+//! unknown key is an error. The crate's documentation has examples in JSON and with the builders.
 
 use std::fs::File;
 use std::io::{self, Write as _};
@@ -26,9 +25,9 @@ mod process;
 #[serde(default, deny_unknown_fields)]
 pub struct Scene {
     pub driver: Driver,
-    /// The return code of `nvmlInit*` (9 driver not loaded, 18 version mismatch, 4 no permission).
+    /// The return code of `nvmlInit*` (9: driver not loaded, 18: version mismatch, 4: no permission).
     pub init_error: Option<u32>,
-    /// How many seconds of the scene pass in one, from the process's first call on; 1 where absent.
+    /// Seconds of the scene per second of real time, from the process's first call; 1 if absent.
     pub speed: Option<f64>,
     /// The GPUs, in NVML's index order.
     pub gpus: Vec<Gpu>,
@@ -40,17 +39,17 @@ pub struct Scene {
 pub struct Driver {
     pub version: String,
     pub nvml_version: String,
-    /// The newest CUDA: 1000 × major + 10 × minor.
+    /// The newest supported CUDA version: 1000 × major + 10 × minor.
     pub cuda_version: u32,
-    /// Whether records of the `_v3` process lists have 32 bytes in place of 24: on the drivers 535.43 to 535.86.
+    /// Whether records of the `_v3` process lists have 32 bytes instead of 24, as in drivers 535.43 to 535.86.
     pub wide_records: bool,
-    /// The clock in which process utilization samples are stamped.
+    /// The clock of process utilization samples.
     pub utilization_clock: UtilizationClock,
-    /// Whether the caller may see what concerns more than one MIG device: the memory and the process
-    /// lists of a whole GPU while MIG is on. Without, these answer `NO_PERMISSION`.
+    /// Whether the caller can query the memory and the process lists of a whole GPU while MIG is on; otherwise these
+    /// return `NO_PERMISSION`.
     pub privileged: bool,
-    /// Symbols that this driver lacks: calls answer `FUNCTION_NOT_FOUND`, and
-    /// [`library_without`](crate::library_without) makes a library in which they cannot be found.
+    /// Functions that this driver lacks: calls return `FUNCTION_NOT_FOUND`.
+    /// [`library_without`](crate::library_without) makes a library without the symbols.
     pub missing: Vec<String>,
 }
 
@@ -72,8 +71,8 @@ impl Default for Driver {
 }
 
 impl Driver {
-    /// A driver of the series in which `_v3` process records were 32 bytes long. As there, the
-    /// confidential computing call exists and the detailed process list does not.
+    /// A driver of the series with `_v3` process records of 32 bytes. It has the confidential computing call, but not
+    /// the detailed process list.
     pub fn r535() -> Self {
         Self {
             version: "535.54.03".into(),
@@ -109,14 +108,14 @@ fn names(names: &[&str]) -> Vec<String> {
     names.iter().map(|&name| name.into()).collect()
 }
 
-/// The clock in which process utilization samples are stamped, in microseconds.
+/// The clock of process utilization samples, in microseconds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum UtilizationClock {
     /// Since 1970, as on x86.
     #[default]
     Unix,
-    /// Since the machine started, as on a DGX Spark.
+    /// Since boot, as on a DGX Spark.
     Boot,
 }
 
@@ -124,48 +123,48 @@ pub enum UtilizationClock {
 #[serde(default, deny_unknown_fields)]
 pub struct Gpu {
     pub name: String,
-    /// Its name and UUID are answered as bytes that are no UTF-8.
+    /// Whether its name and UUID are invalid UTF-8.
     pub garbled: bool,
-    /// `"GPU-…"`; made from the index where absent.
+    /// `"GPU-…"`; derived from the index if absent.
     pub uuid: Option<String>,
-    /// `"00000000:17:00.0"`; made from the index where absent.
+    /// `"00000000:17:00.0"`; derived from the index if absent.
     pub pci: Option<String>,
     pub memory: Option<Memory>,
-    /// The system's NUMA node that its memory is; `null` where it is none.
+    /// The NUMA node of its memory; `null` if its memory is not system memory.
     pub numa_node: Option<u32>,
     /// Share of time in which any kernel ran, and in which memory was read or written; percent.
     pub utilization: Option<Utilization>,
-    /// Power drawn, milliwatts.
+    /// Power draw, in milliwatts.
     pub power: Option<Value>,
-    /// Power limit, milliwatts.
+    /// Power limit, in milliwatts.
     pub power_limit: Option<Value>,
     /// Degrees Celsius.
     pub temperature: Option<Value>,
-    /// All clocks now, MHz.
+    /// All clocks, in MHz.
     pub clock: Option<Value>,
     /// P-state, 0 to 15.
     pub pstate: Option<Value>,
-    /// Fan speed, percent; `null` is a GPU without fans.
+    /// Fan speed, in percent; `null` for a GPU without fans.
     pub fan: Option<Value>,
     pub compute_mode: Option<ComputeMode>,
-    /// Whether it accepts no new programs; `null` is a driver that does not say.
+    /// Whether it is drained; `null` for a driver that does not report it.
     pub drained: Option<bool>,
-    /// nvmlDeviceGpuRecoveryAction_t; `null` is a driver without the field.
+    /// `nvmlDeviceGpuRecoveryAction_t`; `null` for a driver without the field.
     pub recovery_action: Option<u32>,
     /// Whether the driver stays loaded without clients.
     pub persistence: Option<bool>,
-    /// Whether it keeps accounts of processes; `null` is a GPU that cannot.
+    /// Whether accounting is on; `null` for a GPU that does not support it.
     pub accounting: Option<bool>,
-    /// Whether MIG is on; `null` is a GPU without. While it is on, utilization is not supported.
+    /// Whether MIG is on; `null` for a GPU without MIG. While it is on, utilization is not supported.
     pub mig: Option<bool>,
-    /// Its MIG devices; there while `mig` is on.
+    /// Its MIG devices, which exist only while `mig` is on.
     pub mig_devices: Vec<MigDevice>,
-    /// Whether the driver gives utilization samples per process.
+    /// Whether the driver has utilization samples of processes.
     pub process_utilization: bool,
     pub processes: Vec<Process>,
-    /// Further utilization samples, of any pid and with any percentages.
+    /// Additional utilization samples, with any pids and percentages.
     pub utilization_samples: Vec<Sample>,
-    /// Makes the compute list grow from call to call.
+    /// Makes the compute list grow with each call.
     pub grow_list: Option<Growth>,
 }
 
@@ -205,14 +204,13 @@ impl Default for Gpu {
 #[serde(default, deny_unknown_fields)]
 pub struct Memory {
     pub total: Value,
-    /// Held by driver and firmware; memory info v1 counts it as used.
+    /// Held by driver and firmware; memory info v1 reports it as used.
     pub reserved: Value,
-    /// Allocated; where absent, what the processes hold and `unattributed`.
+    /// Allocated memory; if absent, the sum of the processes' memory and `unattributed`.
     pub used: Option<Value>,
-    /// Allocated by nobody who is on a list.
+    /// Allocated memory that no listed process holds.
     pub unattributed: Value,
-    /// What the caller's cgroup may take, and takes: from R615 on memory info v2 tells these in place of
-    /// the GPU's figures.
+    /// The limit of the caller's cgroup. From R615, memory info v2 reports it instead of the GPU's memory.
     pub limit: Option<Limit>,
 }
 
@@ -220,7 +218,7 @@ pub struct Memory {
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Limit {
-    /// What its processes may take together.
+    /// Limit for all of its processes together.
     pub hard: Value,
     pub used: Value,
 }
@@ -237,7 +235,7 @@ impl Default for Memory {
     }
 }
 
-/// Utilization of a GPU, percent.
+/// Utilization of a GPU, in percent.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Utilization {
@@ -291,20 +289,19 @@ impl Scene {
     ///
     /// # Errors
     ///
-    /// Where it is no JSON, has a key that scenes do not know, or a value that makes no sense.
+    /// If the text is not JSON, has an unknown key, or has an invalid value.
     pub fn from_json(json: &[u8]) -> io::Result<Self> {
         let scene: Self = serde_json::from_slice(json)?;
         scene.check()?;
         Ok(scene)
     }
 
-    /// Replaces the scene at `path` in one step (a driver that plays it never sees half of it) and
-    /// waits until calls that start from now on play it (but for one that comes while another
-    /// thread is still reading it).
+    /// Replaces the scene at `path` atomically, so that a driver never reads half of it. Then waits until new calls
+    /// use it, except a call during which another thread is still reading it.
     ///
     /// # Errors
     ///
-    /// Where the folder of `path` cannot be written, or the scene makes no sense.
+    /// If the folder of `path` cannot be written, or the scene is invalid.
     pub fn write(&self, path: &Path) -> io::Result<()> {
         static WRITES: AtomicU64 = AtomicU64::new(0);
 
@@ -314,38 +311,47 @@ impl Scene {
         beside.push(format!(".{}.{serial}", std::process::id()));
         let mut file = File::create(&beside)?;
         file.write_all(&serde_json::to_vec_pretty(self)?)?;
-        // The kernel stamps files by its tick, so that two scenes of one tick could look alike.
+        // The kernel's file times have the resolution of its tick, so two scenes could have the same time.
         file.set_modified(SystemTime::now())?;
         drop(file);
         std::fs::rename(&beside, path)?;
-        std::thread::sleep(2 * crate::driver::LOOK_EVERY);
+        std::thread::sleep(2 * crate::driver::CHECK_EVERY);
         Ok(())
     }
 
     fn check(&self) -> io::Result<()> {
-        let refuse = |what: String| Err(io::Error::new(io::ErrorKind::InvalidData, what));
+        let reject = |message: String| Err(io::Error::new(io::ErrorKind::InvalidData, message));
         if self.gpus.len() > crate::driver::GPUS_MAX {
-            return refuse(format!("{} gpus are too many", self.gpus.len()));
+            return reject(format!(
+                "{} gpus; the maximum is {}",
+                self.gpus.len(),
+                crate::driver::GPUS_MAX
+            ));
         }
         for (index, gpu) in self.gpus.iter().enumerate() {
             let most = crate::driver::MIG_DEVICES_MAX;
             if let Some(mig) = gpu.mig_devices.iter().find(|mig| mig.index >= most) {
-                return refuse(format!("gpu {index}: a MIG device's index is {}", mig.index));
+                return reject(format!(
+                    "gpu {index}: MIG device index {} is not below {most}",
+                    mig.index
+                ));
             }
             if let Some(pci) = &gpu.pci
                 && crate::pci::Address::parse(pci).is_none()
             {
-                return refuse(format!("gpu {index}: pci is {pci:?}; write \"00000000:17:00.0\""));
+                return reject(format!("gpu {index}: pci is {pci:?}; write \"00000000:17:00.0\""));
             }
             if !gpu.values().all(Value::is_ordered) {
-                return refuse(format!("gpu {index}: a value's points are not by second"));
+                return reject(format!(
+                    "gpu {index}: the points of a value are not in order of seconds"
+                ));
             }
         }
-        let known = |name: &str| crate::abi::Function::NAMES.contains(&name);
+        let exists = |name: &str| crate::abi::Function::NAMES.contains(&name);
         let faults = self.faults.iter().map(|fault| fault.function.as_str());
         let missing = self.driver.missing.iter().map(String::as_str);
-        match faults.chain(missing).find(|name| *name != "*" && !known(name)) {
-            Some(name) => refuse(format!("{name:?} is no function of this driver")),
+        match faults.chain(missing).find(|name| *name != "*" && !exists(name)) {
+            Some(name) => reject(format!("{name:?} is not a function of this driver")),
             None => Ok(()),
         }
     }
@@ -364,7 +370,7 @@ impl Gpu {
         self
     }
 
-    /// Limits the memory of the caller's cgroup, which holds `used` of it, in bytes.
+    /// Limits the memory of the caller's cgroup, which holds `used` bytes, to `hard` bytes.
     #[must_use]
     pub fn limited(mut self, hard: impl Into<Value>, used: impl Into<Value>) -> Self {
         self.memory.get_or_insert_default().limit =
@@ -372,7 +378,7 @@ impl Gpu {
         self
     }
 
-    /// Sets the memory that nobody on a list holds, in bytes.
+    /// Sets the memory that no listed process holds, in bytes.
     #[must_use]
     pub fn unattributed(mut self, bytes: impl Into<Value>) -> Self {
         self.memory.get_or_insert_default().unattributed = bytes.into();

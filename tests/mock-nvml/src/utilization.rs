@@ -1,8 +1,7 @@
-//! Utilization samples per process, as the driver's ring would hold them.
+//! Utilization samples of processes, as in the driver's ring buffer.
 //!
-//! The ring holds the last 10 s at 7.2 samples a second. Ours has at each of these instants one
-//! sample for each process that is busy then, stamped with that instant. (The hardware names one
-//! process at each; with one busy process the two are the same.)
+//! The ring contains the last 10 s, at 7.2 samples per second. At each of these instants, this one has a sample of
+//! every busy process. The hardware samples only one process at each instant; with one busy process, both agree.
 
 use std::ffi::{c_uint, c_ulonglong};
 
@@ -26,7 +25,7 @@ pub(crate) struct Sample {
 /// Microseconds between two instants of the ring.
 const PERIOD_US: i64 = 1_000_000 * 10 / 72;
 const INSTANTS: i64 = 72;
-/// What the driver says that a caller needs room for, however few samples there are.
+/// The minimum number of samples that the driver tells callers to allocate.
 const USUAL_ROOM: usize = 100;
 
 /// `nvmlDeviceGetProcessUtilization`.
@@ -42,7 +41,7 @@ pub(crate) fn answer(
     let room = count.get()? as usize;
     let found = samples(device.gpu, device.second, device.origin_us, last_seen);
     if out.is_null() {
-        // Room for one more instant, which may pass before the caller comes back.
+        // Include the next instant, which may pass before the caller's second call.
         let need = found.len() + device.gpu.processes.len();
         count.put(need.max(USUAL_ROOM) as c_uint)?;
         return Err(Code::INSUFFICIENT_SIZE);
@@ -54,16 +53,16 @@ pub(crate) fn answer(
     out.put_all(found.into_iter(), room)
 }
 
-/// The samples in the ring at a second of the scene that are newer than `last_seen`, oldest first.
-/// `origin_us` is the driver's clock at second 0.
+/// The samples in the ring at `second` of the scene that are newer than `last_seen`, oldest first. `origin_us` is
+/// the driver's clock at second 0.
 fn samples(gpu: &Gpu, second: f64, origin_us: i64, last_seen: u64) -> Vec<Sample> {
     let last_seen = i64::try_from(last_seen).unwrap_or(i64::MAX);
     let newest = ((second * 1e6) as i64).div_euclid(PERIOD_US);
-    let seen = last_seen.saturating_sub(origin_us).div_euclid(PERIOD_US);
+    let last_instant = last_seen.saturating_sub(origin_us).div_euclid(PERIOD_US);
     let mut samples = Vec::new();
-    for instant in (newest - INSTANTS).max(seen) + 1..=newest {
+    for instant in (newest - INSTANTS).max(last_instant) + 1..=newest {
         let at = (instant * PERIOD_US) as f64 / 1e6;
-        // A machine that has only just started has no stamps from before that.
+        // A machine that has just booted has no samples from before.
         let Ok(timestamp) = u64::try_from(origin_us.saturating_add(instant * PERIOD_US)) else {
             continue;
         };
@@ -75,9 +74,9 @@ fn samples(gpu: &Gpu, second: f64, origin_us: i64, last_seen: u64) -> Vec<Sample
         }
     }
     let newest = u64::try_from(origin_us.saturating_add(newest * PERIOD_US)).unwrap_or(0);
-    for dictated in &gpu.utilization_samples {
-        if i64::try_from(newest).is_ok_and(|at| at > last_seen) {
-            let (pid, sm) = (dictated.pid, dictated.sm);
+    for specified in &gpu.utilization_samples {
+        if i64::try_from(newest).is_ok_and(|time| time > last_seen) {
+            let (pid, sm) = (specified.pid, specified.sm);
             samples.push(Sample { pid, timestamp: newest, sm, memory: 0, encoder: 0, decoder: 0 });
         }
     }

@@ -1,23 +1,23 @@
-//! A number that may change while a program runs: the scene's unit of time is the second.
+//! A number that can change over time, in seconds of the scene.
 
 use serde::{Deserialize, Serialize};
 
-/// A number, or what it is at which second of the scene.
+/// A number, constant or by second of the scene.
 ///
-/// In JSON: `40`, or steps `[[0, 10], [30, 90]]` (10 until second 30, 90 from then on), or a line
-/// through points `{"points": [[0, 10], [30, 90]], "interpolate": true}`. Before the first point the
-/// first value holds, after the last point the last.
+/// In JSON: `40`, or steps `[[0, 10], [30, 90]]` (10 until second 30, then 90), or a line through points
+/// `{"points": [[0, 10], [30, 90]], "interpolate": true}`. The first value also applies before the first point, and
+/// the last value after the last point.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum Value {
     Constant(f64),
-    /// `(second, value)`, by second; each value holds until the next.
+    /// `(second, value)` in order of seconds; each value applies until the next.
     Steps(Vec<(f64, f64)>),
-    /// As `Steps`, or a straight line from point to point.
+    /// Like `Steps`, or a straight line from point to point.
     Points {
-        /// `(second, value)`, by second.
+        /// `(second, value)` in order of seconds.
         points: Vec<(f64, f64)>,
-        /// Whether the value moves from point to point.
+        /// Whether the value changes linearly between points.
         #[serde(default)]
         interpolate: bool,
     },
@@ -29,14 +29,14 @@ impl Value {
         Self::Points { points: points.into(), interpolate: true }
     }
 
-    /// The value at a second of the scene; 0 where there are no points at all.
+    /// The value at a second of the scene; 0 without points.
     pub fn at(&self, second: f64) -> f64 {
         let (points, interpolate) = match self {
             Self::Constant(value) => return *value,
             Self::Steps(points) => (points, false),
             Self::Points { points, interpolate } => (points, *interpolate),
         };
-        let next = place(points, second);
+        let next = count_until(points, second);
         let (Some(before), after) = (points.get(next.saturating_sub(1)), points.get(next)) else {
             return 0.0;
         };
@@ -49,7 +49,7 @@ impl Value {
         }
     }
 
-    /// Whether the points come one after the other.
+    /// Whether the points are in order.
     pub(crate) fn is_ordered(&self) -> bool {
         match self {
             Self::Constant(_) => true,
@@ -60,19 +60,18 @@ impl Value {
     }
 }
 
-/// How many points are not after a second. They are mostly as far apart from each other, so that the place is
-/// where it is reckoned to be: monitors ask for thousands of values a second, and what the mock takes for them
-/// is measured as theirs.
-fn place(points: &[(f64, f64)], second: f64) -> usize {
-    let is_place = |next: usize| {
+/// Number of points at or before `second`. Guesses the position first, because points are mostly evenly spaced:
+/// monitors read thousands of values per second, and benchmarks measure the mock's time as theirs.
+fn count_until(points: &[(f64, f64)], second: f64) -> usize {
+    let is_next = |next: usize| {
         points[..next].last().is_none_or(|(from, _)| *from <= second)
             && points.get(next).is_none_or(|(from, _)| *from > second)
     };
     if let [(first, _), .., (last, _)] = points {
         let share = (second - first) / (last - first);
-        let reckoned = (share * (points.len() - 1) as f64).clamp(0.0, (points.len() - 1) as f64);
-        let next = reckoned as usize + 1;
-        if is_place(next) {
+        let guess = (share * (points.len() - 1) as f64).clamp(0.0, (points.len() - 1) as f64);
+        let next = guess as usize + 1;
+        if is_next(next) {
             return next;
         }
     }

@@ -1,4 +1,4 @@
-//! The structs that callers hand in, as `nvml.h` lays them out.
+//! The structs that callers pass, with the layout of `nvml.h`.
 
 use std::ffi::{c_int, c_longlong, c_uint, c_ulonglong};
 
@@ -78,7 +78,7 @@ pub(super) struct FieldValue {
 impl FieldValue {
     pub(super) const RECOVERY_ACTION: c_uint = 230;
 
-    /// The answer; without a value, that the field is not supported.
+    /// The answer with this value, or `NOT_SUPPORTED` without one.
     pub(super) fn with(self, value: Option<u32>) -> Self {
         let code = if value.is_none() { 3 } else { 0 };
         Self { value_type: 1, code, value: value.unwrap_or_default().into(), ..self }
@@ -107,12 +107,12 @@ pub(super) struct AccountingStats {
 }
 
 impl AccountingStats {
-    pub(super) fn of(account: Account) -> Self {
+    pub(super) fn from_account(account: Account) -> Self {
         Self {
             gpu: account.gpu,
             memory: 0,
             max_memory: 0,
-            // Of one that has not ended it is 0.
+            // 0 while the process is running.
             time_ms: u64::from(account.has_ended),
             start_us: account.start_us,
             is_running: (!account.has_ended).into(),
@@ -121,7 +121,7 @@ impl AccountingStats {
     }
 }
 
-/// The version field of a struct that has one: its size, and its version in the top byte.
+/// The value of a struct's version field: the size, with the version in the top byte.
 pub(crate) const fn version_of<T>(version: c_uint) -> c_uint {
     size_of::<T>() as c_uint | version << 24
 }
@@ -139,8 +139,7 @@ impl Versioned for Temperature {
     const VERSION: c_uint = version_of::<Self>(1);
 }
 
-/// What the caller has put into a versioned struct. Only the version is read before it is known to
-/// be the right one, because another version may be shorter.
+/// Reads a versioned struct. Checks the version before it reads the rest, because another version may be shorter.
 pub(super) fn check_version<T: Versioned>(out: Out<T>) -> Result<T, Code> {
     if out.cast::<c_uint>().get()? == T::VERSION {
         out.get()

@@ -1,24 +1,23 @@
-//! What goes wrong with a driver's calls.
+//! Faults: errors, delays and hangs of a driver's calls.
 
 use serde::{Deserialize, Serialize};
 
-/// What goes wrong. The faults that match a call are met in order, each with its delay, until one
-/// with an error or a hang decides.
+/// A fault. The faults that match a call apply in order, each with its delay, up to the first error or hang.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Fault {
     /// A symbol's exact name; `"*"` is every function that takes a device.
     pub function: String,
-    /// The GPU's index; absent means any, and functions without a GPU too.
+    /// The GPU's index; if absent, any GPU, and functions without a GPU.
     pub gpu: Option<u32>,
-    /// The return code; absent or 0 lets the call go on after its delay.
+    /// The return code; if absent or 0, the call continues after its delay.
     pub error: Option<u32>,
-    /// Milliseconds before it answers.
+    /// Milliseconds before the call returns.
     pub delay_ms: u64,
     pub hang: bool,
-    /// Matching calls that pass before the fault sets in.
+    /// Number of matching calls before the fault begins.
     pub after_calls: u64,
-    /// Calls that it strikes; absent means all.
+    /// Number of calls that it affects; all if absent.
     pub times: Option<u64>,
 }
 

@@ -1,4 +1,4 @@
-//! MIG devices: the parts that a GPU is divided into, while MIG is on.
+//! MIG devices, into which a GPU is partitioned while MIG is on.
 
 use serde::{Deserialize, Serialize};
 
@@ -8,24 +8,23 @@ use super::{Gpu, Memory, Process, Value};
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct MigDevice {
-    /// Its index on its GPU; there may be gaps.
+    /// Its index on its GPU; indices may have gaps.
     pub index: u32,
-    /// `"MIG-…"`; made from the indices where absent.
+    /// `"MIG-…"`; derived from the indices if absent.
     pub uuid: Option<String>,
     /// `"1g.10gb"`, or `"1c.2g.20gb"` for a part of a GPU instance.
     pub profile: String,
-    /// The GPU's name and the profile where absent.
+    /// Defaults to the GPU's name and the profile.
     pub name: Option<String>,
     pub gpu_instance_id: u32,
     pub compute_instance_id: u32,
     pub memory: Memory,
-    /// Who holds memory of it; they are on the GPU's own lists, too.
+    /// Processes that hold its memory; the GPU's own lists also contain them.
     pub processes: Vec<Process>,
 }
 
 impl MigDevice {
-    /// A MIG device of this profile with so much memory, at this index of its GPU and in a GPU
-    /// instance of its own.
+    /// A MIG device in its own GPU instance, with `total` bytes of memory.
     pub fn new(index: u32, profile: impl Into<String>, total: impl Into<Value>) -> Self {
         Self {
             index,
@@ -50,7 +49,7 @@ impl MigDevice {
         self
     }
 
-    /// The slices of its compute instance and of its GPU instance, as the profile names them.
+    /// The number of slices of its compute instance and of its GPU instance, according to the profile.
     pub(crate) fn slices(&self) -> (u32, u32) {
         let part = |unit: char| {
             let mut parts = self.profile.split('.');

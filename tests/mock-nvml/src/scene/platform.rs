@@ -1,4 +1,4 @@
-//! Platforms on which NVML tells less than elsewhere.
+//! Platforms on which NVML reports less than elsewhere.
 
 use super::{Fault, Gpu, Scene};
 
@@ -8,15 +8,15 @@ const NOT_SUPPORTED: u32 = 3;
 const UNKNOWN: u32 = 999;
 
 impl Gpu {
-    /// The GPU of a DGX Spark: it shares the machine's memory, so that neither memory call is
-    /// supported, while processes and their memory are listed.
+    /// The GPU of a DGX Spark. It shares the machine's memory, so the memory calls are not supported, but processes
+    /// and their memory are listed.
     pub fn gb10() -> Self {
         Self { memory: None, power_limit: None, ..Self::new("NVIDIA GB10") }
     }
 }
 
 impl Scene {
-    /// The integrated GPU of a Jetson, of which NVML tells its name and little else.
+    /// The integrated GPU of a Jetson. NVML reports little more than its name.
     pub fn jetson() -> Self {
         let gpu = Gpu {
             memory: None,
@@ -43,8 +43,7 @@ impl Scene {
         })
     }
 
-    /// A GPU seen from WSL: Windows keeps its memory, memory info v2 cannot be told, no process is
-    /// listed and none is sampled.
+    /// A GPU in WSL. Windows manages its memory: memory info v2 fails, and no process is listed or sampled.
     pub fn wsl() -> Self {
         let gpu = Gpu {
             process_utilization: false,

@@ -1,4 +1,4 @@
-//! The processes on a GPU: what the lists say of each, and what it was seen to use.
+//! The processes on a GPU: their list entries and their utilization.
 
 use serde::{Deserialize, Serialize};
 
@@ -7,26 +7,26 @@ use crate::value::Value;
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Process {
-    /// Its pid; nothing asks whether it exists.
+    /// Its pid, which need not exist.
     pub pid: u32,
     #[serde(rename = "type", default)]
     pub kind: ProcessKind,
-    /// Memory held; `null` is what NVML calls not available.
+    /// Memory held; `null` means "not available" in NVML.
     pub used_bytes: Option<Value>,
     #[serde(default)]
     pub gi: Option<u32>,
     #[serde(default)]
     pub ci: Option<u32>,
-    /// SM utilization in its samples, percent.
+    /// SM utilization in its samples, in percent.
     #[serde(default)]
     pub sm: Value,
-    /// What accounting has of it, where the GPU keeps accounts; absent is no account.
+    /// Its accounting record, if accounting is on.
     #[serde(default)]
     pub account: Option<Account>,
 }
 
 impl Process {
-    /// A process on the compute list that holds so many bytes.
+    /// A process on the compute list that holds `used_bytes`.
     pub fn compute(pid: u32, used_bytes: impl Into<Value>) -> Self {
         Self { pid, used_bytes: Some(used_bytes.into()), ..Self::default() }
     }
@@ -44,8 +44,7 @@ impl Process {
         self
     }
 
-    /// Gives it an account: busy for so many percent of its life, which began at this Unix time in
-    /// microseconds.
+    /// Adds an accounting record: busy for `gpu` percent of its lifetime, since `start_us` (Unix time).
     #[must_use]
     pub fn account(mut self, gpu: u32, start_us: u64) -> Self {
         self.account = Some(Account { gpu, start_us, has_ended: false });
@@ -53,15 +52,15 @@ impl Process {
     }
 }
 
-/// What accounting has of a process.
+/// The accounting record of a process.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Account {
-    /// Percent of its life in which it was busy; any number.
+    /// Share of its lifetime in which it was busy, in percent; any number.
     pub gpu: u32,
     /// When it started, in microseconds since 1970.
     pub start_us: u64,
-    /// Whether it is of an earlier process of this pid.
+    /// Whether it belongs to an earlier process with this pid.
     pub has_ended: bool,
 }
 
@@ -78,7 +77,7 @@ pub enum ProcessKind {
     Mps,
 }
 
-/// A utilization sample as a scene dictates it, with the stamp of the newest.
+/// A utilization sample that the scene specifies, with the time of the newest sample.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Sample {
@@ -87,13 +86,13 @@ pub struct Sample {
     pub sm: u32,
 }
 
-/// Makes the compute list grow from call to call: call n names `entries` × n strangers more, until
-/// n reaches `calls`. A scene that is read again starts over.
+/// Makes the compute list grow: call n lists `entries` × n additional processes, until n reaches `calls`. A scene
+/// that is read again starts over.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Growth {
-    /// Strangers that each call adds. They hold 1 MiB each and have pids from 4,180,000.
+    /// Number of processes that each call adds. They hold 1 MiB each and have pids from 4,180,000.
     pub entries: u32,
-    /// Calls after which the list grows no more.
+    /// Number of calls after which the list stops growing.
     pub calls: u32,
 }
