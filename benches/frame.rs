@@ -1,12 +1,13 @@
-//! What the screen costs: `cargo bench --bench frame`.
+//! The cost of the screen: `cargo bench --bench frame`.
 //!
-//! A screen of 200 by 60 has watched 1,000 processes for ten minutes at one sample a second; a tenth
-//! are idle, some leak, all are in families. Then, for each view, the CPU time of taking in a sample
-//! (judging it, the picture, the rows), of the frame that follows it, and of a key with its frame. A
-//! frame is all that is done from state to bytes: cells, what of them has changed, writing that. The
-//! ratio is to a frame of text that has changed in every cell, which costs the program nothing to
-//! make. A median frame, or a key with its frame, over [`MOST_MILLISECONDS`] fails the run, as does a
-//! frame that writes although nothing has changed. `--quick` measures less, to see that it runs.
+//! A screen of 200 by 60 watches 1,000 processes for ten minutes, at one sample per second. A tenth of them are idle,
+//! some leak, and all are in families. Then the benchmark measures, for each view, the CPU time to process a sample,
+//! to draw the next frame, and to handle a key and draw its frame. A frame includes everything from state to bytes:
+//! the cells, their changes, and writing them. The ratio compares it with a frame of constant text in which every
+//! cell has changed.
+//!
+//! The run fails if the median of a frame, or of a key with its frame, exceeds [`MAX_MILLISECONDS`]. It also fails if
+//! a frame writes anything although nothing has changed. `--quick` runs few rounds, as a smoke test.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::print_stdout)]
 
 use std::cell::Cell;
@@ -29,21 +30,21 @@ use ratatui::layout::Rect;
 use ratatui::style::{Color, Style};
 use rustix::time::{ClockId, clock_gettime};
 
-const MOST_MILLISECONDS: f64 = 4.0;
+const MAX_MILLISECONDS: f64 = 4.0;
 const SCREEN: Rect = Rect::new(0, 0, 200, 60);
 const PROCESSES: u32 = 1_000;
 
 const GIB: u64 = 1 << 30;
 const MIB: u64 = 1 << 20;
 
-/// What is looked at: the keys that lead there from the table as it opens.
+/// The views, and the keys that open them from the initial table.
 const VIEWS: [(&str, &str); 11] = [
     ("table", ""),
     ("table, one selected", "jjj"),
     ("table, sorted by command", "od"),
     ("table, sorted by growth", "oy"),
-    ("GPUs in the next form", "v"),
-    ("GPUs in the one after", "vv"),
+    ("GPUs in the next layout", "v"),
+    ("GPUs in the layout after that", "vv"),
     ("trees", "t"),
     ("filtered", "/mem>4GiB\r"),
     ("only findings", "f"),
@@ -55,11 +56,11 @@ fn main() -> ExitCode {
     let quick = env::args().any(|argument| argument == "--quick");
     let (history, rounds) = if quick { (60, 10) } else { (600, 200) };
     let floor = filling(rounds);
-    println!("| GPUs | view | frame, ms: least | median | / filling | bytes | key | sample |");
+    println!("| GPUs | view | frame, ms: min | median | / filling | bytes | key | sample |");
     println!("|---|---|---|---|---|---|---|---|");
     println!(
-        "| - | text that has changed everywhere | {:.3} | {:.3} | 1.0 | {} | - | - |",
-        floor.frame.least(),
+        "| - | text, all cells changed | {:.3} | {:.3} | 1.0 | {} | - | - |",
+        floor.frame.min(),
         floor.frame.median(),
         floor.bytes / rounds,
     );
@@ -67,17 +68,17 @@ fn main() -> ExitCode {
     for gpus in [8, 16, 64] {
         for (view, keys) in VIEWS {
             if gpus != 16 && !keys.is_empty() {
-                // How many GPUs there are is a matter of the GPUs' panel.
+                // The number of GPUs affects only the GPUs' panel.
                 continue;
             }
-            let cost = Scene::new(gpus, 10, history).measure(keys, rounds);
+            let cost = Screen::new(gpus, 10, history).measure(keys, rounds);
             is_slow |= cost.report(&floor, gpus, view, rounds);
         }
     }
-    let cost = Scene::new(16, PROCESSES, history).measure("t", rounds);
+    let cost = Screen::new(16, PROCESSES, history).measure("t", rounds);
     is_slow |= cost.report(&floor, 16, "trees, all one family", rounds);
     if is_slow && !quick {
-        println!("a frame took more than {MOST_MILLISECONDS} ms");
+        println!("a frame took more than {MAX_MILLISECONDS} ms");
         return ExitCode::FAILURE;
     }
     ExitCode::SUCCESS
@@ -88,14 +89,14 @@ fn main() -> ExitCode {
 struct Times(Vec<f64>);
 
 impl Times {
-    fn take<T>(&mut self, work: impl FnOnce() -> T) -> T {
+    fn measure<T>(&mut self, work: impl FnOnce() -> T) -> T {
         let before = cpu_seconds();
         let value = work();
         self.0.push((cpu_seconds() - before) * 1e3);
         value
     }
 
-    fn least(&self) -> f64 {
+    fn min(&self) -> f64 {
         self.0.iter().copied().fold(f64::INFINITY, f64::min)
     }
 
@@ -115,22 +116,22 @@ struct Cost {
 }
 
 impl Cost {
-    /// Prints it; whether it is too much.
+    /// Prints the cost. Returns whether it exceeds the limit.
     fn report(&self, floor: &Self, gpus: u32, view: &str, rounds: usize) -> bool {
         println!(
             "| {gpus} | {view} | {:.3} | {:.3} | {:.1} | {} | {:.3} | {:.3} |",
-            self.frame.least(),
+            self.frame.min(),
             self.frame.median(),
             self.frame.median() / floor.frame.median(),
             self.bytes / rounds,
             self.key.median(),
             self.sample.median(),
         );
-        self.frame.median().max(self.key.median()) > MOST_MILLISECONDS
+        self.frame.median().max(self.key.median()) > MAX_MILLISECONDS
     }
 }
 
-/// Counts what is written, and keeps none of it.
+/// Counts the bytes written and discards them.
 #[derive(Clone, Default)]
 struct Sink(Rc<Cell<usize>>);
 
@@ -145,7 +146,7 @@ impl Write for Sink {
     }
 }
 
-/// The least that a frame in which all has changed can cost.
+/// The minimum cost of a frame in which every cell has changed.
 fn filling(rounds: usize) -> Cost {
     let sink = Sink::default();
     let mut frames = DoubleBuffer::new(sink.clone(), SCREEN);
@@ -154,7 +155,7 @@ fn filling(rounds: usize) -> Cost {
         ('a'..='z').map(|letter| letter.to_string().repeat(usize::from(SCREEN.width))).collect();
     let style = Style::new().fg(Color::Green);
     for round in 0..rounds {
-        cost.frame.take(|| {
+        cost.frame.measure(|| {
             frames
                 .draw(|canvas| {
                     for y in 0..SCREEN.height {
@@ -169,13 +170,13 @@ fn filling(rounds: usize) -> Cost {
     cost
 }
 
-/// A screen and what it watches.
-struct Scene {
+/// A screen and the machine that it watches.
+struct Screen {
     machine: Machine,
     app: App,
 }
 
-impl Scene {
+impl Screen {
     fn new(gpus: u32, family: u32, history: u32) -> Self {
         let setup = Setup {
             replay: None,
@@ -188,12 +189,12 @@ impl Scene {
         let engine = Engine::new(RuleSet::default());
         let interval = Duration::from_secs(1);
         let app = App::new(setup, engine, interval, SCREEN.width, SCREEN.height);
-        let mut scene = Self { machine: Machine::new(gpus, family), app };
+        let mut screen = Self { machine: Machine::new(gpus, family), app };
         for _ in 0..history {
-            let event = scene.machine.event();
-            update(&mut scene.app, event);
+            let event = screen.machine.event();
+            update(&mut screen.app, event);
         }
-        scene
+        screen
     }
 
     fn press(&mut self, key: char) {
@@ -202,8 +203,9 @@ impl Scene {
         {
             let plan =
                 Plan { time: question.snapshot.time, targets: Vec::new(), refused: Vec::new() };
-            let line =
-                |at: u32| format!("{at}: SIGTERM, then SIGKILL after 10s, to python train.py");
+            let line = |number: u32| {
+                format!("{number}: SIGTERM, then SIGKILL after 10s, to python train.py")
+            };
             let proposal = Proposal {
                 plan: Arc::new(plan),
                 lines: (0..PROCESSES).map(line).collect(),
@@ -223,18 +225,18 @@ impl Scene {
         let mut frames =
             DoubleBuffer::new(BufWriter::with_capacity(32 * 1024, sink.clone()), SCREEN);
         let mut draw = |app: &App| frames.draw(|canvas| draw(app, canvas)).unwrap();
-        // All of the first frame is new, and it is not counted.
+        // The first frame draws every cell, so it is not measured.
         draw(&self.app);
         for round in 0..rounds {
             let event = self.machine.event();
-            cost.sample.take(|| update(&mut self.app, event));
+            cost.sample.measure(|| update(&mut self.app, event));
             let before = sink.0.get();
-            cost.frame.take(|| draw(&self.app));
+            cost.frame.measure(|| draw(&self.app));
             let written = sink.0.get();
             cost.bytes += written - before;
             draw(&self.app);
             assert_eq!(sink.0.get(), written, "nothing has changed");
-            cost.key.take(|| {
+            cost.key.measure(|| {
                 update(&mut self.app, pressed(['j', 'k'][round % 2]));
                 draw(&self.app);
             });
@@ -308,7 +310,7 @@ impl Machine {
         Self { now, seconds: 0 }
     }
 
-    /// The next second: hardly a number stays as it was.
+    /// The sample of the next second, in which almost every number changes.
     fn event(&mut self) -> Event {
         self.seconds += 1;
         let second = self.seconds;

@@ -1,10 +1,9 @@
-//! What judging costs: `cargo bench --bench judge`.
+//! The cost of the history and the rules: `cargo bench --bench judge`.
 //!
-//! A machine of 16 GPUs and 1,000 processes is watched for an hour at one sample a second; then a
-//! sample's CPU time is measured, of the history alone and of history and rules, and what the history
-//! holds in memory. The ratio is to a walk over the snapshot that only adds up its numbers. Then a
-//! recording of 16 processes is read and judged as fast as it goes. `--quick` measures less, to see
-//! that it runs.
+//! Observes a machine with 16 GPUs and 1,000 processes for an hour, at one sample per second. Then measures the CPU
+//! time per sample of the history alone and of history and rules, and the memory of the history. The ratio compares
+//! it with a walk over the snapshot that only adds up its numbers. Then reads and judges a recording of 16 processes
+//! at full speed. `--quick` runs few rounds, as a smoke test.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::print_stdout)]
 
 use std::env;
@@ -20,7 +19,7 @@ use gpumem::api::rules::{Engine, RuleSet};
 use gpumem::api::source::{Replay, Source as _};
 use rustix::time::{ClockId, clock_gettime};
 
-/// Set for a process of this program that measures one machine: a fresh one, whose memory is only that.
+/// Set for a child process that measures one machine, so that its memory contains nothing else.
 const MACHINE: &str = "GPUMEM_BENCH_MACHINE";
 
 const GIB: u64 = 1 << 30;
@@ -50,12 +49,12 @@ fn main() {
 fn measure(gpus_each: u32, idle_percent: u32, seconds: u32) {
     let before = resident_mib();
     let mut machine = Machine::new(1_000, gpus_each, idle_percent);
-    let own = resident_mib() - before;
+    let machine_mib = resident_mib() - before;
     let mut engine = Engine::new(RuleSet::default());
     for _ in 0..seconds {
         engine.observe(machine.step());
     }
-    let held = resident_mib() - before - own;
+    let held = resident_mib() - before - machine_mib;
     let mut history = History::default();
     for _ in 0..seconds.min(700) {
         history.observe(machine.step());
@@ -82,7 +81,7 @@ fn measure(gpus_each: u32, idle_percent: u32, seconds: u32) {
     );
 }
 
-/// The least that any judgement has to do: look at each row.
+/// The minimum work of any rule: reads each row.
 fn add_up(snapshot: &Snapshot) -> u64 {
     let rows = snapshot.gpus.iter().flat_map(|gpu| gpu.processes.iter().flatten());
     rows.map(|row| row.used_bytes.unwrap_or(0) + u64::from(row.sm_percent.unwrap_or(0)))
@@ -159,7 +158,7 @@ impl Machine {
                     if idle(row.pid) { 0 } else { 1 + (row.pid + self.ticks as u32) % 90 };
                 row.sm_percent = Some(percent);
                 row.memory_percent = Some(percent / 2);
-                // One in twenty leaks, one in twenty goes up and down, one in twenty jumps about.
+                // One in twenty leaks, one in twenty rises and falls, one in twenty is random.
                 let moved = match row.pid % 20 {
                     19 => self.ticks / 10 * MIB,
                     18 => self.ticks % 300 * 4 * MIB,
@@ -231,7 +230,7 @@ fn replay(snapshots: u32) {
     let rate = |seconds: f64| f64::from(snapshots) / seconds;
     println!();
     println!(
-        "A recording of 16 processes, {:.1} KiB a snapshot: read {:.0}/s, read and judged {:.0}/s, `check --replay` {:.0}/s; reading its bytes alone {:.0}/s.",
+        "A recording of 16 processes, {:.1} KiB per snapshot: read {:.0}/s, read and judged {:.0}/s, `check --replay` {:.0}/s; only its bytes read {:.0}/s.",
         bytes as f64 / f64::from(snapshots) / 1024.0,
         rate(read),
         rate(judged),

@@ -1,22 +1,22 @@
-//! Processes that sleep, some of which look like notebooks' kernels whose files are gone.
+//! Sleeping processes, some of which look like notebook kernels whose connection files are missing.
 
 use std::env;
 use std::os::unix::process::CommandExt as _;
 use std::process::{Child, Command, Stdio};
 
-/// The part that a process of a benchmark plays which looks like a kernel (`GPUMEM_BENCH_ROLE`).
+/// The value of `GPUMEM_BENCH_ROLE` for a child process that looks like a kernel.
 pub const ROLE: &str = "kernel";
 
-/// Processes that sleep until this is dropped.
+/// Processes that sleep until this value is dropped.
 pub struct Sleepers(pub Vec<Child>);
 
 impl Sleepers {
-    /// So many, so many of them kernels, evenly among the others.
+    /// Starts `count` processes, of which `kernels` look like kernels, evenly distributed.
     pub fn new(count: usize, kernels: usize, stdin: impl Fn() -> Stdio) -> Self {
-        let start = |at: usize| {
-            let is_kernel = at * kernels / count != (at + 1) * kernels / count;
+        let start = |index: usize| {
+            let is_kernel = index * kernels / count != (index + 1) * kernels / count;
             let mut command = match is_kernel {
-                true => kernel(at),
+                true => kernel(index),
                 false => {
                     let mut sleep = Command::new("sleep");
                     sleep.arg("3600");
@@ -29,10 +29,10 @@ impl Sleepers {
     }
 }
 
-/// A kernel as a server starts it, by argv and environment.
-fn kernel(at: usize) -> Command {
+/// A kernel with the argv and environment that a server gives it.
+fn kernel(index: usize) -> Command {
     let mut command = Command::new(env::current_exe().unwrap());
-    let file = format!("/nowhere/kernel-0a1b2c3d-0123-4567-89ab-{at:012x}.json");
+    let file = format!("/nowhere/kernel-0a1b2c3d-0123-4567-89ab-{index:012x}.json");
     command
         .arg0("python3")
         .args(["-m", "ipykernel_launcher", "-f", &file])

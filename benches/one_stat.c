@@ -1,4 +1,4 @@
-/* The least that a listing of GPU processes costs: NVML's list, and one stat of each process.
+/* The minimum cost of a listing of GPU processes: NVML's list, and one stat file per process.
  * usage: one_stat LIBRARY */
 #include <dlfcn.h>
 #include <fcntl.h>

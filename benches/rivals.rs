@@ -1,31 +1,31 @@
-//! Whole programs on one driver: `cargo bench --bench rivals`.
+//! Compares gpumem with other programs on the same driver: `cargo bench --bench rivals`.
 //!
-//! On the mock driver, with 8 GPUs and 128 real processes that sleep, and with 16 GPUs and 1,000, a quarter of which
-//! look like notebook kernels whose files are gone:
+//! The mock driver has 8 GPUs and 128 real, sleeping processes, or 16 GPUs and 1,000. A quarter of the processes look
+//! like notebook kernels whose connection files are missing. The benchmark measures:
 //!
-//! - `ps --json`, and a program in C that asks the driver for the processes and reads one `stat` of each
-//!   (`one_stat.c`): CPU time, one after the other in turn.
-//! - gpumem watch, nvtop and nvitop, each on a terminal of 200 by 60 at one sample a second. They run at the same
-//!   time, so that other load on the machine costs them all alike. Each round starts them anew, in another order and
-//!   a part of a second apart. Their CPU time is taken over short windows once they have run for a minute: before
-//!   that a program looks at processes that are new to it. The table has the median window, the mean, and the median
-//!   ratio to gpumem in the same window; memory and what is written to the terminal are those of the last round.
+//! - the CPU time of `ps --json` and of a C program that lists the driver's processes and reads each `stat` file
+//!   (`one_stat.c`), alternately.
+//! - gpumem watch, nvtop and nvitop, each on a terminal of 200 by 60, at one sample per second. They run at the same
+//!   time, so that other load on the machine affects all of them. Each round starts them in another order, a fraction
+//!   of a second apart. CPU time is measured in short windows after one minute, because programs do more work for
+//!   new processes. The table has the median and mean of the windows, and the median ratio to gpumem in the same
+//!   window. Memory and terminal output are from the last round.
 //!
-//! The run fails only where gpumem takes more than four times nvtop's CPU time, or where a screen does not show the
-//! driver's GPUs, so that its figures say nothing. On CI's machine it took 1.4 to 2.7 times as much. gpumem reads and judges who works with each process; nvtop
-//! does not.
+//! The run fails if gpumem takes more than four times nvtop's CPU time. On CI's machine, it took 1.4 to 2.7 times as
+//! much, because gpumem also reads and judges the owners of each process. The run also fails if a screen does not
+//! show the driver's GPUs, because its figures are then meaningless.
 //!
-//! It needs `setsid` (util-linux). A program that is missing is skipped, and the reason printed: nvtop
-//! comes from the distribution (in Debian `contrib`), nvitop from PyPI; `GPUMEM_NVITOP=PATH` names one
-//! that is not on the search path. Other load crowds the cache, and all figures grow; their ratios hardly change.
+//! Requires `setsid` (util-linux). Missing programs are skipped with a message. nvtop is in the distribution (Debian:
+//! `contrib`), nvitop on PyPI; `GPUMEM_NVITOP=PATH` sets its path. Other load increases all figures, but hardly
+//! changes their ratios.
 //!
 //! | option | |
 //! |---|---|
-//! | `--quick` | a few seconds, with figures that mean nothing |
-//! | `--rounds N`, `--seconds N` | how often the programs are started, and how long they are measured in all |
+//! | `--quick` | takes a few seconds; the figures are meaningless |
+//! | `--rounds N`, `--seconds N` | number of starts, and total time of the measurements |
 //! | `--gpus N --processes N` | only this scale |
 //! | `--program PATH`, `--driver PATH` | another build of gpumem and of the mock driver |
-//! | `--beside PATH` | a second build of gpumem in the same windows, to compare what a change costs |
+//! | `--beside PATH` | a second build of gpumem in the same windows, to measure a change |
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::print_stdout)]
 
 mod kernels;
@@ -52,19 +52,19 @@ use rustix::termios::{Winsize, tcsetwinsize};
 
 const COLUMNS: NonZero<u16> = NonZero::new(200).unwrap();
 const ROWS: NonZero<u16> = NonZero::new(60).unwrap();
-/// The scene for one-shots: nothing changes in it, so that it is read quickly.
+/// The scene for one-shots, which is constant, so that the driver reads it quickly.
 const STILL: &str = "still.json";
-/// GPUs and processes.
+/// Numbers of GPUs and processes.
 const SCALES: [(usize, usize); 2] = [(8, 128), (16, 1000)];
-/// Pairs of one-shots.
+/// Number of pairs of one-shots.
 const PAIRS: usize = 11;
-/// The least that nvtop's CPU time is to be of gpumem's: below what a busy machine adds to the present ratio.
-const LEAST_OF_NVTOP: f64 = 0.25;
-/// For so long CPU time is taken, over and over.
+/// Minimum ratio of nvtop's CPU time to gpumem's. Below the current ratio, with a margin for a busy machine.
+const MIN_NVTOP_RATIO: f64 = 0.25;
+/// Length of a measurement of CPU time.
 const WINDOW: Duration = Duration::from_secs(3);
-/// Between the starts of two programs, so that they do not all sample in the same moment.
+/// Time between the starts of two programs, so that they do not sample at the same time.
 const STAGGER: Duration = Duration::from_millis(230);
-/// The mock driver's GPUs have this in their names, which each program shows.
+/// A part of the GPUs' names, which every program shows.
 const SHOWN: &str = "H200";
 
 fn main() -> ExitCode {
@@ -72,7 +72,9 @@ fn main() -> ExitCode {
         kernels::sleep();
     }
     if find("setsid").is_none() {
-        println!("skipped: there is no setsid (util-linux) to give a program its terminal");
+        println!(
+            "skipped: setsid (util-linux) is not installed; it gives programs their terminals"
+        );
         return ExitCode::SUCCESS;
     }
     let options = Options::parse();
@@ -85,12 +87,12 @@ fn main() -> ExitCode {
     if is_good || options.is_quick { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// What the command line asks for.
+/// The options on the command line.
 struct Options {
     is_quick: bool,
-    /// How often all programs are started anew.
+    /// How often all programs are started.
     rounds: usize,
-    /// In all rounds together.
+    /// Total time of the measurements, in all rounds.
     seconds: usize,
     scales: Vec<(usize, usize)>,
     program: PathBuf,
@@ -127,13 +129,13 @@ impl Options {
     }
 }
 
-/// The CPU time of `ps --json` and of the program in C, in turn.
+/// Measures the CPU time of `ps --json` and of the C program, alternately.
 fn one_shots(stage: &Stage, options: &Options) {
     let program = stage.folder.path().join("one_stat");
     let source = concat!(env!("CARGO_MANIFEST_DIR"), "/benches/one_stat.c");
     let compiled = Command::new("cc").args(["-O2", "-o"]).arg(&program).arg(source).status();
     if !compiled.is_ok_and(|status| status.success()) {
-        println!("skipped: one_stat.c, which needs a C compiler");
+        println!("skipped: one_stat.c (no C compiler)");
         return;
     }
     let mut c_loop = stage.command(&program);
@@ -148,7 +150,7 @@ fn one_shots(stage: &Stage, options: &Options) {
     let mut costs = vec![Vec::new(); commands.len()];
     for pair in 0..=if options.is_quick { 1 } else { PAIRS } {
         for (command, costs) in commands.iter_mut().zip(&mut costs) {
-            let before = cpu_seconds_of_ended();
+            let before = children_cpu_seconds();
             let status = command
                 .env("GPUMEM_MOCK_SCENE", &still)
                 .stdin(Stdio::null())
@@ -158,16 +160,16 @@ fn one_shots(stage: &Stage, options: &Options) {
             assert!(status.success(), "{command:?}");
             // The first pair warms the caches.
             if pair > 0 {
-                costs.push(cpu_seconds_of_ended() - before);
+                costs.push(children_cpu_seconds() - before);
             }
         }
     }
     let Stage { gpus, processes, .. } = stage;
     println!("{gpus} GPUs, {processes} processes, one-shot");
-    println!("| program | CPU ms: median | of the C loop's |");
+    println!("| program | CPU ms: median | / C loop |");
     println!("|---|---|---|");
     for (command, cost) in commands.iter().zip(&costs) {
-        let ratios = cost.iter().zip(&costs[0]).map(|(it, c_loop)| it / c_loop);
+        let ratios = cost.iter().zip(&costs[0]).map(|(seconds, c_loop)| seconds / c_loop);
         println!(
             "| {} | {:.1} | {:.1} |",
             name(command),
@@ -177,61 +179,61 @@ fn one_shots(stage: &Stage, options: &Options) {
     }
 }
 
-/// The CPU time of child processes that were waited for, and of theirs.
-fn cpu_seconds_of_ended() -> f64 {
+/// The CPU time of child processes that have exited, and of their descendants.
+fn children_cpu_seconds() -> f64 {
     let usage = getrusage(UsageWho::RUSAGE_CHILDREN).unwrap();
     let seconds = |time: TimeVal| time.tv_sec() as f64 + time.tv_usec() as f64 * 1e-6;
     seconds(usage.user_time()) + seconds(usage.system_time())
 }
 
-/// Measures the screens side by side, and tells whether gpumem keeps its limit.
+/// Measures the screens side by side. Returns whether gpumem stays below its limit.
 fn screens(stage: &Stage, options: &Options) -> bool {
     let warm_up = Duration::from_secs(if options.is_quick { 2 } else { 60 });
     let rounds = options.rounds;
     let each_round = (options.seconds as u64).div_ceil(rounds as u64);
     let windows = each_round.div_ceil(WINDOW.as_secs()) as usize;
 
-    // Each with how many times gpumem's CPU time it has to take at least.
-    let mut contenders = vec![
+    // Each with its minimum ratio to gpumem's CPU time.
+    let mut candidates = vec![
         Ok((stage.watch(&options.program, &[]), None)),
         Ok((stage.watch(&options.program, &["--no-store"]), None)),
-        stage.nvtop().map(|command| (command, Some(LEAST_OF_NVTOP))),
+        stage.nvtop().map(|command| (command, Some(MIN_NVTOP_RATIO))),
         stage.nvitop().map(|command| (command, None)),
     ];
     if let Some(path) = &options.beside {
-        contenders.push(Ok((stage.watch(path, &[]), None)));
+        candidates.push(Ok((stage.watch(path, &[]), None)));
     }
-    let (mut contestants, mut missing) = (Vec::new(), Vec::new());
-    for contender in contenders {
-        match contender {
-            Ok((command, least_ratio)) => {
-                contestants.push(Contestant { command, least_ratio, cost: Cost::default() });
+    let (mut programs, mut missing) = (Vec::new(), Vec::new());
+    for candidate in candidates {
+        match candidate {
+            Ok((command, min_ratio)) => {
+                programs.push(MeasuredProgram { command, min_ratio, cost: Cost::default() });
             }
             Err(reason) => missing.push(reason),
         }
     }
     for round in 0..rounds {
-        run(&mut contestants, round, warm_up, windows);
+        run(&mut programs, round, warm_up, windows);
     }
 
     println!(
-        "{} GPUs, {} processes, {COLUMNS}x{ROWS}, a sample a second, {} windows of {} s",
+        "{} GPUs, {} processes, {COLUMNS}x{ROWS}, one sample per second, {} windows of {} s",
         stage.gpus,
         stage.processes,
         rounds * windows,
         WINDOW.as_secs(),
     );
     println!(
-        "| program | CPU ms a second: median | mean | least, most | of gpumem's | RSS now, at most | to the terminal |"
+        "| program | CPU ms per second: median | mean | min, max | / gpumem | RSS: current, peak | terminal output |"
     );
     println!("|---|---|---|---|---|---|---|");
-    let mut is_missed = false;
-    let ours = contestants[0].cost.cpu_seconds.clone();
-    for contestant in &contestants {
-        let (name, cost) = (name(&contestant.command), &contestant.cost);
+    let mut has_failed = false;
+    let ours = programs[0].cost.cpu_seconds.clone();
+    for program in &programs {
+        let (name, cost) = (name(&program.command), &program.cost);
         let milliseconds = |cpu_seconds: f64| cpu_seconds / WINDOW.as_secs_f64() * 1e3;
         let sorted = sorted(cost.cpu_seconds.clone());
-        let ratios = cost.cpu_seconds.iter().zip(&ours).map(|(it, ours)| it / ours);
+        let ratios = cost.cpu_seconds.iter().zip(&ours).map(|(seconds, ours)| seconds / ours);
         let ratio = median(ratios.collect());
         println!(
             "| {name} | {:.2} | {:.2} | {:.2}, {:.2} | {ratio:.2} | {:.1} MiB, {:.1} MiB | {:.1} KiB/s |",
@@ -240,50 +242,53 @@ fn screens(stage: &Stage, options: &Options) -> bool {
             milliseconds(sorted[0]),
             milliseconds(sorted[sorted.len() - 1]),
             cost.resident_mib,
-            cost.most_resident_mib,
+            cost.peak_resident_mib,
             cost.written_bytes as f64 / (windows as f64 * WINDOW.as_secs_f64()) / 1024.0,
         );
         if !cost.screen.contains(SHOWN) {
-            println!("{name} shows no {SHOWN}; its last screen:\n{}", cost.screen);
-            is_missed = true;
+            println!("{name} does not show {SHOWN}; its last screen:\n{}", cost.screen);
+            has_failed = true;
         }
-        if let Some(least) = contestant.least_ratio.filter(|least| ratio < *least) {
-            println!("missed: {name} takes {ratio:.2} of gpumem's CPU time, not {least} or more");
-            is_missed = true;
+        if let Some(minimum) = program.min_ratio.filter(|minimum| ratio < *minimum) {
+            println!(
+                "failed: {name} takes {ratio:.2} of gpumem's CPU time; the minimum is {minimum}"
+            );
+            has_failed = true;
         }
     }
     for reason in missing {
         println!("skipped: {reason}");
     }
-    !is_missed
+    !has_failed
 }
 
-/// Runs all side by side, another one started first each time, and adds to what they cost.
-fn run(contestants: &mut [Contestant], round: usize, warm_up: Duration, windows: usize) {
-    let count = contestants.len();
+/// Runs all programs side by side and adds their cost. Each round starts with another program.
+fn run(programs: &mut [MeasuredProgram], round: usize, warm_up: Duration, windows: usize) {
+    let count = programs.len();
     let mut terminals: Vec<(usize, Terminal)> = Vec::with_capacity(count);
-    for place in 0..count {
-        let at = (place + round) % count;
-        terminals.push((at, Terminal::start(&contestants[at].command)));
+    for position in 0..count {
+        let index = (position + round) % count;
+        terminals.push((index, Terminal::start(&programs[index].command)));
         thread::sleep(STAGGER);
     }
     thread::sleep(warm_up);
-    let written: Vec<u64> = terminals.iter().map(|(_, it)| it.written()).collect();
+    let written: Vec<u64> = terminals.iter().map(|(_, terminal)| terminal.written()).collect();
     for _ in 0..windows {
         let begun = Instant::now();
-        let before: Vec<f64> = terminals.iter().map(|(_, it)| it.cpu_seconds()).collect();
+        let before: Vec<f64> =
+            terminals.iter().map(|(_, terminal)| terminal.cpu_seconds()).collect();
         thread::sleep(WINDOW.saturating_sub(begun.elapsed()));
-        for ((at, terminal), before) in terminals.iter().zip(before) {
-            let cost = &mut contestants[*at].cost;
+        for ((index, terminal), before) in terminals.iter().zip(before) {
+            let cost = &mut programs[*index].cost;
             cost.cpu_seconds.push(terminal.cpu_seconds() - before);
         }
     }
-    for ((at, terminal), written) in terminals.iter().zip(written) {
+    for ((index, terminal), written) in terminals.iter().zip(written) {
         let pid = terminal.child.id();
-        let cost = &mut contestants[*at].cost;
+        let cost = &mut programs[*index].cost;
         cost.written_bytes = terminal.written() - written;
         cost.resident_mib = status_mib(pid, "VmRSS:");
-        cost.most_resident_mib = status_mib(pid, "VmHWM:");
+        cost.peak_resident_mib = status_mib(pid, "VmHWM:");
         cost.screen = terminal.screen.lock().unwrap().0.screen().contents();
     }
 }
@@ -298,7 +303,7 @@ fn median(values: Vec<f64>) -> f64 {
     sorted[sorted.len() / 2]
 }
 
-/// A program's name and arguments, without the path that leads there and the one of the driver.
+/// A program's name and arguments, without its directory and the driver's path.
 fn name(command: &Command) -> String {
     let program = Path::new(command.get_program()).file_name().unwrap();
     let words = std::iter::once(program).chain(command.get_args());
@@ -314,25 +319,25 @@ fn find(program: &str) -> Option<PathBuf> {
         .find(|path| path.is_file())
 }
 
-/// A program, and what it takes.
-struct Contestant {
+/// A program and its cost.
+struct MeasuredProgram {
     command: Command,
-    /// Of gpumem's CPU time; `None` for gpumem itself.
-    least_ratio: Option<f64>,
+    /// Minimum ratio to gpumem's CPU time; `None` without one.
+    min_ratio: Option<f64>,
     cost: Cost,
 }
 
-/// What a program took while it was measured.
+/// The resources that a program used while it was measured.
 #[derive(Default)]
 struct Cost {
     cpu_seconds: Vec<f64>,
     resident_mib: f64,
-    most_resident_mib: f64,
+    peak_resident_mib: f64,
     written_bytes: u64,
     screen: String,
 }
 
-/// The driver's scene, the library by the name that loaders search, and processes that sleep.
+/// The driver's scene, the library under the name that loaders search for, and the sleeping processes.
 struct Stage {
     folder: tempfile::TempDir,
     _sleepers: Sleepers,
@@ -358,7 +363,7 @@ impl Stage {
             };
             let on_gpu = sleepers.0.iter().skip(gpu).step_by(gpus);
             for (at, child) in on_gpu.enumerate() {
-                // One in four grows a little, one in four is idle.
+                // One in four grows slowly, one in four is idle.
                 let bytes = match at % 4 {
                     0 => Value::line([(0.0, 1e9), (300.0, 2e9)]),
                     _ => (1_u64 << 30).into(),
@@ -380,7 +385,7 @@ impl Stage {
         Self { folder, _sleepers: sleepers, library, gpus, processes }
     }
 
-    /// A program that meets the driver and no settings of whoever runs this.
+    /// A program that uses the mock driver and none of the user's settings.
     fn command(&self, program: &Path) -> Command {
         let folder = self.folder.path();
         let mut command = Command::new(program);
@@ -411,7 +416,7 @@ impl Stage {
     fn nvtop(&self) -> Result<Command, String> {
         let program = find("nvtop").ok_or("nvtop is not installed (apt install nvtop)")?;
         let mut command = self.command(&program);
-        // In tenths of a second.
+        // The unit is a tenth of a second.
         command.args(["-d", "10"]);
         Ok(command)
     }
@@ -420,29 +425,29 @@ impl Stage {
         let named = env::var_os("GPUMEM_NVITOP").map(PathBuf::from);
         let program = named
             .or_else(|| find("nvitop"))
-            .ok_or("nvitop is not installed (pip install nvitop; GPUMEM_NVITOP=PATH names it)")?;
+            .ok_or("nvitop is not installed (pip install nvitop, or set GPUMEM_NVITOP=PATH)")?;
         let mut command = self.command(&program);
         command.args(["--monitor", "full", "--interval", "1"]);
         Ok(command)
     }
 }
 
-/// Up and down between nothing and `most`, every GPU a little later than the one before.
-fn wave(phase: usize, most: f64) -> Value {
+/// A sine wave between 0 and `max`, shifted by `phase`.
+fn wave(phase: usize, max: f64) -> Value {
     let points = (0..600).map(|second| {
         let turn = f64::from(second) / 20.0 + phase as f64;
-        (f64::from(second), (most * (0.5 + 0.5 * turn.sin())).round())
+        (f64::from(second), (max * (0.5 + 0.5 * turn.sin())).round())
     });
     Value::Steps(points.collect())
 }
 
-/// CPU time of a process and its descendants so far, to the nanosecond: what `/proc` tells comes in
-/// ticks of ten milliseconds, which is more than gpumem takes for a sample.
+/// The total CPU time of a process and its descendants, in nanosecond resolution. The ticks of 10 ms in `/proc` are
+/// longer than gpumem's time for a sample.
 fn cpu_seconds(pid: u32) -> f64 {
     let clock = clock_getcpuclockid(Pid::from_raw(pid.cast_signed()));
     let time = clock.and_then(clock_gettime).unwrap();
-    let own = time.tv_sec() as f64 + time.tv_nsec() as f64 * 1e-9;
-    own + children(pid).into_iter().map(cpu_seconds).sum::<f64>()
+    let process_seconds = time.tv_sec() as f64 + time.tv_nsec() as f64 * 1e-9;
+    process_seconds + children(pid).into_iter().map(cpu_seconds).sum::<f64>()
 }
 
 fn children(pid: u32) -> Vec<u32> {
@@ -461,7 +466,7 @@ fn status_mib(pid: u32, field: &str) -> f64 {
     kib / 1024.0
 }
 
-/// A program on a terminal of its own, which is read as fast as it is written to.
+/// A program on its own terminal, whose output is read continuously.
 struct Terminal {
     child: Child,
     screen: Arc<Mutex<(vt100::Parser, u64)>>,
@@ -479,8 +484,8 @@ impl Terminal {
         let size =
             Winsize { ws_row: ROWS.get(), ws_col: COLUMNS.get(), ws_xpixel: 0, ws_ypixel: 0 };
         tcsetwinsize(&slave, size).unwrap();
-        // A controlling terminal has to be taken by the program itself. As setsid leads no group of
-        // processes here, it becomes the program, and does not fork.
+        // Only the session leader can acquire a controlling terminal. setsid is not a group leader here, so it
+        // executes the program without forking.
         let mut command = Command::new("setsid");
         command.arg("--ctty").arg(program.get_program()).args(program.get_args());
         for (name, value) in program.get_envs() {
@@ -489,8 +494,8 @@ impl Terminal {
                 None => command.env_remove(name),
             };
         }
-        let end = || Stdio::from(slave.try_clone().unwrap());
-        command.stdin(end()).stdout(end()).stderr(end());
+        let stdio = || Stdio::from(slave.try_clone().unwrap());
+        command.stdin(stdio()).stdout(stdio()).stderr(stdio());
         let child = command.spawn().unwrap();
         let parser = vt100::Parser::new(ROWS, COLUMNS, 0);
         let screen = Arc::new(Mutex::new((parser, 0)));

@@ -1,8 +1,8 @@
-//! What a one-shot costs: `cargo bench --bench sample`.
+//! The cost of a one-shot: `cargo bench --bench sample`.
 //!
-//! Wall time of `ps --json`, `ps` and `check --max-used`, what `run` adds to a command's, and resident memory of `check` and `watch`, on the mock
-//! driver, which answers at once, and real sleeping processes, a quarter of which look like notebooks' kernels
-//! whose files are gone. `--quick` measures less, to see that it runs.
+//! Measures the wall time of `ps --json`, `ps` and `check --max-used`, the time that `run` adds to a command, and the
+//! resident memory of `check` and `watch`. The mock driver answers immediately. The processes are real and sleep; a
+//! quarter look like notebook kernels whose connection files are missing. `--quick` runs few rounds, as a smoke test.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::print_stdout)]
 
 mod kernels;
@@ -58,7 +58,7 @@ impl Stage {
         let device = folder.path().join("dev/nvidia0");
         std::fs::create_dir(folder.path().join("dev")).unwrap();
         std::fs::write(&device, "").unwrap();
-        // Who holds no device file is not believed to be on a GPU.
+        // gpumem believes that a process is on a GPU only if it has a device file open.
         let stdin = || File::open(&device).unwrap().into();
         let sleepers = Sleepers::new(processes as usize, processes as usize / 4, stdin);
         let mut scene = Scene::new();
@@ -86,7 +86,7 @@ impl Stage {
         command
     }
 
-    /// Median wall seconds of `ps --json`, `ps` and a limit on the memory used, in turn.
+    /// Median wall seconds of `ps --json`, `ps` and `check --max-used`, alternately.
     fn one_shot(&self, rounds: usize) -> [f64; 3] {
         let mut times = [const { Vec::new() }; 3];
         for round in 0..=rounds {
@@ -106,7 +106,7 @@ impl Stage {
         times.map(median)
     }
 
-    /// How much longer a command takes under `run` than by itself: the difference of the medians, in seconds.
+    /// Difference between a command's median times with and without `run`, in seconds.
     fn added_by_run(&self, rounds: usize) -> f64 {
         let mut times = [const { Vec::new() }; 2];
         for _ in 0..rounds {
@@ -119,19 +119,19 @@ impl Stage {
         under_run - bare
     }
 
-    /// The most memory that was resident while `check` judged, in MiB.
+    /// Peak resident memory of `check`, in MiB.
     fn check_mib(&self) -> f64 {
         let arguments = ["check", "--window", "3s", "--interval", "100ms"];
         let mut child = self.gpumem(&arguments).spawn().unwrap();
-        let mut most = 0.0_f64;
+        let mut peak = 0.0_f64;
         while child.try_wait().unwrap().is_none() {
-            most = most.max(most_resident_mib(child.id()).unwrap_or(0.0));
+            peak = peak.max(peak_resident_mib(child.id()).unwrap_or(0.0));
             std::thread::sleep(Duration::from_millis(50));
         }
-        most
+        peak
     }
 
-    /// The same of `watch` on a terminal of 200 by 60 (util-linux's `script` is the terminal).
+    /// Peak resident memory of `watch` on a terminal of 200 by 60, which util-linux's `script` provides.
     fn watch_mib(&self) -> Option<f64> {
         let watch = self.gpumem(&["watch", "--interval", "100ms"]);
         let words = std::iter::once(watch.get_program()).chain(watch.get_args());
@@ -142,23 +142,23 @@ impl Stage {
         let mut terminal = script.stdin(Stdio::piped()).spawn().ok()?;
         std::thread::sleep(Duration::from_secs(4));
         let pid = child_of(terminal.id()).and_then(|pid| child_of(pid).or(Some(pid)));
-        let most = pid.and_then(most_resident_mib);
+        let peak = pid.and_then(peak_resident_mib);
         let _ = terminal.stdin.take().map(|mut keys| std::io::Write::write_all(&mut keys, b"q"));
         let _ = terminal.kill();
         let _ = terminal.wait();
-        most
+        peak
     }
 }
 
-/// The high-water mark of a process's resident memory.
-fn most_resident_mib(pid: u32) -> Option<f64> {
+/// The peak resident memory of a process.
+fn peak_resident_mib(pid: u32) -> Option<f64> {
     let text = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
     let line = text.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
     let kib: f64 = line.trim().trim_end_matches(" kB").parse().ok()?;
     Some(kib / 1024.0)
 }
 
-/// A process whose parent this is.
+/// A child of the process.
 fn child_of(parent: u32) -> Option<u32> {
     std::fs::read_dir("/proc").ok()?.flatten().find_map(|entry| {
         let stat = std::fs::read_to_string(entry.path().join("stat")).ok()?;
