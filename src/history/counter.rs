@@ -103,7 +103,7 @@ impl Counter {
         let tier = tiers.into_iter().find(reaches_back).unwrap_or(&self.coarse);
         // All tiers contain the first point until they are full.
         let after = tier.partition_point(|point| point.time < start);
-        // Prefer the earlier of two similarly near points, because too short a window proves too little.
+        // Prefer the earlier of two similarly near points, because a window that is too short proves too little.
         let distance = |point: &&CpuPoint| match point.time - start {
             late if late > 0 => 2 * late,
             early => -early,
@@ -111,7 +111,7 @@ impl Counter {
         let nearest = [after.checked_sub(1), Some(after)]
             .into_iter()
             .flatten()
-            .filter_map(|at| tier.get(at))
+            .filter_map(|index| tier.get(index))
             .filter(|point| point.time < now)
             .min_by_key(distance)?;
         let window = now.seconds_since(nearest.time);
@@ -123,8 +123,8 @@ impl Counter {
         self.mean(seconds).map(|mean| mean.percent / 100.0)
     }
 
-    /// Since when, as far as known, no six minutes used more than `percent` of a core. Up to six minutes late.
-    /// `None` if nothing is known.
+    /// The time since which no six minutes have used more than `percent` of a core; up to six minutes late. `None` if
+    /// nothing is known.
     pub fn quiet_since(&self, percent: f64) -> Option<Time> {
         let (mut since, mut total) = (self.known_at?, self.total);
         for point in self.coarse.iter().rev() {
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn the_mean_is_of_the_window_asked_for() {
+    fn the_mean_covers_the_requested_window() {
         let mut cpu = Counter::default();
         // Four cores for an hour, then idle for twenty minutes.
         for second in 0..4_800 {
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn of_two_equally_near_points_the_earlier_is_taken() {
+    fn the_earlier_of_two_equally_near_points_is_used() {
         let mut cpu = Counter::default();
         for second in [0, 30, 60, 120] {
             cpu.observe(at(second), Some(0.0), None, 60_000);
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn a_window_of_hours_is_answered_from_the_coarse_points() {
+    fn a_window_of_hours_uses_the_coarse_points() {
         let mut cpu = Counter::default();
         for minute in 0..60 * 30 {
             let busy = (minute - 60 * 20).max(0) as f64 * 60.0;
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn percentages_are_added_up_where_there_is_no_counter() {
+    fn percentages_are_added_up_without_a_counter() {
         let mut cpu = Counter::default();
         for second in (0..=600).step_by(10) {
             cpu.observe(at(second), None, Some(50.0), 60_000);
@@ -218,9 +218,9 @@ mod tests {
         cpu.observe(at(1), Some(f64::NAN), Some(-3.0), 60_000);
         assert_eq!(cpu.known_at(), None);
         cpu.observe(at(2), Some(100.0), None, 60_000);
-        assert_eq!(cpu.mean(1.0), None, "one point is no window");
+        assert_eq!(cpu.mean(1.0), None, "one point is not a window");
         cpu.observe(at(3), Some(40.0), None, 60_000);
-        assert_eq!(cpu.mean(1.0), None, "a counter that fell starts afresh");
+        assert_eq!(cpu.mean(1.0), None, "a counter that fell starts again");
         cpu.observe(at(4), Some(41.0), None, 60_000);
         assert_eq!(cpu.mean(1.0).unwrap().percent, 100.0);
     }

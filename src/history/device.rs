@@ -1,4 +1,4 @@
-//! A GPU over time: power, free memory, and memory that no process accounts for.
+//! The history of a GPU: power, free memory and unattributed memory.
 
 use std::sync::Arc;
 
@@ -7,8 +7,8 @@ use super::streak::{Clause, Streak};
 use super::{SampleTime, row};
 use crate::model::{Gpu, GpuProcess, Identity, Time};
 
-/// The shortest interval of snapshots that reliably have process samples, in milliseconds. The driver takes about
-/// seven process samples a second, each for one process, so a shorter interval may show use without a process.
+/// Minimum interval, in milliseconds, at which snapshots reliably have process samples. The driver takes about seven
+/// process samples per second, each of one process, so a shorter interval may show use without a process.
 const EXPLAINED_MILLISECONDS: i64 = 2_000;
 
 #[derive(Clone, Debug)]
@@ -51,50 +51,50 @@ impl Device {
         }
     }
 
-    /// Adds a snapshot. `is_listed`: the GPU answered with its processes; `alone`: the only process at work.
+    /// Adds a snapshot. `is_listed`: the GPU's process list was read; `alone`: the only working process.
     pub(super) fn observe(
         &mut self,
         gpu: &Gpu,
-        moment: SampleTime,
+        sample: SampleTime,
         is_listed: bool,
         alone: Option<Alone>,
     ) {
         self.index = gpu.index;
         if is_listed {
-            self.listed_at = Some(moment.time);
+            self.listed_at = Some(sample.time);
         }
-        self.power.observe(gpu, alone, moment);
-        // The figures of a GPU that does not answer are old.
+        self.power.observe(gpu, alone, sample);
+        // The values of a GPU that does not answer are old.
         let memory = gpu.memory.filter(|_| gpu.stale_seconds.is_none());
         self.total_bytes = memory.map_or(self.total_bytes, |memory| memory.total_bytes);
         // Memory shared by processes is counted twice, so the difference may be negative.
         let unattributed = memory
             .zip(gpu.process_bytes())
             .map(|(memory, listed)| memory.used_bytes.saturating_sub(listed));
-        self.unattributed.observe(unattributed, moment);
+        self.unattributed.observe(unattributed, sample);
         let filled = memory.map(|memory| u64::MAX - memory.free_bytes);
-        self.filled.observe(filled, moment);
+        self.filled.observe(filled, sample);
     }
 
-    /// Whether the GPU was used without a process sample that explains the use, for longer than the next sample
-    /// takes to arrive. A process at work does not explain the use of a video engine.
+    /// Whether the GPU was used, but no process sample arrived in time to explain it. SM use by a process does not
+    /// explain the use of a video engine.
     pub(super) fn is_unexplained(&mut self, gpu: &Gpu, rows: &[GpuProcess], time: Time) -> bool {
         let is_video_unexplained = row::is_video_unexplained(gpu, rows);
         if row::is_used(gpu, rows) {
             self.used_at = Some(time);
             return is_video_unexplained;
         }
-        let is_recent = |at: Time| time - at <= EXPLAINED_MILLISECONDS;
+        let is_recent = |used_at: Time| time - used_at <= EXPLAINED_MILLISECONDS;
         is_video_unexplained
             || (row::is_unexplained(gpu, rows) && !self.used_at.is_some_and(is_recent))
     }
 
-    /// Adds whether the GPU is unused; `None` if unknown.
-    pub(super) fn observe_unused(&mut self, is_unused: Option<bool>, moment: SampleTime) {
-        self.unused.observe(is_unused, moment);
+    /// Records whether the GPU is unused; `None` if unknown.
+    pub(super) fn observe_unused(&mut self, is_unused: Option<bool>, sample: SampleTime) {
+        self.unused.observe(is_unused, sample);
     }
 
-    /// Since when the GPU has been unused, while some process was given a GPU.
+    /// The period in which the GPU has been unused; known only while GPUs are allocated to jobs or containers.
     pub fn unused(&self) -> Option<&Streak> {
         self.unused.streak()
     }
@@ -116,12 +116,12 @@ impl Device {
         (self.total_bytes > 0).then_some(self.total_bytes)
     }
 
-    /// Since when at least this much memory has been in use that no listed process holds.
+    /// The current period with at least this much unattributed memory.
     pub fn unattributed(&self, least_bytes: u64) -> Option<HighStretch> {
         self.unattributed.at_least(least_bytes)
     }
 
-    /// Since when less than this has been free.
+    /// The current period with less free memory than this.
     pub fn fuller_than(&self, free_bytes: u64) -> Option<HighStretch> {
         let most_free = free_bytes.checked_sub(1)?;
         self.filled.at_least(u64::MAX - most_free)
@@ -132,8 +132,8 @@ impl Device {
     }
 
     /// The GPU's values while this process worked alone, if enough was observed.
-    pub fn work(&self, who: Identity) -> Option<&Work> {
-        self.power.work(who)
+    pub fn work(&self, process: Identity) -> Option<&Work> {
+        self.power.work(process)
     }
 
     /// Whether the power is known; a few samples without it are bridged.
@@ -147,16 +147,16 @@ impl Device {
     }
 }
 
-// Since when a number has been at least N, for any N.
+// The period in which a number has been at least N, for any N.
 //
-// The threshold N belongs to a rule and may differ between GPUs. Therefore this stores the lowest value since each
-// of several times. Earlier times have lower floors; the first floor that is high enough gives the answer.
+// Rules choose the threshold N, which may differ between GPUs. Therefore, each floor stores a time and the lowest
+// value since then. Earlier floors are lower; the first floor that is high enough has the start of the period.
 
-/// How many floors are kept. Beyond that, the one between the two nearest is dropped. Queries for it then return a
-/// later time, never a longer stretch than the real one.
+/// Maximum number of floors. Beyond it, the floor with the nearest neighbours is dropped. Queries for that floor then
+/// return a shorter period, never a longer one.
 const MOST_FLOORS: usize = 32;
 
-/// A time throughout which a number was at least as high as requested.
+/// A period in which a number was never below the requested value.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct HighStretch {
     pub since: Time,
@@ -187,20 +187,20 @@ struct HighFloor {
 
 impl Floors {
     /// Adds the number. `None` changes nothing within the allowed gap, and clears the history beyond it.
-    pub(super) fn observe(&mut self, value: Option<u64>, moment: SampleTime) {
-        if self.until.is_some_and(|until| moment.time - until > moment.allowed_gap) {
+    pub(super) fn observe(&mut self, value: Option<u64>, sample: SampleTime) {
+        if self.until.is_some_and(|until| sample.time - until > sample.allowed_gap) {
             *self = Self::default();
         }
         let Some(least) = value else {
             return;
         };
-        let mut floor = HighFloor { since: moment.time, least, before: self.samples };
-        while let Some(higher) = self.floors.pop_if(|known| known.least >= least) {
+        let mut floor = HighFloor { since: sample.time, least, before: self.samples };
+        while let Some(higher) = self.floors.pop_if(|floor| floor.least >= least) {
             floor = HighFloor { least, ..higher };
         }
         self.floors.push(floor);
         self.samples += 1;
-        self.until = Some(moment.time);
+        self.until = Some(sample.time);
         if self.floors.len() > MOST_FLOORS {
             let crowded = self
                 .floors
@@ -213,7 +213,7 @@ impl Floors {
         }
     }
 
-    /// The current stretch throughout which the number was at least `least`.
+    /// The current period in which the number was at least `least`.
     fn at_least(&self, least: u64) -> Option<HighStretch> {
         let at = self.floors.partition_point(|floor| floor.least < least);
         let floor = self.floors.get(at)?;
@@ -229,7 +229,7 @@ impl Floors {
 mod tests {
     use super::*;
     use crate::history::History;
-    use crate::history::testing::{Scene, moment as at};
+    use crate::history::testing::{Scene, sample_at as at};
     use crate::units::GIB;
 
     fn watched(change: impl Fn(&mut Scene, usize)) -> (Scene, History) {
@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn values_from_before_a_gpu_fell_silent_are_no_news() {
+    fn values_of_a_silent_gpu_are_ignored() {
         let (scene, history) = watched(|scene, step| {
             scene.gpu(0).stale_seconds = (step >= 10).then_some(5.0);
         });
@@ -269,23 +269,23 @@ mod tests {
     }
 
     #[test]
-    fn power_is_charged_to_the_only_process_at_work() {
+    fn power_is_attributed_to_the_only_working_process() {
         let (mut scene, mut history) = watched(|scene, _| scene.draws(0, 7, 97, 300.0));
-        let who = scene.process(7).identity();
+        let worker = scene.process(7).identity();
         let device = history.device(&scene.now.gpus[0]).unwrap();
-        assert_eq!((device.alone(), device.low_power_phase()), (Some(who), None));
-        assert_eq!(device.work(who).unwrap().power.mean(), Some(300.0));
+        assert_eq!((device.alone(), device.low_power_phase()), (Some(worker), None));
+        assert_eq!(device.work(worker).unwrap().power.mean(), Some(300.0));
         scene.draws(0, 7, 99, 60.0);
         history.observe(scene.step());
         history.observe(scene.step());
         let device = history.device(&scene.now.gpus[0]).unwrap();
         let phase = device.low_power_phase().unwrap();
-        assert_eq!((phase.who, phase.samples, phase.seconds()), (who, 2, 10.0));
-        assert_eq!(device.work(who).unwrap().power.mean(), Some(300.0));
+        assert_eq!((phase.who, phase.samples, phase.seconds()), (worker, 2, 10.0));
+        assert_eq!(device.work(worker).unwrap().power.mean(), Some(300.0));
     }
 
     #[test]
-    fn the_last_few_processes_that_were_alone_are_remembered() {
+    fn the_last_processes_that_worked_alone_are_kept() {
         let mut scene = Scene::new(1, 60.0);
         let mut history = History::default();
         for pid in 1..30 {
@@ -299,16 +299,16 @@ mod tests {
             scene.step();
         }
         let device = history.device(&scene.now.gpus[0]).unwrap();
-        let known = (1..30).filter(|pid| {
+        let kept = (1..30).filter(|pid| {
             let mut other = scene.clone();
             other.now.processes.clear();
             other.holder(*pid, &[], 0);
             device.work(other.process(*pid).identity()).is_some()
         });
-        assert_eq!(known.collect::<Vec<_>>(), (22..30).collect::<Vec<_>>());
+        assert_eq!(kept.collect::<Vec<_>>(), (22..30).collect::<Vec<_>>());
     }
 
-    fn of(values: &[Option<u64>]) -> Floors {
+    fn floors_of(values: &[Option<u64>]) -> Floors {
         let mut floors = Floors::default();
         for (step, value) in values.iter().enumerate() {
             floors.observe(*value, at(step as i64 * 10));
@@ -321,8 +321,8 @@ mod tests {
     }
 
     #[test]
-    fn every_threshold_has_its_own_beginning() {
-        let floors = of(&[Some(5), Some(1), Some(7), Some(9), Some(8), Some(8)]);
+    fn each_threshold_has_its_own_start() {
+        let floors = floors_of(&[Some(5), Some(1), Some(7), Some(9), Some(8), Some(8)]);
         assert_eq!(since(&floors, 0), Some((0, 6)));
         assert_eq!(since(&floors, 1), Some((0, 6)));
         assert_eq!(since(&floors, 2), Some((20_000, 4)));
@@ -332,23 +332,23 @@ mod tests {
     }
 
     #[test]
-    fn a_few_unknown_samples_change_nothing_and_a_gap_forgets() {
+    fn unknown_samples_change_nothing_within_the_allowed_gap() {
         let unknown = |count: usize| {
             let mut values = vec![Some(5)];
             values.extend(vec![None; count]);
             values.push(Some(5));
-            since(&of(&values), 5)
+            since(&floors_of(&values), 5)
         };
         assert_eq!(unknown(5), Some((0, 2)));
         assert_eq!(unknown(6), Some((70_000, 1)));
-        assert_eq!(since(&of(&[Some(5), None, None]), 5), Some((0, 1)));
-        let mut lost = of(&[Some(5)]);
+        assert_eq!(since(&floors_of(&[Some(5), None, None]), 5), Some((0, 1)));
+        let mut lost = floors_of(&[Some(5)]);
         lost.observe(None, at(61));
         assert_eq!(since(&lost, 0), None);
     }
 
     #[test]
-    fn it_is_bounded_and_never_reports_a_longer_stretch_than_there_was() {
+    fn floors_are_bounded_and_never_report_too_long_a_period() {
         let mut floors = Floors::default();
         for step in 0..10_000 {
             floors.observe(Some(step as u64), at(step * 10));

@@ -48,9 +48,9 @@ use view::View;
 
 /// Bytes in a unit, 64 KiB: 256 TiB fit into 32 bits.
 const UNIT: u64 = 1 << 16;
-/// The least rise of a floor that is examined: 64 MiB.
+/// Minimum rise of a floor that is examined: 64 MiB.
 const LEAST_RISE: u32 = (64 << 20) / UNIT as u32;
-/// How many buckets a row has at most: 1.4 KiB.
+/// Maximum number of buckets of a row: 1.4 KiB.
 const MOST_BUCKETS: usize = 72;
 /// The width of a bucket before it is merged, in seconds.
 const BUCKET_SECONDS: u32 = 30;
@@ -62,16 +62,16 @@ const STILL: u32 = (16 << 20) / UNIT as u32;
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Demand {
     pub bytes: u64,
-    /// The least duration of growth, in seconds. At least a quarter of an hour, because less proves nothing.
+    /// Minimum duration of growth, in seconds; at least a quarter of an hour, because less proves nothing.
     pub seconds: f64,
 }
 
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum Verdict {
     Leak(Trend),
-    /// Steady growth that is not yet as large or as long as required.
+    /// Steady growth that is not yet large or long enough.
     Growing(Trend),
-    /// Growth as required that has stopped for some time.
+    /// Large and long enough growth that has stopped for some time.
     Stopped(Trend),
     /// Memory has risen, but was not observed for long enough.
     TooShort {

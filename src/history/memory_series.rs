@@ -1,8 +1,8 @@
 //! Time series for charts and pages: memory per process and GPU, memory per GPU, and utilization.
 //!
 //! Rules use [`History`], which keeps more facts in less detail. A series has at most [`MOST_BUCKETS`] buckets with
-//! lowest and highest value, or fewer if there are many processes. Buckets widen with the time covered. A constant
-//! time is one bucket of any length, because most rows are constant for hours and are drawn every second. Judges no
+//! lowest and highest value, or fewer if there are many processes. Buckets widen as the history grows. A period of
+//! constant values is one bucket, because most rows are constant for hours and are drawn every second. Judges no
 //! process and reads no clock.
 
 use foldhash::HashMap;
@@ -11,20 +11,20 @@ use super::sample_time::Interval;
 use super::{Average, History};
 use crate::model::{Gpu, GpuProcess, Identity, Snapshot, Start, Time};
 
-/// How many buckets a series has at most: more than any terminal's chart has columns.
+/// Maximum number of buckets of a series: more than the columns of any chart.
 pub const MOST_BUCKETS: usize = 240;
-/// How many buckets a process's series has at least, however many processes there are.
+/// Minimum number of buckets for the series of a process, regardless of the number of processes.
 const LEAST_BUCKETS: usize = 60;
-/// Buckets shared by the series of all processes: with many processes, each is coarser.
+/// Number of buckets for the series of all processes together; with many processes, each series is coarser.
 const SHARED_BUCKETS: usize = 64 * 1024;
-/// How many series are kept. With more rows at once, some have none.
-const MOST_COURSES: usize = 4096;
+/// Maximum number of series. Further rows have none.
+const MAX_SERIES: usize = 4096;
 /// The width of a bucket, in milliseconds, when samples are merged for the first time.
 const FIRST_WIDTH_MILLISECONDS: i64 = 1000;
-/// The longest validity of a sample, in milliseconds, unless three usual intervals are longer; as for rules.
+/// How long a sample is valid, in milliseconds, unless three usual intervals are longer; the same as for rules.
 const VOUCHED_MILLISECONDS: i64 = 60_000;
 
-/// A stretch of time with its samples: of memory in bytes, or of utilization in percent.
+/// A period and its samples: of memory in bytes, or of utilization in percent.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Bucket {
     pub since: Time,
@@ -34,7 +34,7 @@ pub struct Bucket {
     pub last: u64,
     sum: f64,
     samples: u32,
-    /// For how many milliseconds the last sample is valid.
+    /// How long the last sample is valid, in milliseconds.
     pub vouched: i64,
 }
 
@@ -77,7 +77,7 @@ impl Bucket {
     }
 }
 
-/// The buckets that had begun by `end`: a paused or past screen must not show later ones.
+/// The buckets that begin before `end`: a paused or past screen must not show later ones.
 pub fn seen_until(buckets: &[Bucket], end: Time) -> &[Bucket] {
     if buckets.last().is_none_or(|last| last.since <= end) {
         return buckets;
@@ -85,7 +85,7 @@ pub fn seen_until(buckets: &[Bucket], end: Time) -> &[Bucket] {
     &buckets[..buckets.partition_point(|bucket| bucket.since <= end)]
 }
 
-/// Buckets, oldest first, and how long each may be.
+/// Buckets, oldest first, and their maximum width.
 #[derive(Clone, PartialEq, Debug, Default)]
 struct Downsampled {
     buckets: Vec<Bucket>,
@@ -95,7 +95,7 @@ struct Downsampled {
 impl Downsampled {
     fn push(&mut self, next: Bucket, most: usize) {
         if let Some(last) = self.buckets.last_mut() {
-            // Only this sample shows the distance between samples.
+            // The distance between samples is known only now.
             last.vouched = next.vouched;
             let is_level = last.is_seen_until(next.since) && last.is_level_with(&next);
             if is_level || next.until - last.since < self.width {
@@ -125,7 +125,7 @@ impl Downsampled {
     }
 }
 
-/// A sample's time, its validity in milliseconds, and how many buckets to keep.
+/// A sample's time, its validity in milliseconds, and the maximum number of buckets.
 #[derive(Clone, Copy, Debug)]
 struct SeriesSample {
     time: Time,
@@ -192,19 +192,19 @@ impl MemorySeries {
     }
 }
 
-/// Identifies a row of a process: under MIG a process may have several on one GPU.
+/// Identifies a row of a process; under MIG, a process can have several rows on one GPU.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 struct SeriesKey {
-    who: Identity,
+    identity: Identity,
     gpu: u32,
     gpu_instance: Option<u32>,
     compute_instance: Option<u32>,
 }
 
 impl SeriesKey {
-    fn of(who: Identity, gpu: &Gpu, row: &GpuProcess) -> Self {
+    fn new(identity: Identity, gpu: &Gpu, row: &GpuProcess) -> Self {
         Self {
-            who,
+            identity,
             gpu: gpu.index,
             gpu_instance: row.gpu_instance_id,
             compute_instance: row.compute_instance_id,
@@ -238,7 +238,7 @@ impl Courses {
 
     /// Adds the next snapshot. The values of a GPU that does not answer are old.
     pub fn observe(&mut self, snapshot: &Snapshot) {
-        let who: HashMap<u32, Identity> = snapshot
+        let identities: HashMap<u32, Identity> = snapshot
             .processes
             .iter()
             .rev()
@@ -252,23 +252,23 @@ impl Courses {
         }
         let usual = self.interval.milliseconds();
         let vouched = VOUCHED_MILLISECONDS.max(usual.saturating_mul(3));
-        for gpu in snapshot.gpus.iter().filter(|it| it.stale_seconds.is_none()) {
-            if self.gpus.len() < MOST_COURSES || self.gpus.contains_key(&gpu.index) {
+        for gpu in snapshot.gpus.iter().filter(|gpu| gpu.stale_seconds.is_none()) {
+            if self.gpus.len() < MAX_SERIES || self.gpus.contains_key(&gpu.index) {
                 let used = gpu.memory.map(|memory| memory.used_bytes);
-                let course = self.gpus.entry(gpu.index).or_default();
+                let series = self.gpus.entry(gpu.index).or_default();
                 let sample = SeriesSample { time, vouched, most: MOST_BUCKETS };
-                course.observe(sample, used, gpu.gpu_percent);
+                series.observe(sample, used, gpu.gpu_percent);
             }
             for row in gpu.processes.iter().flatten() {
-                let key = SeriesKey::of(identity_of(&who, row.pid), gpu, row);
-                if self.rows.len() >= MOST_COURSES && !self.rows.contains_key(&key) {
+                let key = SeriesKey::new(identity_of(&identities, row.pid), gpu, row);
+                if self.rows.len() >= MAX_SERIES && !self.rows.contains_key(&key) {
                     // Rows that have disappeared lose their series.
-                    self.rows.retain(|_, course| course.last_seen == Some(time));
+                    self.rows.retain(|_, series| series.last_seen == Some(time));
                 }
-                if self.rows.len() < MOST_COURSES || self.rows.contains_key(&key) {
-                    let course = self.rows.entry(key).or_default();
+                if self.rows.len() < MAX_SERIES || self.rows.contains_key(&key) {
+                    let series = self.rows.entry(key).or_default();
                     let sample = SeriesSample { time, vouched, most };
-                    course.observe(sample, row.used_bytes, row.sm_percent);
+                    series.observe(sample, row.used_bytes, row.sm_percent);
                 }
             }
         }
@@ -279,8 +279,8 @@ impl Courses {
     }
 
     /// A process's memory in one row; `None` if it was never seen.
-    pub fn row(&self, who: Identity, gpu: &Gpu, row: &GpuProcess) -> Option<&MemorySeries> {
-        self.rows.get(&SeriesKey::of(who, gpu, row))
+    pub fn row(&self, identity: Identity, gpu: &Gpu, row: &GpuProcess) -> Option<&MemorySeries> {
+        self.rows.get(&SeriesKey::new(identity, gpu, row))
     }
 
     pub fn gpu(&self, gpu: &Gpu) -> Option<&MemorySeries> {
@@ -289,13 +289,13 @@ impl Courses {
 
     /// When a process with this pid was last on a GPU, and which GPU (NVML's index).
     pub fn last_on_gpu(&self, pid: u32) -> Option<(Time, u32)> {
-        let of_pid = self.rows.iter().filter(|(key, _)| key.who.pid == pid);
-        of_pid.filter_map(|(key, course)| Some((course.last_seen?, key.gpu))).max()
+        let of_pid = self.rows.iter().filter(|(key, _)| key.identity.pid == pid);
+        of_pid.filter_map(|(key, series)| Some((series.last_seen?, key.gpu))).max()
     }
 }
 
-fn identity_of(who: &HashMap<u32, Identity>, pid: u32) -> Identity {
-    who.get(&pid).copied().unwrap_or(Identity { pid, start: Start::Unknown })
+fn identity_of(identities: &HashMap<u32, Identity>, pid: u32) -> Identity {
+    identities.get(&pid).copied().unwrap_or(Identity { pid, start: Start::Unknown })
 }
 
 #[cfg(test)]
@@ -305,13 +305,13 @@ mod tests {
     use crate::units::GIB;
 
     fn series(values: impl IntoIterator<Item = (i64, u64)>) -> MemorySeries {
-        let mut course = MemorySeries::default();
+        let mut series = MemorySeries::default();
         for (seconds, bytes) in values {
             let time = Time::from_unix_milliseconds(seconds * 1000);
             let sample = SeriesSample { time, vouched: 60_000, most: MOST_BUCKETS };
-            course.observe(sample, Some(bytes), None);
+            series.observe(sample, Some(bytes), None);
         }
-        course
+        series
     }
 
     #[test]
@@ -320,10 +320,10 @@ mod tests {
             7777 => 9 * GIB,
             second => GIB + (second as u64 % 2) * GIB,
         };
-        let course = series((0..20_000).map(|second| (second, bytes(second))));
-        let buckets = course.buckets();
+        let series = series((0..20_000).map(|second| (second, bytes(second))));
+        let buckets = series.buckets();
         assert!(buckets.len() <= MOST_BUCKETS && buckets.len() >= MOST_BUCKETS / 4);
-        assert_eq!(course.samples(), 20_000);
+        assert_eq!(series.samples(), 20_000);
         assert_eq!(buckets[0].since.unix_seconds(), 0);
         assert_eq!(buckets[buckets.len() - 1].until.unix_seconds(), 19_999);
         let peak: Vec<_> = buckets.iter().filter(|b| b.high > 2 * GIB).collect();
@@ -353,7 +353,7 @@ mod tests {
         };
         let total = |courses: &Courses| {
             let rows = courses.rows.values();
-            rows.map(|course| course.buckets().len()).sum::<usize>()
+            rows.map(|series| series.buckets().len()).sum::<usize>()
         };
         let few = all_series(10);
         assert!(total(&few) > 10 * MOST_BUCKETS / 4);
@@ -367,7 +367,7 @@ mod tests {
     }
 
     #[test]
-    fn gpu_use_is_a_bounded_series_too() {
+    fn gpu_utilization_is_a_bounded_series() {
         let mut scene = Scene::new(1, 1.0);
         scene.holder(7, &[0], GIB);
         let mut courses = Courses::default();
@@ -376,12 +376,12 @@ mod tests {
             courses.observe(scene.step());
         }
         let now = scene.step();
-        let course = courses.gpu(&now.gpus[0]).unwrap();
-        let loads = course.loads();
+        let series = courses.gpu(&now.gpus[0]).unwrap();
+        let loads = series.loads();
         assert!(loads.len() <= MOST_BUCKETS && loads.len() >= MOST_BUCKETS / 4);
         assert!(loads.windows(2).all(|two| two[0].until < two[1].since));
         let samples: u64 = loads.iter().map(|load| u64::from(load.samples)).sum();
-        assert_eq!(samples, 750, "what is not told is no sample");
+        assert_eq!(samples, 750, "unknown values are not samples");
         let row = &now.gpus[0].processes.as_ref().unwrap()[0];
         let row = courses.row(now.processes[0].identity(), &now.gpus[0], row);
         let of_process = row.unwrap().loads();
@@ -397,15 +397,15 @@ mod tests {
         scene.process(7).start_ticks = Some(99);
         let now = scene.step();
         courses.observe(now);
-        let (gpu, who) = (&now.gpus[0], now.processes[0].identity());
+        let (gpu, identity) = (&now.gpus[0], now.processes[0].identity());
         let row = &gpu.processes.as_ref().unwrap()[0];
-        assert_eq!(courses.row(who, gpu, row).unwrap().samples(), 1);
+        assert_eq!(courses.row(identity, gpu, row).unwrap().samples(), 1);
         assert_eq!(courses.last_on_gpu(7), Some((now.time, 0)));
         assert_eq!(courses.last_on_gpu(8), None);
     }
 
     #[test]
-    fn an_unknown_value_is_no_sample_and_a_silent_gpu_no_news() {
+    fn unknown_values_and_silent_gpus_add_no_samples() {
         let mut scene = Scene::new(1, 1.0);
         scene.holder(7, &[0], GIB);
         scene.row(0, 7).used_bytes = None;
@@ -415,29 +415,29 @@ mod tests {
         scene.row(0, 7).used_bytes = Some(GIB);
         let now = scene.step();
         courses.observe(now);
-        let (gpu, who) = (&now.gpus[0], now.processes[0].identity());
-        let course = courses.row(who, gpu, &gpu.processes.as_ref().unwrap()[0]);
-        assert_eq!(course.unwrap().samples(), 0);
-        assert!(course.unwrap().last_seen() < Some(now.time));
+        let (gpu, identity) = (&now.gpus[0], now.processes[0].identity());
+        let series = courses.row(identity, gpu, &gpu.processes.as_ref().unwrap()[0]);
+        assert_eq!(series.unwrap().samples(), 0);
+        assert!(series.unwrap().last_seen() < Some(now.time));
     }
 
     #[test]
-    fn it_restarts_with_the_history_and_skips_the_same_snapshots() {
+    fn series_restart_and_skip_snapshots_like_the_history() {
         let mut scene = Scene::new(1, 1.0);
         scene.memory(0, GIB, 80 * GIB);
         let (mut history, mut courses) = (History::default(), Courses::default());
-        let mut see = |snapshot: &Snapshot| {
+        let mut observe = |snapshot: &Snapshot| {
             history.observe(snapshot);
             courses.follow(&history, snapshot);
-            let course = courses.gpu(&snapshot.gpus[0]);
-            course.map(MemorySeries::samples)
+            let series = courses.gpu(&snapshot.gpus[0]);
+            series.map(MemorySeries::samples)
         };
         let early = scene.step().clone();
-        see(&early);
-        assert_eq!(see(scene.step()), Some(2));
-        assert_eq!(see(&early), Some(2), "its clock is behind");
+        observe(&early);
+        assert_eq!(observe(scene.step()), Some(2));
+        assert_eq!(observe(&early), Some(2), "an earlier snapshot is ignored");
         let mut next = scene.step().clone();
         next.host.boot_id = Some("another boot".into());
-        assert_eq!(see(&next), Some(1));
+        assert_eq!(observe(&next), Some(1));
     }
 }

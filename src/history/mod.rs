@@ -9,7 +9,7 @@
 //! back clears the history ([`Reset`]).
 //!
 //! Reads no clock and no file, and judges no process; see [`crate::rules`]. Memory is bounded per process (8 KiB)
-//! and per process and GPU (3 KiB). A row's memory does not grow with the time watched.
+//! and per process and GPU (3 KiB), and does not grow over time.
 
 pub mod counter;
 mod device;
@@ -40,15 +40,15 @@ pub use streak::Streak;
 pub use unlisted_pid::UnlistedPid;
 use unlisted_pid::UnlistedPids;
 
-/// How long, in milliseconds, evidence may be missing without effect, unless three intervals are longer.
+/// How long, in milliseconds, evidence can be missing without effect, unless three intervals are longer.
 const ALLOWED_GAP_MILLISECONDS: i64 = 60_000;
 /// After a gap of this many milliseconds between snapshots, earlier ones are irrelevant.
 const LONGEST_GAP_MILLISECONDS: i64 = 3_600_000;
-/// Consecutive snapshots older than the last one that are ignored. One more means that the clock was set.
+/// Number of consecutive snapshots out of order that are ignored. One more means that the clock was set back.
 const MOST_STRAYS: u32 = 2;
-/// The least change of `suspended_seconds` that counts as a suspend; less is rounding of two clocks.
+/// Minimum change of `suspended_seconds` that is a suspend; smaller changes are rounding errors of two clocks.
 const SLEPT_SECONDS: u64 = 2;
-/// How many GPUs are kept, so that a recording with more does not grow the history.
+/// Maximum number of GPUs in the history, in case a recording has more.
 const MOST_DEVICES: usize = 1024;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -70,7 +70,7 @@ pub struct Resets {
     pub gap: u32,
     /// The latest reset, and the time of the snapshot that caused it.
     pub last: Option<(Reset, Time)>,
-    /// How many snapshots were ignored because they arrived out of order. They clear nothing.
+    /// Number of snapshots that were ignored because they arrived out of order. They clear nothing.
     pub strays: u32,
 }
 
@@ -103,13 +103,13 @@ pub struct History {
     suspended_seconds: Option<u64>,
     first: Option<Time>,
     last: Option<Time>,
-    /// How many consecutive snapshots were older than the last one.
+    /// Number of consecutive snapshots that were older than the last one.
     strays: u32,
     interval: Interval,
     resets: Resets,
     devices: Vec<Device>,
     /// By pid; the identity inside detects a reused pid.
-    // Boxed because a map allocates more entries than it has.
+    // Boxed, because a map allocates more entries than it uses.
     processes: HashMap<u32, Box<ProcessHistory>>,
     unresolved_rows: Vec<UnresolvedRow>,
     unlisted: UnlistedPids,
@@ -140,22 +140,22 @@ impl History {
             self.interval.push(snapshot.time - previous);
         }
         let interval = self.interval.milliseconds();
-        let moment = SampleTime {
+        let sample = SampleTime {
             time: snapshot.time,
             interval,
             allowed_gap: ALLOWED_GAP_MILLISECONDS.max(interval.saturating_mul(3)),
         };
-        self.observe_processes(snapshot, moment);
-        self.observe_rows(snapshot, moment, previous);
-        self.observe_unused(snapshot, moment);
-        self.observe_hidden(snapshot, moment);
-        self.observe_what_is_missing(moment);
+        self.observe_processes(snapshot, sample);
+        self.observe_rows(snapshot, sample, previous);
+        self.observe_unused(snapshot, sample);
+        self.observe_hidden(snapshot, sample);
+        self.observe_what_is_missing(sample);
         true
     }
 
     fn is_other_boot(&self, snapshot: &Snapshot) -> bool {
-        let differs = |known: &Option<Arc<str>>, now: &Option<Arc<str>>| {
-            known.as_ref().zip(now.as_ref()).is_some_and(|(known, now)| known != now)
+        let differs = |before: &Option<Arc<str>>, now: &Option<Arc<str>>| {
+            before.as_ref().zip(now.as_ref()).is_some_and(|(before, now)| before != now)
         };
         differs(&self.boot_id, &snapshot.host.boot_id)
             || differs(&self.hostname, &snapshot.host.hostname)
@@ -166,7 +166,7 @@ impl History {
         let slept = self
             .suspended_seconds
             .zip(snapshot.host.suspended_seconds)
-            .is_some_and(|(known, now)| known.abs_diff(now) >= SLEPT_SECONDS);
+            .is_some_and(|(before, now)| before.abs_diff(now) >= SLEPT_SECONDS);
         if self.is_other_boot(snapshot) {
             Some(Reset::OtherBoot)
         } else if snapshot.time < last {
@@ -186,132 +186,138 @@ impl History {
 
     fn remember_host(&mut self, snapshot: &Snapshot) {
         let host = &snapshot.host;
-        for (known, now) in
+        for (kept, now) in
             [(&mut self.hostname, &host.hostname), (&mut self.boot_id, &host.boot_id)]
         {
-            if known.is_none() {
-                known.clone_from(now);
+            if kept.is_none() {
+                kept.clone_from(now);
             }
         }
         self.suspended_seconds = host.suspended_seconds.or(self.suspended_seconds);
     }
 
-    fn observe_processes(&mut self, snapshot: &Snapshot, moment: SampleTime) {
+    fn observe_processes(&mut self, snapshot: &Snapshot, sample: SampleTime) {
         for process in &snapshot.processes {
             let identity = process.identity();
             if !identity.is_certain() {
                 continue;
             }
-            let known = self
+            let history = self
                 .processes
                 .entry(process.pid)
-                .or_insert_with(|| Box::new(ProcessHistory::new(identity, moment.time)));
-            if known.identity() != identity {
-                **known = ProcessHistory::new(identity, moment.time);
+                .or_insert_with(|| Box::new(ProcessHistory::new(identity, sample.time)));
+            if history.identity() != identity {
+                **history = ProcessHistory::new(identity, sample.time);
             }
-            known.observe(process, moment);
+            history.observe(process, sample);
         }
     }
 
-    fn observe_rows(&mut self, snapshot: &Snapshot, moment: SampleTime, previous: Option<Time>) {
+    fn observe_rows(&mut self, snapshot: &Snapshot, sample: SampleTime, previous: Option<Time>) {
         self.unresolved_rows.clear();
         // Rarely needed, because nearly every row's process is certain.
-        let mut places: Option<HashMap<u32, usize>> = None;
-        for (place, gpu) in snapshot.gpus.iter().enumerate() {
-            let Some(device) = self.remember_device(gpu, place) else {
+        let mut indices: Option<HashMap<u32, usize>> = None;
+        for (gpu_index, gpu) in snapshot.gpus.iter().enumerate() {
+            let Some(device) = self.remember_device(gpu, gpu_index) else {
                 continue;
             };
             // The rows of a GPU that does not answer are old.
             let Some(rows) = gpu.processes.as_ref().filter(|_| gpu.stale_seconds.is_none()) else {
-                self.devices[device].observe(gpu, moment, false, None);
+                self.devices[device].observe(gpu, sample, false, None);
                 continue;
             };
-            // A row that appears between two reads of the list has just begun; any other may be old.
+            // If the previous list was read too, a new row has just appeared; otherwise it may be old.
             let was_listed = previous.is_some() && self.devices[device].listed_at() == previous;
             let alone = power::alone(gpu, rows).and_then(|row| {
                 let process = self.processes.get(&row.pid)?;
-                (process.last_seen() == moment.time)
+                (process.last_seen() == sample.time)
                     .then(|| Alone { who: process.identity(), sm_percent: row.sm_percent })
             });
-            self.devices[device].observe(gpu, moment, true, alone);
-            let is_unexplained = self.devices[device].is_unexplained(gpu, rows, moment.time);
+            self.devices[device].observe(gpu, sample, true, alone);
+            let is_unexplained = self.devices[device].is_unexplained(gpu, rows, sample.time);
             let shown = Shown { device, was_listed, is_unexplained };
-            for (at, row) in rows.iter().enumerate() {
-                let known = self.processes.get_mut(&row.pid);
-                if let Some(process) = known.filter(|known| known.last_seen() == moment.time) {
-                    process.observe_row(shown, gpu, row, moment);
+            for (row_index, row) in rows.iter().enumerate() {
+                let history = self.processes.get_mut(&row.pid);
+                if let Some(process) = history.filter(|history| history.last_seen() == sample.time)
+                {
+                    process.observe_row(shown, gpu, row, sample);
                     continue;
                 }
-                let places = places.get_or_insert_with(|| places_by_pid(snapshot));
-                let process = places.get(&row.pid).copied();
-                let seen = process.map(|place| &snapshot.processes[place]);
-                self.unlisted.observe(device, row.pid, seen, moment, was_listed);
-                self.unresolved_rows.push(UnresolvedRow { gpu: place, row: at, process });
+                let indices = indices.get_or_insert_with(|| indices_by_pid(snapshot));
+                let process = indices.get(&row.pid).copied();
+                let entry = process.map(|index| &snapshot.processes[index]);
+                self.unlisted.observe(device, row.pid, entry, sample, was_listed);
+                self.unresolved_rows.push(UnresolvedRow {
+                    gpu: gpu_index,
+                    row: row_index,
+                    process,
+                });
             }
         }
     }
 
-    /// Looks for unused GPUs. Called only if some process was given one.
-    fn observe_unused(&mut self, snapshot: &Snapshot, moment: SampleTime) {
+    /// Records which GPUs are unused; unknown if no job or container has an allocation.
+    fn observe_unused(&mut self, snapshot: &Snapshot, sample: SampleTime) {
         let reservations = snapshot.reservations.as_deref().unwrap_or_default();
         if reservations.is_empty() {
             for device in &mut self.devices {
-                device.observe_unused(None, moment);
+                device.observe_unused(None, sample);
             }
             return;
         }
         for gpu in &snapshot.gpus {
             if let Some(device) = self.devices.iter_mut().find(|device| device.is(gpu)) {
-                device.observe_unused(snapshot.is_unused(gpu), moment);
+                device.observe_unused(snapshot.is_unused(gpu), sample);
             }
         }
     }
 
-    /// Looks for GPUs on which an abandoned process may hold memory without being listed.
-    fn observe_hidden(&mut self, snapshot: &Snapshot, moment: SampleTime) {
-        // By the GPUs' positions. Computed only if needed for some process.
+    /// Finds GPUs on which an abandoned process may hold memory without being listed.
+    fn observe_hidden(&mut self, snapshot: &Snapshot, sample: SampleTime) {
+        // By index in the snapshot; computed only if a process is abandoned.
         let mut unexplained: Option<Vec<Option<bool>>> = None;
         for process in &snapshot.processes {
-            let Some(known) = self.processes.get_mut(&process.pid).filter(|known| {
-                known.abandoned().is_some() && known.identity() == process.identity()
+            let Some(history) = self.processes.get_mut(&process.pid).filter(|history| {
+                history.abandoned().is_some() && history.identity() == process.identity()
             }) else {
                 continue;
             };
             let unexplained = unexplained.get_or_insert_with(|| {
-                // A process may be on a list that could not be read.
+                // The process may be on a list that could not be read.
                 let of_gpu = |gpu: &Gpu| {
                     let is_whole = snapshot.lists_all(gpu);
                     process::is_unexplained(gpu).filter(|_| is_whole)
                 };
                 snapshot.gpus.iter().map(of_gpu).collect()
             });
-            for (place, gpu) in snapshot.gpus.iter().enumerate() {
+            for (gpu_index, gpu) in snapshot.gpus.iter().enumerate() {
                 let Some(device) = self.devices.iter().position(|device| device.is(gpu)) else {
                     continue;
                 };
-                let is_listed = known.rows().iter().any(|row| row.device() == device);
+                let is_listed = history.rows().iter().any(|row| row.device() == device);
                 let holds_file = gpu.may_be_held_by(process);
                 if is_listed || holds_file == Some(false) {
-                    known.observe_hidden(device, gpu, Some(false), moment);
+                    history.observe_hidden(device, gpu, Some(false), sample);
                     continue;
                 }
-                // A survivor holds the memory that is listed for the dead leader.
+                // A surviving worker holds the memory that is listed for the dead leader.
                 let leader_is_listed = self.unresolved_rows.iter().any(|unresolved| {
                     let rows = snapshot.gpus[unresolved.gpu].processes.as_deref();
                     let row = rows.and_then(|rows| rows.get(unresolved.row));
-                    unresolved.gpu == place && row.map(|row| row.pid) == process.process_group
+                    unresolved.gpu == gpu_index && row.map(|row| row.pid) == process.process_group
                 });
-                let is_unexplained = if leader_is_listed { Some(true) } else { unexplained[place] };
+                let is_unexplained =
+                    if leader_is_listed { Some(true) } else { unexplained[gpu_index] };
                 let holds = holds_file.and(is_unexplained);
-                known.observe_hidden(device, gpu, holds, moment);
+                history.observe_hidden(device, gpu, holds, sample);
             }
         }
     }
 
-    /// The index of a GPU among those seen; almost always the same as in the snapshot.
-    fn remember_device(&mut self, gpu: &Gpu, place: usize) -> Option<usize> {
-        if self.devices.get(place).is_some_and(|device| device.is(gpu)) {
-            return Some(place);
+    /// The index of a GPU in `devices`; almost always its index in the snapshot.
+    fn remember_device(&mut self, gpu: &Gpu, likely_index: usize) -> Option<usize> {
+        if self.devices.get(likely_index).is_some_and(|device| device.is(gpu)) {
+            return Some(likely_index);
         }
         if let Some(found) = self.devices.iter().position(|device| device.is(gpu)) {
             return Some(found);
@@ -323,13 +329,13 @@ impl History {
         Some(self.devices.len() - 1)
     }
 
-    fn observe_what_is_missing(&mut self, moment: SampleTime) {
+    fn observe_what_is_missing(&mut self, sample: SampleTime) {
         let devices = &self.devices;
-        let is_listed = |device: usize| devices[device].listed_at() == Some(moment.time);
-        self.processes.retain(|_, process| process.observe_what_is_missing(moment, is_listed));
+        let is_listed = |device: usize| devices[device].listed_at() == Some(sample.time);
+        self.processes.retain(|_, process| process.observe_what_is_missing(sample, is_listed));
         let processes = &self.processes;
-        self.unlisted.forget(moment, |pid| {
-            processes.get(&pid).is_some_and(|process| process.last_seen() == moment.time)
+        self.unlisted.forget(sample, |pid| {
+            processes.get(&pid).is_some_and(|process| process.last_seen() == sample.time)
         });
     }
 
@@ -356,12 +362,12 @@ impl History {
         self.unresolved_rows.iter().filter_map(|unresolved| {
             let gpu = snapshot.gpus.get(unresolved.gpu)?;
             let row = gpu.processes.as_ref()?.get(unresolved.row)?;
-            let process = unresolved.process.and_then(|place| snapshot.processes.get(place));
+            let process = unresolved.process.and_then(|index| snapshot.processes.get(index));
             Some((gpu, row, process))
         })
     }
 
-    /// Facts about a pid that a GPU lists without a living process; `None` if there is one, or if that is unknown.
+    /// Facts about a pid that a GPU lists without a living process; `None` if such a process exists or may exist.
     pub fn unlisted_pid(&self, gpu: &Gpu, pid: u32) -> Option<&UnlistedPid> {
         let device = self.devices.iter().position(|device| device.is(gpu))?;
         self.unlisted.get(device, pid)
@@ -378,7 +384,7 @@ impl History {
         })
     }
 
-    /// Whether a process was listed on a GPU: on this snapshot's list, or recently enough to be there still.
+    /// Whether a process is listed on a GPU, or was listed recently enough that it may still be there.
     pub fn was_on(&self, identity: Identity, gpu: &Gpu) -> bool {
         let device = self.devices.iter().position(|device| device.is(gpu));
         let rows = self.process(identity).map_or(&[][..], ProcessHistory::rows);
@@ -420,7 +426,7 @@ impl History {
             .filter(move |row| self.devices[row.device()].index() == gpu)
     }
 
-    /// Since when a process is known not to have used a GPU (NVML's index); `None` while in use, or if unknown.
+    /// Since when a process has certainly not used a GPU (NVML's index); `None` while in use, or if unknown.
     pub fn idle_since(&self, identity: Identity, gpu: u32) -> Option<Time> {
         self.rows_on(identity, gpu)
             .map(|row| row.run().map(|run| run.since))
@@ -442,7 +448,7 @@ impl History {
         self.first.zip(self.last).map_or(0.0, |(first, last)| last.seconds_since(first))
     }
 
-    /// The usual seconds between two snapshots; `None` before the second.
+    /// The usual time between two snapshots, in seconds; `None` before the second snapshot.
     pub fn interval_seconds(&self) -> Option<f64> {
         match self.interval.milliseconds() {
             0 => None,
@@ -455,10 +461,10 @@ impl History {
     }
 }
 
-fn places_by_pid(snapshot: &Snapshot) -> HashMap<u32, usize> {
-    let places = snapshot.processes.iter().enumerate();
-    // If two processes have one pid, the first counts, as in `Snapshot::process`.
-    places.rev().map(|(place, it)| (it.pid, place)).collect()
+fn indices_by_pid(snapshot: &Snapshot) -> HashMap<u32, usize> {
+    let processes = snapshot.processes.iter().enumerate();
+    // If two processes have one pid, use the first, like `Snapshot::process`.
+    processes.rev().map(|(index, process)| (process.pid, index)).collect()
 }
 
 #[cfg(test)]

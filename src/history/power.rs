@@ -1,8 +1,8 @@
 //! Compares a GPU's power under a single process with its earlier power under that process.
 //!
 //! A process that waits forever in a kernel keeps its GPU fully used without moving data: power falls while
-//! utilization does not. The comparison needs the GPU's power before and now, each while no other process worked,
-//! because power cannot be divided among processes. A process that only holds memory does not count as working.
+//! utilization does not. The comparison uses only periods in which no other process worked, because power cannot be
+//! divided among processes. A process that only holds memory does not count as working.
 //!
 //! A rule's settings decide its findings. The bounds in this module are wider, and decide how long a
 //! [`LowPowerPhase`] lasts. Only the last few processes that worked alone on the GPU are kept.
@@ -12,16 +12,16 @@ use super::sample_time::{BRIDGED_GAP_MILLISECONDS, SampleTime};
 use crate::model::snapshot::ProcessType;
 use crate::model::{Gpu, GpuProcess, Identity, Time};
 
-/// The utilization, in percent, from which a GPU counts as fully used.
+/// Minimum utilization, in percent, of a fully used GPU.
 pub const FULL_PERCENT: f64 = 90.0;
-/// The share of its former power from which a GPU counts as working.
+/// Power, as a share of the former power, from which a GPU counts as working.
 pub const LOW_SHARE: f64 = 0.5;
 /// For how long, in seconds, a process must work alone before its power is known.
 pub const LEAST_WORK_SECONDS: f64 = 180.0;
 const LEAST_WORK_SAMPLES: u64 = 5;
-/// The least share, in percent, of a process in the use of a GPU that it keeps fully used.
+/// Minimum utilization, in percent, by a process that keeps a GPU fully used.
 const LEAST_OWN_PERCENT: u32 = 50;
-/// The most, in percent, that a desktop uses to draw its windows; it does not share the GPU.
+/// Maximum utilization, in percent, of a desktop that only draws windows and does not count as work.
 pub(super) const DESKTOP_PERCENT: u32 = 10;
 const MOST_USERS: usize = 8;
 
@@ -49,7 +49,7 @@ impl Work {
     }
 }
 
-/// A time of full use by one process alone, at a fraction of the GPU's former power under that process.
+/// A period in which one process alone kept the GPU fully used, at a fraction of its former power.
 #[derive(Clone, PartialEq, Debug)]
 pub struct LowPowerPhase {
     pub who: Identity,
@@ -101,15 +101,15 @@ pub(super) struct Alone {
     pub(super) sm_percent: Option<u32>,
 }
 
-/// The row of the only process that works on a GPU; `None` if there are none or several, or if that is unknown.
+/// The row of the only process that works on a GPU; `None` if none or several work, or if unknown.
 pub(super) fn alone<'g>(gpu: &Gpu, rows: &'g [GpuProcess]) -> Option<&'g GpuProcess> {
     let may_work = |row: &&GpuProcess| match row.kind {
         ProcessType::Graphics => row.sm_percent.unwrap_or(0) > DESKTOP_PERCENT,
         _ => !matches!(Use::of(gpu, row), Use::NotUsed(_)),
     };
-    let mut at_work = rows.iter().filter(may_work);
-    let only = at_work.next()?;
-    at_work.all(|other| other.pid == only.pid).then_some(only)
+    let mut working = rows.iter().filter(may_work);
+    let only = working.next()?;
+    working.all(|other| other.pid == only.pid).then_some(only)
 }
 
 #[derive(Clone, Debug, Default)]
@@ -125,15 +125,16 @@ pub(super) struct PowerHistory {
 
 impl PowerHistory {
     /// Adds a sample of the GPU; `alone` requires that its process list was read.
-    pub(super) fn observe(&mut self, gpu: &Gpu, alone: Option<Alone>, moment: SampleTime) {
+    pub(super) fn observe(&mut self, gpu: &Gpu, alone: Option<Alone>, sample: SampleTime) {
         self.alone = alone.map(|alone| alone.who);
-        self.phase.take_if(|phase| moment.time - phase.until >= BRIDGED_GAP_MILLISECONDS);
+        self.phase.take_if(|phase| sample.time - phase.until >= BRIDGED_GAP_MILLISECONDS);
         let is_watts = |watts: &f64| watts.is_finite() && *watts >= 0.0;
         let power = gpu.power_watts.filter(is_watts);
         if power.is_some() {
-            self.read_at = Some(moment.time);
+            self.read_at = Some(sample.time);
         }
-        self.is_read = self.read_at.is_some_and(|at| moment.time - at <= moment.allowed_gap);
+        self.is_read =
+            self.read_at.is_some_and(|read_at| sample.time - read_at <= sample.allowed_gap);
         let (Some(percent), Some(power)) = (gpu.gpu_percent, power) else {
             return;
         };
@@ -150,31 +151,31 @@ impl PowerHistory {
             return;
         };
         if !self.is_low(alone.who, percent, power) {
-            self.remember_work(gpu, alone.who, power, moment);
+            self.remember_work(gpu, alone.who, power, sample);
         } else if alone.sm_percent.is_none_or(|sm| sm >= LEAST_OWN_PERCENT) {
-            self.extend_low_power_phase(gpu, alone.who, (percent, power), moment);
+            self.extend_low_power_phase(gpu, alone.who, (percent, power), sample);
         }
     }
 
-    fn is_low(&self, who: Identity, percent: u32, power: f64) -> bool {
+    fn is_low(&self, process: Identity, percent: u32, power: f64) -> bool {
         f64::from(percent) >= FULL_PERCENT
             && self
-                .work(who)
+                .work(process)
                 .and_then(|work| work.power.mean())
                 .is_some_and(|before| power < before * LOW_SHARE)
     }
 
-    fn remember_work(&mut self, gpu: &Gpu, who: Identity, power: f64, moment: SampleTime) {
-        let known = self.works.iter().position(|work| work.who == who);
-        let mut work = match known {
-            Some(at) => self.works.remove(at),
+    fn remember_work(&mut self, gpu: &Gpu, process: Identity, power: f64, sample: SampleTime) {
+        let index = self.works.iter().position(|work| work.who == process);
+        let mut work = match index {
+            Some(index) => self.works.remove(index),
             None => {
                 if self.works.len() == MOST_USERS {
                     self.works.remove(0);
                 }
                 Work {
-                    who,
-                    until: moment.time,
+                    who: process,
+                    until: sample.time,
                     covered: 0,
                     gpu_percent: Average::default(),
                     power: Average::default(),
@@ -183,8 +184,8 @@ impl PowerHistory {
                 }
             }
         };
-        work.covered += moment.vouched(moment.time - work.until);
-        work.until = moment.time;
+        work.covered += sample.vouched(sample.time - work.until);
+        work.until = sample.time;
         work.gpu_percent.push(gpu.gpu_percent.map(f64::from));
         work.power.push(Some(power));
         work.memory.push(gpu.memory_percent.map(f64::from));
@@ -205,13 +206,13 @@ impl PowerHistory {
     fn extend_low_power_phase(
         &mut self,
         gpu: &Gpu,
-        who: Identity,
+        process: Identity,
         (percent, power): (u32, f64),
         now: SampleTime,
     ) {
-        let phase = self.phase.take().filter(|phase| phase.who == who);
+        let phase = self.phase.take().filter(|phase| phase.who == process);
         let mut phase = phase.unwrap_or_else(|| LowPowerPhase {
-            who,
+            who: process,
             since: now.time,
             until: now.time,
             samples: 0,
@@ -240,8 +241,8 @@ impl PowerHistory {
     }
 
     /// The GPU's power while the process worked alone, if enough was observed.
-    pub(super) fn work(&self, who: Identity) -> Option<&Work> {
-        self.works.iter().find(|work| work.who == who).filter(|work| work.is_known())
+    pub(super) fn work(&self, process: Identity) -> Option<&Work> {
+        self.works.iter().find(|work| work.who == process).filter(|work| work.is_known())
     }
 
     pub(super) fn low_power_phase(&self) -> Option<&LowPowerPhase> {

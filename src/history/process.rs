@@ -1,4 +1,4 @@
-//! One process over time: its state, its CPU use, whether it outlived its job, its rows on GPUs.
+//! The history of a process: its state, CPU use and rows on GPUs, and whether it outlived its job.
 
 use std::sync::Arc;
 
@@ -13,11 +13,11 @@ use crate::model::snapshot::ProcessType;
 use crate::model::{Gpu, GpuProcess, Identity, Process, Time};
 use crate::units::GIB;
 
-/// How many rows of a process are kept: one per GPU, or per instance under MIG.
+/// Maximum number of rows per process: one per GPU, or per instance under MIG.
 const MOST_ROWS: usize = 256;
 /// CPU seconds that two scheduler ticks may charge to any process.
 const TICKS_OF_CPU: f64 = 0.02;
-/// The share of a core that an inactive process's threads use.
+/// Maximum CPU use, as a share of a core, of an inactive process.
 const TRACE_OF_CPU: f64 = 0.01;
 
 #[derive(Clone, Debug)]
@@ -76,16 +76,16 @@ impl KnownNames {
     }
 }
 
-/// Facts about all rows, so that a rule can skip them.
+/// Facts about all rows, from which a rule can tell whether to skip them.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct RowsSummary {
     pub uses_all: bool,
-    /// The memory of some row has changed at some time.
+    /// Whether the memory of any row has ever changed.
     pub has_moved: bool,
     pub is_unread: bool,
 }
 
-/// A time in which a process used no more than a trace of CPU.
+/// A period in which a process used at most a trace of CPU.
 #[derive(Clone, Copy, Debug)]
 struct CpuIdle {
     since: Time,
@@ -101,7 +101,7 @@ struct AskedCpu {
 }
 
 impl AskedCpu {
-    /// CPU seconds minus those of the request: one thread, for at most the duration of the request.
+    /// CPU seconds without those of the request, which uses one thread for at most its duration.
     fn without(&mut self, seconds: Option<f64>, asked: Option<&AskedRelease>) -> Option<f64> {
         let now = seconds?;
         if let (Some(asked), Some(last)) = (asked, self.last) {
@@ -153,38 +153,41 @@ impl ProcessHistory {
         }
     }
 
-    pub(super) fn observe(&mut self, process: &Process, moment: SampleTime) {
+    pub(super) fn observe(&mut self, process: &Process, sample: SampleTime) {
         let previous = self.last_seen;
         self.asked.clone_from(&process.asked);
         self.names.observe(process);
         self.may_have_display = process.may_have_display();
-        self.last_seen = moment.time;
-        self.observe_cpu(process, previous, moment);
-        let is_bridged = self.observe_stillness(moment);
-        self.observe_io(process, moment);
+        self.last_seen = sample.time;
+        self.observe_cpu(process, previous, sample);
+        let is_bridged = self.observe_stillness(sample);
+        self.observe_io(process, sample);
         let lost_parent = process.parent_is_reaper;
         let lost_leader = process.group_leader_alive.map(|is_alive| !is_alive);
         let is_abandoned =
             if process.has_lost_starter() { Some(true) } else { both(lost_parent, lost_leader) };
-        self.abandoned.observe(is_abandoned, moment);
+        self.abandoned.observe(is_abandoned, sample);
         if self.abandoned.streak().is_none() {
             self.hidden = Vec::new();
         }
         if let Some(state) = process.live_state() {
-            self.observe_state(state, moment, is_bridged);
+            self.observe_state(state, sample, is_bridged);
         }
     }
 
     /// Adds the CPU use of the process and, if they were read, its descendants: a process works while its children
     /// do. If reading descendants failed, the sum is unknown. Time spent runnable without a CPU counts as use,
     /// because on a less busy host the process would have run.
-    fn observe_cpu(&mut self, process: &Process, previous: Time, moment: SampleTime) {
-        let own = (process.cpu_seconds, process.cpu_percent);
+    fn observe_cpu(&mut self, process: &Process, previous: Time, sample: SampleTime) {
+        let process_use = (process.cpu_seconds, process.cpu_percent);
         let (seconds, percent) = match process.descendants.as_deref() {
-            None => own,
-            Some(below) => {
-                let sum = |own: Option<f64>, others| Some(own? + others?);
-                (sum(own.0, below.cpu_seconds), sum(own.1, below.cpu_percent))
+            None => process_use,
+            Some(descendants) => {
+                let sum = |process: Option<f64>, descendants| Some(process? + descendants?);
+                (
+                    sum(process_use.0, descendants.cpu_seconds),
+                    sum(process_use.1, descendants.cpu_percent),
+                )
             }
         };
         let counts_descendants = process.descendants.is_some();
@@ -195,21 +198,23 @@ impl ProcessHistory {
             self.asked_cpu = AskedCpu::default();
         }
         let asked = self.asked.as_deref();
-        let asked = asked.filter(|it| it.overlaps(previous, moment.time, 0.0));
+        let asked = asked.filter(|asked| asked.overlaps(previous, sample.time, 0.0));
         let waited = self.cpu_wait.observe(process.cpu_wait_seconds);
         let seconds = seconds.map(|seconds| seconds + waited);
         let seconds = self.asked_cpu.without(seconds, asked);
-        self.cpu.observe(moment.time, seconds, percent, moment.allowed_gap);
+        self.cpu.observe(sample.time, seconds, percent, sample.allowed_gap);
     }
 
-    fn observe_io(&mut self, process: &Process, moment: SampleTime) {
-        let others = process.descendants.as_deref().and_then(|it| it.io_bytes);
-        let bytes = process.io_bytes.map(|own| own.saturating_add(others.unwrap_or(0)) as f64);
-        self.io.observe(moment.time, bytes, None, moment.allowed_gap);
+    fn observe_io(&mut self, process: &Process, sample: SampleTime) {
+        let descendants =
+            process.descendants.as_deref().and_then(|descendants| descendants.io_bytes);
+        let bytes =
+            process.io_bytes.map(|bytes| bytes.saturating_add(descendants.unwrap_or(0)) as f64);
+        self.io.observe(sample.time, bytes, None, sample.allowed_gap);
     }
 
-    /// Whether the process waits for a person or a guest. It draws a desktop, is a virtual machine, or draws on a
-    /// desktop: a program with a window that also computes may contain unsaved work.
+    /// Whether the process serves a person or a guest: it draws a desktop, is a virtual machine, or computes and has
+    /// a window, which may contain unsaved work.
     pub fn is_desktop_or_machine(&self) -> bool {
         let draws = |row: &RowHistory| row.kind() == ProcessType::ComputeGraphics;
         let facts = &self.names.facts;
@@ -222,34 +227,35 @@ impl ProcessHistory {
         &self.names.facts
     }
 
-    fn observe_state(&mut self, state: char, moment: SampleTime, is_bridged: bool) {
+    fn observe_state(&mut self, state: char, sample: SampleTime, is_bridged: bool) {
         match &mut self.state {
-            Some((known, streak)) if *known == state => streak.extend(moment, is_bridged),
+            Some((last, streak)) if *last == state => streak.extend(sample, is_bridged),
             before => {
-                if before.is_some_and(|(known, _)| is_stopped(known)) && !is_stopped(state) {
-                    self.resumed_at = Some(moment.time);
+                if before.is_some_and(|(last, _)| is_stopped(last)) && !is_stopped(state) {
+                    self.resumed_at = Some(sample.time);
                 }
-                let is_witnessed =
-                    before.is_some_and(|(_, it)| moment.time - it.until <= moment.allowed_gap);
+                let is_witnessed = before
+                    .is_some_and(|(_, streak)| sample.time - streak.until <= sample.allowed_gap);
                 let began = if is_witnessed { Began::Witnessed } else { Began::Unwitnessed };
-                *before = Some((state, Streak::new(moment.time, began)));
+                *before = Some((state, Streak::new(sample.time, began)));
             }
         }
     }
 
-    /// Adds CPU seconds. Returns `true` if they prove that the process needed no CPU since they were last known.
-    fn observe_stillness(&mut self, moment: SampleTime) -> bool {
-        let Some(total) = self.cpu.total_at(moment.time) else {
+    /// Updates the period without CPU use. Returns whether the process used at most a trace of CPU since the last
+    /// known value.
+    fn observe_stillness(&mut self, sample: SampleTime) -> bool {
+        let Some(total) = self.cpu.total_at(sample.time) else {
             return false;
         };
         let continued = self.still.filter(|still| {
-            let gap = moment.time - still.until;
+            let gap = sample.time - still.until;
             let trace = TICKS_OF_CPU + TRACE_OF_CPU * gap as f64 / 1000.0;
             gap < BRIDGED_GAP_MILLISECONDS && (0.0..=trace).contains(&(total - still.total))
         });
         self.still = Some(CpuIdle {
-            since: continued.map_or(moment.time, |still| still.since),
-            until: moment.time,
+            since: continued.map_or(sample.time, |still| still.since),
+            until: sample.time,
             total,
         });
         continued.is_some()
@@ -261,12 +267,12 @@ impl ProcessHistory {
         device: usize,
         gpu: &Gpu,
         is_unexplained: Option<bool>,
-        moment: SampleTime,
+        sample: SampleTime,
     ) {
         let is_still =
-            self.still.is_some_and(|it| it.until == moment.time && it.since < moment.time);
+            self.still.is_some_and(|still| still.until == sample.time && still.since < sample.time);
         let holds = both(is_unexplained, is_unused(gpu, is_still));
-        observe(&mut self.hidden, device, holds, moment);
+        observe(&mut self.hidden, device, holds, sample);
     }
 
     pub(super) fn observe_row(
@@ -274,61 +280,61 @@ impl ProcessHistory {
         shown: Shown,
         gpu: &Gpu,
         row: &GpuProcess,
-        moment: SampleTime,
+        sample: SampleTime,
     ) {
-        let cpu_total = self.cpu.total_at(moment.time);
-        let Some(place) = self.row_index(shown, row, moment) else {
+        let cpu_total = self.cpu.total_at(sample.time);
+        let Some(index) = self.row_index(shown, row, sample) else {
             return;
         };
         let marks = (shown.is_unexplained, self.asked.as_deref());
-        self.rows[place].observe(gpu, row, moment, cpu_total, marks);
+        self.rows[index].observe(gpu, row, sample, cpu_total, marks);
     }
 
     /// A row's index; `None` if there are too many rows.
-    fn row_index(&mut self, shown: Shown, row: &GpuProcess, moment: SampleTime) -> Option<usize> {
+    fn row_index(&mut self, shown: Shown, row: &GpuProcess, sample: SampleTime) -> Option<usize> {
         let device = shown.device;
-        let known = self.rows.iter().position(|known| known.is(device, row));
-        if known.is_some() {
-            return known;
+        let index = self.rows.iter().position(|history| history.is(device, row));
+        if index.is_some() {
+            return index;
         }
         if self.rows.len() >= MOST_ROWS {
             return None;
         }
         // Most processes are on one GPU and never get a second row.
         self.rows.reserve_exact(1);
-        // The process or the row appeared between two snapshots, so its start was observed in both cases.
-        self.rows.push(RowHistory::new(device, row, moment.time, shown.was_listed));
+        // The process or the row appeared between two snapshots, so the start was observed in both cases.
+        self.rows.push(RowHistory::new(device, row, sample.time, shown.was_listed));
         Some(self.rows.len() - 1)
     }
 
-    /// Handles rows that this snapshot did not show; `is_listed` reports whether it showed a GPU's processes.
-    /// Returns `false` if nothing about the process is worth keeping.
+    /// Handles rows that are missing from this snapshot. `is_listed` returns whether a GPU's list was read. Returns
+    /// whether to keep the process.
     pub(super) fn observe_what_is_missing(
         &mut self,
-        moment: SampleTime,
+        sample: SampleTime,
         is_listed: impl Fn(usize) -> bool,
     ) -> bool {
-        let cpu_total = self.cpu.total_at(moment.time);
+        let cpu_total = self.cpu.total_at(sample.time);
         let mut may_be_hidden = false;
         self.rows.retain_mut(|row| {
-            if row.last_seen() == moment.time {
+            if row.last_seen() == sample.time {
                 return true;
             }
-            row.pass(moment, cpu_total);
+            row.pass(sample, cpu_total);
             let is_hidden = !is_listed(row.device());
             may_be_hidden |= is_hidden;
-            is_hidden || moment.time - row.last_seen() <= moment.allowed_gap
+            is_hidden || sample.time - row.last_seen() <= sample.allowed_gap
         });
-        let gone = moment.time - self.last_seen;
+        let gone = sample.time - self.last_seen;
         let keep = if may_be_hidden {
-            moment.allowed_gap.max(BRIDGED_GAP_MILLISECONDS)
+            sample.allowed_gap.max(BRIDGED_GAP_MILLISECONDS)
         } else {
-            moment.allowed_gap
+            sample.allowed_gap
         };
         gone <= keep
     }
 
-    /// Facts about all rows that a rule can check before looking at any.
+    /// Facts about all rows; a rule can check them first.
     pub fn rows_summary(&self) -> RowsSummary {
         RowsSummary {
             uses_all: self.rows.iter().all(|row| row.last_use() == Use::Used),
@@ -349,7 +355,7 @@ impl ProcessHistory {
         self.last_seen
     }
 
-    /// The state as in /proc, and the time throughout which every sample showed it; `None` while unknown.
+    /// The state, by its letter in /proc, and the period in which every sample had it; `None` if unknown.
     pub fn state(&self) -> Option<(char, Streak)> {
         self.state
     }
@@ -360,8 +366,8 @@ impl ProcessHistory {
         self.still.filter(|still| still.until == self.last_seen).map(|still| still.since)
     }
 
-    /// Since when a reaper has adopted the process and its process group's leader is gone; for a notebook kernel,
-    /// since when its server is gone.
+    /// The period in which the parent has been a reaper and the process group's leader has been gone; for a notebook
+    /// kernel, in which its server has been gone.
     pub fn abandoned(&self) -> Option<&Streak> {
         self.abandoned.streak()
     }
@@ -389,7 +395,7 @@ impl ProcessHistory {
     }
 }
 
-/// Whether both hold; a known no outweighs an unknown.
+/// Three-valued AND: one `Some(false)` is enough for `Some(false)`.
 fn both(one: Option<bool>, other: Option<bool>) -> Option<bool> {
     match (one, other) {
         (Some(false), _) | (_, Some(false)) => Some(false),
@@ -413,17 +419,17 @@ impl ProcessHistory {
     }
 }
 
-// A process on a GPU without an entry in NVML's list: only the open device file shows it.
+// A process on a GPU that NVML does not list: only its open device file shows it.
 //
 // A worker forked from a trainer keeps the memory of the trainer's context, which is listed under the trainer's pid
 // or not at all. The worker is watched only if its parent and its group's leader are gone, and only on GPUs with
 // memory that the list does not explain. Which process holds that memory is unknown.
 
-/// The least unexplained memory; less is rounding by contexts and driver.
+/// Minimum unexplained memory; contexts and rounding account for less.
 const LEAST_UNEXPLAINED_BYTES: u64 = GIB;
-/// The driver's reserve, if it does not report one, is at most one part in this many of the memory.
+/// If the driver does not report its reserve, this divisor of the total memory estimates it.
 const RESERVED_SHARE: u64 = 50;
-/// How many device files of a process are kept; a machine has fewer GPUs.
+/// Maximum number of device files per process; a machine has fewer GPUs.
 const MOST_FILES: usize = 256;
 
 /// A GPU whose device file a process has open without being listed on it.
@@ -438,7 +444,7 @@ impl Hidden {
         self.device as usize
     }
 
-    /// Since when the list has not explained the GPU's memory and the process has not used the GPU.
+    /// The period in which the list has not explained the GPU's memory and the process has not used the GPU.
     pub fn streak(&self) -> Option<&Streak> {
         self.clause.streak()
     }
@@ -446,24 +452,24 @@ impl Hidden {
 
 /// Adds a snapshot of a GPU whose file the process has open.
 pub(super) fn observe(
-    known: &mut Vec<Hidden>,
+    all: &mut Vec<Hidden>,
     device: usize,
     holds: Option<bool>,
-    moment: SampleTime,
+    sample: SampleTime,
 ) {
-    let place = known.iter().position(|hidden| hidden.device() == device);
-    let place = match place {
-        Some(place) => place,
-        None if known.len() < MOST_FILES && holds == Some(true) => {
-            known.push(Hidden {
+    let index = all.iter().position(|hidden| hidden.device() == device);
+    let index = match index {
+        Some(index) => index,
+        None if all.len() < MOST_FILES && holds == Some(true) => {
+            all.push(Hidden {
                 device: u32::try_from(device).unwrap_or(u32::MAX),
                 clause: Clause::default(),
             });
-            known.len() - 1
+            all.len() - 1
         }
         None => return,
     };
-    known[place].clause.observe(holds, moment);
+    all[index].clause.observe(holds, sample);
 }
 
 /// Whether a GPU has more memory in use than its list explains; `None` if unknown.

@@ -1,4 +1,4 @@
-//! A process on one GPU (under MIG, one instance) over time: its memory, and its time without use.
+//! The history of a process on one GPU (under MIG, one instance): its memory and its periods without use.
 
 use super::growth::Growth;
 use super::power::DESKTOP_PERCENT;
@@ -9,19 +9,19 @@ use crate::model::{Gpu, GpuProcess, Time};
 
 /// CPU use, as a share of a core, up to which a process counts as waiting.
 const TRACE_OF_CPU: f64 = 0.02;
-/// CPU use, as a share of a core, that is too little for one burst of GPU work a minute.
+/// CPU use, as a share of a core, that is too little for one burst of GPU work per minute.
 const CPU_OF_NO_BURST: f64 = 0.005;
 const TICK_OF_CPU: f64 = 0.02;
 /// CPU seconds that scheduler ticks may charge to any process.
 const TICKS_OF_CPU: f64 = 0.1;
 
-/// Seconds after a release request in which a fall counts as its effect; a release is watched as long.
+/// Seconds after a release request in which a decrease counts as its effect; a release is verified for as long.
 const RELEASED_SECONDS: f64 = 10.0;
-/// The least change of memory that counts as the process's own; less is the driver's.
+/// Minimum change of memory that is attributed to the process; the driver causes smaller ones.
 const MOVEMENT_BYTES: u64 = 64 << 20;
 /// The share of its power limit from which a GPU counts as working, regardless of the reported utilization.
 const POWER_AT_WORK: f64 = 0.6;
-/// One sample of a run in this many may show unexplained use: the GPU's figure is from another moment.
+/// One in this many samples of a run may show unexplained use, because the GPU's value is from another time.
 const EXPLAINED_TO_UNEXPLAINED: u64 = 10;
 
 /// The evidence that a process did not use a GPU.
@@ -49,14 +49,14 @@ impl Use {
         if engines.iter().flatten().any(|percent| *percent > 0) {
             return Self::Used;
         }
-        // Full power and no use contradict each other, so neither counts.
+        // High power contradicts zero utilization, so the utilization is unknown.
         let device = gpu.gpu_percent.filter(|percent| {
             let share = gpu.power_watts.zip(gpu.power_limit_watts);
             *percent > 0 || share.is_none_or(|(power, limit)| power < limit * POWER_AT_WORK)
         });
         // The driver may attribute an MPS client's work to the server, so a 0 proves nothing.
-        let own = row.sm_percent.filter(|_| row.kind != ProcessType::Mps);
-        match (own, device) {
+        let process = row.sm_percent.filter(|_| row.kind != ProcessType::Mps);
+        match (process, device) {
             (Some(_), _) => Self::NotUsed(NoUseSource::Process),
             (None, Some(0)) => Self::NotUsed(NoUseSource::Device),
             (None, Some(_)) => Self::DeviceUsed,
@@ -65,8 +65,8 @@ impl Use {
     }
 }
 
-/// Whether a GPU was used and its processes' samples do not explain it. The driver gave no samples, or gave them
-/// late, so zeros in them prove nothing. A compositor's few percent round to 0.
+/// Whether a GPU was used and no process sample explains it. Its samples are missing or late, so zeros in them prove
+/// nothing. A compositor uses a few percent, which its samples round to 0.
 pub(super) fn is_unexplained(gpu: &Gpu, rows: &[GpuProcess]) -> bool {
     let is_desktop = |row: &GpuProcess| {
         use ProcessType::{ComputeGraphics, Graphics};
@@ -83,12 +83,12 @@ pub(super) fn is_unexplained(gpu: &Gpu, rows: &[GpuProcess]) -> bool {
 /// there may have used the engine.
 pub(super) fn is_video_unexplained(gpu: &Gpu, rows: &[GpuProcess]) -> bool {
     let is_busy = |percent: Option<u32>| percent.is_some_and(|percent| percent > 0);
-    let is_told =
+    let is_explained =
         |engine: fn(&GpuProcess) -> Option<u32>| rows.iter().any(|row| is_busy(engine(row)));
-    let is_of_no_list = is_busy(gpu.jpeg_percent) || is_busy(gpu.optical_flow_percent);
-    (is_busy(gpu.encoder_percent) && !is_told(|row| row.encoder_percent))
-        || (is_busy(gpu.decoder_percent) && !is_told(|row| row.decoder_percent))
-        || (is_of_no_list && !is_used(gpu, rows))
+    let is_unlisted_engine = is_busy(gpu.jpeg_percent) || is_busy(gpu.optical_flow_percent);
+    (is_busy(gpu.encoder_percent) && !is_explained(|row| row.encoder_percent))
+        || (is_busy(gpu.decoder_percent) && !is_explained(|row| row.decoder_percent))
+        || (is_unlisted_engine && !is_used(gpu, rows))
 }
 
 pub(super) fn is_used(gpu: &Gpu, rows: &[GpuProcess]) -> bool {
@@ -106,7 +106,7 @@ pub(super) struct Shown {
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Began {
-    /// After use that was observed, or with a row that appeared between two snapshots. The run is no older.
+    /// After use that was observed, or with a row that appeared between two snapshots. The run cannot be older.
     Witnessed,
     /// After use of the GPU that the driver did not attribute.
     AfterDeviceUse,
@@ -120,9 +120,9 @@ pub struct UnusedRun {
     pub until: Time,
     pub began: Began,
     pub samples: u64,
-    /// How many samples show it only for the whole device.
+    /// Number of samples that show it only for the whole GPU.
     pub by_device: u64,
-    /// How many samples show use of the GPU that no process sample explains.
+    /// Number of samples with use of the GPU that no process sample explains.
     pub unexplained: u64,
     /// Seconds before `since` that the first sample covers.
     pub seconds_before: f64,
@@ -162,10 +162,10 @@ pub struct RowHistory {
     moved_at: Option<Time>,
     last_use: Use,
     known_at: Time,
-    /// How a run that begins now would have begun.
+    /// The beginning of the next run.
     before: Began,
     run: Option<UnusedRun>,
-    /// The longest run that ended with use of the GPU, in seconds.
+    /// Length of the longest run that ended with use of the GPU, in seconds.
     longest_pause: f64,
     resumed: u32,
     /// Whether the process was ever observed using the GPU.
@@ -210,25 +210,25 @@ impl RowHistory {
         &mut self,
         gpu: &Gpu,
         row: &GpuProcess,
-        moment: SampleTime,
+        sample: SampleTime,
         cpu_total: Option<f64>,
         (is_unexplained, asked): (bool, Option<&AskedRelease>),
     ) {
         let previous = self.last_seen;
-        self.last_seen = moment.time;
+        self.last_seen = sample.time;
         self.kind = row.kind;
-        self.growth.observe(moment.time, row.used_bytes, moment.allowed_gap);
+        self.growth.observe(sample.time, row.used_bytes, sample.allowed_gap);
         match (row.used_bytes, self.used) {
-            (Some(bytes), _) => self.used = Some((bytes, moment.time)),
-            (None, Some((_, reported_at))) if moment.time - reported_at > moment.allowed_gap => {
+            (Some(bytes), _) => self.used = Some((bytes, sample.time)),
+            (None, Some((_, reported_at))) if sample.time - reported_at > sample.allowed_gap => {
                 self.used = None;
             }
             (None, _) => {}
         }
         if let Some(bytes) = row.used_bytes {
             let is_asked =
-                asked.is_some_and(|it| it.overlaps(previous, moment.time, RELEASED_SECONDS));
-            self.note_movement(bytes, moment.time, is_asked);
+                asked.is_some_and(|asked| asked.overlaps(previous, sample.time, RELEASED_SECONDS));
+            self.note_movement(bytes, sample.time, is_asked);
         }
         self.last_use = Use::of(gpu, row);
         match self.last_use {
@@ -237,13 +237,13 @@ impl RowHistory {
                 self.resumed = self.resumed.saturating_add(u32::from(paused > 0.0));
                 self.has_been_used = true;
                 self.longest_pause = self.longest_pause.max(paused);
-                self.end(Began::Witnessed, moment.time);
+                self.end(Began::Witnessed, sample.time);
             }
-            Use::DeviceUsed => self.end(Began::AfterDeviceUse, moment.time),
-            Use::Unknown => self.let_pass(moment, cpu_total),
+            Use::DeviceUsed => self.end(Began::AfterDeviceUse, sample.time),
+            Use::Unknown => self.let_pass(sample, cpu_total),
             Use::NotUsed(source) => {
-                self.let_pass(moment, cpu_total);
-                self.extend(moment, source, cpu_total, gpu.sampled_seconds);
+                self.let_pass(sample, cpu_total);
+                self.extend(sample, source, cpu_total, gpu.sampled_seconds);
                 if let Some(run) = &mut self.run {
                     run.unexplained += u64::from(is_unexplained);
                 }
@@ -251,7 +251,7 @@ impl RowHistory {
         }
     }
 
-    /// A fall that gpumem requested is not the process's own movement.
+    /// Records a change of memory, except a decrease that gpumem requested.
     fn note_movement(&mut self, bytes: u64, time: Time, is_asked: bool) {
         let settled = *self.settled.get_or_insert(bytes);
         if settled.abs_diff(bytes) >= MOVEMENT_BYTES {
@@ -262,10 +262,10 @@ impl RowHistory {
         }
     }
 
-    /// Handles a row that a snapshot did not show.
-    pub(super) fn pass(&mut self, moment: SampleTime, cpu_total: Option<f64>) {
+    /// Handles a snapshot without this row.
+    pub(super) fn pass(&mut self, sample: SampleTime, cpu_total: Option<f64>) {
         self.last_use = Use::Unknown;
-        self.let_pass(moment, cpu_total);
+        self.let_pass(sample, cpu_total);
     }
 
     fn end(&mut self, before: Began, known_at: Time) {
@@ -274,12 +274,12 @@ impl RowHistory {
         self.known_at = known_at;
     }
 
-    /// The longest time without use after which the process used the GPU again, in seconds; 0 if none was observed.
+    /// Longest pause after which the process used the GPU again, in seconds; 0 if none was observed.
     pub fn longest_pause(&self) -> f64 {
         self.longest_pause
     }
 
-    /// How often the process used the GPU again after a time without use.
+    /// Number of pauses after which the process used the GPU again.
     pub fn resumed(&self) -> u32 {
         self.resumed
     }
@@ -290,19 +290,19 @@ impl RowHistory {
     }
 
     /// Drops facts that are older than the allowed gap.
-    fn let_pass(&mut self, moment: SampleTime, cpu_total: Option<f64>) {
-        let gap = moment.time - self.known_at;
+    fn let_pass(&mut self, sample: SampleTime, cpu_total: Option<f64>) {
+        let gap = sample.time - self.known_at;
         let is_bridged = self.run.is_some()
             && gap < BRIDGED_GAP_MILLISECONDS
             && self.cpu_was_still(gap, cpu_total);
-        if gap > moment.allowed_gap && !is_bridged {
+        if gap > sample.allowed_gap && !is_bridged {
             self.end(Began::Unwitnessed, self.known_at);
         }
     }
 
     fn extend(
         &mut self,
-        moment: SampleTime,
+        sample: SampleTime,
         source: NoUseSource,
         cpu_total: Option<f64>,
         sampled_seconds: Option<f64>,
@@ -311,8 +311,8 @@ impl RowHistory {
         match self.run {
             None => {
                 self.run = Some(UnusedRun {
-                    since: moment.time,
-                    until: moment.time,
+                    since: sample.time,
+                    until: sample.time,
                     began: self.before,
                     samples: 1,
                     by_device,
@@ -322,18 +322,18 @@ impl RowHistory {
                 });
             }
             Some(run) => {
-                let gap = moment.time - run.until;
-                // A sample covers one interval. Only a CPU time that stood still covers the rest.
-                let is_vouched = if gap > moment.interval + moment.interval / 2 {
+                let gap = sample.time - run.until;
+                // A sample covers one interval. Only an unchanged CPU time covers the rest.
+                let is_vouched = if gap > sample.interval + sample.interval / 2 {
                     self.cpu_was_still(gap, cpu_total)
                 } else {
                     self.cpu_used_since(cpu_total).is_some_and(|used| {
                         used <= TICK_OF_CPU + CPU_OF_NO_BURST * gap as f64 / 1000.0
                     })
                 };
-                let covered = if is_vouched { gap } else { moment.sampled(gap, sampled_seconds) };
+                let covered = if is_vouched { gap } else { sample.sampled(gap, sampled_seconds) };
                 self.run = Some(UnusedRun {
-                    until: moment.time,
+                    until: sample.time,
                     samples: run.samples + 1,
                     by_device: run.by_device + by_device,
                     covered: run.covered + covered,
@@ -341,11 +341,11 @@ impl RowHistory {
                 });
             }
         }
-        self.known_at = moment.time;
+        self.known_at = sample.time;
         self.cpu_at_until = cpu_total;
     }
 
-    /// Whether the process is known to have used no more than a trace of CPU since the run's last sample.
+    /// Whether the process certainly used at most a trace of CPU since the run's last sample.
     fn cpu_was_still(&self, gap: i64, cpu_total: Option<f64>) -> bool {
         let trace = TICKS_OF_CPU + TRACE_OF_CPU * gap as f64 / 1000.0;
         self.cpu_used_since(cpu_total).is_some_and(|used| used <= trace)
@@ -393,7 +393,7 @@ impl RowHistory {
         self.run.as_ref()
     }
 
-    /// How a run that begins later will have begun.
+    /// The beginning of the next run.
     pub fn before(&self) -> Began {
         self.before
     }

@@ -1,12 +1,12 @@
-//! The time of a snapshot, and how much of the time before it the samples cover.
+//! The time of a snapshot, and the part of the preceding time that samples cover.
 
 use crate::model::Time;
 
 /// For how long, in milliseconds, the driver keeps process samples.
 const KEPT_BY_DRIVER_MILLISECONDS: i64 = 10_000;
-/// At this distance of snapshots, in milliseconds, those samples cover less than a quarter.
+/// Distance between snapshots, in milliseconds, at which those samples cover less than a quarter of the time.
 const FAR_APART_MILLISECONDS: i64 = 45_000;
-/// The longest gap, in milliseconds, that other evidence bridges, such as a CPU time that did not advance.
+/// Maximum gap, in milliseconds, that other evidence bridges, such as an unchanged CPU time.
 pub(super) const BRIDGED_GAP_MILLISECONDS: i64 = 600_000;
 
 /// The facts about the current snapshot that a row needs.
@@ -15,17 +15,17 @@ pub(super) struct SampleTime {
     pub(super) time: Time,
     /// The usual milliseconds between two samples.
     pub(super) interval: i64,
-    /// How many milliseconds may pass without evidence.
+    /// Maximum time without evidence, in milliseconds.
     pub(super) allowed_gap: i64,
 }
 
 impl SampleTime {
-    /// How many of the milliseconds since the previous sample this one covers: an interval, with some delay.
+    /// The part of a gap since the previous sample that this sample covers: at most an interval and some delay.
     pub(super) fn vouched(self, gap: i64) -> i64 {
         if gap <= self.interval + self.interval / 2 { gap } else { gap.min(self.interval) }
     }
 
-    /// How many of those milliseconds the driver's samples cover, if they were read for `reported` seconds.
+    /// The part of a gap that the driver's samples cover, if they were read for `reported` seconds.
     ///
     /// The driver keeps samples for about 10 s. Frequent reads, such as gpumem's between rare snapshots, miss none.
     /// A recording without this field counts as complete, unless its snapshots are so far apart that it would have
@@ -40,7 +40,7 @@ impl SampleTime {
         self.vouched(gap).min(most)
     }
 
-    /// How many of those milliseconds two equal samples cover: all within the allowed gap.
+    /// The part of a gap that two equal samples cover: all of it within the allowed gap.
     pub(super) fn bridged(self, gap: i64) -> i64 {
         if gap <= self.allowed_gap { gap } else { self.vouched(gap) }
     }
@@ -48,9 +48,9 @@ impl SampleTime {
 
 // The usual time between two snapshots: a median, which a single late or extra snapshot does not change.
 
-/// How many times the median covers.
+/// Number of intervals of which the median is computed.
 const KEPT: usize = 15;
-/// The longest interval in milliseconds, so that rare samples do not make a gap of hours usual.
+/// Maximum interval, in milliseconds, so that rare samples do not make a gap of hours usual.
 const LONGEST_MILLISECONDS: i64 = 600_000;
 
 #[derive(Clone, Debug, Default)]
@@ -66,9 +66,9 @@ impl Interval {
         // Beyond twice the size, only the position in the ring matters.
         self.count = if self.count + 1 == 2 * KEPT { KEPT } else { self.count + 1 };
         let mut sorted = self.recent;
-        let known = &mut sorted[..self.count.min(KEPT)];
-        known.sort_unstable();
-        self.median = known[known.len() / 2];
+        let values = &mut sorted[..self.count.min(KEPT)];
+        values.sort_unstable();
+        self.median = values[values.len() / 2];
     }
 
     /// The median in milliseconds; 0 before the first value.
@@ -92,7 +92,7 @@ mod tests {
         for _ in 0..8 {
             interval.push(1_000);
         }
-        assert_eq!(interval.milliseconds(), 1_000, "a new pace is taken on");
+        assert_eq!(interval.milliseconds(), 1_000, "a new interval is adopted");
     }
 
     #[test]

@@ -1,10 +1,10 @@
-//! Since when a condition has held without a break, and in how many samples.
+//! The period in which a condition has held without a break, and its number of samples.
 
 use super::SampleTime;
 use super::row::Began;
 use crate::model::Time;
 
-/// A time throughout which every known sample was the same.
+/// A period in which every known sample was the same.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Streak {
     pub since: Time,
@@ -20,12 +20,12 @@ impl Streak {
     }
 
     /// Adds another equal sample. Restarts after a gap, unless other evidence covers the gap (`is_bridged`).
-    pub(super) fn extend(&mut self, moment: SampleTime, is_bridged: bool) {
-        let gap = moment.time - self.until;
-        if gap > moment.allowed_gap && !is_bridged {
-            *self = Self::new(moment.time, Began::Unwitnessed);
+    pub(super) fn extend(&mut self, sample: SampleTime, is_bridged: bool) {
+        let gap = sample.time - self.until;
+        if gap > sample.allowed_gap && !is_bridged {
+            *self = Self::new(sample.time, Began::Unwitnessed);
         } else if gap > 0 {
-            self.until = moment.time;
+            self.until = sample.time;
             self.samples += 1;
         }
     }
@@ -44,22 +44,23 @@ pub(super) struct Clause {
 
 impl Clause {
     /// Adds a sample. An unknown one (`None`) changes nothing until the allowed gap has passed.
-    pub(super) fn observe(&mut self, holds: Option<bool>, moment: SampleTime) {
+    pub(super) fn observe(&mut self, holds: Option<bool>, sample: SampleTime) {
         match (holds, &mut self.streak) {
-            (Some(true), Some(streak)) => streak.extend(moment, false),
+            (Some(true), Some(streak)) => streak.extend(sample, false),
             (Some(true), None) => {
-                let is_witnessed =
-                    self.denied_at.is_some_and(|at| moment.time - at <= moment.allowed_gap);
+                let is_witnessed = self
+                    .denied_at
+                    .is_some_and(|denied_at| sample.time - denied_at <= sample.allowed_gap);
                 self.streak = Some(Streak::new(
-                    moment.time,
+                    sample.time,
                     if is_witnessed { Began::Witnessed } else { Began::Unwitnessed },
                 ));
             }
             (Some(false), _) => {
                 self.streak = None;
-                self.denied_at = Some(moment.time);
+                self.denied_at = Some(sample.time);
             }
-            (None, Some(streak)) if moment.time - streak.until > moment.allowed_gap => {
+            (None, Some(streak)) if sample.time - streak.until > sample.allowed_gap => {
                 self.streak = None;
             }
             (None, _) => {}
@@ -74,10 +75,10 @@ impl Clause {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::history::testing::moment as at;
+    use crate::history::testing::sample_at as at;
 
     #[test]
-    fn an_unknown_value_breaks_no_streak_for_a_minute() {
+    fn an_unknown_value_does_not_break_a_streak_for_a_minute() {
         let mut clause = Clause::default();
         for (seconds, holds) in [(0, Some(false)), (10, Some(true)), (20, None), (70, Some(true))] {
             clause.observe(holds, at(seconds));

@@ -1,4 +1,4 @@
-//! A test scene: a machine whose hand-made snapshots advance step by step.
+//! A simulated machine for tests, whose snapshots advance step by step.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use crate::model::snapshot::{Memory, ProcessType};
 use crate::model::{Gpu, GpuProcess, Process, Snapshot, Time};
 
 /// A sample time at an interval of 10 s, with a minute of allowed gap.
-pub(super) fn moment(seconds: i64) -> SampleTime {
+pub(super) fn sample_at(seconds: i64) -> SampleTime {
     SampleTime {
         time: Time::from_unix_milliseconds(seconds * 1000),
         interval: 10_000,

@@ -1,4 +1,4 @@
-//! Runs, gaps and resets, on hand-made scenes.
+//! Tests of runs, gaps and resets, on simulated machines.
 
 use super::row::{NoUseSource, UnusedRun};
 use super::testing::{Scene, disorder};
@@ -55,7 +55,7 @@ fn a_run_begins_with_the_first_sample_without_use() {
 }
 
 #[test]
-fn every_engine_counts_as_use_and_the_zero_of_mps_proves_nothing() {
+fn every_engine_counts_as_use_and_an_mps_zero_proves_nothing() {
     let gpu = |percent| Gpu { gpu_percent: percent, ..Gpu::default() };
     // The driver reports 0 for each MPS client.
     let mps = GpuProcess { kind: ProcessType::Mps, sm_percent: Some(0), ..GpuProcess::default() };
@@ -85,7 +85,7 @@ fn every_engine_counts_as_use_and_the_zero_of_mps_proves_nothing() {
 }
 
 #[test]
-fn a_few_missing_samples_neither_prove_nor_break() {
+fn a_few_missing_samples_do_not_end_a_run() {
     for hide in [
         (|scene| scene.gpu(0).stale_seconds = Some(3.0)) as fn(&mut Scene),
         |scene| scene.gpu(0).processes = None,
@@ -138,7 +138,7 @@ fn a_longer_gap_ends_a_run_unless_the_cpu_was_unused() {
 }
 
 #[test]
-fn a_run_ends_within_the_gap_and_not_after_it() {
+fn a_run_survives_missing_samples_within_the_allowed_gap() {
     let (mut scene, mut history) = watched(100.0);
     scene.process(PID).cpu_percent = Some(50.0);
     scene.gpu(0).processes = None;
@@ -149,7 +149,7 @@ fn a_run_ends_within_the_gap_and_not_after_it() {
 }
 
 #[test]
-fn another_process_with_the_same_number_starts_afresh() {
+fn a_process_with_a_reused_pid_starts_a_new_history() {
     let (mut scene, mut history) = watched(100.0);
     let before = scene.process(PID).identity();
     scene.process(PID).start_ticks = Some(1);
@@ -160,7 +160,7 @@ fn another_process_with_the_same_number_starts_afresh() {
 }
 
 #[test]
-fn without_ticks_the_start_time_distinguishes_them() {
+fn start_times_distinguish_processes_without_ticks() {
     let (mut scene, mut history) = watched(0.0);
     scene.process(PID).start_ticks = None;
     history.observe(scene.step());
@@ -168,11 +168,11 @@ fn without_ticks_the_start_time_distinguishes_them() {
     assert_eq!(idle_seconds(&mut scene, &history), Some(10.0));
     scene.process(PID).start_time = None;
     history.observe(scene.step());
-    assert_eq!(idle_seconds(&mut scene, &history), None, "a pid alone identifies no process");
+    assert_eq!(idle_seconds(&mut scene, &history), None, "a pid alone does not identify a process");
 }
 
 #[test]
-fn a_process_missing_for_a_moment_is_remembered_and_one_that_left_is_not() {
+fn a_briefly_missing_process_is_kept_and_an_exited_one_is_not() {
     let (mut scene, mut history) = watched(100.0);
     let identity = scene.process(PID).identity();
     let whole = scene.now.clone();
@@ -202,7 +202,7 @@ fn a_gpu_that_does_not_answer_hides_its_processes() {
     for _ in 0..61 {
         history.observe(scene.step());
     }
-    assert!(history.process(identity).is_none(), "not for ever");
+    assert!(history.process(identity).is_none(), "not forever");
 }
 
 #[test]
@@ -212,7 +212,11 @@ fn a_suspend_a_reboot_another_host_or_clock_clears_the_history() {
     history.observe(scene.step());
     scene.now.host.suspended_seconds = Some(8);
     history.observe(scene.step());
-    assert_eq!(idle_seconds(&mut scene, &history), Some(120.0), "a rounding is no sleep");
+    assert_eq!(
+        idle_seconds(&mut scene, &history),
+        Some(120.0),
+        "a rounding error is not a suspend"
+    );
     scene.now.host.suspended_seconds = Some(5_000);
     history.observe(scene.step());
     assert_eq!(idle_seconds(&mut scene, &history), Some(0.0));
@@ -245,7 +249,7 @@ fn a_duplicate_adds_nothing() {
 }
 
 #[test]
-fn a_snapshot_that_comes_too_late_is_ignored() {
+fn an_out_of_order_snapshot_is_ignored() {
     let (mut scene, mut history) = watched(100.0);
     let mut late = scene.now.clone();
     late.time = late.time.plus_seconds(-5.0);
@@ -254,14 +258,14 @@ fn a_snapshot_that_comes_too_late_is_ignored() {
     for _ in 0..3 {
         assert!(!history.observe(&late));
         assert!(!history.observe(&late));
-        assert!(history.observe(scene.step()), "the next one goes on");
+        assert!(history.observe(scene.step()), "the next snapshot is accepted");
     }
     assert_eq!(idle_seconds(&mut scene, &history), Some(140.0));
     assert_eq!((history.resets().strays, history.resets().clock_went_back), (6, 0));
 }
 
 #[test]
-fn a_gpu_is_known_by_its_uuid_at_any_index() {
+fn a_gpu_is_identified_by_uuid_at_any_index() {
     let mut scene = Scene::new(2, 10.0);
     scene.holder(PID, &[1], GIB);
     let mut history = History::default();
@@ -275,7 +279,7 @@ fn a_gpu_is_known_by_its_uuid_at_any_index() {
 }
 
 #[test]
-fn a_stop_and_its_end_are_known() {
+fn a_stop_and_its_end_are_recorded() {
     let (mut scene, mut history) = watched(50.0);
     scene.process(PID).state = Some('T');
     history.observe(scene.step());
@@ -292,7 +296,7 @@ fn a_stop_and_its_end_are_known() {
 }
 
 #[test]
-fn memory_that_the_driver_omits_is_remembered_for_a_minute() {
+fn memory_that_the_driver_omits_is_kept_for_a_minute() {
     let (mut scene, mut history) = watched(50.0);
     let identity = scene.process(PID).identity();
     scene.row(0, PID).used_bytes = None;
@@ -344,7 +348,7 @@ fn unlisted_pids_are_bounded_and_forgotten_with_their_rows() {
 }
 
 #[test]
-fn cpu_seconds_that_do_not_advance_are_known_from_their_start() {
+fn unchanged_cpu_seconds_are_timed_from_their_start() {
     let (mut scene, mut history) = watched(50.0);
     let identity = scene.process(PID).identity();
     let still = |history: &History| history.process(identity).unwrap().still_since();
@@ -363,7 +367,7 @@ fn cpu_seconds_that_do_not_advance_are_known_from_their_start() {
 }
 
 #[test]
-fn no_order_of_snapshots_and_no_missing_value_panics() {
+fn no_snapshot_order_or_missing_value_panics() {
     for seed in 1..=rounds(10) {
         let mut history = History::default();
         disorder(seed, 100, |snapshot| {
@@ -384,7 +388,7 @@ fn no_order_of_snapshots_and_no_missing_value_panics() {
 }
 
 #[test]
-fn names_are_read_again_when_any_of_them_changes() {
+fn names_are_read_again_when_one_changes() {
     use crate::model::name_facts::NameFacts;
     use crate::model::process::Parent;
     use std::sync::Arc;
@@ -411,7 +415,8 @@ fn names_are_read_again_when_any_of_them_changes() {
     let mut kinds = [0; 10];
     for _ in 0..3000 {
         let process = scene.process(PID);
-        let pick = |list: &[&str], at: usize| list.get(at).map(|it| Arc::<str>::from(*it));
+        let pick =
+            |list: &[&str], index: usize| list.get(index).map(|name| Arc::<str>::from(*name));
         // Usually nothing changes, and a change may be an equal copy.
         match roll(12) {
             0 => process.command = commands.get(roll(11)).map(|line| words(line)),
@@ -431,7 +436,7 @@ fn names_are_read_again_when_any_of_them_changes() {
         let (identity, facts) = (process.identity(), NameFacts::of(process));
         history.observe(scene.step());
         assert_eq!(history.process(identity).unwrap().names(), &facts);
-        let seen = [
+        let is_present = [
             facts.is_display,
             facts.hypervisor.is_some(),
             facts.is_kernel,
@@ -443,10 +448,10 @@ fn names_are_read_again_when_any_of_them_changes() {
             facts.pool.is_some(),
             facts == NameFacts::default(),
         ];
-        for (kind, seen) in kinds.iter_mut().zip(seen) {
-            *kind += usize::from(seen);
+        for (kind, is_present) in kinds.iter_mut().zip(is_present) {
+            *kind += usize::from(is_present);
         }
     }
-    assert!(kinds.iter().all(|it| *it > 10), "{kinds:?}");
+    assert!(kinds.iter().all(|count| *count > 10), "{kinds:?}");
     assert_eq!(NameFacts::of(&Process::default()), NameFacts::default());
 }

@@ -9,13 +9,13 @@ use super::row::Began;
 use super::streak::Streak;
 use crate::model::Process;
 
-/// How many rows without a known process are watched.
+/// Maximum number of watched rows without a known process.
 const MOST_UNLISTED: usize = 4096;
 
 /// A pid that NVML lists on a GPU although no living process has it.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct UnlistedPid {
-    /// Since when every list that was read showed the pid without a process.
+    /// The period in which every list that was read showed the pid without a process.
     pub streak: Streak,
     /// `Z` or `X`; `None` if /proc does not list the pid.
     pub state: Option<char>,
@@ -32,27 +32,27 @@ impl UnlistedPids {
         device: usize,
         pid: u32,
         process: Option<&Process>,
-        moment: SampleTime,
+        sample: SampleTime,
         was_listed: bool,
     ) {
         let Some(state) = process.and_then(state_of_unlisted) else {
             self.0.remove(&(device, pid));
             return;
         };
-        if let Some(known) = self.0.get_mut(&(device, pid)) {
-            known.streak.extend(moment, false);
-            known.state = state;
+        if let Some(unlisted) = self.0.get_mut(&(device, pid)) {
+            unlisted.streak.extend(sample, false);
+            unlisted.state = state;
         } else if self.0.len() < MOST_UNLISTED {
             let began = if was_listed { Began::Witnessed } else { Began::Unwitnessed };
-            let streak = Streak::new(moment.time, began);
+            let streak = Streak::new(sample.time, began);
             self.0.insert((device, pid), UnlistedPid { streak, state });
         }
     }
 
     /// Drops pids of known processes (`is_known`), and pids unlisted for longer than the allowed gap.
-    pub(super) fn forget(&mut self, moment: SampleTime, is_known: impl Fn(u32) -> bool) {
+    pub(super) fn forget(&mut self, sample: SampleTime, is_known: impl Fn(u32) -> bool) {
         self.0.retain(|(_, pid), unlisted| {
-            moment.time - unlisted.streak.until <= moment.allowed_gap && !is_known(*pid)
+            sample.time - unlisted.streak.until <= sample.allowed_gap && !is_known(*pid)
         });
     }
 

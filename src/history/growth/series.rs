@@ -6,7 +6,7 @@ use crate::model::Time;
 /// How long, in seconds, a level must be held to belong to the band.
 const BAND_SECONDS: u32 = 360;
 
-/// The memory held during some time, up to the start of the next bucket.
+/// The memory held in a period, up to the start of the next bucket.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Bucket {
     /// Seconds observed since the first sample.
@@ -120,8 +120,8 @@ pub(super) fn held_at(buckets: &[Bucket], end: u32, seconds: u32) -> u32 {
     least
 }
 
-/// How far samples may miss the bottom of a valley: by the difference between the samples around it. If sawtooth
-/// and sampling beat, the observed minimum rises without growth, but never by more than this.
+/// The depth by which samples may miss the bottom of a valley: the difference between the samples around it. If
+/// sawtooth and sampling beat, the observed minimum rises without growth, but at most by this depth.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Grain {
     before: Option<u32>,

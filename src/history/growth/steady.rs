@@ -8,7 +8,7 @@ use super::window::{EVEN, KEEP, START};
 use super::{BUCKET_SECONDS, LEAST_RISE, LONGEST_SECONDS, SHORTEST_SECONDS, UNIT};
 use crate::model::Time;
 
-/// The least growth, as a multiple of the mean depth by which samples miss valleys.
+/// Minimum growth, as a multiple of the mean depth by which samples miss valleys.
 const MISSED_VALLEYS: f64 = 1.5;
 /// For how long, in seconds, growth must slow down before it counts as slowing.
 const SLOW_FOR_SECONDS: u32 = 90;
@@ -111,7 +111,7 @@ impl GrowthDetector {
         Some(Passing { since, trend, probation })
     }
 
-    /// Whether growth that does not pass at present still counts: a peak or a pause does not end it.
+    /// Whether growth that currently does not pass continues: a peak or a pause does not end it.
     fn may_last(&self, steady: &Steady) -> bool {
         if steady.has_stopped() {
             // The earlier pauses decide for how long the growth is reported.
@@ -139,13 +139,13 @@ const QUIET_SECONDS: u32 = 300;
 const TOLD_SECONDS: u32 = 2700;
 /// A pause may be longer than the longest earlier one by this factor.
 const PATIENCE: f64 = 1.5;
-/// The least rise that counts, as a share of the rise expected from the rate.
+/// Minimum rise, as a share of the rise expected from the rate.
 const LEAST_SHARE: f64 = 0.15;
 /// The same share after growth has stopped.
 const LEAST_SHARE_ANEW: f64 = 0.6;
 /// The expected rise is computed over at most this many seconds.
 const MOST_SECONDS_ANEW: u32 = 600;
-/// The least rise that counts in any case: 1 MiB.
+/// Minimum rise in any case: 1 MiB.
 const LEAST_UNITS: f64 = (1 << 20) as f64 / UNIT as f64;
 /// Peaks shorter than this, in seconds, do not hide the level below them.
 const HELD_SECONDS: u32 = 150;
@@ -155,7 +155,7 @@ const STALL_SECONDS: u32 = 280;
 const STALL_SHARE: f64 = 0.4;
 /// How much the mean of lows and highs must rise, as such a share; random variation moves it less.
 const STALL_SHARE_OF_MEAN: f64 = 0.25;
-/// The least share of growth that must be freed to end it.
+/// Minimum share of the growth that must be freed to end it.
 const CAME_BACK: f64 = 0.1;
 /// The same share below the level held for [`LEVEL_SECONDS`], which is growth that is ten minutes old.
 const CAME_BACK_BENEATH: f64 = 0.02;
@@ -237,7 +237,7 @@ impl Steady {
     pub(super) fn follow(&mut self, series: &GrowthSeries) {
         let rate = self.trend.bytes_per_second / UNIT as f64;
         let (share, most) = match self.stopped {
-            // After a long pause, the growth missed meanwhile is not required.
+            // After a long pause, the growth missed in between is not required.
             Some(_) => (LEAST_SHARE_ANEW, MOST_SECONDS_ANEW),
             None => (LEAST_SHARE, u32::MAX),
         };

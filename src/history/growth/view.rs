@@ -5,7 +5,7 @@ use super::{MOST_BUCKETS, UNIT};
 use crate::model::Time;
 
 pub(super) const SLOTS: usize = 12;
-/// No slot may contribute more than one part in this many of the counted growth.
+/// Each slot contributes at most one part in this many to the counted growth.
 const LEAST_STEPS: f64 = 4.0;
 
 /// A window in which the floor rises steadily, in seconds since the first sample.

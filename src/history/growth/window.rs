@@ -16,7 +16,7 @@ const PARALLEL: RangeInclusive<f64> = 0.6..=1.6;
 
 pub(super) struct Thresholds {
     last_third: f64,
-    /// The least length, in shortest windows, multiplied by the effective number of rising slots. Half as much if
+    /// Minimum length, in shortest windows, multiplied by the effective number of rising slots. Half as much if
     /// the highs rise as fast as the floor.
     patience: f64,
     /// Growth that slows down this much is levelling off.
@@ -68,7 +68,7 @@ impl View<'_> {
         down <= up * CALM
     }
 
-    /// Whether the growth is no high-water mark, cache or filling band. The first two are checked if memory never
+    /// Whether the growth is not a high-water mark, cache or filling band. The first two are checked if memory never
     /// falls, the third if it does.
     fn is_no_high_water(&self, start: u32, end: u32, counted: f64) -> bool {
         if self.is_in_its_band(start) {
@@ -92,9 +92,9 @@ impl View<'_> {
 // Whether growth leaves the band in which memory moved before. A return to an earlier height is not new, and
 // neither is a rise within earlier variation.
 
-/// The least share of growth that is above earlier levels.
+/// Minimum share of growth that is above earlier levels.
 const NEW_SHARE: f64 = 0.8;
-/// The least slope of the highs, as a share of the floor's slope.
+/// Minimum slope of the highs, as a share of the floor's slope.
 const CEILING_SHARE: f64 = 0.3;
 /// If lows moved by more than this share of the growth before, they may do so again.
 const WANDERED_SHARE: f64 = 0.5;
@@ -141,7 +141,7 @@ impl View<'_> {
     }
 }
 
-// Growth that slows down steadily is no leak: a line through its twelfths' rises declines.
+// Growth that slows down steadily is not a leak: a line through its twelfths' rises declines.
 
 /// How much growth must slow down, from first twelfth to last, to count as slowing.
 pub(super) struct Slower {
@@ -201,7 +201,7 @@ impl View<'_> {
 const LEAST_SHARE: f64 = 0.02;
 /// By how much, in log odds, time must predict the steps better than its logarithm.
 const ODDS: f64 = 4.0;
-/// The first seconds that are ignored, because memory allocated at the start is no high-water mark.
+/// The first seconds that are ignored, because memory allocated at the start is not a high-water mark.
 const BEGINNING_SECONDS: u32 = 120;
 const FEWEST: usize = 4;
 /// The longest time between two steps, as a multiple of the shortest, apart from the width of old buckets.
