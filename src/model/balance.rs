@@ -1,4 +1,4 @@
-//! Where a GPU's memory is: free, reserved, held by listed processes, or in use without a listed process.
+//! Splits a GPU's memory into free, reserved, held by listed processes, and in use without a listed process.
 
 use super::snapshot::{Gpu, GpuProcess, PidNamespace, Snapshot};
 use crate::units::MIB;
@@ -8,7 +8,7 @@ use crate::units::MIB;
 pub struct Balance {
     pub total_bytes: u64,
     pub free_bytes: u64,
-    /// Memory of the driver and firmware. `None` with memory info v1, where free and used add up to the total.
+    /// Memory of the driver and firmware. `None` with memory info v1, in which free and used add up to the total.
     pub reserved_bytes: Option<u64>,
     /// Memory of the listed processes; `None` if the memory of any of them is unknown.
     pub process_bytes: Option<u64>,
@@ -16,7 +16,7 @@ pub struct Balance {
     pub unattributed: Result<u64, &'static str>,
 }
 
-/// Less is contexts and rounding: captures of drivers 590 to 610 show up to 259 MiB on a desktop.
+/// Contexts and rounding account for less: up to 259 MiB on a desktop in captures of drivers 590 to 610.
 pub const WORTH_MENTIONING_BYTES: u64 = 512 * MIB;
 
 impl Balance {
@@ -32,11 +32,11 @@ const UNIFIED: &[&str] =
 impl Gpu {
     /// Whether the GPU shares system memory, which may be in use without a process on the GPU.
     pub fn is_unified(&self) -> bool {
-        let is_named_so = || {
+        let has_unified_name = || {
             let name = self.name.as_deref();
             name.is_some_and(|name| UNIFIED.iter().any(|part| name.contains(part)))
         };
-        self.numa_node.is_some() || self.memory_unavailable.is_some() || is_named_so()
+        self.numa_node.is_some() || self.memory_unavailable.is_some() || has_unified_name()
     }
 
     /// Whether any value shows that the GPU is partitioned into MIG instances.
@@ -53,13 +53,13 @@ impl Gpu {
         let process_bytes = self.process_bytes();
         let unattributed = match process_bytes {
             _ if self.is_divided() => {
-                Err("under MIG the driver does not report what processes hold of the whole GPU")
+                Err("under MIG the driver does not report process memory for the whole GPU")
             }
             _ if self.is_unified() => Err("it shares system memory"),
             _ if self.processes.is_none() => Err("the list of processes could not be read"),
-            None => Err("what one of the processes holds is not known"),
+            None => Err("the memory of one of the processes is unknown"),
             Some(_) if memory.reserved_bytes.is_none() => {
-                Err("this driver counts what it reserves as used")
+                Err("this driver reports reserved memory as used")
             }
             Some(held) => Ok(memory.used_bytes.saturating_sub(held)),
         };
@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn the_parts_add_up_to_all_of_it() {
+    fn the_parts_of_a_balance_add_up_to_the_total() {
         let host = Snapshot::new(Time::default());
         let balance = host.balance(&gpu(Some(10), &[Some(15), Some(20)])).unwrap();
         assert_eq!(balance.unattributed, Ok(25));
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn what_depends_on_the_unknown_is_unknown() {
+    fn unattributed_memory_is_unknown_without_its_inputs() {
         let mut snapshot = Snapshot::new(Time::default());
         let parts = |snapshot: &Snapshot, gpu: Gpu| {
             let balance = snapshot.balance(&gpu).unwrap();

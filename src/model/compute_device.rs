@@ -60,7 +60,7 @@ impl<'a> ComputeDevice<'a> {
         free.filter(|_| self.gpu.stale_seconds.is_none())
     }
 
-    /// The device's rows of the process list, if the list was read.
+    /// The device's rows in the process list; `None` if the list was not read.
     pub fn processes(&self) -> Option<impl Iterator<Item = &'a GpuProcess>> {
         let mig = self.mig;
         let is_here = move |row: &&GpuProcess| {
@@ -84,7 +84,7 @@ impl<'a> ComputeDevice<'a> {
         is_called(self.gpu, &needle, false, true) || self.mig.is_some_and(is_part)
     }
 
-    /// Why a program started now could not use the device, regardless of free memory. Ignores claims.
+    /// Why a new program cannot use the device, regardless of free memory. Ignores claims.
     pub fn refusal(&self) -> Option<String> {
         let gpu = self.gpu;
         if gpu.is_drained == Some(true) {
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn a_partitioned_gpu_is_its_mig_devices() {
+    fn a_partitioned_gpu_is_listed_as_its_mig_devices() {
         let mut gpu = Gpu {
             index: 3,
             uuid: Some("GPU-b".into()),
@@ -133,11 +133,11 @@ mod tests {
             ..Gpu::default()
         };
         let names = |gpu: &Gpu| -> Vec<(String, Option<u64>)> {
-            ComputeDevice::all_of(gpu).map(|it| (it.name(), it.free_bytes())).collect()
+            ComputeDevice::all_of(gpu).map(|device| (device.name(), device.free_bytes())).collect()
         };
         assert_eq!(names(&gpu), [("GPU 3".to_owned(), Some(60))]);
         gpu.mig_mode = Some(true);
-        assert_eq!(names(&gpu), [], "none that is visible");
+        assert_eq!(names(&gpu), [], "no MIG device is visible");
         gpu.mig_devices = vec![mig(0, 1), mig(1, 9)];
         gpu.processes =
             Some(vec![GpuProcess { gpu_instance_id: Some(8), ..GpuProcess::default() }]);
@@ -145,7 +145,7 @@ mod tests {
             names(&gpu),
             [("MIG device 3:0".to_owned(), Some(1)), ("MIG device 3:1".to_owned(), Some(9))]
         );
-        let [first, second] = [0, 1].map(|at| ComputeDevice::all_of(&gpu).nth(at).unwrap());
+        let [first, second] = [0, 1].map(|index| ComputeDevice::all_of(&gpu).nth(index).unwrap());
         let held = |device: ComputeDevice<'_>| device.processes().unwrap().count();
         assert_eq!((held(first), held(second), second.total_bytes()), (0, 1, Some(10)));
         for (typed, is_first, is_second) in [
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mode_or_a_failure_makes_a_gpu_unusable() {
+    fn a_compute_mode_or_failure_makes_a_gpu_unusable() {
         let row = |kind| Some(vec![GpuProcess { pid: 9, kind, ..GpuProcess::default() }]);
         let gpu = |mode: &str, processes| Gpu {
             compute_mode: Some(mode.into()),

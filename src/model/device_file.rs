@@ -37,8 +37,8 @@ impl Gpu {
 }
 
 impl Process {
-    /// Whether the process has the driver's memory management file open. Every process with a context has it open,
-    /// and so has every process forked from one; a process that only queries NVML does not.
+    /// Whether the process has the driver's memory management file open. Every process with a context has it open, as
+    /// does every process forked from one. A process that only queries NVML does not.
     ///
     /// The file is `nvidia-uvm` on Linux. WSL's and Jetson's drivers use one file for everything. `None` if the
     /// process's files cannot be read.
@@ -53,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_a_gpus_own_file_has_a_number() {
+    fn only_gpu_device_files_have_a_minor_number() {
         assert_eq!(minor_number("nvidia12"), Some(12));
         for name in ["nvidiactl", "nvidia-uvm", "nvidia99999999999", "dxg"] {
             assert_eq!(minor_number(name), None);
@@ -61,7 +61,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_holds_the_gpu_whose_file_it_has_open() {
+    fn open_device_files_show_which_gpu_a_process_holds() {
         let gpu = |minor_number| Gpu { index: 1, minor_number, ..Gpu::default() };
         assert_eq!(gpu(Some(12)).device_file(), "/dev/nvidia12");
         assert_eq!(gpu(None).device_file(), "/dev/nvidia1");
@@ -79,7 +79,11 @@ mod tests {
             assert_eq!(gpu(None).is_open_in(&process(files)), is_open, "{files:?}");
         }
         let held = |files| gpu(None).may_be_held_by(&process(Some(files)));
-        assert_eq!(held(&["/dev/nvidiactl", "/dev/nvidia1"]), Some(false), "it reads NVML");
+        assert_eq!(
+            held(&["/dev/nvidiactl", "/dev/nvidia1"]),
+            Some(false),
+            "the process only queries NVML"
+        );
         assert_eq!(held(&["/dev/nvidia-uvm", "/dev/nvidia1"]), Some(true));
         assert_eq!(held(&["/dev/nvidia-uvm", "/dev/nvidia0"]), Some(false));
         assert_eq!(gpu(None).may_be_held_by(&process(None)), None);

@@ -37,7 +37,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nothing_that_a_terminal_acts_on_passes() {
+    fn control_and_invisible_characters_are_escaped() {
         assert_eq!(escape("plain — ünïcode 日本"), "plain — ünïcode 日本");
         assert_eq!(
             escape("a\x1b[31mred\nb\u{202e}c\u{9b}0m\x7f"),

@@ -1,9 +1,9 @@
 //! Families: processes that belong together, their launcher, and how they are related.
 //!
 //! A family may be ended as a whole, so it must be one job. A common parent, login, terminal, container or notebook
-//! server is not enough: two programs typed into one shell are two families, and so are two notebook kernels. Each
-//! [`Tie`] records the evidence that joined a family. Evidence that fits two jobs joins nothing. Only processes in
-//! the snapshot are members; an unresolved process is in no family.
+//! server is not enough: two programs typed into one shell are two families, as are two notebook kernels. Each
+//! [`Tie`] records the evidence that joined a family. Ambiguous evidence joins nothing. Only processes in the
+//! snapshot are members; an unresolved process is in no family.
 //!
 //! Pure: this module does no I/O and sends no signals. Callers show a family before they end it.
 
@@ -22,9 +22,9 @@ use joining::{Joining, is_dead};
 pub enum Tie {
     /// One process group: one command line of a shell, or one script.
     ProcessGroup,
-    /// One session, whose leader is a member.
+    /// One session; its leader is a member.
     Session,
-    /// One Slurm step, or a service or container whose first process is a member.
+    /// One Slurm step, or a service or container with its first process as a member.
     Cgroup,
     /// Ranks of one run: torchrun, DeepSpeed, MPI, a Slurm step, a Ray job.
     Run,
@@ -41,7 +41,7 @@ impl Tie {
             Self::Cgroup => "one job, service or container",
             Self::Run => "ranks of one run",
             Self::Parent => "one started the other",
-            Self::GpuFiles => "they hold the GPU of one that died",
+            Self::GpuFiles => "they have the GPU of a dead member open",
         }
     }
 }
@@ -51,7 +51,7 @@ impl Tie {
 pub struct Family {
     /// `family:PID` of the oldest member. Constant while that process is listed, dead or alive.
     pub id: Arc<str>,
-    /// The members' pids, ascending, including a dead process whose memory the others hold.
+    /// The members' pids, ascending. Includes a dead process if the others hold its memory.
     pub members: Vec<u32>,
     /// Empty for a single process.
     pub ties: BTreeSet<Tie>,
@@ -74,7 +74,7 @@ pub fn families(snapshot: &Snapshot) -> Vec<Family> {
     joining.join_sessions();
     joining.join_children();
     joining.join_the_dead();
-    // Later steps compare jobs with jobs, because a rank's data loaders have its rank, too.
+    // These steps compare whole jobs, because a rank's data loaders inherit its environment.
     joining.join_runs();
     joining.join_cgroups();
     joining.finish()
@@ -110,13 +110,13 @@ impl Family {
             siblings.sort_unstable();
         }
         let mut tree = Vec::with_capacity(members.len());
-        let mut seen = BTreeSet::new();
-        // In a recording, processes can be each other's parents. They are under no root, so they follow as roots.
+        let mut visited = BTreeSet::new();
+        // In a recording, processes can be each other's parents. No root leads to them, so they become roots.
         let rest = members.iter().map(|&(pid, _)| pid);
         for root in roots.iter().map(|&(_, pid)| pid).chain(rest) {
             let mut due = vec![(root, 0)];
             while let Some((pid, depth)) = due.pop() {
-                if !seen.insert(pid) {
+                if !visited.insert(pid) {
                     continue;
                 }
                 tree.push(Branch { pid, depth });

@@ -1,7 +1,7 @@
 //! The table of fields: each fact about a row, the field's names, and how to read its value.
 //!
-//! The [selector](super::selector) parser and its help use this table. Each match is yes, no or unknown, and
-//! unknown is no evidence either way. A resolved process outside a container, however, is known to be in none.
+//! The [selector](super::selector) parser and its help use this table. Each match is yes, no or unknown; unknown
+//! is not evidence for either. The container of a resolved process is always known, even if it has none.
 //!
 //! [`gpu`] is a separate table of a GPU's single values.
 
@@ -62,7 +62,7 @@ pub enum Field {
 }
 
 pub const UNKNOWN: &str = "-";
-/// The text for a value that this GPU or driver lacks; `ps` says why below its tables.
+/// The text for a value that this GPU or driver does not report; `ps` explains it below its tables.
 pub const NOT_AVAILABLE: &str = "n/a";
 
 /// Every field, in column order. Widths leave room for the sort mark after the heading.
@@ -74,13 +74,13 @@ pub const FIELDS: [FieldSpec; 25] = {
             &["gpu"],
             Notation::Gpu,
             "gpu:0",
-            "the GPU's index, UUID (or its beginning), part (0:3) or name",
+            "GPU index, UUID or its prefix, MIG device (0:3) or name",
         )
         .number("GPU", false)
         .on_screen('g', 4, 0)
         .in_ps(STAYS)
         .sorts("gpu", "GPU, then GPU memory"),
-        field(Field::Pid, &["pid"], Number, "pid:4242", "the process id, here or in its container")
+        field(Field::Pid, &["pid"], Number, "pid:4242", "process id, here or in its container")
             .number("PID", false)
             .on_screen('p', 1, 0)
             .in_ps(STAYS)
@@ -95,76 +95,76 @@ pub const FIELDS: [FieldSpec; 25] = {
             &["mem", "memory"],
             BytesOrShare,
             "mem>4GiB",
-            "memory on the GPU, or its share (50%)",
+            "GPU memory, or its share of the GPU (50%)",
         )
         .number("MEMORY", true)
         .on_screen('m', 2, 10)
         .in_ps(STAYS)
-        .sorts("memory", "GPU memory, the largest first"),
+        .sorts("memory", "GPU memory, largest first"),
         field(Field::MemoryPercent, &[], Percent, "", "its share of the GPU's memory")
             .number("MEM%", true)
             .called("memory-percent")
             .on_screen('n', 11, 5),
-        field(Field::History, &[], Bytes, "", "how its memory changed")
+        field(Field::History, &[], Bytes, "", "memory over time")
             .text("HISTORY")
             .called("history")
             .most_first()
             .on_screen('y', 9, 10),
-        field(Field::SmPercent, &["sm"], Percent, "sm<5", "use of the GPU, in percent")
+        field(Field::SmPercent, &["sm"], Percent, "sm<5", "SM utilization, in percent")
             .number("SM%", true)
             .on_screen('s', 6, 4)
             .in_ps(6)
-            .sorts("sm", "SM utilization, the highest first"),
-        field(Field::CpuPercent, &["cpu"], Percent, "cpu>100", "use of the CPU, in percent")
-            .number("CPU%", true)
-            .on_screen('c', 10, 6),
-        field(Field::CpuTime, &["cputime"], Seconds, "cputime>1h", "CPU time since it started")
+            .sorts("sm", "SM utilization, highest first"),
+        field(
+            Field::CpuPercent,
+            &["cpu"],
+            Percent,
+            "cpu>100",
+            "CPU utilization, in percent of a core",
+        )
+        .number("CPU%", true)
+        .on_screen('c', 10, 6),
+        field(Field::CpuTime, &["cputime"], Seconds, "cputime>1h", "total CPU time")
             .number("CPU TIME", true)
             .in_ps(2)
-            .sorts("cpu-time", "Total CPU time, the longest first"),
+            .sorts("cpu-time", "Total CPU time, longest first"),
         field(Field::HostMemory, &["rss", "host"], Bytes, "rss>1GiB", "host memory")
             .number("HOST MEM", true)
             .on_screen('h', 14, 10)
             .in_ps(1)
-            .sorts("host-memory", "Resident host memory, the largest first"),
+            .sorts("host-memory", "Resident host memory, largest first"),
         field(
             Field::State,
             &["state"],
             OneOf(state_names),
             "state:stopped",
-            "its state, as in /proc",
+            "process state, by name or letter",
         )
         .text("STATE")
         .on_screen('t', 12, 8)
         .in_ps(7),
-        field(Field::Idle, &["idle"], Seconds, "idle>10m", "how long it has been idle")
+        field(Field::Idle, &["idle"], Seconds, "idle>10m", "time since it last used the GPU")
             .number("IDLE", true)
             .on_screen('i', 7, 8),
-        field(Field::Runtime, &["runtime", "time"], Seconds, "runtime>2h", "how long it has run")
+        field(Field::Runtime, &["runtime", "time"], Seconds, "runtime>2h", "time since start")
             .number("RUNTIME", true)
             .on_screen('r', 13, 8)
             .in_ps(4)
-            .sorts("runtime", "Time since start, the longest first"),
-        field(Field::Framework, &["framework"], Text, "framework:pytorch", "what it computes with")
+            .sorts("runtime", "Time since start, longest first"),
+        field(Field::Framework, &["framework"], Text, "framework:pytorch", "the framework")
             .text("FRAMEWORK")
             .on_screen('f', 15, 0)
             .in_ps(3),
-        field(
-            Field::Place,
-            &["where"],
-            Text,
-            "where:vllm",
-            "the container, pod, job or unit, as shown",
-        )
-        .text("WHERE")
-        .on_screen('w', 8, 0)
-        .in_ps(5),
+        field(Field::Place, &["where"], Text, "where:vllm", "container, pod, job or unit")
+            .text("WHERE")
+            .on_screen('w', 8, 0)
+            .in_ps(5),
         field(
             Field::Finding,
             &["finding"],
             OneOf(finding_names),
             "finding:idle",
-            "what the rules found; any: anything",
+            "kind of finding; any matches all kinds",
         )
         .text("FINDING")
         .most_first()
@@ -186,7 +186,7 @@ pub const FIELDS: [FieldSpec; 25] = {
             &["kind", "type"],
             OneOf(|| KINDS.to_vec()),
             "kind:compute",
-            "which of NVML's lists it is on",
+            "the NVML process list",
         ),
         field(Field::Is, &["is"], OneOf(|| TRAITS.to_vec()), "is:mine", "mine, unlisted"),
     ]
@@ -375,7 +375,7 @@ pub fn badge(finding: &Finding) -> String {
     let mut text = finding.kind.to_string().to_uppercase();
     let span = Span::from_seconds(finding.duration_seconds).to_string();
     text.push(' ');
-    // The largest unit is enough here; the message has the exact span.
+    // Show only the largest unit; the message has the exact duration.
     text.push_str(span.split(' ').next().unwrap_or_default());
     if !finding.also.is_empty() {
         text.push_str(&format!(" +{}", finding.also.len()));
@@ -391,7 +391,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_field_has_one_line_and_every_column_a_place_of_its_own() {
+    fn every_field_has_one_line_and_every_column_its_own_rank() {
         for spec in FIELDS {
             assert_eq!(spec.field.spec().example, spec.example, "{:?}", spec.field);
             assert_eq!(spec.title.is_empty(), spec.letter == ' ' && spec.gives_way == 0);

@@ -136,8 +136,8 @@ impl Kind {
         matches!(self, Orphan | Stopped | Placeholder | Idle | ServerIdle)
     }
 
-    /// Whether processes with such a finding can be asked to release memory. An idle process keeps running. On a
-    /// nearly full GPU, a process may have announced a signal that asks for release while it works.
+    /// Whether processes with this kind of finding can be asked to release memory. An idle process keeps running. On
+    /// a nearly full GPU, a process may have announced a signal that requests release during work.
     pub const fn may_be_released(self) -> bool {
         matches!(self, Self::Idle | Self::ServerIdle | Self::Pressure)
     }
@@ -344,16 +344,15 @@ pub struct Undecided {
 
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct OwnCommands {
-    /// Makes the process release memory and keep running, if a snapshot shows a way that works for its libraries.
+    /// Makes the process release memory and keep running, if the snapshot shows that its libraries support this.
     pub release: Option<String>,
     pub kill: Option<String>,
 }
 
 // Evidence: the facts that a rule observed.
 //
-// Numbers are as observed or computed, with units in their names; unknown numbers are `null`. Each kind defines its
-// facts and their wording in its file in `rules`. The shared part is here, so that modules which know no rule can
-// use findings as plain data.
+// Names include units; unknown numbers are `null`. Each kind defines its facts and their wording in its file in
+// `rules`. The shared part is here, so that modules independent of `rules` can use findings as plain data.
 
 /// The facts of one kind, serialized as `evidence`.
 pub trait KindEvidence: Serialize + JsonSchema {

@@ -49,7 +49,7 @@ pub fn append<T: Serialize + ?Sized>(bytes: &mut Vec<u8>, value: &T) -> Result<(
         bytes.truncate(before);
         return Err(error);
     }
-    // Nearly all documents are plain and need no change.
+    // Nearly all documents are ASCII and need no change.
     if bytes[before..].iter().any(|&byte| byte >= 0x7f)
         && let Ok(text) = String::from_utf8(bytes.split_off(before))
     {
@@ -87,7 +87,7 @@ mod tests {
          \u{2029}\u{2066}\u{2069}\u{feff}\u{fe0f}\u{e0041}\u{3164}\"\\";
 
     #[test]
-    fn escaped_characters_are_absent_and_all_are_read_back() {
+    fn hostile_characters_are_escaped_and_read_back() {
         let value = serde_json::json!({ HOSTILE: [HOSTILE, "日本 é 👍", 1] });
         let mut appended = b"before".to_vec();
         append(&mut appended, &value).unwrap();
@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_plain_is_as_serde_writes_it() {
+    fn plain_text_is_written_as_serde_json_writes_it() {
         let value = serde_json::json!({"a": "b\u{1b}", "é": 1.5});
         assert_eq!(to_string(&value).unwrap(), serde_json::to_string(&value).unwrap());
         assert_eq!(document(&value).unwrap(), serde_json::to_string_pretty(&value).unwrap() + "\n");

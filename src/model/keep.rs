@@ -1,8 +1,8 @@
 //! Reasons to keep a process despite findings: `GPUMEM_KEEP`, the configuration, its program, or that it serves.
 //!
-//! The value of `GPUMEM_KEEP` is a day or an instant until which the process must not be touched. The variable
-//! protects, so an unclear value means to keep. `rules::exemption::kept_by` combines the reasons. The guard in
-//! `reclaim` checks them one by one, because a policy may skip some.
+//! `GPUMEM_KEEP` is a day or an instant until which the process must not be touched. An unclear value protects it
+//! without limit. `rules::exemption::kept_by` combines the reasons. The guard in `reclaim` checks them one by one,
+//! because a policy may skip some.
 
 use std::fmt;
 use std::str::FromStr as _;
@@ -22,7 +22,7 @@ use crate::units::Span;
 pub const VARIABLE: &str = "GPUMEM_KEEP";
 /// Values that mean not to keep.
 const NO: [&str; 4] = ["0", "no", "false", "off"];
-/// The UTC offset, in hours, at which a day ends last. A value does not contain a time zone.
+/// The UTC offset, in hours, of the time zone in which a day ends last. A day has no time zone.
 const LAST_ZONE_HOURS: i8 = -12;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -178,7 +178,7 @@ impl Process {
         (!is_over).then_some(KeptBy::Owner { user, until })
     }
 
-    /// Whether the owner's keep, if any, has exceeded the longest time allowed.
+    /// Whether the owner's keep, if any, has exceeded its maximum duration.
     pub fn is_past_keep_limit(&self, now: Time, longest: Option<Span>) -> bool {
         self.keep_limit(longest).is_some_and(|limit| now >= limit)
     }
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn an_instant_ends_it_and_a_day_lasts_to_its_last_end() {
+    fn a_keep_ends_at_its_instant_or_after_its_day() {
         for (value, end) in [
             ("2026-12-01T10:00:00Z", "2026-12-01T10:00:00Z"),
             ("2026-12-01T10:00:00+02:00", "2026-12-01T08:00:00Z"),
@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn a_keep_lasts_at_most_so_long_from_the_start_of_its_process() {
+    fn a_keep_is_limited_from_the_start_of_its_process() {
         let kept = |value: &str, start: Option<&str>, days: Option<f64>| {
             let process = Process {
                 user: Some("ann".into()),
@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_clear_keeps() {
+    fn an_unclear_value_keeps_the_process() {
         for value in [
             "",
             "1",

@@ -1,5 +1,5 @@
-//! Short names shared by every view: where a process runs, its role in the Multi-Process Service, its part of a
-//! GPU, and the GPU files that it has open.
+//! Short names shared by every view: a process's container, job or unit, its role in the Multi-Process Service, its
+//! part of a GPU, and its open GPU files.
 //!
 //! Tables and the screen share these names without depending on each other. Processes and clusters control the
 //! text: this module limits its length, and the writer escapes it. `rules` decides how to judge a daemon or an
@@ -12,11 +12,11 @@ use super::process::Process;
 use super::program::file_name;
 use super::snapshot::{Gpu, GpuProcess, Host, MigDevice, ProcessType, Snapshot};
 
-/// The longest name, in characters; longer names are cut.
+/// Maximum length of a name, in characters; longer names are cut.
 const NAME_CHARS: usize = 40;
-/// How many characters of an id are shown, as docker does.
+/// Number of characters of an id that are shown, like docker.
 const ID_CHARS: usize = 12;
-/// How many files are named; the rest is counted.
+/// Maximum number of files that are named; the others are counted.
 const FILES_NAMED: usize = 3;
 /// The kernel's limit for a short name, in bytes.
 const COMM_BYTES: usize = 15;
@@ -26,7 +26,7 @@ const MPS_SERVER: &str = "nvidia-cuda-mps-server";
 const MPS_CONTROL: &str = "nvidia-cuda-mps-control";
 
 impl Process {
-    /// Where the process runs, most specific first: `pod:train/bert-0`, `job:812.0`, `docker:bert`, `vllm.service`.
+    /// The most specific place of the process: `pod:train/bert-0`, `job:812.0`, `docker:bert`, `vllm.service`.
     /// `None` in a login session, or if unknown.
     pub fn place(&self) -> Option<String> {
         let pod = self.kubernetes.as_deref().and_then(|pod| {
@@ -98,7 +98,7 @@ impl Process {
         let program = self.command.as_deref().and_then(|command| command.first());
         let by_program =
             executable.and_then(file).or_else(|| file(program.filter(|_| executable.is_none())?));
-        // The server and the daemon share a truncated short name. Without argv, nothing else tells them apart.
+        // The server and the daemon have the same truncated short name, so without argv they cannot be distinguished.
         let comm = self.comm.as_deref().filter(|_| program.is_none());
         let by_comm = comm.filter(|comm| MPS_SERVER.get(..COMM_BYTES) == Some(comm));
         let is_client = on_gpu.is_some_and(|row| row.kind == ProcessType::Mps);
@@ -109,13 +109,13 @@ impl Process {
 impl Host {
     /// Says that unreadable processes may include a holder. `None` if all were read or none were searched.
     pub fn unread_text(&self) -> Option<String> {
-        let whose = match self.unread_processes? {
+        let processes = match self.unread_processes? {
             0 => return None,
             1 => "1 process's".to_owned(),
             count => format!("{count} processes'"),
         };
         Some(format!(
-            "{whose} files could not be read; only root on the host can see hidden holders"
+            "{processes} files could not be read; only root on the host can see hidden holders"
         ))
     }
 }
@@ -165,7 +165,7 @@ impl Gpu {
 
 impl Snapshot {
     /// Processes whose open files suggest that they hold GPU memory although NVML lists them on no GPU. Excludes
-    /// monitors and the driver's daemons, which hold no memory of their own.
+    /// monitors and the driver's daemons, which hold no memory.
     pub fn unlisted_holders(&self) -> impl Iterator<Item = &Process> {
         let rows = || self.gpus.iter().flat_map(|gpu| gpu.processes.iter());
         // Collected once, because every sample lists them.
@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn a_part_of_a_gpu_is_named_by_its_device_or_by_its_instances() {
+    fn a_part_of_a_gpu_is_named_by_its_device_or_instances() {
         let gpu = Gpu {
             index: 1,
             mig_devices: vec![MigDevice {
@@ -280,29 +280,29 @@ mod tests {
     }
 
     #[test]
-    fn the_service_is_known_by_its_program_and_its_clients_by_their_list() {
-        let of = |executable: &str| Process {
+    fn mps_roles_follow_from_programs_and_nvml_lists() {
+        let running = |executable: &str| Process {
             executable: Some(executable.into()),
             command: Some(vec!["x".into()].into()),
             ..Process::default()
         };
         let row = |kind| GpuProcess { kind, ..GpuProcess::default() };
         let mps = row(ProcessType::Mps);
-        let server = of("/usr/bin/nvidia-cuda-mps-server (deleted)");
+        let server = running("/usr/bin/nvidia-cuda-mps-server (deleted)");
         assert_eq!(server.mps_role(Some(&mps)), Some("mps server"));
-        let control = of("/usr/bin/nvidia-cuda-mps-control");
+        let control = running("/usr/bin/nvidia-cuda-mps-control");
         assert_eq!(control.mps_role(None), Some("mps control"));
-        let other = of("/usr/bin/python3");
+        let other = running("/usr/bin/python3");
         assert_eq!(other.mps_role(Some(&mps)), Some("mps client"));
         assert_eq!(other.mps_role(Some(&row(ProcessType::Compute))), None);
         let zombie = Process { comm: Some("nvidia-cuda-mps".into()), ..Process::default() };
         assert_eq!(zombie.mps_role(None), Some("mps server"));
-        let liar = Process { comm: Some("nvidia-cuda-mps".into()), ..of("/usr/bin/python3") };
+        let liar = Process { comm: Some("nvidia-cuda-mps".into()), ..running("/usr/bin/python3") };
         assert_eq!(liar.mps_role(None), None);
     }
 
     #[test]
-    fn numbers_that_follow_each_other_are_a_range() {
+    fn consecutive_numbers_form_a_range() {
         for (numbers, shown) in [
             (&[][..], ""),
             (&[4], "4"),
@@ -314,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unlisted_holder_is_described_as_far_as_it_is_known() {
+    fn an_unlisted_holder_is_described_by_its_files() {
         let mut snapshot = Snapshot::new(Time::default());
         snapshot.gpus = vec![Gpu {
             index: 0,
@@ -333,8 +333,8 @@ mod tests {
             holder(3, &[]),
             Process { pid: 4, ..Process::default() },
         ];
-        let pids: Vec<u32> = snapshot.unlisted_holders().map(|it| it.pid).collect();
-        assert_eq!(pids, [2], "neither who is listed nor who holds nothing known");
+        let pids: Vec<u32> = snapshot.unlisted_holders().map(|process| process.pid).collect();
+        assert_eq!(pids, [2], "neither listed processes nor processes without open files");
         let holder = &snapshot.processes[1];
         assert_eq!(snapshot.gpus[0].is_open_in(holder), Some(true));
         let text = snapshot.holding(holder);

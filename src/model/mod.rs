@@ -5,17 +5,16 @@
 //! [`compute_device`] is a device for a program, [`reservation`] lists the GPUs given to jobs and containers, and
 //! [`release`] is a process's report about memory that it freed.
 //!
-//! Conclusions: [`finding`] and its evidence, [`suspect`] without proof yet, and [`reclaimable`], the sum of
-//! both. [`family`] groups processes that belong together, and [`keep`] has the reasons to keep one. [`balance`]
-//! splits a GPU's memory by holder, [`unread`] lists processes that may be on an unreadable GPU, and [`waste`] adds
-//! up the cost of findings.
+//! Conclusions: [`finding`] is proved, [`suspect`] is not yet, and [`reclaimable`] adds up both. [`family`] groups
+//! processes that belong together, and [`keep`] has the reasons to exempt one. [`balance`] splits a GPU's memory by
+//! holder, [`unread`] lists processes that may be on an unreadable GPU, and [`waste`] adds up the cost of findings.
 //!
 //! Display and selection: [`row`] is a process on a GPU, [`field`] the table of facts about it, [`selector`] the
 //! filter language over them, and [`mod@totals`] the sums of groups. [`label`] and [`process_name`]
 //! make texts for people; [`time`], [`mod@escape`] and [`json`] are the written forms.
 //!
-//! Interpretation of names: [`names`] are the lists, [`name_facts`] combines all facts, and [`program`],
-//! [`server_name`], [`owners`], [`pool`], [`placeholder`] and [`mod@unit`] interpret one kind of name each.
+//! Interpretation of names: [`names`] has the lists, [`name_facts`] combines all facts, and [`program`],
+//! [`server_name`], [`owners`], [`pool`], [`placeholder`] and [`mod@unit`] each interpret one kind of name.
 //!
 //! Helpers: [`device_file`], [`shared`].
 

@@ -1,8 +1,8 @@
 //! Programs that only occupy a GPU so that no other process gets it.
 //!
-//! The list has only published programs, matched by the whole name of a program, script or module. A program that
-//! can also start other work (`nvertake run`) is a placeholder only if it starts none. The names that people give
-//! their own scripts prove nothing.
+//! The list contains only published programs, matched by the whole name of a program, script or module. A program
+//! that can also start other work (`nvertake run`) is a placeholder only if it does not. Names of users' own scripts
+//! prove nothing.
 
 use std::sync::Arc;
 
@@ -44,7 +44,7 @@ fn named(command: &[Arc<str>]) -> Option<&'static str> {
     })
 }
 
-/// Whether nVertake was told to fill memory, and no argument may be a command to run.
+/// Whether nVertake's arguments only fill memory, and none of them can be a command to run.
 fn fills_only(arguments: &[Arc<str>]) -> bool {
     let mut fills = false;
     let mut rest = arguments.iter().map(|argument| &**argument);

@@ -22,10 +22,10 @@ pub struct Pool {
     /// The workers listen for each other and for their source of work, not for clients.
     #[serde(default)]
     pub listens_for_itself: bool,
-    /// The pool keeps a worker for later work and ends it itself. It starts another worker only for work.
+    /// The pool keeps idle workers, ends them itself, and starts new ones only for new work.
     #[serde(default)]
     pub keeps_the_idle: bool,
-    /// The programs, scripts or modules that start the workers, if the starter is no process of the pool.
+    /// The programs, scripts or modules that start the workers, if the starter is not part of the pool.
     #[serde(default)]
     started_by: Vec<String>,
     #[serde(default)]
@@ -47,8 +47,8 @@ fn parse() -> Result<Pools, toml::de::Error> {
 }
 
 impl Process {
-    /// The pool whose worker or starter the process is. A process can write its own title, which is ignored if its
-    /// starter is known not to belong to the pool.
+    /// The pool that the process is a worker or the starter of. A process can write its own title, so the title is
+    /// ignored if its starter is known not to belong to the pool.
     pub fn pool(&self) -> Option<&'static Pool> {
         let command = self.command.as_deref().unwrap_or_default();
         let by_title = titled(command).filter(|pool| self.is_started_by(pool) != Some(false));
@@ -102,7 +102,7 @@ fn titled<T: AsRef<str>>(command: &[T]) -> Option<&'static Pool> {
         "ray::IDLE" => is_ray_idle(title),
         beginning => title.starts_with(beginning),
     };
-    POOLS.iter().find(|it| it.titles.iter().any(is_titled))
+    POOLS.iter().find(|pool| pool.titles.iter().any(is_titled))
 }
 
 fn running<T: AsRef<str>>(command: &[T]) -> Option<&'static Pool> {
@@ -112,7 +112,7 @@ fn running<T: AsRef<str>>(command: &[T]) -> Option<&'static Pool> {
         let mut words = words.split(' ');
         words.next() == Some(tool) && words.all(has)
     };
-    POOLS.iter().find(|it| it.commands.iter().any(runs))
+    POOLS.iter().find(|pool| pool.commands.iter().any(runs))
 }
 
 pub fn is_ray_idle(title: &str) -> bool {
@@ -128,7 +128,7 @@ pub fn tool<T: AsRef<str>>(command: &[T]) -> Option<(&str, &[T])> {
     }
     while let Some((argument, after)) = rest.split_first() {
         match argument.as_ref() {
-            "-m" => return after.split_first().map(|(it, after)| (it.as_ref(), after)),
+            "-m" => return after.split_first().map(|(module, after)| (module.as_ref(), after)),
             "-c" => return None,
             // Python's options that take a value.
             "-W" | "-X" => rest = after.get(1..).unwrap_or_default(),
@@ -141,8 +141,8 @@ pub fn tool<T: AsRef<str>>(command: &[T]) -> Option<(&str, &[T])> {
 
 pub fn is_spawned<T: AsRef<str>>(command: &[T]) -> bool {
     let mut arguments = command.iter().map(AsRef::as_ref);
-    let is_python = arguments.next().is_some_and(|it| is_interpreter(file_name(it)));
-    let mut after = arguments.skip_while(|it| *it != "-c").skip(1);
+    let is_python = arguments.next().is_some_and(|program| is_interpreter(file_name(program)));
+    let mut after = arguments.skip_while(|argument| *argument != "-c").skip(1);
     let code = after.next().unwrap_or_default();
     is_python
         && (code.starts_with("from multiprocessing.spawn import")
@@ -162,7 +162,7 @@ mod tests {
         command.split(' ').map(Arc::from).collect()
     }
 
-    fn of(command: &str, parent: &str) -> Process {
+    fn worker(command: &str, parent: &str) -> Process {
         Process {
             command: Some(words(command)),
             parent_is_reaper: Some(false),
@@ -179,7 +179,7 @@ mod tests {
         "/usr/bin/python3 -c from#multiprocessing.spawn#import#spawn_main;#spawn_main()";
 
     #[test]
-    fn workers_are_known_and_so_is_who_restarts_them() {
+    fn pool_workers_and_their_restarters_are_recognised() {
         let spawned = SPAWNED;
         for (command, parent, name, is_restarted) in [
             (
@@ -209,7 +209,7 @@ mod tests {
                 true,
             ),
         ] {
-            let mut process = of(&command.replace('#', " "), parent);
+            let mut process = worker(&command.replace('#', " "), parent);
             if command == SPAWNED {
                 let code = "from multiprocessing.spawn import spawn_main; spawn_main()";
                 process.command = Some(["/usr/bin/python3", "-c", code].map(Arc::from).into());
@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn a_title_below_another_starter_is_no_pool() {
+    fn a_title_with_another_starter_is_not_a_pool() {
         for (title, parent) in [
             ("ray::IDLE", "bash"),
             ("ray::IDLE", "python /home/ann/raylet.py"),
@@ -231,7 +231,7 @@ mod tests {
             ("dask worker [tcp://x:8786]", "python train.py"),
             ("gunicorn: worker [app]", "bash"),
         ] {
-            let mut process = of(title, parent);
+            let mut process = worker(title, parent);
             assert_eq!(process.pool(), None, "{title} below {parent}");
             assert!(!process.is_restarted_by_its_pool(), "{title} below {parent}");
             process.parent = None;
@@ -239,7 +239,7 @@ mod tests {
             process.parent_is_reaper = Some(true);
             assert_eq!(process.pool(), None, "{title}");
         }
-        let mut process = of("ray::IDLE", "bash");
+        let mut process = worker("ray::IDLE", "bash");
         process.parent = None;
         assert!(process.is_restarted_by_its_pool());
         let comm = |comm: &str| Parent { comm: Some(comm.into()), ..Parent::default() };
@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn a_part_of_a_name_is_no_pool() {
+    fn a_partial_name_is_not_a_pool() {
         for (command, parent) in [
             ("ray::ServeReplica:app:m", "raylet"),
             ("python celery_train.py worker", "bash"),
@@ -261,7 +261,7 @@ mod tests {
             ("python -m uvicornish", "bash"),
             ("dask scheduler", "bash"),
         ] {
-            let process = of(command, parent);
+            let process = worker(command, parent);
             assert_eq!(process.pool(), None, "{command}");
             assert!(!process.is_restarted_by_its_pool());
         }

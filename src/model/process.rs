@@ -39,11 +39,11 @@ pub struct Process {
     pub session: Option<u32>,
     /// Whether the parent is PID 1 of the namespace or a child subreaper.
     pub parent_is_reaper: Option<bool>,
-    /// Whether a process exists whose PID is the process group ID.
+    /// Whether the leader of the process group exists: a process with the group ID as its PID.
     pub group_leader_alive: Option<bool>,
-    /// Whether a process exists whose PID is the session ID.
+    /// Whether the session leader exists: a process with the session ID as its PID.
     pub session_leader_alive: Option<bool>,
-    /// State as in /proc: R, S, D, T, t, Z, X or I; absent if /proc does not list the PID.
+    /// State, by its letter in /proc: R, S, D, T, t, Z, X or I; absent if /proc does not list the PID.
     pub state: Option<char>,
     /// State of a remaining thread, if the first thread has exited; `D` only if all remaining threads
     /// are in `D`.
@@ -113,11 +113,11 @@ pub struct Process {
     /// Framework that holds the process's GPU memory, by its mapped libraries: `pytorch`, `tensorflow`,
     /// `jax` …
     pub framework: Option<Arc<str>>,
-    /// Version of the framework, as far as the name of a mapped library tells: `"2"`.
+    /// Version of the framework, if the name of a mapped library contains it: `"2"`.
     pub framework_version: Option<Arc<str>>,
     /// Other loaded libraries: other frameworks, `deepspeed`, `nccl`, `ray`. Absent if none is known.
     pub libraries: Option<Arc<[Arc<str>]>>,
-    /// cgroup path in the unified hierarchy, or else in the memory controller's.
+    /// cgroup path in the unified hierarchy, otherwise in the memory controller's.
     pub cgroup: Option<Arc<str>>,
     /// Whether the process's cgroup is frozen, for example by `docker pause` or `systemctl freeze`.
     /// Read every 30 seconds; absent if unknown, as with cgroup v1.
@@ -150,7 +150,7 @@ pub struct AskedRelease {
     pub last_activity: Option<Time>,
 }
 
-/// The most, in seconds, that the clocks of a notebook's server and of the audit log may differ.
+/// Maximum difference, in seconds, between the clocks of a notebook's server and of the audit log.
 const ASKED_SLACK_SECONDS: f64 = 2.0;
 
 impl AskedRelease {
@@ -171,7 +171,7 @@ impl Process {
     /// The last activity of a kernel as reported by its server, except gpumem's own requests.
     pub fn last_activity(&self) -> Option<Time> {
         let last = self.jupyter.as_deref()?.last_activity?;
-        match self.asked.as_deref().filter(|it| it.explains(last)) {
+        match self.asked.as_deref().filter(|asked| asked.explains(last)) {
             Some(asked) => asked.last_activity,
             None => Some(last),
         }
@@ -188,9 +188,9 @@ impl Process {
 
     /// The process as last known, if it has exited and NVML still lists it.
     pub fn while_alive(&self) -> Cow<'_, Self> {
-        self.ended().map_or(Cow::Borrowed(self), |known| {
-            let (start_ticks, start_time) = (known.start_ticks, known.start_time);
-            Cow::Owned(Self { pid: self.pid, start_ticks, start_time, ..known.as_named() })
+        self.ended().map_or(Cow::Borrowed(self), |ended| {
+            let (start_ticks, start_time) = (ended.start_ticks, ended.start_time);
+            Cow::Owned(Self { pid: self.pid, start_ticks, start_time, ..ended.as_named() })
         })
     }
 
@@ -217,16 +217,16 @@ impl Process {
         let Some(ppid) = self.ppid else {
             return "its parent".to_owned();
         };
-        let parent = self.parent.as_deref().filter(|it| it.pid == ppid);
+        let parent = self.parent.as_deref().filter(|parent| parent.pid == ppid);
         match parent.and_then(name_of_parent) {
             Some(name) => format!("its parent {name} ({ppid})"),
             None => format!("its parent ({ppid})"),
         }
     }
 
-    /// The state of the remaining threads if the first thread has ended, otherwise of the process. If their states
-    /// are unknown, an end that they do not follow means that they cannot run. A process in a frozen cgroup counts
-    /// as stopped, although the kernel reports it as sleeping.
+    /// The state of the remaining threads if the first thread has ended, otherwise of the process. If that state is
+    /// unknown, assume uninterruptible sleep, because the threads did not end with the first one. A process in a
+    /// frozen cgroup is stopped, although the kernel reports it as sleeping.
     pub fn live_state(&self) -> Option<char> {
         match self.has_threads_left() {
             true => self.left_thread_state.or(Some('D')),
@@ -278,9 +278,9 @@ impl Process {
         let parent = self.parent.as_deref();
         // An engine's workers are orphaned together with it.
         let with_parent = || {
-            parent.is_some_and(|it| {
-                is_adopted(it.ppid, it.parent_is_reaper)
-                    && is_worker_command(it.command.as_deref().unwrap_or_default())
+            parent.is_some_and(|parent| {
+                is_adopted(parent.ppid, parent.parent_is_reaper)
+                    && is_worker_command(parent.command.as_deref().unwrap_or_default())
             })
         };
         let is_adopted = is_adopted(self.ppid, self.parent_is_reaper);
@@ -376,8 +376,8 @@ pub enum Relation {
 pub struct Descendants {
     /// Number of descendants; absent if unknown.
     pub count: Option<u32>,
-    /// CPU use of all these processes since the last snapshot, including children that have exited
-    /// meanwhile, in percent; one core is 100.
+    /// CPU use of all these processes since the last snapshot, including children that have exited since,
+    /// in percent; one core is 100.
     #[schemars(range(min = 0))]
     pub cpu_percent: Option<f64>,
     /// Total CPU time of all these processes, in seconds; never decreases. Absent if unknown.
@@ -510,7 +510,7 @@ pub struct Jupyter {
 impl Jupyter {
     /// Describes the query about the kernel that is in progress; `None` if there is none.
     pub fn under_way(&self) -> Option<&'static str> {
-        // The server is known from its files.
+        // The kernel's files have been read: they name the server.
         (self.asking == Some(true)).then_some(match self.server_url {
             Some(_) => "asking its server",
             None => "reading its files",
@@ -523,8 +523,8 @@ impl Jupyter {
         matches!(application, Some("papermill" | "nbconvert" | "nbclient" | "batch"))
     }
 
-    /// Whether a server knows, or may know, the kernel's activity and restarts the kernel if it ends. An editor, a
-    /// console, a person who types `python -m ipykernel`, and a program without clients do not.
+    /// Whether a server may know the kernel's activity and restart the kernel if it ends. An editor, a console, a
+    /// person who types `python -m ipykernel`, and a program without clients do neither.
     pub fn is_served(&self) -> bool {
         let application = self.application.as_deref();
         let is_by_itself = matches!(

@@ -10,7 +10,7 @@ use super::pool::{is_ray_idle, is_spawned};
 use super::process::{Parent, Process};
 use super::program::{file_name, is_interpreter};
 
-/// The longest name in a sentence, in columns.
+/// Maximum width of a name in a sentence, in columns.
 const LONGEST_NAME: usize = 60;
 
 /// A process's name in a sentence. Notebooks are named by file, scripts by interpreter and name, programs by name
@@ -41,16 +41,16 @@ pub fn name_of(process: &Process) -> String {
     if is_spawned(command) {
         let parent = process.parent.as_deref();
         let command = parent.and_then(|parent| parent.command.as_deref());
-        return cut(&match command.filter(|it| !is_spawned(it)).and_then(<[_]>::split_first) {
+        return cut(&match command.filter(|argv| !is_spawned(argv)).and_then(<[_]>::split_first) {
             Some((first, rest)) => format!("worker of {}", program_and_script(first, rest)),
             None => format!("{program} worker (multiprocessing)"),
         });
     }
     let runs = program_and_script(program, arguments);
-    // A cell started the process, with `!` or as a child. The kernel's server put the notebook's name into the
-    // environment of all of them.
+    // A cell started the process, with `!` or as a child. The server puts the notebook's name into the kernel's
+    // environment, and its children inherit it.
     let environment = process.environment.as_deref();
-    let session = environment.and_then(|it| it.get("JPY_SESSION_NAME"));
+    let session = environment.and_then(|variables| variables.get("JPY_SESSION_NAME"));
     match session.map(|path| file_name(path)).filter(|name| name.ends_with(".ipynb")) {
         Some(notebook) => cut(&format!("{runs} of notebook {notebook}")),
         None => cut(&runs),
@@ -101,7 +101,7 @@ fn script(program: &str, all: &[Arc<str>]) -> Option<String> {
             "-c" | "-e" | "-" => return Some(argument.to_owned()),
             "launch" if program == "accelerate" => {}
             option if option.starts_with('-') => {
-                let value = arguments.peek().filter(|it| takes(program, option, it));
+                let value = arguments.peek().filter(|value| takes(program, option, value));
                 if value.is_some() {
                     arguments.next();
                 }
@@ -126,7 +126,7 @@ fn takes(program: &str, option: &str, next: &str) -> bool {
         "julia" => matches!(option, "-t" | "--threads" | "-p" | "--procs" | "-J" | "--sysimage"),
         "node" => matches!(option, "-r" | "--require" | "--import" | "--loader"),
         "ruby" | "perl" => matches!(option, "-I" | "-r"),
-        // Most of their options take a value, and they run a Python script.
+        // Most options of these launchers take a value, and they run a Python script.
         "torchrun" | "accelerate" | "deepspeed" => {
             !option.contains('=') && !next.starts_with('-') && !next.ends_with(".py")
         }
@@ -156,7 +156,7 @@ mod tests {
     use super::*;
     use crate::model::snapshot::{Jupyter, Parent};
 
-    fn of(command: &[&str]) -> String {
+    fn name_of_command(command: &[&str]) -> String {
         name_of(&Process {
             command: Some(command.iter().map(|argument| Arc::from(*argument)).collect()),
             ..Process::default()
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_shows_what_runs_and_leaves_out_how() {
+    fn a_name_shows_the_script_without_options() {
         for (command, expected) in [
             (&["python", "train.py", "--lr", "1"][..], "python train.py"),
             (
@@ -202,12 +202,12 @@ mod tests {
             (&["ray::Idler.step"], "ray::Idler.step"),
             (&["ray::train"], "ray::train"),
         ] {
-            assert_eq!(of(command), expected);
+            assert_eq!(name_of_command(command), expected);
         }
     }
 
     #[test]
-    fn a_worker_shows_whose_it_is() {
+    fn a_worker_is_named_after_its_starter() {
         let worker = |parent: Option<&[&str]>, command: &[&str], jupyter: Option<Jupyter>| {
             let argv = |words: &[&str]| words.iter().map(|word| Arc::from(*word)).collect();
             name_of(&Process {
@@ -241,17 +241,19 @@ mod tests {
     }
 
     #[test]
-    fn a_name_is_bounded_whatever_the_process_calls_itself() {
-        let long = of(&["python", &"x".repeat(4 << 20)]);
+    fn a_name_is_bounded() {
+        let long = name_of_command(&["python", &"x".repeat(4 << 20)]);
         assert_eq!(long.chars().count(), LONGEST_NAME);
         assert!(long.ends_with('…'));
-        let wide = of(&[&"日".repeat(100)]);
+        let wide = name_of_command(&[&"日".repeat(100)]);
         assert!(wide.chars().count() <= LONGEST_NAME / 2 + 1, "{wide}");
-        assert!(of(&[&"\u{301}\n\u{1b}".repeat(1000)]).chars().count() <= 2 * LONGEST_NAME);
+        assert!(
+            name_of_command(&[&"\u{301}\n\u{1b}".repeat(1000)]).chars().count() <= 2 * LONGEST_NAME
+        );
     }
 
     #[test]
-    fn a_notebook_is_called_by_its_file_and_a_kernel_thread_by_its_comm() {
+    fn notebooks_are_named_by_file_and_kernel_threads_by_comm() {
         let notebook = Process {
             jupyter: Some(Arc::new(Jupyter {
                 notebook_path: Some("course/hw4.ipynb".into()),

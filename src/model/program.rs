@@ -1,7 +1,7 @@
 //! Classifies a process by its program's name: interpreter, monitor, display.
 //!
-//! Also lists the programs that are never killed. These must be root's own files, because any user can give a
-//! program such a name, and must have no preloaded libraries, because those are the user's.
+//! Also lists the programs that are never killed. Root must own the files, because any user can give a program the
+//! same name, and no library may be preloaded, because a user could have written it.
 //!
 //! Monitors, the driver's daemons and displays keep a GPU open without running a job. They are recognised by the
 //! name of the program file, or else of the process; a wrong guess only protects. Names are compared whole, because
@@ -47,15 +47,15 @@ impl Process {
         is_one_of(self, &NAMES.monitors)
     }
 
-    /// Whether the process draws a desktop. Its program file must belong to root; the process's own name counts
-    /// only if the file is unknown.
+    /// Whether the process draws a desktop. Root must own its program file; the process's name is used only if the
+    /// file is unknown.
     pub fn is_display(&self) -> bool {
         self.is_roots_program(&NAMES.displays)
     }
 
     /// The hypervisor whose virtual machine this is, recognised like a display.
     pub fn hypervisor(&self) -> Option<&'static Hypervisor> {
-        NAMES.hypervisors.iter().find(|it| self.is_roots_program(&it.programs))
+        NAMES.hypervisors.iter().find(|hypervisor| self.is_roots_program(&hypervisor.programs))
     }
 
     fn is_roots_program(&self, names: &[String]) -> bool {
@@ -77,19 +77,19 @@ impl Process {
     }
 }
 
-/// The program's name if it is never killed: from the built-in list if its file belongs to root or is unknown, or
-/// from the user's `own` list. Compares whole names of the file, or else of the process.
+/// The program's name if it is never killed: from the built-in list if root owns its file or the owner is unknown,
+/// or from the user's `configured` list. Compares whole names of the file, or else of the process.
 pub fn never_killed<'a>(
     executable: Option<&'a str>,
     is_roots: Option<bool>,
     comm: Option<&'a str>,
-    own: &[Arc<str>],
+    configured: &[Arc<str>],
 ) -> Option<&'a str> {
-    let machines = NAMES.hypervisors.iter().flat_map(|it| &it.programs);
-    let known = NAMES.never_killed.iter().chain(&NAMES.displays).chain(machines);
-    let known = known.map(String::as_str);
-    let known = known.filter(|_| is_roots != Some(false));
-    let names = || known.clone().chain(own.iter().map(|name| &**name));
+    let machines = NAMES.hypervisors.iter().flat_map(|hypervisor| &hypervisor.programs);
+    let built_in = NAMES.never_killed.iter().chain(&NAMES.displays).chain(machines);
+    let built_in = built_in.map(String::as_str);
+    let built_in = built_in.filter(|_| is_roots != Some(false));
+    let names = || built_in.clone().chain(configured.iter().map(|name| &**name));
     let families = &NAMES.never_killed_families;
     let is_family = |name: &str| {
         is_roots != Some(false) && families.iter().any(|family| name.starts_with(&**family))
@@ -98,7 +98,7 @@ pub fn never_killed<'a>(
         Some(path) => {
             let path = path.strip_suffix(" (deleted)").unwrap_or(path);
             let name = path.rsplit('/').next().unwrap_or(path);
-            (names().any(|it| it == name) || is_family(name)).then_some(name)
+            (names().any(|listed| listed == name) || is_family(name)).then_some(name)
         }
         None => comm.filter(|comm| {
             names().any(|name| name.get(..COMM_BYTES).unwrap_or(name) == *comm) || is_family(comm)
@@ -122,7 +122,7 @@ fn is_one_of(process: &Process, names: &[String]) -> bool {
     // Use the script's name, not the interpreter's.
     let script = own_name
         .filter(|program| is_interpreter(program))
-        .and_then(|_| command.iter().skip(1).find(|it| !it.starts_with('-')))
+        .and_then(|_| command.iter().skip(1).find(|argument| !argument.starts_with('-')))
         .map(|script| file_name(script));
     let is_named = |name: Option<&str>| name.is_some_and(|name| is_on(names, name));
     if is_named(file) || is_named(own_name) || is_named(script) {
@@ -138,9 +138,9 @@ fn is_one_of(process: &Process, names: &[String]) -> bool {
 mod tests {
     use super::*;
 
-    fn of(command: &[&str], executable: Option<&str>, comm: Option<&str>) -> Process {
+    fn running(command: &[&str], executable: Option<&str>, comm: Option<&str>) -> Process {
         Process {
-            command: Some(command.iter().map(|it| Arc::from(*it)).collect()),
+            command: Some(command.iter().map(|argument| Arc::from(*argument)).collect()),
             executable: executable.map(Arc::from),
             comm: comm.map(Arc::from),
             ..Process::default()
@@ -148,28 +148,28 @@ mod tests {
     }
 
     #[test]
-    fn monitors_are_known_by_file_name_script_or_short_name() {
+    fn monitors_are_recognised_by_file_script_or_short_name() {
         for process in [
-            of(&["/usr/bin/nvidia-persistenced", "--user", "x"], None, None),
-            of(&["watcher"], Some("/usr/bin/nvtop"), None),
-            of(&["x"], Some("/usr/bin/nv-hostengine (deleted)"), None),
-            of(&["python3", "-u", "/home/ann/.local/bin/nvitop"], None, None),
-            of(&[], None, Some("nvidia-persiste")),
+            running(&["/usr/bin/nvidia-persistenced", "--user", "x"], None, None),
+            running(&["watcher"], Some("/usr/bin/nvtop"), None),
+            running(&["x"], Some("/usr/bin/nv-hostengine (deleted)"), None),
+            running(&["python3", "-u", "/home/ann/.local/bin/nvitop"], None, None),
+            running(&[], None, Some("nvidia-persiste")),
         ] {
             assert!(process.is_monitor() && !process.is_display(), "{process:?}");
         }
-        let display = of(&["/usr/lib/xorg/Xorg", ":0"], None, None);
+        let display = running(&["/usr/lib/xorg/Xorg", ":0"], None, None);
         assert!(display.is_display() && !display.is_monitor());
         // Users can give a program this name.
-        assert!(!of(&["Xorg", ":0"], Some("/usr/bin/python3"), None).is_display());
-        let mut own = of(&["Xorg", ":0"], Some("/home/ann/Xorg"), None);
-        assert!(own.is_display());
-        own.executable_is_roots = Some(false);
-        assert!(!own.is_display());
+        assert!(!running(&["Xorg", ":0"], Some("/usr/bin/python3"), None).is_display());
+        let mut users_program = running(&["Xorg", ":0"], Some("/home/ann/Xorg"), None);
+        assert!(users_program.is_display());
+        users_program.executable_is_roots = Some(false);
+        assert!(!users_program.is_display());
     }
 
     #[test]
-    fn a_virtual_machine_is_known_by_its_hypervisors_program_if_that_is_roots() {
+    fn a_virtual_machine_is_recognised_by_roots_hypervisor() {
         for (command, file, by) in [
             ("vgpu", Some("/usr/bin/nvidia-vgpu-mgr"), Some("KVM")),
             ("/usr/lib64/xen/bin/vgpu --domain=7", Some("/usr/lib64/xen/bin/vgpu"), Some("Xen")),
@@ -181,23 +181,27 @@ mod tests {
             ("vgpu_train", None, None),
         ] {
             let command: Vec<&str> = command.split(' ').collect();
-            let mut process = of(&command, file, None);
-            assert_eq!(process.hypervisor().map(|it| &*it.by), by, "{command:?}");
+            let mut process = running(&command, file, None);
+            assert_eq!(process.hypervisor().map(|hypervisor| &*hypervisor.by), by, "{command:?}");
             let name = never_killed(file, None, command.first().copied(), &[]);
-            assert_eq!(name.and_then(Hypervisor::of_program).map(|it| &*it.by), by, "{command:?}");
+            assert_eq!(
+                name.and_then(Hypervisor::of_program).map(|hypervisor| &*hypervisor.by),
+                by,
+                "{command:?}"
+            );
             process.executable_is_roots = Some(false);
             assert_eq!(process.hypervisor().is_some(), file.is_none() && by.is_some());
         }
     }
 
     #[test]
-    fn a_part_of_a_name_or_an_argument_matches_no_program() {
+    fn partial_names_and_arguments_match_no_program() {
         for process in [
-            of(&["nvtop2"], None, None),
-            of(&["python", "train.py", "nvtop"], None, None),
-            of(&["python", "nvtop_like.py"], Some("/usr/bin/python3"), None),
-            of(&["train"], None, Some("nvtop")),
-            of(&[], None, None),
+            running(&["nvtop2"], None, None),
+            running(&["python", "train.py", "nvtop"], None, None),
+            running(&["python", "nvtop_like.py"], Some("/usr/bin/python3"), None),
+            running(&["train"], None, Some("nvtop")),
+            running(&[], None, None),
             Process::default(),
         ] {
             assert!(!process.is_monitor() && !process.is_display(), "{process:?}");

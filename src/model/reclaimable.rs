@@ -1,9 +1,9 @@
-//! How much memory is reclaimable, from how many processes: the first line of `check`, `ps` and the screen.
+//! The reclaimable memory and its processes: the first line of `check`, `ps` and the screen.
 //!
-//! Reclaimable is the memory that `gpumem reap` frees by default, for all users. It counts findings of kinds that
-//! `reap` includes by default, whose rule offers more than a notice, whose process is not kept, and which a plan
-//! from the snapshot does not skip. Facts that only the execution of a plan reads are ignored. Suspected is the
-//! memory of suspects.
+//! Reclaimable is the memory that `gpumem reap` frees by default, for all users. It includes findings of the kinds
+//! that `reap` includes by default if their rule offers more than a notice, their process is not kept, and a plan
+//! from the snapshot does not skip them. Facts that are read only while a plan is carried out are ignored. Suspected
+//! is the memory of suspects.
 
 use std::sync::Arc;
 
@@ -35,10 +35,10 @@ pub struct Reclaimable {
     /// The memory of one of these processes is unknown.
     #[serde(skip)]
     is_least: bool,
-    /// How many findings there are, reclaimable or not.
+    /// Number of findings, reclaimable or not.
     #[serde(skip)]
     pub findings: usize,
-    /// A rule that finds what `gpumem reap` takes by default could not be decided.
+    /// A rule whose findings `gpumem reap` includes by default could not be decided.
     #[serde(skip)]
     pub is_undecided: bool,
 }
@@ -71,9 +71,9 @@ impl Finding {
     }
 
     pub fn mark_planned(&mut self, marks: &[PlanMark]) {
-        let of_it = marks.iter().find(|mark| mark.finding == self.id);
-        self.skipped = of_it.and_then(|mark| mark.skipped.clone());
-        self.more_bytes = of_it.and_then(|mark| mark.more_bytes);
+        let mark = marks.iter().find(|mark| mark.finding == self.id);
+        self.skipped = mark.and_then(|mark| mark.skipped.clone());
+        self.more_bytes = mark.and_then(|mark| mark.more_bytes);
     }
 
     /// Whether `gpumem reap --all-users` includes the finding by default, as far as known.
@@ -89,7 +89,7 @@ impl Reclaimable {
         suspects: impl Iterator<Item = &'a Suspect>,
     ) -> Self {
         let identity = |finding: &Finding| Some(finding.process.as_ref()?.identity);
-        let is_placeholder = |it: &&Finding| it.kind == Kind::Placeholder;
+        let is_placeholder = |finding: &&Finding| finding.kind == Kind::Placeholder;
         let placeholders: HashSet<Identity> =
             findings.clone().filter(is_placeholder).filter_map(identity).collect();
         let mut held: HashMap<Identity, Option<u64>> = HashMap::default();
@@ -137,7 +137,7 @@ impl Reclaimable {
         whole.text(ascii)
     }
 
-    /// Ever shorter headlines: complete, without users, and only the main figure.
+    /// Headlines of decreasing length: complete, without users, and only the main figure.
     pub fn headlines(&self) -> [Headline; 3] {
         let processes = |count: usize| match count {
             1 => "1 process".to_owned(),
@@ -159,9 +159,9 @@ impl Reclaimable {
                 (text.to_owned(), text.to_owned())
             }
             count => {
-                let (who, users) = (processes(count), number_of(self.users, "user"));
+                let (processes, users) = (processes(count), number_of(self.users, "user"));
                 let short = format!("{least}{bytes} reclaimable");
-                (format!("{short}: {who} of {users}"), short)
+                (format!("{short}: {processes} of {users}"), short)
             }
         };
         let suspected = (self.suspected_processes > 0).then(|| match self.suspected_bytes {
@@ -192,7 +192,7 @@ impl Headline {
 
     pub fn text(&self, ascii: bool) -> String {
         let parts = [Some(&self.found), self.suspected.as_ref()].into_iter();
-        let parts = parts.flatten().filter(|it| !it.is_empty());
+        let parts = parts.flatten().filter(|part| !part.is_empty());
         let parts: Vec<&str> = parts.map(String::as_str).collect();
         parts.join(Self::separator(ascii))
     }

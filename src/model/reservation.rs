@@ -1,7 +1,7 @@
-//! GPUs that were given to a job or container, even if it runs nothing on them.
+//! GPUs allocated to a job or container, even if it runs nothing on them.
 //!
-//! Only the environment of one of its processes is observed. This module computes which GPUs of a snapshot it
-//! names, and whether a GPU is unused.
+//! The allocation is read from the environment of one process. This module maps the names in it to the GPUs of a
+//! snapshot, and computes whether a GPU is unused.
 
 use std::sync::Arc;
 
@@ -15,8 +15,8 @@ use super::time::Time;
 use super::{Gpu, Process, Snapshot};
 use crate::units::GIB;
 
-/// From this much memory in use without a listed process, an unlisted process may be on the GPU. Less belongs to
-/// the driver, if it does not report its reserve.
+/// If a GPU without listed processes has at least this much memory in use, an unlisted process may be on it. A
+/// driver that does not report its reserve uses less.
 const UNLISTED_BYTES: u64 = GIB;
 
 /// GPUs allocated to a job or container, according to the environment of its oldest process that names
@@ -46,16 +46,16 @@ pub struct Reservation {
 /// Slurm's variable with the machine's own GPU numbers, regardless of which devices a cgroup hides.
 const SLURM_JOB: &str = "SLURM_JOB_GPUS";
 const SLURM_STEP: &str = "SLURM_STEP_GPUS";
-/// Within a job, the numbers in this variable are relative, so only UUIDs count.
+/// Within a job, the numbers in this variable are relative, so only UUIDs are used.
 const CUDA: &str = "CUDA_VISIBLE_DEVICES";
 const CONTAINER: &str = "NVIDIA_VISIBLE_DEVICES";
 
 impl Reservation {
-    /// The allocation of the process's job or container, from its environment. `None` if it shows no allocation of
-    /// its own, or the process is in neither.
+    /// The allocation of the process's job or container, from its environment. `None` if the environment shows no
+    /// allocation, or if the process is in neither.
     ///
     /// Sources: sbatch(1) and srun(1), output environment variables (global numbers). `SLURM_JOB_GPUS` is set for
-    /// the batch script and interactive jobs; steps on other nodes inherit it, where it has no meaning. NVIDIA
+    /// the batch script and interactive jobs; steps on other nodes inherit it, but there it is meaningless. NVIDIA
     /// Container Toolkit: `NVIDIA_VISIBLE_DEVICES`.
     pub fn of(process: &Process) -> Option<Self> {
         if process.is_monitor() {
@@ -73,16 +73,17 @@ impl Reservation {
                 if slurm.job_id.as_ref() != Some(job) {
                     return None;
                 }
-                let own = match slurm.step_id.as_deref() {
+                let slurm_list = match slurm.step_id.as_deref() {
                     Some("batch" | "interactive") => named(SLURM_JOB),
                     _ => named(SLURM_STEP),
                 };
-                own.or_else(|| named(CUDA).filter(|(_, devices)| devices.iter().all(is_uuid)))?
+                slurm_list
+                    .or_else(|| named(CUDA).filter(|(_, devices)| devices.iter().all(is_uuid)))?
             }
             Some(_) => return None,
             None => {
                 let container = process.container.as_deref();
-                let is_known = container.is_some_and(|it| it.id.is_some());
+                let is_known = container.is_some_and(|container| container.id.is_some());
                 if !is_known && process.kubernetes.is_none() {
                     return None;
                 }
@@ -112,17 +113,18 @@ impl Reservation {
 
     fn position(&self, device: &str, gpus: &[Gpu]) -> Option<usize> {
         if device.starts_with("GPU-") {
-            let is_named = |gpu: &Gpu| gpu.uuid.as_deref().is_some_and(|it| it.starts_with(device));
-            let mut found = (0..gpus.len()).filter(|&place| is_named(&gpus[place]));
+            let is_named =
+                |gpu: &Gpu| gpu.uuid.as_deref().is_some_and(|uuid| uuid.starts_with(device));
+            let mut found = (0..gpus.len()).filter(|&index| is_named(&gpus[index]));
             // A shortened UUID must match only one GPU.
             return found.next().filter(|_| found.next().is_none());
         }
         let number: u32 = device.parse().ok()?;
-        let place = gpus.iter().position(|gpu| gpu.index == number)?;
-        // Slurm counts device files, NVML orders by bus. If the two differ, the GPU is unknown.
+        let index = gpus.iter().position(|gpu| gpu.index == number)?;
+        // Slurm numbers GPUs by device file, NVML by PCI bus. If the two differ, the GPU is unknown.
         let is_by_slurm = *self.variable != *CONTAINER;
-        let differs = gpus[place].minor_number.is_some_and(|it| it != number);
-        (!(is_by_slurm && differs)).then_some(place)
+        let differs = gpus[index].minor_number.is_some_and(|minor| minor != number);
+        (!(is_by_slurm && differs)).then_some(index)
     }
 }
 
@@ -131,7 +133,7 @@ pub fn names_devices(value: &str) -> bool {
     devices(value).is_some()
 }
 
-/// The GPUs in a list. `None` if it names none, or stands for all in one word (`all`, `none`, `void`, a CDI path).
+/// The GPUs in a list. `None` if it does not name individual GPUs: `all`, `none`, `void`, a CDI path.
 fn devices(list: &str) -> Option<Arc<[Arc<str>]>> {
     let is_device = |word: &str| {
         let is_number = (1..=4).contains(&word.len()) && word.bytes().all(|b| b.is_ascii_digit());
@@ -143,8 +145,8 @@ fn devices(list: &str) -> Option<Arc<[Arc<str>]>> {
 }
 
 impl Snapshot {
-    /// Whether a GPU is unused: no process listed, none with its file open, no utilization, and no more memory in
-    /// use than the driver's. Monitors and desktops are ignored. `None` if unknown.
+    /// Whether a GPU is unused: no process is listed or has its device file open, utilization is 0, and only the
+    /// driver's memory is in use. Monitors and desktops are ignored. `None` if unknown.
     pub fn is_unused(&self, gpu: &Gpu) -> Option<bool> {
         if gpu.stale_seconds.is_some() || !self.lists_all(gpu) {
             return None;
@@ -199,12 +201,12 @@ mod tests {
     }
 
     fn given(process: &Process) -> Option<String> {
-        let it = Reservation::of(process)?;
-        Some(format!("{}={}", it.variable, it.devices.join(",")))
+        let reservation = Reservation::of(process)?;
+        Some(format!("{}={}", reservation.variable, reservation.devices.join(",")))
     }
 
     #[test]
-    fn a_job_was_given_what_slurm_counts_for_its_own_node() {
+    fn a_job_has_the_gpus_that_slurm_numbers_on_its_node() {
         let both = [("SLURM_JOB_GPUS", "0,1"), ("SLURM_STEP_GPUS", "3")];
         let batch = of_job("batch", &both);
         assert_eq!(given(&batch).as_deref(), Some("SLURM_JOB_GPUS=0,1"));
@@ -231,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn a_container_was_given_what_is_named_one_by_one() {
+    fn a_container_has_the_gpus_that_are_named_one_by_one() {
         let visible = |value| in_container(&[("NVIDIA_VISIBLE_DEVICES", value)]);
         for value in ["0", "0,3", "GPU-1", "MIG-1"] {
             let expected = format!("NVIDIA_VISIBLE_DEVICES={value}");
@@ -243,7 +245,7 @@ mod tests {
         assert_eq!(given(&in_container(&[("CUDA_VISIBLE_DEVICES", "0")])), None);
         let mut outside = visible("0");
         outside.container = Some(Arc::new(Container::default()));
-        assert_eq!(given(&outside), None, "nothing is known of it");
+        assert_eq!(given(&outside), None, "the container is unknown");
         let mut monitor = visible("0");
         monitor.command = Some(["/usr/bin/dcgm-exporter".into()].into());
         assert_eq!(given(&monitor), None);
@@ -265,11 +267,11 @@ mod tests {
     }
 
     #[test]
-    fn a_number_is_a_gpu_where_it_can_mean_but_one() {
+    fn an_ambiguous_gpu_number_is_ignored() {
         let places = |variable: &str, devices: &[&str], gpus: &[Gpu]| {
             let reservation = Reservation {
                 variable: variable.into(),
-                devices: devices.iter().map(|it| Arc::from(*it)).collect(),
+                devices: devices.iter().map(|device| Arc::from(*device)).collect(),
                 ..Reservation::default()
             };
             reservation.places(gpus)
@@ -285,28 +287,28 @@ mod tests {
     }
 
     #[test]
-    fn a_gpu_is_unused_where_no_process_may_be_on_it() {
-        let row = |it: &mut Gpu, kind| {
-            it.processes = Some(vec![GpuProcess { pid: 7, kind, ..GpuProcess::default() }]);
+    fn a_gpu_is_unused_if_no_process_can_be_on_it() {
+        let row = |gpu: &mut Gpu, kind| {
+            gpu.processes = Some(vec![GpuProcess { pid: 7, kind, ..GpuProcess::default() }]);
         };
         type Case<'a> = (&'a str, &'a dyn Fn(&mut Gpu), Option<bool>);
         let changes: [Case<'_>; 9] = [
             ("nothing", &|_| {}, Some(true)),
-            ("unknown use", &|it| it.gpu_percent = None, Some(true)),
-            ("use", &|it| it.gpu_percent = Some(1), Some(false)),
-            ("a process", &|it| row(it, ProcessType::Compute), Some(false)),
-            ("a desktop", &|it| row(it, ProcessType::Graphics), Some(true)),
-            ("an unread list", &|it| it.processes = None, None),
-            ("an old answer", &|it| it.stale_seconds = Some(9.0), None),
-            ("unknown memory", &|it| it.memory = None, None),
-            ("memory", &|it| it.memory.as_mut().unwrap().used_bytes = GIB, Some(false)),
+            ("unknown use", &|gpu| gpu.gpu_percent = None, Some(true)),
+            ("use", &|gpu| gpu.gpu_percent = Some(1), Some(false)),
+            ("a process", &|gpu| row(gpu, ProcessType::Compute), Some(false)),
+            ("a desktop", &|gpu| row(gpu, ProcessType::Graphics), Some(true)),
+            ("an unread list", &|gpu| gpu.processes = None, None),
+            ("an old answer", &|gpu| gpu.stale_seconds = Some(9.0), None),
+            ("unknown memory", &|gpu| gpu.memory = None, None),
+            ("memory", &|gpu| gpu.memory.as_mut().unwrap().used_bytes = GIB, Some(false)),
         ];
         let mut snapshot = Snapshot::new(Time::default());
-        for (what, change, expected) in changes {
+        for (case, change, expected) in changes {
             let mut gpu = gpu(0, 0);
             change(&mut gpu);
             snapshot.gpus = vec![gpu];
-            assert_eq!(snapshot.is_unused(&snapshot.gpus[0]), expected, "{what}");
+            assert_eq!(snapshot.is_unused(&snapshot.gpus[0]), expected, "{case}");
         }
         let holder = |name: &str| Process {
             pid: 7,

@@ -33,20 +33,21 @@ pub struct RowPlace {
 
 /// A snapshot's rows: listed processes, GPU by GPU, then unlisted ones.
 pub fn places(snapshot: &Snapshot, findings: &[Finding]) -> Vec<RowPlace> {
-    // If two processes have one pid, the first counts, as in `Snapshot::process`.
+    // If two processes have one pid, use the first, like `Snapshot::process`.
     let processes = snapshot.processes.iter().enumerate().rev();
-    let processes: HashMap<u32, usize> = processes.map(|(at, it)| (it.pid, at)).collect();
-    let about: HashMap<Identity, usize> = findings
+    let processes: HashMap<u32, usize> =
+        processes.map(|(index, process)| (process.pid, index)).collect();
+    let finding_of: HashMap<Identity, usize> = findings
         .iter()
         .enumerate()
-        .filter_map(|(at, finding)| Some((finding.process.as_ref()?.identity, at)))
+        .filter_map(|(index, finding)| Some((finding.process.as_ref()?.identity, index)))
         .collect();
     let mut rows = Vec::new();
     for (gpu_at, gpu) in snapshot.gpus.iter().enumerate() {
         for (entry_at, entry) in gpu.processes.iter().flatten().enumerate() {
             let process = processes.get(&entry.pid).copied();
             let identity = identity(entry.pid, process.map(|at| &snapshot.processes[at]));
-            let finding = about.get(&identity).copied();
+            let finding = finding_of.get(&identity).copied();
             rows.push(RowPlace {
                 gpu: Some(gpu_at),
                 entry: Some(entry_at),
@@ -62,7 +63,7 @@ pub fn places(snapshot: &Snapshot, findings: &[Finding]) -> Vec<RowPlace> {
             entry: None,
             process: processes.get(&process.pid).copied(),
             // A finding on an unlisted holder concerns a GPU that does not list it.
-            finding: about.get(&process.identity()).copied(),
+            finding: finding_of.get(&process.identity()).copied(),
         });
     }
     rows
@@ -77,7 +78,7 @@ pub struct ProcessRow<'a> {
     pub gpu: Option<&'a Gpu>,
     /// The process's entry on the GPU; `None` if NVML does not list it.
     pub entry: Option<&'a GpuProcess>,
-    /// The process, or why it is unresolved. Facts about an unresolved pid may be another process's: withheld.
+    /// The process, or why it is unresolved. Facts about an unresolved pid may belong to another process.
     pub process: Result<&'a Process, &'a str>,
     /// Last known facts about a process that has exited but is still listed by NVML.
     pub ended: Option<&'a LastKnown>,
@@ -85,12 +86,12 @@ pub struct ProcessRow<'a> {
     pub suspect: Option<&'a Suspect>,
     /// Seconds since this GPU was last used: 0 while in use, `None` if unknown.
     pub idle_seconds: Option<f64>,
-    /// By how many bytes the memory grew, if the history covers it.
+    /// Growth of the memory in bytes, if the history covers it.
     pub growth_bytes: Option<i64>,
 }
 
 impl<'a> ProcessRow<'a> {
-    /// The row at a place. The idle time needs several snapshots: see [`ProcessRow::idle`].
+    /// The row at a place. The idle time requires several snapshots: see [`ProcessRow::idle`].
     pub fn new(snapshot: &'a Snapshot, findings: &'a [Finding], place: RowPlace) -> Self {
         let gpu = place.gpu.map(|at| &snapshot.gpus[at]);
         let entry = gpu.and_then(|gpu| gpu.processes.as_ref()?.get(place.entry?));
@@ -104,7 +105,7 @@ impl<'a> ProcessRow<'a> {
             gpu,
             entry,
             process: match process {
-                None => Err("nothing is known of it"),
+                None => Err("this process is unknown"),
                 Some(process) => stranger(process).map_or(Ok(process), Err),
             },
             ended: process.and_then(Process::ended),
@@ -138,7 +139,7 @@ impl<'a> ProcessRow<'a> {
         Self { suspect: suspect.filter(|_| self.finding.is_none()), ..self }
     }
 
-    /// Adds the idle time; `idle_since` returns since when a process has not used the GPU with an index.
+    /// Adds the idle time; `idle_since` returns when a process last used the GPU with an index.
     pub fn idle(self, idle_since: impl Fn(Identity, u32) -> Option<Time>) -> Self {
         let idle_seconds = match (self.entry, self.gpu, self.identity) {
             (Some(entry), _, _) if entry.sm_percent.is_some_and(|percent| percent > 0) => Some(0.0),
@@ -153,7 +154,7 @@ impl<'a> ProcessRow<'a> {
         Some(self.identity?.pid)
     }
 
-    /// The owner's name; of a process that has exited, the former one.
+    /// The owner's name, also of a process that has exited.
     pub fn user(&self) -> Option<&'a Arc<str>> {
         match (self.process, self.ended) {
             (Ok(process), _) => process.user.as_ref(),
@@ -175,7 +176,8 @@ impl<'a> ProcessRow<'a> {
 
     /// Whether a finding or suspicion reports memory held while the GPU is unused.
     pub fn is_unused(&self) -> bool {
-        let kind = self.finding.map(|it| it.kind).or(self.suspect.map(|it| it.kind));
+        let kind =
+            self.finding.map(|finding| finding.kind).or(self.suspect.map(|suspect| suspect.kind));
         kind.is_some_and(Kind::is_unused)
     }
 
@@ -199,7 +201,7 @@ impl<'a> ProcessRow<'a> {
             return Some(self.gpu?.index == index);
         }
         let process = self.process.ok()?;
-        let gpu = self.snapshot.gpus.iter().find(|it| it.index == index);
+        let gpu = self.snapshot.gpus.iter().find(|gpu| gpu.index == index);
         gpu.map_or(Some(false), |gpu| gpu.is_open_in(process))
     }
 
@@ -250,7 +252,7 @@ fn stranger(process: &Process) -> Option<&str> {
 
 /// Whether a finding is about this GPU, or about the process as a whole.
 fn concerns(finding: &Finding, gpu: u32) -> bool {
-    finding.gpus.is_empty() || finding.gpus.iter().any(|of| of.index == gpu)
+    finding.gpus.is_empty() || finding.gpus.iter().any(|found| found.index == gpu)
 }
 
 pub fn percent(part: u64, whole: u64) -> f64 {

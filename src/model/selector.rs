@@ -25,7 +25,7 @@ mod parse;
 use parse::tokens;
 pub use parse::{is_begun, without_last};
 
-/// How similar, from 0 to 1, a name must be to an existing one to be suggested.
+/// Minimum similarity, from 0 to 1, at which an existing name is suggested for an unknown one.
 const ALIKE: f64 = 0.85;
 
 /// Conditions on a row. Displayed as typed.
@@ -45,7 +45,7 @@ impl fmt::Display for Selector {
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum SelectorError {
     #[error(
-        "no term is called {name:?}{}; put \"quotes\" around plain text, or use {}",
+        "unknown field {name:?}{}; put \"quotes\" around plain text, or use {}",
         suggestion(name),
         names()
     )]
@@ -57,11 +57,11 @@ pub enum SelectorError {
     #[error("{name}: {value:?} is not a number; write {example}")]
     Number { name: &'static str, value: String, example: &'static str },
     /// A value that is not among the possible ones.
-    #[error("no {name} begins with {value:?}; there are {there_are}")]
-    NoneSuch { name: &'static str, value: String, there_are: String },
-    /// Rejected, because a process would silently not match.
+    #[error("{name}: no value begins with {value:?}; use one of: {allowed}")]
+    NoneSuch { name: &'static str, value: String, allowed: String },
+    /// Rejected, because the pattern would silently match nothing.
     #[error(
-        "{name}: {sign:?} is no wildcard; use * for any text and ? for one character, or put \"quotes\" around plain text"
+        "{name}: {sign:?} is not a wildcard; use * for any text and ? for one character, or put \"quotes\" around plain text"
     )]
     NoWildcard { name: &'static str, sign: char },
     #[error("{name} cannot be compared; write {example}")]
@@ -76,14 +76,14 @@ fn names() -> String {
 /// `; did you mean user?`, if there is a similar name.
 fn suggestion(name: &str) -> String {
     let near = near(name, selectable().flat_map(|spec| spec.names).copied());
-    near.map_or_else(String::new, |known| format!("; did you mean {known}?"))
+    near.map_or_else(String::new, |name| format!("; did you mean {name}?"))
 }
 
 /// The existing name that is most similar to an unknown one.
-pub fn near<'k>(name: &str, known: impl Iterator<Item = &'k str>) -> Option<&'k str> {
-    // A name longer than all others resembles none, so skip the work.
-    let alike = known.filter(|_| name.len() <= 64);
-    let alike = alike.map(|known| (strsim::jaro_winkler(name, known), known));
+pub fn near<'k>(name: &str, names: impl Iterator<Item = &'k str>) -> Option<&'k str> {
+    // A name longer than any field resembles none, so skip the comparison.
+    let alike = names.filter(|_| name.len() <= 64);
+    let alike = alike.map(|other| (strsim::jaro_winkler(name, other), other));
     let nearest = alike.max_by(|(one, _), (other, _)| one.total_cmp(other))?;
     (nearest.0 >= ALIKE).then_some(nearest.1)
 }
@@ -216,8 +216,8 @@ impl Selector {
         answer
     }
 
-    /// Whether a process with these `rows` is selected: a row for which `counts` holds matches, and no row is
-    /// excluded. So `!gpu:0` excludes a process on GPUs 0 and 1.
+    /// Whether a process with these `rows` is selected: a row for which `counts` is true matches, and no row is
+    /// excluded. Thus `!gpu:0` excludes a process on GPUs 0 and 1.
     fn selects(
         &self,
         rows: &[ProcessRow<'_>],
@@ -272,7 +272,7 @@ impl Selector {
                 }
                 Some(process) => {
                     let rows = by_process.get(&process.identity).map_or(&[][..], |rows| rows);
-                    // The rows of an unlisted holder are not those of its finding's GPUs.
+                    // The rows of an unlisted holder are not on its finding's GPUs.
                     let counts = |row: &ProcessRow<'_>| {
                         let index = row.gpu.map(|gpu| gpu.index);
                         finding.gpus.is_empty() || !row.is_listed() || index.is_some_and(is_about)
@@ -386,7 +386,7 @@ impl Test {
                 any.iter().any(|needle| is_called(gpu, needle, *whole, all))
             }
             Self::Number { order, any, .. } => {
-                let holds = |it: &Quantity| order.holds(gpu.index.into(), it.number);
+                let holds = |quantity: &Quantity| order.holds(gpu.index.into(), quantity.number);
                 any.iter().any(holds)
             }
         }
@@ -395,15 +395,15 @@ impl Test {
 
 /// Whether any answer is true; `None` if none is and one is unknown.
 fn one_of(answers: impl Iterator<Item = Option<bool>>) -> Option<bool> {
-    let mut known = true;
+    let mut all_known = true;
     for answer in answers {
         match answer {
             Some(true) => return Some(true),
             Some(false) => {}
-            None => known = false,
+            None => all_known = false,
         }
     }
-    known.then_some(false)
+    all_known.then_some(false)
 }
 
 #[cfg(test)]

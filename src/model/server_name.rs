@@ -1,7 +1,7 @@
 //! Whether a process's names suggest an inference server, a server's worker, or a notebook kernel.
 //!
-//! A name is no proof. [`serves`](crate::rules::serves) decides, and also considers where a process listens. Names
-//! are compared by whole words: `reserve.py` does not serve.
+//! A name proves nothing. [`serves`](crate::rules::serves) decides, and also considers the addresses on which a
+//! process listens. Names are compared by whole words: `reserve.py` is not a server.
 
 use std::sync::Arc;
 
@@ -74,7 +74,7 @@ fn looks_like_server(process: &Process) -> bool {
     if is_module && NAMES.server_modules.iter().any(|module| is_in(module)) {
         return true;
     }
-    // In a user's own script, only a whole word of its name counts.
+    // The name of a user's script must contain a whole word from the list.
     is_on(&NAMES.server_programs, tool)
         || words(tool).iter().any(|word| is_on(&NAMES.server_words, word))
 }

@@ -18,7 +18,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_equal_need_not_be_the_same_one() {
+    fn equal_values_need_not_share_an_allocation() {
         let text = |text: &str| Some(Arc::<str>::from(text));
         let one = text("train.py");
         assert!(equal(&one, &one.clone()) && equal(&one, &text("train.py")));
@@ -27,11 +27,11 @@ mod tests {
     }
 
     #[test]
-    fn what_is_the_same_one_is_not_read() {
+    fn the_same_allocation_is_not_read() {
         struct Unread;
         impl PartialEq for Unread {
             fn eq(&self, _: &Self) -> bool {
-                unreachable!("it is the same one")
+                unreachable!("the same allocation must not be read")
             }
         }
         impl Eq for Unread {}

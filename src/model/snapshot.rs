@@ -1,8 +1,8 @@
 //! The snapshot: everything that gpumem observed at one instant.
 //!
-//! One Rust type, one JSON shape: `gpumem ps --json` prints one, `gpumem record` writes one a line, and every
-//! `--replay` reads them. Names include units; unknown values are absent, never 0. Strings are shared (`Arc`),
-//! because the next sample repeats most of them.
+//! One Rust type, one JSON shape: `gpumem ps --json` prints it, `gpumem record` writes one per line, and `--replay`
+//! reads them. Names include units; unknown values are absent, never 0. Strings are shared (`Arc`), because
+//! consecutive samples have most of them in common.
 
 use std::borrow::Cow;
 use std::cell::OnceCell;
@@ -437,7 +437,7 @@ impl GpuProcess {
     /// The driver's account of this process: its utilization in percent, and since when. An account that began
     /// before the process belongs to an earlier process with the same pid.
     pub fn lifetime_of(&self, process: &Process) -> Option<(u32, Time)> {
-        // A process's start counts from boot, so setting the clock since then moves it.
+        // The start is computed from boot, so it moves when the clock is set.
         const SLACK_SECONDS: f64 = 60.0;
         let (percent, since) = self.lifetime_percent.zip(self.lifetime_since)?;
         let is_its = process.start_time?.seconds_since(since) <= SLACK_SECONDS;
@@ -478,7 +478,7 @@ fn memory<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Memory>, 
     Ok(read.and_then(|read| {
         let total = read.total_bytes?;
         let reserved = read.reserved_bytes.unwrap_or_default();
-        let rest = |known: u64| total.saturating_sub(reserved).saturating_sub(known);
+        let rest = |part: u64| total.saturating_sub(reserved).saturating_sub(part);
         Some(Memory {
             total_bytes: total,
             reserved_bytes: read.reserved_bytes,
@@ -498,7 +498,7 @@ fn whole<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u32>, D::E
         let number = de::Unexpected::Float(number);
         return Err(de::Error::invalid_value(number, &"a number"));
     }
-    // Round up: 0.4 % is use and must not read as an observed 0.
+    // Round up: 0.4 % is use, and must not be read as 0.
     Ok(Some(number.ceil() as u32))
 }
 
@@ -518,7 +518,7 @@ impl<'a> ProcessesByPid<'a> {
     pub fn get(&self, pid: u32) -> Option<&'a Process> {
         let all = self.all.get_or_init(|| {
             let listed = self.snapshot.processes.iter().rev();
-            listed.map(|it| (it.pid, it)).collect()
+            listed.map(|process| (process.pid, process)).collect()
         });
         all.get(&pid).copied()
     }
@@ -530,7 +530,7 @@ mod tests {
     use crate::model::Time;
 
     #[test]
-    fn what_is_unknown_is_absent_and_null_reads_alike() {
+    fn unknown_values_are_absent_and_null_is_accepted() {
         let gpu: Gpu = serde_json::from_str(
             r#"{"index":3,"gpu_percent":null,"processes":null,"later":{"x":1}}"#,
         )
@@ -540,7 +540,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fraction_of_use_is_not_zero() {
+    fn fractional_utilization_is_rounded_up() {
         let row: GpuProcess =
             serde_json::from_str(r#"{"pid":1,"type":"compute","sm_percent":0.4}"#).unwrap();
         assert_eq!(row.sm_percent, Some(1));
@@ -548,7 +548,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_later_version_adds_is_read_as_other() {
+    fn unknown_variants_are_read_as_other() {
         let row: GpuProcess = serde_json::from_str(r#"{"pid":1,"type":"optical"}"#).unwrap();
         assert_eq!(row.kind, ProcessType::Other);
         let slurm: Slurm = serde_json::from_str(r#"{"job_id":12,"step_id":"batch"}"#).unwrap();
@@ -559,7 +559,7 @@ mod tests {
     }
 
     #[test]
-    fn an_account_is_of_the_process_that_began_no_later() {
+    fn an_older_account_belongs_to_another_process() {
         let at = |seconds: i64| Time::from_unix_milliseconds(seconds * 1000);
         let row = |since| GpuProcess {
             lifetime_percent: Some(3),
@@ -597,7 +597,7 @@ mod tests {
     }
 
     #[test]
-    fn each_is_the_one_that_the_snapshot_finds() {
+    fn the_index_finds_the_same_process_as_a_scan() {
         let mut snapshot = Snapshot::new(Time::default());
         snapshot.processes = [7, 3, 9, 3]
             .into_iter()

@@ -60,7 +60,7 @@ fn as_text<S: Serializer>(text: &impl fmt::Display, to: S) -> Result<S::Ok, S::E
     to.collect_str(text)
 }
 
-/// How long the condition was observed, of the time the rule needs: `idle? 12s of 10m`.
+/// Observed and required duration of the condition: `idle? 12s of 10m`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SeenSoFar {
     pub kind: Kind,
@@ -86,7 +86,7 @@ impl fmt::Display for SeenSoFar {
 pub struct StillMissing {
     /// In seconds, rounded up; 0 if the next samples decide.
     pub seconds: u64,
-    /// The start of the condition was observed, or a recorder runs, so more history would not help.
+    /// The start of the condition was observed, or a recorder is running, so more history would not help.
     pub is_recorded: bool,
 }
 
@@ -136,7 +136,7 @@ pub struct SuspectEvidence {
     /// observed.
     #[schemars(range(min = 0))]
     pub paused_seconds: Option<f64>,
-    /// State of a stopped process, as in /proc: `T`.
+    /// State of a stopped process, by its letter in /proc: `T`.
     pub state: Option<char>,
     /// Whether its job is gone: the parent and the process group's leader, or the notebook's server.
     pub job_gone: Option<bool>,

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// How many random rounds a test runs: `few`, multiplied by `GPUMEM_TEST_ROUNDS` if set, as in CI.
+/// Number of random rounds of a test: `few`, multiplied by `GPUMEM_TEST_ROUNDS` if set, as in CI.
 pub(crate) fn rounds(few: u64) -> u64 {
     few * std::env::var("GPUMEM_TEST_ROUNDS").map_or(1, |times| times.parse().unwrap())
 }

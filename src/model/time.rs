@@ -1,5 +1,5 @@
-//! An instant: milliseconds since the Unix epoch, as RFC 3339 in UTC, as local time for people, and as typed by
-//! people.
+//! An instant: milliseconds since the Unix epoch. Written as RFC 3339 in UTC, shown as local time, and parsed from
+//! typed text.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -56,7 +56,7 @@ impl fmt::Display for Time {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match Timestamp::from_millisecond(self.0) {
             Ok(timestamp) => write!(f, "{timestamp:.3}"),
-            // Outside years -9999..=9999. Only a broken recording has such a time.
+            // Only broken recordings have times outside the years -9999..=9999.
             Err(_) => write!(f, "@{}ms", self.0),
         }
     }
@@ -133,8 +133,8 @@ impl Time {
         LocalTime { time: self, zoned: timestamp.map(|timestamp| timestamp.to_zoned(zone)) }
     }
 
-    /// The instant at which the clock in the local zone shows this time. Of two such instants, returns the first.
-    /// If the clock skips the time, counts on from the skip.
+    /// The instant at which the clock in the local zone shows this time; the first one if there are two. If the clock
+    /// skips the time, continues from the skip.
     fn of_local(shown: DateTime) -> Option<Self> {
         Self::of_zone(shown, &zone())
     }
@@ -198,7 +198,7 @@ const EXAMPLES: &str = "10:04, 10:04:30, 2026-11-21 10:04, -5m, +1h, start or en
 ///
 /// # Errors
 ///
-/// If the text is no time: a list of the valid forms.
+/// Lists the valid forms if the text is not a time.
 pub fn parse_typed(text: &str, shown: Time, now: Option<Time>) -> Result<TypedTime, String> {
     let text = text.trim();
     let no_time = || format!("not a time; write {EXAMPLES}");
@@ -207,10 +207,10 @@ pub fn parse_typed(text: &str, shown: Time, now: Option<Time>) -> Result<TypedTi
         "end" | "now" => return Ok(TypedTime::End),
         _ => {}
     }
-    for (sign, way) in [('-', -1.0), ('+', 1.0)] {
+    for (sign, factor) in [('-', -1.0), ('+', 1.0)] {
         if let Some(span) = text.strip_prefix(sign) {
             let span: Span = span.parse().map_err(|_| no_time())?;
-            return Ok(TypedTime::At(shown.plus_seconds(way * span.seconds())));
+            return Ok(TypedTime::At(shown.plus_seconds(factor * span.seconds())));
         }
     }
     if let Ok(time) = text.parse() {
@@ -248,7 +248,7 @@ mod tests {
     use crate::model::dice::Dice;
 
     #[test]
-    fn it_is_written_in_utc_with_milliseconds() {
+    fn a_time_is_written_in_utc_with_milliseconds() {
         let time: Time = "2025-12-04T09:15:38.138+01:00".parse().unwrap();
         assert_eq!(time.to_string(), "2025-12-04T08:15:38.138Z");
         assert_eq!(serde_json::to_string(&time).unwrap(), "\"2025-12-04T08:15:38.138Z\"");
@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_time_is_an_error_that_shows_one() {
+    fn an_invalid_time_is_an_error_with_an_example() {
         let error = serde_json::from_str::<Time>("\"yesterday\"").unwrap_err().to_string();
         assert!(error.contains("a time such as"), "{error}");
         assert_eq!(Time::from_unix_milliseconds(i64::MAX).to_string(), format!("@{}ms", i64::MAX));
@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_shown_to_the_second_with_its_zone() {
+    fn local_time_shows_seconds_and_zone() {
         let time = Time::from_unix_milliseconds(1_763_706_000_123);
         assert_eq!(time.local().to_string(), "2025-11-21 06:20:00 UTC");
         assert_eq!(shown("2025-11-21T23:20:00Z"), "2025-11-22 00:20:00 CET");
@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn an_hour_that_comes_twice_has_two_names_and_none_is_made_up() {
+    fn repeated_and_skipped_local_hours_are_resolved() {
         assert_eq!(shown("2026-10-25T00:30:00Z"), "2026-10-25 02:30:00 CEST");
         assert_eq!(shown("2026-10-25T01:30:00Z"), "2026-10-25 02:30:00 CET");
         assert_eq!(shown("2026-03-29T00:59:59Z"), "2026-03-29 01:59:59 CET");
@@ -311,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_calendar_has_stays_as_it_is() {
+    fn a_time_outside_the_calendar_is_shown_in_milliseconds() {
         let never = Time::from_unix_milliseconds(i64::MAX).local();
         assert_eq!(never.to_string(), format!("@{}ms", i64::MAX));
         assert_eq!((never.date().as_str(), never.clock()), ("", never.to_string()));
@@ -326,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn a_time_is_typed_in_usual_notations() {
+    fn common_time_notations_are_parsed() {
         for (text, means) in [
             ("10:03", "2026-11-21T10:03:00Z"),
             ("9:03", "2026-11-21T09:03:00Z"),
@@ -346,7 +346,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_time_is_refused_with_an_example() {
+    fn an_invalid_typed_time_is_rejected_with_an_example() {
         for text in ["", "-", "ten", "25:00", "10:61", "10", "-5", "+5x", "10:04:05:06"] {
             let error = at(text).unwrap_err();
             assert!(error.contains("10:04"), "{text}: {error}");
@@ -354,7 +354,7 @@ mod tests {
     }
 
     #[test]
-    fn on_a_live_machine_a_time_of_day_is_in_the_past() {
+    fn a_live_time_of_day_is_in_the_past() {
         let now = time("2026-11-21T00:10:00Z");
         let parse = |text| parse_typed(text, now, Some(now));
         let last = TypedTime::At(time("2026-11-20T23:50:00Z"));
@@ -363,7 +363,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_that_is_typed_panics() {
+    fn no_typed_time_panics() {
         let mut dice = Dice(0x9E37_79B9_7F4A_7C15);
         let letters: Vec<char> = "0123456789::::  --++.TZmshd年\u{1b}e".chars().collect();
         for _ in 0..50_000 {

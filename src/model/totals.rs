@@ -15,11 +15,11 @@ pub struct Total {
     pub processes: usize,
     /// The GPUs that list the processes, by NVML's index.
     pub gpus: BTreeSet<u32>,
-    /// GPU memory in bytes, of the rows where it is known; `None` if it is known for none.
+    /// GPU memory of the rows with known memory, in bytes; `None` without any.
     pub used_bytes: Option<u64>,
     /// Number of listed rows with unknown memory. If above 0, `used_bytes` is a lower bound.
     pub unknown_rows: usize,
-    /// Bytes of reclaimable rows; `None` if there are such rows and none is known.
+    /// Bytes of reclaimable rows; 0 without any, `None` if the memory of all of them is unknown.
     pub reclaimable_bytes: Option<u64>,
 }
 
@@ -102,7 +102,7 @@ mod tests {
     use crate::model::{Gpu, GpuProcess, Process, Time};
     use crate::units::GIB;
 
-    fn of(snapshot: &Snapshot, by: Field, reclaimable: &[u32]) -> Vec<Total> {
+    fn group_totals(snapshot: &Snapshot, by: Field, reclaimable: &[u32]) -> Vec<Total> {
         let rows: Vec<ProcessRow<'_>> = places(snapshot, &[])
             .into_iter()
             .map(|place| ProcessRow::new(snapshot, &[], place))
@@ -155,15 +155,15 @@ mod tests {
 
     fn in_short(by: Field) -> Vec<(GroupName, Option<u64>, usize, Vec<u32>)> {
         let machine = machine();
-        let short = |it: Total| {
-            let gpus = it.gpus.into_iter().collect();
-            (it.of, it.used_bytes, it.processes, gpus)
+        let short = |total: Total| {
+            let gpus = total.gpus.into_iter().collect();
+            (total.of, total.used_bytes, total.processes, gpus)
         };
-        of(&machine, by, &[]).into_iter().map(short).collect()
+        group_totals(&machine, by, &[]).into_iter().map(short).collect()
     }
 
     #[test]
-    fn each_belongs_to_one_group_also_where_that_is_not_known() {
+    fn each_row_belongs_to_one_group_or_to_unknown() {
         let named = |name: &str, gib: u64, processes, gpus: &[u32]| {
             let name = GroupName::Named(name.to_owned());
             (name, Some(gib * GIB), processes, gpus.to_vec())
@@ -182,18 +182,19 @@ mod tests {
             ]
         );
         assert_eq!(in_short(Field::Container)[1], named("0123456789ab", 2, 1, &[1, 2]));
-        // Versions count as one framework. Whether the other processes have loaded one is unknown.
+        // All versions are one framework. The frameworks of the other processes are unknown.
         let frameworks = in_short(Field::Framework);
         assert_eq!(frameworks[0], named("pytorch", 9, 2, &[0, 1, 2]));
         assert_eq!((&frameworks[1].0, frameworks.len()), (&GroupName::Unknown, 2));
     }
 
     #[test]
-    fn what_is_not_known_is_no_zero_and_no_one_elses() {
+    fn unknown_memory_is_not_zero() {
         let mut machine = machine();
         let figures = |machine: &Snapshot, reclaimable: &[u32]| {
-            let totals = of(machine, Field::User, reclaimable).into_iter();
-            let figures = totals.map(|it| (it.used_bytes, it.unknown_rows, it.reclaimable_bytes));
+            let totals = group_totals(machine, Field::User, reclaimable).into_iter();
+            let figures =
+                totals.map(|total| (total.used_bytes, total.unknown_rows, total.reclaimable_bytes));
             figures.collect::<Vec<_>>()
         };
         let gib = |count: u64| Some(count * GIB);
@@ -207,7 +208,7 @@ mod tests {
             process.unresolved = Some("started after NVML named the pid".into());
         }
         for by in GROUPED {
-            let totals = of(&machine, by, &[]);
+            let totals = group_totals(&machine, by, &[]);
             assert_eq!(totals.len(), 1, "{by:?}");
             assert_eq!((&totals[0].of, totals[0].processes), (&GroupName::Unknown, 4));
         }

@@ -1,9 +1,9 @@
 //! GPUs with unknown processes, and the processes that may be on one.
 //!
-//! If a GPU's list fails, its processes and their activity are unknown. A process may be on such a GPU if it has
-//! the GPU's device file open, was on it before, or is in the GPU's last list. The same holds for the process's
-//! family, whose members wait for each other, and for a rank of a run that has unseen ranks. Unreadable descriptors
-//! alone do not put a process on every GPU.
+//! If a GPU's list cannot be read, its processes and their activity are unknown. A process may be on that GPU if it
+//! has the GPU's device file open, was on it before, or is in the GPU's last list. So may the process's family,
+//! whose members wait for each other, and the ranks of a run with missing ranks. Unreadable descriptors alone do not
+//! put a process on every GPU.
 //!
 //! Pure: nothing here reads or judges.
 
@@ -40,20 +40,20 @@ impl Snapshot {
 /// Processes that may be on a GPU whose processes are unknown.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Unread {
-    /// By pid, the lowest such GPU (NVML's index) that the process itself may be on.
-    own: BTreeMap<u32, u32>,
+    /// By pid, the lowest of these GPUs (NVML's index) that the process itself may be on.
+    process_gpus: BTreeMap<u32, u32>,
     /// The same for the process or a member of its family.
-    gpus: BTreeMap<u32, u32>,
+    family_gpus: BTreeMap<u32, u32>,
 }
 
 impl Unread {
-    /// Computes the processes that may be on such a GPU. `was_on` reports whether a process was on it before.
+    /// Computes the processes that may be on these GPUs. `was_on` returns whether a process was on a GPU before.
     pub fn new(
         snapshot: &Snapshot,
         families: &[Family],
         was_on: impl Fn(&Process, &Gpu) -> bool,
     ) -> Self {
-        let mut own = BTreeMap::new();
+        let mut process_gpus = BTreeMap::new();
         let unread: Vec<&Gpu> = snapshot.gpus.iter().filter(|gpu| gpu.is_unread()).collect();
         let Some(lowest) = unread.iter().map(|gpu| gpu.index).min() else {
             return Self::default();
@@ -67,37 +67,37 @@ impl Unread {
             };
             let on = unread.iter().filter(may_be_on).map(|gpu| gpu.index).min();
             if let Some(index) = on {
-                own.insert(process.pid, index);
+                process_gpus.insert(process.pid, index);
             }
         }
-        let mut gpus = own.clone();
+        let mut family_gpus = process_gpus.clone();
         for family in families {
             let members = || family.members.iter();
             let processes: Vec<&Process> =
                 members().filter_map(|&pid| snapshot.process(pid)).collect();
-            let of_one = members().filter_map(|pid| own.get(pid).copied()).min();
+            let of_one = members().filter_map(|pid| process_gpus.get(pid).copied()).min();
             let unseen = || lacks_a_rank(&processes).then_some(lowest);
             if let Some(index) = of_one.or_else(unseen) {
                 for &pid in &family.members {
-                    gpus.entry(pid).or_insert(index);
+                    family_gpus.entry(pid).or_insert(index);
                 }
             }
         }
-        Self { own, gpus }
+        Self { process_gpus, family_gpus }
     }
 
-    /// Whether the process itself may be on such a GPU.
+    /// Whether the process itself may be on one of these GPUs.
     pub fn may_hold(&self, pid: u32) -> bool {
-        self.own.contains_key(&pid)
+        self.process_gpus.contains_key(&pid)
     }
 
     /// The GPU, by NVML's index, that a process or a member of its family may be on.
     pub fn gpu_of(&self, pid: u32) -> Option<u32> {
-        self.gpus.get(&pid).copied()
+        self.family_gpus.get(&pid).copied()
     }
 }
 
-/// Whether the launcher's variables show more ranks on this machine than the snapshot.
+/// Whether, by the launcher's variables, this machine has more ranks than the snapshot.
 fn lacks_a_rank(family: &[&Process]) -> bool {
     let number = |process: &Process, name: &str| -> Option<u64> {
         process.environment.as_deref()?.get(name)?.parse().ok()
@@ -107,7 +107,8 @@ fn lacks_a_rank(family: &[&Process]) -> bool {
         .iter()
         .find_map(|(rank, size)| {
             let size = family.iter().find_map(|process| number(process, size))?;
-            let ranks: BTreeSet<u64> = family.iter().filter_map(|it| number(it, rank)).collect();
+            let ranks: BTreeSet<u64> =
+                family.iter().filter_map(|process| number(process, rank)).collect();
             Some((ranks.len() as u64) < size && !ranks.is_empty())
         })
         .unwrap_or(false)
@@ -157,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn who_holds_its_file_may_be_on_it_and_with_it_the_family() {
+    fn a_device_file_puts_a_process_and_its_family_on_a_gpu() {
         let both = ["/dev/nvidia0", "/dev/nvidia1"];
         let mut snapshot = snapshot(vec![
             process(10, 10, &["/dev/nvidia0"]),
@@ -166,27 +167,27 @@ mod tests {
             process(30, 30, &both),
         ]);
         assert_eq!(unread(&snapshot), [10, 11, 30]);
-        let own = Unread::new(&snapshot, &families(&snapshot), |_, _| false);
-        assert!(own.may_hold(11) && !own.may_hold(10));
+        let unread_gpus = Unread::new(&snapshot, &families(&snapshot), |_, _| false);
+        assert!(unread_gpus.may_hold(11) && !unread_gpus.may_hold(10));
         snapshot.gpus[1].processes = Some(Vec::new());
         assert_eq!(unread(&snapshot), [0; 0], "the list was read");
         snapshot.gpus[1].stale_seconds = Some(3.0);
-        assert_eq!(unread(&snapshot), [10, 11, 30], "an old list is none");
+        assert_eq!(unread(&snapshot), [10, 11, 30], "an old list is not a list");
     }
 
     #[test]
-    fn who_was_on_it_may_be_on_it_still() {
+    fn a_process_may_still_be_on_its_last_gpu() {
         let mut snapshot = snapshot(vec![process(10, 10, &[]), process(20, 20, &[])]);
         let was_on = |process: &Process, gpu: &Gpu| process.pid == 20 && gpu.index == 1;
         let unread_by = Unread::new(&snapshot, &[], was_on);
         assert_eq!((unread_by.gpu_of(10), unread_by.gpu_of(20)), (None, Some(1)));
         snapshot.gpus[1].stale_seconds = Some(3.0);
         snapshot.gpus[1].processes = Some(vec![GpuProcess { pid: 10, ..GpuProcess::default() }]);
-        assert_eq!(unread(&snapshot), [10], "it is on what was shown last");
+        assert_eq!(unread(&snapshot), [10], "the last list still shows it");
     }
 
     #[test]
-    fn a_rank_that_is_not_seen_may_be_on_it() {
+    fn a_missing_rank_may_be_on_an_unread_gpu() {
         let rank = |pid: u32, rank: &str, size: &str| {
             let environment = environment(&[("LOCAL_RANK", rank), ("LOCAL_WORLD_SIZE", size)]);
             Process { environment, ..process(pid, pid, &[]) }
@@ -199,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn whose_files_may_not_be_read_is_not_put_on_every_gpu() {
+    fn unreadable_files_do_not_put_a_process_on_every_gpu() {
         let mut other = process(10, 10, &[]);
         other.gpu_files = None;
         assert_eq!(unread(&snapshot(vec![other])), [0; 0]);

@@ -1,6 +1,6 @@
 //! The cost of findings: bytes times duration, by kind, user and GPU.
 //!
-//! Pure: samples carry their time. The sums start at 0 and are not saved; readers of counters handle a restart.
+//! Pure: samples contain their time. The sums start at 0 and are not saved; readers of counters handle a restart.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
@@ -9,10 +9,10 @@ use super::finding::{Finding, Kind};
 use super::snapshot::Snapshot;
 use super::time::Time;
 
-/// The longest gap between two samples that counts, in seconds. Events in a longer gap are unknown.
+/// Maximum time between two samples that is counted, in seconds. Events in a longer gap are unknown.
 const LONGEST_GAP_SECONDS: f64 = 300.0;
-/// How long a user's sums are kept after the user last held GPU memory, in seconds. This bounds the number of
-/// series by the users of a day.
+/// How long, in seconds, a user's sums are kept after the user last held GPU memory. The number of series is
+/// therefore bounded by the users of one day.
 const USER_SECONDS: f64 = 86_400.0;
 
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -41,9 +41,9 @@ impl Waste {
         self.until = Some(time);
         let seconds = elapsed.min(LONGEST_GAP_SECONDS);
         self.held.extend(holding_users(snapshot).map(|user| (Arc::clone(user), time)));
-        for finding in findings.iter().filter(|it| it.resolved_at.is_none()) {
+        for finding in findings.iter().filter(|finding| finding.resolved_at.is_none()) {
             let user = finding.process.as_ref().and_then(|process| process.user.clone());
-            // The user of a process that has ended is known only from the finding.
+            // Only the finding names the user of a process that has ended.
             self.held.extend(user.clone().map(|user| (user, time)));
             for gpu in &finding.gpus {
                 let bytes = match finding.process {
@@ -60,7 +60,7 @@ impl Waste {
         self.held.retain(|_, last| time.seconds_since(*last) <= USER_SECONDS);
         let held = &self.held;
         let is_kept =
-            |user: &Option<Arc<str>>| user.as_ref().is_none_or(|it| held.contains_key(it));
+            |user: &Option<Arc<str>>| user.as_ref().is_none_or(|user| held.contains_key(user));
         self.byte_seconds.retain(|key, _| is_kept(&key.user));
     }
 
@@ -123,17 +123,17 @@ mod tests {
     }
 
     #[test]
-    fn it_is_bytes_times_seconds_from_the_first_sample_on() {
+    fn waste_is_bytes_times_seconds() {
         let mut findings = [idle("ann")];
         let mut waste = Waste::default();
-        // A repeated sample counts once, and an older one not at all.
+        // A repeated sample counts once, and an older one is ignored.
         for seconds in [100.0, 105.0, 105.0, 90.0] {
             waste.observe(&sample(seconds, &[]), &findings);
         }
         assert_eq!(total(&waste), 50.0);
         let (key, _) = waste.sums().next().unwrap();
         assert_eq!((key.kind, key.user.as_deref()), (Kind::Idle, Some("ann")));
-        // A gap counts for its maximum, and a resolved finding for nothing.
+        // A gap counts up to its maximum, and a resolved finding adds nothing.
         waste.observe(&sample(10_000.0, &[]), &findings);
         assert_eq!(total(&waste), 50.0 + 10.0 * LONGEST_GAP_SECONDS);
         findings[0].resolved_at = Some(Time::from_unix_milliseconds(10_000_000));
@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn users_who_have_held_nothing_for_a_day_are_left_out() {
+    fn users_without_memory_for_a_day_are_dropped() {
         let mut waste = Waste::default();
         let findings = [idle("ann"), idle("ben")];
         for seconds in [0.0, 10.0] {

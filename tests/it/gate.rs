@@ -121,7 +121,7 @@ fn a_limit_on_what_is_not_known_is_never_green() {
     assert_eq!(
         document["errors"],
         json!([{"gpu": 0, "call": "--max-unattributed",
-            "error": "what one of the processes holds is not known"}])
+            "error": "the memory of one of the processes is unknown"}])
     );
 }
 

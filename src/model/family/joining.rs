@@ -1,8 +1,8 @@
 //! Joins processes into families: first by kernel facts (groups, sessions, parents, dead pids), then by environment
 //! variables that identify runs, then by cgroups.
 //!
-//! Two processes are joined only if no fact contradicts it, such as another user or a second notebook kernel. If
-//! two processes with a common property cannot belong together, the property joins none of the others either.
+//! Facts such as different users or two notebook kernels prevent joining. If two processes with a common property
+//! cannot belong together, the property joins none of the others either.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -32,7 +32,7 @@ struct Job {
 }
 
 impl Job {
-    /// Whether two sets can be one job: one user, and at most one kernel.
+    /// Whether two jobs can be one: they have one user and at most one kernel.
     fn may_be_one_with(&self, other: &Self) -> bool {
         let same_user = match (self.uid, other.uid) {
             (Some(one), Some(another)) => one == another,
@@ -43,7 +43,7 @@ impl Job {
         same_user && (self.kernel.is_none() || other.kernel.is_none())
     }
 
-    /// Whether both sets contain the same rank of a run, which shows two similar runs.
+    /// Whether both jobs contain the same rank of a run, so that they are two similar runs.
     fn has_a_rank_of(&self, other: &Self, key: &RunKey) -> bool {
         let ranks = |job: &Self| job.runs.get(key).cloned().unwrap_or_default();
         !ranks(self).is_disjoint(&ranks(other))
@@ -56,7 +56,7 @@ pub(super) struct Joining<'a> {
     by_pid: BTreeMap<u32, usize>,
     /// Index in `jobs`, by index in `processes`.
     job_of: Vec<usize>,
-    /// Initially one for each process; emptied when joined to another.
+    /// Initially one per process; emptied when joined to another.
     jobs: Vec<Job>,
 }
 
@@ -186,16 +186,16 @@ impl<'a> Joining<'a> {
         });
     }
 
-    /// Joins a process with the member that started it. Two cases are exempt: a kernel does not belong to its
-    /// starter, and a process that a kernel or shell put into its own session was meant to be independent.
+    /// Joins a process with the member that started it, with two exceptions: a kernel does not belong to its starter,
+    /// and a process that a kernel or shell put into its own session is meant to be independent.
     pub(super) fn join_children(&mut self) {
         for (child, process) in self.living() {
             let Some(elder) = started_by(process).and_then(|(pid, start_ticks)| {
                 let elder = self.index(pid)?;
-                let known = self.processes[elder];
-                let is_same = start_ticks.is_none() || start_ticks == known.start_ticks;
-                let is_older = known.start_ticks <= process.start_ticks;
-                (is_alive(known) && is_same && is_older).then_some(elder)
+                let starter = self.processes[elder];
+                let is_same = start_ticks.is_none() || start_ticks == starter.start_ticks;
+                let is_older = starter.start_ticks <= process.start_ticks;
+                (is_alive(starter) && is_same && is_older).then_some(elder)
             }) else {
                 continue;
             };
@@ -253,7 +253,7 @@ impl<'a> Joining<'a> {
         let gpus = &self.snapshot.gpus;
         !gpus.iter().any(|gpu| lists(gpu, holder.pid))
             && gpus.iter().filter(|gpu| lists(gpu, dead)).any(|gpu| {
-                // The index alone is no evidence.
+                // The index alone is not evidence.
                 gpu.minor_number.is_some() && gpu.may_be_held_by(holder) == Some(true)
             })
     }
@@ -313,10 +313,10 @@ impl<'a> Joining<'a> {
             .collect()
     }
 
-    /// A cgroup is one job if it is a job's step. It is also one job if the process that it was made for is a
-    /// member: when that process ends, the kernel or systemd ends the others.
+    /// A cgroup is one job if it is a job's step, or if the process that it was created for is a member: when that
+    /// process ends, the kernel or systemd ends the others.
     pub(super) fn join_cgroups(&mut self) {
-        // A person typed a process with a terminal, so it does not belong to the step, service or container itself.
+        // A person started a process with a terminal, so it is not part of the step, service or container.
         let is_typed = |process: &Process| process.terminal.is_some();
         self.join_classes(Tie::Cgroup, |process| {
             let slurm = process.slurm.as_deref()?;
@@ -324,23 +324,23 @@ impl<'a> Joining<'a> {
             (!is_typed(process)).then_some((slurm.job_id.clone()?, step))
         });
 
-        // The memory hierarchy may be coarser than systemd's, so a path alone may be a slice's.
-        let place = |process: &Process| {
+        // The path alone may name a whole slice, because the memory hierarchy may be coarser than systemd's.
+        let cgroup_of = |process: &Process| {
             let container = process.container.as_deref();
             let container = container.and_then(|container| container.id.clone());
             Some((process.cgroup.clone()?, container, process.systemd_unit.clone()))
         };
         let mut firsts: BTreeMap<_, Vec<u32>> = BTreeMap::new();
         for (_, process) in self.living() {
-            if let Some(place) = place(process)
+            if let Some(cgroup) = cgroup_of(process)
                 && (is_first_of_a_container(process) || is_main_of_a_service(process))
             {
-                let key = (process.uid, place);
+                let key = (process.uid, cgroup);
                 firsts.entry(key).or_default().push(process.pid);
             }
         }
         self.join_classes(Tie::Cgroup, |process| {
-            let key = (process.uid, place(process)?);
+            let key = (process.uid, cgroup_of(process)?);
             let first = firsts.get(&key)?;
             (first.len() == 1 && !is_typed(process)).then_some(key.1)
         });
@@ -357,9 +357,9 @@ impl<'a> Joining<'a> {
             let oldest = oldest.map_or(0, |process| process.pid);
             let mut launchers = processes().filter_map(|process| process.parent.as_ref());
             let launchers = launchers.by_ref().filter(|parent| {
-                let known = self.index(parent.pid).map(|index| self.processes[index]);
+                let process = self.index(parent.pid).map(|index| self.processes[index]);
                 members.binary_search(&parent.pid).is_err()
-                    || known.is_some_and(|p| is_alive(p) && p.start_ticks != parent.start_ticks)
+                    || process.is_some_and(|p| is_alive(p) && p.start_ticks != parent.start_ticks)
             });
             let launchers: BTreeMap<Launcher, &Arc<Parent>> =
                 launchers.map(|parent| ((parent.pid, parent.start_ticks), parent)).collect();
@@ -420,9 +420,9 @@ fn is_one_job(step: &str) -> bool {
 
 /// The first process of a pid namespace. When it ends, the kernel ends all others in the namespace.
 fn is_first_of_a_container(process: &Process) -> bool {
-    // Without an id, the container cannot be told from its neighbours in a cgroup.
+    // Without ids, several containers in one cgroup cannot be distinguished.
     let container = process.container.as_deref();
-    container.is_some_and(|it| it.id.is_some()) && process.namespace_pid == Some(1)
+    container.is_some_and(|container| container.id.is_some()) && process.namespace_pid == Some(1)
 }
 
 /// The main process of a systemd service: it leads its session, and systemd is its parent.
@@ -449,7 +449,7 @@ fn runs(process: &Process) -> BTreeMap<RunKey, BTreeSet<Arc<str>>> {
     let mut note = |key: RunKey, rank: Option<Arc<str>>| {
         runs.insert(key, rank.into_iter().collect());
     };
-    // Without a rank, the process is not a worker. Without a port, runs cannot be told apart: people copy
+    // Without a rank, the process is not a worker. Without a port, runs cannot be distinguished: people copy
     // `--rdzv-id=100` from the manual, so the id is not unique.
     if let (Some(rank), Some(_)) = (value("RANK"), value("MASTER_PORT")) {
         let names = ["TORCHELASTIC_RUN_ID", "MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE"];
@@ -466,8 +466,8 @@ fn runs(process: &Process) -> BTreeMap<RunKey, BTreeSet<Arc<str>>> {
         && is_one_job(&step)
         // A step with a terminal is a shell that people type into.
         && process.terminal.is_none()
-        // A process that has left the job's cgroup with a copy of its environment is not part of it. If cgroups are
-        // unknown, it may be.
+        // A process that left the job's cgroup keeps the environment, but is not part of the job. If cgroups are
+        // unknown, it may be part of it.
         && (job.is_some() || process.cgroup.is_none())
     {
         let key = ("slurm", values(&["SLURM_JOB_ID", "SLURM_STEP_ID"]));

@@ -1,4 +1,4 @@
-//! Which processes are one job and, above all, which are not.
+//! Processes that are one job, and above all processes that are not.
 
 use super::*;
 use crate::model::snapshot::{Container, Gpu, GpuProcess, Jupyter, PidNamespace, Slurm};
@@ -99,30 +99,30 @@ fn two_jobs_of_one_shell_are_two_families() {
     };
     assert_eq!(members(&[typed(100), typed(200)]), [[100], [200]]);
     // They remain two families after the login ends, without its terminal and leader.
-    let left = |pid| Process {
+    let orphaned = |pid| Process {
         terminal: None,
         session_leader_alive: Some(false),
         parent: None,
         ..typed(pid)
     };
-    assert_eq!(members(&[left(100), left(200)]), [[100], [200]]);
+    assert_eq!(members(&[orphaned(100), orphaned(200)]), [[100], [200]]);
     // The same if the shell itself has a device file open.
     let shell = Process { comm: Some("bash".into()), ..process(50, 50, 50) };
     assert_eq!(members(&[shell, typed(100), typed(200)]), [[50], [100], [200]]);
 }
 
 #[test]
-fn what_a_supervisor_keeps_up_is_not_one_job() {
-    let kept = |pid| Process {
+fn programs_of_one_supervisor_are_separate_families() {
+    let supervised = |pid| Process {
         parent: parent(50, "supervisord"),
         systemd_unit: Some("supervisor.service".into()),
         cgroup: Some("/system.slice/supervisor.service".into()),
         ..process(pid, pid, 50)
     };
-    assert_eq!(members(&[kept(100), kept(200)]), [[100], [200]]);
-    let main = Process { parent_is_reaper: Some(true), ..kept(150) };
+    assert_eq!(members(&[supervised(100), supervised(200)]), [[100], [200]]);
+    let main = Process { parent_is_reaper: Some(true), ..supervised(150) };
     let main = Process { session: Some(150), parent: None, ..main };
-    assert_eq!(members(&[kept(100), main]), [[100], [150]]);
+    assert_eq!(members(&[supervised(100), main]), [[100], [150]]);
 }
 
 #[test]
@@ -143,13 +143,14 @@ fn two_notebook_kernels_are_always_two_families() {
 
     // The same in one group and session, as an editor starts them. Their helpers stay with them.
     let editor = |process| Process { process_group: Some(30), session: Some(30), ..process };
-    let helper = |pid, of| Process { parent: parent(of, "python"), ..process(pid, 30, 30) };
+    let helper =
+        |pid, starter| Process { parent: parent(starter, "python"), ..process(pid, 30, 30) };
     let all = [editor(one), editor(two), helper(101, 100), helper(201, 200), process(300, 30, 30)];
     assert_eq!(members(&all), [vec![100, 101], vec![200, 201], vec![300]]);
 }
 
 #[test]
-fn a_kernel_is_not_of_its_server_s_family() {
+fn a_kernel_is_not_in_its_servers_family() {
     // In its own group and session, as an editor starts it.
     let server = process(90, 90, 90);
     let kernel = Process {
@@ -163,7 +164,7 @@ fn a_kernel_is_not_of_its_server_s_family() {
 }
 
 #[test]
-fn what_a_kernel_released_is_a_family_of_its_own() {
+fn a_process_detached_from_its_kernel_is_a_separate_family() {
     let helper = Process { parent: parent(100, "python"), ..process(101, 101, 100) };
     assert_eq!(members(&[kernel(100), helper.clone()]), [[100, 101]]);
     let detached = Process { session: Some(101), ..helper };
@@ -171,7 +172,7 @@ fn what_a_kernel_released_is_a_family_of_its_own() {
 }
 
 #[test]
-fn different_users_are_never_one() {
+fn processes_of_different_users_are_never_joined() {
     let other =
         Process { uid: Some(1001), parent: parent(100, "python"), ..process(101, 100, 100) };
     assert_eq!(members(&[process(100, 100, 100), other.clone()]), [[100], [101]]);
@@ -185,7 +186,7 @@ fn different_users_are_never_one() {
 }
 
 #[test]
-fn a_dead_trainer_and_its_workers_are_one() {
+fn a_dead_trainer_and_its_workers_are_one_family() {
     let dead = Process { pid: 90, ..Process::default() };
     let worker = |pid| Process {
         gpu_files: Some(Arc::from([Arc::from("/dev/nvidia0"), "/dev/nvidia-uvm".into()])),
@@ -220,7 +221,7 @@ fn a_dead_trainer_and_its_workers_are_one() {
 }
 
 #[test]
-fn who_was_seen_to_be_started_by_the_dead_is_of_it() {
+fn a_child_of_a_dead_process_joins_its_family() {
     let dead = Process { pid: 90, ..Process::default() };
     let worker = Process { parent: parent(90, "python"), ..process(101, 70, 50) };
     assert_eq!(members(&[dead, worker.clone()]), [[90, 101]]);
@@ -230,7 +231,7 @@ fn who_was_seen_to_be_started_by_the_dead_is_of_it() {
 }
 
 #[test]
-fn a_session_is_one_job_where_the_program_leads_it() {
+fn a_session_is_one_job_if_a_member_leads_it() {
     let leader = process(100, 100, 100);
     let own_group = process(101, 101, 100);
     assert_eq!(ties(&[leader, own_group]), [Tie::Session]);
@@ -239,7 +240,7 @@ fn a_session_is_one_job_where_the_program_leads_it() {
 }
 
 #[test]
-fn ranks_of_one_run_are_one() {
+fn ranks_of_one_run_are_one_family() {
     for agent in ["50", "-"] {
         let ranks =
             [(100, 0), (101, 1)].map(|(pid, at)| rank(pid, &format!("{at} run-7 29400 {agent}")));
@@ -247,10 +248,10 @@ fn ranks_of_one_run_are_one() {
         assert_eq!(ties(&ranks), [Tie::Run]);
     }
     // The same with their data loaders, which have the ranks' environment.
-    let loader = |pid, of: u32| Process {
-        parent: parent(of, "python"),
-        process_group: Some(of),
-        session: Some(of),
+    let loader = |pid, rank_pid: u32| Process {
+        parent: parent(rank_pid, "python"),
+        process_group: Some(rank_pid),
+        session: Some(rank_pid),
         ..rank(pid, "0 run-7 29400 -")
     };
     let all = [
@@ -264,7 +265,7 @@ fn ranks_of_one_run_are_one() {
 }
 
 #[test]
-fn two_runs_that_look_alike_are_two() {
+fn two_similar_runs_are_two_families() {
     for (why, one, two) in [
         ("the default id, two launchers", "0 none 29500 50", "1 none 29500 60"),
         ("the default id, no launcher", "0 none 29500 -", "1 none 29500 -"),
@@ -315,7 +316,7 @@ fn mpi_slurm_and_ray_name_their_runs() {
     assert_eq!(
         members(&[ray(100, Some(50)), ray(101, Some(50)), ray(102, Some(60)), ray(103, None)]),
         [vec![100], vec![101], vec![102], vec![103]],
-        "with an orphan among them, nothing is certain"
+        "an orphan makes the launcher uncertain"
     );
     assert_eq!(members(&[ray(100, Some(50)), ray(101, Some(50))]), [[100, 101]]);
     let pmi = |pid, rank, launcher| with(pid, &[("PMI_RANK", rank)], launcher);
@@ -324,7 +325,7 @@ fn mpi_slurm_and_ray_name_their_runs() {
 }
 
 #[test]
-fn a_cgroup_is_one_job_where_it_was_made_for_a_member() {
+fn a_cgroup_is_one_job_if_it_was_created_for_a_member() {
     let in_container = |pid, namespace_pid| Process {
         container: Some(Arc::new(Container { id: Some("0123".into()), ..Container::default() })),
         cgroup: Some("/docker/0123".into()),
@@ -379,21 +380,25 @@ fn a_cgroup_is_one_job_where_it_was_made_for_a_member() {
         assert_eq!(
             members(&[in_step(100, step), in_step(101, step)]),
             [[100], [101]],
-            "people log in there"
+            "people log in to these steps"
         );
     }
 }
 
 #[test]
-fn a_tree_is_in_parent_order_and_ends() {
-    let below = |pid, of| Process { parent: parent(of, "python"), ..process(pid, 100, 50) };
+fn a_tree_is_in_parent_order_and_handles_cycles() {
+    let child_of =
+        |pid, starter| Process { parent: parent(starter, "python"), ..process(pid, 100, 50) };
     for (processes, expected) in [
         (
-            vec![process(100, 100, 50), below(101, 100), below(102, 100), below(103, 101)],
+            vec![process(100, 100, 50), child_of(101, 100), child_of(102, 100), child_of(103, 101)],
             &[(100, 0), (101, 1), (103, 2), (102, 1)][..],
         ),
         // A recording may contain a cycle of parents.
-        (vec![below(100, 101), below(101, 100), below(102, 102)], &[(102, 0), (100, 0), (101, 1)]),
+        (
+            vec![child_of(100, 101), child_of(101, 100), child_of(102, 102)],
+            &[(102, 0), (100, 0), (101, 1)],
+        ),
     ] {
         let snapshot = snapshot(&processes);
         let tree = families(&snapshot)[0].tree(&snapshot);
@@ -403,7 +408,7 @@ fn a_tree_is_in_parent_order_and_ends() {
 }
 
 #[test]
-fn the_order_of_processes_changes_nothing() {
+fn families_do_not_depend_on_the_order_of_processes() {
     let mut processes = vec![
         process(100, 100, 50),
         process(101, 100, 50),
@@ -419,7 +424,7 @@ fn the_order_of_processes_changes_nothing() {
 }
 
 #[test]
-fn a_worker_that_outlived_its_starter_leaves_the_group_that_works_on() {
+fn orphaned_workers_are_separated_from_a_working_group() {
     let code = "from multiprocessing.spawn import spawn_main; spawn_main()";
     let spawned = |pid: u32| Process {
         command: Some(["python", "-c", code].map(Arc::from).into()),
@@ -427,8 +432,8 @@ fn a_worker_that_outlived_its_starter_leaves_the_group_that_works_on() {
     };
     let trial =
         Process { parent_is_reaper: Some(false), ppid: Some(600), ..process(610, 600, 600) };
-    let at_work = Process { parent_is_reaper: Some(false), ppid: Some(610), ..spawned(611) };
-    let families = families(&snapshot(&[spawned(601), spawned(602), trial, at_work]));
+    let child = Process { parent_is_reaper: Some(false), ppid: Some(610), ..spawned(611) };
+    let families = families(&snapshot(&[spawned(601), spawned(602), trial, child]));
     let members: Vec<&[u32]> = families.iter().map(|family| &*family.members).collect();
     assert_eq!(members, [&[601, 602][..], &[610, 611]]);
 }

@@ -1,4 +1,4 @@
-//! The table of a GPU's single values: names, units, and where each value is shown.
+//! The table of a GPU's single values, with their names, units and places on the screen and in `ps`.
 //!
 //! To add a value, add a call in `source::nvml`, a field of [`Gpu`] and a line here. `ps` and the screen then show
 //! it. Memory is a balance rather than a single value, so it has its own columns.
@@ -42,12 +42,12 @@ pub struct GpuField {
     pub width: u16,
     /// The rank on the screen; values of a higher rank are dropped first.
     pub need: usize,
-    /// The terminal width from which the screen shows the value, dimmed and after the charts; 0 means before the
-    /// name.
+    /// The minimum terminal width at which the screen shows the value, dimmed and after the charts. 0 means before
+    /// the name, at any width.
     pub from_columns: u16,
     /// The fill level for this value; `None` if unknown or meaningless.
     pub level: fn(&Gpu) -> Option<FillLevel>,
-    /// Whether a high value means much work rather than strain.
+    /// Whether a high value means work rather than strain.
     pub is_work: bool,
     label: &'static str,
     /// Whether a card shows the field if its value is unknown.
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_known_is_no_zero() {
+    fn an_unknown_value_is_not_shown_as_zero() {
         let power =
             |watts, limit| Gpu { power_watts: watts, power_limit_watts: limit, ..Gpu::default() };
         for field in GPU_FIELDS {
@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn a_load_has_steps_and_what_has_no_end_has_none() {
+    fn only_a_value_with_a_limit_has_a_fill_level() {
         let gpu = |percent: u32, celsius, watts: f64| Gpu {
             gpu_percent: Some(percent),
             temperature_celsius: Some(celsius),
@@ -255,10 +255,10 @@ mod tests {
 
     /// Two values with one rank would share a position, so ranks are unique and without gaps.
     #[test]
-    fn each_value_has_its_own_place() {
+    fn screen_and_ps_ranks_are_unique() {
         let needs: Vec<usize> = on_screen().iter().map(|field| field.need).collect();
         assert_eq!(needs, Vec::from_iter(0..needs.len()));
-        let mut steps: Vec<usize> = GPU_FIELDS.iter().map(|it| it.gives_way).collect();
+        let mut steps: Vec<usize> = GPU_FIELDS.iter().map(|field| field.gives_way).collect();
         steps.retain(|&step| step != STAYS);
         steps.sort_unstable();
         assert_eq!(steps, Vec::from_iter(1..=steps.len()));

@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn a_uuid_begins_in_any_case_and_never_splits_a_character() {
+    fn uuid_prefixes_ignore_case_and_respect_characters() {
         let begins = |uuid: &str, typed: &str| Needle::new(typed).is_uuid_of(uuid, false);
         assert!(begins("GPU-3F", "gpu-3"));
         assert!(begins("GPU-3f", "GPU-3F"));

@@ -17,7 +17,7 @@ impl Field {
         match self {
             Self::Gpu => row.is_on(number),
             Self::Pid => {
-                let inner = row.process.ok().and_then(|it| it.namespace_pid);
+                let inner = row.process.ok().and_then(|process| process.namespace_pid);
                 Some(row.pid()? == number || inner == Some(number))
             }
             _ => None,
@@ -99,7 +99,7 @@ fn kinds(row: &ProcessRow<'_>) -> impl Iterator<Item = Kind> {
 
 pub(super) fn is_known(field: Field, process: &Process) -> bool {
     match field {
-        // If a process's descriptors can be read, its libraries were read as well.
+        // A process's libraries are readable whenever its descriptors are.
         Field::Framework => process.framework.is_some() || process.gpu_files.is_some(),
         Field::Name => process.comm.is_some() || process.command.is_some(),
         // A kernel is recognised by its command line.
@@ -124,7 +124,7 @@ fn user_is(process: &Process, needle: &Needle, whole: bool) -> Option<bool> {
         return Some(true);
     }
     match needle.number() {
-        Some(uid) => process.uid.map(|own| own == uid),
+        Some(uid) => process.uid.map(|process_uid| process_uid == uid),
         None => name.map(|_| false),
     }
 }
@@ -137,7 +137,7 @@ fn gpu_is(row: &ProcessRow<'_>, needle: &Needle, whole: bool) -> Option<bool> {
     if let Some(indices) = needle.numbers() {
         let gpus = row.snapshot.gpus.iter().map(|gpu| gpu.index);
         let on: Vec<Option<bool>> =
-            gpus.filter(|it| indices.contains(it)).map(|index| row.is_on(index)).collect();
+            gpus.filter(|index| indices.contains(index)).map(|index| row.is_on(index)).collect();
         return match on.contains(&Some(true)) {
             true => Some(true),
             false => (!on.contains(&None)).then_some(false),
@@ -190,7 +190,7 @@ pub fn is_called(gpu: &Gpu, needle: &Needle, whole: bool, all: bool) -> bool {
 pub(in crate::model) fn labels(field: Field, process: &Process) -> [Option<&str>; 4] {
     match field {
         Field::Name => {
-            let program = process.command.as_deref().and_then(|it| it.first());
+            let program = process.command.as_deref().and_then(|argv| argv.first());
             [
                 process.comm.as_deref(),
                 process.executable.as_deref().map(file_name),
@@ -209,26 +209,26 @@ pub(in crate::model) fn labels(field: Field, process: &Process) -> [Option<&str>
             let container = process.container.as_deref();
             let pod = process.kubernetes.as_deref();
             [
-                container.and_then(|it| it.name.as_deref()),
-                container.and_then(|it| it.id.as_deref()),
-                container.and_then(|it| it.runtime.as_deref()),
-                pod.and_then(|it| it.container_name.as_deref()),
+                container.and_then(|container| container.name.as_deref()),
+                container.and_then(|container| container.id.as_deref()),
+                container.and_then(|container| container.runtime.as_deref()),
+                pod.and_then(|pod| pod.container_name.as_deref()),
             ]
         }
         Field::Pod => {
             let pod = process.kubernetes.as_deref();
             [
-                pod.and_then(|it| it.pod_name.as_deref()),
-                pod.and_then(|it| it.pod_uid.as_deref()),
-                pod.and_then(|it| it.namespace.as_deref()),
+                pod.and_then(|pod| pod.pod_name.as_deref()),
+                pod.and_then(|pod| pod.pod_uid.as_deref()),
+                pod.and_then(|pod| pod.namespace.as_deref()),
                 None,
             ]
         }
         Field::Job => {
             let slurm = process.slurm.as_deref();
             [
-                slurm.and_then(|it| it.job_id.as_deref()),
-                slurm.and_then(|it| it.job_name.as_deref()),
+                slurm.and_then(|slurm| slurm.job_id.as_deref()),
+                slurm.and_then(|slurm| slurm.job_name.as_deref()),
                 None,
                 None,
             ]
@@ -238,9 +238,9 @@ pub(in crate::model) fn labels(field: Field, process: &Process) -> [Option<&str>
     }
 }
 
-/// A library loaded besides the framework, by its position in the list.
-fn library(process: &Process, place: usize) -> Option<&str> {
-    process.libraries.as_deref()?.get(place).map(|it| &**it)
+/// A loaded library other than the framework, by its position in the list.
+fn library(process: &Process, position: usize) -> Option<&str> {
+    process.libraries.as_deref()?.get(position).map(|name| &**name)
 }
 
 /// Whether a word of the command line contains the needle. With blanks or wildcards, the whole line is searched.
@@ -291,7 +291,7 @@ pub(in crate::model) fn any_has(row: &ProcessRow<'_>, needle: &Needle) -> bool {
 /// The fields that `ps` can group by, in the help's order.
 pub const GROUPED: [Field; 4] = [Field::User, Field::Job, Field::Container, Field::Framework];
 
-/// How many digits of a container's id are shown, as its runtime does.
+/// Number of digits of a container id that are shown, like its runtime's commands.
 const ID_CHARS: usize = 12;
 
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -309,10 +309,13 @@ impl Field {
         let name = match (self, row.process.ok()) {
             (Self::User, _) => self.text(row),
             (Self::Job, Some(process)) => process.slurm.as_deref().and_then(Slurm::id),
-            (Self::Container, Some(process)) => process.container.as_deref().and_then(|it| {
-                let id = || it.id.as_deref().map(|id| id.chars().take(ID_CHARS).collect());
-                it.name.as_deref().map(str::to_owned).or_else(id)
-            }),
+            (Self::Container, Some(process)) => {
+                process.container.as_deref().and_then(|container| {
+                    let id =
+                        || container.id.as_deref().map(|id| id.chars().take(ID_CHARS).collect());
+                    container.name.as_deref().map(str::to_owned).or_else(id)
+                })
+            }
             (Self::Framework, Some(process)) => process.framework.as_deref().map(str::to_owned),
             _ => None,
         };
@@ -348,14 +351,15 @@ impl<'a> SortValue<'a> {
     /// A row's key for a field. The key of a finding is its `rank`; rank 0 is the largest.
     pub fn new(field: Field, row: &ProcessRow<'a>, rank: Option<usize>) -> Self {
         let process = row.process.ok();
-        let text = |value: Option<&'a Arc<str>>| value.map_or(Self::Unknown, |it| Self::Text(it));
+        let text =
+            |value: Option<&'a Arc<str>>| value.map_or(Self::Unknown, |text| Self::Text(text));
         match field {
             Field::User => text(row.user()),
-            Field::Finding => rank.map_or(Self::Unknown, |at| Self::Number(-(at as f64))),
+            Field::Finding => rank.map_or(Self::Unknown, |rank| Self::Number(-(rank as f64))),
             Field::Command => match process {
                 None => match row.ended {
                     Some(LastKnown { command: Some(words), .. }) => Self::Words(words),
-                    ended => text(ended.and_then(|it| it.comm.as_ref())),
+                    ended => text(ended.and_then(|ended| ended.comm.as_ref())),
                 },
                 Some(process) => match (notebook(process), process.command.as_deref()) {
                     (Some(path), _) => Self::Text(path),

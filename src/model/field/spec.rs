@@ -26,18 +26,18 @@ pub struct FieldSpec {
     pub meaning: &'static str,
     pub notation: Notation,
     pub field: Field,
-    /// The column heading; empty if the field is no column.
+    /// The column heading; empty if the field is not a column.
     pub title: &'static str,
     /// Whether the largest value comes first when sorted by this field.
     pub descending: bool,
     pub right: bool,
-    /// The key after `o` that sorts the screen by this field; a blank if it is no column there.
+    /// The key after `o` that sorts the screen by this field; a blank if it is not a column there.
     pub letter: char,
     /// The width on the screen in terminal columns; 0 means as wide as the widest text.
     pub width: u16,
     /// The rank on the screen; columns of a higher rank are dropped first.
     pub need: usize,
-    /// When `ps` drops the column on a narrow terminal: 1 is dropped first, [`STAYS`] never; 0 if it is no column.
+    /// When `ps` drops the column on a narrow terminal: 1 is dropped first, [`STAYS`] never; 0 if it is not a column.
     pub gives_way: usize,
     /// The key and help text in `ps --sort`; empty if `ps` cannot sort by it.
     pub sort: (&'static str, &'static str),

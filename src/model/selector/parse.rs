@@ -86,8 +86,8 @@ impl Test {
             ('>', _) => (Sign::Compare(Order::More), 1),
             _ => (Sign::Compare(Order::Equal), 1),
         };
-        let known = selectable().find(|spec| spec.names.contains(&name.as_str()));
-        let Some(spec) = known else {
+        let spec = selectable().find(|spec| spec.names.contains(&name.as_str()));
+        let Some(spec) = spec else {
             // `--lr=3` and `10:04` are text; `usr:ann` is a typing error.
             let is_name = !name.is_empty() && name.chars().all(|c| c.is_ascii_lowercase());
             return if is_name && sign != Sign::Compare(Order::Equal) {
@@ -103,10 +103,10 @@ impl Test {
         if alternatives.is_empty() {
             return Err(SelectorError::Unfinished { term: text_of(token), example: spec.example });
         }
-        Self::of(spec, sign, &alternatives)
+        Self::from_spec(spec, sign, &alternatives)
     }
 
-    fn of(spec: &FieldSpec, sign: Sign, typed: &[&[Typed]]) -> Result<Self, SelectorError> {
+    fn from_spec(spec: &FieldSpec, sign: Sign, typed: &[&[Typed]]) -> Result<Self, SelectorError> {
         let field = spec.field;
         let alternatives: Vec<String> = typed.iter().map(|typed| text_of(typed)).collect();
         let is_number = match (spec.notation, sign) {
@@ -132,10 +132,10 @@ impl Test {
         };
         let any: Vec<Needle> = typed.iter().map(|typed| Needle::of_typed(typed)).collect();
         for needle in &any {
-            spec.allows(needle).map_err(|there_are| SelectorError::NoneSuch {
+            spec.allows(needle).map_err(|allowed| SelectorError::NoneSuch {
                 name: spec.names[0],
                 value: needle.typed().to_owned(),
-                there_are: there_are.join(" "),
+                allowed: allowed.join(", "),
             })?;
         }
         let is_unsupported = |&&(c, quoted): &&Typed| !quoted && UNSUPPORTED.contains(&c);

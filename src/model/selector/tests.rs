@@ -16,7 +16,7 @@ fn error(text: &str) -> String {
 
 /// One GPU with five processes: ann's 4000 (idle, a Slurm job), bob's 4001, hana's 4002 in a container, ann's
 /// unresolved 4003, and ann's unlisted 3999, which has the files of GPUs 0 and 1 open.
-fn scene() -> (Snapshot, Vec<Finding>) {
+fn machine() -> (Snapshot, Vec<Finding>) {
     let mut snapshot = sample::snapshot(2, 4);
     snapshot.gpus[1].processes = Some(Vec::new());
     snapshot.processes.truncate(4);
@@ -38,8 +38,8 @@ fn scene() -> (Snapshot, Vec<Finding>) {
 
 /// The rows, in order of pid. 4000 has been idle for 1790 s.
 fn rows<'a>((snapshot, findings): &'a (Snapshot, Vec<Finding>)) -> Vec<ProcessRow<'a>> {
-    let places = places(snapshot, findings).into_iter();
-    let mut rows: Vec<ProcessRow<'_>> = places
+    let row_places = places(snapshot, findings).into_iter();
+    let mut rows: Vec<ProcessRow<'_>> = row_places
         .map(|place| {
             ProcessRow::new(snapshot, findings, place).idle(|identity, _| {
                 (identity.pid == 4000).then(|| snapshot.time.plus_seconds(-1790.0))
@@ -54,14 +54,14 @@ fn me() -> Me {
     Me { uid: None, name: Some("bob".into()) }
 }
 
-fn fitting_in(scene: &(Snapshot, Vec<Finding>), text: &str) -> Vec<u32> {
+fn fitting_in(machine: &(Snapshot, Vec<Finding>), text: &str) -> Vec<u32> {
     let selector = selector(text);
-    let rows = rows(scene).into_iter();
+    let rows = rows(machine).into_iter();
     rows.filter(|row| selector.fits(row, &me())).filter_map(|row| row.pid()).collect()
 }
 
 fn fitting(text: &str) -> Vec<u32> {
-    fitting_in(&scene(), text)
+    fitting_in(&machine(), text)
 }
 
 #[test]
@@ -88,7 +88,7 @@ fn words_match_anywhere_in_the_row() {
 }
 
 #[test]
-fn terms_look_at_one_thing() {
+fn terms_match_one_field() {
     for (text, pids) in [
         ("user:ann", &[3999, 4000][..]),
         ("user:an,HANA", &[3999, 4000, 4002]),
@@ -173,7 +173,7 @@ fn numbers_are_compared_in_their_units() {
 }
 
 #[test]
-fn what_is_not_known_fits_neither_a_term_nor_the_term_negated() {
+fn an_unknown_value_matches_neither_a_term_nor_its_negation() {
     // Unknown: cpu of 4001; everything about 4003; memory and use of 3999.
     for (text, pids) in [
         ("cpu>=0", &[3999, 4000, 4002][..]),
@@ -192,7 +192,7 @@ fn what_is_not_known_fits_neither_a_term_nor_the_term_negated() {
 }
 
 #[test]
-fn an_error_names_what_would_be_right() {
+fn an_error_names_valid_input() {
     for (text, message) in [
         ("user:", "user: needs a value; write user:ann,bob"),
         ("!", "! needs a value; write !user:ann"),
@@ -207,21 +207,21 @@ fn an_error_names_what_would_be_right() {
         ("user>ann", "user cannot be compared; write user:ann,bob"),
         (
             "command:train[0-9]",
-            "command: '[' is no wildcard; use * for any text and ? for one character, or put \"quotes\" around plain text",
+            "command: '[' is not a wildcard; use * for any text and ? for one character, or put \"quotes\" around plain text",
         ),
-        ("is:yours", "no is begins with \"yours\"; there are mine unlisted"),
+        ("is:yours", "is: no value begins with \"yours\"; use one of: mine, unlisted"),
     ] {
         assert_eq!(error(text), message);
     }
-    assert!(error("usr:ann").starts_with("no term is called \"usr\"; did you mean user?; put"));
+    assert!(error("usr:ann").starts_with("unknown field \"usr\"; did you mean user?; put"));
     assert!(error("memroy>1GiB").contains("; did you mean memory?;"));
-    assert!(error("zzz:1").starts_with("no term is called \"zzz\"; put"));
-    assert!(error("finding:bored").contains("there are dead stuck"));
-    assert!(error("state:bored").contains("there are running"));
+    assert!(error("zzz:1").starts_with("unknown field \"zzz\"; put"));
+    assert!(error("finding:bored").contains("use one of: dead, stuck"));
+    assert!(error("state:bored").contains("use one of: running"));
 }
 
 #[test]
-fn what_only_looks_like_a_term_is_text() {
+fn text_that_resembles_a_term_is_a_word() {
     for text in ["10:04", "--lr=3", "key=value", "\"user:\"", "/a:b", "日本:x"] {
         assert!(matches!(selector(text).terms[..], [Term { test: Test::Word(_), .. }]), "{text}");
     }
@@ -268,11 +268,11 @@ fn any_text_is_a_selector_or_an_error() {
 }
 
 #[test]
-fn what_is_to_be_left_out_is_left_out_with_all_its_rows() {
-    let mut scene = (sample::snapshot(2, 1), Vec::new());
+fn a_negated_term_excludes_all_rows_of_a_process() {
+    let mut machine = (sample::snapshot(2, 1), Vec::new());
     // A process on both GPUs.
-    sample::entry(&mut scene.0, 1, 0).pid = 4000;
-    let rows = rows(&scene);
+    sample::entry(&mut machine.0, 1, 0).pid = 4000;
+    let rows = rows(&machine);
     for (text, row, process) in [
         ("gpu:0", true, true),
         ("gpu:1", true, true),
@@ -289,7 +289,7 @@ fn what_is_to_be_left_out_is_left_out_with_all_its_rows() {
 }
 
 #[test]
-fn a_gpu_is_asked_for_by_what_it_is_called() {
+fn a_gpu_is_selected_by_any_of_its_names() {
     let mut snapshot = sample::snapshot(3, 1);
     sample::divide(&mut snapshot, 2);
     for (text, gpus) in [
@@ -311,12 +311,13 @@ fn a_gpu_is_asked_for_by_what_it_is_called() {
     }
     let named = selector("gpu:1,9,gpu-000 !gpu:7");
     let named = named.named_gpus(&snapshot.gpus);
-    let named: Vec<_> = named.iter().map(|it| (it.typed, it.is_uuid, it.gpus.len())).collect();
+    let named: Vec<_> =
+        named.iter().map(|name| (name.typed, name.is_uuid, name.gpus.len())).collect();
     assert_eq!(named, [("1", false, 1), ("9", false, 0), ("gpu-000", true, 3)]);
 }
 
 #[test]
-fn a_gpu_as_a_whole_is_no_process() {
+fn a_whole_gpu_matches_no_process_term() {
     let snapshot = sample::snapshot(2, 1);
     let finding = sample::finding(&snapshot, 1, 0);
     let row = ProcessRow::of_gpu(&snapshot, &snapshot.gpus[1], Some(&finding));
@@ -338,9 +339,9 @@ fn a_gpu_as_a_whole_is_no_process() {
 }
 
 #[test]
-fn who_is_known_only_in_part_is_neither_this_nor_another() {
-    let mut scene = scene();
-    let process = &mut scene.0.processes[0];
+fn a_partly_known_process_does_not_match_unknown_fields() {
+    let mut machine = machine();
+    let process = &mut machine.0.processes[0];
     (process.user, process.uid) = (None, Some(1000));
     process.framework = None;
     process.gpu_files = None;
@@ -353,14 +354,14 @@ fn who_is_known_only_in_part_is_neither_this_nor_another() {
         ("!user:bob,1001", false),
         ("!framework:jax", false),
     ] {
-        assert_eq!(fitting_in(&scene, text).contains(&4000), is_in, "{text}");
+        assert_eq!(fitting_in(&machine, text).contains(&4000), is_in, "{text}");
     }
-    scene.0.processes[0].gpu_files = Some([].into());
-    assert!(fitting_in(&scene, "!framework:jax").contains(&4000));
+    machine.0.processes[0].gpu_files = Some([].into());
+    assert!(fitting_in(&machine, "!framework:jax").contains(&4000));
 }
 
 #[test]
-fn a_selector_is_made_of_flags_too() {
+fn a_selector_can_be_built_from_flags() {
     let gpus = Selector::of_field(Field::Gpu, false, &["0".to_owned(), "GPU-3f".to_owned()]);
     let users = Selector::of_field(Field::User, true, &["a,b c".to_owned()]);
     let none = Selector::of_field(Field::User, true, &[]);
