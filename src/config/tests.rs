@@ -346,7 +346,10 @@ fn a_mistake_in_an_entry_is_reported_with_its_line_and_key() {
         ("where = 'mem>4'", "rule.where: mem: \"4\" has no unit"),
         ("where = 3", "rule.where: 3 is not allowed; write terms such as"),
         ("where = ' '", "rule.where: \" \" is not allowed; write terms such as"),
-        ("where = 'gpu:0 train.py'", "rule.where: \"gpu:0 train.py\" has a word that names"),
+        (
+            "where = 'gpu:0 train.py'",
+            "rule.where: \"gpu:0 train.py\" has a word that is not a field",
+        ),
         ("where = 'user=ann idle>10m'", "rule.where: \"user=ann idle>10m\" uses idle"),
         ("where = 'gpu:0 user:ann'", "rule.where: \"gpu:0 user:ann\" has user: with a part"),
         ("where = 'command:a[0-9]'", "rule.where: command: '[' is not a wildcard; use *"),

@@ -7,7 +7,7 @@
 //! Never dead:
 //!
 //! - a pid missing from /proc, if gpumem runs in another pid namespace than the host's. If the namespace is unknown,
-//! the rule is undecided;
+//!   the rule is undecided;
 //! - a pid that may have been reused, because the listed process may be in another namespace;
 //! - a pid without an entry in the snapshot;
 //! - a process whose first thread has exited while others remain (`Z` with other threads);
@@ -38,7 +38,10 @@ pub static KIND: RuleKind = RuleKind {
         Kind::Dead,
         "the driver lists a process that is defunct or does not exist",
         &[
-            ("duration", "how long it has to be dead; an exiting process stays listed for a while"),
+            (
+                "duration",
+                "how long the process must be dead; exiting processes stay listed for a while",
+            ),
             SEVERITY,
         ],
         Settings { duration: seconds(30), severity: Severity::Critical, ..Settings::NONE },
@@ -51,7 +54,7 @@ const LEAST_SAMPLES: u64 = 2;
 /// Evidence that NVML lists a process that is defunct or does not exist.
 #[derive(Clone, PartialEq, Debug, JsonSchema, Serialize)]
 pub struct DeadEvidence {
-    /// Process state as in /proc, `Z` or `X`; `null` if /proc does not list the PID.
+    /// Process state in /proc, `Z` or `X`; `null` if /proc does not list the PID.
     pub state: Option<char>,
     /// Number of consecutive samples in which the condition held.
     pub samples: u64,
@@ -222,7 +225,8 @@ mod tests {
     use crate::model::snapshot::LastKnown;
     use crate::rules::Engine;
     use crate::rules::testing::{
-        Case, Found, Nothing, PID, Unsure, assert_clean, count, each, facts, judge, only,
+        Case, Found, Nothing, PID, Unsure, assert_clean, check_cases, count, evidence_json, judge,
+        only,
     };
     use crate::units::GIB;
 
@@ -329,33 +333,37 @@ mod tests {
     #[test]
     fn only_a_process_known_to_have_exited_is_dead() {
         let cases: &[Case] = &[
-            ("no process of that number", Found, vanish),
-            ("of a container", Nothing, |scene| {
+            ("missing pid", Found, vanish),
+            ("in a container", Nothing, |scene| {
                 vanish(scene);
                 scene.now.host.pid_namespace = Some(PidNamespace::Container);
             }),
-            ("whose pids", Unsure("GPU 0 lists pid 4242, whose process is not certain"), |scene| {
-                vanish(scene);
-                scene.now.host.pid_namespace = None;
-            }),
-            ("not believed", Nothing, |scene| {
+            (
+                "unknown pid namespace",
+                Unsure("GPU 0 lists pid 4242, whose process is not certain"),
+                |scene| {
+                    vanish(scene);
+                    scene.now.host.pid_namespace = None;
+                },
+            ),
+            ("unresolved", Nothing, |scene| {
                 vanish(scene);
                 scene.process(PID).unresolved = Some("started after".into());
             }),
-            ("not looked up", Nothing, |scene| scene.now.processes.clear()),
-            ("asleep, its start not known", Nothing, |scene| {
+            ("no entry", Nothing, |scene| scene.now.processes.clear()),
+            ("asleep, start unknown", Nothing, |scene| {
                 vanish(scene);
                 scene.process(PID).state = Some('S');
             }),
             // A zombie is dead in any namespace.
-            ("a zombie, its start not known", Found, |scene| {
+            ("a zombie, start unknown", Found, |scene| {
                 vanish(scene);
                 scene.process(PID).state = Some('Z');
                 scene.now.host.pid_namespace = None;
             }),
-            ("only its first thread has ended", Nothing, |scene| zombie(scene, Some(2))),
-            ("its last thread has ended", Found, |scene| zombie(scene, Some(1))),
-            ("threads not told", Found, |scene| zombie(scene, None)),
+            ("its first thread has exited", Nothing, |scene| zombie(scene, Some(2))),
+            ("all threads have exited", Found, |scene| zombie(scene, Some(1))),
+            ("threads unknown", Found, |scene| zombie(scene, None)),
             ("runs", Nothing, |scene| scene.process(PID).state = Some('R')),
             ("sleeps", Nothing, |scene| scene.process(PID).state = Some('S')),
             ("waits for a disk", Nothing, |scene| scene.process(PID).state = Some('D')),
@@ -363,7 +371,7 @@ mod tests {
             ("in a debugger", Nothing, |scene| scene.process(PID).state = Some('t')),
             ("idle in the kernel", Nothing, |scene| scene.process(PID).state = Some('I')),
         ];
-        each(Kind::Dead, || alive(&[0]), 300.0, cases);
+        check_cases(Kind::Dead, || alive(&[0]), 300.0, cases);
     }
 
     #[test]
@@ -377,7 +385,7 @@ mod tests {
         vanish(&mut scene);
         scene.step();
         scene.play(20.0, |snapshot| engine.observe(snapshot));
-        assert_eq!(count(&engine, Kind::Dead), 0, "its clock starts afresh");
+        assert_eq!(count(&engine, Kind::Dead), 0, "the duration restarts");
     }
 
     #[test]
@@ -392,7 +400,7 @@ mod tests {
         let held: Vec<_> = finding.gpus.iter().map(|gpu| gpu.used_bytes).collect();
         assert_eq!(held, [Some(40 * GIB), Some(20 * GIB)]);
         assert_eq!(finding.memory_bytes, Some(60 * GIB));
-        assert_eq!(facts(finding)["samples"], 7);
+        assert_eq!(evidence_json(finding)["samples"], 7);
     }
 
     #[test]

@@ -96,7 +96,7 @@ pub(super) fn exempts<'a>(
         in_part |= answers().any(|(_, answer)| answer.is_some());
         let mut reported =
             answers().filter_map(|(is_reported, answer)| is_reported.then_some(answer));
-        // Certain on all GPUs, possible on all, or no match on one.
+        // `Some(true)`: certain on all GPUs. `Some(false)`: possible on all. `None`: no match on one.
         let certain = reported.try_fold(true, |all, answer| Some(all && answer?));
         match certain {
             Some(true) => {

@@ -11,7 +11,7 @@
 //! - the power limit was lowered below the former power, and the GPU draws most of it;
 //! - the GPU is throttled: it is hot and its clock fell, or its clock is far below the former clock;
 //! - another rank of the job works and does not spin: while rank 0 validates for a quarter of an hour, the others
-//! wait in a collective;
+//!   wait in a collective;
 //! - the kernel was light from the start. A process that hung before it was first observed looks the same.
 //!
 //! An orphan is reported as `info` if it was observed only at full utilization, below a third of the power limit and
@@ -51,13 +51,10 @@ pub static KIND: RuleKind = RuleKind {
         &[
             (
                 "min_utilization",
-                "the mean utilization of the GPU that counts as full use, in percent (90 to 100)",
+                "mean GPU utilization that is considered full use, in percent (90 to 100)",
             ),
-            (
-                "max_power_share",
-                "the mean power is less than this, in percent of the mean before (up to 50)",
-            ),
-            ("duration", "how long this has to last"),
+            ("max_power_share", "maximum mean power, in percent of the former mean (up to 50)"),
+            ("duration", "how long the condition must last"),
             SEVERITY,
         ],
         Settings {
@@ -133,14 +130,13 @@ fn contradiction(settings: &Settings) -> Option<String> {
     let (utilization, share) = (settings.min_utilization.0, settings.max_power_share.0);
     if !(FULL_PERCENT..=100.0).contains(&utilization) {
         return Some(format!(
-            "min_utilization is {utilization}, and full use is from {FULL_PERCENT} to 100; write a \
-             number between them"
+            "min_utilization is {utilization}; write a number from {FULL_PERCENT} to 100"
         ));
     }
     let max_share = LOW_SHARE * 100.0;
     (share > max_share).then(|| {
         format!(
-            "max_power_share is {share}, and above {max_share} a GPU is at work; write {max_share} or less"
+            "max_power_share is {share}; above {max_share}, a GPU is considered working: write {max_share} or less"
         )
     })
 }
@@ -385,7 +381,7 @@ fn finding_parts(input: ProcessInput<'_>, mut hung: Vec<HungGpu>) -> Option<Find
             (None, limit) => {
                 let limit = limit.unwrap_or_default();
                 format!(
-                    "outlived its job: a rank that waits for one that is gone, or a light kernel ({limit:.0} W is the limit)"
+                    "outlived its job: it may wait for a rank that is gone, or run a light kernel (power limit {limit:.0} W)"
                 )
             }
         },
@@ -409,7 +405,7 @@ fn advice(process: &Process) -> Vec<String> {
         } else {
             format!("see what it waits for: `gdb -p {pid} -batch -ex 'thread apply all bt'`")
         },
-        "in a distributed job look at every rank: one that is gone or late keeps the others waiting"
+        "in a distributed job, check every rank: a rank that is gone or late keeps the others waiting"
             .to_owned(),
     ];
     if process.framework.as_deref() == Some("pytorch") {

@@ -4,10 +4,10 @@
 //!
 //! - how much memory the process holds;
 //! - that the process did not use the GPU for the duration, with driver samples for three quarters of it. If the
-//! driver does not attribute use to processes, the whole GPU must be unused;
+//!   driver does not attribute use to processes, the whole GPU must be unused;
 //! - that the process used little CPU and neither allocated nor freed GPU memory in this time;
 //! - for a notebook, that its server reports it as neither busy nor recently active, or that its cell has run for
-//! hours without a sign of work (`cell`).
+//!   hours without a sign of work (`cell`).
 //!
 //! CPU and files cannot show whether a kernel waits for a network, another process or a person. Only its server
 //! knows. Without the server's report, as for other users' kernels, the finding is `info` and no action ends the
@@ -20,11 +20,11 @@
 //! - an inference server that listens: waiting is its work, and `server-idle` reports it;
 //! - a daemon of the Multi-Process Service, which waits for clients;
 //! - a stopped process (`T`, `t`): an owner, a scheduler or a debugger stopped it and will resume it. After it
-//! resumes, the duration starts again;
+//!   resumes, the duration starts again;
 //! - a zombie or dead process (`Z`, `X`), or a process in uninterruptible sleep (`D`) for two minutes: other kinds
-//! report these. A shorter `D` is disk I/O;
+//!   report these. A shorter `D` is disk I/O;
 //! - a desktop's compositor, and a program that both draws and computes (Blender, a browser's GPU process): the
-//! driver lists it twice, and its environment names a display;
+//!   driver lists it twice, and its environment names a display;
 //! - a process whose descendant uses a GPU. The CPU use of descendants is added to the process's own.
 //!
 //! A process that resumed work after a pause will probably do so again, such as a worker that waits for its queue. It
@@ -81,11 +81,10 @@ pub static KIND: RuleKind = RuleKind {
 };
 
 /// Settings shared with `server-idle`.
-pub(super) const MIN_MEMORY: (&str, &str) =
-    ("min_memory", "a job that holds less than this on a GPU is ignored");
-pub(super) const DURATION: (&str, &str) = ("duration", "how long the GPU has to be unused");
+pub(super) const MIN_MEMORY: (&str, &str) = ("min_memory", "minimum memory of a job on a GPU");
+pub(super) const DURATION: (&str, &str) = ("duration", "how long the GPU must be unused");
 pub(super) const MAX_CPU_PERCENT: (&str, &str) =
-    ("max_cpu_percent", "with this mean CPU use or more it counts as working (one core is 100)");
+    ("max_cpu_percent", "mean CPU use at which a process is considered working (one core is 100)");
 /// How long a cell can run without a sign of work.
 pub(super) const MAX_BUSY: &str = "max_busy";
 pub(super) const DEFAULTS: Settings = Settings {

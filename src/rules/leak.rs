@@ -88,8 +88,8 @@ pub static KIND: RuleKind = RuleKind {
         Kind::Leak,
         "a process's memory on a GPU grows throughout the window and does not level off",
         &[
-            ("min_growth", "less growth than this is ignored; jumps do not count"),
-            ("window", "how long its memory has to have grown; less than 15m counts as 15m"),
+            ("min_growth", "minimum growth; sudden jumps are not growth"),
+            ("window", "how long memory must grow; at least 15m"),
             (
                 "out_of_memory_within",
                 "critical if the GPU will be full sooner than this at the rate of growth",

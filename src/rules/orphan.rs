@@ -5,22 +5,22 @@
 //! duration:
 //!
 //! - The parent is a reaper and the leader of the process group is gone. For a notebook kernel, which leads its own
-//! group, the server must be gone instead (proven by `host::jupyter`). For workers of inference servers and of
-//! Python's `multiprocessing`, it is sufficient that the parent is a reaper.
+//!   group, the server must be gone instead (proven by `host::jupyter`). For workers of inference servers and of
+//!   Python's `multiprocessing`, it is sufficient that the parent is a reaper.
 //! - The process used none of the GPUs that list it, according to the driver's samples for the process or for the
-//! whole GPU. If no GPU lists it, it must have the device file of a GPU with unattributed memory open: at least 1
-//! GiB, or memory listed for the dead leader. That GPU must be unused, or the process must use no CPU time.
-//! - The process and its descendants used little CPU. A spinning orphan is therefore not reported: a `nohup` job that
-//! prepares data after its shell exited looks the same.
+//!   whole GPU. If no GPU lists it, it must have the device file of a GPU with unattributed memory open: at least 1
+//!   GiB, or memory listed for the dead leader. That GPU must be unused, or the process must use no CPU time.
+//! - The process and its descendants used little CPU. This excludes spinning orphans, because a `nohup` job that
+//!   prepares data after its shell exited looks the same.
 //!
 //! Never an orphan:
 //!
 //! - a leader of its own process group, such as a process started by `nohup`, `setsid`, tmux or a notebook server,
-//! unless that server is known to be gone;
+//!   unless that server is known to be gone;
 //! - monitors, the driver's daemons, display servers (`model::program`), and graphics processes;
 //! - a daemon of a systemd service, which forks twice and so loses its parent and leader. Exceptions are processes
-//! left by a service that runs other users' programs (slurmd, cron, a job runner, JupyterHub; `model::unit`),
-//! processes older than the unit's main process, and processes in login sessions;
+//!   left by a service that runs other users' programs (slurmd, cron, a job runner, JupyterHub; `model::unit`),
+//!   processes older than the unit's main process, and processes in login sessions;
 //! - an inference server that listens, and its workers;
 //! - a notebook kernel that is busy, connected or recently active;
 //! - a process that cannot be ended (`Z`, `X`, long in `D`) or is being debugged (`t`).
@@ -52,7 +52,7 @@ pub static KIND: RuleKind = RuleKind {
         Kind::Orphan,
         "a process on a GPU outlived the job that started it and does not use the GPU",
         &[
-            ("duration", "how long its job has to be gone and the GPU unused"),
+            ("duration", "how long its job must be gone and the GPU unused"),
             idle::MAX_CPU_PERCENT,
             SEVERITY,
         ],
@@ -184,7 +184,7 @@ fn process(input: ProcessInput<'_>, output: &mut RuleOutput) {
         format!("has held {}", subject::describe_memory(&unused.gpus))
     } else {
         let gpus = subject::gpus(&unused.gpus);
-        format!("holds {gpus} open, whose memory no listed process accounts for,")
+        format!("has {gpus} open, with unattributed memory,")
     };
     let message = format!(
         "{} outlived the {starter} that started it and {holds} without using a GPU for {}",
@@ -364,7 +364,7 @@ fn advice_lines(process: &Process) -> Vec<String> {
     if process.is_stopped() && process.frozen != Some(true) {
         let pid = process.pid;
         lines.push(format!(
-            "kill it: `kill -TERM {pid}; kill -CONT {pid}` (while stopped it does not handle the first)"
+            "kill it: `kill -TERM {pid}; kill -CONT {pid}` (a stopped process handles SIGTERM only after SIGCONT)"
         ));
         return lines;
     }
@@ -375,7 +375,7 @@ fn advice_lines(process: &Process) -> Vec<String> {
     if let Some(job) = process.slurm.as_deref().filter(|job| job.over == Some(true)) {
         let job = job.id().as_deref().and_then(advice::quote);
         let job = job.map_or_else(String::new, |job| format!(" {job}"));
-        lines.push(format!("its Slurm job{job} is over, no step of it is left on this machine"));
+        lines.push(format!("its Slurm job{job} is over; no step of it is left on this machine"));
     }
     // If the leader is alive, most of the group is not orphaned.
     let group = process.process_group.filter(|_| process.group_leader_alive == Some(false));

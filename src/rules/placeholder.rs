@@ -25,8 +25,8 @@ pub static KIND: RuleKind = RuleKind {
         Kind::Placeholder,
         "a program reserves a GPU and does no work on it",
         &[
-            ("min_memory", "less memory than this on a GPU is ignored"),
-            ("duration", "how long it has to run"),
+            ("min_memory", "minimum memory on a GPU"),
+            ("duration", "how long the program must have run"),
             SEVERITY,
         ],
         Settings { min_memory: Bytes(GIB), duration: seconds(3600), ..Settings::NONE },
@@ -108,7 +108,7 @@ mod tests {
     use crate::model::finding::{Action, Severity};
     use crate::model::process::Parent;
     use crate::rules::testing::{
-        Case, Found, Nothing, PID, assert_clean, count, each, facts, judge, only,
+        Case, Found, Nothing, PID, assert_clean, check_cases, count, evidence_json, judge, only,
     };
 
     fn words(command: &str) -> Arc<[Arc<str>]> {
@@ -147,7 +147,7 @@ mod tests {
             let finding = only(&engine, Kind::Placeholder);
             assert_eq!(finding.severity, Severity::Warning, "{command}");
             assert_eq!(finding.actions, [Action::Notify], "{command}");
-            assert_eq!(facts(finding)["program"], program, "{command}");
+            assert_eq!(evidence_json(finding)["program"], program, "{command}");
         }
     }
 
@@ -212,13 +212,13 @@ mod tests {
     #[test]
     fn a_placeholder_needs_known_memory() {
         let cases: &[Case] = &[
-            ("as much", Found, |scene| scene.row(0, PID).used_bytes = Some(GIB)),
-            ("less", Nothing, |scene| scene.row(0, PID).used_bytes = Some(GIB - 1)),
-            ("not told", Nothing, |scene| scene.row(0, PID).used_bytes = None),
+            ("exactly the minimum", Found, |scene| scene.row(0, PID).used_bytes = Some(GIB)),
+            ("below the minimum", Nothing, |scene| scene.row(0, PID).used_bytes = Some(GIB - 1)),
+            ("unknown", Nothing, |scene| scene.row(0, PID).used_bytes = None),
             ("graphics", Nothing, |scene| scene.row(0, PID).kind = ProcessType::Graphics),
-            ("command not told", Nothing, |scene| scene.process(PID).command = None),
+            ("command unknown", Nothing, |scene| scene.process(PID).command = None),
         ];
-        each(Kind::Placeholder, || scene("doma", 2.0 * HOUR), 20.0, cases);
+        check_cases(Kind::Placeholder, || scene("doma", 2.0 * HOUR), 20.0, cases);
     }
 
     #[test]

@@ -23,9 +23,9 @@ pub static KIND: RuleKind = RuleKind {
         Kind::Pressure,
         "a GPU has little memory left",
         &[
-            ("min_free", "less free memory than this is reported"),
-            ("min_free_warning", "less free memory than this is a warning; 0B for never"),
-            ("duration", "how long this has to last"),
+            ("min_free", "report if less memory than this is free"),
+            ("min_free_warning", "warn if less memory than this is free (0B: never)"),
+            ("duration", "how long the condition must last"),
             ("severity", "severity above the second threshold: info, warning or critical"),
         ],
         Settings {
@@ -147,7 +147,7 @@ mod tests {
     use crate::model::finding::Action;
     use crate::rules::rule::Rule;
     use crate::rules::testing::{
-        Case, Found, Nothing, PID, Unsure, each, judge_only, judge_with, written,
+        Case, Found, Nothing, PID, Unsure, check_cases, judge_only, judge_with, written,
     };
     use crate::units::GIB;
 
@@ -189,14 +189,16 @@ mod tests {
             ("full", Found, |_| ()),
             ("little", Found, |scene| scene.memory(0, TOTAL - 512 * MIB + 1, TOTAL)),
             ("enough", Nothing, |scene| scene.memory(0, TOTAL - 512 * MIB, TOTAL)),
-            ("in instances", Nothing, |scene| scene.gpu(0).mig_mode = Some(true)),
-            ("the system's", Nothing, |scene| scene.gpu(0).name = Some("NVIDIA GB10".into())),
+            ("under MIG", Nothing, |scene| scene.gpu(0).mig_mode = Some(true)),
+            ("shared with the system", Nothing, |scene| {
+                scene.gpu(0).name = Some("NVIDIA GB10".into());
+            }),
             ("no answer", Nothing, |scene| scene.gpu(0).stale_seconds = Some(1.0)),
-            ("not known", Unsure("the memory of GPU 0 is not known"), |scene| {
-                scene.gpu(0).memory = None
+            ("unknown", Unsure("the memory of GPU 0 is not known"), |scene| {
+                scene.gpu(0).memory = None;
             }),
         ];
-        each(Kind::Pressure, || scene(0), 600.0, cases);
+        check_cases(Kind::Pressure, || scene(0), 600.0, cases);
     }
 
     #[test]

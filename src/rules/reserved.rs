@@ -31,7 +31,7 @@ pub static KIND: RuleKind = RuleKind {
     ..RuleKind::new::<ReservedEvidence>(
         Kind::Reserved,
         "a Slurm job or a container was allocated a GPU and runs nothing on it",
-        &[("duration", "how long no process may have been on the GPU"), SEVERITY],
+        &[("duration", "how long the GPU must have been unused"), SEVERITY],
         Settings { duration: seconds(1800), severity: Severity::Info, ..Settings::NONE },
     )
 };
@@ -202,7 +202,7 @@ mod tests {
     use crate::model::finding::Action;
     use crate::model::process::{Container, Slurm};
     use crate::rules::testing::{
-        Case, Found, Nothing, PID, assert_clean, count, each, judge, only, reasons,
+        Case, Found, Nothing, PID, assert_clean, check_cases, count, judge, only, reasons,
     };
     use crate::units::GIB;
 
@@ -257,7 +257,7 @@ mod tests {
         let mut engine = judge(&mut scene, 29.0 * MINUTE);
         assert_eq!(count(&engine, Kind::Reserved), 0);
         assert_eq!(engine.pending()[0].kind, Kind::Reserved);
-        assert_eq!(reasons(&engine, Kind::Reserved).len(), 1, "it is not known yet");
+        assert_eq!(reasons(&engine, Kind::Reserved).len(), 1, "undecided");
         scene.play(2.0 * MINUTE, |snapshot| engine.observe(snapshot));
         let finding = only(&engine, Kind::Reserved);
         assert_eq!(finding.severity, Severity::Info);
@@ -301,7 +301,7 @@ mod tests {
         let container = Reservation { since: Some(scene.now.time), ..container };
         give(&mut scene, &[container]);
         scene.play(29.0 * MINUTE, |snapshot| engine.observe(snapshot));
-        assert_eq!(count(&engine, Kind::Reserved), 0, "it has just begun");
+        assert_eq!(count(&engine, Kind::Reserved), 0, "the container has just started");
         scene.play(2.0 * MINUTE, |snapshot| engine.observe(snapshot));
         let finding = only(&engine, Kind::Reserved);
         assert!(finding.message.contains("lab"), "{}", finding.message);
@@ -312,28 +312,28 @@ mod tests {
     fn only_a_known_unused_reservation_is_reported() {
         let cases: &[Case] = &[
             ("given and unused", Found, |_| ()),
-            ("another works on it", Nothing, |scene| scene.holder(PID, &[0, 1], GIB)),
-            ("it is used", Nothing, |scene| {
+            ("another process uses it", Nothing, |scene| scene.holder(PID, &[0, 1], GIB)),
+            ("the GPU is used", Nothing, |scene| {
                 scene.now.gpus.iter_mut().for_each(|gpu| gpu.gpu_percent = Some(3));
             }),
             ("in a container", Nothing, |scene| {
                 scene.now.host.pid_namespace = Some(PidNamespace::Container);
             }),
-            ("not known where", Nothing, |scene| scene.now.host.pid_namespace = None),
+            ("unknown namespace", Nothing, |scene| scene.now.host.pid_namespace = None),
             ("no list", Nothing, |scene| {
                 scene.now.gpus.iter_mut().for_each(|gpu| gpu.processes = None);
             }),
-            ("in parts", Nothing, |scene| {
+            ("under MIG", Nothing, |scene| {
                 scene.now.gpus.iter_mut().for_each(|gpu| gpu.mig_mode = Some(true));
             }),
-            ("a recording of before", Nothing, |scene| scene.now.reservations = None),
-            ("not known since when, or of what else", Nothing, |scene| {
+            ("an old recording", Nothing, |scene| scene.now.reservations = None),
+            ("unknown start, or unknown devices", Nothing, |scene| {
                 let unknown = Reservation { since: None, ..job(scene, 3600.0, &["0"]) };
                 let other = job(scene, 3600.0, &["MIG-0", "7"]);
                 give(scene, &[unknown, other]);
             }),
         ];
-        each(Kind::Reserved, given, 90.0 * MINUTE, cases);
+        check_cases(Kind::Reserved, given, 90.0 * MINUTE, cases);
     }
 
     #[test]

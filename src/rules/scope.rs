@@ -31,10 +31,12 @@ impl<'de> Deserialize<'de> for Scope {
         let selector = selector.ok_or_else(|| wrong("is not allowed"))?;
         for field in selector.fields() {
             match field {
-                None => return Err(wrong("has a word that names no field")),
+                None => return Err(wrong("has a word that is not a field")),
                 // The rules compute these fields, or the fields depend on the user who runs the query.
                 Some(Field::Idle | Field::Finding | Field::Is) => {
-                    return Err(wrong("uses idle, finding or is, which only filters have"));
+                    return Err(wrong(
+                        "uses idle, finding or is, which are allowed only in filters",
+                    ));
                 }
                 Some(_) => {}
             }
@@ -43,7 +45,7 @@ impl<'de> Deserialize<'de> for Scope {
         if let Some(field) = selector.fields_in_part().find(|field| OWNERS.contains(field)) {
             let name = field.spec().names[0];
             let why =
-                format!("has {name}: with a part of a name, which other names may contain too");
+                format!("has {name}: with a part of a name, which can also match other names");
             return Err(de::Error::custom(format!(
                 "{text:?} {why}; write {name}= and the whole name, or a pattern such as {name}=ml-*"
             )));
@@ -111,7 +113,7 @@ impl ScopeInput<'_> {
             identity: self.process.map(Process::identity),
             gpu,
             entry: entry.as_ref(),
-            process: self.process.ok_or("it is no process"),
+            process: self.process.ok_or("it is not a process"),
             ended: None,
             finding: None,
             suspect: None,

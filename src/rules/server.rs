@@ -282,7 +282,7 @@ mod tests {
         snapshot.processes = vec![process(1, kernel, Some(true)), engine.clone()];
         assert!(!serves(&engine, &snapshot));
         engine.listening_on = Some(["tcp:0.0.0.0:8000".into()].into());
-        assert!(!serves(&engine, &snapshot), "clients ask its front");
+        assert!(!serves(&engine, &snapshot), "clients connect to its front end");
     }
 
     #[test]
@@ -304,10 +304,10 @@ mod tests {
             listening_on: Some(["tcp:0.0.0.0:45123".into()].into()),
             ..worker.clone()
         };
-        assert!(!alone(&orphaned(1, 7)), "its front was killed");
-        assert!(alone(&orphaned(5, 5)), "its front is the first process of a container");
+        assert!(!alone(&orphaned(1, 7)), "its front end was killed");
+        assert!(alone(&orphaned(5, 5)), "its front end is the first process of a container");
         let adopted = orphaned(1, 2);
-        assert!(alone(&adopted), "its front may be a container's first process");
+        assert!(alone(&adopted), "its front end may be a container's first process");
         let mut on_host = Snapshot::new(Time::default());
         on_host.host.pid_namespace = Some(PidNamespace::Host);
         assert!(!serves(&adopted, &on_host), "the host's first process starts no engine");
@@ -327,7 +327,7 @@ mod tests {
             parent: Some(Arc::new(parent.clone())),
             ..worker.clone()
         };
-        assert!(!alone(&grandchild), "left with its engine");
+        assert!(!alone(&grandchild), "orphaned together with its engine");
         for (starter, is_front) in [
             ("python -m vllm.entrypoints.openai.api_server", true),
             ("python serve.py", true),

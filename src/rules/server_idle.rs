@@ -23,7 +23,7 @@ mod tests {
     use super::*;
     use crate::history::testing::Scene;
     use crate::model::finding::Action;
-    use crate::rules::testing::{Case, Nothing, PID, each, judge, only, reasons};
+    use crate::rules::testing::{Case, Nothing, PID, check_cases, judge, only, reasons};
     use crate::units::GIB;
 
     fn server() -> Scene {
@@ -52,13 +52,13 @@ mod tests {
     #[test]
     fn a_server_with_activity_is_not_idle() {
         let cases: &[Case] = &[
-            ("asked", Nothing, |scene| scene.row(0, PID).sm_percent = Some(1)),
+            ("used", Nothing, |scene| scene.row(0, PID).sm_percent = Some(1)),
             ("works on the CPU", Nothing, |scene| scene.process(PID).cpu_percent = Some(80.0)),
             ("stopped", Nothing, |scene| scene.process(PID).state = Some('T')),
             ("little memory", Nothing, |scene| scene.row(0, PID).used_bytes = Some(GIB - 1)),
             // `idle` judges this process.
             ("listens on nothing", Nothing, |scene| scene.process(PID).listening = Some(false)),
         ];
-        each(Kind::ServerIdle, server, 700.0, cases);
+        check_cases(Kind::ServerIdle, server, 700.0, cases);
     }
 }

@@ -105,7 +105,7 @@ impl Serialize for Span {
 
 impl Serialize for Percent {
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
-        // As people write it: 20, not 20.0.
+        // Write 20, not 20.0.
         match self.0 as i64 {
             whole if whole as f64 == self.0 => to.serialize_i64(whole),
             _ => to.serialize_f64(self.0),

@@ -28,11 +28,8 @@ pub static KIND: RuleKind = RuleKind {
         Kind::Stopped,
         "a process that holds memory on a GPU has been stopped by a signal or a terminal",
         &[
-            (
-                "min_memory",
-                "a job that holds less than this on a GPU is ignored (0 for any at all)",
-            ),
-            ("duration", "how long it has to be stopped"),
+            ("min_memory", "minimum memory of a job on a GPU (0: any)"),
+            ("duration", "how long the process must be stopped"),
             SEVERITY,
         ],
         Settings { duration: seconds(120), ..Settings::NONE },
@@ -120,7 +117,7 @@ fn advice_lines(process: &Process) -> Vec<String> {
         None => format!("continue it: `kill -CONT {pid}`"),
     });
     advice.push(format!(
-        "or kill it: `kill -TERM {pid}; kill -CONT {pid}` (while stopped it does not handle the first)"
+        "or kill it: `kill -TERM {pid}; kill -CONT {pid}` (a stopped process handles SIGTERM only after SIGCONT)"
     ));
     advice
 }
@@ -136,8 +133,8 @@ mod tests {
     use crate::model::json::is_hostile;
     use crate::model::snapshot::{Jupyter, Slurm};
     use crate::rules::testing::{
-        Found, Nothing, PID, assert_clean, count, cpu_unknown, each, judge, judge_with, only,
-        reasons, unidentified, written,
+        Found, Nothing, PID, assert_clean, check_cases, count, cpu_unknown, judge, judge_with,
+        only, reasons, unidentified, written,
     };
     use crate::units::{Bytes, GIB};
 
@@ -237,18 +234,18 @@ mod tests {
 
     #[test]
     fn a_debugged_or_memoryless_process_is_not_stopped() {
-        each(
+        check_cases(
             Kind::Stopped,
             all_along,
             200.0,
             &[
                 ("stopped", Found, |_| ()),
                 ("in a debugger", Nothing, |scene| scene.process(PID).state = Some('t')),
-                ("goes on", Nothing, |scene| scene.process(PID).state = Some('S')),
-                ("state not told", Nothing, |scene| scene.process(PID).state = None),
+                ("asleep", Nothing, |scene| scene.process(PID).state = Some('S')),
+                ("state unknown", Nothing, |scene| scene.process(PID).state = None),
                 ("no memory", Nothing, |scene| scene.row(0, PID).used_bytes = Some(0)),
                 ("a byte", Found, |scene| scene.row(0, PID).used_bytes = Some(1)),
-                ("memory not told", Found, |scene| scene.row(0, PID).used_bytes = None),
+                ("memory unknown", Found, |scene| scene.row(0, PID).used_bytes = None),
                 ("graphics", Nothing, |scene| scene.row(0, PID).kind = ProcessType::Graphics),
                 ("on no GPU", Nothing, |scene| scene.rows(0).clear()),
                 ("no identity", Nothing, unidentified),

@@ -30,7 +30,7 @@ pub static KIND: RuleKind = RuleKind {
     ..RuleKind::new::<StuckEvidence>(
         Kind::Stuck,
         "a process that holds memory on a GPU has been in uninterruptible sleep for the duration",
-        &[("duration", "how long every sample has to show it in uninterruptible sleep"), SEVERITY],
+        &[("duration", "how long every sample must show uninterruptible sleep"), SEVERITY],
         Settings { duration: seconds(120), severity: Severity::Critical, ..Settings::NONE },
     )
 };
@@ -45,7 +45,7 @@ const BEYOND_SIGNALS_SECONDS: f64 = 120.0;
 /// Evidence that a process is blocked in the kernel.
 #[derive(Clone, PartialEq, Debug, JsonSchema, Serialize)]
 pub struct StuckEvidence {
-    /// Process state as in /proc: `D`.
+    /// Process state in /proc: `D`.
     pub state: char,
     /// Whether the first thread has exited, and another thread is in that state.
     pub of_a_thread: bool,
@@ -140,7 +140,7 @@ fn advice(process: &Process) -> Vec<String> {
     let wait_advice = process.wchan.as_deref().and_then(|wchan| {
         WAITS.iter().find(|(start, _)| wchan.starts_with(start)).map(|(_, line)| (*line).to_owned())
     });
-    let threads = "see what its threads wait for, as root: ";
+    let threads = "list what its threads wait for, as root: ";
     let inspect = format!("{threads}`ps -L -o tid,stat,wchan:32,comm -p {pid}`");
     let signals =
         "a kill takes effect only when the kernel releases it; do not wait for it in a script";
@@ -163,7 +163,7 @@ mod tests {
     use crate::model::finding::Action;
     use crate::rules::Engine;
     use crate::rules::testing::{
-        Found, Nothing, PID, assert_clean, count, cpu_unknown, each, judge, only, reasons,
+        Found, Nothing, PID, assert_clean, check_cases, count, cpu_unknown, judge, only, reasons,
         unidentified,
     };
     use crate::units::GIB;
@@ -255,13 +255,13 @@ mod tests {
 
     #[test]
     fn only_identified_processes_with_memory_are_stuck() {
-        each(
+        check_cases(
             Kind::Stuck,
             || all_along(10.0),
             200.0,
             &[
                 ("stuck", Found, |_| ()),
-                ("memory not told", Found, |scene| scene.row(0, PID).used_bytes = None),
+                ("memory unknown", Found, |scene| scene.row(0, PID).used_bytes = None),
                 ("no memory", Nothing, |scene| scene.row(0, PID).used_bytes = Some(0)),
                 ("on no GPU", Nothing, |scene| scene.rows(0).clear()),
                 ("asleep", Nothing, |scene| scene.process(PID).state = Some('S')),

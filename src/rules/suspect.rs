@@ -172,7 +172,7 @@ impl SuspectInput<'_> {
         self.is_quiet(mean) && (self.is_known_quiet() || self.was_observed_quiet(mean.is_some()))
     }
 
-    /// Whether the process is known to work on no GPU and not on the CPU. `mean`: CPU use over the duration.
+    /// Whether the process is known to use neither a GPU nor the CPU. `mean`: CPU use over the duration.
     fn is_quiet(&self, mean: Option<Mean>) -> bool {
         let is_unused = |row: &RowHistory| {
             row.last_seen() == self.now

@@ -19,14 +19,14 @@ pub(super) fn judge(scene: &mut Scene, seconds: f64) -> Engine {
     engine
 }
 
-pub(super) fn engine_of(rule: &str) -> Engine {
+pub(super) fn engine_with_rule(rule: &str) -> Engine {
     let mut settings = RuleSet::default();
     settings.select(&[rule]).unwrap();
     Engine::new(settings)
 }
 
 pub(super) fn judge_only(rule: &str, scene: &mut Scene, seconds: f64) -> Engine {
-    let mut engine = engine_of(rule);
+    let mut engine = engine_with_rule(rule);
     scene.play(seconds, |snapshot| engine.observe(snapshot));
     engine
 }
@@ -50,7 +50,7 @@ pub(super) fn cpu_unknown(scene: &mut Scene) {
     (process.cpu_percent, process.cpu_seconds) = (None, None);
 }
 
-pub(super) fn runs(scene: &mut Scene, executable: &str) {
+pub(super) fn set_executable(scene: &mut Scene, executable: &str) {
     scene.process(PID).executable = Some(executable.into());
 }
 
@@ -59,7 +59,7 @@ pub(super) type Case = (&'static str, Expected, Change);
 
 /// Applies each case's change to a new scene, evaluates the scene for `seconds`, and checks the result.
 #[track_caller]
-pub(super) fn each(kind: Kind, scene: impl Fn() -> Scene, seconds: f64, cases: &[Case]) {
+pub(super) fn check_cases(kind: Kind, scene: impl Fn() -> Scene, seconds: f64, cases: &[Case]) {
     for (case, expected, change) in cases {
         let mut scene = scene();
         change(&mut scene);
@@ -89,7 +89,7 @@ pub(super) fn judge_with(
     engine
 }
 
-pub(super) fn facts(finding: &Finding) -> serde_json::Value {
+pub(super) fn evidence_json(finding: &Finding) -> serde_json::Value {
     serde_json::to_value(&finding.evidence).unwrap()
 }
 

@@ -31,8 +31,8 @@ pub static KIND: RuleKind = RuleKind {
         Kind::Unattributed,
         "a GPU has memory in use that no process listed on it accounts for",
         &[
-            ("min_memory", "less unaccounted memory than this is ignored"),
-            ("duration", "how long this has to last"),
+            ("min_memory", "minimum unattributed memory"),
+            ("duration", "how long the condition must last"),
             SEVERITY,
         ],
         Settings { min_memory: Bytes(GIB), duration: seconds(60), ..Settings::NONE },
@@ -182,7 +182,7 @@ fn threshold(memory: Option<Memory>, settings: &Settings) -> u64 {
     settings.min_memory.0.max(1).saturating_add(allowance)
 }
 
-/// Returns the unreadable fact that could make the result wrong: the process list, the MIG mode or the GPU's name.
+/// Returns which reading failed, if the result could be wrong without it: process list, MIG mode or GPU name.
 fn doubt_of_figures(snapshot: &Snapshot, gpu: &Gpu) -> Option<UndecidedReason> {
     let index = gpu.index;
     let lacks = |call: &str, quantity| {

@@ -128,9 +128,8 @@ impl UndecidedReason {
                 (Some(pid), Some(gpu), reason)
             }
             Self::Unexplained { gpu } => {
-                let reason = format!(
-                    "GPU {gpu} was used, and the driver does not report by which of its processes"
-                );
+                let reason =
+                    format!("GPU {gpu} was used, but the driver does not report by which process");
                 (None, Some(gpu), reason)
             }
             Self::NoReading { gpu, quantity } => {

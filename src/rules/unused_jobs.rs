@@ -17,7 +17,7 @@ pub(super) struct UnusedJobs {
 
 #[derive(Debug, Default)]
 struct UnusedJob {
-    /// Time since which no process of the job has used a GPU; `None` if unknown or in use.
+    /// Start of the period in which no process of the job used a GPU; `None` if unknown or in use.
     since: Option<Time>,
     bytes: HashMap<u32, u64>,
 }

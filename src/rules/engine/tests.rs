@@ -78,7 +78,7 @@ fn findings_are_unique_in_any_snapshot_order() {
             assert_eq!(ids.len(), engine.findings().len());
         });
     }
-    assert!(found > 0, "disorder that never comes to a finding tests nothing");
+    assert!(found > 0, "no round produced a finding");
 }
 
 #[test]
@@ -158,7 +158,7 @@ fn a_process_that_may_be_on_an_unread_gpu_gets_no_finding() {
     let mut scene = idle_beside_gpu_1();
     scene.gpu(1).processes = None;
     let engine = judge(&mut scene, 700.0);
-    assert_eq!(pids_with_findings(&engine), [PID + 1], "the other one is idle all the same");
+    assert_eq!(pids_with_findings(&engine), [PID + 1], "the other process is still reported");
     let undecided = engine.undecided();
     let mut undecided = undecided.iter();
     let reason = undecided.find(|entry| entry.pid == Some(PID)).unwrap();
@@ -178,7 +178,7 @@ fn findings_stay_without_actions_while_a_gpu_is_unread() {
         let is_about = |finding: &&Finding| finding.process.as_ref().unwrap().pid == pid;
         findings.find(is_about).map(|finding| finding.actions.len())
     };
-    assert_eq!(actions(&engine, PID), Some(1), "it only tells");
+    assert_eq!(actions(&engine, PID), Some(1), "it only notifies");
     assert_eq!(actions(&engine, PID + 1), Some(2));
     // When the GPU can be read again, the actions return.
     scene.gpu(1).stale_seconds = None;

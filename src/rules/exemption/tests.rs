@@ -277,9 +277,13 @@ fn a_process_exempt_on_one_gpu_is_never_ended() {
     for (terms, expected) in [("user=ann", 1), ("user=bob", 0), ("gpu:1", 1), ("gpu:2", 0)] {
         assert_eq!(kept(keep(terms), &owned), expected, "{terms}");
     }
-    assert_eq!(kept(Exemption { until: Some(owned.time), ..keep("user=ann") }, &owned), 0, "over");
+    assert_eq!(
+        kept(Exemption { until: Some(owned.time), ..keep("user=ann") }, &owned),
+        0,
+        "expired"
+    );
     let ownerless = snapshot(Process { user: None, ..process() });
-    assert_eq!(kept(keep("user=ann"), &ownerless), 1, "whose it is is not known");
+    assert_eq!(kept(keep("user=ann"), &ownerless), 1, "the owner is unknown");
 }
 
 #[test]

@@ -5,7 +5,7 @@ use crate::model::dice::Dice;
 use crate::model::finding::Action;
 use crate::model::snapshot::ProcessType;
 use crate::rules::rule::Rule;
-use crate::rules::testing::{Change, PID, engine_of, reasons, unidentified, written};
+use crate::rules::testing::{Change, PID, engine_with_rule, reasons, unidentified, written};
 use crate::rules::{Engine, RuleSet as AllSettings};
 use crate::units::GIB;
 
@@ -45,7 +45,7 @@ fn play(scene: &mut Scene, engine: &mut Engine, seconds: f64) {
 
 fn worked(seconds: f64) -> (Scene, Engine) {
     let mut scene = scene();
-    let mut engine = engine_of("hung");
+    let mut engine = engine_with_rule("hung");
     play(&mut scene, &mut engine, seconds);
     (scene, engine)
 }
@@ -123,7 +123,7 @@ fn a_spinning_orphan_is_reported() {
         scene.orphan(PID, &[0], 20 * GIB);
         hang(&mut scene, 0);
         change(&mut scene);
-        let mut engine = engine_of("hung");
+        let mut engine = engine_with_rule("hung");
         play(&mut scene, &mut engine, 900.0);
         engine
             .findings()
@@ -167,8 +167,8 @@ fn returning_lighter_work_is_not_hung() {
 #[test]
 fn every_condition_is_required() {
     let cases: &[(&str, usize, Change)] = &[
-        ("it hangs", 1, |_| ()),
-        ("another of its pid drew before", 0, |scene| scene.process(PID).start_ticks = Some(1)),
+        ("hung", 1, |_| ()),
+        ("another process had the pid before", 0, |scene| scene.process(PID).start_ticks = Some(1)),
         ("134 W of 340", 1, |scene| scene.draws(0, PID, 100, 134.0)),
         ("138 W of 340", 0, |scene| scene.draws(0, PID, 100, 138.0)),
         ("95 % of use", 1, |scene| scene.draws(0, PID, 95, 90.0)),
@@ -176,20 +176,20 @@ fn every_condition_is_required() {
         ("80 % of use", 0, |scene| scene.draws(0, PID, 80, 90.0)),
         ("little memory traffic", 1, |scene| scene.gpu(0).memory_percent = Some(12)),
         ("half of the memory traffic", 0, |scene| scene.gpu(0).memory_percent = Some(20)),
-        ("memory traffic not told", 1, |scene| scene.gpu(0).memory_percent = None),
+        ("memory traffic unknown", 1, |scene| scene.gpu(0).memory_percent = None),
         // A limit below the former power explains the lower power.
         ("100 W allowed", 0, |scene| scene.gpu(0).power_limit_watts = Some(100.0)),
         ("140 W allowed", 0, |scene| scene.gpu(0).power_limit_watts = Some(140.0)),
         ("300 W allowed", 1, |scene| scene.gpu(0).power_limit_watts = Some(300.0)),
-        ("limit not told", 1, |scene| scene.gpu(0).power_limit_watts = None),
+        ("limit unknown", 1, |scene| scene.gpu(0).power_limit_watts = None),
         ("1200 MHz and hot", 0, |scene| slow(scene, Some(1200), Some(90))),
         ("hot", 0, |scene| slow(scene, None, Some(90))),
         ("1600 MHz and hot", 1, |scene| slow(scene, Some(1600), Some(90))),
         ("600 MHz", 0, |scene| slow(scene, Some(600), Some(60))),
-        ("neither clock nor heat told", 1, |scene| slow(scene, None, None)),
-        ("another rests", 1, |scene| _ = share(scene, Some(0))),
-        ("another works", 0, |scene| _ = share(scene, Some(30))),
-        ("another may work", 0, |scene| _ = share(scene, None)),
+        ("clock and temperature unknown", 1, |scene| slow(scene, None, None)),
+        ("another process is idle", 1, |scene| _ = share(scene, Some(0))),
+        ("another process works", 0, |scene| _ = share(scene, Some(30))),
+        ("another process may work", 0, |scene| _ = share(scene, None)),
         // A desktop uses the GPU a little.
         ("a desktop", 1, |scene| share(scene, None).kind = ProcessType::Graphics),
         ("a desktop draws", 1, |scene| share(scene, Some(5)).kind = ProcessType::Graphics),
@@ -197,11 +197,11 @@ fn every_condition_is_required() {
         ("the server of MPS", 0, |scene| {
             scene.process(PID).command = Some(["/usr/bin/nvidia-cuda-mps-server".into()].into());
         }),
-        ("a client of MPS, whatever its numbers", 0, |scene| {
+        ("a client of MPS", 0, |scene| {
             share(scene, Some(0)).kind = ProcessType::Mps;
         }),
-        ("its start is not known", 0, unidentified),
-        ("a pid that is not known works", 0, |scene| {
+        ("start unknown", 0, unidentified),
+        ("an unknown pid works", 0, |scene| {
             let row = GpuProcess { pid: 999, sm_percent: Some(90), ..GpuProcess::default() };
             scene.rows(0).push(row);
         }),
@@ -220,7 +220,7 @@ fn a_light_process_left_alone_on_a_gpu_is_not_hung() {
     let mut scene = scene();
     scene.holder(OTHER, &[0], GIB);
     scene.row(0, OTHER).sm_percent = Some(60);
-    let mut engine = engine_of("hung");
+    let mut engine = engine_with_rule("hung");
     play(&mut scene, &mut engine, 1800.0);
     scene.now.processes.retain(|process| process.pid != OTHER);
     scene.rows(0).retain(|row| row.pid != OTHER);
@@ -236,7 +236,7 @@ fn the_only_listed_process_is_judged_by_device_utilization() {
         if !is_alone {
             share(&mut scene, None);
         }
-        let mut engine = engine_of("hung");
+        let mut engine = engine_with_rule("hung");
         for change in [work, hang] {
             change(&mut scene, 0);
             for row in scene.rows(0) {
@@ -253,7 +253,7 @@ fn one_finding_covers_all_gpus_of_a_hung_process() {
     let mut scene = Scene::new(3, 30.0);
     scene.holder(PID, &[2, 0, 1], 20 * GIB);
     (0..3).for_each(|gpu| work(&mut scene, gpu));
-    let mut engine = engine_of("hung");
+    let mut engine = engine_with_rule("hung");
     play(&mut scene, &mut engine, 600.0);
     hang(&mut scene, 0);
     hang(&mut scene, 2);
@@ -380,7 +380,7 @@ fn a_hang_is_found_with_a_third_of_samples_lost() {
         let (mut scene, mut engine) = worked(60.0);
         let losses = (2_400.0, 30);
         let found = found_with_losses((&mut scene, &mut engine), losses, &mut dice, |_, _| {});
-        assert_eq!(found, [0.0; 0], "{seed}: it works");
+        assert_eq!(found, [0.0; 0], "{seed}: working");
         hang(&mut scene, 0);
         let losses = (3_600.0, 30);
         let found = found_with_losses((&mut scene, &mut engine), losses, &mut dice, |_, _| {});

@@ -94,7 +94,9 @@ mod tests {
     use crate::model::finding::{Action, Kind};
     use crate::model::process::Descendants;
     use crate::model::snapshot::Jupyter;
-    use crate::rules::testing::{Change, PID, cpu_unknown, engine_of, facts, reasons, written};
+    use crate::rules::testing::{
+        Change, PID, cpu_unknown, engine_with_rule, evidence_json, reasons, written,
+    };
     use crate::rules::{Engine, RuleSet as AllSettings};
     use crate::units::{GIB, Span};
 
@@ -152,7 +154,7 @@ mod tests {
     /// Plays ten minutes of work, then ten hours of a sleeping cell with `change`. Returns the times of findings.
     fn night(change: impl FnMut(&mut Scene, f64)) -> (Vec<f64>, Engine) {
         let mut scene = scene();
-        let mut engine = engine_of("idle");
+        let mut engine = engine_with_rule("idle");
         assert_eq!(
             play_and_note_findings(&mut engine, &mut scene, 600.0, |scene, _| busy(scene)),
             [0.0; 0]
@@ -169,10 +171,10 @@ mod tests {
         // CPU use is known with a delay of at most six minutes.
         assert!((2.0 * HOUR..=2.0 * HOUR + 420.0).contains(&first), "{first}");
         let samples = ((10.0 * HOUR - first) / 30.0) as usize + 1;
-        assert_eq!(found_at.len(), samples, "it does not flicker");
+        assert_eq!(found_at.len(), samples, "the finding flickered");
         let [finding] = engine.findings() else { panic!("{:?}", engine.findings()) };
         assert_eq!(finding.actions, [Action::Notify]);
-        assert_eq!(facts(finding)["busy_seconds"], finding.duration_seconds);
+        assert_eq!(evidence_json(finding)["busy_seconds"], finding.duration_seconds);
         assert_eq!(engine.undecided(), []);
         assert_eq!(engine.pending(), []);
     }
@@ -181,7 +183,7 @@ mod tests {
     fn hourly_activity_protects_a_cell() {
         type Hourly = fn(&mut Scene, bool);
         let signs: [(&str, Hourly); 6] = [
-            ("the server is told of output", |scene, is_on| {
+            ("the server sees output", |scene, is_on| {
                 if is_on {
                     busy(scene);
                 }
@@ -189,7 +191,7 @@ mod tests {
             ("the kernel computes for half a minute", |scene, is_on| {
                 scene.process(PID).cpu_percent = Some(if is_on { 100.0 } else { 0.3 });
             }),
-            ("what it started computes", |scene, is_on| {
+            ("a child computes", |scene, is_on| {
                 let process = scene.process(PID);
                 let cpu_seconds =
                     process.descendants.as_deref().and_then(|descendants| descendants.cpu_seconds);
@@ -201,7 +203,7 @@ mod tests {
             ("the GPU is used", |scene, is_on| {
                 scene.row(0, PID).sm_percent = Some(u32::from(is_on));
             }),
-            ("another of its GPUs is used", |scene, is_on| {
+            ("another GPU is used", |scene, is_on| {
                 if scene.rows(1).is_empty() {
                     let row = *scene.row(0, PID);
                     scene.rows(1).push(row);
@@ -229,7 +231,7 @@ mod tests {
         ];
         for change in changes {
             let mut scene = scene();
-            let mut engine = engine_of("idle");
+            let mut engine = engine_with_rule("idle");
             rest(&mut scene);
             let found_at = play_and_note_findings(&mut engine, &mut scene, 3.0 * HOUR, |_, _| {});
             assert!(!found_at.is_empty());
@@ -267,7 +269,7 @@ mod tests {
             busy(&mut scene);
             rest(&mut scene);
             change(&mut scene);
-            let mut engine = engine_of("idle");
+            let mut engine = engine_with_rule("idle");
             let found_at = play_and_note_findings(&mut engine, &mut scene, 1.9 * HOUR, |_, _| {});
             assert_eq!(found_at, [0.0; 0], "{case}");
             assert_eq!(reasons(&engine, Kind::Idle), [""; 0], "{case}: protected");
@@ -280,7 +282,7 @@ mod tests {
     #[test]
     fn a_new_cell_in_an_idle_notebook_is_protected() {
         let mut scene = scene();
-        let mut engine = engine_of("idle");
+        let mut engine = engine_with_rule("idle");
         rest(&mut scene);
         let idle = |scene: &mut Scene, state: &str| {
             let now = scene.now.time;
@@ -316,7 +318,7 @@ mod tests {
         for seed in 1..=20 {
             let mut dice = Dice::new(seed);
             let mut scene = scene();
-            let mut engine = engine_of("idle");
+            let mut engine = engine_with_rule("idle");
             play_and_note_findings(&mut engine, &mut scene, 600.0, |scene, _| busy(scene));
             rest(&mut scene);
             let start = scene.now.time;
@@ -332,7 +334,7 @@ mod tests {
                 let at = scene.now.time.seconds_since(start);
                 let is_found = !engine.findings().is_empty();
                 assert!(!is_found || at >= 2.0 * HOUR, "{seed}: found after {at} s");
-                assert!(is_found || !was_found, "{seed}: it flickers at {at} s");
+                assert!(is_found || !was_found, "{seed}: flicker at {at} s");
                 was_found = is_found;
             }
             assert!(was_found, "{seed}: never found");

@@ -66,9 +66,7 @@ impl KindEvidence for IdleEvidence {
             let _ = write!(words, ", its cell has run for {busy} with no CPU and no GPU use");
         }
         if self.is_kernel_unknown {
-            words.push_str(
-                ", what its kernel waits for is not known: its server does not report it",
-            );
+            words.push_str(", kernel state unknown: its server does not report it");
         }
         words
     }

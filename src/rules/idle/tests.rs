@@ -9,8 +9,9 @@ use crate::model::snapshot::Jupyter;
 use crate::model::testing::rounds;
 use crate::rules::rule::Override;
 use crate::rules::testing::{
-    Case, Change, Found, Nothing, PID, Unsure, assert_clean, count, cpu_unknown, each, engine_of,
-    facts, judge_only, only, reasons, runs, scope, unidentified, written,
+    Case, Change, Found, Nothing, PID, Unsure, assert_clean, check_cases, count, cpu_unknown,
+    engine_with_rule, evidence_json, judge_only, only, reasons, scope, set_executable,
+    unidentified, written,
 };
 use crate::rules::{Engine, RuleSet as AllSettings};
 use crate::units::MIB;
@@ -58,24 +59,24 @@ fn every_condition_is_required() {
     const NO_CPU: &str = "the CPU use of process 4242 is not known";
     const NO_IDENTITY: &str = "GPU 0 lists pid 4242, whose process is not certain";
     let cases: &[Case] = &[
-        ("it rests", Found, |_| ()),
-        ("another uses the GPU", Found, |scene| {
+        ("idle", Found, |_| ()),
+        ("another process uses the GPU", Found, |scene| {
             shared(scene).sm_percent = Some(100);
             scene.gpu(0).gpu_percent = Some(100);
         }),
-        ("the GPU was used, and no process explains it", Unsure("GPU 0 was used"), |scene| {
+        ("unattributed use of the GPU", Unsure("GPU 0 was used"), |scene| {
             scene.gpu(0).gpu_percent = Some(90);
         }),
-        ("a compositor's few percent are in no process's samples", Found, |scene| {
+        ("a compositor uses a few percent", Found, |scene| {
             shared(scene).kind = ProcessType::Graphics;
             scene.gpu(0).gpu_percent = Some(4);
         }),
-        ("only the GPU tells, and draws the power of work", Unsure(NO_USE), |scene| {
+        ("only device utilization, high power", Unsure(NO_USE), |scene| {
             blind(scene);
             let gpu = scene.gpu(0);
             (gpu.power_limit_watts, gpu.power_watts) = (Some(700.0), Some(430.0));
         }),
-        ("only the GPU tells, and draws the power of rest", Found, |scene| {
+        ("only device utilization, low power", Found, |scene| {
             blind(scene);
             let gpu = scene.gpu(0);
             (gpu.power_limit_watts, gpu.power_watts) = (Some(700.0), Some(120.0));
@@ -84,44 +85,46 @@ fn every_condition_is_required() {
             blind(scene);
             scene.gpu(0).gpu_percent = None;
         }),
-        ("less memory", Nothing, |scene| scene.row(0, PID).used_bytes = Some(GIB - 1)),
-        ("as much memory", Found, |scene| scene.row(0, PID).used_bytes = Some(GIB)),
+        ("less than the minimum", Nothing, |scene| scene.row(0, PID).used_bytes = Some(GIB - 1)),
+        ("exactly the minimum", Found, |scene| scene.row(0, PID).used_bytes = Some(GIB)),
         (
-            "memory not told",
+            "memory unknown",
             Unsure("the driver does not report the memory of process 4242 on GPU 0"),
             |scene| scene.row(0, PID).used_bytes = None,
         ),
         ("little CPU", Found, |scene| scene.process(PID).cpu_percent = Some(19.9)),
         ("some CPU", Nothing, |scene| scene.process(PID).cpu_percent = Some(20.0)),
         ("much CPU", Nothing, |scene| scene.process(PID).cpu_percent = Some(400.0)),
-        ("CPU not told", Unsure(NO_CPU), cpu_unknown),
-        ("little CPU in a stream of percentages", Found, |scene| {
+        ("CPU unknown", Unsure(NO_CPU), cpu_unknown),
+        ("little CPU, with only percentages recorded", Found, |scene| {
             let process = scene.process(PID);
             (process.cpu_percent, process.cpu_seconds) = (Some(5.0), None);
         }),
-        ("much CPU in a stream of percentages", Nothing, |scene| {
+        ("much CPU, with only percentages recorded", Nothing, |scene| {
             let process = scene.process(PID);
             (process.cpu_percent, process.cpu_seconds) = (Some(50.0), None);
         }),
-        ("children looked at without success", Unsure(NO_CPU), |scene| {
+        ("CPU use of descendants unknown", Unsure(NO_CPU), |scene| {
             scene.process(PID).descendants = descendants(None, &[]);
         }),
         ("active now", Nothing, |scene| notebook(scene, Some("idle"), Some(-300.0))),
         ("active later", Nothing, |scene| notebook(scene, Some("idle"), Some(-9_999.0))),
-        ("a cell runs, told long ago", Nothing, |scene| {
-            notebook(scene, Some("busy"), Some(5_000.0))
+        ("a cell that has run for long", Nothing, |scene| {
+            notebook(scene, Some("busy"), Some(5_000.0));
         }),
         ("a cell runs", Nothing, |scene| notebook(scene, Some("busy"), None)),
         ("an idle notebook", Found, |scene| notebook(scene, Some("idle"), None)),
         ("an idle notebook that was active", Found, |scene| {
-            notebook(scene, Some("idle"), Some(0.0))
+            notebook(scene, Some("idle"), Some(0.0));
         }),
         ("a thread spins in an idle notebook", Nothing, |scene| {
             notebook(scene, Some("idle"), Some(9_999.0));
             scene.process(PID).cpu_percent = Some(100.0);
         }),
         ("graphics", Nothing, |scene| scene.row(0, PID).kind = ProcessType::Graphics),
-        ("a daemon of MPS", Nothing, |scene| runs(scene, "/usr/bin/nvidia-cuda-mps-server")),
+        ("a daemon of MPS", Nothing, |scene| {
+            set_executable(scene, "/usr/bin/nvidia-cuda-mps-server");
+        }),
         ("a server that listens", Nothing, |scene| served(scene, Some(true))),
         ("a server that may listen", Nothing, |scene| served(scene, None)),
         ("a server's library", Found, |scene| served(scene, Some(false))),
@@ -134,7 +137,7 @@ fn every_condition_is_required() {
         ("no identity", Unsure(NO_IDENTITY), unidentified),
         ("no process", Unsure(NO_IDENTITY), |scene| scene.now.processes.clear()),
     ];
-    each(Kind::Idle, scene, 700.0, cases);
+    check_cases(Kind::Idle, scene, 700.0, cases);
 }
 
 /// Turns the process into vLLM, listening or not.
@@ -208,12 +211,13 @@ fn device_utilization_is_used_without_process_utilization() {
     let mut scene = scene();
     blind(&mut scene);
     let mut engine = judge(&mut scene, 600.0);
-    let facts = facts(&engine.findings()[0]);
-    assert!(facts["sm_percent_max"].is_null() && facts["gpu_percent_max"] == 0);
+    let evidence_json = evidence_json(&engine.findings()[0]);
+    assert!(evidence_json["sm_percent_max"].is_null() && evidence_json["gpu_percent_max"] == 0);
 
-    for (percent, why) in
-        [(3, "the process that used the GPU is unknown"), (0, "it may have been idle before")]
-    {
+    for (percent, why) in [
+        (3, "the process that used the GPU is unknown"),
+        (0, "the process may have been idle before"),
+    ] {
         scene.gpu(0).gpu_percent = Some(percent);
         engine.observe(scene.step());
         assert_eq!(
@@ -295,7 +299,7 @@ fn a_kernel_of_unknown_state_is_not_killed() {
         let engine = judge(&mut scene, 700.0);
         let finding = only(&engine, Kind::Idle);
         assert_eq!((finding.severity, &*finding.actions), (severity, actions), "{application:?}");
-        let doubts = finding.evidence.words().contains("is not known");
+        let doubts = finding.evidence.words().contains("kernel state unknown");
         assert_eq!(doubts, severity == Severity::Info, "{finding:?}");
     }
 }
@@ -345,7 +349,7 @@ fn cpu_use_of_descendants_is_work() {
     // One full core, very little, and a recording without this field.
     for (percent, found) in [(Some(100.0), 0), (Some(1.0), 1), (None, 1)] {
         let mut scene = scene();
-        let mut engine = engine_of("idle");
+        let mut engine = engine_with_rule("idle");
         let mut used = 50.0;
         for _ in 0..80 {
             used += percent.unwrap_or_default() / 100.0 * 10.0;
@@ -355,7 +359,7 @@ fn cpu_use_of_descendants_is_work() {
         let findings = engine.findings();
         assert_eq!(findings.len(), found, "{percent:?}");
         if let (Some(percent), Some(finding)) = (percent, findings.first()) {
-            let mean = facts(finding)["cpu_percent_mean"].as_f64().unwrap();
+            let mean = evidence_json(finding)["cpu_percent_mean"].as_f64().unwrap();
             assert!((mean - percent).abs() < 0.01, "{mean}");
         }
     }
@@ -457,7 +461,7 @@ fn sparse_samples_are_undecided() {
     let mut scene = scene();
     scene.process(PID).cpu_percent = Some(10.0);
     scene.gpu(0).gpu_percent = None;
-    let mut engine = engine_of("idle");
+    let mut engine = engine_with_rule("idle");
     for sample in 0..100 {
         scene.row(0, PID).sm_percent = (sample % 3 == 0).then_some(0);
         engine.observe(scene.step());
@@ -526,7 +530,7 @@ fn one_finding_covers_all_idle_gpus_of_a_process() {
 #[test]
 fn resolved_findings_are_limited_and_sorted() {
     let mut scene = Scene::new(1, 10.0);
-    let mut engine = engine_of("idle");
+    let mut engine = engine_with_rule("idle");
     for round in 0..3 {
         for pid in 1..=100 {
             scene.holder(round * 100 + pid, &[0], GIB);
@@ -567,7 +571,7 @@ fn an_override_enables_or_disables_the_rule_by_scope() {
 fn rare_unattributed_device_use_is_tolerated() {
     for (every, is_found) in [(20, true), (4, false)] {
         let mut scene = scene();
-        let mut engine = engine_of("idle");
+        let mut engine = engine_with_rule("idle");
         for step in 0..80 {
             scene.gpu(0).gpu_percent = Some(if step % every == 3 { 30 } else { 0 });
             engine.observe(scene.step());
@@ -586,7 +590,7 @@ fn kept_warm(seed: u64, sampled_seconds: Option<f64>) -> (Vec<f64>, Vec<String>)
     let mut scene = scene();
     scene.interval_seconds = 60.0;
     scene.gpu(0).sampled_seconds = sampled_seconds;
-    let mut engine = engine_of("idle");
+    let mut engine = engine_with_rule("idle");
     let mut found_at = Vec::new();
     for minute in 0..120 {
         engine.observe(&scene.now);
@@ -677,8 +681,8 @@ fn release(scene: &mut Scene, left: u64) -> AskedRelease {
 fn a_release_by_gpumem_is_not_activity() {
     let cases: [(&str, Change); 4] = [
         ("memory is freed", |scene| scene.row(0, PID).used_bytes = Some(14 * GIB)),
-        ("memory is taken", |scene| scene.row(0, PID).used_bytes = Some(16 * GIB)),
-        ("its user is back", |scene| {
+        ("memory is allocated", |scene| scene.row(0, PID).used_bytes = Some(16 * GIB)),
+        ("the user is active again", |scene| {
             let now = scene.now.time;
             Arc::make_mut(scene.process(PID).jupyter.as_mut().unwrap()).last_activity = Some(now);
         }),
@@ -720,7 +724,7 @@ fn current_cpu_use_overrides_a_low_mean() {
     assert_eq!(count(&engine, Kind::Idle), 0, "it works");
     scene.process(PID).cpu_percent = Some(0.0);
     scene.play(120.0, |snapshot| engine.observe(snapshot));
-    assert_eq!(count(&engine, Kind::Idle), 1, "it worked for a tenth of the time");
+    assert_eq!(count(&engine, Kind::Idle), 1, "work for a tenth of the time is below the mean");
 }
 
 #[test]
@@ -802,7 +806,7 @@ fn small_workers_are_judged_by_their_jobs_memory() {
     // If one process of a job works, the job needs the others too.
     let mut at_work = workers(386 * MIB);
     at_work.row(0, PID + 3).sm_percent = Some(40);
-    let mut engine = engine_of("idle");
+    let mut engine = engine_with_rule("idle");
     at_work.play(700.0, |snapshot| engine.observe(snapshot));
     assert_clean(&engine, Kind::Idle);
     at_work.row(0, PID + 3).sm_percent = Some(0);
@@ -857,20 +861,20 @@ fn an_unattributed_busy_video_engine_is_undecided() {
         ("encoder", Unsure(UNEXPLAINED), |scene| scene.gpu(0).encoder_percent = Some(1)),
         ("JPEG", Unsure(UNEXPLAINED), |scene| scene.gpu(0).jpeg_percent = Some(9)),
         ("optical flow", Unsure(UNEXPLAINED), |scene| scene.gpu(0).optical_flow_percent = Some(9)),
-        ("another one decodes", Found, |scene| {
+        ("another process decodes", Found, |scene| {
             scene.gpu(0).decoder_percent = Some(35);
             shared(scene).decoder_percent = Some(35);
         }),
-        ("another one computes and may decode", Unsure(UNEXPLAINED), |scene| {
+        ("another process computes and may decode", Unsure(UNEXPLAINED), |scene| {
             scene.gpu(0).decoder_percent = Some(35);
             shared(scene).sm_percent = Some(60);
         }),
-        ("another one computes and may read JPEGs", Found, |scene| {
+        ("another process computes and may read JPEGs", Found, |scene| {
             scene.gpu(0).jpeg_percent = Some(35);
             shared(scene).sm_percent = Some(60);
         }),
     ];
-    each(Kind::Idle, scene, 700.0, cases);
+    check_cases(Kind::Idle, scene, 700.0, cases);
 }
 
 #[test]
@@ -882,7 +886,7 @@ fn a_new_process_has_longer_to_use_its_gpu() {
     let mut young = scene();
     started(&mut young, 30.0);
     assert_eq!(count(&judge(&mut young, 1790.0), Kind::Idle), 0);
-    let mut engine = engine_of("idle");
+    let mut engine = engine_with_rule("idle");
     let mut never = scene();
     started(&mut never, 30.0);
     never.play(1810.0, |snapshot| engine.observe(snapshot));
@@ -891,11 +895,11 @@ fn a_new_process_has_longer_to_use_its_gpu() {
     let mut old = scene();
     started(&mut old, 130.0);
     assert_eq!(count(&judge(&mut old, 610.0), Kind::Idle), 1);
-    // A process that has used the GPU is not starting.
+    // A process that has used the GPU gets no extra time.
     let mut used = scene();
     started(&mut used, 0.0);
     used.row(0, PID).sm_percent = Some(50);
-    let mut engine = engine_of("idle");
+    let mut engine = engine_with_rule("idle");
     used.play(60.0, |snapshot| engine.observe(snapshot));
     used.row(0, PID).sm_percent = Some(0);
     used.play(700.0, |snapshot| engine.observe(snapshot));
@@ -905,7 +909,7 @@ fn a_new_process_has_longer_to_use_its_gpu() {
 #[test]
 fn a_process_that_resumed_twice_is_info_until_three_pauses() {
     let mut scene = scene();
-    let mut engine = engine_of("idle");
+    let mut engine = engine_with_rule("idle");
     for resumed in 0..4 {
         scene.row(0, PID).sm_percent = Some(50);
         scene.play(60.0, |snapshot| engine.observe(snapshot));

@@ -3,7 +3,7 @@
 use super::*;
 use crate::history::testing::Scene;
 use crate::model::finding::Action;
-use crate::rules::testing::{PID, engine_of, facts, written};
+use crate::rules::testing::{PID, engine_with_rule, evidence_json, written};
 use crate::rules::{Engine, RuleSet as AllSettings};
 use crate::units::GIB;
 
@@ -37,7 +37,7 @@ fn only(engine: &Engine) -> &Finding {
 }
 
 fn number(finding: &Finding, name: &str) -> Option<f64> {
-    facts(finding)[name].as_f64()
+    evidence_json(finding)[name].as_f64()
 }
 
 fn engine_with(setting: &str, value: impl Serialize) -> Engine {
@@ -49,7 +49,7 @@ fn engine_with(setting: &str, value: impl Serialize) -> Engine {
 
 #[test]
 fn a_leak_is_reported_with_rate_start_and_forecast() {
-    let (mut scene, mut engine) = (scene(), engine_of("leak"));
+    let (mut scene, mut engine) = (scene(), engine_with_rule("leak"));
     let start = scene.now.time;
     grow(&mut scene, &mut engine, 0, 14, 60 * MIB);
     assert_eq!(engine.findings(), []);
@@ -70,7 +70,7 @@ fn a_leak_is_reported_with_rate_start_and_forecast() {
 #[test]
 fn a_leak_is_critical_if_the_gpu_fills_soon() {
     for is_known in [true, false] {
-        let (mut scene, mut engine) = (scene(), engine_of("leak"));
+        let (mut scene, mut engine) = (scene(), engine_with_rule("leak"));
         if !is_known {
             scene.gpu(0).memory = None;
         }
@@ -102,20 +102,20 @@ fn growth_that_may_be_zero_has_no_forecast() {
 
 #[test]
 fn desktops_full_gpus_and_unreported_memory_do_not_leak() {
-    let (mut desktop, mut engine) = (scene(), engine_of("leak"));
+    let (mut desktop, mut engine) = (scene(), engine_with_rule("leak"));
     desktop.row(0, PID).kind = ProcessType::Graphics;
     grow(&mut desktop, &mut engine, 0, 40, 100 * MIB);
     assert_eq!(engine.findings(), []);
     assert_eq!(engine.undecided(), []);
     // The GPU is nearly full.
-    let (mut pinned, mut engine) = (scene(), engine_of("leak"));
+    let (mut pinned, mut engine) = (scene(), engine_with_rule("leak"));
     pinned.row(0, PID).used_bytes = Some(77 * GIB);
     grow(&mut pinned, &mut engine, 0, 60, 20 * MIB);
     assert_eq!(engine.findings(), []);
 
     let mut unknown = scene();
     unknown.row(0, PID).used_bytes = None;
-    let mut engine = engine_of("leak");
+    let mut engine = engine_with_rule("leak");
     unknown.play(1200.0, |snapshot| engine.observe(snapshot));
     assert_eq!(engine.findings(), []);
     assert_eq!(
@@ -126,7 +126,7 @@ fn desktops_full_gpus_and_unreported_memory_do_not_leak() {
 
 #[test]
 fn a_stopped_leak_loses_forecast_and_severity() {
-    let (mut scene, mut engine) = (scene(), engine_of("leak"));
+    let (mut scene, mut engine) = (scene(), engine_with_rule("leak"));
     grow(&mut scene, &mut engine, 0, 60, GIB);
     assert_eq!(only(&engine).severity, Severity::Critical);
     grow(&mut scene, &mut engine, 0, 4, 0);
@@ -143,7 +143,7 @@ fn a_stopped_leak_loses_forecast_and_severity() {
 
 #[test]
 fn a_paused_leak_keeps_its_finding_as_info() {
-    let (mut scene, mut engine) = (scene(), engine_of("leak"));
+    let (mut scene, mut engine) = (scene(), engine_with_rule("leak"));
     for _ in 0..8 {
         grow(&mut scene, &mut engine, 0, 6, 100 * MIB);
         grow(&mut scene, &mut engine, 0, 4, 0);
@@ -179,7 +179,7 @@ fn the_window_is_at_least_15_minutes() {
 
 #[test]
 fn a_refuted_forecast_is_withdrawn() {
-    let (mut scene, mut engine) = (scene(), engine_of("leak"));
+    let (mut scene, mut engine) = (scene(), engine_with_rule("leak"));
     // 72 GiB were free at the start, so growth can continue for about one more minute.
     grow(&mut scene, &mut engine, 0, 35, 2 * GIB);
     grow(&mut scene, &mut engine, 0, 1, 0);
@@ -194,7 +194,7 @@ fn a_refuted_forecast_is_withdrawn() {
 
 #[test]
 fn freed_growth_resolves_the_finding() {
-    let (mut scene, mut engine) = (scene(), engine_of("leak"));
+    let (mut scene, mut engine) = (scene(), engine_with_rule("leak"));
     grow(&mut scene, &mut engine, 0, 40, 100 * MIB);
     only(&engine);
     scene.step();

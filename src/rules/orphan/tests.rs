@@ -7,8 +7,8 @@ use crate::model::finding::Severity;
 use crate::model::snapshot::{Jupyter, MigDevice};
 use crate::rules::Engine;
 use crate::rules::testing::{
-    Case, Expected, Found, Nothing, PID, Unsure, assert_clean, count, cpu_unknown, each, facts,
-    judge, only, reasons, runs, unidentified,
+    Case, Expected, Found, Nothing, PID, Unsure, assert_clean, check_cases, count, cpu_unknown,
+    evidence_json, judge, only, reasons, set_executable, unidentified,
 };
 use crate::units::{GIB, MIB};
 
@@ -100,12 +100,14 @@ fn of_a_sweep() -> Scene {
 #[test]
 fn a_spawned_worker_is_an_orphan_once_its_starter_exits() {
     let cases: &[Case] = &[
-        ("its trial is gone", Found, |_| ()),
-        ("its trial lives", Nothing, |scene| scene.process(PID).parent_is_reaper = Some(false)),
-        ("not known", Nothing, |scene| scene.process(PID).parent_is_reaper = None),
+        ("its starter has exited", Found, |_| ()),
+        ("its starter is alive", Nothing, |scene| {
+            scene.process(PID).parent_is_reaper = Some(false);
+        }),
+        ("unknown", Nothing, |scene| scene.process(PID).parent_is_reaper = None),
         ("in its own group", Nothing, |scene| scene.process(PID).process_group = Some(PID)),
         ("first in a container", Nothing, |scene| scene.process(PID).process_group = Some(1)),
-        ("at work", Nothing, |scene| scene.row(0, PID).sm_percent = Some(1)),
+        ("working", Nothing, |scene| scene.row(0, PID).sm_percent = Some(1)),
         ("forked, not spawned", Nothing, |scene| {
             scene.process(PID).command = Some(["python3".into(), "train.py".into()].into());
         }),
@@ -114,11 +116,11 @@ fn a_spawned_worker_is_an_orphan_once_its_starter_exits() {
             scene.process(PID).command = Some(["python3", "-c", code].map(Arc::from).into());
         }),
     ];
-    each(Kind::Orphan, of_a_sweep, 200.0, cases);
+    check_cases(Kind::Orphan, of_a_sweep, 200.0, cases);
     let engine = judge(&mut of_a_sweep(), 200.0);
     let finding = only(&engine, Kind::Orphan);
     assert!(finding.message.contains("outlived the program that started it"), "{finding:?}");
-    assert!(!finding.advice.iter().any(|line| line.contains("pgrep")), "its group is at work");
+    assert!(!finding.advice.iter().any(|line| line.contains("pgrep")), "its group is working");
 }
 
 #[test]
@@ -126,8 +128,8 @@ fn every_condition_is_required() {
     const NO_JOB: Expected = Unsure("whether process 4242 outlived its job is not known");
     const NO_USE: Expected = Unsure("the driver gives no per-process utilization on GPU 0");
     let cases: &[Case] = &[
-        ("memory not told", Found, |scene| scene.row(0, PID).used_bytes = None),
-        ("no memory told", Found, |scene| scene.row(0, PID).used_bytes = Some(0)),
+        ("memory unknown", Found, |scene| scene.row(0, PID).used_bytes = None),
+        ("no memory", Found, |scene| scene.row(0, PID).used_bytes = Some(0)),
         ("a parent", Nothing, |scene| scene.process(PID).parent_is_reaper = Some(false)),
         ("a leader", Nothing, |scene| scene.process(PID).group_leader_alive = Some(true)),
         ("uses the GPU", Nothing, |scene| scene.row(0, PID).sm_percent = Some(1)),
@@ -139,9 +141,13 @@ fn every_condition_is_required() {
         ("on no GPU", Nothing, |scene| scene.rows(0).clear()),
         ("graphics", Nothing, |scene| scene.row(0, PID).kind = ProcessType::Graphics),
         ("no identity", Nothing, unidentified),
-        ("the driver's daemon", Nothing, |scene| runs(scene, "/usr/bin/nvidia-persistenced")),
-        ("a daemon of MPS", Nothing, |scene| runs(scene, "/usr/bin/nvidia-cuda-mps-server")),
-        ("a desktop", Nothing, |scene| runs(scene, "/usr/lib/xorg/Xorg")),
+        ("the driver's daemon", Nothing, |scene| {
+            set_executable(scene, "/usr/bin/nvidia-persistenced");
+        }),
+        ("a daemon of MPS", Nothing, |scene| {
+            set_executable(scene, "/usr/bin/nvidia-cuda-mps-server");
+        }),
+        ("a desktop", Nothing, |scene| set_executable(scene, "/usr/lib/xorg/Xorg")),
         ("a service", Nothing, |scene| unit(scene, "inference.service")),
         ("a service of the boot", Nothing, |scene| unit(scene, "rc-local.service")),
         ("a server that listens", Nothing, |scene| {
@@ -154,7 +160,7 @@ fn every_condition_is_required() {
             kernel(scene, |kernel| kernel.execution_state = Some("busy".into()));
         }),
         ("a browser is open", Nothing, |scene| {
-            kernel(scene, |kernel| kernel.connections = Some(1))
+            kernel(scene, |kernel| kernel.connections = Some(1));
         }),
         ("a notebook in use", Nothing, |scene| {
             let soon = scene.now.time.plus_seconds(350.0);
@@ -183,10 +189,10 @@ fn every_condition_is_required() {
             let process = scene.process(PID);
             (process.parent_is_reaper, process.group_leader_alive) = (None, None);
         }),
-        ("leader not known", NO_JOB, |scene| scene.process(PID).group_leader_alive = None),
-        ("parent not known", NO_JOB, |scene| scene.process(PID).parent_is_reaper = None),
-        ("CPU not known", Unsure("the CPU use of process 4242 is not known"), cpu_unknown),
-        ("only the GPU tells, and is used", NO_USE, |scene| {
+        ("leader unknown", NO_JOB, |scene| scene.process(PID).group_leader_alive = None),
+        ("parent unknown", NO_JOB, |scene| scene.process(PID).parent_is_reaper = None),
+        ("CPU unknown", Unsure("the CPU use of process 4242 is not known"), cpu_unknown),
+        ("only device utilization, used", NO_USE, |scene| {
             scene.row(0, PID).sm_percent = None;
             scene.gpu(0).gpu_percent = Some(40);
         }),
@@ -194,9 +200,9 @@ fn every_condition_is_required() {
             scene.row(0, PID).sm_percent = None;
             scene.gpu(0).gpu_percent = None;
         }),
-        ("only the GPU tells, and rests", Found, |scene| scene.row(0, PID).sm_percent = None),
+        ("only device utilization, unused", Found, |scene| scene.row(0, PID).sm_percent = None),
     ];
-    each(Kind::Orphan, orphan, 400.0, cases);
+    check_cases(Kind::Orphan, orphan, 400.0, cases);
 }
 
 #[test]
@@ -260,10 +266,12 @@ fn a_kernel_without_its_server_is_an_orphan() {
         if found == 1 {
             let finding = only(&engine, Kind::Orphan);
             // The group is irrelevant, and the advice is to kill the kernel.
-            let facts = facts(finding);
-            assert!(facts["process_group"].is_null() && facts["starter_gone"] == true);
+            let evidence_json = evidence_json(finding);
+            assert!(
+                evidence_json["process_group"].is_null() && evidence_json["starter_gone"] == true
+            );
             let adopted = (parent_is_reaper == Some(true)).then_some(1);
-            assert_eq!(facts["ppid"].as_u64(), adopted);
+            assert_eq!(evidence_json["ppid"].as_u64(), adopted);
             assert!(finding.advice.concat().contains("`gpumem kill 4242`"), "{:?}", finding.advice);
         } else {
             assert_clean(&engine, Kind::Orphan);
@@ -342,7 +350,7 @@ fn an_unlisted_orphan_is_found_by_its_device_file() {
     let finding = only(&engine, Kind::Orphan);
     assert_eq!(finding.gpus[0].index, 0);
     assert_eq!(finding.memory_bytes, None);
-    assert_eq!(facts(finding)["listed"], false);
+    assert_eq!(evidence_json(finding)["listed"], false);
     assert_eq!(finding.actions, [Action::Notify, Action::Terminate]);
 }
 

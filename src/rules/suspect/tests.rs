@@ -168,8 +168,8 @@ fn accounted_gpu_use_prevents_a_suspect() {
             account(scene, 1, 70, 3.0);
         }),
         ("works on the CPU", 60.0, |scene| account(scene, 0, 0, 3.0)),
-        ("came to the GPU just now", 12.0, |scene| account(scene, 0, 0, 0.1)),
-        ("of an earlier one of its pid", 12.0, |scene| account(scene, 0, 0, 90.0)),
+        ("started to use the GPU just now", 12.0, |scene| account(scene, 0, 0, 0.1)),
+        ("of an earlier process with the pid", 12.0, |scene| account(scene, 0, 0, 90.0)),
         ("of one GPU of two", 12.0, |scene| {
             account(scene, 0, 0, 3.0);
             also_on_gpu_1(scene);
@@ -265,7 +265,7 @@ fn busy_and_protected_processes_are_never_suspects() {
         ("SM", |scene| scene.row(0, PID).sm_percent = Some(1)),
         ("copies", |scene| scene.row(0, PID).memory_percent = Some(1)),
         ("encoder", |scene| scene.row(0, PID).encoder_percent = Some(3)),
-        ("SM not told, GPU used", |scene| {
+        ("SM unknown, GPU used", |scene| {
             scene.row(0, PID).sm_percent = None;
             scene.gpu(0).gpu_percent = Some(40);
         }),
@@ -275,7 +275,7 @@ fn busy_and_protected_processes_are_never_suspects() {
         }),
         ("use that no sample explains", |scene| scene.gpu(0).gpu_percent = Some(80)),
         ("CPU", |scene| scene.process(PID).cpu_percent = Some(100.0)),
-        ("CPU not told", cpu_unknown),
+        ("CPU unknown", cpu_unknown),
         ("children's CPU", |scene| {
             scene.process(PID).descendants = Some(Arc::new(Descendants {
                 count: Some(8),
@@ -284,7 +284,7 @@ fn busy_and_protected_processes_are_never_suspects() {
                 ..Descendants::default()
             }));
         }),
-        ("children's CPU not told", |scene| {
+        ("children's CPU unknown", |scene| {
             scene.process(PID).descendants =
                 Some(Arc::new(Descendants { count: Some(8), ..Descendants::default() }));
         }),
@@ -302,11 +302,11 @@ fn busy_and_protected_processes_are_never_suspects() {
             scene.process(PID).command = Some(command.into());
             scene.process(PID).comm = Some("nvidia-cuda-mps".into());
         }),
-        ("at work on another GPU", |scene| {
+        ("working on another GPU", |scene| {
             also_on_gpu_1(scene).sm_percent = Some(70);
         }),
         ("little memory", |scene| scene.row(0, PID).used_bytes = Some(GIB / 2)),
-        ("not known for certain", unidentified),
+        ("unidentified", unidentified),
         ("on a GPU that does not answer", |scene| scene.gpu(0).stale_seconds = Some(5.0)),
         ("perhaps on a GPU that could not be read", |scene| {
             scene.gpu(1).processes = None;
@@ -444,7 +444,7 @@ fn memory_that_reap_skips_is_not_reclaimable() {
         bytes(&findings)
     };
     let notify = |finding: &mut Finding| finding.actions = vec![Action::Notify];
-    assert_eq!(change(notify), (1, 8 * GIB), "what is stopped is taken all the same");
+    assert_eq!(change(notify), (1, 8 * GIB), "a stopped process is still reclaimable");
     for kind in [Kind::ServerIdle, Kind::Leak, Kind::Hung, Kind::Placeholder] {
         let findings: Vec<Finding> =
             all.iter().cloned().map(|finding| Finding { kind, ..finding }).collect();

@@ -5,7 +5,8 @@ use crate::model::finding::{Action, Severity};
 use crate::model::snapshot::MigDevice;
 use crate::rules::Engine;
 use crate::rules::testing::{
-    Case, Change, Found, Nothing, PID, Unsure, each, engine_of, facts, judge_only, reasons,
+    Case, Change, Found, Nothing, PID, Unsure, check_cases, engine_with_rule, evidence_json,
+    judge_only, reasons,
 };
 use crate::units::MIB;
 
@@ -73,8 +74,8 @@ fn unattributed_memory_is_reported_after_the_duration() {
 fn only_a_large_and_meaningful_difference_is_found() {
     let cases: &[Case] = &[
         ("11 GiB", Found, |_| ()),
-        ("as much", Found, |scene| scene.memory(0, 21 * GIB, TOTAL)),
-        ("less", Nothing, |scene| scene.memory(0, 21 * GIB - 1, TOTAL)),
+        ("exactly the minimum", Found, |scene| scene.memory(0, 21 * GIB, TOTAL)),
+        ("below the minimum", Nothing, |scene| scene.memory(0, 21 * GIB - 1, TOTAL)),
         ("shared memory is counted twice", Nothing, |scene| scene.memory(0, 3 * GIB, TOTAL)),
         ("reserved and little", Nothing, |scene| with_reserved(scene, 1900 * MIB)),
         ("reserved and much", Found, |scene| with_reserved(scene, 2100 * MIB)),
@@ -95,32 +96,38 @@ fn only_a_large_and_meaningful_difference_is_found() {
             let used_bytes = Some(11 * GIB);
             scene.rows(0).push(GpuProcess { pid: 999, used_bytes, ..GpuProcess::default() });
         }),
-        ("whose pids", Unsure("whether the pids are the host's own is not known"), |scene| {
-            scene.now.host.pid_namespace = None;
-        }),
-        ("list", Unsure("the process list of GPU 0 could not be read"), |scene| {
+        (
+            "unknown pid namespace",
+            Unsure("whether the pids are the host's own is not known"),
+            |scene| {
+                scene.now.host.pid_namespace = None;
+            },
+        ),
+        ("unknown list", Unsure("the process list of GPU 0 could not be read"), |scene| {
             scene.gpu(0).processes = None;
         }),
         (
-            "a process's memory",
+            "a process's memory is unknown",
             Unsure("the driver does not report the memory of process 4242 on GPU 0"),
             |scene| scene.row(0, PID).used_bytes = None,
         ),
-        ("memory", Unsure("the memory of GPU 0 is not known"), |scene| scene.gpu(0).memory = None),
-        ("nothing known, and little in use", Nothing, |scene| {
+        ("unknown memory", Unsure("the memory of GPU 0 is not known"), |scene| {
+            scene.gpu(0).memory = None;
+        }),
+        ("little memory in use and nothing known", Nothing, |scene| {
             scene.now.host.pid_namespace = None;
             scene.gpu(1).processes = None;
             scene.memory(0, 900 * MIB, TOTAL);
             scene.row(0, PID).used_bytes = None;
         }),
     ];
-    each(Kind::Unattributed, || scene(11 * GIB), 600.0, cases);
+    check_cases(Kind::Unattributed, || scene(11 * GIB), 600.0, cases);
 }
 
 #[test]
 fn spikes_are_ignored_and_findings_do_not_flicker() {
     let mut scene = scene(0);
-    let mut engine = engine_of("unattributed");
+    let mut engine = engine_with_rule("unattributed");
     for step in 0..97 {
         let hidden = if step % 6 == 0 { 0 } else { 5 * GIB };
         scene.memory(0, 20 * GIB + hidden, TOTAL);
@@ -133,7 +140,7 @@ fn spikes_are_ignored_and_findings_do_not_flicker() {
     assert_eq!(
         (engine.pending().len(), reasons(&engine, Kind::Unattributed).len()),
         (1, 0),
-        "seen to begin"
+        "the start was observed"
     );
     scene.play(60.0, |snapshot| engine.observe(snapshot));
     for step in 0..100 {
@@ -191,7 +198,7 @@ fn monitors_and_listed_processes_are_not_holders() {
     }
     scene.process(PID).gpu_files = file(3);
     let engine = judge(&mut scene, 60.0);
-    let holders = facts(&engine.findings()[0])["holders"].clone();
+    let holders = evidence_json(&engine.findings()[0])["holders"].clone();
     let pids = holders.as_array().unwrap().iter().map(|holder| holder["pid"].as_u64().unwrap());
     assert_eq!(pids.collect::<Vec<_>>(), [5, 6, 8, 9]);
 }
