@@ -1,4 +1,4 @@
-//! Fills in the table's texts: the server's address for `HOST:PORT`, and numbers from its command line.
+//! Fills in the texts: replaces `HOST:PORT` by the server's address, and options by numbers from its command line.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -7,14 +7,14 @@ use super::{Remark, of};
 use crate::model::Process;
 
 impl Remark {
-    /// The text for this process, with its options, and its server's address if known.
+    /// The text with this process's options, and its server's address if known.
     pub fn text_for(&self, process: &Process) -> String {
         let mut text = with_options(&self.text, process);
-        let Some((is_secure, default_port, place)) = spoken_at(process) else {
+        let Some((is_secure, default_port, host_and_port)) = server_address(process) else {
             return text;
         };
         for unknown in ["HOST:PORT".to_owned(), format!("HOST:{default_port}")] {
-            text = text.replace(&unknown, &place);
+            text = text.replace(&unknown, &host_and_port);
         }
         if is_secure { text.replace("http://", "https://") } else { text }
     }
@@ -35,16 +35,17 @@ fn with_options(text: &str, process: &Process) -> String {
     format!("{before}{}{}", value.unwrap_or(default), with_options(after, process))
 }
 
-/// How to reach a process's own server: whether by TLS, its default port, and its host and port.
-fn spoken_at(process: &Process) -> Option<(bool, u16, String)> {
+/// How to reach a process's server: whether it uses TLS, its default port, and its `host:port`.
+fn server_address(process: &Process) -> Option<(bool, u16, String)> {
     if process.listening_on.is_none() {
         return typed_port(process);
     }
     let (row, listener) = server_of(process)?;
-    let listener = listener.filter(|_| of(process).is_some_and(|it| it.name == row.name))?;
+    let listener =
+        listener.filter(|_| of(process).is_some_and(|framework| framework.name == row.name))?;
     let address = row.address(listener.command, listener.listening_on)?;
     let address: SocketAddr = address.strip_prefix("tcp:")?.parse().ok()?;
-    // A container's loopback is not the host's, and only the container's owner knows how its port is published.
+    // A container has its own loopback, and only its owner knows how its port is published.
     let host = match address.ip().to_canonical() {
         _ if process.container.is_some() => "HOST".to_owned(),
         ip if ip.is_loopback() || ip.is_unspecified() => "localhost".to_owned(),
@@ -54,7 +55,7 @@ fn spoken_at(process: &Process) -> Option<(bool, u16, String)> {
     Some((row.is_secure(listener.command), row.port, format!("{host}:{}", address.port())))
 }
 
-/// The same from the command line alone, if the sockets cannot be read.
+/// Like [`server_address`], from the command line alone, for unreadable sockets.
 fn typed_port(process: &Process) -> Option<(bool, u16, String)> {
     let command = process.command.as_deref()?;
     let name = process.framework.as_deref()?;
@@ -72,36 +73,36 @@ mod tests {
     use crate::advice::find;
     use crate::model::process::{Container, Relation, Relative};
 
-    fn server(framework: &str, command: &str, on: &[&str]) -> Process {
+    fn server(framework: &str, command: &str, addresses: &[&str]) -> Process {
         Process {
             start_ticks: Some(70),
             framework: Some(framework.into()),
             command: Some(command.split(' ').map(Arc::from).collect()),
-            listening_on: Some(on.iter().copied().map(Arc::from).collect()),
+            listening_on: Some(addresses.iter().copied().map(Arc::from).collect()),
             ..Process::default()
         }
     }
 
-    fn filled_in(process: &Process) -> String {
+    fn fill_in(process: &Process) -> String {
         let name = process.framework.as_deref().unwrap();
         let lines = find(name).unwrap().inside.iter();
         let all: Vec<String> = lines.map(|line| line.text_for(process)).collect();
         all.join("\n")
     }
 
-    fn below(process: Process, command: &str, on: &str) -> Process {
+    fn with_parent(process: Process, command: &str, address: &str) -> Process {
         let relative = Relative {
             start_ticks: Some(60),
             pid: 7,
             relation: Relation::Ancestor,
             command: Some(command.split(' ').map(Arc::from).collect()),
-            listening_on: [Arc::from(on)].into(),
+            listening_on: [Arc::from(address)].into(),
         };
         Process { listening_relatives: Some([relative].into()), ..process }
     }
 
     #[test]
-    fn the_command_lines_own_number_is_named() {
+    fn numbers_come_from_the_command_line() {
         let at_start = |command: &str| {
             let process = server("vllm", command, &[]);
             find("vllm").unwrap().at_start[0].text_for(&process)
@@ -120,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn the_address_of_a_listening_server_is_filled_in() {
+    fn the_address_of_a_listening_server_is_fill_in() {
         let worker = || server("vllm", "VLLM::EngineCore", &[]);
         let runner =
             server("ollama", "/usr/bin/ollama runner --port 40123", &["tcp:127.0.0.1:40123"]);
@@ -148,20 +149,20 @@ mod tests {
                 server("triton-server", "tritonserver --http-port=9000", &["tcp:0.0.0.0:9000"]),
                 "http://localhost:9000/v2/repository/models/MODEL/unload",
             ),
-            (below(worker(), "vllm serve m", "tcp:0.0.0.0:8012"), "localhost:8012/"),
-            (below(runner, "ollama serve", "tcp:127.0.0.1:11434"), "localhost:11434/"),
+            (with_parent(worker(), "vllm serve m", "tcp:0.0.0.0:8012"), "localhost:8012/"),
+            (with_parent(runner, "ollama serve", "tcp:127.0.0.1:11434"), "localhost:11434/"),
             (contained, "HOST:8000/wake_up"),
             (
                 Process { listening_on: None, ..server("vllm", "vllm serve m --port 8011", &[]) },
                 "http://localhost:8011/wake_up",
             ),
-            // An unknown address is left for people to fill in. A worker's address is its parent server's.
+            // An unknown address stays as a placeholder. A worker alone has no address.
             (worker(), "HOST:PORT"),
             (server("vllm", "vllm serve m --port 8011", &["tcp:0.0.0.0:8000"]), "HOST:PORT"),
             (server("vllm", "vllm serve m", &["unix:/run/x"]), "HOST:PORT"),
-            (below(worker(), "llama-swap", "tcp:0.0.0.0:8080"), "HOST:PORT"),
+            (with_parent(worker(), "llama-swap", "tcp:0.0.0.0:8080"), "HOST:PORT"),
         ] {
-            let text = filled_in(&process);
+            let text = fill_in(&process);
             assert!(text.contains(words), "{words}: {text}");
         }
     }

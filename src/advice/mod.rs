@@ -1,9 +1,10 @@
-//! How each framework allocates GPU memory and how to free it, as NVML shows it, as advice for people.
+//! Advice for users: how each framework allocates GPU memory, and how to free it so that NVML shows it as free.
 //!
-//! The table is `frameworks.toml`: prose with its sources, used by findings, by `explain` and by recipes. Nothing
-//! here reads from the machine. `address` fills in a server's address, `owner` finds the owner of a process, and
-//! `place` describes how to end it there. [`recipe`] is code that a process runs to free its caches; [`unload`]
-//! describes how servers unload. To add a framework, add its row here and its marks in `host::framework`.
+//! `frameworks.toml` contains the texts and their sources. Findings, `explain` and recipes use them. This module
+//! reads nothing from the machine. `address` fills in a server's address, `owner` finds the owner of a process, and
+//! `place` describes how to end a process through its owner. [`recipe`] is code that a process runs to free its
+//! caches, and [`unload`] describes how servers unload. To add a framework, add its row here and its marks in
+//! `host::framework`.
 
 mod address;
 mod owner;
@@ -24,12 +25,12 @@ use crate::model::program::file_name;
 pub use owner::{owner, owner_of};
 pub use place::{place_lines, quote, thaw};
 
-/// Python for people to paste into their program: a signal handler that frees memory on request. A process that
-/// announces a signal (`GPUMEM_RELEASE_SIGNAL`) and handles it is sent that signal. Short, and standard library
-/// only, so that people can read and change it.
+/// Python code for users to paste into a program: a signal handler that frees memory on request. A process announces
+/// the signal with `GPUMEM_RELEASE_SIGNAL`. The code is short and uses only the standard library, so that users can
+/// read and change it.
 pub const SNIPPET: &str = include_str!("snippet.py");
 
-/// The same for TensorFlow, which frees its pool only at exit: a child process trains, saves and exits.
+/// Like [`SNIPPET`], for TensorFlow, which frees its pool only at exit: a child process trains, saves and exits.
 pub const TENSORFLOW_SNIPPET: &str = include_str!("snippet_tensorflow.py");
 
 #[derive(PartialEq, Eq, Debug, Default, Deserialize)]
@@ -38,7 +39,7 @@ pub struct Remark {
     /// One line without a full stop; commands are in backquotes.
     pub text: String,
     pub source: String,
-    /// Skips processes started with one of these settings, which already do what the line advises.
+    /// Not shown for processes started with one of these settings, because they already do what the line advises.
     #[serde(default)]
     unless_set: Settings,
     /// Applies only to processes started with one of these settings.
@@ -47,16 +48,17 @@ pub struct Remark {
     is_for_notebooks: bool,
 }
 
-/// Environment variables, each with lower-case parts of its value; one match is enough.
+/// Environment variables with lower-case substrings of their values. One match is sufficient.
 type Settings = BTreeMap<String, Vec<String>>;
 
 impl Remark {
-    /// Whether the line applies to this process. If the environment cannot be read, no variable counts as set.
+    /// Whether the line applies to this process. If the environment is unreadable, all variables are treated as
+    /// unset.
     pub fn applies(&self, process: &Process) -> bool {
         let environment = process.environment.as_deref();
         let is_set = |settings: &Settings| {
             settings.iter().any(|(variable, parts)| {
-                let value = environment.and_then(|it| it.get(&**variable));
+                let value = environment.and_then(|environment| environment.get(&**variable));
                 let value = value.map(|value| value.to_lowercase());
                 value.is_some_and(|value| parts.iter().any(|part| value.contains(part)))
             })
@@ -77,22 +79,22 @@ pub struct Framework {
     /// Other spellings, letters and digits only.
     #[serde(default)]
     spellings: Vec<String>,
-    /// Programs in another language than Python. They use this row whatever libraries are loaded.
+    /// Programs in languages other than Python. They use this row regardless of loaded libraries.
     #[serde(default)]
     programs: Vec<String>,
     /// How the framework allocates memory, and how NVML shows it.
     pub takes: Remark,
-    /// How to free memory while the process runs. The first line alone is the short advice; the others cover other
+    /// How to free memory while the process runs. Short advice shows only the first line; the rest covers other
     /// holders of memory.
     #[serde(default)]
     pub inside: Vec<Remark>,
     /// How to use less memory from the next start on.
     #[serde(default)]
     pub at_start: Vec<Remark>,
-    /// Common attempts that return nothing to the driver, and what they are useful for.
+    /// Common attempts that do not return memory to the driver, and what they are useful for.
     #[serde(default)]
     pub unchanged: Vec<Remark>,
-    /// How to end the process without leftovers, if a signal is not enough.
+    /// How to end the process cleanly if a signal is not sufficient.
     #[serde(default)]
     pub at_end: Vec<Remark>,
 }
@@ -104,7 +106,7 @@ impl Framework {
     }
 }
 
-/// How to end a kernel that one of these applications started.
+/// How to end a kernel that one of the applications in `of` started.
 #[derive(Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct NotebookEnd {
@@ -116,7 +118,7 @@ struct NotebookEnd {
 #[serde(deny_unknown_fields)]
 struct Table {
     kernel: Remark,
-    /// The same for kernels that an application other than Jupyter started.
+    /// How to end kernels that applications other than Jupyter started.
     notebook: Vec<NotebookEnd>,
     end: Remark,
     framework: Vec<Framework>,
@@ -126,21 +128,21 @@ fn parse() -> Result<Table, toml::de::Error> {
     toml::from_str(include_str!("frameworks.toml"))
 }
 
-/// A test parses the table too, so the default is never used.
+/// A test checks that the table parses, so the default is never used.
 static TABLE: LazyLock<Table> = LazyLock::new(|| parse().unwrap_or_default());
 
 pub fn frameworks() -> &'static [Framework] {
     &TABLE.framework
 }
 
-/// The row of a framework by any usual spelling, ignoring case and punctuation: `torch`, `llama-cpp`.
+/// Finds a framework by any common spelling, ignoring case and punctuation: `torch`, `llama-cpp`.
 pub fn find(name: &str) -> Option<&'static Framework> {
-    // Try the exact name first, because every sample looks it up for every process with a finding.
+    // Try the exact name first, because this runs in every sample for every process with a finding.
     let mut rows = frameworks().iter();
     rows.find(|row| row.name == name).or_else(|| {
         let wanted = plain(name);
         let is_title =
-            |row: &&Framework| [&row.name, &row.title].map(|it| plain(it)).contains(&wanted);
+            |row: &&Framework| [&row.name, &row.title].map(|name| plain(name)).contains(&wanted);
         let is_spelling = |row: &&Framework| row.spellings.contains(&wanted);
         let rows = frameworks();
         rows.iter().find(is_title).or_else(|| rows.iter().find(is_spelling))
@@ -152,10 +154,12 @@ fn plain(name: &str) -> String {
     letters.flat_map(char::to_lowercase).collect()
 }
 
-/// The row of the framework that holds a process's memory, by name and version, or by the program's language.
+/// Finds the framework that holds a process's memory, by the program's language or the framework's name and version.
 pub fn of(process: &Process) -> Option<&'static Framework> {
-    let program = process.command.as_deref().and_then(<[_]>::first).map(|it| file_name(it));
-    let is_language = |row: &&Framework| row.programs.iter().any(|it| Some(&**it) == program);
+    let program =
+        process.command.as_deref().and_then(<[_]>::first).map(|program| file_name(program));
+    let is_language =
+        |row: &&Framework| row.programs.iter().any(|argument| Some(&**argument) == program);
     if let Some(row) = frameworks().iter().find(is_language) {
         return Some(row);
     }
@@ -170,33 +174,33 @@ pub fn of(process: &Process) -> Option<&'static Framework> {
     })
 }
 
-/// The rows of the other libraries that a process has loaded.
+/// The other frameworks that a process has loaded.
 pub fn beside(process: &Process) -> Vec<&'static Framework> {
     let libraries = process.libraries.as_deref().unwrap_or_default();
     libraries.iter().filter_map(|name| find(name)).collect()
 }
 
-/// Warns that another framework in this process keeps its memory to the end; `None` if all can free it.
+/// Warns that another framework in this process frees its memory only at exit; `None` if there is no such framework.
 pub fn stays_beside(process: &Process) -> Option<String> {
     let mut rows = beside(process).into_iter();
     // Launchers and communication libraries allocate through the framework.
     let takes = |row: &Framework| !matches!(&*row.name, "deepspeed" | "nccl" | "ray");
     let row = rows.find(|row| takes(row) && !row.returns(process))?;
     let title = &row.title;
-    Some(format!("{title} is loaded too: what that has taken goes back only when the process ends"))
+    Some(format!("{title} is loaded too and returns its memory only when the process ends"))
 }
 
-/// Short advice, gentlest first: how to free memory while the process runs, then how to end it.
+/// Short advice: how to free memory while the process runs, then how to end it.
 pub fn lines(process: &Process) -> Vec<&'static Remark> {
     let is_kernel = place::is_notebook(process) && !process.has_lost_server();
     let end = if is_kernel { &TABLE.kernel } else { &TABLE.end };
     inside(process).into_iter().chain([end]).collect()
 }
 
-/// The same for a finding, with the right way to end the process where it runs.
+/// Like [`lines`], for a finding, with the command that ends the process through its owner.
 pub fn steps(process: &Process) -> Vec<String> {
-    let places = place_lines(process);
-    let ends = if places.is_empty() { vec![TABLE.end.text.clone()] } else { places };
+    let owner_steps = place_lines(process);
+    let ends = if owner_steps.is_empty() { vec![TABLE.end.text.clone()] } else { owner_steps };
     inside(process)
         .map(|line| line.text_for(process))
         .into_iter()
@@ -205,13 +209,13 @@ pub fn steps(process: &Process) -> Vec<String> {
         .collect()
 }
 
-/// The first way to free memory while this process runs.
+/// The first applicable way to free memory while this process runs.
 fn inside(process: &Process) -> Option<&'static Remark> {
     let mut lines = of(process)?.inside.iter();
     lines.find(|line| line.applies(process))
 }
 
-/// The first setting missing from the environment that makes the next start reserve less memory.
+/// The first setting that would make the next start reserve less memory and is not yet set.
 pub fn at_start(process: &Process) -> Option<&'static Remark> {
     let mut lines = of(process)?.at_start.iter();
     lines.find(|line| line.applies(process))

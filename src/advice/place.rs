@@ -1,17 +1,16 @@
-//! How to end a process where it runs: the command for its notebook, job, pod, container or unit.
+//! How to end a process through its owner: the command for its notebook, job, pod, container or unit.
 //!
-//! A supervisor may restart a process that it started, so a signal is the last resort. Processes control these
-//! names, so they are quoted for a shell. If a name cannot be typed as shown, it is omitted together with its
-//! command.
+//! A supervisor may restart its processes, so a signal is the last resort. Processes control these names, so they are
+//! quoted for a shell. If a name cannot be typed as shown, its command is omitted.
 
 use super::owner::owner;
 use super::{NotebookEnd, TABLE};
 use crate::model::Process;
 
-/// Longer names are not offered for typing.
+/// Maximum length of a name that is shown in a command.
 const LONGEST_NAME: usize = 253;
 
-/// How to end this process through its owner, gentlest first. Empty if no owner is known.
+/// How to continue or end this process through its owner. Empty if no owner is known.
 pub fn place_lines(process: &Process) -> Vec<String> {
     let mut lines = Vec::new();
     if let Some(line) = thaw(process) {
@@ -20,7 +19,7 @@ pub fn place_lines(process: &Process) -> Vec<String> {
         lines.push(format!("it is stopped, continue it: `kill -CONT {}`", process.pid));
     }
     if is_notebook(process) {
-        // The container or unit belongs to the server, which also runs other people's kernels.
+        // The container or unit belongs to the server, which may also run other users' kernels.
         lines.push(notebook(process));
         return lines;
     }
@@ -38,17 +37,17 @@ pub fn place_lines(process: &Process) -> Vec<String> {
     lines
 }
 
-/// How to continue a process whose cgroup is frozen.
+/// How to thaw a process; `None` if its cgroup is not frozen.
 pub fn thaw(process: &Process) -> Option<String> {
     let cgroup = process.cgroup.as_deref().filter(|_| process.frozen == Some(true))?;
     let file = quote(&format!("/sys/fs/cgroup{cgroup}/cgroup.freeze"));
     let by_hand = file.map_or_else(String::new, |file| format!(", or `echo 0 > {file}`"));
     Some(format!(
-        "thaw it by what froze it: `docker unpause`, `podman unpause`, `systemctl thaw`{by_hand}"
+        "thaw it with the tool that froze it: `docker unpause`, `podman unpause`, `systemctl thaw`{by_hand}"
     ))
 }
 
-/// Whether a person works in this process through a notebook. A notebook run by a program is a batch job.
+/// Whether the process is an interactive notebook. A notebook run by a program is a batch job.
 pub(super) fn is_notebook(process: &Process) -> bool {
     process.jupyter.as_ref().is_some_and(|kernel| {
         !matches!(kernel.application.as_deref(), Some("papermill" | "nbconvert" | "batch"))
@@ -66,16 +65,17 @@ pub(super) fn notebook(process: &Process) -> String {
     let path = kernel.and_then(|kernel| kernel.notebook_path.as_deref());
     let path = path.filter(|path| is_plain(path)).map(|path| format!(" ({path})"));
     let application = kernel.and_then(|kernel| kernel.application.as_deref());
-    let is_it =
-        |it: &&NotebookEnd| application.is_some_and(|name| it.of.iter().any(|of| of == name));
-    let own = TABLE.notebook.iter().find(is_it);
-    let text = own.map_or(&*TABLE.kernel.text, |it| &*it.text);
+    let is_match = |end: &&NotebookEnd| {
+        application.is_some_and(|name| end.of.iter().any(|application| application == name))
+    };
+    let notebook_end = TABLE.notebook.iter().find(is_match);
+    let text = notebook_end.map_or(&*TABLE.kernel.text, |end| &*end.text);
     let shut = format!("shut the kernel down{}", path.as_deref().unwrap_or_default());
     text.replace("shut the kernel down", &shut).replace("PID", &process.pid.to_string())
 }
 
-/// Quotes a name for a POSIX shell, in single quotes if needed. `None` if it cannot be typed as shown: empty, too
-/// long, with control or invisible characters, or starting with `-`, which commands parse as an option.
+/// Quotes a name for a POSIX shell, in single quotes if needed. `None` if the name cannot be typed as shown: it is
+/// empty or too long, contains control or invisible characters, or starts with `-` like an option.
 pub fn quote(name: &str) -> Option<String> {
     if !is_plain(name) || name.starts_with('-') {
         return None;

@@ -1,4 +1,4 @@
-//! Every line of the table can be printed, and the advice does free memory.
+//! Tests that every line of the table is printable, and that the advice frees memory.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -30,11 +30,11 @@ fn all(row: &Framework) -> impl Iterator<Item = &Remark> {
 }
 
 #[test]
-fn every_line_can_be_printed_as_it_is() {
+fn every_line_is_printable_and_has_a_source() {
     let table = parse().unwrap();
-    let mut seen = BTreeSet::new();
+    let mut names = BTreeSet::new();
     for row in &table.framework {
-        assert!(seen.insert(&row.name), "{} has two rows", row.name);
+        assert!(names.insert(&row.name), "{} has two rows", row.name);
         assert_eq!(row.name, row.name.to_lowercase());
         assert!(!row.at_start.is_empty() && !row.unchanged.is_empty(), "{}", row.name);
         for spelling in &row.spellings {
@@ -46,14 +46,14 @@ fn every_line_can_be_printed_as_it_is() {
         }
     }
     for line in table.framework.iter().flat_map(all).chain([&table.kernel, &table.end]) {
-        let what = &line.text;
-        assert!(!what.is_empty() && !what.chars().any(char::is_control), "{what}");
-        assert_eq!(what.matches('`').count() % 2, 0, "{what}");
-        assert!(!line.source.is_empty(), "{what}: no source");
+        let text = &line.text;
+        assert!(!text.is_empty() && !text.chars().any(char::is_control), "{text}");
+        assert_eq!(text.matches('`').count() % 2, 0, "{text}");
+        assert!(!line.source.is_empty(), "{text}: no source");
     }
 }
 
-/// Advice that does not lower NVML's number by itself.
+/// Calls and settings that do not return memory to the driver.
 const USELESS: &[&str] = &[
     "clear_session",
     "reset_default_graph",
@@ -66,7 +66,7 @@ const USELESS: &[&str] = &[
 ];
 
 #[test]
-fn nothing_is_advised_that_returns_no_memory() {
+fn advice_always_frees_memory() {
     for row in frameworks() {
         for line in &row.inside {
             for useless in USELESS {
@@ -84,7 +84,7 @@ fn nothing_is_advised_that_returns_no_memory() {
 }
 
 #[test]
-fn the_gentlest_way_comes_first_and_the_end_last() {
+fn advice_frees_memory_before_it_ends_the_process() {
     let kernel = Process { framework: Some("pytorch".into()), ..notebook(None) };
     let lines = texts(&kernel);
     assert!(lines[0].contains("torch.cuda.empty_cache()"));
@@ -97,7 +97,7 @@ fn the_gentlest_way_comes_first_and_the_end_last() {
 }
 
 #[test]
-fn tensorflow_1_has_a_row_of_its_own() {
+fn tensorflow_1_has_its_own_row() {
     for (version, name) in [
         (Some("1"), "tensorflow1"),
         (Some("1.15.5"), "tensorflow1"),
@@ -136,7 +136,7 @@ fn a_setting_that_is_already_set_is_not_advised() {
 }
 
 #[test]
-fn no_server_is_asked_to_free_memory_in_a_way_that_breaks_running_requests() {
+fn unload_advice_names_its_preconditions() {
     for row in frameworks() {
         for line in all(row) {
             let text = &line.text;
@@ -145,7 +145,7 @@ fn no_server_is_asked_to_free_memory_in_a_way_that_breaks_running_requests() {
                 text.matches("/sleep?level=1&mode=wait").count(),
                 "{text}"
             );
-            // Advice to sleep must name the required options and the call that wakes the server.
+            // Advice must name the required options, and the call that loads the model again.
             for (call, gates) in [
                 ("/sleep?", &["--enable-sleep-mode", "VLLM_SERVER_DEV_MODE=1", "/wake_up"][..]),
                 (
@@ -169,7 +169,7 @@ fn no_server_is_asked_to_free_memory_in_a_way_that_breaks_running_requests() {
 }
 
 #[test]
-fn advice_is_in_the_words_of_the_programs_language() {
+fn advice_uses_the_programs_language() {
     let of_language = |command: &str, framework| Process {
         command: Some(command.split(' ').map(Arc::from).collect()),
         jupyter: notebook(Some("jupyter")).jupyter,
@@ -191,7 +191,7 @@ fn advice_is_in_the_words_of_the_programs_language() {
 }
 
 #[test]
-fn a_notebook_of_a_closed_window_is_not_closed_in_it() {
+fn a_notebook_without_its_editor_is_killed() {
     let open = notebook(Some("vscode"));
     assert!(steps(&open)[0].contains("close the notebook in VS Code"));
     let gone = Process { parent_is_reaper: Some(true), ..open };

@@ -1,10 +1,9 @@
-//! How inference servers release memory and keep listening, by their own requests: the rows of `servers.toml`,
-//! which `reclaim::release` carries out, and how to judge the answers.
+//! How inference servers release memory on request and keep listening. `servers.toml` lists the requests,
+//! `reclaim::release` sends them, and this module judges the answers.
 //!
-//! A row defines how to recognise the server and what it requires (a version, a flag, a key). It also lists the
-//! requests that prove its identity and that it is idle, that unload it, check the result, and wake it. Nothing
-//! here sends a request. Answers (JSON, Prometheus text) are hostile: they are bounded, and only explicit evidence
-//! counts as idle.
+//! A row defines how to recognise the server and what unloading requires (a version, a flag, a key). Its requests
+//! identify the server, check that it is idle, unload it, check the result, and wake it. Answers (JSON, Prometheus
+//! text) are hostile: their size is limited, and only explicit evidence proves a server idle.
 
 use std::mem::discriminant;
 use std::slice;
@@ -21,14 +20,14 @@ use crate::model::pool::tool;
 use crate::model::process::Relation;
 use crate::model::program::file_name;
 
-/// No server has more models than this.
+/// Maximum number of models in an answer.
 const MOST_MODELS: usize = 256;
-/// Longer model names are rejected.
+/// Maximum length of a model name; longer names are rejected.
 const NAME_BYTES: usize = 512;
-/// Stands for the model's name in a request's path and body.
+/// Placeholder for the model's name in paths and bodies.
 const MODEL: &str = "{model}";
 
-/// A row of the table: one server. Names are compared whole.
+/// A row of the table. Names are compared as a whole.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct UnloadServer {
@@ -41,9 +40,9 @@ pub struct UnloadServer {
     /// Prefixes of its workers' process titles.
     titles: Vec<String>,
     arguments: Vec<String>,
-    /// Folders that contain its script.
+    /// Directories that contain the server's script.
     folders: Vec<String>,
-    /// Script names that other programs also use. They count only if the process listens on the default port.
+    /// Script names that other programs also use. They match only if the process listens on the default port.
     scripts: Vec<String>,
     pub port: u16,
     port_flags: Vec<String>,
@@ -51,7 +50,7 @@ pub struct UnloadServer {
     metrics_port: Option<u16>,
     metrics_port_flag: Option<String>,
     tls_flags: Vec<String>,
-    /// One sentence for people, if gpumem does not unload the server.
+    /// Advice for users if gpumem cannot unload the server.
     pub advice: Option<String>,
     pub unload: Option<UnloadApi>,
 }
@@ -63,35 +62,35 @@ pub struct UnloadApi {
     pub identify: Vec<Question>,
     /// Requests that prove that the server is idle.
     pub idle: Vec<Question>,
-    /// The server must have no connections: no request shows that it is idle, or unloading ends requests.
+    /// The server must have no connections, because no request shows that it is idle, or unloading aborts requests.
     pub is_idle_unconnected: bool,
-    /// A request that itself counts as use. Sent once for each model, just before unloading.
+    /// A check that the server itself treats as use. Sent once for each model, just before unloading.
     pub at_deed: Option<Question>,
     pub hold: Option<Hold>,
-    /// Unloads; one request per model if it names a model.
+    /// The request that unloads. Sent once for each model if it contains the placeholder.
     deed: Question,
-    /// Checks that unloading is done. Without it, the answer to `unload` is enough.
+    /// Checks that unloading is done. Without it, the answer to `deed` is sufficient.
     pub done: Option<Question>,
-    /// How the server loads again: a command, or an event to wait for. `BASE` is the server's address.
+    /// How the server loads its model again: a command or an event. `BASE` is the server's address.
     pub wake: String,
-    /// The weights move to host memory, which must have room for them.
+    /// The weights move to host memory, which must have enough room.
     pub needs_host_memory: bool,
-    /// Why this requires a person who names the server.
+    /// Why a person must request this by naming the server.
     pub risk: Option<String>,
     /// The first version in which unloading is safe.
     pub since: Option<(u32, u32)>,
-    /// The command-line flag without which unloading frees nothing.
+    /// The command-line flag that unloading requires to free memory.
     pub flag: Option<String>,
-    /// How to start the server so that it has these requests.
+    /// How to start the server so that it accepts these requests.
     pub start: String,
-    /// The header for the key, if it is not a bearer token.
+    /// The header for the key; defaults to a bearer token.
     key: Option<String>,
 }
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Hold {
-    /// The first version whose pause does not end running requests.
+    /// The first version in which `pause` does not abort running requests.
     pub since: (u32, u32, u32),
     pub pause: Question,
     pub resume: Question,
@@ -103,27 +102,27 @@ pub struct Hold {
 pub struct Question {
     /// `GET /path`
     ask: String,
-    /// The request of older versions, for servers that answer 404 or 405.
+    /// The request for older versions, sent if the server answers 404 or 405.
     older: Option<String>,
     body: Option<String>,
-    /// Sent to the port for metrics.
+    /// Whether the request goes to the metrics port.
     is_metrics: bool,
     may_be_absent: bool,
     text: Option<String>,
     version: Option<String>,
     expect: Vec<Expect>,
-    /// The answer must be a list, and each item must meet this.
+    /// The answer must be a list in which each item meets this requirement.
     each: Option<Expect>,
     /// The loaded models; there must be at least one.
     models: Option<ModelList>,
     zero: Vec<String>,
-    /// A metric that changes with use. It may be missing before the first use.
+    /// A metric that changes with each use. It can be missing before the first use.
     mark: Option<String>,
-    /// JSON pointer to a value that changes with use; it may be missing.
+    /// JSON pointer to a value that changes with each use. It can be missing.
     mark_at: Option<String>,
 }
 
-/// A requirement on a JSON value: that it exists, or its content.
+/// A requirement that a JSON value exists or has certain content.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Expect {
@@ -132,11 +131,11 @@ struct Expect {
     contains: Option<Value>,
     #[serde(default)]
     is_optional: bool,
-    /// The verdict for another value of the same type. Without it, another value means another server.
+    /// The verdict for other values of the same type. Defaults to `Another`.
     r#else: Option<AnswerVerdict>,
 }
 
-/// A list of models in JSON. A model's pointers start at the model.
+/// Describes a list of models in JSON. All pointers except `list` are relative to the model.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct ModelList {
@@ -161,10 +160,10 @@ fn parse() -> Result<Table, toml::de::Error> {
     toml::from_str(include_str!("servers.toml"))
 }
 
-/// A test parses the table too, so the default is never used.
+/// A test checks that the table parses, so the default is never used.
 static TABLE: LazyLock<Table> = LazyLock::new(|| parse().unwrap_or_default());
 
-/// Every row. Servers that start other servers come first.
+/// All servers. Servers that start other servers come first.
 pub fn unload_servers() -> &'static [UnloadServer] {
     &TABLE.server
 }
@@ -173,7 +172,7 @@ pub fn unload_server(name: &str) -> Option<&'static UnloadServer> {
     unload_servers().iter().find(|row| row.name == name)
 }
 
-/// A process that listens: the holder of the memory, or a relative of it.
+/// A listening process: the holder of the memory or a relative.
 #[derive(Clone, Copy, Debug)]
 pub struct ServerListener<'a> {
     pub pid: u32,
@@ -182,24 +181,25 @@ pub struct ServerListener<'a> {
     pub listening_on: &'a [Arc<str>],
 }
 
-/// The server that a process is or works for, and its listening process, if known. Servers that start others come
-/// first in the table, because they unload what they started.
+/// The server that a process runs or works for, and the listening process if known. Servers that start others take
+/// precedence, because they also unload them.
 pub fn server_of(process: &Process) -> Option<(&'static UnloadServer, Option<ServerListener<'_>>)> {
     let listeners = listeners(process);
-    let own = process.command.as_deref().unwrap_or_default();
+    let command = process.command.as_deref().unwrap_or_default();
     unload_servers().iter().find_map(|row| {
-        let mut running = listeners.iter().filter(|it| row.runs(it.command, it.listening_on));
+        let mut running =
+            listeners.iter().filter(|listener| row.runs(listener.command, listener.listening_on));
         let listener = running.next().copied();
-        let is_it = listener.is_some() || (row.advice.is_some() && row.runs(own, &[]));
-        is_it.then_some((row, listener))
+        let is_match = listener.is_some() || (row.advice.is_some() && row.runs(command, &[]));
+        is_match.then_some((row, listener))
     })
 }
 
-/// Parents first, because a worker's own port is not its server's; then the process, then its children.
+/// Lists ancestors first, because a worker's own port is not its server's; then the process, then its descendants.
 fn listeners(process: &Process) -> Vec<ServerListener<'_>> {
     let relatives = process.listening_relatives.as_deref().unwrap_or_default();
     let related = |wanted| {
-        let related = relatives.iter().filter(move |it| it.relation == wanted);
+        let related = relatives.iter().filter(move |relative| relative.relation == wanted);
         related.filter_map(|relative| {
             Some(ServerListener {
                 pid: relative.pid,
@@ -209,18 +209,21 @@ fn listeners(process: &Process) -> Vec<ServerListener<'_>> {
             })
         })
     };
-    let own = process.start_ticks.zip(process.listening_on.as_deref());
-    let own = own.filter(|_| !process.is_worker_of_a_server());
-    let own = own.map(|(start_ticks, listening_on)| ServerListener {
+    let process_listener = process.start_ticks.zip(process.listening_on.as_deref());
+    let process_listener = process_listener.filter(|_| !process.is_worker_of_a_server());
+    let process_listener = process_listener.map(|(start_ticks, listening_on)| ServerListener {
         pid: process.pid,
         start_ticks,
         command: process.command.as_deref().unwrap_or_default(),
         listening_on,
     });
-    related(Relation::Ancestor).chain(own).chain(related(Relation::Descendant)).collect()
+    related(Relation::Ancestor)
+        .chain(process_listener)
+        .chain(related(Relation::Descendant))
+        .collect()
 }
 
-/// The values of a flag, in the next word or after `=`.
+/// The values of a flag, from the next word or after `=`.
 pub(super) fn values<'a>(words: &'a [Arc<str>], flag: &'a str) -> impl Iterator<Item = &'a str> {
     words.iter().enumerate().filter_map(move |(at, word)| match word.strip_prefix(flag)? {
         "" => words.get(at + 1).map(|word| &**word),
@@ -229,7 +232,7 @@ pub(super) fn values<'a>(words: &'a [Arc<str>], flag: &'a str) -> impl Iterator<
 }
 
 impl UnloadServer {
-    /// Whether a process with this command line and these listening sockets is this server or a part of it.
+    /// Whether a process with this command line and these listening sockets belongs to this server.
     pub fn runs(&self, command: &[Arc<str>], listening_on: &[Arc<str>]) -> bool {
         let has = |names: &[String], word: &str| names.iter().any(|name| name == word);
         let words = || command.iter().map(|word| &**word);
@@ -245,27 +248,27 @@ impl UnloadServer {
             return false;
         };
         let package = run.split('.').next().unwrap_or(run);
-        // The script's folder, if the command line contains its path.
+        // The script's path, if the command line contains it.
         let path = words().find(|word| file_name(word) == run).unwrap_or_default();
         has(&self.programs, run)
             || has(&self.programs, package)
             || path.split('/').any(|folder| has(&self.folders, folder))
             || has(&self.scripts, run)
-                && listening_on.iter().any(|place| port_of(place) == Some(self.port))
+                && listening_on.iter().any(|address| port_of(address) == Some(self.port))
     }
 
-    /// The socket for requests: that of the port on the command line, or of the default port, or the only socket.
+    /// The address for requests: on the port from the command line, else on the default port, else the only address.
     pub fn address(&self, command: &[Arc<str>], listening_on: &[Arc<str>]) -> Option<Arc<str>> {
         let named = self.typed_port(command);
         let on_port = |port| {
-            let mut places = listening_on.iter();
-            places.find(|place| port_of(place) == Some(port)).cloned()
+            let mut addresses = listening_on.iter();
+            addresses.find(|address| port_of(address) == Some(port)).cloned()
         };
         let only = match listening_on {
             [only] => Some(only.clone()),
             _ => None,
         };
-        // A server that does not listen on its configured port is not ready, or is another server.
+        // A server that does not listen on its configured port is not ready or is a different server.
         match named {
             Some(port) => on_port(port),
             None => on_port(self.port).or(only),
@@ -293,11 +296,11 @@ impl UnloadServer {
 }
 
 impl UnloadApi {
-    /// The requests that unload all models known to be loaded.
-    pub fn deeds(&self, known: &Known) -> Vec<ServerRequest> {
+    /// The requests that unload all loaded models.
+    pub fn deeds(&self, facts: &Known) -> Vec<ServerRequest> {
         let is_of_models = [Some(&self.deed.ask), self.deed.body.as_ref()];
         match is_of_models.iter().flatten().any(|part| part.contains(MODEL)) {
-            true => known.models.iter().map(|model| self.deed.request(model)).collect(),
+            true => facts.models.iter().map(|model| self.deed.request(model)).collect(),
             false => vec![self.deed.request("")],
         }
     }
@@ -307,11 +310,11 @@ impl UnloadApi {
     }
 }
 
-fn port_of(place: &str) -> Option<u16> {
-    place.strip_prefix("tcp:")?.rsplit(':').next()?.parse().ok()
+fn port_of(address: &str) -> Option<u16> {
+    address.strip_prefix("tcp:")?.rsplit(':').next()?.parse().ok()
 }
 
-/// A name, encoded as a path segment (RFC 3986).
+/// Percent-encodes a name as a path segment (RFC 3986).
 fn encoded(name: &str) -> String {
     let mut encoded = String::with_capacity(name.len());
     for byte in name.bytes() {
@@ -327,12 +330,12 @@ fn encoded(name: &str) -> String {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ServerRequest {
     pub verb: String,
-    /// From the root, with the query.
+    /// The path and query.
     pub path: String,
     pub body: Option<String>,
-    /// Whether the request goes to the port for metrics, if that is a separate port.
+    /// Whether the request goes to the metrics port, if the server has one.
     pub is_metrics: bool,
-    /// Verb and path in older versions, for servers that answer 404 or 405.
+    /// Verb and path for older versions, sent if the server answers 404 or 405.
     older: Option<(String, String)>,
 }
 
@@ -342,14 +345,14 @@ impl ServerRequest {
         Some(Self { verb, path, older: None, ..self.clone() })
     }
 
-    /// The curl command for the request, with an address (for a Unix socket, `--unix-socket PATH ` and the address)
-    /// and a header for the key. `None` if a part cannot be typed.
+    /// The curl command for the request. `base` is the address, after `--unix-socket PATH ` for a Unix socket; `key`
+    /// is a header. `None` if a part cannot be typed as shown.
     pub fn command(&self, base: &str, key: &str) -> Option<String> {
         let mut words = vec!["curl".to_owned()];
         if self.verb != "GET" && !(self.verb == "POST" && self.body.is_some()) {
             words.extend(["-X".to_owned(), self.verb.clone()]);
         }
-        // In double quotes, so that a shell expands the variable.
+        // Double quotes let the shell expand the variable.
         words.extend(["-H".to_owned(), format!("\"{key}\"")]);
         if let Some(body) = &self.body {
             let json = "'Content-Type: application/json'".to_owned();
@@ -365,41 +368,41 @@ impl ServerRequest {
 /// Facts from the server's answers so far.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Known {
-    /// Names of the loaded models, as requests take them. Untrusted.
+    /// Names of the loaded models. Untrusted.
     pub models: Vec<String>,
     pub version: Option<(u32, u32, u32)>,
-    /// Values that change with use. If two readings differ, there was a request in between.
+    /// Values that change with each use. If two readings differ, the server was used in between.
     pub marks: Vec<String>,
 }
 
-/// Why an answer is not the required evidence. The text contains the reason, or the observed value.
+/// Why an answer is not the required evidence, with the reason or the observed value.
 #[derive(Clone, PartialEq, Eq, Debug, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum AnswerVerdict {
     Busy(String),
     /// Unloading would free nothing.
     Nothing(String),
-    /// The answer is another server's.
+    /// The answer is from a different server.
     Another(String),
     /// The answer lacks the required evidence.
     Unknown(String),
     /// The server requires a key.
     Key,
-    /// The server has no such request.
+    /// The server does not support the request.
     Absent,
-    /// The server refuses; the text is its message.
+    /// The server refuses with this message.
     Declined(String),
     NotYet,
 }
 
 pub type AnswerCheckResult = Result<(), AnswerVerdict>;
 
-fn another<T>(seen: impl Into<String>) -> Result<T, AnswerVerdict> {
-    Err(AnswerVerdict::Another(seen.into()))
+fn other_server<T>(observed: impl Into<String>) -> Result<T, AnswerVerdict> {
+    Err(AnswerVerdict::Another(observed.into()))
 }
 
 impl Question {
-    /// The request for a model. Without a placeholder, it is the same for all models.
+    /// The request for a model. Without a placeholder, the request is the same for all models.
     pub fn request(&self, model: &str) -> ServerRequest {
         let split = |ask: &str| {
             let (verb, path) = ask.split_once(' ').unwrap_or_default();
@@ -417,8 +420,8 @@ impl Question {
         }
     }
 
-    /// Judges an answer, and adds its facts to `known`.
-    pub fn check(&self, answer: &UnloadAnswer, known: &mut Known) -> AnswerCheckResult {
+    /// Judges an answer, and adds its facts to `facts`.
+    pub fn check(&self, answer: &UnloadAnswer, facts: &mut Known) -> AnswerCheckResult {
         match answer.success() {
             Err(AnswerVerdict::Absent) if self.may_be_absent => return Ok(()),
             success => success?,
@@ -426,7 +429,7 @@ impl Question {
         if let Some(text) = &self.text {
             return match String::from_utf8_lossy(&answer.body).trim() == text {
                 true => Ok(()),
-                false => another("a page that is another server's"),
+                false => other_server("a page that is another server's"),
             };
         }
         if !self.zero.is_empty() || self.mark.is_some() {
@@ -436,10 +439,10 @@ impl Question {
                 return Err(AnswerVerdict::Busy(why));
             }
             if let Some(mark) = &self.mark {
-                let moved = answer.metrics(slice::from_ref(mark)).map(|count| count.to_string());
-                // A counter may be missing before the first use, if other metrics identify the server.
+                let count = answer.metrics(slice::from_ref(mark)).map(|count| count.to_string());
+                // A counter can be missing before the first use, if other metrics identify the server.
                 let may_be_absent = !self.zero.is_empty();
-                known.marks.push(moved.or_else(|error| match may_be_absent {
+                facts.marks.push(count.or_else(|error| match may_be_absent {
                     true => Ok(String::new()),
                     false => Err(error),
                 })?);
@@ -447,29 +450,29 @@ impl Question {
             return Ok(());
         }
         let value = serde_json::from_slice(&answer.body);
-        let value = value.or_else(|_| another("an answer that is not JSON"))?;
+        let value = value.or_else(|_| other_server("an answer that is not JSON"))?;
         self.expect.iter().try_for_each(|expect| expect.check(&value))?;
         if let Some(each) = &self.each {
             match list(&value, "")?.as_slice() {
-                [] => return another("an empty list"),
+                [] => return other_server("an empty list"),
                 items => items.iter().try_for_each(|item| each.check(item))?,
             }
         }
         if let Some(at) = &self.version {
-            known.version = version(text(&value, at)?);
+            facts.version = version(text(&value, at)?);
         }
         if let Some(at) = &self.mark_at {
-            known.marks.push(value.pointer(at).map(Value::to_string).unwrap_or_default());
+            facts.marks.push(value.pointer(at).map(Value::to_string).unwrap_or_default());
         }
         match &self.models {
-            Some(models) => models.load(&value, known),
+            Some(models) => models.load(&value, facts),
             None => Ok(()),
         }
     }
 
-    /// Whether an answer shows that unloading is done: none of the models is loaded any more.
-    pub fn check_done(&self, answer: &UnloadAnswer, known: &mut Known) -> AnswerCheckResult {
-        match (self.check(answer, known), &self.models) {
+    /// Checks that an answer shows no loaded model.
+    pub fn check_done(&self, answer: &UnloadAnswer, facts: &mut Known) -> AnswerCheckResult {
+        match (self.check(answer, facts), &self.models) {
             (Err(AnswerVerdict::Nothing(_)), Some(_)) => Ok(()),
             (Ok(()), Some(_)) => Err(AnswerVerdict::NotYet),
             (judged, _) => judged,
@@ -480,30 +483,34 @@ impl Question {
 impl Expect {
     fn check(&self, value: &Value) -> AnswerCheckResult {
         let at = &self.at;
-        let Some(found) = value.pointer(at).filter(|it| !it.is_null()) else {
-            return if self.is_optional { Ok(()) } else { another(format!("nothing at {at}")) };
+        let Some(found) = value.pointer(at).filter(|value| !value.is_null()) else {
+            return if self.is_optional {
+                Ok(())
+            } else {
+                other_server(format!("nothing at {at}"))
+            };
         };
         if let Some(wanted) = &self.contains {
             let has = found.as_array().is_some_and(|list| list.contains(wanted));
-            return if has { Ok(()) } else { another(format!("no {wanted} at {at}")) };
+            return if has { Ok(()) } else { other_server(format!("no {wanted} at {at}")) };
         }
         match (&self.is, &self.r#else) {
             (Some(wanted), _) if found == wanted => Ok(()),
             (Some(wanted), Some(verdict)) if discriminant(found) == discriminant(wanted) => {
                 Err(verdict.clone())
             }
-            (Some(_), _) => another(format!("another value at {at}")),
+            (Some(_), _) => other_server(format!("another value at {at}")),
             (None, _) => Ok(()),
         }
     }
 }
 
 impl ModelList {
-    fn load(&self, value: &Value, known: &mut Known) -> AnswerCheckResult {
-        known.models.clear();
+    fn load(&self, value: &Value, facts: &mut Known) -> AnswerCheckResult {
+        facts.models.clear();
         let models = list(value, &self.list)?;
         if models.len() > MOST_MODELS {
-            return another("a list of models in another form");
+            return other_server("an unexpected list of models");
         }
         for model in models {
             let state = self.state.as_ref().and_then(|at| model.pointer(at));
@@ -513,20 +520,22 @@ impl ModelList {
                     return Err(AnswerVerdict::Busy("it is loading a model".to_owned()));
                 }
                 (Some(state), _) if Some(state) == self.unloaded.as_ref() => continue,
-                (Some(state), _) if self.loaded.as_ref().is_some_and(|it| it != state) => continue,
+                (Some(state), _) if self.loaded.as_ref().is_some_and(|loaded| loaded != state) => {
+                    continue;
+                }
                 _ => {}
             }
             let name = text(model, &self.name)?;
             if name.is_empty() || name.len() > NAME_BYTES {
-                return another("a list of models in another form");
+                return other_server("an unexpected list of models");
             }
             if let Some(at) = &self.mark {
                 let mark = model.pointer(at).and_then(Value::as_str).unwrap_or_default();
-                known.marks.push(format!("{name} {mark}"));
+                facts.marks.push(format!("{name} {mark}"));
             }
-            known.models.push(name.to_owned());
+            facts.models.push(name.to_owned());
         }
-        match known.models.is_empty() {
+        match facts.models.is_empty() {
             true => Err(AnswerVerdict::Nothing("it has no model loaded".to_owned())),
             false => Ok(()),
         }
@@ -543,7 +552,7 @@ impl UnloadAnswer {
     pub fn success(&self) -> AnswerCheckResult {
         match self.status {
             200..=299 => Ok(()),
-            300..=399 => another("a redirect, which is not followed"),
+            300..=399 => other_server("a redirect, which is not followed"),
             401 | 403 => Err(AnswerVerdict::Key),
             404 | 405 | 501 => Err(AnswerVerdict::Absent),
             status => Err(AnswerVerdict::Declined(match self.message() {
@@ -553,11 +562,11 @@ impl UnloadAnswer {
         }
     }
 
-    /// The error message in an answer: one line, from the usual places in JSON.
+    /// The first line of the error message in an answer, from the usual places in JSON.
     fn message(&self) -> Option<String> {
         let value: Value = serde_json::from_slice(&self.body).ok()?;
-        let places = ["/error/message", "/error", "/detail", "/message"];
-        let text = places.iter().find_map(|at| value.pointer(at)?.as_str())?;
+        let pointers = ["/error/message", "/error", "/detail", "/message"];
+        let text = pointers.iter().find_map(|at| value.pointer(at)?.as_str())?;
         let line = text.lines().next()?;
         Some(line.chars().take(200).collect())
     }
@@ -565,7 +574,7 @@ impl UnloadAnswer {
     /// The sum of these metrics in Prometheus text; an error if one is missing.
     fn metrics(&self, wanted: &[String]) -> Result<f64, AnswerVerdict> {
         let text = std::str::from_utf8(&self.body);
-        let text = text.or_else(|_| another("an answer that is not text"))?;
+        let text = text.or_else(|_| other_server("an answer that is not text"))?;
         let missing = |name| AnswerVerdict::Unknown(format!("its metrics have no {name}"));
         wanted.iter().map(|name| metric(text, name).ok_or_else(|| missing(name))).sum()
     }
@@ -605,10 +614,10 @@ fn version(text: &str) -> Option<(u32, u32, u32)> {
 
 fn list<'v>(value: &'v Value, at: &str) -> Result<&'v Vec<Value>, AnswerVerdict> {
     let list = value.pointer(at).and_then(Value::as_array);
-    list.map_or_else(|| another(format!("no list at {at}")), Ok)
+    list.map_or_else(|| other_server(format!("no list at {at}")), Ok)
 }
 
 fn text<'v>(value: &'v Value, at: &str) -> Result<&'v str, AnswerVerdict> {
     let text = value.pointer(at).and_then(Value::as_str);
-    text.map_or_else(|| another(format!("no text at {at}")), Ok)
+    text.map_or_else(|| other_server(format!("no text at {at}")), Ok)
 }

@@ -1,6 +1,6 @@
-# Returns cached GPU memory, as far as the loaded libraries can, and sets `out`.
-# Run by exec() in a dictionary of its own, with T, COLLECTS, REFERENCES and BUS_IDS set.
-# Imports only what is loaded or built into Python, initialises nothing, shows no value, and does nothing after T.
+# Frees GPU memory that the loaded libraries have cached, and sets `out`.
+# exec() runs this in a new dictionary, with T, COLLECTS, REFERENCES and BUS_IDS set.
+# It imports only loaded or built-in modules, initialises nothing, shows no value, and does nothing after T.
 def _recipe(T, COLLECTS, REFERENCES, BUS_IDS, gc):
     import sys
     import time
@@ -31,7 +31,7 @@ def _recipe(T, COLLECTS, REFERENCES, BUS_IDS, gc):
             return None
 
     def loaded(name):
-        # Not a module that another thread is still importing.
+        # Skip modules that another thread is still importing.
         module = modules.get(name)
         spec = getattr(module, '__spec__', None)
         return None if module is None or getattr(spec, '_initializing', False) else module
@@ -121,7 +121,7 @@ def _recipe(T, COLLECTS, REFERENCES, BUS_IDS, gc):
 
     def numba():
         devices = loaded('numba.cuda.cudadrv.devices')
-        # Set once a device is used; asking through the API would use one.
+        # Set once a device is used. A query through the API would use one.
         known = vars(getattr(devices, 'gpus', None) or object).get('lst') or ()
         for manager in known:
             device = getattr(manager, '_device', None)
@@ -328,7 +328,7 @@ def _recipe(T, COLLECTS, REFERENCES, BUS_IDS, gc):
         shell = None if ipython is None else ipython.get_ipython()
         if shell is not None:
             space = shell.user_ns
-            # `exit` and others refer to the shell, and that to everything.
+            # `exit` and others refer to the shell, which refers to everything.
             visited.update((id(shell), id(getattr(shell, 'user_module', None))))
         visited.add(id(space))
         names = dict(space)

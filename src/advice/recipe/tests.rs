@@ -1,4 +1,4 @@
-//! The recipe in a real Python, with stand-ins for the libraries (`tests/it/release`).
+//! Runs the recipe in a real Python with fake libraries (`tests/it/release`).
 
 use std::process::Command;
 
@@ -18,7 +18,7 @@ fn options() -> RecipeOptions {
     }
 }
 
-/// Runs `before`, the recipe as a kernel does, and `after`. Returns the report and the last line's value.
+/// Runs `before`, then the recipe like a kernel, then evaluates `after`. Returns the report and the value of `after`.
 fn run_with(
     options: &RecipeOptions,
     variables: &[(&str, &str)],
@@ -54,8 +54,8 @@ fn run(before: &str, after: &str) -> (ReleaseReport, Value) {
 }
 
 #[test]
-fn the_collector_runs_where_it_is_asked_to_and_nowhere_else() {
-    // Every new object starts a garbage collection.
+fn garbage_collection_runs_only_on_request() {
+    // With this threshold, every new object starts a garbage collection.
     let before = "import gc, sys\nruns = []\ndef note(phase, info):\n    frame = sys._getframe()\n    \
                   while frame is not None:\n        if phase == 'start' and frame.f_code.co_name == \
                   '_recipe':\n            runs.append(1)\n        frame = frame.f_back\n\
@@ -69,7 +69,7 @@ fn the_collector_runs_where_it_is_asked_to_and_nowhere_else() {
 }
 
 #[test]
-fn nothing_is_loaded_or_made_for_it() {
+fn the_recipe_imports_and_creates_nothing() {
     let (report, state) = run(
         "",
         "[sorted(m for m in sys.modules if m in ('torch', 'ctypes', 'cupy')), fake_gpu.made_contexts]",
@@ -89,7 +89,7 @@ fn nothing_is_loaded_or_made_for_it() {
 }
 
 #[test]
-fn pytorch_gives_its_cache_back_and_keeps_what_is_live() {
+fn pytorch_frees_its_cache_and_keeps_live_tensors() {
     let (report, state) = run(
         "import torch\na = torch.empty(25 * MIB, device='cuda')\nb = torch.empty(50 * MIB, device='cuda')\ndel b",
         "[fake_gpu.used(0), torch.cuda.collected]",
@@ -100,9 +100,9 @@ fn pytorch_gives_its_cache_back_and_keeps_what_is_live() {
     assert_eq!(state, serde_json::json!([400 * MIB, 1]));
 }
 
-/// Debian's PyTorch for CPUs has the names that the recipe uses. The recipe must not initialise CUDA for it.
+/// Debian's CPU-only PyTorch has the functions that the recipe uses. The recipe must not initialise CUDA.
 #[test]
-fn a_real_pytorch_that_uses_no_gpu_is_left_as_it_is() {
+fn a_real_pytorch_without_cuda_is_unchanged() {
     let python = "/usr/bin/python3";
     let has_torch = Command::new(python).args(["-c", "import torch"]).output();
     if !has_torch.is_ok_and(|output| output.status.success()) {
@@ -123,7 +123,7 @@ fn a_real_pytorch_that_uses_no_gpu_is_left_as_it_is() {
 }
 
 #[test]
-fn segments_that_small_tensors_keep_are_reported() {
+fn segments_shared_by_live_tensors_are_reported() {
     let (report, _) = run(
         "import torch\nkept = [torch.empty(2 * MIB, device='cuda') for _ in range(8)]\ndel kept[1::2]",
         "None",
@@ -135,7 +135,7 @@ fn segments_that_small_tensors_keep_are_reported() {
 }
 
 #[test]
-fn a_fork_and_a_capture_are_left_alone() {
+fn forks_and_graph_captures_are_skipped() {
     for (state, word) in [("bad_fork", "forked"), ("capturing", "CUDA graph")] {
         let before = format!(
             "import torch\na = torch.empty(25 * MIB, device='cuda')\ndel a\ntorch.cuda.{state} = True"
@@ -147,7 +147,7 @@ fn a_fork_and_a_capture_are_left_alone() {
 }
 
 #[test]
-fn a_cycle_is_collected_unless_that_was_asked_not_to_be_or_is_off() {
+fn cycles_are_collected_unless_disabled() {
     let before = "import torch, gc\nclass Loop: pass\ngc.disable()\nloop = Loop()\nloop.self = loop\n\
                   loop.tensor = torch.empty(25 * MIB, device='cuda')\ndel loop\n";
     let held = |options: &RecipeOptions, before: &str| {
@@ -165,7 +165,7 @@ fn a_cycle_is_collected_unless_that_was_asked_not_to_be_or_is_off() {
 }
 
 #[test]
-fn cupys_pool_is_freed_on_the_gpus_that_nvml_named_only() {
+fn cupy_frees_its_pool_only_on_listed_gpus() {
     let before = "import cupy\na, b = cupy.empty(30 * MIB), cupy.empty(60 * MIB)\ndel b\n\
                   with cupy.cuda.Device(2):\n    c = cupy.empty(10 * MIB)\n    del c\n";
     let mut options = options();
@@ -179,14 +179,14 @@ fn cupys_pool_is_freed_on_the_gpus_that_nvml_named_only() {
 }
 
 #[test]
-fn numbas_pending_frees_are_done_if_it_has_a_context() {
+fn numba_flushes_pending_frees_in_its_context() {
     let before = "import numba\nd, e = numba.cuda.device_array(30 * MIB), numba.cuda.device_array(5 * MIB)\ndel d";
     let (_, state) = run(before, "[fake_gpu.used(0), fake_gpu.made_contexts]");
     assert_eq!(state, serde_json::json!([305 * MIB, [0]]));
 }
 
 #[test]
-fn a_pool_that_keeps_its_pages_is_reported_and_left_alone() {
+fn pools_that_never_shrink_are_reported() {
     let keeps = |before: &str, variables: &[(&str, &str)]| {
         let after =
             "[fake_gpu.used(0), sys.modules['keras'].cleared if 'keras' in sys.modules else None]";
@@ -199,7 +199,7 @@ fn a_pool_that_keeps_its_pages_is_reported_and_left_alone() {
     assert!(why.contains("keeps its pages") && why.contains("cuda_malloc_async"), "{why}");
     assert!(state[0].as_u64().unwrap() >= 400 * MIB, "{state}");
     assert_eq!(state[1], serde_json::json!([]));
-    // A closed session of TensorFlow 1.
+    // A closed TensorFlow 1 session.
     let session = "import tensorflow\ns = tensorflow.Session()\ns.run(20 * MIB)\ns.close()";
     let (report, _) = keeps(session, &[("FAKE_TENSORFLOW_1", "1")]);
     assert_eq!(report.live_bytes, None, "nothing tells");
@@ -213,7 +213,7 @@ fn a_pool_that_keeps_its_pages_is_reported_and_left_alone() {
 }
 
 #[test]
-fn references_are_names_and_bytes_each_storage_once_and_no_value_is_shown() {
+fn references_list_each_storage_once_without_values() {
     let mut options = options();
     options.references = true;
     let before = "import torch, cupy\nbig = torch.empty(50 * MIB, device='cuda')\nview = big.view()\n\
@@ -223,11 +223,12 @@ fn references_are_names_and_bytes_each_storage_once_and_no_value_is_shown() {
                   def fail(batch):\n    raise ValueError\n\
                   import sys\ntry:\n    fail(torch.empty(3 * MIB, device='cuda'))\n\
                   except ValueError as error:\n    sys.last_value = error\n";
-    // Outside IPython the recipe looks through `__main__`.
+    // Outside IPython, the recipe searches `__main__`.
     let as_main = format!("{before}sys.modules['__main__'].__dict__.update(globals())\n");
     let (report, _) = run_with(&options, &[], &as_main, "None");
     let references = report.unwrap().references;
-    let found: Vec<(&str, u64)> = references.iter().map(|it| (&*it.name, it.bytes)).collect();
+    let found: Vec<(&str, u64)> =
+        references.iter().map(|reference| (&*reference.name, reference.bytes)).collect();
     assert_eq!(
         found,
         [
@@ -241,7 +242,7 @@ fn references_are_names_and_bytes_each_storage_once_and_no_value_is_shown() {
 }
 
 #[test]
-fn references_are_bounded() {
+fn references_are_limited() {
     let mut options = options();
     options.references = true;
     let before = "import sys, torch\nmany = [[i] for i in range(10 ** 5)]\nlast = torch.empty(MIB, device='cuda')\n\
@@ -250,13 +251,13 @@ fn references_are_bounded() {
                   first = torch.empty(2 * MIB, device='cuda')\nmodule['first'] = first\nmodule['many'] = many\nmodule['last'] = last\n";
     let (report, _) = run_with(&options, &[], before, "None");
     let references = report.unwrap().references;
-    let names: Vec<&str> = references.iter().map(|it| &*it.name).collect();
-    // The recipe stops looking after ten thousand objects.
+    let names: Vec<&str> = references.iter().map(|reference| &*reference.name).collect();
+    // The recipe stops after ten thousand objects.
     assert_eq!(names, ["first"]);
 }
 
 #[test]
-fn after_its_deadline_it_does_nothing() {
+fn the_recipe_does_nothing_after_its_deadline() {
     let mut late = options();
     late.deadline = Time::from_unix_milliseconds(1);
     let before = "import torch\na = torch.empty(25 * MIB, device='cuda')\ndel a";
@@ -266,7 +267,7 @@ fn after_its_deadline_it_does_nothing() {
 }
 
 #[test]
-fn a_part_that_raises_costs_the_others_nothing() {
+fn an_exception_does_not_stop_other_steps() {
     let before = "import torch, cupy\na, b = torch.empty(25 * MIB, device='cuda'), cupy.empty(MIB)\ndel a, b\n\
                   def fail(*_): raise SystemExit('s3cret')\ntorch.cuda.empty_cache = fail\n";
     let (report, held) = run(before, "fake_gpu.used(0)");
@@ -284,7 +285,7 @@ fn a_user_function_called_exec_is_not_called() {
 }
 
 #[test]
-fn source_is_read_as_it_was_written() {
+fn string_literals_round_trip_through_python() {
     for text in ["", "a\"b\\n\n\r\t\0", "Grüße 🦀 \u{2028}", "'''\"\"\""] {
         let output = Command::new("python3")
             .args([
@@ -302,7 +303,7 @@ fn source_is_read_as_it_was_written() {
 }
 
 #[test]
-fn an_answer_is_the_digits_of_json_and_nothing_else_is() {
+fn only_hexadecimal_json_is_accepted() {
     let quoted = |json: &str| {
         let digits: String = json.bytes().map(|byte| format!("{byte:02x}")).collect();
         format!("'{digits}'")

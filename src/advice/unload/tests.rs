@@ -1,4 +1,4 @@
-//! The table as a whole, the meaning of answers, and whether the advice in `explain` agrees.
+//! Tests the table, the judgement of answers, and that the advice in `explain` agrees with the table.
 
 use super::*;
 use crate::advice;
@@ -7,8 +7,8 @@ fn words(command: &str) -> Vec<Arc<str>> {
     command.split(' ').map(Arc::from).collect()
 }
 
-fn places(on: &[&str]) -> Vec<Arc<str>> {
-    on.iter().copied().map(Arc::from).collect()
+fn addresses_of(addresses: &[&str]) -> Vec<Arc<str>> {
+    addresses.iter().copied().map(Arc::from).collect()
 }
 
 fn answer(status: u16, body: &str) -> UnloadAnswer {
@@ -16,12 +16,12 @@ fn answer(status: u16, body: &str) -> UnloadAnswer {
 }
 
 fn deeds(row: &UnloadServer) -> Vec<ServerRequest> {
-    let known = Known { models: vec!["a/b:1".to_owned(), "MODEL".to_owned()], ..Known::default() };
-    row.unload.as_ref().map_or_else(Vec::new, |api| api.deeds(&known))
+    let facts = Known { models: vec!["a/b:1".to_owned(), "MODEL".to_owned()], ..Known::default() };
+    row.unload.as_ref().map_or_else(Vec::new, |api| api.deeds(&facts))
 }
 
 #[test]
-fn each_row_is_whole() {
+fn every_row_is_complete() {
     let table = parse().unwrap();
     let mut names: Vec<&str> = table.server.iter().map(|row| &*row.name).collect();
     names.sort_unstable();
@@ -35,15 +35,15 @@ fn each_row_is_whole() {
             continue;
         };
         assert!(row.port > 0 && !api.start.is_empty() && !api.wake.is_empty(), "{name}");
-        // The server's answers or connections prove that it is idle.
+        // The server's answers or connections must prove that it is idle.
         assert!(!api.idle.is_empty() || api.is_idle_unconnected, "{name}");
         let hold = api.hold.iter().flat_map(|hold| [&hold.pause, &hold.resume]);
-        for deed in deeds(row).into_iter().chain(hold.map(|it| it.request("m"))) {
+        for deed in deeds(row).into_iter().chain(hold.map(|question| question.request("m"))) {
             let is_json = |body: &String| serde_json::from_str::<Value>(body).is_ok();
             assert!(deed.body.as_ref().is_none_or(is_json), "{name} {deed:?}");
             assert!(deed.verb == "POST" && deed.path.starts_with('/'), "{deed:?}");
         }
-        // Requests that identify the server come first, and only read.
+        // Requests before unloading must only read.
         for question in api.identify.iter().chain(&api.idle).chain(&api.done) {
             let ask = question.request("m");
             assert!(ask.verb == "GET" || ask.path == "/v2/repository/index", "{name} {ask:?}");
@@ -53,7 +53,7 @@ fn each_row_is_whole() {
 }
 
 #[test]
-fn a_name_stays_a_part_of_its_path() {
+fn model_names_are_encoded_in_paths_and_bodies() {
     let row = unload_server("triton-server").unwrap();
     assert_eq!(deeds(row)[0].path, "/v2/repository/models/a%2Fb%3A1/unload");
     assert_eq!(encoded("../é?#"), "..%2F%C3%A9%3F%23");
@@ -63,9 +63,9 @@ fn a_name_stays_a_part_of_its_path() {
 }
 
 #[test]
-fn a_server_is_recognised_by_what_runs_it() {
+fn servers_are_recognised_by_command_and_port() {
     let none: &[&str] = &[];
-    for (name, command, on) in [
+    for (name, command, addresses) in [
         ("vllm", "vllm serve m", none),
         ("vllm", "python -m vllm.entrypoints.openai.api_server --port 1", none),
         ("vllm", "/v/bin/python3.12 /v/bin/vllm serve m", none),
@@ -81,10 +81,12 @@ fn a_server_is_recognised_by_what_runs_it() {
         ("tgi", "text-generation-launcher --model-id m", none),
         ("xinference", "/v/bin/python /v/bin/xinference-local", none),
     ] {
-        let runs = unload_servers().iter().filter(|row| row.runs(&words(command), &places(on)));
+        let runs = unload_servers()
+            .iter()
+            .filter(|row| row.runs(&words(command), &addresses_of(addresses)));
         assert_eq!(runs.map(|row| &*row.name).collect::<Vec<_>>(), [name], "{command}");
     }
-    for (command, on) in [
+    for (command, addresses) in [
         ("python main.py", &["tcp:0.0.0.0:80"] as &[&str]),
         ("python train.py --model vllm", none),
         ("python server.py", none),
@@ -93,14 +95,14 @@ fn a_server_is_recognised_by_what_runs_it() {
         ("java -cp org.pytorch.serve.ModelServer2", none),
     ] {
         let mut rows = unload_servers().iter();
-        let found = rows.find(|row| row.runs(&words(command), &places(on)));
+        let found = rows.find(|row| row.runs(&words(command), &addresses_of(addresses)));
         assert!(found.is_none(), "{command}: {found:?}");
     }
 }
 
 #[test]
-fn a_server_is_asked_where_it_listens() {
-    for (name, command, on, expected) in [
+fn requests_go_to_the_configured_or_default_port() {
+    for (name, command, addresses, expected) in [
         (
             "vllm",
             "vllm serve m --port 8011",
@@ -126,8 +128,8 @@ fn a_server_is_asked_where_it_listens() {
         ),
     ] {
         let row = unload_server(name).unwrap();
-        let found = row.address(&words(command), &places(on));
-        assert_eq!(found.as_deref(), expected, "{command} {on:?}");
+        let found = row.address(&words(command), &addresses_of(addresses));
+        assert_eq!(found.as_deref(), expected, "{command} {addresses:?}");
     }
     let triton = unload_server("triton-server").unwrap();
     assert_eq!(triton.metrics_port(&words("tritonserver --metrics-port=9")), Some(9));
@@ -154,7 +156,7 @@ fn metrics_are_summed_and_missing_ones_are_unknown() {
 }
 
 #[test]
-fn a_version_is_read_as_far_as_it_is_one() {
+fn versions_are_parsed_leniently() {
     for (text, expected) in [
         ("0.17.1", Some((0, 17, 1))),
         ("v0.17", Some((0, 17, 0))),
@@ -190,13 +192,14 @@ fn no_malformed_answer_proves_a_server_idle() {
     ];
     for row in unload_servers().iter().filter(|row| row.unload.is_some()) {
         let api = row.unload.iter();
-        let idle = || api.clone().flat_map(|it| &it.idle);
+        let idle = || api.clone().flat_map(|api| &api.idle);
         for body in bodies {
-            let refuses =
-                |it: &Question| it.check(&answer(200, body), &mut Known::default()).is_err();
+            let refuses = |question: &Question| {
+                question.check(&answer(200, body), &mut Known::default()).is_err()
+            };
             assert!(idle().any(refuses), "{} {:.40}", row.name, body);
         }
-        for question in idle().chain(api.clone().flat_map(|it| &it.at_deed)) {
+        for question in idle().chain(api.clone().flat_map(|api| &api.at_deed)) {
             for status in [301, 401, 404, 500] {
                 let judged = question.check(&answer(status, "{}"), &mut Known::default());
                 assert!(judged.is_err() || question.may_be_absent, "{} {status}", row.name);
@@ -206,21 +209,21 @@ fn no_malformed_answer_proves_a_server_idle() {
 }
 
 #[test]
-fn an_unexpected_value_differs_from_a_missing_one() {
+fn answers_map_to_the_right_verdict() {
     let api = |name: &str| unload_server(name).unwrap().unload.as_ref().unwrap();
     let asked = |question: &Question, status, body: &str| {
-        let mut known = Known::default();
-        (question.check(&answer(status, body), &mut known), known)
+        let mut facts = Known::default();
+        (question.check(&answer(status, body), &mut facts), facts)
     };
     let busy = |judged| matches!(judged, (Err(AnswerVerdict::Busy(_)), _));
-    // A model in host memory is not unloaded, and each use changes the mark.
+    // A model in host memory is skipped, and each use changes the mark.
     let ollama = &api("ollama").idle[0];
-    let (judged, known) = asked(
+    let (judged, facts) = asked(
         ollama,
         200,
         r#"{"models": [{"name": "a", "size_vram": 9, "expires_at": "t"}, {"name": "b", "size_vram": 0}]}"#,
     );
-    assert_eq!((judged, known.models, known.marks), (Ok(()), vec!["a".into()], vec!["a t".into()]));
+    assert_eq!((judged, facts.models, facts.marks), (Ok(()), vec!["a".into()], vec!["a t".into()]));
     let llama = &api("llama.cpp").idle[0];
     assert!(busy(asked(llama, 200, r#"{"data": [{"id": "a", "status": {"value": "loading"}}]}"#)));
     let single = asked(llama, 200, r#"{"data": [{"id": "a"}]}"#).0;
@@ -234,14 +237,14 @@ fn an_unexpected_value_differs_from_a_missing_one() {
     let jobs = &api("stable-diffusion-webui").idle[0];
     assert!(busy(asked(jobs, 200, r#"{"state": {"job_count": -1}}"#)));
     let sglang = &api("sglang").identify[0];
-    let (judged, known) = asked(sglang, 200, r#"{"version": "0.5.6"}"#);
-    assert_eq!((judged, known.version), (Ok(()), Some((0, 5, 6))));
+    let (judged, facts) = asked(sglang, 200, r#"{"version": "0.5.6"}"#);
+    assert_eq!((judged, facts.version), (Ok(()), Some((0, 5, 6))));
     let without = r#"{"version": "0.5.6", "enable_memory_saver": false}"#;
     assert_eq!(asked(sglang, 200, without).0, Err(AnswerVerdict::Absent));
     let triton = &api("triton-server").identify[0];
     let other = r#"{"name": "triton", "extensions": ["statistics"]}"#;
     assert!(matches!(asked(triton, 200, other).0, Err(AnswerVerdict::Another(_))));
-    // Unloading is done when no model is loaded any more.
+    // Unloading is done when no model is loaded.
     let done = api("ollama").done.as_ref().unwrap();
     let judge = |body| done.check_done(&answer(200, body), &mut Known::default());
     assert_eq!(judge(r#"{"models": []}"#), Ok(()));
@@ -253,8 +256,8 @@ fn an_unexpected_value_differs_from_a_missing_one() {
 fn commands_are_quoted() {
     let api = |name: &str| unload_server(name).unwrap().unload.as_ref().unwrap();
     let line = |name, model: &str, base| {
-        let known = Known { models: vec![model.to_owned()], ..Known::default() };
-        api(name).deeds(&known)[0].command(base, api(name).key())
+        let facts = Known { models: vec![model.to_owned()], ..Known::default() };
+        api(name).deeds(&facts)[0].command(base, api(name).key())
     };
     assert_eq!(
         line("llama.cpp", "a'b; reboot", "http://127.0.0.1:8080").unwrap(),
@@ -268,10 +271,12 @@ fn commands_are_quoted() {
 }
 
 #[test]
-fn the_advice_names_the_requests_of_the_table() {
+fn advice_matches_the_unload_table() {
     let mut held = 0;
     for row in unload_servers() {
-        let Some(framework) = advice::frameworks().iter().find(|it| it.name == row.name) else {
+        let Some(framework) =
+            advice::frameworks().iter().find(|framework| framework.name == row.name)
+        else {
             continue;
         };
         let texts: Vec<&str> = framework.inside.iter().map(|line| &*line.text).collect();
@@ -281,8 +286,8 @@ fn the_advice_names_the_requests_of_the_table() {
             continue;
         };
         held += 1;
-        let known = Known { models: vec!["MODEL".to_owned()], ..Known::default() };
-        for ask in api.deeds(&known) {
+        let facts = Known { models: vec!["MODEL".to_owned()], ..Known::default() };
+        for ask in api.deeds(&facts) {
             assert!(text.contains(&ask.path), "{}: {} is not in {text}", row.name, ask.path);
         }
         for wake in ["/wake_up", "/resume_memory_occupation"] {

@@ -122,7 +122,7 @@ fn an_answer_that_is_none_is_told_from_silence() {
             ("flood", is_no_way, "too many"),
             ("other", is_no_way, "IRkernel"),
             ("dies", is_no_way, "closed the connection"),
-            ("lies", is_no_way, "not that of the recipe"),
+            ("lies", is_no_way, "not the recipe's report"),
             ("aborts", is_busy, "a cell failed in between"),
             ("silent", is_late, "it will not start later"),
         ],
