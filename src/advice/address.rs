@@ -97,6 +97,7 @@ mod tests {
             relation: Relation::Ancestor,
             command: Some(command.split(' ').map(Arc::from).collect()),
             listening_on: [Arc::from(address)].into(),
+            client_addresses: None,
         };
         Process { listening_relatives: Some([relative].into()), ..process }
     }

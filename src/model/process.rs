@@ -104,6 +104,9 @@ pub struct Process {
     /// `unix:/run/x.sock`, `unix:@abstract`. TCP before Unix, by port; limited in number. Absent if
     /// there are none, or if unknown.
     pub listening_on: Option<Arc<[Arc<str>]>>,
+    /// Addresses of `listening_on` to which a process outside the job was seen connected, since gpumem
+    /// first saw the process. Empty if there was none; absent if unknown, as for Unix sockets.
+    pub client_addresses: Option<Arc<[Arc<str>]>>,
     /// Related processes that listen for connections; empty if there are none, absent if not checked.
     pub listening_relatives: Option<Arc<[Relative]>>,
     /// Activity of the process's descendants and of its process group; absent if not checked.
@@ -352,6 +355,8 @@ pub struct Relative {
     pub command: Option<Arc<[Arc<str>]>>,
     /// Addresses that it listens on, as in [`Process::listening_on`].
     pub listening_on: Arc<[Arc<str>]>,
+    /// Those with clients, as in [`Process::client_addresses`].
+    pub client_addresses: Option<Arc<[Arc<str>]>>,
 }
 
 /// Relation of one process to another.

@@ -45,16 +45,14 @@ pub fn is_worker_command(command: &[Arc<str>]) -> bool {
     })
 }
 
-fn program(process: &Process) -> Option<&str> {
-    process.command.as_deref()?.first().map(|program| file_name(program))
+fn looks_like_server(process: &Process) -> bool {
+    process.framework.as_deref().is_some_and(|name| is_on(&NAMES.server_frameworks, name))
+        || is_server_command(process.command.as_deref().unwrap_or_default())
 }
 
-fn looks_like_server(process: &Process) -> bool {
-    if process.framework.as_deref().is_some_and(|name| is_on(&NAMES.server_frameworks, name)) {
-        return true;
-    }
-    let command = process.command.as_deref().unwrap_or_default();
-    let Some(program) = program(process) else {
+/// Whether this command line starts an inference server, by its program, module or script.
+pub fn is_server_command(command: &[Arc<str>]) -> bool {
+    let Some(program) = command.first().map(|program| file_name(program)) else {
         return false;
     };
     if is_on(&NAMES.server_programs, program) {

@@ -160,7 +160,9 @@ pub(super) fn kept_by(
         let name = may_be_one.then(name).flatten();
         let program = name.map(|name| KeptBy::Program { name: name.into() });
         let is_server = || match process_history {
-            Some(process_history) => server::is_server(process, process_history, snapshot),
+            Some(process_history) => {
+                server::is_server(process, process_history, snapshot) != Some(false)
+            }
             None => server::serves(process, snapshot),
         };
         // Kinds that act only on request include servers.

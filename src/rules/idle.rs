@@ -187,6 +187,9 @@ pub(super) fn judge(input: ProcessInput<'_>, output: &mut RuleOutput) {
                 output.add_candidate(candidate.to_candidate(since, Began::Unwitnessed));
                 output.add_doubt(UndecidedReason::ShortHistory { needed, observed });
             }
+            IdleAnswer::Idle { .. } if may_serve(input) => {
+                output.add_doubt(UndecidedReason::MayServe { pid: process.pid });
+            }
             IdleAnswer::Idle { evidence, since, until, bytes } => {
                 let gpu = FindingGpu { used_bytes: Some(bytes), ..input.finding_gpu(row) };
                 let may_resume = row.resumed() >= OFTEN
@@ -232,7 +235,15 @@ fn is_never_idle(input: ProcessInput<'_>) -> bool {
         || cannot_run
         || is_mps
         || process_history.is_desktop_or_machine()
-        || server::is_server(process, process_history, rule_input.snapshot) != is_for_servers
+        || (server::is_server(process, process_history, rule_input.snapshot) == Some(true))
+            != is_for_servers
+}
+
+/// Whether the process listens where clients may reach it, although none was seen.
+fn may_serve(input: ProcessInput<'_>) -> bool {
+    let ProcessInput { rule_input, process, process_history } = input;
+    !is_for_servers(input)
+        && server::is_server(process, process_history, rule_input.snapshot).is_none()
 }
 
 /// Whether the rule judges inference servers (`server-idle`) rather than all other processes (`idle`).

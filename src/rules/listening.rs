@@ -1,94 +1,155 @@
-//! Decides whether a listening socket serves clients or has another purpose.
+//! Whether clients use a listening process.
 //!
-//! A process that listens for clients is a server and is not ended. Training also listens: ranks of a run connect to
-//! each other, a debugger waits for its editor, and Python's `multiprocessing` shares files through a socket.
+//! Training listens, too: ranks of a run meet at a port, a debugger waits for its editor, and Python's
+//! `multiprocessing` shares files through a socket. `listeners.toml` lists such sockets.
 //!
-//! The address, command line and environment identify these sockets. Any other socket is assumed to serve clients,
-//! because ending a server causes an outage, while keeping a training run only wastes memory.
-//!
-//! TensorBoard does not make the training run that it displays a server. A TensorBoard that holds GPU memory itself
-//! is a server.
+//! Any other socket is used by clients if a process outside the job was connected to it
+//! ([`Process::client_addresses`]). Without such a client, a loopback port is for the job itself. An address that
+//! others can reach, or that the command line names, may have clients at other times.
+
+use std::sync::{Arc, LazyLock};
+
+use serde::Deserialize;
 
 use crate::model::names::{NAMES, is_on};
 use crate::model::pool::{self, tool};
 use crate::model::process::Relative;
 use crate::model::program::file_name;
-use crate::model::server_name::is_kernel_command;
+use crate::model::server_name::{is_kernel_command, is_server_command};
 use crate::model::{Process, Snapshot};
-
-/// Default rendezvous ports of torch and torchrun, and the port in PyTorch's tutorial.
-const MEETING_PORTS: &[u16] = &[29_500, 29_400, 12_355];
 
 /// First ephemeral port (`ip_local_port_range`). JAX on Slurm also chooses ports above it.
 const FIRST_CHOSEN_PORT: u16 = 32_768;
+/// A program's name is among this many first words of its command line: `python -m debugpy`.
+const NAME_WORDS: usize = 4;
 
-/// Variables that are set only in distributed runs.
-const RUN_VARIABLES: &[&str] = &[
-    "LOCAL_RANK",
-    "MASTER_PORT",
-    "OMPI_COMM_WORLD_RANK",
-    "PMIX_NAMESPACE",
-    "PMI_RANK",
-    "RANK",
-    "SLURM_PROCID",
-    "TORCHELASTIC_RUN_ID",
-];
+#[derive(Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Listeners {
+    ranks: RankSockets,
+    libraries: LibrarySockets,
+    program: Vec<ProgramSockets>,
+}
 
-/// Arguments whose value is the rendezvous address.
-const MEETING_ARGUMENTS: &[&str] = &[
-    "dist-init-addr",
-    "dist-url",
-    "init-method",
-    "main-process-port",
-    "master-port",
-    "rdzv-endpoint",
-];
+#[derive(Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RankSockets {
+    ports: Vec<u16>,
+    variables: Vec<String>,
+    options: Vec<String>,
+}
 
-/// Directories with the programs of remote editors.
-const EDITORS: &[&str] = &[".cursor-server", ".vscode-server", ".vscode-server-insiders"];
+#[derive(Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct LibrarySockets {
+    sockets: Vec<String>,
+}
 
-/// The helper process that connects debugpy to the editor.
-const DEBUG_ADAPTER: &str = "debugpy/adapter";
+/// A program whose sockets are not for clients; the keys are described in the table.
+#[derive(Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct ProgramSockets {
+    names: Vec<String>,
+    folders: Vec<String>,
+    contains: Vec<String>,
+    ports: Vec<u16>,
+    chosen: bool,
+}
 
-/// Whether the process itself has a socket for clients; `None` if the addresses of its sockets are unknown.
+/// A test parses the table too, so the default is never used.
+static LISTENERS: LazyLock<Listeners> = LazyLock::new(|| parse().unwrap_or_default());
+
+fn parse() -> Result<Listeners, toml::de::Error> {
+    toml::from_str(include_str!("listeners.toml"))
+}
+
+/// Whether clients use a socket of the process itself; `None` if that is possible but was not observed. A process
+/// whose sockets could not be read has none, so its name decides.
 pub(super) fn has_clients(process: &Process, snapshot: &Snapshot) -> Option<bool> {
-    match process.listening {
-        Some(false) => return Some(false),
-        None => return None,
-        Some(true) => {}
+    if !listens_for_others(process, snapshot) {
+        return Some(false);
     }
+    let command = process.command.as_deref().unwrap_or_default();
+    let Some(addresses) = process.listening_on.as_deref() else {
+        return if port_options(command).next().is_some() { None } else { Some(false) };
+    };
+    let run = DistributedRun::detect(process, snapshot);
+    let addresses = addresses.iter().filter(|address| !run.explains(address, command));
+    are_used(addresses, process.client_addresses.as_deref(), command)
+}
+
+/// Whether a socket of the process may be for others than its own job.
+pub(super) fn listens_for_others(process: &Process, snapshot: &Snapshot) -> bool {
     let command = process.command.as_deref().unwrap_or_default();
     // The title is sufficient here, because it prevents a process from being a server.
     let pool = process.pool().or_else(|| pool::named(command));
-    if pool.is_some_and(|pool| pool.listens_for_itself) {
-        return Some(false);
+    if process.listening != Some(true) || pool.is_some_and(|pool| pool.listens_for_itself) {
+        return false;
     }
-    // Old recordings contain no addresses.
-    let Some(addresses) = process.listening_on.as_deref() else {
-        return if is_of_a_run(process, snapshot) { Some(false) } else { None };
-    };
     let run = DistributedRun::detect(process, snapshot);
-    Some(addresses.iter().any(|address| !run.explains(address, command)))
+    match process.listening_on.as_deref() {
+        Some(addresses) => addresses.iter().any(|address| !run.explains(address, command)),
+        // An old recording shows only whether any socket listens.
+        None => !is_of_a_run(process, snapshot),
+    }
 }
 
-/// Whether a process of the same family has a socket for clients.
-pub(super) fn has_listening_family(process: &Process, snapshot: &Snapshot) -> bool {
-    let mut relatives = process.listening_relatives.iter().flat_map(|relatives| relatives.iter());
-    relatives.any(|relative| is_front_end(relative, process, snapshot))
+/// Whether clients use a related process through which this process serves; `None` if that is possible but was not
+/// observed. A related process with a server's name has clients.
+pub(super) fn family_has_clients(process: &Process, snapshot: &Snapshot) -> Option<bool> {
+    let relatives = process.listening_relatives.iter().flat_map(|relatives| relatives.iter());
+    any(relatives.map(|relative| relative_has_clients(relative, process, snapshot)))
 }
 
-fn is_front_end(relative: &Relative, process: &Process, snapshot: &Snapshot) -> bool {
+fn relative_has_clients(
+    relative: &Relative,
+    process: &Process,
+    snapshot: &Snapshot,
+) -> Option<bool> {
     let command = relative.command.as_deref().unwrap_or_default();
     if is_attendant(command) || is_kernel_command(command) {
-        return false;
+        return Some(false);
     }
     if pool::named(command).is_some_and(|pool| pool.listens_for_itself) {
-        return false;
+        return Some(false);
     }
     let run = DistributedRun::detect(process, snapshot);
-    let mut addresses = relative.listening_on.iter();
+    let addresses = relative.listening_on.iter();
     // Clients cannot know a loopback port that the kernel chose, only workers can.
-    addresses.any(|address| !is_chosen_loopback(address) && !run.explains(address, command))
+    let mut addresses = addresses
+        .filter(|address| !is_chosen_loopback(address) && !run.explains(address, command))
+        .peekable();
+    if addresses.peek().is_some() && is_server_command(command) {
+        return Some(true);
+    }
+    are_used(addresses, relative.client_addresses.as_deref(), command)
+}
+
+/// Whether clients use one of these addresses of a process with this command. `clients` are the addresses to which
+/// clients were connected, if that could be read.
+fn are_used<'a>(
+    addresses: impl Iterator<Item = &'a Arc<str>>,
+    clients: Option<&[Arc<str>]>,
+    command: &[Arc<str>],
+) -> Option<bool> {
+    any(addresses.map(|address| match clients {
+        Some(clients) if clients.contains(address) => Some(true),
+        Some(_) => {
+            let is_named = || tcp_port(address).is_some_and(|port| names_port(port, command));
+            (is_loopback(address) && !is_named()).then_some(false)
+        }
+        None => None,
+    }))
+}
+
+/// `Some(true)` if one is, else `None` if one may be, else `Some(false)`.
+fn any(answers: impl Iterator<Item = Option<bool>>) -> Option<bool> {
+    let order = |answer: &Option<bool>| match answer {
+        Some(false) => 0,
+        None => 1,
+        Some(true) => 2,
+    };
+    answers.max_by_key(order).unwrap_or(Some(false))
 }
 
 /// Whether the program is known to provide access, monitor or supervise.
@@ -99,15 +160,55 @@ fn is_attendant<T: AsRef<str>>(command: &[T]) -> bool {
     let is_known = |name: &str| is_on(&NAMES.attendants, name);
     // A process title begins with the program's name: `sshd: ann@pts/1`, `wandb-service(2-…)`.
     let end = title.find([':', '(']).unwrap_or(title.len());
-    if is_known(file_name(title)) || is_known(title[..end].trim_end()) {
-        return true;
+    is_known(file_name(title))
+        || is_known(title[..end].trim_end())
+        || tool(command).is_some_and(|(tool, _)| is_known(tool))
+        || LISTENERS.program.iter().any(|program| program.is_whole() && program.runs_as(command))
+}
+
+impl ProgramSockets {
+    /// Whether none of the program's sockets is for clients.
+    fn is_whole(&self) -> bool {
+        self.ports.is_empty() && !self.chosen
     }
-    if tool(command).is_some_and(|(tool, _)| is_known(tool)) {
-        return true;
+
+    fn is_anyones(&self) -> bool {
+        self.names.is_empty() && self.folders.is_empty() && self.contains.is_empty()
     }
-    let is_editors = |argument: &str| argument.split('/').any(|folder| EDITORS.contains(&folder));
-    let mut programs = command.iter().take(3).map(AsRef::as_ref);
-    programs.any(|argument| is_editors(argument) || argument.ends_with(DEBUG_ADAPTER))
+
+    fn runs_as<T: AsRef<str>>(&self, command: &[T]) -> bool {
+        let has = |names: &[String], word: &str| names.iter().any(|name| name == word);
+        let mut first = command.iter().take(NAME_WORDS).map(AsRef::as_ref);
+        let mut arguments = command.iter().map(AsRef::as_ref);
+        first.any(|word| {
+            has(&self.names, file_name(word))
+                || word.split('/').any(|part| has(&self.folders, part))
+        }) || arguments.any(|word| self.contains.iter().any(|text| word.contains(&**text)))
+    }
+
+    /// Whether the socket at this port is not for clients.
+    fn explains<T: AsRef<str>>(&self, port: u16, command: &[T]) -> bool {
+        if self.is_anyones() {
+            return self.ports.contains(&port);
+        }
+        self.runs_as(command)
+            && (self.is_whole()
+                || self.ports.contains(&port)
+                || self.chosen && port >= FIRST_CHOSEN_PORT
+                || self.own_options_name(port, command))
+    }
+
+    /// Whether an option between the program's name and the script that it runs names the port.
+    fn own_options_name<T: AsRef<str>>(&self, port: u16, command: &[T]) -> bool {
+        let is_name = |word: &T| self.names.iter().any(|name| name == file_name(word.as_ref()));
+        let is_script = |word: &T| word.as_ref().ends_with(".py");
+        let Some(at) = command.iter().position(is_name) else {
+            return false;
+        };
+        let rest = &command[at + 1..];
+        let end = rest.iter().position(is_script).unwrap_or(rest.len());
+        named_ports(&rest[..end], |_| true).any(|named| named == port)
+    }
 }
 
 struct DistributedRun {
@@ -125,26 +226,43 @@ impl DistributedRun {
         let meets = own_addresses
             .chain(other_addresses)
             .filter_map(|address| tcp_port(address))
-            .any(|port| MEETING_PORTS.contains(&port) || ports.contains(&port));
+            .any(|port| LISTENERS.ranks.ports.contains(&port) || ports.contains(&port));
         Self { is_one: meets || has_run_variables(process), ports }
     }
 
-    /// Whether a socket at this address has a known purpose other than serving clients.
+    /// Whether a socket at this address, of a process with this command, has a known purpose other than clients.
     fn explains<T: AsRef<str>>(&self, address: &str, command: &[T]) -> bool {
         if let Some(name) = address.strip_prefix("unix:") {
-            return is_of_a_library(name);
+            return LISTENERS.libraries.sockets.iter().any(|pattern| matches(pattern, name))
+                || LISTENERS
+                    .program
+                    .iter()
+                    .any(|program| program.is_whole() && program.runs_as(command));
         }
         let Some(port) = tcp_port(address) else {
             return false;
         };
-        if self.ports.contains(&port) || is_of_a_debugger(port, command) {
+        let by_program = || LISTENERS.program.iter().any(|program| program.explains(port, command));
+        if self.ports.contains(&port) || by_program() {
             return true;
         }
         // A port on the command line is for clients.
         if names_port(port, command) {
             return false;
         }
-        MEETING_PORTS.contains(&port) || (self.is_one && port >= FIRST_CHOSEN_PORT)
+        LISTENERS.ranks.ports.contains(&port) || (self.is_one && port >= FIRST_CHOSEN_PORT)
+    }
+}
+
+/// Whether a name matches a pattern, in which `*` stands for any text.
+fn matches(pattern: &str, name: &str) -> bool {
+    match pattern.split_once('*') {
+        None => pattern == name,
+        Some((start, "")) => name.starts_with(start),
+        Some((start, rest)) => name.strip_prefix(start).is_some_and(|name| {
+            let mut ends = name.char_indices().map(|(at, _)| at);
+            ends.any(|at| matches(rest, &name[at..]))
+        }),
     }
 }
 
@@ -159,8 +277,9 @@ fn is_of_a_run(process: &Process, snapshot: &Snapshot) -> bool {
 
 fn has_run_variables(process: &Process) -> bool {
     let environment = process.environment.as_deref();
-    environment
-        .is_some_and(|environment| RUN_VARIABLES.iter().any(|name| environment.contains_key(*name)))
+    environment.is_some_and(|variables| {
+        LISTENERS.ranks.variables.iter().any(|name| variables.contains_key(&**name))
+    })
 }
 
 /// The process's parent, children and group members in the snapshot.
@@ -178,16 +297,21 @@ fn family<'a>(process: &'a Process, snapshot: &'a Snapshot) -> impl Iterator<Ite
 /// The rendezvous ports in the process's environment and command line.
 fn meeting_ports(process: &Process) -> impl Iterator<Item = u16> {
     let environment = process.environment.as_deref();
-    let announced =
-        environment.and_then(|environment| environment.get("MASTER_PORT")?.parse().ok());
+    let announced = environment.and_then(|variables| variables.get("MASTER_PORT")?.parse().ok());
     let command = process.command.as_deref().unwrap_or_default();
-    let named = named_ports(command, |name| MEETING_ARGUMENTS.contains(&name));
+    let named =
+        named_ports(command, |name| LISTENERS.ranks.options.iter().any(|option| option == name));
     announced.into_iter().chain(named)
 }
 
 fn names_port<T: AsRef<str>>(port: u16, command: &[T]) -> bool {
+    port_options(command).any(|named| named == port)
+}
+
+/// The ports that options for an address name.
+fn port_options<T: AsRef<str>>(command: &[T]) -> impl Iterator<Item = u16> {
     let is_address = |name: &str| matches!(name, "port" | "bind" | "listen" | "http-port" | "p");
-    named_ports(command, is_address).any(|named| named == port)
+    named_ports(command, is_address)
 }
 
 /// The ports in arguments with these names: `--port 80`, `--port=80`, `--bind 0.0.0.0:80`.
@@ -208,47 +332,16 @@ fn named_ports<T: AsRef<str>>(
     })
 }
 
-/// Whether a debugger that waits for its editor uses this port.
-fn is_of_a_debugger<T: AsRef<str>>(port: u16, command: &[T]) -> bool {
-    let is_debugger = |argument: &T| {
-        let name = file_name(argument.as_ref());
-        matches!(name, "debugpy" | "pydevd" | "pydevd.py" | "ptvsd")
-    };
-    let Some(at) = command.iter().position(is_debugger) else {
-        return false;
-    };
-    // Arguments after the script belong to the script.
-    let is_script = |argument: &T| argument.as_ref().ends_with(".py");
-    let rest = &command[at + 1..];
-    let end = rest.iter().position(is_script).unwrap_or(rest.len());
-    port >= FIRST_CHOSEN_PORT || named_ports(&rest[..end], |_| true).any(|named| named == port)
-}
-
-/// Whether a socket of this name belongs to a library and connects only the program's own processes.
-fn is_of_a_library(name: &str) -> bool {
-    // Python's `multiprocessing`: managers, shared descriptors, the fork server.
-    if let Some(digits) = name.strip_prefix("@listener-") {
-        return digits.chars().all(|c| c.is_ascii_digit() || c == '-');
-    }
-    // Sockets of the CUDA library and NCCL.
-    if name.starts_with("@cuda-uvmfd-") || name.starts_with("@/tmp/nccl-socket-") {
-        return true;
-    }
-    let mut parts = name.rsplit('/');
-    let file = parts.next().unwrap_or_default();
-    let folder = parts.next().unwrap_or_default();
-    (file.starts_with("listener-") && folder.starts_with("pymp-"))
-        || (file == "manager.sock" && folder.starts_with("torch-shm-dir-"))
-        || file.starts_with("nccl-socket-")
-}
-
 fn tcp_port(address: &str) -> Option<u16> {
     address.strip_prefix("tcp:")?.rsplit(':').next()?.parse().ok()
 }
 
+fn is_loopback(address: &str) -> bool {
+    address.starts_with("tcp:127.") || address.starts_with("tcp:[::1]")
+}
+
 fn is_chosen_loopback(address: &str) -> bool {
-    let is_loopback = address.starts_with("tcp:127.") || address.starts_with("tcp:[::1]");
-    is_loopback && tcp_port(address).is_some_and(|port| port >= FIRST_CHOSEN_PORT)
+    is_loopback(address) && tcp_port(address).is_some_and(|port| port >= FIRST_CHOSEN_PORT)
 }
 
 #[cfg(test)]
@@ -260,7 +353,7 @@ mod tests {
     use crate::model::process::Relation;
 
     fn words(command: &str) -> Arc<[Arc<str>]> {
-        command.split(' ').map(Arc::from).collect()
+        command.split(' ').map(|word| word.replace('#', " ").into()).collect()
     }
 
     fn process(command: &str, addresses: &[&str]) -> Process {
@@ -289,6 +382,7 @@ mod tests {
                     relation: Relation::Ancestor,
                     command: Some(words(command)),
                     listening_on: addresses.iter().copied().map(Arc::from).collect(),
+                    client_addresses: None,
                 }]
                 .into(),
             ),
@@ -301,35 +395,66 @@ mod tests {
     }
 
     #[test]
-    fn a_client_socket_makes_any_program_a_server() {
+    fn the_table_can_be_read() {
+        let listeners = parse().unwrap();
+        assert!(!listeners.ranks.ports.is_empty() && !listeners.libraries.sockets.is_empty());
+        for program in &listeners.program {
+            assert!(!program.is_anyones() || !program.is_whole(), "covers every socket");
+        }
+    }
+
+    fn with_clients(process: Process) -> Process {
+        Process { client_addresses: process.listening_on.clone(), ..process }
+    }
+
+    #[test]
+    fn clients_make_a_server_of_any_program() {
         for (command, address) in [
             ("python app.py", "tcp:0.0.0.0:8000"),
             ("python app.py", "tcp:[::]:41234"),
             ("python", "tcp:127.0.0.1:7860"),
-            ("python train.py", "unix:/run/app.sock"),
-            ("/opt/engine", "unix:@engine"),
+            ("/opt/engine", "tcp:10.0.0.1:9000"),
             // A port from the command line, although it is a default port for ranks.
             ("python app.py --port 29500", "tcp:0.0.0.0:29500"),
             ("python app.py --bind=0.0.0.0:29400", "tcp:0.0.0.0:29400"),
-            // A similar name is not proof.
-            ("python x.py", "unix:/tmp/listener-x"),
-            ("python x.py", "unix:@listener-x"),
         ] {
+            let listening = process(command, &[address]);
             assert_eq!(
-                has_clients(&process(command, &[address]), &empty()),
-                Some(true),
-                "{command} {address}"
+                has_clients(&listening, &empty()),
+                None,
+                "not observed: {command} {address}"
             );
+            let used = with_clients(listening);
+            assert_eq!(has_clients(&used, &empty()), Some(true), "{command} {address}");
         }
         let configured = rank("python app.py --port 40000", &["tcp:0.0.0.0:40000"]);
-        assert_eq!(has_clients(&configured, &empty()), Some(true));
-        let with_other_ports = rank("python x.py", &["tcp:0.0.0.0:8000", "tcp:0.0.0.0:40000"]);
-        assert_eq!(has_clients(&with_other_ports, &empty()), Some(true));
+        assert_eq!(has_clients(&with_clients(configured), &empty()), Some(true));
+        let among_others = rank("python x.py", &["tcp:0.0.0.0:8000", "tcp:0.0.0.0:40000"]);
+        assert_eq!(has_clients(&with_clients(among_others.clone()), &empty()), Some(true));
+        let ranks_only =
+            Process { client_addresses: Some(["tcp:0.0.0.0:40000".into()].into()), ..among_others };
+        assert_eq!(has_clients(&ranks_only, &empty()), None, "another rank is no client");
+    }
+
+    #[test]
+    fn without_clients_a_loopback_port_proves_nothing() {
+        for (command, address, clients) in [
+            ("python app.py", "tcp:127.0.0.1:8000", Some(false)),
+            ("python app.py", "tcp:[::1]:41234", Some(false)),
+            ("python app.py --port 8000", "tcp:127.0.0.1:8000", None),
+            ("python app.py", "tcp:0.0.0.0:8000", None),
+            ("python app.py", "tcp:10.0.0.1:8000", None),
+            ("python app.py", "unix:/run/app.sock", None),
+        ] {
+            let process =
+                Process { client_addresses: Some([].into()), ..process(command, &[address]) };
+            assert_eq!(has_clients(&process, &empty()), clients, "{command} {address}");
+        }
     }
 
     #[test]
     fn sockets_of_ranks_debuggers_and_libraries_have_no_clients() {
-        let none = |process: &Process| has_clients(process, &empty()) == Some(false);
+        let none = |process: Process| has_clients(&with_clients(process), &empty()) == Some(false);
         for (command, address) in [
             ("python train.py", "tcp:[::]:29500"),
             ("python train.py --master_port 1234", "tcp:[::]:1234"),
@@ -343,71 +468,80 @@ mod tests {
             ("python train.py", "unix:@cuda-uvmfd-4026531836-77"),
             ("ray::Trainer.step", "tcp:0.0.0.0:10005"),
             ("python /v/bin/dask worker tcp://x:8786", "tcp:10.0.0.1:41000"),
+            ("python prepare.py", "tcp:0.0.0.0:8787"),
+            ("python /opt/pycharm/helpers/pydev/pydevconsole.py --port=33500", "tcp:[::]:33500"),
+            ("julia -e using#Pluto;Pluto.run()", "tcp:127.0.0.1:1234"),
+            ("julia /home/a/.julia/packages/Malt/Ab1/src/worker.jl", "tcp:127.0.0.1:9001"),
+            ("/usr/local/MATLAB/R2026a/bin/glnxa64/MATLAB -nosplash", "tcp:0.0.0.0:31515"),
+            (
+                "java -cp x org.apache.spark.executor.CoarseGrainedExecutorBackend",
+                "tcp:10.0.0.1:38211",
+            ),
+            ("python -m pyspark.daemon pyspark-shell", "tcp:10.0.0.1:4040"),
         ] {
-            assert!(none(&process(command, &[address])), "{command} {address}");
+            assert!(none(process(command, &[address])), "{command} {address}");
         }
-        // Sockets of NCCL and Gloo, and the rendezvous port, which only a sibling's environment names.
-        assert!(none(&rank("python t.py", &["tcp:10.0.0.1:40001", "tcp:[::]:23456"])));
-        assert!(none(&process("python t.py", &["tcp:[::]:12355", "tcp:10.0.0.1:40001"])));
+        // Sockets of a rank: NCCL's and Gloo's, the run's meeting point, and a sibling's, which is unknown.
+        assert!(none(rank("python t.py", &["tcp:10.0.0.1:40001", "tcp:[::]:23456"])));
+        assert!(none(process("python t.py", &["tcp:[::]:12355", "tcp:10.0.0.1:40001"])));
         let mut snapshot = empty();
         snapshot.processes = vec![Process { pid: 71, ppid: Some(70), ..rank("python t.py", &[]) }];
         let first = process("python t.py", &["tcp:[::]:23456", "tcp:10.0.0.1:40001"]);
         assert_eq!(has_clients(&first, &snapshot), Some(false));
-        assert_eq!(has_clients(&first, &empty()), Some(true), "the purpose of the port is unknown");
-        // A port of the debugged program.
-        let served =
+        assert_eq!(has_clients(&first, &empty()), None, "the purpose of the port is unknown");
+        // The port that the debugged program itself was given.
+        let debugged =
             process("python -m debugpy --listen 5678 app.py --port 8000", &["tcp:0.0.0.0:8000"]);
-        assert_eq!(has_clients(&served, &empty()), Some(true));
+        assert_eq!(has_clients(&with_clients(debugged), &empty()), Some(true));
     }
 
     #[test]
-    fn unreported_sockets_are_unknown() {
+    fn unreadable_sockets_have_no_clients_unless_a_port_is_named() {
         let unknown = Process { listening: None, ..process("python app.py", &[]) };
         let old = Process { listening: Some(true), ..process("python app.py", &[]) };
-        let old_rank = Process { listening: Some(true), ..rank("python t.py", &[]) };
-        assert_eq!(has_clients(&unknown, &empty()), None);
-        assert_eq!(has_clients(&old, &empty()), None);
+        let named = Process { listening: Some(true), ..process("python app.py --port 80", &[]) };
+        let old_rank = Process { listening: Some(true), ..rank("python t.py --port 80", &[]) };
+        assert_eq!(has_clients(&unknown, &empty()), Some(false));
+        assert_eq!(has_clients(&old, &empty()), Some(false));
+        assert_eq!(has_clients(&named, &empty()), None);
         assert_eq!(has_clients(&old_rank, &empty()), Some(false));
         assert_eq!(has_clients(&process("python app.py", &[]), &empty()), Some(false));
     }
 
     #[test]
-    fn a_listening_front_end_makes_its_engine_a_server() {
+    fn a_front_end_makes_its_engine_a_server_and_an_attendant_does_not() {
         let engine = || process("python engine.py", &[]);
-        for (command, address) in [
-            ("python front.py", "tcp:0.0.0.0:8000"),
-            ("node index.js", "unix:/run/x.sock"),
-            ("python -m uvicorn app:app --workers 2", "tcp:127.0.0.1:8000"),
-            ("", "tcp:0.0.0.0:40000"),
-        ] {
-            let process = with_relative(engine(), command, &[address]);
-            assert!(has_listening_family(&process, &empty()), "{command} {address}");
-        }
-        for (command, address) in [
-            ("tmux: server", "unix:/tmp/tmux-0/default"),
-            ("sshd: ann@pts/1", "tcp:0.0.0.0:6010"),
-            ("/usr/bin/python3 /v/bin/jupyter-lab --port 8888", "tcp:127.0.0.1:8888"),
-            ("python -m ipykernel_launcher -f k.json", "tcp:127.0.0.1:9000"),
+        for (command, address, clients) in [
+            ("python front.py", "tcp:0.0.0.0:8000", None),
+            ("node index.js", "unix:/run/x.sock", None),
+            ("python -m uvicorn app:app --workers 2", "tcp:127.0.0.1:8000", Some(true)),
+            ("", "tcp:0.0.0.0:40000", None),
+            ("tmux: server", "unix:/tmp/tmux-0/default", Some(false)),
+            ("sshd: ann@pts/1", "tcp:0.0.0.0:6010", Some(false)),
+            ("/usr/bin/python3 /v/bin/jupyter-lab --port 8888", "tcp:127.0.0.1:8888", Some(false)),
+            ("python -m ipykernel_launcher -f k.json", "tcp:127.0.0.1:9000", Some(false)),
             (
                 "/home/a/.vscode-server/bin/x/node /home/a/.vscode-server/out/server-main.js",
                 "tcp:127.0.0.1:9",
+                Some(false),
             ),
-            ("python /v/lib/debugpy/adapter --port 5678", "tcp:127.0.0.1:5678"),
-            ("python /v/bin/torchrun --nproc-per-node 2 t.py", "tcp:[::]:23456"),
-            ("python -m torch.distributed.run t.py", "tcp:[::]:40123"),
-            ("python /v/bin/tensorboard --logdir x", "tcp:127.0.0.1:6006"),
-            ("/v/bin/wandb-core --port-filename x", "unix:/tmp/wandb-1.sock"),
-            ("wandb-service(2-77-x)", "tcp:127.0.0.1:5000"),
-            ("/v/ray/raylet --x", "tcp:0.0.0.0:6380"),
-            ("ray::IDLE", "tcp:0.0.0.0:10003"),
-            ("python anything.py", "tcp:127.0.0.1:40000"),
-            ("python anything.py", "unix:/tmp/pymp-a/listener-b"),
+            ("python /v/lib/debugpy/adapter --port 5678", "tcp:127.0.0.1:5678", Some(false)),
+            ("python /v/bin/torchrun --nproc-per-node 2 t.py", "tcp:[::]:23456", Some(false)),
+            ("python -m torch.distributed.run t.py", "tcp:[::]:40123", Some(false)),
+            ("python /v/bin/tensorboard --logdir x", "tcp:127.0.0.1:6006", Some(false)),
+            ("/v/bin/wandb-core --port-filename x", "unix:/tmp/wandb-1.sock", Some(false)),
+            ("wandb-service(2-77-x)", "tcp:127.0.0.1:5000", Some(false)),
+            ("/v/ray/raylet --x", "tcp:0.0.0.0:6380", Some(false)),
+            ("ray::IDLE", "tcp:0.0.0.0:10003", Some(false)),
+            ("julia -e import#Pluto;Pluto.run()", "tcp:127.0.0.1:1234", Some(false)),
+            ("python anything.py", "tcp:127.0.0.1:40000", Some(false)),
+            ("python anything.py", "unix:/tmp/pymp-a/listener-b", Some(false)),
         ] {
             let process = with_relative(engine(), command, &[address]);
-            assert!(!has_listening_family(&process, &empty()), "{command} {address}");
+            assert_eq!(family_has_clients(&process, &empty()), clients, "{command} {address}");
         }
         let rank = with_relative(rank("python t.py", &[]), "python t.py", &["tcp:10.0.0.1:40000"]);
-        assert!(!has_listening_family(&rank, &empty()), "another rank");
-        assert!(!has_listening_family(&engine(), &empty()));
+        assert_eq!(family_has_clients(&rank, &empty()), Some(false), "another rank");
+        assert_eq!(family_has_clients(&engine(), &empty()), Some(false));
     }
 }

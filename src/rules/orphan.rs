@@ -330,7 +330,7 @@ fn is_never_orphan(input: ProcessInput<'_>, needed: f64) -> bool {
         || process.is_monitor()
         || process_history.is_desktop_or_machine()
         || idle::descendants_use_a_gpu(rule_input, process, needed)
-        || server::is_server(process, process_history, rule_input.snapshot)
+        || server::is_server(process, process_history, rule_input.snapshot) != Some(false)
 }
 
 /// Whether a process may be its unit's daemon. A daemon that forks twice looks like an orphan, so any process in a

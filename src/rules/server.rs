@@ -1,13 +1,14 @@
-//! Decides whether a process is an inference server, for which waiting is normal.
+//! Whether a process is an inference server, whose work includes waiting.
 //!
-//! A process that listens for clients is a server, regardless of its name, and so are its workers; see [`listening`].
-//! If it is unknown whether a process listens, the name of a known server is sufficient. Names are compared by whole
-//! words: `reserve.py` is not a server.
+//! It is one if its name says so and it may listen, if clients use it ([`listening`]), or if it works for such a
+//! process. Names are compared by whole words: `reserve.py` does not serve. The main process of an administrator's
+//! service also serves, regardless of its program, unless it is known not to listen.
 //!
-//! The main process of a systemd service is also a server, unless it is known not to listen. A worker that a notebook
-//! kernel started is not.
+//! A worker that a notebook kernel started works only for the notebook. For any other listening process, the answer
+//! is unknown: no rule accuses it, and none calls it a server.
 
 use super::listening;
+use crate::advice;
 use crate::history::ProcessHistory;
 use crate::model::name_facts::NameFacts;
 use crate::model::server_name::is_kernel_command;
@@ -15,51 +16,52 @@ use crate::model::snapshot::PidNamespace;
 use crate::model::unit::{Role, role};
 use crate::model::{Process, Snapshot};
 
-/// Whether the process may be a server: its family listens for clients, or it looks like a server and may listen.
+/// Whether the process serves or may serve, so that no rule may end it for being unused.
 pub fn serves(process: &Process, snapshot: &Snapshot) -> bool {
-    serves_by(process, &NameFacts::of(process), snapshot)
+    is_server_by(process, &NameFacts::of(process), snapshot) != Some(false)
 }
 
-/// Like [`serves`], with cached facts about names.
+/// Whether the process serves, with the cached facts about names from its history; `None` if it may.
 pub(super) fn is_server(
     process: &Process,
     process_history: &ProcessHistory,
     snapshot: &Snapshot,
-) -> bool {
-    serves_by(process, process_history.names(), snapshot)
+) -> Option<bool> {
+    is_server_by(process, process_history.names(), snapshot)
 }
 
-fn serves_by(process: &Process, names: &NameFacts, snapshot: &Snapshot) -> bool {
+fn is_server_by(process: &Process, names: &NameFacts, snapshot: &Snapshot) -> Option<bool> {
     // A kernel listens only for its own server, regardless of the libraries that it has loaded.
     if process.jupyter.is_some() || names.is_kernel {
-        return false;
+        return Some(false);
     }
     // Clients connect to the front end that started a worker. Only other workers connect to the worker.
     if process.has_lost_starter() {
-        return false;
+        return Some(false);
     }
     let is_worker = names.is_worker_of_a_server;
-    let has_clients = listening::has_clients(process, snapshot);
-    if has_clients == Some(true) && !is_worker {
-        return true;
-    }
-    if listening::has_listening_family(process, snapshot) {
-        return true;
+    let own_clients = listening::has_clients(process, snapshot).filter(|_| !is_worker);
+    let family_clients = listening::family_has_clients(process, snapshot);
+    if own_clients == Some(true) || family_clients == Some(true) {
+        return Some(true);
     }
     let may_listen = |process: &Process| process.listening != Some(false);
     if is_worker {
         let parent = process.ppid.and_then(|ppid| snapshot.process(ppid));
-        return !is_child_of_a_kernel(process, parent)
+        let has_front = !is_child_of_a_kernel(process, parent)
             && !has_other_starter(process, snapshot)
             && parent.is_none_or(may_listen);
+        return Some(has_front);
     }
-    if has_clients.is_none() && is_service(process) {
-        return true;
+    let is_named = (names.looks_like_a_server
+        && (may_listen(process) || family_listens(process, snapshot)))
+        || process.listening == Some(true) && advice::unload::server_of(process).is_some();
+    let listens_for_others =
+        || process.listening.is_none() || listening::listens_for_others(process, snapshot);
+    if is_named || is_service(process) && listens_for_others() {
+        return Some(true);
     }
-    // An old recording has no addresses, so the name decides.
-    let has_listen_arguments = || process.listening == Some(true) && has_port_argument(process);
-    (names.looks_like_a_server && (may_listen(process) || family_listens(process, snapshot)))
-        || (has_clients.is_none() && has_listen_arguments())
+    own_clients.and(family_clients)
 }
 
 /// Whether a server in the same session or group listens.
@@ -81,8 +83,8 @@ fn is_child_of_a_kernel(process: &Process, parent: Option<&Process>) -> bool {
         || started_by.and_then(|parent| parent.command.as_deref()).is_some_and(is_kernel_command)
 }
 
-/// Whether the starter of an apparent worker is known not to be a server, because any process can set such a title.
-/// On the host, a reaper starts no workers.
+/// Whether the starter of a server's worker is known to be no server; any process can set such a title. On the
+/// host, a process that adopts orphans started none of them.
 fn has_other_starter(process: &Process, snapshot: &Snapshot) -> bool {
     let Some(parent) = process.parent.as_deref() else {
         let is_on_host = snapshot.host.pid_namespace == Some(PidNamespace::Host)
@@ -100,18 +102,12 @@ fn has_other_starter(process: &Process, snapshot: &Snapshot) -> bool {
     !starter.looks_like_a_server() && !starter.is_worker_of_a_server() && !parent.runs("raylet")
 }
 
-/// Whether the process is the main process of its own systemd unit.
+/// Whether the process is the main one of its own unit, which systemd started and restarts.
 fn is_service(process: &Process) -> bool {
     let unit = process.systemd_unit.as_deref();
     unit.is_some_and(|unit| role(unit) == Role::Work)
         && process.parent_is_reaper == Some(true)
         && process.session == Some(process.pid)
-}
-
-/// Whether an argument configures where to listen.
-fn has_port_argument(process: &Process) -> bool {
-    let command = process.command.as_deref().unwrap_or_default();
-    command.iter().any(|argument| &**argument == "--port" || argument.starts_with("--port="))
 }
 
 #[cfg(test)]
@@ -134,6 +130,10 @@ mod tests {
 
     fn alone(process: &Process) -> bool {
         serves(process, &Snapshot::new(Time::default()))
+    }
+
+    fn is_server_alone(process: &Process) -> Option<bool> {
+        is_server_by(process, &NameFacts::of(process), &Snapshot::new(Time::default()))
     }
 
     #[test]
@@ -166,11 +166,13 @@ mod tests {
             ..process(1, "python chat.py", listening)
         };
         assert!(alone(&by_framework(None)) && !alone(&by_framework(Some(false))));
-        assert!(alone(&process(1, "python app.py --port 80", Some(true))));
+        let named = process(1, "python app.py --port 80", Some(true));
+        assert!(alone(&named), "it may serve");
+        assert_eq!(is_server_alone(&named), None);
     }
 
     #[test]
-    fn training_that_listens_is_not_a_server() {
+    fn training_that_listens_for_its_ranks_is_no_server() {
         for command in [
             "python train.py --master_port 29500",
             "python -m torch.distributed.run train.py",
@@ -189,13 +191,28 @@ mod tests {
     }
 
     #[test]
-    fn workers_of_a_listening_process_are_servers() {
-        let listens = |address: &str| Process {
+    fn processes_with_clients_and_their_workers_are_servers() {
+        let listens = |address: &str, clients: Option<&[&str]>| Process {
             listening_on: Some([Arc::from(address)].into()),
+            client_addresses: clients
+                .map(|clients| clients.iter().copied().map(Arc::from).collect()),
             ..process(1, "python app.py", Some(true))
         };
-        assert!(alone(&listens("tcp:127.0.0.1:8000")));
-        assert!(!alone(&listens("tcp:[::]:29500")));
+        for (address, clients, serves) in [
+            ("tcp:127.0.0.1:8000", Some(&["tcp:127.0.0.1:8000"][..]), Some(true)),
+            ("tcp:0.0.0.0:8000", Some(&["tcp:0.0.0.0:8000"]), Some(true)),
+            ("tcp:127.0.0.1:8000", Some(&[]), Some(false)),
+            ("tcp:0.0.0.0:8000", Some(&[]), None),
+            ("unix:/run/app.sock", Some(&[]), None),
+            ("tcp:127.0.0.1:8000", None, None),
+            ("tcp:[::]:29500", Some(&["tcp:[::]:29500"]), Some(false)),
+        ] {
+            assert_eq!(
+                is_server_alone(&listens(address, clients)),
+                serves,
+                "{address} {clients:?}"
+            );
+        }
         let engine = |command: &str, address: &str| Process {
             listening_relatives: Some(
                 [Relative {
@@ -204,6 +221,7 @@ mod tests {
                     relation: Relation::Ancestor,
                     command: Some(["python".into(), "front.py".into()].into()),
                     listening_on: [Arc::from(address)].into(),
+                    client_addresses: Some([Arc::from(address)].into()),
                 }]
                 .into(),
             ),

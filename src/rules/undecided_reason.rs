@@ -34,6 +34,10 @@ pub enum UndecidedReason {
     NoParentage {
         pid: u32,
     },
+    /// The process listens where clients may reach it, and none was seen.
+    MayServe {
+        pid: u32,
+    },
     NoMemory {
         pid: u32,
         gpu: u32,
@@ -104,6 +108,10 @@ impl UndecidedReason {
             }
             Self::NoParentage { pid } => {
                 (Some(pid), None, format!("whether process {pid} outlived its job is not known"))
+            }
+            Self::MayServe { pid } => {
+                let reason = format!("process {pid} listens; whether it has clients is not known");
+                (Some(pid), None, reason)
             }
             Self::NoMemory { pid, gpu } => {
                 let reason =

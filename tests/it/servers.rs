@@ -287,6 +287,9 @@ fn a_server_is_exempt_and_a_training_that_listens_is_not() {
     let (ranks, debugged) = (ranks.when_ready(), debugged.when_ready());
     let (waiting, managed) =
         (start(&["reserve.py"]).when_ready(), start(&["managed.py"]).when_ready());
+    let unused = start(&["answers.py"]).listens();
+    let with_clients = [&script, &answers, &gradio, &front, &parent].map(|program| program.port);
+    let _client = connect(&with_clients);
 
     let listening = [
         script.pid(),
@@ -300,7 +303,7 @@ fn a_server_is_exempt_and_a_training_that_listens_is_not() {
     ];
     let (engine, above) = (front.below("engine.py"), parent.pid());
     let servers = [&listening[..], &[engine, above]].concat();
-    let trainings = [waiting.pid(), ranks.pid(), debugged.pid(), managed.pid()];
+    let trainings = [waiting.pid(), ranks.pid(), debugged.pid(), managed.pid(), unused.pid()];
     let machine = Machine::new(&one_gpu(&[&servers[..], &trainings].concat()));
 
     let snapshot = machine.snapshot(0);
@@ -327,6 +330,23 @@ fn a_server_is_exempt_and_a_training_that_listens_is_not() {
         assert!(lives(pid), "{} {output:?}", command_line(pid));
         assert!(!planned.to_string().contains(&format!("\"pid\":{pid},")), "{planned}");
     }
+}
+
+/// Starts a process in another session that stays connected to these ports.
+fn connect(ports: &[u16]) -> Running {
+    let folder = tempfile::tempdir().unwrap();
+    let ready = folder.path().join("ready");
+    let code = "import os, socket, sys, time
+held = [socket.create_connection(('127.0.0.1', int(port))) for port in sys.argv[2:]]
+open(sys.argv[1], 'w')
+time.sleep(600)
+";
+    let mut command = Command::new("setsid");
+    command.args(["python3", "-c", code]).arg(&ready);
+    command.args(ports.iter().map(u16::to_string));
+    let client = Running::start(&mut command);
+    wait_until("the client is connected", || ready.exists());
+    client
 }
 
 /// A shell whose own work is to wait.

@@ -4,7 +4,11 @@
 //! workers, a service that starts an engine, or a container's first process. So twice a minute, sockets are read
 //! for a process's ancestors within its session, its descendants, and the other processes of its service or
 //! container. The purpose of a listening socket is not judged here.
+//!
+//! These processes, and the ancestors' other descendants in the session, are the process's job. A process outside it
+//! that is connected to one of the sockets is a client.
 
+use std::collections::HashSet;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -43,6 +47,8 @@ pub(in crate::host) struct Relatives {
 #[derive(Clone, Debug)]
 struct SocketScan {
     session: Option<u32>,
+    /// All its sockets.
+    inodes: Arc<[u64]>,
     listens: Option<RelativeSockets>,
 }
 
@@ -58,6 +64,7 @@ struct KnownRelatives {
     start_ticks: Option<u64>,
     looked_ns: u64,
     relatives: Arc<[Relative]>,
+    client_addresses: Option<Arc<[Arc<str>]>>,
 }
 
 impl Surroundings {
@@ -70,21 +77,78 @@ impl Surroundings {
         self.relatives.seen.clear();
         let mut before = std::mem::take(&mut self.relatives.known);
         for process in processes.iter_mut().filter(|it| it.start_ticks.is_some()) {
-            let known = before.remove(&process.pid).filter(|it| {
-                it.start_ticks == process.start_ticks
-                    && now_ns.saturating_sub(it.looked_ns) < VALID_NS
-            });
-            let known = known.unwrap_or_else(|| KnownRelatives {
-                start_ticks: process.start_ticks,
-                looked_ns: now_ns,
-                relatives: self.find_relatives(process, tree).into(),
-            });
+            let known = before.remove(&process.pid);
+            let known = known.filter(|known| known.start_ticks == process.start_ticks);
+            let known = match known {
+                Some(known) if now_ns.saturating_sub(known.looked_ns) < VALID_NS => known,
+                known => self.find_job(process, tree, known.as_ref(), now_ns),
+            };
             process.listening_relatives = Some(Arc::clone(&known.relatives));
+            process.client_addresses.clone_from(&known.client_addresses);
             self.relatives.known.insert(process.pid, known);
         }
     }
 
-    fn find_relatives(&mut self, process: &Process, tree: &Tree) -> Vec<Relative> {
+    fn find_job(
+        &mut self,
+        process: &Process,
+        tree: &Tree,
+        before: Option<&KnownRelatives>,
+        now_ns: u64,
+    ) -> KnownRelatives {
+        let (mut relatives, top) = self.find_relatives(process, tree);
+        let mut client_addresses = None;
+        let listens_on = |addresses: &[Arc<str>]| addresses.iter().any(|it| it.starts_with("tcp:"));
+        let listening_on = process.listening_on.as_deref().unwrap_or_default();
+        if listens_on(listening_on)
+            || relatives.iter().any(|relative| listens_on(&relative.listening_on))
+        {
+            let mut sockets = HashSet::new();
+            let own = tree.descendants(process.pid).into_iter().take(MOST).chain([process.pid]);
+            let job = own.chain(relatives.iter().map(|relative| relative.pid));
+            for pid in job {
+                let scan = self.scan_sockets(pid);
+                sockets.extend(scan.into_iter().flat_map(|scan| scan.inodes.to_vec()));
+            }
+            for pid in tree.descendants(top).into_iter().take(MOST).chain([top]) {
+                let scan = self.scan_sockets(pid).filter(|scan| scan.session == process.session);
+                sockets.extend(scan.into_iter().flat_map(|scan| scan.inodes.to_vec()));
+            }
+            let find = |pid: u32, addresses: &[Arc<str>], before: Option<&[Arc<str>]>| {
+                let folder = Folder::open(&self.roots.proc, pid).ok()?;
+                let mut clients = self.listening.clients(&folder, addresses, &sockets);
+                // A client that has gone was one nevertheless.
+                let is_left = |address: &&Arc<str>| addresses.contains(address);
+                for address in before.unwrap_or_default().iter().filter(is_left) {
+                    let clients = clients.get_or_insert_default();
+                    if !clients.contains(address) {
+                        clients.push(Arc::clone(address));
+                    }
+                }
+                clients.map(Arc::from)
+            };
+            let known = before.and_then(|before| before.client_addresses.as_deref());
+            client_addresses = find(process.pid, listening_on, known);
+            for relative in &mut relatives {
+                let known = before.into_iter().flat_map(|before| before.relatives.iter());
+                let mut known = known.filter(|known| {
+                    known.pid == relative.pid && known.start_ticks == relative.start_ticks
+                });
+                let known = known.next().and_then(|known| known.client_addresses.as_deref());
+                relative.client_addresses = find(relative.pid, &relative.listening_on, known);
+            }
+        }
+        KnownRelatives {
+            start_ticks: process.start_ticks,
+            looked_ns: now_ns,
+            relatives: relatives.into(),
+            client_addresses: client_addresses.filter(|_| !listening_on.is_empty()),
+        }
+    }
+
+    /// The listening relatives, and the topmost ancestor in the process's session, or the process itself.
+    fn find_relatives(&mut self, process: &Process, tree: &Tree) -> (Vec<Relative>, u32) {
+        let mut top = process.pid;
         let mut found: Vec<Relative> = Vec::new();
         let mut add = |pid, relation, listens: Option<RelativeSockets>| {
             let is_new = pid != process.pid && !found.iter().any(|it| it.pid == pid);
@@ -95,6 +159,7 @@ impl Surroundings {
                     relation,
                     command: listens.command,
                     listening_on: listens.on,
+                    client_addresses: None,
                 });
             }
         };
@@ -105,6 +170,7 @@ impl Surroundings {
             match self.scan_sockets(pid) {
                 Some(seen) if seen.session == process.session => {
                     add(pid, Relation::Ancestor, seen.listens);
+                    top = pid;
                 }
                 _ => break,
             }
@@ -119,7 +185,7 @@ impl Surroundings {
                 add(pid, Relation::Cgroup, listens);
             }
         }
-        found
+        (found, top)
     }
 
     /// Reads a process's sockets, once per sample; `None` if the process does not exist.
@@ -138,8 +204,9 @@ impl Surroundings {
         let stat = parse_stat(&self.content)?;
         let (start_ticks, session) = (stat.start_ticks, stat.session);
         let has_memory = stat.has_memory();
-        let listens = self.read_listens(&folder, start_ticks, has_memory).ok().flatten();
-        Some(SocketScan { session, listens })
+        let read = self.read_listens(&folder, start_ticks, has_memory);
+        let (inodes, listens) = read.unwrap_or_default();
+        Some(SocketScan { session, inodes, listens })
     }
 
     fn read_listens(
@@ -147,10 +214,12 @@ impl Surroundings {
         folder: &Folder,
         start_ticks: u64,
         has_memory: bool,
-    ) -> io::Result<Option<RelativeSockets>> {
+    ) -> io::Result<(Arc<[u64]>, Option<RelativeSockets>)> {
         let held = read_held_within(&mut self.descriptors, folder, &self.roots.dev)?;
-        let Some(on) = self.listening.read(folder, held.sockets.as_ref())?.on else {
-            return Ok(None);
+        let on = self.listening.read(folder, held.sockets.as_ref())?.on;
+        let inodes = held.sockets.map(|sockets| sockets.inodes.into()).unwrap_or_default();
+        let Some(on) = on else {
+            return Ok((inodes, None));
         };
         let mut command = None;
         if has_memory {
@@ -158,7 +227,7 @@ impl Surroundings {
             let read = folder.read(c"cmdline", &mut self.content, CMDLINE_BYTES + 1);
             command = read.ok().and_then(|()| parse_cmdline(&self.content));
         }
-        Ok(Some(RelativeSockets { start_ticks, command, on }))
+        Ok((inodes, Some(RelativeSockets { start_ticks, command, on })))
     }
 }
 

@@ -6,7 +6,7 @@
 //! proof, so it reads TCP only. For a Unix socket, the kernel reports the listener's pid to the connecting process
 //! (SO_PEERCRED).
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 
@@ -29,6 +29,13 @@ pub(in crate::host) const MOST_NAMESPACES: usize = 256;
 
 /// The maximum number of addresses reported for a process.
 const MOST_LISTED: usize = 64;
+
+/// The maximum number of connections remembered for a network namespace. If there are more, a process without a
+/// known client may have one.
+const MOST_CONNECTIONS: usize = 2_048;
+
+/// The start of the kernel's ephemeral ports (`ip_local_port_range`).
+const FIRST_CHOSEN_PORT: u16 = 32_768;
 
 /// Whether the process is in gpumem's own network namespace; `None` if unknown.
 pub(in crate::host) fn shares_network(roots: &Roots, folder: &Folder) -> Option<bool> {
@@ -123,6 +130,17 @@ struct Tables {
 struct Inodes {
     places: Vec<(u64, Bound)>,
     is_whole: bool,
+    /// Connections from or to ports that are listened on, in the same table.
+    connections: Vec<Connection>,
+    has_all_connections: bool,
+}
+
+/// A TCP connection. The inode is 0 if no process holds the socket any more.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Connection {
+    local: SocketAddr,
+    remote: SocketAddr,
+    inode: u64,
 }
 
 /// The address of a listening socket, in the order of reporting: services use low ports, a library's own sockets
@@ -201,7 +219,7 @@ impl Listening {
                 if known.is_none() {
                     *known = if_readable(table.read(folder))?;
                 }
-                let Some(Inodes { places, is_whole }) = known else {
+                let Some(Inodes { places, is_whole, .. }) = known else {
                     is_complete = false;
                     continue;
                 };
@@ -219,6 +237,56 @@ impl Listening {
             on: (!bound.is_empty())
                 .then(|| bound.iter().take(MOST_LISTED).map(|it| it.text()).collect()),
         })
+    }
+}
+
+impl Listening {
+    /// The TCP addresses among `addresses` to which a process outside the job is connected, or was connected just
+    /// before. `folder` is a process that listens there, `job` the sockets of all processes of its job. Call after
+    /// [`read`](Self::read), whose tables are used. `None` if there are too many connections to know.
+    pub(in crate::host) fn clients(
+        &self,
+        folder: &Folder,
+        addresses: &[Arc<str>],
+        job: &HashSet<u64>,
+    ) -> Option<Vec<Arc<str>>> {
+        let tables = &self.namespaces.get(&read_namespace(folder, c"ns/net")?)?.tables;
+        let mut inodes = HashMap::new();
+        let mut has_all = true;
+        for table in &tables[1..] {
+            let table = table.as_ref()?;
+            let ends = table.connections.iter().map(|it| ((it.local, it.remote), it.inode));
+            inodes.extend(ends);
+            has_all &= table.has_all_connections;
+        }
+        // Both ends of a connection within the machine are in the table.
+        let is_of_the_job = |connection: &Connection| {
+            let other = inodes.get(&(connection.remote, connection.local));
+            other.is_some_and(|inode| job.contains(inode))
+        };
+        let has_client = |address: &SocketAddr| {
+            let connections = tables[1..].iter().flatten().flat_map(|table| &table.connections);
+            connections.into_iter().any(|connection| {
+                let is_it = |end: SocketAddr| {
+                    end.port() == address.port()
+                        && (address.ip().is_unspecified()
+                            || end.ip() == address.ip().to_canonical())
+                };
+                if connection.inode != 0 {
+                    return is_it(connection.local) && !is_of_the_job(connection);
+                }
+                // Either end remembers a closed connection for a minute, and not whose it was.
+                let is_local = connection.remote.ip().is_loopback();
+                (is_it(connection.local) || is_it(connection.remote))
+                    && (address.port() < FIRST_CHOSEN_PORT || !is_local)
+            })
+        };
+        let with_clients = addresses.iter().filter(|address| {
+            let address = address.strip_prefix("tcp:").and_then(|address| address.parse().ok());
+            address.is_some_and(|address| has_client(&address))
+        });
+        let with_clients: Vec<Arc<str>> = with_clients.cloned().collect();
+        (has_all || !with_clients.is_empty()).then_some(with_clients)
     }
 }
 
@@ -249,9 +317,8 @@ enum SocketLine {
     Listens(u64, Bound),
     /// A pending connection; older kernels list these among the listening sockets.
     Other,
-    /// A connection. The kernel lists connections after all listening sockets (`tcp_get_idx` in Linux's
-    /// `net/ipv4/tcp_ipv4.c`), and a server has many.
-    Connected,
+    /// The kernel lists connections after all listening sockets (`tcp_get_idx` in Linux's `net/ipv4/tcp_ipv4.c`).
+    Connected(Connection),
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -275,19 +342,35 @@ impl SocketTable {
             read => read?,
         }
         let mut is_whole = content.len() < TABLE_BYTES;
+        let mut has_all_connections = is_whole;
         let mut places = Vec::new();
+        let mut ports = HashSet::new();
+        let mut connections = Vec::new();
         for line in content.split_inclusive(|&byte| byte == b'\n') {
             match line.strip_suffix(b"\n").and_then(|line| self.parse(line.trim_ascii_end())) {
-                Some(SocketLine::Listens(inode, bound)) => places.push((inode, bound)),
-                Some(SocketLine::Connected) => {
+                Some(SocketLine::Listens(inode, bound)) => {
+                    if let Bound::Tcp(port, _) = bound {
+                        ports.insert(port);
+                    }
+                    places.push((inode, bound));
+                }
+                Some(SocketLine::Connected(connection)) => {
                     is_whole = true;
-                    break;
+                    let Connection { local, remote, .. } = connection;
+                    if !ports.contains(&local.port()) && !ports.contains(&remote.port()) {
+                        continue;
+                    }
+                    if connections.len() == MOST_CONNECTIONS {
+                        has_all_connections = false;
+                        break;
+                    }
+                    connections.push(connection);
                 }
                 Some(SocketLine::Other) | None => {}
             }
         }
         places.sort_unstable();
-        Ok(Inodes { places, is_whole })
+        Ok(Inodes { places, is_whole, connections, has_all_connections })
     }
 
     /// Parses a line; `None` for the heading and for unknown formats.
@@ -306,18 +389,24 @@ fn parse_tcp(line: &[u8]) -> Option<SocketLine> {
     const LISTEN: u8 = 10;
     let line = std::str::from_utf8(line).ok()?;
     let mut fields = line.split_ascii_whitespace();
-    let local = fields.nth(1)?;
-    let state = u8::from_str_radix(fields.nth(1)?, 16).ok()?;
+    let local = parse_socket_address(fields.nth(1)?)?;
+    let remote = fields.next()?;
+    let state = u8::from_str_radix(fields.next()?, 16).ok()?;
     let inode = fields.nth(5)?.parse().ok()?;
-    let (address, port) = local.split_once(':')?;
     Some(match state {
-        LISTEN => {
-            let port = u16::from_str_radix(port, 16).ok()?;
-            SocketLine::Listens(inode, Bound::Tcp(port, parse_address(address)?))
-        }
+        LISTEN => SocketLine::Listens(inode, Bound::Tcp(local.port(), local.ip())),
         SYN_RECEIVED => SocketLine::Other,
-        _ => SocketLine::Connected,
+        _ => {
+            let canonical = |at: SocketAddr| SocketAddr::new(at.ip().to_canonical(), at.port());
+            let (local, remote) = (canonical(local), canonical(parse_socket_address(remote)?));
+            SocketLine::Connected(Connection { local, remote, inode })
+        }
     })
+}
+
+fn parse_socket_address(text: &str) -> Option<SocketAddr> {
+    let (address, port) = text.split_once(':')?;
+    Some(SocketAddr::new(parse_address(address)?, u16::from_str_radix(port, 16).ok()?))
 }
 
 /// Parses an address in the kernel's format: groups of four bytes, each printed as one number in native byte order.

@@ -26,8 +26,14 @@ fn at(seconds: i64) -> Snapshot {
     snapshot
 }
 
+/// A child that another test forks holds this process's locks until it executes its program.
 fn writer(folder: &Path, limits: StoreLimits) -> StoreWriter {
-    StoreWriter::open(folder, limits, Access::Owner).unwrap()
+    loop {
+        match StoreWriter::open(folder, limits, Access::Owner) {
+            Err(RecordingError::StoreBusy { .. }) => std::thread::yield_now(),
+            opened => return opened.unwrap(),
+        }
+    }
 }
 
 fn fill(folder: &Path, limits: StoreLimits, seconds: impl IntoIterator<Item = i64>) {

@@ -41,7 +41,7 @@ fn listening_sockets_differ_from_connections() {
     for (state, is_the_end) in [("01", true), ("06", true), ("03", false)] {
         let line = tcp(&loopback, 8888, state, 77);
         let parsed = parse_tcp(line.as_bytes());
-        assert_eq!(matches!(parsed, Some(SocketLine::Connected)), is_the_end);
+        assert_eq!(matches!(parsed, Some(SocketLine::Connected(_))), is_the_end);
         assert!(listens(parsed).is_none());
     }
 
@@ -276,6 +276,70 @@ fn the_addresses_they_listen_on_are_listed_services_first() {
             "unix:@x",
         ]
     );
+}
+
+#[test]
+fn a_connected_process_outside_the_job_is_a_client() {
+    let fake = Fake::new();
+    fake.process(70, &[3], [1, 1]);
+    let end = |address: [u8; 4], port: u16| format!("{}:{port:04X}", word(address));
+    let (here, there) = ([127, 0, 0, 1], [10, 0, 0, 9]);
+    let connection = |local: &str, remote: &str, state: &str, inode: u64| {
+        format!("0: {local} {remote} {state} 0:0 0:0 0 0 0 {inode} 1\n")
+    };
+    let own = end(here, 8000);
+    for (remote, state, inode, other, is_client) in [
+        (end(there, 50_000), "01", 21, None, true),
+        (end(here, 50_000), "01", 21, Some(99), true),
+        (end(here, 50_000), "01", 21, Some(5), false),
+        // A closed connection, remembered by either end.
+        (end(here, 50_000), "06", 0, None, true),
+        (end(here, 50_000), "06", 0, Some(0), true),
+        // Not accepted yet.
+        (end(there, 50_000), "03", 0, None, false),
+    ] {
+        let listens = tcp(&word([0; 4]), 8000, "0A", 3);
+        let mut lines = listens + &connection(&own, &remote, state, inode);
+        if let Some(other) = other {
+            lines += &connection(&remote, &own, state, other);
+        }
+        fake.table(70, "tcp", &lines);
+        let mut listening = Listening::default();
+        let folder = fake.opened(70);
+        let held = read_held(&folder, &fake.dev).unwrap();
+        let on = listening.read(&folder, held.sockets.as_ref()).unwrap().on.unwrap();
+        let job = [3, 5].into();
+        let clients = listening.clients(&folder, &on, &job).unwrap();
+        assert_eq!(!clients.is_empty(), is_client, "{lines}");
+    }
+}
+
+#[test]
+fn closed_connections_to_a_port_chosen_by_the_kernel_are_no_clients() {
+    let fake = Fake::new();
+    fake.process(70, &[3], [1, 1]);
+    let loopback = word([127, 0, 0, 1]);
+    let (own, other) = (format!("{loopback}:9C40"), format!("{loopback}:C350"));
+    let lines = tcp(&loopback, 40_000, "0A", 3)
+        + &format!("0: {own} {other} 06 0:0 0:0 0 0 0 0 1\n")
+        + &format!("0: {other} {own} 06 0:0 0:0 0 0 0 0 1\n");
+    fake.table(70, "tcp", &lines);
+    let mut listening = Listening::default();
+    let folder = fake.opened(70);
+    let held = read_held(&folder, &fake.dev).unwrap();
+    let on = listening.read(&folder, held.sockets.as_ref()).unwrap().on.unwrap();
+    assert_eq!(listening.clients(&folder, &on, &[3].into()), Some(Vec::new()));
+    // The limit is reached: there may be others.
+    let one = format!("0: {own} {other} 01 0:0 0:0 0 0 0 3 1\n");
+    let job = format!("0: {other} {own} 01 0:0 0:0 0 0 0 3 1\n");
+    fake.table(
+        70,
+        "tcp",
+        &(tcp(&loopback, 40_000, "0A", 3) + &one.repeat(MOST_CONNECTIONS) + &job),
+    );
+    let mut listening = Listening::default();
+    listening.read(&folder, held.sockets.as_ref()).unwrap();
+    assert_eq!(listening.clients(&folder, &on, &[3].into()).map(|it| it.len()), Some(1));
 }
 
 #[test]

@@ -321,6 +321,7 @@ fn with_ancestor(mut process: Process, command: &str, on: &str) -> Process {
         relation: Relation::Ancestor,
         command: Some(command.split(' ').map(Arc::from).collect()),
         listening_on: [Arc::from(on)].into(),
+        client_addresses: None,
     };
     process.listening_relatives = Some([relative].into());
     process

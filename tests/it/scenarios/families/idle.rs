@@ -64,6 +64,37 @@ pub const FAMILIES: &[Family] = &[
             s.accuse("idle", pid, &[]);
         },
     ),
+    family(
+        "idle_that_listens",
+        "Its socket is a tool's own, or a loopback port to which no client was ever connected.",
+        |s| {
+            let port = s.random.whole(1_024, 60_000);
+            let (words, address) = s.random.pick(&[
+                ("python prepare_dask.py", "tcp:0.0.0.0:8787"),
+                ("python /opt/pycharm/helpers/pydev/pydevconsole.py", "tcp:[::]:PORT"),
+                ("julia /home/b/.julia/packages/Malt/x/src/worker.jl", "tcp:[::]:PORT"),
+                ("/usr/local/MATLAB/R2026a/bin/glnxa64/MATLAB", "tcp:0.0.0.0:PORT"),
+                (
+                    "java org.apache.spark.executor.YarnCoarseGrainedExecutorBackend",
+                    "tcp:10.0.0.3:PORT",
+                ),
+                ("python explore.py", "tcp:127.0.0.1:PORT"),
+                ("python explore.py", "tcp:[::1]:PORT"),
+            ]);
+            let has_client = s.random.chance(0.5) && !words.ends_with("explore.py");
+            let addresses: Arc<[Arc<str>]> =
+                [address.replace("PORT", &port.to_string()).into()].into();
+            let process = Process {
+                listening: Some(true),
+                client_addresses: Some(if has_client { addresses.clone() } else { [].into() }),
+                listening_on: Some(addresses),
+                ..s.someone(words)
+            };
+            let (bytes, stop) = (s.gib(1.3, 20.0), s.long_idle());
+            let pid = stops(s, process, bytes, stop);
+            s.accuse("idle", pid, &[]);
+        },
+    ),
     family("idle_small_workers", "Workers of one job, each with little, and much together.", |s| {
         let (parent, stop) = (s.someone("python3 pool.py"), s.long_idle());
         for _ in 0..s.random.whole(4, 9) {

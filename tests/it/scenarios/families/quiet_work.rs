@@ -227,6 +227,43 @@ pub const FAMILIES: &[Family] = &[
             s.act(api, |_, _| resting(0).cpu(1.0).unlisted());
         },
     ),
+    family(
+        "listens_where_clients_may_be",
+        "No entry knows the program, and it listens where others can reach it. It may have clients.",
+        |s| {
+            let port = s.random.whole(1_024, 32_000);
+            let (words, address) = s.random.pick(&[
+                ("python app.py", "tcp:0.0.0.0:PORT"),
+                ("/opt/rank/engine", "tcp:10.0.0.3:PORT"),
+                ("python app.py", "unix:/run/app/app.sock"),
+                ("python app.py --port PORT", "tcp:127.0.0.1:PORT"),
+            ]);
+            let fill = |text: &str| text.replace("PORT", &port.to_string());
+            let process = Process {
+                listening_on: Some([fill(address).into()].into()),
+                client_addresses: Some([].into()),
+                ..s.server(&fill(words), None)
+            };
+            let (bytes, stop) = (s.gib(2.0, 12.0), s.long_idle());
+            s.act(process, until(stop, working(bytes), resting(bytes)));
+        },
+    ),
+    family(
+        "answers_clients",
+        "A client from elsewhere was connected to a port of a program that no entry knows.",
+        |s| {
+            let port = s.random.whole(1_024, 60_000);
+            let address = s.random.pick(&["127.0.0.1", "0.0.0.0", "[::1]", "10.0.0.3"]);
+            let addresses: Arc<[Arc<str>]> = [format!("tcp:{address}:{port}").into()].into();
+            let process = Process {
+                listening_on: Some(addresses.clone()),
+                client_addresses: Some(addresses),
+                ..s.server("python app.py", None)
+            };
+            let (bytes, stop) = (s.gib(2.0, 12.0), s.long_idle());
+            s.act(process, until(stop, working(bytes), resting(bytes)));
+        },
+    ),
     family("served_in_a_container", "vLLM waits in a container, seen from the host.", |s| {
         let words = "python3 -m vllm.entrypoints.openai.api_server --model m";
         let process = s.server(words, Some("vllm"));
