@@ -83,8 +83,8 @@ fn is_child_of_a_kernel(process: &Process, parent: Option<&Process>) -> bool {
         || started_by.and_then(|parent| parent.command.as_deref()).is_some_and(is_kernel_command)
 }
 
-/// Whether the starter of a server's worker is known to be no server; any process can set such a title. On the
-/// host, a process that adopts orphans started none of them.
+/// Whether the starter of an apparent worker is known not to be a server, because any process can set such a title.
+/// On the host, a reaper starts no workers.
 fn has_other_starter(process: &Process, snapshot: &Snapshot) -> bool {
     let Some(parent) = process.parent.as_deref() else {
         let is_on_host = snapshot.host.pid_namespace == Some(PidNamespace::Host)
@@ -102,7 +102,7 @@ fn has_other_starter(process: &Process, snapshot: &Snapshot) -> bool {
     !starter.looks_like_a_server() && !starter.is_worker_of_a_server() && !parent.runs("raylet")
 }
 
-/// Whether the process is the main one of its own unit, which systemd started and restarts.
+/// Whether the process is the main process of its own systemd unit.
 fn is_service(process: &Process) -> bool {
     let unit = process.systemd_unit.as_deref();
     unit.is_some_and(|unit| role(unit) == Role::Work)
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn training_that_listens_for_its_ranks_is_no_server() {
+    fn training_that_listens_is_not_a_server() {
         for command in [
             "python train.py --master_port 29500",
             "python -m torch.distributed.run train.py",
