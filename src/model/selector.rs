@@ -41,7 +41,7 @@ impl fmt::Display for Selector {
     }
 }
 
-/// Why a text is not a selector, with what would be valid.
+/// The reason why a text is not a selector, and a valid form.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum SelectorError {
     #[error(
