@@ -1,11 +1,11 @@
-//! Carries out one target, from the first check to the outcome, as a state machine driven by data.
+//! Carries out the steps for one target, as a state machine without a clock.
 //!
-//! The caller calls [`Act::advance`] repeatedly with the time, the newest snapshot and whether the rule still
-//! holds. The act takes the steps that are due through [`ProcessControl`] and returns the time of the next one. It
-//! never waits. Only this module sends signals and requests. Before each one it checks again the identity of the
-//! process, its protection, and the rule's finding. The ledger records each action before it happens. `handles`
-//! tracks the processes that may be signalled, and `step` implements the actions. This file treats all ways of
-//! reclaiming alike.
+//! The caller repeatedly passes the time, the newest snapshot and the rule's verdict to [`Act::advance`]. It takes
+//! the due steps through [`ProcessControl`] and returns when the next one is due. It never blocks.
+//!
+//! Only this module sends signals and requests. Before each one, it rechecks the identity of the process, its
+//! protection and the finding, and writes to the ledger. `handles` tracks the processes that may be signalled, and
+//! `step` implements the actions.
 
 mod checks;
 
@@ -21,22 +21,21 @@ use super::recheck::is_saving;
 use super::release::ReleaseReport;
 use super::step::{Started, StepContext, StepEffect, StepState};
 use super::target::{Deed, LedgerProcess, Recipients, Step, Target, TargetProcess};
-use super::verify::{Back, Baseline, DEADLINE_SECONDS, Outcome, ReleaseMeter, hold_anything};
+use super::verify::{Back, Baseline, DEADLINE_SECONDS, Outcome, ReleaseMeter, members_hold_memory};
 use crate::host::JobUsage;
 use crate::model::{Snapshot, Time};
 use crate::units::{Bytes, Span};
 
-/// The shortest time, in seconds, for which the GPU and the members' supervisors are watched after the memory is
-/// freed. A supervisor waits a second or more before it restarts a process (systemd's `RestartSec=`, a shell's
-/// `sleep 1`).
-const LOOK_OUT_SECONDS: f64 = 5.0;
+/// Minimum time, in seconds, to watch for a restart after the memory is freed. A supervisor waits a second or more
+/// before it restarts a process (systemd's `RestartSec=`, a shell's `sleep 1`).
+const WATCH_SECONDS: f64 = 5.0;
 
 /// Interval, in seconds, between checks of a job that still works at the end of its grace period.
 const SAVING_SECONDS: f64 = 5.0;
-/// The longest wait for a job that works after the first signal, in seconds.
-const MOST_SAVING_SECONDS: f64 = 600.0;
+/// Maximum time, in seconds, for a job that keeps working after the first signal.
+const MAX_SAVING_SECONDS: f64 = 600.0;
 
-/// The act is given up if the rule's verdict stays unknown for this long, in seconds.
+/// How long, in seconds, the rule's verdict may stay unknown before the act is cancelled.
 pub const PATIENCE_SECONDS: f64 = 30.0;
 
 /// Whether a rule's finding about the living members still holds.
@@ -49,7 +48,7 @@ pub enum Recheck {
 
 #[derive(Clone, Copy, Debug)]
 pub struct StepInput<'a> {
-    /// Now, by the snapshots' clock.
+    /// The current time on the snapshots' clock.
     pub now: Time,
     pub snapshot: &'a Snapshot,
     /// Whether the rule still holds. Ignored if a person named the target.
@@ -75,20 +74,20 @@ pub struct Act {
     held: Handles,
     baseline: Option<Baseline>,
     /// Time of the first action.
-    first_deed: Option<Time>,
-    /// Since when the rule's verdict is unknown.
+    first_action: Option<Time>,
+    /// When the rule's verdict became unknown.
     unknown_since: Option<Time>,
     /// Resource usage of the living members' job at the last signal or check.
     usage: JobUsage,
-    /// Why the job has more time: its current activity.
+    /// The activity for which the job gets more time.
     saving: Option<String>,
-    /// The members were stopped, and gpumem sent SIGCONT.
+    /// Whether gpumem sent SIGCONT to stopped members.
     has_continued: bool,
     signalled: Vec<(LedgerProcess, Signal)>,
-    /// The server has shut the kernel down, so it will not restart it.
+    /// Whether the server has shut the kernel down and so will not restart it.
     is_shut: bool,
     /// The unanswered request.
-    asked: Option<Deed>,
+    pending_request: Option<Deed>,
     answer: RequestResult,
     answered: Option<Time>,
     /// Measures the memory that the target has released.
@@ -104,9 +103,9 @@ pub struct Act {
 enum ActStage {
     Fresh,
     Due(usize),
-    /// A step was taken, and may take until the given time.
+    /// The step was taken and has until the given time.
     Taken(usize, Time),
-    /// No process should hold memory now. If one allocates memory again, the act resumes at this step.
+    /// The memory should be free. If a process allocates memory again, the act returns to `resume`.
     Verifying {
         since: Time,
         freed: Option<(u64, Time)>,
@@ -137,14 +136,14 @@ impl Act {
             stage: ActStage::Fresh,
             held: Handles::new(boot_id),
             baseline: None,
-            first_deed: None,
+            first_action: None,
             unknown_since: None,
             usage: JobUsage::default(),
             saving: None,
             has_continued: false,
             signalled: Vec::new(),
             is_shut: false,
-            asked: None,
+            pending_request: None,
             answer: RequestResult::Waiting,
             answered: None,
             meter: ReleaseMeter::default(),
@@ -154,7 +153,7 @@ impl Act {
         }
     }
 
-    /// Adds earlier releases from the ledger.
+    /// Adds earlier release requests from the ledger.
     pub fn after(self, releases: Vec<PastRelease>) -> Self {
         Self { releases, ..self }
     }
@@ -170,29 +169,29 @@ impl Act {
         }
     }
 
-    /// The activity for which the target has more time than its step allows, in words.
+    /// Describes the activity for which the target gets more time.
     pub fn saving(&self) -> Option<&str> {
         self.saving.as_deref()
     }
 
-    /// The members that were alive at the last check. The recheck of the rule covers only these.
+    /// The members that were alive at the last check. Only these are rechecked.
     pub fn alive(&self) -> Vec<&TargetProcess> {
         let members = self.target.members.iter();
         members.filter(|member| !self.held.has_ended(member.pid)).collect()
     }
 
-    /// Takes the steps that are due. Fails if the ledger cannot be written. The pending action is then not carried
-    /// out, and the act is over.
+    /// Takes the due steps. If the ledger cannot be written, skips the pending action, ends the act and returns the
+    /// error.
     pub fn advance(
         &mut self,
-        moment: StepInput<'_>,
+        input: StepInput<'_>,
         control: &mut dyn ProcessControl,
         record: &mut dyn LedgerSink,
     ) -> Result<ActProgress, ledger::LedgerError> {
         if let ActStage::Over(outcome) = &self.stage {
             return Ok(ActProgress::Ended(outcome.clone()));
         }
-        let result = self.advance_stage(moment, control, record);
+        let result = self.advance_stage(input, control, record);
         if result.is_err() && self.outcome().is_none() {
             self.stage = ActStage::Over(Outcome::StillAlive);
         }
@@ -201,25 +200,25 @@ impl Act {
 
     fn advance_stage(
         &mut self,
-        moment: StepInput<'_>,
+        input: StepInput<'_>,
         control: &mut dyn ProcessControl,
         record: &mut dyn LedgerSink,
     ) -> Result<ActProgress, ledger::LedgerError> {
         if !self.is_begun {
             self.is_begun = true;
-            self.id = format!("{}-{}", moment.now.unix_milliseconds(), self.target.id).into();
+            self.id = format!("{}-{}", input.now.unix_milliseconds(), self.target.id).into();
             let target = Box::new(self.target.clone());
             let actor = self.actor.clone();
-            self.note(moment.now, LedgerEvent::Begun { actor, target }, record)?;
+            self.note(input.now, LedgerEvent::Begun { actor, target }, record)?;
         }
-        self.record(moment.now, control, record)?;
+        self.record(input.now, control, record)?;
         loop {
             let next = match self.stage.clone() {
-                ActStage::Fresh => self.begin(moment, control),
-                ActStage::Due(step) => self.take_step(step, moment, control, record)?,
-                ActStage::Taken(step, until) => self.watch(step, until, moment, control),
+                ActStage::Fresh => self.begin(input, control),
+                ActStage::Due(step) => self.take_step(step, input, control, record)?,
+                ActStage::Taken(step, until) => self.watch(step, until, input, control),
                 ActStage::Verifying { since, freed, resume } => {
-                    self.verify((since, freed, resume), moment, control)
+                    self.verify((since, freed, resume), input, control)
                 }
                 ActStage::Over(outcome) => NextMove::End(outcome),
             };
@@ -229,7 +228,7 @@ impl Act {
                 NextMove::End(outcome) => {
                     let outcome = self.with_settled(outcome);
                     self.stage = ActStage::Over(outcome.clone());
-                    self.note(moment.now, LedgerEvent::Ended(outcome.clone()), record)?;
+                    self.note(input.now, LedgerEvent::Ended(outcome.clone()), record)?;
                     return Ok(ActProgress::Ended(outcome));
                 }
             }
@@ -247,13 +246,13 @@ impl Act {
     }
 
     /// Opens a handle on every process before any process is signalled.
-    fn begin(&mut self, moment: StepInput<'_>, control: &mut dyn ProcessControl) -> NextMove {
-        if let Some(command) = self.target.steps.first().and_then(|it| it.advice()) {
+    fn begin(&mut self, input: StepInput<'_>, control: &mut dyn ProcessControl) -> NextMove {
+        if let Some(command) = self.target.steps.first().and_then(|step| step.advice()) {
             let command = Arc::clone(command);
             let why = Protection::Owned { command };
             return NextMove::End(Outcome::Protected { why });
         }
-        if let Some(next) = self.still_due(moment, control) {
+        if let Some(next) = self.recheck_finding(input, control) {
             return next;
         }
         let members = self.target.members.iter().map(|member| (member, true));
@@ -262,65 +261,65 @@ impl Act {
             match self.held.open(member, is_member, control) {
                 // A process that has exited needs no action.
                 Ok(()) | Err(NotOpened::Gone(_)) => {}
-                Err(error) => return NextMove::End(of_not_opened(error)),
+                Err(error) => return NextMove::End(outcome_of_not_opened(error)),
             }
         }
-        if self.family(moment.snapshot, control).is_empty() {
+        if self.family(input.snapshot, control).is_empty() {
             return NextMove::End(Outcome::AlreadyGone);
         }
         // A named process may have released the GPU since the plan.
         if self.target.call() == Call::Named
-            && hold_anything(&self.target, moment.snapshot) == Some(false)
+            && members_hold_memory(&self.target, input.snapshot) == Some(false)
         {
             return NextMove::End(Outcome::AlreadyGone);
         }
         for member in &self.target.members {
-            let known = moment.snapshot.process(member.pid);
-            self.held.remember(member.pid, known.and_then(|it| it.executable.clone()));
+            let shown = input.snapshot.process(member.pid);
+            self.held.remember(member.pid, shown.and_then(|process| process.executable.clone()));
         }
         let alive: Vec<Handle> = self.held.alive(control);
-        if let Some(outcome) = self.forbids(&alive, moment.snapshot, control) {
+        if let Some(outcome) = self.find_protection(&alive, input.snapshot, control) {
             return NextMove::End(outcome);
         }
-        self.held.look_around(moment.snapshot, control);
-        self.baseline = Some(Baseline::of(&self.target, moment.snapshot));
+        self.held.record_existing(input.snapshot, control);
+        self.baseline = Some(Baseline::of(&self.target, input.snapshot));
         NextMove::Go(ActStage::Due(0))
     }
 
     /// Takes a step if it is still allowed.
     fn take_step(
         &mut self,
-        place: usize,
-        moment: StepInput<'_>,
+        index: usize,
+        input: StepInput<'_>,
         control: &mut dyn ProcessControl,
         record: &mut dyn LedgerSink,
     ) -> Result<NextMove, ledger::LedgerError> {
-        let step = self.target.steps.get(place).cloned();
-        if let Some(next) = self.is_done(step.as_ref(), moment, control) {
+        let step = self.target.steps.get(index).cloned();
+        if let Some(next) = self.is_done(step.as_ref(), input, control) {
             return Ok(next);
         }
         let Some(step) = step else {
             return Ok(NextMove::End(self.alive_at_the_end(control)));
         };
-        if let Some(next) = self.still_due(moment, control) {
+        if let Some(next) = self.recheck_finding(input, control) {
             return Ok(next);
         }
-        let recipient_handles = step.recipients(&mut self.scene(moment.snapshot, control));
+        let recipient_handles = step.recipients(&mut self.step_state(input.snapshot, control));
         if recipient_handles.is_empty() {
-            return Ok(NextMove::Go(ActStage::Due(place + 1)));
+            return Ok(NextMove::Go(ActStage::Due(index + 1)));
         }
         let would_end = |act: &mut Self, control: &mut dyn ProcessControl| {
-            act.would_end_others(&recipient_handles, moment.snapshot, control)
+            act.would_end_others(&recipient_handles, input.snapshot, control)
         };
         if let Some(outcome) = self
-            .forbids(&recipient_handles, moment.snapshot, control)
+            .find_protection(&recipient_handles, input.snapshot, control)
             .or_else(|| step.ends_processes().then(|| would_end(self, control))?)
         {
             return Ok(NextMove::End(outcome));
         }
         let mut context = StepContext {
             act: &self.id,
-            now: moment.now,
+            now: input.now,
             held: &self.held,
             control,
             record,
@@ -329,26 +328,26 @@ impl Act {
             signalled: &mut self.signalled,
             releases: &self.releases,
         };
-        let begun = step.execute(&mut context, &recipient_handles)?;
+        let started = step.execute(&mut context, &recipient_handles)?;
         self.has_continued |= context.has_continued;
-        if let Started::Settled(outcome) = begun {
-            return Ok(self.settle(place, outcome));
+        if let Started::Settled(outcome) = started {
+            return Ok(self.settle(index, outcome));
         }
-        self.first_deed.get_or_insert(moment.now);
+        self.first_action.get_or_insert(input.now);
         self.saving = None;
         if step.may_save() {
             self.usage = self.read_usage(control);
         }
         let taken =
-            NextMove::Go(ActStage::Taken(place, moment.now.plus_seconds(step.grace_seconds())));
-        Ok(match begun {
+            NextMove::Go(ActStage::Taken(index, input.now.plus_seconds(step.grace_seconds())));
+        Ok(match started {
             Started::Asked(deed) => {
-                (self.asked, self.answer) = (Some(deed), RequestResult::Waiting);
+                (self.pending_request, self.answer) = (Some(deed), RequestResult::Waiting);
                 self.answered = None;
-                self.meter = ReleaseMeter::new(&self.target, moment.snapshot);
+                self.meter = ReleaseMeter::new(&self.target, input.snapshot);
                 taken
             }
-            // A process that is signalled after all may be restarted by its server.
+            // The server may restart a process that is signalled.
             Started::Done => {
                 self.is_shut = false;
                 taken
@@ -357,7 +356,7 @@ impl Act {
         })
     }
 
-    fn scene<'a>(
+    fn step_state<'a>(
         &'a mut self,
         snapshot: &'a Snapshot,
         control: &'a mut dyn ProcessControl,
@@ -370,88 +369,88 @@ impl Act {
             control,
             answer: &self.answer,
             answered: self.answered,
-            begun: self.first_deed,
+            begun: self.first_action,
             meter: &self.meter,
         }
     }
 
     fn family(&mut self, snapshot: &Snapshot, control: &mut dyn ProcessControl) -> Vec<Handle> {
-        self.scene(snapshot, control).alive(Recipients::Family)
+        self.step_state(snapshot, control).alive(Recipients::Family)
     }
 
     /// Waits for a step to take effect.
     fn watch(
         &mut self,
-        place: usize,
+        index: usize,
         until: Time,
-        moment: StepInput<'_>,
+        input: StepInput<'_>,
         control: &mut dyn ProcessControl,
     ) -> NextMove {
-        // Children started since are found through their living parents.
+        // New children are found through their living parents.
         let call = self.target.call();
-        let now = moment.now;
-        self.held.adopt(call, &self.guard, now, moment.snapshot, control);
-        let step = self.target.steps.get(place).cloned();
-        if let Some(next) = self.is_done(step.as_ref(), moment, control) {
+        let now = input.now;
+        self.held.adopt(call, &self.guard, now, input.snapshot, control);
+        let step = self.target.steps.get(index).cloned();
+        if let Some(next) = self.is_done(step.as_ref(), input, control) {
             return next;
         }
-        let next = NextMove::Go(ActStage::Due(place + 1));
+        let next = NextMove::Go(ActStage::Due(index + 1));
         let Some(step) = step else {
             return next;
         };
-        if self.answered.is_some_and(|it| it < moment.snapshot.time) {
-            self.meter.add(&self.target, moment.snapshot);
+        if self.answered.is_some_and(|answered| answered < input.snapshot.time) {
+            self.meter.add(&self.target, input.snapshot);
         }
-        match step.effect(&mut self.scene(moment.snapshot, control)) {
+        match step.effect(&mut self.step_state(input.snapshot, control)) {
             StepEffect::Pending => {}
             StepEffect::Over => return next,
             StepEffect::Ends(outcome) => return NextMove::End(outcome),
-            StepEffect::Settled(outcome) => return self.settle(place, outcome),
+            StepEffect::Settled(outcome) => return self.settle(index, outcome),
         }
         // Activity cancels a step that ends processes. A release request is completed.
         if step.ends_processes()
-            && moment.recheck == Recheck::NoLonger
-            && let Some(next) = self.still_due(moment, control)
+            && input.recheck == Recheck::NoLonger
+            && let Some(next) = self.recheck_finding(input, control)
         {
             return next;
         }
-        if moment.now < until {
+        if input.now < until {
             return NextMove::Wait(until);
         }
-        if step.may_save() && self.still_works(moment, control) {
-            let later = moment.now.plus_seconds(SAVING_SECONDS);
-            self.stage = ActStage::Taken(place, later);
+        if step.may_save() && self.still_works(input, control) {
+            let later = input.now.plus_seconds(SAVING_SECONDS);
+            self.stage = ActStage::Taken(index, later);
             return NextMove::Wait(later);
         }
-        match step.expired(&self.scene(moment.snapshot, control)) {
+        match step.expired(&self.step_state(input.snapshot, control)) {
             StepEffect::Pending | StepEffect::Over => next,
             StepEffect::Ends(outcome) => NextMove::End(outcome),
-            StepEffect::Settled(outcome) => self.settle(place, outcome),
+            StepEffect::Settled(outcome) => self.settle(index, outcome),
         }
     }
 
-    /// Resource usage of the living members and of the processes that work for them.
+    /// Resource usage of the living members and their helper processes.
     fn read_usage(&mut self, control: &mut dyn ProcessControl) -> JobUsage {
         let alive = self.held.alive(control).into_iter();
-        let alive = alive.filter_map(|it| self.held.get(it));
-        let alive: Vec<(u32, u64)> = alive.map(|it| (it.pid, it.start_ticks)).collect();
+        let alive = alive.filter_map(|handle| self.held.get(handle));
+        let alive: Vec<(u32, u64)> = alive.map(|held| (held.pid, held.start_ticks)).collect();
         control.read_usage(&alive, Some(&self.usage))
     }
 
-    /// Whether a living member, or a process that works for it, is still working. It may be saving a checkpoint, so
-    /// the act waits, up to a limit.
-    fn still_works(&mut self, moment: StepInput<'_>, control: &mut dyn ProcessControl) -> bool {
-        let first_deed = self.first_deed.unwrap_or(moment.now);
+    /// Whether a living member or its helper processes are still working, perhaps to save a checkpoint. The act then
+    /// waits, up to a limit.
+    fn still_works(&mut self, input: StepInput<'_>, control: &mut dyn ProcessControl) -> bool {
+        let first_action = self.first_action.unwrap_or(input.now);
         let now = self.read_usage(control);
         let used = now.since(&self.usage);
         self.usage = now;
-        let uses_gpu = self.is_at_work(moment.snapshot);
-        let is_in_time = moment.now.seconds_since(first_deed) < MOST_SAVING_SECONDS;
+        let uses_gpu = self.uses_gpu(input.snapshot);
+        let is_in_time = input.now.seconds_since(first_action) < MAX_SAVING_SECONDS;
         let is_saving = is_in_time && (uses_gpu || is_saving(used));
         self.saving = is_saving.then(|| {
             let percent = 100.0 * used.cpu_seconds / used.seconds.max(1.0);
             let gpu = if uses_gpu { " and uses the GPU" } else { "" };
-            let limit = Span::from_seconds(MOST_SAVING_SECONDS);
+            let limit = Span::from_seconds(MAX_SAVING_SECONDS);
             format!(
                 "it still works (CPU {percent:.0}%, {} of I/O in {}){gpu}; waiting until it ends or is idle, {limit} at most",
                 Bytes(used.bytes),
@@ -468,24 +467,24 @@ impl Act {
         control: &mut dyn ProcessControl,
         record: &mut dyn LedgerSink,
     ) -> Result<(), ledger::LedgerError> {
-        if self.asked.is_none() {
+        if self.pending_request.is_none() {
             return Ok(());
         }
         self.answer = control.answer();
         let error = match &self.answer {
             RequestResult::Waiting => return Ok(()),
             RequestResult::Done | RequestResult::Released(Ok(_)) => None,
-            RequestResult::AtWork => Some("it is at work".to_owned()),
+            RequestResult::AtWork => Some("it is working".to_owned()),
             RequestResult::Failed(error) | RequestResult::Restarts(error) => Some(error.clone()),
             RequestResult::Released(Err(error)) => Some(error.why().to_owned()),
         };
         self.answered = Some(now);
-        let Some(deed) = self.asked.take() else {
+        let Some(deed) = self.pending_request.take() else {
             return Ok(());
         };
         self.is_shut |= error.is_none() && matches!(deed, Deed::ShutKernel { .. });
         if let Deed::Release { way } = &deed {
-            let since = self.first_deed.unwrap_or(now);
+            let since = self.first_action.unwrap_or(now);
             self.releases.push(PastRelease::new(way, since, Some(now)));
         }
         let failure = error.map(|error| Failure { pid: None, error });
@@ -498,80 +497,82 @@ impl Act {
     fn is_done(
         &mut self,
         step: Option<&Step>,
-        moment: StepInput<'_>,
+        input: StepInput<'_>,
         control: &mut dyn ProcessControl,
     ) -> Option<NextMove> {
-        let alive = self.family(moment.snapshot, control);
-        if self.first_deed.is_none() {
+        let alive = self.family(input.snapshot, control);
+        if self.first_action.is_none() {
             return alive.is_empty().then_some(NextMove::End(Outcome::AlreadyGone));
         }
-        let is_back = || {
+        let is_freed = || {
             alive.iter().all(|&handle| !self.held.is_adopted(handle))
-                && hold_anything(&self.target, moment.snapshot) == Some(false)
-                && matches!(self.compare(moment), Some(Back::Yes(_)))
+                && members_hold_memory(&self.target, input.snapshot) == Some(false)
+                && matches!(self.compare(input), Some(Back::Yes(_)))
         };
         let ends = step.is_none_or(Step::ends_processes);
         let may_end = ends || step.is_some_and(Step::may_be_answered_by_an_end);
-        let is_done = may_end && alive.is_empty() || ends && is_back();
+        let is_done = may_end && alive.is_empty() || ends && is_freed();
         let resume = Box::new(self.stage.clone());
-        let verifying = ActStage::Verifying { since: moment.now, freed: None, resume };
+        let verifying = ActStage::Verifying { since: input.now, freed: None, resume };
         is_done.then_some(NextMove::Go(verifying))
     }
 
     fn verify(
         &mut self,
         (since, freed, resume): (Time, Option<(u64, Time)>, Box<ActStage>),
-        moment: StepInput<'_>,
+        input: StepInput<'_>,
         control: &mut dyn ProcessControl,
     ) -> NextMove {
         // A living process may allocate the memory again.
-        if !self.family(moment.snapshot, control).is_empty()
-            && hold_anything(&self.target, moment.snapshot) == Some(true)
+        if !self.family(input.snapshot, control).is_empty()
+            && members_hold_memory(&self.target, input.snapshot) == Some(true)
         {
             return NextMove::Go(*resume);
         }
-        let freed = match self.compare(moment) {
-            Some(Back::Yes(bytes)) => freed.or(Some((bytes, moment.snapshot.time))),
+        let freed = match self.compare(input) {
+            Some(Back::Yes(bytes)) => freed.or(Some((bytes, input.snapshot.time))),
             Some(Back::NotYet(_)) => None,
             None => freed,
         };
         let seconds =
-            if self.is_shut { 0.0 } else { self.target.respawn_seconds.max(LOOK_OUT_SECONDS) };
-        let look_out = since.plus_seconds(seconds);
+            if self.is_shut { 0.0 } else { self.target.respawn_seconds.max(WATCH_SECONDS) };
+        let watch_until = since.plus_seconds(seconds);
         let deadline = since.plus_seconds(DEADLINE_SECONDS.max(seconds));
-        let successor = self.held.successor(&self.target, moment.snapshot, control);
-        let ms_until = |at: Time| u64::try_from(at - self.first_deed.unwrap_or(since)).unwrap_or(0);
+        let successor = self.held.successor(&self.target, input.snapshot, control);
+        let ms_until = |freed_at: Time| {
+            u64::try_from(freed_at - self.first_action.unwrap_or(since)).unwrap_or(0)
+        };
         // The plan had no step that ends processes, so the process exited by itself when asked.
-        let was_asked = !self.target.steps.iter().any(Step::ends_processes);
-        let ended = |bytes, at, why: String| {
+        let only_asked = !self.target.steps.iter().any(Step::ends_processes);
+        let released = |bytes, freed_at, why: String| {
             let report = ReleaseReport { why: Some(why.into()), ..ReleaseReport::default() };
-            let (ms, report) = (ms_until(at), Box::new(report));
+            let (ms, report) = (ms_until(freed_at), Box::new(report));
             NextMove::End(Outcome::Released { bytes, ms, report })
         };
         match (freed, successor) {
-            (Some((bytes, at)), Some(pid)) => {
-                let taken = self.taken_by(pid, moment.snapshot);
+            (Some((bytes, freed_at)), Some(pid)) => {
+                let taken = self.taken_by(pid, input.snapshot);
                 let bytes = bytes.saturating_sub(taken);
-                if bytes == 0 || !was_asked {
+                if bytes == 0 || !only_asked {
                     return NextMove::End(Outcome::Respawned { pid, bytes });
                 }
-                ended(bytes, at, format!("it exited, and {pid} continues in its place"))
+                released(bytes, freed_at, format!("it exited, and {pid} continues in its place"))
             }
-            (None, Some(pid)) if moment.now >= look_out => {
+            (None, Some(pid)) if input.now >= watch_until => {
                 NextMove::End(Outcome::Respawned { pid, bytes: 0 })
             }
-            (Some((bytes, at)), None) if moment.now >= look_out && was_asked => {
-                ended(bytes, at, "it ended".to_owned())
+            (Some((bytes, freed_at)), None) if input.now >= watch_until && only_asked => {
+                released(bytes, freed_at, "it ended".to_owned())
             }
-            (Some((bytes, at)), None) if moment.now >= look_out => {
-                NextMove::End(Outcome::Freed { bytes, ms: ms_until(at) })
+            (Some((bytes, freed_at)), None) if input.now >= watch_until => {
+                NextMove::End(Outcome::Freed { bytes, ms: ms_until(freed_at) })
             }
             (Some(_), None) | (None, Some(_)) => {
                 self.stage = ActStage::Verifying { since, freed, resume };
-                NextMove::Wait(look_out)
+                NextMove::Wait(watch_until)
             }
-            (None, None) if moment.now >= deadline => {
-                let holders = match self.compare(moment) {
+            (None, None) if input.now >= deadline => {
+                let holders = match self.compare(input) {
                     Some(Back::NotYet(holders)) => holders,
                     _ => Vec::new(),
                 };
@@ -589,19 +590,19 @@ impl Act {
     }
 
     /// Compares a snapshot taken after the first action with the baseline. `None` for an older snapshot.
-    fn compare(&self, moment: StepInput<'_>) -> Option<Back> {
+    fn compare(&self, input: StepInput<'_>) -> Option<Back> {
         let baseline = self.baseline.as_ref()?;
-        let first_deed = self.first_deed?;
-        (moment.snapshot.time > first_deed).then(|| baseline.compare(&self.target, moment.snapshot))
+        let first_action = self.first_action?;
+        (input.snapshot.time > first_action).then(|| baseline.compare(&self.target, input.snapshot))
     }
 
     /// The outcome if processes survive every step.
     fn alive_at_the_end(&mut self, control: &mut dyn ProcessControl) -> Outcome {
         for handle in self.held.alive(control) {
-            let Some(one) = self.held.get(handle) else {
+            let Some(held) = self.held.get(handle) else {
                 continue;
             };
-            if let Some(wchan) = control.held_up(one.pid) {
+            if let Some(wchan) = control.held_up(held.pid) {
                 return Outcome::StuckInDriver { wchan: wchan.into() };
             }
         }
@@ -609,7 +610,7 @@ impl Act {
     }
 }
 
-fn of_not_opened(error: NotOpened) -> Outcome {
+fn outcome_of_not_opened(error: NotOpened) -> Outcome {
     match error {
         NotOpened::Gone(_) => Outcome::AlreadyGone,
         NotOpened::Changed(_) => Outcome::IdentityChanged,

@@ -25,7 +25,7 @@ use crate::source::remote::RemoteHost;
 /// The user who may signal any process.
 const ROOT: u32 = 0;
 
-/// The user who types a command, and on which machine.
+/// Who runs a suggested command, and on which machine.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Typist {
     /// The user with this uid, on this machine, now.
@@ -58,26 +58,26 @@ impl Typist {
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct NextSteps {
     pub commands: Vec<String>,
-    /// The owner, and the command for that user, if gpumem only lacks permission.
+    /// Advice to ask the owner, if gpumem only lacks permission.
     ask_owner: Option<String>,
 }
 
 impl NextSteps {
-    /// Derives the commands from the plan that a policy makes of a snapshot.
+    /// Derives the commands from a plan of the snapshot.
     pub fn new(finding: &Finding, plan: &Plan, snapshot: &Snapshot, typist: Typist) -> Self {
-        let target = plan.targets.iter().find(|it| it.is_for(finding));
+        let target = plan.targets.iter().find(|target| target.is_for(finding));
         let command = target.and_then(|target| {
             let Reason::Found { findings } = &target.reason else {
                 return None;
             };
             let pids = findings.iter().map(|because| because.pid).collect();
-            kill(target, pids, snapshot, typist)
+            kill_command(target, pids, snapshot, typist)
         });
-        let command = command.or_else(|| explain(finding));
+        let command = command.or_else(|| explain_command(finding));
         let ask_owner = ask_owner(finding, plan);
         let release = match &ask_owner {
             Some(_) => None,
-            None => release(finding, target, snapshot, typist),
+            None => release_command(finding, target, snapshot, typist),
         };
         Self { commands: release.into_iter().chain(command).collect(), ask_owner }
     }
@@ -179,7 +179,7 @@ impl CommandSource {
 }
 
 /// The command that ends a target with exactly these processes. `None` if no single command does.
-fn kill(
+fn kill_command(
     target: &Target,
     mut pids: Vec<u32>,
     snapshot: &Snapshot,
@@ -187,13 +187,13 @@ fn kill(
 ) -> Option<String> {
     let leader = snapshot.process(target.leader)?;
     let members = target.members.iter();
-    let job: Vec<_> = members.filter_map(|it| snapshot.process(it.pid)).collect();
+    let job: Vec<_> = members.filter_map(|member| snapshot.process(member.pid)).collect();
     let owner = advice::owner_of(leader, &job);
-    let is_own = !target.members.iter().any(|it| typist.is_other_than(it.uid));
+    let is_own = !target.members.iter().any(|member| typist.is_other_than(member.uid));
     if target.is_advice() {
         return owner?.command_for(is_own).map(str::to_owned);
     }
-    let asked = owner.as_ref().filter(|it| it.is_asked_first && !target.is_release());
+    let asked = owner.as_ref().filter(|owner| owner.is_asked_first && !target.is_release());
     if let Some(command) = asked.and_then(|owner| owner.command_for(is_own)) {
         return Some(command.to_owned());
     }
@@ -205,9 +205,9 @@ fn kill(
     Some(format!("gpumem kill{option} {}", typist.names(pids, snapshot)?))
 }
 
-/// The command that asks an idle process, and others of its job with the same finding, to release memory. `None` if
-/// they cannot be asked.
-fn release(
+/// The command that asks a process, and other processes of its target, to release memory. `None` if the process
+/// cannot be asked.
+fn release_command(
     finding: &Finding,
     target: Option<&Target>,
     snapshot: &Snapshot,
@@ -218,13 +218,15 @@ fn release(
         return None;
     }
     let process = |pid: u32| {
-        snapshot.process(pid).filter(|it| !is_busy(it) && release::find(it, snapshot).is_ok())
+        snapshot
+            .process(pid)
+            .filter(|process| !is_busy(process) && release::find(process, snapshot).is_ok())
     };
-    process(found.pid).filter(|it| it.identity() == found.identity)?;
+    process(found.pid).filter(|process| process.identity() == found.identity)?;
     let mut pids = vec![found.pid];
-    if let Some(Reason::Found { findings }) = target.map(|it| &it.reason) {
-        let others = findings.iter().filter(|it| it.kind.may_be_released());
-        pids.extend(others.map(|it| it.pid).filter(|&pid| process(pid).is_some()));
+    if let Some(Reason::Found { findings }) = target.map(|target| &target.reason) {
+        let others = findings.iter().filter(|finding| finding.kind.may_be_released());
+        pids.extend(others.map(|finding| finding.pid).filter(|&pid| process(pid).is_some()));
     }
     let uids = pids.iter().filter_map(|&pid| process(pid)?.uid);
     let option = match uids.into_iter().any(|uid| typist.is_other_than(uid)) {
@@ -242,7 +244,7 @@ fn is_busy(process: &Process) -> bool {
 
 /// The commands for a process that holds GPU memory, with or without a finding, if the user may run them. `policy`
 /// contains the exemptions.
-pub fn of_process(
+pub fn commands_for_process(
     process: &Process,
     snapshot: &Snapshot,
     policy: &Policy,
@@ -263,12 +265,12 @@ pub fn of_process(
     let (plan, _) = plan_by_snapshot(policy, &[], snapshot);
     let target = plan.targets.first();
     OwnCommands {
-        release: release.and_then(|policy| release_of(process, snapshot, policy, typist)),
-        kill: target.and_then(|target| kill(target, vec![process.pid], snapshot, typist)),
+        release: release.and_then(|policy| own_release_command(process, snapshot, policy, typist)),
+        kill: target.and_then(|target| kill_command(target, vec![process.pid], snapshot, typist)),
     }
 }
 
-fn release_of(
+fn own_release_command(
     process: &Process,
     snapshot: &Snapshot,
     policy: Policy,
@@ -303,12 +305,12 @@ pub fn own_commands(
     typist: Typist,
 ) -> OwnCommands {
     let policy = judged_policy(engine, snapshot);
-    let own = |process| of_process(process, snapshot, &policy, typist);
-    process.map_or_else(OwnCommands::default, own)
+    let commands_of = |process| commands_for_process(process, snapshot, &policy, typist);
+    process.map_or_else(OwnCommands::default, commands_of)
 }
 
 /// The command that explains a finding. `None` if its subject is unknown.
-fn explain(finding: &Finding) -> Option<String> {
+fn explain_command(finding: &Finding) -> Option<String> {
     match (&finding.process, finding.gpus.first()) {
         (Some(process), _) => {
             let is_certain = process.identity.is_certain() || finding.kind == Kind::Dead;
@@ -319,15 +321,15 @@ fn explain(finding: &Finding) -> Option<String> {
     }
 }
 
-/// The owner, and the command for that user, if gpumem only lacks permission.
+/// Advice to ask the owner, if gpumem only lacks permission.
 fn ask_owner(finding: &Finding, plan: &Plan) -> Option<String> {
     let mut refused = plan.refused.iter();
-    let refused = refused.find(|it| it.finding.as_ref() == Some(&finding.id))?;
+    let refused = refused.find(|refused| refused.finding.as_ref() == Some(&finding.id))?;
     let Why::Protected { protection: Protection::NotPermitted { uid }, .. } = refused.why else {
         return None;
     };
     let pid = refused.pid?;
-    let owner = match finding.process.as_ref().and_then(|it| it.user.as_deref()) {
+    let owner = match finding.process.as_ref().and_then(|process| process.user.as_deref()) {
         Some(user) => user.to_owned(),
         None => format!("uid {uid}"),
     };

@@ -98,7 +98,7 @@ impl std::fmt::Debug for Tools {
 /// A sample and its findings.
 #[derive(Clone, Debug)]
 pub struct FreshSample<'a> {
-    /// Now, by the snapshots' clock.
+    /// The current time on the snapshots' clock.
     pub now: Time,
     pub snapshot: &'a Snapshot,
     /// All findings in the sample that no exemption covers. `None` if they are unknown: the sample is old, or the
@@ -111,31 +111,31 @@ pub trait SampleSource {
     /// The newest sample. `None` if nothing more may be sent.
     fn sample(&mut self) -> Option<FreshSample<'_>>;
 
-    /// Waits until the given time at most. It may return early if a process exits or a newer snapshot arrives.
+    /// Waits until the given time. May return early if a process exits or a newer snapshot arrives.
     fn wait(&mut self, until: Time);
 }
 
-/// Receives what an executor does. `place` is the target's index in the plan.
+/// Receives an executor's events. `index` is the target's index in the plan.
 pub trait Observer {
-    /// The action is in the ledger and comes next.
-    fn intended(&mut self, place: usize, deed: &Deed);
+    /// The action is in the ledger and follows immediately.
+    fn intended(&mut self, index: usize, deed: &Deed);
 
     /// These parts of the last action failed.
-    fn failed(&mut self, place: usize, failures: &[Failure]);
+    fn failed(&mut self, index: usize, failures: &[Failure]);
 
-    /// The target has until the given time.
-    fn waiting(&mut self, place: usize, until: Time);
+    /// The target has until the given time to react.
+    fn waiting(&mut self, index: usize, until: Time);
 
-    /// The target has more time because it is still working. `words` describes its activity.
-    fn saving(&mut self, place: usize, words: &str);
+    /// The target gets more time because it is still working. `words` describes its activity.
+    fn saving(&mut self, index: usize, words: &str);
 
-    fn ended(&mut self, place: usize, target: &Target, outcome: &Outcome);
+    fn ended(&mut self, index: usize, target: &Target, outcome: &Outcome);
 }
 
 #[derive(Debug)]
 pub struct Executor {
     targets: Vec<Target>,
-    place: usize,
+    index: usize,
     act: Option<Act>,
     guard: Arc<Guard>,
     actor: Actor,
@@ -143,25 +143,24 @@ pub struct Executor {
 }
 
 impl Executor {
-    /// An executor of these targets in this order, under the guard that they were planned with. It does nothing
-    /// yet.
+    /// Creates an executor for targets, in this order, with the guard of their plan. Takes no action yet.
     pub fn new(targets: Vec<Target>, guard: Guard, actor: Actor, tools: Tools) -> Self {
-        Self { targets, place: 0, act: None, guard: Arc::new(guard), actor, tools }
+        Self { targets, index: 0, act: None, guard: Arc::new(guard), actor, tools }
     }
 
     pub fn target(&self) -> Option<&Target> {
-        self.targets.get(self.place)
+        self.targets.get(self.index)
     }
 
-    /// Takes the steps that are due. `None` if no target is left. The call after a target's end starts the next
-    /// one. Fails if the ledger cannot be written. The pending action is then not carried out, and no other may be.
+    /// Takes the due steps. Returns `None` if no target is left. The call after a target ends starts the next one. If
+    /// the ledger cannot be written, the pending action is skipped, and the caller must stop.
     pub fn advance(
         &mut self,
         sample: &FreshSample<'_>,
         observer: &mut dyn Observer,
     ) -> Result<Option<ActProgress>, ledger::LedgerError> {
-        let place = self.place;
-        let Some(target) = self.targets.get(place) else {
+        let index = self.index;
+        let Some(target) = self.targets.get(index) else {
             return Ok(None);
         };
         let act = self.act.get_or_insert_with(|| {
@@ -169,29 +168,29 @@ impl Executor {
             let act = Act::new(target.clone(), guard, self.actor.clone());
             act.after(self.tools.releases.clone())
         });
-        let moment = StepInput {
+        let input = StepInput {
             now: sample.now,
             snapshot: sample.snapshot,
             recheck: recheck_by(act, sample),
         };
         let mut record = ObservedRecord {
             record: &mut *self.tools.record,
-            place,
+            index,
             observer: &mut *observer,
             releases: &mut self.tools.releases,
         };
         let was_saving = act.saving().is_some();
-        let progress = act.advance(moment, &mut *self.tools.control, &mut record)?;
+        let progress = act.advance(input, &mut *self.tools.control, &mut record)?;
         if let Some(words) = act.saving().filter(|_| !was_saving) {
-            observer.saving(place, words);
+            observer.saving(index, words);
         }
         match &progress {
-            ActProgress::Waiting { until } => observer.waiting(place, *until),
+            ActProgress::Waiting { until } => observer.waiting(index, *until),
             ActProgress::Ended(outcome) => {
                 self.act = None;
                 self.tools.control.release();
-                self.place += 1;
-                observer.ended(place, target, outcome);
+                self.index += 1;
+                observer.ended(index, target, outcome);
             }
         }
         Ok(Some(progress))
@@ -227,7 +226,7 @@ fn recheck_by(act: &Act, sample: &FreshSample<'_>) -> Recheck {
 /// Writes to the ledger, and passes each entry to the observer.
 struct ObservedRecord<'a> {
     record: &'a mut dyn LedgerSink,
-    place: usize,
+    index: usize,
     observer: &'a mut dyn Observer,
     releases: &'a mut Vec<PastRelease>,
 }
@@ -240,10 +239,10 @@ impl LedgerSink for ObservedRecord<'_> {
                 if let Deed::Release { way } = deed {
                     self.releases.push(PastRelease::new(way, entry.time, None));
                 }
-                self.observer.intended(self.place, deed);
+                self.observer.intended(self.index, deed);
             }
             LedgerEvent::Done { failures, .. } if !failures.is_empty() => {
-                self.observer.failed(self.place, failures);
+                self.observer.failed(self.index, failures);
             }
             LedgerEvent::Begun { .. } | LedgerEvent::Done { .. } | LedgerEvent::Ended(_) => {}
         }

@@ -1,9 +1,8 @@
-//! Which processes are never touched, and why. Pure: [`crate::host`] reads the facts.
+//! Decides which processes are protected, and why. Pure: [`crate::host`] reads the facts.
 //!
-//! The same checks run for the plan and again before each action. A program is matched by the file name of its
-//! executable, if root owns the file. Only whole names count, because unrelated programs may share a part. For a
-//! rule, an unknown fact protects a process. For a named process it does not, except for facts that any user can
-//! read, such as the owner and `oom_score_adj`.
+//! The same checks run for the plan and again before each action. A program is matched by the whole file name of
+//! its executable, if root owns the file. If a rule found the process, an unknown fact protects it. If a person
+//! named it, only unknown facts that any user can read protect it, such as the owner and `oom_score_adj`.
 
 use std::fmt;
 use std::sync::Arc;
@@ -58,14 +57,14 @@ pub enum Protection {
     },
     /// The PIDs are not the host's, and the PID that NVML reports may belong to an unrelated process.
     OtherNamespace,
-    /// The owner keeps the process.
+    /// The owner protects the process.
     KeptByOwner {
         /// Name of the owner.
         user: Option<Arc<str>>,
         /// End of the exemption; `None` if unlimited.
         until: Option<Time>,
     },
-    /// The configuration keeps the process.
+    /// The configuration protects the process.
     KeptByConfiguration {
         /// Reason given in the configuration.
         why: Arc<str>,
@@ -120,7 +119,7 @@ impl fmt::Display for Protection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Init => f.write_str("it is the machine's init"),
-            Self::KernelThread => f.write_str("it is the kernel's own"),
+            Self::KernelThread => f.write_str("it is a kernel thread"),
             Self::Ourselves => f.write_str("it is gpumem itself"),
             Self::Ancestor => f.write_str("gpumem was started by it"),
             Self::SessionLeader => f.write_str("it leads gpumem's own session"),
@@ -178,15 +177,15 @@ pub struct Guard {
 }
 
 impl Guard {
-    /// The same guard for release requests, which do not harm an inference server.
+    /// The guard for release requests, which do not harm an inference server.
     pub fn for_release(&self) -> Self {
         let mut guard = self.clone();
         guard.policy.servers = true;
         guard
     }
 
-    /// Why a process must not be signalled, from facts read now; `None` if it may be. `known_executable` is the
-    /// last readable path of its program.
+    /// Why a process must not be signalled, from current facts; `None` if it may be. `known_executable` is the last
+    /// readable path of its program.
     pub fn by_facts(
         &self,
         call: Call,
@@ -245,7 +244,7 @@ impl Guard {
     }
 
     /// Why a process must not be signalled, from a snapshot; `None` if it may be.
-    pub fn by_sight(
+    pub fn by_snapshot(
         &self,
         call: Call,
         process: &Process,
@@ -260,7 +259,7 @@ impl Guard {
         if !is_host && (call == Call::Rule || !holds_gpu(process)) {
             return Some(Protection::OtherNamespace);
         }
-        if !self.policy.graphics && only_draws(process, snapshot) {
+        if !self.policy.graphics && is_graphics_only(process, snapshot) {
             return Some(Protection::Graphics);
         }
         if call == Call::Rule && !self.policy.servers && (self.policy.serves)(process, snapshot) {
@@ -269,7 +268,7 @@ impl Guard {
         if call == Call::Named && self.policy.even_kept {
             return None;
         }
-        self.kept(call, process, snapshot.time)
+        self.find_keep(call, process, snapshot.time)
     }
 
     /// Why a run's launcher must not be signalled: exemptions of its owner and the configuration.
@@ -290,17 +289,17 @@ impl Guard {
             environment: facts.environment.clone(),
             ..Process::default()
         };
-        self.kept(call, &launcher, now)
+        self.find_keep(call, &launcher, now)
     }
 
-    fn kept(&self, call: Call, process: &Process, now: Time) -> Option<Protection> {
+    fn find_keep(&self, call: Call, process: &Process, now: Time) -> Option<Protection> {
         let identity = process.identity();
-        let mut exempt = self.policy.kept.iter();
-        let exempt = exempt.find(|it| it.is_from_all(identity, now));
-        if let Some(exempt) = exempt {
+        let mut exemption = self.policy.kept.iter();
+        let exemption = exemption.find(|exemption| exemption.is_from_all(identity, now));
+        if let Some(exemption) = exemption {
             return Some(Protection::from(KeptBy::Configuration {
-                reason: Arc::clone(&exempt.reason),
-                until: exempt.until,
+                reason: Arc::clone(&exemption.reason),
+                until: exemption.until,
             }));
         }
         let longest = self.policy.longest_keep;
@@ -328,7 +327,7 @@ pub(super) fn is_gpu_open(path: &str) -> bool {
 }
 
 /// Whether NVML lists a process only for graphics, or for an unknown type.
-fn only_draws(process: &Process, snapshot: &Snapshot) -> bool {
+fn is_graphics_only(process: &Process, snapshot: &Snapshot) -> bool {
     let rows = || {
         let rows = snapshot.gpus.iter().flat_map(|gpu| &gpu.processes);
         rows.flatten().filter(|row| row.pid == process.pid)

@@ -2,7 +2,7 @@
 //!
 //! A process outside the plan is added only if it is a child of a held, living process. It must also have started
 //! after the act opened its parents, hold a GPU, and pass every check that members pass. A shared session, process
-//! group, cgroup or name is not enough, because unrelated processes may share it. Nothing is sent here; see `act`.
+//! group, cgroup or name is not enough, because unrelated processes may share it. This module sends nothing; see `act`.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -15,12 +15,12 @@ use super::target::{LedgerProcess, Target, TargetProcess};
 use crate::host::{Guarded, ListedProcess};
 use crate::model::{self, Snapshot, Time};
 
-/// The minimum time, in seconds, between the first sight of a process and its addition. Between fork and exec a
-/// process still has its parent's environment and open files.
-const LEAST_AGE_SECONDS: f64 = 1.0;
+/// Minimum time, in seconds, from first seeing a process to adding it. Between fork and exec, a process still has
+/// its parent's environment and open files.
+const MIN_AGE_SECONDS: f64 = 1.0;
 
-/// The maximum number of added processes. A user's process limit also bounds a fork bomb.
-const MOST_ADOPTED: usize = 4096;
+/// Maximum number of added processes. A user's process limit also bounds a fork bomb.
+const MAX_ADOPTED: usize = 4096;
 
 #[derive(Clone, Debug)]
 pub(super) struct HeldProcess {
@@ -46,7 +46,7 @@ impl HeldProcess {
 pub(super) struct Handles {
     all: Vec<HeldProcess>,
     boot_id: Option<Arc<str>>,
-    /// Processes gone before the act began, or exited since.
+    /// Processes that exited before or during the act.
     ended: HashSet<u32>,
     /// Processes that existed before the act began.
     present: HashSet<(u32, u64)>,
@@ -89,25 +89,25 @@ impl Handles {
     }
 
     pub fn remember(&mut self, pid: u32, executable: Option<Arc<str>>) {
-        if let Some(one) = self.all.iter_mut().find(|one| one.pid == pid) {
-            one.executable = executable;
+        if let Some(held) = self.all.iter_mut().find(|held| held.pid == pid) {
+            held.executable = executable;
         }
     }
 
-    /// Records the existing processes and the members' places before the first action.
-    pub fn look_around(&mut self, snapshot: &Snapshot, control: &mut dyn ProcessControl) {
+    /// Records the existing processes and the members' relations before the first action.
+    pub fn record_existing(&mut self, snapshot: &Snapshot, control: &mut dyn ProcessControl) {
         let listed = control.list();
-        self.present = listed.iter().map(|it| (it.pid, it.start_ticks)).collect();
-        for one in self.all.iter().filter(|one| one.is_member) {
-            let facts = control.read_guarded(one.pid);
-            if let Some(facts) = facts.filter(|it| it.start_ticks == one.start_ticks) {
-                self.respawn.expect(one.pid, &facts, snapshot);
+        self.present = listed.iter().map(|process| (process.pid, process.start_ticks)).collect();
+        for held in self.all.iter().filter(|held| held.is_member) {
+            let facts = control.read_guarded(held.pid);
+            if let Some(facts) = facts.filter(|facts| facts.start_ticks == held.start_ticks) {
+                self.respawn.expect(held.pid, &facts, snapshot);
             }
         }
     }
 
     pub fn get(&self, handle: Handle) -> Option<&HeldProcess> {
-        self.all.iter().find(|one| one.handle == handle)
+        self.all.iter().find(|held| held.handle == handle)
     }
 
     /// Whether a process was missing at the start, or has exited.
@@ -116,7 +116,7 @@ impl Handles {
     }
 
     pub fn is_adopted(&self, handle: Handle) -> bool {
-        self.get(handle).is_some_and(|one| one.is_adopted)
+        self.get(handle).is_some_and(|held| held.is_adopted)
     }
 
     /// The living processes. Added processes count only if they hold a GPU.
@@ -131,27 +131,27 @@ impl Handles {
         all.filter_map(|handle| self.get(handle).cloned()).collect()
     }
 
-    /// Whether a held process is in the plan, or holds or may hold a GPU.
+    /// Whether a held process is in the plan or may hold a GPU.
     fn is_concerned(
         &self,
         handle: Handle,
         snapshot: &Snapshot,
         control: &mut dyn ProcessControl,
     ) -> bool {
-        self.get(handle).is_some_and(|one| {
-            let holds = |facts| holds_gpu(one.pid, &facts, snapshot) != Some(false);
-            !one.is_adopted || control.read_guarded(one.pid).is_none_or(holds)
+        self.get(handle).is_some_and(|held| {
+            let holds = |facts| holds_gpu(held.pid, &facts, snapshot) != Some(false);
+            !held.is_adopted || control.read_guarded(held.pid).is_none_or(holds)
         })
     }
 
     /// The living processes, including the launcher.
     pub fn alive(&mut self, control: &mut dyn ProcessControl) -> Vec<Handle> {
         let mut alive = Vec::new();
-        for one in &self.all {
-            if control.has_exited(one.handle) {
-                self.ended.insert(one.pid);
+        for held in &self.all {
+            if control.has_exited(held.handle) {
+                self.ended.insert(held.pid);
             } else {
-                alive.push(one.handle);
+                alive.push(held.handle);
             }
         }
         alive
@@ -172,60 +172,61 @@ impl Handles {
         let parents: HashSet<u32> = self
             .all
             .iter()
-            .filter(|one| one.is_member && alive.contains(&one.handle))
-            .map(|one| one.pid)
+            .filter(|held| held.is_member && alive.contains(&held.handle))
+            .map(|held| held.pid)
             .collect();
-        let known: HashSet<(u32, u64)> =
-            self.all.iter().map(|one| (one.pid, one.start_ticks)).collect();
-        let uids: HashSet<u32> = self.all.iter().map(|one| one.uid).collect();
-        let adopted = self.all.iter().filter(|one| one.is_adopted).count();
+        let held_keys: HashSet<(u32, u64)> =
+            self.all.iter().map(|held| (held.pid, held.start_ticks)).collect();
+        let uids: HashSet<u32> = self.all.iter().map(|held| held.uid).collect();
+        let adopted = self.all.iter().filter(|held| held.is_adopted).count();
         let mut found = Vec::new();
-        for it in &listed {
-            let key = (it.pid, it.start_ticks);
-            let Some(parent) = it.ppid.filter(|ppid| parents.contains(ppid)) else {
+        for child in &listed {
+            let key = (child.pid, child.start_ticks);
+            let Some(parent) = child.ppid.filter(|ppid| parents.contains(ppid)) else {
                 continue;
             };
-            if self.present.contains(&key) || known.contains(&key) {
+            if self.present.contains(&key) || held_keys.contains(&key) {
                 continue;
             }
             let first_seen = *self.born.entry(key).or_insert(now);
-            if now.seconds_since(first_seen) < LEAST_AGE_SECONDS {
+            if now.seconds_since(first_seen) < MIN_AGE_SECONDS {
                 continue;
             }
-            let facts = control.read_guarded(it.pid);
-            let is_it =
-                |facts: &Guarded| facts.start_ticks == it.start_ticks && facts.ppid == Some(parent);
-            let Some(facts) = facts.filter(is_it) else {
+            let facts = control.read_guarded(child.pid);
+            let is_same = |facts: &Guarded| {
+                facts.start_ticks == child.start_ticks && facts.ppid == Some(parent)
+            };
+            let Some(facts) = facts.filter(is_same) else {
                 continue;
             };
             let Some(uid) = facts.uid.filter(|uid| uids.contains(uid)) else {
                 continue;
             };
-            if adopted + found.len() < MOST_ADOPTED
-                && holds_gpu(it.pid, &facts, snapshot) == Some(true)
-                && may_be_added(call, guard, it, &facts, snapshot)
+            if adopted + found.len() < MAX_ADOPTED
+                && holds_gpu(child.pid, &facts, snapshot) == Some(true)
+                && may_be_added(call, guard, child, &facts, snapshot)
             {
-                found.push((*it, uid));
+                found.push((*child, uid));
             }
         }
-        for (it, uid) in found {
-            self.adopt_one(&it, uid, control);
+        for (child, uid) in found {
+            self.adopt_one(&child, uid, control);
         }
     }
 
-    fn adopt_one(&mut self, it: &ListedProcess, uid: u32, control: &mut dyn ProcessControl) {
+    fn adopt_one(&mut self, child: &ListedProcess, uid: u32, control: &mut dyn ProcessControl) {
         // The child may have exited since.
         let Ok(handle) = control.open(&Approved {
-            pid: it.pid,
-            start_ticks: it.start_ticks,
+            pid: child.pid,
+            start_ticks: child.start_ticks,
             uid,
             boot_id: self.boot_id.clone(),
         }) else {
             return;
         };
         self.all.push(HeldProcess {
-            pid: it.pid,
-            start_ticks: it.start_ticks,
+            pid: child.pid,
+            start_ticks: child.start_ticks,
             uid,
             handle,
             is_member: true,
@@ -234,7 +235,7 @@ impl Handles {
         });
     }
 
-    /// Living descendants that are not held and that hold or may hold a GPU. Ending their ancestors may end them.
+    /// Living descendants without a handle that may hold a GPU. Ending their ancestors may end them.
     pub fn descendants_not_held(
         &self,
         handles: &[Handle],
@@ -242,25 +243,26 @@ impl Handles {
         control: &mut dyn ProcessControl,
     ) -> Vec<u32> {
         let listed = control.list();
-        let is_held = |it: &ListedProcess| {
-            let key = (it.pid, it.start_ticks);
-            self.all.iter().any(|one| (one.pid, one.start_ticks) == key)
+        let is_held = |process: &ListedProcess| {
+            let key = (process.pid, process.start_ticks);
+            self.all.iter().any(|held| (held.pid, held.start_ticks) == key)
         };
-        let mut due: Vec<u32> =
+        let mut queue: Vec<u32> =
             handles.iter().filter_map(|&handle| Some(self.get(handle)?.pid)).collect();
-        let mut seen: HashSet<u32> = due.iter().copied().collect();
+        let mut visited: HashSet<u32> = queue.iter().copied().collect();
         let mut found = Vec::new();
-        while let Some(parent) = due.pop() {
-            for it in listed.iter().filter(|it| it.ppid == Some(parent)) {
-                if !seen.insert(it.pid) {
+        while let Some(parent) = queue.pop() {
+            for process in listed.iter().filter(|process| process.ppid == Some(parent)) {
+                if !visited.insert(process.pid) {
                     continue;
                 }
-                due.push(it.pid);
-                let facts = control.read_guarded(it.pid);
-                let facts = facts.filter(|facts| facts.start_ticks == it.start_ticks);
-                let holds = |facts: Guarded| holds_gpu(it.pid, &facts, snapshot) != Some(false);
-                if !is_held(it) && facts.is_some_and(holds) {
-                    found.push(it.pid);
+                queue.push(process.pid);
+                let facts = control.read_guarded(process.pid);
+                let facts = facts.filter(|facts| facts.start_ticks == process.start_ticks);
+                let holds =
+                    |facts: Guarded| holds_gpu(process.pid, &facts, snapshot) != Some(false);
+                if !is_held(process) && facts.is_some_and(holds) {
+                    found.push(process.pid);
                 }
             }
         }
@@ -268,7 +270,7 @@ impl Handles {
         found
     }
 
-    /// A new process that took the place of a member.
+    /// A new process that replaced a member.
     pub fn successor(
         &self,
         target: &Target,
@@ -276,10 +278,10 @@ impl Handles {
         control: &mut dyn ProcessControl,
     ) -> Option<u32> {
         let listed = control.list();
-        let is_new = |it: &&ListedProcess| {
-            let key = (it.pid, it.start_ticks);
+        let is_new = |process: &&ListedProcess| {
+            let key = (process.pid, process.start_ticks);
             !self.present.contains(&key)
-                && self.all.iter().all(|one| (one.pid, one.start_ticks) != key)
+                && self.all.iter().all(|held| (held.pid, held.start_ticks) != key)
         };
         let new: Vec<&ListedProcess> = listed.iter().filter(is_new).collect();
         self.respawn.find(target, &new, snapshot, control)
@@ -290,9 +292,9 @@ impl Handles {
 /// NVML does not list it and its descriptors cannot be read.
 pub(super) fn holds_gpu(pid: u32, facts: &Guarded, snapshot: &Snapshot) -> Option<bool> {
     let rows = snapshot.gpus.iter().flat_map(|gpu| &gpu.processes);
-    let shown = snapshot.process(pid).and_then(|it| it.start_ticks);
-    let is_it = shown == Some(facts.start_ticks);
-    if is_it && rows.flatten().any(|row| row.pid == pid) {
+    let shown = snapshot.process(pid).and_then(|process| process.start_ticks);
+    let is_same = shown == Some(facts.start_ticks);
+    if is_same && rows.flatten().any(|row| row.pid == pid) {
         return Some(true);
     }
     let files = facts.gpu_files.as_deref()?;
@@ -303,37 +305,37 @@ pub(super) fn holds_gpu(pid: u32, facts: &Guarded, snapshot: &Snapshot) -> Optio
 fn may_be_added(
     call: Call,
     guard: &Guard,
-    it: &ListedProcess,
+    child: &ListedProcess,
     facts: &Guarded,
     snapshot: &Snapshot,
 ) -> bool {
-    if guard.by_facts(Call::Rule, it.pid, Some(facts), None).is_some() {
+    if guard.by_facts(Call::Rule, child.pid, Some(facts), None).is_some() {
         return false;
     }
-    let process = newborn(it, facts, snapshot);
+    let process = newborn(child, facts, snapshot);
     let is_at_work = call == Call::Rule && {
         let rows = snapshot.gpus.iter().flat_map(|gpu| &gpu.processes);
-        let mut rows = rows.flatten().filter(|row| row.pid == it.pid);
+        let mut rows = rows.flatten().filter(|row| row.pid == child.pid);
         process.cpu_percent.is_some_and(|percent| percent >= WORKING_CPU_PERCENT)
             || rows.any(|row| row.sm_percent.is_some_and(|percent| percent > 0))
     };
     // A named process may have an unreadable environment, but an added one may not.
     facts.environment.is_some()
         && !is_at_work
-        && guard.by_sight(call, &process, snapshot).is_none()
+        && guard.by_snapshot(call, &process, snapshot).is_none()
         && !guard.policy.keeps.has(&process, snapshot)
 }
 
 /// A process as a snapshot would show it. Values that were not read come from its parent or remain unknown.
-fn newborn(it: &ListedProcess, facts: &Guarded, snapshot: &Snapshot) -> model::Process {
-    let shown = snapshot.process(it.pid);
-    if let Some(shown) = shown.filter(|shown| shown.start_ticks == Some(it.start_ticks)) {
+fn newborn(child: &ListedProcess, facts: &Guarded, snapshot: &Snapshot) -> model::Process {
+    let shown = snapshot.process(child.pid);
+    if let Some(shown) = shown.filter(|shown| shown.start_ticks == Some(child.start_ticks)) {
         return model::Process { environment: facts.environment.clone(), ..shown.clone() };
     }
     let parent = facts.ppid.and_then(|ppid| snapshot.process(ppid));
     model::Process {
-        pid: it.pid,
-        start_ticks: Some(it.start_ticks),
+        pid: child.pid,
+        start_ticks: Some(child.start_ticks),
         start_time: None,
         ppid: facts.ppid,
         process_group: facts.process_group,

@@ -33,41 +33,43 @@ const LAUNCHERS: &[&str] = &[
 const RANKS: &[&str] =
     &["RANK", "PMI_RANK", "OMPI_COMM_WORLD_RANK", "LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK"];
 
-/// A shell does not end the ranks that it started, so it is no launcher.
+/// A shell does not end the ranks that it started, so it is not a launcher.
 const SHELLS: &[&str] = &["bash", "sh", "dash", "zsh", "fish", "ksh", "tcsh", "csh"];
 
 /// The member that the others depend on: the parent of most members, else the leader of their group or session,
 /// else the oldest.
-pub(super) fn leader(members: &[TargetProcess], processes: &[&Process]) -> u32 {
+pub(super) fn find_leader(members: &[TargetProcess], processes: &[&Process]) -> u32 {
     let children = |pid: u32| {
-        let parents = processes.iter().filter(|it| it.ppid == Some(pid));
+        let parents = processes.iter().filter(|process| process.ppid == Some(pid));
         parents.count()
     };
     let leads = |pid: u32| {
-        let led =
-            members.iter().filter(|it| it.process_group == Some(pid) || it.session == Some(pid));
+        let led = members
+            .iter()
+            .filter(|member| member.process_group == Some(pid) || member.session == Some(pid));
         led.count()
     };
     members
         .iter()
         // `max_by_key` returns the last maximum, which is the oldest after `rev`.
         .rev()
-        .max_by_key(|it| (children(it.pid), leads(it.pid)))
-        .map_or(0, |it| it.pid)
+        .max_by_key(|member| (children(member.pid), leads(member.pid)))
+        .map_or(0, |member| member.pid)
 }
 
 /// The living launcher of a rank's run. Never a shell or a daemon.
-pub(super) fn launcher_of<'a>(rank: &'a Process, snapshot: &Snapshot) -> Option<&'a Arc<Parent>> {
-    let parent = rank.parent.as_ref().filter(|it| rank.ppid == Some(it.pid))?;
-    let is_launcher = || launches(parent.command.as_deref()) || has_ranks(parent, rank, snapshot);
+pub(super) fn find_launcher<'a>(rank: &'a Process, snapshot: &Snapshot) -> Option<&'a Arc<Parent>> {
+    let parent = rank.parent.as_ref().filter(|parent| rank.ppid == Some(parent.pid))?;
+    let is_launcher =
+        || is_launcher_command(parent.command.as_deref()) || has_ranks(parent, rank, snapshot);
     is_launcher().then_some(parent)
 }
 
 /// Whether a parent has another child in the same run with an adjacent rank number.
 fn has_ranks(parent: &Parent, rank: &Process, snapshot: &Snapshot) -> bool {
     let program = parent.command.as_deref().and_then(<[_]>::first);
-    let program = program.or(parent.comm.as_ref()).map_or("", |it| file_name(it));
-    // Slurm's daemon is not the user's to signal.
+    let program = program.or(parent.comm.as_ref()).map_or("", |path| file_name(path));
+    // Users may not signal Slurm's daemon.
     if rank.slurm.is_some() || SHELLS.contains(&program.trim_start_matches('-')) {
         return false;
     }
@@ -76,14 +78,14 @@ fn has_ranks(parent: &Parent, rank: &Process, snapshot: &Snapshot) -> bool {
     };
     let is_next = |other: &Process, name: &&&str| {
         let numbers = number(rank, name).zip(number(other, name));
-        numbers.is_some_and(|(own, other)| own.abs_diff(other) == 1)
+        numbers.is_some_and(|(rank_number, other_number)| rank_number.abs_diff(other_number) == 1)
     };
-    let mut siblings = snapshot.processes.iter().filter(|it| it.ppid == Some(parent.pid));
+    let mut siblings = snapshot.processes.iter().filter(|process| process.ppid == Some(parent.pid));
     siblings.any(|other| RANKS.iter().any(|name| is_next(other, &name)))
 }
 
 /// Whether a command is a launcher: the program itself, or an interpreter's script or module.
-pub(super) fn launches(command: Option<&[Arc<str>]>) -> bool {
+pub(super) fn is_launcher_command(command: Option<&[Arc<str>]>) -> bool {
     let base = |word: &Arc<str>| word.rsplit('/').next().unwrap_or(word).to_owned();
     let Some((program, arguments)) = command.and_then(<[_]>::split_first) else {
         return false;
@@ -98,7 +100,7 @@ pub(super) fn launches(command: Option<&[Arc<str>]>) -> bool {
     let mut words = arguments.iter();
     while let Some(word) = words.next() {
         match &**word {
-            "-m" => return words.next().is_some_and(|it| LAUNCHERS.contains(&&**it)),
+            "-m" => return words.next().is_some_and(|module| LAUNCHERS.contains(&&**module)),
             "-X" | "-W" => {
                 words.next();
             }

@@ -1,7 +1,7 @@
 //! The audit log: an append-only JSON Lines file of every action, its time, process and reason.
 //!
-//! Each line is on disk before the action that it announces. If gpumem dies in the middle of an act, the ledger
-//! shows what was sent or about to be sent. If a line cannot be written, the act stops. The last line may be
+//! Each line is on disk before the action that it announces. If gpumem dies during an act, the ledger shows which
+//! actions were sent or about to be sent. If a line cannot be written, the act stops. The last line may be
 //! incomplete: the next writer starts a new line, and the reader skips it.
 
 use std::collections::HashMap;
@@ -24,12 +24,12 @@ use crate::model::json;
 use crate::model::{Snapshot, Time};
 
 pub const FILE_NAME: &str = "reap.jsonl";
-/// The maximum number of bytes read from the end of the file: some thousand acts.
+/// Maximum number of bytes read from the end of the file: a few thousand acts.
 pub const MOST_READ_BYTES: u64 = 16 << 20;
 /// The `schema` of each line.
 pub const SCHEMA: &str = "gpumem.ledger/1";
-/// The maximum length of a line in bytes. A family of a thousand members needs half of it.
-const MOST_LINE_BYTES: usize = 1 << 20;
+/// Maximum length of a line, in bytes: twice as long as the line for a family of a thousand members.
+const MAX_LINE_BYTES: usize = 1 << 20;
 
 #[derive(Debug, thiserror::Error)]
 pub enum LedgerError {
@@ -69,7 +69,7 @@ pub enum LedgerEvent {
     Ended(Outcome),
 }
 
-/// The process and user that act.
+/// The process and user that performed an act.
 #[derive(Clone, PartialEq, Eq, Debug, Default, JsonSchema, Serialize, Deserialize)]
 pub struct Actor {
     /// PID of gpumem.
@@ -89,11 +89,11 @@ impl Actor {
     /// This process and its user. The user name is taken from a snapshot's processes.
     pub fn of_gpumem(snapshot: &Snapshot) -> Self {
         let uid = geteuid().as_raw();
-        let own = snapshot.processes.iter().find(|it| it.uid == Some(uid));
+        let process = snapshot.processes.iter().find(|process| process.uid == Some(uid));
         Self {
             pid: std::process::id(),
             uid,
-            user: own.and_then(|process| process.user.clone()),
+            user: process.and_then(|process| process.user.clone()),
             sudo_user: std::env::var("SUDO_USER").ok().map(Into::into),
             is_unattended: false,
         }
@@ -134,7 +134,7 @@ impl Ledger {
             file.read_exact_at(&mut last, end).map_err(failed)?;
         }
         // The directory entry must be on disk, too.
-        let folder = path.parent().filter(|it| !it.as_os_str().is_empty());
+        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
         File::open(folder.unwrap_or(Path::new(".")))
             .and_then(|folder| folder.sync_all())
             .map_err(failed)?;
@@ -158,7 +158,7 @@ impl LedgerSink for Ledger {
         let whole = LedgerLine { schema: SCHEMA, entry };
         json::append(&mut line, &whole).map_err(|error| failed(error.into()))?;
         line.push(b'\n');
-        if line.len() > MOST_LINE_BYTES {
+        if line.len() > MAX_LINE_BYTES {
             return Err(failed(io::Error::other("the line would be too long")));
         }
         // Cleared once the whole line is written.
@@ -179,7 +179,7 @@ pub struct LedgerSummary {
     pub is_cut: bool,
 }
 
-/// An act from the audit log. Values that the log does not have are `None`.
+/// An act from the audit log. Values missing from the log are `None`.
 #[derive(Clone, PartialEq, Debug, JsonSchema, Serialize)]
 pub struct PastAct {
     /// Identifier of the act.
@@ -236,10 +236,10 @@ pub fn read(path: &Path, most_bytes: u64) -> Result<LedgerSummary, LedgerError> 
         // Skip the rest of a partial line.
         lines.next();
     }
-    let mut places = HashMap::new();
+    let mut indexes = HashMap::new();
     for line in lines.filter(|line| !line.is_empty()) {
         match parse(line) {
-            Some(entry) => past.apply(entry, &mut places),
+            Some(entry) => past.apply(entry, &mut indexes),
             None => past.unread_lines += 1,
         }
     }
@@ -259,14 +259,15 @@ impl LedgerSummary {
     /// Start times of unattended acts, for a [`ReapPace`](super::policy::ReapPace). Acts of unknown origin count;
     /// acts that a person confirmed do not.
     pub fn unattended_times(&self) -> Vec<Time> {
-        let is_unattended = |act: &&PastAct| act.actor.as_ref().is_none_or(|it| it.is_unattended);
+        let is_unattended =
+            |act: &&PastAct| act.actor.as_ref().is_none_or(|actor| actor.is_unattended);
         let acts = self.acts.iter().filter(|act| !act.deeds.is_empty());
         acts.filter(is_unattended).map(|act| act.time).collect()
     }
 
-    fn apply(&mut self, entry: LedgerEntry, places: &mut HashMap<Arc<str>, usize>) {
+    fn apply(&mut self, entry: LedgerEntry, indexes: &mut HashMap<Arc<str>, usize>) {
         let time = entry.time;
-        let place = *places.entry(Arc::clone(&entry.act)).or_insert_with(|| {
+        let index = *indexes.entry(Arc::clone(&entry.act)).or_insert_with(|| {
             self.acts.push(PastAct {
                 id: Arc::clone(&entry.act),
                 time,
@@ -277,7 +278,7 @@ impl LedgerSummary {
             });
             self.acts.len() - 1
         });
-        let act = &mut self.acts[place];
+        let act = &mut self.acts[index];
         match entry.event {
             LedgerEvent::Begun { actor, target } => {
                 act.actor = Some(actor);
@@ -287,10 +288,10 @@ impl LedgerSummary {
                 act.deeds.push(PastDeed { time, deed, failures: None, ended: None });
             }
             LedgerEvent::Done { deed, failures } => {
-                let known = act.deeds.last_mut();
-                match known.filter(|it| it.deed == deed && it.failures.is_none()) {
-                    Some(known) => {
-                        (known.failures, known.ended) = (Some(failures), Some(time));
+                let last = act.deeds.last_mut();
+                match last.filter(|last| last.deed == deed && last.failures.is_none()) {
+                    Some(last) => {
+                        (last.failures, last.ended) = (Some(failures), Some(time));
                     }
                     None => act.deeds.push(PastDeed {
                         time,

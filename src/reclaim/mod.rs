@@ -1,15 +1,14 @@
-//! Reclaims GPU memory: plans, carries plans out, and verifies the result.
+//! Reclaims GPU memory: plans actions, carries them out, and verifies the result.
 //!
-//! [`mod@plan`] creates targets ([`target`]) with their steps, and refusals with reasons, from findings or from
-//! process names. It is pure. So are [`guard`] (protected processes), [`policy`] (the request), and [`prepare`]
-//! (except for plans of this machine). [`mod@recheck`] (whether a finding still holds) and [`verify`] (freed
-//! memory, according to NVML) are pure as well. [`executor`] carries out a plan for every caller, and [`act`]
-//! carries out one target. Only [`process_control`] touches processes, through pidfds and never by number. Each way
-//! of reclaiming is a file in [`step`]. [`ledger`] is written before each action. The executor's lock excludes a
-//! second reaper, and [`warnings`] records warnings before unattended acts.
+//! [`mod@plan`] turns findings or named processes into targets ([`target`]) and refusals, as [`policy`] requests.
+//! [`guard`] protects processes. Both are pure; [`prepare`] supplies the facts from /proc or a snapshot.
 //!
-//! [`scheduler`] decides which unattended actions are due, and [`worker`] plans and acts for the screen. Nothing
-//! here prints or calls NVML.
+//! [`executor`] carries out a plan, and [`act`] one target. Each way to free memory is a file in [`step`]. Only
+//! [`process_control`] signals processes, always through pidfds. [`ledger`] records each action before it happens.
+//! [`mod@recheck`] checks whether a finding still holds, and [`verify`] whether NVML shows the memory as freed.
+//!
+//! [`scheduler`] decides which unattended actions are due, and [`warnings`] stores the warnings sent before them.
+//! [`worker`] plans and acts for the screen. Nothing here prints or calls NVML.
 
 pub mod act;
 pub mod commands;

@@ -32,11 +32,11 @@ pub struct ReclaimLog {
 struct OpenAct {
     user: Arc<str>,
     /// The method of the last action. `None` before the first.
-    how: Option<How>,
+    method: Option<How>,
 }
 
 impl ReclaimLog {
-    /// The audit log need not exist.
+    /// The audit log may be missing.
     pub fn new(path: PathBuf) -> Self {
         let (open, sums) = (HashMap::new(), Reclaimed::default());
         Self { path, inode: 0, read: 0, open, sums }
@@ -73,27 +73,28 @@ impl ReclaimLog {
     fn add(&mut self, entry: LedgerEntry) {
         match entry.event {
             LedgerEvent::Begun { target, .. } => {
-                let lead = target.members.iter().find(|it| it.pid == target.leader);
-                let user = lead.and_then(|lead| lead.user.clone()).unwrap_or_default();
-                self.open.insert(entry.act, OpenAct { user, how: None });
+                let leader = target.members.iter().find(|member| member.pid == target.leader);
+                let user = leader.and_then(|leader| leader.user.clone()).unwrap_or_default();
+                self.open.insert(entry.act, OpenAct { user, method: None });
             }
             LedgerEvent::Intended(deed) | LedgerEvent::Done { deed, .. } => {
-                self.open.entry(entry.act).or_default().how = Some(how(&deed));
+                self.open.entry(entry.act).or_default().method = Some(method_of(&deed));
             }
             LedgerEvent::Ended(outcome) => {
-                let Some(OpenAct { user, how: Some(how) }) = self.open.remove(&entry.act) else {
+                let Some(OpenAct { user, method: Some(method) }) = self.open.remove(&entry.act)
+                else {
                     return;
                 };
-                *self.sums.acts.entry((how, outcome.name())).or_default() += 1;
+                *self.sums.acts.entry((method, outcome.name())).or_default() += 1;
                 if outcome.freed_bytes() > 0 {
-                    *self.sums.bytes.entry((how, user)).or_default() += outcome.freed_bytes();
+                    *self.sums.bytes.entry((method, user)).or_default() += outcome.freed_bytes();
                 }
             }
         }
     }
 }
 
-fn how(deed: &Deed) -> How {
+fn method_of(deed: &Deed) -> How {
     match deed {
         Deed::Release { way } if matches!(way.by, ReleaseBy::Server(_)) => "unload",
         Deed::Release { .. } => "release",
@@ -122,8 +123,9 @@ mod tests {
     fn begun() -> LedgerEvent {
         let mut python = process(70, "python");
         python.user = Some("ann".into());
-        let seen = snapshot(at(0.0), std::slice::from_ref(&python), vec![gpu(0, &[(70, GIB)], 0)]);
-        let mut plan = plan_of(&[finding(Kind::Idle, &python)], &seen, &guard());
+        let snapshot =
+            snapshot(at(0.0), std::slice::from_ref(&python), vec![gpu(0, &[(70, GIB)], 0)]);
+        let mut plan = plan_of(&[finding(Kind::Idle, &python)], &snapshot, &guard());
         let target = Box::new(plan.targets.remove(0));
         LedgerEvent::Begun { actor: Actor::default(), target }
     }
@@ -137,11 +139,11 @@ mod tests {
     }
 
     #[test]
-    fn an_act_counts_once_and_a_sum_never_falls() {
+    fn an_act_is_counted_once_and_totals_never_decrease() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("reap.jsonl");
         let mut log = ReclaimLog::new(path.clone());
-        assert_eq!(log.sums(), &Reclaimed::default(), "there is none");
+        assert_eq!(log.sums(), &Reclaimed::default(), "no log");
         // An act may span two reads. An act without an action does not count.
         append(&path, "a", vec![begun(), term()]);
         assert_eq!(log.sums(), &Reclaimed::default());

@@ -1,7 +1,7 @@
 //! Past requests to release memory, from the ledger.
 //!
-//! A request must not count as the process's own work. A notebook server treats it as activity, and memory that
-//! returns later looks as if the program had freed it. So live and stored snapshots mark these processes
+//! A request must not look like the process's own work: a notebook server counts it as activity, and the program
+//! seems to have freed the memory itself. So snapshots mark these processes
 //! ([`Process::asked`](crate::model::Process::asked)), and the rules interpret the mark. The mark also prevents
 //! repeated requests.
 
@@ -15,10 +15,10 @@ use super::target::{Deed, LedgerProcess};
 use crate::model::process::AskedRelease;
 use crate::model::{Snapshot, Time};
 
-/// The maximum number of bytes read from the end of the ledger: some hundred acts.
-const MOST_READ_BYTES: u64 = 1 << 20;
+/// Maximum number of bytes read from the end of the ledger: a few hundred acts.
+const MAX_READ_BYTES: u64 = 1 << 20;
 /// The assumed duration, in seconds, of a release whose end is not in the ledger.
-const LONGEST_SECONDS: f64 = 60.0;
+const ASSUMED_SECONDS: f64 = 60.0;
 
 /// A past request to a process to release memory.
 #[derive(Clone, PartialEq, Debug)]
@@ -43,7 +43,7 @@ impl PastRelease {
 
     /// The request as a current snapshot shows it.
     pub fn asked(&self, now: Time) -> AskedRelease {
-        let under_way = || now.min(self.since.plus_seconds(LONGEST_SECONDS));
+        let under_way = || now.min(self.since.plus_seconds(ASSUMED_SECONDS));
         let until = self.until.unwrap_or_else(under_way);
         AskedRelease {
             since: self.since,
@@ -53,15 +53,15 @@ impl PastRelease {
     }
 }
 
-/// All releases in a ledger from this boot, oldest first. Releases without a result count as well.
+/// All releases in a ledger from this boot, oldest first. Includes releases without a result.
 pub fn past_releases(past: &LedgerSummary, boot_id: Option<&str>) -> Vec<PastRelease> {
     let is_of_boot = |act: &&ledger::PastAct| {
         let target = act.target.as_deref();
         target.is_none_or(|target| target.boot_id.as_deref() == boot_id)
     };
     let deeds = past.acts.iter().filter(is_of_boot).flat_map(|act| &act.deeds);
-    let releases = deeds.filter_map(|it| match &it.deed {
-        Deed::Release { way } => Some(PastRelease::new(way, it.time, it.ended)),
+    let releases = deeds.filter_map(|deed| match &deed.deed {
+        Deed::Release { way } => Some(PastRelease::new(way, deed.time, deed.ended)),
         _ => None,
     });
     releases.collect()
@@ -77,7 +77,7 @@ pub struct ReleaseLog {
 }
 
 impl ReleaseLog {
-    /// The ledger need not exist.
+    /// The ledger may be missing.
     pub fn new(path: PathBuf) -> Self {
         Self { path, read: None, releases: Vec::new() }
     }
@@ -89,26 +89,27 @@ impl ReleaseLog {
             return;
         }
         for process in &mut snapshot.processes {
-            let is_it = |it: &&PastRelease| {
-                it.process.pid == process.pid && Some(it.process.start_ticks) == process.start_ticks
+            let is_same = |release: &&PastRelease| {
+                release.process.pid == process.pid
+                    && Some(release.process.start_ticks) == process.start_ticks
             };
-            // The last request before the snapshot: a stored snapshot must not show later ones.
+            // A stored snapshot must not show requests that came later.
             let releases = self.releases.iter().rev();
-            let mut before = releases.filter(|it| it.since <= snapshot.time);
-            if let Some(last) = before.find(is_it) {
+            let mut before = releases.filter(|release| release.since <= snapshot.time);
+            if let Some(last) = before.find(is_same) {
                 process.asked = Some(Arc::new(last.asked(snapshot.time)));
             }
         }
     }
 
     fn refresh(&mut self, boot_id: Option<&str>) {
-        let now = std::fs::metadata(&self.path).ok();
-        let now = now.map(|it| (it.len(), it.modified().ok()));
-        if now == self.read {
+        let current = std::fs::metadata(&self.path).ok();
+        let current = current.map(|metadata| (metadata.len(), metadata.modified().ok()));
+        if current == self.read {
             return;
         }
-        self.read = now;
-        let past = ledger::read(&self.path, MOST_READ_BYTES).unwrap_or_default();
+        self.read = current;
+        let past = ledger::read(&self.path, MAX_READ_BYTES).unwrap_or_default();
         self.releases = past_releases(&past, boot_id);
     }
 }
@@ -117,7 +118,7 @@ impl ReleaseLog {
 mod tests {
     use super::*;
     use crate::reclaim::ledger::{Actor, Ledger, LedgerEntry, LedgerEvent, LedgerSink as _};
-    use crate::reclaim::testing::{BOOT, at, gpu, naming, plan_of, process, snapshot};
+    use crate::reclaim::testing::{BOOT, at, gpu, guard_naming, plan_of, process, snapshot};
     use crate::units::GIB;
 
     fn way() -> ReleaseWay {
@@ -133,27 +134,27 @@ mod tests {
     }
 
     #[test]
-    fn a_later_process_marks_snapshots_by_the_ledger() {
+    fn snapshots_are_marked_from_the_ledger() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("reap.jsonl");
         let python = process(70, "python train.py");
-        let seen = |seconds: f64| {
+        let snapshot_at = |seconds: f64| {
             snapshot(
                 at(seconds),
                 &[python.clone(), process(71, "python b.py")],
                 vec![gpu(0, &[(70, GIB), (71, GIB)], 0)],
             )
         };
-        let target = plan_of(&[], &seen(0.0), &naming(&[70])).targets.remove(0);
+        let target = plan_of(&[], &snapshot_at(0.0), &guard_naming(&[70])).targets.remove(0);
         assert_eq!(target.boot_id.as_deref(), Some(BOOT));
         let mut log = ReleaseLog::new(path.clone());
         let mut marked = |seconds: f64| {
-            let mut snapshot = seen(seconds);
+            let mut snapshot = snapshot_at(seconds);
             log.mark(&mut snapshot);
             assert_eq!(snapshot.processes[1].asked, None);
             snapshot.processes[0].asked.as_deref().cloned()
         };
-        assert_eq!(marked(0.0), None, "there is no ledger");
+        assert_eq!(marked(0.0), None, "no ledger");
         let mut ledger = Ledger::open(&path).unwrap();
         let mut write = |seconds: f64, event| {
             let (time, act) = (at(seconds), "x".into());
@@ -170,16 +171,16 @@ mod tests {
                 last_activity: Some(at(-7200.0)),
             })
         };
-        assert_eq!(marked(9.0), None, "of before it");
+        assert_eq!(marked(9.0), None, "before the request");
         assert_eq!(marked(12.0), asked(12.0), "under way");
-        assert_eq!(marked(500.0), asked(70.0), "its end was not seen");
+        assert_eq!(marked(500.0), asked(70.0), "no result in the ledger");
         let (deed, failures) = (Deed::Release { way: way() }, Vec::new());
         write(13.0, LedgerEvent::Done { deed, failures });
         assert_eq!(marked(500.0), asked(13.0));
     }
 
     #[test]
-    fn only_what_the_server_saw_meanwhile_is_explained() {
+    fn only_activity_near_a_request_is_explained() {
         let asked = PastRelease::new(&way(), at(10.0), Some(at(13.0))).asked(at(100.0));
         for (seconds, expected) in
             [(7.9, false), (8.0, true), (11.0, true), (15.0, true), (15.1, false)]

@@ -15,9 +15,9 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::guard::{Call, Guard, Protection};
-use super::launcher::{launcher_of, leader};
+use super::launcher::{find_launcher, find_leader};
 use super::policy::{Targets, WORKING_CPU_PERCENT};
-use super::select::{Accused, found, named};
+use super::select::{Accused, select_found, select_named};
 use super::step::{self, FamilyInput};
 use super::target::{Because, MemberGpu, Reason, Target, TargetProcess, listed};
 use crate::advice;
@@ -28,8 +28,8 @@ use crate::model::process::Parent;
 use crate::model::process_name::name_of;
 use crate::model::{Process, Snapshot, Time, Unread};
 
-/// The maximum number of generations between a process and a requested ancestor.
-const MOST_GENERATIONS: usize = 64;
+/// Maximum number of generations between a process and a requested ancestor.
+const MAX_GENERATIONS: usize = 64;
 
 #[derive(Clone, Copy, Debug)]
 pub struct PlanInput<'a> {
@@ -62,7 +62,7 @@ pub struct Plan {
     pub refused: Vec<Refused>,
 }
 
-/// Something that a plan leaves alone.
+/// A process or finding that a plan refuses.
 #[derive(Clone, PartialEq, Debug, JsonSchema, Serialize)]
 pub struct Refused {
     /// PID of the process; `None` if there is none.
@@ -75,11 +75,11 @@ pub struct Refused {
     pub finding: Option<Arc<str>>,
     /// Kind of the finding.
     pub kind: Option<Kind>,
-    /// Why it is left alone.
+    /// Why it is refused.
     pub why: Why,
 }
 
-/// Why something is left alone.
+/// Why a process or finding is refused.
 #[derive(Clone, PartialEq, Debug, JsonSchema, Serialize)]
 #[serde(tag = "why", rename_all = "snake_case")]
 pub enum Why {
@@ -134,7 +134,7 @@ pub enum Why {
     },
     /// The process cannot be asked to release memory.
     NoWayIn {
-        /// Why each of the ways is impossible. Contains text from others: escape it for a terminal.
+        /// Why each method is impossible. Contains text from others: escape it for a terminal.
         ways: Arc<str>,
     },
     /// The process is no longer in the snapshot.
@@ -207,37 +207,37 @@ impl fmt::Display for Why {
     }
 }
 
-pub fn plan(seen: &PlanInput<'_>, guard: &Guard) -> Plan {
-    let mut plan = Plan { time: seen.snapshot.time, targets: Vec::new(), refused: Vec::new() };
-    let families = by_launcher(seen);
-    let seen = &PlanInput { families: &families, ..*seen };
+pub fn plan(input: &PlanInput<'_>, guard: &Guard) -> Plan {
+    let mut plan = Plan { time: input.snapshot.time, targets: Vec::new(), refused: Vec::new() };
+    let families = by_launcher(input);
+    let input = &PlanInput { families: &families, ..*input };
     let refused = &mut plan.refused;
     let (call, accused) = match &guard.policy.targets {
-        Targets::Named(it) => (Call::Named, named(seen, guard, it, refused)),
-        Targets::Found(it) => (Call::Rule, found(seen, guard, it, refused)),
+        Targets::Named(names) => (Call::Named, select_named(input, guard, names, refused)),
+        Targets::Found(selector) => (Call::Rule, select_found(input, guard, selector, refused)),
     };
-    let unread = Unread::new(seen.snapshot, seen.families, |_, _| false);
+    let unread = Unread::new(input.snapshot, input.families, |_, _| false);
     let (released, accused): (Vec<Accused<'_>>, Vec<Accused<'_>>) =
-        accused.into_iter().partition(|it| release::is_released(it, &guard.policy));
-    release::plan(seen, guard, call, (&released, &unread), &mut plan);
+        accused.into_iter().partition(|accused| release::is_released(accused, &guard.policy));
+    release::plan(input, guard, call, (&released, &unread), &mut plan);
     let mut done: Vec<u32> = Vec::new();
-    for first in &accused {
-        if done.contains(&first.process.pid) {
+    for requested in &accused {
+        if done.contains(&requested.process.pid) {
             continue;
         }
-        let family = member(seen.families, first.process.pid);
-        let is_kin = |pid: u32| match family {
+        let family = member(input.families, requested.process.pid);
+        let is_relative = |pid: u32| match family {
             Some(family) => family.members.contains(&pid),
-            None => pid == first.process.pid,
+            None => pid == requested.process.pid,
         };
         let together: Vec<&Accused<'_>> =
-            accused.iter().filter(|it| is_kin(it.process.pid)).collect();
-        done.extend(together.iter().map(|it| it.process.pid));
-        match target(seen, guard, call, &together, family, &unread) {
+            accused.iter().filter(|accused| is_relative(accused.process.pid)).collect();
+        done.extend(together.iter().map(|accused| accused.process.pid));
+        match target(input, guard, call, &together, family, &unread) {
             Ok(target) => plan.targets.push(target),
             // Each requested process is listed, even if only one of them is the reason.
             Err(why) => {
-                let refused = together.iter().map(|it| it.refused(why.clone()));
+                let refused = together.iter().map(|accused| accused.refused(why.clone()));
                 plan.refused.extend(refused);
             }
         }
@@ -250,7 +250,7 @@ impl Plan {
     /// Records the current usage of targets that a rule found, so that later work cancels the plan.
     pub fn note_usage(&mut self, roots: &Roots) {
         let reader = UsageReader::new(roots);
-        for target in self.targets.iter_mut().filter(|it| it.is_found()) {
+        for target in self.targets.iter_mut().filter(|target| target.is_found()) {
             target.used_at_plan = Some(Arc::new(reader.read(&target.identities(), None)));
         }
     }
@@ -261,15 +261,18 @@ impl Plan {
 }
 
 /// Merges families with the same launcher, because ending a launcher ends all of them.
-fn by_launcher(seen: &PlanInput<'_>) -> Vec<Family> {
-    let mut families: Vec<Family> = seen.families.to_vec();
-    let launcher_of = |pid: u32| launcher_of(seen.snapshot.process(pid)?, seen.snapshot);
+fn by_launcher(input: &PlanInput<'_>) -> Vec<Family> {
+    let mut families: Vec<Family> = input.families.to_vec();
+    let find_launcher = |pid: u32| find_launcher(input.snapshot.process(pid)?, input.snapshot);
     let mut runs: Vec<(Arc<Parent>, Vec<usize>)> = Vec::new();
     for (index, family) in families.iter().enumerate() {
-        let parents = family.members.iter().filter_map(|&pid| launcher_of(pid));
+        let parents = family.members.iter().filter_map(|&pid| find_launcher(pid));
         for parent in parents {
             let key = (parent.pid, parent.start_ticks);
-            match runs.iter_mut().find(|(it, _)| (it.pid, it.start_ticks) == key) {
+            match runs
+                .iter_mut()
+                .find(|(known_parent, _)| (known_parent.pid, known_parent.start_ticks) == key)
+            {
                 Some((_, run)) if run.contains(&index) => {}
                 Some((_, run)) => run.push(index),
                 None => runs.push((Arc::clone(parent), vec![index])),
@@ -291,80 +294,81 @@ fn by_launcher(seen: &PlanInput<'_>) -> Vec<Family> {
     families
 }
 
-/// Makes a target of a family, or returns why not.
+/// Makes a target of a family, or returns the reason to refuse it.
 fn target(
-    seen: &PlanInput<'_>,
+    input: &PlanInput<'_>,
     guard: &Guard,
     call: Call,
     accused: &[&Accused<'_>],
     family: Option<&Family>,
     unread: &Unread,
 ) -> Result<Target, Why> {
-    let is_accused = |pid: u32| accused.iter().any(|it| it.process.pid == pid);
-    let on_unread = accused.iter().find_map(|it| unread.gpu_of(it.process.pid));
+    let is_accused = |pid: u32| accused.iter().any(|accused| accused.process.pid == pid);
+    let on_unread = accused.iter().find_map(|accused| unread.gpu_of(accused.process.pid));
     if call == Call::Rule
         && let Some(gpu) = on_unread
     {
         return Err(Why::Unread { gpu });
     }
-    let kin = family.map_or(&[][..], |family| &family.members);
-    let kin = || kin.iter().filter(|&&pid| !is_accused(pid));
-    let mut processes: Vec<&Process> = accused.iter().map(|it| it.process).collect();
-    let (mut others, mut unasked, mut dead) = (Vec::new(), Vec::new(), Vec::new());
-    for &pid in kin() {
-        let Some(process) = seen.snapshot.process(pid) else {
+    let relatives = family.map_or(&[][..], |family| &family.members);
+    let relatives = || relatives.iter().filter(|&&pid| !is_accused(pid));
+    let mut processes: Vec<&Process> = accused.iter().map(|accused| accused.process).collect();
+    let (mut unaccused, mut unasked, mut dead) = (Vec::new(), Vec::new(), Vec::new());
+    for &pid in relatives() {
+        let Some(process) = input.snapshot.process(pid) else {
             continue;
         };
-        let is_listed = !rows(process, seen.snapshot).is_empty() || unread.may_hold(pid);
+        let is_listed = !rows(process, input.snapshot).is_empty() || unread.may_hold(pid);
         if process.start_ticks.is_none() || process.is_zombie() {
             dead.push(pid);
-        } else if is_listed || (call == Call::Rule && works(process)) {
-            others.push(pid);
-        } else if descends(process, accused, seen.snapshot) {
+        } else if is_listed || (call == Call::Rule && is_working(process)) {
+            unaccused.push(pid);
+        } else if descends(process, accused, input.snapshot) {
             processes.push(process);
         } else {
-            // A relative by session, group or run that does not end with the requested processes.
+            // A relative that survives the end of the requested processes.
             unasked.push(pid);
         }
     }
-    if call == Call::Rule && !others.is_empty() {
-        return Err(Why::Family { pids: others });
+    if call == Call::Rule && !unaccused.is_empty() {
+        return Err(Why::Family { pids: unaccused });
     }
-    let is_whole = others.is_empty() && unasked.is_empty();
-    if !others.is_empty() {
-        // The other members survive, and hold the memory of the dead.
+    let is_whole = unaccused.is_empty() && unasked.is_empty();
+    if !unaccused.is_empty() {
+        // The surviving members still hold the memory of the exited processes.
         dead.clear();
     }
-    let launcher = accused.iter().find_map(|it| launcher_of(it.process, seen.snapshot));
+    let launcher =
+        accused.iter().find_map(|accused| find_launcher(accused.process, input.snapshot));
     if let Some(parent) = launcher.filter(|_| !is_whole) {
-        others.append(&mut unasked);
+        unaccused.append(&mut unasked);
         let program = launcher_name(parent);
-        return Err(Why::Rank { launcher: parent.pid, program, pids: others });
+        return Err(Why::Rank { launcher: parent.pid, program, pids: unaccused });
     }
     let protected = |pid, protection| Err(Why::Protected { pid, protection });
     let mut members = Vec::new();
     for process in &processes {
         let on_gpu = is_accused(process.pid);
-        members.push(target_process(seen, guard, (call, on_gpu), process)?);
+        members.push(target_process(input, guard, (call, on_gpu), process)?);
     }
-    members.sort_by_key(|it| (it.start_ticks, it.pid));
+    members.sort_by_key(|member| (member.start_ticks, member.pid));
     let launcher = match launcher {
         Some(parent) => {
-            let facts = seen.facts.get(&parent.pid);
+            let facts = input.facts.get(&parent.pid);
             let facts = facts.filter(|facts| Some(facts.start_ticks) == parent.start_ticks);
             if let Some(protection) = guard.by_facts(call, parent.pid, facts, None) {
                 return protected(parent.pid, protection);
             }
             // The launcher started before its ranks.
-            let started = processes.iter().filter_map(|it| it.start_time).min();
-            let now = seen.snapshot.time;
+            let started = processes.iter().filter_map(|process| process.start_time).min();
+            let now = input.snapshot.time;
             let kept =
                 facts.and_then(|facts| guard.keeps_launcher(call, parent, facts, (started, now)));
             if let Some(protection) = kept {
                 return protected(parent.pid, protection);
             }
             let uid = facts.and_then(|facts| facts.uid);
-            if uid.is_none_or(|uid| members.iter().any(|it| it.uid != uid)) {
+            if uid.is_none_or(|uid| members.iter().any(|member| member.uid != uid)) {
                 let uid = uid.unwrap_or_default();
                 return protected(parent.pid, Protection::OtherUser { uid });
             }
@@ -372,7 +376,7 @@ fn target(
                 pid: parent.pid,
                 start_ticks,
                 uid,
-                user: members.first().and_then(|it| it.user.clone()),
+                user: members.first().and_then(|member| member.user.clone()),
                 name: launcher_name(parent),
                 gpus: Vec::new(),
                 is_listed: false,
@@ -383,21 +387,22 @@ fn target(
         }
         _ => None,
     };
-    let leader = leader(&members, &processes);
-    let bytes = bytes(&members, &dead, seen.snapshot);
-    let way = step::steps(&FamilyInput {
+    let leader = find_leader(&members, &processes);
+    let bytes = bytes(&members, &dead, input.snapshot);
+    let step_plan = step::steps(&FamilyInput {
         guard,
         processes: &processes,
         launcher: launcher.as_ref(),
         leader,
-        snapshot: seen.snapshot,
+        snapshot: input.snapshot,
         is_whole,
         is_idle: call == Call::Rule && release::is_idle(accused),
     });
-    let start = members.iter().find(|it| it.pid == leader).map_or(0, |it| it.start_ticks);
+    let start =
+        members.iter().find(|member| member.pid == leader).map_or(0, |member| member.start_ticks);
     Ok(Target {
         id: format!("{leader}:{start}").into(),
-        boot_id: seen.snapshot.host.boot_id.clone(),
+        boot_id: input.snapshot.host.boot_id.clone(),
         reason: reason(call, accused),
         members,
         launcher,
@@ -406,28 +411,28 @@ fn target(
         bytes,
         owner: processes
             .iter()
-            .find_map(|it| advice::owner_of(it, &processes))
-            .filter(|_| way.steps.iter().all(|step| step.advice().is_none()))
+            .find_map(|process| advice::owner_of(process, &processes))
+            .filter(|_| step_plan.steps.iter().all(|step| step.advice().is_none()))
             .map(|owner| owner.line.into()),
-        steps: way.steps,
-        respawn_seconds: way.respawn_seconds,
+        steps: step_plan.steps,
+        respawn_seconds: step_plan.respawn_seconds,
         used_at_plan: None,
     })
 }
 
 /// A target's process, or why it is protected. With `on_gpu`, the process must be on a GPU.
 fn target_process(
-    seen: &PlanInput<'_>,
+    input: &PlanInput<'_>,
     guard: &Guard,
     (call, on_gpu): (Call, bool),
     process: &Process,
 ) -> Result<TargetProcess, Why> {
     let pid = process.pid;
     let protected = |protection| Err(Why::Protected { pid, protection });
-    if let Some(protection) = guard.by_sight(call, process, seen.snapshot) {
+    if let Some(protection) = guard.by_snapshot(call, process, input.snapshot) {
         return protected(protection);
     }
-    let facts = seen.facts.get(&pid);
+    let facts = input.facts.get(&pid);
     if facts.is_some_and(|facts| Some(facts.start_ticks) != process.start_ticks) {
         return protected(Protection::Replaced);
     }
@@ -439,7 +444,7 @@ fn target_process(
     let Some((start_ticks, uid)) = identity else {
         return protected(Protection::Unresolved);
     };
-    let gpus = gpus(process, seen.snapshot);
+    let gpus = gpus(process, input.snapshot);
     let files = process.gpu_files.as_deref().unwrap_or_default();
     if on_gpu && gpus.is_empty() && files.is_empty() {
         return Err(Why::NotOnGpu);
@@ -451,7 +456,7 @@ fn target_process(
         user: process.user.clone(),
         name: name_of(process).into(),
         gpus,
-        is_listed: !rows(process, seen.snapshot).is_empty(),
+        is_listed: !rows(process, input.snapshot).is_empty(),
         process_group: process.process_group,
         session: process.session,
         is_stopped: facts.is_some_and(Guarded::is_stopped),
@@ -459,7 +464,7 @@ fn target_process(
 }
 
 /// Whether a process uses the CPU. Unknown usage counts as work.
-fn works(process: &Process) -> bool {
+fn is_working(process: &Process) -> bool {
     process.cpu_percent.is_none_or(|percent| percent >= WORKING_CPU_PERCENT)
 }
 
@@ -469,24 +474,27 @@ fn reason(call: Call, accused: &[&Accused<'_>]) -> Reason {
         Call::Rule => Reason::Found {
             findings: accused
                 .iter()
-                .flat_map(|it| it.findings.iter().map(|one| Because::of(one, it.process.pid)))
+                .flat_map(|accused| {
+                    accused.findings.iter().map(|finding| Because::of(finding, accused.process.pid))
+                })
                 .collect(),
         },
     }
 }
 
-/// Whether a process is a living descendant of a requested one, according to the snapshot.
+/// Whether a process descends from a requested one, according to the snapshot.
 fn descends(process: &Process, accused: &[&Accused<'_>], snapshot: &Snapshot) -> bool {
     let mut child = process;
     // In a recording, two processes may be each other's parents.
-    for _ in 0..MOST_GENERATIONS {
+    for _ in 0..MAX_GENERATIONS {
         let parent = child.ppid.and_then(|ppid| snapshot.process(ppid));
-        let is_older =
-            |it: &&Process| it.start_ticks.is_some() && it.start_ticks <= child.start_ticks;
+        let is_older = |parent: &&Process| {
+            parent.start_ticks.is_some() && parent.start_ticks <= child.start_ticks
+        };
         let Some(parent) = parent.filter(is_older) else {
             return false;
         };
-        if accused.iter().any(|it| it.process.pid == parent.pid) {
+        if accused.iter().any(|accused| accused.process.pid == parent.pid) {
             return true;
         }
         child = parent;
@@ -519,16 +527,17 @@ pub(super) fn gpus(process: &Process, snapshot: &Snapshot) -> Vec<MemberGpu> {
     for gpu in &snapshot.gpus {
         let file = gpu.minor_number.map(|minor| format!("/nvidia{minor}"));
         let is_open = file.is_some_and(|file| files.iter().any(|path| path.ends_with(&file)));
-        if is_open && found.iter().all(|it| it.index != gpu.index) {
+        if is_open && found.iter().all(|found| found.index != gpu.index) {
             found.push(MemberGpu { index: gpu.index, uuid: gpu.uuid.clone(), used_bytes: None });
         }
     }
     found
 }
 
-/// The sum of memory that NVML reports for the members and the dead.
+/// Total memory that NVML reports for the members and the exited processes.
 fn bytes(members: &[TargetProcess], dead: &[u32], snapshot: &Snapshot) -> Option<u64> {
-    let is_theirs = |pid: u32| dead.contains(&pid) || members.iter().any(|it| it.pid == pid);
+    let is_theirs =
+        |pid: u32| dead.contains(&pid) || members.iter().any(|member| member.pid == pid);
     let rows = snapshot.gpus.iter().flat_map(|gpu| &gpu.processes);
     let mut rows = rows.flatten().filter(|row| is_theirs(row.pid)).peekable();
     rows.peek()?;

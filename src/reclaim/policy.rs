@@ -38,15 +38,15 @@ pub struct Policy {
     /// Include named processes that their owner or the configuration exempts.
     pub even_kept: bool,
     pub release: Release,
-    /// Rules whose findings lead to a release request and never to an end.
+    /// Rules whose findings only lead to release requests.
     pub releasing: Vec<Arc<str>>,
     /// Replaces SIGTERM.
     pub signal: Option<Signal>,
     /// The grace period after each signal, instead of the recipients' defaults.
     pub grace: Option<Duration>,
-    /// File names of programs that are protected besides the built-in ones.
+    /// File names of additional protected programs.
     pub never: Vec<Arc<str>>,
-    /// The maximum time for which `GPUMEM_KEEP` protects a process.
+    /// Maximum time for which `GPUMEM_KEEP` protects a process.
     pub longest_keep: Option<Span>,
     /// Exemptions in the configuration.
     pub kept: Vec<Exempt>,
@@ -84,9 +84,9 @@ impl Policy {
 pub enum Release {
     #[default]
     Never,
-    /// Idle targets of rules, except inference servers, are asked first. They are ended if the finding still holds.
+    /// Idle targets of rules, except inference servers, are asked first, and ended if the finding still holds.
     First(ReleaseOptions),
-    /// Targets are asked, and none is ended.
+    /// Targets are only asked; no process is ended.
     Only(ReleaseOptions),
 }
 
@@ -112,7 +112,7 @@ impl fmt::Debug for Keeps {
     }
 }
 
-/// The subject of a plan. An empty list of names is not a valid subject.
+/// The processes to plan for. An empty list of names is invalid.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Targets {
     Named(ProcessNames),
@@ -173,7 +173,7 @@ pub struct FindingSelector {
 pub struct ReapPace {
     /// Pause after each act, so that the next sample shows its effect.
     pub settle: Duration,
-    /// The most acts in `within`.
+    /// Maximum number of acts per `within`.
     pub most: usize,
     pub within: Duration,
 }
@@ -264,7 +264,7 @@ impl fmt::Display for Signal {
 
 /// The text is not a signal that gpumem sends.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("{0:?} is no signal for this; write TERM, INT, HUP, QUIT, USR1, USR2 or KILL")]
+#[error("{0:?} is not a signal that gpumem sends; use TERM, INT, HUP, QUIT, USR1, USR2 or KILL")]
 pub struct NoSignal(String);
 
 impl FromStr for Signal {
@@ -285,7 +285,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn signals_are_typed_as_people_type_them() {
+    fn signal_names_are_parsed_in_any_case() {
         for text in ["term", "TERM", "SIGTERM", "SigTerm"] {
             assert_eq!(text.parse(), Ok(Signal::Term));
         }
@@ -299,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn the_pace_is_kept() {
+    fn the_rate_limit_delays_the_next_act() {
         let at = |seconds: i64| Time::from_unix_milliseconds(seconds * 1000);
         let pace = ReapPace::default();
         assert_eq!(pace.next(&[], at(0)), at(0));
@@ -314,15 +314,15 @@ mod tests {
     }
 
     #[test]
-    fn no_name_is_no_target_and_not_whatever_rules_found() {
+    fn an_empty_list_of_names_is_not_a_target() {
         assert_eq!(Targets::named(Vec::new(), Vec::new()), None);
         let named = Targets::named(vec![7], Vec::new()).unwrap();
         assert!(named.is_named());
-        assert!(!named.concerns(&"idle".into(), Kind::Idle), "no rule is asked");
+        assert!(!named.concerns(&"idle".into(), Kind::Idle), "a named target concerns no rule");
     }
 
     #[test]
-    fn what_is_undecided_concerns_who_asked_for_it() {
+    fn a_request_concerns_its_rules_and_kinds() {
         let concerns = |kinds: &[Kind], rules: &[&str], rule: &str, kind| {
             let rules = rules.iter().map(|&rule| rule.into()).collect();
             let targets = Targets::Found(FindingSelector {

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::guard::Guard;
-use super::launcher::launcher_of;
+use super::launcher::find_launcher;
 use super::plan::{self, Plan, PlanInput, Why, plan};
 use super::policy::{FindingSelector, Keeps, Policy, Targets};
 use crate::config::reap::ReapConfig;
@@ -27,9 +27,9 @@ use crate::units::Span;
 pub struct ConfiguredPolicy {
     keeps: Vec<Exemption>,
     never: Vec<Arc<str>>,
-    /// The maximum time for which `GPUMEM_KEEP` protects a process.
+    /// Maximum time for which `GPUMEM_KEEP` protects a process.
     longest_keep: Option<Span>,
-    /// Rules whose findings lead to a release request and never to an end.
+    /// Rules whose findings only lead to release requests.
     releasing: Vec<Arc<str>>,
 }
 
@@ -68,7 +68,7 @@ pub struct PlanSource<'a> {
     pub selected: Option<&'a Selected>,
 }
 
-/// The rules whose undecided cases concern the request.
+/// The rules whose undecided findings affect the request.
 pub fn concerned(targets: &Targets, rules: &RuleSet) -> Vec<Arc<str>> {
     let rules = rules.rules().iter();
     rules
@@ -90,8 +90,8 @@ pub fn plan_live(mut policy: Policy, source: PlanSource<'_>) -> Result<(Plan, Gu
     // A process whose facts cannot be read is protected.
     let facts = plan::pids(snapshot, &families).into_iter();
     let facts = facts.filter_map(|pid| Some((pid, read_guarded(&roots, pid).ok()??)));
-    let seen = PlanInput { findings, snapshot, families: &families, facts: &facts.collect() };
-    let mut plan = plan(&seen, &guard);
+    let input = PlanInput { findings, snapshot, families: &families, facts: &facts.collect() };
+    let mut plan = plan(&input, &guard);
     plan.note_usage(&roots);
     Ok((plan, guard))
 }
@@ -109,7 +109,7 @@ pub(super) fn plan_by_snapshot(
     snapshot: &Snapshot,
 ) -> (Plan, Guard) {
     let mut snapshot = Cow::Borrowed(snapshot);
-    if snapshot.processes.iter().any(|it| it.environment.is_none()) {
+    if snapshot.processes.iter().any(|process| process.environment.is_none()) {
         for process in &mut snapshot.to_mut().processes {
             process.environment.get_or_insert_default();
         }
@@ -123,13 +123,13 @@ pub(super) fn plan_by_snapshot(
     };
     policy.all_users = true;
     let guard = Guard { policy, ourselves };
-    let known = snapshot.processes.iter();
-    let launchers = known.clone().filter_map(|rank| guarded_launcher(rank, snapshot));
+    let processes = snapshot.processes.iter();
+    let launchers = processes.clone().filter_map(|rank| guarded_launcher(rank, snapshot));
     let facts: BTreeMap<u32, Guarded> = launchers
-        .chain(known.filter_map(|process| Some((process.pid, guarded_by_snapshot(process)?))))
+        .chain(processes.filter_map(|process| Some((process.pid, guarded_by_snapshot(process)?))))
         .collect();
-    let seen = PlanInput { findings, snapshot, families: &families(snapshot), facts: &facts };
-    (plan(&seen, &guard), guard)
+    let input = PlanInput { findings, snapshot, families: &families(snapshot), facts: &facts };
+    (plan(&input, &guard), guard)
 }
 
 /// The facts about a process that a snapshot contains.
@@ -153,10 +153,10 @@ fn guarded_by_snapshot(process: &Process) -> Option<Guarded> {
     })
 }
 
-/// The facts about a rank's launcher that a snapshot contains. The launcher's owner is not among them, and is
-/// nearly always the rank's.
+/// The facts about a rank's launcher that a snapshot contains. A snapshot lacks the launcher's owner, so the rank's
+/// owner is assumed.
 fn guarded_launcher(rank: &Process, snapshot: &Snapshot) -> Option<(u32, Guarded)> {
-    let parent = launcher_of(rank, snapshot)?;
+    let parent = find_launcher(rank, snapshot)?;
     let program = parent.command.as_deref().and_then(<[_]>::first);
     let guarded = Guarded {
         start_ticks: parent.start_ticks?,
@@ -173,7 +173,7 @@ fn guarded_launcher(rank: &Process, snapshot: &Snapshot) -> Option<(u32, Guarded
     Some((parent.pid, guarded))
 }
 
-/// The effect of a plan for all users on the findings that it could reclaim.
+/// Whether a plan for all users would reclaim the memory of each offered finding.
 pub fn plan_marks(engine: &Engine, snapshot: &Snapshot) -> Vec<PlanMark> {
     if !engine.unkept().any(Finding::is_offered) {
         return Vec::new();
@@ -197,7 +197,7 @@ pub(super) fn judged_policy(engine: &Engine, snapshot: &Snapshot) -> Policy {
     }
 }
 
-/// The effect of an all-users plan with this policy on the offered findings.
+/// Whether a plan with this policy would reclaim the memory of each offered finding.
 fn marks(findings: &[Finding], snapshot: &Snapshot, policy: Policy) -> Vec<PlanMark> {
     let offered = || findings.iter().filter(|finding| finding.is_offered());
     if offered().next().is_none() {
@@ -205,11 +205,11 @@ fn marks(findings: &[Finding], snapshot: &Snapshot, policy: Policy) -> Vec<PlanM
     }
     let (plan, _) = plan_by_snapshot(policy, findings, snapshot);
     let why = |finding: &Finding| -> Arc<str> {
-        let pid = finding.process.as_ref().map(|it| it.pid);
+        let pid = finding.process.as_ref().map(|process| process.pid);
         let by_id = |id: &Option<Arc<str>>| id.as_ref() == Some(&finding.id);
-        let refused = plan.refused.iter().find(|it| by_id(&it.finding));
-        let refused = refused.or_else(|| plan.refused.iter().find(|it| it.pid == pid));
-        match refused.map(|it| &it.why) {
+        let refused = plan.refused.iter().find(|refused| by_id(&refused.finding));
+        let refused = refused.or_else(|| plan.refused.iter().find(|refused| refused.pid == pid));
+        match refused.map(|refused| &refused.why) {
             None | Some(Why::Gone) => "it is not in the last sample".into(),
             Some(why) => why.to_string().into(),
         }
@@ -218,8 +218,9 @@ fn marks(findings: &[Finding], snapshot: &Snapshot, policy: Policy) -> Vec<PlanM
     let mut more: BTreeMap<u32, u64> = BTreeMap::new();
     for target in &plan.targets {
         let of_it = offered().filter(|finding| target.is_for(finding));
-        let found: BTreeMap<u32, Option<u64>> =
-            of_it.filter_map(|it| Some((it.process.as_ref()?.pid, it.memory_bytes))).collect();
+        let found: BTreeMap<u32, Option<u64>> = of_it
+            .filter_map(|finding| Some((finding.process.as_ref()?.pid, finding.memory_bytes)))
+            .collect();
         let listed: u64 = found.values().flatten().sum();
         let rest = target.bytes.and_then(|bytes| bytes.checked_sub(listed));
         if let (Some(first), Some(rest @ 1..)) = (found.keys().next(), rest) {
@@ -231,7 +232,10 @@ fn marks(findings: &[Finding], snapshot: &Snapshot, policy: Policy) -> Vec<PlanM
         PlanMark {
             finding: Arc::clone(&finding.id),
             skipped: (!is_taken).then(|| why(finding)),
-            more_bytes: finding.process.as_ref().and_then(|it| more.get(&it.pid).copied()),
+            more_bytes: finding
+                .process
+                .as_ref()
+                .and_then(|process| more.get(&process.pid).copied()),
         }
     };
     offered().map(mark).collect()

@@ -25,10 +25,10 @@ use crate::host::{
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Approved {
     pub pid: u32,
-    /// Clock ticks from boot to its start.
+    /// Start time in clock ticks since boot.
     pub start_ticks: u64,
     pub uid: u32,
-    /// The boot that its start ticks count from. `None` matches no process.
+    /// The boot of `start_ticks`. `None` matches no process.
     pub boot_id: Option<Arc<str>>,
 }
 
@@ -69,7 +69,7 @@ pub enum NotSent {
 pub enum RequestResult {
     Waiting,
     Done,
-    /// The process is at work, so nothing was done.
+    /// The process is working, so nothing was done.
     AtWork,
     Failed(String),
     /// A notebook server did not shut the kernel down, and would restart it after a signal.
@@ -83,7 +83,7 @@ pub type PerformRequest = Arc<dyn Fn(&Request) -> RequestResult + Send + Sync>;
 /// The operations that an act may perform on processes. None of them waits.
 pub trait ProcessControl {
     /// Opens a process if it is the approved one.
-    fn open(&mut self, who: &Approved) -> Result<Handle, NotOpened>;
+    fn open(&mut self, approved: &Approved) -> Result<Handle, NotOpened>;
 
     /// Current facts about a process. `None` if it is gone or cannot be read.
     fn read_guarded(&mut self, pid: u32) -> Option<Guarded>;
@@ -96,9 +96,9 @@ pub trait ProcessControl {
     fn list(&mut self) -> Vec<ListedProcess>;
 
     /// Resource usage of the job of these processes, given by pid and start ticks. `before` is an earlier reading.
-    fn read_usage(&mut self, of: &[(u32, u64)], before: Option<&JobUsage>) -> JobUsage;
+    fn read_usage(&mut self, processes: &[(u32, u64)], before: Option<&JobUsage>) -> JobUsage;
 
-    /// Where in the kernel a process is blocked. `None` if it is not blocked.
+    /// The kernel function that blocks a process. `None` if it is not blocked.
     fn held_up(&mut self, pid: u32) -> Option<String>;
 
     fn start_request(&mut self, request: Request);
@@ -113,7 +113,7 @@ pub struct PidfdControl {
     roots: Roots,
     held: Vec<OwnedFd>,
     perform: PerformRequest,
-    asked: Option<Task<RequestResult>>,
+    pending: Option<Task<RequestResult>>,
     answer: RequestResult,
 }
 
@@ -123,7 +123,7 @@ impl PidfdControl {
             roots,
             held: Vec::new(),
             perform: Arc::new(|_| RequestResult::Failed("no request is made here".to_owned())),
-            asked: None,
+            pending: None,
             answer: RequestResult::Waiting,
         }
     }
@@ -143,8 +143,8 @@ impl PidfdControl {
 }
 
 impl ProcessControl for PidfdControl {
-    fn open(&mut self, who: &Approved) -> Result<Handle, NotOpened> {
-        let pid = who.pid;
+    fn open(&mut self, approved: &Approved) -> Result<Handle, NotOpened> {
+        let pid = approved.pid;
         let number = i32::try_from(pid).ok().and_then(Pid::from_raw);
         let number = number.ok_or(NotOpened::Gone(pid))?;
         let fd = match pidfd_open(number, PidfdFlags::empty()) {
@@ -159,19 +159,19 @@ impl ProcessControl for PidfdControl {
             }
         };
         let boot = read_host(&self.roots).boot_id;
-        if who.boot_id.is_none() || boot != who.boot_id {
+        if approved.boot_id.is_none() || boot != approved.boot_id {
             return Err(NotOpened::Changed(pid));
         }
-        let known = read_guarded(&self.roots, pid)
+        let facts = read_guarded(&self.roots, pid)
             .map_err(|error| NotOpened::Failed { pid, error: error.to_string() })?;
-        let known = known.ok_or(NotOpened::Gone(pid))?;
+        let facts = facts.ok_or(NotOpened::Gone(pid))?;
         if Self::is_readable(&fd) {
             return Err(NotOpened::Gone(pid));
         }
-        let is_it = known.start_ticks == who.start_ticks
-            && known.uid == Some(who.uid)
-            && known.is_process == Some(true);
-        if !is_it {
+        let is_same = facts.start_ticks == approved.start_ticks
+            && facts.uid == Some(approved.uid)
+            && facts.is_process == Some(true);
+        if !is_same {
             return Err(NotOpened::Changed(pid));
         }
         self.held.push(fd);
@@ -214,8 +214,8 @@ impl ProcessControl for PidfdControl {
         read_all(&self.roots).unwrap_or_default()
     }
 
-    fn read_usage(&mut self, of: &[(u32, u64)], before: Option<&JobUsage>) -> JobUsage {
-        UsageReader::new(&self.roots).read(of, before)
+    fn read_usage(&mut self, processes: &[(u32, u64)], before: Option<&JobUsage>) -> JobUsage {
+        UsageReader::new(&self.roots).read(processes, before)
     }
 
     fn held_up(&mut self, pid: u32) -> Option<String> {
@@ -224,16 +224,16 @@ impl ProcessControl for PidfdControl {
 
     fn start_request(&mut self, request: Request) {
         let perform = Arc::clone(&self.perform);
-        let asked = Task::start("asking", move || perform(&request));
-        (self.asked, self.answer) = match asked {
-            Ok(asked) => (Some(asked), RequestResult::Waiting),
+        let task = Task::start("asking", move || perform(&request));
+        (self.pending, self.answer) = match task {
+            Ok(task) => (Some(task), RequestResult::Waiting),
             Err(error) => (None, RequestResult::Failed(error.to_string())),
         };
     }
 
     fn answer(&mut self) -> RequestResult {
-        if let Some(asked) = &self.asked {
-            match asked.wait(Duration::ZERO) {
+        if let Some(task) = &self.pending {
+            match task.wait(Duration::ZERO) {
                 Ok(answer) => self.answer = answer,
                 Err(NoAnswer::Late) => return RequestResult::Waiting,
                 Err(NoAnswer::Never) => {
@@ -241,14 +241,14 @@ impl ProcessControl for PidfdControl {
                         RequestResult::Failed("the thread that sent the request failed".to_owned());
                 }
             }
-            self.asked = None;
+            self.pending = None;
         }
         self.answer.clone()
     }
 
     fn release(&mut self) {
         self.held.clear();
-        (self.asked, self.answer) = (None, RequestResult::Waiting);
+        (self.pending, self.answer) = (None, RequestResult::Waiting);
     }
 }
 
@@ -268,37 +268,37 @@ mod tests {
     use std::thread;
 
     #[test]
-    fn what_is_not_who_is_meant_is_not_held() {
+    fn an_approval_with_another_identity_is_not_opened() {
         let roots = Roots::default();
         let mut control = PidfdControl::new(roots.clone());
         let pid = std::process::id();
-        let own = control.read_guarded(pid).unwrap();
-        let right = Approved {
+        let facts = control.read_guarded(pid).unwrap();
+        let approved = Approved {
             pid,
-            start_ticks: own.start_ticks,
-            uid: own.uid.unwrap(),
+            start_ticks: facts.start_ticks,
+            uid: facts.uid.unwrap(),
             boot_id: read_host(&roots).boot_id,
         };
-        let handle = control.open(&right).unwrap();
+        let handle = control.open(&approved).unwrap();
         assert!(!control.has_exited(handle));
         let changed = Err(NotOpened::Changed(pid));
-        for who in [
-            Approved { start_ticks: own.start_ticks + 1, ..right.clone() },
-            Approved { uid: right.uid.wrapping_add(1), ..right.clone() },
-            Approved { boot_id: None, ..right.clone() },
-            Approved { boot_id: Some("another".into()), ..right.clone() },
+        for changed_identity in [
+            Approved { start_ticks: facts.start_ticks + 1, ..approved.clone() },
+            Approved { uid: approved.uid.wrapping_add(1), ..approved.clone() },
+            Approved { boot_id: None, ..approved.clone() },
+            Approved { boot_id: Some("another".into()), ..approved.clone() },
         ] {
-            assert_eq!(control.open(&who), changed, "{who:?}");
+            assert_eq!(control.open(&changed_identity), changed, "{changed_identity:?}");
         }
         for pid in [0, u32::MAX, i32::MAX as u32] {
-            let absent = Approved { pid, ..right.clone() };
+            let absent = Approved { pid, ..approved.clone() };
             assert_eq!(control.open(&absent), Err(NotOpened::Gone(pid)));
         }
         assert_eq!(control.signal(Handle(99), Signal::Kill), Err(NotSent::Gone));
     }
 
     #[test]
-    fn a_thread_is_no_process() {
+    fn a_thread_id_is_not_opened() {
         let (pid_sender, pid_receiver) = std::sync::mpsc::channel();
         let (end, ended) = std::sync::mpsc::channel::<()>();
         let thread = thread::spawn(move || {
@@ -311,19 +311,19 @@ mod tests {
         let roots = Roots::default();
         let mut control = PidfdControl::new(roots.clone());
         let facts = control.read_guarded(pid).unwrap();
-        let who = Approved {
+        let approved = Approved {
             pid,
             start_ticks: facts.start_ticks,
             uid: facts.uid.unwrap(),
             boot_id: read_host(&roots).boot_id,
         };
-        assert_eq!(control.open(&who), Err(NotOpened::Changed(pid)));
+        assert_eq!(control.open(&approved), Err(NotOpened::Changed(pid)));
         drop(end);
         thread.join().unwrap();
     }
 
     #[test]
-    fn without_a_server_nothing_is_shut() {
+    fn a_shutdown_request_fails_without_a_server() {
         let mut control = PidfdControl::new(Roots::default());
         let kernel = KernelAtServer {
             id: "x".into(),
@@ -346,6 +346,6 @@ mod tests {
             }
         };
         assert!(matches!(answer, RequestResult::Failed(_)), "{answer:?}");
-        assert_eq!(control.answer(), answer, "it stays so");
+        assert_eq!(control.answer(), answer, "the answer is kept");
     }
 }

@@ -18,34 +18,34 @@ pub fn recheck<'a>(
         return Recheck::StillTrue;
     };
     let found: Vec<&Finding> = found.into_iter().collect();
-    of_members(&act.alive(), findings, &found, snapshot)
+    recheck_members(&act.alive(), findings, &found, snapshot)
 }
 
-/// The share of a core from which CPU use counts as work.
+/// Minimum share of a core that counts as work.
 const WORK_SHARE: f64 = 0.1;
-/// The I/O in bytes per second from which a job works, as in the rule `idle`.
+/// Minimum I/O, in bytes per second, that counts as work, as in the rule `idle`.
 const WORK_BYTES_PER_SECOND: f64 = 1e6;
-/// The shortest period for the thresholds, in seconds. Less than 1 s of CPU time or 10 MB is never work.
-pub const LEAST_SECONDS: f64 = 10.0;
-/// The longest period for CPU averages of a job that may be saving, in seconds. Saving may start late.
+/// Minimum averaging period, in seconds. Less than 1 s of CPU time or 10 MB of I/O never counts as work.
+pub const MIN_SECONDS: f64 = 10.0;
+/// Maximum CPU averaging period, in seconds, for a job that may be saving. Saving may start late.
 const SAVING_SECONDS: f64 = 5.0;
-/// The least I/O in bytes that counts as saving a checkpoint.
-const LEAST_SAVED_BYTES: u64 = 1 << 20;
+/// Minimum I/O, in bytes, that counts as saving a checkpoint.
+const MIN_SAVED_BYTES: u64 = 1 << 20;
 
 /// Whether a job that should be idle has worked.
 pub fn is_work(used: JobWork) -> bool {
-    let seconds = used.seconds.max(LEAST_SECONDS);
+    let seconds = used.seconds.max(MIN_SECONDS);
     used.cpu_seconds >= WORK_SHARE * seconds || used.bytes as f64 >= WORK_BYTES_PER_SECOND * seconds
 }
 
 /// Whether a job that received a signal may be saving its work.
 pub(super) fn is_saving(used: JobWork) -> bool {
     used.cpu_seconds > WORK_SHARE * used.seconds.min(SAVING_SECONDS)
-        || used.bytes >= LEAST_SAVED_BYTES
+        || used.bytes >= MIN_SAVED_BYTES
 }
 
-/// The verdict holds while each member that had a finding still has it. The other members have none.
-fn of_members(
+/// The verdict holds while each living member that had findings still has one of them.
+fn recheck_members(
     alive: &[&TargetProcess],
     findings: &[Because],
     found: &[&Finding],
@@ -59,7 +59,8 @@ fn of_members(
         if is_elsewhere {
             verdict = Recheck::Unknown;
         }
-        let of_member: Vec<&Because> = findings.iter().filter(|it| it.pid == member.pid).collect();
+        let of_member: Vec<&Because> =
+            findings.iter().filter(|because| because.pid == member.pid).collect();
         if of_member.is_empty() || is_elsewhere {
             continue;
         }
@@ -69,15 +70,20 @@ fn of_members(
         }
         let identity = Some(member.identity());
         let still = |because: &&Because| {
-            let is_it = |finding: &&Finding| {
-                let whose: Option<Identity> = finding.process.as_ref().map(|it| it.identity);
-                // A finding on a GPU counts only for the member on that GPU.
-                let mut on = member.gpus.iter();
-                let mut is_on = || on.any(|on| finding.gpus.iter().any(|it| it.index == on.index));
+            let is_match = |finding: &&Finding| {
+                let found_identity: Option<Identity> =
+                    finding.process.as_ref().map(|process| process.identity);
+                // A finding about a GPU applies only to members on that GPU.
+                let mut member_gpus = member.gpus.iter();
+                let mut is_on_gpu = || {
+                    member_gpus.any(|member_gpu| {
+                        finding.gpus.iter().any(|gpu| gpu.index == member_gpu.index)
+                    })
+                };
                 finding.rule == because.rule
-                    && (whose == identity || (finding.process.is_none() && is_on()))
+                    && (found_identity == identity || (finding.process.is_none() && is_on_gpu()))
             };
-            found.iter().any(is_it)
+            found.iter().any(is_match)
         };
         if !of_member.iter().any(still) {
             return Recheck::NoLonger;
@@ -97,10 +103,10 @@ fn unread(snapshot: &Snapshot) -> Unread {
 /// Whether the snapshot shows a member and each of its GPUs. Otherwise the findings are old.
 fn is_seen(member: &TargetProcess, snapshot: &Snapshot) -> bool {
     let process = snapshot.process(member.pid);
-    let is_it = process.is_some_and(|process| process.start_ticks == Some(member.start_ticks));
-    is_it
-        && member.gpus.iter().all(|on| {
-            let gpu = snapshot.gpus.iter().find(|gpu| gpu.index == on.index);
+    let is_same = process.is_some_and(|process| process.start_ticks == Some(member.start_ticks));
+    is_same
+        && member.gpus.iter().all(|member_gpu| {
+            let gpu = snapshot.gpus.iter().find(|gpu| gpu.index == member_gpu.index);
             gpu.is_some_and(|gpu| !gpu.is_unread())
         })
 }

@@ -4,11 +4,11 @@
 //! command is its successor. With another command it must be listed by NVML on one of the target's GPUs, and
 //! started by the same parent, service or container. A successor is not in the plan, so it is never signalled.
 //!
-//! A process with the same user and command that allocates memory on one of the target's GPUs counts, wherever it
-//! runs. It may have forked on SIGTERM, or restarted itself in a session of its own.
+//! A process with the same user and command that allocates memory on one of the target's GPUs is also a successor,
+//! regardless of its parent. It may have forked on SIGTERM, or restarted itself in its own session.
 //!
-//! An orphan's adoptive parent also adopts unrelated processes. Among its children only those of the same user
-//! count, in their own session or in the ended process's session. Leftovers of an ended login are in that login's
+//! An orphan's adoptive parent also adopts unrelated processes. Of its children, only processes of the same user
+//! qualify, and only in their own session or the ended process's session. Leftovers of a login are in the login's
 //! session.
 
 use std::sync::Arc;
@@ -22,15 +22,15 @@ use crate::model::{Gpu, Process, Snapshot};
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct FormerPlace {
     ppid: Option<u32>,
-    /// Its parent only adopted it, so that parent's other children are no successors.
+    /// Its parent only adopted it, so the parent's other children are not successors.
     is_orphan: bool,
     session: Option<u32>,
     uid: Option<u32>,
     /// The parent itself held a GPU.
     parent_holds: bool,
     command: Option<Arc<[Arc<str>]>>,
-    /// The command belongs to one notebook kernel, whatever its parent. A server may use a different wrapper each
-    /// time.
+    /// The command identifies one notebook kernel, regardless of its parent. A server may use a different wrapper
+    /// each time.
     is_kernel: bool,
     manager: Option<Arc<str>>,
 }
@@ -44,8 +44,8 @@ impl Respawn {
     /// Records the relations of a living member.
     pub fn expect(&mut self, pid: u32, facts: &Guarded, snapshot: &Snapshot) {
         let shown = snapshot.process(pid);
-        let shown = shown.filter(|it| it.start_ticks == Some(facts.start_ticks));
-        let is_orphan = shown.is_none_or(|it| it.parent_is_reaper != Some(false));
+        let shown = shown.filter(|process| process.start_ticks == Some(facts.start_ticks));
+        let is_orphan = shown.is_none_or(|process| process.parent_is_reaper != Some(false));
         let kernel = facts.command.as_deref().and_then(parse_kernel);
         self.places.push(FormerPlace {
             ppid: facts.ppid,
@@ -69,61 +69,65 @@ impl Respawn {
     ) -> Option<u32> {
         let is_taking = |pid: u32| {
             let is_theirs = |gpu: &&Gpu| {
-                let mut on = target.members.iter().flat_map(|member| &member.gpus);
-                on.any(|on| on.index == gpu.index)
+                let mut member_gpus = target.members.iter().flat_map(|member| &member.gpus);
+                member_gpus.any(|member_gpu| member_gpu.index == gpu.index)
             };
             let gpus = snapshot.gpus.iter().filter(is_theirs);
             let mut rows = gpus.flat_map(|gpu| &gpu.processes).flatten();
             rows.any(|row| row.pid == pid)
         };
-        for it in new {
-            let is_sibling = |place: &&FormerPlace| place.ppid.is_some() && place.ppid == it.ppid;
-            let shown = snapshot.process(it.pid);
-            let shown = shown.filter(|shown| shown.start_ticks == Some(it.start_ticks));
+        for candidate in new {
+            let is_sibling =
+                |former: &&FormerPlace| former.ppid.is_some() && former.ppid == candidate.ppid;
+            let shown = snapshot.process(candidate.pid);
+            let shown = shown.filter(|shown| shown.start_ticks == Some(candidate.start_ticks));
             let manager = shown.and_then(manager);
-            let is_managed = |place: &&FormerPlace| manager.is_some() && place.manager == manager;
-            let kernels = || self.places.iter().filter(|place| place.is_kernel);
+            let is_managed = |former: &&FormerPlace| manager.is_some() && former.manager == manager;
+            let kernels = || self.places.iter().filter(|former| former.is_kernel);
             let siblings = || self.places.iter().filter(is_sibling);
-            let takes = shown.is_some() && is_taking(it.pid);
-            if !takes
+            let allocates = shown.is_some() && is_taking(candidate.pid);
+            if !allocates
                 && siblings().next().is_none()
                 && kernels().next().is_none()
-                && !self.places.iter().any(|place| is_managed(&place))
+                && !self.places.iter().any(|former| is_managed(&former))
             {
                 continue;
             }
-            let facts = control.read_guarded(it.pid);
-            let Some(facts) = facts.filter(|facts| facts.start_ticks == it.start_ticks) else {
+            let facts = control.read_guarded(candidate.pid);
+            let Some(facts) = facts.filter(|facts| facts.start_ticks == candidate.start_ticks)
+            else {
                 continue;
             };
             let is_same =
-                |place: &&FormerPlace| place.command.is_some() && place.command == facts.command;
-            let started_it = |place: &&FormerPlace| {
-                !place.is_orphan
-                    || place.uid == facts.uid
-                        && (facts.session == Some(it.pid) || facts.session == place.session)
+                |former: &&FormerPlace| former.command.is_some() && former.command == facts.command;
+            let started_it = |former: &&FormerPlace| {
+                !former.is_orphan
+                    || former.uid == facts.uid
+                        && (facts.session == Some(candidate.pid) || facts.session == former.session)
             };
             let siblings_like_it = siblings().filter(started_it);
-            let movers = self.places.iter().filter(|it| takes && it.uid == facts.uid);
-            if siblings_like_it.chain(kernels()).chain(movers).any(|it| is_same(&it)) {
-                return Some(it.pid);
+            let restarted =
+                self.places.iter().filter(|former| allocates && former.uid == facts.uid);
+            if siblings_like_it.chain(kernels()).chain(restarted).any(|former| is_same(&former)) {
+                return Some(candidate.pid);
             }
-            let has_place = siblings().any(|place| !place.is_orphan)
-                || self.places.iter().any(|place| is_managed(&place));
-            if has_place && takes {
-                return Some(it.pid);
+            let has_place = siblings().any(|former| !former.is_orphan)
+                || self.places.iter().any(|former| is_managed(&former));
+            if has_place && allocates {
+                return Some(candidate.pid);
             }
         }
         // A supervisor may allocate the memory itself.
-        let supervisors = self.places.iter().filter(|it| !it.is_orphan && !it.parent_holds);
-        let mut supervisors = supervisors.filter_map(|place| place.ppid);
+        let supervisors =
+            self.places.iter().filter(|former| !former.is_orphan && !former.parent_holds);
+        let mut supervisors = supervisors.filter_map(|former| former.ppid);
         supervisors.find(|&ppid| is_taking(ppid))
     }
 }
 
 /// The service or container that restarts a process.
 fn manager(process: &Process) -> Option<Arc<str>> {
-    let container = process.container.as_deref().and_then(|it| it.id.clone());
+    let container = process.container.as_deref().and_then(|container| container.id.clone());
     let unit = process.systemd_unit.as_ref();
     let is_service = |unit: &&Arc<str>| unit.ends_with(".service") && !unit.starts_with("user@");
     container.or_else(|| unit.filter(is_service).cloned())

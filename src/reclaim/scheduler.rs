@@ -1,4 +1,4 @@
-//! Decides which notices and unattended acts are due by the newest snapshot. Runs one act at a time.
+//! Decides from the newest snapshot which notices and unattended acts are due. Runs one act at a time.
 //!
 //! The caller supplies the time. Effects go through [`System`], which tests replace. The configuration selects the
 //! findings that lead to an act, and [`crate::reclaim`] decides which processes may be ended. `notices` chooses the
@@ -18,7 +18,7 @@ use crate::model::{Gpu, Identity, Process, Snapshot, Time};
 use crate::reclaim::ledger::{self, Actor, Deed, Failure};
 use crate::reclaim::plan::{PlanInput, pids};
 use crate::reclaim::policy::ReapPace;
-use crate::reclaim::recheck::{LEAST_SECONDS, is_work};
+use crate::reclaim::recheck::{MIN_SECONDS, is_work};
 use crate::reclaim::release::{ReleaseBy, find as find_release};
 use crate::reclaim::target::{Reason, Step, TargetProcess};
 use crate::reclaim::warnings::WarningDue;
@@ -116,7 +116,7 @@ pub struct ReapScheduler {
     undelivered: HashMap<Arc<str>, PendingRetry>,
     /// Findings whose processes were asked to release memory, and when they may be asked again. `None` means never.
     asked: HashMap<Arc<str>, Option<Time>>,
-    /// Processes that were asked while they worked, and until when they are not asked again.
+    /// Processes that were asked while working, and the earliest time to ask them again.
     cleaned: HashMap<Identity, Time>,
     /// The usage of a warned target's job when it was last idle, by the target's first member.
     used_when_idle: HashMap<Identity, Arc<JobUsage>>,
@@ -154,12 +154,13 @@ impl ReapScheduler {
             && let Some(target) = acting.executor.target()
         {
             let exempt = exempt_processes(self.rules.keeps(), &self.snapshot);
-            let is_kept =
-                |it: &TargetProcess| exempt.iter().any(|kept| kept.identity == it.identity());
+            let is_kept = |member: &TargetProcess| {
+                exempt.iter().any(|kept| kept.identity == member.identity())
+            };
             let is_ended = match &target.reason {
-                Reason::Found { findings } => {
-                    findings.iter().all(|it| self.reap.response(&it.rule) == acting.response)
-                }
+                Reason::Found { findings } => findings
+                    .iter()
+                    .all(|because| self.reap.response(&because.rule) == acting.response),
                 Reason::Named => false,
             };
             acting.is_revoked |= !is_ended || target.members.iter().any(is_kept);
@@ -202,12 +203,12 @@ impl ReapScheduler {
         let all: Vec<(&Finding, bool)> =
             to_end.chain(notified.iter().map(|finding| (finding, false))).collect();
         let updated = self.warnings.update(&all, now);
-        self.note(updated.map_err(|error| error.to_string()), system);
+        self.log_error(updated.map_err(|error| error.to_string()), system);
         let lasts = |id: &Arc<str>| all.iter().any(|(finding, _)| finding.id == *id);
         self.skip_logged.retain(lasts);
         let snapshot = &self.snapshot;
-        self.used_when_idle.retain(|it, _| {
-            snapshot.process(it.pid).is_some_and(|process| process.identity() == *it)
+        self.used_when_idle.retain(|identity, _| {
+            snapshot.process(identity.pid).is_some_and(|process| process.identity() == *identity)
         });
         self.undelivered.retain(|id, _| lasts(id));
         for finding in &notified {
@@ -226,16 +227,21 @@ impl ReapScheduler {
     /// rules with `action = "reap"`.
     fn found(&self) -> (Vec<Finding>, Vec<Finding>) {
         let reaped: Vec<Finding> =
-            self.engine.unkept().filter(|it| self.is_reaping(it)).cloned().collect();
-        let whose = |finding: &Finding| finding.process.as_ref().map(|it| it.identity);
+            self.engine.unkept().filter(|finding| self.is_reaping(finding)).cloned().collect();
+        let identity_of =
+            |finding: &Finding| finding.process.as_ref().map(|process| process.identity);
         let is_new = |finding: &&Finding| {
-            let identity: Option<Identity> = whose(finding);
+            let identity: Option<Identity> = identity_of(finding);
             !self.is_reaping(finding)
-                && (identity.is_none() || reaped.iter().all(|it| whose(it) != identity))
+                && (identity.is_none()
+                    || reaped.iter().all(|reaped| identity_of(reaped) != identity))
         };
         let others = self.engine.findings().iter();
-        let notified =
-            others.filter(|it| it.severity >= Severity::Warning).filter(is_new).cloned().collect();
+        let notified = others
+            .filter(|finding| finding.severity >= Severity::Warning)
+            .filter(is_new)
+            .cloned()
+            .collect();
         (reaped, notified)
     }
 
@@ -245,16 +251,17 @@ impl ReapScheduler {
 
     fn plan(&self, findings: &[Finding], system: &mut dyn System) -> Result<(Plan, Guard), String> {
         let mut guard = system.guard(&self.rules, &self.reap, &self.snapshot)?;
-        let mut rules: Vec<Arc<str>> = findings.iter().map(|it| Arc::clone(&it.rule)).collect();
+        let mut rules: Vec<Arc<str>> =
+            findings.iter().map(|finding| Arc::clone(&finding.rule)).collect();
         rules.sort_unstable();
         rules.dedup();
         guard.policy.targets =
             Targets::Found(FindingSelector { rules, ..FindingSelector::default() });
         let families = families(&self.snapshot);
         let facts = system.facts(&pids(&self.snapshot, &families));
-        let seen =
+        let input =
             PlanInput { findings, snapshot: &self.snapshot, families: &families, facts: &facts };
-        Ok((plan(&seen, &guard), guard))
+        Ok((plan(&input, &guard), guard))
     }
 
     /// Warns about targets that would be ended, and starts the next due one, most memory first. Owners of skipped
@@ -262,38 +269,46 @@ impl ReapScheduler {
     fn reap(&mut self, reaped: &[Finding], now: Time, system: &mut dyn System) {
         let (plan, guard) = match self.plan(reaped, system) {
             Ok(planned) => planned,
-            Err(error) => return self.note(Err(error), system),
+            Err(error) => return self.log_error(Err(error), system),
         };
         for refused in &plan.refused {
             let pid = refused.pid.unwrap_or_default();
             let why = format!("{pid}: skipped: {}", refusal::why(refused, READER));
-            self.leave(refused.finding.as_slice(), &why, system);
+            self.log_skipped(refused.finding.as_slice(), &why, system);
         }
         let (advice, targets): (Vec<_>, Vec<_>) =
             plan.targets.into_iter().partition(Target::is_advice);
         for target in &advice {
-            let why =
-                format!("{}: skipped: not gpumem's to kill: {}", named(target), advised(target));
-            self.leave(&because(target), &why, system);
+            let why = format!(
+                "{}: skipped: not gpumem's to kill: {}",
+                describe_target(target),
+                owner_command(target)
+            );
+            self.log_skipped(&finding_ids(target), &why, system);
         }
         let mut due = Vec::new();
         for mut target in targets {
-            let ids = because(&target);
+            let ids = finding_ids(&target);
             let of_target: Vec<&Finding> =
                 reaped.iter().filter(|finding| ids.contains(&finding.id)).collect();
             let at_work = of_target.iter().filter(|finding| self.has_worked(finding, now));
             let at_work: Vec<Arc<str>> = at_work.map(|finding| Arc::clone(&finding.id)).collect();
             if !at_work.is_empty() {
-                system.log(&format!("{}: at work since the last warning", named(&target)));
+                system.log(&format!(
+                    "{}: resumed work after the last warning; warnings start over",
+                    describe_target(&target)
+                ));
                 let forgotten = self.warnings.forget(&at_work);
-                self.note(forgotten.map_err(|error| error.to_string()), system);
+                self.log_error(forgotten.map_err(|error| error.to_string()), system);
                 continue;
             }
             for finding in &of_target {
                 self.warn(finding, true, now, system);
             }
-            let last = |it: &&Finding| self.warnings.of(it, true).and_then(|it| it.last);
-            let is_warned = of_target.iter().any(|it| last(it).is_some());
+            let last = |finding: &&Finding| {
+                self.warnings.of(finding, true).and_then(|warning| warning.last)
+            };
+            let is_warned = of_target.iter().any(|finding| last(finding).is_some());
             if let Some(first) = target.members.first().map(TargetProcess::identity) {
                 match is_warned {
                     true => {
@@ -302,7 +317,7 @@ impl ReapScheduler {
                             self.used_when_idle.entry(first).or_insert_with(|| Arc::clone(&now));
                         // The baseline advances while the job is idle, so that averages do not hide recent work.
                         let used = now.since(when_idle);
-                        if used.seconds >= LEAST_SECONDS && !is_work(used) {
+                        if used.seconds >= MIN_SECONDS && !is_work(used) {
                             *when_idle = now;
                         }
                         target.used_at_plan = Some(Arc::clone(when_idle));
@@ -322,37 +337,39 @@ impl ReapScheduler {
     /// Asks processes to release memory if their rule says so, most memory first. No process is ended, so the owner
     /// gets a notice without an earlier warning.
     fn release(&mut self, now: Time, system: &mut dyn System) {
-        let mut asked = std::mem::take(&mut self.asked);
-        asked.retain(|id, _| self.engine.unkept().any(|finding| finding.id == *id));
-        self.asked = asked;
+        let mut still_asked = std::mem::take(&mut self.asked);
+        still_asked.retain(|id, _| self.engine.unkept().any(|finding| finding.id == *id));
+        self.asked = still_asked;
         let is_due = |finding: &&Finding| {
-            let again = self.asked.get(&finding.id);
+            let retry_at = self.asked.get(&finding.id);
             finding.kind.may_be_released()
                 && self.reap.response(&finding.rule) == Response::Release
-                && again.is_none_or(|again| again.is_some_and(|at| now >= at))
+                && retry_at.is_none_or(|retry_at| retry_at.is_some_and(|at| now >= at))
                 && !self.was_asked(finding)
                 && is_seen(finding, &self.snapshot)
         };
         let due: Vec<Finding> = self.engine.unkept().filter(is_due).cloned().collect();
         self.cleaned.retain(|_, until| now < *until);
-        let due: Vec<Finding> = due.into_iter().flat_map(|it| self.of_processes(it)).collect();
+        let due: Vec<Finding> =
+            due.into_iter().flat_map(|finding| self.split_by_process(finding)).collect();
         if due.is_empty() {
             return;
         }
         let (plan, guard) = match self.plan(&due, system) {
             Ok(planned) => planned,
-            Err(error) => return self.note(Err(error), system),
+            Err(error) => return self.log_error(Err(error), system),
         };
         for refused in &plan.refused {
             let pid = refused.pid.unwrap_or_default();
             let why = format!("{pid}: skipped: {}", refusal::why(refused, READER));
-            self.leave(refused.finding.as_slice(), &why, system);
+            self.log_skipped(refused.finding.as_slice(), &why, system);
         }
         let mut targets = plan.targets.into_iter();
         if let Some(target) = targets.find(Target::is_release) {
-            let asked = target.members.iter().map(TargetProcess::identity);
+            let identities = target.members.iter().map(TargetProcess::identity);
             let until = now.plus_seconds(self.reap.within.0.as_secs_f64());
-            let until: Vec<(Identity, Time)> = asked.map(|identity| (identity, until)).collect();
+            let until: Vec<(Identity, Time)> =
+                identities.map(|identity| (identity, until)).collect();
             self.begin((target, Response::Release), guard, now, system);
             if self.acting.is_some() {
                 self.cleaned.extend(until);
@@ -362,11 +379,11 @@ impl ReapScheduler {
 
     /// Splits a finding about a GPU into one finding for each process that has announced a signal and was not asked
     /// recently. A finding about a process is returned unchanged.
-    fn of_processes(&self, finding: Finding) -> Vec<Finding> {
+    fn split_by_process(&self, finding: Finding) -> Vec<Finding> {
         if finding.process.is_some() {
             return vec![finding];
         }
-        let is_on = |gpu: &&Gpu| finding.gpus.iter().any(|on| on.index == gpu.index);
+        let is_on = |gpu: &&Gpu| finding.gpus.iter().any(|found_gpu| found_gpu.index == gpu.index);
         let gpus = self.snapshot.gpus.iter().filter(is_on);
         let pids = gpus.flat_map(|gpu| gpu.processes.iter().flatten()).map(|row| row.pid);
         let processes = pids.filter_map(|pid| self.snapshot.process(pid));
@@ -375,9 +392,10 @@ impl ReapScheduler {
             matches!(way.map(|way| way.by), Ok(ReleaseBy::Signal { .. }))
                 && !self.cleaned.contains_key(&process.identity())
         };
-        let asked = processes.filter(may_be_asked);
-        let of = |it| Finding { process: Some(FindingProcess::of(it)), ..finding.clone() };
-        asked.map(of).collect()
+        let processes = processes.filter(may_be_asked);
+        let finding_about =
+            |process| Finding { process: Some(FindingProcess::of(process)), ..finding.clone() };
+        processes.map(finding_about).collect()
     }
 
     /// Whether an earlier run of gpumem asked the process since the finding began.
@@ -385,23 +403,26 @@ impl ReapScheduler {
         let process = finding.process.as_ref();
         let process = process.and_then(|about| self.snapshot.process(about.pid));
         let asked = process.and_then(|process| process.asked.as_deref());
-        !self.asked.contains_key(&finding.id) && asked.is_some_and(|it| it.since >= finding.since)
+        !self.asked.contains_key(&finding.id)
+            && asked.is_some_and(|asked| asked.since >= finding.since)
     }
 
     /// Whether all warnings were sent and the act was not tried yet.
     fn is_due(&self, finding: &Finding, now: Time) -> bool {
-        let known = self.warnings.of(finding, true).filter(|it| !it.is_over);
-        known.is_some_and(|it| it.due(now, self.terms()) == WarningDue::Act)
+        let warning = self.warnings.of(finding, true).filter(|warning| !warning.is_over);
+        warning.is_some_and(|warning| warning.due(now, self.terms()) == WarningDue::Act)
             && is_seen(finding, &self.snapshot)
     }
 
     /// Whether the process has resumed work since the last warning.
     fn has_worked(&self, finding: &Finding, now: Time) -> bool {
-        let last = self.warnings.of(finding, true).and_then(|it| it.last);
-        let known =
-            finding.process.as_ref().and_then(|it| self.engine.history().process(it.identity));
+        let last = self.warnings.of(finding, true).and_then(|warning| warning.last);
+        let usage = finding
+            .process
+            .as_ref()
+            .and_then(|process| self.engine.history().process(process.identity));
         let seconds = last.map(|last| now.seconds_since(last));
-        let mean = known.zip(seconds).and_then(|(known, seconds)| known.cpu().mean(seconds));
+        let mean = usage.zip(seconds).and_then(|(usage, seconds)| usage.cpu().mean(seconds));
         mean.is_some_and(|mean| {
             let cpu_seconds = mean.percent / 100.0 * mean.seconds;
             let seconds = mean.seconds.max(self.terms().grace.as_secs_f64());
@@ -410,8 +431,8 @@ impl ReapScheduler {
     }
 
     /// Logs the reason for skipping findings, once.
-    fn leave(&mut self, findings: &[Arc<str>], why: &str, system: &mut dyn System) {
-        let is_new = findings.iter().any(|it| !self.skip_logged.contains(it));
+    fn log_skipped(&mut self, findings: &[Arc<str>], why: &str, system: &mut dyn System) {
+        let is_new = findings.iter().any(|finding| !self.skip_logged.contains(finding));
         if is_new {
             system.log(why);
             self.skip_logged.extend(findings.iter().cloned());
@@ -425,13 +446,13 @@ impl ReapScheduler {
         now: Time,
         system: &mut dyn System,
     ) {
-        if self.not_before.is_some_and(|at| now < at) {
+        if self.not_before.is_some_and(|earliest| now < earliest) {
             return;
         }
         let tools = match system.tools() {
             Ok(tools) => tools,
             Err(error) => {
-                self.note(Err(error), system);
+                self.log_error(Err(error), system);
                 self.not_before = Some(now.plus_seconds(RETRY_SECONDS));
                 return;
             }
@@ -445,10 +466,10 @@ impl ReapScheduler {
         }
         self.last_error = None;
         system.log(&match response {
-            Response::Release => format!("asking {} to release memory", named(&target)),
-            Response::Notify | Response::Reap => format!("killing {}", named(&target)),
+            Response::Release => format!("asking {} to release memory", describe_target(&target)),
+            Response::Notify | Response::Reap => format!("killing {}", describe_target(&target)),
         });
-        let findings = because(&target);
+        let findings = finding_ids(&target);
         let actor = system.actor(&self.snapshot);
         self.acting = Some(RunningReap {
             executor: Executor::new(vec![target], guard, actor, tools),
@@ -481,12 +502,12 @@ impl ReapScheduler {
         };
         if response == Response::Release {
             // On a nearly full GPU, the interval applies to each process, not to the finding.
-            let ids = self.engine.findings().iter().filter(|it| it.process.is_none());
-            let of_gpus: Vec<Arc<str>> = ids.map(|it| Arc::clone(&it.id)).collect();
-            let findings = findings.into_iter().filter(|id| !of_gpus.contains(id));
-            let again = matches!(outcome, Outcome::Busy { .. } | Outcome::TimedOut { .. });
-            let again = again.then(|| now.plus_seconds(BUSY_SECONDS));
-            let asked = findings.map(|finding| (finding, again));
+            let ids = self.engine.findings().iter().filter(|finding| finding.process.is_none());
+            let gpu_findings: Vec<Arc<str>> = ids.map(|finding| Arc::clone(&finding.id)).collect();
+            let findings = findings.into_iter().filter(|id| !gpu_findings.contains(id));
+            let retry_at = matches!(outcome, Outcome::Busy { .. } | Outcome::TimedOut { .. });
+            let retry_at = retry_at.then(|| now.plus_seconds(BUSY_SECONDS));
+            let asked = findings.map(|finding| (finding, retry_at));
             return self.asked.extend(asked);
         }
         // If the process resumed work, warnings start over; otherwise the attempt counts.
@@ -494,18 +515,18 @@ impl ReapScheduler {
             Outcome::RuleNoLongerTrue => self.warnings.forget(&findings),
             _ => self.warnings.conclude(&findings),
         };
-        self.note(noted.map_err(|error| error.to_string()), system);
+        self.log_error(noted.map_err(|error| error.to_string()), system);
     }
 
     /// Stops the act: gpumem must not act without an audit log, so a full disk stops the reaper.
     fn stop(&mut self, error: &ledger::LedgerError, now: Time, system: &mut dyn System) {
         self.acting = None;
-        self.note(Err(error.to_string()), system);
+        self.log_error(Err(error.to_string()), system);
         self.not_before = Some(now.plus_seconds(RETRY_SECONDS));
     }
 
     /// Logs an error that blocks all acts, once.
-    fn note(&mut self, result: Result<(), String>, system: &mut dyn System) {
+    fn log_error(&mut self, result: Result<(), String>, system: &mut dyn System) {
         if let Err(error) = result
             && self.last_error.as_ref() != Some(&error)
         {
@@ -523,31 +544,33 @@ fn is_seen(finding: &Finding, snapshot: &Snapshot) -> bool {
         process.is_some_and(|process| process.identity() == about.identity)
     });
     is_there
-        && finding.gpus.iter().all(|on| {
-            let gpu = snapshot.gpus.iter().find(|gpu| gpu.index == on.index);
+        && finding.gpus.iter().all(|found_gpu| {
+            let gpu = snapshot.gpus.iter().find(|gpu| gpu.index == found_gpu.index);
             gpu.is_some_and(|gpu| gpu.stale_seconds.is_none() && gpu.processes.is_some())
         })
 }
 
-fn because(target: &Target) -> Vec<Arc<str>> {
+fn finding_ids(target: &Target) -> Vec<Arc<str>> {
     match &target.reason {
-        Reason::Found { findings } => findings.iter().map(|it| Arc::clone(&it.id)).collect(),
+        Reason::Found { findings } => {
+            findings.iter().map(|because| Arc::clone(&because.id)).collect()
+        }
         Reason::Named => Vec::new(),
     }
 }
 
 /// The command for the owner.
-fn advised(target: &Target) -> &str {
+fn owner_command(target: &Target) -> &str {
     let mut commands = target.steps.iter().filter_map(Step::advice);
-    commands.next().map_or("gpumem reap --direct", |it| &**it)
+    commands.next().map_or("gpumem reap --direct", |command| &**command)
 }
 
 /// A one-line description of a target.
-fn named(target: &Target) -> String {
-    let lead = text::lead(target);
-    let name = lead.map_or_else(String::new, |it| format!(" ({})", escape(&it.name)));
-    let owner = lead.map_or_else(String::new, |it| format!(" of {}", text::owner(it)));
-    let bytes = target.bytes.map_or_else(String::new, |it| format!(" with {}", Bytes(it)));
+fn describe_target(target: &Target) -> String {
+    let leader = text::lead(target);
+    let name = leader.map_or_else(String::new, |process| format!(" ({})", escape(&process.name)));
+    let owner = leader.map_or_else(String::new, |process| format!(" of {}", text::owner(process)));
+    let bytes = target.bytes.map_or_else(String::new, |bytes| format!(" with {}", Bytes(bytes)));
     format!("{}{name}{owner}{bytes}, {}", target.leader, text::why(target))
 }
 

@@ -1,9 +1,9 @@
-//! Selects the processes of a plan: those that a person named, or those that rules found. Pure.
+//! Selects the processes of a plan: named by a person, or found by rules. Pure.
 
 use std::sync::Arc;
 
 use super::guard::{Guard, Protection};
-use super::launcher::launcher_of;
+use super::launcher::find_launcher;
 use super::plan::{PlanInput, Refused, Why};
 use super::policy::{FindingSelector, ProcessNames, Serves};
 use super::release::{self, ReleaseBy, ReleaseWay};
@@ -25,15 +25,15 @@ impl Accused<'_> {
             pid: Some(self.process.pid),
             user: self.process.user.clone(),
             name: Some(name_of(self.process).into()),
-            finding: finding.map(|it| Arc::clone(&it.id)),
-            kind: finding.map(|it| it.kind),
+            finding: finding.map(|finding| Arc::clone(&finding.id)),
+            kind: finding.map(|finding| finding.kind),
             why,
         }
     }
 }
 
-pub(super) fn named<'a>(
-    seen: &PlanInput<'a>,
+pub(super) fn select_named<'a>(
+    input: &PlanInput<'a>,
     guard: &Guard,
     names: &ProcessNames,
     refused: &mut Vec<Refused>,
@@ -41,7 +41,7 @@ pub(super) fn named<'a>(
     let selected = guard.policy.selected.as_ref();
     let mut accused: Vec<Accused<'a>> = Vec::new();
     let mut add = |process: &'a Process| {
-        let is_new = accused.iter().all(|it| it.process.pid != process.pid);
+        let is_new = accused.iter().all(|accused| accused.process.pid != process.pid);
         if is_new && fits(selected, process, None) {
             accused.push(Accused { process, findings: Vec::new() });
         }
@@ -49,7 +49,7 @@ pub(super) fn named<'a>(
     let refused_name =
         |pid, why| Refused { pid, user: None, name: None, finding: None, kind: None, why };
     for &pid in &names.pids {
-        if let Some(process) = seen.snapshot.process(pid) {
+        if let Some(process) = input.snapshot.process(pid) {
             match process.is_zombie() {
                 true => {
                     let why = Why::Zombie { parent: process.parent_words().into() };
@@ -60,17 +60,17 @@ pub(super) fn named<'a>(
             continue;
         }
         // A launcher holds no GPU. Naming it selects its ranks.
-        let is_its = |process: &&Process| {
-            launcher_of(process, seen.snapshot).is_some_and(|launcher| launcher.pid == pid)
+        let is_rank = |process: &&Process| {
+            find_launcher(process, input.snapshot).is_some_and(|launcher| launcher.pid == pid)
         };
-        let mut ranks = seen.snapshot.processes.iter().filter(is_its).peekable();
+        let mut ranks = input.snapshot.processes.iter().filter(is_rank).peekable();
         if ranks.peek().is_none() {
             refused.push(refused_name(Some(pid), Why::NotOnGpu));
         }
         ranks.for_each(&mut add);
     }
     for word in &names.words {
-        let found = called(word, seen.snapshot, seen.findings, guard.policy.serves);
+        let found = called(word, input.snapshot, input.findings, guard.policy.serves);
         if found.is_empty() {
             let name = Arc::clone(word);
             refused.push(refused_name(None, Why::NoTarget { name }));
@@ -88,15 +88,15 @@ pub fn called<'a>(
     findings: &[Finding],
     serves: Serves,
 ) -> Vec<&'a Process> {
-    if let Some(gpu) = Needle::of_gpu(word) {
-        let gpus = snapshot.gpus.iter().filter(|it| is_called(it, &gpu, false, false));
+    if let Some(needle) = Needle::of_gpu(word) {
+        let gpus = snapshot.gpus.iter().filter(|gpu| is_called(gpu, &needle, false, false));
         let rows: Vec<u32> =
-            gpus.flat_map(|it| it.processes.iter().flatten()).map(|row| row.pid).collect();
-        return snapshot.processes.iter().filter(|it| rows.contains(&it.pid)).collect();
+            gpus.flat_map(|gpu| gpu.processes.iter().flatten()).map(|row| row.pid).collect();
+        return snapshot.processes.iter().filter(|process| rows.contains(&process.pid)).collect();
     }
     let serves = |process: &Process| {
         let by_table = match release::find(process, snapshot) {
-            Ok(ReleaseWay { by: ReleaseBy::Server(it), .. }) => *it.server == *word,
+            Ok(ReleaseWay { by: ReleaseBy::Server(unload), .. }) => *unload.server == *word,
             _ => false,
         };
         by_table || (process.framework.as_deref() == Some(word) && serves(process, snapshot))
@@ -105,15 +105,15 @@ pub fn called<'a>(
     let is_exactly = |process: &Process| {
         boot_id.is_some_and(|boot| process.identity().exact_name(boot).as_deref() == Some(word))
     };
-    let is_it = |process: &&Process| {
+    let is_match = |process: &&Process| {
         is_kernel(process, word)
             || is_notebook(process, word)
             || serves(process)
             || is_exactly(process)
     };
-    let mut found: Vec<&Process> = snapshot.processes.iter().filter(is_it).collect();
-    let begun = |finding: &&Finding| !word.is_empty() && finding.id.starts_with(word);
-    let findings: Vec<&Finding> = findings.iter().filter(begun).collect();
+    let mut found: Vec<&Process> = snapshot.processes.iter().filter(is_match).collect();
+    let has_prefix = |finding: &&Finding| !word.is_empty() && finding.id.starts_with(word);
+    let findings: Vec<&Finding> = findings.iter().filter(has_prefix).collect();
     let exact = findings.iter().find(|finding| *finding.id == *word);
     // A prefix of several ids is ambiguous and matches none.
     let finding = exact.or(findings.first().filter(|_| findings.len() == 1));
@@ -127,15 +127,15 @@ pub fn called<'a>(
 }
 
 /// The processes that rules found and the selector requests.
-pub(super) fn found<'a>(
-    seen: &PlanInput<'a>,
+pub(super) fn select_found<'a>(
+    input: &PlanInput<'a>,
     guard: &Guard,
     selector: &FindingSelector,
     refused: &mut Vec<Refused>,
 ) -> Vec<Accused<'a>> {
     let selected = guard.policy.selected.as_ref();
     let mut accused: Vec<Accused<'a>> = Vec::new();
-    for finding in seen.findings {
+    for finding in input.findings {
         if finding.resolved_at.is_some()
             || !(selector.rules.is_empty() || selector.rules.contains(&finding.rule))
         {
@@ -151,9 +151,10 @@ pub(super) fn found<'a>(
         let process = finding.process.as_ref();
         let mut refuse = |why| {
             refused.push(Refused {
-                pid: process.map(|it| it.pid),
-                user: process.and_then(|it| it.user.clone()),
-                name: process.and_then(|it| Some(name_of(seen.snapshot.process(it.pid)?).into())),
+                pid: process.map(|process| process.pid),
+                user: process.and_then(|process| process.user.clone()),
+                name: process
+                    .and_then(|process| Some(name_of(input.snapshot.process(process.pid)?).into())),
                 finding: Some(Arc::clone(&finding.id)),
                 kind: Some(finding.kind),
                 why,
@@ -165,10 +166,12 @@ pub(super) fn found<'a>(
             }
             continue;
         };
-        let process =
-            seen.snapshot.process(about.pid).filter(|process| process.identity() == about.identity);
+        let process = input
+            .snapshot
+            .process(about.pid)
+            .filter(|process| process.identity() == about.identity);
         let fits = |process: &Process| {
-            (selector.pids.is_empty() || is_of_pids(process, &selector.pids, seen.snapshot))
+            (selector.pids.is_empty() || is_of_pids(process, &selector.pids, input.snapshot))
                 && fits(selected, process, Some(finding))
         };
         if !process.is_none_or(fits) {
@@ -197,7 +200,7 @@ pub(super) fn found<'a>(
             refuse(Why::Gone);
             continue;
         };
-        if kind != Kind::Placeholder && !is_asked_for_as_placeholder(seen, selector, process) {
+        if kind != Kind::Placeholder && !is_asked_for_as_placeholder(input, selector, process) {
             refuse(Why::OnlyWhenAsked { kind: Kind::Placeholder });
             continue;
         }
@@ -205,19 +208,19 @@ pub(super) fn found<'a>(
             refuse(Why::OnlyNotified);
             continue;
         }
-        let now = seen.snapshot.time;
-        let mut kept = guard.policy.kept.iter();
-        if let Some(exempt) = kept.find(|it| it.is_for(finding, now)) {
+        let now = input.snapshot.time;
+        let mut exemptions = guard.policy.kept.iter();
+        if let Some(exemption) = exemptions.find(|exemption| exemption.is_for(finding, now)) {
             let protection = Protection::KeptByConfiguration {
-                why: Arc::clone(&exempt.reason),
-                until: exempt.until,
+                why: Arc::clone(&exemption.reason),
+                until: exemption.until,
             };
             let pid = process.pid;
             refuse(Why::Protected { pid, protection });
             continue;
         }
-        match accused.iter_mut().find(|it| it.process.pid == process.pid) {
-            Some(known) => known.findings.push(finding),
+        match accused.iter_mut().find(|accused| accused.process.pid == process.pid) {
+            Some(accused) => accused.findings.push(finding),
             None => accused.push(Accused { process, findings: vec![finding] }),
         }
     }
@@ -227,11 +230,11 @@ pub(super) fn found<'a>(
 /// Whether a process is not a placeholder, or placeholders are requested. Other findings on a placeholder, such as
 /// idle, do not count.
 fn is_asked_for_as_placeholder(
-    seen: &PlanInput<'_>,
+    input: &PlanInput<'_>,
     selector: &FindingSelector,
     process: &Process,
 ) -> bool {
-    let found = seen.findings.iter().find(|finding| {
+    let found = input.findings.iter().find(|finding| {
         let about = finding.process.as_ref();
         finding.kind == Kind::Placeholder
             && about.is_some_and(|about| about.identity == process.identity())
@@ -250,7 +253,8 @@ fn fits(selected: Option<&Selected>, process: &Process, finding: Option<&Finding
 
 /// Whether the pid of a process, or of its run's launcher, is listed.
 fn is_of_pids(process: &Process, pids: &[u32], snapshot: &Snapshot) -> bool {
-    let is_rank = || launcher_of(process, snapshot).is_some_and(|it| pids.contains(&it.pid));
+    let is_rank =
+        || find_launcher(process, snapshot).is_some_and(|launcher| pids.contains(&launcher.pid));
     pids.contains(&process.pid) || is_rank()
 }
 

@@ -19,7 +19,7 @@ use crate::model::{Identity, Start, Time};
 pub struct Target {
     /// Identifier: `pid:start` of the leader.
     pub id: Arc<str>,
-    /// Boot that the start ticks count from.
+    /// Boot of the start ticks.
     pub boot_id: Option<Arc<str>>,
     /// Why it is a target.
     pub reason: Reason,
@@ -34,21 +34,21 @@ pub struct Target {
     /// Memory that should be freed, in bytes; `None` if NVML does not report it for one of the
     /// processes.
     pub bytes: Option<u64>,
-    /// What would start the processes again or miss them, and how to end them there; `None` if there
-    /// is nothing of that kind, or if a step says it. Contains untrusted names: escape it for a terminal.
+    /// The supervisor or scheduler that owns the processes, and the command to end them there; `None`
+    /// if there is none, or if a step shows it. Contains untrusted names: escape it for a terminal.
     #[serde(default)]
     pub owner: Option<Arc<str>>,
-    /// Steps to take, gentlest first; the next one if a step does not help.
+    /// Steps to take, gentlest first, until one helps.
     pub steps: Vec<Step>,
     /// How long to watch for a process started in its place, in seconds.
     pub respawn_seconds: f64,
-    /// What its job had used when the plan was made or its owner was last warned; later work cancels.
+    /// The job's usage at the plan or the last warning. Later work cancels the act.
     #[serde(skip)]
     pub used_at_plan: Option<Arc<JobUsage>>,
 }
 
 impl Target {
-    /// Whether a person named the target, or a rule found it.
+    /// Whether a person named the target or a rule found it.
     pub fn call(&self) -> Call {
         match self.reason {
             Reason::Named => Call::Named,
@@ -63,14 +63,16 @@ impl Target {
 
     /// Pid and start ticks of each member.
     pub fn identities(&self) -> Vec<(u32, u64)> {
-        self.members.iter().map(|it| (it.pid, it.start_ticks)).collect()
+        self.members.iter().map(|member| (member.pid, member.start_ticks)).collect()
     }
 
     /// Whether the target may be asked while it works: its GPU is nearly full, and it has announced a release
     /// signal.
     pub(super) fn may_work(&self) -> bool {
         match &self.reason {
-            Reason::Found { findings } => findings.iter().all(|it| it.kind == Kind::Pressure),
+            Reason::Found { findings } => {
+                findings.iter().all(|finding| finding.kind == Kind::Pressure)
+            }
             Reason::Named => false,
         }
     }
@@ -191,7 +193,7 @@ pub struct MemberGpu {
 #[derive(Clone, PartialEq, Debug, JsonSchema, Serialize, Deserialize)]
 #[serde(tag = "step", rename_all = "snake_case")]
 pub enum Step {
-    /// Ask a process to release memory and live on.
+    /// Ask a process to release memory and keep running.
     Release {
         /// How the process is asked.
         way: ReleaseWay,

@@ -22,7 +22,7 @@ use crate::units::GIB;
 pub const BOOT: &str = "boot";
 pub const OWNER: u32 = 1000;
 
-/// The owner's process, alone in its session and group. Its start ticks equal its pid.
+/// A process of the owner, alone in its session and group. Its start ticks are ten times its pid.
 pub fn process(pid: u32, command: &str) -> Process {
     Process {
         pid,
@@ -48,7 +48,7 @@ pub fn at(seconds: f64) -> Time {
     Time::from_unix_milliseconds(1_700_000_000_000).plus_seconds(seconds)
 }
 
-/// A GPU with rows of (pid, bytes) and `loose` unaccounted bytes.
+/// A GPU with rows of (pid, bytes) and unattributed bytes.
 pub fn gpu(index: u32, rows: &[(u32, u64)], loose: u64) -> Gpu {
     let used = rows.iter().map(|row| row.1).sum::<u64>() + loose;
     Gpu {
@@ -127,26 +127,26 @@ pub fn finding(kind: Kind, process: &Process) -> Finding {
 
 /// The facts about a snapshot's processes, as read from Linux.
 pub fn facts(snapshot: &Snapshot) -> BTreeMap<u32, Guarded> {
-    let known = snapshot.processes.iter().filter_map(|it| {
+    let facts_by_pid = snapshot.processes.iter().filter_map(|process| {
         let facts = Guarded {
-            start_ticks: it.start_ticks?,
-            state: it.state,
-            ppid: it.ppid,
-            process_group: it.process_group,
-            session: it.session,
-            uid: it.uid,
+            start_ticks: process.start_ticks?,
+            state: process.state,
+            ppid: process.ppid,
+            process_group: process.process_group,
+            session: process.session,
+            uid: process.uid,
             is_process: Some(true),
             oom_score_adj: Some(0),
-            executable: it.executable.clone(),
-            comm: it.comm.clone(),
-            command: it.command.clone(),
-            environment: it.environment.clone(),
-            gpu_files: it.gpu_files.clone(),
+            executable: process.executable.clone(),
+            comm: process.comm.clone(),
+            command: process.command.clone(),
+            environment: process.environment.clone(),
+            gpu_files: process.gpu_files.clone(),
             ..Guarded::default()
         };
-        Some((it.pid, facts))
+        Some((process.pid, facts))
     });
-    known.collect()
+    facts_by_pid.collect()
 }
 
 pub fn serves(process: &Process, _: &Snapshot) -> bool {
@@ -170,7 +170,7 @@ pub fn guard() -> Guard {
 }
 
 /// The owner's guard, with these pids as named targets.
-pub fn naming(pids: &[u32]) -> Guard {
+pub fn guard_naming(pids: &[u32]) -> Guard {
     let mut guard = guard();
     guard.policy.targets = Targets::named(pids.to_vec(), Vec::new()).unwrap();
     guard
@@ -191,7 +191,7 @@ pub fn plan_with(
     plan(&PlanInput { findings, snapshot, families, facts }, guard)
 }
 
-/// Simulated process control: follows the test's settings, and records every signal and request.
+/// Simulated process control that records every signal and request.
 #[derive(Debug, Default)]
 pub struct FakeControl {
     pub processes: BTreeMap<u32, Guarded>,
@@ -204,7 +204,7 @@ pub struct FakeControl {
     /// The processes that a process starts when it receives a signal.
     pub forks: HashMap<u32, Vec<(u32, Guarded)>>,
     /// Processes in uninterruptible sleep, and the kernel function.
-    pub held_up: HashMap<u32, String>,
+    pub wait_channels: HashMap<u32, String>,
     pub answer: Option<RequestResult>,
     /// The usage of every job.
     pub usage: JobUsage,
@@ -225,8 +225,10 @@ impl FakeControl {
         }
     }
 
-    fn has_ended(&self, who: &Approved) -> bool {
-        self.processes.get(&who.pid).is_none_or(|facts| facts.start_ticks != who.start_ticks)
+    fn has_ended(&self, approved: &Approved) -> bool {
+        self.processes
+            .get(&approved.pid)
+            .is_none_or(|facts| facts.start_ticks != approved.start_ticks)
     }
 }
 
@@ -235,8 +237,8 @@ impl FakeControl {
 pub struct Shared<T>(Arc<Mutex<T>>);
 
 impl<T> Shared<T> {
-    pub fn new(it: T) -> Self {
-        Self(Arc::new(Mutex::new(it)))
+    pub fn new(value: T) -> Self {
+        Self(Arc::new(Mutex::new(value)))
     }
 
     pub fn get(&self) -> MutexGuard<'_, T> {
@@ -251,19 +253,19 @@ impl<T> Clone for Shared<T> {
 }
 
 impl ProcessControl for Shared<FakeControl> {
-    fn open(&mut self, who: &Approved) -> Result<Handle, NotOpened> {
-        let mut it = self.get();
-        if let Some(error) = it.refuses.get(&who.pid) {
+    fn open(&mut self, approved: &Approved) -> Result<Handle, NotOpened> {
+        let mut control = self.get();
+        if let Some(error) = control.refuses.get(&approved.pid) {
             return Err(error.clone());
         }
-        let Some(facts) = it.processes.get(&who.pid) else {
-            return Err(NotOpened::Gone(who.pid));
+        let Some(facts) = control.processes.get(&approved.pid) else {
+            return Err(NotOpened::Gone(approved.pid));
         };
-        if facts.start_ticks != who.start_ticks || who.boot_id.as_deref() != Some(BOOT) {
-            return Err(NotOpened::Changed(who.pid));
+        if facts.start_ticks != approved.start_ticks || approved.boot_id.as_deref() != Some(BOOT) {
+            return Err(NotOpened::Changed(approved.pid));
         }
-        it.opened.push(who.clone());
-        Ok(Handle(it.opened.len() - 1))
+        control.opened.push(approved.clone());
+        Ok(Handle(control.opened.len() - 1))
     }
 
     fn read_guarded(&mut self, pid: u32) -> Option<Guarded> {
@@ -271,33 +273,33 @@ impl ProcessControl for Shared<FakeControl> {
     }
 
     fn signal(&mut self, handle: Handle, signal: Signal) -> Result<(), NotSent> {
-        let mut it = self.get();
-        let who = it.opened[handle.0].clone();
-        if it.has_ended(&who) {
+        let mut control = self.get();
+        let approved = control.opened[handle.0].clone();
+        if control.has_ended(&approved) {
             return Err(NotSent::Gone);
         }
-        if let Some(error) = it.rejects.get(&who.pid) {
+        if let Some(error) = control.rejects.get(&approved.pid) {
             return Err(error.clone());
         }
-        it.sent.push((who.pid, signal));
-        if let Some(children) = it.forks.remove(&who.pid) {
-            it.processes.extend(children);
+        control.sent.push((approved.pid, signal));
+        if let Some(children) = control.forks.remove(&approved.pid) {
+            control.processes.extend(children);
         }
-        let ends = it.ends_on.get(&who.pid);
+        let ends = control.ends_on.get(&approved.pid);
         if ends.is_some_and(|signals| signals.contains(&signal)) {
-            it.end(who.pid);
+            control.end(approved.pid);
         }
         Ok(())
     }
 
     fn has_exited(&mut self, handle: Handle) -> bool {
-        let it = self.get();
-        it.has_ended(&it.opened[handle.0])
+        let control = self.get();
+        control.has_ended(&control.opened[handle.0])
     }
 
     fn list(&mut self) -> Vec<ListedProcess> {
-        let it = self.get();
-        let all = it.processes.iter();
+        let control = self.get();
+        let all = control.processes.iter();
         all.map(|(&pid, facts)| ListedProcess {
             pid,
             start_ticks: facts.start_ticks,
@@ -313,7 +315,7 @@ impl ProcessControl for Shared<FakeControl> {
     }
 
     fn held_up(&mut self, pid: u32) -> Option<String> {
-        self.get().held_up.get(&pid).cloned()
+        self.get().wait_channels.get(&pid).cloned()
     }
 
     fn start_request(&mut self, request: Request) {
@@ -329,7 +331,7 @@ impl ProcessControl for Shared<FakeControl> {
     }
 }
 
-impl LedgerSink for Shared<Pages> {
+impl LedgerSink for Shared<MemoryLedger> {
     fn write(&mut self, entry: &LedgerEntry) -> Result<(), LedgerError> {
         self.get().write(entry)
     }
@@ -337,20 +339,20 @@ impl LedgerSink for Shared<Pages> {
 
 /// An in-memory ledger with a limited number of lines.
 #[derive(Debug)]
-pub struct Pages {
+pub struct MemoryLedger {
     pub lines: Vec<LedgerEntry>,
-    pub room: usize,
+    pub capacity: usize,
 }
 
-impl Default for Pages {
+impl Default for MemoryLedger {
     fn default() -> Self {
-        Self { lines: Vec::new(), room: usize::MAX }
+        Self { lines: Vec::new(), capacity: usize::MAX }
     }
 }
 
-impl LedgerSink for Pages {
+impl LedgerSink for MemoryLedger {
     fn write(&mut self, entry: &LedgerEntry) -> Result<(), LedgerError> {
-        if self.lines.len() >= self.room {
+        if self.lines.len() >= self.capacity {
             return Err(LedgerError::Write {
                 path: "ledger".into(),
                 cause: std::io::ErrorKind::StorageFull.into(),

@@ -1,8 +1,8 @@
 //! Verifies whether NVML shows the memory as freed, and derives the outcome of an act. Pure.
 //!
-//! An exit proves nothing: a fork that inherited the descriptors, or a blocked driver, keeps the memory. The memory
-//! is freed when NVML no longer lists the processes *and* no more memory is unaccounted than before. The GPU's
-//! total usage is weaker evidence, because another process may allocate in the same second.
+//! An exit proves nothing: a blocked driver or a fork that inherited the descriptors may keep the memory. Memory is
+//! freed when NVML no longer lists the processes *and* unattributed memory has not grown. The GPU's total usage is
+//! weaker evidence, because another process may allocate in the same second.
 
 use std::fmt;
 use std::sync::Arc;
@@ -19,13 +19,14 @@ use crate::units::{Bytes, MIB};
 /// The time limit for the driver to free memory after the last exit, in seconds.
 pub const DEADLINE_SECONDS: f64 = 10.0;
 
-/// Normal variation of unaccounted memory: a share of the expected bytes, at least 16 MiB.
-const LEAST_SLACK: u64 = 16 * MIB;
-/// The smallest release that counts, in bytes. GPU memory is allocated in blocks of some MiB.
-pub const LEAST_RELEASED: u64 = 16 * MIB;
+/// Minimum tolerated variation of unattributed memory. The tolerance is a share of the expected bytes.
+const MIN_SLACK: u64 = 16 * MIB;
+/// Minimum release that counts, in bytes. GPU memory is allocated in blocks of some MiB.
+pub const MIN_RELEASED: u64 = 16 * MIB;
 /// The number of samples that must agree on the released memory.
 const RELEASE_SAMPLES: usize = 3;
-const MOST_SLACK: u64 = 256 * MIB;
+/// Maximum tolerated variation of unattributed memory.
+const MAX_SLACK: u64 = 256 * MIB;
 
 /// Outcome of an act.
 #[derive(Clone, PartialEq, Debug, JsonSchema, Serialize, Deserialize)]
@@ -52,7 +53,7 @@ pub enum Outcome {
         #[serde(default)]
         bytes: u64,
     },
-    /// There was nothing left to end.
+    /// The processes had already exited or released the memory.
     AlreadyGone,
     /// A PID of the plan belongs to another process now; nothing was sent.
     IdentityChanged,
@@ -74,7 +75,7 @@ pub enum Outcome {
     StillAlive,
     /// The PIDs are not the host's.
     OtherNamespace,
-    /// The process released memory according to NVML, and lives on or has exited by itself.
+    /// The process released memory according to NVML, and keeps running or has exited by itself.
     Released {
         /// Memory that was released, in bytes: the lowest of three samples after the request was done.
         bytes: u64,
@@ -84,7 +85,7 @@ pub enum Outcome {
         #[serde(flatten)]
         report: Box<ReleaseReport>,
     },
-    /// The process was asked and lives on, but NVML shows next to nothing released.
+    /// The process was asked and keeps running, but NVML shows almost no memory released.
     NothingToRelease {
         /// Memory that was released, in bytes; less than 16 MiB.
         bytes: u64,
@@ -92,14 +93,14 @@ pub enum Outcome {
         #[serde(flatten)]
         report: Box<ReleaseReport>,
     },
-    /// The process is at work and was left alone.
+    /// The process is working and was left alone.
     Busy {
-        /// Evidence that it is at work. Contains text from others: escape it for a terminal.
+        /// Evidence that it is working. Contains text from others: escape it for a terminal.
         why: Arc<str>,
     },
     /// The process cannot be asked to release memory.
     NoWayIn {
-        /// Why each of the ways is impossible. Contains text from others: escape it for a terminal.
+        /// Why each method is impossible. Contains text from others: escape it for a terminal.
         why: Arc<str>,
     },
     /// The process can be asked but must not be, or it refused.
@@ -125,7 +126,7 @@ impl Outcome {
     /// The outcome's name in the audit log.
     pub fn name(&self) -> Arc<str> {
         let value = serde_json::to_value(self).ok();
-        value.as_ref().and_then(|it| it["outcome"].as_str()).unwrap_or_default().into()
+        value.as_ref().and_then(|value| value["outcome"].as_str()).unwrap_or_default().into()
     }
 
     pub fn freed_bytes(&self) -> u64 {
@@ -276,23 +277,23 @@ impl ReleaseMeter {
         let before = self.before.filter(|_| self.is_known())?;
         let last = self.after.iter().rev().take(RELEASE_SAMPLES);
         let held = last.map(|(_, held)| *held).max()?;
-        let (since, _) = self.after.iter().find(|(_, at)| *at <= held)?;
+        let (since, _) = self.after.iter().find(|(_, held_then)| *held_then <= held)?;
         Some((before.saturating_sub(held), *since))
     }
 }
 
 /// Bytes that NVML lists for the members. `None` if a value is unknown.
 fn held_bytes(target: &Target, snapshot: &Snapshot) -> Option<u64> {
-    let on = |gpu: &&Gpu| {
-        let mut of_members = target.members.iter().flat_map(|it| &it.gpus);
-        of_members.any(|it| it.index == gpu.index)
+    let is_on_gpu = |gpu: &&Gpu| {
+        let mut of_members = target.members.iter().flat_map(|member| &member.gpus);
+        of_members.any(|gpu_of_member| gpu_of_member.index == gpu.index)
     };
-    let mut gpus = snapshot.gpus.iter().filter(on).peekable();
+    let mut gpus = snapshot.gpus.iter().filter(is_on_gpu).peekable();
     gpus.peek()?;
     gpus.try_fold(0u64, |sum, gpu| {
         let rows = gpu.processes.as_ref().filter(|_| gpu.stale_seconds.is_none())?;
-        let mut theirs = rows.iter().filter(|row| is_listed(row.pid, target, snapshot));
-        theirs.try_fold(sum, |sum, row| Some(sum.saturating_add(row.used_bytes?)))
+        let mut target_rows = rows.iter().filter(|row| is_listed(row.pid, target, snapshot));
+        target_rows.try_fold(sum, |sum, row| Some(sum.saturating_add(row.used_bytes?)))
     })
 }
 
@@ -304,8 +305,8 @@ struct BytesBefore {
     index: u32,
     uuid: Option<Arc<str>>,
     used: Option<u64>,
-    /// Memory that no listed process accounts for. `None` if unknown.
-    loose: Option<u64>,
+    /// Memory without a listed process. `None` if unknown.
+    unattributed: Option<u64>,
     /// The sum of the target's rows. `None` if a value is unknown.
     held: Option<u64>,
 }
@@ -322,8 +323,10 @@ impl Baseline {
     pub fn of(target: &Target, snapshot: &Snapshot) -> Self {
         let is_theirs = |gpu: &Gpu| {
             let mut rows = gpu.processes.iter().flatten();
-            let has_open = |it: &TargetProcess| it.gpus.iter().any(|on| on.index == gpu.index);
-            target.members.iter().any(has_open) || rows.any(|row| is_of(row.pid, target))
+            let has_open = |member: &TargetProcess| {
+                member.gpus.iter().any(|member_gpu| member_gpu.index == gpu.index)
+            };
+            target.members.iter().any(has_open) || rows.any(|row| belongs_to(row.pid, target))
         };
         let gpus = snapshot.gpus.iter().filter(|gpu| is_theirs(gpu));
         Self(
@@ -331,7 +334,7 @@ impl Baseline {
                 index: gpu.index,
                 uuid: gpu.uuid.clone(),
                 used: gpu.memory.map(|memory| memory.used_bytes),
-                loose: loose(gpu),
+                unattributed: unattributed(gpu),
                 held: held(gpu, target),
             })
             .collect(),
@@ -340,17 +343,17 @@ impl Baseline {
 
     /// Whether a snapshot taken after the first action shows the memory as freed.
     pub fn compare(&self, target: &Target, snapshot: &Snapshot) -> Back {
-        let (mut bytes, mut is_back, mut holders) = (0u64, true, Vec::new());
+        let (mut bytes, mut is_freed, mut holders) = (0u64, true, Vec::new());
         for before in &self.0 {
             match before.freed(target, snapshot) {
                 Some(freed) => bytes = bytes.saturating_add(freed),
                 None => {
-                    is_back = false;
+                    is_freed = false;
                     before.add_holders(target, snapshot, &mut holders);
                 }
             }
         }
-        if is_back {
+        if is_freed {
             return Back::Yes(bytes);
         }
         holders.sort_unstable();
@@ -361,11 +364,11 @@ impl Baseline {
 
 impl BytesBefore {
     fn gpu<'a>(&self, snapshot: &'a Snapshot) -> Option<&'a Gpu> {
-        let same = |gpu: &&Gpu| match (&self.uuid, &gpu.uuid) {
+        let is_same_gpu = |gpu: &&Gpu| match (&self.uuid, &gpu.uuid) {
             (Some(one), Some(other)) => one == other,
             _ => self.index == gpu.index,
         };
-        snapshot.gpus.iter().find(same)
+        snapshot.gpus.iter().find(is_same_gpu)
     }
 
     /// Bytes freed on this GPU. `None` if they are still held, or it is unknown.
@@ -382,19 +385,19 @@ impl BytesBefore {
             // If NVML reports no bytes, its process list is the only evidence.
             return self.used.is_none().then_some(self.held.unwrap_or(0));
         };
-        let slack = (self.held.unwrap_or(0) / 4).clamp(LEAST_SLACK, MOST_SLACK);
+        let slack = (self.held.unwrap_or(0) / 4).clamp(MIN_SLACK, MAX_SLACK);
         let dropped = self.used.map(|before| before.saturating_sub(used));
-        match (self.loose, loose(gpu)) {
+        match (self.unattributed, unattributed(gpu)) {
             (Some(before), Some(after)) => match self.held {
-                // NVML listed no bytes for the target, so unaccounted memory must have decreased.
-                Some(0) if before <= LEAST_SLACK => Some(0),
-                Some(0) => Some(before.saturating_sub(after)).filter(|&freed| freed > LEAST_SLACK),
+                // NVML listed no bytes for the target, so unattributed memory must have decreased.
+                Some(0) if before <= MIN_SLACK => Some(0),
+                Some(0) => Some(before.saturating_sub(after)).filter(|&freed| freed > MIN_SLACK),
                 Some(held) => (after <= before.saturating_add(slack)).then_some(held),
                 None => dropped.filter(|&freed| freed > 0),
             },
             _ => match self.held {
                 Some(held) if held > 0 => (dropped? >= held.saturating_sub(slack)).then_some(held),
-                _ => dropped.filter(|&freed| freed > LEAST_SLACK),
+                _ => dropped.filter(|&freed| freed > MIN_SLACK),
             },
         }
     }
@@ -427,22 +430,23 @@ impl BytesBefore {
 /// Whether NVML's row with this pid is the target's, not that of a later process with a reused pid.
 fn is_listed(pid: u32, target: &Target, snapshot: &Snapshot) -> bool {
     let start = snapshot.process(pid).and_then(|process| process.start_ticks);
-    let is =
-        |it: &TargetProcess| it.pid == pid && start.is_none_or(|start| start == it.start_ticks);
-    target.members.iter().any(is) || (start.is_none() && target.dead.contains(&pid))
+    let is_member = |member: &TargetProcess| {
+        member.pid == pid && start.is_none_or(|start| start == member.start_ticks)
+    };
+    target.members.iter().any(is_member) || (start.is_none() && target.dead.contains(&pid))
 }
 
-/// Whether a pid belongs to the target, unless it was reused.
-fn is_of(pid: u32, target: &Target) -> bool {
-    target.members.iter().any(|it| it.pid == pid) || target.dead.contains(&pid)
+/// Whether a pid is one of the target's. Ignores pid reuse.
+fn belongs_to(pid: u32, target: &Target) -> bool {
+    target.members.iter().any(|member| member.pid == pid) || target.dead.contains(&pid)
 }
 
 /// Whether the members hold memory, according to a snapshot. `None` if unknown.
-pub(super) fn hold_anything(target: &Target, snapshot: &Snapshot) -> Option<bool> {
-    let mut known = true;
+pub(super) fn members_hold_memory(target: &Target, snapshot: &Snapshot) -> Option<bool> {
+    let mut is_known = true;
     for gpu in &snapshot.gpus {
         let Some(rows) = gpu.processes.as_ref().filter(|_| gpu.stale_seconds.is_none()) else {
-            known = false;
+            is_known = false;
             continue;
         };
         if rows.iter().any(|row| is_listed(row.pid, target, snapshot)) {
@@ -458,19 +462,19 @@ pub(super) fn hold_anything(target: &Target, snapshot: &Snapshot) -> Option<bool
             Some(Some([])) => {}
             Some(Some(_)) => return Some(true),
             // A process missing from the snapshot holds nothing, unless NVML never listed it.
-            Some(None) | None => known &= member.is_listed,
+            Some(None) | None => is_known &= member.is_listed,
         }
     }
-    known.then_some(false)
+    is_known.then_some(false)
 }
 
 fn held(gpu: &Gpu, target: &Target) -> Option<u64> {
     let rows = gpu.processes.as_ref()?.iter();
-    rows.filter(|row| is_of(row.pid, target))
+    rows.filter(|row| belongs_to(row.pid, target))
         .try_fold(0u64, |sum, row| Some(sum.saturating_add(row.used_bytes?)))
 }
 
-fn loose(gpu: &Gpu) -> Option<u64> {
+fn unattributed(gpu: &Gpu) -> Option<u64> {
     Some(gpu.memory?.used_bytes.saturating_sub(gpu.process_bytes()?))
 }
 

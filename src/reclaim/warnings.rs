@@ -1,6 +1,6 @@
 //! The warnings given before unattended acts, stored on disk so that a restart keeps them.
 //!
-//! A warning concerns one finding on one process of one boot. It is given twice: when the finding appears, and
+//! A warning concerns one finding on one process of one boot. It is given when the finding appears, and again
 //! shortly before the act. If a finding ends and returns, the warnings start over. After a restart, a finding that
 //! began after its warning shows that this happened. The file is replaced atomically. An unreadable file loses all
 //! warnings, which only delays acts. This module reads no clock and sends nothing.
@@ -22,12 +22,12 @@ use crate::model::{Start, Time};
 
 /// The `schema` of the file. In version 1, undelivered warnings count as given.
 const SCHEMA: &str = "gpumem.warnings/2";
-/// The maximum number of warnings, more than any machine needs.
-const MOST: usize = 4096;
-/// The maximum file size in bytes.
-const MOST_BYTES: u64 = 4 << 20;
+/// Maximum number of warnings, more than any machine needs.
+const MAX_WARNINGS: usize = 4096;
+/// Maximum file size, in bytes.
+const MAX_FILE_BYTES: u64 = 4 << 20;
 /// A warning from before a restart expires after this many seconds without its finding.
-const LONGEST_SECONDS: f64 = 2.0 * 86_400.0;
+const EXPIRY_SECONDS: f64 = 2.0 * 86_400.0;
 
 #[derive(Debug, thiserror::Error)]
 pub enum WarningsError {
@@ -60,11 +60,11 @@ pub enum WarningDue {
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Warning {
     pub finding: Arc<str>,
-    /// The boot that the start ticks count from.
+    /// The boot of the start ticks.
     pub boot_id: Arc<str>,
     /// The process. `None` if the finding is about a GPU.
     pub pid: Option<u32>,
-    /// Clock ticks from boot to its start.
+    /// Start time in clock ticks since boot.
     pub start_ticks: Option<u64>,
     pub first: Time,
     pub last: Option<Time>,
@@ -72,7 +72,7 @@ pub struct Warning {
     pub is_of_end: bool,
     /// The due action was taken and is not repeated.
     pub is_over: bool,
-    /// From an earlier run. It is not yet known whether the finding has lasted since.
+    /// Loaded from an earlier run. Whether the finding has lasted since is not yet known.
     #[serde(skip)]
     is_old: bool,
 }
@@ -129,7 +129,7 @@ impl Warnings {
             Err(cause) => Some(WarningsError::Read { path: path.to_owned(), cause }),
         };
         let boot_id = Arc::clone(&warnings.boot_id);
-        warnings.warnings.retain(|it| it.boot_id == boot_id);
+        warnings.warnings.retain(|warning| warning.boot_id == boot_id);
         for warning in &mut warnings.warnings {
             warning.is_old = true;
         }
@@ -143,7 +143,7 @@ impl Warnings {
     /// The warning about a finding. `is_of_end` selects the announcement of an end over a notice.
     pub fn of(&self, finding: &Finding, is_of_end: bool) -> Option<&Warning> {
         let mut current = self.warnings.iter();
-        current.find(|it| it.is_for((finding, is_of_end), &self.boot_id))
+        current.find(|warning| warning.is_for((finding, is_of_end), &self.boot_id))
     }
 
     /// Updates the warnings from all current findings, and whether each leads to an end. Drops a warning if its
@@ -152,17 +152,18 @@ impl Warnings {
     pub fn update(&mut self, found: &[(&Finding, bool)], now: Time) -> Result<(), WarningsError> {
         let before = self.warnings.len();
         let boot_id = &self.boot_id;
-        self.warnings.retain_mut(|it| {
-            let finding = found.iter().find(|found| it.is_for(**found, boot_id));
-            let finding = finding.map(|found| found.0);
-            let is_of_the_past = it.first <= now && it.last.is_none_or(|last| last <= now);
+        self.warnings.retain_mut(|warning| {
+            let finding = found.iter().find(|entry| warning.is_for(**entry, boot_id));
+            let finding = finding.map(|entry| entry.0);
+            let is_of_the_past =
+                warning.first <= now && warning.last.is_none_or(|last| last <= now);
             let lasts = match finding {
-                Some(finding) if it.is_old => finding.since <= it.first,
+                Some(finding) if warning.is_old => finding.since <= warning.first,
                 Some(_) => true,
                 // Rules find nothing until they have a history again.
-                None => it.is_old && now.seconds_since(it.first) < LONGEST_SECONDS,
+                None => warning.is_old && now.seconds_since(warning.first) < EXPIRY_SECONDS,
             };
-            it.is_old &= finding.is_none();
+            warning.is_old &= finding.is_none();
             lasts && is_of_the_past
         });
         match self.warnings.len() == before {
@@ -180,13 +181,14 @@ impl Warnings {
         now: Time,
     ) -> Result<(), WarningsError> {
         let mut current = self.warnings.clone();
-        match current.iter_mut().find(|it| it.is_for((finding, is_of_end), &self.boot_id)) {
-            Some(known) => known.last = Some(now),
+        match current.iter_mut().find(|warning| warning.is_for((finding, is_of_end), &self.boot_id))
+        {
+            Some(warning) => warning.last = Some(now),
             None => {
-                if current.len() >= MOST {
+                if current.len() >= MAX_WARNINGS {
                     return Err(WarningsError::Write {
                         path: self.path.clone(),
-                        cause: io::Error::other("there are too many"),
+                        cause: io::Error::other("there are too many warnings"),
                     });
                 }
                 let about = finding.process.as_ref();
@@ -218,7 +220,7 @@ impl Warnings {
     /// Makes the warnings of findings start over. Fails if the file cannot be written.
     pub fn forget(&mut self, findings: &[Arc<str>]) -> Result<(), WarningsError> {
         let mut current = self.warnings.clone();
-        current.retain(|it| !findings.contains(&it.finding));
+        current.retain(|warning| !findings.contains(&warning.finding));
         self.replace(current)
     }
 
@@ -244,11 +246,11 @@ fn read(path: &Path) -> io::Result<Vec<Warning>> {
         .custom_flags((OFlags::NOFOLLOW | OFlags::NONBLOCK).bits().cast_signed())
         .open(path)?;
     let mut text = Vec::new();
-    file.take(MOST_BYTES).read_to_end(&mut text)?;
+    file.take(MAX_FILE_BYTES).read_to_end(&mut text)?;
     let document: WarningsDocument = serde_json::from_slice(&text)?;
     match document.schema == SCHEMA {
         true => Ok(document.warnings),
-        false => Err(io::Error::other("it is of another version")),
+        false => Err(io::Error::other("its schema is of another version")),
     }
 }
 
@@ -273,11 +275,11 @@ mod tests {
     }
 
     fn due(warnings: &Warnings, finding: &Finding, now: Time) -> WarningDue {
-        warnings.of(finding, true).map_or(WarningDue::First, |it| it.due(now, TERMS))
+        warnings.of(finding, true).map_or(WarningDue::First, |warning| warning.due(now, TERMS))
     }
 
     #[test]
-    fn it_is_warned_twice_and_then_acted() {
+    fn an_act_is_due_after_two_warnings() {
         let folder = tempfile::tempdir().unwrap();
         let mut warnings = open(&folder.path().join("warnings"));
         let found = found();
@@ -286,7 +288,11 @@ mod tests {
         let until = |seconds| WarningDue::Nothing { until: at(seconds) };
         assert_eq!(due(&warnings, &found, at(0.0)), until(900.0));
         assert_eq!(due(&warnings, &found, at(899.9)), until(900.0));
-        assert_eq!(due(&warnings, &found, at(5000.0)), WarningDue::Last, "not unwarned");
+        assert_eq!(
+            due(&warnings, &found, at(5000.0)),
+            WarningDue::Last,
+            "the last warning comes first"
+        );
         warnings.note(&found, true, at(5000.0)).unwrap();
         assert_eq!(due(&warnings, &found, at(5059.0)), until(5060.0));
         assert_eq!(due(&warnings, &found, at(5060.0)), WarningDue::Act);
@@ -295,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn what_ceased_and_came_back_starts_over() {
+    fn warnings_start_over_if_the_finding_ends_and_returns() {
         let folder = tempfile::tempdir().unwrap();
         let mut warnings = open(&folder.path().join("warnings"));
         let found = found();
@@ -307,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn an_owner_who_was_only_notified_was_not_warned() {
+    fn a_notice_does_not_count_as_a_warning() {
         let folder = tempfile::tempdir().unwrap();
         let mut warnings = open(&folder.path().join("warnings"));
         let found = found();
@@ -320,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn another_process_of_the_same_number_was_not_warned() {
+    fn a_warning_does_not_apply_to_a_reused_pid() {
         let folder = tempfile::tempdir().unwrap();
         let mut warnings = open(&folder.path().join("warnings"));
         let found = found();
@@ -334,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn a_restart_forgets_nothing_that_lasts() {
+    fn a_restart_keeps_warnings_of_lasting_findings() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("warnings");
         let found = found();
@@ -350,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn what_came_back_between_samples_starts_over() {
+    fn a_finding_that_began_after_its_warning_starts_over() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("warnings");
         let mut found = found();
@@ -364,7 +370,7 @@ mod tests {
     }
 
     #[test]
-    fn a_clock_that_was_set_back_starts_over() {
+    fn warnings_from_the_future_are_dropped() {
         let folder = tempfile::tempdir().unwrap();
         let mut warnings = open(&folder.path().join("warnings"));
         let found = found();
@@ -374,7 +380,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_written_does_not_count_and_what_cannot_be_read_is_an_error() {
+    fn unwritten_warnings_do_not_count_and_bad_files_are_errors() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("warnings");
         let mut lost = open(&folder.path().join("absent/warnings"));
@@ -395,6 +401,6 @@ mod tests {
             assert!(warnings.all().is_empty());
             warnings.note(&found, true, at(0.0)).unwrap();
         }
-        assert_eq!(open(&path).all().len(), 1, "it is whole again");
+        assert_eq!(open(&path).all().len(), 1, "the file is valid again");
     }
 }

@@ -34,13 +34,13 @@ use crate::source::remote::RemoteHost;
 use crate::units::Span;
 
 /// Interval between checks for exited processes.
-const TURN: Duration = Duration::from_millis(250);
+const CHECK_INTERVAL: Duration = Duration::from_millis(250);
 /// Samples older than this are too old for rules.
-const FRESH: Duration = Duration::from_secs(5);
+const MAX_SAMPLE_AGE: Duration = Duration::from_secs(5);
 /// Time limit for reading a process's environment.
-const ENVIRONMENT: Duration = Duration::from_millis(500);
+const ENVIRONMENT_TIME: Duration = Duration::from_millis(500);
 /// How long a confirmation is valid. A later action would surprise the user.
-const YES: Duration = Duration::from_secs(30);
+const CONFIRMATION_TIME: Duration = Duration::from_secs(30);
 
 /// The processes to end or release, and the method.
 #[derive(Clone, PartialEq, Debug)]
@@ -150,7 +150,7 @@ pub enum TargetStage {
     /// The target has time to react.
     Waiting {
         until: Time,
-        /// The activity for which the target has more time, in words.
+        /// The activity for which the target gets more time, in words.
         saving: Option<Arc<str>>,
     },
     Ended {
@@ -228,7 +228,7 @@ impl ReclaimWorker {
             };
             self.guard = Some((question.number, guard, Actor::of_gpumem(snapshot)));
             undecided.clone_from(&question.undecided);
-            undecided.retain(|it| concerned.contains(&it.rule));
+            undecided.retain(|undecided| concerned.contains(&undecided.rule));
             plan
         } else {
             self.guard = None;
@@ -249,7 +249,7 @@ impl ReclaimWorker {
         };
         Ok(Proposal {
             lines: text.lines().map(str::to_owned).collect(),
-            titles: plan.targets.iter().map(|it| text::title(it, style)).collect(),
+            titles: plan.targets.iter().map(|target| text::title(target, style)).collect(),
             plan: Arc::new(plan),
         })
     }
@@ -258,11 +258,11 @@ impl ReclaimWorker {
     fn begin(&mut self, number: u64, plan: &Plan, asked: Instant) -> Result<RunningBatch, String> {
         let open_tools = self
             .open_tools
-            .ok_or("of a recording nothing is killed; run gpumem watch on the machine itself")?;
+            .ok_or("a recording cannot be acted on; run gpumem watch on the machine itself")?;
         if self.batch.is_some() {
-            return Err("something is being killed already; wait for it".to_owned());
+            return Err("another plan is running; wait until it ends".to_owned());
         }
-        let guard = self.guard.take().filter(|(of, ..)| *of == number);
+        let guard = self.guard.take().filter(|(planned, ..)| *planned == number);
         let (_, guard, actor) = guard.ok_or("there is a newer plan; try again")?;
         let executor = Executor::new(plan.targets.clone(), guard, actor, open_tools()?);
         Ok(RunningBatch::new(number, executor, asked))
@@ -272,15 +272,15 @@ impl ReclaimWorker {
     fn advance(&mut self, report: &mut dyn FnMut(ReclaimProgress)) -> Option<Duration> {
         let batch = self.batch.as_mut()?;
         let number = batch.number;
-        let error = if batch.now.is_none() && batch.asked.elapsed() > YES {
-            let yes = Span(YES);
-            Some(format!("nothing was sent: no sample came for {yes}; try again"))
+        let error = if batch.now.is_none() && batch.asked.elapsed() > CONFIRMATION_TIME {
+            let limit = Span(CONFIRMATION_TIME);
+            Some(format!("nothing was sent: no sample came for {limit}; try again"))
         } else {
             // No action without a current sample.
-            let Some((sample, at)) = &self.sample else {
-                return Some(TURN);
+            let Some((sample, arrived)) = &self.sample else {
+                return Some(CHECK_INTERVAL);
             };
-            match batch.advance(sample, at.elapsed(), report) {
+            match batch.advance(sample, arrived.elapsed(), report) {
                 Ok(Some(wait)) => return Some(wait),
                 Ok(None) => None,
                 Err(error) => Some(error.to_string()),
@@ -326,13 +326,13 @@ impl ReclaimWorker {
     /// until the next call without a request; `None` means never. May block.
     pub fn handle(
         &mut self,
-        ask: Option<(ReclaimRequest, Duration)>,
+        request: Option<(ReclaimRequest, Duration)>,
         report: &mut dyn FnMut(ReclaimProgress),
     ) -> Option<Duration> {
-        let (ask, waited) = ask.unzip();
+        let (request, waited) = request.unzip();
         let now = Instant::now();
-        let asked = waited.and_then(|it| now.checked_sub(it)).unwrap_or(now);
-        match ask {
+        let asked = waited.and_then(|waited| now.checked_sub(waited)).unwrap_or(now);
+        match request {
             Some(ReclaimRequest::Plan(question)) => {
                 let plan = self.propose(&question).map_err(|error| error.to_string());
                 let number = question.number;
@@ -356,9 +356,9 @@ impl ReclaimWorker {
             }
             Some(ReclaimRequest::Observe(_) | ReclaimRequest::Leave) | None => {}
             Some(ReclaimRequest::Stop { number }) => self.stop(number, report),
-            Some(ReclaimRequest::Commands(of)) => {
+            Some(ReclaimRequest::Commands(sample)) => {
                 report(ReclaimProgress::Commands(
-                    self.commands.next_steps(&of.found, &of.snapshot),
+                    self.commands.next_steps(&sample.found, &sample.snapshot),
                 ));
             }
             Some(ReclaimRequest::Environment(of)) => {
@@ -371,15 +371,15 @@ impl ReclaimWorker {
 
 /// Reads the variables of a process, with a time limit. A blocked process may hold the lock on its memory, and a
 /// running plan must not wait for it.
-fn environment(of: Identity) -> Result<Vec<(String, String)>, String> {
-    let Start::Ticks(ticks) = of.start else {
+fn environment(process: Identity) -> Result<Vec<(String, String)>, String> {
+    let Start::Ticks(ticks) = process.start else {
         return Err("it is not known which process this is".to_owned());
     };
-    let read = move || read_environment(&Roots::default(), of.pid, ticks);
+    let read = move || read_environment(&Roots::default(), process.pid, ticks);
     let reading = Task::start("environment", read).map_err(|error| error.to_string())?;
-    match reading.wait(ENVIRONMENT) {
+    match reading.wait(ENVIRONMENT_TIME) {
         Ok(variables) => variables.map_err(|error| error.to_string()),
-        Err(_) => Err(format!("it could not be read in {}", Span(ENVIRONMENT))),
+        Err(_) => Err(format!("it could not be read in {}", Span(ENVIRONMENT_TIME))),
     }
 }
 
@@ -420,14 +420,14 @@ impl RunningBatch {
             now,
             snapshot: &sample.snapshot,
             // If the driver hangs, the findings may be outdated.
-            found: (age <= FRESH).then(|| sample.found.iter().collect()),
+            found: (age <= MAX_SAMPLE_AGE).then(|| sample.found.iter().collect()),
         };
         loop {
             let progress = self.executor.advance(&sample, &mut self.observer);
             // Reporting can block, so report between steps.
             self.observer.events.drain(..).for_each(&mut *report);
             match progress? {
-                Some(ActProgress::Waiting { .. }) => return Ok(Some(TURN)),
+                Some(ActProgress::Waiting { .. }) => return Ok(Some(CHECK_INTERVAL)),
                 Some(ActProgress::Ended(_)) => {}
                 None => return Ok(None),
             }
@@ -443,54 +443,54 @@ struct ScreenObserver {
     last_stage: Option<TargetStage>,
     sent: Vec<String>,
     has_sent: bool,
-    /// The activity for which the target has more time.
+    /// The activity for which the target gets more time.
     saving: Option<Arc<str>>,
 }
 
 impl ScreenObserver {
-    fn report_sent(&mut self, place: usize, words: String) {
+    fn report_sent(&mut self, index: usize, words: String) {
         self.has_sent = true;
         self.sent.push(words.clone());
         let number = self.number;
-        self.events.push(ReclaimProgress::Sent { number, place, words });
+        self.events.push(ReclaimProgress::Sent { number, place: index, words });
     }
 
     /// Reports the stage of the target if it changed.
-    fn report_stage(&mut self, place: usize, stage: TargetStage) {
+    fn report_stage(&mut self, index: usize, stage: TargetStage) {
         if self.last_stage.as_ref() != Some(&stage) {
             self.last_stage = Some(stage.clone());
             let number = self.number;
-            self.events.push(ReclaimProgress::Target { number, place, stage });
+            self.events.push(ReclaimProgress::Target { number, place: index, stage });
         }
     }
 }
 
 impl Observer for ScreenObserver {
-    fn intended(&mut self, place: usize, deed: &Deed) {
+    fn intended(&mut self, index: usize, deed: &Deed) {
         self.saving = None;
-        self.report_sent(place, text::deed(deed));
+        self.report_sent(index, text::deed(deed));
     }
 
-    fn failed(&mut self, place: usize, failures: &[Failure]) {
-        self.report_sent(place, text::failures(failures));
+    fn failed(&mut self, index: usize, failures: &[Failure]) {
+        self.report_sent(index, text::failures(failures));
     }
 
-    fn waiting(&mut self, place: usize, until: Time) {
+    fn waiting(&mut self, index: usize, until: Time) {
         let saving = self.saving.clone();
-        self.report_stage(place, TargetStage::Waiting { until, saving });
+        self.report_stage(index, TargetStage::Waiting { until, saving });
     }
 
     fn saving(&mut self, _: usize, words: &str) {
         self.saving = Some(words.into());
     }
 
-    fn ended(&mut self, place: usize, target: &Target, outcome: &Outcome) {
+    fn ended(&mut self, index: usize, target: &Target, outcome: &Outcome) {
         let words = match target.is_release() {
             true => release_text::outcome(target.leader, outcome),
             false => text::outcome(target, outcome, RefusalReader::at(RefusalPlace::Screen)),
         };
         let (outcome, words) = (outcome.clone(), words.trim_end().to_owned());
-        self.report_stage(place, TargetStage::Ended { outcome, words });
+        self.report_stage(index, TargetStage::Ended { outcome, words });
         (self.last_stage, self.saving) = (None, None);
         self.sent.clear();
     }
@@ -516,13 +516,13 @@ fn pids_in_scope(scope: &PlanScope, snapshot: &Snapshot) -> (Vec<u32>, Vec<Refus
             continue;
         }
         pids.push(pid);
-        let kin = member(&families, pid).map(|family| &family.members);
+        let relatives = member(&families, pid).map(|family| &family.members);
         // The plan adds members without a GPU; see `plan`.
         let is_on_gpu = |pid: &&u32| {
             let mut rows = snapshot.gpus.iter().flat_map(|gpu| &gpu.processes);
             rows.any(|rows| rows.iter().any(|row| row.pid == **pid))
         };
-        pids.extend(kin.into_iter().flatten().filter(is_on_gpu));
+        pids.extend(relatives.into_iter().flatten().filter(is_on_gpu));
     }
     pids.sort_unstable();
     pids.dedup();

@@ -1,9 +1,9 @@
 //! Recordings: files with one JSON snapshot per line, which `gpumem record` writes and `--replay` reads.
 //!
 //! [`RecordingReader`] streams snapshots from a file of any size, plain or compressed, and skips damage. [`Writer`]
-//! appends them, so that an interruption loses at most the current line. [`store`] is a ring of such files that
-//! stays after the command ends. The meaning of a snapshot is for `rules`. [`crate::source::replay`] plays a
-//! recording at a pace; [`crate::model::snapshot`] is the format.
+//! appends them, so that an interruption loses at most the current line. [`store`] is a persistent ring of such
+//! files. [`crate::model::snapshot`] defines the format, and [`crate::source::replay`] plays recordings. This module
+//! does not interpret snapshots.
 
 mod reader;
 pub mod store;
@@ -25,15 +25,15 @@ use crate::model::snapshot::SCHEMA;
 /// Messages contain the system's error, so there is no [`source`](std::error::Error::source) to print.
 #[derive(Debug, thiserror::Error)]
 pub enum RecordingError {
-    #[error("cannot open {name}: {}; name a recording made by `gpumem record`", plain(.cause))]
+    #[error("cannot open {name}: {}; name a recording made by `gpumem record`", system_message(.cause))]
     Open { name: String, cause: io::Error },
     #[error("{} is a directory; name a file in it, such as {}", .path.display(), .path.join("recording.jsonl").display())]
     Directory { path: PathBuf },
     /// Reading failed before the end.
-    #[error("cannot read {name} beyond line {line}: {}; copy it from where it can be read whole", plain(.cause))]
+    #[error("cannot read {name} beyond line {line}: {}; copy it again from the original", system_message(.cause))]
     Read {
         name: String,
-        /// The last line that was read, from 1; 0 if none was.
+        /// Number of the last line read, counted from 1; 0 if none.
         line: u64,
         cause: io::Error,
     },
@@ -42,18 +42,18 @@ pub enum RecordingError {
         "{name}, line {line}: its schema is {found:?} and this gpumem reads {SCHEMA:?}; read it with the version of gpumem that recorded it"
     )]
     Schema { name: String, line: u64, found: String },
-    /// There is no snapshot.
-    #[error("{name} holds no snapshot ({}); give it what `gpumem record` writes: one JSON snapshot per line, plain or compressed with zstd", blame(.first.as_ref()))]
+    /// The file contains no snapshot.
+    #[error("{name} holds no snapshot ({}); expected a recording by `gpumem record`: one JSON snapshot per line, plain or compressed with zstd", describe_damage(.first.as_ref()))]
     Empty {
         name: String,
-        /// The first damage; `None` if there is no text at all.
+        /// The first damage; `None` if the file is empty.
         first: Option<Damage>,
     },
-    /// There was no snapshot for so long that the input may be endless.
-    #[error("{name}, line {line}: {}", barren(*.found, .last.as_ref()))]
+    /// Too much input without a snapshot. It may be endless.
+    #[error("{name}, line {line}: {}", describe_barren(*.found, .last.as_ref()))]
     Barren {
         name: String,
-        /// The line at which reading stopped, from 1.
+        /// The line at which reading stopped, counted from 1.
         line: u64,
         /// The line of the last snapshot; 0 if there was none.
         found: u64,
@@ -61,14 +61,14 @@ pub enum RecordingError {
         last: Option<Flaw>,
     },
     /// Opening or creating the file for writing failed.
-    #[error("cannot record to {name}: {}; name a file in a directory that exists and that you may write to", plain(.cause))]
+    #[error("cannot record to {name}: {}; name a file in a directory that exists and that you may write to", system_message(.cause))]
     Create { name: String, cause: io::Error },
     /// A compressed file cannot be appended to a line at a time.
     #[error(
         "cannot record to {name}: it is compressed; record to a .jsonl file and compress it afterwards with `zstd FILE.jsonl`"
     )]
     Compressed { name: String },
-    /// The file contains something else than a recording.
+    /// The file is not a recording.
     #[error(
         "cannot record to {name}: it holds something other than a recording; name another file"
     )]
@@ -78,7 +78,7 @@ pub enum RecordingError {
     )]
     Busy { name: String },
     /// A line could not be written whole.
-    #[error("cannot write {name}: {}; {}; {}", plain(.cause), kept(*.whole, *.torn), writer::remedy(.cause))]
+    #[error("cannot write {name}: {}; {}; {}", system_message(.cause), describe_remains(*.whole, *.torn), writer::remedy(.cause))]
     Write {
         name: String,
         cause: io::Error,
@@ -91,11 +91,11 @@ pub enum RecordingError {
     #[error("{name} was closed by its reader")]
     Closed { name: String },
     /// A directory cannot become a store, or cannot be written to.
-    #[error("cannot keep a store in {}: {}; name a directory that you may write to with --store-dir", .folder.display(), plain(.cause))]
+    #[error("cannot keep a store in {}: {}; name a directory that you may write to with --store-dir", .folder.display(), system_message(.cause))]
     StoreUnwritable { folder: PathBuf, cause: io::Error },
     #[error(
         "cannot record to the store {}: {} is recording to it; stop that one or name another directory with --store-dir",
-        .folder.display(), holder(*.pid)
+        .folder.display(), describe_holder(*.pid)
     )]
     StoreBusy {
         folder: PathBuf,
@@ -103,13 +103,13 @@ pub enum RecordingError {
         pid: Option<u32>,
     },
     /// A frame could not be written; all earlier frames are whole.
-    #[error("cannot write to the store {}: {}; {}", .folder.display(), plain(.cause), writer::remedy(.cause))]
+    #[error("cannot write to the store {}: {}; {}", .folder.display(), system_message(.cause), writer::remedy(.cause))]
     StoreWrite { folder: PathBuf, cause: io::Error },
     /// A directory cannot be listed.
-    #[error("cannot read the store {}: {}; name the directory that `gpumem record --store` writes to", .folder.display(), plain(.cause))]
+    #[error("cannot read the store {}: {}; name the directory that `gpumem record --store` writes to", .folder.display(), system_message(.cause))]
     StoreUnreadable { folder: PathBuf, cause: io::Error },
     /// Part of a segment cannot be read, and was skipped.
-    #[error("{name}, {damage}{}; the rest of the store is intact", others(*.more))]
+    #[error("{name}, {damage}{}; the rest of the store is intact", count_more(*.more))]
     Damaged {
         name: String,
         damage: Damage,
@@ -118,12 +118,12 @@ pub enum RecordingError {
     },
 }
 
-fn holder(pid: Option<u32>) -> String {
+fn describe_holder(pid: Option<u32>) -> String {
     pid.map_or_else(|| "another gpumem".to_owned(), |pid| format!("the gpumem with pid {pid}"))
 }
 
 /// Mentions damage beyond the first.
-fn others(more: u64) -> String {
+fn count_more(more: u64) -> String {
     match more {
         0 => String::new(),
         more => format!(" and {more} more"),
@@ -131,7 +131,7 @@ fn others(more: u64) -> String {
 }
 
 /// The system's error message, in lower case and without the number.
-fn plain(error: &io::Error) -> String {
+fn system_message(error: &io::Error) -> String {
     let text = error.to_string();
     let text = text.split_once(" (os error").map_or(text.as_str(), |(words, _)| words);
     let mut chars = text.chars();
@@ -139,17 +139,17 @@ fn plain(error: &io::Error) -> String {
 }
 
 /// Why a file has no snapshot.
-fn blame(first: Option<&Damage>) -> String {
+fn describe_damage(first: Option<&Damage>) -> String {
     first.map_or_else(|| "it is empty".to_owned(), ToString::to_string)
 }
 
-/// What the file contains instead of snapshots, and what to do next.
-fn barren(found: u64, last: Option<&Flaw>) -> String {
+/// Describes the content without snapshots, and what to do next.
+fn describe_barren(found: u64, last: Option<&Flaw>) -> String {
     let last = last.map_or_else(|| "blank lines".to_owned(), ToString::to_string);
     match found {
         0 => format!(
-            "no snapshot so far ({last}); give it what `gpumem record` writes: one JSON snapshot \
-            per line, plain or compressed with zstd"
+            "no snapshot so far ({last}); expected a recording by `gpumem record`: one JSON \
+            snapshot per line, plain or compressed with zstd"
         ),
         found => format!(
             "no snapshot since line {found} ({last}); cut it off there with `head -n {found}`"
@@ -157,11 +157,11 @@ fn barren(found: u64, last: Option<&Flaw>) -> String {
     }
 }
 
-/// The remains of a failed write.
-fn kept(whole: Option<Time>, torn: bool) -> String {
+/// Describes what a failed write left behind.
+fn describe_remains(whole: Option<Time>, torn: bool) -> String {
     let mut text = match whole {
         Some(time) => format!("the recording is whole up to {}", time.local()),
-        None => "nothing of this run is in it".to_owned(),
+        None => "it contains nothing from this run".to_owned(),
     };
     if torn {
         text.push_str("; the file ends with a torn line");

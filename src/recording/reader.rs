@@ -14,21 +14,21 @@ use crate::model::Snapshot;
 use crate::model::snapshot::SCHEMA;
 use crate::units::MIB;
 
-/// The longest line that is read. A snapshot of a thousand processes takes about one MiB.
+/// Maximum length of a line. A snapshot of a thousand processes takes about one MiB.
 const LINE_LIMIT: u64 = 16 * MIB;
-/// The most text in a row without a snapshot. More is no recording, and may be endless: a device, a pipe, or zeros
-/// that a few kilobytes decompress to.
+/// Maximum amount of text without a snapshot. More is not a recording and may be endless: a device, a pipe, or
+/// zeros that were compressed to a few kilobytes.
 const BARREN_LIMIT: u64 = 64 * MIB;
-/// The most lines in a row without a snapshot.
+/// Maximum number of consecutive lines without a snapshot.
 const BARREN_LINES: u64 = 100_000;
-/// The most objects in a line. Ten bytes of text may be a process, which takes a hundred times that in memory. A
+/// Maximum number of objects in a line. A process described in ten bytes takes a hundred times as much memory. A
 /// snapshot of a thousand processes has a few thousand objects.
 const OBJECT_LIMIT: usize = 100_000;
-/// The most commas in a line. Limits lists of empty texts.
+/// Maximum number of commas in a line. Limits lists of empty strings.
 const VALUE_LIMIT: usize = 2_000_000;
-/// The largest zstd window, 128 MiB, which is allocated at once. It is the default limit of `zstd`.
+/// Maximum zstd window: 128 MiB, the default limit of `zstd`. The decoder allocates it at the start.
 const WINDOW_LOG_LIMIT: u32 = 27;
-/// How many damaged lines are kept; the rest is counted.
+/// Maximum number of damaged lines kept. Further ones are only counted.
 const DAMAGE_LIMIT: usize = 100;
 /// The size of the read buffer: a few snapshots of a busy host.
 const BUFFER_BYTES: usize = 1 << 17;
@@ -87,7 +87,7 @@ impl RecordingReader {
         Ok(Self { rewind, ..reader })
     }
 
-    /// Reads a recording embedded in the program; errors call it `name`.
+    /// Reads a recording embedded in the program. Errors contain `name`.
     pub fn from_bytes(
         bytes: &'static [u8],
         name: impl Into<String>,
@@ -127,7 +127,7 @@ impl RecordingReader {
         self.rewind.as_ref()?.share(self.compressed, self.bytes)
     }
 
-    /// Reads a recording from any reader; errors call it `name`.
+    /// Reads a recording from any reader. Errors contain `name`.
     ///
     /// # Errors
     ///
@@ -204,7 +204,7 @@ impl RecordingReader {
                 self.check_barren()
             }
             Ok(RecordingLine::End) => self.end(None),
-            // An error without a number comes from the decompressor. The text before it is valid.
+            // An error without an errno is from the decompressor. The text before it is valid.
             Err(cause) if self.compressed && cause.raw_os_error().is_none() => {
                 self.end(Some(match cause.kind() {
                     io::ErrorKind::UnexpectedEof => Flaw::TornCompression,
@@ -241,7 +241,7 @@ impl RecordingReader {
         self.barren += read as u64;
     }
 
-    /// An error if there was no snapshot for too long.
+    /// Fails if there was too much input without a snapshot.
     fn check_barren(&self) -> Result<Option<Snapshot>, RecordingError> {
         if self.barren <= BARREN_LIMIT && self.number - self.found <= BARREN_LINES {
             return Ok(None);
@@ -384,7 +384,7 @@ pub enum Flaw {
     /// The line has more values than a snapshot can have.
     #[error("more objects or values than a snapshot can hold")]
     Overfull,
-    /// The line has NUL bytes, as a file may after a power failure.
+    /// The line has NUL bytes, for example after a power failure.
     #[error("holds NUL bytes")]
     Nul,
     #[error("not UTF-8")]
@@ -398,7 +398,7 @@ const TOO_FAR_BACK: &str = "requires too much memory";
 /// Whether a line would take far more memory than its text. Also counts braces and commas inside strings; no
 /// command line has that many.
 fn is_overfull(text: &[u8]) -> bool {
-    // Short lines, which are the most frequent, cannot.
+    // Short lines, the common case, cannot.
     if text.len() < OBJECT_LIMIT * br#"{"pid":1},"#.len() {
         return false;
     }
@@ -426,13 +426,13 @@ fn foreign_schema(text: &[u8]) -> Option<String> {
     foreign.then(|| bounded(&head.schema))
 }
 
-/// The whole snapshot at the end of a line that begins with the torn half of another.
+/// The whole snapshot at the end of a line that begins with a torn one.
 fn salvage(text: &[u8]) -> Option<Snapshot> {
-    let at = text.windows(START.len()).rposition(|window| window == START)?;
-    if at == 0 {
+    let start = text.windows(START.len()).rposition(|window| window == START)?;
+    if start == 0 {
         return None;
     }
-    serde_json::from_slice(&text[at..]).ok()
+    serde_json::from_slice(&text[start..]).ok()
 }
 
 /// The parser's reason, with the column instead of a line number that is always 1.
@@ -460,12 +460,12 @@ fn bounded(text: &str) -> String {
     out
 }
 
-/// The smallest compressed file whose position shows progress. Reading runs ahead, so a smaller file is read at once.
-const LEAST_COMPRESSED_BYTES: u64 = 4 * MIB;
+/// Minimum size of a compressed file whose position shows progress. The decoder reads too far ahead in smaller files.
+const MIN_COMPRESSED_BYTES: u64 = 4 * MIB;
 
 #[derive(Debug)]
 pub(super) enum Rewind {
-    /// An open file, regardless of renames. It shares its position with the reader.
+    /// An open file, which renames do not affect. It shares its position with the reader.
     File {
         file: File,
         /// The offset at which the recording begins.
@@ -478,12 +478,12 @@ impl Rewind {
     /// How to rewind a file that is about to be read; `None` if that is impossible.
     pub(super) fn of(file: &File) -> Option<Self> {
         let mut file = file.try_clone().ok()?;
-        let is_file = file.metadata().is_ok_and(|it| it.is_file());
+        let is_file = file.metadata().is_ok_and(|metadata| metadata.is_file());
         let start = file.stream_position().ok().filter(|_| is_file)?;
         Some(Self::File { file, start })
     }
 
-    /// The recording, from its start. Any earlier reader must stop.
+    /// Opens the recording at its start. Earlier readers must not be used again.
     pub(super) fn open(&self) -> io::Result<Box<dyn Read + Send>> {
         Ok(match self {
             Self::File { file, start } => {
@@ -503,7 +503,7 @@ impl Rewind {
                 let length = file.metadata().ok()?.len().checked_sub(*start)?;
                 let read = match compressed {
                     false => lines,
-                    true if length < LEAST_COMPRESSED_BYTES => return None,
+                    true if length < MIN_COMPRESSED_BYTES => return None,
                     true => file.stream_position().ok()?.checked_sub(*start)?,
                 };
                 (read, length)

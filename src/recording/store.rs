@@ -1,9 +1,9 @@
 //! The store: a ring of recordings in a directory.
 //!
-//! [`StoreWriter`] keeps the store within an age and a size; [`Store`] reads it. A segment is a `.jsonl.zst` file
-//! named by the time of its first snapshot. It is a sequence of zstd frames, each complete and with a checksum. A
-//! crash damages at most the last frame of the last segment, a reader gets all but the last seconds, and `--replay`
-//! and `zstd` read any segment without conversion.
+//! [`StoreWriter`] limits the age and size of the store; [`Store`] reads it. A segment is a `.jsonl.zst` file named
+//! by the time of its first snapshot. It is a sequence of zstd frames, each complete and with a checksum. A crash
+//! damages at most the last frame, so a reader loses only the last seconds. `--replay` and `zstd` read segments
+//! without conversion.
 //!
 //! Reader and writer never wait for each other. The writer only appends, begins segments and removes the oldest. A
 //! reader tolerates a segment that is gone, or that ends within a frame being written. Only the time of a snapshot
@@ -28,13 +28,13 @@ use crate::model::{Snapshot, Time};
 use crate::units::MIB;
 
 const SUFFIX: &str = ".jsonl.zst";
-/// The last millisecond that can name a segment: the end of the year 9999.
+/// The latest time that can name a segment, in milliseconds: the end of the year 9999.
 const LAST_NAMEABLE: i64 = 253_402_207_199_999;
-/// How many segments are tried for the latest snapshot, because the last may be torn or have just begun.
+/// Number of segments to search for the latest snapshot. The last one may be torn or empty.
 const SEGMENTS_TRIED: usize = 4;
-/// How much of a segment is read; none is much larger.
+/// Maximum number of bytes read from a segment. Segments are smaller.
 const SEGMENT_LIMIT: u64 = 64 * MIB;
-/// How much of an unpacked frame is read; none is much larger.
+/// Maximum number of bytes read from an unpacked frame. Frames are smaller.
 const FRAME_LIMIT: u64 = 64 * MIB;
 
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -45,7 +45,7 @@ struct Segment {
     bytes: u64,
 }
 
-/// A store's content, as of when its directory was opened.
+/// The segments of a store when its directory was listed.
 #[derive(Clone, Debug)]
 pub struct Store {
     folder: PathBuf,
@@ -57,7 +57,7 @@ pub struct Latest {
     pub time: Time,
     /// The machine and its boot.
     pub host: Host,
-    /// Seconds since the previous snapshot; `None` if that could not be read, too.
+    /// Seconds since the previous snapshot; `None` if that one could not be read.
     pub interval_seconds: Option<f64>,
 }
 
@@ -87,9 +87,8 @@ impl Store {
         self.segments.iter().rev().take(SEGMENTS_TRIED).find_map(|segment| latest_of(&segment.path))
     }
 
-    /// The snapshots from `time` on, in the order of writing, which is that of time unless the clock was set back.
-    /// Opens each file when the iteration reaches it. An error concerns one segment, and the iteration continues
-    /// after it.
+    /// The snapshots from `time` on, in the order in which they were written. Opens each file when the iteration
+    /// reaches it. An error concerns one segment, and the iteration continues after it.
     pub fn since(&self, time: Time) -> Since {
         // A segment ends when the next one begins.
         let over = |next: &Segment| next.start <= time;
@@ -121,9 +120,14 @@ impl Since {
         left_out > 0
     }
 
-    /// What to report about a segment that has been read. The newest may still be growing.
-    fn judge(&self, name: &str, first: Option<&Damage>, count: u64) -> Option<RecordingError> {
-        let damage = first?;
+    /// The error for a damaged segment that has been read. The newest segment may still be growing.
+    fn damage_error(
+        &self,
+        name: &str,
+        damage: Option<&Damage>,
+        count: u64,
+    ) -> Option<RecordingError> {
+        let damage = damage?;
         let grows = self.segments.is_empty()
             && matches!(damage.flaw, Flaw::TornCompression | Flaw::TornLine);
         (!grows).then(|| RecordingError::Damaged {
@@ -154,7 +158,7 @@ impl Iterator for Since {
                 None | Some(Err(RecordingError::Empty { .. })) => {
                     let reader = self.reader.take()?;
                     let (first, count) = (reader.damage().first(), reader.damage_count());
-                    if let Some(error) = self.judge(reader.name(), first, count) {
+                    if let Some(error) = self.damage_error(reader.name(), first, count) {
                         return Some(Err(error));
                     }
                 }

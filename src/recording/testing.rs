@@ -7,7 +7,7 @@ use std::process::Command;
 pub(super) struct SmallDisk<'a>(&'a Path);
 
 impl<'a> SmallDisk<'a> {
-    /// `None`, with the reason printed, if it cannot be mounted.
+    /// Prints the reason and returns `None` if it cannot be mounted.
     pub(super) fn mount(folder: &'a Path, size: &str) -> Option<Self> {
         let mut command = Command::new("mount");
         command.args(["-t", "tmpfs", "-o", size, "tmpfs"]).arg(folder);

@@ -71,7 +71,7 @@ impl Writer {
     ///
     /// # Errors
     ///
-    /// For example, a full disk: the file still ends with a whole line, and the caller may try again.
+    /// For example, if the disk is full. The file then still ends with a whole line, and the caller may try again.
     /// [`RecordingError::Closed`] for a pipe whose reader has exited.
     pub fn write(&mut self, snapshot: &Snapshot) -> Result<(), RecordingError> {
         self.line.clear();
@@ -108,7 +108,7 @@ impl Writer {
         RecordingError::Write { name: self.name.clone(), cause, whole: self.whole, torn }
     }
 
-    /// Removes the last `written` bytes, which are this writer's, unless something has been appended since.
+    /// Removes this writer's last `written` bytes, unless other data was appended since.
     fn take_back(&mut self, written: u64) -> bool {
         let mut cut = || -> io::Result<bool> {
             // An appending write leaves the position after its own last byte.
@@ -125,17 +125,17 @@ impl Writer {
         cut().unwrap_or(false)
     }
 
-    /// Reopens the file if its name now refers to another file, or none: it was moved, deleted or replaced.
+    /// Reopens the file if it was moved, deleted or replaced.
     fn find_again(&mut self) -> Result<(), RecordingError> {
         let Some(path) = self.path.as_deref() else {
             return Ok(());
         };
-        let own = self.file.metadata().ok().filter(Metadata::is_file);
-        let identity = |it: &Metadata| (it.dev(), it.ino());
-        let Some(own) = own else {
+        let metadata = self.file.metadata().ok().filter(Metadata::is_file);
+        let identity = |metadata: &Metadata| (metadata.dev(), metadata.ino());
+        let Some(metadata) = metadata else {
             return Ok(());
         };
-        if !fs::metadata(path).is_ok_and(|named| identity(&named) == identity(&own)) {
+        if !fs::metadata(path).is_ok_and(|named| identity(&named) == identity(&metadata)) {
             (self.file, self.isolate) = open(path, &self.name)?;
         }
         Ok(())
@@ -150,7 +150,7 @@ fn open(path: &Path, name: &str) -> Result<(File, bool), RecordingError> {
     if !metadata.is_file() {
         return Ok((file, false));
     }
-    // Two writers would mix their lines. On a file system without locks, this guard is missing.
+    // Two writers would mix their lines. File systems without locks lack this protection.
     if rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive)
         == Err(rustix::io::Errno::WOULDBLOCK)
     {
@@ -158,7 +158,7 @@ fn open(path: &Path, name: &str) -> Result<(File, bool), RecordingError> {
     }
     let mut is_torn = false;
     if metadata.len() > 0 {
-        // A descriptor may be open for writing only. Assume a torn last line then; an empty line does no harm.
+        // A write-only descriptor cannot be read, so assume a torn last line. An empty line does no harm.
         let (head, last) = edges(&file, metadata.len()).unwrap_or_default();
         if is_zstd(&head) {
             return Err(RecordingError::Compressed { name: name.to_owned() });
@@ -175,7 +175,7 @@ fn open(path: &Path, name: &str) -> Result<(File, bool), RecordingError> {
 fn is_begun_recording(head: &[u8]) -> bool {
     const BEGINNING: &[u8] = b"{\"schema\":\"gpumem.snapshot/";
     let written = head.iter().filter(|byte| !byte.is_ascii_whitespace());
-    written.zip(BEGINNING).all(|(one, other)| one == other)
+    written.zip(BEGINNING).all(|(written, expected)| written == expected)
 }
 
 fn edges(file: &File, bytes: u64) -> io::Result<(Vec<u8>, u8)> {
@@ -219,7 +219,7 @@ mod tests {
     use super::*;
     use crate::recording::RecordingReader;
 
-    fn at(seconds: i64) -> Snapshot {
+    fn snapshot_at(seconds: i64) -> Snapshot {
         let time = Time::from_unix_milliseconds(1_763_719_445_000 + 1000 * seconds);
         let mut snapshot = Snapshot::new(time);
         snapshot.host.hostname = Some("gpu-1".into());
@@ -234,32 +234,32 @@ mod tests {
     }
 
     #[test]
-    fn snapshots_read_back_and_each_line_is_written_at_once() {
+    fn each_line_is_written_immediately_and_reads_back() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("r.jsonl");
         let mut writer = Writer::append(&path).unwrap();
         for n in 0..3 {
-            writer.write(&at(n)).unwrap();
+            writer.write(&snapshot_at(n)).unwrap();
             assert!(fs::read(&path).unwrap().ends_with(b"\n"));
             assert_eq!(read(&path).0.len() as i64, n + 1);
         }
         drop(writer);
-        Writer::append(&path).unwrap().write(&at(3)).unwrap();
-        assert_eq!(read(&path), ((0..4).map(at).collect(), 0));
+        Writer::append(&path).unwrap().write(&snapshot_at(3)).unwrap();
+        assert_eq!(read(&path), ((0..4).map(snapshot_at).collect(), 0));
     }
 
     #[test]
-    fn a_torn_line_stays_and_is_closed_off() {
+    fn a_torn_line_stays_and_gets_a_newline() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("r.jsonl");
         fs::write(&path, "{\"schema\":\"gpum").unwrap();
         let mut writer = Writer::append(&path).unwrap();
-        writer.write(&at(0)).unwrap();
-        writer.write(&at(1)).unwrap();
+        writer.write(&snapshot_at(0)).unwrap();
+        writer.write(&snapshot_at(1)).unwrap();
         let text = fs::read_to_string(&path).unwrap();
         assert!(text.starts_with("{\"schema\":\"gpum\n{"), "{text}");
         assert_eq!(text.lines().count(), 3);
-        assert_eq!(read(&path), (vec![at(0), at(1)], 1));
+        assert_eq!(read(&path), (vec![snapshot_at(0), snapshot_at(1)], 1));
     }
 
     #[test]
@@ -267,20 +267,20 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let [path, aside] = ["r.jsonl", "aside.jsonl"].map(|name| folder.path().join(name));
         let mut writer = Writer::append(&path).unwrap();
-        writer.write(&at(0)).unwrap();
+        writer.write(&snapshot_at(0)).unwrap();
         fs::rename(&path, &aside).unwrap();
-        writer.write(&at(1)).unwrap();
+        writer.write(&snapshot_at(1)).unwrap();
         fs::remove_file(&path).unwrap();
-        writer.write(&at(2)).unwrap();
+        writer.write(&snapshot_at(2)).unwrap();
         fs::copy(&aside, folder.path().join("copy")).unwrap();
         fs::rename(folder.path().join("copy"), &path).unwrap();
-        writer.write(&at(3)).unwrap();
-        assert_eq!(read(&aside), (vec![at(0)], 0));
-        assert_eq!(read(&path), (vec![at(0), at(3)], 0));
+        writer.write(&snapshot_at(3)).unwrap();
+        assert_eq!(read(&aside), (vec![snapshot_at(0)], 0));
+        assert_eq!(read(&path), (vec![snapshot_at(0), snapshot_at(3)], 0));
     }
 
     #[test]
-    fn other_files_and_for_root_other_users_files_are_left_alone() {
+    fn foreign_files_are_refused() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("profile");
         for text in ["export PATH\n", "{\"schema\":\"gpumem.check/1\"}\n", "{}\n", "x"] {
@@ -299,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_appending_would_spoil_is_refused() {
+    fn a_compressed_or_busy_file_is_refused() {
         let folder = tempfile::tempdir().unwrap();
         let error = |name: &str| Writer::append(&folder.path().join(name)).unwrap_err().to_string();
         assert!(error("r.jsonl.zst").contains("compress it afterwards"));
@@ -316,36 +316,36 @@ mod tests {
     }
 
     #[test]
-    fn a_reader_that_has_gone_is_an_error_of_its_own() {
+    fn a_closed_pipe_has_its_own_error() {
         let (reader, pipe) = io::pipe().unwrap();
         let mut writer = Writer::to_stdout().unwrap();
         writer.file = File::from(std::os::fd::OwnedFd::from(pipe));
-        writer.write(&at(0)).unwrap();
+        writer.write(&snapshot_at(0)).unwrap();
         drop(reader);
-        let error = writer.write(&at(1)).unwrap_err();
+        let error = writer.write(&snapshot_at(1)).unwrap_err();
         assert!(matches!(error, RecordingError::Closed { .. }), "{error}");
     }
 
     #[test]
-    fn a_torn_line_that_is_not_the_last_is_left_alone() {
+    fn a_line_followed_by_other_data_is_not_removed() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("r.jsonl");
         let mut writer = Writer::append(&path).unwrap();
-        writer.write(&at(0)).unwrap();
+        writer.write(&snapshot_at(0)).unwrap();
         let line = fs::metadata(&path).unwrap().len();
         let mut other = File::options().append(true).open(&path).unwrap();
         other.write_all(b"somebody else's\n").unwrap();
         assert!(!writer.take_back(line));
-        assert_eq!(read(&path), (vec![at(0)], 1));
+        assert_eq!(read(&path), (vec![snapshot_at(0)], 1));
     }
 
-    /// Fills a file until writing fails, and asserts that it is whole then and after space was freed.
+    /// Fills a file until writing fails. Asserts that it is whole then, and after space was freed.
     fn fill(path: &Path, kind: io::ErrorKind, words: &str, make_space: impl FnOnce()) {
         fs::write(path, "{\"schema").unwrap();
         let mut writer = Writer::append(path).unwrap();
         let mut n = 0;
         let error = loop {
-            match writer.write(&at(n)) {
+            match writer.write(&snapshot_at(n)) {
                 Ok(()) => n += 1,
                 Err(error) => break error,
             }
@@ -359,22 +359,22 @@ mod tests {
         let start = format!(
             "cannot write {}: {words}; the recording is whole up to {}; ",
             path.display(),
-            at(n - 1).time.local()
+            snapshot_at(n - 1).time.local()
         );
         assert!(error.to_string().starts_with(&start), "{error}");
         let whole = fs::read(path).unwrap();
         assert!(whole.ends_with(b"\n"));
-        assert_eq!(read(path), ((0..n).map(at).collect(), 1));
+        assert_eq!(read(path), ((0..n).map(snapshot_at).collect(), 1));
 
         // Repeated errors while the disk stays full.
-        writer.write(&at(n)).unwrap_err();
+        writer.write(&snapshot_at(n)).unwrap_err();
         assert_eq!(fs::read(path).unwrap(), whole);
         make_space();
-        writer.write(&at(n)).unwrap();
-        assert_eq!(read(path), ((0..=n).map(at).collect(), 1));
+        writer.write(&snapshot_at(n)).unwrap();
+        assert_eq!(read(path), ((0..=n).map(snapshot_at).collect(), 1));
     }
 
-    /// Without privileges. The limit on file sizes is per process, so the test runs itself in another one.
+    /// Needs no privileges. The limit on file sizes is per process, so the test runs itself in a child process.
     #[test]
     fn a_limit_on_file_sizes_leaves_a_whole_recording() {
         use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};

@@ -89,11 +89,16 @@ fn ten_gigabytes_in_a_small_file_are_refused_at_once() {
             &zeros,
             Stdio::null(),
             &[
-                "zeros.jsonl.zst, line 1: no snapshot so far (longer than 16 MiB); give it what `gpumem record`",
+                "zeros.jsonl.zst, line 1: no snapshot so far (longer than 16 MiB); expected a recording by `gpumem record`",
             ],
         );
     }
-    refused(&["check"], &blank, Stdio::null(), &["no snapshot so far (blank lines); give it"]);
+    refused(
+        &["check"],
+        &blank,
+        Stdio::null(),
+        &["no snapshot so far (blank lines); expected a recording"],
+    );
     refused(
         &["check"],
         &after,

@@ -171,7 +171,7 @@ fn one_that_has_become_busy_is_left_to_who_named_it(server: &Server) {
     let _driver = busy(server, &kernel);
     let (outcome, past) = stage.act(found(target.clone()));
     assert_eq!(outcome, Outcome::RuleNoLongerTrue);
-    assert_eq!(asked(&past).unwrap(), ["it is at work"]);
+    assert_eq!(asked(&past).unwrap(), ["it is working"]);
     assert!(sent(&past, kernel.pid).is_empty(), "{past:?}");
     assert_eq!(state(server, &kernel), "busy");
 

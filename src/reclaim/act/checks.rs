@@ -9,17 +9,17 @@ use crate::reclaim::recheck::is_work;
 use crate::reclaim::target::Reason;
 use crate::reclaim::verify::Outcome;
 
-/// The longest period for averages of work since the plan, in seconds. A plan may stay on a screen for hours.
-const MOST_SECONDS: f64 = 60.0;
+/// Maximum averaging period, in seconds, for work since the plan. A plan may stay on the screen for hours.
+const MAX_SECONDS: f64 = 60.0;
 
 impl Act {
     /// Continues after a step that left the processes alive.
-    pub(super) fn settle(&mut self, place: usize, outcome: Outcome) -> NextMove {
-        let is_last = place + 1 >= self.target.steps.len();
+    pub(super) fn settle(&mut self, index: usize, outcome: Outcome) -> NextMove {
+        let is_last = index + 1 >= self.target.steps.len();
         self.settled = Some(outcome.clone());
         match is_last {
             true => NextMove::End(outcome),
-            false => NextMove::Go(ActStage::Due(place + 1)),
+            false => NextMove::Go(ActStage::Due(index + 1)),
         }
     }
 
@@ -34,9 +34,9 @@ impl Act {
     }
 
     /// Ends the act if the rule no longer holds. A target that a person named continues.
-    pub(super) fn still_due(
+    pub(super) fn recheck_finding(
         &mut self,
-        moment: StepInput<'_>,
+        input: StepInput<'_>,
         control: &mut dyn ProcessControl,
     ) -> Option<NextMove> {
         if self.target.call() == Call::Named {
@@ -44,20 +44,20 @@ impl Act {
         }
         let recheck = match self.has_begun_work(control) {
             true => Recheck::NoLonger,
-            false => moment.recheck,
+            false => input.recheck,
         };
         match recheck {
             Recheck::StillTrue => {
                 self.unknown_since = None;
                 None
             }
-            // They run because gpumem sent SIGCONT, which is not activity.
-            Recheck::NoLonger if self.was_stopped() && !self.is_at_work(moment.snapshot) => None,
+            // The members run only because gpumem sent SIGCONT.
+            Recheck::NoLonger if self.was_stopped() && !self.uses_gpu(input.snapshot) => None,
             Recheck::NoLonger => Some(NextMove::End(Outcome::RuleNoLongerTrue)),
             Recheck::Unknown => {
-                let since = *self.unknown_since.get_or_insert(moment.now);
+                let since = *self.unknown_since.get_or_insert(input.now);
                 let until = since.plus_seconds(PATIENCE_SECONDS);
-                Some(if moment.now >= until {
+                Some(if input.now >= until {
                     NextMove::End(Outcome::RuleNoLongerTrue)
                 } else {
                     NextMove::Wait(until)
@@ -66,18 +66,18 @@ impl Act {
         }
     }
 
-    /// Whether the target, or a process that works for it, has worked since the plan. Usage after the first action
-    /// does not count, because the target uses it to exit.
+    /// Whether the target or its helper processes have worked since the plan. Usage after the first action is
+    /// ignored, because the target may be exiting.
     fn has_begun_work(&self, control: &mut dyn ProcessControl) -> bool {
         let Some(at_plan) = self.target.used_at_plan.as_deref() else {
             return false;
         };
-        if self.first_deed.is_some() || self.target.may_work() {
+        if self.first_action.is_some() || self.target.may_work() {
             return false;
         }
         let now = control.read_usage(&self.target.identities(), Some(at_plan));
         let used = now.since(at_plan);
-        is_work(JobWork { seconds: used.seconds.min(MOST_SECONDS), ..used })
+        is_work(JobWork { seconds: used.seconds.min(MAX_SECONDS), ..used })
     }
 
     /// Whether the only finding was that the members were stopped, and gpumem has sent SIGCONT.
@@ -85,23 +85,23 @@ impl Act {
         let Reason::Found { findings } = &self.target.reason else {
             return false;
         };
-        self.has_continued && findings.iter().all(|it| it.kind == Kind::Stopped)
+        self.has_continued && findings.iter().all(|finding| finding.kind == Kind::Stopped)
     }
 
     /// Whether NVML shows a member using the GPU.
-    pub(super) fn is_at_work(&self, snapshot: &Snapshot) -> bool {
+    pub(super) fn uses_gpu(&self, snapshot: &Snapshot) -> bool {
         let rows = snapshot.gpus.iter().flat_map(|gpu| &gpu.processes);
         let works = |row: &GpuProcess| {
             let engines = [row.sm_percent, row.encoder_percent, row.decoder_percent];
             engines.into_iter().flatten().any(|percent| percent > 0)
         };
         rows.flatten()
-            .filter(|row| self.target.members.iter().any(|it| it.pid == row.pid))
+            .filter(|row| self.target.members.iter().any(|member| member.pid == row.pid))
             .any(works)
     }
 
     /// Why a member is protected now.
-    pub(super) fn forbids(
+    pub(super) fn find_protection(
         &self,
         recipients: &[Handle],
         snapshot: &Snapshot,
@@ -109,27 +109,28 @@ impl Act {
     ) -> Option<Outcome> {
         let call = self.target.call();
         for &handle in recipients {
-            let Some(one) = self.held.get(handle) else {
+            let Some(held) = self.held.get(handle) else {
                 continue;
             };
-            let facts = control.read_guarded(one.pid);
+            let facts = control.read_guarded(held.pid);
             if control.has_exited(handle) {
                 continue;
             }
-            let environment = facts.as_ref().and_then(|it| it.environment.clone());
+            let environment = facts.as_ref().and_then(|facts| facts.environment.clone());
             // The process is alive, so the facts read by its pid are its own.
-            let executable = one.executable.as_deref();
-            let mut protection = self.guard.by_facts(call, one.pid, facts.as_ref(), executable);
-            let seen =
-                snapshot.process(one.pid).filter(|it| it.start_ticks == Some(one.start_ticks));
+            let executable = held.executable.as_deref();
+            let mut protection = self.guard.by_facts(call, held.pid, facts.as_ref(), executable);
+            let shown = snapshot
+                .process(held.pid)
+                .filter(|process| process.start_ticks == Some(held.start_ticks));
             if protection.is_none()
-                && let Some(process) = seen
-                && one.is_member
+                && let Some(process) = shown
+                && held.is_member
             {
-                // The environment belongs to the current program, which may not be the snapshot's.
+                // The process may have executed another program since the snapshot.
                 let mut process = process.clone();
                 process.environment = environment.or(process.environment);
-                protection = self.guard.by_sight(call, &process, snapshot);
+                protection = self.guard.by_snapshot(call, &process, snapshot);
             }
             if let Some(protection) = protection {
                 return Some(Outcome::of(protection));
@@ -138,8 +139,8 @@ impl Act {
         None
     }
 
-    /// Whether a step would end processes that hold a GPU and are not in the plan. These are a launcher's ranks or,
-    /// if a rule found the target, children of any member.
+    /// Why a step would end GPU processes that are not in the plan. These are a launcher's ranks or, if a rule found
+    /// the target, children of any member.
     pub(super) fn would_end_others(
         &self,
         handles: &[Handle],
@@ -147,11 +148,11 @@ impl Act {
         control: &mut dyn ProcessControl,
     ) -> Option<Outcome> {
         let is_asked = |handle: &&Handle| {
-            let one = self.held.get(**handle);
-            self.target.call() == Call::Rule || one.is_some_and(|one| !one.is_member)
+            let held = self.held.get(**handle);
+            self.target.call() == Call::Rule || held.is_some_and(|held| !held.is_member)
         };
-        let asked: Vec<Handle> = handles.iter().filter(is_asked).copied().collect();
-        let pids = self.held.descendants_not_held(&asked, snapshot, control);
+        let recipients: Vec<Handle> = handles.iter().filter(is_asked).copied().collect();
+        let pids = self.held.descendants_not_held(&recipients, snapshot, control);
         let why = Protection::Descendants { pids };
         match &why {
             Protection::Descendants { pids } if pids.is_empty() => None,

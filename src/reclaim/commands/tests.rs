@@ -1,4 +1,4 @@
-//! Each finding gets the right commands, and no `gpumem kill` for a protected process.
+//! The commands for each finding. Protected processes get no `gpumem kill`.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use crate::reclaim::guard::Guard;
 use crate::reclaim::testing::{OWNER, at, finding, gpu, guard, plan_of, process, snapshot};
 use crate::units::GIB;
 
-/// It announces a signal for releasing memory.
+/// A process that announces a release signal.
 fn announcing() -> Process {
     let variable = [(Arc::from("GPUMEM_RELEASE_SIGNAL"), Arc::from("USR2"))];
     Process { environment: Some(Arc::new(variable.into())), ..process(70, "./render") }
@@ -27,60 +27,61 @@ fn fill_in<'f>(
 }
 
 /// The findings with their commands for the user of `guard`.
-fn typed(found: &[(Kind, &Process)], seen: &Snapshot, guard: &Guard) -> Vec<Finding> {
-    let mut findings: Vec<Finding> = found.iter().map(|(kind, it)| finding(*kind, it)).collect();
+fn with_commands(found: &[(Kind, &Process)], snapshot: &Snapshot, guard: &Guard) -> Vec<Finding> {
+    let mut findings: Vec<Finding> =
+        found.iter().map(|(kind, process)| finding(*kind, process)).collect();
     let guard = Guard { policy: default_policy(), ourselves: guard.ourselves.clone() };
-    let plan = plan_of(&findings, seen, &guard);
+    let plan = plan_of(&findings, snapshot, &guard);
     let typist = Typist::User(guard.ourselves.uid);
-    fill_in(findings.iter_mut(), &plan, seen, typist);
+    fill_in(findings.iter_mut(), &plan, snapshot, typist);
     findings
 }
 
-fn commands(found: &[(Kind, &Process)], seen: &Snapshot) -> Vec<Vec<String>> {
-    let findings = typed(found, seen, &guard());
+fn commands(found: &[(Kind, &Process)], snapshot: &Snapshot) -> Vec<Vec<String>> {
+    let findings = with_commands(found, snapshot, &guard());
     findings.into_iter().map(|finding| finding.commands).collect()
 }
 
 fn on_gpu(processes: &[Process]) -> Snapshot {
-    let rows: Vec<(u32, u64)> = processes.iter().map(|it| (it.pid, GIB)).collect();
+    let rows: Vec<(u32, u64)> = processes.iter().map(|process| (process.pid, GIB)).collect();
     snapshot(at(0.0), processes, vec![gpu(0, &rows, 0)])
 }
 
 #[test]
-fn what_reap_takes_by_default_is_killed_and_the_rest_explained() {
+fn default_reap_targets_get_kill_and_others_explain() {
     let python = process(70, "python train.py");
-    let seen = on_gpu(std::slice::from_ref(&python));
+    let snapshot = on_gpu(std::slice::from_ref(&python));
     for &kind in Kind::ALL {
         let command = match kind {
             Kind::Idle | Kind::Orphan | Kind::Stopped => "gpumem kill 70",
             _ => "gpumem explain 70",
         };
-        assert_eq!(commands(&[(kind, &python)], &seen), [[command]], "{kind}");
+        assert_eq!(commands(&[(kind, &python)], &snapshot), [[command]], "{kind}");
     }
     let server = process(70, "vllm serve m");
-    let seen = on_gpu(std::slice::from_ref(&server));
+    let snapshot = on_gpu(std::slice::from_ref(&server));
     let explained = [["gpumem explain 70"]];
-    assert_eq!(commands(&[(Kind::Idle, &server)], &seen), explained);
+    assert_eq!(commands(&[(Kind::Idle, &server)], &snapshot), explained);
 }
 
 #[test]
-fn one_command_names_all_of_a_job_and_none_where_one_of_it_is_innocent() {
+fn a_kill_command_names_the_whole_job() {
     let rank = |pid| Process {
         process_group: Some(60),
         session: Some(60),
         ..process(pid, "python finetune.py")
     };
     let ranks = [rank(71), rank(72), rank(73)];
-    let seen = on_gpu(&ranks);
-    let all: Vec<(Kind, &Process)> = ranks.iter().map(|it| (Kind::Orphan, it)).collect();
+    let snapshot = on_gpu(&ranks);
+    let all: Vec<(Kind, &Process)> = ranks.iter().map(|rank| (Kind::Orphan, rank)).collect();
     let together = "gpumem kill 71 72 73".to_owned();
-    assert_eq!(commands(&all, &seen), vec![vec![together]; 3]);
-    let some = commands(&all[..2], &seen);
-    assert_eq!(some, [["gpumem explain 71"], ["gpumem explain 72"]]);
+    assert_eq!(commands(&all, &snapshot), vec![vec![together]; 3]);
+    let partial = commands(&all[..2], &snapshot);
+    assert_eq!(partial, [["gpumem explain 71"], ["gpumem explain 72"]]);
 }
 
 #[test]
-fn what_rests_and_can_be_asked_is_asked_before_it_is_killed() {
+fn an_idle_process_gets_release_before_kill() {
     let idle = announcing();
     let silent = process(70, "./render");
     for (kind, process, expected) in [
@@ -88,23 +89,23 @@ fn what_rests_and_can_be_asked_is_asked_before_it_is_killed() {
         (Kind::ServerIdle, &idle, &["gpumem release 70", "gpumem explain 70"]),
         // A release would not fix an orphan.
         (Kind::Orphan, &idle, &["gpumem kill 70"]),
-        // It cannot be asked.
+        // This process cannot be asked.
         (Kind::Idle, &silent, &["gpumem kill 70"]),
     ] {
-        let seen = on_gpu(std::slice::from_ref(process));
-        assert_eq!(commands(&[(kind, process)], &seen), [expected], "{kind}");
+        let snapshot = on_gpu(std::slice::from_ref(process));
+        assert_eq!(commands(&[(kind, process)], &snapshot), [expected], "{kind}");
     }
     let ranks = [idle.clone(), Process { pid: 71, ..idle.clone() }];
-    let all: Vec<(Kind, &Process)> = ranks.iter().map(|it| (Kind::Idle, it)).collect();
+    let all: Vec<(Kind, &Process)> = ranks.iter().map(|rank| (Kind::Idle, rank)).collect();
     // Release and kill name the same processes.
-    for typed in commands(&all, &on_gpu(&ranks)) {
-        let pids = typed[1].strip_prefix("gpumem kill ").unwrap();
-        assert_eq!(typed[0], format!("gpumem release {pids}"));
+    for commands in commands(&all, &on_gpu(&ranks)) {
+        let pids = commands[1].strip_prefix("gpumem kill ").unwrap();
+        assert_eq!(commands[0], format!("gpumem release {pids}"));
     }
 }
 
 #[test]
-fn the_owner_of_a_process_ends_it_by_its_own_command() {
+fn an_owned_process_gets_the_owners_command() {
     let job = Process {
         slurm: Some(Arc::new(Slurm {
             job_id: Some("812".into()),
@@ -114,55 +115,55 @@ fn the_owner_of_a_process_ends_it_by_its_own_command() {
         environment: Some(Arc::new([(Arc::from("SLURM_JOB_ID"), Arc::from("812"))].into())),
         ..process(70, "python train.py")
     };
-    let seen = on_gpu(std::slice::from_ref(&job));
-    assert_eq!(commands(&[(Kind::Idle, &job)], &seen), [["scancel 812.0"]]);
+    let snapshot = on_gpu(std::slice::from_ref(&job));
+    assert_eq!(commands(&[(Kind::Idle, &job)], &snapshot), [["scancel 812.0"]]);
 }
 
 #[test]
-fn whose_it_is_decides_what_may_be_typed() {
+fn the_commands_depend_on_the_process_owner() {
     let others = Process {
         uid: Some(OWNER + 1),
         user: Some("ben".into()),
         ..process(70, "python train.py")
     };
-    let seen = on_gpu(std::slice::from_ref(&others));
+    let snapshot = on_gpu(std::slice::from_ref(&others));
     let found = [(Kind::Idle, &others)];
-    let mine = typed(&found, &seen, &guard());
+    let mine = with_commands(&found, &snapshot, &guard());
     assert_eq!(mine[0].commands, ["gpumem explain 70"]);
     let words = mine[0].advice.join("\n");
     assert!(words.contains("ask ben to run `gpumem kill 70`"), "{words}");
     let mut root = guard();
     root.ourselves.uid = 0;
     root.ourselves.may_signal_others = true;
-    let roots = typed(&found, &seen, &root);
+    let roots = with_commands(&found, &snapshot, &root);
     assert_eq!(roots[0].commands, ["gpumem kill --all-users 70"]);
     assert!(roots[0].advice.is_empty());
     // The reader of a recording is unknown.
     let mut findings = vec![finding(Kind::Idle, &others)];
     root.policy = default_policy();
-    let plan = plan_of(&findings, &seen, &root);
-    fill_in(findings.iter_mut(), &plan, &seen, Typist::Owner);
+    let plan = plan_of(&findings, &snapshot, &root);
+    fill_in(findings.iter_mut(), &plan, &snapshot, Typist::Owner);
     assert_eq!(findings[0].commands, ["gpumem kill 70"]);
 }
 
 #[test]
-fn what_is_protected_or_over_gets_no_command_that_kills() {
+fn a_protected_or_resolved_finding_gets_no_kill_command() {
     let kept = Process {
         environment: Some(Arc::new([(Arc::from("GPUMEM_KEEP"), Arc::from("forever"))].into())),
         ..process(70, "python train.py")
     };
-    let seen = on_gpu(std::slice::from_ref(&kept));
+    let snapshot = on_gpu(std::slice::from_ref(&kept));
     let explained = [["gpumem explain 70"]];
-    assert_eq!(commands(&[(Kind::Idle, &kept)], &seen), explained);
+    assert_eq!(commands(&[(Kind::Idle, &kept)], &snapshot), explained);
     let mut over = finding(Kind::Idle, &kept);
     over.resolved_at = Some(at(0.0));
-    let plan = plan_of(&[], &seen, &guard());
-    fill_in(std::iter::once(&mut over), &plan, &seen, Typist::Owner);
+    let plan = plan_of(&[], &snapshot, &guard());
+    fill_in(std::iter::once(&mut over), &plan, &snapshot, Typist::Owner);
     assert!(over.commands.is_empty());
 }
 
 #[test]
-fn what_can_give_memory_back_has_a_command_without_a_finding() {
+fn a_releasable_process_gets_a_command_without_a_finding() {
     let kernel = |state: &str, framework: &str| Process {
         framework: Some(framework.into()),
         jupyter: Some(Arc::new(Jupyter {
@@ -186,17 +187,18 @@ fn what_can_give_memory_back_has_a_command_without_a_finding() {
         (kernel("idle", "mine"), false),
         (python, false),
     ] {
-        let seen = on_gpu(std::slice::from_ref(&process));
-        let own = of_process(&process, &seen, &default_policy(), Typist::User(OWNER));
-        assert_eq!(own.release.as_deref(), can.then_some("gpumem release 70"), "{process:?}");
+        let snapshot = on_gpu(std::slice::from_ref(&process));
+        let commands =
+            commands_for_process(&process, &snapshot, &default_policy(), Typist::User(OWNER));
+        assert_eq!(commands.release.as_deref(), can.then_some("gpumem release 70"), "{process:?}");
         // The kernel's server may restart it.
         let may_end = process.jupyter.is_none();
-        assert_eq!(own.kill.as_deref(), may_end.then_some("gpumem kill 70"));
+        assert_eq!(commands.kill.as_deref(), may_end.then_some("gpumem kill 70"));
     }
 }
 
 #[test]
-fn a_kernel_whose_server_is_gone_is_ended_by_every_page_alike() {
+fn all_pages_agree_on_a_kernel_without_a_server() {
     let kernel = |server_alive| Process {
         jupyter: Some(Arc::new(Jupyter {
             kernel_id: Some("1".into()),
@@ -209,11 +211,11 @@ fn a_kernel_whose_server_is_gone_is_ended_by_every_page_alike() {
     };
     for (server_alive, may_end) in [(Some(false), true), (Some(true), false), (None, false)] {
         let kernel = kernel(server_alive);
-        let seen = on_gpu(std::slice::from_ref(&kernel));
+        let snapshot = on_gpu(std::slice::from_ref(&kernel));
         let command = if may_end { "gpumem kill 70" } else { "gpumem explain 70" };
-        assert_eq!(commands(&[(Kind::Orphan, &kernel)], &seen), [[command]]);
-        let own = of_process(&kernel, &seen, &default_policy(), Typist::Owner);
-        assert_eq!(own.kill.as_deref(), may_end.then_some("gpumem kill 70"));
+        assert_eq!(commands(&[(Kind::Orphan, &kernel)], &snapshot), [[command]]);
+        let commands = commands_for_process(&kernel, &snapshot, &default_policy(), Typist::Owner);
+        assert_eq!(commands.kill.as_deref(), may_end.then_some("gpumem kill 70"));
         let advised = advice::steps(&kernel).join("; ");
         assert_eq!(advised.contains("Shut Down Kernel"), !may_end, "{advised}");
         assert_eq!(advised.contains("gpumem kill 70"), may_end, "{advised}");
@@ -238,39 +240,45 @@ fn a_kernel_whose_server_is_gone_is_ended_by_every_page_alike() {
 }
 
 #[test]
-fn what_is_not_held_or_not_theirs_has_no_command_of_its_own() {
+fn a_process_without_memory_or_permission_gets_no_command() {
     let announced = announcing();
     let processes = std::slice::from_ref(&announced);
-    let seen = on_gpu(processes);
-    let by = |seen: &Snapshot, typist| of_process(&announced, seen, &default_policy(), typist);
+    let observed = on_gpu(processes);
+    let commands_by = |observed: &Snapshot, typist| {
+        commands_for_process(&announced, observed, &default_policy(), typist)
+    };
     let both = |option: &str| OwnCommands {
         release: Some(format!("gpumem release{option} 70")),
         kill: Some(format!("gpumem kill{option} 70")),
     };
-    assert_eq!(by(&seen, Typist::Owner), both(""), "a recording's owner");
+    assert_eq!(commands_by(&observed, Typist::Owner), both(""), "a recording's owner");
     // Later, on another machine, the pid may be reused.
-    let exactly = both("").kill.map(|it| it.replace("70", "70@700@boot"));
-    assert_eq!(by(&seen, Typist::Elsewhere).kill, exactly);
-    let mut nameless = seen.clone();
-    nameless.host.boot_id = None;
-    assert_eq!(by(&nameless, Typist::Elsewhere), OwnCommands::default());
-    assert_eq!(by(&seen, Typist::User(OWNER + 1)), OwnCommands::default());
-    assert_eq!(by(&seen, Typist::User(ROOT)), both(" --all-users"));
+    let exactly = both("").kill.map(|command| command.replace("70", "70@700@boot"));
+    assert_eq!(commands_by(&observed, Typist::Elsewhere).kill, exactly);
+    let mut without_boot_id = observed.clone();
+    without_boot_id.host.boot_id = None;
+    assert_eq!(commands_by(&without_boot_id, Typist::Elsewhere), OwnCommands::default());
+    assert_eq!(commands_by(&observed, Typist::User(OWNER + 1)), OwnCommands::default());
+    assert_eq!(commands_by(&observed, Typist::User(ROOT)), both(" --all-users"));
     let holds = |rows: &[(u32, u64)]| snapshot(at(0.0), processes, vec![gpu(0, rows, 0)]);
-    assert_eq!(by(&holds(&[(70, 0)]), Typist::Owner).release, None);
+    assert_eq!(commands_by(&holds(&[(70, 0)]), Typist::Owner).release, None);
     // Inside the container, the pid may belong to another process.
     let unheld = Process { gpu_files: None, ..announced.clone() };
     let mut inside = on_gpu(std::slice::from_ref(&unheld));
     inside.host.pid_namespace = Some(crate::model::snapshot::PidNamespace::Container);
-    assert_eq!(by(&inside, Typist::Owner), OwnCommands::default());
-    let own = Process { unresolved: Some("who knows".into()), ..announced.clone() };
-    assert_eq!(by(&on_gpu(&[own]), Typist::Owner), OwnCommands::default());
-    // An exempted process is not ended, but may be asked.
+    assert_eq!(commands_by(&inside, Typist::Owner), OwnCommands::default());
+    let unresolved = Process { unresolved: Some("who knows".into()), ..announced.clone() };
+    assert_eq!(commands_by(&on_gpu(&[unresolved]), Typist::Owner), OwnCommands::default());
+    // An exempt process is not ended.
     let kept = Process {
         environment: Some(Arc::new([(Arc::from("GPUMEM_KEEP"), Arc::from("forever"))].into())),
         ..process(70, "python train.py")
     };
-    let own =
-        of_process(&kept, &on_gpu(std::slice::from_ref(&kept)), &default_policy(), Typist::Owner);
-    assert_eq!(own, OwnCommands::default());
+    let commands = commands_for_process(
+        &kept,
+        &on_gpu(std::slice::from_ref(&kept)),
+        &default_policy(),
+        Typist::Owner,
+    );
+    assert_eq!(commands, OwnCommands::default());
 }

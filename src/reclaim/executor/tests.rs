@@ -4,7 +4,7 @@ use super::*;
 use crate::model::{Kind, Process as Shown};
 use crate::reclaim::policy::Signal;
 use crate::reclaim::testing::{
-    FakeControl, Pages, Shared, at, finding, gpu, guard, plan_of, process, snapshot,
+    FakeControl, MemoryLedger, Shared, at, finding, gpu, guard, plan_of, process, snapshot,
 };
 use crate::units::GIB;
 
@@ -12,35 +12,35 @@ use crate::units::GIB;
 struct Notes(Vec<(usize, String)>);
 
 impl Observer for Notes {
-    fn intended(&mut self, place: usize, deed: &Deed) {
+    fn intended(&mut self, index: usize, deed: &Deed) {
         let Deed::Signal { signals, processes } = deed else {
             panic!("{deed:?}");
         };
-        self.0.push((place, format!("{} to {}", signals[0], processes[0].pid)));
+        self.0.push((index, format!("{} to {}", signals[0], processes[0].pid)));
     }
 
-    fn failed(&mut self, place: usize, failures: &[Failure]) {
-        self.0.push((place, format!("failed {}", failures.len())));
+    fn failed(&mut self, index: usize, failures: &[Failure]) {
+        self.0.push((index, format!("failed {}", failures.len())));
     }
 
-    fn saving(&mut self, place: usize, words: &str) {
-        self.0.push((place, words.to_owned()));
+    fn saving(&mut self, index: usize, words: &str) {
+        self.0.push((index, words.to_owned()));
     }
 
-    fn waiting(&mut self, place: usize, _: Time) {
-        self.0.push((place, "waiting".to_owned()));
+    fn waiting(&mut self, index: usize, _: Time) {
+        self.0.push((index, "waiting".to_owned()));
     }
 
-    fn ended(&mut self, place: usize, target: &Target, outcome: &Outcome) {
+    fn ended(&mut self, index: usize, target: &Target, outcome: &Outcome) {
         let is_success = outcome.is_success();
-        self.0.push((place, format!("{} ended {is_success}", target.leader)));
+        self.0.push((index, format!("{} ended {is_success}", target.leader)));
     }
 }
 
 /// Two stopped processes on GPU 0, their findings, and an executor for the plan that ends both.
 struct Simulation {
     control: Shared<FakeControl>,
-    pages: Shared<Pages>,
+    ledger: Shared<MemoryLedger>,
     processes: Vec<Shown>,
     now: f64,
     /// The findings are unknown.
@@ -58,15 +58,15 @@ impl Simulation {
         let rows = [(70, 2 * GIB), (71, GIB)];
         let snapshot = snapshot(at(0.0), &processes, vec![gpu(0, &rows, 0)]);
         let control = Shared::new(FakeControl::of(&snapshot));
-        let findings = processes.each_ref().map(|it| finding(Kind::Stopped, it));
+        let findings = processes.each_ref().map(|process| finding(Kind::Stopped, process));
         let plan = plan_of(&findings, &snapshot, &guard());
         assert_eq!(plan.targets.len(), 2, "{:?}", plan.refused);
-        let pages = Shared::new(Pages::default());
-        let tools = Tools::new(Box::new(control.clone()), Box::new(pages.clone()));
+        let ledger = Shared::new(MemoryLedger::default());
+        let tools = Tools::new(Box::new(control.clone()), Box::new(ledger.clone()));
         let executor = Executor::new(plan.targets, guard(), Actor::default(), tools);
         let simulation = Self {
             control,
-            pages,
+            ledger,
             processes: processes.to_vec(),
             now: 0.0,
             is_doubtful: false,
@@ -84,10 +84,11 @@ impl SampleSource for Simulation {
             return None;
         }
         let control = self.control.get();
-        let is_alive = |it: &Shown| control.processes.contains_key(&it.pid);
+        let is_alive = |process: &Shown| control.processes.contains_key(&process.pid);
         self.processes.retain(is_alive);
         drop(control);
-        let rows: Vec<(u32, u64)> = self.processes.iter().map(|it| (it.pid, GIB)).collect();
+        let rows: Vec<(u32, u64)> =
+            self.processes.iter().map(|process| (process.pid, GIB)).collect();
         self.snapshot = snapshot(at(self.now), &self.processes, vec![gpu(0, &rows, 0)]);
         Some(FreshSample {
             now: at(self.now),
@@ -102,7 +103,7 @@ impl SampleSource for Simulation {
 }
 
 #[test]
-fn targets_are_carried_out_one_after_another_and_each_outcome_is_reported() {
+fn targets_run_in_order_and_each_outcome_is_reported() {
     let (mut simulation, mut executor) = Simulation::new();
     for pid in [70, 71] {
         simulation.control.get().ends_on.insert(pid, vec![Signal::Cont]);
@@ -116,19 +117,20 @@ fn targets_are_carried_out_one_after_another_and_each_outcome_is_reported() {
     assert_eq!(executor.target(), None);
     assert_eq!(executor.run(&mut simulation, &mut notes).unwrap(), None);
     notes.0.retain(|(_, words)| words != "waiting");
-    let reported: Vec<(usize, &str)> = notes.0.iter().map(|(at, it)| (*at, &**it)).collect();
+    let reported: Vec<(usize, &str)> =
+        notes.0.iter().map(|(index, words)| (*index, &**words)).collect();
     let expected =
         [(0, "SIGTERM to 70"), (0, "70 ended true"), (1, "SIGTERM to 71"), (1, "71 ended true")];
     assert_eq!(reported, expected);
     // Observers receive every ledger entry.
-    let pages = simulation.pages.get();
-    let intended = pages.lines.iter();
-    let intended = intended.filter(|it| matches!(it.event, LedgerEvent::Intended(_)));
+    let ledger = simulation.ledger.get();
+    let intended = ledger.lines.iter();
+    let intended = intended.filter(|entry| matches!(entry.event, LedgerEvent::Intended(_)));
     assert_eq!(intended.count(), 2);
 }
 
 #[test]
-fn where_no_rule_can_be_asked_any_more_nothing_is_sent() {
+fn nothing_is_sent_while_findings_are_unknown() {
     let (mut simulation, mut executor) = Simulation::new();
     simulation.is_doubtful = true;
     let mut notes = Notes::default();
@@ -139,7 +141,7 @@ fn where_no_rule_can_be_asked_any_more_nothing_is_sent() {
 }
 
 #[test]
-fn who_wants_no_more_sent_stops_it_between_two_steps() {
+fn the_sample_source_can_stop_between_steps() {
     let (mut simulation, mut executor) = Simulation::new();
     simulation.last = 3.0;
     let mut notes = Notes::default();
@@ -152,7 +154,7 @@ fn who_wants_no_more_sent_stops_it_between_two_steps() {
 #[test]
 fn without_a_ledger_nothing_is_sent_or_reported() {
     let (mut simulation, mut executor) = Simulation::new();
-    simulation.pages.get().room = 1;
+    simulation.ledger.get().capacity = 1;
     let mut notes = Notes::default();
     assert!(executor.run(&mut simulation, &mut notes).is_err());
     assert_eq!(simulation.control.get().sent, []);
@@ -160,7 +162,7 @@ fn without_a_ledger_nothing_is_sent_or_reported() {
 }
 
 #[test]
-fn there_is_one_at_a_time() {
+fn a_lock_is_exclusive_until_dropped() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("lock");
     let lock = Lock::acquire(&path).unwrap();
@@ -174,7 +176,7 @@ fn there_is_one_at_a_time() {
 }
 
 #[test]
-fn what_cannot_be_locked_is_an_error() {
+fn a_path_that_cannot_be_locked_is_an_error() {
     let folder = tempfile::tempdir().unwrap();
     let error = Lock::acquire(folder.path()).unwrap_err();
     assert!(matches!(error, LockError::Failed { .. }), "{error}");

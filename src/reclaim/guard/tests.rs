@@ -12,8 +12,8 @@ use crate::reclaim::testing::{OWNER, at, facts, gpu, guard, process, snapshot};
 use crate::units::{GIB, Span};
 
 fn ordinary() -> Guarded {
-    let known = process(70, "python train.py");
-    facts(&snapshot(at(0.0), &[known], Vec::new()))[&70].clone()
+    let python = process(70, "python train.py");
+    facts(&snapshot(at(0.0), &[python], Vec::new()))[&70].clone()
 }
 
 fn by_facts(guard: &Guard, pid: u32, facts: &Guarded) -> Option<Protection> {
@@ -21,15 +21,15 @@ fn by_facts(guard: &Guard, pid: u32, facts: &Guarded) -> Option<Protection> {
 }
 
 #[test]
-fn an_ordinary_process_of_ones_own_may_be_touched() {
+fn an_ordinary_own_process_is_not_protected() {
     assert_eq!(by_facts(&guard(), 70, &ordinary()), None);
     let python = process(70, "python train.py");
-    let seen = snapshot(at(0.0), std::slice::from_ref(&python), vec![gpu(0, &[(70, GIB)], 0)]);
-    assert_eq!(guard().by_sight(Call::Rule, &python, &seen), None);
+    let snapshot = snapshot(at(0.0), std::slice::from_ref(&python), vec![gpu(0, &[(70, GIB)], 0)]);
+    assert_eq!(guard().by_snapshot(Call::Rule, &python, &snapshot), None);
 }
 
 #[test]
-fn what_the_machine_and_oneself_rest_on_is_known_by_number() {
+fn init_and_gpumems_ancestors_are_protected_by_pid() {
     for (pid, protection) in [
         (0, Protection::Init),
         (1, Protection::Init),
@@ -49,7 +49,7 @@ fn what_the_machine_and_oneself_rest_on_is_known_by_number() {
 }
 
 #[test]
-fn programs_are_known_by_their_files_and_by_whole_names() {
+fn programs_are_matched_by_file_and_whole_name() {
     let with = |executable: Option<&str>, comm: &str| Guarded {
         executable: executable.map(Arc::from),
         comm: Some(comm.into()),
@@ -86,10 +86,13 @@ fn programs_are_known_by_their_files_and_by_whole_names() {
 
     // A user's own program with a protected name is not protected, unless the configuration names it.
     for executable in ["/home/ann/Xorg", "/tmp/sshd", "/home/ann/bin/systemd-train"] {
-        let own =
+        let with_owner =
             |is_roots| Guarded { executable_is_roots: is_roots, ..with(Some(executable), "x") };
-        assert_eq!(name(&own(Some(false))), None, "{executable}");
-        assert!(name(&own(Some(true))).is_some() && name(&own(None)).is_some(), "{executable}");
+        assert_eq!(name(&with_owner(Some(false))), None, "{executable}");
+        assert!(
+            name(&with_owner(Some(true))).is_some() && name(&with_owner(None)).is_some(),
+            "{executable}"
+        );
     }
     let mut strict = guard();
     strict.policy.never = vec!["python3.11".into()];
@@ -98,7 +101,7 @@ fn programs_are_known_by_their_files_and_by_whole_names() {
 }
 
 #[test]
-fn what_is_not_known_protects() {
+fn an_unknown_fact_protects() {
     let whole = ordinary();
     let is_unknown = |found: Option<Protection>| matches!(found, Some(Protection::Unknown { .. }));
     assert!(is_unknown(guard().by_facts(Call::Named, 70, None, None)));
@@ -109,13 +112,13 @@ fn what_is_not_known_protects() {
     }
     let nameless = Guarded { executable: None, ..whole };
     assert!(is_unknown(by_facts(&guard(), 70, &nameless)));
-    let known = Some("/usr/bin/python3.11");
-    assert_eq!(guard().by_facts(Call::Rule, 70, Some(&nameless), known), None);
+    let executable = Some("/usr/bin/python3.11");
+    assert_eq!(guard().by_facts(Call::Rule, 70, Some(&nameless), executable), None);
     assert_eq!(guard().by_facts(Call::Named, 70, Some(&nameless), None), None);
 }
 
 #[test]
-fn the_kernel_and_what_it_must_not_kill_are_left_alone() {
+fn kernel_threads_and_oom_exempt_processes_are_protected() {
     let kernel = Guarded { is_kernel_thread: true, ..ordinary() };
     assert_eq!(by_facts(&guard(), 70, &kernel), Some(Protection::KernelThread));
     let exempt = Guarded { oom_score_adj: Some(-1000), ..ordinary() };
@@ -125,7 +128,7 @@ fn the_kernel_and_what_it_must_not_kill_are_left_alone() {
 }
 
 #[test]
-fn others_are_touched_only_on_request_and_with_the_right_to() {
+fn other_users_processes_need_request_and_permission() {
     let theirs = Guarded { uid: Some(OWNER + 1), ..ordinary() };
     let mut guard = guard();
     let uid = OWNER + 1;
@@ -136,16 +139,16 @@ fn others_are_touched_only_on_request_and_with_the_right_to() {
     assert_eq!(by_facts(&guard, 70, &theirs), None);
     guard.policy.all_users = false;
     guard.ourselves.uid = 0;
-    assert!(by_facts(&guard, 70, &theirs).is_some(), "not even root's");
+    assert!(by_facts(&guard, 70, &theirs).is_some(), "not even by root");
 }
 
 #[test]
-fn who_is_not_certain_is_never_touched() {
+fn a_process_without_certain_identity_is_protected() {
     let mut python = process(70, "python train.py");
     python.unresolved = Some("a stranger may have its number".into());
-    let seen = snapshot(at(0.0), &[], Vec::new());
+    let snapshot = snapshot(at(0.0), &[], Vec::new());
     for call in [Call::Rule, Call::Named] {
-        let found = guard().by_sight(call, &python, &seen);
+        let found = guard().by_snapshot(call, &python, &snapshot);
         assert_eq!(found, Some(Protection::Unresolved));
     }
     python.unresolved = None;
@@ -156,33 +159,33 @@ fn who_is_not_certain_is_never_touched() {
         ..LastKnown::default()
     }));
     python.start_ticks = None;
-    let found = guard().by_sight(Call::Named, &python, &seen);
+    let found = guard().by_snapshot(Call::Named, &python, &snapshot);
     assert_eq!(found, Some(Protection::Unresolved));
 }
 
 #[test]
-fn in_another_namespace_only_what_is_named_and_proven_is_touched() {
+fn in_a_namespace_only_named_gpu_holders_are_signalled() {
     let python = process(70, "python train.py");
     let other = Some(Protection::OtherNamespace);
     for namespace in [Some(PidNamespace::Container), None] {
-        let mut seen = snapshot(at(0.0), &[], Vec::new());
-        seen.host.pid_namespace = namespace;
-        assert_eq!(guard().by_sight(Call::Rule, &python, &seen), other);
-        assert_eq!(guard().by_sight(Call::Named, &python, &seen), None);
+        let mut snapshot = snapshot(at(0.0), &[], Vec::new());
+        snapshot.host.pid_namespace = namespace;
+        assert_eq!(guard().by_snapshot(Call::Rule, &python, &snapshot), other);
+        assert_eq!(guard().by_snapshot(Call::Named, &python, &snapshot), None);
         for files in [None, Some(vec![]), Some(vec![Arc::from("/dev/nvidiactl")])] {
             let unproven = Process { gpu_files: files.map(Arc::from), ..python.clone() };
-            assert_eq!(guard().by_sight(Call::Named, &unproven, &seen), other);
+            assert_eq!(guard().by_snapshot(Call::Named, &unproven, &snapshot), other);
         }
     }
     // A recording of a host, replayed in a container.
     let mut inside = guard();
     inside.ourselves.pid_namespace = Some(PidNamespace::Container);
-    let seen = snapshot(at(0.0), &[], Vec::new());
-    assert_eq!(inside.by_sight(Call::Rule, &python, &seen), other);
+    let snapshot = snapshot(at(0.0), &[], Vec::new());
+    assert_eq!(inside.by_snapshot(Call::Rule, &python, &snapshot), other);
 }
 
 #[test]
-fn what_only_draws_is_left_alone() {
+fn a_graphics_process_is_protected() {
     let python = process(70, "game");
     let row = |kind| GpuProcess { pid: 70, kind, ..GpuProcess::default() };
     let on = |kinds: &[ProcessType]| {
@@ -192,76 +195,80 @@ fn what_only_draws_is_left_alone() {
     };
     let mut guard = guard();
     let draws = on(&[ProcessType::Graphics]);
-    assert_eq!(guard.by_sight(Call::Named, &python, &draws), Some(Protection::Graphics));
-    assert!(guard.by_sight(Call::Rule, &python, &on(&[ProcessType::Other])).is_some());
+    assert_eq!(guard.by_snapshot(Call::Named, &python, &draws), Some(Protection::Graphics));
+    assert!(guard.by_snapshot(Call::Rule, &python, &on(&[ProcessType::Other])).is_some());
     for kinds in [
         &[ProcessType::ComputeGraphics][..],
         &[ProcessType::Graphics, ProcessType::Compute],
         &[ProcessType::Mps],
     ] {
-        assert_eq!(guard.by_sight(Call::Rule, &python, &on(kinds)), None);
+        assert_eq!(guard.by_snapshot(Call::Rule, &python, &on(kinds)), None);
     }
     guard.policy.graphics = true;
-    assert_eq!(guard.by_sight(Call::Rule, &python, &draws), None);
+    assert_eq!(guard.by_snapshot(Call::Rule, &python, &draws), None);
 }
 
 #[test]
-fn servers_are_touched_only_on_request() {
+fn a_server_is_protected_from_rules() {
     let server = process(70, "vllm serve model");
-    let seen = snapshot(at(0.0), &[], Vec::new());
+    let snapshot = snapshot(at(0.0), &[], Vec::new());
     let mut guard = guard();
-    assert_eq!(guard.by_sight(Call::Rule, &server, &seen), Some(Protection::Server));
-    assert_eq!(guard.by_sight(Call::Named, &server, &seen), None);
+    assert_eq!(guard.by_snapshot(Call::Rule, &server, &snapshot), Some(Protection::Server));
+    assert_eq!(guard.by_snapshot(Call::Named, &server, &snapshot), None);
     guard.policy.servers = true;
-    assert_eq!(guard.by_sight(Call::Rule, &server, &seen), None);
+    assert_eq!(guard.by_snapshot(Call::Rule, &server, &snapshot), None);
 }
 
 #[test]
-fn its_owner_keeps_it_until_then() {
+fn the_owners_exemption_protects_until_it_ends() {
     let keeping = |value: &str, uid| Process {
         uid: Some(uid),
         environment: Some(Arc::new(BTreeMap::from([(VARIABLE.into(), value.into())]))),
         ..process(70, "python train.py")
     };
-    let seen = snapshot(at(0.0), &[], Vec::new());
+    let snapshot = snapshot(at(0.0), &[], Vec::new());
     let later = at(60.0).to_string();
     let kept = |guard: &Guard, call, value: &str, uid| {
-        let found = guard.by_sight(call, &keeping(value, uid), &seen);
+        let found = guard.by_snapshot(call, &keeping(value, uid), &snapshot);
         matches!(found, Some(Protection::KeptByOwner { .. }))
     };
     let mut guard = guard();
     let mut limited = guard.clone();
     for call in [Call::Rule, Call::Named] {
         assert!(kept(&guard, call, &later, OWNER));
-        assert!(kept(&guard, call, "please", OWNER), "not clear");
-        assert!(!kept(&guard, call, &at(-60.0).to_string(), OWNER), "over");
+        assert!(kept(&guard, call, "please", OWNER), "an unclear value");
+        assert!(!kept(&guard, call, &at(-60.0).to_string(), OWNER), "expired");
         assert!(!kept(&guard, call, "0", OWNER));
         assert!(kept(&guard, call, &later, OWNER + 1));
     }
     limited.policy.longest_keep = Some(Span::from_seconds(3600.0));
     for (start, is_kept) in [(Some(at(-3700.0)), false), (Some(at(-60.0)), true), (None, true)] {
         let process = Process { start_time: start, ..keeping("yes", OWNER) };
-        assert_eq!(limited.by_sight(Call::Rule, &process, &seen).is_some(), is_kept, "{start:?}");
+        assert_eq!(
+            limited.by_snapshot(Call::Rule, &process, &snapshot).is_some(),
+            is_kept,
+            "{start:?}"
+        );
     }
     // A process with an unreadable environment is protected no longer than one with `GPUMEM_KEEP`.
     for (start, is_protected) in [(Some(at(-3700.0)), false), (Some(at(-60.0)), true)] {
         let process = Process { start_time: start, environment: None, ..keeping("yes", OWNER) };
-        let found = limited.by_sight(Call::Rule, &process, &seen);
+        let found = limited.by_snapshot(Call::Rule, &process, &snapshot);
         assert_eq!(found.is_some(), is_protected, "{start:?}");
     }
     guard.policy.even_kept = true;
     assert!(!kept(&guard, Call::Named, &later, OWNER));
-    assert!(kept(&guard, Call::Rule, &later, OWNER), "only what is named");
+    assert!(kept(&guard, Call::Rule, &later, OWNER), "only for named processes");
 
     let mut unread = keeping(&later, OWNER);
     unread.environment = None;
-    let found = guard.by_sight(Call::Rule, &unread, &seen);
+    let found = guard.by_snapshot(Call::Rule, &unread, &snapshot);
     assert!(matches!(found, Some(Protection::Unknown { .. })), "{found:?}");
-    assert_eq!(guard.by_sight(Call::Named, &unread, &seen), None);
+    assert_eq!(guard.by_snapshot(Call::Named, &unread, &snapshot), None);
 }
 
 #[test]
-fn the_configuration_keeps_it_until_then() {
+fn a_configured_exemption_protects_until_it_ends() {
     let python = process(70, "python train.py");
     let mut guard = guard();
     guard.policy.kept = vec![Exempt {
@@ -272,11 +279,11 @@ fn the_configuration_keeps_it_until_then() {
         until: Some(at(60.0)),
     }];
     let found = |guard: &Guard, process: &Process, seconds| {
-        guard.by_sight(Call::Rule, process, &snapshot(at(seconds), &[], Vec::new()))
+        guard.by_snapshot(Call::Rule, process, &snapshot(at(seconds), &[], Vec::new()))
     };
     let kept = found(&guard, &python, 0.0);
     assert!(matches!(kept, Some(Protection::KeptByConfiguration { .. })), "{kept:?}");
-    assert_eq!(found(&guard, &python, 60.0), None, "it has ended");
+    assert_eq!(found(&guard, &python, 60.0), None, "expired");
     guard.policy.kept[0].identity = Identity { pid: 70, start: Start::Ticks(1) };
-    assert_eq!(found(&guard, &python, 0.0), None, "another of that number");
+    assert_eq!(found(&guard, &python, 0.0), None, "a reused pid");
 }

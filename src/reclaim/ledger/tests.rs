@@ -1,4 +1,4 @@
-//! A ledger stays readable, however its writer ended.
+//! A ledger stays readable after its writer was interrupted.
 
 use std::fs;
 
@@ -10,8 +10,8 @@ use crate::units::GIB;
 
 fn target() -> Box<Target> {
     let python = process(70, "python \u{1b}[31mtrain.py");
-    let seen = snapshot(at(0.0), std::slice::from_ref(&python), vec![gpu(0, &[(70, GIB)], 0)]);
-    let mut plan = plan_of(&[finding(Kind::Idle, &python)], &seen, &guard());
+    let snapshot = snapshot(at(0.0), std::slice::from_ref(&python), vec![gpu(0, &[(70, GIB)], 0)]);
+    let mut plan = plan_of(&[finding(Kind::Idle, &python)], &snapshot, &guard());
     Box::new(plan.targets.remove(0))
 }
 
@@ -54,7 +54,7 @@ fn all() -> Vec<LedgerEntry> {
 }
 
 #[test]
-fn what_is_written_is_read_again() {
+fn written_entries_are_read_back() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("ledger.jsonl");
     let mut ledger = Ledger::open(&path).unwrap();
@@ -77,16 +77,16 @@ fn what_is_written_is_read_again() {
     assert_eq!(first.deeds[0].deed, term());
     assert_eq!(first.deeds[0].failures.as_ref().map(Vec::len), Some(1));
     assert!(first.outcome.as_ref().is_some_and(Outcome::is_success));
-    assert_eq!(second.deeds[0].failures, None, "it is not known whether");
+    assert_eq!(second.deeds[0].failures, None, "the result is unknown");
     assert_eq!((&second.outcome, &second.deeds[0].deed), (&None, &asked));
     assert_eq!(past.unattended_times(), [at(0.0), at(2.0)]);
     let text = fs::read_to_string(&path).unwrap();
     assert!(text.lines().all(|line| line.starts_with(r#"{"schema":"gpumem.ledger/1","#)));
-    assert!(!text.contains('\u{1b}'), "nothing raw");
+    assert!(!text.contains('\u{1b}'), "control characters are escaped");
 }
 
 #[test]
-fn a_torn_line_costs_itself_only() {
+fn a_torn_line_loses_only_itself() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("ledger.jsonl");
     let mut ledger = Ledger::open(&path).unwrap();
@@ -115,10 +115,10 @@ fn a_torn_line_costs_itself_only() {
 }
 
 #[test]
-fn the_end_of_a_long_one_is_read() {
+fn only_the_end_of_a_long_ledger_is_read() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("ledger.jsonl");
-    assert_eq!(read(&path, 100).unwrap(), LedgerSummary::default(), "there is none");
+    assert_eq!(read(&path, 100).unwrap(), LedgerSummary::default(), "no ledger");
     let mut ledger = Ledger::open(&path).unwrap();
     for number in 0..100 {
         let act = number.to_string();
@@ -128,11 +128,11 @@ fn the_end_of_a_long_one_is_read() {
     assert!(past.is_cut && past.unread_lines == 0);
     assert!((5..15).contains(&past.acts.len()), "{}", past.acts.len());
     assert_eq!(past.acts.last().map(|act| &*act.id), Some("99"));
-    assert!(past.unattended_times().is_empty(), "nothing was done");
+    assert!(past.unattended_times().is_empty(), "no action was taken");
 }
 
 #[test]
-fn what_cannot_be_written_is_an_error() {
+fn a_ledger_that_cannot_be_written_is_an_error() {
     let Ok(mut full) = OpenOptions::new().append(true).open("/dev/full") else {
         return;
     };
@@ -148,7 +148,7 @@ fn what_cannot_be_written_is_an_error() {
 }
 
 #[test]
-fn only_its_owner_reads_it() {
+fn only_the_owner_can_read_a_ledger() {
     use std::os::unix::fs::PermissionsExt as _;
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("ledger.jsonl");
@@ -158,7 +158,7 @@ fn only_its_owner_reads_it() {
 }
 
 #[test]
-fn only_unattended_acts_count_for_the_pace() {
+fn only_unattended_acts_count_for_the_rate_limit() {
     let deed = PastDeed { ended: None, time: at(0.0), deed: term(), failures: None };
     let act = |seconds, is_unattended: Option<bool>| PastAct {
         id: "a".into(),

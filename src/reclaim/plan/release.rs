@@ -1,7 +1,7 @@
 //! A plan that ends no process. Each process that can be asked to release memory is its own target, and the
 //! processes of one server are one target. Pure.
 
-use super::{Plan, PlanInput, Why, bytes, leader, reason, rows, target_process};
+use super::{Plan, PlanInput, Why, bytes, find_leader, reason, rows, target_process};
 use crate::model::Kind;
 use crate::model::{Process, Unread};
 use crate::reclaim::guard::{Call, Guard};
@@ -13,7 +13,7 @@ use crate::reclaim::target::Target;
 
 /// Makes targets of the requested processes, or refuses them.
 pub(super) fn plan(
-    seen: &PlanInput<'_>,
+    input: &PlanInput<'_>,
     guard: &Guard,
     call: Call,
     (accused, unread): (&[Accused<'_>], &Unread),
@@ -25,77 +25,78 @@ pub(super) fn plan(
         Release::First(_) | Release::Never => ReleaseOptions::by_rule(),
     };
     let mut ways: Vec<(ReleaseWay, Vec<&Accused<'_>>)> = Vec::new();
-    for one in accused {
-        match way(one, call, unread, seen) {
-            Ok(way) => match ways.iter_mut().find(|(known, _)| *known == way) {
-                Some((_, of_way)) => of_way.push(one),
-                None => ways.push((way, vec![one])),
+    for accused in accused {
+        match find_way(accused, call, unread, input) {
+            Ok(way) => match ways.iter_mut().find(|(other, _)| *other == way) {
+                Some((_, requested)) => requested.push(accused),
+                None => ways.push((way, vec![accused])),
             },
-            Err(why) => plan.refused.push(one.refused(why)),
+            Err(why) => plan.refused.push(accused.refused(why)),
         }
     }
-    for (way, of_way) in ways {
-        match target(seen, guard, (call, &options), way, &of_way) {
+    for (way, requested) in ways {
+        match target(input, guard, (call, &options), way, &requested) {
             Ok(target) => plan.targets.push(target),
             Err(why) => {
-                let refused = of_way.iter().map(|it| it.refused(why.clone()));
+                let refused = requested.iter().map(|accused| accused.refused(why.clone()));
                 plan.refused.extend(refused);
             }
         }
     }
 }
 
-fn way(
-    one: &Accused<'_>,
+fn find_way(
+    accused: &Accused<'_>,
     call: Call,
     unread: &Unread,
-    seen: &PlanInput<'_>,
+    input: &PlanInput<'_>,
 ) -> Result<ReleaseWay, Why> {
-    let on_unread = unread.gpu_of(one.process.pid);
+    let on_unread = unread.gpu_of(accused.process.pid);
     if call == Call::Rule
         && let Some(gpu) = on_unread
     {
         return Err(Why::Unread { gpu });
     }
-    release::find(one.process, seen.snapshot).map_err(|ways| Why::NoWayIn { ways: ways.into() })
+    release::find(accused.process, input.snapshot)
+        .map_err(|ways| Why::NoWayIn { ways: ways.into() })
 }
 
 /// One target for all processes that release memory by the same request. For a server, it includes workers that
 /// were not requested, because their memory is released as well.
 fn target(
-    seen: &PlanInput<'_>,
+    input: &PlanInput<'_>,
     guard: &Guard,
     (call, options): (Call, &ReleaseOptions),
     way: ReleaseWay,
     accused: &[&Accused<'_>],
 ) -> Result<Target, Why> {
-    let is_accused = |pid: u32| accused.iter().any(|it| it.process.pid == pid);
+    let is_accused = |pid: u32| accused.iter().any(|accused| accused.process.pid == pid);
     let is_of_way = |process: &&Process| {
         is_accused(process.pid)
             || (matches!(way.by, ReleaseBy::Server(_))
-                && !rows(process, seen.snapshot).is_empty()
-                && release::find(process, seen.snapshot).as_ref() == Ok(&way))
+                && !rows(process, input.snapshot).is_empty()
+                && release::find(process, input.snapshot).as_ref() == Ok(&way))
     };
-    let processes: Vec<&Process> = seen.snapshot.processes.iter().filter(is_of_way).collect();
+    let processes: Vec<&Process> = input.snapshot.processes.iter().filter(is_of_way).collect();
     let mut members = Vec::new();
     for process in &processes {
         let on_gpu = is_accused(process.pid);
-        members.push(target_process(seen, guard, (call, on_gpu), process)?);
+        members.push(target_process(input, guard, (call, on_gpu), process)?);
     }
-    members.sort_by_key(|it| (it.start_ticks, it.pid));
-    let leader = leader(&members, &processes);
-    let start = members.iter().find(|it| it.pid == leader);
-    let start = start.map_or(0, |it| it.start_ticks);
+    members.sort_by_key(|member| (member.start_ticks, member.pid));
+    let leader = find_leader(&members, &processes);
+    let start = members.iter().find(|member| member.pid == leader);
+    let start = start.map_or(0, |member| member.start_ticks);
     Ok(Target {
         id: format!("{leader}:{start}").into(),
-        boot_id: seen.snapshot.host.boot_id.clone(),
+        boot_id: input.snapshot.host.boot_id.clone(),
         reason: reason(call, accused),
         launcher: None,
         leader,
         dead: Vec::new(),
-        bytes: bytes(&members, &[], seen.snapshot),
+        bytes: bytes(&members, &[], input.snapshot),
         members,
-        steps: vec![step::release::step(way, options, &processes, seen.snapshot)],
+        steps: vec![step::release::step(way, options, &processes, input.snapshot)],
         owner: None,
         respawn_seconds: 0.0,
         used_at_plan: None,
@@ -106,11 +107,11 @@ fn target(
 pub(super) fn is_released(accused: &Accused<'_>, policy: &Policy) -> bool {
     let mut findings = accused.findings.iter();
     matches!(policy.release, Release::Only(_))
-        || findings.any(|it| policy.releasing.contains(&it.rule))
+        || findings.any(|finding| policy.releasing.contains(&finding.rule))
 }
 
 /// Whether idle is the only finding on these processes.
 pub(super) fn is_idle(accused: &[&Accused<'_>]) -> bool {
-    let mut findings = accused.iter().flat_map(|it| &it.findings);
-    findings.all(|it| it.kind == Kind::Idle)
+    let mut findings = accused.iter().flat_map(|accused| &accused.findings);
+    findings.all(|finding| finding.kind == Kind::Idle)
 }

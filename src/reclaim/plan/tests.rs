@@ -11,7 +11,7 @@ use crate::model::snapshot::{Jupyter, Parent};
 use crate::reclaim::policy::{Exempt, FindingSelector, Signal};
 use crate::reclaim::target::{Recipients, Step};
 use crate::reclaim::testing::{
-    OWNER, at, facts, finding, gpu, guard, naming, plan_of, plan_with, process, snapshot,
+    OWNER, at, facts, finding, gpu, guard, guard_naming, plan_of, plan_with, process, snapshot,
 };
 use crate::units::GIB;
 
@@ -19,20 +19,20 @@ mod families;
 mod forged;
 
 fn pids(target: &Target) -> Vec<u32> {
-    target.members.iter().map(|it| it.pid).collect()
+    target.members.iter().map(|member| member.pid).collect()
 }
 
-fn why(plan: &Plan) -> Vec<&Why> {
-    plan.refused.iter().map(|it| &it.why).collect()
+fn reasons(plan: &Plan) -> Vec<&Why> {
+    plan.refused.iter().map(|refused| &refused.why).collect()
 }
 
-fn alone(kind: Kind) -> (Vec<Finding>, Snapshot) {
+fn one_process(kind: Kind) -> (Vec<Finding>, Snapshot) {
     let python = process(70, "python train.py");
-    let seen = snapshot(at(0.0), std::slice::from_ref(&python), vec![gpu(0, &[(70, GIB)], 0)]);
-    (vec![finding(kind, &python)], seen)
+    let snapshot = snapshot(at(0.0), std::slice::from_ref(&python), vec![gpu(0, &[(70, GIB)], 0)]);
+    (vec![finding(kind, &python)], snapshot)
 }
 
-fn asking(kinds: &[Kind], rules: &[&str]) -> FindingSelector {
+fn select_findings(kinds: &[Kind], rules: &[&str]) -> FindingSelector {
     FindingSelector {
         kinds: kinds.to_vec(),
         rules: rules.iter().map(|&rule| rule.into()).collect(),
@@ -41,26 +41,26 @@ fn asking(kinds: &[Kind], rules: &[&str]) -> FindingSelector {
 }
 
 /// The processes that a selector matches in a snapshot.
-fn selected(seen: &Snapshot, findings: &[Finding], text: &str) -> Option<Selected> {
-    let places = places(seen, findings).into_iter();
-    let rows: Vec<_> = places.map(|place| ProcessRow::new(seen, findings, place)).collect();
+fn selected(snapshot: &Snapshot, findings: &[Finding], text: &str) -> Option<Selected> {
+    let places = places(snapshot, findings).into_iter();
+    let rows: Vec<_> = places.map(|place| ProcessRow::new(snapshot, findings, place)).collect();
     let selector = Selector::parse(text).unwrap().unwrap();
-    Some(selector.select(seen, &rows, findings.iter(), &Me::default()))
+    Some(selector.select(snapshot, &rows, findings.iter(), &Me::default()))
 }
 
-fn with(selector: FindingSelector) -> Guard {
+fn guard_with(selector: FindingSelector) -> Guard {
     let mut guard = guard();
     guard.policy.targets = Targets::Found(selector);
     guard
 }
 
 #[test]
-fn kinds_are_taken_always_when_asked_or_never() {
+fn each_kind_is_a_target_by_default_on_request_or_never() {
     for &kind in Kind::ALL {
-        let (findings, seen) = alone(kind);
-        let usual = plan_of(&findings, &seen, &guard());
-        let asked = with(asking(&[kind], &[]));
-        let asked = plan_of(&findings, &seen, &asked);
+        let (findings, snapshot) = one_process(kind);
+        let usual = plan_of(&findings, &snapshot, &guard());
+        let asked = guard_with(select_findings(&[kind], &[]));
+        let asked = plan_of(&findings, &snapshot, &asked);
         let (by_default, when_asked) = match kind {
             Kind::Idle | Kind::Orphan | Kind::Stopped => (1, 1),
             Kind::Hung | Kind::Leak | Kind::ServerIdle | Kind::Placeholder => (0, 1),
@@ -68,8 +68,8 @@ fn kinds_are_taken_always_when_asked_or_never() {
         };
         assert_eq!(usual.targets.len(), by_default, "{kind}");
         assert_eq!(asked.targets.len(), when_asked, "{kind}");
-        // Every requested process that is not a target is refused with a reason. By default only expected ones are
-        // listed.
+        // Every requested process that is not a target is refused with a reason. By default, only some kinds
+        // are listed.
         assert_eq!(asked.refused.len(), 1 - when_asked, "{kind}");
         let is_notified =
             matches!(kind, Kind::Dead | Kind::Stuck | Kind::Hung | Kind::Leak | Kind::Placeholder);
@@ -78,35 +78,35 @@ fn kinds_are_taken_always_when_asked_or_never() {
 }
 
 #[test]
-fn a_placeholder_is_taken_for_being_one_and_for_nothing_else() {
+fn a_placeholder_is_a_target_only_by_its_own_kind() {
     let only_asked = Why::OnlyWhenAsked { kind: Kind::Placeholder };
-    let asked = |kinds: &[Kind]| with(asking(kinds, &[]));
+    let asked = |kinds: &[Kind]| guard_with(select_findings(kinds, &[]));
     let named = process(70, "python /v/bin/keep-gpu --gpu-ids 0");
     let other = process(70, "python train.py");
     for (python, found_by_conduct) in [(&named, false), (&other, true)] {
         for kind in [Kind::Idle, Kind::Orphan, Kind::Stopped] {
-            let seen =
+            let snapshot =
                 snapshot(at(0.0), std::slice::from_ref(python), vec![gpu(0, &[(70, GIB)], 0)]);
             let mut findings = vec![finding(kind, python)];
             if found_by_conduct {
                 findings.push(finding(Kind::Placeholder, python));
             }
             for guard in [guard(), asked(&[kind])] {
-                let plan = plan_of(&findings, &seen, &guard);
+                let plan = plan_of(&findings, &snapshot, &guard);
                 assert_eq!(plan.targets, [], "{kind}");
-                assert!(why(&plan).iter().all(|it| **it == only_asked), "{plan:?}");
+                assert!(reasons(&plan).iter().all(|why| **why == only_asked), "{plan:?}");
                 assert!(!plan.refused.is_empty());
             }
             let both = asked(&[kind, Kind::Placeholder]);
-            assert_eq!(plan_of(&findings, &seen, &both).targets.len(), 1, "{kind}");
+            assert_eq!(plan_of(&findings, &snapshot, &both).targets.len(), 1, "{kind}");
         }
     }
 }
 
 #[test]
-fn a_target_has_its_processes_reasons_and_steps() {
-    let (findings, seen) = alone(Kind::Idle);
-    let plan = plan_of(&findings, &seen, &guard());
+fn a_target_contains_processes_findings_and_steps() {
+    let (findings, snapshot) = one_process(Kind::Idle);
+    let plan = plan_of(&findings, &snapshot, &guard());
     let [target] = &plan.targets[..] else {
         panic!("{plan:?}");
     };
@@ -142,71 +142,71 @@ fn a_target_has_its_processes_reasons_and_steps() {
 }
 
 #[test]
-fn what_the_rule_only_notifies_is_skipped() {
-    let (mut findings, seen) = alone(Kind::Idle);
+fn a_finding_that_only_notifies_is_refused() {
+    let (mut findings, snapshot) = one_process(Kind::Idle);
     findings[0].actions = vec![Action::Notify];
-    let plan = plan_of(&findings, &seen, &guard());
-    assert_eq!(why(&plan), [&Why::OnlyNotified]);
+    let plan = plan_of(&findings, &snapshot, &guard());
+    assert_eq!(reasons(&plan), [&Why::OnlyNotified]);
     findings[0].resolved_at = Some(at(0.0));
-    let plan = plan_of(&findings, &seen, &guard());
-    assert!(plan.targets.is_empty() && plan.refused.is_empty(), "it has ceased");
+    let plan = plan_of(&findings, &snapshot, &guard());
+    assert!(plan.targets.is_empty() && plan.refused.is_empty(), "the finding has ended");
 }
 
 #[test]
-fn what_is_kept_from_a_kind_is_not_ended_for_it() {
+fn an_exemption_from_a_kind_prevents_that_kind_only() {
     for (kinds, rules, targets) in [
         (vec![Kind::Stopped], vec![], 0),
         (vec![], vec![Arc::from("stopped")], 0),
         (vec![], vec![], 0),
         (vec![Kind::Idle], vec![], 1),
     ] {
-        let (findings, seen) = alone(Kind::Stopped);
+        let (findings, snapshot) = one_process(Kind::Stopped);
         let mut guard = guard();
         guard.policy.kept = vec![Exempt {
-            identity: seen.processes[0].identity(),
+            identity: snapshot.processes[0].identity(),
             kinds,
             rules,
             reason: "a demonstration".into(),
             until: None,
         }];
-        let plan = plan_of(&findings, &seen, &guard);
+        let plan = plan_of(&findings, &snapshot, &guard);
         assert_eq!((plan.targets.len(), plan.refused.len()), (targets, 1 - targets));
     }
 }
 
 #[test]
-fn a_process_that_is_another_by_now_is_none_of_the_rules() {
-    let (findings, mut seen) = alone(Kind::Idle);
-    seen.processes[0].start_ticks = Some(1);
-    assert_eq!(why(&plan_of(&findings, &seen, &guard())), [&Why::Gone]);
+fn a_reused_pid_is_refused() {
+    let (findings, mut snapshot) = one_process(Kind::Idle);
+    snapshot.processes[0].start_ticks = Some(1);
+    assert_eq!(reasons(&plan_of(&findings, &snapshot, &guard())), [&Why::Gone]);
     // The snapshot is outdated: Linux reports that the pid was reused.
-    let (findings, seen) = alone(Kind::Idle);
-    let mut now = facts(&seen);
+    let (findings, snapshot) = one_process(Kind::Idle);
+    let mut now = facts(&snapshot);
     now.get_mut(&70).unwrap().start_ticks = 1;
-    let plan = plan_with(&findings, &seen, &[], &now, &guard());
+    let plan = plan_with(&findings, &snapshot, &[], &now, &guard());
     let protection = Protection::Replaced;
-    assert_eq!(why(&plan), [&Why::Protected { pid: 70, protection }]);
+    assert_eq!(reasons(&plan), [&Why::Protected { pid: 70, protection }]);
     // Without facts from Linux, no process is a target.
-    let plan = plan_with(&findings, &seen, &[], &BTreeMap::new(), &guard());
+    let plan = plan_with(&findings, &snapshot, &[], &BTreeMap::new(), &guard());
     assert!(plan.targets.is_empty() && plan.refused.len() == 1);
 }
 
 #[test]
-fn what_is_asked_for_narrows_it() {
+fn the_request_selects_the_targets() {
     let first = process(70, "python train.py");
     let mut second = process(80, "python other.py");
     second.user = Some("bob".into());
     let gpus = vec![gpu(0, &[(70, GIB)], 0), gpu(1, &[(80, 4 * GIB)], 0)];
-    let seen = snapshot(at(0.0), &[first.clone(), second.clone()], gpus);
+    let snapshot = snapshot(at(0.0), &[first.clone(), second.clone()], gpus);
     let mut on_other = finding(Kind::Idle, &second);
     on_other.gpus[0].index = 1;
     on_other.duration_seconds = 60.0;
     let findings = [finding(Kind::Orphan, &first), on_other];
     let leaders = |targets: &FindingSelector, terms: Option<&str>| {
-        let mut guard = with(targets.clone());
-        guard.policy.selected = terms.and_then(|terms| selected(&seen, &findings, terms));
-        let plan = plan_of(&findings, &seen, &guard);
-        plan.targets.iter().map(|it| it.leader).collect::<Vec<_>>()
+        let mut guard = guard_with(targets.clone());
+        guard.policy.selected = terms.and_then(|terms| selected(&snapshot, &findings, terms));
+        let plan = plan_of(&findings, &snapshot, &guard);
+        plan.targets.iter().map(|target| target.leader).collect::<Vec<_>>()
     };
     let any = FindingSelector::default();
     assert_eq!(leaders(&any, None), [80, 70], "most memory first");
@@ -221,26 +221,30 @@ fn what_is_asked_for_narrows_it() {
     for (terms, expected) in limited {
         assert_eq!(leaders(&any, Some(terms)), expected, "{terms}");
     }
-    let first = FindingSelector { pids: vec![70], ..asking(&[Kind::Idle, Kind::Orphan], &[]) };
-    let asked: [(FindingSelector, &[u32]); 3] =
-        [(asking(&[Kind::Idle], &[]), &[80]), (asking(&[], &["orphan"]), &[70]), (first, &[70])];
+    let first =
+        FindingSelector { pids: vec![70], ..select_findings(&[Kind::Idle, Kind::Orphan], &[]) };
+    let asked: [(FindingSelector, &[u32]); 3] = [
+        (select_findings(&[Kind::Idle], &[]), &[80]),
+        (select_findings(&[], &["orphan"]), &[70]),
+        (first, &[70]),
+    ];
     for (selector, expected) in asked {
         assert_eq!(leaders(&selector, None), expected, "{selector:?}");
     }
 }
 
 #[test]
-fn what_is_named_needs_no_finding() {
-    let (_, mut seen) = alone(Kind::Idle);
-    seen.processes.push(Process { gpu_files: Some(Arc::default()), ..process(90, "bash") });
-    let plan = plan_of(&[], &seen, &naming(&[70, 90, 4711, 70]));
+fn a_named_process_needs_no_finding() {
+    let (_, mut snapshot) = one_process(Kind::Idle);
+    snapshot.processes.push(Process { gpu_files: Some(Arc::default()), ..process(90, "bash") });
+    let plan = plan_of(&[], &snapshot, &guard_naming(&[70, 90, 4711, 70]));
     assert_eq!(plan.targets.len(), 1);
     assert_eq!(plan.targets[0].reason, Reason::Named);
-    assert_eq!(why(&plan), [&Why::NotOnGpu, &Why::NotOnGpu]);
-    seen.processes[0].unresolved = Some("a stranger".into());
-    let plan = plan_of(&[], &seen, &naming(&[70]));
+    assert_eq!(reasons(&plan), [&Why::NotOnGpu, &Why::NotOnGpu]);
+    snapshot.processes[0].unresolved = Some("a stranger".into());
+    let plan = plan_of(&[], &snapshot, &guard_naming(&[70]));
     let protection = Protection::Unresolved;
-    assert_eq!(why(&plan), [&Why::Protected { pid: 70, protection }]);
+    assert_eq!(reasons(&plan), [&Why::Protected { pid: 70, protection }]);
 }
 
 #[test]
@@ -254,11 +258,11 @@ fn notebooks_are_named_by_kernel_or_path() {
         server_url: Some("http://127.0.0.1:8888/".into()),
         ..Jupyter::default()
     }));
-    let seen = snapshot(at(0.0), &[kernel], vec![gpu(0, &[(70, GIB)], 0)]);
+    let snapshot = snapshot(at(0.0), &[kernel], vec![gpu(0, &[(70, GIB)], 0)]);
     let count = |name: &str| {
         let mut guard = guard();
         guard.policy.targets = Targets::named(Vec::new(), vec![name.into()]).unwrap();
-        let plan = plan_of(&[], &seen, &guard);
+        let plan = plan_of(&[], &snapshot, &guard);
         assert_eq!(plan.targets.len() + plan.refused.len(), 1);
         plan.targets.len()
     };

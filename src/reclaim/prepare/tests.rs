@@ -13,7 +13,7 @@ use crate::reclaim::testing::{BOOT, at, facts, finding, gpu, plan_with, process,
 use crate::units::GIB;
 use crate::watch::sample::dice::Dice;
 
-/// A guard for root. gpumem descends from none of the processes.
+/// A guard for root. None of the processes is an ancestor of gpumem.
 fn root(policy: Policy) -> Guard {
     Guard {
         policy,
@@ -27,7 +27,7 @@ fn root(policy: Policy) -> Guard {
     }
 }
 
-/// A random machine with its findings and configuration. Its jobs have members that are exempted, at work,
+/// A random machine with its findings and configuration. Its jobs have members that are exempt, working,
 /// graphics-only, serving, protected, in another pid namespace, or without a finding.
 fn machine(dice: &mut Dice) -> (Vec<Finding>, Snapshot, Policy) {
     let mut processes: Vec<Process> = Vec::new();
@@ -46,7 +46,7 @@ fn machine(dice: &mut Dice) -> (Vec<Finding>, Snapshot, Policy) {
                 0 => keep.into(),
                 _ => BTreeMap::new(),
             };
-            let mut it = Process {
+            let mut process = Process {
                 ppid: Some(if pid == leader { 1 } else { leader }),
                 process_group: Some(leader),
                 session: Some(leader),
@@ -57,14 +57,14 @@ fn machine(dice: &mut Dice) -> (Vec<Finding>, Snapshot, Policy) {
                 ..process(pid, command)
             };
             if command.starts_with("sshd") {
-                it.executable = Some("/usr/sbin/sshd".into());
+                process.executable = Some("/usr/sbin/sshd".into());
             }
             if dice.roll(12) == 0 {
-                it.gpu_files = Some(Arc::default());
+                process.gpu_files = Some(Arc::default());
             }
             if dice.roll(12) == 0 {
                 policy.kept.push(Exempt {
-                    identity: it.identity(),
+                    identity: process.identity(),
                     kinds: match dice.chance() {
                         true => vec![Kind::Orphan],
                         false => Vec::new(),
@@ -83,7 +83,7 @@ fn machine(dice: &mut Dice) -> (Vec<Finding>, Snapshot, Policy) {
                 if dice.roll(3) > 0 {
                     continue;
                 }
-                let mut found = finding(kind, &it);
+                let mut found = finding(kind, &process);
                 found.memory_bytes = Some(bytes);
                 if dice.chance() {
                     found.actions.retain(|action| *action == Action::Notify);
@@ -92,63 +92,63 @@ fn machine(dice: &mut Dice) -> (Vec<Finding>, Snapshot, Policy) {
             }
             // The process may have exited since.
             if dice.roll(15) > 0 {
-                processes.push(it);
+                processes.push(process);
             }
         }
     }
-    let mut seen = snapshot(at(0.0), &processes, vec![gpu(0, &rows, 0), gpu(1, &[], 0)]);
-    for row in seen.gpus[0].processes.iter_mut().flatten() {
+    let mut snapshot = snapshot(at(0.0), &processes, vec![gpu(0, &rows, 0), gpu(1, &[], 0)]);
+    for row in snapshot.gpus[0].processes.iter_mut().flatten() {
         if dice.roll(10) == 0 {
             row.kind = ProcessType::Graphics;
         }
     }
     match dice.roll(12) {
-        0 => seen.host.pid_namespace = Some(PidNamespace::Container),
-        1 => seen.gpus[1].processes = None,
+        0 => snapshot.host.pid_namespace = Some(PidNamespace::Container),
+        1 => snapshot.gpus[1].processes = None,
         _ => {}
     }
-    (findings, seen, policy)
+    (findings, snapshot, policy)
 }
 
 fn accused(target: &Target) -> Vec<u32> {
     match &target.reason {
-        Reason::Found { findings } => findings.iter().map(|it| it.pid).collect(),
+        Reason::Found { findings } => findings.iter().map(|finding| finding.pid).collect(),
         Reason::Named => Vec::new(),
     }
 }
 
 #[test]
-fn the_headline_promises_what_a_plan_of_all_users_takes_and_no_more() {
+fn the_headline_matches_a_plan_for_all_users() {
     let (mut taken, mut left) = (0, 0);
     for seed in 1..=rounds(200) {
         let mut dice = Dice(seed * 0x9e37_79b9);
-        let (mut findings, seen, policy) = machine(&mut dice);
+        let (mut findings, snapshot, policy) = machine(&mut dice);
         let whole = Reclaimable::new(findings.iter(), [].iter());
-        let marks = marks(&findings, &seen, policy.clone());
-        findings.iter_mut().for_each(|it| it.mark_planned(&marks));
+        let marks = marks(&findings, &snapshot, policy.clone());
+        findings.iter_mut().for_each(|finding| finding.mark_planned(&marks));
         let headline = Reclaimable::new(findings.iter(), [].iter());
 
-        let families = families(&seen);
-        let plan = plan_with(&findings, &seen, &families, &facts(&seen), &root(policy));
+        let families = families(&snapshot);
+        let plan = plan_with(&findings, &snapshot, &families, &facts(&snapshot), &root(policy));
         let pids: Vec<u32> = plan.targets.iter().flat_map(accused).collect();
-        let mut known: Vec<Identity> = Vec::new();
-        for finding in findings.iter().filter(|it| it.is_reclaimable()) {
+        let mut identities: Vec<Identity> = Vec::new();
+        for finding in findings.iter().filter(|finding| finding.is_reclaimable()) {
             let process = finding.process.as_ref().unwrap();
             assert!(pids.contains(&process.pid), "{seed}: {finding:?}\n{plan:?}");
-            known.push(process.identity);
+            identities.push(process.identity);
         }
-        known.sort_unstable_by_key(|it| it.pid);
-        known.dedup();
-        assert!(headline.processes <= known.len(), "{seed}");
+        identities.sort_unstable_by_key(|process| process.pid);
+        identities.dedup();
+        assert!(headline.processes <= identities.len(), "{seed}");
         // Every process in the plan was marked.
         let mut planned = pids.clone();
         planned.sort_unstable();
         planned.dedup();
         assert_eq!(headline.processes, planned.len(), "{seed}: {plan:?}");
-        let bytes: u64 = plan.targets.iter().filter_map(|it| it.bytes).sum();
+        let bytes: u64 = plan.targets.iter().filter_map(|target| target.bytes).sum();
         assert!(headline.bytes >= bytes, "{seed}: {headline:?} {plan:?}");
         let unlisted =
-            |pid: &&u32| seen.gpus[0].processes.iter().flatten().all(|it| it.pid != **pid);
+            |pid: &&u32| snapshot.gpus[0].processes.iter().flatten().all(|row| row.pid != **pid);
         if !planned.iter().any(|pid| unlisted(&pid)) {
             assert_eq!(headline.bytes, bytes, "{seed}: {headline:?} {plan:?}");
         }
@@ -160,14 +160,14 @@ fn the_headline_promises_what_a_plan_of_all_users_takes_and_no_more() {
 }
 
 #[test]
-fn what_would_end_one_that_is_kept_is_skipped_and_the_reason_is_shown() {
+fn a_family_with_an_exempt_member_is_skipped() {
     let job = |pid| Process {
         process_group: Some(70),
         session: Some(70),
         ..process(pid, "python train.py")
     };
     let (idle, kept) = (job(70), job(71));
-    let seen =
+    let snapshot =
         snapshot(at(0.0), &[idle.clone(), kept.clone()], vec![gpu(0, &[(70, GIB), (71, GIB)], 0)]);
     let mut policy = default_policy();
     policy.kept.push(Exempt {
@@ -177,9 +177,9 @@ fn what_would_end_one_that_is_kept_is_skipped_and_the_reason_is_shown() {
         reason: "night run".into(),
         until: None,
     });
-    // A process that is fully exempted has no finding.
+    // A fully exempt process has no finding.
     let mut found = [finding(Kind::Idle, &idle)];
-    let marks_of = |found: &[Finding], policy: &Policy| marks(found, &seen, policy.clone());
+    let marks_of = |found: &[Finding], policy: &Policy| marks(found, &snapshot, policy.clone());
     found[0].mark_planned(&marks_of(&found, &policy));
     let why = found[0].skipped.as_deref().unwrap();
     assert!(why.contains("71 of its job have no finding"), "{why}");
@@ -193,7 +193,7 @@ fn what_would_end_one_that_is_kept_is_skipped_and_the_reason_is_shown() {
 }
 
 #[test]
-fn a_run_whose_launcher_holds_no_gpu_is_reclaimable_whole() {
+fn a_run_with_its_launcher_off_gpu_is_reclaimable() {
     let launcher = Arc::new(crate::model::snapshot::Parent {
         pid: 60,
         start_ticks: Some(600),
@@ -210,9 +210,9 @@ fn a_run_whose_launcher_holds_no_gpu_is_reclaimable_whole() {
     };
     let ranks = [rank(70), rank(71)];
     let gpus = vec![gpu(0, &[(70, GIB), (71, GIB)], 0)];
-    let seen = snapshot(at(0.0), &ranks, gpus);
-    let found = ranks.each_ref().map(|it| finding(Kind::Idle, it));
-    assert!(marks(&found, &seen, default_policy()).iter().all(|mark| mark.skipped.is_none()));
-    let one = marks(&found[..1], &seen, default_policy());
+    let snapshot = snapshot(at(0.0), &ranks, gpus);
+    let found = ranks.each_ref().map(|rank| finding(Kind::Idle, rank));
+    assert!(marks(&found, &snapshot, default_policy()).iter().all(|mark| mark.skipped.is_none()));
+    let one = marks(&found[..1], &snapshot, default_policy());
     assert!(one[0].skipped.as_deref().unwrap().contains("71 of its job"), "{one:?}");
 }

@@ -49,69 +49,70 @@ fn snapshot(pids: &[u32]) -> Snapshot {
 }
 
 /// Rechecks 7, which had the finding, and 8, a member without one.
-fn asked(found: &[Finding], snapshot: &Snapshot) -> Recheck {
+fn recheck_both(found: &[Finding], snapshot: &Snapshot) -> Recheck {
     let (seven, eight) = (member(7), member(8));
     let found: Vec<&Finding> = found.iter().collect();
-    of_members(&[&seven, &eight], &[because(7)], &found, snapshot)
+    recheck_members(&[&seven, &eight], &[because(7)], &found, snapshot)
 }
 
 #[test]
-fn it_is_true_while_the_same_rule_finds_the_same_process() {
+fn a_finding_holds_while_its_rule_finds_the_process() {
     let here = snapshot(&[7, 8]);
-    assert_eq!(asked(&[finding("idle", 7, 100)], &here), Recheck::StillTrue);
+    assert_eq!(recheck_both(&[finding("idle", 7, 100)], &here), Recheck::StillTrue);
     for other in [finding("night", 7, 100), finding("idle", 8, 100), finding("idle", 7, 101)] {
-        assert_eq!(asked(&[other], &here), Recheck::NoLonger);
+        assert_eq!(recheck_both(&[other], &here), Recheck::NoLonger);
     }
-    assert_eq!(asked(&[], &here), Recheck::NoLonger);
+    assert_eq!(recheck_both(&[], &here), Recheck::NoLonger);
 }
 
 #[test]
-fn what_is_not_seen_is_not_known() {
+fn a_missing_process_or_gpu_makes_the_verdict_unknown() {
     let found = [finding("idle", 7, 100)];
-    assert_eq!(asked(&found, &snapshot(&[8])), Recheck::Unknown);
+    assert_eq!(recheck_both(&found, &snapshot(&[8])), Recheck::Unknown);
     let changes: [fn(&mut Snapshot); 3] = [
-        |it| it.processes[0].start_ticks = Some(101),
-        |it| it.gpus[0].stale_seconds = Some(3.0),
-        |it| it.gpus[0].processes = None,
+        |snapshot| snapshot.processes[0].start_ticks = Some(101),
+        |snapshot| snapshot.gpus[0].stale_seconds = Some(3.0),
+        |snapshot| snapshot.gpus[0].processes = None,
     ];
     for change in changes {
-        let mut seen = snapshot(&[7]);
-        change(&mut seen);
-        assert_eq!(asked(&found, &seen), Recheck::Unknown, "{seen:?}");
+        let mut snapshot = snapshot(&[7]);
+        change(&mut snapshot);
+        assert_eq!(recheck_both(&found, &snapshot), Recheck::Unknown, "{snapshot:?}");
     }
 }
 
 #[test]
-fn of_several_none_may_have_ceased() {
+fn every_living_members_finding_must_hold() {
     let here = snapshot(&[7, 8]);
     let (seven, eight) = (member(7), member(8));
     let becauses = [because(7), because(8)];
-    let of =
-        |alive: &[&TargetProcess], found: &[&Finding]| of_members(alive, &becauses, found, &here);
+    let of = |alive: &[&TargetProcess], found: &[&Finding]| {
+        recheck_members(alive, &becauses, found, &here)
+    };
     let (of_7, of_8) = (finding("idle", 7, 100), finding("idle", 8, 100));
     assert_eq!(of(&[&seven, &eight], &[&of_7, &of_8]), Recheck::StillTrue);
     assert_eq!(of(&[&seven, &eight], &[&of_7]), Recheck::NoLonger);
-    assert_eq!(of(&[&seven], &[&of_7]), Recheck::StillTrue, "8 has ended");
+    assert_eq!(of(&[&seven], &[&of_7]), Recheck::StillTrue, "8 has exited");
 }
 
 #[test]
 fn possible_work_on_an_unread_gpu_makes_activity_unknown() {
-    let mut seen = snapshot(&[1]);
+    let mut snapshot = snapshot(&[1]);
     let files = ["/dev/nvidia0".into(), "/dev/nvidia1".into()];
-    seen.processes[0].gpu_files = Some(files.into());
+    snapshot.processes[0].gpu_files = Some(files.into());
     let found = [finding("idle", 1, 100)];
     let found: Vec<&Finding> = found.iter().collect();
     let (one, because) = (member(1), [because(1)]);
-    let recheck = |seen: &Snapshot| of_members(&[&one], &because, &found, seen);
-    assert_eq!(recheck(&seen), Recheck::StillTrue);
-    seen.gpus.push(Gpu { index: 1, ..Gpu::default() });
-    assert_eq!(recheck(&seen), Recheck::Unknown, "one of its GPUs is not read");
-    seen.gpus[1].processes = Some(Vec::new());
-    assert_eq!(recheck(&seen), Recheck::StillTrue);
+    let recheck = |snapshot: &Snapshot| recheck_members(&[&one], &because, &found, snapshot);
+    assert_eq!(recheck(&snapshot), Recheck::StillTrue);
+    snapshot.gpus.push(Gpu { index: 1, ..Gpu::default() });
+    assert_eq!(recheck(&snapshot), Recheck::Unknown, "one of its GPUs could not be read");
+    snapshot.gpus[1].processes = Some(Vec::new());
+    assert_eq!(recheck(&snapshot), Recheck::StillTrue);
 }
 
 #[test]
-fn work_is_a_tenth_of_a_core_or_a_megabyte_a_second_and_more_than_a_trace() {
+fn work_is_a_tenth_of_a_core_or_a_megabyte_per_second() {
     for (seconds, cpu_seconds, bytes, works) in [
         (0.3, 0.3, 1_000_000, false),
         (8.0, 0.9, 9_000_000, false),
@@ -127,7 +128,7 @@ fn work_is_a_tenth_of_a_core_or_a_megabyte_a_second_and_more_than_a_trace() {
 }
 
 #[test]
-fn who_saves_may_begin_late() {
+fn saving_is_detected_even_if_it_starts_late() {
     for (seconds, cpu_seconds, bytes, saves) in [
         (30.0, 0.4, 1_000_000, false),
         (30.0, 0.6, 0, true),

@@ -18,13 +18,13 @@ use crate::reclaim::process_control::{
 
 /// The variable by which a process announces its signal.
 pub const VARIABLE: &str = "GPUMEM_RELEASE_SIGNAL";
-/// Permitted signals: those that programs define for their own purposes.
+/// Permitted signals, which programs define for their own purposes.
 const SIGNALS: [Signal; 3] = [Signal::Usr1, Signal::Usr2, Signal::Hup];
 
 /// The signal that a process announces. `None` if it announces none.
 fn announced(environment: &BTreeMap<Arc<str>, Arc<str>>) -> Option<Result<Signal, String>> {
     let value = environment.get(VARIABLE)?;
-    let signal = value.parse().ok().filter(|it| SIGNALS.contains(it));
+    let signal = value.parse().ok().filter(|signal| SIGNALS.contains(signal));
     Some(signal.ok_or_else(|| {
         format!(
             "it announces {VARIABLE}={value}, which gpumem does not send; use USR1, USR2 or HUP"
@@ -74,9 +74,9 @@ fn hold(
         ));
     };
     let mut control = PidfdControl::new(roots.clone());
-    let who =
+    let approved =
         Approved { pid, start_ticks: way.start_ticks, uid, boot_id: read_host(roots).boot_id };
-    let handle = control.open(&who).map_err(|error| match error {
+    let handle = control.open(&approved).map_err(|error| match error {
         NotOpened::Gone(_) => gone(),
         error => NotReleased::NoWayIn(error.to_string()),
     })?;
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn only_signals_of_a_programs_own_are_announced() {
+    fn only_user_defined_signals_are_accepted() {
         assert_eq!(found(None), None);
         for (value, signal) in
             [("USR1", Signal::Usr1), ("SIGUSR2", Signal::Usr2), ("hup", Signal::Hup)]
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_another_by_now_is_not_touched() {
+    fn a_reused_pid_is_not_signalled() {
         let signal = Signal::Usr1;
         let by = ReleaseBy::Signal { signal };
         let way = ReleaseWay { pid: std::process::id(), start_ticks: 1, by };

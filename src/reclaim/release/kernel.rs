@@ -23,7 +23,7 @@ use crate::model::{Process, Snapshot};
 /// The time limit for a first answer. An idle kernel takes 5 ms, or more on a busy machine.
 const PROBE_TIME: Duration = Duration::from_millis(800);
 
-/// The time limit divided by this is reserved for the answer. The recipe does not start in that period.
+/// The last quarter of the time limit is reserved for the answer. The recipe does not start in that period.
 const ANSWER_SHARE: u32 = 4;
 
 /// The release request, if a process is a kernel. `Err` if this kernel cannot be asked.
@@ -109,10 +109,10 @@ fn open(
     let time = PROBE_TIME.min(Duration::from_millis(options.wait_ms));
     let until = Deadline::after(time);
     let process = (way.pid, way.start_ticks);
-    let mut channel = ShellChannel::open(roots, process, until).map_err(|it| refusal(&it))?;
+    let mut channel = ShellChannel::open(roots, process, until).map_err(|error| refusal(&error))?;
     // Reading the connection file may have used up the time limit.
     let until = Deadline::after(time);
-    let implementation = channel.implementation(until).map_err(|it| refusal(&it))?;
+    let implementation = channel.implementation(until).map_err(|error| refusal(&error))?;
     match implementation.as_str() {
         "ipython" => Ok(channel),
         other => {

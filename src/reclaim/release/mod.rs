@@ -24,8 +24,8 @@ pub use crate::model::release::{Reference, ReleaseReport};
 use crate::model::{Gpu, Process, Snapshot};
 pub use way::{NotReleased, ReleaseAnswer, ReleaseBy, ReleaseOptions, ReleaseWay, ServerUnload};
 
-/// The maximum number of concurrent probes.
-const MOST_PROBES: usize = 16;
+/// Maximum number of concurrent probes.
+const MAX_PROBES: usize = 16;
 /// The time limit of a probe, independent of the time limit of a release.
 const PROBE_TIME: Duration = Duration::from_secs(10);
 
@@ -48,9 +48,8 @@ pub fn find(process: &Process, snapshot: &Snapshot) -> Result<ReleaseWay, String
     })
 }
 
-/// Why no recipe may run in a process that computes on a GPU. Freeing memory waits for the computation, and a
-/// hanging CUDA kernel would block the process forever. Uses the samples of the process or, if the driver has none,
-/// those of the GPU.
+/// Why no recipe may run, if the process computes on a GPU. Freeing memory waits for the computation, and a hanging
+/// CUDA kernel would block the process forever. Without samples of the process, those of the GPU decide.
 fn at_work(pid: u32, snapshot: &Snapshot) -> Option<String> {
     let works = |gpu: &Gpu| {
         let mut rows = gpu.processes.iter().flatten();
@@ -77,8 +76,8 @@ pub struct ProbedTarget {
     /// Proof that the target is idle and can be asked. Contains text from others: escape it for a
     /// terminal.
     pub proved: Option<Arc<str>>,
-    /// Outcome of the target, also if the probe showed that it cannot be asked; `null` if the plan was
-    /// not carried out for it, or not to the end.
+    /// Outcome of the target, also if the probe showed that it cannot be asked; `null` if its plan was
+    /// not carried out completely.
     pub outcome: Option<Outcome>,
 }
 
@@ -88,7 +87,7 @@ impl ProbedTarget {
             Some(Ok(report)) => (report.why, None),
             Some(Err(error)) => (None, Some(Outcome::of_release(&error))),
             None => {
-                let why = "it did not show in time whether it is idle; nothing was sent".into();
+                let why = "could not determine in time whether it is idle; nothing was sent".into();
                 (None, Some(Outcome::TimedOut { why }))
             }
         };
@@ -104,12 +103,12 @@ impl ProbedTarget {
 /// Probes whether each target is idle and can be asked, several at once. Changes nothing.
 pub fn probe_targets(targets: Vec<Target>) -> Vec<ProbedTarget> {
     let mut all = Vec::with_capacity(targets.len());
-    let mut left = targets.into_iter().peekable();
-    while left.peek().is_some() {
-        let some: Vec<Target> = left.by_ref().take(MOST_PROBES).collect();
-        let looks: Vec<_> = some.iter().map(begin_probe).collect();
-        for (target, look) in some.into_iter().zip(looks) {
-            let answer = look.and_then(|look| look.within(PROBE_TIME).ok());
+    let mut remaining = targets.into_iter().peekable();
+    while remaining.peek().is_some() {
+        let batch: Vec<Target> = remaining.by_ref().take(MAX_PROBES).collect();
+        let probes: Vec<_> = batch.iter().map(begin_probe).collect();
+        for (target, probe) in batch.into_iter().zip(probes) {
+            let answer = probe.and_then(|probe| probe.within(PROBE_TIME).ok());
             all.push(ProbedTarget::new(target, answer));
         }
     }
@@ -121,8 +120,8 @@ fn begin_probe(target: &Target) -> Option<Task<ReleaseAnswer>> {
         return None;
     };
     let (way, options) = (way.clone(), options.clone());
-    let look = move || probe(&Roots::default(), &way, &options);
-    Task::start("release-probe", look).ok()
+    let run_probe = move || probe(&Roots::default(), &way, &options);
+    Task::start("release-probe", run_probe).ok()
 }
 
 /// Checks whether a release is possible now. Changes nothing, and may take seconds.

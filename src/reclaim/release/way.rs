@@ -12,10 +12,10 @@ use crate::reclaim::policy::Signal;
 /// How long a release may take by default.
 const DEFAULT_WAIT_MS: u64 = 10_000;
 
-/// How long an inference server must be seen without a request by default.
+/// How long an inference server must be observed without requests by default.
 const DEFAULT_IDLE_MS: u64 = 60_000;
 
-/// A process that can release memory and live on, and how it is asked.
+/// A process that can release memory and keep running, and how it is asked.
 #[derive(Clone, PartialEq, Eq, Debug, JsonSchema, Serialize, Deserialize)]
 pub struct ReleaseWay {
     /// PID of the process that is asked; for a server, of the process that listens.

@@ -1,4 +1,4 @@
-//! Notices about findings: their contents, recipients and time, and retries after failed deliveries.
+//! Notices about findings: contents, recipients, timing, and retries after failed deliveries.
 
 use std::sync::Arc;
 
@@ -79,7 +79,7 @@ impl ReapScheduler {
         system: &mut dyn System,
     ) {
         let undelivered = self.undelivered.get(&finding.id);
-        let is_waiting = undelivered.is_some_and(|it| now < it.retry_at);
+        let is_waiting = undelivered.is_some_and(|retry| now < retry.retry_at);
         if is_waiting
             || self.pending_notices.contains(&finding.id)
             || !is_seen(finding, &self.snapshot)
@@ -87,8 +87,8 @@ impl ReapScheduler {
             return;
         }
         let terms = self.terms();
-        let known = self.warnings.of(finding, is_of_end);
-        let due = known.map_or(WarningDue::First, |it| it.due(now, terms));
+        let warning = self.warnings.of(finding, is_of_end);
+        let due = warning.map_or(WarningDue::First, |warning| warning.due(now, terms));
         let grace = terms.grace.as_secs_f64();
         let warn = terms.warn.as_secs_f64();
         let (kind, acts_at) = match (due, is_of_end) {
@@ -96,7 +96,7 @@ impl ReapScheduler {
             (WarningDue::First, true) => {
                 (NoticeKind::Warning, Some(now.plus_seconds(warn).plus_seconds(grace)))
             }
-            (WarningDue::Last, true) if known.is_some_and(|it| !it.is_over) => {
+            (WarningDue::Last, true) if warning.is_some_and(|warning| !warning.is_over) => {
                 (NoticeKind::LastWarning, Some(now.plus_seconds(grace)))
             }
             _ => return,
@@ -127,7 +127,7 @@ impl ReapScheduler {
     ) {
         let finding = &notice.finding;
         self.pending_notices.remove(&finding.id);
-        let owner = finding.process.as_ref().and_then(|it| it.user.as_deref());
+        let owner = finding.process.as_ref().and_then(|process| process.user.as_deref());
         let owner = owner.unwrap_or("the owner");
         let written = result.and_then(|()| {
             let is_of_end = notice.kind != NoticeKind::Found;
@@ -136,7 +136,7 @@ impl ReapScheduler {
         });
         match written {
             Ok(()) => {
-                let what = match (notice.kind, notice.acts_at) {
+                let action = match (notice.kind, notice.acts_at) {
                     (NoticeKind::Found, _) | (_, None) => "notified".to_owned(),
                     (NoticeKind::Warning, Some(at)) => {
                         format!("warned, to be killed at {}", at.local())
@@ -146,13 +146,13 @@ impl ReapScheduler {
                     }
                 };
                 self.undelivered.remove(&finding.id);
-                system.log(&format!("{}: {owner} {what} by the notify command", finding.message));
+                system.log(&format!("{}: {owner} {action} by the notify command", finding.message));
             }
             Err(error) => {
                 let retry_at = now.plus_seconds(RETRY_SECONDS);
-                let known = self.undelivered.get(&finding.id);
+                let earlier = self.undelivered.get(&finding.id);
                 // A repeated error is logged once.
-                if known.is_none_or(|it| it.error != error) {
+                if earlier.is_none_or(|retry| retry.error != error) {
                     system.log(&format!("{}: {owner} not notified: {error}", finding.message));
                 }
                 let undelivered = PendingRetry { retry_at, error };

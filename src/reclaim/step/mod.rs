@@ -1,4 +1,4 @@
-//! The steps by which a plan frees a target's memory, gentlest first.
+//! The steps that free a target's memory, gentlest first.
 //!
 //! [`Step`] lists them. Its methods cover what the steps share: description, recipients, execution, and effect.
 //! Each kind of step has a file with its part of each method and the condition for using it. To add one, add its
@@ -34,14 +34,14 @@ use crate::model::process::AskedRelease;
 use crate::model::{Process, Snapshot, Time};
 use crate::units::Span;
 
-/// The time in seconds for which a restart is expected. A notebook server checks its kernels every 3 s
+/// How long, in seconds, to watch for a restart. A notebook server checks its kernels every 3 s
 /// (`jupyter_client`: `KernelRestarter.time_to_dead` and `poll_interval`), torchrun more often.
 const RESPAWN_SECONDS: f64 = 6.0;
 
 impl Step {
     /// Describes the action. The text contains untrusted names, so escape it for a terminal.
     pub fn describe(&self, target: &Target) -> String {
-        let what = match self {
+        let action = match self {
             Self::Release { way, .. } => release::describe(way),
             Self::ShutKernel { kernel, .. } => shut_kernel::describe(kernel),
             Self::Signal { signal, recipients, .. } => {
@@ -51,7 +51,7 @@ impl Step {
         };
         let wait = Span::from_seconds(self.grace_seconds());
         let longer = if self.may_save() { ", longer while it works" } else { "" };
-        format!("{what}; wait {wait}{longer}")
+        format!("{action}; wait {wait}{longer}")
     }
 
     /// Whether the recipients may save their work before they exit.
@@ -77,35 +77,35 @@ impl Step {
     }
 
     /// The living recipients. If there are none, the next step is due. The caller checks their protection.
-    pub(super) fn recipients(&self, scene: &mut StepState<'_>) -> Vec<Handle> {
+    pub(super) fn recipients(&self, state: &mut StepState<'_>) -> Vec<Handle> {
         match self {
-            Self::Release { .. } => scene.alive(Recipients::Family),
-            Self::ShutKernel { .. } => scene.held.alive(&mut *scene.control),
-            Self::Signal { recipients, .. } => scene.alive(*recipients),
+            Self::Release { .. } => state.alive(Recipients::Family),
+            Self::ShutKernel { .. } => state.held.alive(&mut *state.control),
+            Self::Signal { recipients, .. } => state.alive(*recipients),
             Self::Advise { .. } => Vec::new(),
         }
     }
 
-    /// Performs the step, or starts to.
+    /// Performs or starts the step.
     pub(super) fn execute(
         &self,
         context: &mut StepContext<'_>,
-        to: &[Handle],
+        recipients: &[Handle],
     ) -> Result<Started, LedgerError> {
         match self {
             Self::Release { way, options, .. } => release::request(way, options, context),
             Self::ShutKernel { kernel, .. } => shut_kernel::request(kernel, context),
-            Self::Signal { signal, .. } => signal::send(*signal, context, to),
+            Self::Signal { signal, .. } => signal::send(*signal, context, recipients),
             Self::Advise { .. } => Ok(Started::Done),
         }
     }
 
     /// The effect so far, from answers and living processes.
-    pub(super) fn effect(&self, scene: &mut StepState<'_>) -> StepEffect {
+    pub(super) fn effect(&self, state: &mut StepState<'_>) -> StepEffect {
         match self {
-            Self::Release { way, options, .. } => release::effect(way, options, scene),
-            Self::ShutKernel { .. } => shut_kernel::effect(scene),
-            Self::Signal { recipients, .. } if !scene.alive(*recipients).is_empty() => {
+            Self::Release { way, options, .. } => release::effect(way, options, state),
+            Self::ShutKernel { .. } => shut_kernel::effect(state),
+            Self::Signal { recipients, .. } if !state.alive(*recipients).is_empty() => {
                 StepEffect::Pending
             }
             Self::Signal { .. } | Self::Advise { .. } => StepEffect::Over,
@@ -113,16 +113,16 @@ impl Step {
     }
 
     /// The effect at the end of the time limit.
-    pub(super) fn expired(&self, scene: &StepState<'_>) -> StepEffect {
+    pub(super) fn expired(&self, state: &StepState<'_>) -> StepEffect {
         match self {
-            Self::Release { .. } => release::expired(scene),
-            Self::ShutKernel { .. } => shut_kernel::expired(scene),
+            Self::Release { .. } => release::expired(state),
+            Self::ShutKernel { .. } => shut_kernel::expired(state),
             Self::Signal { .. } | Self::Advise { .. } => StepEffect::Over,
         }
     }
 
-    /// Whether the step ends processes. Such a step may also end dependents, and the act is over once the memory is
-    /// freed. A release measures its own effect.
+    /// Whether the step ends processes. It may then also end dependents, and the act is over once the memory is freed.
+    /// A release measures its own effect.
     pub(super) fn ends_processes(&self) -> bool {
         !matches!(self, Self::Release { .. })
     }
@@ -143,7 +143,7 @@ impl fmt::Display for Deed {
                 let pids = listed(processes.iter().map(|process| &process.pid));
                 write!(f, "{} to {pids}", signals.join(" and "))
             }
-            Self::Release { way } => f.write_str(&release::words(way, "asking")),
+            Self::Release { way } => f.write_str(&release::describe_request(way, "asking")),
             Self::ShutKernel { kernel_id } => {
                 write!(f, "asking its server to shut kernel {kernel_id} down")
             }
@@ -199,17 +199,17 @@ pub(super) struct StepState<'a> {
 
 impl StepState<'_> {
     /// The living recipients. Added processes count only if they hold a GPU.
-    pub fn alive(&mut self, to: Recipients) -> Vec<Handle> {
+    pub fn alive(&mut self, recipients: Recipients) -> Vec<Handle> {
         let leader = self.target.leader;
         self.held
             .concerned(self.snapshot, self.control)
             .into_iter()
-            .filter(|one| match to {
-                Recipients::Launcher => !one.is_member,
-                Recipients::Leader => one.is_member && one.pid == leader,
-                Recipients::Family => one.is_member,
+            .filter(|held| match recipients {
+                Recipients::Launcher => !held.is_member,
+                Recipients::Leader => held.is_member && held.pid == leader,
+                Recipients::Family => held.is_member,
             })
-            .map(|one| one.handle)
+            .map(|held| held.handle)
             .collect()
     }
 }
@@ -234,9 +234,9 @@ impl StepContext<'_> {
     /// Seconds since a recent release request to a process. A request in the future, after the clock was set back,
     /// counts as now.
     pub fn released_seconds_ago(&self, way: &ReleaseWay) -> Option<f64> {
-        let who = LedgerProcess::of(way);
-        let past = self.releases.iter().filter(|it| it.process == who);
-        let last = past.map(|it| it.since).max()?;
+        let process = LedgerProcess::of(way);
+        let past = self.releases.iter().filter(|release| release.process == process);
+        let last = past.map(|release| release.since).max()?;
         let seconds = self.now.seconds_since(last).max(0.0);
         (seconds < release::AGAIN_SECONDS).then_some(seconds)
     }
@@ -247,9 +247,9 @@ impl StepContext<'_> {
 
     /// Past release requests to a process, given by pid and start ticks.
     pub fn asked_of(&self, (pid, start_ticks): (u32, u64)) -> Vec<AskedRelease> {
-        let who = LedgerProcess { pid, start_ticks };
-        let past = self.releases.iter().filter(|it| it.process == who);
-        past.map(|it| it.asked(self.now)).collect()
+        let process = LedgerProcess { pid, start_ticks };
+        let past = self.releases.iter().filter(|release| release.process == process);
+        past.map(|release| release.asked(self.now)).collect()
     }
 
     pub fn request(&mut self, deed: Deed, request: Request) -> Result<Started, LedgerError> {
@@ -266,9 +266,9 @@ pub(super) struct FamilyInput<'a> {
     pub launcher: Option<&'a TargetProcess>,
     pub leader: u32,
     pub snapshot: &'a Snapshot,
-    /// All members are included.
+    /// Whether all members are included.
     pub is_whole: bool,
-    /// Idle is the only finding.
+    /// Whether idle is the only finding.
     pub is_idle: bool,
 }
 
@@ -290,9 +290,9 @@ pub(super) fn steps(candidate: &FamilyInput<'_>) -> StepPlan {
         return StepPlan { steps: vec![only], respawn_seconds: 0.0 };
     }
     let processes = || candidate.processes.iter();
-    let is_restarted = processes().any(|it| shut_kernel::is_notebook(it))
-        || processes().any(|it| it.is_restarted_by_its_pool())
-        || processes().any(|it| advice::owner(it).is_some())
+    let is_restarted = processes().any(|process| shut_kernel::is_notebook(process))
+        || processes().any(|process| process.is_restarted_by_its_pool())
+        || processes().any(|process| advice::owner(process).is_some())
         || !candidate.is_whole;
     let mut steps: Vec<Step> = release.into_iter().collect();
     steps.extend(signal::plan(candidate));
@@ -309,14 +309,15 @@ fn advise(
         return None;
     }
     let processes = candidate.processes;
-    let is_others = |it: &Process| it.uid != Some(candidate.guard.ourselves.uid);
-    let mut owners = processes.iter().filter_map(|it| {
-        advice::owner_of(it, processes).filter(|owner| !(owner.is_by_user && is_others(it)))
+    let is_others = |process: &Process| process.uid != Some(candidate.guard.ourselves.uid);
+    let mut owners = processes.iter().filter_map(|process| {
+        advice::owner_of(process, processes)
+            .filter(|owner| !(owner.is_by_user && is_others(process)))
     });
-    let are_own = !processes.iter().any(|it| is_others(it));
+    let are_own = !processes.iter().any(|process| is_others(process));
     let owned = owners.next().map(|owner| Arc::from(owner.way(are_own)));
-    let restarted = || processes.iter().find_map(|it| restarted(it));
-    let pooled = || processes.iter().find_map(|it| pooled(it, processes));
+    let restarted = || processes.iter().find_map(|process| restarted(process));
+    let pooled = || processes.iter().find_map(|process| pooled(process, processes));
     let command = owned.or_else(restarted).or_else(pooled)?;
     Some(Step::Advise { command })
 }
@@ -324,16 +325,16 @@ fn advise(
 /// The advice for a worker that its pool would restart, if the pool is not ended as well.
 fn pooled(process: &Process, processes: &[&Process]) -> Option<Arc<str>> {
     let pool = process.pool().filter(|_| process.is_restarted_by_its_pool())?;
-    let is_parent = |it: &&Process| process.ppid == Some(it.pid);
+    let is_parent = |parent: &&Process| process.ppid == Some(parent.pid);
     if processes.iter().any(is_parent) {
         return None;
     }
-    let (by, words) = (&pool.restarted_by, &pool.words);
+    let (owner, words) = (&pool.restarted_by, &pool.words);
     let does = match pool.keeps_the_idle {
         true => "keeps it for the next task",
         false => "would start it again",
     };
-    Some(format!("{by} {does}: {words}").into())
+    Some(format!("{owner} {does}: {words}").into())
 }
 
 #[cfg(test)]

@@ -12,7 +12,7 @@ use crate::reclaim::release::{
     self, NotReleased, ReleaseBy, ReleaseOptions, ReleaseReport, ReleaseWay,
 };
 use crate::reclaim::target::{Deed, Request, Step};
-use crate::reclaim::verify::{LEAST_RELEASED, Outcome};
+use crate::reclaim::verify::{MIN_RELEASED, Outcome};
 use crate::units::Bytes;
 
 /// The time in seconds for which NVML is watched after the process reports success.
@@ -37,7 +37,7 @@ pub(in crate::reclaim) fn step(
     let mut pci_bus_ids = Vec::new();
     for gpu in &snapshot.gpus {
         let mut rows = gpu.processes.iter().flatten();
-        if rows.any(|row| holders.iter().any(|it| it.pid == row.pid)) {
+        if rows.any(|row| holders.iter().any(|holder| holder.pid == row.pid)) {
             pci_bus_ids.extend(gpu.pci_bus_id.clone());
         }
     }
@@ -55,8 +55,9 @@ pub(super) fn plan(candidate: &FamilyInput<'_>) -> Option<Step> {
         return None;
     }
     let mut members: Vec<&Process> = candidate.processes.to_vec();
-    members.sort_by_key(|it| (it.start_ticks, it.pid));
-    let mut ways = members.iter().filter_map(|it| release::find(it, candidate.snapshot).ok());
+    members.sort_by_key(|member| (member.start_ticks, member.pid));
+    let mut ways =
+        members.iter().filter_map(|member| release::find(member, candidate.snapshot).ok());
     let way = ways.find(|way| !matches!(way.by, ReleaseBy::Server(_)))?;
     Some(step(way, options, candidate.processes, candidate.snapshot))
 }
@@ -69,16 +70,16 @@ fn settle_seconds(way: &ReleaseWay, options: &ReleaseOptions) -> f64 {
     }
 }
 
-/// The request in words, after the verb `ask` or `asking`.
-pub(super) fn words(way: &ReleaseWay, ask: &str) -> String {
+/// Describes the request. `verb` is `ask` or `asking`.
+pub(super) fn describe_request(way: &ReleaseWay, verb: &str) -> String {
     let pid = way.pid;
     match &way.by {
-        ReleaseBy::Server(it) => {
-            format!("{ask} {} ({pid}) at {} to unload its models", it.server, it.address)
+        ReleaseBy::Server(unload) => {
+            format!("{verb} {} ({pid}) at {} to unload its models", unload.server, unload.address)
         }
         ReleaseBy::Kernel { notebook, .. } => {
-            let notebook = notebook.as_ref().map(|it| format!(" of {it}")).unwrap_or_default();
-            format!("{ask} kernel {pid}{notebook} to release cached memory")
+            let notebook = notebook.as_ref().map(|path| format!(" of {path}")).unwrap_or_default();
+            format!("{verb} kernel {pid}{notebook} to release cached memory")
         }
         ReleaseBy::Signal { signal } => {
             format!("{signal} to {pid}, which releases memory upon it")
@@ -91,7 +92,7 @@ pub(super) fn describe(way: &ReleaseWay) -> String {
         ReleaseBy::Kernel { .. } => "; its variables stay",
         ReleaseBy::Server(_) | ReleaseBy::Signal { .. } => "",
     };
-    format!("{}{keeps}", words(way, "ask"))
+    format!("{}{keeps}", describe_request(way, "ask"))
 }
 
 pub(super) fn request(
@@ -113,17 +114,17 @@ pub(super) fn request(
 pub(super) fn effect(
     way: &ReleaseWay,
     options: &ReleaseOptions,
-    scene: &mut StepState<'_>,
+    state: &mut StepState<'_>,
 ) -> StepEffect {
-    let facts = scene.control.read_guarded(way.pid);
-    let lives = facts.is_some_and(|it| {
-        it.start_ticks == way.start_ticks && !matches!(it.state, Some('Z' | 'X'))
+    let facts = state.control.read_guarded(way.pid);
+    let lives = facts.is_some_and(|facts| {
+        facts.start_ticks == way.start_ticks && !matches!(facts.state, Some('Z' | 'X'))
     });
     if !lives {
         return StepEffect::Ends(Outcome::Exited);
     }
-    match scene.answer {
-        RequestResult::Released(Ok(report)) => measure(way, options, report, scene),
+    match state.answer {
+        RequestResult::Released(Ok(report)) => measure(way, options, report, state),
         RequestResult::Released(Err(busy @ NotReleased::Busy(_))) => {
             StepEffect::Ends(Outcome::of_release(busy))
         }
@@ -135,9 +136,9 @@ pub(super) fn effect(
     }
 }
 
-pub(super) fn expired(scene: &StepState<'_>) -> StepEffect {
-    let why = match scene.answer {
-        RequestResult::Released(_) => "NVML has not reported since what it holds; see gpumem ps",
+pub(super) fn expired(state: &StepState<'_>) -> StepEffect {
+    let why = match state.answer {
+        RequestResult::Released(_) => "NVML has not reported its memory since; see gpumem ps",
         _ => "it has not answered; it may still release memory later",
     };
     settled(Outcome::TimedOut { why: why.into() })
@@ -148,18 +149,18 @@ fn measure(
     way: &ReleaseWay,
     options: &ReleaseOptions,
     report: &ReleaseReport,
-    scene: &StepState<'_>,
+    state: &StepState<'_>,
 ) -> StepEffect {
-    let Some(done) = scene.answered.filter(|done| scene.snapshot.time > *done) else {
+    let Some(done) = state.answered.filter(|done| state.snapshot.time > *done) else {
         return StepEffect::Pending;
     };
-    let known = scene.meter.released();
-    let has_released = known.is_some_and(|(bytes, _)| bytes >= LEAST_RELEASED);
+    let released = state.meter.released();
+    let has_released = released.is_some_and(|(bytes, _)| bytes >= MIN_RELEASED);
     let settle = if has_released { SETTLE_SECONDS } else { settle_seconds(way, options) };
-    if scene.snapshot.time < done.plus_seconds(settle) {
+    if state.snapshot.time < done.plus_seconds(settle) {
         return StepEffect::Pending;
     }
-    let Some((bytes, since)) = known else {
+    let Some((bytes, since)) = released else {
         return StepEffect::Pending;
     };
     let mut report = Box::new(report.clone());
@@ -167,7 +168,7 @@ fn measure(
         report.why.get_or_insert_with(|| format!("NVML shows {} freed", Bytes(bytes)).into());
         return settled(Outcome::NothingToRelease { bytes, report });
     }
-    let ms = u64::try_from(since - scene.begun.unwrap_or(done)).unwrap_or(0);
+    let ms = u64::try_from(since - state.begun.unwrap_or(done)).unwrap_or(0);
     settled(Outcome::Released { bytes, ms, report })
 }
 

@@ -1,7 +1,7 @@
 //! The step that has a notebook server shut its kernel down without a restart.
 //!
 //! Everything is verified again: the start time of the process, the kernel's argv, the parent if it is a server,
-//! and the kernel's state at the server. Then one request is sent. A mismatch is a [`NotShut`]. A running server
+//! and the kernel's state at the server. Then one request is sent. A mismatch is an error ([`NotShut`]). A running server
 //! would restart a kernel that is merely signalled, so that kernel is left alone. If the server is gone, the act
 //! continues with signals.
 //!
@@ -29,14 +29,14 @@ use crate::reclaim::verify::Outcome;
 /// (`jupyter_client`: `KernelManager.shutdown_wait_time`), and every request times out within 9 s.
 const GRACE_SECONDS: f64 = 10.0;
 
-/// The time limit for reading the server's files. Together with `LOOK_TIME` it is shorter than the act's wait, so
+/// The time limit for reading the server's files. Together with `QUERY_TIME` it is shorter than the act's wait, so
 /// no request is sent after the act has given up.
 const READ_TIME: Duration = Duration::from_secs(1);
-/// The time limit for the server to report the kernel's state.
-const LOOK_TIME: Duration = Duration::from_secs(2);
+/// Time limit for the server to report the kernel's state.
+const QUERY_TIME: Duration = Duration::from_secs(2);
 /// The time limit for the shutdown. A notebook server escalates from interrupt to SIGKILL within 5 s
 /// (`jupyter_client`: `KernelManager.shutdown_wait_time`).
-const SHUT_TIME: Duration = Duration::from_secs(6);
+const SHUTDOWN_TIME: Duration = Duration::from_secs(6);
 
 /// The step for a kernel whose server can be asked. That server would restart a kernel that is merely signalled.
 pub(super) fn plan(candidate: &FamilyInput<'_>) -> Option<Step> {
@@ -44,8 +44,8 @@ pub(super) fn plan(candidate: &FamilyInput<'_>) -> Option<Step> {
     if policy.direct && policy.signal.is_some() {
         return None;
     }
-    let kernels = candidate.processes.iter().filter_map(|it| kernel(it));
-    // A process that a kernel forked looks like it, but is younger.
+    let kernels = candidate.processes.iter().filter_map(|process| kernel(process));
+    // A process forked by a kernel looks like the kernel, but is younger.
     let kernel = kernels.min_by_key(|kernel| (kernel.start_ticks, kernel.pid))?;
     Some(Step::ShutKernel { kernel, grace_seconds: GRACE_SECONDS })
 }
@@ -54,7 +54,7 @@ pub(super) fn plan(candidate: &FamilyInput<'_>) -> Option<Step> {
 /// the notebook's state for nothing.
 pub(super) fn restarted(process: &Process) -> Option<Arc<str>> {
     let kernel = process.jupyter.as_deref();
-    kernel.filter(|it| it.may_be_restarted()).map(through_server)
+    kernel.filter(|kernel| kernel.may_be_restarted()).map(through_server)
 }
 
 /// The kernel at its server, if the server can be asked.
@@ -78,17 +78,17 @@ fn kernel(process: &Process) -> Option<KernelAtServer> {
 fn through_server(kernel: &Jupyter) -> Arc<str> {
     let why = kernel.server_error.as_deref();
     let why = why.unwrap_or("it has not reported the kernel's state");
-    let would = match kernel.server_alive {
+    let reason = match kernel.server_alive {
         Some(true) => "its server would start it again, and cannot be asked",
         _ => "its server may start it again",
     };
-    let way = match kernel.application.as_deref() {
+    let advice = match kernel.application.as_deref() {
         Some("voila") => "close its dashboard, or stop Voilà",
         Some("kernelgateway") => "have the client of its gateway shut it down",
         Some("databricks") => "detach its notebook",
         _ => "shut the kernel down in its notebook",
     };
-    format!("{way}; {would}: {why}").into()
+    format!("{advice}; {reason}: {why}").into()
 }
 
 /// Whether the parent may restart the kernel. A program that runs a notebook from start to end does not.
@@ -118,19 +118,19 @@ pub(super) fn request(
     context.request(deed, request)
 }
 
-pub(super) fn effect(scene: &StepState<'_>) -> StepEffect {
-    match scene.answer {
+pub(super) fn effect(state: &StepState<'_>) -> StepEffect {
+    match state.answer {
         RequestResult::Waiting | RequestResult::Done => StepEffect::Pending,
         RequestResult::AtWork => StepEffect::Ends(Outcome::RuleNoLongerTrue),
         RequestResult::Failed(_) | RequestResult::Released(_) => StepEffect::Over,
-        RequestResult::Restarts(_) if scene.policy.direct => StepEffect::Over,
+        RequestResult::Restarts(_) if state.policy.direct => StepEffect::Over,
         RequestResult::Restarts(why) => StepEffect::Ends(left_to_server(why)),
     }
 }
 
 /// A server that has not answered may restart a kernel that is merely signalled.
-pub(super) fn expired(scene: &StepState<'_>) -> StepEffect {
-    match *scene.answer == RequestResult::Waiting && !scene.policy.direct {
+pub(super) fn expired(state: &StepState<'_>) -> StepEffect {
+    match *state.answer == RequestResult::Waiting && !state.policy.direct {
         true => StepEffect::Ends(left_to_server("its server has not answered")),
         false => StepEffect::Over,
     }
@@ -154,7 +154,7 @@ enum NotShut {
     Failed(String),
 }
 
-/// Asks a notebook server to shut a kernel down, after checking its state. A kernel at work is left alone unless
+/// Asks a notebook server to shut a kernel down, after checking its state. A working kernel is left alone unless
 /// `even_at_work` is set. gpumem's own requests, at the times in `asked`, do not count as work. May take seconds.
 pub fn ask_server(
     roots: &Roots,
@@ -199,12 +199,12 @@ fn shut(
         )));
     }
     let client = Client::new(roots, server).map_err(failed)?;
-    let state = client.kernel(id, LOOK_TIME).map_err(failed)?;
+    let state = client.kernel(id, QUERY_TIME).map_err(failed)?;
     if !even_at_work && is_at_work(&state, kernel, asked) {
         return Err(NotShut::AtWork);
     }
     found.check(roots).map_err(failed)?;
-    client.shut_down(id, SHUT_TIME).map_err(failed)
+    client.shut_down(id, SHUTDOWN_TIME).map_err(failed)
 }
 
 /// Whether a server with this error may restart the kernel. A server that does not know the kernel does not.
@@ -231,9 +231,9 @@ fn find(roots: &Roots, kernel: &KernelAtServer) -> Result<jupyter::LocalKernel, 
     let another =
         || NotShut::Failed(format!("process {pid} is not kernel {id} any more; make a new plan"));
     let candidate = jupyter::KernelCandidate::read(roots, pid, kernel.start_ticks);
-    let candidate = candidate.filter(|it| {
-        let jupyter = it.jupyter.as_deref();
-        jupyter.and_then(|it| it.kernel_id.as_ref()) == Some(id)
+    let candidate = candidate.filter(|candidate| {
+        let jupyter = candidate.jupyter.as_deref();
+        jupyter.and_then(|jupyter| jupyter.kernel_id.as_ref()) == Some(id)
     });
     let candidate = candidate.ok_or_else(another)?;
     let roots = roots.clone();
@@ -242,17 +242,17 @@ fn find(roots: &Roots, kernel: &KernelAtServer) -> Result<jupyter::LocalKernel, 
     match reading.wait(READ_TIME) {
         Ok(found) => found.ok_or_else(another),
         Err(_) => Err(NotShut::Restarts(format!(
-            "the files of kernel {id} are not read in time; see whether its file system hangs"
+            "could not read the files of kernel {id} in time; check whether its file system hangs"
         ))),
     }
 }
 
 /// Whether a kernel is working, or has worked since the plan. An unknown state counts as work. `starting` is the
-/// state of a kernel without a client so far (`jupyter_server`: `MappingKernelManager._async_start_kernel`).
+/// state of a kernel that has had no client (`jupyter_server`: `MappingKernelManager._async_start_kernel`).
 fn is_at_work(state: &KernelState, kernel: &KernelAtServer, asked: &[AskedRelease]) -> bool {
     let rests = matches!(state.execution_state.as_deref(), Some("idle" | "starting"));
     let is_later = match (state.last_activity, kernel.last_activity) {
-        (Some(now), Some(then)) => now > then && !asked.iter().any(|it| it.explains(now)),
+        (Some(now), Some(then)) => now > then && !asked.iter().any(|request| request.explains(now)),
         _ => false,
     };
     !rests || is_later
@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn a_kernel_rests_where_that_is_known() {
+    fn only_a_known_idle_state_counts_as_idle() {
         let is_at_work = |state: Option<&str>, now: Option<i64>, then: Option<i64>| {
             let state = KernelState {
                 id: "x".to_owned(),
@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_no_kernel_has_no_server_asked() {
+    fn a_process_that_is_not_the_kernel_is_not_shut_down() {
         let kernel = kernel(None);
         // This process, with the wrong start time.
         let asked = ask_server(&Roots::default(), &kernel, true, &[]);

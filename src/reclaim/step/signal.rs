@@ -5,7 +5,7 @@ use super::{FamilyInput, Started, StepContext};
 use crate::model;
 use crate::reclaim::guard::Protection;
 use crate::reclaim::handles::HeldProcess;
-use crate::reclaim::launcher::launches;
+use crate::reclaim::launcher::is_launcher_command;
 use crate::reclaim::ledger::{Failure, LedgerError, LedgerEvent};
 use crate::reclaim::policy::Signal;
 use crate::reclaim::process_control::{Handle, NotSent};
@@ -23,14 +23,14 @@ const KILL_SECONDS: f64 = 5.0;
 pub(super) fn plan(candidate: &FamilyInput<'_>) -> Vec<Step> {
     let policy = &candidate.guard.policy;
     let first = policy.signal.unwrap_or(Signal::Term);
-    let own = policy.grace.map(|grace| grace.as_secs_f64());
-    let ask = |to, usual: f64| Step::Signal {
+    let configured = policy.grace.map(|grace| grace.as_secs_f64());
+    let ask = |recipients, usual: f64| Step::Signal {
         signal: first,
-        recipients: to,
-        grace_seconds: own.unwrap_or(usual),
+        recipients,
+        grace_seconds: configured.unwrap_or(usual),
     };
     let kill =
-        |to| Step::Signal { signal: Signal::Kill, recipients: to, grace_seconds: KILL_SECONDS };
+        |recipients| Step::Signal { signal: Signal::Kill, recipients, grace_seconds: KILL_SECONDS };
     let mut steps = Vec::new();
     let is_asked = first != Signal::Kill;
     let processes = candidate.processes.iter();
@@ -43,8 +43,10 @@ pub(super) fn plan(candidate: &FamilyInput<'_>) -> Vec<Step> {
     } else if is_asked {
         let is_child = |process: &&model::Process| process.ppid == Some(candidate.leader);
         if processes.clone().any(is_child) {
-            let mut leader = processes.filter(|it| it.pid == candidate.leader);
-            let is_launcher = leader.next().is_some_and(|it| launches(it.command.as_deref()));
+            let mut leader = processes.filter(|process| process.pid == candidate.leader);
+            let is_launcher = leader
+                .next()
+                .is_some_and(|process| is_launcher_command(process.command.as_deref()));
             let usual = if is_launcher { LAUNCHER_SECONDS } else { GRACE_SECONDS };
             steps.push(ask(Recipients::Leader, usual));
         }
@@ -59,23 +61,24 @@ fn resumes(signal: Signal) -> bool {
     !matches!(signal, Signal::Kill | Signal::Stop | Signal::Cont)
 }
 
-pub(super) fn describe(signal: Signal, to: Recipients, target: &Target) -> String {
+pub(super) fn describe(signal: Signal, recipients: Recipients, target: &Target) -> String {
     let members = target.members.iter();
-    let (to, any_stopped) = match to {
+    let (recipients, any_stopped) = match recipients {
         Recipients::Launcher => target.launcher.as_ref().map_or_else(
             || ("its launcher".to_owned(), false),
-            |it| (format!("{}, its launcher", it.pid), it.is_stopped),
+            |launcher| (format!("{}, its launcher", launcher.pid), launcher.is_stopped),
         ),
         Recipients::Leader => {
-            let mut leader = members.filter(|it| it.pid == target.leader);
-            (target.leader.to_string(), leader.any(|it| it.is_stopped))
+            let mut leader = members.filter(|member| member.pid == target.leader);
+            (target.leader.to_string(), leader.any(|member| member.is_stopped))
         }
-        Recipients::Family => {
-            (listed(members.clone().map(|it| &it.pid)), members.clone().any(|it| it.is_stopped))
-        }
+        Recipients::Family => (
+            listed(members.clone().map(|member| &member.pid)),
+            members.clone().any(|member| member.is_stopped),
+        ),
     };
     let and = if any_stopped && resumes(signal) { " and SIGCONT" } else { "" };
-    format!("{signal}{and} to {to}")
+    format!("{signal}{and} to {recipients}")
 }
 
 /// Sends a signal, and SIGCONT to stopped processes. The youngest process comes first, so that no member can start
@@ -86,10 +89,10 @@ pub(super) fn describe(signal: Signal, to: Recipients, target: &Target) -> Strin
 pub(super) fn send(
     signal: Signal,
     context: &mut StepContext<'_>,
-    to: &[Handle],
+    recipients: &[Handle],
 ) -> Result<Started, LedgerError> {
     let (mut moving, mut stopped) = (Vec::new(), Vec::new());
-    for &handle in to.iter().rev() {
+    for &handle in recipients.iter().rev() {
         let Some(process) = context.held.get(handle).map(HeldProcess::process) else {
             continue;
         };
@@ -98,8 +101,8 @@ pub(super) fn send(
         }
         context.signalled.push((process, signal));
         let facts = context.control.read_guarded(process.pid);
-        let is_stopped =
-            facts.is_some_and(|it| it.start_ticks == process.start_ticks && it.is_stopped());
+        let is_stopped = facts
+            .is_some_and(|facts| facts.start_ticks == process.start_ticks && facts.is_stopped());
         match resumes(signal) && is_stopped {
             true => stopped.push((handle, process)),
             false => moving.push((handle, process)),

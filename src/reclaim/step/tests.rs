@@ -7,16 +7,16 @@ use super::*;
 use crate::model::Finding;
 use crate::model::Kind;
 use crate::model::snapshot::{Container, Jupyter, Kubernetes, Parent, Slurm};
-use crate::reclaim::launcher::launches;
+use crate::reclaim::launcher::is_launcher_command;
 use crate::reclaim::policy::Signal;
 use crate::reclaim::target::Target;
-use crate::reclaim::testing::{at, finding, gpu, guard, naming, plan_of, process, snapshot};
+use crate::reclaim::testing::{at, finding, gpu, guard, guard_naming, plan_of, process, snapshot};
 use crate::units::GIB;
 
 fn target(process: &Process, guard: &Guard) -> Target {
-    let seen =
+    let snapshot =
         snapshot(at(0.0), std::slice::from_ref(process), vec![gpu(0, &[(process.pid, GIB)], 0)]);
-    let mut plan = plan_of(&[finding(Kind::Idle, process)], &seen, guard);
+    let mut plan = plan_of(&[finding(Kind::Idle, process)], &snapshot, guard);
     assert_eq!(plan.targets.len(), 1, "{:?}", plan.refused);
     plan.targets.remove(0)
 }
@@ -32,7 +32,7 @@ fn direct() -> Guard {
 }
 
 #[test]
-fn what_something_else_owns_is_only_advised() {
+fn an_owned_process_gets_its_owners_command() {
     let in_container = |runtime: Option<&str>, name: Option<&str>| Process {
         container: Some(Arc::new(Container {
             runtime: runtime.map(Arc::from),
@@ -51,7 +51,7 @@ fn what_something_else_owns_is_only_advised() {
     };
     let unit = || Some("train.service".into());
     let main = || Process { session: Some(70), parent_is_reaper: Some(true), ..python() };
-    let own = "/user.slice/user-1000.slice/user@1000.service/app.slice/train.service";
+    let cgroup = "/user.slice/user-1000.slice/user@1000.service/app.slice/train.service";
     let pod = Kubernetes {
         pod_name: Some("train-0".into()),
         namespace: Some("ml".into()),
@@ -64,7 +64,7 @@ fn what_something_else_owns_is_only_advised() {
         (Process { systemd_unit: unit(), ..main() }, "systemctl stop train.service"),
         (Process { systemd_unit: unit(), ..python() }, "kill 70"),
         (
-            Process { systemd_unit: unit(), cgroup: Some(own.into()), ..main() },
+            Process { systemd_unit: unit(), cgroup: Some(cgroup.into()), ..main() },
             "systemctl --user --machine=ann@ stop train.service",
         ),
         (in_container(Some("docker"), Some("lab")), "docker exec lab kill 70"),
@@ -88,7 +88,7 @@ fn what_something_else_owns_is_only_advised() {
         assert!(advised.is_advice() && advice.contains(command), "{advice}");
         let insisted = target(&process, &direct());
         assert!(!insisted.is_advice() && insisted.steps.len() == 2);
-        assert!(insisted.respawn_seconds > 0.0, "it may be started again");
+        assert!(insisted.respawn_seconds > 0.0, "a restart is expected");
     }
 }
 
@@ -120,7 +120,7 @@ fn kernel(application: Option<&str>, url: Option<&str>, error: Option<&str>) -> 
 const URL: Option<&str> = Some("http://127.0.0.1:8888/");
 
 #[test]
-fn a_kernel_is_shut_by_its_server_where_that_can_be_asked() {
+fn a_kernel_is_shut_down_by_a_server_that_can_be_asked() {
     const PASSWORD: Option<&str> = Some("asks for a password");
     let with = |mut process: Process, change: fn(&mut Process, &mut Jupyter)| {
         let mut jupyter = process.jupyter.as_deref().cloned().unwrap();
@@ -132,10 +132,10 @@ fn a_kernel_is_shut_by_its_server_where_that_can_be_asked() {
     let unreached = || kernel(Some("jupyter"), None, None);
     for (case, process, first, advice) in [
         ("a server", lab(), "shut", ""),
-        ("an application not known", kernel(None, URL, None), "shut", ""),
+        ("an unknown application", kernel(None, URL, None), "shut", ""),
         (
             "in a service",
-            with(lab(), |it, _| it.systemd_unit = Some("jupyter.service".into())),
+            with(lab(), |process, _| process.systemd_unit = Some("jupyter.service".into())),
             "shut",
             "",
         ),
@@ -144,23 +144,24 @@ fn a_kernel_is_shut_by_its_server_where_that_can_be_asked() {
         ("a server not found", unreached(), "advise", "in its notebook"),
         (
             "in a container",
-            with(unreached(), |it, _| it.container = Some(Arc::default())),
+            with(unreached(), |process, _| process.container = Some(Arc::default())),
             "advise",
             "in Jupyter",
         ),
         // No server would restart the kernel.
         (
             "its server has ended",
-            with(unreached(), |_, it| {
-                (it.server_alive, it.server_error) = (Some(false), Some("has ended".into()));
+            with(unreached(), |_, jupyter| {
+                (jupyter.server_alive, jupyter.server_error) =
+                    (Some(false), Some("has ended".into()));
             }),
             "signal",
             "",
         ),
         (
             "its server has ended in a container",
-            with(lab(), |it, jupyter| {
-                it.container = Some(Arc::default());
+            with(lab(), |process, jupyter| {
+                process.container = Some(Arc::default());
                 jupyter.server_alive = Some(false);
             }),
             "signal",
@@ -168,7 +169,7 @@ fn a_kernel_is_shut_by_its_server_where_that_can_be_asked() {
         ),
         (
             "a server without an address",
-            with(unreached(), |_, it| it.server_alive = Some(true)),
+            with(unreached(), |_, jupyter| jupyter.server_alive = Some(true)),
             "signal",
             "",
         ),
@@ -183,7 +184,7 @@ fn a_kernel_is_shut_by_its_server_where_that_can_be_asked() {
             Step::ShutKernel { kernel, grace_seconds } => {
                 assert_eq!(first, "shut", "{case}");
                 assert_eq!((&*kernel.id, kernel.pid, *grace_seconds), ("7a1b", 70, 10.0));
-                assert_eq!(target.steps.len(), 3, "{case}: and signals where that fails");
+                assert_eq!(target.steps.len(), 3, "{case}: signals follow if that fails");
                 assert!(target.respawn_seconds >= 6.0, "{case}");
             }
             Step::Advise { command } => {
@@ -191,7 +192,7 @@ fn a_kernel_is_shut_by_its_server_where_that_can_be_asked() {
                 assert!(command.contains(advice), "{case}: {command}");
                 let insisted = self::target(&process, &direct());
                 assert!(matches!(insisted.steps[0], Step::Signal { .. }), "{case}");
-                assert!(insisted.respawn_seconds >= 6.0, "{case}: and is looked out for");
+                assert!(insisted.respawn_seconds >= 6.0, "{case}: a restart is expected");
             }
             Step::Signal { .. } => assert_eq!(first, "signal", "{case}"),
             other => panic!("{case}: {other:?}"),
@@ -205,7 +206,7 @@ fn a_kernel_is_shut_by_its_server_where_that_can_be_asked() {
 }
 
 #[test]
-fn who_insists_chooses_signal_and_wait() {
+fn the_user_can_choose_signal_and_grace_period() {
     let steps = |signal, seconds: Option<u64>| {
         let mut guard = guard();
         guard.policy.signal = signal;
@@ -224,7 +225,7 @@ fn who_insists_chooses_signal_and_wait() {
 }
 
 #[test]
-fn the_parent_of_the_others_goes_first() {
+fn the_parent_is_signalled_before_its_children() {
     let child = Process {
         ppid: Some(70),
         process_group: Some(70),
@@ -232,9 +233,10 @@ fn the_parent_of_the_others_goes_first() {
         ..process(71, "python train.py")
     };
     let processes = [python(), child];
-    let seen = snapshot(at(0.0), &processes, vec![gpu(0, &[(70, GIB), (71, GIB)], 0)]);
-    let findings: Vec<Finding> = processes.iter().map(|it| finding(Kind::Idle, it)).collect();
-    let plan = plan_of(&findings, &seen, &guard());
+    let snapshot = snapshot(at(0.0), &processes, vec![gpu(0, &[(70, GIB), (71, GIB)], 0)]);
+    let findings: Vec<Finding> =
+        processes.iter().map(|process| finding(Kind::Idle, process)).collect();
+    let plan = plan_of(&findings, &snapshot, &guard());
     let [target] = &plan.targets[..] else {
         panic!("{plan:?}");
     };
@@ -247,7 +249,7 @@ fn the_parent_of_the_others_goes_first() {
 }
 
 #[test]
-fn a_worker_of_a_pool_is_left_to_what_starts_it_again() {
+fn a_pool_worker_gets_its_pools_command() {
     let master = process(60, "python /venv/bin/celery -A app worker");
     let parent = Parent {
         pid: 60,
@@ -265,7 +267,7 @@ fn a_worker_of_a_pool_is_left_to_what_starts_it_again() {
         ..process(70, "python /venv/bin/celery -A app worker")
     };
     assert!(worker.is_restarted_by_its_pool());
-    let named = naming(&[70]);
+    let named = guard_naming(&[70]);
     let alone = target(&worker, &named);
     let [Step::Advise { command }] = &alone.steps[..] else {
         panic!("{alone:?}");
@@ -276,19 +278,19 @@ fn a_worker_of_a_pool_is_left_to_what_starts_it_again() {
     let all_the_same = target(&worker, &insisting);
     assert!(!all_the_same.is_advice() && all_the_same.respawn_seconds > 0.0);
     // A worker is ended together with its pool.
-    let both = naming(&[60, 70]);
+    let both = guard_naming(&[60, 70]);
     let rows = [(60, GIB), (70, GIB)];
-    let seen = snapshot(at(0.0), &[master, worker], vec![gpu(0, &rows, 0)]);
-    let plan = plan_of(&[], &seen, &both);
+    let snapshot = snapshot(at(0.0), &[master, worker], vec![gpu(0, &rows, 0)]);
+    let plan = plan_of(&[], &snapshot, &both);
     assert_eq!(plan.targets.len(), 1, "{:?}", plan.refused);
     assert!(!plan.targets[0].is_advice());
 }
 
 #[test]
-fn launchers_are_known_by_program_module_or_script() {
+fn launchers_are_recognised_by_program_module_or_script() {
     let starts_ranks = |command: &str| {
         let words: Vec<Arc<str>> = command.split(' ').map(Arc::from).collect();
-        launches(Some(&words))
+        is_launcher_command(Some(&words))
     };
     for command in [
         "torchrun train.py",
@@ -313,5 +315,5 @@ fn launchers_are_known_by_program_module_or_script() {
     ] {
         assert!(!starts_ranks(command), "{command}");
     }
-    assert!(!launches(None));
+    assert!(!is_launcher_command(None));
 }

@@ -9,15 +9,15 @@ use crate::units::GIB;
 
 /// A target of the first process, and its snapshot.
 fn target(processes: &[Process], gpus: Vec<Gpu>) -> (Target, Snapshot) {
-    let seen = snapshot(at(0.0), processes, gpus);
+    let snapshot = snapshot(at(0.0), processes, gpus);
     let findings: Vec<Finding> = processes
         .iter()
-        .filter(|it| it.start_ticks.is_some())
-        .map(|it| finding(Kind::Orphan, it))
+        .filter(|process| process.start_ticks.is_some())
+        .map(|process| finding(Kind::Orphan, process))
         .collect();
-    let mut plan = plan_of(&findings, &seen, &guard());
+    let mut plan = plan_of(&findings, &snapshot, &guard());
     assert_eq!(plan.targets.len(), 1, "{:?}", plan.refused);
-    (plan.targets.remove(0), seen)
+    (plan.targets.remove(0), snapshot)
 }
 
 fn compare(before: &(Target, Snapshot), processes: &[Process], gpus: Vec<Gpu>) -> Back {
@@ -30,7 +30,7 @@ fn python() -> Process {
 }
 
 #[test]
-fn it_is_back_when_its_row_is_gone_and_no_process_holds_what_it_held() {
+fn memory_is_freed_when_its_row_and_bytes_are_gone() {
     let before = target(&[python()], vec![gpu(0, &[(70, 4 * GIB), (80, GIB)], GIB)]);
     let other = process(80, "python other.py");
     let back = compare(&before, std::slice::from_ref(&other), vec![gpu(0, &[(80, GIB)], GIB)]);
@@ -40,11 +40,11 @@ fn it_is_back_when_its_row_is_gone_and_no_process_holds_what_it_held() {
     assert_eq!(back, Back::Yes(4 * GIB));
     // The row is gone, but the memory is still in use.
     let back = compare(&before, &[other], vec![gpu(0, &[(80, GIB)], 5 * GIB)]);
-    assert_eq!(back, Back::NotYet(vec![]), "what 80 holds is accounted for");
+    assert_eq!(back, Back::NotYet(vec![]), "the memory of 80 is listed");
 }
 
 #[test]
-fn a_row_without_a_process_is_not_gone() {
+fn a_row_without_a_process_still_holds_memory() {
     let before = target(&[python()], vec![gpu(0, &[(70, 4 * GIB)], 0)]);
     let back = compare(&before, &[], vec![gpu(0, &[(70, 4 * GIB)], 0)]);
     assert_eq!(back, Back::NotYet(vec![70]));
@@ -56,7 +56,7 @@ fn a_row_without_a_process_is_not_gone() {
 }
 
 #[test]
-fn who_holds_it_is_named() {
+fn a_process_with_the_gpu_open_is_named_as_holder() {
     let before = target(&[python()], vec![gpu(0, &[(70, 4 * GIB)], 0)]);
     let worker = process(71, "pt_data_worker");
     let mut elsewhere = process(72, "python");
@@ -82,7 +82,7 @@ fn a_gpu_that_does_not_answer_proves_nothing() {
 }
 
 #[test]
-fn on_several_gpus_all_have_to_show_it() {
+fn every_gpu_must_show_the_memory_as_freed() {
     let gpus =
         |first: &[(u32, u64)], second: &[(u32, u64)]| vec![gpu(0, first, 0), gpu(1, second, 0)];
     let before = target(&[python()], gpus(&[(70, GIB)], &[(70, 2 * GIB)]));
@@ -92,7 +92,7 @@ fn on_several_gpus_all_have_to_show_it() {
 }
 
 #[test]
-fn what_no_row_showed_is_measured_by_unattributed_memory() {
+fn unlisted_memory_is_measured_by_unattributed_bytes() {
     // A forked worker holds its dead trainer's memory, so NVML lists the dead pid or none.
     let worker = process(71, "pt_data_worker");
     let before = target(std::slice::from_ref(&worker), vec![gpu(0, &[], 6 * GIB)]);
@@ -105,7 +105,7 @@ fn what_no_row_showed_is_measured_by_unattributed_memory() {
 }
 
 #[test]
-fn where_nvml_does_not_report_how_much_the_whole_gpu_counts() {
+fn rows_without_bytes_are_measured_by_total_usage() {
     let blind = |pid: Option<u32>, used: u64| {
         let mut gpu = gpu(0, &[], used);
         let rows =
@@ -129,11 +129,11 @@ fn where_nvml_does_not_report_how_much_the_whole_gpu_counts() {
     let before = target(&[python()], vec![with_other(true, 6 * GIB)]);
     let back = |used| compare(&before, &[], vec![with_other(false, used)]);
     assert_eq!(back(2 * GIB), Back::Yes(4 * GIB));
-    assert_eq!(back(5 * GIB), Back::NotYet(vec![80]), "it has no process here");
+    assert_eq!(back(5 * GIB), Back::NotYet(vec![80]), "80 may hold it");
 }
 
 #[test]
-fn where_there_are_no_figures_the_list_is_the_proof() {
+fn without_totals_the_process_list_decides() {
     let unified = |rows: &[(u32, u64)]| {
         let mut gpu = gpu(0, rows, 0);
         gpu.memory = None;
@@ -146,22 +146,22 @@ fn where_there_are_no_figures_the_list_is_the_proof() {
 }
 
 #[test]
-fn freed_memory_is_reported_of_processes_that_are_alive() {
-    let (target, seen) = target(&[python()], vec![gpu(0, &[(70, GIB)], 0)]);
-    assert_eq!(hold_anything(&target, &seen), Some(true));
+fn living_processes_can_hold_no_memory() {
+    let (target, before) = target(&[python()], vec![gpu(0, &[(70, GIB)], 0)]);
+    assert_eq!(members_hold_memory(&target, &before), Some(true));
     let mut free = python();
     free.gpu_files = Some(Arc::from(Vec::new()));
     let let_go = snapshot(at(1.0), &[free], vec![gpu(0, &[], 0)]);
-    assert_eq!(hold_anything(&target, &let_go), Some(false));
+    assert_eq!(members_hold_memory(&target, &let_go), Some(false));
     let open = snapshot(at(1.0), &[python()], vec![gpu(0, &[], 0)]);
-    assert_eq!(hold_anything(&target, &open), Some(true));
+    assert_eq!(members_hold_memory(&target, &open), Some(true));
     let mut stale = let_go;
     stale.gpus[0].stale_seconds = Some(1.0);
-    assert_eq!(hold_anything(&target, &stale), None);
+    assert_eq!(members_hold_memory(&target, &stale), None);
 }
 
 #[test]
-fn outcomes_have_their_names() {
+fn outcomes_have_stable_names() {
     for (outcome, json) in [
         (Outcome::Freed { bytes: 7, ms: 8 }, r#"{"outcome":"freed","bytes":7,"ms":8}"#),
         (

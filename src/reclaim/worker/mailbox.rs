@@ -40,8 +40,8 @@ struct MailboxState {
 }
 
 /// Leaving and stopping come before other work, but a plan is started before it is stopped.
-fn priority(ask: &ReclaimRequest) -> usize {
-    match ask {
+fn priority(request: &ReclaimRequest) -> usize {
+    match request {
         ReclaimRequest::Leave => 0,
         ReclaimRequest::Begin { .. } => 1,
         ReclaimRequest::Stop { .. } => 2,
@@ -66,9 +66,9 @@ impl Mailbox {
 
 impl ReclaimHandle {
     /// Sends a request made `now`.
-    pub fn send(&self, ask: ReclaimRequest, now: Instant) {
-        let at = priority(&ask);
-        self.0.lock().requests[at] = Some((ask, now));
+    pub fn send(&self, request: ReclaimRequest, now: Instant) {
+        let index = priority(&request);
+        self.0.lock().requests[index] = Some((request, now));
         self.0.available.notify_one();
     }
 }
@@ -84,11 +84,11 @@ impl MailboxReceiver {
     /// The next request. Waits up to `patience`, or forever without one. After closing, unread requests are
     /// dropped.
     pub fn receive(&self, patience: Option<Duration>) -> Received {
-        let is_empty = |asked: &mut MailboxState| {
-            !asked.is_closed && asked.requests.iter().all(Option::is_none)
+        let is_empty = |state: &mut MailboxState| {
+            !state.is_closed && state.requests.iter().all(Option::is_none)
         };
         let available = &self.0.available;
-        let mut asked = match patience {
+        let mut state = match patience {
             None => available
                 .wait_while(self.0.lock(), is_empty)
                 .unwrap_or_else(PoisonError::into_inner),
@@ -97,11 +97,11 @@ impl MailboxReceiver {
                 waited.unwrap_or_else(PoisonError::into_inner).0
             }
         };
-        if asked.is_closed {
+        if state.is_closed {
             return Received::Closed;
         }
-        let first = asked.requests.iter_mut().find_map(Option::take);
-        first.map_or(Received::TimedOut, |(ask, at)| Received::Request(ask, at))
+        let first = state.requests.iter_mut().find_map(Option::take);
+        first.map_or(Received::TimedOut, |(request, sent)| Received::Request(request, sent))
     }
 }
 
@@ -113,7 +113,7 @@ mod tests {
     use crate::reclaim::Plan;
     use crate::reclaim::worker::ObservedSample;
 
-    fn look(seconds: i64) -> ReclaimRequest {
+    fn observe(seconds: i64) -> ReclaimRequest {
         ReclaimRequest::Observe(ObservedSample {
             snapshot: Arc::new(Snapshot::new(Time::from_unix_milliseconds(seconds * 1000))),
             found: Vec::new(),
@@ -128,7 +128,7 @@ mod tests {
 
     fn read(inbox: &MailboxReceiver) -> Option<ReclaimRequest> {
         match inbox.receive(Some(Duration::ZERO)) {
-            Received::Request(ask, _) => Some(ask),
+            Received::Request(request, _) => Some(request),
             Received::TimedOut | Received::Closed => None,
         }
     }
@@ -137,16 +137,16 @@ mod tests {
     fn a_delayed_worker_finds_only_the_newest_sample() {
         let (outbox, inbox) = mailbox();
         for second in 0..100_000 {
-            outbox.send(look(second), Instant::now());
+            outbox.send(observe(second), Instant::now());
         }
-        assert_eq!(read(&inbox), Some(look(99_999)));
+        assert_eq!(read(&inbox), Some(observe(99_999)));
         assert_eq!(read(&inbox), None);
     }
 
     #[test]
-    fn a_stop_is_received_whatever_else_waits() {
+    fn a_stop_is_received_before_other_requests() {
         let (outbox, inbox) = mailbox();
-        outbox.send(look(1), Instant::now());
+        outbox.send(observe(1), Instant::now());
         outbox.send(ReclaimRequest::Stop { number: 5 }, Instant::now());
         outbox.send(begin(5), Instant::now());
         assert_eq!(read(&inbox), Some(begin(5)), "begun before it is stopped");
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn a_receiver_that_waits_is_woken() {
+    fn a_waiting_receiver_is_woken() {
         let (outbox, inbox) = mailbox();
         let reader = std::thread::spawn(move || {
             let first = inbox.receive(None);

@@ -21,11 +21,11 @@ fn sample() -> ObservedSample {
     ObservedSample { snapshot: Arc::new(snapshot(&[7])), found: Vec::new() }
 }
 
-fn row(pid: u32, start_ticks: u64) -> Identity {
+fn identity(pid: u32, start_ticks: u64) -> Identity {
     Identity { pid, start: Start::Ticks(start_ticks) }
 }
 
-fn question(scope: PlanScope, snapshot: Snapshot) -> Box<PlanRequest> {
+fn plan_request(scope: PlanScope, snapshot: Snapshot) -> Box<PlanRequest> {
     Box::new(PlanRequest {
         number: 3,
         options: PlanOptions {
@@ -42,11 +42,11 @@ fn question(scope: PlanScope, snapshot: Snapshot) -> Box<PlanRequest> {
 }
 
 /// A worker with a running plan for one process, confirmed `waited` ago, with its ledger in `folder`.
-fn begun(folder: &std::path::Path, waited: Duration) -> ReclaimWorker {
-    begun_with(folder, waited, |plan| plan.targets)
+fn running_worker(folder: &std::path::Path, waited: Duration) -> ReclaimWorker {
+    running_worker_with(folder, waited, |plan| plan.targets)
 }
 
-fn begun_with(
+fn running_worker_with(
     folder: &std::path::Path,
     waited: Duration,
     targets: impl Fn(Plan) -> Vec<Target>,
@@ -69,7 +69,7 @@ fn begun_with(
 }
 
 /// Asserts that the plan is over for this reason and that the ledger is empty.
-fn is_over(
+fn assert_over(
     worker: &ReclaimWorker,
     progress: &[ReclaimProgress],
     folder: &std::path::Path,
@@ -85,42 +85,42 @@ fn is_over(
 }
 
 #[test]
-fn a_yes_that_could_not_be_acted_upon_in_time_is_none() {
+fn a_confirmation_expires_without_a_sample() {
     let folder = tempfile::tempdir().unwrap();
-    let mut worker = begun(folder.path(), Duration::ZERO);
+    let mut worker = running_worker(folder.path(), Duration::ZERO);
     let mut progress = Vec::new();
-    let wait = worker.handle(None, &mut |it| progress.push(it));
-    assert_eq!((wait, progress), (Some(TURN), vec![]), "it waits for a look");
+    let wait = worker.handle(None, &mut |event| progress.push(event));
+    assert_eq!((wait, progress), (Some(CHECK_INTERVAL), vec![]), "it waits for a sample");
     // The driver hung for a minute after the confirmation, so the user may have left.
-    for look in [true, false] {
+    for has_sample in [true, false] {
         drop(worker);
-        worker = begun(folder.path(), YES + TURN);
-        let ask = look.then(|| (ReclaimRequest::Observe(sample()), Duration::ZERO));
+        worker = running_worker(folder.path(), CONFIRMATION_TIME + CHECK_INTERVAL);
+        let ask = has_sample.then(|| (ReclaimRequest::Observe(sample()), Duration::ZERO));
         let mut progress = Vec::new();
-        worker.handle(ask, &mut |it| progress.push(it));
-        is_over(&worker, &progress, folder.path(), "nothing was sent: no sample came for 30s");
+        worker.handle(ask, &mut |event| progress.push(event));
+        assert_over(&worker, &progress, folder.path(), "nothing was sent: no sample came for 30s");
     }
 }
 
 #[test]
-fn what_is_stopped_before_the_first_signal_is_undone() {
+fn stopping_before_the_first_signal_reports_undone() {
     let folder = tempfile::tempdir().unwrap();
-    let mut worker = begun(folder.path(), Duration::ZERO);
+    let mut worker = running_worker(folder.path(), Duration::ZERO);
     assert_eq!(handle(&mut worker, ReclaimRequest::Stop { number: 2 }), [], "another plan");
     assert!(worker.batch.is_some());
     let progress = handle(&mut worker, ReclaimRequest::Stop { number: 3 });
-    is_over(&worker, &progress, folder.path(), "undone: nothing was sent");
-    let mut worker = begun(folder.path(), Duration::ZERO);
+    assert_over(&worker, &progress, folder.path(), "undone: nothing was sent");
+    let mut worker = running_worker(folder.path(), Duration::ZERO);
     worker.batch.as_mut().unwrap().observer.has_sent = true;
     let progress = handle(&mut worker, ReclaimRequest::Stop { number: 3 });
-    is_over(&worker, &progress, folder.path(), "stopped: nothing more is sent");
+    assert_over(&worker, &progress, folder.path(), "stopped: nothing more is sent");
 }
 
 #[test]
-fn a_sample_that_lay_about_is_as_old_as_it_is() {
+fn the_age_of_a_queued_sample_is_added_to_its_time() {
     let folder = tempfile::tempdir().unwrap();
     // The plan has no targets.
-    let begin = || begun_with(folder.path(), Duration::ZERO, |_| Vec::new());
+    let begin = || running_worker_with(folder.path(), Duration::ZERO, |_| Vec::new());
     let mut worker = begin();
     let sample = sample();
     let hour = Duration::from_secs(3600);
@@ -136,7 +136,7 @@ fn a_sample_that_lay_about_is_as_old_as_it_is() {
 
 fn handle(worker: &mut ReclaimWorker, ask: ReclaimRequest) -> Vec<ReclaimProgress> {
     let mut progress = Vec::new();
-    worker.handle(Some((ask, Duration::ZERO)), &mut |it| progress.push(it));
+    worker.handle(Some((ask, Duration::ZERO)), &mut |event| progress.push(event));
     progress
 }
 
@@ -148,16 +148,21 @@ fn planned(progress: &[ReclaimProgress]) -> &Proposal {
 }
 
 #[test]
-fn only_who_was_meant_is_named() {
-    let scope = PlanScope::Processes(vec![row(9, 100), row(7, 100), row(7, 101), row(8, 100)]);
+fn a_changed_process_leaves_the_scope() {
+    let scope = PlanScope::Processes(vec![
+        identity(9, 100),
+        identity(7, 100),
+        identity(7, 101),
+        identity(8, 100),
+    ]);
     let (pids, gone) = pids_in_scope(&scope, &snapshot(&[7, 9]));
     assert_eq!(pids, [7, 9]);
-    let gone: Vec<Option<u32>> = gone.iter().map(|it| it.pid).collect();
+    let gone: Vec<Option<u32>> = gone.iter().map(|refused| refused.pid).collect();
     assert_eq!(gone, [Some(7), Some(8)], "another process, and none");
 }
 
 #[test]
-fn a_family_is_named_whole() {
+fn a_family_scope_includes_all_members_on_a_gpu() {
     let mut snapshot = snapshot(&[7, 8, 9]);
     // A parent with its worker, and an unrelated process.
     snapshot.processes[1].ppid = Some(7);
@@ -165,7 +170,7 @@ fn a_family_is_named_whole() {
         snapshot.processes[at].process_group = Some(7);
         snapshot.processes[at].session = Some(7);
     }
-    let rows = vec![row(8, 100)];
+    let rows = vec![identity(8, 100)];
     let (pids, gone) = pids_in_scope(&PlanScope::Families(rows.clone()), &snapshot);
     assert_eq!((pids, gone.len()), (vec![7, 8], 0));
     let (pids, _) = pids_in_scope(&PlanScope::Processes(rows), &snapshot);
@@ -173,12 +178,13 @@ fn a_family_is_named_whole() {
 }
 
 #[test]
-fn an_exited_process_is_refused_and_no_other_is_taken_for_it() {
+fn an_exited_process_is_refused_without_a_substitute() {
     let config = Config::default();
     for open_tools in [None, Some(no_tools as OpenTools)] {
         let mut worker = ReclaimWorker::new(&config, open_tools);
-        let scope = PlanScope::Processes(vec![row(8, 100)]);
-        let progress = handle(&mut worker, ReclaimRequest::Plan(question(scope, snapshot(&[7]))));
+        let scope = PlanScope::Processes(vec![identity(8, 100)]);
+        let progress =
+            handle(&mut worker, ReclaimRequest::Plan(plan_request(scope, snapshot(&[7]))));
         let proposal = planned(&progress);
         assert!(proposal.plan.targets.is_empty());
         assert_eq!(
@@ -189,10 +195,10 @@ fn an_exited_process_is_refused_and_no_other_is_taken_for_it() {
 }
 
 #[test]
-fn of_a_recording_there_is_a_plan_and_it_is_never_begun() {
+fn a_plan_of_a_recording_cannot_be_started() {
     let mut worker = ReclaimWorker::new(&Config::default(), None);
-    let scope = PlanScope::Processes(vec![row(7, 100)]);
-    let progress = handle(&mut worker, ReclaimRequest::Plan(question(scope, snapshot(&[7]))));
+    let scope = PlanScope::Processes(vec![identity(7, 100)]);
+    let progress = handle(&mut worker, ReclaimRequest::Plan(plan_request(scope, snapshot(&[7]))));
     let proposal = planned(&progress);
     assert_eq!(proposal.plan.targets.len(), 1, "{proposal:?}");
     assert_eq!(proposal.titles.len(), 1);
@@ -201,11 +207,11 @@ fn of_a_recording_there_is_a_plan_and_it_is_never_begun() {
     let [ReclaimProgress::Finished { number: 3, error: Some(error) }] = &progress[..] else {
         panic!("{progress:?}");
     };
-    assert!(error.starts_with("nothing was sent: of a recording"), "{error}");
+    assert!(error.starts_with("nothing was sent: a recording"), "{error}");
 }
 
 #[test]
-fn a_plan_that_was_not_the_last_is_not_begun() {
+fn only_the_newest_plan_can_be_started() {
     let mut worker = ReclaimWorker::new(&Config::default(), Some(no_tools));
     let plan = Arc::new(Plan { time: Time::default(), targets: Vec::new(), refused: Vec::new() });
     let progress = handle(&mut worker, ReclaimRequest::Begin { number: 9, plan });

@@ -1,4 +1,4 @@
-//! Reading whole, damaged, foreign and endless recordings.
+//! Intact, damaged, foreign and endless recordings.
 
 use crate::model::dice::Dice;
 use std::sync::Arc;
@@ -52,7 +52,7 @@ fn read(bytes: impl Into<Vec<u8>>) -> (Vec<Snapshot>, Vec<Damage>, Option<Record
             Err(e) => error = Some(e),
         }
     }
-    assert!(reader.next().is_none(), "an error ends it");
+    assert!(reader.next().is_none(), "an error ends the iteration");
     (snapshots, reader.damage, error)
 }
 
@@ -61,7 +61,7 @@ fn flaws(damage: &[Damage]) -> Vec<(u64, &Flaw)> {
 }
 
 #[test]
-fn it_reads_what_was_written_in_each_of_its_forms_and_from_a_slow_pipe() {
+fn every_form_reads_back_even_from_a_slow_pipe() {
     let expected = snapshots(3);
     let lines = lines(&expected);
     let plain = lines.concat();
@@ -134,10 +134,10 @@ fn damaged_lines_are_skipped_and_reported() {
 }
 
 #[test]
-fn the_whole_line_behind_a_torn_one_is_kept() {
+fn a_whole_line_after_a_torn_one_is_kept() {
     let expected = snapshots(3);
     let lines = lines(&expected);
-    // Two writers without a newline between them; zeros from a power failure before the third.
+    // Two writers with no newline between their lines, then zeros from a power failure.
     let bytes = [&lines[0][..40], &lines[1][..], &[0; 4096], &lines[2][..]].concat();
     let (snapshots, damage, _) = read(bytes);
     assert_eq!(snapshots, expected[1..]);
@@ -146,7 +146,7 @@ fn the_whole_line_behind_a_torn_one_is_kept() {
 }
 
 #[test]
-fn a_line_too_long_is_not_held() {
+fn an_overlong_line_is_skipped_without_buffering() {
     let expected = snapshots(2);
     let lines = lines(&expected);
     let input = Cursor::new(lines[0].clone())
@@ -160,11 +160,11 @@ fn a_line_too_long_is_not_held() {
     assert!(reader.line.capacity() < 1 << 20);
 }
 
-/// Reads an endless recording. Returns the error, and how much was read.
-fn endless(input: impl Read + Send + 'static) -> String {
+/// Reads an endless recording until the error, and returns the error.
+fn read_endless(input: impl Read + Send + 'static) -> String {
     let mut reader = RecordingReader::from_read(input, "r.jsonl").unwrap();
     let error = reader.by_ref().find_map(Result::err).unwrap().to_string();
-    assert!(reader.next().is_none(), "an error ends it");
+    assert!(reader.next().is_none(), "an error ends the iteration");
     assert!(reader.bytes <= BARREN_LIMIT + LINE_LIMIT + 2);
     assert!(reader.line.capacity() <= 2 * LINE_LIMIT as usize);
     assert!(reader.damage().len() <= DAMAGE_LIMIT);
@@ -188,7 +188,7 @@ impl Read for Forever {
 }
 
 #[test]
-fn endless_input_is_given_up() {
+fn endless_input_is_an_error() {
     for (text, flaw) in [
         (&b"\0"[..], "longer than 16 MiB"),
         (b"x", "longer than 16 MiB"),
@@ -198,20 +198,20 @@ fn endless_input_is_given_up() {
             "not a snapshot: missing field `schema` (column 81)",
         ),
     ] {
-        let error = endless(Forever::new(text));
+        let error = read_endless(Forever::new(text));
         assert!(error.starts_with("r.jsonl, line "), "{error}");
         assert!(error.contains(&format!(": no snapshot so far ({flaw}); ")), "{error}");
     }
     let good = lines(&snapshots(2)).concat();
     assert_eq!(
-        endless(Cursor::new(good).chain(io::repeat(0))),
+        read_endless(Cursor::new(good).chain(io::repeat(0))),
         "r.jsonl, line 3: no snapshot since line 2 (longer than 16 MiB); cut it \
          off there with `head -n 2`"
     );
 }
 
 #[test]
-fn a_large_window_is_not_given_its_memory() {
+fn a_large_window_is_refused() {
     // A header that requests 256 MiB, and an empty block.
     let bytes = b"\x28\xb5\x2f\xfd\x00\x90\x01\x00\x00";
     let (_, _, error) = read(&bytes[..]);
@@ -220,7 +220,7 @@ fn a_large_window_is_not_given_its_memory() {
 }
 
 #[test]
-fn a_line_that_would_take_far_more_memory_than_its_text_is_skipped() {
+fn a_line_with_too_many_values_is_skipped() {
     let expected = snapshots(1);
     let head = r#"{"schema":"gpumem.snapshot/1","time":"2025-12-04T08:15:38Z","host":{},"#;
     let processes = r#"{"pid":1},"#.repeat(OBJECT_LIMIT);
@@ -246,7 +246,7 @@ fn damage_is_bounded_and_counted() {
 }
 
 #[test]
-fn the_report_of_damage_is_bounded_and_harmless() {
+fn a_damage_message_is_bounded_and_escaped() {
     let line = format!(
         "{{\"schema\":\"gpumem.snapshot/1\",\"time\":\"\\u001b[2J\\u202e{}\"}}\n",
         "x".repeat(1 << 16)
@@ -271,7 +271,7 @@ fn another_major_version_is_refused() {
 }
 
 #[test]
-fn the_error_of_a_file_without_a_snapshot_names_what_it_should_be() {
+fn a_file_without_a_snapshot_is_an_error() {
     for (bytes, reason) in [
         (&b""[..], "it is empty"),
         (b"\n\n", "it is empty"),
@@ -286,7 +286,7 @@ fn the_error_of_a_file_without_a_snapshot_names_what_it_should_be() {
     }
 }
 
-/// Fails after its content, as a disk does.
+/// Fails at the end of its content, like a defective disk.
 struct Failing(Cursor<Vec<u8>>);
 
 impl Read for Failing {
@@ -299,7 +299,7 @@ impl Read for Failing {
 }
 
 #[test]
-fn a_disk_that_fails_is_no_end_of_file() {
+fn a_read_error_is_not_the_end_of_the_file() {
     let plain = lines(&snapshots(2)).concat();
     for bytes in [zstd::encode_all(&plain[..], 3).unwrap(), plain] {
         let reader = RecordingReader::from_read(Failing(Cursor::new(bytes)), "r.jsonl").unwrap();
@@ -314,7 +314,7 @@ fn a_disk_that_fails_is_no_end_of_file() {
 }
 
 #[test]
-fn no_cut_loses_a_whole_line() {
+fn a_truncated_file_keeps_its_whole_lines() {
     let expected = snapshots(3);
     let lines = lines(&expected);
     let plain = lines.concat();
@@ -331,7 +331,7 @@ fn no_cut_loses_a_whole_line() {
 }
 
 #[test]
-fn no_cut_of_a_compressed_file_panics_or_invents() {
+fn a_truncated_compressed_file_yields_a_prefix() {
     let expected = snapshots(40);
     let bytes = zstd::encode_all(&lines(&expected).concat()[..], 3).unwrap();
     for length in 0..bytes.len() {
@@ -342,7 +342,7 @@ fn no_cut_of_a_compressed_file_panics_or_invents() {
 }
 
 #[test]
-fn no_flipped_byte_loses_another_line() {
+fn a_flipped_byte_damages_only_its_line() {
     let expected = snapshots(5);
     let lines = lines(&expected);
     let plain = lines.concat();

@@ -21,25 +21,25 @@ use crate::units::MIB;
 
 /// The writer locks this file, which contains its pid.
 const LOCK: &str = "lock";
-/// The longest time, in milliseconds, that snapshots wait to be compressed together.
+/// Maximum time, in milliseconds, for which snapshots wait to be compressed together.
 const FRAME_MILLISECONDS: i64 = 10_000;
-/// How much text, in bytes, waits at most.
+/// Maximum amount of waiting text, in bytes.
 const FRAME_BYTES: usize = 256 << 10;
-/// The longest time that a segment spans, in milliseconds.
+/// Maximum time span of a segment, in milliseconds.
 const SEGMENT_MILLISECONDS: i64 = 600_000;
-/// The largest segment, compressed.
+/// Maximum size of a segment, compressed.
 const SEGMENT_BYTES: u64 = 16 * MIB;
-/// How many segments the size limit allows at least, so that one is a small part of the store.
+/// Minimum number of segments within the limits, so that each is a small part of the store.
 const SEGMENTS: u32 = 8;
-/// How much text, in bytes, is kept for another attempt if it cannot be written.
-const MOST_PENDING: usize = 4 << 20;
+/// Maximum amount of unwritten text kept for a retry, in bytes.
+const MAX_PENDING: usize = 4 << 20;
 /// zstd's default level: a third of the size of the fastest level, and still cheap.
 const LEVEL: i32 = 3;
 
-/// How much a store keeps. The current segment always stays.
+/// The limits of a store. The current segment is never removed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct StoreLimits {
-    /// A segment is removed when all of it is older than this, by the latest snapshot's time.
+    /// A segment is removed when it ended more than this before the latest snapshot.
     pub max_age: Duration,
     /// The oldest segment is removed before the total exceeds this.
     pub max_bytes: u64,
@@ -114,7 +114,7 @@ impl StoreWriter {
     ///
     /// # Errors
     ///
-    /// If the path is no writable directory, and [`RecordingError::StoreBusy`] for a second writer.
+    /// If the path is not a writable directory, or the store has another writer ([`RecordingError::StoreBusy`]).
     pub fn open(
         folder: &Path,
         limits: StoreLimits,
@@ -148,7 +148,7 @@ impl StoreWriter {
         &self.folder
     }
 
-    /// How many snapshots were lost because writing failed for too long.
+    /// Number of snapshots lost because writing failed for too long.
     pub fn lost(&self) -> u64 {
         self.lost
     }
@@ -174,7 +174,7 @@ impl StoreWriter {
         if let Some(last) = self.last.replace(snapshot.time) {
             self.interval = (snapshot.time - last).max(0);
         }
-        // Whether the next snapshot would arrive too late to wait for.
+        // The age of the frame if the next snapshot were included.
         let waits = (snapshot.time - first).saturating_add(self.interval);
         let due = self.current.is_none()
             || self.pending.text.len() >= FRAME_BYTES
@@ -192,7 +192,7 @@ impl StoreWriter {
             Err(cause) => Err(cause),
         };
         if let Err(cause) = result {
-            if self.pending.text.len() > MOST_PENDING {
+            if self.pending.text.len() > MAX_PENDING {
                 self.lost += self.pending.snapshots;
                 self.pending = PendingSegment::default();
             }
@@ -216,7 +216,7 @@ impl StoreWriter {
             };
             let try_again = match cause.kind() {
                 io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => self.remove_oldest(),
-                // After the limit on file size, another file still has room.
+                // The limit applies to each file, so another file has room.
                 io::ErrorKind::FileTooLarge => self.current.take().is_some(),
                 _ => false,
             };
@@ -332,10 +332,10 @@ impl std::fmt::Debug for StoreWriter {
 /// Locks a store, and writes gpumem's pid into the lock file.
 fn lock(folder: &Path) -> Result<File, RecordingError> {
     let failed = |cause| RecordingError::StoreUnwritable { folder: folder.to_owned(), cause };
-    // Any user who can open the file, even for reading, could lock it. No other user may block a writer.
+    // Any user who can open the file, even for reading, could lock it and block the writer.
     let mode = Access::Owner.file_mode();
     let mut file = open_output(&folder.join(LOCK), OFlags::empty(), mode).map_err(failed)?;
-    // On a file system without locks, this guard is missing.
+    // File systems without locks lack this protection.
     if rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive)
         == Err(rustix::io::Errno::WOULDBLOCK)
     {
@@ -346,7 +346,7 @@ fn lock(folder: &Path) -> Result<File, RecordingError> {
             pid: read.ok().and_then(|_| text.trim().parse().ok()),
         });
     }
-    // The pid is only information, so a failure to write it is not an error.
+    // The pid is informational, so errors are ignored.
     let _ = file.set_len(0).and_then(|()| writeln!(file, "{}", process::id()));
     Ok(file)
 }

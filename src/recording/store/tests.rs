@@ -1,4 +1,4 @@
-//! The store, with made-up times.
+//! The store, with simulated times.
 
 use crate::model::dice::Dice;
 use std::collections::HashSet;
@@ -17,8 +17,8 @@ fn time(seconds: i64) -> Time {
     Time::from_unix_milliseconds(BEGIN + 1000 * seconds)
 }
 
-/// A snapshot of some hundred incompressible bytes.
-fn at(seconds: i64) -> Snapshot {
+/// A snapshot with a few hundred incompressible bytes.
+fn snapshot_at(seconds: i64) -> Snapshot {
     let mut snapshot = Snapshot::new(time(seconds));
     let mut dice = Dice::new(seconds as u64);
     let noise: String = (0..20).map(|_| format!("{:x}", dice.next())).collect();
@@ -39,7 +39,7 @@ fn writer(folder: &Path, limits: StoreLimits) -> StoreWriter {
 fn fill(folder: &Path, limits: StoreLimits, seconds: impl IntoIterator<Item = i64>) {
     let mut writer = writer(folder, limits);
     for second in seconds {
-        writer.write(&at(second)).unwrap();
+        writer.write(&snapshot_at(second)).unwrap();
     }
     writer.flush().unwrap();
 }
@@ -51,7 +51,7 @@ fn read_since(folder: &Path, since: i64) -> (Vec<i64>, Vec<RecordingError>) {
         match item {
             Ok(snapshot) => {
                 let second = (snapshot.time.unix_milliseconds() - BEGIN) / 1000;
-                assert_eq!(snapshot, at(second));
+                assert_eq!(snapshot, snapshot_at(second));
                 seconds.push(second);
             }
             Err(error) => errors.push(error),
@@ -77,7 +77,7 @@ fn bytes(folder: &Path) -> u64 {
 }
 
 #[test]
-fn names_are_times_and_nothing_else_is_a_name() {
+fn segment_names_are_times() {
     let start: Time = "2026-11-21T13:05:00.123Z".parse().unwrap();
     assert_eq!(name_of(start), "20261121T130500.123Z.jsonl.zst");
     assert_eq!(start_of("20261121T130500.123Z.jsonl.zst"), Some(start));
@@ -110,7 +110,7 @@ fn snapshots_read_back_and_each_segment_is_a_recording() {
     assert_eq!(read_since(&folder, 10_000).0, [0_i64; 0]);
 
     let segments = segments(&folder);
-    assert_eq!(segments.len(), 4, "one for ten minutes: {segments:?}");
+    assert_eq!(segments.len(), 4, "one per ten minutes: {segments:?}");
     let mut count = 0;
     for segment in &segments {
         let mut reader = RecordingReader::open(segment).unwrap();
@@ -121,32 +121,32 @@ fn snapshots_read_back_and_each_segment_is_a_recording() {
 }
 
 #[test]
-fn the_first_snapshot_is_there_at_once_and_the_others_ten_seconds_later_at_most() {
+fn snapshots_are_written_within_ten_seconds() {
     let folder = tempfile::tempdir().unwrap();
     let mut writer = writer(folder.path(), DAY);
     for (second, last) in [(0, 0), (5, 0), (10, 10), (15, 10), (20, 20), (50, 50)] {
-        writer.write(&at(second)).unwrap();
+        writer.write(&snapshot_at(second)).unwrap();
         assert_eq!(read(folder.path()).last(), Some(&last), "at {second}");
     }
     assert!(!writer.is_behind());
-    writer.write(&at(51)).unwrap();
+    writer.write(&snapshot_at(51)).unwrap();
     assert!(writer.is_behind());
     writer.flush().unwrap();
     assert_eq!(read(folder.path()), [0, 5, 10, 15, 20, 50, 51]);
 }
 
 #[test]
-fn it_is_bounded_by_age_also_after_a_rest() {
+fn a_store_is_bounded_by_age_even_after_a_pause() {
     let folder = tempfile::tempdir().unwrap();
     let limits = StoreLimits { max_age: Duration::from_secs(3600), ..DAY };
     let mut writer = writer(folder.path(), limits);
     for second in (0..9_000).step_by(30) {
-        writer.write(&at(second)).unwrap();
+        writer.write(&snapshot_at(second)).unwrap();
         if second % 150 != 0 {
             continue;
         }
         let first = read_since(folder.path(), -1).0[0];
-        // A segment is removed as a whole, so the rest may be longer by an eighth of an hour and a frame.
+        // Whole segments are removed, so the store may exceed the age by an eighth of an hour and a frame.
         let oldest = (second - first) as f64;
         assert!(oldest <= 3600.0 + 450.0 + 30.0, "{oldest} at {second}");
         assert!(second < 3600 || oldest >= 3600.0, "{oldest} at {second}");
@@ -157,13 +157,13 @@ fn it_is_bounded_by_age_also_after_a_rest() {
 }
 
 #[test]
-fn it_is_bounded_by_size_and_what_is_being_written_stays() {
+fn a_store_is_bounded_by_size_and_keeps_its_current_segment() {
     let folder = tempfile::tempdir().unwrap();
     let limits = StoreLimits { max_bytes: 20_000, ..DAY };
     let mut writer = writer(folder.path(), limits);
     let mut largest = 0;
     for second in (0..6000).step_by(20) {
-        writer.write(&at(second)).unwrap();
+        writer.write(&snapshot_at(second)).unwrap();
         largest = largest.max(bytes(folder.path()));
         if second % 200 == 0 {
             assert_eq!(read(folder.path()).last(), Some(&second));
@@ -181,7 +181,7 @@ fn it_is_bounded_by_size_and_what_is_being_written_stays() {
 }
 
 #[test]
-fn a_store_has_one_writer_whatever_is_in_its_lock() {
+fn a_second_writer_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     let first = writer(folder.path(), DAY);
     fs::write(folder.path().join("lock"), "no number").unwrap();
@@ -192,7 +192,7 @@ fn a_store_has_one_writer_whatever_is_in_its_lock() {
 }
 
 #[test]
-fn a_torn_segment_costs_its_end_and_stays_as_it_is() {
+fn a_torn_segment_loses_its_end_and_stays_unchanged() {
     let folder = tempfile::tempdir().unwrap();
     fill(folder.path(), DAY, [0, 5, 10]);
     let torn = segments(folder.path()).pop().unwrap();
@@ -218,7 +218,7 @@ fn a_torn_segment_costs_its_end_and_stays_as_it_is() {
 }
 
 #[test]
-fn a_wrong_bit_is_found_by_the_checksum() {
+fn a_flipped_bit_is_detected_by_the_checksum() {
     let folder = tempfile::tempdir().unwrap();
     fill(folder.path(), DAY, [0, 700]);
     let path = segments(folder.path()).remove(0);
@@ -232,11 +232,11 @@ fn a_wrong_bit_is_found_by_the_checksum() {
         assert_eq!(seconds.last(), Some(&700), "byte {at}");
         missed += usize::from(errors.is_empty() && seconds.len() != 2);
     }
-    assert_eq!(missed, 0, "what is lost is said");
+    assert_eq!(missed, 0, "every loss is reported");
 }
 
 #[test]
-fn a_clock_that_was_set_back_changes_no_order_and_no_name() {
+fn a_clock_set_back_changes_neither_order_nor_names() {
     let folder = tempfile::tempdir().unwrap();
     let mut written = Vec::new();
     let mut names = HashSet::new();
@@ -247,12 +247,12 @@ fn a_clock_that_was_set_back_changes_no_order_and_no_name() {
     }
     assert_eq!(read(folder.path()), written);
     assert_eq!(segments(folder.path()).len(), 5);
-    assert_eq!(names.len(), 5, "no segment was ever renamed");
+    assert_eq!(names.len(), 5, "no segment was renamed");
 
-    // The same within one run: a segment's times are in order, and not every later frame begins one.
+    // The same within one run: times within a segment are in order, and later frames share a segment.
     let mut writer = writer(folder.path(), DAY);
     for second in [3000, 3020, 3040, 2000, 2020, 2040] {
-        writer.write(&at(second)).unwrap();
+        writer.write(&snapshot_at(second)).unwrap();
         written.push(second);
     }
     assert_eq!(read(folder.path()), written);
@@ -273,7 +273,7 @@ fn other_files_in_the_directory_are_left_alone() {
     fs::write(path("20200101T000004.000Z.jsonl.zst"), "").unwrap();
     let (seconds, errors) = read_since(folder.path(), -1_000_000_000);
     assert_eq!(seconds, [100]);
-    assert_eq!(errors.len(), 1, "the text that is no recording: {errors:?}");
+    assert_eq!(errors.len(), 1, "the file that is not a recording: {errors:?}");
     assert_eq!(latest(folder.path()), Some((100, None)));
 
     // Opening must fail even if the pipe replaced a segment since listing.
@@ -289,7 +289,7 @@ fn readers_and_the_writer_do_not_wait_for_each_other() {
     let folder = tempfile::tempdir().unwrap();
     let mut writer = writer(folder.path(), DAY);
     for second in [0, 600, 1200] {
-        writer.write(&at(second)).unwrap();
+        writer.write(&snapshot_at(second)).unwrap();
     }
     let mut since = Store::open(folder.path()).unwrap().since(time(0));
     let mut next = || {
@@ -299,7 +299,7 @@ fn readers_and_the_writer_do_not_wait_for_each_other() {
     assert_eq!(next(), Some(0));
     // The second segment is removed while the first is being read, and the third grows.
     fs::remove_file(&segments(folder.path())[1]).unwrap();
-    writer.write(&at(1220)).unwrap();
+    writer.write(&snapshot_at(1220)).unwrap();
     assert_eq!(next(), Some(1200));
     assert_eq!(next(), Some(1220));
     assert_eq!(next(), None);
@@ -308,8 +308,8 @@ fn readers_and_the_writer_do_not_wait_for_each_other() {
     for path in segments(folder.path()) {
         fs::remove_file(path).unwrap();
     }
-    writer.write(&at(1240)).unwrap();
-    writer.write(&at(1900)).unwrap();
+    writer.write(&snapshot_at(1240)).unwrap();
+    writer.write(&snapshot_at(1900)).unwrap();
     assert_eq!(read(folder.path()), [1900]);
 }
 
@@ -333,16 +333,16 @@ fn the_latest_snapshot_is_found_without_reading_all() {
         (700, (700, None)),
         (710, (710, Some(10.0))),
     ] {
-        writer.write(&at(second)).unwrap();
+        writer.write(&snapshot_at(second)).unwrap();
         assert_eq!(latest(folder.path()), Some(found), "at {second}");
     }
-    // A segment just begun, as a crash may leave it.
+    // An empty segment, as a crash may leave behind.
     fs::write(folder.path().join(name_of(time(720))), "").unwrap();
     assert_eq!(latest(folder.path()), Some((710, Some(10.0))));
 }
 
 #[test]
-fn the_newest_part_is_kept_by_size() {
+fn keep_newest_limits_the_size() {
     let folder = tempfile::tempdir().unwrap();
     fill(folder.path(), DAY, (0..5).map(|n| 600 * n));
     let store = Store::open(folder.path()).unwrap();
@@ -350,7 +350,7 @@ fn the_newest_part_is_kept_by_size() {
     for (bytes, first) in [(u64::MAX, 0), (3 * one + one / 2, 1200), (0, 2400)] {
         let mut since = store.since(time(0));
         assert_eq!(since.keep_newest(bytes), first > 0);
-        assert_eq!(since.next().unwrap().unwrap(), at(first), "{bytes}");
+        assert_eq!(since.next().unwrap().unwrap(), snapshot_at(first), "{bytes}");
     }
     // Older segments do not count.
     assert!(!store.since(time(1800)).keep_newest(2 * one + one / 2));
@@ -365,7 +365,7 @@ fn only_permitted_users_can_read_a_store() {
         let folder = tempfile::tempdir().unwrap();
         let folder = folder.path().join("store");
         let mut writer = StoreWriter::open(&folder, DAY, access).unwrap();
-        writer.write(&at(0)).unwrap();
+        writer.write(&snapshot_at(0)).unwrap();
         let mode = |path: &Path| fs::metadata(path).unwrap().mode() & 0o777;
         // The umask may narrow it.
         assert_eq!(mode(&folder) & !folder_mode, 0);
@@ -376,7 +376,7 @@ fn only_permitted_users_can_read_a_store() {
 }
 
 #[test]
-fn on_a_full_disk_it_goes_on_at_the_cost_of_the_oldest() {
+fn a_full_disk_removes_the_oldest_segments() {
     let folder = tempfile::tempdir().unwrap();
     let Some(_mounted) = SmallDisk::mount(folder.path(), "size=128k") else {
         return;
@@ -386,9 +386,9 @@ fn on_a_full_disk_it_goes_on_at_the_cost_of_the_oldest() {
     while segments(folder.path()).first() == Some(&folder.path().join(name_of(time(0))))
         || second == 0
     {
-        writer.write(&at(second)).unwrap();
+        writer.write(&snapshot_at(second)).unwrap();
         second += 20;
-        assert!(second < 1_000_000, "it never became full");
+        assert!(second < 1_000_000, "the disk never became full");
     }
     assert_eq!(read(folder.path()).last(), Some(&(second - 20)));
 
@@ -397,7 +397,7 @@ fn on_a_full_disk_it_goes_on_at_the_cost_of_the_oldest() {
     let mut file = File::create(&ballast).unwrap();
     let error = loop {
         while io::Write::write_all(&mut file, &[0; 4096]).is_ok() {}
-        let written = writer.write(&at(second));
+        let written = writer.write(&snapshot_at(second));
         second += 20;
         if let Err(error) = written {
             break error;
@@ -406,11 +406,11 @@ fn on_a_full_disk_it_goes_on_at_the_cost_of_the_oldest() {
     assert!(error.to_string().contains("no space left"), "{error}");
     let before = read(folder.path());
     assert!(writer.is_behind());
-    writer.write(&at(second)).unwrap_err();
-    assert_eq!(read(folder.path()), before, "what is there stays whole");
+    writer.write(&snapshot_at(second)).unwrap_err();
+    assert_eq!(read(folder.path()), before, "existing snapshots stay whole");
     drop(file);
     fs::remove_file(&ballast).unwrap();
-    writer.write(&at(second + 20)).unwrap();
+    writer.write(&snapshot_at(second + 20)).unwrap();
     let after = read(folder.path());
     assert!(after.ends_with(&[second - 20, second, second + 20]), "{after:?}");
     assert_eq!(writer.lost(), 0);

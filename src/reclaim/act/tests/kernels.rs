@@ -16,84 +16,84 @@ fn kernel() -> Process {
 }
 
 #[test]
-fn a_kernel_is_shut_by_its_server_and_nothing_is_sent() {
-    let mut play = ActScene::found(Kind::Idle, &[kernel()]);
-    assert_eq!(play.advance(), ActProgress::Waiting { until: at(10.0) });
+fn a_kernel_is_shut_down_by_its_server_without_signals() {
+    let mut test = ActTest::for_findings(Kind::Idle, &[kernel()]);
+    assert_eq!(test.advance(), ActProgress::Waiting { until: at(10.0) });
     assert!(matches!(
-        &play.control.get().asked[..],
+        &test.control.get().asked[..],
         [Request::ShutKernel { kernel, even_at_work: false, .. }] if &*kernel.id == "7a1b"
     ));
-    play.control.get().answer = Some(RequestResult::Done);
-    play.at(0.1);
-    play.control.get().end(70);
-    let outcome = play.at(0.2);
+    test.control.get().answer = Some(RequestResult::Done);
+    test.advance_at(0.1);
+    test.control.get().end(70);
+    let outcome = test.advance_at(0.2);
     // The server does not restart the kernel, so the act does not watch for a restart.
     let freed = Outcome::Freed { bytes: GIB, ms: 200 };
     assert_eq!(outcome, ActProgress::Ended(freed));
-    assert!(play.sent().is_empty());
+    assert!(test.sent().is_empty());
     let deed = Deed::ShutKernel { kernel_id: "7a1b".into() };
     let failures = Vec::new();
-    let events: Vec<&LedgerEvent> = play.pages.lines.iter().map(|line| &line.event).collect();
+    let events: Vec<&LedgerEvent> = test.ledger.lines.iter().map(|line| &line.event).collect();
     assert_eq!(*events[1], LedgerEvent::Intended(deed.clone()));
     assert_eq!(*events[2], LedgerEvent::Done { deed, failures });
 }
 
 #[test]
-fn a_kernel_that_is_at_work_after_all_is_left_alone() {
-    let mut play = ActScene::found(Kind::Idle, &[kernel()]);
-    play.advance();
-    play.control.get().answer = Some(RequestResult::AtWork);
-    assert_eq!(play.at(0.1), ActProgress::Ended(Outcome::RuleNoLongerTrue));
-    assert!(play.sent().is_empty());
+fn a_working_kernel_is_left_alone() {
+    let mut test = ActTest::for_findings(Kind::Idle, &[kernel()]);
+    test.advance();
+    test.control.get().answer = Some(RequestResult::AtWork);
+    assert_eq!(test.advance_at(0.1), ActProgress::Ended(Outcome::RuleNoLongerTrue));
+    assert!(test.sent().is_empty());
     let is_reported = |event: &LedgerEvent| matches!(event, LedgerEvent::Done { failures, .. } if failures.len() == 1);
-    assert!(play.pages.lines.iter().any(|line| is_reported(&line.event)));
-    let mut play = ActScene::named(&[kernel()], guard());
-    play.advance();
+    assert!(test.ledger.lines.iter().any(|line| is_reported(&line.event)));
+    let mut test = ActTest::for_named(&[kernel()], guard());
+    test.advance();
     assert!(matches!(
-        &play.control.get().asked[..],
+        &test.control.get().asked[..],
         [Request::ShutKernel { even_at_work: true, .. }]
     ));
 }
 
 #[test]
-fn a_kernel_that_its_server_would_start_again_is_left_alone() {
+fn a_kernel_that_its_server_would_restart_is_left_alone() {
     let restarts = || Some(RequestResult::Restarts("it takes a password only".to_owned()));
     for (answer, until) in [(restarts(), 0.1), (None, 10.0)] {
-        let mut play = ActScene::found(Kind::Idle, &[kernel()]);
-        play.advance();
-        play.control.get().answer = answer;
-        let ActProgress::Ended(Outcome::Protected { why }) = play.at(until) else {
-            panic!("{:?}", play.sent());
+        let mut test = ActTest::for_findings(Kind::Idle, &[kernel()]);
+        test.advance();
+        test.control.get().answer = answer;
+        let ActProgress::Ended(Outcome::Protected { why }) = test.advance_at(until) else {
+            panic!("{:?}", test.sent());
         };
         assert!(matches!(why, Protection::Owned { .. }), "{why:?}");
-        assert!(play.sent().is_empty());
-        assert!(play.control.get().processes.contains_key(&70));
+        assert!(test.sent().is_empty());
+        assert!(test.control.get().processes.contains_key(&70));
     }
     // A user who insists accepts a restart.
     let mut insists = guard();
     insists.policy.direct = true;
-    let mut play = ActScene::named(&[kernel()], insists);
-    play.advance();
-    play.control.get().answer = restarts();
-    play.at(0.1);
-    assert_eq!(play.sent(), [(70, TERM)]);
+    let mut test = ActTest::for_named(&[kernel()], insists);
+    test.advance();
+    test.control.get().answer = restarts();
+    test.advance_at(0.1);
+    assert_eq!(test.sent(), [(70, TERM)]);
 }
 
 #[test]
-fn a_kernel_that_outlives_its_servers_word_is_looked_after() {
-    let mut play = ActScene::found(Kind::Idle, &[kernel()]);
-    ends_on(&mut play, 70, &[TERM]);
-    play.control.get().answer = Some(RequestResult::Done);
-    play.advance();
-    play.at(10.0);
-    assert_eq!(play.sent(), [(70, TERM)]);
+fn a_kernel_that_survives_its_shutdown_is_signalled() {
+    let mut test = ActTest::for_findings(Kind::Idle, &[kernel()]);
+    exit_on(&mut test, 70, &[TERM]);
+    test.control.get().answer = Some(RequestResult::Done);
+    test.advance();
+    test.advance_at(10.0);
+    assert_eq!(test.sent(), [(70, TERM)]);
     // A server that reports success without a shutdown may restart the kernel.
-    assert_eq!(play.at(11.0), ActProgress::Waiting { until: at(16.0) });
-    assert!(matches!(play.at(16.0), ActProgress::Ended(Outcome::Freed { bytes: GIB, .. })));
+    assert_eq!(test.advance_at(11.0), ActProgress::Waiting { until: at(16.0) });
+    assert!(matches!(test.advance_at(16.0), ActProgress::Ended(Outcome::Freed { bytes: GIB, .. })));
 }
 
 #[test]
-fn a_kernel_that_its_server_starts_again_is_respawned() {
+fn a_kernel_restarted_by_its_server_is_respawned() {
     let id = "0a1b2c3d-0123-4567-89ab-00aa11bb22cc";
     let named = format!("python -m ipykernel_launcher -f kernel-{id}.json");
     for (command, parent, is_known) in [
@@ -104,23 +104,23 @@ fn a_kernel_that_its_server_starts_again_is_respawned() {
     ] {
         let process =
             Process { command: Some(command.split(' ').map(Arc::from).collect()), ..kernel() };
-        let mut play = ActScene::found(Kind::Idle, std::slice::from_ref(&process));
-        ends_on(&mut play, 70, &[TERM]);
-        play.control.get().answer = Some(RequestResult::Failed("refused".to_owned()));
-        play.advance();
-        play.at(0.1);
-        assert_eq!(play.sent(), [(70, TERM)]);
+        let mut test = ActTest::for_findings(Kind::Idle, std::slice::from_ref(&process));
+        exit_on(&mut test, 70, &[TERM]);
+        test.control.get().answer = Some(RequestResult::Failed("refused".to_owned()));
+        test.advance();
+        test.advance_at(0.1);
+        assert_eq!(test.sent(), [(70, TERM)]);
         // The memory is freed, but the act still watches for a restart.
-        assert_eq!(play.at(1.0), ActProgress::Waiting { until: at(6.1) });
+        assert_eq!(test.advance_at(1.0), ActProgress::Waiting { until: at(6.1) });
         let mut again = facts(&snapshot(at(0.0), &[process], Vec::new()))[&70].clone();
         (again.start_ticks, again.ppid) = (9000, Some(parent));
-        play.control.get().processes.insert(95, again);
+        test.control.get().processes.insert(95, again);
         let respawned = ActProgress::Ended(Outcome::Respawned { pid: 95, bytes: GIB });
-        assert_eq!(play.at(3.0) == respawned, is_known, "{command}");
+        assert_eq!(test.advance_at(3.0) == respawned, is_known, "{command}");
     }
-    let mut play = ActScene::found(Kind::Idle, &[kernel()]);
-    ends_on(&mut play, 70, &[TERM]);
-    play.control.get().answer = Some(RequestResult::Failed("refused".to_owned()));
-    assert!(matches!(play.play_on(), Outcome::Freed { .. }));
-    assert!(play.now >= 6.0, "it was looked out for");
+    let mut test = ActTest::for_findings(Kind::Idle, &[kernel()]);
+    exit_on(&mut test, 70, &[TERM]);
+    test.control.get().answer = Some(RequestResult::Failed("refused".to_owned()));
+    assert!(matches!(test.run_to_end(), Outcome::Freed { .. }));
+    assert!(test.now >= 6.0, "the act watched for a restart");
 }

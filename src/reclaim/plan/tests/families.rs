@@ -1,12 +1,12 @@
-//! Families are ended whole or not at all: runs, sessions, trainers and their workers.
+//! Families are ended as a whole or not at all: runs, sessions, trainers and their workers.
 
 use super::*;
-use crate::reclaim::launcher::launcher_of;
+use crate::reclaim::launcher::find_launcher;
 
 #[test]
-fn a_launcher_is_known_by_its_ranks_whatever_it_is_called() {
+fn a_launcher_is_recognised_by_its_ranks_despite_its_name() {
     let launched_by = |program: &str, numbers: [&str; 2]| {
-        let run = Run::of(|processes| {
+        let run = Run::new(|processes| {
             for (process, number) in processes.iter_mut().zip(numbers) {
                 let parent = process.parent.clone().unwrap();
                 let command = Some([Arc::from(program), "--control-port".into()].into());
@@ -15,7 +15,7 @@ fn a_launcher_is_known_by_its_ranks_whatever_it_is_called() {
                     Some(Arc::new([(Arc::from("PMI_RANK"), Arc::from(number))].into()));
             }
         });
-        launcher_of(&run.seen.processes[0], &run.seen).is_some()
+        find_launcher(&run.snapshot.processes[0], &run.snapshot).is_some()
     };
     for program in ["/usr/bin/hydra_pmi_proxy", "prted", "python"] {
         assert!(launched_by(program, ["0", "1"]), "{program}");
@@ -29,7 +29,7 @@ fn a_launcher_is_known_by_its_ranks_whatever_it_is_called() {
 }
 
 /// Two ranks that torchrun started, in separate sessions, and a worker of the first.
-fn run() -> (Vec<Process>, Vec<Gpu>) {
+fn processes_of_run() -> (Vec<Process>, Vec<Gpu>) {
     let launcher = Arc::new(Parent {
         pid: 60,
         start_ticks: Some(600),
@@ -71,26 +71,26 @@ fn launcher_facts() -> Guarded {
 
 /// A run as observed, its family, the facts from Linux, and the finding that both ranks are idle.
 struct Run {
-    seen: Snapshot,
+    snapshot: Snapshot,
     families: Vec<Family>,
-    known: BTreeMap<u32, Guarded>,
+    facts: BTreeMap<u32, Guarded>,
     both: Vec<Finding>,
 }
 
 impl Run {
-    fn of(change: impl FnOnce(&mut [Process])) -> Self {
-        let (mut processes, gpus) = run();
+    fn new(change: impl FnOnce(&mut [Process])) -> Self {
+        let (mut processes, gpus) = processes_of_run();
         change(&mut processes);
         Self {
-            seen: snapshot(at(0.0), &processes, gpus),
+            snapshot: snapshot(at(0.0), &processes, gpus),
             families: family(&[70, 71, 72], processes[0].parent.clone()),
-            known: facts(&snapshot(at(0.0), &processes, Vec::new())),
-            both: processes[..2].iter().map(|it| finding(Kind::Idle, it)).collect(),
+            facts: facts(&snapshot(at(0.0), &processes, Vec::new())),
+            both: processes[..2].iter().map(|process| finding(Kind::Idle, process)).collect(),
         }
     }
 
     fn plan(&self, findings: &[Finding], guard: &Guard) -> Plan {
-        plan_with(findings, &self.seen, &self.families, &self.known, guard)
+        plan_with(findings, &self.snapshot, &self.families, &self.facts, guard)
     }
 }
 
@@ -105,16 +105,16 @@ fn family(members: &[u32], launcher: Option<Arc<Parent>>) -> Vec<Family> {
 }
 
 #[test]
-fn a_run_is_ended_by_its_launcher_and_whole() {
-    let mut run = Run::of(|_| ());
-    run.known.insert(60, launcher_facts());
+fn a_run_is_ended_as_a_whole_through_its_launcher() {
+    let mut run = Run::new(|_| ());
+    run.facts.insert(60, launcher_facts());
     let both = run.both.clone();
     let plan = run.plan(&both, &guard());
     let [target] = &plan.targets[..] else {
         panic!("{plan:?}");
     };
     assert_eq!(pids(target), [70, 71, 72]);
-    assert_eq!(target.launcher.as_ref().map(|it| it.pid), Some(60));
+    assert_eq!(target.launcher.as_ref().map(|launcher| launcher.pid), Some(60));
     let to = target.steps.iter().map(|step| match step {
         Step::Signal { recipients, grace_seconds, .. } => (*recipients, *grace_seconds),
         other => panic!("{other:?}"),
@@ -132,42 +132,43 @@ fn a_run_is_ended_by_its_launcher_and_whole() {
 
     // One rank is idle and the other is not, so none is ended.
     let plan = run.plan(&both[..1], &guard());
-    assert_eq!(why(&plan), [&Why::Family { pids: vec![71] }]);
+    assert_eq!(reasons(&plan), [&Why::Family { pids: vec![71] }]);
     // The other rank was not requested.
     let mut on_other = both.clone();
     on_other[1].gpus[0].index = 1;
     let mut first = guard();
-    first.policy.selected = selected(&run.seen, &on_other, "gpu:0");
+    first.policy.selected = selected(&run.snapshot, &on_other, "gpu:0");
     let plan = run.plan(&on_other, &first);
-    assert_eq!(why(&plan), [&Why::Family { pids: vec![71] }]);
+    assert_eq!(reasons(&plan), [&Why::Family { pids: vec![71] }]);
     // If a person names one rank, the refusal names the launcher, which would restart the rank or end all.
-    let plan = run.plan(&[], &naming(&[70]));
+    let plan = run.plan(&[], &guard_naming(&[70]));
     let rank =
         Why::Rank { launcher: 60, program: "python torchrun train.py".into(), pids: vec![71] };
-    assert_eq!((why(&plan), plan.targets.len()), (vec![&rank], 0));
+    assert_eq!((reasons(&plan), plan.targets.len()), (vec![&rank], 0));
     assert!(rank.to_string().contains("gpumem kill 60"), "{rank}");
     // Naming the launcher selects all its ranks.
     for pids_named in [&[60][..], &[70, 71]] {
-        let plan = run.plan(&[], &naming(pids_named));
+        let plan = run.plan(&[], &guard_naming(pids_named));
         assert_eq!(pids(&plan.targets[0]), [70, 71, 72]);
-        assert_eq!(plan.targets[0].launcher.as_ref().map(|it| it.pid), Some(60));
+        assert_eq!(plan.targets[0].launcher.as_ref().map(|launcher| launcher.pid), Some(60));
         assert!(plan.refused.is_empty());
     }
-    // The ranks are not otherwise related: an orphan of an earlier run has the same name, or no port is known.
+    // The ranks have no other relation than their launcher.
     let launcher = run.families[0].launcher.clone();
-    run.families = [&[70, 72][..], &[71]].map(|it| family(it, launcher.clone()).remove(0)).into();
+    run.families =
+        [&[70, 72][..], &[71]].map(|members| family(members, launcher.clone()).remove(0)).into();
     let plan = run.plan(&both[..1], &guard());
-    assert_eq!(why(&plan), [&Why::Family { pids: vec![71] }]);
+    assert_eq!(reasons(&plan), [&Why::Family { pids: vec![71] }]);
     let plan = run.plan(&both, &guard());
     assert_eq!(pids(&plan.targets[0]), [70, 71, 72]);
-    assert_eq!(plan.targets[0].launcher.as_ref().map(|it| it.pid), Some(60));
+    assert_eq!(plan.targets[0].launcher.as_ref().map(|launcher| launcher.pid), Some(60));
 }
 
 #[test]
-fn a_launcher_is_asked_for_its_keep_like_a_target() {
-    let mut run = Run::of(|_| ());
+fn an_exemption_of_the_launcher_is_respected() {
+    let mut run = Run::new(|_| ());
     let keep = BTreeMap::from([(Arc::from("GPUMEM_KEEP"), Arc::from("yes"))]);
-    run.known.insert(60, Guarded { environment: Some(Arc::new(keep)), ..launcher_facts() });
+    run.facts.insert(60, Guarded { environment: Some(Arc::new(keep)), ..launcher_facts() });
     let even_kept = |mut guard: Guard| {
         guard.policy.even_kept = true;
         guard
@@ -176,22 +177,22 @@ fn a_launcher_is_asked_for_its_keep_like_a_target() {
     for (findings, guard, is_taken) in [
         (&both[..], guard(), false),
         (&both[..], even_kept(guard()), false),
-        (&[], naming(&[60]), false),
-        (&[], even_kept(naming(&[60])), true),
+        (&[], guard_naming(&[60]), false),
+        (&[], even_kept(guard_naming(&[60])), true),
     ] {
         let plan = run.plan(findings, &guard);
         assert_eq!(plan.targets.len(), usize::from(is_taken), "{plan:?}");
-        let refused = |it: &&Why| matches!(it, Why::Protected { pid: 60, .. });
-        assert_eq!(why(&plan).iter().any(refused), !is_taken, "{plan:?}");
+        let refused = |why: &&Why| matches!(why, Why::Protected { pid: 60, .. });
+        assert_eq!(reasons(&plan).iter().any(refused), !is_taken, "{plan:?}");
     }
     // It is unknown whether the launcher's owner exempted it, so no rule ends it.
-    run.known.insert(60, Guarded { environment: None, ..launcher_facts() });
+    run.facts.insert(60, Guarded { environment: None, ..launcher_facts() });
     assert!(run.plan(&both, &guard()).targets.is_empty());
-    assert_eq!(run.plan(&[], &naming(&[60])).targets.len(), 1);
+    assert_eq!(run.plan(&[], &guard_naming(&[60])).targets.len(), 1);
 }
 
 #[test]
-fn what_shares_a_session_with_a_target_is_not_ended_with_it() {
+fn an_unrelated_process_in_the_session_is_not_a_member() {
     let in_session = |pid, ppid, command| Process {
         ppid: Some(ppid),
         process_group: Some(70),
@@ -204,25 +205,26 @@ fn what_shares_a_session_with_a_target_is_not_ended_with_it() {
         in_session(71, 70, "python train.py"),
         in_session(72, 1, "python other.py"),
     ];
-    let seen = snapshot(at(0.0), &processes, vec![gpu(0, &[(70, GIB)], 0)]);
+    let snapshot = snapshot(at(0.0), &processes, vec![gpu(0, &[(70, GIB)], 0)]);
     let families = family(&[70, 71, 72], None);
-    for (findings, guard) in [(&[finding(Kind::Idle, &python)][..], guard()), (&[], naming(&[70]))]
+    for (findings, guard) in
+        [(&[finding(Kind::Idle, &python)][..], guard()), (&[], guard_naming(&[70]))]
     {
-        let plan = plan_with(findings, &seen, &families, &facts(&seen), &guard);
-        assert_eq!(pids(&plan.targets[0]), [70, 71], "its child, and no other");
+        let plan = plan_with(findings, &snapshot, &families, &facts(&snapshot), &guard);
+        assert_eq!(pids(&plan.targets[0]), [70, 71], "only its child");
     }
 }
 
 #[test]
-fn a_launcher_that_may_not_be_touched_protects_its_run() {
+fn a_protected_launcher_protects_its_run() {
     let others = Guarded { uid: Some(OWNER + 1), ..launcher_facts() };
     let another = Guarded { start_ticks: 1, ..launcher_facts() };
     for (launcher, is_unknown) in [(None, true), (Some(others), false), (Some(another), true)] {
-        let mut run = Run::of(|_| ());
-        run.known.extend(launcher.map(|it| (60, it)));
+        let mut run = Run::new(|_| ());
+        run.facts.extend(launcher.map(|facts| (60, facts)));
         let plan = run.plan(&run.both, &guard());
         assert!(plan.targets.is_empty());
-        let [Why::Protected { pid: 60, protection }, _] = why(&plan)[..] else {
+        let [Why::Protected { pid: 60, protection }, _] = reasons(&plan)[..] else {
             panic!("{plan:?}");
         };
         assert_eq!(matches!(protection, Protection::Unknown { .. }), is_unknown, "{plan:?}");
@@ -231,32 +233,32 @@ fn a_launcher_that_may_not_be_touched_protects_its_run() {
 }
 
 #[test]
-fn one_of_the_family_who_is_kept_keeps_them_all() {
-    let mut run = Run::of(|it| {
+fn an_exempt_member_protects_the_family() {
+    let mut run = Run::new(|processes| {
         let kept = BTreeMap::from([("GPUMEM_KEEP".into(), "2999-01-01".into())]);
-        it[2].environment = Some(Arc::new(kept));
+        processes[2].environment = Some(Arc::new(kept));
     });
     run.families[0].launcher = None;
     let plan = run.plan(&run.both, &guard());
-    let [Why::Protected { pid: 72, protection }, _] = why(&plan)[..] else {
+    let [Why::Protected { pid: 72, protection }, _] = reasons(&plan)[..] else {
         panic!("{plan:?}");
     };
     assert!(matches!(protection, Protection::KeptByOwner { .. }));
 }
 
 #[test]
-fn a_holder_that_works_is_not_ended_with_who_is_idle() {
+fn a_working_member_protects_idle_members() {
     for cpu_percent in [Some(80.0), None] {
-        let mut run = Run::of(|it| it[2].cpu_percent = cpu_percent);
+        let mut run = Run::new(|processes| processes[2].cpu_percent = cpu_percent);
         run.families[0].launcher = None;
         let plan = run.plan(&run.both, &guard());
         let family = &Why::Family { pids: vec![72] };
-        assert_eq!(why(&plan), [family, family], "each that was found is listed");
+        assert_eq!(reasons(&plan), [family, family], "every finding is listed");
     }
 }
 
 #[test]
-fn workers_of_a_dead_trainer_are_ended_for_its_memory() {
+fn workers_that_hold_a_dead_trainers_memory_are_ended() {
     let dead = Process { pid: 70, ..Process::default() };
     let worker = |pid| Process {
         process_group: Some(70),
@@ -264,11 +266,11 @@ fn workers_of_a_dead_trainer_are_ended_for_its_memory() {
         ..process(pid, "python train.py")
     };
     let processes = [dead, worker(71), worker(72)];
-    let seen = snapshot(at(0.0), &processes, vec![gpu(0, &[(70, 5 * GIB)], 0)]);
+    let snapshot = snapshot(at(0.0), &processes, vec![gpu(0, &[(70, 5 * GIB)], 0)]);
     let findings: Vec<Finding> =
-        processes[1..].iter().map(|it| finding(Kind::Orphan, it)).collect();
+        processes[1..].iter().map(|worker| finding(Kind::Orphan, worker)).collect();
     let families = family(&[70, 71, 72], None);
-    let plan = plan_with(&findings, &seen, &families, &facts(&seen), &guard());
+    let plan = plan_with(&findings, &snapshot, &families, &facts(&snapshot), &guard());
     let target = &plan.targets[0];
     assert_eq!((pids(target), &target.dead[..]), (vec![71, 72], &[70][..]));
     assert_eq!(target.bytes, Some(5 * GIB));

@@ -21,13 +21,13 @@ const FORGER: u32 = 1000;
 /// Marks of innocent processes, which no line about a forger may contain.
 const INNOCENT: [&str; 4] = ["0123456789ab", "888", "8f7e6d5c", "trainer"];
 
-struct Seen {
+struct ObservedProcess {
     process: Process,
     facts: Guarded,
 }
 
 /// A process in the fake /proc. `numbers` are its pids in each namespace.
-struct Put<'a> {
+struct FakeProcess<'a> {
     pid: u32,
     ppid: u32,
     uid: u32,
@@ -37,26 +37,32 @@ struct Put<'a> {
     numbers: &'a str,
 }
 
-fn put_it(fake: &FakeProc, it: &Put<'_>) {
-    let start = u64::from(it.pid) * 10;
-    fake.stat(it.pid, &StatLine { comm: it.comm, ppid: it.ppid, start, ..StatLine::ASLEEP });
-    let uid = it.uid;
+fn add_process(fake: &FakeProc, process: &FakeProcess<'_>) {
+    let start = u64::from(process.pid) * 10;
+    fake.stat(
+        process.pid,
+        &StatLine { comm: process.comm, ppid: process.ppid, start, ..StatLine::ASLEEP },
+    );
+    let uid = process.uid;
     let status = format!(
         "Name:\tx\nTgid:\t{}\nUid:\t{uid}\t{uid}\t{uid}\t{uid}\nNSpid:\t{}\n",
-        it.pid, it.numbers
+        process.pid, process.numbers
     );
-    fake.put(it.pid, "status", status);
-    fake.put(it.pid, "cmdline", it.argv.replace(' ', "\0"));
-    fake.put(it.pid, "oom_score_adj", "0\n");
-    fake.link(it.pid, "exe", it.exe);
-    chown(fake.folder(it.pid), Some(uid), Some(uid)).unwrap();
+    fake.put(process.pid, "status", status);
+    fake.put(process.pid, "cmdline", process.argv.replace(' ', "\0"));
+    fake.put(process.pid, "oom_score_adj", "0\n");
+    fake.link(process.pid, "exe", process.exe);
+    chown(fake.folder(process.pid), Some(uid), Some(uid)).unwrap();
 }
 
 /// Process 70 as gpumem reads it.
-fn look(fake: &FakeProc) -> Seen {
+fn read_process(fake: &FakeProc) -> ObservedProcess {
     let process = Processes::new(fake.roots.clone()).sample(&[70], 1).processes.remove(0);
     let facts = read_guarded(fake, 70).unwrap().unwrap();
-    Seen { process: Process { gpu_files: super::process(70, "x").gpu_files, ..process }, facts }
+    ObservedProcess {
+        process: Process { gpu_files: super::process(70, "x").gpu_files, ..process },
+        facts,
+    }
 }
 
 fn pick<'a>(dice: &mut Dice, of: &[&'a str]) -> &'a str {
@@ -91,9 +97,9 @@ fn forged_cgroup(dice: &mut Dice) -> String {
 }
 
 /// A random forger with program file `own`.
-fn forger(dice: &mut Dice, own: &std::path::Path) -> (FakeProc, String) {
+fn forger(dice: &mut Dice, folder: &std::path::Path) -> (FakeProc, String) {
     let fake = FakeProc::new();
-    let exe = own.join(pick(dice, &["Xorg", "sshd", "dockerd", "systemd-trainer", "python3"]));
+    let exe = folder.join(pick(dice, &["Xorg", "sshd", "dockerd", "systemd-trainer", "python3"]));
     fs::write(&exe, "").unwrap();
     chown(&exe, Some(FORGER), None).unwrap();
     let exe = exe.to_str().unwrap();
@@ -119,7 +125,7 @@ fn forger(dice: &mut Dice, own: &std::path::Path) -> (FakeProc, String) {
     let has_namespace = dice.roll(2) == 0;
     let numbers = if has_namespace { "70\t1" } else { "70" };
     let put = |pid, ppid, uid, comm, exe, argv: &str, numbers| {
-        put_it(&fake, &Put { pid, ppid, uid, comm, exe, argv, numbers });
+        add_process(&fake, &FakeProcess { pid, ppid, uid, comm, exe, argv, numbers });
     };
     put(1, 0, 0, "systemd", "/usr/lib/systemd/systemd", "/sbin/init", "1");
     put(60, 1, owner, comm, file, &argv, "60");
@@ -141,35 +147,35 @@ fn forger(dice: &mut Dice, own: &std::path::Path) -> (FakeProc, String) {
 }
 
 #[test]
-fn nothing_that_a_user_forges_names_an_innocent_or_shields() {
+fn forged_facts_neither_blame_others_nor_protect() {
     if !geteuid().is_root() {
         return;
     }
-    let own = tempfile::tempdir().unwrap();
+    let folder = tempfile::tempdir().unwrap();
     for seed in 1..=rounds(20) {
         let mut dice = Dice::new(seed);
-        let (fake, what) = forger(&mut dice, own.path());
-        let Seen { process, facts } = look(&fake);
+        let (fake, forgery) = forger(&mut dice, folder.path());
+        let ObservedProcess { process, facts } = read_process(&fake);
         for line in advice::place_lines(&process) {
             // The line may name a unit of the user's own systemd, or a program of the user's own supervisor.
             let is_own = line.contains("systemctl --user --machine=")
                 || line.contains(", as its user: `sv down");
             let is_innocent = INNOCENT.iter().any(|name| line.contains(name));
-            assert!(is_own || !is_innocent, "{seed}: {line}: {what}");
+            assert!(is_own || !is_innocent, "{seed}: {line}: {forgery}");
         }
-        let seen = snapshot(at(0.0), &[process], vec![gpu(0, &[(70, GIB)], 0)]);
-        let mut guard = naming(&[70]);
+        let snapshot = snapshot(at(0.0), &[process], vec![gpu(0, &[(70, GIB)], 0)]);
+        let mut guard = guard_naming(&[70]);
         (guard.ourselves.uid, guard.ourselves.may_signal_others) = (0, true);
         guard.policy.all_users = true;
-        let plan = plan_with(&[], &seen, &[], &[(70, facts)].into(), &guard);
-        let steps = plan.targets.first().map(|it| it.steps.as_slice());
+        let plan = plan_with(&[], &snapshot, &[], &[(70, facts)].into(), &guard);
+        let steps = plan.targets.first().map(|target| target.steps.as_slice());
         let is_ended = matches!(steps, Some([Step::Signal { .. }, ..]));
-        assert!(is_ended, "{seed}: {:?} {:?}: {what}", plan.refused, steps);
+        assert!(is_ended, "{seed}: {:?} {:?}: {forgery}", plan.refused, steps);
     }
 }
 
 #[test]
-fn what_root_has_made_is_known_by_its_name() {
+fn owners_created_by_root_are_recognised() {
     if !geteuid().is_root() {
         return;
     }
@@ -190,19 +196,22 @@ fn what_root_has_made_is_known_by_its_name() {
         let exe = format!("/usr/bin/{exe}");
         let numbers = if typed.contains("scancel") { "70" } else { "70\t1" };
         let (comm, file) = (if exe.contains("slurm") { "slurmstepd" } else { "x" }, &*exe);
-        put_it(&fake, &Put { pid: 60, ppid: 1, uid: 0, comm, exe: file, argv, numbers: "60" });
+        add_process(
+            &fake,
+            &FakeProcess { pid: 60, ppid: 1, uid: 0, comm, exe: file, argv, numbers: "60" },
+        );
         let (comm, exe, argv) = ("python3", "/usr/bin/python3", "python3 train.py");
-        put_it(&fake, &Put { pid: 70, ppid: 60, uid: 2000, comm, exe, argv, numbers });
+        add_process(&fake, &FakeProcess { pid: 70, ppid: 60, uid: 2000, comm, exe, argv, numbers });
         fake.put(70, "cgroup", format!("0::/system.slice/{cgroup}\n"));
         fake.put(70, "environ", "SLURM_JOB_ID=888\0");
-        let process = look(&fake).process;
+        let process = read_process(&fake).process;
         let owner = advice::owner(&process).unwrap();
         assert_eq!(owner.command.as_deref(), Some(typed), "{cgroup}: {process:?}");
     }
 }
 
 #[test]
-fn a_program_of_roots_supervisor_is_left_to_it_and_one_of_a_users_is_not() {
+fn only_root_supervisors_are_named_instead_of_signalling() {
     if !geteuid().is_root() {
         return;
     }
@@ -223,28 +232,34 @@ fn a_program_of_roots_supervisor_is_left_to_it_and_one_of_a_users_is_not() {
     ] {
         let fake = FakeProc::new();
         let (exe, file) = (format!("/usr/bin/{exe}"), format!("/usr/bin/{between}"));
-        put_it(&fake, &Put { pid: 60, ppid: 1, uid, comm, exe: &exe, argv, numbers: "60" });
+        add_process(
+            &fake,
+            &FakeProcess { pid: 60, ppid: 1, uid, comm, exe: &exe, argv, numbers: "60" },
+        );
         chown(fake.folder(60), Some(folder), None).unwrap();
         let comm = between;
-        put_it(
+        add_process(
             &fake,
-            &Put { pid: 65, ppid: 60, uid: 0, comm, exe: &file, argv: comm, numbers: "65" },
+            &FakeProcess { pid: 65, ppid: 60, uid: 0, comm, exe: &file, argv: comm, numbers: "65" },
         );
         let (comm, exe, argv) = ("python3", "/usr/bin/python3", "python3 main.py");
-        put_it(&fake, &Put { pid: 70, ppid: 65, uid: FORGER, comm, exe, argv, numbers: "70" });
+        add_process(
+            &fake,
+            &FakeProcess { pid: 70, ppid: 65, uid: FORGER, comm, exe, argv, numbers: "70" },
+        );
         fake.put(70, "cgroup", "0::/user.slice/user-1000.slice/session-3.scope\n");
         fake.put(70, "environ", "SUPERVISOR_PROCESS_NAME=ui\0SUPERVISOR_GROUP_NAME=comfy\0");
-        let Seen { process, facts } = look(&fake);
-        let seen = snapshot(at(0.0), &[process], vec![gpu(0, &[(70, GIB)], 0)]);
-        let mut guard = naming(&[70]);
+        let ObservedProcess { process, facts } = read_process(&fake);
+        let snapshot = snapshot(at(0.0), &[process], vec![gpu(0, &[(70, GIB)], 0)]);
+        let mut guard = guard_naming(&[70]);
         (guard.ourselves.uid, guard.ourselves.may_signal_others) = (0, true);
         guard.policy.all_users = true;
-        let plan = plan_with(&[], &seen, &[], &[(70, facts)].into(), &guard);
+        let plan = plan_with(&[], &snapshot, &[], &[(70, facts)].into(), &guard);
         let target = &plan.targets[0];
         let is_advice = matches!(&target.steps[..], [Step::Advise { .. }]);
         assert_eq!(is_advice, is_left, "{argv} {uid} {folder} {between}: {target:?}");
         // A target that may be signalled names its supervisor, so the user knows that it may be restarted.
-        let is_named = seen.processes[0].supervisor.is_some();
+        let is_named = snapshot.processes[0].supervisor.is_some();
         assert_eq!(target.owner.is_some(), is_named && !is_left, "{target:?}");
     }
 }

@@ -20,14 +20,14 @@ fn kernel(application: &str, file: Option<&str>) -> Process {
     process
 }
 
-fn found(process: &Process) -> Option<Result<ReleaseWay, String>> {
+fn find_way(process: &Process) -> Option<Result<ReleaseWay, String>> {
     find(process, &Snapshot::new(crate::model::Time::default()))
 }
 
 #[test]
-fn a_kernel_with_its_file_is_the_way() {
+fn a_kernel_with_a_connection_file_can_be_asked() {
     for application in ["jupyter", "vscode", "jupyterhub", "spyder"] {
-        let way = found(&kernel(application, Some("/run/k.json")));
+        let way = find_way(&kernel(application, Some("/run/k.json")));
         let way = way.unwrap().unwrap();
         assert_eq!((way.pid, way.start_ticks), (7, 11));
         assert!(matches!(way.by, ReleaseBy::Kernel { kernel_id: Some(id), .. } if &*id == "0a1b"));
@@ -35,7 +35,7 @@ fn a_kernel_with_its_file_is_the_way() {
 }
 
 #[test]
-fn an_earlier_request_of_ours_is_not_the_users_activity() {
+fn our_earlier_request_is_not_user_activity() {
     let time = crate::model::Time::from_unix_milliseconds;
     let mut process = kernel("jupyter", Some("/run/k.json"));
     let mut jupyter = process.jupyter.as_deref().cloned().unwrap();
@@ -49,7 +49,7 @@ fn an_earlier_request_of_ours_is_not_the_users_activity() {
         }
         .into(),
     );
-    let last_activity = |process: &Process| match found(process).unwrap().unwrap().by {
+    let last_activity = |process: &Process| match find_way(process).unwrap().unwrap().by {
         ReleaseBy::Kernel { last_activity, .. } => last_activity,
         other => panic!("{other:?}"),
     };
@@ -59,10 +59,10 @@ fn an_earlier_request_of_ours_is_not_the_users_activity() {
 }
 
 #[test]
-fn what_cannot_be_asked_has_its_reason() {
+fn a_kernel_that_cannot_be_asked_has_a_reason() {
     let mut plain = kernel("jupyter", Some("/k.json"));
     plain.jupyter = None;
-    assert_eq!(found(&plain), None);
+    assert_eq!(find_way(&plain), None);
     let mut unknown = kernel("jupyter", Some("/k.json"));
     unknown.start_ticks = None;
     let mut fork = kernel("jupyter", Some("/k.json"));
@@ -75,7 +75,7 @@ fn what_cannot_be_asked_has_its_reason() {
         (unknown, "is not known"),
         (fork, "forked from kernel 3"),
     ] {
-        let why = found(&process).unwrap().unwrap_err();
+        let why = find_way(&process).unwrap().unwrap_err();
         assert!(why.contains(word), "{why}");
     }
 }

@@ -17,16 +17,16 @@ use crate::reclaim::release::way::{NotReleased, ReleaseAnswer, ReleaseOptions};
 use crate::units::Bytes;
 
 /// The time limit for a query that changes nothing.
-const LOOK: Duration = Duration::from_secs(3);
+const QUERY_TIME: Duration = Duration::from_secs(3);
 /// Pause between two checks.
-const BETWEEN: Duration = Duration::from_secs(2);
+const CHECK_INTERVAL: Duration = Duration::from_secs(2);
 /// Interval between checks whether the unload is complete.
-const POLL: Duration = Duration::from_millis(250);
+const POLL_INTERVAL: Duration = Duration::from_millis(250);
 
 /// A connection to a server.
 pub trait ServerChannel {
     /// Sends a request, and waits at most this long for the answer.
-    fn ask(&mut self, ask: &ServerRequest, most: Duration) -> Result<UnloadAnswer, AskFailed>;
+    fn ask(&mut self, request: &ServerRequest, limit: Duration) -> Result<UnloadAnswer, AskFailed>;
     fn command(&self) -> &[Arc<str>];
     /// The number of open connections. `None` if it cannot be read.
     fn connections(&mut self) -> Option<usize>;
@@ -98,27 +98,27 @@ impl<'a, C: ServerChannel> Conversation<'a, C> {
         let has = |word: &Arc<str>| word.split('=').next() == Some(flag);
         match self.channel.command().iter().any(has) {
             true => Ok(()),
-            false => Err(self.of(AnswerVerdict::Absent, None)),
+            false => Err(self.to_error(AnswerVerdict::Absent, None)),
         }
     }
 
     fn identify(&mut self) -> AskResult {
-        for (at, question) in self.api.identify.iter().enumerate() {
-            self.question(question, "", at == 0)?;
+        for (index, question) in self.api.identify.iter().enumerate() {
+            self.question(question, "", index == 0)?;
         }
         let Some(since) = self.api.since else {
             return Ok(());
         };
         let title = &self.row.title;
-        let first = format!("{}.{}", since.0, since.1);
+        let minimum = format!("{}.{}", since.0, since.1);
         match self.known.version {
             Some((major, minor, _)) if (major, minor) >= since => Ok(()),
             Some((major, minor, patch)) => Err(NotReleased::Refused(format!(
-                "{title} {major}.{minor}.{patch} aborts running requests when it unloads; upgrade to {first} or later"
+                "{title} {major}.{minor}.{patch} aborts running requests when it unloads; upgrade to {minimum} or later"
             ))),
             None => Err(NotReleased::Refused(format!(
-                "the version of {title} is not known, and before {first} it aborts running requests when it unloads; \
-                 check that it is {first} or later"
+                "the version of {title} is not known, and before {minimum} it aborts running requests when it unloads; \
+                 check that it is {minimum} or later"
             ))),
         }
     }
@@ -127,16 +127,16 @@ impl<'a, C: ServerChannel> Conversation<'a, C> {
     fn prove_idle(&mut self, is_deed: bool) -> AskResult {
         self.read_idle_answers()?;
         self.check_connections()?;
-        let first = self.known.clone();
+        let before = self.known.clone();
         let idle = Duration::from_millis(self.options.idle_ms);
-        let mut left = if is_deed { idle } else { idle.min(BETWEEN) };
-        while !left.is_zero() {
-            let pause = left.min(BETWEEN);
-            left -= pause;
+        let mut remaining = if is_deed { idle } else { idle.min(CHECK_INTERVAL) };
+        while !remaining.is_zero() {
+            let pause = remaining.min(CHECK_INTERVAL);
+            remaining -= pause;
             self.channel.pause(pause);
             self.read_idle_answers()?;
             self.check_connections()?;
-            if (&first.marks, &first.models) != (&self.known.marks, &self.known.models) {
+            if (&before.marks, &before.models) != (&self.known.marks, &self.known.models) {
                 return Err(self.busy("it handled a request while it was being watched"));
             }
         }
@@ -145,8 +145,8 @@ impl<'a, C: ServerChannel> Conversation<'a, C> {
 
     fn read_idle_answers(&mut self) -> AskResult {
         self.known.marks.clear();
-        for (at, question) in self.api.idle.iter().enumerate() {
-            self.question(question, "", at == 0 && self.api.identify.is_empty())?;
+        for (index, question) in self.api.idle.iter().enumerate() {
+            self.question(question, "", index == 0 && self.api.identify.is_empty())?;
         }
         Ok(())
     }
@@ -163,7 +163,7 @@ impl<'a, C: ServerChannel> Conversation<'a, C> {
             None => {
                 let unknown =
                     AnswerVerdict::Unknown("its connections cannot be counted".to_owned());
-                Err(self.of(unknown, None))
+                Err(self.to_error(unknown, None))
             }
         }
     }
@@ -178,14 +178,14 @@ impl<'a, C: ServerChannel> Conversation<'a, C> {
             // Most of the memory is cache, which is not moved. The server does not report the size of its weights.
             (Some(held), Some(available)) if available >= held || self.options.insists => Ok(()),
             (Some(held), Some(available)) => Err(NotReleased::Refused(format!(
-                "{title} would move its weights, a part of {}, to host memory, which has {} available; where you know that \
-                 they fit: gpumem release --force {}",
+                "{title} would move its weights, a part of {}, to host memory, which has {} available; if you know that they fit: \
+                 gpumem release --force {}",
                 Bytes(held),
                 Bytes(available),
                 self.row.name
             ))),
             _ => Err(NotReleased::Refused(format!(
-                "{title} would move its weights to host memory, and it is not known whether there is room; see free -h"
+                "{title} would move its weights to host memory, and it is not known whether it fits; see free -h"
             ))),
         }
     }
@@ -199,23 +199,23 @@ impl<'a, C: ServerChannel> Conversation<'a, C> {
         let hold = self.api.hold.as_ref().filter(|hold| self.known.version >= Some(hold.since));
         if let Some(hold) = hold {
             let pause = hold.pause.request("");
-            let answer = self.ask(&pause, LOOK)?;
-            let held = answer.success().map_err(|verdict| self.of(verdict, Some(&pause)));
-            if let Err(answer) = held.and_then(|()| self.read_idle_answers()) {
-                // The unload failed, and the server holds requests back until it is resumed.
-                let _ = self.channel.ask(&hold.resume.request(""), LOOK);
-                return Err(answer);
+            let answer = self.ask(&pause, QUERY_TIME)?;
+            let held = answer.success().map_err(|verdict| self.to_error(verdict, Some(&pause)));
+            if let Err(error) = held.and_then(|()| self.read_idle_answers()) {
+                // The server is not idle, and holds requests back until it is resumed.
+                let _ = self.channel.ask(&hold.resume.request(""), QUERY_TIME);
+                return Err(error);
             }
         }
-        for ask in &self.api.deeds(&self.known) {
+        for request in &self.api.deeds(&self.known) {
             // Checked as late as possible.
             self.check_connections()?;
-            let answer = self.ask_to_unload(ask)?;
+            let answer = self.ask_to_unload(request)?;
             if let Err(verdict) = answer.success() {
                 if let Some(hold) = hold {
-                    let _ = self.channel.ask(&hold.resume.request(""), LOOK);
+                    let _ = self.channel.ask(&hold.resume.request(""), QUERY_TIME);
                 }
-                return Err(self.of(verdict, Some(ask)));
+                return Err(self.to_error(verdict, Some(request)));
             }
         }
         self.wait_until_done()
@@ -225,7 +225,7 @@ impl<'a, C: ServerChannel> Conversation<'a, C> {
         let Some(done) = &self.api.done else {
             return Ok(());
         };
-        let ask = done.request("");
+        let request = done.request("");
         loop {
             let late = || {
                 NotReleased::TimedOut(format!(
@@ -237,52 +237,53 @@ impl<'a, C: ServerChannel> Conversation<'a, C> {
                 return Err(late());
             }
             // A server may not answer while it unloads.
-            let answer = match self.channel.ask(&ask, self.channel.left()) {
+            let answer = match self.channel.ask(&request, self.channel.left()) {
                 Ok(answer) => answer,
                 Err(AskFailed::Late) => return Err(late()),
                 Err(AskFailed::NotReached(why)) => return Err(self.unreached(&why)),
             };
             match done.check_done(&answer, &mut self.known) {
                 Ok(()) => return Ok(()),
-                Err(AnswerVerdict::NotYet | AnswerVerdict::Busy(_)) => self.channel.pause(POLL),
-                Err(verdict) => return Err(self.of(verdict, Some(&ask))),
+                Err(AnswerVerdict::NotYet | AnswerVerdict::Busy(_)) => {
+                    self.channel.pause(POLL_INTERVAL)
+                }
+                Err(verdict) => return Err(self.to_error(verdict, Some(&request))),
             }
         }
     }
 
     /// Sends a query that changes nothing, and evaluates the answer.
     fn question(&mut self, question: &Question, model: &str, is_first: bool) -> AskResult {
-        let ask = question.request(model);
-        let answer = self.ask(&ask, LOOK)?;
+        let request = question.request(model);
+        let answer = self.ask(&request, QUERY_TIME)?;
         question.check(&answer, &mut self.known).map_err(|verdict| match verdict {
-            AnswerVerdict::Absent if is_first => {
-                self.of(AnswerVerdict::Another(format!("no {}", ask.path)), Some(&ask))
-            }
-            verdict => self.of(verdict, Some(&ask)),
+            AnswerVerdict::Absent if is_first => self
+                .to_error(AnswerVerdict::Another(format!("no {}", request.path)), Some(&request)),
+            verdict => self.to_error(verdict, Some(&request)),
         })
     }
 
     /// Falls back to the older version's request if the server does not know the newer one.
-    fn ask(&mut self, ask: &ServerRequest, most: Duration) -> AskResult<UnloadAnswer> {
-        let answer = self.channel.ask(ask, most);
-        let answer = match (&answer, ask.as_older()) {
+    fn ask(&mut self, request: &ServerRequest, limit: Duration) -> AskResult<UnloadAnswer> {
+        let answer = self.channel.ask(request, limit);
+        let answer = match (&answer, request.as_older()) {
             (Ok(UnloadAnswer { status: 404 | 405, .. }), Some(older)) => {
-                self.channel.ask(&older, most)
+                self.channel.ask(&older, limit)
             }
             _ => answer,
         };
         answer.map_err(|failed| match failed {
             AskFailed::Late => NotReleased::TimedOut(format!(
                 "{} did not answer {} {} and was not asked to unload; see whether it hangs",
-                self.row.title, ask.verb, ask.path
+                self.row.title, request.verb, request.path
             )),
             AskFailed::NotReached(why) => self.unreached(&why),
         })
     }
 
-    fn ask_to_unload(&mut self, ask: &ServerRequest) -> AskResult<UnloadAnswer> {
-        let most = self.channel.left();
-        match self.ask(ask, most) {
+    fn ask_to_unload(&mut self, request: &ServerRequest) -> AskResult<UnloadAnswer> {
+        let limit = self.channel.left();
+        match self.ask(request, limit) {
             Err(NotReleased::TimedOut(_)) => Err(NotReleased::TimedOut(format!(
                 "{} was asked to unload and has not answered; it may still do so; give it longer (--wait)",
                 self.row.title
@@ -296,11 +297,11 @@ impl<'a, C: ServerChannel> Conversation<'a, C> {
     }
 
     fn busy(&self, why: &str) -> NotReleased {
-        self.of(AnswerVerdict::Busy(why.to_owned()), None)
+        self.to_error(AnswerVerdict::Busy(why.to_owned()), None)
     }
 
     /// Converts a verdict to an error with a message.
-    fn of(&self, verdict: AnswerVerdict, ask: Option<&ServerRequest>) -> NotReleased {
+    fn to_error(&self, verdict: AnswerVerdict, request: Option<&ServerRequest>) -> NotReleased {
         let title = &self.row.title;
         let start = &self.api.start;
         match verdict {
@@ -308,19 +309,21 @@ impl<'a, C: ServerChannel> Conversation<'a, C> {
                 NotReleased::Busy(format!("{title}: {why}; try again later"))
             }
             AnswerVerdict::Nothing(why) => NotReleased::NoWayIn(format!("{title}: {why}")),
-            AnswerVerdict::Another(seen) => NotReleased::NoWayIn(format!(
-                "the server there does not answer as {title} does ({seen}); see what listens on that port"
+            AnswerVerdict::Another(difference) => NotReleased::NoWayIn(format!(
+                "the server there does not answer as {title} does ({difference}); see what listens on that port"
             )),
-            AnswerVerdict::Unknown(what) => {
-                let command = self.command(ask);
-                let then =
+            AnswerVerdict::Unknown(reason) => {
+                let command = self.command(request);
+                let advice =
                     command.map(|command| format!("; if you know that it is idle: `{command}`"));
-                let then = then.unwrap_or_default();
-                NotReleased::Refused(format!("cannot tell whether {title} is idle: {what}{then}"))
+                let advice = advice.unwrap_or_default();
+                NotReleased::Refused(format!(
+                    "cannot tell whether {title} is idle: {reason}{advice}"
+                ))
             }
             AnswerVerdict::Key => NotReleased::Refused(format!(
                 "{title} needs a key, and gpumem sends none{}",
-                self.command(ask)
+                self.command(request)
                     .map(|command| format!("; with yours: `{command}`"))
                     .unwrap_or_default()
             )),
@@ -335,12 +338,12 @@ impl<'a, C: ServerChannel> Conversation<'a, C> {
     }
 
     /// The unload request as a command for the user.
-    fn command(&self, ask: Option<&ServerRequest>) -> Option<String> {
+    fn command(&self, request: Option<&ServerRequest>) -> Option<String> {
         let mut known = self.known.clone();
         if known.models.is_empty() {
             known.models.push("MODEL".to_owned());
         }
         let deeds = self.api.deeds(&known);
-        deeds.first().or(ask)?.command(self.base, self.api.key())
+        deeds.first().or(request)?.command(self.base, self.api.key())
     }
 }

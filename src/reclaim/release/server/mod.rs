@@ -26,12 +26,12 @@ use crate::model::process::Relation;
 use crate::model::{Process, Snapshot};
 use conversation::{AskFailed, Conversation, ServerChannel};
 
-/// The maximum size of an answer in bytes. Metrics of many models are the largest.
+/// Maximum size of an answer, in bytes. The largest answers are metrics of many models.
 const BODY_BYTES: u64 = 4 << 20;
 
-/// The number of checks whether a remaining connection is only being closed.
-const CLOSING_LOOKS: u32 = 20;
-const CLOSING: Duration = Duration::from_millis(10);
+/// How often to check whether a remaining connection is closing.
+const CLOSING_CHECKS: u32 = 20;
+const CLOSING_INTERVAL: Duration = Duration::from_millis(10);
 
 /// The release request, if a process is an inference server or works for one. `None` if it is not. `Err` if the
 /// server cannot be asked to unload.
@@ -39,11 +39,11 @@ pub(super) fn find(process: &Process, snapshot: &Snapshot) -> Option<Result<Rele
     let (row, listener) = server_of(process)?;
     Some(match &row.advice {
         Some(advice) => Err(advice.clone()),
-        None => way(row, process, &listener?, snapshot),
+        None => find_way(row, process, &listener?, snapshot),
     })
 }
 
-fn way(
+fn find_way(
     row: &UnloadServer,
     process: &Process,
     listener: &ServerListener<'_>,
@@ -79,7 +79,7 @@ fn way(
 fn has_expandable_segments(process: &Process) -> bool {
     let environment = process.environment.as_deref();
     ["PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"].iter().any(|name| {
-        let value = environment.and_then(|it| it.get(*name));
+        let value = environment.and_then(|environment| environment.get(*name));
         value.is_some_and(|value| value.to_lowercase().contains("expandable_segments:true"))
     })
 }
@@ -90,9 +90,11 @@ fn held_bytes(server: u32, snapshot: &Snapshot) -> Option<u64> {
         let relatives = process.listening_relatives.as_deref().unwrap_or_default();
         let mut relatives = relatives.iter();
         process.pid == server
-            || relatives.any(|it| it.pid == server && it.relation == Relation::Ancestor)
+            || relatives
+                .any(|relative| relative.pid == server && relative.relation == Relation::Ancestor)
     };
-    let pids: Vec<u32> = snapshot.processes.iter().filter(works_for).map(|it| it.pid).collect();
+    let pids: Vec<u32> =
+        snapshot.processes.iter().filter(works_for).map(|process| process.pid).collect();
     let rows = snapshot.gpus.iter().flat_map(|gpu| gpu.processes.iter().flatten());
     let mut rows = rows.filter(|row| pids.contains(&row.pid)).peekable();
     rows.peek()?;
@@ -100,7 +102,7 @@ fn held_bytes(server: u32, snapshot: &Snapshot) -> Option<u64> {
 }
 
 /// Checks that a server exists, is idle and may be asked. If `is_deed` is set, it then unloads the server. Returns
-/// when the unload is complete, or when the time is over.
+/// when the unload is complete, or at the time limit.
 pub(super) fn ask(
     roots: &Roots,
     way: &ReleaseWay,
@@ -110,7 +112,7 @@ pub(super) fn ask(
 ) -> ReleaseAnswer {
     let row = unload_server(&server.server);
     let Some((row, api)) = row.and_then(|row| Some((row, row.unload.as_ref()?))) else {
-        let why = format!("there is no way to unload {}", server.server);
+        let why = format!("gpumem cannot unload {}", server.server);
         return Err(NotReleased::NoWayIn(why));
     };
     let mut channel = LiveChannel::open(roots, row, way, &server.address, options)
@@ -141,8 +143,9 @@ impl<'a> LiveChannel<'a> {
         let mut listener = Listener {
             pid: way.pid,
             start_ticks: way.start_ticks,
-            endpoint: endpoint(address)
-                .ok_or_else(|| HttpError::Failed { why: format!("{address} is no address") })?,
+            endpoint: endpoint(address).ok_or_else(|| HttpError::Failed {
+                why: format!("{address} is not a valid address"),
+            })?,
             is_https: false,
         };
         let command = listener.command(roots).ok_or(HttpError::Ended { pid: way.pid })?;
@@ -186,33 +189,33 @@ fn base(listener: &Listener) -> String {
 }
 
 impl ServerChannel for LiveChannel<'_> {
-    fn ask(&mut self, ask: &ServerRequest, most: Duration) -> Result<UnloadAnswer, AskFailed> {
+    fn ask(&mut self, request: &ServerRequest, limit: Duration) -> Result<UnloadAnswer, AskFailed> {
         let mut listener = self.listener.clone();
         if let (true, Some(metrics), Endpoint::Tcp { port, .. }) =
-            (ask.is_metrics, self.metrics_port, &mut listener.endpoint)
+            (request.is_metrics, self.metrics_port, &mut listener.endpoint)
         {
             *port = metrics;
         }
         let mut headers = HeaderMap::new();
-        if ask.body.is_some() {
+        if request.body.is_some() {
             let json = HeaderValue::from_static("application/json");
             headers.insert(header::CONTENT_TYPE, json);
         }
-        let time = self.deadline.left().min(most);
+        let time = self.deadline.left().min(limit);
         if time.is_zero() {
             return Err(AskFailed::Late);
         }
         // The client verifies before and after connecting which process listens.
         let client = HttpClient::new(self.roots, &listener).map_err(AskFailed::of)?;
-        let method = match ask.verb.as_str() {
+        let method = match request.verb.as_str() {
             "POST" => Method::POST,
             "PUT" => Method::PUT,
             _ => Method::GET,
         };
-        let body = (method != Method::GET).then(|| ask.body.as_deref().unwrap_or_default());
+        let body = (method != Method::GET).then(|| request.body.as_deref().unwrap_or_default());
         let response = client.send(HttpRequest {
             method,
-            path: &ask.path,
+            path: &request.path,
             headers,
             body,
             limit_bytes: BODY_BYTES,
@@ -231,11 +234,11 @@ impl ServerChannel for LiveChannel<'_> {
             Endpoint::Tcp { .. } => {
                 let mut count = self.listener.connections(self.roots)?;
                 // On a busy machine, our previous connection may still be closing.
-                for _ in 0..CLOSING_LOOKS {
+                for _ in 0..CLOSING_CHECKS {
                     if count == 0 {
                         break;
                     }
-                    thread::sleep(CLOSING);
+                    thread::sleep(CLOSING_INTERVAL);
                     count = self.listener.connections(self.roots)?;
                 }
                 Some(count)

@@ -40,8 +40,8 @@ struct Simulated {
     deeds: u32,
     harmed: u32,
     /// When the server first got a query, and when it was told to unload.
-    looked_us: Option<u64>,
-    deed_us: Option<u64>,
+    queried_us: Option<u64>,
+    unload_us: Option<u64>,
     asked: Vec<String>,
     is_unloaded: bool,
     dice: Dice,
@@ -67,10 +67,10 @@ impl ServerChannel for Simulated {
         let running = self.running();
         let done = self.requests.iter().filter(|(_, to)| *to <= self.now_us).count();
         if matches!(&*ask.path, "/metrics" | "/queue") {
-            self.looked_us.get_or_insert(self.now_us);
+            self.queried_us.get_or_insert(self.now_us);
         }
         if is_deed {
-            self.deed_us = Some(self.now_us);
+            self.unload_us = Some(self.now_us);
             self.deeds += 1;
             if self.effect == Effect::Ends {
                 self.harmed += u32::try_from(running).unwrap();
@@ -173,7 +173,7 @@ fn run(row: &str, server: &mut Simulated, is_deed: bool) -> ReleaseAnswer {
 /// The simulation counts connections at the moment of the unload. A real client may connect in the microseconds
 /// between the check and the unload.
 #[test]
-fn races_harm_no_request() {
+fn an_unload_interrupts_no_client_request() {
     let servers: [(&str, Answers, Effect); 3] = [
         ("vllm", vllm, Effect::Waits),
         ("llama.cpp", llama_cpp, Effect::Ends),
@@ -202,8 +202,8 @@ fn races_harm_no_request() {
             command: Arc::from(vec![Arc::from("x"), Arc::from("--enable-sleep-mode")]),
             deeds: 0,
             harmed: 0,
-            looked_us: None,
-            deed_us: None,
+            queried_us: None,
+            unload_us: None,
             asked: Vec::new(),
             is_unloaded: false,
             dice,
@@ -213,10 +213,10 @@ fn races_harm_no_request() {
         let outcome = match answer {
             Ok(_) => {
                 assert_eq!(server.deeds, 1, "{row} {race}");
-                if let Some((looked, deed)) = server.looked_us.zip(server.deed_us) {
-                    let in_use = |(from, to): &&(u64, u64)| *from > looked && *to <= deed - 20_000;
+                if let Some((queried, deed)) = server.queried_us.zip(server.unload_us) {
+                    let in_use = |(from, to): &&(u64, u64)| *from > queried && *to <= deed - 20_000;
                     let request = server.requests.iter().find(in_use);
-                    assert_eq!(request, None, "{row} {race}: unloaded in use");
+                    assert_eq!(request, None, "{row} {race}: unloaded while in use");
                 }
                 "done"
             }
@@ -236,7 +236,7 @@ fn races_harm_no_request() {
     }
 }
 
-fn idle(answers: Answers, until_us: u64) -> Simulated {
+fn idle_server(answers: Answers, until_us: u64) -> Simulated {
     Simulated {
         requests: Vec::new(),
         now_us: 0,
@@ -246,8 +246,8 @@ fn idle(answers: Answers, until_us: u64) -> Simulated {
         command: Arc::from(vec![Arc::from("x"), Arc::from("--enable-sleep-mode")]),
         deeds: 0,
         harmed: 0,
-        looked_us: None,
-        deed_us: None,
+        queried_us: None,
+        unload_us: None,
         asked: Vec::new(),
         is_unloaded: false,
         dice: Dice::new(7),
@@ -255,27 +255,27 @@ fn idle(answers: Answers, until_us: u64) -> Simulated {
 }
 
 #[test]
-fn requests_are_in_this_order() {
-    let mut server = idle(vllm, 90_000_000);
+fn requests_are_sent_in_order() {
+    let mut server = idle_server(vllm, 90_000_000);
     assert!(run("vllm", &mut server, false).is_ok());
     let probe = ["GET /version", "GET /is_sleeping", "GET /metrics", "GET /metrics"];
     assert_eq!(server.asked, probe);
-    let mut server = idle(vllm, 90_000_000);
+    let mut server = idle_server(vllm, 90_000_000);
     assert!(run("vllm", &mut server, true).is_ok());
     assert_eq!(&server.asked[..4], probe);
-    assert!(server.now_us > 60_000_000, "it is looked at for a minute");
+    assert!(server.now_us > 60_000_000, "it is observed for a minute");
     assert_eq!(server.asked[4..33], ["GET /metrics"; 29]);
     assert_eq!(server.asked[33..], ["POST /sleep?level=1&mode=wait", "GET /is_sleeping"]);
     // Reading a router's slots counts as use, so a probe does not read them.
-    let mut server = idle(llama_cpp, 90_000_000);
+    let mut server = idle_server(llama_cpp, 90_000_000);
     assert!(run("llama.cpp", &mut server, false).is_ok());
     assert_eq!(server.asked, ["GET /models", "GET /models"]);
 }
 
 #[test]
-fn weights_that_may_not_fit_are_moved_for_who_insists() {
+fn weights_that_may_not_fit_are_moved_only_with_force() {
     let ask = |held: u64, insists: bool| {
-        let mut server = idle(vllm, 90_000_000);
+        let mut server = idle_server(vllm, 90_000_000);
         let options = ReleaseOptions { insists, ..options(true) };
         let row = unload_server("vllm").unwrap();
         let api = row.unload.as_ref().unwrap();
@@ -292,8 +292,8 @@ fn weights_that_may_not_fit_are_moved_for_who_insists() {
 }
 
 #[test]
-fn without_its_flag_it_is_not_asked() {
-    let mut server = idle(vllm, 30_000_000);
+fn a_server_without_its_flag_is_not_asked() {
+    let mut server = idle_server(vllm, 30_000_000);
     server.command = Arc::from(vec![Arc::from("vllm"), Arc::from("serve")]);
     let answer = run("vllm", &mut server, true);
     assert!(
@@ -327,7 +327,7 @@ fn with_ancestor(mut process: Process, command: &str, on: &str) -> Process {
     process
 }
 
-fn found(process: &Process) -> Option<Result<ReleaseWay, String>> {
+fn find_way(process: &Process) -> Option<Result<ReleaseWay, String>> {
     let snapshot = Snapshot {
         processes: vec![process.clone()],
         ..Snapshot::new(crate::model::Time::from_unix_milliseconds(0))
@@ -336,7 +336,7 @@ fn found(process: &Process) -> Option<Result<ReleaseWay, String>> {
 }
 
 #[test]
-fn a_worker_is_unloaded_by_the_server_above_it() {
+fn a_worker_is_unloaded_through_its_server() {
     for (process, server, pid, address) in [
         (process("vllm serve m", &["tcp:0.0.0.0:8000"]), "vllm", 70, "tcp:0.0.0.0:8000"),
         (
@@ -360,48 +360,48 @@ fn a_worker_is_unloaded_by_the_server_above_it() {
             "tcp:127.0.0.1:11434",
         ),
     ] {
-        let way = found(&process).unwrap().unwrap();
-        let ReleaseBy::Server(it) = &way.by else {
+        let way = find_way(&process).unwrap().unwrap();
+        let ReleaseBy::Server(unload) = &way.by else {
             panic!("{way:?}");
         };
-        assert_eq!((&*it.server, way.pid, &*it.address), (server, pid, address));
+        assert_eq!((&*unload.server, way.pid, &*unload.address), (server, pid, address));
     }
 }
 
 #[test]
-fn what_is_no_server_has_no_such_way_and_one_without_a_request_a_reason() {
-    assert_eq!(found(&process("python train.py", &["tcp:0.0.0.0:29500"])), None);
-    assert_eq!(found(&process("VLLM::EngineCore", &[])), None);
+fn only_servers_with_an_unload_request_are_found() {
+    assert_eq!(find_way(&process("python train.py", &["tcp:0.0.0.0:29500"])), None);
+    assert_eq!(find_way(&process("VLLM::EngineCore", &[])), None);
     for (command, words) in [
         ("text-generation-launcher", "no request that unloads"),
         ("trtllm-serve m", "no request that unloads"),
         ("infinity_emb v2", "no request that unloads"),
         ("xinference-local", "only stop a model's worker"),
     ] {
-        let why = found(&process(command, &["tcp:0.0.0.0:80"])).unwrap().unwrap_err();
+        let why = find_way(&process(command, &["tcp:0.0.0.0:80"])).unwrap().unwrap_err();
         assert!(why.contains(words), "{why}");
         // A worker that does not listen also counts as a server.
-        assert!(found(&process(command, &[])).unwrap().is_err());
+        assert!(find_way(&process(command, &[])).unwrap().is_err());
     }
     // A server that another server started must be unloaded by that one.
     for command in ["llama-server -m a.gguf --port 5800", "vllm serve m --port 5800"] {
         let started = process(command, &["tcp:127.0.0.1:5800"]);
         let why =
-            found(&with_ancestor(started, "llama-swap", "tcp:[::]:8080")).unwrap().unwrap_err();
+            find_way(&with_ancestor(started, "llama-swap", "tcp:[::]:8080")).unwrap().unwrap_err();
         assert!(why.contains("llama-swap unloads its models"), "{why}");
     }
     let unknown = process("vllm serve m", &["tcp:0.0.0.0:1", "tcp:0.0.0.0:2"]);
-    assert!(found(&unknown).unwrap().unwrap_err().contains("which of its ports"));
+    assert!(find_way(&unknown).unwrap().unwrap_err().contains("which of its ports"));
     let unknown = process("vllm serve m", &["unix:@v"]);
-    assert!(found(&unknown).unwrap().unwrap_err().contains("127.0.0.1"));
+    assert!(find_way(&unknown).unwrap().unwrap_err().contains("127.0.0.1"));
     let mut expandable = process("vllm serve m", &["tcp:0.0.0.0:8000"]);
     let variable = ("PYTORCH_CUDA_ALLOC_CONF".into(), "expandable_segments:True".into());
     expandable.environment = Some(Arc::new([variable].into()));
-    assert!(found(&expandable).unwrap().unwrap_err().contains("expandable segments"));
+    assert!(find_way(&expandable).unwrap().unwrap_err().contains("expandable segments"));
 }
 
 #[test]
-fn an_address_is_typed_as_it_is_reached() {
+fn an_address_becomes_a_curl_argument() {
     for (address, expected) in [
         ("tcp:0.0.0.0:8000", "http://127.0.0.1:8000"),
         ("tcp:[::]:8000", "http://127.0.0.1:8000"),
