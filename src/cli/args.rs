@@ -1,4 +1,4 @@
-//! What a person may type. These doc comments are the help, the man pages and the completions.
+//! The command-line arguments. These doc comments become the help, the man pages and the completions.
 
 mod reap;
 mod run;
@@ -20,23 +20,21 @@ use crate::model::field::{Field, GROUPED, SORTED};
 use crate::model::{Kind, Selector, Severity};
 use crate::units::{Amount, Bytes, Span};
 
-/// The exit codes of a command, with the reasons for 1, if there are any.
+/// The exit codes of a command, with its reasons for 1, if any.
 macro_rules! exit_codes {
     ($($one:literal)?) => {
         concat!(
             "Exit codes:\n  0  done",
             $("\n  1  ", $one,)?
-            "\n  2  wrong usage or configuration\n  3  could not measure: no driver, or a GPU that cannot \
-            be read and nothing found"
+            "\n  2  wrong usage or configuration\n  3  could not measure: no driver, or an unreadable \
+            GPU and no finding"
         )
     };
 }
 
 const EXIT_CODES: &str = exit_codes!();
-const EXIT_CODES_OF_CHECK: &str = exit_codes!(
-    "a finding at or above --fail-on, a limit exceeded, a holder that is new since --baseline,\n     or \
-    memory not free in time"
-);
+const EXIT_CODES_OF_CHECK: &str =
+    exit_codes!("finding at or above --fail-on, limit exceeded, new holder, or --timeout");
 const EXIT_CODES_OF_REAP: &str =
     exit_codes!("a target could not be terminated, or its memory was not freed");
 const EXIT_CODES_OF_RELEASE: &str = exit_codes!("a target released nothing");
@@ -49,11 +47,11 @@ Exit codes:
 
 /// See who is using GPU memory, whether they still need it, and reclaim it
 ///
-/// gpumem samples what every process holds and does on every NVIDIA GPU of this machine, applies rules
-/// with configurable thresholds, and shows the result on the terminal, as a verdict for scripts, or as
-/// a recording to which rules can be applied again later.
+/// gpumem samples the memory and activity of every process on every NVIDIA GPU of this machine and
+/// applies rules with configurable thresholds. It shows the result on the terminal, returns a verdict to
+/// scripts, or records the samples so that rules can be applied later.
 ///
-/// Without a command it runs `gpumem watch` on a terminal, and prints this help otherwise.
+/// Without a command, it runs `gpumem watch` on a terminal, and prints this help otherwise.
 #[derive(Parser, Debug)]
 #[command(
     name = "gpumem",
@@ -69,7 +67,7 @@ pub struct Cli {
     #[arg(short = 'V', long, action = ArgAction::SetTrue)]
     pub version: bool,
 
-    /// Print help; `gpumem man COMMAND` has the details
+    /// Print help; for details, see `gpumem man COMMAND`
     #[arg(short, long, global = true, action = ArgAction::HelpShort, display_order = 999)]
     pub help: Option<bool>,
 
@@ -86,29 +84,33 @@ pub struct Cli {
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Global options")]
 pub struct Global {
-    /// The NVML library to load, instead of the loader's libnvidia-ml.so.1
+    /// NVML library to load instead of the loader's libnvidia-ml.so.1
     #[arg(long, global = true, value_name = "PATH", value_hint = ValueHint::FilePath)]
     pub nvml_library: Option<PathBuf>,
 
-    /// Time for one GPU to answer; after it the GPU is shown as stale, and the others are still sampled
+    /// How long to wait for a GPU before showing it as stale
+    ///
+    /// The other GPUs are still sampled.
     #[arg(long, global = true, value_name = "DURATION", default_value = "2s")]
     pub nvml_timeout: Span,
 
-    /// Configuration file, instead of /etc/gpumem/config.toml and ~/.config/gpumem/config.toml;
-    /// /dev/null for none
+    /// Configuration file instead of the default ones; /dev/null for none
+    ///
+    /// The default files are /etc/gpumem/config.toml and ~/.config/gpumem/config.toml.
     #[arg(long, global = true, value_name = "PATH", value_hint = ValueHint::FilePath)]
     pub config: Option<PathBuf>,
 
-    /// When to use colour; NO_COLOR is honoured
+    /// Use colour
     #[arg(long, global = true, value_name = "WHEN", default_value = "auto")]
     pub color: Color,
 
-    /// Show times in UTC instead of this machine's time zone; JSON always uses UTC
+    /// Show times in UTC instead of local time, as JSON always does
     #[arg(long, global = true)]
     pub utc: bool,
 
-    /// Directory of the stored history, instead of /var/lib/gpumem/store and
-    /// ~/.local/state/gpumem/store
+    /// Directory of the stored history
+    ///
+    /// Replaces /var/lib/gpumem/store and ~/.local/state/gpumem/store.
     #[arg(long, global = true, value_name = "DIR", value_hint = ValueHint::DirPath)]
     pub store_dir: Option<PathBuf>,
 }
@@ -147,20 +149,22 @@ pub enum Command {
     Man(Man),
 }
 
-/// Where snapshots come from.
+/// The recording to read instead of this machine.
 #[derive(Args, Clone, Debug, Default)]
 pub struct Recorded {
-    /// Read a recording (.jsonl, .jsonl.zst, or - for standard input) instead of this machine
+    /// Replay a recording (.jsonl, .jsonl.zst, or - for standard input)
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, conflicts_with = "demo")]
     pub replay: Option<PathBuf>,
 
-    /// Use the built-in recording: four GPUs, training, an idle notebook, a leak, an orphan
+    /// Replay the built-in recording of four GPUs
+    ///
+    /// It contains training, an idle notebook, a leak and an orphan.
     #[arg(long)]
     pub demo: bool,
 }
 
 impl Recorded {
-    /// Whether they come from this machine.
+    /// Whether to sample this machine.
     pub fn is_live(&self) -> bool {
         self.replay.is_none() && !self.demo
     }
@@ -169,35 +173,37 @@ impl Recorded {
 /// Other machines to ask instead of this one.
 #[derive(Args, Clone, Debug, Default)]
 pub struct OtherHosts {
-    /// Ask these machines over your own ssh (HOST or USER@HOST, as for ssh), instead of this one
+    /// Ask these machines over ssh instead of this one (HOST or USER@HOST)
     #[arg(long, value_name = "HOST", value_hint = ValueHint::Hostname, value_delimiter = ',', conflicts_with_all = ["replay", "demo"])]
     pub host: Vec<String>,
 
     /// Ask the machines listed in this file, one per line
+    ///
+    /// Text after # is ignored.
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, conflicts_with_all = ["replay", "demo"])]
     pub hosts: Option<PathBuf>,
 
-    /// Command that runs gpumem on those machines, for the remote shell: `sudo -n gpumem`
+    /// Command that runs gpumem there: `sudo -n gpumem`
+    ///
+    /// The remote shell interprets it.
     #[arg(long, value_name = "COMMAND", value_hint = ValueHint::CommandString, value_parser = NonEmptyStringValueParser::new(), default_value = "gpumem")]
     pub host_command: String,
 }
 
-/// Whether the history that `gpumem record --store` keeps is used.
+/// Whether to use the stored history of `gpumem record --store`.
 #[derive(Args, Clone, Copy, Debug, Default)]
 pub struct Stored {
-    /// Do not use the history that `gpumem record --store` keeps
+    /// Ignore the stored history of `gpumem record --store`
     #[arg(long)]
     pub no_store: bool,
 }
 
 /// Show who holds GPU memory now
 ///
-/// One table of the GPUs and one of the processes that NVML lists on them. "-" means unknown, never 0.
-/// The first line says how much memory is reclaimable, and how much is suspected. Without the history
-/// that `gpumem record --store` keeps, one sample proves little; FINDING then marks processes that
-/// `gpumem check` would have to watch.
-///
-/// With --json it prints the snapshot itself. With --by it prints totals instead.
+/// Prints a table of the GPUs and a table of the processes that NVML lists on them. "-" means unknown,
+/// never 0. The first line says how much memory is reclaimable and how much is suspected. One sample
+/// proves little without the stored history of `gpumem record --store`; FINDING then marks processes
+/// that `gpumem check` would have to observe for longer.
 #[derive(Args, Debug)]
 #[command(after_help = EXIT_CODES)]
 pub struct Ps {
@@ -213,7 +219,7 @@ pub struct Ps {
     #[arg(long, value_name = "USER", value_delimiter = ',')]
     pub user: Vec<String>,
 
-    /// Selects rows.
+    /// Selection of rows.
     #[command(flatten)]
     pub terms: Where,
 
@@ -221,16 +227,15 @@ pub struct Ps {
     #[arg(long, value_name = "KEY", default_value = "gpu")]
     pub sort: Field,
 
-    /// Print totals instead: memory, processes and GPUs by user, job, container or framework, most
-    /// memory first
+    /// Print totals by user, job, container or framework instead, largest first
     #[arg(long, value_name = "KEY", value_parser = grouped(), conflicts_with = "sort")]
     pub by: Option<Field>,
 
-    /// Whether the stored history is used.
+    /// Whether to use the stored history.
     #[command(flatten)]
     pub stored: Stored,
 
-    /// Where snapshots come from.
+    /// The source of snapshots.
     #[command(flatten)]
     pub recorded: Recorded,
 
@@ -241,39 +246,38 @@ pub struct Ps {
 
 /// Check whether GPU memory is wasted; the exit code is the verdict
 ///
-/// Samples this machine for --window, or reads a whole recording with --replay, and reports the
-/// findings at its end, most severe first. Rules that need more history, or data that the driver does
-/// not provide, are listed as undecided and never produce a finding. If `gpumem record --store` is
-/// running, its history is used too, and two seconds of sampling are enough.
+/// Samples this machine for the time given by --window, or reads a whole recording with --replay. Then
+/// reports the current findings, most severe first. Rules that need more history, or data that the
+/// driver does not provide, are listed as undecided. If `gpumem record --store` is running, its history
+/// is used too, and two seconds of sampling are enough.
 ///
-/// The first line says how much memory is reclaimable: what `gpumem reap --all-users` would target by
-/// default, before its plan checks what protects a process. A process that looks like waste but is not
-/// yet proved to be is listed as a suspect, with the command that decides it. Suspects never change the
-/// exit code, and nothing is done about them.
+/// The first line says how much memory is reclaimable: the memory that `gpumem reap --all-users` would
+/// target, before its plan checks whether a process is protected. A process that looks idle, but has
+/// too short a history, is listed as a suspect with the command that decides. Suspects do not
+/// affect the exit code and are never acted on.
 ///
-/// With --max-used or --max-unattributed, a GPU that exceeds the limit fails the check; with
-/// --baseline, a process that held no memory before does. If the value is unknown, the check could not
-/// measure (3). Alone, or with --gpu, these are decided by the first sample, and no rules are applied.
-/// With --kind, --fail-on, --window or, without --baseline, --user or --where, findings count too, and
-/// limits are checked at the end.
+/// --max-used and --max-unattributed fail the check if a GPU exceeds the limit, and --baseline fails it
+/// if a new process holds memory. If the value is unknown, the exit code is 3. Without other options
+/// than --gpu, the first sample decides, and no rules are applied. With --kind, --fail-on or --window,
+/// or with --user or --where and no --baseline, rules are applied as well, and the last sample decides.
 ///
-/// With --wait-free, the question is whether the memory became free in time: 0 if so, 1 if not. The
-/// report begins with that answer and who holds the rest. Findings are listed if the memory did not
-/// become free, and affect the exit code only with --fail-on.
+/// With --wait-free, the exit code is 0 if the memory became free in time, and 1 otherwise. The report
+/// begins with that answer and the processes that hold the rest. Findings are listed only if the memory
+/// did not become free, and affect the exit code only with --fail-on.
 #[derive(Args, Clone, Debug)]
 #[command(after_help = EXIT_CODES_OF_CHECK)]
 pub struct CheckArgs {
-    /// Output format [default: text]
+    /// Format [default: text]
     #[arg(long, value_name = "FORMAT")]
     pub format: Option<CheckFormat>,
 
-    /// Print the verdict as JSON: one document, even if the check fails; short for --format json
+    /// Print one JSON document, even on failure; short for --format json
     #[arg(long, conflicts_with = "format")]
     pub json: bool,
 
-    /// How long to sample this machine [default: 30s; 2s while `gpumem record --store` runs]
+    /// Sampling time [default: 30s; 2s if `gpumem record --store` is running]
     ///
-    /// With --max-used, --max-unattributed or --baseline, one sample is the default.
+    /// With --max-used, --max-unattributed or --baseline, the default is one sample.
     #[arg(long, value_name = "DURATION", conflicts_with_all = ["replay", "demo"])]
     pub window: Option<Span>,
 
@@ -281,11 +285,11 @@ pub struct CheckArgs {
     #[arg(long, value_name = "DURATION", conflicts_with_all = ["replay", "demo"])]
     pub interval: Option<Span>,
 
-    /// Exit with 1 if there is a finding of this severity [default: warning; none with --wait-free]
+    /// Minimum severity for exit code 1 [default: warning; none with --wait-free]
     #[arg(long, value_name = "SEVERITY")]
     pub fail_on: Option<Severity>,
 
-    /// Apply only rules of these kinds, even if they are disabled
+    /// Apply only rules of these kinds, even disabled ones
     #[arg(long, value_name = "KIND", value_delimiter = ',')]
     pub kind: Vec<Kind>,
 
@@ -303,35 +307,34 @@ pub struct CheckArgs {
     #[command(flatten)]
     pub terms: Where,
 
-    /// Fail if a GPU uses more than this at the end
+    /// Fail if more memory than this is used on a GPU at the end
     ///
-    /// A size (500MiB) or a share of the GPU's memory (90%). Memory that the driver and firmware
-    /// reserve does not count as used, except with drivers before R510, which do not report it
-    /// separately.
+    /// A size (500MiB) or a share of the GPU's memory (90%). Memory reserved by the driver and firmware
+    /// does not count as used. Drivers before R510 do not report it separately, so it counts there.
     #[arg(long, value_name = "SIZE|PERCENT")]
     pub max_used: Option<Amount>,
 
-    /// Fail if more than this is in use on a GPU and held by no process that NVML lists
+    /// Fail if more than this is used on a GPU but held by no listed process
     ///
-    /// A size or share, as for --max-used. It is known only in the host's pid namespace, without MIG,
-    /// and if the memory of every listed process is known.
+    /// A size or share, as for --max-used. The value is known only in the host's pid namespace, without
+    /// MIG, and if the memory of every listed process is known.
     #[arg(long, value_name = "SIZE|PERCENT")]
     pub max_unattributed: Option<Amount>,
 
-    /// Wait until this much memory is free on that GPU, or on any GPU; then exit with 0
+    /// Wait until this much memory is free on the given GPU, or on any GPU
     ///
-    /// If given several times, all have to be free at once, each checked by itself. The GPUs are those
-    /// of CUDA_VISIBLE_DEVICES, if that is set; of a GPU divided by MIG, a MIG device has to have the
-    /// memory. A GPU that is drained, in need of a reset, or closed by its compute mode is not free, nor
-    /// is one that is claimed (`gpumem run --claim`), unless it is named here. With --replay or --demo,
-    /// time is the recording's.
+    /// If given several times, all requests must be satisfied at the same time; one GPU can satisfy
+    /// several. Only GPUs in CUDA_VISIBLE_DEVICES are considered, if that is set. On a GPU in MIG mode,
+    /// one MIG device must have the memory. A GPU is not free if it is drained, needs a reset, is closed
+    /// by its compute mode, or is claimed (`gpumem run --claim`); naming a claimed GPU overrides the
+    /// claim. With --replay or --demo, the recording's time counts.
     #[arg(long, value_name = "SIZE[:GPU]", conflicts_with = "window")]
     pub wait_free: Vec<WaitFree>,
 
-    /// Print the GPUs that --wait-free found, for CUDA_VISIBLE_DEVICES, and nothing else
+    /// Print only the free GPUs, for scripts
     ///
-    /// The report goes to standard error. Nothing is printed unless the exit code is 0: an empty
-    /// CUDA_VISIBLE_DEVICES hides every GPU.
+    /// The output has the format of CUDA_VISIBLE_DEVICES. The report goes to standard error. Nothing is
+    /// printed unless the exit code is 0, because an empty CUDA_VISIBLE_DEVICES hides every GPU.
     #[arg(long, value_name = "NAME", requires = "wait_free", conflicts_with_all = ["json", "format"])]
     pub print: Option<GpuName>,
 
@@ -339,10 +342,10 @@ pub struct CheckArgs {
     #[arg(long, value_name = "DURATION", default_value = "5m", requires = "wait_free")]
     pub timeout: Span,
 
-    /// Fail if a process holds memory that held none in FILE, the output of `gpumem ps --json`
+    /// Fail on holders that are not in FILE (output of `gpumem ps --json`)
     ///
-    /// A process that holds more than before is not new; --max-used limits that. FILE has to be from
-    /// the current boot of this machine.
+    /// A holder is new if it held no memory on that GPU before. A process that holds more than before is not
+    /// new; use --max-used to limit that. FILE must be from the current boot of this machine.
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub baseline: Option<PathBuf>,
 
@@ -350,15 +353,15 @@ pub struct CheckArgs {
     #[arg(short, long)]
     pub verbose: bool,
 
-    /// Print no report; only the exit code answers
+    /// Print no report; only set the exit code
     #[arg(short, long, conflicts_with_all = ["json", "format", "verbose"])]
     pub quiet: bool,
 
-    /// Whether the stored history is used.
+    /// Whether to use the stored history.
     #[command(flatten)]
     pub stored: Stored,
 
-    /// Where snapshots come from.
+    /// The source of snapshots.
     #[command(flatten)]
     pub recorded: Recorded,
 
@@ -385,12 +388,12 @@ pub enum CheckFormat {
     Json,
     /// JUnit XML: a test for each rule, limit, wait and baseline
     Junit,
-    /// Annotations for a GitHub Actions job
+    /// Annotations for GitHub Actions
     Github,
 }
 
 impl CheckFormat {
-    /// Whether it can hold the verdicts on several hosts.
+    /// Whether the format supports several hosts.
     pub(super) fn is_for_hosts(self) -> bool {
         match self {
             Self::Text | Self::Json => true,
@@ -400,7 +403,8 @@ impl CheckFormat {
 
     /// The names of the formats for several hosts, or of the others.
     pub(super) fn names(for_hosts: bool) -> Vec<String> {
-        let formats = Self::value_variants().iter().filter(|it| it.is_for_hosts() == for_hosts);
+        let formats = Self::value_variants().iter();
+        let formats = formats.filter(|format| format.is_for_hosts() == for_hosts);
         let values = formats.filter_map(ValueEnum::to_possible_value);
         values.map(|value| value.get_name().to_owned()).collect()
     }
@@ -415,12 +419,12 @@ pub enum GpuName {
     Index,
 }
 
-/// How much memory has to become free, and on which GPU: `8GiB`, `8GiB:1`, `8GiB:GPU-…`.
+/// The memory to wait for, and optionally the GPU: `8GiB`, `8GiB:1`, `8GiB:GPU-…`.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct WaitFree {
     /// The amount.
     pub size: Bytes,
-    /// Index or UUID; `None` is any one GPU.
+    /// Index or UUID; `None` for any GPU.
     pub gpu: Option<String>,
 }
 
@@ -467,16 +471,16 @@ impl ValueEnum for Severity {
     }
 }
 
-/// Record what is observed, one JSON snapshot per line
+/// Record samples, one JSON snapshot per line
 ///
-/// The recording holds what was observed, never what was concluded: `gpumem check --replay` applies
-/// today's rules to it. An existing FILE is appended to; when it is moved away, a new one is begun. It
-/// grows until the recording ends: on SIGINT or SIGTERM, after --duration, or with an error when the
-/// disk is full; every line in FILE is complete.
+/// A recording contains observations and no findings, so `gpumem check --replay` applies today's rules
+/// to it. If FILE exists, snapshots are appended; if it is moved away, a new one is created. Recording
+/// ends on SIGINT or SIGTERM, after --duration, or with an error when the disk is full. Every line in
+/// FILE is complete.
 ///
-/// With --store it keeps a ring of compressed recordings in a directory, bounded by age and size, which
-/// `gpumem check` and `gpumem watch` use; when the disk is full it removes the oldest and continues.
-/// The directory is --store-dir, the service's $STATE_DIRECTORY, /var/lib/gpumem/store for root, or
+/// With --store, compressed recordings are kept in a directory, limited by age and size. `gpumem check`
+/// and `gpumem watch` use them. When the disk is full, the oldest recordings are removed. The directory
+/// is --store-dir, the service's $STATE_DIRECTORY, /var/lib/gpumem/store for root, or
 /// $XDG_STATE_HOME/gpumem/store (~/.local/state/gpumem/store) for other users.
 #[derive(Args, Debug)]
 #[command(after_help = EXIT_CODES)]
@@ -487,7 +491,7 @@ pub struct RecordArgs {
 
     /// Time between samples [default: 1s, 5s with --store, or the configuration's]
     ///
-    /// GPU use between two samples is not missed: it is read from the driver at least every 4s.
+    /// GPU utilization between samples is not missed: gpumem reads the driver's buffer at least every 4s.
     #[arg(long, value_name = "DURATION")]
     pub interval: Option<Span>,
 
@@ -495,7 +499,7 @@ pub struct RecordArgs {
     #[arg(long, value_name = "DURATION")]
     pub duration: Option<Span>,
 
-    /// First write this much of the most recent history from `gpumem record --store`
+    /// First write this much of the stored history
     #[arg(long = "history", value_name = "DURATION", conflicts_with = "store")]
     pub history_span: Option<Span>,
 
@@ -503,7 +507,7 @@ pub struct RecordArgs {
     #[command(flatten)]
     pub store: StoreArgs,
 
-    /// Also serve what is recorded on this address, as `gpumem serve --listen` does
+    /// Also serve metrics on this address, as `gpumem serve --listen` does
     #[arg(long, value_name = "ADDRESS", value_parser = address, requires = "store")]
     pub serve: Option<SocketAddr>,
 }
@@ -511,7 +515,7 @@ pub struct RecordArgs {
 /// The store to keep.
 #[derive(Args, Clone, Debug, Default)]
 pub struct StoreArgs {
-    /// Keep a ring of recordings in a directory, for check and watch
+    /// Keep recordings in a directory of limited size, for check and watch
     #[arg(long)]
     pub store: bool,
 
@@ -519,14 +523,15 @@ pub struct StoreArgs {
     #[arg(long, value_name = "DURATION", default_value = "24h", requires = "store")]
     pub store_age: Span,
 
-    /// Remove the oldest recordings when the store would grow larger
+    /// Remove the oldest recordings when the store exceeds this size
     #[arg(long, value_name = "SIZE", default_value = "256MiB", requires = "store")]
     pub store_size: Bytes,
 }
 
-/// List the rules: what each finds, its settings, their values and what they mean
+/// List the rules with their settings
 ///
-/// The values are those in force; if one is not the default, the default is shown beside it.
+/// For each rule, prints what it finds and the current value and meaning of each setting. If a value is
+/// not the default, the default is shown as well.
 #[derive(Args, Debug)]
 #[command(after_help = EXIT_CODES)]
 pub struct RulesArgs {
@@ -541,31 +546,30 @@ pub struct RulesArgs {
 
 /// Show, validate or test the configuration
 ///
-/// The configuration has [rules.KIND] tables with the settings that `gpumem rules` lists, and any number of the
-/// following entries. `[[rule]]` adds a rule of a kind, with its own name, settings and `where`; it
-/// starts from the settings of its kind, and without a `where` it matches every process. `[[override]]`
-/// changes a rule's settings for matching processes. `[[keep]]` exempts matching processes from all
-/// rules or the named ones, with a reason and an optional expiry date (until). If it is unknown whether
-/// a process matches, an exemption protects it, and a rule or an override does not apply.
+/// A [rules.KIND] table changes the settings of a kind's built-in rule; `gpumem rules` lists them. The
+/// following tables may occur any number of times. `[[rule]]` adds a rule of a kind, with its own name,
+/// settings and `where`. It starts from the settings of its kind, and without `where` it applies to every
+/// process. `[[override]]` changes a rule's settings for matching processes. `[[keep]]` exempts matching
+/// processes from all rules or from the named ones, with a reason and an optional expiry date (until).
 ///
-/// The `where` of an entry selects processes. It takes the terms of --where, such as "user=ann gpu:0
-/// mem>50%", except idle, finding and is. Users, containers, pods, jobs and units are given by their
-/// whole names (user=ann), because other names may contain a part of a name, or by a pattern for the
-/// whole name (user=st-*). Each GPU of a process is matched separately: "!gpu:0" matches the process
-/// on its other GPUs.
+/// `where` selects processes by the terms of --where, such as "user=ann gpu:0 mem>50%", except idle,
+/// finding and is. Users, containers, pods, jobs and units are matched by the whole name (user=ann) or by
+/// a pattern for it (user=st-*), because a part of a name may also match other names. Each GPU of a
+/// process is matched separately: "!gpu:0" matches the process on its other GPUs.
 ///
-/// The action of a `[[rule]]`, or of a kind's own rule, is what `gpumem reap --watch` does about its
-/// findings. "notify" (the default) notifies the owner. "release" notifies the owner and asks the
-/// process to release memory, as `gpumem release` does, and never kills; it is for idle, server-idle
-/// and pressure, and for pressure it asks each process on the GPU that has announced a signal for that,
-/// while it works. "reap" warns the owner, then kills; it is for orphan, stopped, hung, idle and leak.
+/// The action of a rule determines what `gpumem reap --watch` does about its findings. "notify" (the
+/// default) notifies the owner. "release" also asks the process to release memory, as `gpumem release`
+/// does, and never kills; it is valid for idle, server-idle and pressure. For pressure, every process on
+/// the GPU that has announced a release signal is asked, even while it is active. "reap" warns the owner
+/// and then kills the process; it is valid for orphan, stopped, hung, idle and leak.
 ///
-/// `[reap]` sets how: warn (15m: from the first warning to the last), grace (1m: from the last warning
-/// to the kill), settle (15s: a pause after each kill), most (3 kills) within (10m; a working process
-/// is not asked twice in that time either), notify (a program by its whole path and its arguments, run
-/// without a shell, with the finding as JSON on its standard input; it has 10s, and if it fails the
-/// owner does not count as warned) and never (file names of programs that are never killed, not by
-/// `gpumem reap` and `gpumem kill` either).
+/// `[reap]` configures these actions. warn (default 15m) is the time from the first to the last warning,
+/// grace (1m) the time from the last warning to the kill, and settle (15s) the pause after each kill. At
+/// most `most` processes (3) are killed within `within` (10m); an active process is not asked again within
+/// that time either. notify is a program by its absolute path, and its arguments. It is run without a
+/// shell, receives the finding as JSON on its standard input, and must exit within 10s. If it fails, the
+/// owner does not count as warned. never lists file names of programs that are never killed, not even by
+/// `gpumem reap` and `gpumem kill`.
 #[derive(Args, Debug)]
 #[command(after_help = EXIT_CODES)]
 pub struct ConfigArgs {
@@ -577,9 +581,9 @@ pub struct ConfigArgs {
 /// What to do with the configuration.
 #[derive(Subcommand, Debug)]
 pub enum ConfigAction {
-    /// Print the configuration in force, defaults included, as TOML
+    /// Print the current configuration as TOML, including defaults
     Show,
-    /// Validate a file, or the configuration in force; errors name file, line and key
+    /// Validate a file, or the current configuration; errors name file, line and key
     Check {
         /// The file to validate
         #[arg(value_name = "FILE", value_hint = ValueHint::FilePath)]
@@ -587,8 +591,7 @@ pub enum ConfigAction {
     },
     /// Show what each rule would have found in a recording, and when
     ///
-    /// Lists every finding of every rule, including findings that an exemption covers; they do not
-    /// affect the exit code.
+    /// Lists every finding of every rule, including exempt ones. Findings do not affect the exit code.
     Test {
         /// Print the result as JSON (gpumem.test/1)
         #[arg(long)]
@@ -603,9 +606,10 @@ pub enum ConfigAction {
 /// Show what works on this machine, what does not, and what to do about it
 ///
 /// Checks the driver and its library, device files, each GPU, access to other users' processes, the
-/// configuration in force and the stored history. Each check is ok, limited (gpumem works, with less
-/// data), broken, unknown or n/a, with the command to run next. It changes nothing and needs neither
-/// root nor a driver. The exit code is 0 if NVML answers and at least one GPU can be read, otherwise 3.
+/// configuration and the stored history. The result of each check is ok, limited (gpumem works with less
+/// data), broken, unknown or n/a, with the command to run next. Nothing is changed, and neither root nor
+/// a driver is required. The exit code is 0 if NVML answers and at least one GPU can be read, otherwise
+/// 3.
 #[derive(Args, Debug)]
 #[command(after_help = EXIT_CODES)]
 pub struct Doctor {
@@ -629,32 +633,31 @@ pub struct SchemaArgs {
 /// A published format.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
 pub enum SchemaName {
-    /// What check --json prints (gpumem.check/1)
+    /// Output of check --json (gpumem.check/1)
     Check,
-    /// What doctor --json prints (gpumem.doctor/1)
+    /// Output of doctor --json (gpumem.doctor/1)
     Doctor,
-    /// What explain --json prints (gpumem.explain/1)
+    /// Output of explain --json (gpumem.explain/1)
     Explain,
-    /// What reap --history --json prints (gpumem.history/1)
+    /// Output of reap --history --json (gpumem.history/1)
     History,
-    /// What ps --json and check --json print for other machines (gpumem.hosts/1)
+    /// Output of ps --json and check --json for other machines (gpumem.hosts/1)
     Hosts,
-    /// What reap --json prints (gpumem.reap/1)
+    /// Output of reap --json (gpumem.reap/1)
     Reap,
-    /// What release --json prints (gpumem.release/1)
+    /// Output of release --json (gpumem.release/1)
     Release,
-    /// What run --report FILE.json writes (gpumem.run/1)
+    /// Output of run --report FILE.json (gpumem.run/1)
     Run,
-    /// What ps --json prints, and each line of a recording (gpumem.snapshot/1)
+    /// Output of ps --json, and each line of a recording (gpumem.snapshot/1)
     Snapshot,
-    /// What ps --by --json prints (gpumem.totals/1)
+    /// Output of ps --by --json (gpumem.totals/1)
     Totals,
 }
 
 /// Print the completion script of a shell
 ///
-/// Tab also completes values that gpumem knows: processes (largest first), GPUs, users, rules,
-/// findings.
+/// Tab also completes values on this machine: processes (largest first), GPUs, users and rules.
 #[derive(Args, Debug)]
 #[command(after_help = EXIT_CODES_OF_PRINTING)]
 pub struct Completions {
@@ -675,41 +678,43 @@ pub enum Shell {
 #[derive(Args, Debug)]
 #[command(after_help = EXIT_CODES_OF_PRINTING)]
 pub struct Man {
-    /// The command whose page to show, or ci or performance [default: gpumem's own page]
-    #[arg(value_name = "COMMAND")]
+    /// A command, or ci, kubernetes, performance or slurm [default: the page of gpumem]
+    #[arg(value_name = "PAGE")]
     pub command: Option<String>,
 }
 
-/// Selects rows.
+/// Selection of rows.
 #[derive(Args, Clone, Debug, Default)]
 pub struct Where {
-    /// Only what matches all of these terms: 'user:ann gpu:0 idle>10m mem>4GiB', as after / in watch
+    /// Select by terms, as with / in watch: 'user:ann gpu:0 idle>10m'
     ///
-    /// A word is searched for in all fields; NAME:VALUE in one field, with commas between alternatives;
-    /// < and > compare numbers; ! before a term negates it. Unknown values never match, negated or not.
+    /// All terms must match. A word is searched for in all fields, and NAME:VALUE in one field; commas
+    /// separate alternatives. < and > compare numbers, and ! before a term negates it. Unknown values
+    /// never match, negated or not.
     ///
-    /// 'mem>4GiB' selects large processes, 'idle>2h' those that have been idle for long, 'runtime>1d
-    /// !user:ann' those that have run for long and are not ann's. ? in `gpumem watch` lists the fields.
+    /// For example, 'mem>4GiB' selects large processes, and 'runtime>1d !user:ann' selects processes of
+    /// other users than ann that have run for more than a day. Press ? in `gpumem watch` for a list of
+    /// the fields.
     #[arg(long = "where", value_name = "TERMS", value_parser = terms)]
     pub terms: Vec<Selector>,
 }
 
-/// Rejects terms that leave nothing out: a script's variable was probably empty.
+/// Rejects empty terms, because a script's variable was probably empty.
 fn terms(text: &str) -> Result<Selector, String> {
     match Selector::parse(text) {
         Ok(Some(selector)) => Ok(selector),
-        Ok(None) => Err("it is empty; write user:ann, or leave it out".to_owned()),
+        Ok(None) => Err("no terms are given; write user:ann, or leave the option out".to_owned()),
         Err(error) => Err(error.to_string()),
     }
 }
 
-/// The fields that totals can be grouped by, by their names.
+/// Parses the name of a field that totals can be grouped by.
 fn grouped() -> impl TypedValueParser<Value = Field> {
     let names = GROUPED.iter().filter_map(|field| field.spec().names.first());
     PossibleValuesParser::new(names).map(|typed| {
         let mut fields = GROUPED.iter();
-        let is_it = |field: &&Field| field.spec().names.first() == Some(&typed.as_str());
-        *fields.find(is_it).unwrap_or(&Field::User)
+        let has_name = |field: &&Field| field.spec().names.first() == Some(&typed.as_str());
+        *fields.find(has_name).unwrap_or(&Field::User)
     })
 }
 
@@ -726,36 +731,38 @@ impl ValueEnum for Field {
 
 /// Print metrics and findings for Prometheus, once
 ///
-/// Metrics of GPUs, processes and findings, from one sample and the stored history. Unknown values are
-/// absent. No label contains a command line or a path. The 512 processes with the most memory have
-/// their own series.
+/// Prints metrics of GPUs, processes and findings, from one sample and the stored history. Unknown
+/// values are omitted. No label contains a command line or a path. Only the 512 processes with the most
+/// memory have their own series.
 #[derive(Args, Debug)]
 #[command(after_help = EXIT_CODES)]
 pub struct MetricsArgs {
-    /// Replace this file atomically, for node_exporter's textfile collector, instead of printing
+    /// Write to this file atomically, for node_exporter's textfile collector
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub output: Option<PathBuf>,
 
-    /// Where the snapshots come from.
+    /// The source of snapshots.
     #[command(flatten)]
     pub recorded: Recorded,
 
-    /// Whether the stored history is used.
+    /// Whether to use the stored history.
     #[command(flatten)]
     pub stored: Stored,
 }
 
 /// Serve metrics and the newest verdict over HTTP, for Prometheus
 ///
-/// /metrics is the page of `gpumem metrics` with counters of waste, /check the document of `gpumem check --json`,
-/// and /-/healthy tells whether the newest sample is recent. Requests are answered from the newest sample;
-/// they never cause one. It runs until SIGINT or SIGTERM.
+/// /metrics serves the output of `gpumem metrics` and the waste counters, /check serves the output of
+/// `gpumem check --json`, and /-/healthy reports whether the newest sample is recent. Requests are
+/// answered from the newest sample and never trigger one. The server runs until SIGINT or SIGTERM.
 ///
-/// With `gpumem record --store --serve ADDRESS`, one process records and serves.
+/// To record and serve in one process, use `gpumem record --store --serve ADDRESS`.
 #[derive(Args, Debug)]
 #[command(after_help = EXIT_CODES)]
 pub struct ServeArgs {
-    /// Address to listen on; everyone who can reach it sees users and programs
+    /// Address to listen on
+    ///
+    /// Everyone who can reach it can see users and programs.
     #[arg(long, value_name = "ADDRESS", value_parser = address, default_value = "127.0.0.1:9836")]
     pub listen: SocketAddr,
 
@@ -763,37 +770,39 @@ pub struct ServeArgs {
     #[arg(long, value_name = "DURATION")]
     pub interval: Option<Span>,
 
-    /// Where the snapshots come from; for a recording, its end is served.
+    /// The source of snapshots; for a recording, its end is served.
     #[command(flatten)]
     pub recorded: Recorded,
 
-    /// Whether the stored history is used.
+    /// Whether to use the stored history.
     #[command(flatten)]
     pub stored: Stored,
 }
 
-/// Where to listen. A name may stand for several addresses, and the wrong one is open to others.
+/// Parses an IP address and a port. A host name may have several addresses, and one of them may be public.
 fn address(typed: &str) -> Result<SocketAddr, String> {
     typed.parse().map_err(|_| "write an IP address and a port: 127.0.0.1:9836".to_owned())
 }
 
-/// Explain one process, GPU or finding: whose, since when, why, and what to do
+/// Explain a process, GPU or finding: its owner, history and evidence, and what to do
 ///
-/// Shows what the process or GPU is, its owner and start, how its memory changed, its findings with
-/// their evidence, what holds it, and what would free the memory, gentlest first. If `gpumem record
-/// --store` is running, its history is used; otherwise a short sample is, and the page lists what that
-/// cannot show. With --replay or --demo it describes the end of the recording.
+/// Shows the owner and start of the process or GPU, the history of its memory, its findings with their
+/// evidence, what holds the memory, and how to free it, gentlest way first. If `gpumem record --store`
+/// is running, its history is used. Otherwise, gpumem samples briefly, and the page lists what is
+/// missing. With --replay or --demo, the page describes the end of the recording.
 ///
-/// With --oom it explains a moment at which a GPU had no memory left.
+/// With --oom, the page explains why a GPU ran out of memory.
 ///
-/// With --framework it explains how a framework takes memory, what returns it and what does not; that
-/// needs no GPU. With --snippet it prints code for your own program that releases memory when asked.
+/// With --framework, the page explains how a framework allocates memory and what returns it to the
+/// driver; no GPU is needed. With --snippet, gpumem prints code that releases memory when asked, for use
+/// in your own program.
 #[derive(Args, Debug)]
 #[command(after_help = EXIT_CODES)]
 pub struct Explain {
-    /// A PID, a notebook's path or the end of it, a kernel's id, a GPU (gpu:0, GPU-…, MIG-…), a
-    /// finding's id as printed by check --json or the beginning of one if unambiguous, or the name of
-    /// an inference server (vllm)
+    /// A PID, a notebook's path, a GPU (gpu:0, GPU-…, MIG-…), a finding's id or a server (vllm)
+    ///
+    /// The end of a notebook's path and the id of its kernel also work. A finding's id is printed by
+    /// `gpumem check --json`; an unambiguous beginning of it is enough.
     #[arg(
         value_name = "TARGET",
         required_unless_present_any = ["framework", "snippet", "oom"],
@@ -801,7 +810,7 @@ pub struct Explain {
     )]
     pub target: Option<String>,
 
-    /// Explain a framework; without NAME, list the known ones
+    /// Explain a framework, or without NAME list all known ones
     #[arg(
         long,
         value_name = "NAME",
@@ -811,31 +820,32 @@ pub struct Explain {
     )]
     pub framework: Option<String>,
 
-    /// Print a signal handler in Python, to paste into a program, that releases cached memory when
-    /// `gpumem release` asks; for PyTorch, TensorFlow, JAX and CuPy. With --framework tensorflow:
-    /// training in a child process that saves and exits when asked, because TensorFlow's own pool is
-    /// freed only when its process exits
+    /// Print Python code for your own program that releases memory when `gpumem release` asks
+    ///
+    /// The code is a signal handler that releases cached memory of PyTorch, TensorFlow, JAX and CuPy.
+    /// With --framework tensorflow, it trains in a child process that saves and exits when asked, because
+    /// TensorFlow's own pool is freed only when its process exits.
     #[arg(long, conflicts_with_all = ["target", "json", "window", "replay", "demo"])]
     pub snippet: bool,
 
-    /// Explain why a GPU had no memory left: who held it, how much of it was unused, and what would
-    /// have been enough
+    /// Explain why a GPU had no memory left
+    ///
+    /// Shows who held the memory, how much of it was unused, and what would have been enough.
     #[arg(long, conflicts_with_all = ["framework", "snippet", "window"])]
     pub oom: bool,
 
-    /// With --oom, the time: 10:04, 2026-11-21 10:04:30 or, on this machine, -5m [default: now, or the
-    /// recording's end]
+    /// Time for --oom: 10:04, 2026-11-21 10:04:30 or -5m [default: now, or the recording's end]
     ///
-    /// The page describes the last sample up to that time, in a recording or in the history that
-    /// `gpumem record --store` keeps.
+    /// The page describes the last sample up to that time, in the recording or in the stored history of
+    /// `gpumem record --store`. Relative times such as -5m are not valid for a recording.
     #[arg(long, value_name = "TIME", requires = "oom", conflicts_with_all = ["target", "framework", "snippet"], allow_hyphen_values = true)]
     pub at: Option<String>,
 
-    /// With --oom, the GPU, by index or UUID [default: the one with the least memory free]
+    /// GPU for --oom, by index or UUID [default: the one with the least free memory]
     #[arg(long, value_name = "GPU", requires = "oom", conflicts_with_all = ["target", "framework", "snippet"])]
     pub gpu: Option<String>,
 
-    /// With --oom, the size of the failed allocation, as in the program's message
+    /// Size of the failed allocation for --oom, as in the program's message
     #[arg(long, value_name = "SIZE", requires = "oom", conflicts_with_all = ["target", "framework", "snippet"])]
     pub asked: Option<Bytes>,
 
@@ -843,16 +853,17 @@ pub struct Explain {
     #[arg(long)]
     pub json: bool,
 
-    /// How long to sample this machine first; CPU and GPU use over time is known only with a window or
-    /// a stored history [default: a single sample; for a finding until it is found, at most 2s]
+    /// Sampling time [default: one sample; for a finding, up to 2s]
+    ///
+    /// CPU and GPU use over time is known only with a window or a stored history.
     #[arg(long, value_name = "DURATION", conflicts_with_all = ["replay", "demo"])]
     pub window: Option<Span>,
 
-    /// Whether the stored history is used.
+    /// Whether to use the stored history.
     #[command(flatten)]
     pub stored: Stored,
 
-    /// Where snapshots come from.
+    /// The source of snapshots.
     #[command(flatten)]
     pub recorded: Recorded,
 }

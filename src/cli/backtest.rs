@@ -31,7 +31,7 @@ pub(super) fn run(json: bool, from: &Recorded, global: &Global) -> anyhow::Resul
     if json { print(&json::document(&outcome)?) } else { print(&outcome.to_text()) }
 }
 
-/// The maximum number of listed events, because a recording may have any number. The others are counted.
+/// Maximum number of listed events. The others are counted.
 const MOST_EVENTS: usize = 10_000;
 
 /// Result of the backtest: the document that `--json` prints.
@@ -110,10 +110,10 @@ impl Backtest {
         outcome.from.get_or_insert(time);
         outcome.to = Some(time);
         let key = |finding: &Finding| -> Key {
-            let is_this =
+            let is_same_finding =
                 |rule: &Arc<str>, id: &Arc<str>| (rule, id) == (&finding.rule, &finding.id);
             let mut kept = engine.kept().iter();
-            let kept = kept.find(|kept| is_this(&kept.finding.rule, &kept.finding.id));
+            let kept = kept.find(|kept| is_same_finding(&kept.finding.rule, &kept.finding.id));
             let reason = kept.map(|kept| Arc::clone(&kept.reason));
             (Arc::clone(&finding.rule), Arc::clone(&finding.id), reason)
         };
@@ -128,8 +128,8 @@ impl Backtest {
             is_active
         });
         for (key, finding) in &shown {
-            let known = active.get(key).map(|known| known.severity);
-            let change = match known {
+            let previous = active.get(key).map(|previous| previous.severity);
+            let change = match previous {
                 Some(severity) if severity == finding.severity => continue,
                 Some(_) => Change::Changed,
                 None => Change::Began,
@@ -149,9 +149,9 @@ impl BacktestOutcome {
     fn list(&mut self, time: Time, event: Change, finding: &Finding, (_, _, kept): &Key) {
         let mut rules = self.rules.iter_mut();
         if event == Change::Began
-            && let Some(of) = rules.find(|of| of.rule == finding.rule)
+            && let Some(counted) = rules.find(|counted| counted.rule == finding.rule)
         {
-            of.findings += 1;
+            counted.findings += 1;
         }
         if self.events.len() < MOST_EVENTS {
             let (finding, kept) = (finding.clone(), kept.clone());
@@ -203,7 +203,7 @@ impl BacktestOutcome {
                 let span = Span::from_seconds(to.seconds_since(from));
                 writeln!(out, "checked {span} from {} to {}", from.local(), to.local())
             }
-            None => writeln!(out, "the recording holds no snapshot"),
+            None => writeln!(out, "the recording contains no snapshot"),
         }
     }
 }

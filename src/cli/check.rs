@@ -42,8 +42,8 @@ use crate::rules::RuleSet;
 use crate::source::remote::RemoteHost;
 use crate::units::Span;
 
-/// The sampling time if there is a stored history.
-const LOOK: Span = Span(Duration::from_secs(2));
+/// Sampling time with a stored history.
+const STORED_WINDOW: Span = Span(Duration::from_secs(2));
 
 pub(super) fn run(args: &CheckArgs, global: &Global) -> anyhow::Result<Exit> {
     let format = args.format();
@@ -76,10 +76,10 @@ pub(super) fn run(args: &CheckArgs, global: &Global) -> anyhow::Result<Exit> {
     }
     if format == CheckFormat::Text && !args.quiet {
         session::warn_of_recorded(&args.recorded, &report.findings);
-        put_text(&report, args, global)?;
+        print_text(&report, args, global)?;
     }
-    if let (Some(what), CheckOutcome::Ok) = (args.print, report.status) {
-        print(&free_gpus(&report, what)?)?;
+    if let (Some(gpu_name), CheckOutcome::Ok) = (args.print, report.status) {
+        print(&free_gpus(&report, gpu_name)?)?;
     }
     Ok(exit_of(&report))
 }
@@ -98,18 +98,18 @@ impl CheckFormat {
 }
 
 /// Prints the report as text, to standard error if standard output is for the free GPUs.
-fn put_text(report: &CheckReport, args: &CheckArgs, global: &Global) -> anyhow::Result<()> {
-    let look = look(args, global);
+fn print_text(report: &CheckReport, args: &CheckArgs, global: &Global) -> anyhow::Result<()> {
+    let text_look = text_look(args, global);
     if args.print.is_some() {
-        let plain = TextLook { style: Style::default(), width: None, ..look };
+        let plain = TextLook { style: Style::default(), width: None, ..text_look };
         // If standard error is closed, the error cannot be reported.
         let _ = io::stderr().write_all(report.to_text(plain).as_bytes());
         return Ok(());
     }
-    print(&report.to_text(look))
+    print(&report.to_text(text_look))
 }
 
-fn look(args: &CheckArgs, global: &Global) -> TextLook {
+fn text_look(args: &CheckArgs, global: &Global) -> TextLook {
     TextLook {
         ascii: !shows_unicode(),
         verbose: args.verbose,
@@ -119,16 +119,16 @@ fn look(args: &CheckArgs, global: &Global) -> TextLook {
 }
 
 /// The GPUs with the requested memory, each once, in the format of CUDA_VISIBLE_DEVICES.
-fn free_gpus(report: &CheckReport, what: GpuName) -> anyhow::Result<String> {
+fn free_gpus(report: &CheckReport, gpu_name: GpuName) -> anyhow::Result<String> {
     let mut gpus: Vec<String> = Vec::new();
     for wait in &report.wait {
-        let name = match what {
+        let name = match gpu_name {
             GpuName::Uuid => wait.uuid.as_deref().map(str::to_owned),
             // CUDA has no number for a MIG device.
             GpuName::Index if wait.mig.is_some() => wait.uuid.as_deref().map(str::to_owned),
             GpuName::Index => wait.gpu.map(|index| index.to_string()),
         };
-        let name = name.context("the GPU's UUID is not known; --print index has its number")?;
+        let name = name.context("the GPU's UUID is unknown; use --print index")?;
         if !gpus.contains(&name) {
             gpus.push(name);
         }
@@ -152,8 +152,8 @@ fn could_not_measure(report: &CheckReport) -> String {
 /// Checks each machine separately, in the given order.
 fn of_hosts(args: &CheckArgs, global: &Global, named: Vec<RemoteHost>) -> anyhow::Result<Exit> {
     if !args.wait_free.is_empty() || args.baseline.is_some() {
-        let why = "--wait-free and --baseline are about one machine; leave --host out, or run them \
-            there: ssh HOST gpumem check";
+        let why = "--wait-free and --baseline cannot be combined with --host; run them on that machine: ssh \
+            HOST gpumem check";
         return Err(UsageError(why.to_owned()).into());
     }
     if !args.format().is_for_hosts() {
@@ -167,21 +167,21 @@ fn of_hosts(args: &CheckArgs, global: &Global, named: Vec<RemoteHost>) -> anyhow
     // An invalid selection is reported once, before any host is contacted.
     CheckQuestion::of(args)?;
     let needed = rules.longest();
-    let looks = match args.window {
+    let windows = match args.window {
         Some(window) => vec![window.0],
-        None => vec![LOOK.0, store::WINDOW.0],
+        None => vec![STORED_WINDOW.0, store::WINDOW.0],
     };
-    let time = looks.iter().sum();
+    let time = windows.iter().sum();
     let asked = args.clone();
     let answers = hosts::ask_all(named, time, move |host, hangup| {
         let commands = CommandSource::on_host(&rules, host.clone());
         let question = CheckQuestion::of(&asked)?;
         let mut verdict = CheckVerdict::new(question, rules.clone(), commands, true);
         let mut stored = asked.stored;
-        for look in &looks {
+        for window in &windows {
             // A short sampling is enough if the host has a stored history.
-            let request = hosts::request(interval.min(*look), Some(*look), stored, needed);
-            hosts::look(host, request, hangup, |snapshot| {
+            let request = hosts::request(interval.min(*window), Some(*window), stored, needed);
+            hosts::sample_host(host, request, hangup, |snapshot| {
                 verdict.observe(snapshot.clone());
                 Ok(())
             })?;
@@ -201,13 +201,18 @@ fn of_hosts(args: &CheckArgs, global: &Global, named: Vec<RemoteHost>) -> anyhow
             let output = match args.format() {
                 CheckFormat::Json => HostOutput::Document(serde_json::to_value(&report)?),
                 _ if args.quiet => HostOutput::Nothing,
-                _ => HostOutput::Text(report.to_text(look(args, global))),
+                _ => HostOutput::Text(report.to_text(text_look(args, global))),
             };
             Ok((output, exit_of(&report)))
         });
         (host, output)
     });
-    hosts::put(printed, args.format() == CheckFormat::Json, args.quiet, style(global.color))
+    hosts::print_answers(
+        printed,
+        args.format() == CheckFormat::Json,
+        args.quiet,
+        style(global.color),
+    )
 }
 
 fn exit_of(report: &CheckReport) -> Exit {
@@ -233,7 +238,7 @@ fn prepare(
 
 fn chosen_rules(args: &CheckArgs, config: &Config) -> anyhow::Result<RuleSet> {
     let mut settings = config.rules.clone();
-    choose(&mut settings, &args.kind)?;
+    keep_kinds(&mut settings, &args.kind)?;
     if asks_only_for_memory(args) {
         settings.clear();
     }
@@ -254,7 +259,7 @@ fn asks_only_for_memory(args: &CheckArgs) -> bool {
 }
 
 /// Keeps the rules of these kinds, even disabled ones. Without kinds, keeps all rules.
-fn choose(settings: &mut RuleSet, kinds: &[Kind]) -> anyhow::Result<()> {
+fn keep_kinds(settings: &mut RuleSet, kinds: &[Kind]) -> anyhow::Result<()> {
     let rules = settings.rules().iter().filter(|rule| kinds.contains(&rule.kind()));
     let chosen: Vec<Arc<str>> = rules.map(|rule| Arc::clone(&rule.name)).collect();
     Ok(settings.select(&chosen)?)
@@ -298,7 +303,7 @@ fn observe(
         ..store::Ask::new(global, args.stored, store::MOST_FOR_CHECK)
     };
     let suffices = at_once || lock(verdict).feed(&live, ask)?.suffices;
-    let patience = asked.unwrap_or(if suffices { LOOK } else { store::WINDOW });
+    let patience = asked.unwrap_or(if suffices { STORED_WINDOW } else { store::WINDOW });
     if !at_once && !args.quiet && args.format() == CheckFormat::Text && io::stderr().is_terminal() {
         warn(&lock(verdict).purpose(patience));
     }
@@ -324,8 +329,8 @@ pub(super) fn report_misuse(error: &clap::Error, arguments: impl Iterator<Item =
     let arguments: Vec<OsString> = arguments.skip(1).take_while(|word| word != "--").collect();
     let cli = Cli::command();
     let is_command = |word: &&OsString| cli.get_subcommands().any(|c| **word == *c.get_name());
-    let command = arguments.iter().find(is_command).and_then(|it| it.to_str());
-    let words: Vec<&str> = arguments.iter().filter_map(|it| it.to_str()).collect();
+    let command = arguments.iter().find(is_command).and_then(|word| word.to_str());
+    let words: Vec<&str> = arguments.iter().filter_map(|word| word.to_str()).collect();
     let is_json = words.contains(&"--json");
     let format = words.iter().enumerate().find_map(|(at, word)| match *word {
         "--format" => words.get(at + 1).copied(),

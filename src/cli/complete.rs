@@ -18,8 +18,8 @@ use std::time::Duration;
 use self::candidates::OfferedValue;
 use self::cursor::Cursor;
 use super::args::{Color, Global, Recorded, Shell};
+use super::check_privileges;
 use super::exit::Exit;
-use super::mind_rights;
 use super::output::print;
 use crate::deadline::Task;
 use crate::model::json::is_hostile;
@@ -29,11 +29,11 @@ use crate::units::Span;
 /// The time limit for a machine, because the user is waiting. A requested recording gets more time.
 const PATIENCE: Duration = Duration::from_secs(2);
 const PATIENCE_FOR_RECORDING: Duration = Duration::from_secs(15);
-/// A healthy GPU answers in milliseconds.
+/// Timeout for NVML. A healthy GPU answers in milliseconds.
 const NVML_TIMEOUT: Duration = Duration::from_millis(500);
-/// The maximum width of a description in columns.
+/// Maximum width of a description in columns.
 const DESCRIPTION_MAX: usize = 100;
-/// The maximum length of a value in bytes. People do not type longer ones.
+/// Maximum length of a value in bytes. Longer ones are not worth completing.
 const VALUE_MAX: usize = 512;
 
 /// A shell's completion script. `tests/it/generate.rs` generates the files.
@@ -57,12 +57,12 @@ pub(super) fn requested(
 struct Sources {
     global: Global,
     recorded: Recorded,
-    /// A library was named. It must not be loaded before the user presses Enter.
+    /// `--nvml-library` is given. The library must not be loaded before the user presses Enter.
     names_library: bool,
 }
 
 impl Sources {
-    fn of(cursor: &Cursor) -> Self {
+    fn from_cursor(cursor: &Cursor) -> Self {
         let path = |id: &str| cursor.value(id).map(PathBuf::from);
         Self {
             global: Global {
@@ -85,7 +85,7 @@ impl Sources {
 
 /// Prints the candidates for the last word.
 pub(super) fn run(words: impl Iterator<Item = OsString>) -> Exit {
-    if mind_rights(None).is_err() {
+    if check_privileges(None).is_err() {
         return Exit::Findings;
     }
     let words: Vec<String> = words.map(|word| word.to_string_lossy().into_owned()).collect();
@@ -101,8 +101,8 @@ pub(super) fn run(words: impl Iterator<Item = OsString>) -> Exit {
         true => PATIENCE_FOR_RECORDING,
         false => PATIENCE,
     };
-    let look = Task::start("complete", move || candidates::of(&cursor));
-    let found = look.ok().and_then(|task| task.wait(patience).ok());
+    let task = Task::start("complete", move || candidates::find(&cursor));
+    let found = task.ok().and_then(|task| task.wait(patience).ok());
     let lines: String = found.unwrap_or_default().iter().filter_map(line).collect();
     // The shell may have exited.
     let _ = print(&lines);
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn a_candidate_is_one_line_whatever_a_process_is_called() {
+    fn a_candidate_is_one_line_for_any_process_name() {
         let hostile = "$(touch x)\n9999\tb;'\"`\u{1b}[31m\u{202e}";
         let line = line(&candidate("42", hostile)).unwrap();
         assert_eq!(line, "42\t$(touch x)\\n9999\\tb;'\"`\\e[31m\\u{202e}\n");
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_script_asks() {
+    fn only_the_scripts_request_completion() {
         let asked = |words: &[&str]| {
             let words: Vec<OsString> = words.iter().map(OsString::from).collect();
             requested(words.into_iter()).map(Iterator::count)

@@ -19,23 +19,23 @@ pub(super) fn run(args: &Args, global: &Global) -> anyhow::Result<Exit> {
     match &args.action {
         ConfigAction::Show => print(&load(global)?.to_toml())?,
         ConfigAction::Check { file: Some(file) } => {
-            let config = obeyed(std::slice::from_ref(file), true)?;
+            let config = load_trusted(std::slice::from_ref(file), true)?;
             prove_notify(&config)?;
-            print(&proved(std::slice::from_ref(file), &config, now()))?;
+            print(&valid_text(std::slice::from_ref(file), &config, now()))?;
         }
         ConfigAction::Check { file: None } => {
             let config = load_to_act(global)?;
             let mut files = paths(global);
             files.retain(|path| path.exists());
-            print(&proved(&files, &config, now()))?;
+            print(&valid_text(&files, &config, now()))?;
         }
         ConfigAction::Test { json, recorded } => backtest::run(*json, recorded, global)?,
     }
     Ok(Exit::Clean)
 }
 
-/// The output for valid files: one line for each resulting rule and exemption.
-fn proved(files: &[PathBuf], config: &Config, now: Time) -> String {
+/// The output for valid files, with one line per rule and exemption.
+fn valid_text(files: &[PathBuf], config: &Config, now: Time) -> String {
     let mut text = String::new();
     for file in files {
         text.push_str(&format!("{}: ok\n", escape(&file.display().to_string())));
@@ -67,7 +67,7 @@ fn rule_line(rule: &Rule, response: Response) -> String {
     }
     match response {
         Response::Notify => {}
-        Response::Release => words.push("asked by reap to release memory".to_owned()),
+        Response::Release => words.push("asked to release memory by reap --watch".to_owned()),
         Response::Reap => words.push("reaped by reap --watch".to_owned()),
     }
     if !rule.is_run() {
@@ -102,7 +102,7 @@ pub(super) fn now() -> Time {
 /// The configuration in force. Fails if a file is invalid, or if less privileged users may change it. Such a file
 /// is not skipped, because its exemptions would be lost.
 pub(super) fn load(global: &Global) -> Result<Config, config::ConfigError> {
-    obeyed(&paths(global), global.config.is_some())
+    load_trusted(&paths(global), global.config.is_some())
 }
 
 /// Like [`load`], for commands that also run configured programs. Also fails if other users may change such a
@@ -113,15 +113,15 @@ pub(super) fn load_to_act(global: &Global) -> Result<Config, config::ConfigError
     Ok(config)
 }
 
-fn obeyed(paths: &[PathBuf], required: bool) -> Result<Config, config::ConfigError> {
-    // Checked before, so that an untrusted file is not read, and again for files created meanwhile.
-    prove(paths)?;
+fn load_trusted(paths: &[PathBuf], required: bool) -> Result<Config, config::ConfigError> {
+    // The first check prevents reading an untrusted file. The second one covers files created in the meantime.
+    check_ours(paths)?;
     let config = config::load(paths, required)?;
-    prove(paths)?;
+    check_ours(paths)?;
     Ok(config)
 }
 
-fn prove(paths: &[PathBuf]) -> Result<(), config::ConfigError> {
+fn check_ours(paths: &[PathBuf]) -> Result<(), config::ConfigError> {
     // /dev/null is always empty, even if other users may write to it.
     let exists =
         |path: &&PathBuf| **path != Path::new("/dev/null") && path.symlink_metadata().is_ok();
@@ -132,13 +132,13 @@ fn prove(paths: &[PathBuf]) -> Result<(), config::ConfigError> {
 }
 
 fn not_ours(path: &Path, why: &NotOurs) -> config::ConfigError {
-    // The cause may be sudo that keeps HOME, so that root reads a user's files.
+    // If sudo keeps HOME, root reads a user's files.
     let is_of_home = ["XDG_CONFIG_HOME", "HOME"]
         .into_iter()
         .filter_map(env::var_os)
         .any(|home| !home.is_empty() && home != "/" && path.starts_with(home));
     let sudo = match is_of_home {
-        true => "; or leave it out: sudo -H, or --config with a file of root's",
+        true => "; or do not use it: sudo -H, or --config with a file owned by root",
         false => "",
     };
     config::ConfigError::NotOurs { path: path.to_owned(), why: format!("{why}{sudo}") }

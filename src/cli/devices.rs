@@ -1,7 +1,7 @@
 //! The devices that the caller's programs can use, according to the caller's `CUDA_VISIBLE_DEVICES`.
 
 use super::UsageError;
-use super::selection::names;
+use super::selection::is_gpu_named;
 use crate::model::{ComputeDevice, Gpu};
 
 pub(super) const VISIBLE: &str = "CUDA_VISIBLE_DEVICES";
@@ -21,25 +21,26 @@ pub(super) fn visible<'a>(
 ) -> Result<Vec<ComputeDevice<'a>>, UsageError> {
     let all = || gpus.iter().flat_map(ComputeDevice::all_of);
     let Some(value) = value else { return Ok(all().collect()) };
-    let is_by_bus = std::env::var_os("CUDA_DEVICE_ORDER").is_some_and(|it| it == "PCI_BUS_ID");
+    let is_by_bus =
+        std::env::var_os("CUDA_DEVICE_ORDER").is_some_and(|order| order == "PCI_BUS_ID");
     let is_same = gpus.iter().all(|gpu| gpu.name == gpus[0].name);
     let mut found: Vec<ComputeDevice<'_>> = Vec::new();
     for word in value.split(',').map(str::trim) {
         let is_number = word.parse::<u32>().is_ok();
         if is_number && !is_by_bus && !is_same {
             return Err(UsageError(format!(
-                "{VISIBLE}={value}: with different GPUs a number is CUDA's and not NVML's; set CUDA_DEVICE_ORDER=PCI_BUS_ID, or name them by UUID"
+                "{VISIBLE}={value}: the GPUs are of different models, so CUDA's numbers differ from NVML's; set CUDA_DEVICE_ORDER=PCI_BUS_ID, or use UUIDs"
             )));
         }
         let first_new = found.len();
         if word.starts_with("MIG-") {
             found.extend(all().find(|device| device.mig.is_some() && device.is_called(word)));
         } else if is_number || word.starts_with("GPU-") {
-            let gpu = gpus.iter().find(|gpu| names(word, gpu));
+            let gpu = gpus.iter().find(|gpu| is_gpu_named(word, gpu));
             found.extend(gpu.into_iter().flat_map(ComputeDevice::all_of));
         }
         let (before, new) = found.split_at(first_new);
-        if new.is_empty() || new.iter().any(|new| before.iter().any(|known| known == new)) {
+        if new.is_empty() || new.iter().any(|new| before.iter().any(|old| old == new)) {
             found.truncate(first_new);
             break;
         }
@@ -53,7 +54,7 @@ mod tests {
     use crate::model::snapshot::MigDevice;
 
     #[test]
-    fn the_callers_devices_are_those_to_choose_from_in_the_callers_order() {
+    fn visible_devices_follow_cuda_visible_devices() {
         let gpu = |index: u32, name: &str| Gpu {
             index,
             uuid: Some(format!("GPU-{index}a").into()),

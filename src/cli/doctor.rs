@@ -36,14 +36,15 @@ pub(super) fn run(args: &Doctor, global: &Global) -> anyhow::Result<Exit> {
     let now = now();
 
     // Read while the driver opens.
-    let own = global.clone();
-    let configuration = Task::start("configuration", move || state::read_configuration(&own));
-    let (own, here) = (global.clone(), machine.clone());
-    let history = Task::start("store", move || state::read_history(&own, &here, now));
-    let own = roots.clone();
-    let servers = Task::start("notebooks", move || notebooks::read(&own));
+    let global_copy = global.clone();
+    let configuration =
+        Task::start("configuration", move || state::read_configuration(&global_copy));
+    let (global_copy, host_copy) = (global.clone(), machine.clone());
+    let history = Task::start("store", move || state::read_history(&global_copy, &host_copy, now));
+    let roots_copy = roots.clone();
+    let servers = Task::start("notebooks", move || notebooks::read(&roots_copy));
     let library = options.library.clone();
-    let named = Task::start("library", move || library?.canonicalize().ok());
+    let library_file = Task::start("library", move || library?.canonicalize().ok());
 
     let mut nvml = Nvml::open(options.clone());
     let sample = nvml.as_mut().ok().map(Nvml::sample);
@@ -52,17 +53,17 @@ pub(super) fn run(args: &Doctor, global: &Global) -> anyhow::Result<Exit> {
     let driver = driver::DriverFacts {
         named: options.library.as_deref(),
         opened: nvml.as_ref().map(Nvml::driver),
-        mapped: mapped(&roots, within(named, FILES_TIMEOUT).flatten().as_deref()),
+        mapped: mapped(&roots, result_within(library_file, FILES_TIMEOUT).flatten().as_deref()),
         module: host::read_kernel_module(&roots.proc),
         bus: host::read_pci_gpus(Path::new("/sys")),
         devices: host::read_device_files(&roots.dev).ok(),
         gpus: gpus.iter().map(|sampled| &sampled.gpu).collect(),
-        place: driver::RuntimeEnvironment::of(platform, machine.pid_namespace),
+        environment: driver::RuntimeEnvironment::of(platform, machine.pid_namespace),
     };
 
     let mut checks = driver.checks();
     if let Some(sample) = &sample {
-        checks.extend(gpus::checks(sample, driver.place));
+        checks.extend(gpus::checks(sample, driver.environment));
         checks.push(gpus::mps(host::read_mps_daemons(&roots.proc)));
     }
     let mounts = host::read_mounts(&roots.proc);
@@ -73,7 +74,7 @@ pub(super) fn run(args: &Doctor, global: &Global) -> anyhow::Result<Exit> {
         pidfd: host::try_pidfd(),
         kernel: machine.kernel.as_deref(),
     }));
-    checks.extend(notebooks::checks(within(servers, notebooks::TIMEOUT)));
+    checks.extend(notebooks::checks(result_within(servers, notebooks::TIMEOUT)));
     checks.extend(machine_checks(&MachineFacts {
         cgroups: mounts.map(|mounts| mounts.cgroups),
         is_initial_cgroup_namespace: host::read_is_initial_cgroup_namespace(&roots.proc),
@@ -82,12 +83,13 @@ pub(super) fn run(args: &Doctor, global: &Global) -> anyhow::Result<Exit> {
         has_boot_id: machine.boot_id.is_some(),
     }));
     checks.push(Topic::VERSION.ok(concat!("gpumem ", env!("CARGO_PKG_VERSION"))));
-    checks.push(state::configuration(within(configuration, FILES_TIMEOUT)));
-    checks.push(state::history(within(history, FILES_TIMEOUT)));
+    checks.push(state::configuration(result_within(configuration, FILES_TIMEOUT)));
+    checks.push(state::history(result_within(history, FILES_TIMEOUT)));
 
     if rustix::process::geteuid().is_root() {
-        let words = checks.iter_mut().flat_map(|check| &mut check.next);
-        words.for_each(|next| *next = next.replace("    (as root)", "").replace("(as root; ", "("));
+        let next_steps = checks.iter_mut().flat_map(|check| &mut check.next);
+        next_steps
+            .for_each(|next| *next = next.replace("    (as root)", "").replace("(as root; ", "("));
     }
     let report = conclude(checks, sample.as_ref());
     print(&if args.json { document(&report)? } else { report.to_text(style(global.color)) })?;
@@ -95,8 +97,8 @@ pub(super) fn run(args: &Doctor, global: &Global) -> anyhow::Result<Exit> {
 }
 
 fn too_long(topic: Topic) -> DoctorCheck {
-    let seen = format!("no answer for {}", Span(FILES_TIMEOUT));
-    topic.unknown(seen).advise("slow-files")
+    let observation = format!("no answer for {}", Span(FILES_TIMEOUT));
+    topic.unknown(observation).advise("slow-files")
 }
 
 /// Path of the loaded library, under its usual name or the given one.
@@ -112,9 +114,9 @@ fn mapped(roots: &Roots, named: Option<&Path>) -> Option<std::path::PathBuf> {
 
 fn conclude(checks: Vec<DoctorCheck>, sample: Option<&nvml::NvmlSample>) -> DoctorReport {
     let gpus = sample.map_or(&[][..], |sample| &sample.gpus);
-    let readable = gpus.iter().filter(|it| gpus::is_readable(&it.gpu)).count();
+    let readable = gpus.iter().filter(|sampled| gpus::is_readable(&sampled.gpu)).count();
     let works = readable > 0;
-    let count = |verdict| checks.iter().filter(|it| it.verdict == verdict).count();
+    let count = |verdict| checks.iter().filter(|check| check.verdict == verdict).count();
     let summary = if works {
         let trouble = match (count(CheckStatus::Broken), count(CheckStatus::Limited)) {
             (0, 0) => String::new(),
@@ -127,15 +129,16 @@ fn conclude(checks: Vec<DoctorCheck>, sample: Option<&nvml::NvmlSample>) -> Doct
         let total = gpus.len();
         format!("gpumem works here: NVML answers, {readable} of {total} GPUs can be read{trouble}")
     } else {
-        let first = checks.iter().find(|it| it.verdict == CheckStatus::Broken);
-        let why = first.map_or_else(String::new, |it| format!(": {}: {}", it.topic.title, it.seen));
+        let first = checks.iter().find(|check| check.verdict == CheckStatus::Broken);
+        let why = first
+            .map_or_else(String::new, |check| format!(": {}: {}", check.topic.title, check.seen));
         format!("gpumem does not work here{why}")
     };
     DoctorReport { schema: SCHEMA, version: env!("CARGO_PKG_VERSION"), works, summary, checks }
 }
 
-/// The result of a task. `None` if it takes longer than `time` from its start, or could not be started.
-fn within<T: Send + 'static>(task: io::Result<Task<T>>, time: Duration) -> Option<T> {
+/// The result of a task. `None` if the task could not be started, or has taken longer than `time`.
+fn result_within<T: Send + 'static>(task: io::Result<Task<T>>, time: Duration) -> Option<T> {
     task.ok()?.within(time).ok()
 }
 
@@ -178,8 +181,8 @@ fn clock(facts: &MachineFacts) -> DoctorCheck {
     let topic = Topic::CLOCK;
     let now = facts.now;
     if now < FIRST_DAY {
-        let seen = format!("the clock is at {}", now.local());
-        return topic.broken(seen).advise("clock-unset");
+        let observation = format!("the clock is at {}", now.local());
+        return topic.broken(observation).advise("clock-unset");
     }
     let Some(booted) = facts.booted else {
         return topic

@@ -1,6 +1,6 @@
 //! `gpumem explain`: one page about a process, a GPU, a finding or a framework.
 //!
-//! This file fetches snapshots and prints the page. `target` parses the argument, `oom` finds a past moment,
+//! This file fetches snapshots and prints the page. `target` parses the argument, `oom` finds a past sample,
 //! [`crate::explain`] composes the page, and [`crate::report::explain`] formats it.
 
 mod oom;
@@ -32,16 +32,16 @@ use crate::report::explain::{PageStyle, text};
 use crate::rules::{Engine, RuleSet};
 use crate::units::Span;
 
-/// The maximum time to wait for a requested finding. Some findings depend on utilization, which needs two samples.
-/// Sampling ends with the first sample that has the finding.
-const LOOK: Span = Span(Duration::from_secs(2));
-/// The name that selects every framework.
+/// Maximum time to wait for a requested finding. Some findings depend on utilization, which needs two samples.
+/// Sampling ends with the first sample that contains the finding.
+const MAX_FINDING_WAIT: Span = Span(Duration::from_secs(2));
+/// The argument that selects all frameworks.
 const LIST: &str = "list";
-/// Width in columns if standard output is not a terminal and none is given.
+/// Page width in columns without a terminal or COLUMNS.
 const WIDTH: usize = 80;
 
 pub(super) fn run(args: &Explain, global: &Global) -> anyhow::Result<Exit> {
-    let look = PageStyle {
+    let page_style = PageStyle {
         width: terminal_width().unwrap_or_else(columns),
         style: style(global.color),
         ascii: !shows_unicode(),
@@ -50,44 +50,44 @@ pub(super) fn run(args: &Explain, global: &Global) -> anyhow::Result<Exit> {
         let named = args.framework.as_deref();
         named.map(frameworks).transpose()?;
         let named = named.and_then(advice::find);
-        let ends = named.is_some_and(|it| it.name.starts_with("tensorflow"));
+        let ends = named.is_some_and(|framework| framework.name.starts_with("tensorflow"));
         let snippet = if ends { advice::TENSORFLOW_SNIPPET } else { advice::SNIPPET };
         return print(snippet).map(|()| Exit::Clean);
     }
     if let Some(name) = &args.framework {
-        return put(&frameworks(name)?, args.json, look).map(|()| Exit::Clean);
+        return print_page(&frameworks(name)?, args.json, page_style).map(|()| Exit::Clean);
     }
     if args.oom {
-        return oom::run(args, global, look);
+        return oom::run(args, global, page_style);
     }
     let typed = args.target.as_deref().unwrap_or_default();
     let target = TypedTarget::parse(typed)?;
     let config = config::load(global)?;
     let source = CommandSource::new(&config.rules, args.recorded.is_live());
-    let mut seen = SampledHistory::new(config.rules);
-    observe(&mut seen, &target, args, global)?;
-    let page = seen.page(&source, |seen, known| {
-        let found = target.find(seen, known.last)?;
-        Ok(page(&target, &found, known))
+    let mut history = SampledHistory::new(config.rules);
+    observe(&mut history, &target, args, global)?;
+    let page = history.page(&source, |history, known_so_far| {
+        let found = target.find(history, known_so_far.last)?;
+        Ok(page(&target, &found, known_so_far))
     })?;
     if !args.json {
-        session::warn_of_recorded(&args.recorded, seen.engine.findings());
+        session::warn_of_recorded(&args.recorded, history.engine.findings());
     }
-    put(&page, args.json, look)?;
+    print_page(&page, args.json, page_style)?;
     Ok(if is_blind(&page) {
-        warn("its target could not be read; see the page's errors");
+        warn("the GPU could not be read; see the errors on the page");
         Exit::CannotMeasure
     } else {
         Exit::Clean
     })
 }
 
-fn page(target: &TypedTarget, found: &ExplainSubject, known: KnownSoFar<'_>) -> ExplainPage {
+fn page(target: &TypedTarget, found: &ExplainSubject, known_so_far: KnownSoFar<'_>) -> ExplainPage {
     let mut page = match found {
-        ExplainSubject::Process(pid, asked) => explain::process(known, *pid, asked.as_ref()),
-        ExplainSubject::Gpu(place, asked) => explain::gpu(known, *place, asked.as_ref()),
+        ExplainSubject::Process(pid, asked) => explain::process(known_so_far, *pid, asked.as_ref()),
+        ExplainSubject::Gpu(index, asked) => explain::gpu(known_so_far, *index, asked.as_ref()),
     };
-    page.notes.extend(target.notes(found, known.last));
+    page.notes.extend(target.notes(found, known_so_far.last));
     page
 }
 
@@ -97,16 +97,17 @@ fn frameworks(name: &str) -> Result<ExplainPage, UsageError> {
         return Ok(explain::frameworks());
     }
     explain::framework(name).ok_or_else(|| {
-        let known: Vec<&str> = advice::frameworks().iter().map(|it| &*it.name).collect();
+        let names: Vec<&str> =
+            advice::frameworks().iter().map(|framework| &*framework.name).collect();
         UsageError(format!(
-            "--framework {name}: nothing is known of it; there are {}",
-            known.join(", ")
+            "--framework {name}: unknown framework; known frameworks: {}",
+            names.join(", ")
         ))
     })
 }
 
-fn put(page: &ExplainPage, json: bool, look: PageStyle) -> anyhow::Result<()> {
-    if json { print(&document(page)?) } else { print(&text(page, look)) }
+fn print_page(page: &ExplainPage, json: bool, page_style: PageStyle) -> anyhow::Result<()> {
+    if json { print(&document(page)?) } else { print(&text(page, page_style)) }
 }
 
 fn columns() -> usize {
@@ -148,7 +149,7 @@ impl SampledHistory {
     fn page(
         &mut self,
         source: &CommandSource,
-        make: impl FnOnce(&Self, KnownSoFar<'_>) -> anyhow::Result<ExplainPage>,
+        compose: impl FnOnce(&Self, KnownSoFar<'_>) -> anyhow::Result<ExplainPage>,
     ) -> anyhow::Result<ExplainPage> {
         let last = self.last.as_ref().context("there was no snapshot")?;
         // As in `check` and `watch`.
@@ -158,10 +159,10 @@ impl SampledHistory {
             source.fill_in(findings.iter_mut(), self.engine.findings(), last);
             commands::own_commands(&self.engine, process, last, source.typist())
         };
-        make(self, self.known(last, &commands))
+        compose(self, self.known_so_far(last, &commands))
     }
 
-    fn known<'k>(&'k self, last: &'k Snapshot, commands: &'k FillIn<'k>) -> KnownSoFar<'k> {
+    fn known_so_far<'k>(&'k self, last: &'k Snapshot, commands: &'k FillIn<'k>) -> KnownSoFar<'k> {
         KnownSoFar {
             engine: &self.engine,
             courses: &self.courses,
@@ -179,18 +180,18 @@ impl SampledHistory {
 }
 
 fn observe(
-    seen: &mut SampledHistory,
+    history: &mut SampledHistory,
     target: &TypedTarget,
     args: &Explain,
     global: &Global,
 ) -> anyhow::Result<()> {
     if let Some(replay) = recorded(&args.recorded)? {
-        return session::play_all(replay, |snapshot| seen.observe(snapshot));
+        return session::play_all(replay, |snapshot| history.observe(snapshot));
     }
-    seen.is_live = true;
+    history.is_live = true;
     // One sample is enough for a process or a GPU. A user who needs utilization passes --window.
     let window = args.window.unwrap_or(match target {
-        TypedTarget::Name(_) => LOOK,
+        TypedTarget::Name(_) => MAX_FINDING_WAIT,
         _ => Span(Duration::ZERO),
     });
     let interval = config::load(global)?.sample.interval.0;
@@ -198,7 +199,7 @@ fn observe(
     let interval = interval.min(window.0.max(Duration::from_millis(100)));
     let mut live = live(global, interval)?;
     let ask = store::Ask::new(global, args.stored, store::MOST_FOR_CHECK);
-    let (engine, courses) = (&mut seen.engine, &mut seen.courses);
+    let (engine, courses) = (&mut history.engine, &mut history.courses);
     store::feed_each(engine, &live, ask, |engine, snapshot| {
         courses.follow(engine.history(), snapshot);
     })?;
@@ -207,9 +208,9 @@ fn observe(
     }
     let window = SampleWindow { interval, length: window, begins_answered: false };
     session::sample(&mut live, window, |snapshot| {
-        seen.observe(snapshot);
-        let last = seen.last.as_ref().filter(|_| args.window.is_none());
-        Ok(match last.is_some_and(|last| target.find(seen, last).is_ok()) {
+        history.observe(snapshot);
+        let last = history.last.as_ref().filter(|_| args.window.is_none());
+        Ok(match last.is_some_and(|last| target.find(history, last).is_ok()) {
             true => ControlFlow::Break(()),
             false => ControlFlow::Continue(()),
         })

@@ -21,15 +21,15 @@ use crate::source::remote::{Hangup, Remote, RemoteError, RemoteHost, RemoteReque
 /// The time limit for connecting to a host and receiving its stored history, in addition to the sampling time.
 const ANSWER: Duration = Duration::from_secs(20);
 pub(super) const INTERVAL: Duration = Duration::from_secs(1);
-/// Pauses in seconds before each retry, if a host or jump host had too many connections at once.
+/// Pauses before each retry, in seconds, if a host or jump host refuses further connections.
 const PAUSES: [u64; 4] = [1, 2, 3, 4];
 /// Extra history, so that it still covers the rules after a recorder drops the oldest snapshots.
 const MARGIN: Duration = Duration::from_secs(600);
-/// The maximum number of hosts. More are probably a mistake in a file.
+/// Maximum number of hosts. More are probably a mistake in a file.
 const MOST_HOSTS: usize = 256;
 const LONGEST_NAME: usize = 255;
 
-/// The named machines, each once. Empty if this machine is meant.
+/// The named machines, without duplicates. Empty for this machine.
 pub(super) fn named(args: &OtherHosts) -> anyhow::Result<Vec<RemoteHost>> {
     let mut names: Vec<&str> = args.host.iter().map(|name| name.trim()).collect();
     let text;
@@ -42,20 +42,20 @@ pub(super) fn named(args: &OtherHosts) -> anyhow::Result<Vec<RemoteHost>> {
         if names.is_empty() {
             let name = file.display();
             return Err(
-                UsageError(format!("--hosts {name} names no host; write one a line")).into()
+                UsageError(format!("--hosts {name} lists no host; write one per line")).into()
             );
         }
     }
     let mut hosts: Vec<RemoteHost> = Vec::new();
     for name in names {
-        prove_name(name)?;
+        check_name(name)?;
         if hosts.iter().all(|host| *host.name != *name) {
             hosts
                 .push(RemoteHost { name: name.into(), command: args.host_command.as_str().into() });
         }
     }
     if hosts.len() > MOST_HOSTS {
-        let why = format!("{} hosts are too many; name at most {MOST_HOSTS}", hosts.len());
+        let why = format!("{} hosts are too many; the maximum is {MOST_HOSTS}", hosts.len());
         return Err(UsageError(why).into());
     }
     Ok(hosts)
@@ -63,10 +63,10 @@ pub(super) fn named(args: &OtherHosts) -> anyhow::Result<Vec<RemoteHost>> {
 
 /// Rejects names that ssh or a shell would misread: a leading - is an option of ssh, and other characters may split
 /// words.
-fn prove_name(name: &str) -> Result<(), UsageError> {
+fn check_name(name: &str) -> Result<(), UsageError> {
     let is_plain = |c: char| c.is_alphanumeric() || "._-@:%".contains(c);
     if name.is_empty() || name.starts_with('-') || !name.chars().all(is_plain) {
-        return Err(UsageError(format!("{name:?} is no host; write HOST or USER@HOST")));
+        return Err(UsageError(format!("{name:?} is not a host name; write HOST or USER@HOST")));
     }
     if name.len() > LONGEST_NAME {
         return Err(UsageError("the name of a host is too long; write HOST or USER@HOST".into()));
@@ -85,16 +85,16 @@ pub(super) fn ask_all<T: Send + 'static>(
     let mut asked = Vec::new();
     for host in hosts {
         let hangup = HangupOnDrop(Hangup::default());
-        let (ask, its, to_end) = (Arc::clone(&ask), host.clone(), hangup.0.clone());
-        let task =
-            Task::start("host", move || ask(&its, &to_end)).context("cannot start a thread")?;
+        let (ask, host_copy, to_end) = (Arc::clone(&ask), host.clone(), hangup.0.clone());
+        let task = Task::start("host", move || ask(&host_copy, &to_end))
+            .context("cannot start a thread")?;
         asked.push((host, hangup, task));
     }
     Ok(asked.into_iter().map(move |(host, _hangup, task)| {
-        let most = time + ANSWER;
-        let answer = task.within(most).unwrap_or_else(|_| {
-            let (seconds, more) = (most.as_secs(), host.typed("gpumem doctor"));
-            Err(anyhow::anyhow!("no answer within {seconds} s; `{more}` may say why"))
+        let limit = time + ANSWER;
+        let answer = task.within(limit).unwrap_or_else(|_| {
+            let (seconds, more) = (limit.as_secs(), host.typed("gpumem doctor"));
+            Err(anyhow::anyhow!("no answer within {seconds} s; run `{more}`"))
         });
         (host, answer)
     }))
@@ -127,7 +127,7 @@ pub(super) enum HostOutput {
 }
 
 /// Prints the results: texts below the host's name, documents as one document. Returns the combined exit code.
-pub(super) fn put(
+pub(super) fn print_answers(
     answers: impl Iterator<Item = (RemoteHost, anyhow::Result<(HostOutput, Exit)>)>,
     is_json: bool,
     quiet: bool,
@@ -136,7 +136,7 @@ pub(super) fn put(
     let mut exit = Exit::Clean;
     let mut documents = Vec::new();
     for (host, answer) in answers {
-        let (output, its, error) = match answer {
+        let (output, host_exit, error) = match answer {
             Ok((output, exit)) => (output, exit, None),
             Err(error) => {
                 if !quiet {
@@ -145,7 +145,7 @@ pub(super) fn put(
                 (HostOutput::Nothing, Exit::of(&error), Some(format!("{error:#}")))
             }
         };
-        exit = exit.or_worse(its);
+        exit = exit.or_worse(host_exit);
         let document = match output {
             HostOutput::Text(text) => {
                 print(&format!("{}\n{text}\n", style.heading(&host.name)))?;
@@ -163,11 +163,11 @@ pub(super) fn put(
 }
 
 /// Passes on each snapshot that a host sends. Returns the last one.
-pub(super) fn look(
+pub(super) fn sample_host(
     host: &RemoteHost,
     request: RemoteRequest,
     hangup: &Hangup,
-    mut seen: impl FnMut(&Snapshot) -> anyhow::Result<()>,
+    mut handle: impl FnMut(&Snapshot) -> anyhow::Result<()>,
 ) -> anyhow::Result<Snapshot> {
     let mut remote = Remote::connect(host, request, hangup)?;
     let mut last = None;
@@ -175,7 +175,7 @@ pub(super) fn look(
     loop {
         match remote.next() {
             Ok(Some(snapshot)) => {
-                seen(&snapshot)?;
+                handle(&snapshot)?;
                 last = Some(snapshot);
             }
             Ok(None) => break,
@@ -190,9 +190,7 @@ pub(super) fn look(
         }
     }
     if remote.damage_count() > 0 {
-        warn(&format!("{}: {} lines were no snapshots", host.name, remote.damage_count()));
+        warn(&format!("{}: {} lines are not snapshots", host.name, remote.damage_count()));
     }
-    last.with_context(|| {
-        format!("it sent no snapshot; `{}` may say why", host.typed("gpumem doctor"))
-    })
+    last.with_context(|| format!("received no snapshot; run `{}`", host.typed("gpumem doctor")))
 }

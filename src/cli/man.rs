@@ -1,5 +1,5 @@
-//! `gpumem man`: shows a page with man(1) on a terminal, and prints roff(7) otherwise. `tests/it/generate.rs`
-//! generates the pages in `man`.
+//! `gpumem man`: shows a manual page with man(1) on a terminal, and prints its roff(7) source otherwise.
+//! `tests/it/generate.rs` generates the pages in `man`.
 
 use std::io::{self, IsTerminal as _, Write as _};
 use std::process::{Command, Stdio};
@@ -36,36 +36,38 @@ const PAGES: [(&str, &str); 22] = [
 ];
 
 pub(super) fn run(args: &Args) -> anyhow::Result<Exit> {
-    let command = args.command.as_deref();
-    let title = command.map_or_else(|| "gpumem".to_owned(), |name| format!("gpumem-{name}"));
+    let typed = args.command.as_deref();
+    let title = typed.map_or_else(|| "gpumem".to_owned(), |name| format!("gpumem-{name}"));
     let Some((_, page)) = PAGES.iter().find(|(name, _)| *name == title) else {
-        let names: Vec<String> = commands().into_iter().map(|(name, _)| name).collect();
-        let names = names.join(", ");
-        return Err(UsageError(format!("man: there is no such command; there are {names}")).into());
+        let typed = typed.unwrap_or_default();
+        let pages: Vec<&str> =
+            PAGES.iter().filter_map(|(name, _)| name.strip_prefix("gpumem-")).collect();
+        let pages = pages.join(", ");
+        return Err(UsageError(format!("no manual page named {typed}; pages: {pages}")).into());
     };
     show(page).map(|()| Exit::Clean)
 }
 
 pub(super) fn commands() -> Vec<(String, String)> {
-    let described = |command: &clap::Command| {
+    let name_and_about = |command: &clap::Command| {
         let about = command.get_about().map(ToString::to_string);
         (command.get_name().to_owned(), about.unwrap_or_default())
     };
-    Cli::command().get_subcommands().map(described).collect()
+    Cli::command().get_subcommands().map(name_and_about).collect()
 }
 
 fn show(page: &str) -> anyhow::Result<()> {
     if !io::stdout().is_terminal() {
         return print(page);
     }
-    match by_man(page) {
+    match show_with_man(page) {
         Some(()) => Ok(()),
-        None => print(&plain(page)),
+        None => print(&plain_text(page)),
     }
 }
 
-/// Shows a page with man(1) and its pager. `None` if man cannot do that.
-fn by_man(page: &str) -> Option<()> {
+/// Shows a page with man(1) and its pager. `None` if that fails.
+fn show_with_man(page: &str) -> Option<()> {
     let mut man = Command::new("man");
     man.args(["-l", "-"]).stdin(Stdio::piped()).stderr(Stdio::null());
     let mut child = man.spawn().ok()?;
@@ -75,7 +77,7 @@ fn by_man(page: &str) -> Option<()> {
 }
 
 /// Converts a page to plain text with headings, paragraphs and lists.
-fn plain(page: &str) -> String {
+fn plain_text(page: &str) -> String {
     let mut text = String::new();
     for line in page.lines() {
         let (request, rest) = match line.strip_prefix('.') {
@@ -114,9 +116,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn without_man_a_page_is_text() {
+    fn a_page_is_plain_text_without_man() {
         for (name, page) in PAGES {
-            let text = plain(page);
+            let text = plain_text(page);
             assert!(text.contains("\nNAME\n") && text.lines().count() > 20, "{name}");
             for roff in ["\\f", "\\-", "\n.SH", "\n.PP", "\n.EX", "\\*"] {
                 assert!(!text.contains(roff), "{name}: {roff}\n{text}");

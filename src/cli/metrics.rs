@@ -51,7 +51,7 @@ impl Publisher {
         Ok(Self {
             verdict: CheckVerdict::new(question, config.rules.clone(), commands, is_live),
             stored,
-            reclaims: state.map(|it| ReclaimLog::new(it.join(ledger::FILE_NAME))),
+            reclaims: state.map(|folder| ReclaimLog::new(folder.join(ledger::FILE_NAME))),
             is_live,
         })
     }

@@ -64,7 +64,7 @@ pub fn main() -> ExitCode {
             return Exit::Usage.into();
         }
     };
-    let checked = mind_rights(cli.global.nvml_library.as_deref());
+    let checked = check_privileges(cli.global.nvml_library.as_deref());
     let _reading = checked.is_ok().then(|| {
         output::choose_time_zone(&cli);
         host::read_memory_by_child()
@@ -80,7 +80,7 @@ pub fn main() -> ExitCode {
 
 /// Treats `gpumem help kill` as `gpumem kill --help`.
 fn help_as_flag(mut arguments: Vec<OsString>) -> Vec<OsString> {
-    if arguments.get(1).is_some_and(|it| it == "help") {
+    if arguments.get(1).is_some_and(|word| word == "help") {
         arguments.remove(1);
         arguments.push("--help".into());
     }
@@ -123,13 +123,13 @@ fn run_bare(global: &Global) -> anyhow::Result<Exit> {
     }
 }
 
-/// A caller must not control a program more privileged than itself, by choosing a library to load or files that
-/// only the program may read. Call this while there is only one thread. The loader already ignores
-/// `LD_LIBRARY_PATH` and similar variables for such a program (ld.so(8)).
-fn mind_rights(library: Option<&Path>) -> anyhow::Result<()> {
+/// Prevents a caller from controlling a more privileged gpumem, by choosing a library to load or files that only
+/// gpumem can read. Call this while there is only one thread. The loader already ignores `LD_LIBRARY_PATH` and
+/// similar variables (ld.so(8)).
+fn check_privileges(library: Option<&Path>) -> anyhow::Result<()> {
     if host::has_gained_ids() {
-        let why = "the program has the setuid or setgid bit and refuses to run with it: everyone \
-        who may start it could write files as its owner; remove the bit (chmod ug-s), and use sudo";
+        let why = "gpumem does not run with the setuid or setgid bit, because every caller could write \
+        files as its owner; remove the bit (chmod ug-s), and use sudo";
         return Err(UsageError(why.to_owned()).into());
     }
     if !host::has_gained_rights() {
@@ -138,13 +138,12 @@ fn mind_rights(library: Option<&Path>) -> anyhow::Result<()> {
     if let Some(library) = library {
         let name = library.display();
         return Err(UsageError(format!(
-            "--nvml-library {name} is not loaded: the program has capabilities that its caller \
-            lacks, and the library would get them too; leave the option out, or use it as root \
-            (sudo)"
+            "--nvml-library {name} is refused: gpumem has capabilities that its caller lacks, and \
+            the library would gain them; leave the option out, or use it as root (sudo)"
         ))
         .into());
     }
-    host::give_up_reading().context("capabilities cannot be dropped; gpumem does not run with them")
+    host::give_up_reading().context("cannot drop capabilities; gpumem does not run with them")
 }
 
 fn print_version(global: &Global) -> anyhow::Result<Exit> {

@@ -26,7 +26,7 @@ use crate::source::Source as _;
 use crate::source::remote::RemoteHost;
 
 /// The sampling time for another machine. Utilization is known from the second sample on.
-const LOOK: Duration = Duration::from_secs(1);
+const REMOTE_WINDOW: Duration = Duration::from_secs(1);
 
 pub(super) fn run(args: &Ps, global: &Global) -> anyhow::Result<Exit> {
     let selection = Selection::new(&args.gpu, &args.user, &args.terms);
@@ -52,14 +52,14 @@ pub(super) fn run(args: &Ps, global: &Global) -> anyhow::Result<Exit> {
             let mut users = RecordedUsers::default();
             let last = session::last(replay, |snapshot| {
                 users.observe(snapshot);
-                engine.iter_mut().for_each(|it| it.observe(snapshot));
+                engine.iter_mut().for_each(|engine| engine.observe(snapshot));
             })?;
             selection.check_recorded_users(&users)?;
             last
         }
         None => {
             selection.check_users()?;
-            now(args, global, engine.as_mut(), selection.needs_history())?
+            sample_machine(args, global, engine.as_mut(), selection.needs_history())?
         }
     };
     let (listing, exit) = list(args, global, &selection, (snapshot, engine), None)?;
@@ -86,19 +86,19 @@ fn of_hosts(
     named: Vec<RemoteHost>,
 ) -> anyhow::Result<Exit> {
     let needed = rules.as_ref().map_or(Duration::ZERO, RuleSet::longest);
-    let request = hosts::request(LOOK, Some(LOOK), args.stored, needed);
-    let answers = hosts::ask_all(named, LOOK, move |host, hangup| {
+    let request = hosts::request(REMOTE_WINDOW, Some(REMOTE_WINDOW), args.stored, needed);
+    let answers = hosts::ask_all(named, REMOTE_WINDOW, move |host, hangup| {
         let mut engine = rules.clone().map(Engine::new);
-        let last = hosts::look(host, request, hangup, |snapshot| {
-            engine.iter_mut().for_each(|it| it.observe(snapshot));
+        let last = hosts::sample_host(host, request, hangup, |snapshot| {
+            engine.iter_mut().for_each(|engine| engine.observe(snapshot));
             Ok(())
         })?;
         Ok((last, engine))
     })?;
     let printed = answers.map(|(host, answer)| {
         let output = answer.and_then(|(snapshot, engine)| {
-            let seen = (snapshot, engine);
-            let (listing, exit) = list(args, global, selection, seen, Some(&host.name))?;
+            let sampled = (snapshot, engine);
+            let (listing, exit) = list(args, global, selection, sampled, Some(&host.name))?;
             let output = match listing {
                 Listing::Text(text) => HostOutput::Text(text),
                 Listing::Snapshot(snapshot) => {
@@ -110,7 +110,7 @@ fn of_hosts(
         });
         (host, output)
     });
-    hosts::put(printed, args.json, false, style(global.color))
+    hosts::print_answers(printed, args.json, false, style(global.color))
 }
 
 /// Lists one machine, with its name if it is a remote one.
@@ -134,7 +134,7 @@ fn list(
     let everyone = selection.narrow(&mut snapshot, engine.as_ref());
     let is_blind = unreadable && !snapshot.gpus.is_empty();
     let by = args.by.map(|field| (field, sums(&snapshot, engine.as_ref(), field)));
-    let is_judged = engine.as_ref().is_some_and(|it| it.reclaimable().is_known());
+    let is_judged = engine.as_ref().is_some_and(|engine| engine.reclaimable().is_known());
     // A machine without GPUs was measured completely.
     let exit = if is_blind { Exit::CannotMeasure } else { Exit::Clean };
     if args.json {
@@ -159,7 +159,7 @@ fn list(
         style: style(global.color),
         everyone,
     };
-    let headline = engine.as_ref().and_then(|it| headline(it, &snapshot, is_blind));
+    let headline = engine.as_ref().and_then(|engine| headline(engine, &snapshot, is_blind));
     let results = RuleResults {
         findings: engine.as_ref().map_or(&[], Engine::findings),
         suspects: engine.as_ref().map_or(&[], Engine::suspects),
@@ -175,7 +175,8 @@ fn list(
 
 /// Totals of the shown rows, grouped by this field.
 fn sums(shown: &Snapshot, engine: Option<&Engine>, by: Field) -> Vec<Total> {
-    let findings: Vec<Finding> = engine.map_or_else(Vec::new, |it| it.unkept().cloned().collect());
+    let findings: Vec<Finding> =
+        engine.map_or_else(Vec::new, |engine| engine.unkept().cloned().collect());
     let rows: Vec<ProcessRow<'_>> = places(shown, &findings)
         .into_iter()
         .map(|place| ProcessRow::new(shown, &findings, place))
@@ -188,7 +189,7 @@ fn sums(shown: &Snapshot, engine: Option<&Engine>, by: Field) -> Vec<Total> {
 fn headline(engine: &Engine, shown: &Snapshot, is_blind: bool) -> Option<String> {
     let is_shown = |process: &FindingProcess| {
         let shown = shown.process(process.pid);
-        shown.is_some_and(|it| it.identity() == process.identity)
+        shown.is_some_and(|shown| shown.identity() == process.identity)
     };
     let is_asked = |finding: &Finding| match &finding.process {
         Some(process) if process.identity.is_certain() => is_shown(process),
@@ -201,7 +202,7 @@ fn headline(engine: &Engine, shown: &Snapshot, is_blind: bool) -> Option<String>
 }
 
 /// Samples this machine. The engine also receives the stored history.
-fn now(
+fn sample_machine(
     args: &Ps,
     global: &Global,
     engine: Option<&mut Engine>,

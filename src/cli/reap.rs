@@ -2,7 +2,7 @@
 //!
 //! `observe` reads the arguments and samples the machine or a recording. `execute` asks the user, carries out
 //! targets, and handles signals. `history` shows past actions, and `unattended` is the service. [`crate::reclaim`]
-//! decides which processes to end and how, and only it touches processes.
+//! decides which processes to end and how, and is the only code that signals them.
 
 pub(super) mod execute;
 mod history;
@@ -29,7 +29,7 @@ pub(super) fn kill(args: Kill, global: &Global) -> anyhow::Result<Exit> {
         stored: args.stored,
         ..ReapArgs::default()
     };
-    let args = asked.of_targets(&args.target)?;
+    let args = asked.with_targets(&args.target)?;
     run_at(RefusalPlace::Kill, &args, global)
 }
 
@@ -45,11 +45,11 @@ pub(super) fn run(args: &ReapArgs, global: &Global) -> anyhow::Result<Exit> {
 
 fn run_at(place: RefusalPlace, args: &ReapArgs, global: &Global) -> anyhow::Result<Exit> {
     let reader = RefusalReader::at(place);
-    let planned = Observation::new(args, global).and_then(|look| {
-        let (plan, guard) = look.plan(args)?;
-        Ok((look, plan, guard))
+    let planned = Observation::new(args, global).and_then(|observation| {
+        let (plan, guard) = observation.plan(args)?;
+        Ok((observation, plan, guard))
     });
-    let (look, plan, guard) = match planned {
+    let (observation, plan, guard) = match planned {
         Ok(planned) => planned,
         Err(error) => {
             if args.json {
@@ -58,31 +58,35 @@ fn run_at(place: RefusalPlace, args: &ReapArgs, global: &Global) -> anyhow::Resu
             return Err(error);
         }
     };
-    let errors = look.snapshot.errors.clone();
-    let mut report = ReapReport::new(plan, look.undecided.clone(), errors);
-    report.is_replay = look.live.is_none();
+    let errors = observation.snapshot.errors.clone();
+    let mut report = ReapReport::new(plan, observation.undecided.clone(), errors);
+    report.is_replay = observation.live.is_none();
     if !args.json {
         print(&text::plan(&report, style(global.color), reader))?;
     }
-    if look.is_named() {
-        let members = report.targets.iter().flat_map(|it| &it.target.members);
-        for pid in members.map(|it| it.pid) {
-            if look.snapshot.process(pid).is_some_and(|it| it.environment.is_none()) {
+    if observation.is_named() {
+        let members = report.targets.iter().flat_map(|planned| &planned.target.members);
+        for pid in members.map(|member| member.pid) {
+            if observation
+                .snapshot
+                .process(pid)
+                .is_some_and(|process| process.environment.is_none())
+            {
                 warn(&format!(
-                    "{pid}: whether its owner keeps it is not known: its environment cannot be \
-                    read, or was overwritten"
+                    "{pid}: it is unknown whether the owner protects it (GPUMEM_KEEP): its environment cannot \
+                    be read, or was overwritten"
                 ));
             }
         }
     }
     // Without targets, an unreadable GPU may hold some.
-    let is_blind = report.targets.is_empty() && is_unreadable(args, &look.snapshot);
+    let is_blind = report.targets.is_empty() && is_unreadable(args, &observation.snapshot);
     // Part of the request is not fulfilled, even if the plan is carried out.
-    let is_refused = (look.is_named() && !report.refused.is_empty())
-        || report.targets.iter().any(|it| it.target.is_advice())
+    let is_refused = (observation.is_named() && !report.refused.is_empty())
+        || report.targets.iter().any(|planned| planned.target.is_advice())
         // `kill` without any target is a failure, even if --where excluded all named processes.
         || (place == RefusalPlace::Kill && report.targets.is_empty());
-    let carried = match carry_out(args, reader, look, guard, &mut report) {
+    let carried = match carry_out(args, reader, observation, guard, &mut report) {
         Ok(carried) => carried,
         Err(error) => {
             report.fail(&format!("{error:#}"));
@@ -97,7 +101,7 @@ fn run_at(place: RefusalPlace, args: &ReapArgs, global: &Global) -> anyhow::Resu
         report.status = ReapStatus::Incomplete;
     }
     if is_blind && !is_refused {
-        const BLIND: &str = "a GPU cannot be read, and nothing to kill was found on the others";
+        const BLIND: &str = "a GPU cannot be read, and there is nothing to kill on the others";
         report.fail(BLIND);
         warn(BLIND);
     }
@@ -111,7 +115,7 @@ fn run_at(place: RefusalPlace, args: &ReapArgs, global: &Global) -> anyhow::Resu
         signals::end_as_by(signal)?;
     }
     Ok(match report.status {
-        // `kill` without execution is a failure.
+        // `kill` fails unless it was carried out.
         ReapStatus::Planned
             if is_refused
                 || carried == Carried::Declined
@@ -140,17 +144,21 @@ pub(super) enum Carried {
 fn carry_out(
     args: &ReapArgs,
     reader: RefusalReader,
-    look: Observation,
+    observation: Observation,
     guard: Guard,
     report: &mut ReapReport,
 ) -> anyhow::Result<Carried> {
-    let Observation { live, mut engine, snapshot, .. } = look;
+    let Observation { live, mut engine, snapshot, .. } = observation;
     let Some(mut live) = live else {
         warn("plan only: a recording cannot be acted on");
         return Ok(Carried::Not);
     };
-    let mine: Vec<&Target> =
-        report.targets.iter().map(|it| &it.target).filter(|target| !target.is_advice()).collect();
+    let mine: Vec<&Target> = report
+        .targets
+        .iter()
+        .map(|planned| &planned.target)
+        .filter(|target| !target.is_advice())
+        .collect();
     if !args.yes {
         if mine.is_empty() {
             return Ok(Carried::Not);
@@ -168,7 +176,8 @@ fn carry_out(
         report.status = ReapStatus::Done;
         return Ok(Carried::Out);
     }
-    let targets: Vec<Target> = report.targets.iter().map(|it| it.target.clone()).collect();
+    let targets: Vec<Target> =
+        report.targets.iter().map(|planned| planned.target.clone()).collect();
     let mut left = report.targets.iter_mut();
     let interrupted = execute::carry_out((live, engine, snapshot), guard, targets, |outcome| {
         let Some(planned) = left.next() else { return Ok(()) };
@@ -195,6 +204,6 @@ fn carry_out(
 /// Whether a selected GPU is unreadable, so that it may have more targets.
 fn is_unreadable(args: &ReapArgs, snapshot: &Snapshot) -> bool {
     let mut asked = snapshot.clone();
-    observe::rows(args).retain_gpus(&mut asked);
+    observe::selection(args).retain_gpus(&mut asked);
     unreadable(&asked)
 }

@@ -23,7 +23,7 @@ use crate::units::{MIB, Span, number_of};
 
 /// Interval between samples for the store. A day's history needs only a resolution of minutes.
 const STORE_INTERVAL: Span = Span(Duration::from_secs(5));
-/// The shortest useful age of a store.
+/// Minimum age of a store that is useful.
 const LEAST_STORE_AGE: Duration = Duration::from_secs(60);
 const LEAST_STORE_BYTES: u64 = MIB;
 

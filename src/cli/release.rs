@@ -19,14 +19,14 @@ use crate::report::refusal::{RefusalPlace, RefusalReader};
 use crate::report::release::{self as text, ReleaseDocument};
 use crate::units::Span;
 
-/// The maximum time limit. A request to a kernel stays queued after it.
+/// Maximum of `--wait`. A request to a kernel stays queued even longer.
 const MOST_WAIT: Duration = Duration::from_secs(3600);
-/// The maximum time for which a server is watched.
+/// Maximum of `--idle-for`.
 const MOST_IDLE: Duration = Duration::from_secs(3600);
 
 pub(super) fn run(args: &ReleaseArgs, global: &Global) -> anyhow::Result<Exit> {
     match plan(args, global) {
-        Ok((look, guard, report)) => finish(args, global, look, guard, report),
+        Ok((observation, guard, report)) => finish(args, global, observation, guard, report),
         Err(error) => {
             if args.json {
                 print(&document(&ReleaseDocument::failed(&format!("{error:#}")))?)?;
@@ -37,16 +37,16 @@ pub(super) fn run(args: &ReleaseArgs, global: &Global) -> anyhow::Result<Exit> {
 }
 
 /// Converts the arguments to those of `reap`.
-fn asked(args: &ReleaseArgs) -> Result<ReapArgs, UsageError> {
+fn reap_args(args: &ReleaseArgs) -> Result<ReapArgs, UsageError> {
     if args.wait.0.is_zero() || args.wait.0 > MOST_WAIT {
-        let most = Span(MOST_WAIT);
+        let limit = Span(MOST_WAIT);
         return Err(UsageError(format!(
-            "--wait must be longer than 0 and not longer than {most}; write 30s"
+            "--wait must be longer than 0 and at most {limit}; write 30s"
         )));
     }
     if args.idle_for.0 > MOST_IDLE {
-        let most = Span(MOST_IDLE);
-        return Err(UsageError(format!("--idle-for must not be longer than {most}; write 1m")));
+        let limit = Span(MOST_IDLE);
+        return Err(UsageError(format!("--idle-for must be at most {limit}; write 1m")));
     }
     let asked = ReapArgs {
         terms: args.terms.clone(),
@@ -63,35 +63,35 @@ fn asked(args: &ReleaseArgs) -> Result<ReapArgs, UsageError> {
         }),
         ..ReapArgs::default()
     };
-    asked.of_targets(&args.target)
+    asked.with_targets(&args.target)
 }
 
 fn plan(
     args: &ReleaseArgs,
     global: &Global,
 ) -> anyhow::Result<(Observation, Guard, ReleaseDocument)> {
-    let asked = asked(args)?;
-    let look = Observation::new(&asked, global)?;
-    let (plan, guard) = look.plan(&asked)?;
+    let reap_args = reap_args(args)?;
+    let observation = Observation::new(&reap_args, global)?;
+    let (plan, guard) = observation.plan(&reap_args)?;
     let probed = probe_targets(plan.targets);
     let mut report = ReleaseDocument::new(plan.time, probed, plan.refused);
-    report.errors = look.snapshot.errors.clone();
-    Ok((look, guard, report))
+    report.errors = observation.snapshot.errors.clone();
+    Ok((observation, guard, report))
 }
 
 fn finish(
     args: &ReleaseArgs,
     global: &Global,
-    look: Observation,
+    observation: Observation,
     guard: Guard,
     mut report: ReleaseDocument,
 ) -> anyhow::Result<Exit> {
     let reader = RefusalReader::at(RefusalPlace::Release);
     if !args.json {
         let style = style(global.color);
-        print(&text::plan(&report, &look.snapshot, style, reader))?;
+        print(&text::plan(&report, &observation.snapshot, style, reader))?;
     }
-    let carried = match carry_out(args, look, guard, &mut report) {
+    let carried = match carry_out(args, observation, guard, &mut report) {
         Ok(carried) => carried,
         Err(error) => {
             report.fail(&format!("{error:#}"));
@@ -120,11 +120,11 @@ fn finish(
 /// Carries the plan out if requested, and adds the results to the report.
 fn carry_out(
     args: &ReleaseArgs,
-    look: Observation,
+    observation: Observation,
     guard: Guard,
     report: &mut ReleaseDocument,
 ) -> anyhow::Result<Carried> {
-    let Observation { live, mut engine, snapshot, .. } = look;
+    let Observation { live, mut engine, snapshot, .. } = observation;
     let due: Vec<Target> = text::due(report).into_iter().cloned().collect();
     let Some(mut live) = live.filter(|_| !due.is_empty()) else {
         if args.yes {
@@ -145,7 +145,7 @@ fn carry_out(
         }
     }
     report.released_bytes = Some(0);
-    let mut left = report.targets.iter_mut().filter(|it| it.is_due());
+    let mut left = report.targets.iter_mut().filter(|target| target.is_due());
     let interrupted = execute::carry_out((live, engine, snapshot), guard, due, |outcome| {
         let Some(planned) = left.next() else { return Ok(()) };
         if !args.json {

@@ -74,8 +74,8 @@ fn choose<'r>(rules: &'r RuleSet, name: Option<&str>) -> Result<Vec<&'r Rule>, U
 
 fn text(rules: &[&Rule]) -> String {
     let mut text = String::new();
-    for (place, rule) in rules.iter().enumerate() {
-        if place > 0 {
+    for (index, rule) in rules.iter().enumerate() {
+        if index > 0 {
             text.push('\n');
         }
         text.push_str(&rule.name);

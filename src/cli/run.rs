@@ -97,12 +97,12 @@ pub(super) fn run(args: &RunArgs, global: &Global) -> anyhow::Result<Exit> {
         Some(sampling) => sampling.end(is_over),
         None => is_over.then(Vec::new),
     };
-    let waited = chosen.as_ref().map(|it| it.waited);
+    let waited = chosen.as_ref().map(|chosen| chosen.waited);
     let visible = given.variable.map(|(_, value)| value);
     let visible = visible.or_else(callers_visible);
     let run = Run { time, seconds, ending, held, waited, visible };
     let report = report(args, &shared, run);
-    let is_written = tell(args, &report, reports);
+    let is_written = publish_report(args, &report, reports);
     // The first process of a container cannot end itself by a signal.
     if let Some(signal) = report.signal.filter(|_| std::process::id() != 1) {
         // Die by the command's signal, so that the parent sees the same status, and write no second core dump.
@@ -157,7 +157,8 @@ impl Sampling {
         let (held, held_here) = channel();
         let (global, shared) = (global.clone(), shared.clone());
         let is_hurried = Arc::clone(&signals.is_hurried);
-        let sample = move || match opened.map_or_else(|| live(&global, interval), |it| Ok(*it)) {
+        let sample = move || match opened.map_or_else(|| live(&global, interval), |live| Ok(*live))
+        {
             Err(error) => shared.lock().note(format!("{error:#}")),
             Ok(mut live) => {
                 if !sampler::until_end(&mut live, &shared, interval, &ended_there) {
@@ -250,7 +251,7 @@ fn report(args: &RunArgs, shared: &Shared, run: Run) -> RunReport {
         }
     });
     report.assertions = peak.into_iter().chain(failures).collect();
-    let passed = |passed| report.assertions.iter().any(|it| it.passed == passed);
+    let passed = |passed| report.assertions.iter().any(|assertion| assertion.passed == passed);
     report.status = match exit_code {
         Some(0) if passed(Some(false)) => RunStatus::Findings,
         Some(0) if passed(None) => RunStatus::Error,
@@ -275,13 +276,13 @@ fn masked(command: &[OsString]) -> Arc<[Arc<str>]> {
 }
 
 /// Prints and writes the reports. Returns whether all of them were written.
-fn tell(args: &RunArgs, report: &RunReport, reports: Vec<Report>) -> bool {
+fn publish_report(args: &RunArgs, report: &RunReport, reports: Vec<Report>) -> bool {
     if !args.quiet {
         for line in report.lines() {
             warn(&line);
         }
     }
-    if std::env::var_os("GITHUB_ACTIONS").is_some_and(|it| it == "true") {
+    if std::env::var_os("GITHUB_ACTIONS").is_some_and(|value| value == "true") {
         let _ = io::stderr().write_all(report.to_annotations().as_bytes());
     }
     let mut is_written = true;
@@ -312,8 +313,8 @@ enum Format {
 
 impl Report {
     fn open(path: &Path) -> Result<Self, UsageError> {
-        let is_summary = std::env::var_os("GITHUB_STEP_SUMMARY").is_some_and(|it| it == *path);
-        let format = match path.extension().and_then(|it| it.to_str()) {
+        let is_summary = std::env::var_os("GITHUB_STEP_SUMMARY").is_some_and(|file| file == *path);
+        let format = match path.extension().and_then(|extension| extension.to_str()) {
             _ if is_summary => Format::StepSummary,
             Some("json") => Format::Json,
             Some("xml") => Format::Junit,
@@ -321,7 +322,7 @@ impl Report {
             _ => {
                 let name = path.display();
                 return Err(UsageError(format!(
-                    "--report {name}: end its name in .json, .xml or .md"
+                    "--report {name}: the file name must end in .json, .xml or .md"
                 )));
             }
         };
@@ -332,7 +333,7 @@ impl Report {
         };
         let failed = |error| {
             UsageError(format!(
-                "--report {}: cannot be written: {error}; name another file",
+                "--report {}: cannot write: {error}; choose another file",
                 path.display()
             ))
         };

@@ -14,10 +14,10 @@ use crate::model::{Finding, Gpu, Snapshot};
 use crate::report::escape::escape;
 use crate::rules::Engine;
 
-/// The maximum number of users that an error lists.
+/// Maximum number of users that an error lists.
 const MOST_USERS: usize = 20;
 
-pub(super) fn me() -> Me {
+pub(super) fn current_user() -> Me {
     Me { uid: Some(rustix::process::geteuid().as_raw()), name: std::env::var("USER").ok() }
 }
 
@@ -58,7 +58,7 @@ impl Selection {
         let by_user = Selector::of_field(Field::User, true, users);
         let terms = terms.terms.iter().cloned().map(Some);
         let selector = Selector::all([by_gpu.clone(), by_user].into_iter().chain(terms));
-        Self { selector, by_gpu, me: me(), users: users.to_vec() }
+        Self { selector, by_gpu, me: current_user(), users: users.to_vec() }
     }
 
     /// The whole selection as one selector. `None` if it selects everything.
@@ -99,7 +99,7 @@ impl Selection {
         };
         let names: BTreeSet<&str> =
             recorded.0.iter().filter_map(|(name, _)| name.as_deref()).collect();
-        let names: Vec<_> = names.into_iter().take(MOST_USERS).map(|it| escape(it)).collect();
+        let names: Vec<_> = names.into_iter().take(MOST_USERS).map(|name| escape(name)).collect();
         Err(UsageError(format!(
             "--user {unknown}: the recording has no process of this user; it has processes of {}",
             if names.is_empty() { "no known user".to_owned() } else { names.join(", ") }
@@ -187,7 +187,7 @@ impl Selection {
                 && fits(&ProcessRow::new(snapshot, findings, place))
         };
         let is_left =
-            |at: &usize| fitting.iter().any(|it| it.process == Some(*at)) || is_loose(*at);
+            |at: &usize| fitting.iter().any(|fit| fit.process == Some(*at)) || is_loose(*at);
         let left: Vec<usize> = (0..snapshot.processes.len()).filter(is_left).collect();
         let has_all = places
             .iter()
@@ -202,7 +202,7 @@ impl Selection {
         for (gpu_at, gpu) in snapshot.gpus.iter_mut().enumerate() {
             let is_fitting = |entry: usize| {
                 let mut fitting = fitting.iter();
-                fitting.any(|it| it.gpu == Some(gpu_at) && it.entry == Some(entry))
+                fitting.any(|fit| fit.gpu == Some(gpu_at) && fit.entry == Some(entry))
             };
             let mut at = 0..;
             if let Some(rows) = &mut gpu.processes {
@@ -223,20 +223,20 @@ fn rows<'a>(snapshot: &'a Snapshot, engine: Option<&'a Engine>) -> Vec<ProcessRo
 }
 
 /// Whether `wanted`, an index, a UUID or a prefix of one, matches this GPU.
-pub(super) fn names(wanted: &str, gpu: &Gpu) -> bool {
+pub(super) fn is_gpu_named(wanted: &str, gpu: &Gpu) -> bool {
     is_called(gpu, &Needle::new(wanted), false, false)
 }
 
 /// The error if an argument matches several GPUs.
 pub(super) fn more_than_one(typed: &str, gpus: &[&Gpu]) -> UsageError {
-    let which: Vec<String> = gpus.iter().map(|gpu| format!("gpu:{}", gpu.index)).collect();
-    let which = which.join(", ");
-    UsageError(format!("{typed} names more than one GPU ({which}); write one of them"))
+    let listed: Vec<String> = gpus.iter().map(|gpu| format!("gpu:{}", gpu.index)).collect();
+    let listed = listed.join(", ");
+    UsageError(format!("{typed} names more than one GPU ({listed}); write one of them"))
 }
 
 /// The error if an argument matches no GPU.
 pub(super) fn no_such_gpu(typed: &str, gpus: &[Gpu]) -> UsageError {
-    let known: Vec<_> = gpus.iter().map(|gpu| gpu.index.to_string()).collect();
-    let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
-    UsageError(format!("{typed}: there is no such GPU; there are {known}"))
+    let indices: Vec<_> = gpus.iter().map(|gpu| gpu.index.to_string()).collect();
+    let indices = if indices.is_empty() { "none".to_owned() } else { indices.join(", ") };
+    UsageError(format!("{typed}: there is no such GPU; there are {indices}"))
 }

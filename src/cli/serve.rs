@@ -24,23 +24,23 @@ use crate::source::Source as _;
 use crate::source::live::Live;
 use crate::units::Span;
 
-/// Interval between samples. A scraper with an interval of 15 s does not need newer ones.
+/// Default interval between samples, shorter than common scrape intervals such as 15 s.
 const INTERVAL: Span = Span(Duration::from_secs(5));
 /// Samples older than this number of intervals are not served.
 const FRESH_INTERVALS: u32 = 3;
-/// The minimum age for that, because a slow GPU may take a while.
+/// Samples younger than this are always served, because a slow GPU may delay them.
 const LEAST_FRESH: Duration = Duration::from_secs(10);
 
 pub(super) struct Service {
     publisher: Publisher,
     waste: Waste,
     server: Server,
-    /// The maximum age of a served sample. `None` for a recording.
+    /// Maximum age of a served sample. `None` for a recording.
     fresh_for: Option<Duration>,
 }
 
 impl Service {
-    /// Listens before sampling starts, so that an address in use is reported at once.
+    /// Listens before sampling starts, so that an address in use is reported immediately.
     pub(super) fn open(
         address: SocketAddr,
         config: &Config,
@@ -49,16 +49,15 @@ impl Service {
         interval: Duration,
     ) -> anyhow::Result<Self> {
         let listener = TcpListener::bind(address).with_context(|| {
-            format!("cannot listen on {address}; name another address with --listen")
+            format!("cannot listen on {address}; choose another address with --listen")
         })?;
         let at = listener.local_addr().unwrap_or(address);
         let server = Server::start(listener)?;
         warn(&format!("serving http://{at}/metrics and http://{at}/check"));
         if !at.ip().is_loopback() {
             warn(
-                "everyone who can reach this address sees users, programs and findings: put it \
-                behind a proxy \
-                with TLS and a password (gpumem man serve)",
+                "everyone who can reach this address can see users, programs and findings; use a reverse \
+                proxy with TLS and a password (gpumem man serve)",
             );
         }
         Ok(Self {
@@ -89,7 +88,7 @@ impl Service {
     }
 
     fn publish(&mut self, snapshot: &Snapshot) -> anyhow::Result<()> {
-        self.server.put(self.publisher.publish(snapshot, &self.waste)?, self.fresh_for);
+        self.server.publish(self.publisher.publish(snapshot, &self.waste)?, self.fresh_for);
         Ok(())
     }
 }
@@ -111,8 +110,7 @@ pub(super) fn run(args: &ServeArgs, global: &Global) -> anyhow::Result<Exit> {
     let mut live = live(global, interval.0)?;
     if store::survey(global, live.host(), live.now()).is_fresh {
         warn(
-            "a recorder samples this machine already and can serve, too: start that one with --serve ADDRESS instead \
-             (gpumem man serve)",
+            "a recorder already samples this machine; start it with --serve ADDRESS instead (gpumem man serve)",
         );
     }
     service.feed(&live, global)?;

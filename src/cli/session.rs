@@ -72,13 +72,13 @@ pub(super) fn warn_of_damage(replay: &Replay) {
     }
 }
 
-/// Plays a recording until `seen` breaks, or to its end.
+/// Plays a recording until `handle` breaks, or to its end.
 pub(super) fn play(
     replay: &mut Replay,
-    mut seen: impl FnMut(Snapshot) -> ControlFlow<()>,
+    mut handle: impl FnMut(Snapshot) -> ControlFlow<()>,
 ) -> anyhow::Result<()> {
     while let Some(snapshot) = replay.next()? {
-        if seen(snapshot).is_break() {
+        if handle(snapshot).is_break() {
             break;
         }
     }
@@ -86,20 +86,20 @@ pub(super) fn play(
 }
 
 /// Plays a recording to its end, and warns about damaged lines.
-pub(super) fn play_all(mut replay: Replay, mut seen: impl FnMut(Snapshot)) -> anyhow::Result<()> {
+pub(super) fn play_all(mut replay: Replay, mut handle: impl FnMut(Snapshot)) -> anyhow::Result<()> {
     play(&mut replay, |snapshot| {
-        seen(snapshot);
+        handle(snapshot);
         ControlFlow::Continue(())
     })?;
     warn_of_damage(&replay);
     Ok(())
 }
 
-/// The last snapshot of a recording. Calls `seen` with each snapshot.
-pub(super) fn last(replay: Replay, mut seen: impl FnMut(&Snapshot)) -> anyhow::Result<Snapshot> {
+/// The last snapshot of a recording. Calls `handle` with each snapshot.
+pub(super) fn last(replay: Replay, mut handle: impl FnMut(&Snapshot)) -> anyhow::Result<Snapshot> {
     let mut last = None;
     play_all(replay, |snapshot| {
-        seen(&snapshot);
+        handle(&snapshot);
         last = Some(snapshot);
     })?;
     last.context("the recording has no snapshot")
@@ -115,11 +115,11 @@ pub(super) struct SampleWindow {
     pub(super) begins_answered: bool,
 }
 
-/// Samples this machine until `seen` breaks, or the window is over.
+/// Samples this machine until `handle` breaks, or the window is over.
 pub(super) fn sample(
     live: &mut Live,
     window: SampleWindow,
-    mut seen: impl FnMut(Snapshot) -> anyhow::Result<ControlFlow<()>>,
+    mut handle: impl FnMut(Snapshot) -> anyhow::Result<ControlFlow<()>>,
 ) -> anyhow::Result<()> {
     let mut begun: Option<Time> = None;
     while let Some(snapshot) = live.next()? {
@@ -128,7 +128,7 @@ pub(super) fn sample(
             true => live.now(),
             false => time,
         });
-        let has_enough = seen(snapshot)?.is_break();
+        let has_enough = handle(snapshot)?.is_break();
         let seconds = time.seconds_since(begun);
         // A sample within half an interval of the window's end is the last one.
         let is_last = seconds + window.interval.as_secs_f64() / 2.0 >= window.length.seconds();
@@ -143,8 +143,8 @@ pub(super) fn sample(
 pub(super) fn warn_of_recorded(recorded: &Recorded, findings: &[Finding]) {
     if recorded.replay.is_some() && findings.iter().any(|finding| !finding.commands.is_empty()) {
         warn(
-            "the commands are for the recorded machine at that time; here and now a pid may be \
-            another process's",
+            "the commands are valid only on the recorded machine at that time; a pid may now belong to \
+            another process",
         );
     }
 }

@@ -32,17 +32,17 @@ const STORE: &str = "store";
 const REACH_SECONDS: f64 = 2.0 * 3600.0;
 /// Extra history in seconds, so that it still covers the rules after the writer drops the oldest snapshots.
 const MARGIN_SECONDS: f64 = 600.0;
-/// The time for which the writer buffers snapshots to compress them together, in seconds.
+/// How long the writer buffers snapshots to compress them together, in seconds.
 const HELD_BACK_SECONDS: f64 = 10.0;
 /// Two clocks that differ by less than this many seconds are considered equal.
 const SAME_CLOCK_SECONDS: f64 = 1.0;
-/// The maximum number of compressed bytes that `check` reads, newest first. Reading them takes some seconds.
+/// Maximum number of compressed bytes that `check` reads, newest first. Reading them takes a few seconds.
 pub(super) const MOST_FOR_CHECK: u64 = 128 * MIB;
-/// The maximum for `watch` before its first frame. Reading them takes some hundreds of milliseconds.
+/// The same for `watch` before its first frame. Reading them takes a few hundred milliseconds.
 pub(super) const MOST_FOR_WATCH: u64 = 8 * MIB;
 /// The sampling time without a stored history.
 pub(super) const WINDOW: Span = Span(Duration::from_secs(30));
-/// The maximum number of damaged segments that are reported individually.
+/// Maximum number of damaged segments that are reported individually.
 const MOST_WARNINGS: usize = 3;
 
 /// Possible locations of a store, from the arguments and the environment.
@@ -102,11 +102,11 @@ fn absolute(path: Option<&OsStr>) -> Option<PathBuf> {
     path.map(PathBuf::from).filter(|path| path.is_absolute())
 }
 
-fn with_places<T>(chosen: Option<&Path>, ask: impl FnOnce(Places<'_>) -> T) -> T {
+fn with_places<T>(chosen: Option<&Path>, use_places: impl FnOnce(Places<'_>) -> T) -> T {
     let variable = env::var_os;
     let (state, xdg, home) =
         (variable("STATE_DIRECTORY"), variable("XDG_STATE_HOME"), variable("HOME"));
-    ask(Places {
+    use_places(Places {
         chosen,
         state_directory: state.as_deref(),
         xdg_state_home: xdg.as_deref(),
@@ -124,21 +124,21 @@ pub(super) fn to_write(global: &Global) -> anyhow::Result<(PathBuf, Access)> {
     with_places(global.store_dir.as_deref(), |places| {
         let access = if places.is_root { Access::Everyone } else { Access::Owner };
         let folder = places.to_write().ok_or_else(|| {
-            let why = "there is no HOME to keep a store in; name a directory with --store-dir";
+            let why = "HOME is not set, so there is no directory for the store; use --store-dir";
             UsageError(why.to_owned())
         })?;
         prove_directory_ours(&folder).map_err(|why| {
             let name = folder.display();
-            UsageError(format!("the store {name} is not written to: {why}"))
+            UsageError(format!("cannot write to the store {name}: {why}"))
         })?;
         Ok((folder, access))
     })
 }
 
-/// The directory for the audit log and the lock, which need not exist. Fails if there is no such directory, or
-/// other users may change it.
+/// The directory for the audit log and the lock. It need not exist. Fails if its path is unknown, or other users can
+/// change it.
 pub(super) fn state() -> Result<PathBuf, UsageError> {
-    let why = "there is no HOME to keep the audit log in; set XDG_STATE_HOME or STATE_DIRECTORY";
+    let why = "HOME is not set, so there is no directory for the audit log; set XDG_STATE_HOME or STATE_DIRECTORY";
     let folder = with_places(None, |places| {
         let folder = places.state();
         folder.ok_or_else(|| UsageError(why.to_owned()))
@@ -146,7 +146,7 @@ pub(super) fn state() -> Result<PathBuf, UsageError> {
     match prove_directory_ours(&folder) {
         Ok(()) => Ok(folder),
         Err(why) => Err(UsageError(format!(
-            "the state directory {} is not used, and nothing is killed without one: {why}",
+            "cannot use the state directory {}, so nothing is killed: {why}",
             folder.display()
         ))),
     }
@@ -156,7 +156,7 @@ pub(super) fn state() -> Result<PathBuf, UsageError> {
 pub(super) struct Ask<'a> {
     pub(super) global: &'a Global,
     pub(super) stored: Stored,
-    /// The maximum number of compressed bytes to read, newest first.
+    /// Maximum number of compressed bytes to read, newest first.
     pub(super) most_bytes: u64,
     pub(super) quiet: bool,
     /// The requested time, unless it is now.
@@ -193,7 +193,7 @@ pub(super) fn feed_each(
     engine: &mut Engine,
     live: &Live,
     ask: Ask<'_>,
-    mut seen: impl FnMut(&Engine, &Snapshot),
+    mut handle: impl FnMut(&Engine, &Snapshot),
 ) -> Result<Fed, RecordingError> {
     if ask.stored.no_store {
         return Ok(Fed::default());
@@ -208,7 +208,7 @@ pub(super) fn feed_each(
     let mut fed = Fed::default();
     let latest = each_stored(ask.global, live, part, ask.quiet, |snapshot| {
         engine.observe(&snapshot);
-        seen(engine, &snapshot);
+        handle(engine, &snapshot);
         fed.first.get_or_insert(snapshot.time);
         Ok(())
     })?;
@@ -224,7 +224,7 @@ pub(super) struct StoredPart {
     /// Start, in seconds before `until`.
     pub(super) reach: f64,
     pub(super) until: Time,
-    /// The maximum number of compressed bytes to read, newest first.
+    /// Maximum number of compressed bytes to read, newest first.
     pub(super) most_bytes: Option<u64>,
 }
 
@@ -234,7 +234,7 @@ pub(super) fn each_stored(
     live: &Live,
     part: StoredPart,
     quiet: bool,
-    mut seen: impl FnMut(Snapshot) -> Result<(), RecordingError>,
+    mut handle: impl FnMut(Snapshot) -> Result<(), RecordingError>,
 ) -> Result<Option<Latest>, RecordingError> {
     let warn_unless_quiet = |text: &str| {
         if !quiet {
@@ -249,7 +249,7 @@ pub(super) fn each_stored(
         && stored.keep_newest(most)
     {
         warn_unless_quiet(&format!(
-            "the store {} is large; of the last {} only the newest {} are used",
+            "the store {0} is large; only the newest {2} of the last {1} are used",
             store.folder().display(),
             Span::from_seconds(part.reach),
             Bytes(most)
@@ -259,7 +259,7 @@ pub(super) fn each_stored(
     let mut warnings = 0;
     for item in stored {
         match item {
-            // Live snapshots cover what a recorder adds meanwhile.
+            // Snapshots that a recorder adds in the meantime are covered by live samples.
             Ok(mut snapshot)
                 if snapshot.time <= part.until && same_machine(&snapshot.host, live.host()) =>
             {
@@ -267,7 +267,7 @@ pub(super) fn each_stored(
                 if let Some(releases) = &mut releases {
                     releases.mark(&mut snapshot);
                 }
-                seen(snapshot)?;
+                handle(snapshot)?;
             }
             Ok(_) => {}
             Err(error) => {
@@ -317,8 +317,8 @@ fn choose(
         // The recorder's clock differs from this one, so ages are unknown.
         if latest.time.seconds_since(now) > SAME_CLOCK_SECONDS {
             warn_unless_quiet(&format!(
-                "the store {name} is not used: its last snapshot is of {}, in the future; if the \
-                 clock was set back, restart its recorder",
+                "the store {name} is not used: its last snapshot is in the future ({}); if the \
+                 clock was set back, restart the recorder",
                 latest.time
             ));
             continue;
@@ -376,11 +376,11 @@ fn prove_trusted(folder: &Path, chosen: bool) -> Result<(), NotOurs> {
 }
 
 /// Whether two snapshots are from the same boot, machine, and pid namespace.
-fn same_machine(stored: &Host, here: &Host) -> bool {
+fn same_machine(stored: &Host, host: &Host) -> bool {
     stored.boot_id.is_some()
-        && stored.boot_id == here.boot_id
-        && stored.hostname == here.hostname
-        && stored.pid_namespace == here.pid_namespace
+        && stored.boot_id == host.boot_id
+        && stored.hostname == host.hostname
+        && stored.pid_namespace == host.pid_namespace
 }
 
 /// Whether a recorder is running: its last snapshot is younger than three of its intervals plus the buffering time.
@@ -401,11 +401,11 @@ mod tests {
     }
 
     #[test]
-    fn the_store_is_where_it_was_named_then_where_it_is_usual() {
+    fn a_chosen_store_precedes_the_default_locations() {
         let user = Places { home: os("/home/ann"), ..Places::default() };
-        let own = PathBuf::from("/home/ann/.local/state/gpumem/store");
-        assert_eq!(user.to_write(), Some(own.clone()));
-        assert_eq!(user.to_read(), [own, SYSTEM.into()]);
+        let user_store = PathBuf::from("/home/ann/.local/state/gpumem/store");
+        assert_eq!(user.to_write(), Some(user_store.clone()));
+        assert_eq!(user.to_read(), [user_store, SYSTEM.into()]);
 
         let xdg = Places { xdg_state_home: os("/state"), ..user };
         assert_eq!(xdg.to_write(), Some("/state/gpumem/store".into()));
@@ -429,7 +429,7 @@ mod tests {
     }
 
     #[test]
-    fn only_this_boot_of_this_machine_by_these_pids_counts() {
+    fn a_store_must_match_boot_host_and_pid_namespace() {
         let here = Host {
             hostname: Some("gpu-1".into()),
             boot_id: Some("a".into()),
@@ -452,7 +452,7 @@ mod tests {
     }
 
     #[test]
-    fn a_store_is_fresh_for_three_intervals_and_what_is_held_back() {
+    fn a_store_is_fresh_for_three_intervals_and_the_buffering_time() {
         let latest = |interval_seconds| Latest {
             time: Time::from_unix_milliseconds(1_000_000),
             host: Host::default(),
@@ -472,11 +472,11 @@ mod tests {
     }
 
     #[test]
-    fn the_longest_duration_of_a_rule_that_is_on_is_needed() {
+    fn the_longest_duration_of_an_enabled_rule_is_needed() {
         let mut rules = RuleSet::default();
         let before = rules.longest();
         assert!(before >= Duration::from_secs(600));
-        assert!(before < Duration::from_secs(7200), "a cell that sleeps is no reason to wait");
+        assert!(before < Duration::from_secs(7200), "max_busy is not waited for");
         let day = written(Span::from_seconds(80_000.0));
         let idle = rules.rule_mut("idle").unwrap();
         assert!(idle.set("duration", &day).is_ok());

@@ -13,7 +13,7 @@ use super::args::{Color, Global, Once, ThemeChoice, WatchArgs, cells};
 use super::exit::Exit;
 use super::output::shows_unicode;
 use super::reap::execute::tools_here;
-use super::selection::{Selection, me};
+use super::selection::{Selection, current_user};
 use super::{
     UsageError, config, hosts, live, print, recorded, signals, store, style, unreadable, warn,
     warn_of_damage,
@@ -47,7 +47,8 @@ pub(super) fn run(args: &WatchArgs, global: &Global) -> anyhow::Result<Exit> {
         return Err(watch::WatchError::NotATerminal.into());
     }
     if is_dumb() {
-        let why = "TERM=dumb names a terminal without a screen; use `gpumem ps` or `gpumem check`";
+        let why =
+            "a terminal with TERM=dumb cannot show a screen; use `gpumem ps` or `gpumem check`";
         return Err(UsageError(why.to_owned()).into());
     }
     let options = options(args, global, interval);
@@ -92,7 +93,7 @@ pub(super) fn run(args: &WatchArgs, global: &Global) -> anyhow::Result<Exit> {
     match outcome? {
         WatchOutcome::Quit => Ok(Exit::Clean),
         WatchOutcome::Signal(signal) => {
-            // Ends the program as by that signal, unless the signal has no such default.
+            // Does nothing if the signal's default action is to be ignored.
             signals::end_as_by(signal)?;
             Ok(Exit::Clean)
         }
@@ -150,7 +151,7 @@ fn options(args: &WatchArgs, global: &Global, interval: Duration) -> Options {
         interval,
         speed: args.speed,
         mouse: !args.no_mouse,
-        me: me(),
+        me: current_user(),
         filter: Selection::new(&args.gpu, &args.user, &args.terms).into_selector(),
         sort: args.sort,
         columns: Columns::new(args.columns.iter().copied()),
@@ -256,7 +257,7 @@ fn variable(name: &str) -> String {
     std::env::var(name).unwrap_or_default()
 }
 
-/// The maximum size of the state file in bytes.
+/// Maximum size of the state file in bytes.
 const MOST_BYTES: u64 = 64 * 1024;
 /// How long a hung file system may delay the exit of the screen.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -322,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read_and_only_by_its_owner() {
+    fn a_written_state_is_read_back_and_private() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("not/yet/there/watch.json");
         assert_eq!(read_ui_state(&path), UiState::default());
@@ -331,11 +332,11 @@ mod tests {
         let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
         assert_eq!(mode(&path), 0o600);
         let count = fs::read_dir(path.parent().unwrap()).unwrap().count();
-        assert_eq!(count, 1, "nothing is left behind");
+        assert_eq!(count, 1, "no temporary file remains");
     }
 
     #[test]
-    fn two_screens_keep_what_each_changed() {
+    fn two_screens_keep_each_others_changes() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("new/watch.json");
         write_ui_state(&path, tree(true)).unwrap();
@@ -348,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_file_of_ours_counts_as_nothing() {
+    fn an_invalid_state_file_is_treated_as_empty() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("watch.json");
         fs::create_dir(&path).unwrap();
@@ -358,7 +359,7 @@ mod tests {
         let pipe = rustix::fs::FileType::Fifo;
         let mode = rustix::fs::Mode::from_raw_mode(0o600);
         rustix::fs::mknodat(rustix::fs::CWD, &path, pipe, mode, 0).unwrap();
-        assert_eq!(read_ui_state(&path), UiState::default(), "and nothing waits");
+        assert_eq!(read_ui_state(&path), UiState::default(), "opening it does not block");
         fs::remove_file(&path).unwrap();
         fs::write(&path, vec![b'['; 1 << 20]).unwrap();
         assert_eq!(read_ui_state(&path), UiState::default());
@@ -368,7 +369,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_written_leaves_the_old_file() {
+    fn a_failed_write_leaves_the_old_file() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("watch.json");
         write_ui_state(&path, tree(true)).unwrap();

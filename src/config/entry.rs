@@ -21,17 +21,17 @@ const RULE: &[&str] = &["name", "kind", reap::ACTION];
 const WHERE: &[&str] = &["where"];
 /// The keys of a `[[keep]]` besides its scope.
 const KEEP: &[&str] = &["reason", "until", "kinds", "rules"];
-/// The longest reason, which is a sentence.
+/// Maximum length of a reason, in bytes.
 const LONGEST_REASON: usize = 500;
 
-pub(super) fn all(config: &mut Config, list: &Entry<'_>) -> Result<(), ConfigError> {
-    let one = match list.name {
+pub(super) fn read_entries(config: &mut Config, list: &Entry<'_>) -> Result<(), ConfigError> {
+    let read_entry = match list.name {
         "rule" => add_rule,
         "override" => add_override,
         _ => add_keep,
     };
     for section in list.sections()? {
-        one(config, &section)?;
+        read_entry(config, &section)?;
     }
     Ok(())
 }
@@ -43,7 +43,7 @@ fn add_rule(config: &mut Config, section: &Section<'_>) -> Result<(), ConfigErro
     section.allow(&[RULE, WHERE, &names].concat())?;
     let scope = scope(section)?;
     refuse_processes(base.kind(), &scope, section)?;
-    // A person who writes a rule wants it, even if its kind is disabled.
+    // A rule is enabled by default, even if its kind is disabled.
     let settings = Settings { enabled: true, ..base.settings };
     let name_of_rule = Arc::clone(&name);
     let mut rule =
@@ -73,21 +73,22 @@ fn rule_name(config: &Config, section: &Section<'_>) -> Result<Arc<str>, ConfigE
     let name = text(&entry.value).ok_or_else(|| entry.wrong("a name in quotes"))?;
     let is_plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
     if !name.chars().all(is_plain) {
-        return Err(entry.wrong("a name of the letters a-z, digits and \"-\""));
+        return Err(entry.wrong("a name that consists of a-z, 0-9 and \"-\""));
     }
     if Kind::ALL.iter().any(|kind| kind.name() == &*name) {
         return Err(entry.error(format!(
-            "{name:?} is a kind, whose own rule is set under [rules.{name}]; write another name"
+            "{name:?} is the name of a kind, which is configured in [rules.{name}]; choose another name"
         )));
     }
     match config.origins.get(&format!("rule.{name}")) {
         None => Ok(name),
-        Some(first) => Err(entry
-            .error(format!("there is a rule {name:?} already, at {first}; write another name"))),
+        Some(first) => Err(entry.error(format!(
+            "a rule named {name:?} already exists, at {first}; choose another name"
+        ))),
     }
 }
 
-/// The kind's own rule, from which a rule starts.
+/// The kind's built-in rule, from which a new rule starts.
 fn kind_of<'c>(config: &'c Config, section: &Section<'_>) -> Result<&'c Rule, ConfigError> {
     let kinds = kind_names();
     let Some(entry) = section.get("kind") else {
@@ -109,11 +110,11 @@ fn add_override(config: &mut Config, section: &Section<'_>) -> Result<(), Config
         return Ok(());
     };
     let names = setting_names(rule);
-    let known = [WHERE, &*names].concat();
+    let allowed = [WHERE, &*names].concat();
     let mut entries = section.entries.iter();
     entries.try_for_each(|entry| match entry.name {
         "rule" => Ok(()),
-        _ => entry.allow(&known),
+        _ => entry.allow(&allowed),
     })?;
     let scope = scope(section)?;
     let kind = rule.kind();
@@ -137,13 +138,13 @@ fn add_override(config: &mut Config, section: &Section<'_>) -> Result<(), Config
         let names = names.join(", ");
         return Err(section.wrong(format!("changes nothing; add one of {names}")));
     }
-    let place = rule.overrides.len();
+    let index = rule.overrides.len();
     rule.overrides.push(Override { scope, changes });
     if let Some(message) = rule.contradiction() {
         return Err(section.wrong(message));
     }
     let origin = section.origin();
-    config.origins.insert(format!("override.{name}.{place}"), origin);
+    config.origins.insert(format!("override.{name}.{index}"), origin);
     Ok(())
 }
 
@@ -167,7 +168,7 @@ fn add_keep(config: &mut Config, section: &Section<'_>) -> Result<(), ConfigErro
     };
     if scope.is_empty() {
         return Err(section.wrong(
-            "matches every process; add where = TERMS, or switch rules off with enabled = false",
+            "matches every process; add where = TERMS, or disable rules with enabled = false",
         ));
     }
     if let ([kind, ..], []) = (kinds.as_slice(), rules.as_slice())
@@ -175,23 +176,23 @@ fn add_keep(config: &mut Config, section: &Section<'_>) -> Result<(), ConfigErro
     {
         refuse_processes(*kind, &scope, section)?;
     }
-    let place = config.rules.keeps().len();
+    let index = config.rules.keeps().len();
     config.rules.add_keep(Exemption { scope, reason, until, kinds, rules });
     let origin = section.origin();
-    config.origins.insert(format!("keep.{place}"), origin);
+    config.origins.insert(format!("keep.{index}"), origin);
     Ok(())
 }
 
 fn reason_in(entry: &Entry<'_>) -> Result<Arc<str>, ConfigError> {
-    let reason = text(&entry.value).ok_or_else(|| entry.wrong("a name in quotes"))?;
+    let reason = text(&entry.value).ok_or_else(|| entry.wrong("a sentence in quotes"))?;
     if reason.trim().is_empty() || reason.len() > LONGEST_REASON {
-        return Err(entry.wrong("why it is exempt, in a sentence"));
+        return Err(entry.wrong("a sentence that explains the exemption"));
     }
     Ok(reason)
 }
 
-/// When an exemption ends: an instant, or local time in this machine's time zone. A date alone lasts to the end of
-/// that day, because an exemption protects.
+/// Reads the end of an exemption: an instant, or a local time in this machine's time zone. A date includes that whole
+/// day.
 fn until_in(entry: &Entry<'_>) -> Result<Time, ConfigError> {
     let wrong = || entry.wrong("a date such as 2026-12-31 or 2026-12-31T18:00:00Z");
     let text = match &entry.value {
@@ -210,7 +211,7 @@ fn until_in(entry: &Entry<'_>) -> Result<Time, ConfigError> {
         day.ok().map(|date| date.to_datetime(TimeOfDay::midnight()))
     };
     let zone = TimeZone::try_system().map_err(|_| {
-        entry.error("the time zone of this machine is not known; add Z or an offset".to_owned())
+        entry.error("the time zone of this machine is unknown; add Z or an offset".to_owned())
     })?;
     let instant = shown.and_then(|shown| zone.to_timestamp(shown).ok()).ok_or_else(wrong)?;
     Ok(Time::from_unix_milliseconds(instant.as_millisecond()))
@@ -227,28 +228,27 @@ fn rule_in(config: &Config, entry: &Entry<'_>) -> Result<Arc<str>, ConfigError> 
     one_of(entry, &rule_names(&config.rules), "rule")
 }
 
-/// Reads the name of a kind or rule, as `what` says.
-fn one_of(entry: &Entry<'_>, names: &[&str], what: &str) -> Result<Arc<str>, ConfigError> {
+/// Reads one of these names. `noun` is "kind" or "rule".
+fn one_of(entry: &Entry<'_>, names: &[&str], noun: &str) -> Result<Arc<str>, ConfigError> {
     let name = entry.value.as_str().unwrap_or_default();
     if names.contains(&name) {
         return Ok(name.into());
     }
     let (shown, hint) = (shown(&entry.value), near(name, names.iter().copied()));
     let names = names.join(", ");
-    Err(entry.error(format!("{shown} is no {what}{hint}; the {what}s are: {names}")))
+    Err(entry.error(format!("{shown} is not a {noun}{hint}; the {noun}s are: {names}")))
 }
 
 fn scope(section: &Section<'_>) -> Result<Scope, ConfigError> {
     section.get("where").map_or_else(|| Ok(Scope::default()), Entry::read)
 }
 
-/// A rule about GPUs is not about processes, so it cannot select them.
+/// Rejects a scope that selects processes, for a rule about GPUs.
 fn refuse_processes(kind: Kind, scope: &Scope, section: &Section<'_>) -> Result<(), ConfigError> {
     if kind.about() != KindSubject::Gpu || !scope.is_of_processes() {
         return Ok(());
     }
-    let message =
-        format!("{kind} is about a GPU and not about a process, so no process matches; write gpu:");
+    let message = format!("{kind} is about GPUs, so it cannot select processes; use only gpu:");
     let key = format!("{}.where", section.key);
     Err(section.file.wrong(section.at.clone(), &key, message))
 }

@@ -29,7 +29,7 @@ use crate::units::Span;
 
 const SYSTEM: &str = "/etc/gpumem/config.toml";
 const USER: &str = "gpumem/config.toml";
-/// A configuration is a page or two. A larger file is something else.
+/// Maximum size of a file. A larger file is not a configuration.
 const MOST_BYTES: u64 = 1 << 20;
 
 /// Faster sampling costs too much. With slower sampling, the history treats every interval as a gap.
@@ -44,7 +44,7 @@ pub struct Config {
     origins: BTreeMap<String, String>,
 }
 
-/// Equality of effect, regardless of where values come from.
+/// Compares the values, without their origins.
 impl PartialEq for Config {
     fn eq(&self, other: &Self) -> bool {
         self.sample == other.sample && self.rules == other.rules && self.reap == other.reap
@@ -75,10 +75,10 @@ pub enum ConfigError {
     /// The file is missing or cannot be read.
     #[error("cannot read the configuration {}; check its path and permissions", path.display())]
     Unreadable { path: PathBuf, source: io::Error },
-    #[error("the configuration {} is a directory; name a file in it", path.display())]
+    #[error("the configuration {} is a directory; specify a file", path.display())]
     Directory { path: PathBuf },
     /// The file is larger than any configuration.
-    #[error("the configuration {} is larger than 1 MiB; is it the right file?", path.display())]
+    #[error("the configuration {} is larger than 1 MiB; check its path", path.display())]
     TooLarge { path: PathBuf },
     #[error("{}:{line}: not UTF-8 text; save the file as UTF-8", path.display())]
     NotText { path: PathBuf, line: usize },
@@ -96,8 +96,8 @@ pub enum ConfigError {
     Wrong { path: PathBuf, line: usize, key: String, message: String },
 }
 
-/// Finds the configuration files, the later over the earlier: the system's and the user's, or only the `chosen`
-/// one. `xdg_config_home` and `home` are the environment's `XDG_CONFIG_HOME` and `HOME`; relative paths in them are
+/// Finds the configuration files: the system's and the user's, or only the `chosen` one. Later files override earlier
+/// ones. `xdg_config_home` and `home` are the environment's `XDG_CONFIG_HOME` and `HOME`; relative paths in them are
 /// ignored.
 pub fn paths(
     chosen: Option<&Path>,
@@ -116,7 +116,7 @@ pub fn paths(
     [PathBuf::from(SYSTEM)].into_iter().chain(user).collect()
 }
 
-/// Reads the files in order over the defaults. Skips a missing file, unless it is `required`.
+/// Applies the files in order to the defaults. Skips missing files unless `required`.
 ///
 /// # Errors
 ///
@@ -158,12 +158,12 @@ fn text(path: &Path) -> Result<String, ConfigError> {
 }
 
 impl Config {
-    /// Whether a file sets a key, such as `sample.interval`. Otherwise, the key has its default.
+    /// Whether a file sets a key, such as `sample.interval`. Otherwise, the key has its default value.
     pub fn sets(&self, key: &str) -> bool {
         self.origins.contains_key(key)
     }
 
-    /// Where a file sets a key; `None` if the key has its default.
+    /// Where a file sets a key; `None` if the key has its default value.
     pub fn origin(&self, key: &str) -> Option<&str> {
         self.origins.get(key).map(String::as_str)
     }

@@ -1,4 +1,4 @@
-//! Reads one file over the current configuration, and reports errors.
+//! Applies one file to the current configuration, and reports errors.
 //!
 //! serde reads each table as its struct (see [`crate::rules::setting`]). Errors have a position in the file. This
 //! module reads tables that occur once; [`entry`] reads those that can occur several times, and [`super::section`]
@@ -27,7 +27,8 @@ pub(super) fn layer(config: &mut Config, text: &str, path: &Path) -> Result<(), 
     })?;
     let document = Section::new(&file, "", 0..0, document.get_ref());
     document.allow(TOP)?;
-    // In any order: a rule starts from its kind's settings, an override changes rules, an exemption names them.
+    // The order in the file does not matter: a rule starts from its kind's settings, an override changes rules, and
+    // an exemption names them.
     for entry in TOP.iter().filter_map(|name| document.get(name)) {
         match entry.name {
             "sample" => {
@@ -36,14 +37,14 @@ pub(super) fn layer(config: &mut Config, text: &str, path: &Path) -> Result<(), 
             }
             "reap" => reap::section(config, &entry.section()?)?,
             "rules" => rules(config, &entry.section()?)?,
-            _ => entry::all(config, entry)?,
+            _ => entry::read_entries(config, entry)?,
         }
     }
     match config.reap.contradiction() {
         Some(message) => {
-            // This file causes the contradiction, by its warnings or its rules, so the error points into it.
-            let mut places = ["reap", "rule", "rules"].into_iter();
-            let at = places.find_map(|name| document.get(name));
+            // The last file that was read causes the contradiction, by its [reap] table or its rules.
+            let mut keys = ["reap", "rule", "rules"].into_iter();
+            let at = keys.find_map(|name| document.get(name));
             let at = at.map_or(0..0, |entry| entry.at.clone());
             Err(file.wrong(at, "reap", message.to_owned()))
         }
@@ -60,9 +61,9 @@ fn rules(config: &mut Config, section: &Section<'_>) -> Result<(), ConfigError> 
         let Some(rule) = config.rules.rule_mut(kind.name) else {
             continue;
         };
-        let known = [&[reap::ACTION], &*setting_names(rule)].concat();
+        let allowed = [&[reap::ACTION], &*setting_names(rule)].concat();
         for entry in &section.entries {
-            entry.allow(&known)?;
+            entry.allow(&allowed)?;
             if entry.name == reap::ACTION {
                 let response = reap::action(entry, rule.kind())?;
                 config.reap.set_response(rule.name.clone(), response);

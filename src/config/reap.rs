@@ -21,11 +21,11 @@ use crate::units::Span;
 pub(super) const ACTION: &str = "action";
 pub(super) const SETTINGS: &[&str] =
     &["warn", "grace", "settle", "most", "within", "notify", "never", "longest_keep"];
-/// A higher number of acts would not be a limit.
+/// Maximum of `most`. A higher number would not be a limit.
 const MOST_ACTS: i64 = 1000;
-/// The most words in a command, or programs in `never`.
+/// Maximum number of words in a command, or programs in `never`.
 const MOST_WORDS: usize = 256;
-/// The longest path (Linux: `PATH_MAX`).
+/// Maximum length of a word, in bytes (`PATH_MAX`).
 const LONGEST_WORD: usize = 4096;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Deserialize, Serialize)]
@@ -53,25 +53,25 @@ impl fmt::Display for Response {
 pub struct ReapConfig {
     /// Time from the first warning to the last.
     pub warn: Span,
-    /// Time from the last warning to the act.
+    /// Time from the last warning to the kill.
     pub grace: Span,
-    /// The pause after each act.
+    /// Pause after each kill.
     pub settle: Span,
-    /// The most acts within the time `within`.
+    /// Maximum number of kills per `within`.
     #[serde(deserialize_with = "most")]
     pub most: usize,
-    /// The time for `most`. Within it, a working process is asked at most once to release memory.
+    /// The period for `most`. An active process is asked to release memory at most once per period.
     pub within: Span,
     /// The notify command: a program by its absolute path, and its arguments. Empty if there is none.
     #[serde(deserialize_with = "command")]
     pub notify: Vec<Arc<str>>,
-    /// File names of programs that are never touched.
+    /// File names of programs that are never killed.
     #[serde(deserialize_with = "programs")]
     pub never: Vec<Arc<str>>,
-    /// The longest time for which `GPUMEM_KEEP` protects a process, from its start; `None` if unlimited.
+    /// How long `GPUMEM_KEEP` protects a process, from its start; `None` if unlimited.
     #[serde(default, deserialize_with = "longest_keep")]
     pub longest_keep: Option<Span>,
-    /// By the rule's name; a missing rule only notifies.
+    /// By the rule's name. A rule without an entry only notifies.
     #[serde(skip)]
     responses: BTreeMap<Arc<str>, Response>,
 }
@@ -99,20 +99,20 @@ impl ReapConfig {
     }
 
     pub fn reaping(&self) -> impl Iterator<Item = &Arc<str>> {
-        self.with(Response::Reap)
+        self.rules_with(Response::Reap)
     }
 
     pub fn releasing(&self) -> impl Iterator<Item = &Arc<str>> {
-        self.with(Response::Release)
+        self.rules_with(Response::Release)
     }
 
-    fn with(&self, response: Response) -> impl Iterator<Item = &Arc<str>> {
+    fn rules_with(&self, response: Response) -> impl Iterator<Item = &Arc<str>> {
         let rules = self.responses.iter();
-        rules.filter_map(move |(rule, it)| (*it == response).then_some(rule))
+        rules.filter_map(move |(rule, configured)| (*configured == response).then_some(rule))
     }
 
     pub(super) fn set_response(&mut self, rule: Arc<str>, response: Response) {
-        // An explicit default equals a missing action.
+        // The default is not stored, so that an explicit default and no action compare equal.
         self.responses.remove(&rule);
         if response != Response::default() {
             self.responses.insert(rule, response);
@@ -121,20 +121,19 @@ impl ReapConfig {
 
     /// An error about the table as a whole.
     pub(super) fn contradiction(&self) -> Option<&'static str> {
-        (self.notify.is_empty() && self.reaping().next().is_some()).then_some(
-            "a rule has action = \"reap\", but no owner could be warned; give a notify command",
-        )
+        (self.notify.is_empty() && self.reaping().next().is_some())
+            .then_some("a rule has action = \"reap\", but owners cannot be warned; set notify")
     }
 }
 
 pub(super) fn action(entry: &Entry<'_>, kind: Kind) -> Result<Response, ConfigError> {
     match entry.read()? {
         Response::Reap if !kind.may_be_reaped() => Err(entry.error(format!(
-            "what {kind} finds is never killed unattended; write \"notify\""
+            "processes found by {kind} are never killed unattended; write \"notify\""
         ))),
         Response::Release if !kind.may_be_released() => Err(entry.error(format!(
-            "what {kind} finds is not asked to release memory; write \"notify\", or let a rule of idle, \
-             server-idle or pressure have this action"
+            "processes found by {kind} are not asked to release memory; write \"notify\", or set this action \
+             for a rule of idle, server-idle or pressure"
         ))),
         response => Ok(response),
     }
@@ -157,7 +156,7 @@ pub(super) fn section(config: &mut Config, section: &Section<'_>) -> Result<(), 
 }
 
 fn most<'de, D: Deserializer<'de>>(from: D) -> Result<usize, D::Error> {
-    setting::parsed(from, "a number of acts such as 3, up to 1000", |written| {
+    setting::parsed(from, "a number of kills such as 3, up to 1000", |written| {
         let most = match written {
             Value::Float(number) if number.fract() == 0.0 => *number as i64,
             number => number.as_integer()?,
@@ -166,7 +165,7 @@ fn most<'de, D: Deserializer<'de>>(from: D) -> Result<usize, D::Error> {
     })
 }
 
-/// Longer than the window of a rule, because protection is counted in days.
+/// Accepts longer times than a rule's duration, because protection may last for days.
 fn longest_keep<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Span>, D::Error> {
     setting::parsed(from, "a duration such as \"7d\"", setting::span).map(Some)
 }
@@ -183,11 +182,12 @@ fn words(written: &Value) -> Option<Vec<Arc<str>>> {
 
 /// A program and its arguments, run without a shell.
 fn command<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<Arc<str>>, D::Error> {
-    let example = "a program by its whole path and its arguments, such as \
+    let example = "a program by its absolute path and its arguments, such as \
                    [\"/usr/local/bin/notify-owner\", \"--mail\"]";
-    // A program in a search path may belong to another user.
-    let is_whole = |words: &Vec<Arc<str>>| words.first().is_none_or(|it| it.starts_with('/'));
-    setting::parsed(from, example, |written| words(written).filter(is_whole))
+    // A program found by a search path may belong to another user.
+    let is_absolute =
+        |words: &Vec<Arc<str>>| words.first().is_none_or(|program| program.starts_with('/'));
+    setting::parsed(from, example, |written| words(written).filter(is_absolute))
 }
 
 fn programs<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<Arc<str>>, D::Error> {

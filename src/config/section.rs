@@ -91,8 +91,8 @@ impl<'f> Section<'f> {
         self.entries.iter().find(|entry| entry.name == name)
     }
 
-    pub(super) fn allow(&self, known: &[&str]) -> Result<(), ConfigError> {
-        self.entries.iter().try_for_each(|entry| entry.allow(known))
+    pub(super) fn allow(&self, allowed: &[&str]) -> Result<(), ConfigError> {
+        self.entries.iter().try_for_each(|entry| entry.allow(allowed))
     }
 
     pub(super) fn origin(&self) -> String {
@@ -111,12 +111,12 @@ impl<'f> Entry<'f> {
     }
 
     /// Rejects unknown keys.
-    pub(super) fn allow(&self, known: &[&str]) -> Result<(), ConfigError> {
-        if known.contains(&self.name) {
+    pub(super) fn allow(&self, allowed: &[&str]) -> Result<(), ConfigError> {
+        if allowed.contains(&self.name) {
             return Ok(());
         }
-        let hint = near(self.name, known.iter().copied());
-        let message = format!("is not known{hint}; allowed: {}", known.join(", "));
+        let hint = near(self.name, allowed.iter().copied());
+        let message = format!("is unknown{hint}; allowed: {}", allowed.join(", "));
         Err(self.file.wrong(self.at.clone(), &self.key, message))
     }
 
@@ -124,14 +124,14 @@ impl<'f> Entry<'f> {
         let (at, source) = (self.source.span(), self.source.get_ref());
         match source.as_table() {
             Some(table) => Ok(Section::new(self.file, &self.key, at, table)),
-            None => Err(self.error(format!("has to be a table; write [{}]", self.key))),
+            None => Err(self.error(format!("must be a table; write [{}]", self.key))),
         }
     }
 
     pub(super) fn sections(&self) -> Result<Vec<Section<'f>>, ConfigError> {
         let name = self.name;
         let wrong = |at| {
-            let message = format!("has to be a list of tables; begin each with [[{name}]]");
+            let message = format!("must be a list of tables; begin each with [[{name}]]");
             self.file.wrong(at, name, message)
         };
         let section = |source: &'f Spanned<DeValue<'f>>| {
@@ -144,18 +144,18 @@ impl<'f> Entry<'f> {
         list.iter().map(section).collect()
     }
 
-    /// An error: the value is not allowed; `write` says what is.
+    /// An error for a value that is not allowed. `write` describes allowed values.
     pub(super) fn wrong(&self, write: &str) -> ConfigError {
         let written = setting::shown(&self.value);
         self.error(format!("{written} is not allowed; write {write}"))
     }
 
-    /// An error about the value, in other words.
+    /// An error about the value, with any message.
     pub(super) fn error(&self, message: String) -> ConfigError {
         self.file.wrong(self.source.span(), &self.key, message)
     }
 
-    /// The error from `toml`, at its position if it has one.
+    /// Converts an error from `toml`, at its own position if known.
     pub(super) fn refuse(&self, wrong: &toml::de::Error) -> ConfigError {
         let at = wrong.span().unwrap_or_else(|| self.source.span());
         self.file.wrong(at, &self.key, wrong.message().to_owned())
@@ -165,7 +165,7 @@ impl<'f> Entry<'f> {
         self.value.clone().try_into().map_err(|wrong| self.refuse(&wrong))
     }
 
-    /// The entry alone, as a table of changes.
+    /// A table that contains only this entry.
     pub(super) fn change(&self) -> Table {
         Table::from_iter([(self.name.to_owned(), self.value.clone())])
     }
@@ -193,7 +193,7 @@ impl<'f> Entry<'f> {
     }
 }
 
-/// Reads settings over the current ones in file order, so that the first of two mistakes is reported.
+/// Applies settings in the order of the file, so that the first mistake is reported.
 pub(super) fn settings<T: DeserializeOwned + Serialize>(
     settings: &mut T,
     names: &[&str],
@@ -202,13 +202,14 @@ pub(super) fn settings<T: DeserializeOwned + Serialize>(
 ) -> Result<(), ConfigError> {
     for entry in &section.entries {
         entry.allow(names)?;
-        *settings = setting::changed(settings, entry.change()).map_err(|it| entry.refuse(&it))?;
+        *settings =
+            setting::changed(settings, entry.change()).map_err(|error| entry.refuse(&error))?;
         origins.insert(entry.key.clone(), entry.origin());
     }
     Ok(())
 }
 
-/// The value without its span; an out-of-range number becomes infinity.
+/// Returns the value without its span. An out-of-range number becomes infinity.
 fn value(source: &Spanned<DeValue<'_>>) -> Value {
     Value::deserialize(source.clone().into_deserializer()).unwrap_or(Value::Float(f64::INFINITY))
 }
@@ -217,9 +218,9 @@ pub(super) fn setting_names(rule: &Rule) -> Vec<&'static str> {
     rule.made_of.setting_names().collect()
 }
 
-/// The kinds, each of which has a rule of its own name.
+/// The names of the kinds. Each kind has a rule with the same name.
 pub(super) fn kind_names() -> Vec<&'static str> {
-    KINDS.iter().map(|it| it.kind.name()).collect()
+    KINDS.iter().map(|kind| kind.kind.name()).collect()
 }
 
 pub(super) fn rule_names(rules: &RuleSet) -> Vec<&str> {

@@ -1,4 +1,4 @@
-//! Which files are accepted, which are rejected and how, and that written files read back.
+//! Accepted and rejected files, and files that are written and read back.
 
 use std::fs;
 use std::sync::Arc;
@@ -23,7 +23,7 @@ fn rule<'a>(config: &'a Config, name: &str) -> &'a Rule {
 }
 
 #[track_caller]
-fn refused(text: &str) -> String {
+fn error_of(text: &str) -> String {
     match parse(text) {
         Ok(config) => panic!("taken as {config:?}"),
         Err(error) => error.to_string(),
@@ -32,9 +32,9 @@ fn refused(text: &str) -> String {
 
 /// Each text, and the start of its error after the file's name.
 #[track_caller]
-fn are_refused(rows: &[(&str, &str)]) {
+fn assert_refused(rows: &[(&str, &str)]) {
     for (text, start) in rows {
-        let error = refused(text);
+        let error = error_of(text);
         assert!(error.starts_with(&format!("config.toml:{start}")), "{text}: {error}");
     }
 }
@@ -63,7 +63,7 @@ rule = "idle"
 "#;
 
 #[test]
-fn everything_that_may_be_written_is_read() {
+fn all_settings_are_read() {
     let config = parse(WHOLE).unwrap();
     let mut idle = Rule::new(&idle::KIND);
     for (name, value) in [
@@ -88,7 +88,7 @@ fn everything_that_may_be_written_is_read() {
 }
 
 #[test]
-fn what_is_in_force_reads_back_as_the_same() {
+fn a_written_configuration_reads_back_equal() {
     for text in ["", WHOLE, "[rules.idle]\nmin_memory = \"1000001B\""] {
         let config = parse(text).unwrap();
         let written = config.to_toml();
@@ -102,7 +102,7 @@ fn what_is_in_force_reads_back_as_the_same() {
 }
 
 #[test]
-fn a_path_in_a_comment_breaks_no_line() {
+fn a_newline_in_a_path_does_not_break_a_comment() {
     let mut config = Config::default();
     let path = Path::new("a\nenabled = maybe");
     read::layer(&mut config, "sample.interval = \"2s\"", path).unwrap();
@@ -110,27 +110,27 @@ fn a_path_in_a_comment_breaks_no_line() {
 }
 
 #[test]
-fn a_mistake_is_reported_with_file_line_key_and_what_is_allowed() {
-    let rules = rules::KINDS.map(|it| it.kind.name()).join(", ");
-    let whole = "config.toml:2: rules.idel: is not known; did you mean \"idle\"?; allowed: ";
-    assert_eq!(refused("\n[rules.idel]"), format!("{whole}{rules}"));
+fn a_mistake_is_reported_with_file_line_key_and_allowed_values() {
+    let rules = rules::KINDS.map(|kind| kind.kind.name()).join(", ");
+    let whole = "config.toml:2: rules.idel: is unknown; did you mean \"idle\"?; allowed: ";
+    assert_eq!(error_of("\n[rules.idel]"), format!("{whole}{rules}"));
     let idle = "[[override]]\nrule = 'idle'";
     let named = |rest: &str| format!("{idle}\n{rest}");
-    are_refused(&[
-        ("[rules.idle]\nduratoin = '1m'", "2: rules.idle.duratoin: is not known; did you mean"),
-        ("ruls = 1", "1: ruls: is not known; did you mean \"rules\"?; allowed: sample, reap"),
-        ("[sample]\nx = 1", "2: sample.x: is not known; allowed: interval"),
+    assert_refused(&[
+        ("[rules.idle]\nduratoin = '1m'", "2: rules.idle.duratoin: is unknown; did you mean"),
+        ("ruls = 1", "1: ruls: is unknown; did you mean \"rules\"?; allowed: sample, reap"),
+        ("[sample]\nx = 1", "2: sample.x: is unknown; allowed: interval"),
         ("[rules.idle]\nduration = 10", "2: rules.idle.duration: 10 is not allowed; write"),
         ("rules.idle.duration = '9 apples'", "1: rules.idle.duration: \"9 apples\" is not allowed"),
-        ("rules = 3", "1: rules: has to be a table; write [rules]"),
-        ("rules.idle = [1]", "1: rules.idle: has to be a table; write [rules.idle]"),
+        ("rules = 3", "1: rules: must be a table; write [rules]"),
+        ("rules.idle = [1]", "1: rules.idle: must be a table; write [rules.idle]"),
         ("[sample]\ninterval = '1ms'", "2: sample.interval: \"1ms\" is not allowed; write"),
-        ("[override]\nrule = 'idle'", "1: override: has to be a list of tables; begin each with"),
+        ("[override]\nrule = 'idle'", "1: override: must be a list of tables; begin each with"),
         ("\n[[override]]\nwhere = 'user=ann'", "2: override: names no rule; add rule = NAME"),
-        ("[[override]]\nrule = 'idl'", "2: override.rule: \"idl\" is no rule; did you mean"),
+        ("[[override]]\nrule = 'idl'", "2: override.rule: \"idl\" is not a rule; did you mean"),
         (&named("duration = '1h'"), "1: override: matches every process; add where = TERMS"),
         (&named("where = 'user=ann'"), "1: override: changes nothing; add one of enabled"),
-        (&named("were = 'user:ann'"), "3: override.were: is not known; did you mean \"where\"?"),
+        (&named("were = 'user:ann'"), "3: override.were: is unknown; did you mean \"where\"?"),
         // Values that make no sense.
         ("rules.idle.duration = '0s'", "1: "),
         ("rules.idle.duration = '2d'", "1: "),
@@ -150,17 +150,17 @@ fn a_mistake_is_reported_with_file_line_key_and_what_is_allowed() {
 }
 
 #[test]
-fn what_is_no_toml_is_reported_by_line_and_column() {
-    let error = refused("[sample]\ninterval = \n");
+fn a_syntax_error_is_reported_with_line_and_column() {
+    let error = error_of("[sample]\ninterval = \n");
     assert!(error.starts_with("config.toml:2:12: not TOML: "), "{error}");
     assert!(!error.contains('\n'), "{error}");
     for text in ["[", "a = 1\na = 2", "\u{0}", "é = é", &"[".repeat(100_000)] {
-        assert!(refused(text).contains("not TOML"), "{text:.20}");
+        assert!(error_of(text).contains("not TOML"), "{text:.20}");
     }
 }
 
 #[test]
-fn a_later_layer_wins_setting_by_setting_and_adds_its_overrides() {
+fn a_later_layer_overrides_settings_and_adds_overrides() {
     let folder = tempfile::tempdir().unwrap();
     let (system, user) = (folder.path().join("system.toml"), folder.path().join("user.toml"));
     let override_of = |user: &str| {
@@ -183,7 +183,7 @@ fn a_later_layer_wins_setting_by_setting_and_adds_its_overrides() {
 }
 
 #[test]
-fn what_cannot_be_read_is_reported_plainly_and_what_is_absent_is_no_error() {
+fn an_unreadable_file_is_an_error_and_an_absent_one_is_not() {
     let folder = tempfile::tempdir().unwrap();
     let absent = folder.path().join("absent.toml");
     assert_eq!(load(std::slice::from_ref(&absent), false).unwrap(), Config::default());
@@ -199,7 +199,7 @@ fn what_cannot_be_read_is_reported_plainly_and_what_is_absent_is_no_error() {
 }
 
 #[test]
-fn the_chosen_file_is_read_alone_and_relative_folders_are_ignored() {
+fn a_chosen_file_replaces_others_and_relative_paths_are_ignored() {
     let listed = |chosen: Option<&str>, xdg: Option<&str>, home: Option<&str>| -> Vec<String> {
         paths(chosen.map(Path::new), xdg.map(OsStr::new), home.map(OsStr::new))
             .iter()
@@ -250,7 +250,7 @@ max_cpu_percent = 12.5
 
 fn value(rule: &Rule, name: &str) -> toml::Value {
     let settings = rule.values();
-    let (_, value) = settings.iter().find(|it| it.0 == name).unwrap();
+    let (_, value) = settings.iter().find(|setting| setting.0 == name).unwrap();
     value.clone()
 }
 
@@ -280,7 +280,7 @@ fn a_named_rule_starts_from_its_kind_and_has_a_scope() {
 }
 
 #[test]
-fn entries_in_force_read_back_as_the_same() {
+fn written_entries_read_back_equal() {
     let selected =
         "[[rule]]\nname = \"x\"\nkind = \"idle\"\nwhere = 'user=ann,\"b c\" !gpu:0 mem>50%'";
     for text in [ENTRIES, selected] {
@@ -300,7 +300,7 @@ fn entries_in_force_read_back_as_the_same() {
 }
 
 #[test]
-fn an_exemption_lasts_to_the_end_of_the_day_that_is_named() {
+fn an_exemption_until_a_date_includes_that_day() {
     let until = |written: &str| -> Option<Time> {
         let text = format!("[[keep]]\nwhere = \"user=ann\"\nreason = \"x\"\nuntil = {written}");
         parse(&text).unwrap().rules.keeps()[0].until
@@ -323,13 +323,13 @@ fn an_exemption_lasts_to_the_end_of_the_day_that_is_named() {
 #[test]
 fn a_mistake_in_an_entry_is_reported_with_its_line_and_key() {
     const RULE: &str = "[[rule]]\nname = 'x'\nkind = 'idle'";
-    are_refused(&[
-        (&format!("{RULE}\n{RULE}"), "5: rule.name: there is a rule \"x\" already"),
-        ("rule = 1", "1: rule: has to be a list of tables; begin each with [[rule]]"),
+    assert_refused(&[
+        (&format!("{RULE}\n{RULE}"), "5: rule.name: a rule named \"x\" already exists"),
+        ("rule = 1", "1: rule: must be a list of tables; begin each with [[rule]]"),
         ("[[rule]]\nkind = 'idle'", "1: rule: has no name; add name = NAME"),
         ("[[rule]]\nname = 'x'", "1: rule: has no kind; add kind = KIND, one of: "),
-        ("[[rule]]\nname = 'x'\nkind = 'idel'", "3: rule.kind: \"idel\" is no kind; did you"),
-        ("[[rule]]\nname = 'idle'\nkind = 'idle'", "2: rule.name: \"idle\" is a kind, whose"),
+        ("[[rule]]\nname = 'x'\nkind = 'idel'", "3: rule.kind: \"idel\" is not a kind; did you"),
+        ("[[rule]]\nname = 'idle'\nkind = 'idle'", "2: rule.name: \"idle\" is the name of a kind"),
         ("[[rule]]\nname = 'Idle Ones'\nkind = 'idle'", "2: rule.name: \"Idle Ones\" is not"),
         ("[[keep]]\nreason = 'x'", "1: keep: matches every process; add where"),
         ("[[keep]]\nwhere = 'user=ann'", "1: keep: gives no reason; add reason ="),
@@ -337,10 +337,7 @@ fn a_mistake_in_an_entry_is_reported_with_its_line_and_key() {
         ("[[keep]]\nreason = 'x'\nwhere = 'is:mine'", "3: keep.where: \"is:mine\" uses idle"),
     ]);
     for (rest, start) in [
-        (
-            "duratoin = '1m'",
-            "rule.duratoin: is not known; did you mean \"duration\"?; allowed: name",
-        ),
+        ("duratoin = '1m'", "rule.duratoin: is unknown; did you mean \"duration\"?; allowed: name"),
         ("duration = '2d'", "rule.duration: \"2d\" is not allowed; write a duration"),
         ("where = 'usr:ann'", "rule.where: unknown field \"usr\"; did you mean user?"),
         ("where = 'mem>4'", "rule.where: mem: \"4\" has no unit"),
@@ -358,22 +355,22 @@ fn a_mistake_in_an_entry_is_reported_with_its_line_and_key() {
         ("where = '!job:81'", "rule.where: \"!job:81\" has job: with a part of a name"),
         ("until = 'soon'", "keep.until: \"soon\" is not allowed; write a date"),
         ("until = 12:00:00", "keep.until: the date is not allowed; write a date"),
-        ("kinds = ['idl']", "keep.kinds: \"idl\" is no kind; did you mean \"idle\"?"),
-        ("rules = ['idl']", "keep.rules: \"idl\" is no rule; did you mean \"idle\"?"),
+        ("kinds = ['idl']", "keep.kinds: \"idl\" is not a kind; did you mean \"idle\"?"),
+        ("rules = ['idl']", "keep.rules: \"idl\" is not a rule; did you mean \"idle\"?"),
         ("kinds = []", "keep.kinds: is empty; write a list of kinds"),
-        ("reasn = 'x'", "keep.reasn: is not known; did you mean \"reason\"?"),
-        ("duration = '1h'", "keep.duration: is not known; allowed: where, "),
+        ("reasn = 'x'", "keep.reasn: is unknown; did you mean \"reason\"?"),
+        ("duration = '1h'", "keep.duration: is unknown; allowed: where, "),
     ] {
         let head = match start.starts_with("rule") {
             true => RULE,
             false => "[[keep]]\nwhere = 'user=ann'\nreason = 'x'",
         };
-        are_refused(&[(&format!("{head}\n{rest}"), &format!("4: {start}"))]);
+        assert_refused(&[(&format!("{head}\n{rest}"), &format!("4: {start}"))]);
     }
 }
 
 #[test]
-fn no_setting_is_called_as_a_key_of_an_entry() {
+fn no_setting_has_the_name_of_an_entry_key() {
     for kind in rules::KINDS {
         for setting in kind.setting_names() {
             let taken = ["where", "name", "kind", "rule"].contains(&setting);
@@ -383,11 +380,11 @@ fn no_setting_is_called_as_a_key_of_an_entry() {
 }
 
 #[test]
-fn thresholds_that_contradict_each_other_are_reported_where_they_meet() {
+fn contradicting_thresholds_are_reported_at_their_position() {
     let rule = "name = \"x\"\nkind = \"pressure\"";
     let pressure = "[rules.pressure]\nenabled = true\nmin_free_warning = '3GiB'";
     let change = "[[override]]\nrule = 'pressure'\nwhere = 'gpu:0'\nmin_free_warning = '3GiB'";
-    are_refused(&[
+    assert_refused(&[
         (pressure, "3: rules.pressure: min_free_warning ("),
         ("[rules.pressure]\nmin_free_warning = '1GiB'", "2: rules.pressure: min_free_warning ("),
         (&format!("\n[[rule]]\n{rule}\nmin_free_warning = '2GiB'"), "2: rule: min_free_warning ("),
@@ -397,13 +394,13 @@ fn thresholds_that_contradict_each_other_are_reported_where_they_meet() {
 }
 
 #[test]
-fn a_rule_about_gpus_can_be_asked_about_no_process() {
+fn a_rule_about_gpus_cannot_select_processes() {
     let named = "[[rule]]\nname = \"x\"\nkind = \"pressure\"\n";
     let change = "[[override]]\nrule = \"pressure\"\nmin_free = \"512MiB\"\n";
     let keep = "[[keep]]\nreason = \"x\"\nkinds = [\"pressure\"]\n";
     for (entry, prefix) in [(named, "rule"), (change, "override"), (keep, "keep")] {
-        let start = format!("1: {prefix}.where: pressure is about a GPU");
-        are_refused(&[(&format!("{entry}where = \"gpu:0 user=ann\""), &start)]);
+        let start = format!("1: {prefix}.where: pressure is about GPUs");
+        assert_refused(&[(&format!("{entry}where = \"gpu:0 user=ann\""), &start)]);
         parse(&format!("{entry}where = \"gpu:0,1\"")).unwrap();
     }
 }
@@ -435,7 +432,7 @@ action = "notify"
 "#;
 
 #[test]
-fn everything_of_it_is_read_and_reads_back() {
+fn the_reap_table_is_read_and_reads_back_equal() {
     let config = parse(WHOLE_REAP).unwrap();
     let reap = &config.reap;
     assert_eq!(reap.warn, Span::from_seconds(1800.0));
@@ -457,12 +454,12 @@ fn everything_of_it_is_read_and_reads_back() {
         "never = [\"tensorboard\", \"Xorg\"] # config.toml:9",
         "action = \"notify\" # default",
     ] {
-        assert!(written.lines().any(|it| it == line), "{line}: {written}");
+        assert!(written.lines().any(|written_line| written_line == line), "{line}: {written}");
     }
 }
 
 #[test]
-fn nothing_is_killed_unless_a_rule_has_that_action() {
+fn a_rule_kills_only_with_its_own_action() {
     let config = parse("").unwrap();
     assert_eq!(config.reap.reaping().count(), 0);
     // A rule does not inherit its kind's action, because it may be for other processes.
@@ -475,7 +472,7 @@ fn nothing_is_killed_unless_a_rule_has_that_action() {
 }
 
 #[test]
-fn a_rule_may_ask_for_memory_and_kill_nothing() {
+fn a_rule_can_release_memory_without_killing() {
     let text = "[[rule]]\nname = \"caches\"\nkind = \"idle\"\nmin_memory = \"8GiB\"\naction = \"release\"\n\
                 [rules.server-idle]\naction = \"release\"";
     // No owner must be warned.
@@ -487,7 +484,7 @@ fn a_rule_may_ask_for_memory_and_kill_nothing() {
 }
 
 #[test]
-fn a_later_layer_changes_an_earlier_one_and_takes_no_protection_away() {
+fn a_later_layer_overrides_reap_but_keeps_never() {
     let mut config = parse(WHOLE_REAP).unwrap();
     let user = "[reap]\nwarn = \"1h\"\nnever = [\"Xorg\", \"blender\"]\n\
                 [rules.orphan]\naction = \"notify\"";
@@ -500,17 +497,14 @@ fn a_later_layer_changes_an_earlier_one_and_takes_no_protection_away() {
 }
 
 #[test]
-fn mistakes_are_reported_with_line_and_key() {
+fn a_mistake_in_reap_is_reported_with_line_and_key() {
     let mine = "[[rule]]\nname = 'mine'\nkind = 'server-idle'\naction = 'reap'";
     let change = "[[override]]\nrule = 'idle'\nwhere = 'user=ann'\naction = 'reap'";
     let unwarned = "[rules.idle]\naction = 'reap'\n\n[reap]\nwarn = '1m'";
-    are_refused(&[
-        (
-            "[reap]\nwarm = '1m'",
-            "2: reap.warm: is not known; did you mean \"warn\"?; allowed: warn",
-        ),
+    assert_refused(&[
+        ("[reap]\nwarm = '1m'", "2: reap.warm: is unknown; did you mean \"warn\"?; allowed: warn"),
         ("[reap]\nwarn = '0s'", "2: reap.warn: \"0s\" is not allowed; write a duration such as"),
-        ("[reap]\nmost = 1.5", "2: reap.most: 1.5 is not allowed; write a number of acts such as"),
+        ("[reap]\nmost = 1.5", "2: reap.most: 1.5 is not allowed; write a number of kills such as"),
         ("[reap]\nnotify = 'mail ann'", "2: reap.notify: \"mail ann\" is not allowed; write"),
         ("[reap]\nlongest_keep = 7", "2: reap.longest_keep: 7 is not allowed; write a duration"),
         (
@@ -523,10 +517,16 @@ fn mistakes_are_reported_with_line_and_key() {
         ),
         ("[reap]\nnever = ['/usr/bin/x']", "2: reap.never: the list is not allowed; write"),
         ("[rules.idle]\naction = 'kill'", "2: rules.idle.action: unknown variant `kill`, expected"),
-        ("[rules.dead]\naction = 'reap'", "2: rules.dead.action: what dead finds is never killed"),
-        ("[rules.orphan]\naction = 'release'", "2: rules.orphan.action: what orphan finds is"),
-        (mine, "4: rule.action: what server-idle finds is never killed unattended"),
-        (unwarned, "4: reap: a rule has action = \"reap\", but no owner could be warned"),
-        (change, "4: override.action: is not known; allowed: where, "),
+        (
+            "[rules.dead]\naction = 'reap'",
+            "2: rules.dead.action: processes found by dead are never killed",
+        ),
+        (
+            "[rules.orphan]\naction = 'release'",
+            "2: rules.orphan.action: processes found by orphan are",
+        ),
+        (mine, "4: rule.action: processes found by server-idle are never killed unattended"),
+        (unwarned, "4: reap: a rule has action = \"reap\", but owners cannot be warned"),
+        (change, "4: override.action: is unknown; allowed: where, "),
     ]);
 }

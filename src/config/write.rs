@@ -18,7 +18,7 @@ pub(super) fn document(config: &Config) -> String {
 }
 
 fn write_all(config: &Config, out: &mut String) -> fmt::Result {
-    writeln!(out, "# the configuration in force, and where each value comes from\n")?;
+    writeln!(out, "# the current configuration, with the origin of each value\n")?;
     write_settings(config, "sample", values(&config.sample, &["interval"]), out)?;
     writeln!(out, "\n# what `gpumem reap --watch` does about findings")?;
     write_settings(config, "reap", values(&config.reap, SETTINGS), out)?;
@@ -33,12 +33,12 @@ fn write_all(config: &Config, out: &mut String) -> fmt::Result {
         write_named(config, rule, out)?;
     }
     for rule in kinds.iter().chain(&named) {
-        for (place, change) in rule.overrides.iter().enumerate() {
-            write_override(config, &rule.name, place, change, out)?;
+        for (index, change) in rule.overrides.iter().enumerate() {
+            write_override(config, &rule.name, index, change, out)?;
         }
     }
-    for (place, keep) in config.rules.keeps().iter().enumerate() {
-        write_keep(config, place, keep, out)?;
+    for (index, keep) in config.rules.keeps().iter().enumerate() {
+        write_keep(config, index, keep, out)?;
     }
     Ok(())
 }
@@ -89,18 +89,18 @@ fn write_named(config: &Config, rule: &Rule, out: &mut String) -> fmt::Result {
 fn write_override(
     config: &Config,
     rule: &str,
-    place: usize,
+    index: usize,
     change: &Override,
     out: &mut String,
 ) -> fmt::Result {
-    let origin = origin(config, &format!("override.{rule}.{place}"));
+    let origin = origin(config, &format!("override.{rule}.{index}"));
     writeln!(out, "\n[[override]] # {origin}\nrule = {}", quoted(rule))?;
     write_scope(&change.scope, out)?;
     out.write_str(&change.changes.to_string())
 }
 
-fn write_keep(config: &Config, place: usize, keep: &Exemption, out: &mut String) -> fmt::Result {
-    let origin = origin(config, &format!("keep.{place}"));
+fn write_keep(config: &Config, index: usize, keep: &Exemption, out: &mut String) -> fmt::Result {
+    let origin = origin(config, &format!("keep.{index}"));
     writeln!(out, "\n[[keep]] # {origin}\nreason = {}", quoted(&keep.reason))?;
     if let Some(until) = keep.until {
         writeln!(out, "until = {until}")?;

@@ -76,7 +76,7 @@ fn a_machine_without_a_driver_gets_that_report() {
 
     let diagnosis = Diagnosis::from(run(&["doctor", "--json", "--nvml-library", NOWHERE]), 3);
     diagnosis.assert_check("library", "broken", &[NOWHERE]);
-    diagnosis.assert_check("driver", "unknown", &["not asked"]);
+    diagnosis.assert_check("driver", "unknown", &["not queried"]);
     diagnosis.assert_check("pidfd", "ok", &[]);
     diagnosis.assert_check("version", "ok", &[env!("CARGO_PKG_VERSION")]);
     assert!(diagnosis.all("gpu").is_empty());

@@ -144,5 +144,5 @@ fn a_moment_of_the_stored_history_is_explained() {
     let page = oom("-0s").exits(0).json();
     assert_eq!(page["gpu"]["processes"][0]["pid"], holder.pid(), "{page}");
     let before = oom("-1h").exits(3);
-    assert!(before.stderr.contains("nothing is stored of this boot until"), "{before:?}");
+    assert!(before.stderr.contains("no history of this boot is stored up to"), "{before:?}");
 }

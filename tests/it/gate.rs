@@ -387,7 +387,7 @@ fn a_gpu_that_left_before_the_end_is_not_judged_as_well() {
     let gone = check(&path, &["--gpu", "1", "--max-used", "20GiB"]);
     assert_eq!(status(&gone), is(3, "error"));
     let error = gone.json()["errors"][0]["error"].clone();
-    assert_eq!(error, "1 was there, and is not in the last snapshot");
+    assert_eq!(error, "1 is missing in the last snapshot");
     assert_eq!(check(&path, &["--gpu", "2"]).code, 2);
     let quiet = run(&["check", "--quiet", "--replay", path.to_str().unwrap(), "--gpu", "1"]);
     assert_eq!((quiet.code, quiet.stdout.as_str()), (3, ""));

@@ -240,7 +240,7 @@ esac
         ("half", "ssh failed: the connection was lost"),
         ("endless", "no snapshot so far"),
         ("asks", "Permission denied"),
-        ("nothing", "it sent no snapshot"),
+        ("nothing", "received no snapshot"),
         ("none", "install it there"),
         ("argument", "upgrade gpumem there"),
         ("newer", "upgrade gpumem here"),

@@ -186,7 +186,7 @@ fn a_program_with_more_rights_than_its_caller_loads_nothing_for_it() {
         return;
     }
     let output = run(&["ps", "--nvml-library", library]);
-    refused(&output, &["--nvml-library", "is not loaded", "capabilities"]);
+    refused(&output, &["--nvml-library", "is refused", "capabilities"]);
     let output = run(&["ps", "--json"]);
     let led = serde_json::from_str::<serde_json::Value>(&output.stdout)
         .is_ok_and(|json| json["gpus"].as_array().is_some_and(|it| it.len() == 1));

@@ -197,7 +197,7 @@ fn what_records_serves_as_well_and_counts_waste_from_0() {
     let second = Running(second.spawn().unwrap());
     wait_until("it says so", || {
         let said = std::fs::read_to_string(&said).unwrap();
-        said.contains("a recorder samples this machine already")
+        said.contains("a recorder already samples this machine")
     });
     drop(second);
     // What the audit log has is on the page as well.

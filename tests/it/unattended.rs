@@ -153,11 +153,14 @@ fn its_manager_gets_ready_alive_reloading_and_stopping() {
     let complaints = service.end();
     assert_eq!(complaints.matches("the configuration was reloaded").count(), 1);
     // What it is going to do, at the start and after the reload.
-    for line in ["kills nothing: ", "only notifies of what these rules find: dead, ", "audit log: "]
-    {
+    for line in [
+        "kills nothing: ",
+        "only notifies owners of findings of these rules: dead, ",
+        "audit log: ",
+    ] {
         assert_eq!(complaints.matches(line).count(), 2, "{line}: {complaints}");
     }
-    let broken = "config.toml:2: reap.warm: is not known; did you mean \"warn\"?; allowed: warn, \
+    let broken = "config.toml:2: reap.warm: is unknown; did you mean \"warn\"?; allowed: warn, \
                   grace, settle, most, within, notify, never, longest_keep; \
                   the previous configuration stays in force";
     assert!(complaints.contains(broken), "{complaints}");

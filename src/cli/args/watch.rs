@@ -1,4 +1,4 @@
-//! What may be typed to `gpumem watch`.
+//! Arguments of `gpumem watch`.
 
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Args, ValueEnum};
@@ -10,24 +10,23 @@ use crate::watch::once::Keys;
 
 /// Watch GPUs, processes and findings live on the terminal, and free memory there
 ///
-/// From top to bottom: the machine and the sample's age; the GPUs; the processes; the findings, or the
-/// details of the selected process. If `gpumem record --store` is running, idle times and findings are
-/// there from the start. With --replay or --demo a recording plays, and nothing in it can be signalled.
+/// The screen shows, from top to bottom, the machine and the age of the sample, the GPUs, the processes,
+/// and the findings or the details of the selected process. If `gpumem record --store` is running, idle
+/// times and findings are shown at once. With --replay or --demo, a recording is played, and nothing can
+/// be signalled.
 ///
-/// With --once it prints one picture and exits; that needs no terminal. The picture shows this
-/// machine's second sample, the recording's end, or the demo's 25th minute.
+/// With --once, gpumem prints one picture and exits; no terminal is needed. The picture shows the second
+/// sample of this machine, the end of the recording, or the 25th minute of the demo.
 ///
-/// Keys: ? shows all keys, q quits; the line at the bottom has F1 to F10, to press or to click. j, k
-/// and the arrows select, Enter explains the selection, / filters as in `user:ann gpu:0 idle>10m
-/// mem>4GiB`, F3 finds, digits show one GPU only, i shows its page, s totals by user and job, e the
-/// environment of a process with secrets masked, F2 chooses the columns, p pauses, `[` and `]` step
-/// back and forth. The manual page (gpumem man watch) lists all keys and the filter's terms.
+/// Press ? for a list of all keys, and q to quit. The line at the bottom shows F1 to F10, which can also be
+/// clicked. j, k and the arrow keys select a row, and Enter explains it. / filters, as in `user:ann gpu:0
+/// idle>10m mem>4GiB`, and F3 searches. A digit shows only that GPU, and i shows its page. s shows totals by
+/// user and job, e the environment of a process with secrets masked, and F2 the choice of columns. p pauses;
+/// `[` and `]` step backward and forward.
 ///
-/// Freeing memory: Space marks a process; x shows the plan that `gpumem reap` would make for the marked
-/// or selected processes, X the plan for all findings. In a plan, Tab switches to families and to all
-/// findings, s chooses another signal, y confirms, and u cancels until the first signal is sent.
-///
-/// When a signal terminates gpumem, it first restores the terminal and then dies of that signal.
+/// To free memory, mark processes with Space and press x for the plan that `gpumem reap` would make, or X
+/// for the plan for all findings. In a plan, Tab switches to families and to all findings, s selects another
+/// signal, y confirms, and u cancels until the first signal is sent.
 #[derive(Args, Debug)]
 #[command(after_help = EXIT_CODES)]
 pub struct WatchArgs {
@@ -35,25 +34,23 @@ pub struct WatchArgs {
     #[arg(long, value_name = "DURATION", conflicts_with_all = ["replay", "demo"])]
     pub interval: Option<Span>,
 
-    /// Start with only these GPUs and the processes on them, by index or UUID (or its beginning); /
-    /// changes it
+    /// Filter by these GPUs at the start, by index or UUID (or its beginning)
     #[arg(long, value_name = "GPU", value_delimiter = ',')]
     pub gpu: Vec<String>,
 
-    /// Start with the processes of these users, by name or uid; / changes it
+    /// Filter by these users at the start, by name or uid
     #[arg(long, value_name = "USER", value_delimiter = ',')]
     pub user: Vec<String>,
 
-    /// The filter that the screen starts with.
+    /// The initial filter.
     #[command(flatten)]
     pub terms: Where,
 
-    /// Sort the processes by this column; r reverses the order, o changes it [default: as last used, or
-    /// memory]
+    /// Sort the processes by this column [default: as last used, or memory]
     #[arg(long, value_name = "COLUMN", value_parser = columns())]
     pub sort: Option<Column>,
 
-    /// Columns of the table, from left to right, for this session [default: as chosen with F2, or all]
+    /// Columns of the table in this session, from left to right [default: as chosen with F2, or all]
     #[arg(long, value_name = "COLUMN,…", value_delimiter = ',', value_parser = columns())]
     pub columns: Vec<Column>,
 
@@ -61,15 +58,15 @@ pub struct WatchArgs {
     #[arg(long, value_name = "N", default_value = "1", value_parser = speed, allow_negative_numbers = true)]
     pub speed: f64,
 
-    /// Draw with ASCII only [default: if the locale is not UTF-8, and on the Linux console]
+    /// Draw in ASCII [default: if the locale is not UTF-8, and on the Linux console]
     #[arg(long)]
     pub ascii: bool,
 
-    /// The colours [default: auto]
+    /// Colours [default: auto]
     #[arg(long, value_name = "THEME")]
     pub theme: Option<ThemeChoice>,
 
-    /// Print one picture to standard output, and exit
+    /// Print one picture to standard output and exit
     #[arg(
         long,
         value_name = "FORMAT",
@@ -80,23 +77,23 @@ pub struct WatchArgs {
     )]
     pub once: Option<Once>,
 
-    /// Columns and rows of the picture [default: the terminal's, or COLUMNS and LINES, or 80x24]
+    /// Size of the picture [default: the terminal's, COLUMNS and LINES, or 80x24]
     #[arg(long, value_name = "COLUMNSxROWS", requires = "once", value_parser = size)]
     pub size: Option<(u16, u16)>,
 
-    /// Keys to press before the picture is taken: `jj<Enter>`, `?<PgDn>`; `<lt>` is <
+    /// Keys to press before the picture is taken: `jj<Enter>`, `?<PgDn>`; `<lt>` for <
     #[arg(long, value_name = "KEYS", requires = "once", allow_hyphen_values = true)]
     pub keys: Option<Keys>,
 
-    /// Leave the mouse to the terminal, so that it selects text
+    /// Leave the mouse to the terminal, for selecting text
     #[arg(long)]
     pub no_mouse: bool,
 
-    /// Whether the stored history is used.
+    /// Whether to use the stored history.
     #[command(flatten)]
     pub stored: Stored,
 
-    /// Where snapshots come from.
+    /// The source of snapshots.
     #[command(flatten)]
     pub recorded: Recorded,
 
@@ -105,7 +102,7 @@ pub struct WatchArgs {
     pub others: OtherHosts,
 }
 
-/// The columns by name, as for `ps --sort` and the filter's terms.
+/// Parses the name of a column, as for `ps --sort` and the filter's terms.
 fn columns() -> impl TypedValueParser<Value = Column> {
     let values = Column::ALL.map(|column| {
         let spec = column.spec();
@@ -113,12 +110,12 @@ fn columns() -> impl TypedValueParser<Value = Column> {
         PossibleValue::new(spec.column_name()).aliases(others.copied()).help(spec.meaning)
     });
     PossibleValuesParser::new(values).map(|name| {
-        let is_it = |column: &Column| {
+        let has_name = |column: &Column| {
             let spec = column.spec();
             spec.column_name() == name || spec.names.contains(&name.as_str())
         };
-        // The parser lets no other name through.
-        Column::ALL.into_iter().find(is_it).unwrap_or(Column::Gpu)
+        // The parser rejects all other names.
+        Column::ALL.into_iter().find(has_name).unwrap_or(Column::Gpu)
     })
 }
 
@@ -132,13 +129,13 @@ fn speed(text: &str) -> Result<f64, String> {
 /// The colours of watch.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
 pub enum ThemeChoice {
-    /// Light if COLORFGBG names a light background, else the terminal's
+    /// Light if COLORFGBG describes a light background, otherwise terminal
     Auto,
-    /// The terminal's own colours, as most programs use them
+    /// The terminal's colours, for a dark background
     Terminal,
-    /// Those of the terminal's colours that are readable on a light ground
+    /// The terminal's colours that are readable on a light background
     Light,
-    /// Cyan, yellow and light red: safe for red-green colour blindness
+    /// Cyan, yellow and light red, for red-green colour blindness
     #[value(alias = "color-blind")]
     ColourBlind,
 }
@@ -146,9 +143,9 @@ pub enum ThemeChoice {
 /// The format of a picture.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
 pub enum Once {
-    /// Lines of text, with colours on a terminal and with --color always
+    /// Text, with colours on a terminal and with --color always
     Text,
-    /// An SVG document, in colour but for --color never
+    /// An SVG document, in colour unless --color never is given
     Svg,
 }
 
@@ -159,10 +156,10 @@ fn size(text: &str) -> Result<(u16, u16), String> {
     parsed.ok_or_else(|| format!("write columns and rows from 1 to {MOST_CELLS}: 120x40"))
 }
 
-/// A picture is no wider and no higher than this.
+/// Maximum width and height of a picture.
 const MOST_CELLS: u16 = 1000;
 
-/// Columns or rows of a picture; `None` where there are none of it, or too many.
+/// Parses the columns or rows of a picture. `None` if out of range.
 pub fn cells(text: &str) -> Option<u16> {
     let number = text.parse().ok()?;
     (1..=MOST_CELLS).contains(&number).then_some(number)

@@ -11,7 +11,7 @@ use crate::model::snapshot::ReadError;
 use crate::model::{Gpu, GpuProcess, Identity, Process, Snapshot, Start};
 use crate::report::check::NewHolder;
 
-/// The maximum size of a snapshot file in bytes.
+/// Maximum size of a snapshot file in bytes.
 const MOST_BYTES: u64 = 64 << 20;
 
 #[derive(Debug)]
@@ -35,7 +35,7 @@ impl Baseline {
         match snapshot {
             Ok(snapshot) => Ok(Self { name, snapshot }),
             Err(why) => Err(UsageError(format!(
-                "--baseline {name}: {why}; it takes what `gpumem ps --json` printed before"
+                "--baseline {name}: {why}; create it with `gpumem ps --json`"
             ))),
         }
     }
@@ -50,18 +50,18 @@ impl Baseline {
             _ => "from an unknown boot",
         };
         let name = &self.name;
-        Some(format!("--baseline {name} is {why}; make a new one: gpumem ps --json > {name}"))
+        Some(format!("--baseline {name} is {why}; create a new one: gpumem ps --json > {name}"))
     }
 
     /// The new holders, and errors for unreadable values.
     pub(super) fn judge(&self, now: &Snapshot) -> (Vec<NewHolder>, Vec<ReadError>) {
         let (mut new, mut errors) = (Vec::new(), Vec::new());
         for gpu in &now.gpus {
-            let is_it = |then: &&Gpu| match (&then.uuid, &gpu.uuid) {
+            let is_same_gpu = |then: &&Gpu| match (&then.uuid, &gpu.uuid) {
                 (Some(then), Some(now)) => then == now,
                 _ => then.index == gpu.index,
             };
-            let then = self.snapshot.gpus.iter().find(is_it);
+            let then = self.snapshot.gpus.iter().find(is_same_gpu);
             let then = then.and_then(|then| then.processes.as_ref());
             let why = match (then, &gpu.processes) {
                 (Some(then), Some(rows)) if gpu.stale_seconds.is_none() => {
@@ -74,7 +74,7 @@ impl Baseline {
                     continue;
                 }
                 (None, _) => {
-                    "the baseline has no list of its processes; take one without --gpu, or check with --gpu"
+                    "the baseline does not list its processes; create it without --gpu, or check with --gpu"
                 }
                 (Some(_), None) => "its processes could not be read",
                 (Some(_), Some(_)) => {

@@ -52,7 +52,7 @@ fn unattributed(gpu: &Gpu, snapshot: &Snapshot) -> Result<u64, &'static str> {
     used(gpu)?;
     if snapshot.host.pid_namespace != Some(PidNamespace::Host) {
         return Err(
-            "NVML lists every process only in the host's pid namespace; run gpumem on the host",
+            "NVML lists all processes only in the host's pid namespace; run gpumem on the host",
         );
     }
     snapshot.balance(gpu).ok_or("its memory could not be read")?.unattributed
@@ -71,7 +71,7 @@ mod tests {
         snapshot
     }
 
-    /// A GPU with 80 GiB, of which 50 are used and a process holds `used_bytes`.
+    /// A GPU with 50 of 80 GiB used. A process holds `used_bytes`.
     fn gpu(used_bytes: Option<u64>) -> Gpu {
         Gpu {
             memory: Some(Memory {
@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn exactly_the_limit_is_within_it() {
+    fn a_value_equal_to_the_limit_does_not_exceed_it() {
         let snapshot = machine(gpu(Some(49 * GIB)));
         for (amount, exceeded) in [
             (Amount::Size(Bytes(50 * GIB)), false),
@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_known_neither_passes_nor_exceeds() {
+    fn an_unknown_value_neither_passes_nor_exceeds() {
         let size = Amount::Size(Bytes(GIB));
         let whole = gpu(Some(GIB));
         let changed = |change: fn(&mut Gpu)| {

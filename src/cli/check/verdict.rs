@@ -69,7 +69,7 @@ pub(in crate::cli) struct CheckVerdict {
     /// Whether snapshots are live. A recording is evaluated at its end.
     is_live: bool,
     /// Every GPU seen so far, for matching names.
-    known: Vec<Gpu>,
+    known_gpus: Vec<Gpu>,
     recorded: RecordedUsers,
     impossible: Option<String>,
     concluded: bool,
@@ -125,7 +125,7 @@ impl CheckVerdict {
             last: None,
             selected: HashSet::new(),
             is_live,
-            known: Vec::new(),
+            known_gpus: Vec::new(),
             recorded: RecordedUsers::default(),
             impossible: None,
             concluded: false,
@@ -192,15 +192,16 @@ impl CheckVerdict {
             }
         }
         let (limits, mut unknown) = limit::judge(&self.question.limits, &snapshot);
-        self.unusable = self.question.baseline.as_ref().and_then(|it| it.unusable(&snapshot));
+        self.unusable =
+            self.question.baseline.as_ref().and_then(|baseline| baseline.unusable(&snapshot));
         let new_holders = self.question.baseline.as_ref().map(|baseline| {
             let (mut new, errors) = baseline.judge(&snapshot);
             unknown.extend(errors);
             let on = selected.as_ref().map(|selected| &selected.on_gpus);
-            new.retain(|it| on.is_none_or(|on| on.contains(&(Some(it.pid), it.gpu))));
+            new.retain(|holder| on.is_none_or(|on| on.contains(&(Some(holder.pid), holder.gpu))));
             new
         });
-        // A value that is unknown now may be in the next snapshot.
+        // An unknown value may be known in the next snapshot.
         let is_open = (limits.is_empty() && new_holders.is_none()) || !unknown.is_empty();
         if self.is_without_rules && self.question.wait.is_none() && self.is_live && !is_open {
             progress = VerdictProgress::Answered;
@@ -232,9 +233,9 @@ impl CheckVerdict {
 
     fn note_gpus(&mut self, gpus: &[Gpu]) {
         for gpu in gpus {
-            let is_it = |known: &Gpu| known.index == gpu.index && known.uuid == gpu.uuid;
-            if !self.known.iter().any(is_it) {
-                self.known.push(Gpu {
+            let is_same_gpu = |known: &Gpu| known.index == gpu.index && known.uuid == gpu.uuid;
+            if !self.known_gpus.iter().any(is_same_gpu) {
+                self.known_gpus.push(Gpu {
                     index: gpu.index,
                     uuid: gpu.uuid.clone(),
                     name: gpu.name.clone(),
@@ -253,10 +254,10 @@ impl CheckVerdict {
     /// Checks the named GPUs, once the machine has answered, and the baseline. Fails if a named GPU was never seen,
     /// or the baseline is of another machine or boot.
     pub(super) fn prove_machine(&self) -> Result<(), UsageError> {
-        if self.known.is_empty() {
+        if self.known_gpus.is_empty() {
             return Ok(());
         }
-        self.question.selection.check_gpus(&self.known)?;
+        self.question.selection.check_gpus(&self.known_gpus)?;
         if !self.is_live {
             self.question.selection.check_recorded_users(&self.recorded)?;
         }
@@ -264,7 +265,7 @@ impl CheckVerdict {
             return Err(UsageError(why.clone()));
         }
         let is_asked = |gpu: &&Gpu| self.question.selection.allows_gpu(gpu);
-        let asked: Vec<Gpu> = self.known.iter().filter(is_asked).cloned().collect();
+        let asked: Vec<Gpu> = self.known_gpus.iter().filter(is_asked).cloned().collect();
         self.question.wait.as_ref().map_or(Ok(()), |wait| wait.check_devices(&asked))
     }
 
@@ -380,7 +381,7 @@ impl CheckVerdict {
         let identity = |finding: &Finding| Some(finding.process.as_ref()?.identity);
         let concerned: HashSet<Identity> = findings.iter().filter_map(identity).collect();
         let is_asked = |finding: &Finding| match identity(finding) {
-            Some(it) => concerned.contains(&it),
+            Some(identity) => concerned.contains(&identity),
             None => self.concerns(finding),
         };
         self.engine.reclaimable_of(is_asked, suspects.iter())
@@ -427,14 +428,13 @@ impl CheckVerdict {
         if let Some(last) = &self.last {
             errors.clone_from(&last.errors);
             for wanted in &last.missing {
-                let gone = format!("{wanted} was there, and is not in the last snapshot");
+                let gone = format!("{wanted} is missing in the last snapshot");
                 errors.push(error("--gpu", &gone));
             }
-            if self.known.is_empty() {
+            if self.known_gpus.is_empty() {
                 errors.push(error(
                     "nvmlDeviceGetCount_v2",
-                    "the driver reports no GPU: there is nothing to check; `gpumem doctor` looks for the reason, \
-                    and --demo works without one",
+                    "the driver reports no GPU, so there is nothing to check; run `gpumem doctor`, or try --demo",
                 ));
             }
         }
@@ -467,7 +467,7 @@ fn select(
     Some(selected)
 }
 
-/// The reasons for which earlier history was discarded.
+/// Why earlier history was discarded.
 fn forgotten(resets: Resets) -> Vec<ReadError> {
     [
         (resets.slept, "the machine was suspended"),
@@ -477,10 +477,10 @@ fn forgotten(resets: Resets) -> Vec<ReadError> {
     ]
     .into_iter()
     .filter(|(times, _)| *times > 0)
-    .map(|(times, why)| format!("{why} ({times}×); the history before it was dropped"))
+    .map(|(times, why)| format!("{why} ({times}×); earlier history was dropped"))
     .chain((resets.strays > 0).then(|| {
         let strays = resets.strays;
-        format!("snapshots older than the one before them were skipped ({strays}×)")
+        format!("snapshots older than the previous one were skipped ({strays}×)")
     }))
     .map(|error| ReadError { gpu: None, call: "history".into(), error: error.into() })
     .collect()

@@ -1,14 +1,14 @@
 //! `--wait-free`: waits for free memory. Pure: the snapshots bring their time.
 //!
 //! The memory must be free on one device: a whole GPU, or a MIG device of a partitioned one. A lost or stale GPU's
-//! free memory is unknown, which is never enough. A claimed GPU satisfies only a request that names it.
+//! free memory is unknown and does not satisfy a request. A claimed GPU satisfies only a request that names it.
 
 use std::sync::Arc;
 
 use crate::cli::UsageError;
 use crate::cli::args::WaitFree;
 use crate::cli::devices::visible;
-use crate::cli::selection::{names, no_such_gpu};
+use crate::cli::selection::{is_gpu_named, no_such_gpu};
 use crate::model::compute_device::DeviceKey;
 use crate::model::{ComputeDevice, Gpu, Time};
 use crate::report::check::WaitVerdict;
@@ -28,7 +28,7 @@ pub(super) struct Wait {
 #[derive(Debug)]
 struct Want {
     wanted: WaitFree,
-    /// The device that satisfies the request, or had the most free memory so far.
+    /// The device that satisfies the request, or else had the most free memory so far.
     nearest: Option<Nearest>,
     satisfied: bool,
 }
@@ -81,7 +81,8 @@ impl Wait {
         let devices = self.devices(gpus).unwrap_or_default();
         for want in &mut self.wants {
             // Of several devices with equal free memory, take the first.
-            let candidates = want.candidates(&devices).rev().filter_map(|it| want.nearest(it));
+            let candidates =
+                want.candidates(&devices).rev().filter_map(|device| want.nearest(device));
             let most = candidates.max_by_key(|near| (near.refusal.is_none(), near.free_bytes));
             want.satisfied = most.as_ref().is_some_and(|near| {
                 near.free_bytes >= want.wanted.size.0 && near.refusal.is_none()
@@ -119,7 +120,7 @@ impl Wait {
     fn devices<'g>(&self, gpus: &'g [Gpu]) -> Result<Vec<ComputeDevice<'g>>, UsageError> {
         let mut devices = visible(gpus, self.visible.as_deref())?;
         let is_allowed =
-            |it: &ComputeDevice<'_>| self.allowed.iter().any(|name| it.is_called(name));
+            |device: &ComputeDevice<'_>| self.allowed.iter().any(|name| device.is_called(name));
         devices.retain(|device| self.allowed.is_empty() || is_allowed(device));
         Ok(devices)
     }
@@ -128,9 +129,9 @@ impl Wait {
     /// hides it or all GPUs.
     pub(super) fn check_devices(&self, gpus: &[Gpu]) -> Result<(), UsageError> {
         let devices = self.devices(gpus)?;
-        let known: Vec<Gpu> = devices.iter().map(|device| device.gpu.clone()).collect();
+        let visible_gpus: Vec<Gpu> = devices.iter().map(|device| device.gpu.clone()).collect();
         let hidden = |typed: &str| match &self.visible {
-            Some(value) if gpus.iter().any(|gpu| names(typed, gpu)) => Some(format!(
+            Some(value) if gpus.iter().any(|gpu| is_gpu_named(typed, gpu)) => Some(format!(
                 "CUDA_VISIBLE_DEVICES={value} hides that GPU; unset it, or name another"
             )),
             _ => None,
@@ -138,12 +139,13 @@ impl Wait {
         for want in &self.wants {
             let Some(wanted) = want.wanted.gpu.as_deref() else { continue };
             // A partitioned GPU may have no MIG device yet.
-            let is_there = gpus.iter().any(|gpu| gpu.mig_mode == Some(true) && names(wanted, gpu));
+            let is_there =
+                gpus.iter().any(|gpu| gpu.mig_mode == Some(true) && is_gpu_named(wanted, gpu));
             if !devices.iter().any(|device| device.is_called(wanted)) && !is_there {
                 let typed = format!("--wait-free SIZE:{wanted}");
                 return Err(match hidden(wanted) {
                     Some(why) => UsageError(format!("{typed}: {why}")),
-                    None => no_such_gpu(&typed, &known),
+                    None => no_such_gpu(&typed, &visible_gpus),
                 });
             }
         }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::Sources;
 use super::cursor::Cursor;
-use crate::cli::selection::me;
+use crate::cli::selection::current_user;
 use crate::cli::{config, live, man, recorded, session};
 use crate::model::field::{self, Field};
 use crate::model::row::{ProcessRow, notebook, places};
@@ -58,16 +58,16 @@ fn value_kind(command: &str, id: &str) -> Option<ValueKind> {
 }
 
 /// Candidates for the value being typed: whole words, without the option's name.
-pub(super) fn of(cursor: &Cursor) -> Vec<OfferedValue> {
+pub(super) fn find(cursor: &Cursor) -> Vec<OfferedValue> {
     let before = &cursor.head;
     let found = match value_kind(&cursor.command, cursor.id()) {
         None => defined(cursor),
         Some(kind) => values(kind, cursor),
     };
-    let mut seen = HashSet::new();
+    let mut unique = HashSet::new();
     found
         .into_iter()
-        .filter(|candidate| seen.insert(candidate.value.clone()))
+        .filter(|candidate| unique.insert(candidate.value.clone()))
         .map(|candidate| OfferedValue {
             value: format!("{before}{}", candidate.value),
             ..candidate
@@ -87,8 +87,8 @@ fn defined(cursor: &Cursor) -> Vec<OfferedValue> {
 }
 
 fn values(kind: ValueKind, cursor: &Cursor) -> Vec<OfferedValue> {
-    let sources = Sources::of(cursor);
-    let observed = || now(&sources);
+    let sources = Sources::from_cursor(cursor);
+    let observed = || sample_or_empty(&sources);
     match kind {
         ValueKind::Pids | ValueKind::Targets => {
             let typed = cursor.values(cursor.id());
@@ -114,7 +114,7 @@ fn values(kind: ValueKind, cursor: &Cursor) -> Vec<OfferedValue> {
 }
 
 /// One sample of this machine, or the last one of the recording. Empty if there is none.
-fn now(sources: &Sources) -> Snapshot {
+fn sample_or_empty(sources: &Sources) -> Snapshot {
     observe(sources).unwrap_or_else(|| Snapshot::new(Time::default()))
 }
 
@@ -132,7 +132,7 @@ fn observe(sources: &Sources) -> Option<Snapshot> {
     last
 }
 
-/// Rows of processes with a certain identity.
+/// Rows whose process is identified.
 fn rows(snapshot: &Snapshot) -> Vec<ProcessRow<'_>> {
     let places = places(snapshot, &[]).into_iter();
     places
@@ -141,7 +141,7 @@ fn rows(snapshot: &Snapshot) -> Vec<ProcessRow<'_>> {
         .collect()
 }
 
-fn line(process: &Process) -> String {
+fn command_line(process: &Process) -> String {
     program(process.command.as_deref(), process.comm.as_deref()).unwrap_or_default()
 }
 
@@ -166,7 +166,7 @@ fn pids(snapshot: &Snapshot, is_listed: bool) -> Vec<OfferedValue> {
         on.gpus.extend(row.gpu.map(|gpu| gpu.index.to_string()));
         on.row.get_or_insert(row);
     }
-    let me = me();
+    let me = current_user();
     let mut found: Vec<(u32, OnGpus<'_>)> = found.into_iter().collect();
     found.sort_by_key(|(_, on)| {
         let is_mine = on.row.and_then(|row| row.is_of(&me)) == Some(true);
@@ -179,7 +179,7 @@ fn pids(snapshot: &Snapshot, is_listed: bool) -> Vec<OfferedValue> {
         if !on.gpus.is_empty() {
             words.push(format!("GPU {}", on.gpus.join(",")));
         }
-        words.push(line(row.process.ok()?));
+        words.push(command_line(row.process.ok()?));
         Some(OfferedValue::new(pid, words.join("  ")))
     };
     found.into_iter().filter_map(candidate).collect()
@@ -194,17 +194,17 @@ fn gpus(snapshot: &Snapshot, typed: &str, before_index: &str) -> Vec<OfferedValu
             let (free, total) = (Bytes(memory.free_bytes), Bytes(memory.total_bytes));
             format!("  {free} of {total} free")
         });
-        let what = format!("{name}{}", free.unwrap_or_default());
+        let description = format!("{name}{}", free.unwrap_or_default());
         if !typed.starts_with(['G', 'M']) {
             let index = format!("{before_index}{}", gpu.index);
-            found.push(OfferedValue::new(index, what));
+            found.push(OfferedValue::new(index, description));
             continue;
         }
-        let what = format!("GPU {}  {what}", gpu.index);
-        found.extend(gpu.uuid.iter().map(|uuid| OfferedValue::new(uuid, &what)));
+        let description = format!("GPU {}  {description}", gpu.index);
+        found.extend(gpu.uuid.iter().map(|uuid| OfferedValue::new(uuid, &description)));
         for part in &gpu.mig_devices {
-            let what = format!("{} of GPU {}", part.name_on(gpu.index), gpu.index);
-            found.extend(part.uuid.iter().map(|uuid| OfferedValue::new(uuid, &what)));
+            let description = format!("{} of GPU {}", part.name_on(gpu.index), gpu.index);
+            found.extend(part.uuid.iter().map(|uuid| OfferedValue::new(uuid, &description)));
         }
     }
     found
@@ -241,13 +241,15 @@ fn targets(snapshot: &Snapshot, typed: &str) -> Vec<OfferedValue> {
 fn notebooks(snapshot: &Snapshot) -> Vec<OfferedValue> {
     let rows = rows(snapshot);
     let processes = rows.iter().filter_map(|row| row.process.ok());
-    let named = processes.filter_map(|it| Some(OfferedValue::new(notebook(it)?, line(it))));
+    let named = processes
+        .filter_map(|process| Some(OfferedValue::new(notebook(process)?, command_line(process))));
     named.collect()
 }
 
 /// The rules in force, or the built-in rules if the configuration is unusable. Optionally also kinds.
 fn rules(sources: &Sources, with_kinds: bool) -> Vec<OfferedValue> {
-    let set = config::load(&sources.global).map_or_else(|_| RuleSet::default(), |it| it.rules);
+    let set =
+        config::load(&sources.global).map_or_else(|_| RuleSet::default(), |config| config.rules);
     let rules = set.rules().iter();
     let mut found: Vec<_> =
         rules.map(|rule| OfferedValue::new(&rule.name, rule.made_of.meaning)).collect();
@@ -295,7 +297,7 @@ mod tests {
     ];
 
     #[test]
-    fn every_argument_that_names_something_is_offered_its_values() {
+    fn every_argument_has_candidates_or_is_listed_as_without() {
         fn check(command: &Command) {
             for argument in command.get_arguments() {
                 let id = argument.get_id().as_str();

@@ -95,14 +95,14 @@ fn takes_values(argument: &Arg) -> bool {
 }
 
 fn lenient(command: Command) -> Command {
-    let any = |argument: Arg| match takes_values(&argument) {
+    let accept_any_value = |argument: Arg| match takes_values(&argument) {
         true => argument.value_parser(ValueParser::os_string()),
         false => argument,
     };
-    command.mut_args(any).mut_subcommands(lenient)
+    command.mut_args(accept_any_value).mut_subcommands(lenient)
 }
 
-/// Removes the quotes from a word as the shell will, without expanding anything. The last quote may be open.
+/// Removes the quotes from a word like the shell, without expansion. The last quote may be unclosed.
 fn unquoted(word: &str) -> String {
     let mut plain = String::with_capacity(word.len());
     let mut quote = None;
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn options_and_commands_are_the_scripts() {
+    fn options_and_commands_are_left_to_the_scripts() {
         for words in [
             &["gpumem", ""][..],
             &["gpumem", "ki"],
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn what_else_is_typed_is_known() {
+    fn other_arguments_on_the_line_are_parsed() {
         let words = ["gpumem", "--config", "my.toml", "kill", "--all-users", "7", "8", ""];
         let cursor = find(&words.map(str::to_owned)).unwrap();
         assert_eq!(cursor.value("config"), Some("my.toml"));

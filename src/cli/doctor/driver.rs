@@ -48,7 +48,7 @@ pub(super) struct DriverFacts<'a> {
     /// Device files; `None` if `/dev` cannot be listed.
     pub(super) devices: Option<Vec<DeviceFile>>,
     pub(super) gpus: Vec<&'a Gpu>,
-    pub(super) place: RuntimeEnvironment,
+    pub(super) environment: RuntimeEnvironment,
 }
 
 impl DriverFacts<'_> {
@@ -60,12 +60,12 @@ impl DriverFacts<'_> {
         let topic = Topic::LIBRARY;
         match self.opened {
             Err(NvmlFailure::LibraryNotFound { library }) => {
-                let seen = format!("{library} is not found");
-                self.advise_on_missing_library(topic.broken(seen))
+                let observation = format!("{library} is not found");
+                self.advise_on_missing_library(topic.broken(observation))
             }
             Err(NvmlFailure::LibraryUnusable { library, reason }) => {
                 let check = topic.broken(format!("{library}: {reason}"));
-                match self.place {
+                match self.environment {
                     // Images that were built or committed with GPUs passed in keep empty files in place of the
                     // libraries (NVIDIA/libnvidia-container#140).
                     RuntimeEnvironment::Container(_) => {
@@ -77,9 +77,9 @@ impl DriverFacts<'_> {
             Err(NvmlFailure::Thread(_)) => topic.unknown("not looked for"),
             Ok(_) | Err(_) => {
                 let path = self.mapped.as_deref().or(self.named);
-                let seen = path
+                let observation = path
                     .map_or_else(|| "found".to_owned(), |path| path.to_string_lossy().into_owned());
-                topic.ok(seen)
+                topic.ok(observation)
             }
         }
     }
@@ -88,7 +88,7 @@ impl DriverFacts<'_> {
         if self.named.is_some() {
             return check.advise("wrong-library-path");
         }
-        match self.place {
+        match self.environment {
             RuntimeEnvironment::Wsl => check.advise("library-wsl"),
             RuntimeEnvironment::Container(_) if self.has_control_file() => {
                 check.advise("library-container")
@@ -123,18 +123,18 @@ impl DriverFacts<'_> {
                     let version = version.as_deref().unwrap_or("unknown");
                     format!("{name}{version}")
                 };
-                let seen = [
+                let observation = [
                     part("", &driver.version),
                     part("NVML ", &driver.nvml_version),
                     part("CUDA ", &driver.cuda_version),
                 ];
-                return topic.ok(seen.join(", "));
+                return topic.ok(observation.join(", "));
             }
             Err(error) => error,
         };
         match error {
             NvmlFailure::LibraryNotFound { .. } | NvmlFailure::LibraryUnusable { .. } => {
-                topic.unknown("not asked: there is no library to ask it with")
+                topic.unknown("not queried: there is no library")
             }
             NvmlFailure::DriverNotLoaded => {
                 let check = topic.broken("not loaded (NVML_ERROR_DRIVER_NOT_LOADED)");
@@ -145,23 +145,23 @@ impl DriverFacts<'_> {
                     "library and kernel module are of different versions \
                      (NVML_ERROR_LIB_RM_VERSION_MISMATCH)",
                 );
-                mismatch(check.advise("upgraded"), self.place)
+                mismatch(check.advise("upgraded"), self.environment)
             }
             NvmlFailure::NoPermission => {
                 let check = topic.broken("no permission (NVML_ERROR_NO_PERMISSION)");
                 let check = check.advise("list-device-files");
-                match self.place {
+                match self.environment {
                     RuntimeEnvironment::Container(_) => self.pass_gpus_in(check),
                     _ => check.advise("slurm-gpu"),
                 }
             }
             NvmlFailure::NoAnswer { call, waited } => {
-                let seen = format!("no answer to {call} for {}", Span(*waited));
-                topic.broken(seen).advise("hung-driver")
+                let observation = format!("no answer to {call} for {}", Span(*waited));
+                topic.broken(observation).advise("hung-driver")
             }
             NvmlFailure::Call { call, code } => {
                 let check = topic.broken(format!("{call}: {code}"));
-                let check = match self.place {
+                let check = match self.environment {
                     // A reload of the host's systemd removes device rules that the runtime has set (troubleshooting
                     // page of NVIDIA's container toolkit).
                     RuntimeEnvironment::Container(_) => check.advise("container-devices-lost"),
@@ -173,10 +173,10 @@ impl DriverFacts<'_> {
         }
     }
 
-    /// Adds the reason why NVML reports no driver: the module is not loaded, or its files cannot be opened.
+    /// Adds advice for a missing driver: the module is not loaded, or its files cannot be opened.
     fn advise_on_absent_driver(&self, check: DoctorCheck) -> DoctorCheck {
         let is_loaded = matches!(self.module, KernelModule::Loaded { .. });
-        match self.place {
+        match self.environment {
             RuntimeEnvironment::Wsl => check.advise("driver-wsl"),
             RuntimeEnvironment::Container(_) if is_loaded => self.pass_gpus_in(check),
             RuntimeEnvironment::Container(_) => check.advise("load-module-on-host"),
@@ -194,7 +194,7 @@ impl DriverFacts<'_> {
                 }
                 (Some(module), Some(library)) => mismatch(
                     topic.limited(format!("{module} is loaded, NVML reports {library}")),
-                    self.place,
+                    self.environment,
                 ),
                 _ => topic.unknown("loaded, of unknown version"),
             },
@@ -202,7 +202,7 @@ impl DriverFacts<'_> {
                 let version = version.as_deref().unwrap_or("of unknown version");
                 topic.ok(format!("loaded, {version}"))
             }
-            (KernelModule::Absent, _) if self.place == RuntimeEnvironment::Wsl => {
+            (KernelModule::Absent, _) if self.environment == RuntimeEnvironment::Wsl => {
                 topic.not_applicable("the driver is Windows'")
             }
             (KernelModule::Absent, Ok(_)) => topic
@@ -210,7 +210,7 @@ impl DriverFacts<'_> {
                 .advise("versions-not-compared"),
             (KernelModule::Absent, Err(error)) => {
                 let check = topic.broken("nvidia is not loaded");
-                match (error, self.place) {
+                match (error, self.environment) {
                     // Reported with the driver.
                     (NvmlFailure::DriverNotLoaded, _) => check,
                     // The driver must be installed first, or the GPUs passed in.
@@ -219,14 +219,14 @@ impl DriverFacts<'_> {
                     _ => check,
                 }
             }
-            (KernelModule::Unreadable, _) => topic.unknown("its version may not be read"),
+            (KernelModule::Unreadable, _) => topic.unknown("its version cannot be read"),
         }
     }
 
     fn device_files(&self) -> DoctorCheck {
         let topic = Topic::DEVICE_FILES;
         let Some(files) = self.devices.as_deref() else {
-            return topic.unknown("the folder /dev cannot be listed");
+            return topic.unknown("/dev cannot be listed");
         };
         if files.is_empty() {
             return self.no_device_files();
@@ -234,10 +234,10 @@ impl DriverFacts<'_> {
         let closed: Vec<&DeviceFile> = files.iter().filter(|file| !file.usable).collect();
         if let Some(file) = closed.first() {
             let names: Vec<&str> = closed.iter().map(|file| file.name.as_str()).collect();
-            let seen = format!("you may not open {}", in_short(&names));
+            let observation = format!("you cannot open {}", in_short(&names));
             let verdict =
                 if self.opened.is_ok() { CheckStatus::Limited } else { CheckStatus::Broken };
-            let check = topic.check(verdict, seen).advise("list-device-files");
+            let check = topic.check(verdict, observation).advise("list-device-files");
             // Readable and writable by a group other than root's.
             return if file.gid != 0 && file.mode & 0o060 == 0o060 {
                 check.next(format!(
@@ -249,7 +249,7 @@ impl DriverFacts<'_> {
             };
         }
         let names: Vec<&str> = files.iter().map(|file| file.name.as_str()).collect();
-        let seen = in_short(&names);
+        let observation = in_short(&names);
         let has = |name: &str| names.contains(&name);
         let missing: Vec<u32> = self
             .gpus
@@ -259,17 +259,17 @@ impl DriverFacts<'_> {
             .collect();
         if has("nvidiactl") && !missing.is_empty() {
             return topic
-                .limited(format!("{seen}; none of GPU {}", ranges(&missing)))
+                .limited(format!("{observation}; none of GPU {}", ranges(&missing)))
                 .advise("gpu-without-file");
         }
         if has("nvidiactl") && !has("nvidia-uvm") {
-            let check = topic.limited(format!("{seen}; no nvidia-uvm")).advise("no-uvm");
-            return match self.place {
+            let check = topic.limited(format!("{observation}; no nvidia-uvm")).advise("no-uvm");
+            return match self.environment {
                 RuntimeEnvironment::Container(_) => self.pass_gpus_in(check),
                 _ => check.advise("make-device-files"),
             };
         }
-        topic.ok(seen)
+        topic.ok(observation)
     }
 
     fn no_device_files(&self) -> DoctorCheck {
@@ -278,7 +278,7 @@ impl DriverFacts<'_> {
             return topic.limited("none, though NVML answers").advise("no-device-files");
         }
         let check = topic.broken("none");
-        match (self.place, &self.module) {
+        match (self.environment, &self.module) {
             (RuntimeEnvironment::Container(_), KernelModule::Loaded { .. }) => {
                 check.advise("no-gpu-given")
             }
@@ -295,7 +295,7 @@ impl DriverFacts<'_> {
     }
 
     fn pass_gpus_in(&self, check: DoctorCheck) -> DoctorCheck {
-        match self.place {
+        match self.environment {
             RuntimeEnvironment::Container(Some("docker")) => check.advise("pass-gpus-docker"),
             RuntimeEnvironment::Container(Some("podman")) => check.advise("pass-gpus-podman"),
             _ => check.advise("pass-gpus"),
@@ -303,8 +303,8 @@ impl DriverFacts<'_> {
     }
 }
 
-fn mismatch(check: DoctorCheck, place: RuntimeEnvironment) -> DoctorCheck {
-    match place {
+fn mismatch(check: DoctorCheck, environment: RuntimeEnvironment) -> DoctorCheck {
+    match environment {
         RuntimeEnvironment::Container(_) => check.advise("mismatch-container"),
         _ => check.advise("mismatch"),
     }
@@ -328,7 +328,7 @@ fn load_module(check: DoctorCheck, bus: Option<&[PciGpu]>) -> DoctorCheck {
     check.advise("load-module")
 }
 
-/// Names of device files, with GPUs combined: `nvidia0-7, nvidiactl, nvidia-uvm`.
+/// Lists device files, with GPUs combined: `nvidia0-7, nvidiactl, nvidia-uvm`.
 fn in_short(names: &[&str]) -> String {
     let numbers: Vec<u32> = names.iter().filter_map(|name| minor_number(name)).collect();
     let gpus = (!numbers.is_empty()).then(|| format!("nvidia{}", ranges(&numbers)));

@@ -11,9 +11,9 @@ pub(super) fn is_readable(gpu: &Gpu) -> bool {
     gpu.processes.is_some() && gpu.stale_seconds.is_none()
 }
 
-pub(super) fn checks(sample: &NvmlSample, place: RuntimeEnvironment) -> Vec<DoctorCheck> {
+pub(super) fn checks(sample: &NvmlSample, environment: RuntimeEnvironment) -> Vec<DoctorCheck> {
     if sample.gpus.is_empty() {
-        return vec![no_gpu(sample, place)];
+        return vec![no_gpu(sample, environment)];
     }
     merge(sample.gpus.iter().map(|sampled| {
         let gpu = &sampled.gpu;
@@ -30,14 +30,14 @@ pub(super) fn checks(sample: &NvmlSample, place: RuntimeEnvironment) -> Vec<Doct
     }))
 }
 
-fn no_gpu(sample: &NvmlSample, place: RuntimeEnvironment) -> DoctorCheck {
+fn no_gpu(sample: &NvmlSample, environment: RuntimeEnvironment) -> DoctorCheck {
     let error = sample.errors.first();
-    let seen = error.map_or_else(
+    let observation = error.map_or_else(
         || "NVML answers and lists no GPU".to_owned(),
         |error| format!("{}: {}", error.call, error.error),
     );
-    let check = Topic::GPU.broken(seen);
-    match place {
+    let check = Topic::GPU.broken(observation);
+    match environment {
         RuntimeEnvironment::Container(_) => check.advise("gpus-in-container"),
         _ => check.advise("no-gpu-listed"),
     }
@@ -61,14 +61,14 @@ fn answers(gpu: &Gpu, sample: &NvmlSample) -> DoctorCheck {
     }
     match (&gpu.memory, &gpu.memory_unavailable) {
         (Some(memory), _) => {
-            let seen = format!("{name}, {}", Bytes(memory.total_bytes));
+            let observation = format!("{name}, {}", Bytes(memory.total_bytes));
             let Some(limit) = gpu.memory_limit_bytes else {
-                return topic.ok(seen);
+                return topic.ok(observation);
             };
             let limit = Bytes(limit);
             topic
                 .limited(format!(
-                    "{seen}; the driver limits the cgroup that gpumem runs in to {limit} of it"
+                    "{observation}; the driver limits the cgroup that gpumem runs in to {limit} of it"
                 ))
                 .advise("memory-limited")
         }

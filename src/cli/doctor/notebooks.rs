@@ -14,9 +14,9 @@ use crate::units::Span;
 const SERVER_TIME: Duration = Duration::from_secs(3);
 /// Timeout of the whole check, including reading files.
 pub(super) const TIMEOUT: Duration = Duration::from_secs(7);
-/// The maximum number of servers and stale files that are named.
+/// Maximum number of servers and stale files that are named.
 const NAMED: usize = 16;
-/// The maximum number of unresponsive servers with their own check. The others are counted.
+/// Maximum number of unresponsive servers that are listed. The others are counted.
 const FAILED: usize = 16;
 
 #[derive(Debug, Default)]
@@ -98,24 +98,24 @@ pub(super) fn checks(servers: Option<Servers>) -> Vec<DoctorCheck> {
     let Some(servers) = servers else {
         return vec![super::too_long(topic)];
     };
-    let answering = servers.asked.iter().filter(|it| it.result.is_ok());
+    let answering = servers.asked.iter().filter(|server| server.result.is_ok());
     let answering: Vec<String> = answering.map(ProbedServer::name).collect();
-    let (verdict, mut seen) = match answering.len() {
+    let (verdict, mut observation) = match answering.len() {
         0 => (CheckStatus::NotApplicable, "none answers".to_owned()),
         1 => (CheckStatus::Ok, format!("1 answers: {}", answering[0])),
         count => (CheckStatus::Ok, format!("{count} answer: {}", some_of(&answering))),
     };
     if servers.asked.is_empty() && servers.unread.is_empty() {
-        seen = "none is running, as far as can be seen".to_owned();
+        observation = "none is running, as far as can be seen".to_owned();
     }
     if !servers.stale.is_empty() {
-        seen.push_str("; left behind by ones that ended: ");
-        seen.push_str(&some_of(&servers.stale));
+        observation.push_str("; left behind by ones that ended: ");
+        observation.push_str(&some_of(&servers.stale));
     }
     let limited = |text: &str| {
         // Every error ends with advice.
-        let (seen, next) = text.rsplit_once("; ").unwrap_or((text, ""));
-        let check = topic.limited(seen).advise("servers-not-asked");
+        let (observation, next) = text.rsplit_once("; ").unwrap_or((text, ""));
+        let check = topic.limited(observation).advise("servers-not-asked");
         if next.is_empty() { check } else { check.next(next) }
     };
     let failed = servers.asked.iter();
@@ -123,7 +123,7 @@ pub(super) fn checks(servers: Option<Servers>) -> Vec<DoctorCheck> {
     let failed: Vec<String> = failed.chain(servers.unread).collect();
     let mut checks = Vec::new();
     if failed.is_empty() || verdict == CheckStatus::Ok || !servers.stale.is_empty() {
-        checks.push(topic.check(verdict, seen));
+        checks.push(topic.check(verdict, observation));
     }
     checks.extend(failed.iter().take(FAILED).map(|text| limited(text)));
     let more = failed.len().saturating_sub(FAILED);

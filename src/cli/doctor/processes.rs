@@ -51,17 +51,17 @@ fn descriptors(rights: Rights) -> DoctorCheck {
         (Visibility::Seen, _) => "another user's process could be read",
         (Visibility::Refused, _) => "another user's process could not be read",
         (Visibility::NoProcess, Visibility::Seen) => {
-            "no other user's process is there; pid 1 could be read"
+            "there is no other user's process; pid 1 could be read"
         }
         (Visibility::NoProcess, Visibility::Refused) => "pid 1 could not be read",
-        (Visibility::NoProcess, Visibility::NoProcess) => "no process was there to try it on",
+        (Visibility::NoProcess, Visibility::NoProcess) => "there was no process to test with",
     };
-    let seen = format!("{who}{capability}: {tried}");
+    let observation = format!("{who}{capability}: {tried}");
     match (rights.other_user, rights.first) {
         (Visibility::Seen, Visibility::Seen | Visibility::NoProcess)
-        | (Visibility::NoProcess, Visibility::Seen) => topic.ok(seen),
+        | (Visibility::NoProcess, Visibility::Seen) => topic.ok(observation),
         (Visibility::Refused, _) | (_, Visibility::Refused) => {
-            let check = topic.limited(seen).means(if rights.other_user == Visibility::Seen {
+            let check = topic.limited(observation).means(if rights.other_user == Visibility::Seen {
                 "whether some processes hold a GPU's file open is unknown: those may be hidden holders"
             } else {
                 "whether another's process holds a GPU's file open is unknown: hidden holders are not found"
@@ -72,7 +72,7 @@ fn descriptors(rights: Rights) -> DoctorCheck {
                 (true, _) => check.advise("no-ptrace"),
             }
         }
-        (Visibility::NoProcess, Visibility::NoProcess) => topic.unknown(seen),
+        (Visibility::NoProcess, Visibility::NoProcess) => topic.unknown(observation),
     }
 }
 
@@ -126,8 +126,9 @@ mod tests {
     };
 
     #[test]
-    fn only_what_was_really_seen_is_well() {
-        let with = |first, other_user| descriptors(Rights { first, other_user, ..USER }).verdict;
+    fn descriptors_are_ok_only_if_a_foreign_process_was_read() {
+        let verdict_of =
+            |first, other_user| descriptors(Rights { first, other_user, ..USER }).verdict;
         use Visibility::{NoProcess, Refused, Seen};
         for (first, other, verdict) in [
             (Seen, Seen, CheckStatus::Ok),
@@ -139,7 +140,7 @@ mod tests {
             (NoProcess, Refused, CheckStatus::Limited),
             (NoProcess, NoProcess, CheckStatus::Unknown),
         ] {
-            assert_eq!(with(first, other), verdict, "{first:?} {other:?}");
+            assert_eq!(verdict_of(first, other), verdict, "{first:?} {other:?}");
         }
         assert!(descriptors(USER).next[0].contains("sudo"));
         let confined = Rights { is_root: true, ..USER };

@@ -57,37 +57,37 @@ pub(super) fn configuration(configuration: Option<Configuration>) -> DoctorCheck
     };
     let names: Vec<String> = files.iter().map(|path| path.to_string_lossy().into_owned()).collect();
     let from = if names.is_empty() { "no file, the defaults".to_owned() } else { names.join(", ") };
-    let mut seen = format!("{from}; {} rules", rules.all);
+    let mut observation = format!("{from}; {} rules", rules.all);
     if rules.run < rules.all {
-        seen.push_str(&format!(", {} of them switched off", rules.all - rules.run));
+        observation.push_str(&format!(", {} of them switched off", rules.all - rules.run));
     }
     if rules.keeps > 0 {
-        seen.push_str(&format!(", exemptions: {}", rules.keeps));
+        observation.push_str(&format!(", exemptions: {}", rules.keeps));
     }
-    topic.ok(seen)
+    topic.ok(observation)
 }
 
 pub(super) fn read_history(global: &Global, host: &Host, now: Time) -> (Survey, bool) {
     let survey = store::survey(global, host, now);
-    let may = survey.to_write.as_deref().is_ok_and(may_write);
-    (survey, may)
+    let can_write = survey.to_write.as_deref().is_ok_and(is_writable);
+    (survey, can_write)
 }
 
 /// Whether a directory is writable or could be created. Creates nothing.
-fn may_write(folder: &Path) -> bool {
-    let there = folder.ancestors().find(|path| path.exists());
-    there.is_some_and(|path| {
-        let may = Access::WRITE_OK | Access::EXEC_OK;
-        path.is_dir() && accessat(CWD, path, may, AtFlags::EACCESS).is_ok()
+fn is_writable(folder: &Path) -> bool {
+    let existing = folder.ancestors().find(|path| path.exists());
+    existing.is_some_and(|path| {
+        let access = Access::WRITE_OK | Access::EXEC_OK;
+        path.is_dir() && accessat(CWD, path, access, AtFlags::EACCESS).is_ok()
     })
 }
 
 pub(super) fn history(history: Option<(Survey, bool)>) -> DoctorCheck {
     let topic = Topic::STORE;
-    let Some((survey, may_write)) = history else {
+    let Some((survey, can_write)) = history else {
         return super::too_long(topic);
     };
-    let seen = match &survey.used {
+    let observation = match &survey.used {
         Some((folder, bytes, age)) => {
             let (name, size) = (folder.display(), Bytes(*bytes));
             let age = Span::from_seconds(age.max(0.0));
@@ -96,14 +96,14 @@ pub(super) fn history(history: Option<(Survey, bool)>) -> DoctorCheck {
         None => "none of this boot".to_owned(),
     };
     if survey.is_fresh {
-        return topic.ok(format!("{seen}; a recorder is running"));
+        return topic.ok(format!("{observation}; a recorder is running"));
     }
     let mut check =
-        topic.limited(format!("{seen}; no recorder is running")).advise("short-history");
+        topic.limited(format!("{observation}; no recorder is running")).advise("short-history");
     check.next.extend(survey.warnings);
     match survey.to_write {
         Err(why) => check.next(format!("{why}: gpumem record --store --store-dir DIR")),
-        Ok(folder) if !may_write => {
+        Ok(folder) if !can_write => {
             let name = folder.display();
             check.next(format!("{name} cannot be written: gpumem record --store --store-dir DIR"))
         }
@@ -116,12 +116,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_folder_that_is_not_there_can_be_written_where_it_can_be_made() {
+    fn a_missing_directory_is_writable_if_it_can_be_created() {
         let folder = tempfile::tempdir().unwrap();
-        assert!(may_write(&folder.path().join("a/b/c")));
+        assert!(is_writable(&folder.path().join("a/b/c")));
         let file = folder.path().join("file");
         std::fs::write(&file, "").unwrap();
-        assert!(!may_write(&file.join("store")));
+        assert!(!is_writable(&file.join("store")));
         assert!(!file.join("store").exists());
     }
 }

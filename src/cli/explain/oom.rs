@@ -1,14 +1,14 @@
-//! `gpumem explain --oom`: finds the moment when a GPU had no free memory, in a recording, the store, or now.
+//! `gpumem explain --oom`: finds the last sample before a GPU ran out of memory, in a recording or the store.
 
 use std::ops::ControlFlow;
 use std::time::Duration;
 
 use anyhow::Context as _;
 
-use super::{PageStyle, SampledHistory, put};
+use super::{PageStyle, SampledHistory, print_page};
 use crate::cli::args::{Explain, Global};
 use crate::cli::exit::Exit;
-use crate::cli::selection::{names, no_such_gpu};
+use crate::cli::selection::{is_gpu_named, no_such_gpu};
 use crate::cli::{UsageError, config, live, recorded, session, store, warn_of_damage};
 use crate::explain::{Shortage, out_of_memory};
 use crate::model::time::{TypedTime, parse_typed};
@@ -17,38 +17,40 @@ use crate::reclaim::commands::CommandSource;
 use crate::source::Source as _;
 use crate::units::Span;
 
-/// The age in seconds from which the page says that its sample is older than the requested time.
+/// If the sample is older than the requested time by more than this, the page says so.
 const OLD_SECONDS: f64 = 30.0;
 
-pub(super) fn run(args: &Explain, global: &Global, look: PageStyle) -> anyhow::Result<Exit> {
+pub(super) fn run(args: &Explain, global: &Global, page_style: PageStyle) -> anyhow::Result<Exit> {
     let config = config::load(global)?;
     let source = CommandSource::new(&config.rules, args.recorded.is_live());
     let interval = config.sample.interval.0;
-    let mut seen = SampledHistory::new(config.rules);
-    let at = observe(&mut seen, args, global, interval)?;
-    let page = seen.page(&source, |_, known| {
-        let is_it = |gpu: &&Gpu| args.gpu.as_deref().is_none_or(|typed| names(typed, gpu));
-        let gpus: Vec<u32> = known.last.gpus.iter().filter(is_it).map(|gpu| gpu.index).collect();
+    let mut history = SampledHistory::new(config.rules);
+    let at = observe(&mut history, args, global, interval)?;
+    let page = history.page(&source, |_, known_so_far| {
+        let is_requested =
+            |gpu: &&Gpu| args.gpu.as_deref().is_none_or(|typed| is_gpu_named(typed, gpu));
+        let gpus: Vec<u32> =
+            known_so_far.last.gpus.iter().filter(is_requested).map(|gpu| gpu.index).collect();
         if let (Some(typed), true) = (&args.gpu, gpus.is_empty()) {
-            return Err(no_such_gpu(&format!("--gpu {typed}"), &known.last.gpus).into());
+            return Err(no_such_gpu(&format!("--gpu {typed}"), &known_so_far.last.gpus).into());
         }
         let asked_bytes = args.asked.map(|asked| asked.0);
         let shortage = Shortage { gpus: &gpus, asked_bytes };
-        let mut page = out_of_memory(known, &shortage);
-        let late = at.map_or(0.0, |at| at.seconds_since(known.last.time));
-        if late > OLD_SECONDS {
-            let late = Span::from_seconds(late);
-            page.notes.push(format!("the last sample until then is {late} older"));
+        let mut page = out_of_memory(known_so_far, &shortage);
+        let age_seconds = at.map_or(0.0, |at| at.seconds_since(known_so_far.last.time));
+        if age_seconds > OLD_SECONDS {
+            let age = Span::from_seconds(age_seconds);
+            page.notes.push(format!("the last sample before that time is {age} older"));
         }
         Ok(page)
     })?;
-    put(&page, args.json, look)?;
+    print_page(&page, args.json, page_style)?;
     Ok(if page.gpu.is_some() { Exit::Clean } else { Exit::CannotMeasure })
 }
 
-/// Reads the history up to the requested time, or all of it. Returns that time.
+/// Reads the history up to the requested time, or all of it. Returns the requested time.
 fn observe(
-    seen: &mut SampledHistory,
+    history: &mut SampledHistory,
     args: &Explain,
     global: &Global,
     interval: Duration,
@@ -71,38 +73,38 @@ fn observe(
             let why = format!("--at is before the recording, which begins at {begins}");
             return Err(UsageError(why).into());
         }
-        seen.observe(first);
+        history.observe(first);
         session::play(&mut replay, |snapshot| {
             if is_later(&snapshot) {
                 return ControlFlow::Break(());
             }
-            seen.observe(snapshot);
+            history.observe(snapshot);
             ControlFlow::Continue(())
         })?;
         warn_of_damage(&replay);
         return Ok(at);
     }
     let mut live = live(global, interval)?;
-    seen.is_live = true;
+    history.is_live = true;
     let now = live.now();
     let at = typed(now, Some(now))?;
     let ask =
         store::Ask { until: at, ..store::Ask::new(global, args.stored, store::MOST_FOR_CHECK) };
-    let SampledHistory { engine, courses, last, .. } = seen;
+    let SampledHistory { engine, courses, last, .. } = history;
     store::feed_each(engine, &live, ask, |engine, snapshot| {
         courses.follow(engine.history(), snapshot);
         *last = at.map(|_| snapshot.clone());
     })?;
     match at {
-        None => seen.observe(live.sample()),
+        None => history.observe(live.sample()),
         Some(at) => {
             let why = || {
                 format!(
-                    "nothing is stored of this boot until {}; `gpumem record --store` keeps a history",
+                    "no history of this boot is stored up to {}; `gpumem record --store` stores one",
                     at.local()
                 )
             };
-            seen.last.as_ref().with_context(why)?;
+            history.last.as_ref().with_context(why)?;
         }
     }
     Ok(at)

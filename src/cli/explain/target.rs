@@ -1,7 +1,7 @@
 //! Parses the argument of `explain`, and finds the process or GPU in the last snapshot.
 //!
-//! A missing target is a usage error whose message lists the existing ones. If an unreadable GPU may have the
-//! target, the result is "could not measure".
+//! A missing target is a usage error whose message lists existing targets. If the target may be on an unreadable GPU,
+//! the result is "could not measure".
 
 use crate::cli::selection::{more_than_one, no_such_gpu};
 use crate::cli::{UsageError, unreadable};
@@ -14,10 +14,10 @@ use crate::rules;
 
 use super::SampledHistory;
 
-/// The maximum number of processes or findings listed in a message.
+/// Maximum number of processes or findings listed in a message.
 const MOST_LISTED: usize = 8;
 
-/// An argument of any command that names a target.
+/// A target named on the command line of any command.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(in crate::cli) enum TypedTarget {
     /// For example `4242`.
@@ -46,7 +46,7 @@ impl TypedTarget {
             return typed
                 .parse()
                 .map(Self::Pid)
-                .map_err(|_| UsageError(format!("{typed} is no pid; `gpumem ps` lists them")));
+                .map_err(|_| UsageError(format!("{typed} is not a pid; `gpumem ps` lists them")));
         }
         Ok(Needle::of_gpu(typed).map_or_else(|| Self::Name(typed.to_owned()), Self::Gpu))
     }
@@ -55,33 +55,33 @@ impl TypedTarget {
     /// that cannot be determined.
     pub(super) fn find(
         &self,
-        seen: &SampledHistory,
+        history: &SampledHistory,
         last: &Snapshot,
     ) -> anyhow::Result<ExplainSubject> {
         match self {
-            Self::Pid(pid) => find_pid(*pid, seen, last),
+            Self::Pid(pid) => find_pid(*pid, history, last),
             Self::Gpu(gpu) => find_gpu(gpu, last).map_err(Into::into),
-            Self::Name(name) => find_named(name, seen, last).map_err(Into::into),
+            Self::Name(name) => find_named(name, history, last).map_err(Into::into),
         }
     }
 
     pub(super) fn notes(&self, found: &ExplainSubject, last: &Snapshot) -> Vec<String> {
-        let (Self::Gpu(needle), ExplainSubject::Gpu(place, _)) = (self, found) else {
+        let (Self::Gpu(needle), ExplainSubject::Gpu(index, _)) = (self, found) else {
             return Vec::new();
         };
-        let Some(gpu) = last.gpus.get(*place).filter(|_| needle.is_uuid()) else {
+        let Some(gpu) = last.gpus.get(*index).filter(|_| needle.is_uuid()) else {
             return Vec::new();
         };
         let device = gpu.mig_devices.iter().find(|device| {
-            let own = device.uuid.as_deref();
-            own.is_some_and(|own| needle.is_uuid_of(own, false))
+            let uuid = device.uuid.as_deref();
+            uuid.is_some_and(|uuid| needle.is_uuid_of(uuid, false))
         });
         let instance = device.and_then(|device| device.gpu_instance_id);
         instance
             .map(|instance| {
                 format!(
-                    "the MIG device that was asked about is GPU instance {instance} of this GPU; the \
-                     page is about all of it"
+                    "the MIG device is GPU instance {instance} of this GPU; the page describes the whole \
+                     GPU"
                 )
             })
             .into_iter()
@@ -89,24 +89,24 @@ impl TypedTarget {
     }
 }
 
-fn find_pid(pid: u32, seen: &SampledHistory, last: &Snapshot) -> anyhow::Result<ExplainSubject> {
+fn find_pid(pid: u32, history: &SampledHistory, last: &Snapshot) -> anyhow::Result<ExplainSubject> {
     let is_listed = |gpu: &Gpu| gpu.processes.iter().flatten().any(|row| row.pid == pid);
     if last.gpus.iter().any(is_listed) || last.process(pid).is_some() {
         return Ok(ExplainSubject::Process(pid, None));
     }
-    let mut message = match seen.courses.last_on_gpu(pid) {
+    let mut message = match history.courses.last_on_gpu(pid) {
         Some((time, gpu)) => {
             format!("pid {pid} was on GPU {gpu} until {}, and is on none now", time.local())
         }
         None => format!(
-            "pid {pid} is on no GPU: NVML does not list it, and it has no GPU device file open that \
-             can be seen"
+            "pid {pid} is not on a GPU: NVML does not list it, and no open GPU device file is \
+             visible"
         ),
     };
     if last.gpus.iter().any(|gpu| gpu.index == pid) {
         message.push_str(&format!("; GPU {pid} is written gpu:{pid}"));
     }
-    message.push_str(&format!("; {}", what_there_is(last)));
+    message.push_str(&format!("; {}", list_holders(last)));
     if unreadable(last) && !last.gpus.is_empty() {
         return Err(anyhow::anyhow!("{message}; but not every GPU could be read: see `gpumem ps`"));
     }
@@ -114,28 +114,28 @@ fn find_pid(pid: u32, seen: &SampledHistory, last: &Snapshot) -> anyhow::Result<
 }
 
 fn find_gpu(needle: &Needle, last: &Snapshot) -> Result<ExplainSubject, UsageError> {
-    let is_it = |at: &usize| is_called(&last.gpus[*at], needle, false, false);
-    let places: Vec<usize> = (0..last.gpus.len()).filter(is_it).collect();
+    let is_match = |at: &usize| is_called(&last.gpus[*at], needle, false, false);
+    let indices: Vec<usize> = (0..last.gpus.len()).filter(is_match).collect();
     let typed = needle.typed();
-    match places[..] {
+    match indices[..] {
         [] => Err(no_such_gpu(typed, &last.gpus)),
-        [place] => Ok(ExplainSubject::Gpu(place, None)),
-        _ => Err(more_than_one(typed, &Vec::from_iter(places.iter().map(|&at| &last.gpus[at])))),
+        [index] => Ok(ExplainSubject::Gpu(index, None)),
+        _ => Err(more_than_one(typed, &Vec::from_iter(indices.iter().map(|&at| &last.gpus[at])))),
     }
 }
 
-/// A finding, or else the process with this name.
+/// Finds a finding or, failing that, the process with this name.
 fn find_named(
     name: &str,
-    seen: &SampledHistory,
+    history: &SampledHistory,
     last: &Snapshot,
 ) -> Result<ExplainSubject, UsageError> {
-    if seen.findings().any(|finding| finding.id.starts_with(name)) {
-        return find_finding(name, seen, last);
+    if history.findings().any(|finding| finding.id.starts_with(name)) {
+        return find_finding(name, history, last);
     }
     let found = called(name, last, &[], rules::serves);
     match found[..] {
-        [] => Err(no_such_finding(name, seen, last)),
+        [] => Err(no_such_finding(name, history, last)),
         [process] => Ok(ExplainSubject::Process(process.pid, None)),
         _ => {
             let pids = found.iter().map(|process| process.pid.to_string()).collect();
@@ -149,18 +149,18 @@ fn find_named(
 
 fn find_finding(
     id: &str,
-    seen: &SampledHistory,
+    history: &SampledHistory,
     last: &Snapshot,
 ) -> Result<ExplainSubject, UsageError> {
-    let exact = seen.findings().find(|finding| *finding.id == *id);
+    let exact = history.findings().find(|finding| *finding.id == *id);
     let finding = match exact {
         Some(finding) => finding,
         None => {
             let begins = |finding: &&Finding| finding.id.starts_with(id);
-            let found: Vec<&Finding> = seen.findings().filter(begins).collect();
+            let found: Vec<&Finding> = history.findings().filter(begins).collect();
             match found[..] {
                 [finding] => finding,
-                [] => return Err(no_such_finding(id, seen, last)),
+                [] => return Err(no_such_finding(id, history, last)),
                 _ => {
                     return Err(UsageError(format!(
                         "{id} is the beginning of more than one finding's id: {}; write more of it",
@@ -173,48 +173,48 @@ fn find_finding(
     let asked = Some(finding.clone());
     let found = match &finding.process {
         Some(process) => {
-            let is_there = explain::is_there(process.identity, last);
-            is_there.then_some(ExplainSubject::Process(process.pid, asked))
+            let is_present = explain::is_there(process.identity, last);
+            is_present.then_some(ExplainSubject::Process(process.pid, asked))
         }
         None => {
             let on = finding.gpus.first();
-            let is_it = |gpu: &Gpu| on.is_some_and(|on| on.index == gpu.index);
-            let place = last.gpus.iter().position(is_it);
-            place.map(|place| ExplainSubject::Gpu(place, asked))
+            let is_match = |gpu: &Gpu| on.is_some_and(|on| on.index == gpu.index);
+            let index = last.gpus.iter().position(is_match);
+            index.map(|index| ExplainSubject::Gpu(index, asked))
         }
     };
     found.ok_or_else(|| {
         let since = match finding.resolved_at {
             Some(at) => format!("cleared at {}", at.local()),
-            None => "is about what the last snapshot does not show".to_owned(),
+            None => "is not in the last snapshot".to_owned(),
         };
         UsageError(format!(
-            "{id} {since}, and its process or GPU is not there any more; {}",
-            what_there_is(last)
+            "{id} {since}, and its process or GPU no longer exists; {}",
+            list_holders(last)
         ))
     })
 }
 
-fn no_such_finding(id: &str, seen: &SampledHistory, last: &Snapshot) -> UsageError {
-    let mut active = seen.engine.active_findings().peekable();
-    let there = if active.peek().is_none() {
-        format!("there is none now; {}", what_there_is(last))
+fn no_such_finding(id: &str, history: &SampledHistory, last: &Snapshot) -> UsageError {
+    let mut active = history.engine.active_findings().peekable();
+    let active_ids = if active.peek().is_none() {
+        format!("there are no findings; {}", list_holders(last))
     } else {
-        format!("there are {}", ids(active))
+        format!("findings: {}", ids(active))
     };
-    UsageError(format!("nothing is called {id}: no finding, notebook, kernel or server; {there}"))
+    UsageError(format!("no finding, notebook, kernel or server is named {id}; {active_ids}"))
 }
 
 fn ids<'f>(findings: impl Iterator<Item = &'f Finding>) -> String {
     list(findings.map(|finding| finding.id.to_string()).collect())
 }
 
-/// The processes on the GPUs, for a message: `there are 4242 (python train.py, ann) on GPU 0, …`.
-fn what_there_is(last: &Snapshot) -> String {
-    let mut known: Vec<(u32, String)> = Vec::new();
+/// The processes on the GPUs, for a message: `processes: 4242 (python train.py) on GPU 0, …`.
+fn list_holders(last: &Snapshot) -> String {
+    let mut holders: Vec<(u32, String)> = Vec::new();
     for gpu in &last.gpus {
         for row in gpu.processes.iter().flatten() {
-            if known.iter().any(|(pid, _)| *pid == row.pid) {
+            if holders.iter().any(|(pid, _)| *pid == row.pid) {
                 continue;
             }
             let process = last.process(row.pid);
@@ -224,14 +224,14 @@ fn what_there_is(last: &Snapshot) -> String {
                 None => String::new(),
             };
             let words = format!("{}{name} on GPU {}", row.pid, gpu.index);
-            known.push((row.pid, words));
+            holders.push((row.pid, words));
         }
     }
-    if known.is_empty() {
+    if holders.is_empty() {
         return "NVML lists no process on any GPU".to_owned();
     }
-    let known = known.into_iter().map(|(_, words)| words).collect();
-    format!("there are {}", list(known))
+    let holders = holders.into_iter().map(|(_, words)| words).collect();
+    format!("processes: {}", list(holders))
 }
 
 fn list(mut words: Vec<String>) -> String {
@@ -249,7 +249,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_typed_is_a_pid_a_gpu_or_a_name() {
+    fn a_target_is_parsed_as_a_pid_a_gpu_or_a_name() {
         let gpu = |typed: &str| TypedTarget::Gpu(Needle::new(typed));
         for (typed, target) in [
             ("4242", TypedTarget::Pid(4242)),

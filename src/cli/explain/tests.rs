@@ -1,4 +1,4 @@
-//! Each argument leads to its page, and an unknown argument to an error with suggestions.
+//! A known target leads to its page, and an unknown target to an error with suggestions.
 
 use std::sync::Arc;
 
@@ -10,32 +10,36 @@ use crate::model::snapshot::{Memory, MigDevice};
 use crate::report::style::Style;
 use crate::units::GIB;
 
-/// The history of a scene over this number of steps.
-fn seen(scene: &mut Scene, steps: usize, change: impl Fn(&mut Scene, usize)) -> SampledHistory {
-    let mut seen = SampledHistory::new(RuleSet::default());
+/// Observes this number of steps of a scene.
+fn observe_scene(
+    scene: &mut Scene,
+    steps: usize,
+    change: impl Fn(&mut Scene, usize),
+) -> SampledHistory {
+    let mut history = SampledHistory::new(RuleSet::default());
     for step in 0..steps {
         change(scene, step);
-        seen.observe(scene.step().clone());
+        history.observe(scene.step().clone());
     }
-    seen
+    history
 }
 
 /// The page for an argument.
 #[track_caller]
-fn shown(seen: &SampledHistory, typed: &str) -> (ExplainPage, String) {
-    let last = seen.last.as_ref().unwrap();
+fn shown(history: &SampledHistory, typed: &str) -> (ExplainPage, String) {
+    let last = history.last.as_ref().unwrap();
     let target = TypedTarget::parse(typed).unwrap();
-    let found = target.find(seen, last).unwrap();
-    let page = page(&target, &found, seen.known(last, &|_, _| OwnCommands::default()));
-    let look = PageStyle { width: 80, style: Style::default(), ascii: false };
-    let text = text(&page, look);
+    let found = target.find(history, last).unwrap();
+    let page = page(&target, &found, history.known_so_far(last, &|_, _| OwnCommands::default()));
+    let page_style = PageStyle { width: 80, style: Style::default(), ascii: false };
+    let text = text(&page, page_style);
     (page, text)
 }
 
 #[track_caller]
-fn refused(seen: &SampledHistory, typed: &str) -> (Exit, String) {
+fn refused(history: &SampledHistory, typed: &str) -> (Exit, String) {
     let target = TypedTarget::parse(typed).unwrap();
-    let error = target.find(seen, seen.last.as_ref().unwrap()).unwrap_err();
+    let error = target.find(history, history.last.as_ref().unwrap()).unwrap_err();
     (Exit::of(&error), format!("{error:#}"))
 }
 
@@ -44,7 +48,7 @@ fn words(text: &str) -> Option<Arc<str>> {
 }
 
 #[test]
-fn a_mig_device_leads_to_its_gpu_and_a_process_to_its_instance() {
+fn a_mig_device_selects_its_gpu_and_a_process_shows_its_instance() {
     let mut scene = Scene::new(1, 10.0);
     let memory = |total_bytes| Memory {
         total_bytes,
@@ -66,27 +70,26 @@ fn a_mig_device_leads_to_its_gpu_and_a_process_to_its_instance() {
         .to_vec();
     scene.holder(7, &[0], GIB);
     scene.row(0, 7).gpu_instance_id = Some(2);
-    let seen = seen(&mut scene, 3, |_, _| {});
-    let (_, text) = shown(&seen, "MIG-2");
+    let history = observe_scene(&mut scene, 3, |_, _| {});
+    let (_, text) = shown(&history, "MIG-2");
     assert!(text.contains("GPU instance 2 of this GPU"), "{text}");
     assert!(text.contains("1g.10gb") && text.contains("under MIG"), "{text}");
-    let (_, text) = shown(&seen, "7");
+    let (_, text) = shown(&history, "7");
     assert!(text.contains("GPU 0/2   1.0 GiB of 10.0 GiB (10%)"), "{text}");
-    let (exit, message) = refused(&seen, "MIG-9");
+    let (exit, message) = refused(&history, "MIG-9");
     assert_eq!(exit, Exit::Usage);
     assert!(message.contains("there are 0"), "{message}");
 }
 
-/// A UUID prefix selects the same GPU in `explain` as in a selector.
 #[test]
-fn the_beginning_of_a_uuid_is_read_as_by_a_selector() {
+fn a_uuid_prefix_selects_the_same_gpu_as_in_a_selector() {
     let mut scene = Scene::new(3, 10.0);
     for (gpu, uuid) in [(0, "GPU-3fa0"), (1, "GPU-3fB1"), (2, "GPU-77aa")] {
         scene.gpu(gpu).uuid = words(uuid);
     }
     scene.gpu(2).mig_devices = vec![MigDevice { uuid: words("MIG-3f"), ..MigDevice::default() }];
-    let seen = seen(&mut scene, 1, |_, _| {});
-    let last = seen.last.as_ref().unwrap();
+    let history = observe_scene(&mut scene, 1, |_, _| {});
+    let last = history.last.as_ref().unwrap();
     for (typed, count) in [
         ("gpu-3FB", 1),
         ("GPU-3f", 2),
@@ -99,9 +102,9 @@ fn the_beginning_of_a_uuid_is_read_as_by_a_selector() {
         let named = &selector.named_gpus(&last.gpus)[0].gpus;
         assert_eq!(named.len(), count, "{typed}");
         let target = TypedTarget::parse(typed).unwrap();
-        match (&named[..], target.find(&seen, last)) {
-            ([gpu], Ok(ExplainSubject::Gpu(place, None))) => {
-                assert_eq!(last.gpus[place].index, gpu.index, "{typed}");
+        match (&named[..], target.find(&history, last)) {
+            ([gpu], Ok(ExplainSubject::Gpu(index, None))) => {
+                assert_eq!(last.gpus[index].index, gpu.index, "{typed}");
             }
             ([], Err(error)) => assert!(error.to_string().contains("no such GPU"), "{error}"),
             (_, Err(error)) => assert!(error.to_string().contains("more than one GPU"), "{error}"),
@@ -111,61 +114,61 @@ fn the_beginning_of_a_uuid_is_read_as_by_a_selector() {
 }
 
 #[test]
-fn unknown_memory_is_not_available_with_its_reason() {
+fn unknown_memory_is_shown_as_not_available_with_its_reason() {
     let mut scene = Scene::new(1, 10.0);
     scene.holder(7, &[0], GIB);
     scene.row(0, 7).used_bytes = None;
     scene.gpu(0).memory_unavailable = words("it shares the machine's memory");
     scene.gpu(0).process_memory_unavailable = words("the driver does not tell it under WSL");
-    let seen = seen(&mut scene, 3, |_, _| {});
-    let (report, text) = shown(&seen, "gpu:0");
+    let history = observe_scene(&mut scene, 3, |_, _| {});
+    let (report, text) = shown(&history, "gpu:0");
     assert!(text.contains("n/a: it shares the machine's memory"), "{text}");
     assert!(!is_blind(&report), "a GPU without framebuffer is no failure");
-    let (_, text) = shown(&seen, "7");
+    let (_, text) = shown(&history, "7");
     assert!(text.contains("memory n/a: the driver does not tell it under WSL"), "{text}");
     assert!(!text.contains("frees"), "{text}");
 }
 
 #[test]
-fn an_absent_target_is_wrong_usage_and_the_message_names_what_there_is() {
+fn a_missing_target_is_a_usage_error_that_lists_existing_targets() {
     let mut scene = Scene::new(2, 10.0);
     scene.holder(7, &[0], GIB);
     scene.holder(8, &[0], GIB);
-    let mut seen = seen(&mut scene, 3, |_, _| {});
+    let mut history = observe_scene(&mut scene, 3, |_, _| {});
     scene.now.processes.retain(|process| process.pid != 8);
     scene.rows(0).retain(|row| row.pid != 8);
-    seen.observe(scene.step().clone());
+    history.observe(scene.step().clone());
     for (typed, part) in [
-        ("9", "there are 7 (python train.py) on GPU 0"),
+        ("9", "processes: 7 (python train.py) on GPU 0"),
         ("1", "GPU 1 is written gpu:1"),
         ("8", "was on GPU 0 until 2025-11-21"),
         ("gpu:5", "there are 0, 1"),
         ("GPU-", "gpu:0, gpu:1"),
         ("GPU-7", "no such GPU"),
-        ("nonsense", "there is none now"),
+        ("nonsense", "there are no findings"),
     ] {
-        let (exit, message) = refused(&seen, typed);
+        let (exit, message) = refused(&history, typed);
         assert_eq!(exit, Exit::Usage, "{message}");
         assert!(message.contains(part), "{typed}: {message}");
     }
     // The process may be on the unreadable GPU.
     scene.gpu(1).processes = None;
-    seen.observe(scene.step().clone());
-    assert_eq!(refused(&seen, "9").0, Exit::CannotMeasure);
-    let (report, text) = shown(&seen, "gpu:1");
+    history.observe(scene.step().clone());
+    assert_eq!(refused(&history, "9").0, Exit::CannotMeasure);
+    let (report, text) = shown(&history, "gpu:1");
     assert!(is_blind(&report));
     assert!(text.contains("could not be read"), "{text}");
 }
 
 #[test]
-fn a_findings_id_and_its_beginning_lead_to_its_process() {
+fn a_findings_id_and_its_prefix_select_its_process() {
     let mut scene = Scene::new(1, 10.0);
     scene.memory(0, 21 * GIB, 80 * GIB);
     scene.holder(7, &[0], 20 * GIB);
-    let seen = seen(&mut scene, 300, |_, _| {});
-    let (report, text) = shown(&seen, "7");
+    let history = observe_scene(&mut scene, 300, |_, _| {});
+    let (report, text) = shown(&history, "7");
     let id = report.findings[0].id.to_string();
     for typed in [&*id, "idle", "idle:GPU-0"] {
-        assert_eq!(shown(&seen, typed).1, text);
+        assert_eq!(shown(&history, typed).1, text);
     }
 }

@@ -38,7 +38,7 @@ pub(in crate::cli) fn tools_here() -> anyhow::Result<Tools> {
     let folder = store::state()?;
     fs::create_dir_all(&folder).with_context(|| {
         let name = folder.display();
-        format!("cannot make the directory {name} for the audit log; nothing is killed without one")
+        format!("cannot create the directory {name} for the audit log, so nothing is killed")
     })?;
     tools(&folder)
 }
@@ -120,7 +120,7 @@ fn ask_yes_or_no(question: &str) -> anyhow::Result<Task<bool>> {
         }
         read.is_ok() && is_yes(&line)
     };
-    Task::start("asking", read).context("cannot start a thread to ask; use --yes")
+    Task::start("asking", read).context("cannot start a thread for the question; use --yes")
 }
 
 fn is_yes(line: &str) -> bool {
@@ -162,13 +162,13 @@ pub(in crate::cli) fn carry_out(
     // From here on, signals are only recorded.
     let mut watched = LiveSamples { live, engine, snapshot, interrupt: Interrupt::catch()? };
     let mut executor = Executor::new(targets, guard, actor, tools);
-    let mut spoken = TerminalObserver::default();
-    while let Some(outcome) = executor.run(&mut watched, &mut spoken)? {
+    let mut observer = TerminalObserver::default();
+    while let Some(outcome) = executor.run(&mut watched, &mut observer)? {
         ended(outcome)?;
     }
     let interrupted = executor.target().zip(watched.interrupt.signal());
     Ok(interrupted.map(|(target, signal)| {
-        let sent = match &spoken.sent[..] {
+        let sent = match &observer.sent[..] {
             [] => String::new(),
             sent => format!("; it was sent: {}", sent.join(", ")),
         };
@@ -182,7 +182,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_a_yes_is_one() {
+    fn only_an_explicit_yes_confirms() {
         for line in ["y\n", "Y\n", " yes \r\n", "YES"] {
             assert!(is_yes(line), "{line:?}");
         }

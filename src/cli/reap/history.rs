@@ -27,7 +27,7 @@ pub(super) fn run(json: bool, global: &Global) -> anyhow::Result<Exit> {
         warn(&format!("{name}: {count} damaged lines were skipped"));
     }
     if history.acts.is_empty() {
-        print(&format!("nothing was done so far ({})\n", escape(&name)))?;
+        print(&format!("no actions so far ({})\n", escape(&name)))?;
     } else {
         print(&table(&history, terminal_width(), style(global.color)))?;
     }
@@ -62,9 +62,9 @@ fn row(act: &PastAct) -> Vec<String> {
     let sent: Vec<String> = act
         .deeds
         .iter()
-        .map(|it| {
-            let words = text::deed(&it.deed);
-            match &it.failures {
+        .map(|sent| {
+            let words = text::deed(&sent.deed);
+            match &sent.failures {
                 Some(failures) if failures.is_empty() => words,
                 Some(failures) => format!("{words} ({})", text::failures(failures)),
                 None => format!("{words} (perhaps)"),
@@ -75,7 +75,7 @@ fn row(act: &PastAct) -> Vec<String> {
     vec![
         act.time.local().to_string(),
         by.unwrap_or_else(unknown),
-        lead.map_or_else(unknown, |it| it.pid.to_string()),
+        lead.map_or_else(unknown, |process| process.pid.to_string()),
         lead.map_or_else(unknown, text::owner),
         target.map_or_else(unknown, text::why),
         match sent.is_empty() {
@@ -84,7 +84,7 @@ fn row(act: &PastAct) -> Vec<String> {
         },
         match outcome {
             Some(outcome) => escape(&outcome).into_owned(),
-            None => "not known: gpumem exited before it".to_owned(),
+            None => "unknown: gpumem exited first".to_owned(),
         },
     ]
 }

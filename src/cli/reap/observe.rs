@@ -24,8 +24,8 @@ use crate::rules::{Engine, RuleSet, serves};
 use crate::source::live::Live;
 use crate::units::Span;
 
-/// The sampling time if the history does not matter. A notebook's server must answer within it.
-const LOOK: Span = Span(Duration::from_secs(2));
+/// Sampling time if no history is needed. A notebook's server must answer in this time.
+const SHORT_WINDOW: Span = Span(Duration::from_secs(2));
 const INTERVAL: Duration = Duration::from_millis(500);
 
 pub(in crate::cli) struct Observation {
@@ -56,35 +56,35 @@ impl Observation {
                     users.observe(snapshot);
                     engine.observe(snapshot);
                 })?;
-                rows(args).check_recorded_users(&users)?;
+                selection(args).check_recorded_users(&users)?;
                 last
             }
             None => {
                 let machine = live.insert(crate::cli::live(global, INTERVAL)?);
-                let rows = rows(args);
-                rows.check_users()?;
-                let is_clear = targets.is_named() && !targets.names_findings();
-                let fed = if is_clear && !rows.needs_history() {
+                let selection = selection(args);
+                selection.check_users()?;
+                let names_processes = targets.is_named() && !targets.names_findings();
+                let fed = if names_processes && !selection.needs_history() {
                     Fed::default()
                 } else {
                     let ask = store::Ask::new(global, args.stored, store::MOST_FOR_CHECK);
                     store::feed(&mut engine, machine, ask)?
                 };
-                watch(machine, &mut engine, (args, &targets), fed)?
+                sample_window(machine, &mut engine, (args, &targets), fed)?
             }
         };
         let mut undecided = engine.undecided();
-        undecided.retain(|it| concerned.contains(&it.rule));
+        undecided.retain(|case| concerned.contains(&case.rule));
         Ok(Self { engine, snapshot, undecided, configured, targets, live })
     }
 
     /// Makes the plan. Also returns the guard that decided which processes it may include. Fails if a named GPU
     /// does not exist, or /proc does not show gpumem's own identity.
     pub(in crate::cli) fn plan(&self, args: &ReapArgs) -> anyhow::Result<(Plan, Guard)> {
-        let rows = rows(args);
-        rows.check_gpus(&self.snapshot.gpus)?;
+        let selection = selection(args);
+        selection.check_gpus(&self.snapshot.gpus)?;
         let findings = self.engine.findings();
-        let selected = rows.select(&self.snapshot, &self.engine, findings.iter());
+        let selected = selection.select(&self.snapshot, &self.engine, findings.iter());
         let source = PlanSource {
             snapshot: &self.snapshot,
             findings,
@@ -104,27 +104,27 @@ impl Observation {
 }
 
 /// Samples this machine for as long as needed. Returns the last snapshot.
-fn watch(
+fn sample_window(
     live: &mut Live,
     engine: &mut Engine,
     (args, targets): (&ReapArgs, &Targets),
     fed: Fed,
 ) -> anyhow::Result<Snapshot> {
     let is_named = targets.is_named();
-    let usual = if is_named || fed.suffices { LOOK } else { store::WINDOW };
+    let usual = if is_named || fed.suffices { SHORT_WINDOW } else { store::WINDOW };
     let patience = args.window.unwrap_or(usual);
     if !is_named && io::stderr().is_terminal() {
-        warn(&format!("looking for {patience} (--window)"));
+        warn(&format!("sampling for {patience} (--window)"));
     }
     // Time lost to a slow GPU extends the window.
     let window = SampleWindow { interval: INTERVAL, length: patience, begins_answered: true };
-    let rows = rows(args);
+    let selection = selection(args);
     let mut last = None;
     session::sample(live, window, |snapshot| {
         // A missing GPU is reported after the first sample.
-        rows.check_gpus(&snapshot.gpus)?;
+        selection.check_gpus(&snapshot.gpus)?;
         engine.observe(&snapshot);
-        let has_enough = args.window.is_none() && is_clear(targets, &snapshot);
+        let has_enough = args.window.is_none() && needs_one_sample(targets, &snapshot);
         last = Some(snapshot);
         Ok(if has_enough { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
     })?;
@@ -132,7 +132,7 @@ fn watch(
 }
 
 /// Whether one snapshot is enough: processes are named, and none is a notebook's, whose server must be asked.
-fn is_clear(targets: &Targets, snapshot: &Snapshot) -> bool {
+fn needs_one_sample(targets: &Targets, snapshot: &Snapshot) -> bool {
     let Targets::Named(named) = targets else {
         return false;
     };
@@ -153,7 +153,7 @@ fn targets(args: &ReapArgs) -> Targets {
     }
 }
 
-pub(super) fn rows(args: &ReapArgs) -> Selection {
+pub(super) fn selection(args: &ReapArgs) -> Selection {
     Selection::new(&args.gpu, &args.user, &args.terms)
 }
 
@@ -162,7 +162,7 @@ pub(super) fn policy_from_args(args: &ReapArgs) -> Policy {
     Policy {
         all_users: args.how.all_users,
         even_kept: args.how.kept,
-        release: release(args),
+        release: release_policy(args),
         graphics: args.how.graphics,
         servers: args.servers,
         direct: args.how.direct,
@@ -173,7 +173,7 @@ pub(super) fn policy_from_args(args: &ReapArgs) -> Policy {
 }
 
 /// Idle processes are asked to release memory before they are ended.
-fn release(args: &ReapArgs) -> Release {
+fn release_policy(args: &ReapArgs) -> Release {
     match &args.release {
         Some(options) => Release::Only(options.clone()),
         None => Release::First(ReleaseOptions::by_rule()),

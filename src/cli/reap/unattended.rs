@@ -42,7 +42,7 @@ use crate::source::live::Live;
 const WARNINGS: &str = "reap-warnings.json";
 /// Interval between samples while a target is being ended.
 const ACTING_INTERVAL: Duration = Duration::from_millis(250);
-/// The maximum time between two iterations of the loop.
+/// Maximum time between two iterations of the loop.
 const TURN: Duration = Duration::from_secs(1);
 /// How long the loop waits for a disk.
 const DISK_TIME: Duration = Duration::from_secs(1);
@@ -72,11 +72,11 @@ pub(super) fn run(args: &Args, global: &Global) -> anyhow::Result<Exit> {
     let config = config::load_to_act(global)?;
     let folder = store::state()?;
     fs::create_dir_all(&folder)
-        .with_context(|| format!("cannot make the directory {}", folder.display()))?;
+        .with_context(|| format!("cannot create the directory {}", folder.display()))?;
     let (events, events_received) = sync_channel(MOST_EVENTS);
     let (notices, notices_to_send) = sync_channel(MOST_NOTICES);
     let (ask, asks) = sync_channel(1);
-    let service = Service::of_environment();
+    let service = Service::from_environment();
     listen_for_signals(events.clone())?;
     let results = events.clone();
     spawn("notifying", move || {
@@ -242,12 +242,12 @@ struct ServiceLoop<'a> {
 }
 
 impl ServiceLoop<'_> {
-    /// Logs the planned actions, their processes and rules, and the configuration files.
+    /// Logs the configured actions, the rules and the processes concerned.
     fn announce(&self) {
         let reap = &self.config.reap;
         let rules = |response: Response| {
-            let enabled = self.config.rules.rules().iter().filter(|it| it.settings.enabled);
-            let rules = enabled.filter(|it| reap.response(&it.name) == response);
+            let enabled = self.config.rules.rules().iter().filter(|rule| rule.settings.enabled);
+            let rules = enabled.filter(|rule| reap.response(&rule.name) == response);
             let names: Vec<String> = rules
                 .map(|rule| match rule.scope.is_empty() {
                     true => rule.name.to_string(),
@@ -258,26 +258,26 @@ impl ServiceLoop<'_> {
         };
         match rules(Response::Reap) {
             Some(rules) => warn(&format!(
-                "kills what these rules find, {} after a first warning to its owner and {} after a last one, at most \
+                "kills processes found by these rules, {} after the first warning and {} after the last one, at most \
                  {} within {}: {rules}",
                 reap.warn, reap.grace, reap.most, reap.within
             )),
             None => warn("kills nothing: no rule has action = \"reap\""),
         }
         if let Some(rules) = rules(Response::Release) {
-            warn(&format!("asks to release memory what these rules find: {rules}"));
+            warn(&format!("asks processes found by these rules to release memory: {rules}"));
         }
         if let Some(rules) = rules(Response::Notify) {
-            warn(&format!("only notifies of what these rules find: {rules}"));
+            warn(&format!("only notifies owners of findings of these rules: {rules}"));
         }
-        let whose = match self.machine.args.how.all_users {
+        let owners = match self.machine.args.how.all_users {
             true => "of every user",
-            false => "of your own; --all-users includes those of others",
+            false => "only your own; --all-users includes other users' processes",
         };
-        warn(&format!("processes: {whose}"));
+        warn(&format!("processes: {owners}"));
         match reap.notify.is_empty() {
             true => {
-                warn("no notices, so no kills: [reap] has no notify command");
+                warn("sends no notices and kills nothing: [reap] has no notify command");
             }
             false => warn(&format!("notices go to {}", command_line(&reap.notify))),
         }
@@ -318,8 +318,8 @@ impl ServiceLoop<'_> {
         self.is_sampled = true;
         let blind = unreadable(&snapshot).then(|| {
             let error = snapshot.errors.first();
-            let error =
-                error.map_or_else(String::new, |it| format!(" ({}: {})", it.call, it.error));
+            let error = error
+                .map_or_else(String::new, |error| format!(" ({}: {})", error.call, error.error));
             format!("cannot read every GPU{error}; nothing is killed without a sample")
         });
         let is_blind = blind.is_some();
@@ -376,7 +376,9 @@ impl ServiceLoop<'_> {
                 match lock_soon(&self.recording) {
                     Some(mut recording) => recording.set_rules(&config.rules),
                     None => {
-                        warn("the store's disk does not answer; what is served keeps its rules");
+                        warn(
+                            "the store's disk does not answer; the server keeps the previous rules",
+                        );
                     }
                 }
                 self.config = config;
@@ -416,8 +418,8 @@ impl System for LocalSystem<'_> {
     }
 
     fn facts(&mut self, pids: &[u32]) -> BTreeMap<u32, Guarded> {
-        let known = |&pid: &u32| Some((pid, read_guarded(&self.roots, pid).ok()??));
-        pids.iter().filter_map(known).collect()
+        let read_facts = |&pid: &u32| Some((pid, read_guarded(&self.roots, pid).ok()??));
+        pids.iter().filter_map(read_facts).collect()
     }
 
     fn usage(&mut self, target: &Target) -> JobUsage {
@@ -443,7 +445,7 @@ impl System for LocalSystem<'_> {
 
 /// Pause after the first failed attempt to open the driver. It doubles after each.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
-/// The maximum pause.
+/// Maximum pause.
 const LAST_PAUSE: Duration = Duration::from_secs(60);
 
 /// Samples until the event channel closes. `asks` carries requests for an immediate sample.
@@ -500,7 +502,7 @@ mod tests {
     use std::thread;
 
     #[test]
-    fn a_driver_that_is_not_there_is_tried_until_it_is() {
+    fn a_missing_driver_is_retried_until_it_opens() {
         let (ask, asks) = sync_channel(8);
         let (events, received) = sync_channel(8);
         let mut left = 2;

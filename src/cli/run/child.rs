@@ -92,7 +92,7 @@ enum Stage {
 /// Additions to gpumem's own environment for the command.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Given {
-    /// File descriptors of gpumem that the command inherits, and no other child.
+    /// File descriptors of gpumem that only the command inherits.
     pub(super) descriptors: Vec<i32>,
     pub(super) variable: Option<(&'static str, String)>,
 }
@@ -123,14 +123,14 @@ impl Signals {
         let read = SignalFd::with_flags(&signals, SfdFlags::SFD_CLOEXEC).context(cannot)?;
         let stage = Arc::new(Mutex::new(Stage::Before));
         let is_hurried = Arc::new(AtomicBool::new(false));
-        let (theirs, hurry) = (Arc::clone(&stage), Arc::clone(&is_hurried));
+        let (thread_stage, hurry) = (Arc::clone(&stage), Arc::clone(&is_hurried));
         let spawned = thread::Builder::new().name("signals".to_owned()).spawn(move || {
             while let Ok(Some(caught)) = read.read_signal() {
                 let signal = caught.ssi_signo.cast_signed();
                 // The terminal sends its signals to the whole job.
                 let is_terminals = caught.ssi_code == libc::SI_KERNEL;
-                take(
-                    &theirs.lock().unwrap_or_else(PoisonError::into_inner),
+                handle_signal(
+                    &thread_stage.lock().unwrap_or_else(PoisonError::into_inner),
                     signal,
                     is_terminals,
                     &hurry,
@@ -200,7 +200,7 @@ fn ending(status: WaitStatus) -> Option<Ending> {
     exited.or_else(|| status.terminating_signal().map(Ending::Signaled))
 }
 
-fn take(stage: &Stage, signal: i32, is_terminals: bool, hurry: &AtomicBool) {
+fn handle_signal(stage: &Stage, signal: i32, is_terminals: bool, hurry: &AtomicBool) {
     match stage {
         // A blocked signal is delivered to the descriptor even if it is ignored.
         Stage::Before | Stage::After if is_ignored(signal) => {}
@@ -231,9 +231,9 @@ fn is_stopped(child: Child) -> bool {
     host::read_state(&Roots::default(), child.pid()) == Some('T')
 }
 
-/// Stops gpumem like the command, so that the shell sees a stopped job. If only the command was stopped, it is also
-/// continued alone, so gpumem keeps running. Programs that handle Ctrl-Z stop themselves by SIGSTOP, which counts
-/// as job control only in the foreground of a terminal.
+/// Stops gpumem like the command, so that the shell sees a stopped job. If only the command was stopped, for example
+/// by SIGSTOP, gpumem keeps running. Programs that handle Ctrl-Z stop themselves by SIGSTOP, which is treated as job
+/// control only in the foreground of a terminal.
 fn stop_with(child: Child, signal: i32) {
     let is_job_control = match signal {
         libc::SIGSTOP => has_terminal(),
@@ -247,10 +247,10 @@ fn stop_with(child: Child, signal: i32) {
 /// Whether the process group is in the foreground of its terminal.
 fn has_terminal() -> bool {
     let terminal = std::fs::File::open("/dev/tty");
-    terminal.is_ok_and(|it| tcgetpgrp(it).is_ok_and(|group| group == getpgrp()))
+    terminal.is_ok_and(|terminal| tcgetpgrp(terminal).is_ok_and(|group| group == getpgrp()))
 }
 
-/// The exit code if the command cannot be started, as in a shell: 127 not found, 126 not executable.
+/// The exit code for a command that cannot be started, as in a shell: 127 not found, 126 not executable.
 pub(super) fn code_of_failure(error: nix::Error) -> u8 {
     if error == nix::Error::ENOENT { 127 } else { 126 }
 }

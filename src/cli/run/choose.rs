@@ -29,18 +29,18 @@ use crate::source::live::Live;
 use crate::units::{Bytes, Span, number_of};
 
 /// Interval between messages about waiting, without a terminal.
-const SAID_EVERY: Duration = Duration::from_secs(60);
-/// The maximum number of processes named per GPU.
+const MESSAGE_INTERVAL: Duration = Duration::from_secs(60);
+/// Maximum number of processes named per GPU.
 const HOLDERS: usize = 2;
-/// The maximum width of their names in columns.
+/// Maximum width of their names in columns.
 const NAME_COLUMNS: usize = 16;
 
-/// The time limit for obtaining an empty queue.
-const AT_ONCE: Duration = Duration::from_millis(50);
+/// Time limit for obtaining the places while the queues are empty.
+const EMPTY_QUEUE_TIME: Duration = Duration::from_millis(50);
 
 type Places = Result<Vec<OwnedFd>, CannotClaim>;
 
-type Taken<'a> = (ComputeDevice<'a>, Option<OwnedFd>);
+type ClaimedDevice<'a> = (ComputeDevice<'a>, Option<OwnedFd>);
 
 #[derive(Debug)]
 pub(super) struct Chosen {
@@ -67,10 +67,10 @@ pub(super) fn choose(
     let claims = Claims::of_machine();
     let first: Vec<Gpu> = in_set(&set, &snapshot).map(|device| device.gpu.clone()).collect();
     let queue = args.claim.then(|| wait_in_line(claims.clone(), first)).transpose()?;
-    // Usually the queue is empty.
+    // The queues are usually empty.
     let mut places = None;
     if let Some(queue) = &queue {
-        places = place(queue, AT_ONCE)?;
+        places = receive_places(queue, EMPTY_QUEUE_TIME)?;
     }
     let mut waiting: Option<Waiting> = None;
     loop {
@@ -84,7 +84,7 @@ pub(super) fn choose(
             // In the caller's order.
             let named = in_set(&set, &snapshot).filter(|device| chosen.contains(device));
             let uuids: Option<Vec<&str>> = named.map(|device| Some(&**device.uuid()?)).collect();
-            let visible = uuids.context("a GPU that was chosen has no UUID")?.join(",");
+            let visible = uuids.context("a chosen GPU has no UUID")?.join(",");
             let locks = locks.into_iter().flatten().collect();
             if let Some(waiting) = &waiting {
                 waiting.finish();
@@ -96,14 +96,14 @@ pub(super) fn choose(
             none => none.insert(Waiting::new(args, global, live, rules.clone())?),
         };
         waiting.engine.observe(&snapshot);
-        waiting.say(&snapshot, &set, (begun.elapsed(), count), is_first);
+        waiting.show_progress(&snapshot, &set, (begun.elapsed(), count), is_first);
         if begun.elapsed() >= args.timeout.0 {
             waiting.finish();
             return Ok(None);
         }
         let pause = interval.min(args.timeout.0.saturating_sub(begun.elapsed()));
         match &queue {
-            Some(queue) if places.is_none() => places = place(queue, pause)?,
+            Some(queue) if places.is_none() => places = receive_places(queue, pause)?,
             _ => thread::sleep(pause),
         }
         snapshot = live.sample();
@@ -115,7 +115,7 @@ fn take<'a>(
     ready: &[ComputeDevice<'a>],
     count: usize,
     claims: Option<&Claims>,
-) -> Result<Option<Vec<Taken<'a>>>, CannotClaim> {
+) -> Result<Option<Vec<ClaimedDevice<'a>>>, CannotClaim> {
     let mut taken = Vec::new();
     for &device in ready {
         if taken.len() == count {
@@ -132,12 +132,15 @@ fn take<'a>(
 }
 
 /// The places in the queues, if obtained in time.
-fn place(queue: &Receiver<Places>, patience: Duration) -> anyhow::Result<Option<Vec<OwnedFd>>> {
+fn receive_places(
+    queue: &Receiver<Places>,
+    patience: Duration,
+) -> anyhow::Result<Option<Vec<OwnedFd>>> {
     match queue.recv_timeout(patience) {
         Ok(places) => Ok(Some(places?)),
         Err(RecvTimeoutError::Timeout) => Ok(None),
         Err(RecvTimeoutError::Disconnected) => {
-            anyhow::bail!("the thread that waits in line ended")
+            anyhow::bail!("the thread that waits for claims has ended")
         }
     }
 }
@@ -145,13 +148,13 @@ fn place(queue: &Receiver<Places>, patience: Duration) -> anyhow::Result<Option<
 /// Waits in the queues of these GPUs, in the order of their indices. Every gpumem uses this order, so there is no
 /// deadlock. The places are sent once all are obtained.
 fn wait_in_line(claims: Claims, gpus: Vec<Gpu>) -> anyhow::Result<Receiver<Places>> {
-    let (had, had_here) = channel();
+    let (sender, receiver) = channel();
     let wait = move || {
-        let _ = had.send(gpus.iter().map(|gpu| claims.wait_in_queue(gpu)).collect());
+        let _ = sender.send(gpus.iter().map(|gpu| claims.wait_in_queue(gpu)).collect());
     };
     let spawned = thread::Builder::new().name("queue".to_owned()).spawn(wait);
-    spawned.context("cannot start a thread that waits in line")?;
-    Ok(had_here)
+    spawned.context("cannot start a thread that waits for claims")?;
+    Ok(receiver)
 }
 
 /// Whether a program can start on the device, and enough memory is free.
@@ -187,8 +190,8 @@ fn candidates(
             let before = named.len();
             named.extend(set.iter().filter(|device| device.is_called(wanted)));
             if named.len() == before {
-                let seen: Vec<Gpu> = set.iter().map(|device| device.gpu.clone()).collect();
-                return Err(no_such_gpu(&format!("--gpu {wanted}"), &seen).into());
+                let visible_gpus: Vec<Gpu> = set.iter().map(|device| device.gpu.clone()).collect();
+                return Err(no_such_gpu(&format!("--gpu {wanted}"), &visible_gpus).into());
             }
         }
         set.clear();
@@ -200,14 +203,14 @@ fn candidates(
         let typed = args.gpu.join(",");
         if is_partitioned(&set) && args.claim {
             return Err(UsageError(format!(
-                "--gpu {typed}: it is divided by MIG, and --claim claims whole GPUs; leave out --claim"
+                "--gpu {typed}: the GPU is in MIG mode, and --claim claims whole GPUs; leave out --claim"
             ))
             .into());
         }
         let is_one = args.gpu.len() == 1 && set.iter().all(|device| device.mig.is_some());
         if is_partitioned(&set) && !is_one {
             return Err(UsageError(format!(
-                "--gpu {typed}: a program can use one MIG device, and no other GPU with it; name one"
+                "--gpu {typed}: a program can use only one MIG device and no other GPU with it; name one"
             ))
             .into());
         }
@@ -223,7 +226,7 @@ fn candidates(
     if set.len() < count {
         let of_size = args.wait_free.map_or_else(String::new, |size| format!(" of {size} or more"));
         return Err(UsageError(format!(
-            "asked for {}{of_size}, and there are {} to choose from",
+            "requested {}{of_size}, but only {} are available",
             number_of(count, "GPU"),
             set.len()
         ))
@@ -235,10 +238,10 @@ fn candidates(
 #[derive(Debug)]
 struct Waiting {
     engine: Engine,
-    what: String,
+    request: String,
     timeout: Span,
     is_quiet: bool,
-    said: Option<Instant>,
+    shown_at: Option<Instant>,
 }
 
 impl Waiting {
@@ -248,11 +251,17 @@ impl Waiting {
         // The stored history shows at once which processes look unused.
         store::feed(&mut engine, live, store::Ask { quiet: true, ..ask })?;
         let free = args.wait_free.map_or_else(String::new, |size| format!(" with {size} free"));
-        Ok(Self { engine, what: free, timeout: args.timeout, is_quiet: args.quiet, said: None })
+        Ok(Self {
+            engine,
+            request: free,
+            timeout: args.timeout,
+            is_quiet: args.quiet,
+            shown_at: None,
+        })
     }
 
     /// Shows one line, updated in place on a terminal and otherwise printed once a minute.
-    fn say(
+    fn show_progress(
         &mut self,
         snapshot: &Snapshot,
         set: &[DeviceKey],
@@ -260,11 +269,13 @@ impl Waiting {
         is_first: bool,
     ) {
         let is_terminal = io::stderr().is_terminal();
-        let is_due = self.said.is_none_or(|said| is_terminal || said.elapsed() >= SAID_EVERY);
+        let is_due = self
+            .shown_at
+            .is_none_or(|shown_at| is_terminal || shown_at.elapsed() >= MESSAGE_INTERVAL);
         if self.is_quiet || !is_due {
             return;
         }
-        self.said = Some(Instant::now());
+        self.shown_at = Some(Instant::now());
         let line = if is_first { "" } else { " in line" };
         let waited = Span(Duration::from_secs(waited.as_secs()));
         let mut text = format!("waiting{line}, {waited} of {}", self.timeout);
@@ -272,10 +283,10 @@ impl Waiting {
         // A terminal may have room for only the first devices.
         devices.sort_by_key(|device| Reverse(device.free_bytes()));
         for device in devices {
-            text.push_str(&format!("; {}", self.about(&device, snapshot)));
+            text.push_str(&format!("; {}", self.describe_device(&device, snapshot)));
         }
         let gpus = if count == 1 { "a GPU".to_owned() } else { format!("{count} GPUs") };
-        text.push_str(&format!("; for {gpus}{}", self.what));
+        text.push_str(&format!("; for {gpus}{}", self.request));
         match terminal_width_of_errors() {
             Some(width) => {
                 let text = format!("gpumem: {}", escape(&text));
@@ -286,7 +297,7 @@ impl Waiting {
     }
 
     /// The free memory of a device and the holders of the rest, unused-looking processes first.
-    fn about(&self, device: &ComputeDevice<'_>, snapshot: &Snapshot) -> String {
+    fn describe_device(&self, device: &ComputeDevice<'_>, snapshot: &Snapshot) -> String {
         let free = device.free_bytes().map_or("unknown".to_owned(), |free| Bytes(free).to_string());
         let mut text = format!("{}: {free} free", device.name());
         let claim = device.gpu.claim.as_ref().map(ToString::to_string);
@@ -297,7 +308,7 @@ impl Waiting {
         rows.sort_by_key(|row| (!self.is_unused(row.pid), Reverse(row.used_bytes)));
         for row in rows.iter().take(HOLDERS) {
             let process = snapshot.process(row.pid);
-            let user = process.and_then(|it| it.user.as_deref()).unwrap_or("?");
+            let user = process.and_then(|process| process.user.as_deref()).unwrap_or("?");
             let name = process.map_or_else(String::new, name_of);
             let name = fit(&name, NAME_COLUMNS);
             let bytes = row.used_bytes.map_or("?".to_owned(), |bytes| Bytes(bytes).to_string());
@@ -310,13 +321,14 @@ impl Waiting {
     /// Whether a finding or suspect says that a process does not use its memory.
     fn is_unused(&self, pid: u32) -> bool {
         let found = self.engine.findings().iter();
-        let found = found.filter_map(|it| Some((it.kind, it.process.as_ref()?.pid)));
-        let suspected = self.engine.suspects().iter().map(|it| (it.kind, it.process.pid));
-        found.chain(suspected).any(|(kind, of)| of == pid && kind.is_unused())
+        let found = found.filter_map(|finding| Some((finding.kind, finding.process.as_ref()?.pid)));
+        let suspected =
+            self.engine.suspects().iter().map(|suspect| (suspect.kind, suspect.process.pid));
+        found.chain(suspected).any(|(kind, owner)| owner == pid && kind.is_unused())
     }
 
     fn finish(&self) {
-        if self.said.is_some() && io::stderr().is_terminal() {
+        if self.shown_at.is_some() && io::stderr().is_terminal() {
             let _ = write!(io::stderr(), "\r\x1b[K");
         }
     }
@@ -374,10 +386,10 @@ mod tests {
     }
 
     #[test]
-    fn gpus_are_chosen_in_the_order_in_which_they_were_named() {
+    fn candidates_keep_the_order_of_the_caller() {
         let gpus = [0, 1, 2, 3].map(gpu);
         let of = |words: &[&str], visible| candidates_of(words, &gpus, visible).unwrap();
-        let names = |indices: &[u32]| indices.iter().map(|it| format!("GPU {it}")).collect();
+        let names = |indices: &[u32]| indices.iter().map(|index| format!("GPU {index}")).collect();
         assert_eq!(of(&["--gpus", "2"], None), (names(&[0, 1, 2, 3]), 2));
         assert_eq!(of(&["--gpus", "2"], Some("3,1")), (names(&[3, 1]), 2));
         assert_eq!(of(&["--gpu", "2,0"], None), (names(&[2, 0]), 2));
@@ -387,7 +399,7 @@ mod tests {
     }
 
     #[test]
-    fn of_a_partitioned_gpu_one_mig_device_is_chosen() {
+    fn one_mig_device_of_a_partitioned_gpu_is_chosen() {
         let mut gpus = [0, 1].map(gpu);
         gpus[1].mig_mode = Some(true);
         gpus[1].mig_devices = [(0, 20, 2), (1, 10, 9)]
@@ -418,7 +430,7 @@ mod tests {
 
     /// On random machines, a chosen device is usable, has the memory, and is visible to the caller.
     #[test]
-    fn no_device_is_chosen_that_cannot_be_used() {
+    fn every_chosen_device_is_usable() {
         let (mut chosen, mut dice) = (0, Dice::new(45));
         for _ in 0..rounds(100) {
             let mut gpus: Vec<Gpu> = (0..dice.roll(5) as u32).map(gpu).collect();

@@ -12,12 +12,12 @@ use crate::report::run::HeldMemory;
 use crate::source::live::Live;
 
 /// Interval of the first samples, for short commands. Later intervals are a tenth of the elapsed time.
-const CLOSEST: Duration = Duration::from_millis(50);
-const SHARE: u32 = 10;
-/// Memory that is held for this long after the end counts as left behind.
+const FIRST_INTERVAL: Duration = Duration::from_millis(50);
+const INTERVAL_SHARE: u32 = 10;
+/// Memory that is still held this long after the exit counts as left behind.
 pub(super) const HELD_AFTER: Duration = Duration::from_secs(5);
-/// Interval between samples during that wait.
-const LOOK: Duration = Duration::from_millis(200);
+/// Interval between samples after the exit.
+const HELD_INTERVAL: Duration = Duration::from_millis(200);
 
 /// State shared by the main and the sampling thread. Locked only while a sample is added.
 #[derive(Clone, Debug)]
@@ -43,7 +43,7 @@ pub(super) fn until_end(
     let begun = Instant::now();
     loop {
         let snapshot = live.sample();
-        let pause = (begun.elapsed() / SHARE).max(CLOSEST).min(longest);
+        let pause = (begun.elapsed() / INTERVAL_SHARE).max(FIRST_INTERVAL).min(longest);
         // A sample taken after the end does not belong to the run.
         match ended.try_recv() {
             Err(TryRecvError::Empty) => shared.lock().observe(snapshot, is_ours),
@@ -70,7 +70,7 @@ pub(super) fn held_after(
         if is_over || held.as_ref().is_some_and(Vec::is_empty) {
             return held;
         }
-        std::thread::sleep(LOOK.min(HELD_AFTER.saturating_sub(begun.elapsed())));
+        std::thread::sleep(HELD_INTERVAL.min(HELD_AFTER.saturating_sub(begun.elapsed())));
     }
 }
 

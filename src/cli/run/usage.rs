@@ -15,7 +15,7 @@ use crate::reclaim::commands::Typist;
 use crate::report::run::{HeldMemory, LeastFree, OtherHolder, RunFigures, RunGpu, RunProcess};
 use crate::rules::{Engine, RuleSet};
 
-/// The maximum number of different errors that are kept.
+/// Maximum number of different errors that are kept.
 const MOST_ERRORS: usize = 8;
 
 #[derive(Debug)]
@@ -76,10 +76,13 @@ impl Usage {
 
     /// Adds a sample taken while the command runs.
     pub(super) fn observe(&mut self, snapshot: Snapshot, is_ours: impl Fn(&Process) -> bool) {
-        let mut unidentified = snapshot.processes.iter().filter(|it| it.unresolved.is_some());
+        let mut unidentified =
+            snapshot.processes.iter().filter(|process| process.unresolved.is_some());
         if self.samples == 0 {
-            self.strangers = unidentified.map(|it| it.pid).collect();
-        } else if let Some(new) = unidentified.find(|it| !self.strangers.contains(&it.pid)) {
+            self.strangers = unidentified.map(|process| process.pid).collect();
+        } else if let Some(new) =
+            unidentified.find(|process| !self.strangers.contains(&process.pid))
+        {
             let why = new.unresolved.as_deref().unwrap_or_default();
             let note = format!("process {} on a GPU may be the command's: {why}", new.pid);
             self.note(note);
@@ -91,18 +94,22 @@ impl Usage {
         for gpu in snapshot.gpus.iter().filter(|gpu| gpu.stale_seconds.is_none()) {
             let sm = rows(gpu, &ours).filter_map(|row| row.sm_percent).reduce(u32::saturating_add);
             if rows(gpu, &ours).next().is_some() || self.gpus.contains_key(&gpu.index) {
-                let known = self.gpus.entry(gpu.index).or_insert_with(|| run_gpu(gpu));
+                let entry = self.gpus.entry(gpu.index).or_insert_with(|| run_gpu(gpu));
                 // An unreadable list is not an empty list.
                 let bytes = gpu.processes.as_ref().and_then(|_| sum(rows(gpu, &ours)));
-                known.figures.add(time, bytes, sm.map(|sm| sm.min(100)));
+                entry.figures.add(time, bytes, sm.map(|sm| sm.min(100)));
             }
             // A process may have several rows under MIG.
             let pids: HashSet<u32> = rows(gpu, &ours).map(|row| row.pid).collect();
-            for process in snapshot.processes.iter().filter(|it| pids.contains(&it.pid)) {
-                let own = || rows(gpu, &ours).filter(|row| row.pid == process.pid);
-                let known = self.processes.entry((process.identity(), gpu.index));
-                let known = known.or_insert_with(|| run_process(process, gpu.index));
-                known.figures.add(time, sum(own()), own().filter_map(|row| row.sm_percent).max());
+            for process in snapshot.processes.iter().filter(|process| pids.contains(&process.pid)) {
+                let own_rows = || rows(gpu, &ours).filter(|row| row.pid == process.pid);
+                let entry = self.processes.entry((process.identity(), gpu.index));
+                let entry = entry.or_insert_with(|| run_process(process, gpu.index));
+                entry.figures.add(
+                    time,
+                    sum(own_rows()),
+                    own_rows().filter_map(|row| row.sm_percent).max(),
+                );
             }
         }
         for error in &snapshot.errors {
@@ -140,14 +147,17 @@ impl Usage {
         for gpu in &snapshot.gpus {
             for row in rows(gpu, &ours).filter(|row| row.used_bytes != Some(0)) {
                 let Some(process) = snapshot.process(row.pid) else { continue };
-                let own = commands::own_commands(&self.engine, Some(process), snapshot, typist);
-                let known = process.while_alive();
+                let commands_for =
+                    commands::own_commands(&self.engine, Some(process), snapshot, typist);
+                let last_known = process.while_alive();
                 held.push(HeldMemory {
-                    process: FindingProcess::of(&known),
-                    name: name_of(&known),
+                    process: FindingProcess::of(&last_known),
+                    name: name_of(&last_known),
                     gpu: gpu.index,
                     used_bytes: row.used_bytes,
-                    command: own.kill.unwrap_or_else(|| format!("gpumem explain {}", row.pid)),
+                    command: commands_for
+                        .kill
+                        .unwrap_or_else(|| format!("gpumem explain {}", row.pid)),
                 });
             }
         }
@@ -160,7 +170,13 @@ impl Usage {
 
     pub(super) fn processes(&self) -> Vec<RunProcess> {
         let mut all: Vec<RunProcess> = self.processes.values().cloned().collect();
-        all.sort_by_key(|it| (std::cmp::Reverse(it.figures.peak_bytes), it.process.pid, it.gpu));
+        all.sort_by_key(|run_process| {
+            (
+                std::cmp::Reverse(run_process.figures.peak_bytes),
+                run_process.process.pid,
+                run_process.gpu,
+            )
+        });
         all
     }
 
@@ -183,8 +199,9 @@ impl Usage {
         let mut bytes_by_pid: BTreeMap<u32, Option<u64>> = BTreeMap::new();
         for row in others.filter(|row| row.used_bytes != Some(0)) {
             // A process may have several rows under MIG.
-            let known = bytes_by_pid.entry(row.pid).or_insert(Some(0));
-            *known = known.zip(row.used_bytes).map(|(sum, bytes)| sum.saturating_add(bytes));
+            let sum_so_far = bytes_by_pid.entry(row.pid).or_insert(Some(0));
+            *sum_so_far =
+                sum_so_far.zip(row.used_bytes).map(|(sum, bytes)| sum.saturating_add(bytes));
         }
         let holder = |(pid, used_bytes): (u32, Option<u64>)| {
             let process = snapshot.process(pid).map(FindingProcess::of);
@@ -199,59 +216,66 @@ impl Usage {
             }
         };
         let mut others: Vec<OtherHolder> = bytes_by_pid.into_iter().map(holder).collect();
-        others.sort_by_key(|it| std::cmp::Reverse(it.used_bytes));
+        others.sort_by_key(|holder| std::cmp::Reverse(holder.used_bytes));
         LeastFree {
             gpu: gpu.index,
             uuid: gpu.uuid.clone(),
             time: snapshot.time,
             free_bytes,
             others: gpu.processes.is_some().then_some(others),
-            unattributed_bytes: snapshot.balance(gpu).and_then(|it| it.unattributed.ok()),
+            unattributed_bytes: snapshot.balance(gpu).and_then(|balance| balance.unattributed.ok()),
         }
     }
 
     /// The kinds of the finding and of the suspect that say that a process does not use its memory.
     fn unused_kinds(&self, pid: u32) -> (Option<Kind>, Option<Kind>) {
-        let finding = self.engine.findings().iter().find(|it| {
-            let is_its = it.process.as_ref().is_some_and(|process| process.pid == pid);
-            is_its && it.kind.is_unused() && it.resolved_at.is_none() && it.kept_by.is_none()
+        let finding = self.engine.findings().iter().find(|finding| {
+            let is_of_process = finding.process.as_ref().is_some_and(|process| process.pid == pid);
+            is_of_process
+                && finding.kind.is_unused()
+                && finding.resolved_at.is_none()
+                && finding.kept_by.is_none()
         });
         let mut suspects = self.engine.suspects().iter();
-        let suspect = suspects.find(|it| it.process.pid == pid && it.kind.is_unused());
-        (finding.map(|it| it.kind), suspect.map(|it| it.kind))
+        let suspect =
+            suspects.find(|suspect| suspect.process.pid == pid && suspect.kind.is_unused());
+        (finding.map(|finding| finding.kind), suspect.map(|suspect| suspect.kind))
     }
 
-    /// The least free memory of each GPU that the command could see (by its CUDA_VISIBLE_DEVICES) or used, the
+    /// The sample with the least free memory of each GPU that is in the command's CUDA_VISIBLE_DEVICES or was used,
     /// fullest GPU first.
     pub(super) fn least_free(&self, visible: Option<&str>) -> Vec<LeastFree> {
         let gpus = self.last.as_ref().map_or(&[] as &[Gpu], |last| &last.gpus);
-        let seen = visible_devices(gpus, visible);
-        let is_seen = |index: u32| match &seen {
-            Ok(seen) => seen.iter().any(|device| device.gpu.index == index),
+        let devices = visible_devices(gpus, visible);
+        let is_visible = |index: u32| match &devices {
+            Ok(devices) => devices.iter().any(|device| device.gpu.index == index),
             // Device numbers are ambiguous between different GPU models, so every GPU may be meant.
             Err(_) => true,
         };
-        let of_its = |it: &&LeastFree| is_seen(it.gpu) || self.gpus.contains_key(&it.gpu);
-        let mut least: Vec<LeastFree> = self.least_free.values().filter(of_its).cloned().collect();
-        least.sort_by_key(|it| (it.free_bytes, it.gpu));
+        let is_of_run =
+            |least: &&LeastFree| is_visible(least.gpu) || self.gpus.contains_key(&least.gpu);
+        let mut least: Vec<LeastFree> =
+            self.least_free.values().filter(is_of_run).cloned().collect();
+        least.sort_by_key(|least| (least.free_bytes, least.gpu));
         least
     }
 
     pub(super) fn leaks(&self) -> Vec<Finding> {
         let is_ours = |finding: &&Finding| {
             let process = finding.process.as_ref();
-            finding.kind == Kind::Leak && process.is_some_and(|it| self.ours.contains(&it.identity))
+            finding.kind == Kind::Leak
+                && process.is_some_and(|process| self.ours.contains(&process.identity))
         };
         self.engine.findings().iter().filter(is_ours).cloned().collect()
     }
 
-    /// Whether the leak rule could be decided for the command. Without memory there is no leak.
+    /// Whether the leak rule is decided for the command. Without GPU memory, there is no leak.
     pub(super) fn leaks_decided(&self) -> bool {
         let rules = self.engine.settings().rules().iter();
         let names: Vec<&str> =
-            rules.filter(|it| it.kind() == Kind::Leak).map(|it| &*it.name).collect();
+            rules.filter(|rule| rule.kind() == Kind::Leak).map(|rule| &*rule.name).collect();
         let is_open = |undecided: &Undecided| {
-            let is_ours = |pid: u32| self.ours.iter().any(|it| it.pid == pid);
+            let is_ours = |pid: u32| self.ours.iter().any(|process| process.pid == pid);
             names.contains(&&*undecided.rule) && undecided.pid.is_none_or(is_ours)
         };
         self.samples > 0 && (self.gpus.is_empty() || !self.engine.undecided().iter().any(is_open))
@@ -287,7 +311,7 @@ mod tests {
     use crate::recording::RecordingReader;
 
     #[test]
-    fn a_peak_is_not_known_where_a_process_that_came_later_cannot_be_told() {
+    fn a_new_unidentified_process_makes_the_peak_unknown() {
         let mut usage = Usage::new(Config::default().rules);
         let unresolved = |pid: u32| Process {
             pid,
@@ -304,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_that_could_not_be_read_is_not_an_empty_one() {
+    fn an_unreadable_process_list_is_not_an_empty_one() {
         let mut usage = Usage::new(Config::default().rules);
         let held = GpuProcess { pid: 7, used_bytes: Some(5), ..GpuProcess::default() };
         for processes in [Some(vec![held]), None, Some(vec![held])] {
@@ -319,7 +343,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_under_the_pid_of_an_ended_process_is_held() {
+    fn memory_under_the_pid_of_an_exited_process_is_held() {
         let mut usage = Usage::new(Config::default().rules);
         let row = GpuProcess { pid: 7, used_bytes: Some(5), ..GpuProcess::default() };
         let sample = |process| {
@@ -343,7 +367,7 @@ mod tests {
     }
 
     #[test]
-    fn the_least_free_memory_is_the_latest_and_of_the_gpus_that_the_command_could_see() {
+    fn least_free_is_the_latest_minimum_of_visible_gpus() {
         let mut usage = Usage::new(Config::default().rules);
         let gpu = |index: u32, free_bytes: u64, used_bytes: Option<u64>| Gpu {
             index,
@@ -359,26 +383,29 @@ mod tests {
             usage.observe(snapshot, |_| false);
         }
         let least = usage.least_free(None);
-        let figures = least.iter().map(|it| (it.gpu, it.free_bytes, it.time.unix_milliseconds()));
+        let figures =
+            least.iter().map(|least| (least.gpu, least.free_bytes, least.time.unix_milliseconds()));
         assert_eq!(figures.collect::<Vec<_>>(), [(1, 10, 2), (0, 50, 3)]);
         let held = |at: usize| least[at].others.as_ref().unwrap()[0].used_bytes;
         assert_eq!([held(0), held(1)], [Some(90), None]);
-        let seen = |visible: &str| -> Vec<u32> {
-            usage.least_free(Some(visible)).iter().map(|it| it.gpu).collect()
+        let gpus_listed = |visible: &str| -> Vec<u32> {
+            usage.least_free(Some(visible)).iter().map(|least| least.gpu).collect()
         };
-        assert_eq!(seen("0"), [0]);
-        assert!(seen("").is_empty());
-        assert!(seen("MIG-1").is_empty(), "CUDA knows no such device");
+        assert_eq!(gpus_listed("0"), [0]);
+        assert!(gpus_listed("").is_empty());
+        assert!(gpus_listed("MIG-1").is_empty(), "CUDA ignores unknown devices");
     }
 
     #[test]
-    fn memory_that_others_do_not_use_is_marked() {
+    fn unused_memory_of_other_processes_is_marked() {
         let idle = include_bytes!("../../../tests/data/corpus/idle_shared_gpu-100.jsonl");
         let mut usage = Usage::new(Config::default().rules);
         let mut marks = Vec::new();
         for snapshot in RecordingReader::from_read(&idle[..], "idle").unwrap() {
             usage.observe(snapshot.unwrap(), |_| false);
-            for other in usage.least_free(None).iter().flat_map(|it| it.others.iter().flatten()) {
+            for other in
+                usage.least_free(None).iter().flat_map(|least| least.others.iter().flatten())
+            {
                 marks.push((other.finding, other.suspect));
             }
         }
@@ -390,7 +417,7 @@ mod tests {
 
     /// The samples cover a quarter of an hour of simulated time.
     #[test]
-    fn a_leak_of_the_commands_is_found_and_one_of_others_is_not() {
+    fn only_a_leak_of_the_commands_processes_is_reported() {
         let leak = include_bytes!("../../../tests/data/corpus/leak_linear-100.jsonl");
         for is_ours in [true, false] {
             let mut usage = Usage::new(Config::default().rules);

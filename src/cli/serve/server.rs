@@ -12,7 +12,7 @@ use anyhow::Context as _;
 
 use crate::cli::metrics::Published;
 
-/// The maximum number of connections. One more closes the oldest, so that idle connections cannot block a scrape.
+/// Maximum number of connections. Another one closes the oldest, so that idle connections cannot block a scrape.
 const MOST_CONNECTIONS: usize = 16;
 /// The time limit from accepting a connection to the last byte of the answer.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -67,8 +67,8 @@ impl Server {
         Ok(server)
     }
 
-    /// Publishes these documents.
-    pub(super) fn put(&self, published: Published, fresh_for: Option<Duration>) {
+    /// Replaces the published documents.
+    pub(super) fn publish(&self, published: Published, fresh_for: Option<Duration>) {
         let answer = Arc::new(Answer { published, at: Instant::now(), fresh_for });
         *self.0.newest.lock().unwrap_or_else(PoisonError::into_inner) = Some(answer);
     }
@@ -105,7 +105,7 @@ impl Server {
     }
 
     fn forget(&self, stream: &Arc<TcpStream>) {
-        self.unfinished().retain(|it| !Arc::ptr_eq(it, stream));
+        self.unfinished().retain(|other| !Arc::ptr_eq(other, stream));
     }
 
     fn answer(&self, mut stream: &TcpStream) -> io::Result<()> {
@@ -116,7 +116,7 @@ impl Server {
             Some(request) if self.0.is_local && !is_by_address(request) => Response {
                 status: "403 Forbidden",
                 content_type: PLAIN,
-                body: "ask for localhost or an IP address (gpumem man serve)\n",
+                body: "use localhost or an IP address in the URL (gpumem man serve)\n",
             },
             Some(request) => respond(request, newest.as_deref()),
             None => Response {
@@ -125,7 +125,7 @@ impl Server {
                 body: "",
             },
         };
-        let is_head = request.is_some_and(|it| it.starts_with("HEAD "));
+        let is_head = request.is_some_and(|request| request.starts_with("HEAD "));
         let head = format!(
             "HTTP/1.1 {}\r\nContent-Type: {}\r\nContent-Length: {}\r\nConnection: close\r\n\
              X-Content-Type-Options: nosniff\r\n\r\n",
@@ -176,7 +176,7 @@ fn write(stream: &mut &TcpStream, mut bytes: &[u8], deadline: Instant) -> io::Re
 
 fn header<'r>(request: &'r str, name: &'static str) -> impl Iterator<Item = &'r str> {
     let lines = request.lines().filter_map(|line| line.split_once(':'));
-    lines.filter(|(it, _)| it.eq_ignore_ascii_case(name)).map(|(_, value)| value.trim())
+    lines.filter(|(header, _)| header.eq_ignore_ascii_case(name)).map(|(_, value)| value.trim())
 }
 
 /// Whether the Host header is missing, an address, or localhost. After DNS rebinding, a browser sends the
@@ -209,7 +209,7 @@ fn respond<'a>(request: &str, newest: Option<&'a Answer>) -> Response<'a> {
         };
     }
     if !matches!(path, "/metrics" | "/check" | "/-/healthy") {
-        return plain("404 Not Found", "/metrics, /check and /-/healthy are here\n");
+        return plain("404 Not Found", "available: /metrics, /check, /-/healthy\n");
     }
     let Some(newest) = newest else {
         return plain("503 Service Unavailable", "nothing has been sampled yet\n");
@@ -219,7 +219,7 @@ fn respond<'a>(request: &str, newest: Option<&'a Answer>) -> Response<'a> {
     }
     let published = &newest.published;
     let is_openmetrics =
-        header(request, "accept").any(|it| it.contains("application/openmetrics-text"));
+        header(request, "accept").any(|value| value.contains("application/openmetrics-text"));
     let (content_type, body) = match path {
         "/metrics" if is_openmetrics => (OPENMETRICS, &*published.openmetrics),
         "/metrics" => (CLASSIC, &*published.classic),

@@ -171,7 +171,7 @@ fn killed_in_the_middle_it_leaves_what_was_sent() {
     let history = stage.run(&["reap", "--history"]).exits(0);
     let line = history.stdout.lines().nth(1).unwrap();
     assert!(line.contains(&format!("SIGTERM to {}", holder.pid)), "{history:?}");
-    assert!(line.contains("not known: gpumem exited before it"), "{history:?}");
+    assert!(line.contains("unknown: gpumem exited first"), "{history:?}");
     // The lock went with it.
     stage.release(&holder, Duration::ZERO);
     assert_eq!(stage.reap(&holder, &["--signal", "KILL"]).code, 0);

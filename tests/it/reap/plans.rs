@@ -93,7 +93,7 @@ fn without_a_yes_nothing_is_sent() {
     assert!(holder.is_alive());
     assert!(!stage.ledger().exists());
     let history = stage.run(&["reap", "--history"]);
-    assert!(history.stdout.starts_with("nothing was done so far"), "{history:?}");
+    assert!(history.stdout.starts_with("no actions so far"), "{history:?}");
 }
 
 #[test]
@@ -239,7 +239,7 @@ fn a_keep_that_was_written_over_is_unknown_and_not_absent() {
     assert_eq!(facts.environment, None);
     let machine = Machine::new(&one_gpu(&[pid]));
     assert!(machine.snapshot(0).process(pid).get("environment").is_none());
-    // Whoever names it is told.
+    // A user who names it is warned.
     let planned = machine.run(&["reap", "--dry-run", "--pid", &pid.to_string()]);
-    assert!(planned.stderr.contains("whether its owner keeps it is not known"), "{planned:?}");
+    assert!(planned.stderr.contains("it is unknown whether the owner protects it"), "{planned:?}");
 }

@@ -43,7 +43,7 @@ fn a_claimed_gpu_does_not_satisfy_a_wait_for_any_gpu() {
 }
 
 #[test]
-fn what_is_lost_or_stale_is_unknown_and_never_enough() {
+fn a_lost_or_stale_gpu_never_satisfies_a_wait() {
     let mut lost = wait(&["8GiB:0"], 60.0);
     lost.observe(at(0.0), &gpus(&[None, Some(80)]));
     assert!(!lost.is_satisfied() && lost.is_blind());
@@ -56,9 +56,9 @@ fn what_is_lost_or_stale_is_unknown_and_never_enough() {
 }
 
 #[test]
-fn time_is_the_snapshots_and_a_clock_that_went_back_has_not_waited() {
+fn waiting_time_follows_snapshots_and_ignores_clock_jumps_back() {
     let mut wait = wait(&["8GiB"], 60.0);
-    assert!(!wait.is_too_late(at(1e9)), "the first is never late");
+    assert!(!wait.is_too_late(at(1e9)), "the first snapshot is never late");
     wait.observe(at(1000.0), &gpus(&[Some(0)]));
     assert!(!wait.is_too_late(at(1060.0)) && wait.is_too_late(at(1060.1)));
     wait.observe(at(1050.0), &gpus(&[Some(0)]));
@@ -68,7 +68,7 @@ fn time_is_the_snapshots_and_a_clock_that_went_back_has_not_waited() {
 }
 
 #[test]
-fn more_than_there_is_is_waited_for_in_vain() {
+fn a_request_above_the_total_memory_is_impossible() {
     let some = gpus(&[Some(1), Some(2)]);
     assert!(wait(&["80GiB"], 1.0).impossible(&some).is_none());
     let why = wait(&["8GiB", "81GiB:1"], 1.0).impossible(&some).unwrap();

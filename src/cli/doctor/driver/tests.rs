@@ -1,4 +1,4 @@
-//! Each driver problem, and the right advice for the environment.
+//! Driver problems, and the advice for each environment.
 
 use super::*;
 
@@ -22,7 +22,7 @@ fn on_bus(driver: Option<&str>) -> Option<Vec<PciGpu>> {
     }])
 }
 
-/// A machine whose driver does not start, with all files in place.
+/// A machine with all files, whose driver fails with this error.
 fn broken(error: &NvmlFailure) -> DriverFacts<'_> {
     DriverFacts {
         named: None,
@@ -32,7 +32,7 @@ fn broken(error: &NvmlFailure) -> DriverFacts<'_> {
         bus: on_bus(Some("nvidia")),
         devices: Some(files()),
         gpus: Vec::new(),
-        place: RuntimeEnvironment::Machine,
+        environment: RuntimeEnvironment::Machine,
     }
 }
 
@@ -64,26 +64,31 @@ fn assert_check(check: &DoctorCheck, verdict: CheckStatus, words: &[&str]) {
 }
 
 #[test]
-fn a_missing_library_is_cured_where_it_is_missing() {
+fn the_advice_on_a_missing_library_fits_the_environment() {
     use KernelModule::{Absent, Loaded};
     use RuntimeEnvironment::{Container, Wsl};
     let error = missing();
     type Change = fn(&mut DriverFacts<'_>);
     let rows: [(Change, &[&str]); 10] = [
         (|_| {}, &["libnvidia-compute-580", "580.159.03"]),
-        (|it| it.module = Loaded { version: None }, &["exactly the driver's version"]),
-        (|it| it.named = Some(Path::new("/x")), &["--nvml-library"]),
-        (|it| it.module = Absent, &["ubuntu-drivers install"]),
+        (|facts| facts.module = Loaded { version: None }, &["exactly the driver's version"]),
+        (|facts| facts.named = Some(Path::new("/x")), &["--nvml-library"]),
+        (|facts| facts.module = Absent, &["ubuntu-drivers install"]),
         (
-            |it| (it.module, it.bus) = (Absent, Some(Vec::new())),
+            |facts| (facts.module, facts.bus) = (Absent, Some(Vec::new())),
             &["no NVIDIA GPU on the PCI bus", "--demo"],
         ),
-        (|it| (it.module, it.bus) = (Absent, on_bus(Some("vfio-pci"))), &["in the guest"]),
-        (|it| (it.module, it.bus) = (Absent, None), &["lspci"]),
-        (|it| it.place = Wsl, &["Windows", "wsl --update"]),
-        (|it| it.place = Container(None), &["NVIDIA_DRIVER_CAPABILITIES=compute,utility"]),
+        (|facts| (facts.module, facts.bus) = (Absent, on_bus(Some("vfio-pci"))), &["in the guest"]),
+        (|facts| (facts.module, facts.bus) = (Absent, None), &["lspci"]),
+        (|facts| facts.environment = Wsl, &["Windows", "wsl --update"]),
         (
-            |it| (it.place, it.devices) = (Container(Some("docker")), Some(Vec::new())),
+            |facts| facts.environment = Container(None),
+            &["NVIDIA_DRIVER_CAPABILITIES=compute,utility"],
+        ),
+        (
+            |facts| {
+                (facts.environment, facts.devices) = (Container(Some("docker")), Some(Vec::new()));
+            },
             &["--gpus all"],
         ),
     ];
@@ -99,13 +104,13 @@ fn a_missing_library_is_cured_where_it_is_missing() {
 }
 
 #[test]
-fn a_driver_that_is_not_loaded_is_loaded_or_given_its_files() {
+fn the_advice_on_an_unloaded_driver_fits_the_environment() {
     use KernelModule::Absent;
     use RuntimeEnvironment::{Container, Machine, Wsl};
     let nouveau = on_bus(Some("nouveau"));
     let containers = &["--gpus all", "--device nvidia.com/gpu=all", "Kubernetes"];
     let loading = &["DRIVER_NOT_LOADED", "modprobe nvidia", "dkms status"];
-    for (module, bus, place, words, of_module) in [
+    for (module, bus, environment, words, of_module) in [
         (Absent, on_bus(None), Machine, &loading[..], CheckStatus::Broken),
         (Absent, nouveau, Machine, &["nouveau"], CheckStatus::Broken),
         (loaded("1.2"), None, Machine, &["nvidia-modprobe"], CheckStatus::Ok),
@@ -113,21 +118,23 @@ fn a_driver_that_is_not_loaded_is_loaded_or_given_its_files() {
         (Absent, None, Container(None), &["on the host"], CheckStatus::Broken),
         (Absent, None, Wsl, &["Windows"], CheckStatus::NotApplicable),
     ] {
-        let facts = DriverFacts { module, bus, place, ..broken(&NvmlFailure::DriverNotLoaded) };
+        let facts =
+            DriverFacts { module, bus, environment, ..broken(&NvmlFailure::DriverNotLoaded) };
         assert_check(&facts.driver(), CheckStatus::Broken, words);
         assert_eq!(facts.kernel_module().verdict, of_module, "{words:?}");
     }
 }
 
 #[test]
-fn two_versions_need_a_reboot_and_a_container_a_restart() {
+fn a_version_mismatch_needs_a_reboot_or_a_restart_of_the_container() {
     let error = NvmlFailure::VersionMismatch;
     let facts = broken(&error);
     let words =
         ["LIB_RM_VERSION_MISMATCH", "reboot", "rmmod nvidia_uvm nvidia_drm nvidia_modeset nvidia"];
     assert_check(&facts.driver(), CheckStatus::Broken, &words);
-    let inside = DriverFacts { place: RuntimeEnvironment::Container(None), ..broken(&error) };
-    assert_check(&inside.driver(), CheckStatus::Broken, &["restart the container"]);
+    let in_container =
+        DriverFacts { environment: RuntimeEnvironment::Container(None), ..broken(&error) };
+    assert_check(&in_container.driver(), CheckStatus::Broken, &["restart the container"]);
     // NVML may still answer.
     let driver = driver();
     let answers = DriverFacts { module: loaded("570.1"), ..well(&driver) };
@@ -139,7 +146,7 @@ fn two_versions_need_a_reboot_and_a_container_a_restart() {
 }
 
 #[test]
-fn device_files_have_to_be_there_and_open() {
+fn device_files_must_exist_and_be_accessible() {
     let (driver, error) = (driver(), NvmlFailure::NoPermission);
     let gpu = |index, minor| Gpu { index, minor_number: Some(minor), ..Gpu::default() };
     let (zero, third) = (gpu(0, 0), gpu(1, 3));
@@ -155,8 +162,8 @@ fn device_files_have_to_be_there_and_open() {
     };
     let two = DriverFacts { gpus: vec![&zero, &third], ..with(files()) };
     let refused = |files| DriverFacts { devices: files, ..broken(&error) };
-    let place = RuntimeEnvironment::Container(None);
-    let inside = DriverFacts { place, ..refused(Some(Vec::new())) };
+    let environment = RuntimeEnvironment::Container(None);
+    let in_container = DriverFacts { environment, ..refused(Some(Vec::new())) };
     let no_uvm = with(["nvidia0", "nvidiactl"].map(file).to_vec());
     use CheckStatus::{Broken, Limited, Ok, Unknown};
     for (facts, verdict, words) in [
@@ -169,7 +176,7 @@ fn device_files_have_to_be_there_and_open() {
         (with(closed(44, 0o660)), Limited, &["nvidia0", "the group 44"]),
         (refused(Some(closed(0, 0o600))), Broken, &["NVreg_DeviceFileMode"]),
         (refused(Some(Vec::new())), Broken, &["nvidia-modprobe"]),
-        (inside, Broken, &["given no GPU"]),
+        (in_container, Broken, &["given no GPU"]),
         (refused(None), Unknown, &[]),
     ] {
         assert_check(&facts.device_files(), verdict, words);

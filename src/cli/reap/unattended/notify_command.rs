@@ -23,10 +23,10 @@ use crate::subprocess::Subprocess;
 pub(super) const DEADLINE: Duration = Duration::from_secs(10);
 /// Interval between checks for remaining output, and pause between reads beyond the limit.
 const PAUSE: Duration = Duration::from_millis(20);
-/// The maximum number of bytes of standard error that are kept.
+/// Maximum number of bytes of standard error that are kept.
 const MOST_KEPT_BYTES: usize = 4 << 10;
-/// The maximum number of lines of standard error that are kept. The rest is read and discarded, so that the command
-/// is not blocked.
+/// Maximum number of lines of standard error that are kept. The rest is read and discarded, so that the command
+/// does not block.
 const MOST_LINES: usize = 16;
 const CHUNK_BYTES: usize = 16 << 10;
 /// The time limit for reading the last output after the exit.
@@ -48,7 +48,7 @@ pub(super) enum NotifyError {
     #[error("the notify command {program} failed ({status}); run it by hand to see why")]
     Failed { program: Arc<str>, status: ExitStatus },
     /// The command did not exit in time.
-    #[error("the notify command {program} was killed after {}s, with its process group; let it do longer work in a session of its own (setsid)", deadline.as_secs_f64())]
+    #[error("the notify command {program} was killed after {}s, with its process group; start longer work in a separate session (setsid)", deadline.as_secs_f64())]
     Hangs { program: Arc<str>, deadline: Duration },
 }
 
@@ -92,7 +92,8 @@ fn run_and_read(
     };
     drop(subprocess);
     let ended = Instant::now();
-    while reading.as_ref().is_ok_and(|it| !it.is_finished()) && ended.elapsed() < LAST_WORDS {
+    while reading.as_ref().is_ok_and(|thread| !thread.is_finished()) && ended.elapsed() < LAST_WORDS
+    {
         thread::sleep(PAUSE);
     }
     let lines = output.lock().unwrap_or_else(PoisonError::into_inner).lines();
@@ -106,7 +107,7 @@ fn start(command: &[Arc<str>], input: &[u8]) -> Result<Subprocess, NotifyError> 
     let spawned = stdin(input).and_then(|stdin| {
         let mut spawning = Command::new(&*program);
         spawning
-            .args(command[1..].iter().map(|it| &**it))
+            .args(command[1..].iter().map(|argument| &**argument))
             .stdin(stdin)
             .stdout(Stdio::null())
             .stderr(Stdio::piped());
@@ -161,7 +162,8 @@ impl CommandOutput {
         let mut lines: Vec<String> = lines.map(str::to_owned).collect();
         if lines.len() > MOST_LINES || self.is_cut {
             lines.truncate(MOST_LINES);
-            lines.push("… and more, which is not shown; run it by hand to see it".to_owned());
+            lines
+                .push("… (more output is not shown; run the command by hand to see it)".to_owned());
         }
         lines
     }
@@ -172,68 +174,72 @@ mod tests {
     use super::*;
     use std::fs;
 
-    fn words(words: &[&str]) -> Vec<Arc<str>> {
+    fn command_words(words: &[&str]) -> Vec<Arc<str>> {
         words.iter().map(|&word| word.into()).collect()
     }
 
     #[test]
-    fn it_gets_the_whole_input_and_its_arguments_as_they_are() {
+    fn the_command_gets_the_whole_input_and_its_arguments_unchanged() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("told");
-        let command = words(&["/bin/sh", "-c", "cat > \"$1\"", "x", path.to_str().unwrap()]);
+        let command =
+            command_words(&["/bin/sh", "-c", "cat > \"$1\"", "x", path.to_str().unwrap()]);
         // More than a pipe's buffer.
         let input = vec![b'x'; 1 << 20];
         run(&command, &input, DEADLINE).unwrap();
         assert_eq!(fs::read(&path).unwrap(), input);
-        let literal = words(&["/bin/sh", "-c", "test \"$1\" = '$(id); \"'", "x", "$(id); \""]);
+        let literal =
+            command_words(&["/bin/sh", "-c", "test \"$1\" = '$(id); \"'", "x", "$(id); \""]);
         run(&literal, b"{}", DEADLINE).unwrap();
     }
 
     #[test]
-    fn one_that_reads_nothing_and_one_that_does_not_exist() {
-        run(&words(&["/bin/true"]), &vec![b'x'; 1 << 20], DEADLINE).unwrap();
-        let error = run(&words(&["/nonexistent/tell"]), b"{}", DEADLINE).unwrap_err();
+    fn a_command_need_not_read_but_must_exist_and_succeed() {
+        run(&command_words(&["/bin/true"]), &vec![b'x'; 1 << 20], DEADLINE).unwrap();
+        let error = run(&command_words(&["/nonexistent/tell"]), b"{}", DEADLINE).unwrap_err();
         assert!(matches!(error, NotifyError::Run { .. }), "{error}");
-        let error = run(&words(&["/bin/sh", "-c", "exit 3"]), b"{}", DEADLINE).unwrap_err();
+        let error = run(&command_words(&["/bin/sh", "-c", "exit 3"]), b"{}", DEADLINE).unwrap_err();
         assert!(error.to_string().contains("exit status: 3"), "{error}");
     }
 
     /// Whether a process with this pid is running, by its state.
-    fn runs(pid: &str) -> bool {
+    fn is_running(pid: &str) -> bool {
         let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
         let state = stat.rsplit(')').next().unwrap().trim_start().chars().next();
         state.is_some_and(|state| !matches!(state, 'Z' | 'X'))
     }
 
     #[test]
-    fn one_that_hangs_is_killed_with_its_process_group() {
+    fn a_hanging_command_is_killed_with_its_process_group() {
         let folder = tempfile::tempdir().unwrap();
         let script = "cd \"$1\" || exit; echo $$ > own
             sh -c 'echo $$ > child; exec sleep 1000' &
             yes & exec yes >&2";
-        let command = words(&["/bin/sh", "-c", script, "x", folder.path().to_str().unwrap()]);
+        let command =
+            command_words(&["/bin/sh", "-c", script, "x", folder.path().to_str().unwrap()]);
         let (done, lines) = run_and_read(&command, b"{}", Duration::from_secs(5));
         assert!(matches!(done, Err(NotifyError::Hangs { .. })), "{done:?}");
         for name in ["own", "child"] {
             let pid = fs::read_to_string(folder.path().join(name)).unwrap();
             let begun = Instant::now();
-            while runs(pid.trim()) && begun.elapsed() < Duration::from_secs(60) {
+            while is_running(pid.trim()) && begun.elapsed() < Duration::from_secs(60) {
                 thread::sleep(PAUSE);
             }
-            assert!(!runs(pid.trim()), "{name} lives on");
+            assert!(!is_running(pid.trim()), "{name} is still running");
         }
         assert_eq!(lines.len(), MOST_LINES + 1);
-        assert!(lines[MOST_LINES].starts_with("… and more"), "{lines:?}");
+        assert!(lines[MOST_LINES].starts_with("… (more"), "{lines:?}");
     }
 
     #[test]
-    fn what_it_leaves_behind_is_killed_unless_it_began_its_own_session() {
+    fn remaining_children_are_killed_unless_in_their_own_session() {
         let folder = tempfile::tempdir().unwrap();
         let script = "cd \"$1\" || exit; sleep 1000 & echo $! > child
             setsid sh -c 'echo $$ > daemon; exec sleep 1000' &
             while ! [ -s daemon ]; do sleep 0.01; done
             cut -d' ' -f6,7 /proc/$$/stat > session; echo $$ 0 >> session; echo it went >&2";
-        let command = words(&["/bin/sh", "-c", script, "x", folder.path().to_str().unwrap()]);
+        let command =
+            command_words(&["/bin/sh", "-c", script, "x", folder.path().to_str().unwrap()]);
         let (done, lines) = run_and_read(&command, b"{}", DEADLINE);
         done.unwrap();
         assert_eq!(lines, ["it went"]);
@@ -243,18 +249,18 @@ mod tests {
         assert_eq!(is, expected, "its own session, without a terminal");
         let (child, daemon) = (read("child"), read("daemon"));
         let begun = Instant::now();
-        while runs(child.trim()) && begun.elapsed() < Duration::from_secs(60) {
+        while is_running(child.trim()) && begun.elapsed() < Duration::from_secs(60) {
             thread::sleep(PAUSE);
         }
-        assert!(!runs(child.trim()), "{child} lives on");
-        assert!(runs(daemon.trim()), "{daemon} was ended");
+        assert!(!is_running(child.trim()), "{child} is still running");
+        assert!(is_running(daemon.trim()), "{daemon} was killed");
         let killed = Command::new("kill").args(["-9", daemon.trim()]).status();
         assert!(killed.unwrap().success());
     }
 
     #[test]
-    fn it_does_not_speak_to_the_service_manager() {
-        let command = words(&["/bin/sh", "-c", "test -z \"$NOTIFY_SOCKET$WATCHDOG_USEC\""]);
+    fn the_command_cannot_reach_the_service_manager() {
+        let command = command_words(&["/bin/sh", "-c", "test -z \"$NOTIFY_SOCKET$WATCHDOG_USEC\""]);
         run(&command, b"{}", DEADLINE).unwrap();
     }
 }

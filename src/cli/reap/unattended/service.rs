@@ -17,7 +17,7 @@ use rustix::time::{ClockId, clock_gettime};
 use crate::report::escape::escape;
 
 pub(super) const VARIABLES: [&str; 3] = ["NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID"];
-/// The maximum length of a status, in characters.
+/// Maximum length of a status, in characters.
 const LONGEST_STATUS: usize = 200;
 
 #[derive(Debug)]
@@ -27,10 +27,10 @@ pub(super) struct Service {
 }
 
 impl Service {
-    pub(super) fn of_environment() -> Self {
+    pub(super) fn from_environment() -> Self {
         let [socket, usec, pid] = VARIABLES.map(env::var_os);
         let text = |value: &Option<std::ffi::OsString>| {
-            value.as_ref().and_then(|it| it.to_str()).map(str::to_owned)
+            value.as_ref().and_then(|text| text.to_str()).map(str::to_owned)
         };
         Self::new(socket.as_deref(), text(&usec).as_deref(), text(&pid).as_deref())
     }
@@ -45,7 +45,7 @@ impl Service {
 
     /// The interval for watchdog notifications: half of the watchdog's timeout.
     pub(super) fn watchdog(&self) -> Option<Duration> {
-        self.watchdog.filter(|_| self.socket.is_some()).map(|it| it / 2)
+        self.watchdog.filter(|_| self.socket.is_some()).map(|timeout| timeout / 2)
     }
 
     /// Reports that start-up or reloading has finished.
@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn a_manager_gets_every_message_by_either_kind_of_name() {
+    fn a_manager_receives_messages_by_path_or_abstract_name() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("notify");
         let by_path = UnixDatagram::bind(&path).unwrap();
@@ -130,25 +130,25 @@ mod tests {
     }
 
     #[test]
-    fn no_manager_has_to_listen() {
+    fn an_unreachable_manager_is_ignored() {
         for name in [None, Some(""), Some("vsock:2:1"), Some("@"), Some("/nonexistent/notify")] {
             Service::new(name.map(OsStr::new), Some("1000000"), None).ready();
         }
     }
 
     #[test]
-    fn the_watchdog_is_this_processs_own() {
-        let half = |usec, pid| {
+    fn a_watchdog_of_another_process_is_ignored() {
+        let watchdog_interval = |usec, pid| {
             let socket = Some(OsStr::new("/nonexistent/notify"));
             Service::new(socket, usec, pid).watchdog()
         };
-        let own = process::id().to_string();
+        let own_pid = process::id().to_string();
         let second = Some(Duration::from_secs(1));
-        assert_eq!(half(Some("2000000"), None), second);
-        assert_eq!(half(Some("2000000"), Some(&own)), second);
-        assert_eq!(half(Some("2000000"), Some("1")), None);
+        assert_eq!(watchdog_interval(Some("2000000"), None), second);
+        assert_eq!(watchdog_interval(Some("2000000"), Some(&own_pid)), second);
+        assert_eq!(watchdog_interval(Some("2000000"), Some("1")), None);
         for usec in [None, Some("0"), Some("-1"), Some(""), Some("x")] {
-            assert_eq!(half(usec, None), None, "{usec:?}");
+            assert_eq!(watchdog_interval(usec, None), None, "{usec:?}");
         }
         assert_eq!(Service::new(None, Some("2000000"), None).watchdog(), None);
     }
