@@ -1,10 +1,10 @@
-//! A GPU's page: how its memory is used, the holders, the findings, what to do.
+//! The page about a GPU: its memory, the processes that hold it, findings, and next steps.
 
 use std::cmp::Reverse;
 
 use super::page::{ExplainPage, Row, Section};
 use super::verdict::{Verdict, commands};
-use super::{KnownSoFar, course, steps, used, who};
+use super::{KnownSoFar, add_memory_chart, steps, utilization_text, who};
 use crate::history::memory_series::MemorySeries;
 use crate::model::finding::{Finding, OwnCommands};
 use crate::model::{ComputeDevice, Gpu, GpuProcess, Process, Snapshot, Suspect};
@@ -12,30 +12,30 @@ use crate::report::escape::escape;
 use crate::report::table::{Align, Table};
 use crate::units::{Bytes, Span};
 
-/// How many holders are listed; the rest is counted.
-const MOST_LISTED: usize = 24;
+/// Maximum number of listed holders; the rest is counted.
+const LISTED_MAX: usize = 24;
 const CHART_LINES: usize = 3;
 
-/// The page of the GPU at this position, with the finding `asked` first. Empty if there is no such GPU.
-pub fn gpu(seen: KnownSoFar<'_>, place: usize, asked: Option<&Finding>) -> ExplainPage {
-    let last = seen.last;
-    let Some(gpu) = last.gpus.get(place) else {
-        return seen.page(String::new(), |_| false);
+/// The page of the GPU at this position, with the finding `asked` first; empty if there is no such GPU.
+pub fn gpu(input: KnownSoFar<'_>, position: usize, asked: Option<&Finding>) -> ExplainPage {
+    let last = input.last;
+    let Some(gpu) = last.gpus.get(position) else {
+        return input.page(String::new(), |_| false);
     };
     let holders = holders(last, gpu);
     let pids: Vec<u32> = holders.iter().map(|(pid, _)| *pid).collect();
-    let mut verdict = Verdict::of_gpu(seen, gpu.index, &pids, asked);
-    (seen.commands)(&mut verdict.findings, None);
+    let mut verdict = Verdict::of_gpu(input, gpu.index, &pids, asked);
+    (input.commands)(&mut verdict.findings, None);
     let name = gpu.name.as_deref().unwrap_or("of an unknown name");
-    let mut page = seen.page(format!("GPU {}: {name}", gpu.index), |index| index == gpu.index);
+    let mut page = input.page(format!("GPU {}: {name}", gpu.index), |index| index == gpu.index);
     let mut facts = Section::default();
-    let past = seen.courses.gpu(gpu);
-    what(&mut facts, gpu, past.and_then(MemorySeries::percent_mean));
+    let series = input.courses.gpu(gpu);
+    add_description(&mut facts, gpu, series.and_then(MemorySeries::percent_mean));
     memory(&mut facts, last, gpu);
-    course(&mut facts, past, CHART_LINES);
-    let marks = Marks { findings: &verdict.findings, suspects: seen.engine.suspects() };
+    add_memory_chart(&mut facts, series, CHART_LINES);
+    let marks = Marks { findings: &verdict.findings, suspects: input.engine.suspects() };
     page.sections.extend([facts, mig(gpu), held_by(last, gpu, &holders, marks)]);
-    page.sections.push(verdict.section(seen, |finding| finding.process.is_none()));
+    page.sections.push(verdict.section(input, |finding| finding.process.is_none()));
     let steps = steps::of_gpu(&verdict.findings);
     page.sections.extend(steps::sections(&steps, &verdict.findings));
     page.sections.push(commands(&verdict.findings, &OwnCommands::default()));
@@ -44,12 +44,12 @@ pub fn gpu(seen: KnownSoFar<'_>, place: usize, asked: Option<&Finding>) -> Expla
     page
 }
 
-fn what(facts: &mut Section, gpu: &Gpu, mean: Option<f64>) {
-    let mut known = Vec::new();
-    known.extend(gpu.uuid.as_deref().map(str::to_owned));
-    known.extend(gpu.pci_bus_id.as_ref().map(|id| format!("at {id}")));
-    known.extend(gpu.minor_number.map(|number| format!("/dev/nvidia{number}")));
-    facts.facts("What", &known);
+fn add_description(facts: &mut Section, gpu: &Gpu, mean: Option<f64>) {
+    let mut names = Vec::new();
+    names.extend(gpu.uuid.as_deref().map(str::to_owned));
+    names.extend(gpu.pci_bus_id.as_ref().map(|id| format!("at {id}")));
+    names.extend(gpu.minor_number.map(|number| format!("/dev/nvidia{number}")));
+    facts.facts("What", &names);
     let on_off = |on: bool| if on { "on" } else { "off" };
     let mut modes = Vec::new();
     modes.extend(gpu.compute_mode.as_ref().map(|mode| format!("compute mode {mode}")));
@@ -65,32 +65,32 @@ fn what(facts: &mut Section, gpu: &Gpu, mean: Option<f64>) {
         facts
             .entry("", format!("the driver has not answered for {age}; these are its last values"));
     }
-    let mut use_ = Vec::from_iter(used(gpu.gpu_percent, mean));
-    use_.extend(gpu.power_watts.map(|watts| match gpu.power_limit_watts {
+    let mut activity = Vec::from_iter(utilization_text(gpu.gpu_percent, mean));
+    activity.extend(gpu.power_watts.map(|watts| match gpu.power_limit_watts {
         Some(limit) => format!("{watts:.0} W of {limit:.0} W"),
         None => format!("{watts:.0} W"),
     }));
-    use_.extend(gpu.temperature_celsius.map(|celsius| format!("{celsius} °C")));
-    facts.facts("Use", &use_);
+    activity.extend(gpu.temperature_celsius.map(|celsius| format!("{celsius} °C")));
+    facts.facts("Use", &activity);
     let number = |value: Option<u32>, unit: &str| match value {
         Some(value) => format!("{value}{unit}"),
-        None => "not known".to_owned(),
+        None => "unknown".to_owned(),
     };
-    let state = gpu.performance_state.map_or("not known".to_owned(), |state| format!("P{state}"));
+    let state = gpu.performance_state.map_or("unknown".to_owned(), |state| format!("P{state}"));
     let throttled = match gpu.throttle_reasons.as_deref() {
-        None => "throttle reasons: not known".to_owned(),
+        None => "throttle reasons: unknown".to_owned(),
         Some([]) => "not throttled".to_owned(),
         Some(reasons) => {
-            let reasons: Vec<_> = reasons.iter().map(|it| escape(it)).collect();
+            let reasons: Vec<_> = reasons.iter().map(|reason| escape(reason)).collect();
             format!("throttle reasons: {}", reasons.join(", "))
         }
     };
     let rate = |bytes: Option<u64>| match bytes {
         Some(bytes) => format!("{}/s", Bytes(bytes)),
-        None => "not known".to_owned(),
+        None => "unknown".to_owned(),
     };
     let errors = gpu.ecc_uncorrected_errors.map(|count| count.to_string());
-    let known = |text: Option<String>| text.unwrap_or_else(|| "not known".to_owned());
+    let or_unknown = |text: Option<String>| text.unwrap_or_else(|| "unknown".to_owned());
     let speed = [
         format!("SM clock {}", number(gpu.sm_clock_mhz, " MHz")),
         format!("memory clock {}", number(gpu.memory_clock_mhz, " MHz")),
@@ -105,7 +105,7 @@ fn what(facts: &mut Section, gpu: &Gpu, mean: Option<f64>) {
         format!("decoder {}", number(gpu.decoder_percent, "%")),
         format!("PCIe received {}", rate(gpu.pcie_received_bytes_per_second)),
         format!("sent {}", rate(gpu.pcie_sent_bytes_per_second)),
-        format!("uncorrected ECC errors {}", known(errors)),
+        format!("uncorrected ECC errors {}", or_unknown(errors)),
     ];
     facts.facts("", &others);
     // Many GPUs do not report these.
@@ -120,29 +120,29 @@ fn what(facts: &mut Section, gpu: &Gpu, mean: Option<f64>) {
     }
 }
 
-/// How the memory is used. The first figure is the sum of the others, if all are known.
+/// Adds a breakdown of the memory. The first figure is the sum of the others, if all are known.
 pub(super) fn memory(facts: &mut Section, last: &Snapshot, gpu: &Gpu) {
     let Some(balance) = last.balance(gpu) else {
-        let why = gpu.memory_unavailable.as_deref().unwrap_or("it could not be read");
-        return facts.entry("Memory", format!("n/a: {why}"));
+        let reason = gpu.memory_unavailable.as_deref().unwrap_or("it could not be read");
+        return facts.entry("Memory", format!("n/a: {reason}"));
     };
     let reserved = match balance.reserved_bytes {
         Some(_) => "reserved by driver and firmware",
         None => "reserved by driver and firmware; this driver counts it as used",
     };
     let unattributed = match balance.unattributed {
-        Ok(_) => "in use by no process that NVML lists".to_owned(),
-        Err(why) => format!("in use by no process that NVML lists: {why}"),
+        Ok(_) => "unattributed: used, but not held by a listed process".to_owned(),
+        Err(reason) => format!("unattributed: {reason}"),
     };
-    for (label, bytes, what) in [
-        ("Memory", Some(balance.total_bytes), "in all, of which"),
+    for (label, bytes, part) in [
+        ("Memory", Some(balance.total_bytes), "in total, of which"),
         ("", Some(balance.free_bytes), "free"),
         ("", balance.reserved_bytes, reserved),
-        ("", balance.process_bytes, "held by the processes listed"),
+        ("", balance.process_bytes, "held by the listed processes"),
         ("", balance.unattributed.ok(), &unattributed),
     ] {
         let bytes = bytes.map_or_else(|| "n/a".to_owned(), |bytes| Bytes(bytes).to_string());
-        facts.entry(label, format!("{bytes} {what}"));
+        facts.entry(label, format!("{bytes} {part}"));
     }
 }
 
@@ -156,15 +156,15 @@ fn mig(gpu: &Gpu) -> Section {
         ("TOTAL", Align::Right),
         ("UUID", Align::Left),
     ]);
-    let known = |value: Option<String>| value.unwrap_or_else(|| "-".to_owned());
-    let text = |text: Option<&str>| known(text.map(|text| escape(text).into_owned()));
+    let or_dash = |value: Option<String>| value.unwrap_or_else(|| "-".to_owned());
+    let text = |text: Option<&str>| or_dash(text.map(|text| escape(text).into_owned()));
     for device in &gpu.mig_devices {
         table.row(vec![
-            known(device.index.map(|index| index.to_string())),
-            known(device.gpu_instance_id.map(|id| id.to_string())),
+            or_dash(device.index.map(|index| index.to_string())),
+            or_dash(device.gpu_instance_id.map(|id| id.to_string())),
             text(device.profile.as_deref()),
-            known(device.memory.map(|it| Bytes(it.used_bytes).to_string())),
-            known(device.memory.map(|it| Bytes(it.total_bytes).to_string())),
+            or_dash(device.memory.map(|memory| Bytes(memory.used_bytes).to_string())),
+            or_dash(device.memory.map(|memory| Bytes(memory.total_bytes).to_string())),
             text(device.uuid.as_deref()),
         ]);
     }
@@ -174,7 +174,7 @@ fn mig(gpu: &Gpu) -> Section {
     section
 }
 
-/// The processes listed on a GPU, largest first, then unlisted processes that have its device file open.
+/// Processes that NVML lists on a GPU, largest first, then unlisted processes that have its device file open.
 pub(super) fn holders<'s>(last: &'s Snapshot, gpu: &'s Gpu) -> Vec<(u32, Option<&'s GpuProcess>)> {
     let mut rows: Vec<&GpuProcess> = gpu.processes.iter().flatten().collect();
     rows.sort_by_key(|row| (Reverse(row.used_bytes), row.pid));
@@ -199,15 +199,15 @@ pub(super) fn held_by(
     let (listed, hidden): (Vec<_>, Vec<_>) = holders.iter().partition(|(_, row)| row.is_some());
     match &gpu.processes {
         None => section.item("- ", "its list of processes could not be read"),
-        Some(_) if listed.is_empty() => section.item("- ", "NVML lists no process on it"),
+        Some(_) if listed.is_empty() => section.item("- ", "NVML lists no processes on it"),
         Some(_) => {}
     }
-    if let Some(why) = &gpu.process_memory_unavailable {
-        section.item("- ", format!("what each process holds is n/a: {why}"));
+    if let Some(reason) = &gpu.process_memory_unavailable {
+        section.item("- ", format!("memory of each process is n/a: {reason}"));
     }
     table(&mut section, last, &listed, marks);
     if !hidden.is_empty() {
-        section.item("- ", "has its device file open, and is not listed by NVML:");
+        section.item("- ", "has its device file open, but is not listed by NVML:");
         table(&mut section, last, &hidden, marks);
     }
     if let Some(count) = last.host.unread_processes.filter(|count| *count > 0) {
@@ -215,8 +215,8 @@ pub(super) fn held_by(
         section.item(
             "- ",
             format!(
-                "whether {count} other process{es} of this machine hold it is not known: only root \
-                 may read their open files"
+                "{count} other process{es} of this machine may hold it: only root can read \
+                 their open files"
             ),
         );
     }
@@ -232,9 +232,9 @@ fn table(
     if holders.is_empty() {
         return;
     }
-    let shown = holders.iter().take(MOST_LISTED).map(|(pid, row)| (*pid, *row));
+    let shown = holders.iter().take(LISTED_MAX).map(|(pid, row)| (*pid, *row));
     section.rows.push(Row::Table(rows(last, shown, marks)));
-    let more = holders.len().saturating_sub(MOST_LISTED);
+    let more = holders.len().saturating_sub(LISTED_MAX);
     if more > 0 {
         section.item("", format!("and {more} more (`gpumem ps` lists them)"));
     }
@@ -274,15 +274,16 @@ fn rows<'r>(
         let is_monitor = process.is_some_and(Process::is_monitor);
         table.row(vec![
             pid.to_string(),
-            row.map_or("-", |it| it.kind.letters()).to_owned(),
-            row.and_then(|it| it.gpu_instance_id).map_or_else(String::new, |id| id.to_string()),
+            row.map_or("-", |row| row.kind.letters()).to_owned(),
+            row.and_then(|row| row.gpu_instance_id).map_or_else(String::new, |id| id.to_string()),
             escape(user.unwrap_or("-")).into_owned(),
             row.map_or_else(String::new, |row| match row.used_bytes {
                 Some(bytes) => Bytes(bytes).to_string(),
                 None => "n/a".to_owned(),
             }),
-            row.and_then(|it| it.sm_percent).map_or_else(String::new, |it| format!("{it}%")),
-            marks.of(pid).unwrap_or_default(),
+            row.and_then(|row| row.sm_percent)
+                .map_or_else(String::new, |percent| format!("{percent}%")),
+            marks.mark_of(pid).unwrap_or_default(),
             format!("{}{}", escape(&name), if is_monitor { " (a monitor)" } else { "" }),
         ]);
     }
@@ -290,15 +291,16 @@ fn rows<'r>(
 }
 
 impl Marks<'_> {
-    /// The kind of the finding or, without one, of the suspicion.
-    fn of(self, pid: u32) -> Option<String> {
-        let is_its = |finding: &&Finding| {
+    /// The kind of the finding about a process, or else the mark of a suspected process.
+    fn mark_of(self, pid: u32) -> Option<String> {
+        let is_about_it = |finding: &&Finding| {
             let process = finding.process.as_ref();
-            finding.resolved_at.is_none() && process.is_some_and(|it| it.pid == pid)
+            finding.resolved_at.is_none() && process.is_some_and(|process| process.pid == pid)
         };
-        let found = self.findings.iter().find(is_its);
-        let found = found.map(|it| format!("{} ({})", it.kind, it.severity));
+        let found = self.findings.iter().find(is_about_it);
+        let found = found.map(|finding| format!("{} ({})", finding.kind, finding.severity));
         let mut suspects = self.suspects.iter();
-        found.or_else(|| Some(suspects.find(|it| it.process.pid == pid)?.mark.to_string()))
+        found
+            .or_else(|| Some(suspects.find(|suspect| suspect.process.pid == pid)?.mark.to_string()))
     }
 }

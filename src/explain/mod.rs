@@ -1,10 +1,9 @@
-//! Pages about a process, a GPU or a framework: what it holds, the findings, and how to free the memory.
+//! Pages about a process, a GPU or a framework: its memory, the findings, and how to free the memory.
 //!
-//! An [`ExplainPage`] is computed from the last snapshot, the history, the findings and the table of advice.
-//! `gpumem explain` prints it and `gpumem watch` opens it. Each kind of page has a file: [`process()`], [`gpu()`],
-//! [`out_of_memory()`]; frameworks' pages are here. `verdict` has the rules' results, `steps` the advice.
-//!
-//! Pure: nothing here reads, waits or prints. [`crate::report::explain`] prints a page.
+//! An [`ExplainPage`] is computed from the last snapshot, the history, the findings and the table of advice, without
+//! side effects. `gpumem explain` prints it with [`crate::report::explain`]; `gpumem watch` shows it. Each kind of
+//! page has a file: [`process()`], [`gpu()`], [`out_of_memory()`]. Pages of frameworks are here. `verdict` adds the
+//! results of the rules, and `steps` the advice.
 
 mod gpu;
 mod out_of_memory;
@@ -28,22 +27,22 @@ use page::{ExplainPage, MemoryCurve, MemoryPoint, Row, Section};
 pub use process::process;
 use steps::at_start;
 
-/// A smaller change of memory counts as none, as in the rule for leaks.
+/// Smaller changes of memory are ignored, as in the rule for leaks.
 const STILL_BYTES: u64 = 16 << 20;
 
 /// The input of a page.
 #[derive(Clone, Copy)]
 pub struct KnownSoFar<'k> {
     pub engine: &'k Engine,
-    /// Memory over the time that the engine has judged.
+    /// Memory over the period that the engine has judged.
     pub courses: &'k Courses,
     /// The snapshot that the page shows: the last one that the engine has judged.
     pub last: &'k Snapshot,
-    /// The longest time that a rule looks back.
+    /// The maximum length of history that a rule needs.
     pub needed: Duration,
-    /// How to get a history of that length, if it is shorter.
+    /// How to get a history of that length.
     pub more: More,
-    /// Adds the commands to findings, and returns those for the process itself. Both come from a plan.
+    /// Adds commands to findings, and returns the commands for the process itself. Both are taken from a plan.
     pub commands: &'k FillIn<'k>,
 }
 
@@ -61,21 +60,21 @@ pub enum More {
 }
 
 impl KnownSoFar<'_> {
-    /// A page without sections: its time, and a note if the history is shorter than rules look back.
+    /// A page without sections: its time, errors, and a note if the history is too short for some rules.
     fn page(self, title: String, is_asked: impl Fn(u32) -> bool) -> ExplainPage {
         let seconds = self.engine.history().span_seconds();
         let mut page = ExplainPage::new(title, Some(self.last.time), seconds);
         let errors = self.last.errors.iter();
-        page.errors = errors.filter(|it| it.gpu.is_none_or(&is_asked)).cloned().collect();
+        page.errors = errors.filter(|error| error.gpu.is_none_or(&is_asked)).cloned().collect();
         if Duration::try_from_secs_f64(seconds).is_ok_and(|span| span < self.needed) {
             let (span, needed) = (Span::from_seconds(seconds), Span(self.needed));
-            let needed_is = needed.exact();
+            let exact = needed.exact();
             let keeps = match self.more != More::Nowhere && !self.engine.has_recorder() {
                 true => "; `gpumem record --store` keeps one",
                 false => "",
             };
             let waits = match self.more {
-                More::ByWindow => format!("; --window {needed_is} waits for it"),
+                More::ByWindow => format!("; --window {exact} waits for it"),
                 More::Nowhere | More::ByWaiting => String::new(),
             };
             page.notes.push(format!(
@@ -91,34 +90,35 @@ impl KnownSoFar<'_> {
     }
 }
 
-/// Whether a snapshot contains this process, not another one with its pid. A process with an uncertain identity
-/// counts as present while a GPU lists its pid and no process is known to have it.
-pub fn is_there(who: Identity, snapshot: &Snapshot) -> bool {
-    match snapshot.process(who.pid) {
-        Some(now) => now.identity() == who,
+/// Whether a snapshot contains this process, not another one with its pid. A process with an uncertain identity is
+/// assumed to be present while a GPU lists its pid and no process with this pid is known.
+pub fn is_there(identity: Identity, snapshot: &Snapshot) -> bool {
+    match snapshot.process(identity.pid) {
+        Some(current) => current.identity() == identity,
         None => {
             let mut rows = snapshot.gpus.iter().flat_map(|gpu| gpu.processes.iter());
-            !who.is_certain() && rows.any(|rows| rows.iter().any(|row| row.pid == who.pid))
+            !identity.is_certain()
+                && rows.any(|rows| rows.iter().any(|row| row.pid == identity.pid))
         }
     }
 }
 
-/// The name and owner of the process with this pid, or why its identity is uncertain.
+/// The name and owner of the process with this pid. If its identity is uncertain, the name is the reason.
 pub fn who(last: &Snapshot, pid: u32) -> (String, Option<&str>) {
     let process = last.process(pid);
     let name = match process {
-        Some(known) if known.identity().is_certain() => {
-            return (rules::name_of(known), known.user.as_deref());
+        Some(process) if process.identity().is_certain() => {
+            return (rules::name_of(process), process.user.as_deref());
         }
         Some(Process { unresolved: Some(reason), .. }) => format!("(not resolved: {reason})"),
         Some(gone) if gone.ended().is_some() => format!("(ended: {})", rules::name_of(gone)),
         _ => "(no such process)".to_owned(),
     };
-    (name, process.and_then(|it| it.ended()?.user.as_deref()))
+    (name, process.and_then(|process| process.ended()?.user.as_deref()))
 }
 
 /// `12% now, 30% on average`, as far as known.
-fn used(now: Option<u32>, mean: Option<f64>) -> Option<String> {
+fn utilization_text(now: Option<u32>, mean: Option<f64>) -> Option<String> {
     match (now, mean) {
         (Some(now), Some(mean)) => Some(format!("{now}% now, {mean:.0}% on average")),
         (None, Some(mean)) => Some(format!("{mean:.0}% on average")),
@@ -127,21 +127,21 @@ fn used(now: Option<u32>, mean: Option<f64>) -> Option<String> {
     }
 }
 
-/// Memory over time: a chart if it changed, otherwise a line of text.
-fn course(section: &mut Section, past: Option<&MemorySeries>, lines: usize) {
-    let Some(past) = past.filter(|past| past.samples() >= 2) else {
+/// Adds memory over time: a chart if it changed, otherwise a line of text.
+fn add_memory_chart(section: &mut Section, series: Option<&MemorySeries>, lines: usize) {
+    let Some(series) = series.filter(|series| series.samples() >= 2) else {
         return;
     };
-    let points = past.buckets();
+    let points = series.buckets();
     let (Some(first), Some(last)) = (points.first(), points.last()) else {
         return;
     };
     let low = points.iter().map(|point| point.low).min().unwrap_or(0);
     let high = points.iter().map(|point| point.high).max().unwrap_or(0);
     let span = Span::from_seconds(last.until.seconds_since(first.since));
-    let samples = number_of(past.samples(), "sample");
+    let samples = number_of(series.samples(), "sample");
     if high - low < STILL_BYTES {
-        return section.entry("", format!("the same for {span} ({samples})"));
+        return section.entry("", format!("unchanged for {span} ({samples})"));
     }
     section.rows.push(Row::Curve(MemoryCurve {
         points: points.iter().map(MemoryPoint::from).collect(),
@@ -156,7 +156,7 @@ fn course(section: &mut Section, past: Option<&MemorySeries>, lines: usize) {
     section.entry(
         "",
         format!(
-            "{} at least, {} at most, now {}: {moved} than {span} ago ({samples})",
+            "between {} and {}, now {}: {moved} than {span} ago ({samples})",
             Bytes(low),
             Bytes(high),
             Bytes(last.last)
@@ -164,20 +164,20 @@ fn course(section: &mut Section, past: Option<&MemorySeries>, lines: usize) {
     );
 }
 
-/// The page of a framework, by any usual spelling of its name; `None` if the table lacks it.
+/// The page of a framework, by any usual spelling of its name; `None` if it is not in the table.
 pub fn framework(name: &str) -> Option<ExplainPage> {
     let row = advice::find(name)?;
     let mut page = ExplainPage::new(format!("{} ({})", row.title, row.name), None, 0.0);
-    let mut returns = section("What returns it, gentlest first", &row.inside);
+    let mut returns = section("What frees it, gentlest first", &row.inside);
     if row.inside.is_empty() {
-        returns = Section::new("What returns it");
-        returns.item("- ", "nothing while the process runs; only its exit does");
+        returns = Section::new("What frees it");
+        returns.item("- ", "nothing while the process runs, only its exit");
     }
     page.sections = vec![
         section("How it takes memory", std::slice::from_ref(&row.takes)),
         returns,
         section("At its next start", &row.at_start),
-        section("What returns nothing", &row.unchanged),
+        section("What does not free it", &row.unchanged),
         section("How to end it", &row.at_end),
     ];
     page.sections.retain(|section| !section.rows.is_empty());

@@ -1,4 +1,4 @@
-//! The page about a GPU that ran out of memory: the holders, the unused part, and what would be enough.
+//! The page about a GPU that ran out of memory: the holders, the unused part, and the memory to free.
 
 use super::gpu::{Marks, held_by, holders, memory};
 use super::page::{ExplainPage, Section};
@@ -7,10 +7,10 @@ use crate::model::finding::Finding;
 use crate::model::{Gpu, Identity, Suspect};
 use crate::units::Bytes;
 
-/// The shortage, as far as known.
+/// Known facts about the shortage.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Shortage<'s> {
-    /// The GPUs in question, by index; empty means all. Of several, the page shows the fullest.
+    /// Indices of the GPUs in question; empty means all. The page shows the fullest of them.
     pub gpus: &'s [u32],
     pub asked_bytes: Option<u64>,
 }
@@ -29,19 +29,19 @@ enum Evidence<'u> {
     Suspected(&'u Suspect),
 }
 
-pub fn out_of_memory(seen: KnownSoFar<'_>, shortage: &Shortage<'_>) -> ExplainPage {
-    let last = seen.last;
+pub fn out_of_memory(input: KnownSoFar<'_>, shortage: &Shortage<'_>) -> ExplainPage {
+    let last = input.last;
     let is_asked = |gpu: &&Gpu| shortage.gpus.is_empty() || shortage.gpus.contains(&gpu.index);
     let asked = last.gpus.iter().filter(is_asked);
     let Some(gpu) = asked.min_by_key(|gpu| gpu.free_bytes().unwrap_or(u64::MAX)) else {
-        return seen.page("out of memory, on an unknown GPU".to_owned(), |_| true);
+        return input.page("out of memory, on an unknown GPU".to_owned(), |_| true);
     };
-    let mut findings: Vec<Finding> = seen.engine.findings().to_vec();
-    (seen.commands)(&mut findings, None);
-    let suspects = seen.engine.suspects();
+    let mut findings: Vec<Finding> = input.engine.findings().to_vec();
+    (input.commands)(&mut findings, None);
+    let suspects = input.engine.suspects();
     let name = gpu.name.as_deref().unwrap_or("of an unknown name");
     let title = format!("out of memory on GPU {}: {name}", gpu.index);
-    let mut page = seen.page(title, |index| index == gpu.index);
+    let mut page = input.page(title, |index| index == gpu.index);
     let mut facts = Section::default();
     facts.entry("When", last.time.local().to_string());
     if let Some(bytes) = shortage.asked_bytes {
@@ -50,43 +50,43 @@ pub fn out_of_memory(seen: KnownSoFar<'_>, shortage: &Shortage<'_>) -> ExplainPa
     memory(&mut facts, last, gpu);
     let holders = holders(last, gpu);
     let held = held_by(last, gpu, &holders, Marks { findings: &findings, suspects });
-    let unused = unused(seen, gpu, &findings);
-    page.sections.extend([facts, held, listed(&unused), sufficient(seen, gpu, shortage, &unused)]);
+    let unused = unused(input, gpu, &findings);
+    page.sections.extend([facts, held, listed(&unused), sufficient(input, gpu, shortage, &unused)]);
     page.sections.retain(|section| !section.rows.is_empty());
-    let is_unused = |it: &Finding| {
-        let is_it = |unused: &Unused<'_>| matches!(unused.evidence, Evidence::Found(found) if found.id == it.id);
-        unused.iter().any(is_it)
+    let is_unused = |finding: &Finding| {
+        let is_same = |unused: &Unused<'_>| matches!(unused.evidence, Evidence::Found(found) if found.id == finding.id);
+        unused.iter().any(is_same)
     };
-    page.findings = findings.iter().filter(|it| is_unused(it)).cloned().collect();
+    page.findings = findings.iter().filter(|finding| is_unused(finding)).cloned().collect();
     page.gpu = Some(gpu.clone());
     page
 }
 
 /// The processes that held memory on the GPU without using it: findings before suspects, then by size.
-fn unused<'u>(seen: KnownSoFar<'u>, gpu: &Gpu, findings: &'u [Finding]) -> Vec<Unused<'u>> {
-    let held = |who: Identity| {
-        let rows = gpu.processes.iter().flatten().filter(|row| row.pid == who.pid);
+fn unused<'u>(input: KnownSoFar<'u>, gpu: &Gpu, findings: &'u [Finding]) -> Vec<Unused<'u>> {
+    let held = |identity: Identity| {
+        let rows = gpu.processes.iter().flatten().filter(|row| row.pid == identity.pid);
         let bytes: u64 = rows.filter_map(|row| row.used_bytes).sum();
-        (bytes > 0 && who.is_certain()).then_some(bytes)
+        (bytes > 0 && identity.is_certain()).then_some(bytes)
     };
     let name = |pid: u32| {
-        let (name, user) = who(seen.last, pid);
-        let of = user.map_or_else(String::new, |user| format!(" of {user}"));
-        format!("{name} ({pid}){of}")
+        let (name, user) = who(input.last, pid);
+        let owner = user.map_or_else(String::new, |user| format!(" of {user}"));
+        format!("{name} ({pid}){owner}")
     };
     let found = findings.iter().filter_map(|finding| {
-        let who = finding.process.as_ref()?.identity;
-        let is_free_to_go = finding.resolved_at.is_none() && finding.kept_by.is_none();
-        let bytes = held(who).filter(|_| is_free_to_go && finding.kind.is_unused())?;
-        Some(Unused { bytes, name: name(who.pid), evidence: Evidence::Found(finding) })
+        let identity = finding.process.as_ref()?.identity;
+        let is_reclaimable = finding.resolved_at.is_none() && finding.kept_by.is_none();
+        let bytes = held(identity).filter(|_| is_reclaimable && finding.kind.is_unused())?;
+        Some(Unused { bytes, name: name(identity.pid), evidence: Evidence::Found(finding) })
     });
-    let suspected = seen.engine.suspects().iter().filter_map(|suspect| {
-        let who = suspect.process.identity;
-        let bytes = held(who).filter(|_| suspect.kind.is_unused())?;
-        Some(Unused { bytes, name: name(who.pid), evidence: Evidence::Suspected(suspect) })
+    let suspected = input.engine.suspects().iter().filter_map(|suspect| {
+        let identity = suspect.process.identity;
+        let bytes = held(identity).filter(|_| suspect.kind.is_unused())?;
+        Some(Unused { bytes, name: name(identity.pid), evidence: Evidence::Suspected(suspect) })
     });
     let mut unused: Vec<Unused<'_>> = found.chain(suspected).collect();
-    unused.sort_by_key(|it| (!it.is_proved(), std::cmp::Reverse(it.bytes)));
+    unused.sort_by_key(|unused| (!unused.is_proved(), std::cmp::Reverse(unused.bytes)));
     unused
 }
 
@@ -101,9 +101,9 @@ fn listed(unused: &[Unused<'_>]) -> Section {
     if unused.is_empty() {
         section.item("- ", "nothing known to be unused");
     }
-    for it in unused {
-        let mark = format!("{}: ", Bytes(it.bytes));
-        match it.evidence {
+    for process in unused {
+        let mark = format!("{}: ", Bytes(process.bytes));
+        match process.evidence {
             Evidence::Found(finding) => {
                 section.item(&mark, format!("{}: {}", finding.kind, finding.message));
                 for command in &finding.commands {
@@ -120,39 +120,39 @@ fn listed(unused: &[Unused<'_>]) -> Section {
 }
 
 fn sufficient(
-    seen: KnownSoFar<'_>,
+    input: KnownSoFar<'_>,
     gpu: &Gpu,
     shortage: &Shortage<'_>,
     unused: &[Unused<'_>],
 ) -> Section {
     let mut section = Section::new("What would have been enough");
-    let sum = |of: &[Unused<'_>]| of.iter().map(|it| it.bytes).sum::<u64>();
+    let sum = |unused: &[Unused<'_>]| unused.iter().map(|process| process.bytes).sum::<u64>();
     let (Some(asked), Some(free_bytes)) = (shortage.asked_bytes, gpu.free_bytes()) else {
-        let why = match gpu.free_bytes() {
-            Some(_) => "how much was asked for is not known (--asked SIZE)",
-            None => "how much was free is not known",
+        let reason = match gpu.free_bytes() {
+            Some(_) => "the requested size is unknown (--asked SIZE)",
+            None => "the free memory is unknown",
         };
         let more = if unused.is_empty() {
             String::new()
         } else {
             format!("; {} was unused", Bytes(sum(unused)))
         };
-        section.item("- ", format!("{why}{more}"));
+        section.item("- ", format!("{reason}{more}"));
         return section;
     };
     let Some(missing) = asked.checked_sub(free_bytes).filter(|&missing| missing > 0) else {
         section.item(
             "- ",
             format!(
-                "{} was free at this sample, which is enough: this cannot show memory that was \
-                taken later, or fragmentation",
+                "{} was free at this sample, which is enough: memory taken later, or \
+                fragmentation, is not visible here",
                 Bytes(free_bytes)
             ),
         );
         return section;
     };
-    let missing_is = Bytes(missing);
-    let proved = &unused[..unused.iter().filter(|it| it.is_proved()).count()];
+    let missing_size = Bytes(missing);
+    let proved = &unused[..unused.iter().filter(|process| process.is_proved()).count()];
     let text = match (enough(proved, missing), enough(unused, missing)) {
         (Some(names), _) => format!("freeing {names} would have been enough"),
         (None, Some(names)) => {
@@ -161,11 +161,11 @@ fn sufficient(
         (None, None) if unused.is_empty() => "ask for less".to_owned(),
         (None, None) => {
             let left = Bytes(missing - sum(unused));
-            format!("ask for less: with all that was unused freed, {left} still was")
+            format!("ask for less: after freeing all unused memory, {left} would still be missing")
         }
     };
-    section.item("- ", format!("{missing_is} was missing: {text}"));
-    for other in &seen.last.gpus {
+    section.item("- ", format!("{missing_size} was missing: {text}"));
+    for other in &input.last.gpus {
         if let Some(bytes) =
             other.free_bytes().filter(|&bytes| bytes >= asked && other.index != gpu.index)
         {
@@ -175,19 +175,19 @@ fn sufficient(
     section
 }
 
-/// The smallest set of these that holds enough: the smallest sufficient one, or else the largest together.
+/// Names processes that together hold enough: the smallest one that suffices, or else the largest ones.
 fn enough(unused: &[Unused<'_>], missing: u64) -> Option<String> {
     let mut sorted: Vec<&Unused<'_>> = unused.iter().collect();
-    sorted.sort_by_key(|it| it.bytes);
-    let named = |it: &&Unused<'_>| format!("{}, {}", it.name, Bytes(it.bytes));
-    if let Some(one) = sorted.iter().find(|it| it.bytes >= missing) {
-        return Some(named(one));
+    sorted.sort_by_key(|process| process.bytes);
+    let named = |process: &&Unused<'_>| format!("{}, {}", process.name, Bytes(process.bytes));
+    if let Some(sufficient) = sorted.iter().find(|process| process.bytes >= missing) {
+        return Some(named(sufficient));
     }
     let mut names = Vec::new();
     let mut sum = 0;
-    for it in sorted.iter().rev() {
-        names.push(named(it));
-        sum += it.bytes;
+    for process in sorted.iter().rev() {
+        names.push(named(process));
+        sum += process.bytes;
         if sum >= missing {
             return Some(names.join("; "));
         }

@@ -1,4 +1,4 @@
-//! A page as a value: sections of rows, which [`crate::report::explain`] prints and `--json` serialises.
+//! A page as a value: sections of rows. [`crate::report::explain`] prints it, and `--json` serializes it.
 
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -9,14 +9,14 @@ use crate::model::snapshot::ReadError;
 use crate::model::{Gpu, Process, Severity, Time};
 use crate::report::table::Table;
 
-/// The `schema` that this version writes.
+/// Value of the field `schema`.
 pub const SCHEMA: &str = "gpumem.explain/1";
 
 /// An object in another format: part of a snapshot, or a finding.
 type Object = serde_json::Map<String, serde_json::Value>;
 
-/// The page that `gpumem explain --json` prints: sections of rows, in the order of the printed page.
-/// Unknown values are absent or `null`, never 0. Readers must ignore unknown fields and rows.
+/// The page that `gpumem explain --json` prints: sections of rows, in the order of the printed page. Unknown values
+/// are absent or `null`, never 0. Readers must ignore unknown fields and rows.
 #[derive(Clone, PartialEq, Debug, JsonSchema, Serialize)]
 pub struct ExplainPage {
     /// Format and major version.
@@ -26,22 +26,21 @@ pub struct ExplainPage {
     pub time: Option<Time>,
     /// Length of the history that the page is based on, in seconds.
     pub window_seconds: f64,
-    /// Subject of the page. Contains names chosen by a process: escape it for a terminal.
+    /// Subject of the page. Contains untrusted names: escape it for a terminal.
     pub title: String,
-    /// The process that was asked about, as in gpumem.snapshot/1; only PID and reason if it is
-    /// unresolved.
+    /// The requested process, as in gpumem.snapshot/1; only PID and reason if it is unresolved.
     #[schemars(with = "Option<Object>")]
     pub process: Option<Process>,
-    /// The GPU that was asked about, as in gpumem.snapshot/1.
+    /// The requested GPU, as in gpumem.snapshot/1.
     #[schemars(with = "Option<Object>")]
     pub gpu: Option<Gpu>,
-    /// Findings, as in gpumem.check/1: the one that was asked about first, and also those resolved
-    /// within the history.
+    /// Findings, as in gpumem.check/1: the requested finding first. Includes findings that were resolved within the
+    /// history.
     #[schemars(with = "Vec<Object>")]
     pub findings: Vec<Finding>,
     /// The sections of the page.
     pub sections: Vec<Section>,
-    /// What the page lacks, and how to add it.
+    /// Data that the page lacks, and how to add it.
     pub notes: Vec<String>,
     /// Read errors, as in gpumem.check/1.
     #[schemars(with = "Vec<Object>")]
@@ -75,7 +74,7 @@ pub struct Section {
     pub rows: Vec<Row>,
 }
 
-/// A row of the page. Its text may contain names chosen by a process: escape it for a terminal.
+/// A row of the page. Its text can contain untrusted names: escape it for a terminal.
 #[derive(Clone, PartialEq, Debug, JsonSchema, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Row {
@@ -85,7 +84,7 @@ pub enum Row {
     Item {
         mark: String,
         text: String,
-        /// Severity of what the item says.
+        /// Severity of the item.
         #[serde(skip_serializing_if = "Option::is_none")]
         #[schemars(with = "String")]
         severity: Option<Severity>,
@@ -96,16 +95,16 @@ pub enum Row {
     Curve(MemoryCurve),
 }
 
-/// A stretch of time with its memory.
+/// Memory in a span of time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, JsonSchema, Serialize)]
 pub struct MemoryPoint {
-    /// First sample in this time.
+    /// First sample in this span.
     pub since: Time,
-    /// Last sample in this time.
+    /// Last sample in this span.
     pub until: Time,
-    /// Lowest memory, in bytes.
+    /// Minimum memory, in bytes.
     pub low_bytes: u64,
-    /// Highest memory, in bytes.
+    /// Maximum memory, in bytes.
     pub high_bytes: u64,
     /// Memory at the last sample, in bytes.
     pub last_bytes: u64,
@@ -123,7 +122,7 @@ impl From<&Bucket> for MemoryPoint {
 pub struct MemoryCurve {
     /// Time buckets, oldest first; at most 240.
     pub points: Vec<MemoryPoint>,
-    /// For how many milliseconds after a sample its value is taken to hold.
+    /// Milliseconds for which a value is assumed to hold after its sample.
     #[serde(skip)]
     pub vouched_milliseconds: i64,
     /// Height of the chart, in lines.
@@ -140,7 +139,7 @@ impl Section {
         self.rows.push(Row::Entry { label: label.to_owned(), text: text.into() });
     }
 
-    /// Adds facts in one line next to a label; nothing if there are none.
+    /// Adds facts in one line next to a label; does nothing without facts.
     pub fn facts(&mut self, label: &str, facts: &[String]) {
         if !facts.is_empty() {
             self.entry(label, facts.join(", "));

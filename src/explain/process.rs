@@ -1,8 +1,8 @@
-//! A process's page: what it is, its owner, its start, its memory over time, what started it, what to do.
+//! The page about a process: its description, owner, start, memory over time, relatives, and next steps.
 
 use super::page::{ExplainPage, Section};
 use super::verdict::{Verdict, commands};
-use super::{KnownSoFar, course, steps, used, who};
+use super::{KnownSoFar, add_memory_chart, steps, utilization_text, who};
 use crate::advice;
 use crate::history::ProcessHistory;
 use crate::history::memory_series::MemorySeries;
@@ -13,14 +13,14 @@ use crate::report::escape::{fit, program};
 use crate::rules;
 use crate::units::{Bytes, Span, number_of};
 
-/// Charts are [`TALL`] lines high for up to this many GPUs, and lower for more.
+/// Charts are [`TALL`] lines high for up to this many GPUs, and one line high for more.
 const TALL_CHARTS: usize = 2;
 const TALL: usize = 3;
-/// How many GPUs or relatives are listed; the rest is counted.
-const MOST_LISTED: usize = 8;
-/// The most generations by which a tree is indented.
-const MOST_DEPTH: usize = 8;
-/// Columns for the command line of the launcher.
+/// Maximum number of listed GPUs or relatives; the rest is counted.
+const LISTED_MAX: usize = 8;
+/// Maximum indentation of a tree, in generations.
+const DEPTH_MAX: usize = 8;
+/// Maximum width of the launcher's command line, in columns.
 const LAUNCHER_COLUMNS: usize = 100;
 
 /// A process's memory on a GPU or GPU instance. Without a row, the process only has the device file open.
@@ -30,25 +30,26 @@ pub(super) struct OnGpu<'k> {
 }
 
 struct Subject<'k> {
-    seen: KnownSoFar<'k>,
+    input: KnownSoFar<'k>,
     process: &'k Process,
     on: &'k [OnGpu<'k>],
     findings: &'k [Finding],
 }
 
-/// The page of the process with this pid, with the finding `asked` first. Short if the identity is uncertain.
-pub fn process(seen: KnownSoFar<'_>, pid: u32, asked: Option<&Finding>) -> ExplainPage {
-    let last = seen.last;
+/// The page of the process with this pid, with the finding `asked` first. If the identity is uncertain, the page
+/// contains only the reason.
+pub fn process(input: KnownSoFar<'_>, pid: u32, asked: Option<&Finding>) -> ExplainPage {
+    let last = input.last;
     let unknown = Process { pid, ..Process::default() };
-    let known = last.process(pid).unwrap_or(&unknown);
-    let identity = known.identity();
+    let found = last.process(pid).unwrap_or(&unknown);
+    let identity = found.identity();
     let process = if identity.is_certain() {
-        known.clone()
+        found.clone()
     } else {
-        // In a recording, other facts about this pid may belong to another process.
+        // In a recording, other facts about this pid can belong to another process.
         Process {
-            unresolved: known.unresolved.clone(),
-            last_known: known.last_known.clone(),
+            unresolved: found.unresolved.clone(),
+            last_known: found.last_known.clone(),
             ..unknown.clone()
         }
     };
@@ -56,21 +57,21 @@ pub fn process(seen: KnownSoFar<'_>, pid: u32, asked: Option<&Finding>) -> Expla
     let gpus: Vec<u32> = on.iter().map(|on| on.gpu.index).collect();
     let hidden_on: Vec<u32> =
         on.iter().filter(|on| on.row.is_none()).map(|on| on.gpu.index).collect();
-    let mut verdict = Verdict::of_process(seen, identity, (&gpus, &hidden_on), asked);
-    let own = (seen.commands)(&mut verdict.findings, Some(&process));
-    let subject = Subject { seen, process: &process, on: &on, findings: &verdict.findings };
+    let mut verdict = Verdict::of_process(input, identity, (&gpus, &hidden_on), asked);
+    let process_commands = (input.commands)(&mut verdict.findings, Some(&process));
+    let subject = Subject { input, process: &process, on: &on, findings: &verdict.findings };
     let (title, mut facts) = subject.about();
     subject.gpus(&mut facts);
     let steps = steps::of_process(&process, &on, &verdict.findings);
-    let mut page = seen.page(title, |gpu| gpus.contains(&gpu));
+    let mut page = input.page(title, |gpu| gpus.contains(&gpu));
     let is_silent = |gpu: &&Gpu| gpu.stale_seconds.is_some() && gpus.contains(&gpu.index);
     page.notes.extend(last.gpus.iter().filter(is_silent).map(|gpu| {
         let index = gpu.index;
         format!("GPU {index} does not answer: its memory there is the driver's last value")
     }));
-    page.sections = vec![facts, verdict.section(seen, |_| true), subject.held_by()];
+    page.sections = vec![facts, verdict.section(input, |_| true), subject.held_by()];
     page.sections.extend(steps::sections(&steps, &verdict.findings));
-    page.sections.push(commands(&verdict.findings, &own));
+    page.sections.push(commands(&verdict.findings, &process_commands));
     page.sections.retain(|section| !section.rows.is_empty());
     page.findings = verdict.findings;
     page.process = Some(process);
@@ -134,13 +135,13 @@ impl Subject<'_> {
             }
             return (format!("pid {}: no such process", process.pid), facts);
         }
-        self.what(&mut facts);
+        self.add_description(&mut facts);
         self.owner(&mut facts);
         self.since(&mut facts);
         (format!("{} (pid {})", rules::name_of(process), process.pid), facts)
     }
 
-    fn what(&self, facts: &mut Section) {
+    fn add_description(&self, facts: &mut Section) {
         let process = self.process;
         let title = advice::of(process).map(|row| row.title.to_string());
         let framework = title.or_else(|| process.framework.as_deref().map(str::to_owned));
@@ -153,7 +154,7 @@ impl Subject<'_> {
         let executable = || process.executable.as_deref().map(str::to_owned);
         let command = program(process.command.as_deref(), process.comm.as_deref())
             .or_else(executable)
-            .unwrap_or_else(|| "its command line is not known".to_owned());
+            .unwrap_or_else(|| "unknown command line".to_owned());
         facts.entry(label, command);
         if let Some(hypervisor) = process.hypervisor() {
             facts.entry("", format!("a virtual machine of {}", hypervisor.by));
@@ -183,7 +184,7 @@ impl Subject<'_> {
             (Some(user), Some(uid)) => format!("{user} (uid {uid})"),
             (Some(user), None) => user.to_string(),
             (None, Some(uid)) => format!("uid {uid}"),
-            (None, None) => "its owner is not known".to_owned(),
+            (None, None) => "unknown owner".to_owned(),
         };
         facts.entry("Whose", owner);
         if let Some(jupyter) = &process.jupyter {
@@ -205,9 +206,9 @@ impl Subject<'_> {
                 },
             );
         }
-        let named = |words: &mut String, parts: &[(&str, Option<&str>)]| {
-            for (what, value) in parts {
-                words.extend(value.map(|value| format!("{what}{value}")));
+        let add_parts = |words: &mut String, parts: &[(&str, Option<&str>)]| {
+            for (label, value) in parts {
+                words.extend(value.map(|value| format!("{label}{value}")));
             }
         };
         if let Some(pod) = &process.kubernetes {
@@ -218,7 +219,7 @@ impl Subject<'_> {
                 (", container ", pod.container_name.as_deref()),
                 (", class ", pod.qos.as_deref()),
             ];
-            named(&mut words, &parts);
+            add_parts(&mut words, &parts);
             facts.entry("", words);
         }
         if let Some(slurm) = &process.slurm {
@@ -228,7 +229,7 @@ impl Subject<'_> {
             };
             let parts =
                 [(", step ", slurm.step_id.as_deref()), (", named ", slurm.job_name.as_deref())];
-            named(&mut words, &parts);
+            add_parts(&mut words, &parts);
             if slurm.over == Some(true) {
                 words.push_str(", which is over: no step of it is left on this machine");
             }
@@ -246,7 +247,7 @@ impl Subject<'_> {
         }
         let mut words = match &jupyter.notebook_path {
             Some(path) => format!("notebook {path}"),
-            None => "a notebook's kernel; which notebook is not known".to_owned(),
+            None => "a notebook's kernel; the notebook is unknown".to_owned(),
         };
         words.extend(jupyter.application.as_ref().map(|name| format!(" ({name})")));
         facts.entry("", words);
@@ -259,11 +260,11 @@ impl Subject<'_> {
         named.extend(jupyter.server_root.as_ref().map(|root| format!("serves {root}")));
         named.extend(jupyter.execution_state.as_ref().map(|state| format!("state {state}")));
         let last = process.last_activity();
-        named.extend(last.map(|time| format!("last active {}", self.seen.ago(time))));
+        named.extend(last.map(|time| format!("last active {}", self.input.ago(time))));
         named.extend(jupyter.connections.map(|count| number_of(count, "connection")));
         facts.facts("", &named);
         if let Some(words) = jupyter.under_way() {
-            facts.entry("", format!("{words}; its details may be known in a moment"));
+            facts.entry("", format!("{words}; details follow shortly"));
         }
         if let Some(error) = &jupyter.server_error {
             facts.entry("", format!("its server reports nothing: {error}"));
@@ -272,20 +273,20 @@ impl Subject<'_> {
 
     fn since(&self, facts: &mut Section) {
         let started = match self.process.start_time {
-            Some(time) => format!("started {}", self.seen.ago(time)),
-            None => "when it started is not known".to_owned(),
+            Some(time) => format!("started {}", self.input.ago(time)),
+            None => "start time unknown".to_owned(),
         };
         facts.entry("Since", started);
-        let history = self.seen.engine.history();
+        let history = self.input.engine.history();
         let past = history.process(self.process.identity());
         let Some(first) = past.map(ProcessHistory::first_seen) else {
             return;
         };
-        // The process may have held the memory before the history began.
+        // The process can have held the memory before the history began.
         facts.entry(
             "",
             match Some(first) > history.first_time() {
-                true => format!("first seen on a GPU {}", self.seen.ago(first)),
+                true => format!("first seen on a GPU {}", self.input.ago(first)),
                 false => {
                     let span = Span::from_seconds(history.span_seconds());
                     format!("on a GPU for at least {span}")
@@ -296,43 +297,45 @@ impl Subject<'_> {
 
     fn gpus(&self, facts: &mut Section) {
         let lines = if self.on.len() <= TALL_CHARTS { TALL } else { 1 };
-        for on in self.on.iter().take(MOST_LISTED) {
+        for on in self.on.iter().take(LISTED_MAX) {
             self.on_gpu(facts, on, lines);
         }
-        let more = self.on.len().saturating_sub(MOST_LISTED);
+        let more = self.on.len().saturating_sub(LISTED_MAX);
         if more > 0 {
             facts.entry("", format!("and {more} more GPUs (`gpumem ps` lists them)"));
         }
         if self.on.is_empty() {
-            facts.entry("GPU", "it holds none that NVML lists it on");
+            facts.entry("GPU", "NVML lists it on no GPU");
         }
-        let history = self.seen.engine.history();
+        let history = self.input.engine.history();
         let past = history.process(self.process.identity());
         let mean = past.and_then(|past| past.cpu().mean(history.span_seconds()));
         let mean = mean.map(|mean| mean.percent).or(self.process.cpu_percent);
         let total = self.process.cpu_seconds.map(Span::from_seconds);
         let cpu = match (mean, total) {
             (Some(mean), Some(total)) => {
-                format!("{mean:.1}% of a core on average, {total} in all")
+                format!("{mean:.1}% of a core on average, {total} in total")
             }
             (Some(mean), None) => format!("{mean:.1}% of a core on average"),
-            (None, Some(total)) => format!("{total} in all; the history is too short for its use"),
+            (None, Some(total)) => {
+                format!("{total} in total; the history is too short for an average")
+            }
             (None, None) => return,
         };
         facts.entry("CPU", cpu);
     }
 
     fn on_gpu(&self, facts: &mut Section, on: &OnGpu<'_>, lines: usize) {
-        let (seen, gpu) = (self.seen, on.gpu);
+        let (input, gpu) = (self.input, on.gpu);
         let Some(row) = on.row else {
             facts.entry(
                 &format!("GPU {}", gpu.index),
-                "it has the device file open, but NVML does not list it: its memory is not known",
+                "it has the device file open, but NVML does not list it: its memory is unknown",
             );
-            let balance = seen.last.balance(gpu);
-            if let Some(bytes) = balance.and_then(|it| it.unattributed.ok()) {
+            let balance = input.last.balance(gpu);
+            if let Some(bytes) = balance.and_then(|balance| balance.unattributed.ok()) {
                 let bytes = Bytes(bytes);
-                let text = format!("{bytes} there are in use by no process that NVML lists");
+                let text = format!("{bytes} there are unattributed: no listed process holds them");
                 facts.entry("", text);
             }
             return;
@@ -342,7 +345,7 @@ impl Subject<'_> {
             None => format!("GPU {}", gpu.index),
         };
         let identity = self.process.identity();
-        let past = seen.courses.row(identity, gpu, row);
+        let series = input.courses.row(identity, gpu, row);
         let held = match (row.used_bytes, total(gpu, row.gpu_instance_id)) {
             (Some(used), Some(total)) if total > 0 => {
                 let share = used as f64 / total as f64 * 100.0;
@@ -350,25 +353,26 @@ impl Subject<'_> {
             }
             (Some(used), _) => Bytes(used).to_string(),
             (None, _) => {
-                let why = gpu.process_memory_unavailable.as_deref();
-                format!("memory n/a: {}", why.unwrap_or("the driver does not report its memory"))
+                let reason = gpu.process_memory_unavailable.as_deref();
+                format!("memory n/a: {}", reason.unwrap_or("the driver does not report its memory"))
             }
         };
-        let sm = used(row.sm_percent, past.and_then(MemorySeries::percent_mean));
+        let sm = utilization_text(row.sm_percent, series.and_then(MemorySeries::percent_mean));
         let sm = sm.map(|words| format!("SM {words}"));
         facts.facts(&label, &Vec::from_iter([held].into_iter().chain(sm)));
         if let Some((percent, since)) = row.lifetime_of(self.process) {
-            let life = Span::from_seconds(seen.last.time.seconds_since(since).max(0.0));
+            let life = Span::from_seconds(input.last.time.seconds_since(since).max(0.0));
             let text = format!("SM busy {percent}% of its {life}, by the driver's accounting");
             facts.entry("", text);
         }
-        if let Some(unused) = seen.engine.history().idle_since(identity, gpu.index) {
-            facts.entry("", format!("not used since {}", seen.ago(unused)));
+        if let Some(unused) = input.engine.history().idle_since(identity, gpu.index) {
+            facts.entry("", format!("not used since {}", input.ago(unused)));
         }
-        course(facts, past, lines);
-        if let Some(will) = self.exhaustion(gpu, row) {
-            let at = seen.last.time.plus_seconds(will.seconds).local();
-            let (left, free) = (Span::from_seconds(will.seconds), Bytes(will.free_bytes));
+        add_memory_chart(facts, series, lines);
+        if let Some(exhaustion) = self.exhaustion(gpu, row) {
+            let at = input.last.time.plus_seconds(exhaustion.seconds).local();
+            let (left, free) =
+                (Span::from_seconds(exhaustion.seconds), Bytes(exhaustion.free_bytes));
             facts.entry(
                 "",
                 format!("full at about {at}, in {left}, if this continues: {free} are free"),
@@ -376,10 +380,10 @@ impl Subject<'_> {
         }
     }
 
-    /// When the leak will fill this GPU. With several GPUs, the evidence names the GPU; under MIG, the GPU's free
-    /// memory does not describe its instances.
+    /// When the leak will fill this GPU. `None` if the finding concerns several GPUs. Also `None` under MIG, because
+    /// a GPU's free memory says nothing about its instances.
     fn exhaustion(&self, gpu: &Gpu, row: &GpuProcess) -> Option<Exhaustion> {
-        let rows = self.on.iter().filter(|it| it.gpu.index == gpu.index);
+        let rows = self.on.iter().filter(|on| on.gpu.index == gpu.index);
         if row.gpu_instance_id.is_some() || rows.count() > 1 {
             return None;
         }
@@ -392,7 +396,7 @@ impl Subject<'_> {
     }
 
     fn held_by(&self) -> Section {
-        let (process, last) = (self.process, self.seen.last);
+        let (process, last) = (self.process, self.input.last);
         let families = family::families(last);
         let family = family::member(&families, process.pid);
         let members = family.map_or(0, |family| family.members.len());
@@ -410,7 +414,7 @@ impl Subject<'_> {
             }
             None => section.item(
                 "- ",
-                "the GPU device files that it has open are not known: they may not be read, or the machine has none",
+                "its open GPU device files are unknown: they are not readable, or the machine has none",
             ),
         }
         let launcher = family.and_then(|family| family.launcher.as_ref());
@@ -420,7 +424,7 @@ impl Subject<'_> {
             let command = fit(command, LAUNCHER_COLUMNS);
             section.item("- ", format!("started by pid {}: {command}", parent.pid));
         } else if process.parent_is_reaper == Some(true) {
-            // The parent of a service or a container's first process started it, even if it adopts orphans.
+            // A reaper can have started the process itself, for example a service or a container's first process.
             let ppid =
                 process.ppid.map_or_else(|| "its parent".to_owned(), |pid| format!("pid {pid}"));
             section.item(
@@ -445,15 +449,15 @@ impl Subject<'_> {
         };
         section.item("- ", format!("belongs together with{ties}:"));
         let mut left_out = 0;
-        for (at, member) in family.tree(self.seen.last).iter().enumerate() {
-            let is_own = member.pid == self.process.pid;
-            if at >= MOST_LISTED && !is_own {
+        for (at, member) in family.tree(self.input.last).iter().enumerate() {
+            let is_this = member.pid == self.process.pid;
+            if at >= LISTED_MAX && !is_this {
                 left_out += 1;
                 continue;
             }
-            let mark = format!("    {}", "  ".repeat(member.depth.min(MOST_DEPTH)));
-            let own = if is_own { " (this one)" } else { "" };
-            section.item(&mark, format!("{}{own}", relative(self.seen.last, member.pid)));
+            let mark = format!("    {}", "  ".repeat(member.depth.min(DEPTH_MAX)));
+            let suffix = if is_this { " (this one)" } else { "" };
+            section.item(&mark, format!("{}{suffix}", relative(self.input.last, member.pid)));
         }
         if left_out > 0 {
             section.item("    ", format!("and {left_out} more"));
@@ -470,7 +474,7 @@ fn relative(last: &Snapshot, pid: u32) -> String {
     let held = match rows.iter().try_fold(0, sum) {
         _ if rows.is_empty() => "not listed by NVML".to_owned(),
         Some(bytes) => Bytes(bytes).to_string(),
-        None => "what it holds is not known".to_owned(),
+        None => "memory unknown".to_owned(),
     };
     let user = user.map_or_else(String::new, |user| format!(", {user}"));
     format!("{pid} {name}{user}, {held}")

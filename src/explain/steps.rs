@@ -1,5 +1,5 @@
 //! How to free memory, gentlest first: ways that keep the process running, then ways to end it through its owner,
-//! then signals; and how to use less memory next time.
+//! then signals. Also how to use less memory next time.
 
 use super::page::Section;
 use super::process::OnGpu;
@@ -8,11 +8,11 @@ use crate::model::finding::Finding;
 use crate::model::{Kind, Process};
 use crate::units::Bytes;
 
-/// How many lines of a framework's advice a process's page shows; a command shows the rest.
-const MOST_INSIDE: usize = 4;
-const MOST_AT_END: usize = 2;
-const MOST_AT_START: usize = 2;
-/// A process in state D receives no signal, not even SIGKILL.
+/// Maximum lines of a framework's advice on a process's page; a command shows the rest.
+const INSIDE_MAX: usize = 4;
+const AT_END_MAX: usize = 2;
+const AT_START_MAX: usize = 2;
+/// A process in state D does not handle signals, not even SIGKILL.
 const UNINTERRUPTIBLE: char = 'D';
 /// A stopped process handles signals only once it continues.
 const STOPPED: char = 'T';
@@ -30,7 +30,7 @@ pub(super) enum WhenPossible {
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct ExplainStep {
-    pub(super) moment: WhenPossible,
+    pub(super) when: WhenPossible,
     pub(super) text: String,
 }
 
@@ -43,7 +43,7 @@ pub(super) fn sections(steps: &[ExplainStep], findings: &[Finding]) -> [Section;
     });
     let mut next = Section::new("At its next start");
     for step in steps {
-        match step.moment {
+        match step.when {
             WhenPossible::NextStart => next.item("- ", at_start(&step.text)),
             WhenPossible::Now | WhenPossible::End => {
                 now.item(&format!("{}. ", now.rows.len() + 1), &*step.text);
@@ -65,31 +65,31 @@ pub(super) fn of_process(
     gpus: &[OnGpu<'_>],
     findings: &[Finding],
 ) -> Vec<ExplainStep> {
-    let lasting = || findings.iter().filter(|it| it.resolved_at.is_none());
+    let active = || findings.iter().filter(|finding| finding.resolved_at.is_none());
     let general = if process.identity().is_certain() {
-        general(process, gpus, lasting().any(|it| is_unresponsive(it.kind)))
+        general(process, gpus, active().any(|finding| is_unresponsive(finding.kind)))
     } else {
         Vec::new()
     };
-    // Specific advice of a rule comes before general advice.
+    // Specific advice of a rule precedes general advice.
     let brief = advice::steps(process);
     let lines = advice::lines(process).into_iter();
-    let known: Vec<&str> = lines
+    let general_lines: Vec<&str> = lines
         .chain(advice::at_start(process))
         .map(|line| &*line.text)
         .chain(brief.iter().map(String::as_str))
         .collect();
-    let special = lasting().flat_map(|finding| &finding.advice);
-    let special = special.filter(|text| !known.contains(&text.as_str()));
+    let special = active().flat_map(|finding| &finding.advice);
+    let special = special.filter(|text| !general_lines.contains(&text.as_str()));
     let special = special.map(|text| {
-        let moment = match signals(text, process.pid) {
+        let when = match signals(text, process.pid) {
             true => WhenPossible::End,
             false => WhenPossible::Now,
         };
-        plain(moment, text.clone())
+        plain(when, text.clone())
     });
     let (mut all, last): (Vec<ExplainStep>, Vec<ExplainStep>) =
-        special.partition(|step| step.moment == WhenPossible::Now);
+        special.partition(|step| step.when == WhenPossible::Now);
     all.extend(general);
     all.extend(last);
     let mut steps: Vec<ExplainStep> = Vec::with_capacity(all.len());
@@ -103,32 +103,33 @@ pub(super) fn of_process(
             steps.push(step);
         }
     }
-    // Signals come after the owner's own way to end the process.
-    steps.sort_by_key(|step| step.moment);
+    // Signals are last, after the owner's way to end the process.
+    steps.sort_by_key(|step| step.when);
     steps
 }
 
-/// Advice that does not depend on a finding. There is none for the inside of a process that cannot run.
+/// Advice that does not depend on a finding. A process that cannot run gets no advice about its code.
 fn general(process: &Process, gpus: &[OnGpu<'_>], is_unresponsive: bool) -> Vec<ExplainStep> {
     let row = advice::of(process);
-    let lines = |of: fn(&Framework) -> &[Remark], moment, most| {
-        let lines = |row| of(row).iter().filter(|line| line.applies(process));
-        // Always show the first line for each library loaded besides the framework.
+    let lines = |lines_of: fn(&Framework) -> &[Remark], when, max| {
+        let lines = |row| lines_of(row).iter().filter(|line| line.applies(process));
+        // Always show the first line for each other loaded library.
         let beside = advice::beside(process);
         let beside = beside.into_iter().filter_map(|row| lines(row).next());
-        let own = row.into_iter().flat_map(lines).take(most);
-        own.chain(beside)
-            .map(|line| plain(moment, line.text_for(process)))
+        let framework = row.into_iter().flat_map(lines).take(max);
+        framework
+            .chain(beside)
+            .map(|line| plain(when, line.text_for(process)))
             .collect::<Vec<ExplainStep>>()
     };
     let mut steps = Vec::new();
     if !is_unresponsive {
-        steps.extend(lines(|row| &row.inside, WhenPossible::Now, MOST_INSIDE));
+        steps.extend(lines(|row| &row.inside, WhenPossible::Now, INSIDE_MAX));
         let stays = advice::stays_beside(process);
         steps.extend(stays.map(|text| plain(WhenPossible::Now, text)));
         steps.extend(row.map(|row| more(row, steps.len())));
     }
-    // Ending a display server ends a person's session.
+    // Killing a display server ends a user's session.
     if process.is_display() {
         let text = "it draws a desktop: do not kill it; its memory is freed when its user logs out";
         return vec![plain(WhenPossible::Now, text.to_owned())];
@@ -139,10 +140,10 @@ fn general(process: &Process, gpus: &[OnGpu<'_>], is_unresponsive: bool) -> Vec<
     let places = advice::place_lines(process).into_iter();
     let places = places.map(|text| plain(WhenPossible::End, text));
     let (awake, mut ends): (Vec<ExplainStep>, Vec<ExplainStep>) = places.partition(continues_it);
-    let awake = awake.into_iter().map(|step| ExplainStep { moment: WhenPossible::Now, ..step });
+    let awake = awake.into_iter().map(|step| ExplainStep { when: WhenPossible::Now, ..step });
     steps.extend(awake);
     if process.jupyter.is_none() {
-        steps.extend(lines(|row| &row.at_end, WhenPossible::End, MOST_AT_END));
+        steps.extend(lines(|row| &row.at_end, WhenPossible::End, AT_END_MAX));
     }
     let state = process.live_state();
     if process.has_threads_left() && state != Some(UNINTERRUPTIBLE) {
@@ -169,15 +170,15 @@ fn general(process: &Process, gpus: &[OnGpu<'_>], is_unresponsive: bool) -> Vec<
                 let pid = process.pid;
                 if state == Some(STOPPED) && process.frozen != Some(true) {
                     end.text.push_str(&format!(
-                        " (`kill -TERM {pid}; kill -CONT {pid}`: it handles the first once it \
+                        " (`kill -TERM {pid}; kill -CONT {pid}`: it handles the first signal once it \
                         continues)"
                     ));
                 } else if process.namespace_pid == Some(1) {
                     // pid_namespaces(7): inside, pid 1 receives only signals that it handles; outside, SIGKILL
                     // always works.
                     end.text.push_str(&format!(
-                        " (`kill {pid}`; as pid 1 of its pid namespace it may ignore that: `kill \
-                        -KILL {pid}` kills everything in there)"
+                        " (`kill {pid}`; as pid 1 of its pid namespace, it can ignore that signal: `kill \
+                        -KILL {pid}` kills everything in the namespace)"
                     ));
                 }
             }
@@ -188,7 +189,7 @@ fn general(process: &Process, gpus: &[OnGpu<'_>], is_unresponsive: bool) -> Vec<
         }
     }
     steps.extend(ends);
-    steps.extend(lines(|row| &row.at_start, WhenPossible::NextStart, MOST_AT_START));
+    steps.extend(lines(|row| &row.at_start, WhenPossible::NextStart, AT_START_MAX));
     steps
 }
 
@@ -200,13 +201,15 @@ fn more(row: &Framework, shown: usize) -> ExplainStep {
         if row.inside.is_empty() {
             let title = &row.title;
             format!(
-                "{title} returns no memory to the driver while the process runs; {command} lists \
+                "{title} frees no memory while the process runs; {command} lists \
                 what does not help"
             )
         } else if shown == 0 {
-            format!("{command} shows what returns memory if it was started for that")
+            format!(
+                "{command} shows what frees memory if the process was started with support for it"
+            )
         } else {
-            format!("{command} shows what else may hold memory, and what returns nothing")
+            format!("{command} shows what else can hold memory, and what does not free it")
         },
     )
 }
@@ -221,20 +224,22 @@ fn signals(text: &str, pid: u32) -> bool {
 
 /// Advice of the findings about the GPU itself.
 pub(super) fn of_gpu(findings: &[Finding]) -> Vec<ExplainStep> {
-    let own = findings.iter().filter(|it| it.process.is_none() && it.resolved_at.is_none());
+    let about_gpu = findings
+        .iter()
+        .filter(|finding| finding.process.is_none() && finding.resolved_at.is_none());
     let mut steps: Vec<ExplainStep> = Vec::new();
-    for text in own.flat_map(|finding| &finding.advice) {
+    for text in about_gpu.flat_map(|finding| &finding.advice) {
         if !steps.iter().any(|step| step.text == *text) {
             steps.push(plain(WhenPossible::Now, text.clone()));
         }
     }
-    let accused = findings.iter().filter(|it| it.resolved_at.is_none());
+    let active = findings.iter().filter(|finding| finding.resolved_at.is_none());
     let mut pids: Vec<u32> =
-        accused.filter_map(|finding| finding.process.as_ref()).map(|process| process.pid).collect();
+        active.filter_map(|finding| finding.process.as_ref()).map(|process| process.pid).collect();
     pids.sort_unstable();
     pids.dedup();
-    let more = pids.iter().take(3).map(u32::to_string);
-    let commands: Vec<String> = more.map(|pid| format!("`gpumem explain {pid}`")).collect();
+    let first = pids.iter().take(3).map(u32::to_string);
+    let commands: Vec<String> = first.map(|pid| format!("`gpumem explain {pid}`")).collect();
     if !commands.is_empty() {
         let text = format!("what to do about a process on it: {}", commands.join(", "));
         steps.push(plain(WhenPossible::Now, text));
@@ -242,16 +247,17 @@ pub(super) fn of_gpu(findings: &[Finding]) -> Vec<ExplainStep> {
     steps
 }
 
-/// Whether no user can run code in a process with such a finding: it has no terminal, or does not continue.
+/// Whether a process with a finding of this kind cannot run code for a user: it has no terminal, or does not
+/// continue.
 fn is_unresponsive(kind: Kind) -> bool {
     matches!(kind, Kind::Dead | Kind::Stuck | Kind::Orphan | Kind::Stopped | Kind::Hung)
 }
 
-fn plain(moment: WhenPossible, text: String) -> ExplainStep {
-    ExplainStep { moment, text }
+fn plain(when: WhenPossible, text: String) -> ExplainStep {
+    ExplainStep { when, text }
 }
 
-/// What ending the process frees: `20.0 GiB on GPU 0, 2.0 GiB on GPU 1`.
+/// Memory that ending the process frees: `20.0 GiB on GPU 0, 2.0 GiB on GPU 1`.
 fn frees(gpus: &[OnGpu<'_>]) -> Option<String> {
     let mut held: Vec<(u32, Option<u64>)> = Vec::new();
     for (gpu, row) in gpus.iter().filter_map(|on| Some((on.gpu.index, on.row?))) {

@@ -1,4 +1,4 @@
-//! Pages about synthetic machines: hostile names break no page, uncertain processes are not described.
+//! Tests of pages about synthetic machines, hostile names and uncertain processes.
 
 use std::sync::Arc;
 
@@ -29,7 +29,7 @@ struct Observed {
 }
 
 impl Observed {
-    fn known(&self) -> KnownSoFar<'_> {
+    fn input(&self) -> KnownSoFar<'_> {
         KnownSoFar {
             engine: &self.engine,
             courses: &self.courses,
@@ -41,7 +41,7 @@ impl Observed {
     }
 }
 
-fn seen(scene: &mut Scene, steps: usize, change: impl Fn(&mut Scene, usize)) -> Observed {
+fn observe(scene: &mut Scene, steps: usize, change: impl Fn(&mut Scene, usize)) -> Observed {
     let mut engine = Engine::new(RuleSet::default());
     let mut courses = Courses::default();
     let mut last = scene.now.clone();
@@ -68,10 +68,10 @@ fn machine() -> Scene {
 
 /// The page about a PID or about `gpu:0`; checks that no line is too wide.
 #[track_caller]
-fn page(seen: &Observed, what: &str) -> (ExplainPage, String) {
-    let report = match what.strip_prefix("gpu:") {
-        Some(place) => gpu(seen.known(), place.parse().unwrap(), None),
-        None => process(seen.known(), what.parse().unwrap(), None),
+fn page(observed: &Observed, subject: &str) -> (ExplainPage, String) {
+    let report = match subject.strip_prefix("gpu:") {
+        Some(position) => gpu(observed.input(), position.parse().unwrap(), None),
+        None => process(observed.input(), subject.parse().unwrap(), None),
     };
     for width in WIDTHS {
         let text = text_of(&report, style_of(width));
@@ -89,7 +89,7 @@ fn page(seen: &Observed, what: &str) -> (ExplainPage, String) {
 
 /// The steps that can be taken now, in order.
 fn steps(page: &ExplainPage) -> Vec<&str> {
-    let section = page.sections.iter().find(|it| it.heading.ends_with("gentlest first"));
+    let section = page.sections.iter().find(|section| section.heading.ends_with("gentlest first"));
     let rows = section.unwrap().rows.iter();
     rows.filter_map(|row| match row {
         Row::Item { text, .. } => Some(&**text),
@@ -105,17 +105,17 @@ fn a_page_lists_no_undecided_rule_about_another_process() {
         scene.memory(gpu, 21 * GIB, 80 * GIB);
         scene.holder(pid, &[gpu], 20 * GIB);
     }
-    let seen = seen(&mut scene, 300, |scene, _| {
+    let observed = observe(&mut scene, 300, |scene, _| {
         for (pid, gpu) in [(7, 0), (8, 1)] {
             scene.row(gpu, pid).used_bytes = None;
         }
     });
-    let doubts = seen.engine.undecided();
-    let of = |pid| doubts.iter().filter(move |doubt| doubt.pid == Some(pid));
-    assert!(of(7).count() > 0 && of(8).count() > 0, "{doubts:?}");
-    let others: Vec<&Undecided> = of(8).collect();
-    for shown in [page(&seen, "7").1, page(&seen, "gpu:0").1] {
-        assert!(of(7).any(|doubt| shown.contains(&format!("undecided: {}", doubt.rule))));
+    let doubts = observed.engine.undecided();
+    let doubts_about = |pid| doubts.iter().filter(move |doubt| doubt.pid == Some(pid));
+    assert!(doubts_about(7).count() > 0 && doubts_about(8).count() > 0, "{doubts:?}");
+    let others: Vec<&Undecided> = doubts_about(8).collect();
+    for shown in [page(&observed, "7").1, page(&observed, "gpu:0").1] {
+        assert!(doubts_about(7).any(|doubt| shown.contains(&format!("undecided: {}", doubt.rule))));
         assert!(!others.iter().any(|doubt| shown.contains(&*doubt.reason)), "{shown}");
     }
 }
@@ -130,15 +130,15 @@ fn an_unresolved_pid_shows_only_the_reason() {
     // A careless recording contains another process's command here.
     process.command = Some(["/opt/secret".into()].into());
     process.user = words("stranger");
-    let seen = seen(&mut scene, 300, |_, _| {});
-    let (report, text) = page(&seen, "7");
+    let observed = observe(&mut scene, 300, |_, _| {});
+    let (report, text) = page(&observed, "7");
     assert!(text.starts_with("pid 7: not resolved\n"), "{text}");
     assert!(text.contains("it started after NVML named the pid"), "{text}");
     let json = json::document(&report).unwrap();
     for strange in ["secret", "stranger", "`kill"] {
         assert!(!text.contains(strange) && !json.contains(strange), "{text}{json}");
     }
-    let (_, gpu) = page(&seen, "gpu:0");
+    let (_, gpu) = page(&observed, "gpu:0");
     assert!(gpu.contains("(not resolved: it started"), "{gpu}");
     assert!(!gpu.contains("secret") && !gpu.contains("stranger"), "{gpu}");
 }
@@ -205,37 +205,37 @@ fn no_process_name_breaks_a_page() {
         scene.now.errors =
             vec![ReadError { gpu: Some(0), call: name.clone(), error: name.clone() }];
         let mut copy = scene.clone();
-        let seen = seen(&mut copy, 3, |_, _| {});
-        page(&seen, "7");
-        page(&seen, "gpu:0");
+        let observed = observe(&mut copy, 3, |_, _| {});
+        page(&observed, "7");
+        page(&observed, "gpu:0");
     }
 }
 
 #[test]
-fn a_process_that_no_signal_reaches_is_not_to_be_killed() {
+fn a_process_that_ignores_signals_gets_no_kill_command() {
     for (state, part) in [('D', "no signal reaches it"), ('Z', "it has exited")] {
         let mut scene = machine();
         scene.process(7).state = Some(state);
-        let seen = seen(&mut scene, 3, |_, _| {});
-        let (_, text) = page(&seen, "7");
+        let observed = observe(&mut scene, 3, |_, _| {});
+        let (_, text) = page(&observed, "7");
         assert!(text.contains(part) && !text.contains("`kill"), "{text}");
     }
 }
 
 #[test]
-fn a_stopped_job_is_ended_by_its_scheduler_before_any_signal() {
+fn a_stopped_job_is_ended_by_its_scheduler_before_a_signal() {
     let mut scene = machine();
     scene.process(7).state = Some('T');
     scene.process(7).slurm = Some(Slurm { job_id: words("42"), ..Slurm::default() }.into());
-    let (page, text) = page(&seen(&mut scene, 300, |_, _| {}), "7");
+    let (page, text) = page(&observe(&mut scene, 300, |_, _| {}), "7");
     let steps = steps(&page);
-    let place = |part: &str| steps.iter().position(|step| step.contains(part)).unwrap();
-    assert!(place("scontrol resume 42") < place("scancel 42"), "{text}");
-    assert!(place("scancel 42") < place("kill -TERM 7"), "{text}");
+    let position_of = |part: &str| steps.iter().position(|step| step.contains(part)).unwrap();
+    assert!(position_of("scontrol resume 42") < position_of("scancel 42"), "{text}");
+    assert!(position_of("scancel 42") < position_of("kill -TERM 7"), "{text}");
 }
 
 #[test]
-fn a_zombie_with_threads_and_the_first_of_a_namespace_are_ended_as_they_can_be() {
+fn a_zombie_with_threads_and_a_namespace_init_get_sigkill() {
     let mut scene = Scene::new(1, 1.0);
     scene.holder(4242, &[0], 2 * GIB);
     let zombie = |threads| {
@@ -245,18 +245,18 @@ fn a_zombie_with_threads_and_the_first_of_a_namespace_are_ended_as_they_can_be()
             process.threads = Some(threads);
         }
     };
-    let (_, text) = page(&seen(&mut scene, 3, zombie(2)), "4242");
+    let (_, text) = page(&observe(&mut scene, 3, zombie(2)), "4242");
     assert!(text.contains("its main thread has exited, and others still run"));
     assert!(text.contains("`kill -KILL 4242`") && !text.contains("zombie"));
-    let (_, text) = page(&seen(&mut scene, 3, zombie(1)), "4242");
+    let (_, text) = page(&observe(&mut scene, 3, zombie(1)), "4242");
     assert!(text.contains("zombie: exited") && !text.contains("kill"));
 
     let mut scene = Scene::new(1, 1.0);
     scene.holder(4242, &[0], 2 * GIB);
     let first = |scene: &mut Scene, _| scene.process(4242).namespace_pid = Some(1);
-    let (report, _) = page(&seen(&mut scene, 3, first), "4242");
+    let (report, _) = page(&observe(&mut scene, 3, first), "4242");
     let text = json::document(&report).unwrap();
-    assert!(text.contains("`kill -KILL 4242` kills everything in there"), "{text}");
+    assert!(text.contains("`kill -KILL 4242` kills everything in the namespace"), "{text}");
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! The rules' verdict on a process or a GPU.
+//! The verdict of the rules on a process or a GPU.
 
 use super::KnownSoFar;
 use super::page::{Row, Section};
@@ -6,10 +6,10 @@ use crate::model::finding::{Finding, Kept, OwnCommands, Pending, Undecided};
 use crate::model::{Identity, Kind};
 use crate::units::Span;
 
-const MOST_UNDECIDED: usize = 3;
+const UNDECIDED_MAX: usize = 3;
 
 pub(super) struct Verdict<'k> {
-    /// The requested finding comes first. Includes findings resolved within the history.
+    /// The requested finding is first. Includes findings resolved within the history.
     pub(super) findings: Vec<Finding>,
     pending: Vec<&'k Pending>,
     kept: Vec<&'k Kept>,
@@ -17,26 +17,26 @@ pub(super) struct Verdict<'k> {
 }
 
 impl<'k> Verdict<'k> {
-    /// The verdict on a process on these GPUs. On those of `hidden_on`, it only has the device file open.
+    /// The verdict on a process on these GPUs. On the GPUs of `hidden_on`, it only has the device file open.
     pub(super) fn of_process(
-        seen: KnownSoFar<'k>,
+        input: KnownSoFar<'k>,
         identity: Identity,
         (gpus, hidden_on): (&[u32], &[u32]),
         asked: Option<&Finding>,
     ) -> Self {
-        let engine = seen.engine;
-        let is_its = |finding: &Finding| {
+        let engine = input.engine;
+        let is_about_it = |finding: &Finding| {
             finding.process.as_ref().is_some_and(|process| process.identity == identity)
         };
-        // Memory on such a GPU that no listed process accounts for may belong to this process.
+        // Unattributed memory on these GPUs can belong to this process.
         let may_be_its = |finding: &&Finding| {
             let is_on = finding.gpus.iter().any(|gpu| hidden_on.contains(&gpu.index));
             finding.process.is_none() && finding.kind == Kind::Unattributed && is_on
         };
-        let mut verdict = Self::of(
-            seen,
+        let mut verdict = Self::select(
+            input,
             asked,
-            is_its,
+            is_about_it,
             |pending| pending.pid == Some(identity.pid) && identity.is_certain(),
             |doubt| match (doubt.pid, doubt.gpu) {
                 (Some(pid), _) => pid == identity.pid,
@@ -48,15 +48,15 @@ impl<'k> Verdict<'k> {
         verdict
     }
 
-    /// The verdict on a GPU held by these processes. Findings about the GPU itself come first.
+    /// The verdict on a GPU held by these processes. Findings about the GPU itself are first.
     pub(super) fn of_gpu(
-        seen: KnownSoFar<'k>,
+        input: KnownSoFar<'k>,
         index: u32,
         holders: &[u32],
         asked: Option<&Finding>,
     ) -> Self {
-        let mut verdict = Self::of(
-            seen,
+        let mut verdict = Self::select(
+            input,
             asked,
             |finding| finding.gpus.iter().any(|gpu| gpu.index == index),
             |pending| pending.gpu == index,
@@ -70,16 +70,17 @@ impl<'k> Verdict<'k> {
         verdict
     }
 
-    fn of(
-        seen: KnownSoFar<'k>,
+    fn select(
+        input: KnownSoFar<'k>,
         asked: Option<&Finding>,
         is_found: impl Fn(&Finding) -> bool,
         is_pending: impl Fn(&Pending) -> bool,
         is_in_doubt: impl Fn(&Undecided) -> bool,
     ) -> Self {
-        let engine = seen.engine;
+        let engine = input.engine;
         let found = engine.findings().iter().chain(engine.resolved());
-        let mut findings: Vec<Finding> = found.filter(|it| is_found(it)).cloned().collect();
+        let mut findings: Vec<Finding> =
+            found.filter(|finding| is_found(finding)).cloned().collect();
         if let Some(asked) = asked {
             findings.sort_by_key(|finding| finding.id != asked.id);
         }
@@ -87,8 +88,8 @@ impl<'k> Verdict<'k> {
         undecided.retain(is_in_doubt);
         Self {
             findings,
-            pending: engine.pending().iter().filter(|it| is_pending(it)).collect(),
-            kept: engine.kept().iter().filter(|it| is_found(&it.finding)).collect(),
+            pending: engine.pending().iter().filter(|pending| is_pending(pending)).collect(),
+            kept: engine.kept().iter().filter(|kept| is_found(&kept.finding)).collect(),
             undecided,
         }
     }
@@ -96,13 +97,14 @@ impl<'k> Verdict<'k> {
     /// The verdict as a section. `is_shown` selects the findings shown in full.
     pub(super) fn section(
         &self,
-        seen: KnownSoFar<'_>,
+        input: KnownSoFar<'_>,
         is_shown: impl Fn(&Finding) -> bool,
     ) -> Section {
         let mut section = Section::new("Findings");
-        let shown: Vec<&Finding> = self.findings.iter().filter(|it| is_shown(it)).collect();
+        let shown: Vec<&Finding> =
+            self.findings.iter().filter(|finding| is_shown(finding)).collect();
         if shown.is_empty() && self.kept.is_empty() {
-            let span = Span::from_seconds(seen.engine.history().span_seconds());
+            let span = Span::from_seconds(input.engine.history().span_seconds());
             let about = if self.findings.is_empty() { "" } else { " about the GPU itself" };
             section.item("- ", format!("no findings{about} in {span} of history"));
         }
@@ -112,13 +114,13 @@ impl<'k> Verdict<'k> {
                 kept.until.map_or_else(String::new, |until| format!(", until {}", until.local()));
             let doubt = match kept.certain {
                 true => "",
-                false => "; whether the exemption matches this one is not known",
+                false => "; unknown whether the exemption matches this process",
             };
             let Finding { rule, message, .. } = &kept.finding;
-            let why = &kept.reason;
+            let reason = &kept.reason;
             section.item(
                 "kept: ",
-                format!("{rule}: {message} (kept by the configuration: {why}{until}{doubt})"),
+                format!("{rule}: {message} (kept by the configuration: {reason}{until}{doubt})"),
             );
         }
         for pending in &self.pending {
@@ -132,10 +134,10 @@ impl<'k> Verdict<'k> {
                 ),
             );
         }
-        for undecided in self.undecided.iter().take(MOST_UNDECIDED) {
+        for undecided in self.undecided.iter().take(UNDECIDED_MAX) {
             section.item("undecided: ", format!("{}: {}", undecided.rule, undecided.reason));
         }
-        let more = self.undecided.len().saturating_sub(MOST_UNDECIDED);
+        let more = self.undecided.len().saturating_sub(UNDECIDED_MAX);
         if more > 0 {
             section.item("undecided: ", format!("and {more} more (gpumem check lists them)"));
         }
@@ -162,31 +164,31 @@ fn write(section: &mut Section, finding: &Finding) {
     if let Some(kept_by) = &finding.kept_by {
         section.item("    kept: ", kept_by.to_string());
     }
-    if let Some(why) = &finding.skipped {
-        section.item("    skipped by reap: ", &**why);
+    if let Some(reason) = &finding.skipped {
+        section.item("    skipped by reap: ", &**reason);
     }
 }
 
-/// The commands of unresolved findings, each once, then those for the process itself, unless a finding has one of
-/// the same kind. Omits commands that only open this page.
-pub(super) fn commands(findings: &[Finding], own: &OwnCommands) -> Section {
+/// The commands of active findings, each once, then commands for the process itself, unless a finding has one of the
+/// same kind. Commands that only open this page are omitted.
+pub(super) fn commands(findings: &[Finding], process_commands: &OwnCommands) -> Section {
     let mut section = Section::new("What to type");
     // A command for another machine begins with ssh.
-    let is = |command: &str, word| command.split(' ').any(|it| it == word);
+    let has_word = |command: &str, word| command.split(' ').any(|part| part == word);
     let mut written: Vec<&str> = Vec::new();
     for command in findings.iter().flat_map(|finding| &finding.commands) {
-        if !is(command, "explain") && !written.contains(&command.as_str()) {
+        if !has_word(command, "explain") && !written.contains(&command.as_str()) {
             section.item("", format!("`{command}`"));
             written.push(command);
         }
     }
     // A finding's command also names other processes of the job.
     let (releases, ends): (Vec<&str>, Vec<&str>) =
-        written.into_iter().partition(|it| is(it, "release"));
-    if let (Some(command), true) = (&own.release, releases.is_empty()) {
+        written.into_iter().partition(|command| has_word(command, "release"));
+    if let (Some(command), true) = (&process_commands.release, releases.is_empty()) {
         section.item("to free what it caches: ", format!("`{command}`"));
     }
-    if let (Some(command), true) = (&own.kill, ends.is_empty()) {
+    if let (Some(command), true) = (&process_commands.kill, ends.is_empty()) {
         section.item("to end it: ", format!("`{command}`"));
     }
     section

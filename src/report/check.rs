@@ -1,5 +1,5 @@
-//! The verdict of `gpumem check`: as JSON, and for people with the worst first. Its other formats are in
-//! `formats`.
+//! The verdict of `gpumem check` as JSON, and as text with the worst findings first. `formats` writes the other
+//! formats.
 
 mod formats;
 
@@ -17,7 +17,7 @@ use crate::model::snapshot::ReadError;
 use crate::model::{Reclaimable, Severity, Suspect, Time};
 use crate::units::{Bytes, Span, number_of};
 
-/// The `schema` that this version writes.
+/// Value of the field `schema`.
 pub const SCHEMA: &str = "gpumem.check/1";
 
 /// Result of a check.
@@ -45,7 +45,7 @@ pub struct Counts {
 }
 
 impl Counts {
-    /// Counts active findings; resolved ones do not count.
+    /// Counts active findings; resolved ones are ignored.
     pub fn of(findings: &[Finding]) -> Self {
         let mut counts = Self::default();
         for finding in findings.iter().filter(|finding| finding.resolved_at.is_none()) {
@@ -59,9 +59,8 @@ impl Counts {
     }
 }
 
-/// The result that `gpumem check --json` prints: one document, even if the check failed. Units are part
-/// of the field names. Unknown values are absent or `null`, never 0. Readers must ignore unknown
-/// fields.
+/// The result that `gpumem check --json` prints: one document, even if the check failed. Units are part of the field
+/// names. Unknown values are absent or `null`, never 0. Readers must ignore unknown fields.
 #[derive(Clone, PartialEq, Debug, Default, JsonSchema, Serialize)]
 pub struct CheckReport {
     /// Format and major version.
@@ -71,23 +70,23 @@ pub struct CheckReport {
     pub time: Option<Time>,
     /// Length of the evaluated history, in seconds.
     pub window_seconds: f64,
-    /// `ok`: exit code 0; `findings`: exit code 1, a finding at or above --fail-on, a limit exceeded, a
-    /// new holder, or memory not free in time; `error`: exit code 2 or 3, the check could not measure,
-    /// and errors says why.
+    /// `ok`: exit code 0; `findings`: exit code 1, a finding at or above --fail-on, a limit exceeded, a new holder,
+    /// or memory not free in time; `error`: exit code 2 or 3, the check could not measure, and errors contains the
+    /// reason.
     pub status: CheckOutcome,
     /// Number of active findings, by severity.
     pub counts: Counts,
     /// Totals of reclaimable and suspected memory.
     pub reclaimable: Reclaimable,
-    /// Whether rules were applied; `false` if only limits were requested, in which case the absence of
-    /// findings means nothing.
+    /// Whether rules were applied. `false` if only limits were requested; an empty list of findings then means
+    /// nothing.
     pub rules_applied: bool,
     /// Active findings, most severe first, followed by resolved ones, most recent first.
     pub findings: Vec<Finding>,
-    /// Conditions that become findings when the duration of their rule is over, if nothing changes.
+    /// Conditions that become findings if they last as long as their rule requires.
     pub pending: Vec<Pending>,
-    /// Processes that look like waste but are not yet proved to be, most memory first. They do not
-    /// affect the exit code, and nothing is done about them.
+    /// Suspected processes, most memory first: they look unused, but no rule has proved it. They do not affect the
+    /// exit code, and gpumem does not act on them.
     pub suspects: Vec<Suspect>,
     /// Findings that an exemption in the configuration covers.
     pub kept: Vec<Kept>,
@@ -97,10 +96,9 @@ pub struct CheckReport {
     pub limits: Vec<LimitVerdict>,
     /// Results of waiting for free memory; empty without `--wait-free`.
     pub wait: Vec<WaitVerdict>,
-    /// Processes that hold memory and did not in the snapshot given with `--baseline`; `null` without
-    /// it.
+    /// Processes that hold memory but held none in the snapshot given with `--baseline`; `null` without that option.
     pub new_holders: Option<Vec<NewHolder>>,
-    /// Read errors, and why the check failed.
+    /// Read errors, and the reason if the check failed.
     pub errors: Vec<ReadError>,
     /// Number of GPUs in the report.
     #[serde(skip)]
@@ -111,10 +109,10 @@ pub struct CheckReport {
     /// The rules that were applied.
     #[serde(skip)]
     pub rules: Vec<Arc<str>>,
-    /// The lowest severity that fails the check; `None` if findings do not fail it.
+    /// Minimum severity that fails the check; `None` if findings do not fail it.
     #[serde(skip)]
     pub fail_on: Option<Severity>,
-    /// For each GPU that was waited for: how much of its memory is free, and who holds the rest.
+    /// For each GPU in `wait`: a line about its free memory, and a table of the processes that hold the rest.
     #[serde(skip)]
     pub holders: Vec<(String, Table)>,
 }
@@ -141,7 +139,7 @@ impl fmt::Display for Limit {
 /// A GPU compared with a limit, in the last snapshot.
 #[derive(Clone, PartialEq, Eq, Debug, JsonSchema, Serialize)]
 pub struct LimitVerdict {
-    /// What is limited: used memory, or used memory that no listed process holds. Used memory excludes
+    /// The limited quantity: used memory, or used memory that no listed process holds. Used memory excludes
     /// reserved memory, unless memory.reserved_bytes of the snapshot is `null`.
     pub limit: Limit,
     /// NVML index of the GPU.
@@ -152,8 +150,7 @@ pub struct LimitVerdict {
     pub limit_bytes: Option<u64>,
     /// The measured value, in bytes; `null` if unknown.
     pub actual_bytes: Option<u64>,
-    /// Whether the measured value exceeds the limit; `null` if unknown, in which case status is not
-    /// `ok`.
+    /// Whether the measured value exceeds the limit; `null` if unknown. The status is then not `ok`.
     pub exceeded: Option<bool>,
 }
 
@@ -166,7 +163,7 @@ pub struct NewHolder {
     pub uuid: Option<Arc<str>>,
     /// PID as reported by NVML.
     pub pid: u32,
-    /// Name of the process, which the process may choose.
+    /// Name of the process. A process can choose its name.
     pub name: String,
     /// User name of the owner; `null` if unknown.
     pub user: Option<String>,
@@ -179,18 +176,18 @@ pub struct NewHolder {
 pub struct WaitVerdict {
     /// The GPU as given on the command line; `null` if any GPU will do.
     pub named: Option<String>,
-    /// NVML index of the GPU that has the memory free, or came closest; `null` if nothing is known
-    /// about any.
+    /// NVML index of the GPU with enough free memory, or else with the most free memory; `null` if no GPU could be
+    /// read.
     pub gpu: Option<u32>,
     /// UUID of that GPU, or of the MIG device.
     pub uuid: Option<Arc<str>>,
-    /// The MIG device, `0:3`; `null` is the whole GPU.
+    /// The MIG device, such as `0:3`; `null` for a whole GPU.
     pub mig: Option<String>,
-    /// Free memory of that device, in bytes; if satisfied is false, the most that was free.
+    /// Free memory of that device, in bytes; if satisfied is false, the maximum during the wait.
     pub free_bytes: Option<u64>,
-    /// Why no program can start there, however much is free; `null` if one can.
+    /// Why no program can start there, regardless of free memory; `null` if one can.
     pub refusal: Option<String>,
-    /// Memory that was to become free, in bytes.
+    /// Requested free memory, in bytes.
     pub wanted_bytes: u64,
     /// Whether that much was free in the last snapshot.
     pub satisfied: bool,
@@ -209,13 +206,13 @@ impl CheckReport {
         }
     }
 
-    /// The report for people, wrapped at the terminal's width if that is given.
-    pub fn to_text(&self, look: TextLook) -> String {
-        let TextLook { style, width, ascii, verbose } = look;
+    /// The report as text, wrapped at the width if one is given.
+    pub fn to_text(&self, options: TextLook) -> String {
+        let TextLook { style, width, ascii, verbose } = options;
         let mut out = String::new();
         // Writing to a String cannot fail.
         let _ = self.write_wait(&mut out, style);
-        // Where it could not be measured, or no rule was asked, whether anything is reclaimable is not known.
+        // Without measurements or rules, reclaimable memory is unknown.
         let is_judged = self.rules_applied && self.status != CheckOutcome::Error;
         if is_judged || !self.reclaimable.is_nothing() {
             out += &(style.heading(&self.reclaimable.headline(ascii)) + "\n\n");
@@ -227,16 +224,16 @@ impl CheckReport {
         }
     }
 
-    /// Active findings.
-    fn lasting(&self) -> impl Iterator<Item = &Finding> {
+    fn active_findings(&self) -> impl Iterator<Item = &Finding> {
         self.findings.iter().filter(|finding| finding.resolved_at.is_none())
     }
 
     fn text(&self, out: &mut String, style: Style, verbose: bool) -> fmt::Result {
-        // Who was waiting, and has what was asked for, asks nothing of the others.
-        let is_served = !self.wait.is_empty() && self.wait.iter().all(|wait| wait.satisfied);
-        if verbose || !is_served || self.fail_on.is_some() {
-            for equal in fold(self.lasting()) {
+        // After a successful wait, findings are shown only on request.
+        let is_wait_satisfied =
+            !self.wait.is_empty() && self.wait.iter().all(|wait| wait.satisfied);
+        if verbose || !is_wait_satisfied || self.fail_on.is_some() {
+            for equal in fold(self.active_findings()) {
                 write_finding(out, &equal, style)?;
             }
             for suspect in &self.suspects {
@@ -256,13 +253,13 @@ impl CheckReport {
         for undecided in self.undecided.iter().filter(|_| shows_undecided) {
             writeln!(out, "{}", undecided_line(undecided))?;
         }
-        for error in self.errors.iter().filter(|error| !is_of_wait(error)) {
+        for error in self.errors.iter().filter(|error| !is_wait_error(error)) {
             writeln!(out, "error: {}", error_line(error))?;
         }
         writeln!(out, "{}", self.summary())
     }
 
-    /// The result in one line, without any text that a process chose.
+    /// The result in one line, without untrusted text.
     fn summary(&self) -> String {
         let counts = self.counts;
         let mut found = Vec::new();
@@ -321,12 +318,12 @@ impl CheckReport {
         self.limits.iter().filter(exceeded)
     }
 
-    /// The results of waiting, one line each, and who holds the rest.
+    /// Writes the results of waiting, one line each, and the processes that hold the remaining memory.
     fn write_wait(&self, out: &mut String, style: Style) -> fmt::Result {
         for wait in &self.wait {
             writeln!(out, "{}", style.heading(&wait.to_string()))?;
         }
-        for error in self.errors.iter().filter(|error| is_of_wait(error)) {
+        for error in self.errors.iter().filter(|error| is_wait_error(error)) {
             writeln!(out, "error: {}", error_line(error))?;
         }
         for (title, table) in &self.holders {
@@ -337,15 +334,15 @@ impl CheckReport {
     }
 }
 
-/// Appearance of the report for people.
+/// Options of the report as text.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct TextLook {
     pub style: Style,
-    /// Width of the terminal in columns, if it is one.
+    /// Width of the terminal in columns; `None` if the output is not a terminal.
     pub width: Option<usize>,
     /// Whether the headline is ASCII only.
     pub ascii: bool,
-    /// After waiting: also list undecided rules, and all findings even if the memory is free.
+    /// After waiting, also list undecided rules, and findings even if the memory is free.
     pub verbose: bool,
 }
 
@@ -353,12 +350,12 @@ impl fmt::Display for LimitVerdict {
     /// The GPU compared with the limit.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let bytes = |bytes: Option<u64>| Bytes(bytes.unwrap_or_default());
-        let what = match self.limit {
+        let quantity = match self.limit {
             Limit::MaxUsed => "in use",
-            Limit::MaxUnattributed => "in use by no process that NVML lists",
+            Limit::MaxUnattributed => "unattributed",
         };
-        let (actual, most) = (bytes(self.actual_bytes), bytes(self.limit_bytes));
-        write!(f, "{actual} {what}, more than {most} (--{})", self.limit)
+        let (actual, max) = (bytes(self.actual_bytes), bytes(self.limit_bytes));
+        write!(f, "{actual} {quantity}, more than {max} (--{})", self.limit)
     }
 }
 
@@ -379,30 +376,28 @@ impl fmt::Display for WaitVerdict {
                     self.refusal.as_deref().map_or_else(String::new, |why| format!(" ({why})"));
                 write!(
                     f,
-                    "not free: {wanted} wanted, waited {waited}; the most was {free} on {device}{refusal}"
+                    "not free: {wanted} wanted, waited {waited}; at most {free} was free on {device}{refusal}"
                 )
             }
-            _ => write!(
-                f,
-                "not free: {wanted} wanted, waited {waited}; its free memory is not known"
-            ),
+            _ => write!(f, "not free: {wanted} wanted, waited {waited}; free memory is unknown"),
         }
     }
 }
 
 impl fmt::Display for NewHolder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let bytes = self.used_bytes.map_or_else(|| "memory".to_owned(), |it| Bytes(it).to_string());
+        let bytes =
+            self.used_bytes.map_or_else(|| "memory".to_owned(), |bytes| Bytes(bytes).to_string());
         let user =
-            self.user.as_deref().map_or_else(String::new, |it| format!(" of {}", escape(it)));
+            self.user.as_deref().map_or_else(String::new, |user| format!(" of {}", escape(user)));
         let name = escape(&self.name);
         let Self { gpu, pid, .. } = self;
-        write!(f, "GPU {gpu}: {name} ({pid}){user} holds {bytes}, and held none in the baseline")
+        write!(f, "GPU {gpu}: {name} ({pid}){user} holds {bytes}, but held none in the baseline")
     }
 }
 
-/// Whether it says why waiting is useless.
-fn is_of_wait(error: &ReadError) -> bool {
+/// Whether the error explains why waiting is useless.
+fn is_wait_error(error: &ReadError) -> bool {
     &*error.call == "--wait-free"
 }
 
@@ -412,7 +407,7 @@ pub fn error_line(error: &ReadError) -> String {
     format!("{gpu}{}: {}", escape(&error.call), escape(&error.error))
 }
 
-/// `1 warning`, `4 warnings`; the other two have no plural.
+/// `1 warning`, `4 warnings`; the other severities have no plural.
 pub fn counted(count: usize, severity: Severity) -> String {
     let s = match severity {
         Severity::Warning if count != 1 => "s",
@@ -434,7 +429,7 @@ fn write_kept(out: &mut String, kept: &Kept) -> fmt::Result {
         write!(out, ", until {}", until.local())?;
     }
     if !kept.certain {
-        write!(out, "; whether it matches this one is not known")?;
+        write!(out, "; unknown whether it matches this process")?;
     }
     writeln!(out, ")")
 }
@@ -457,18 +452,17 @@ fn write_suspect(out: &mut String, suspect: &Suspect, style: Style) -> fmt::Resu
 
 /// Groups equal findings on processes of one job, in their order; each group becomes one paragraph.
 fn fold<'f>(findings: impl Iterator<Item = &'f Finding>) -> Vec<Vec<&'f Finding>> {
-    let mut folded: Vec<Vec<&Finding>> = Vec::new();
+    let mut groups: Vec<Vec<&Finding>> = Vec::new();
     for finding in findings {
-        match folded.iter_mut().find(|known| is_same(known[0], finding)) {
-            Some(known) => known.push(finding),
-            None => folded.push(vec![finding]),
+        match groups.iter_mut().find(|group| is_same(group[0], finding)) {
+            Some(group) => group.push(finding),
+            None => groups.push(vec![finding]),
         }
     }
-    folded
+    groups
 }
 
-/// Whether two findings differ only in the process: same user, same advice, and one command that names
-/// both.
+/// Whether two findings differ only in the process: same user, same advice, and a command that names both processes.
 fn is_same(one: &Finding, other: &Finding) -> bool {
     let (Some(first), Some(second)) = (&one.process, &other.process) else {
         return false;
@@ -492,15 +486,15 @@ fn is_same(one: &Finding, other: &Finding) -> bool {
 }
 
 /// `3 processes, 1.4 GiB: 402519, 402520, 402521`; without the bytes if one is unknown.
-fn together(equal: &[&Finding]) -> String {
+fn summarize(equal: &[&Finding]) -> String {
     let bytes: Option<u64> = equal.iter().map(|finding| finding.memory_bytes).sum();
     let bytes = bytes.map_or_else(String::new, |bytes| format!(", {}", Bytes(bytes)));
-    let pids = equal.iter().filter_map(|it| it.process.as_ref());
+    let pids = equal.iter().filter_map(|finding| finding.process.as_ref());
     let pids: Vec<String> = pids.map(|process| process.pid.to_string()).collect();
     format!("{} processes{bytes}: {}", equal.len(), pids.join(", "))
 }
 
-/// Severity, kind, and the rule if its name is another.
+/// Severity and kind, and the rule if its name differs from the kind.
 fn headline(finding: &Finding, style: Style) -> String {
     let severity = style.severity(finding.severity);
     let kind = style.heading(finding.kind.name());
@@ -527,7 +521,7 @@ fn write_finding(out: &mut String, equal: &[&Finding], style: Style) -> fmt::Res
     match equal.len() {
         1 => writeln!(out, "{}", finding_line(finding, style))?,
         _ => {
-            writeln!(out, "{}: {}", headline(finding, style), together(equal))?;
+            writeln!(out, "{}: {}", headline(finding, style), summarize(equal))?;
             writeln!(out, "    the first: {}", escape(&finding.message))?;
         }
     }
@@ -546,8 +540,8 @@ fn write_finding(out: &mut String, equal: &[&Finding], style: Style) -> fmt::Res
     if let Some(kept_by) = &finding.kept_by {
         writeln!(out, "    kept: {}", escape(&kept_by.to_string()))?;
     }
-    if let Some(why) = &finding.skipped {
-        writeln!(out, "    skipped by reap: {}", escape(why))?;
+    if let Some(reason) = &finding.skipped {
+        writeln!(out, "    skipped by reap: {}", escape(reason))?;
     }
     for advice in &finding.advice {
         writeln!(out, "    {} {}", style.faint("->"), escape(advice))?;

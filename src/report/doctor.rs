@@ -1,7 +1,7 @@
-//! What works on this machine and what does not, for `gpumem doctor`: as JSON and for people.
+//! The report of `gpumem doctor`, as JSON and as text: what works on this machine and what does not.
 //!
-//! A [`DoctorCheck`] is about one [`Topic`], says what was seen, what that means for gpumem and what to do
-//! next. The last two are data, by case, in `doctor.toml`. `cli::doctor` decides which case applies.
+//! A [`DoctorCheck`] covers one [`Topic`]. It contains an observation, its meaning for gpumem, and next steps. The
+//! last two are in `doctor.toml`, by case. `cli::doctor` decides which case applies.
 
 use std::collections::{BTreeMap, HashSet};
 use std::fmt::{self, Write as _};
@@ -15,7 +15,7 @@ use self::CheckGroup as G;
 use super::escape::escape;
 use super::style::Style;
 
-/// The `schema` that this version writes.
+/// Value of the field `schema`.
 pub const SCHEMA: &str = "gpumem.doctor/1";
 
 /// Result of one check.
@@ -24,7 +24,7 @@ pub const SCHEMA: &str = "gpumem.doctor/1";
 pub enum CheckStatus {
     /// Works as it should.
     Ok,
-    /// gpumem works, but knows or does less because of this.
+    /// gpumem works, but with limitations because of this.
     Limited,
     /// Something does not work because of this.
     Broken,
@@ -35,7 +35,7 @@ pub enum CheckStatus {
 }
 
 impl CheckStatus {
-    /// The word shown to people.
+    /// The word in the report as text.
     fn word(self) -> &'static str {
         match self {
             Self::Ok => "ok",
@@ -46,7 +46,7 @@ impl CheckStatus {
         }
     }
 
-    /// Whether something can be done about it.
+    /// Whether the check needs attention.
     fn is_open(self) -> bool {
         matches!(self, Self::Limited | Self::Broken | Self::Unknown)
     }
@@ -60,7 +60,7 @@ pub enum CheckGroup {
     Driver,
     /// Each GPU.
     Gpus,
-    /// What gpumem can see of processes.
+    /// Processes that gpumem can see, and their data.
     Processes,
     /// The machine.
     Machine,
@@ -68,7 +68,7 @@ pub enum CheckGroup {
     Gpumem,
 }
 
-/// Subject of a check. Later versions may have others.
+/// Subject of a check. Later versions can add subjects.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, JsonSchema, Serialize)]
 pub struct Topic {
     /// Identifier of the subject: `library`, `driver`, `pid-namespace` and so on.
@@ -112,68 +112,67 @@ impl Topic {
 
 impl Topic {
     /// Works as it should.
-    pub fn ok(self, seen: impl Into<String>) -> DoctorCheck {
-        self.check(CheckStatus::Ok, seen)
+    pub fn ok(self, observed: impl Into<String>) -> DoctorCheck {
+        self.check(CheckStatus::Ok, observed)
     }
 
-    /// gpumem works, but knows or does less because of what was seen.
-    pub fn limited(self, seen: impl Into<String>) -> DoctorCheck {
-        self.check(CheckStatus::Limited, seen)
+    /// gpumem works, but with limitations because of the observation.
+    pub fn limited(self, observed: impl Into<String>) -> DoctorCheck {
+        self.check(CheckStatus::Limited, observed)
     }
 
-    /// Something does not work because of what was seen.
-    pub fn broken(self, seen: impl Into<String>) -> DoctorCheck {
-        self.check(CheckStatus::Broken, seen)
+    /// Something does not work because of the observation.
+    pub fn broken(self, observed: impl Into<String>) -> DoctorCheck {
+        self.check(CheckStatus::Broken, observed)
     }
 
     /// Could not be determined.
-    pub fn unknown(self, seen: impl Into<String>) -> DoctorCheck {
-        self.check(CheckStatus::Unknown, seen)
+    pub fn unknown(self, observed: impl Into<String>) -> DoctorCheck {
+        self.check(CheckStatus::Unknown, observed)
     }
 
     /// Does not exist on this machine.
-    pub fn not_applicable(self, seen: impl Into<String>) -> DoctorCheck {
-        self.check(CheckStatus::NotApplicable, seen)
+    pub fn not_applicable(self, observed: impl Into<String>) -> DoctorCheck {
+        self.check(CheckStatus::NotApplicable, observed)
     }
 
-    /// A check with what was seen.
-    pub fn check(self, verdict: CheckStatus, seen: impl Into<String>) -> DoctorCheck {
+    /// A check with an observation.
+    pub fn check(self, verdict: CheckStatus, observed: impl Into<String>) -> DoctorCheck {
         DoctorCheck {
             topic: self,
             gpus: Vec::new(),
             verdict,
-            seen: seen.into(),
+            seen: observed.into(),
             means: None,
             next: Vec::new(),
         }
     }
 }
 
-/// One check. Several checks may have the same id, each for different GPUs.
+/// One check. Several checks can have the same id, each for different GPUs.
 #[derive(Clone, PartialEq, Eq, Debug, JsonSchema, Serialize)]
 pub struct DoctorCheck {
-    /// What it is about.
+    /// Subject of the check.
     #[serde(flatten)]
     pub topic: Topic,
-    /// NVML indices of the GPUs that the check is about; empty if it is about none.
+    /// NVML indices of the checked GPUs; absent if the check is not about GPUs.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub gpus: Vec<u32>,
-    /// `ok`; `limited`: gpumem works, but knows or does less because of this; `broken`: something does
-    /// not work because of this; `unknown`: could not be determined; `not-applicable`: does not exist
-    /// on this machine.
+    /// `ok`; `limited`: gpumem works, but with limitations because of this; `broken`: something does not work because
+    /// of this; `unknown`: could not be determined; `not-applicable`: does not exist on this machine.
     pub verdict: CheckStatus,
-    /// What was seen.
+    /// The observation.
     pub seen: String,
-    /// What this means for gpumem; absent if it is obvious.
+    /// Meaning for gpumem; absent if it is obvious.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "String")]
     pub means: Option<String>,
-    /// What to do next: commands to run, or sentences. Absent if there is nothing to do.
+    /// Next steps: commands to run, or sentences. Absent if there is nothing to do.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub next: Vec<String>,
 }
 
-/// What a case means and what to do next.
+/// Meaning and next steps of a case.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Advice {
@@ -188,7 +187,7 @@ static ADVICE: LazyLock<BTreeMap<String, Advice>> =
     LazyLock::new(|| toml::from_str(ADVICE_TEXT).unwrap_or_default());
 
 impl DoctorCheck {
-    /// Adds what a case in `doctor.toml` means, and what to do next.
+    /// Adds the meaning and the next steps of a case in `doctor.toml`.
     #[must_use]
     pub fn advise(mut self, case: &str) -> Self {
         if let Some(advice) = ADVICE.get(case) {
@@ -198,22 +197,22 @@ impl DoctorCheck {
         self
     }
 
-    /// Adds what it means.
+    /// Sets the meaning.
     #[must_use]
     pub fn means(mut self, means: impl Into<String>) -> Self {
         self.means = Some(means.into());
         self
     }
 
-    /// Adds what to do.
+    /// Adds a next step.
     #[must_use]
     pub fn next(mut self, next: impl Into<String>) -> Self {
         self.next.push(next.into());
         self
     }
 
-    /// Whether two checks say the same, whatever their GPUs.
-    fn is_as(&self, other: &Self) -> bool {
+    /// Whether two checks are equal except for their GPUs.
+    fn is_same_result(&self, other: &Self) -> bool {
         self.topic == other.topic
             && self.verdict == other.verdict
             && self.seen == other.seen
@@ -222,12 +221,12 @@ impl DoctorCheck {
     }
 }
 
-/// The checks of each GPU as one list, by topic; GPUs with equal results share one check.
+/// Merges the checks of all GPUs, by topic. GPUs with equal results share one check.
 pub fn merge(gpus: impl IntoIterator<Item = (u32, Vec<DoctorCheck>)>) -> Vec<DoctorCheck> {
     let mut merged: Vec<DoctorCheck> = Vec::new();
     for (index, checks) in gpus {
         for check in checks {
-            if let Some(same) = merged.iter_mut().find(|other| other.is_as(&check)) {
+            if let Some(same) = merged.iter_mut().find(|other| other.is_same_result(&check)) {
                 same.gpus.push(index);
                 continue;
             }
@@ -248,7 +247,7 @@ pub fn ranges(numbers: &[u32]) -> String {
         let follows = |(at, &number): (usize, &u32)| {
             u32::try_from(at).is_ok_and(|at| first.checked_add(at) == Some(number))
         };
-        let length = rest.iter().enumerate().take_while(|&it| follows(it)).count();
+        let length = rest.iter().enumerate().take_while(|&indexed| follows(indexed)).count();
         let (run, others) = rest.split_at(length);
         if !out.is_empty() {
             out.push(',');
@@ -263,7 +262,7 @@ pub fn ranges(numbers: &[u32]) -> String {
     out
 }
 
-/// What `gpumem doctor --json` prints: what works on this machine, what does not, and what to do.
+/// The output of `gpumem doctor --json`: what works on this machine, what does not, and what to do.
 /// Readers must ignore unknown fields, checks and groups.
 #[derive(Clone, PartialEq, Eq, Debug, JsonSchema, Serialize)]
 pub struct DoctorReport {
@@ -272,7 +271,7 @@ pub struct DoctorReport {
     pub schema: &'static str,
     /// Version of gpumem.
     pub version: &'static str,
-    /// Whether NVML answers and at least one GPU can be read. The exit code is 0 if so, else 3.
+    /// Whether NVML answers and at least one GPU can be read. If so, the exit code is 0, otherwise 3.
     pub works: bool,
     /// Summary in one sentence, with the reason.
     pub summary: String,
@@ -281,8 +280,7 @@ pub struct DoctorReport {
 }
 
 impl DoctorReport {
-    /// The report for people: one line for each check that is fine, more if something can be done, and
-    /// the summary at the end.
+    /// The report as text: one line per check, more lines if it needs attention, and a summary at the end.
     pub fn to_text(&self, style: Style) -> String {
         let mut out = String::new();
         // Writing to a String cannot fail.
@@ -295,8 +293,8 @@ impl DoctorReport {
         let names: Vec<String> = self.checks.iter().map(name).collect();
         let width = names.iter().map(|name| name.width()).max().unwrap_or(0);
         let mut group = None;
-        // What several checks have in common is said by the first.
-        let mut said = HashSet::new();
+        // Text that several checks share is printed only once.
+        let mut printed = HashSet::new();
         for (check, name) in self.checks.iter().zip(&names) {
             if group.is_some_and(|group| group != check.topic.group) {
                 writeln!(out)?;
@@ -312,10 +310,10 @@ impl DoctorReport {
                 continue;
             }
             let indent = VERDICT + 2;
-            if let Some(means) = check.means.as_ref().filter(|it| said.insert(it.as_str())) {
+            if let Some(means) = check.means.as_ref().filter(|text| printed.insert(text.as_str())) {
                 writeln!(out, "{:indent$}{}", "", escape(means))?;
             }
-            for next in check.next.iter().filter(|it| said.insert(it.as_str())) {
+            for next in check.next.iter().filter(|text| printed.insert(text.as_str())) {
                 writeln!(out, "{:indent$}-> {}", "", escape(next))?;
             }
         }
@@ -323,7 +321,7 @@ impl DoctorReport {
     }
 }
 
-/// A check's title, with its GPUs.
+/// Title of a check, with its GPUs.
 fn name(check: &DoctorCheck) -> String {
     if check.gpus.is_empty() {
         check.topic.title.to_owned()
@@ -341,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn every_case_has_its_advice_and_all_advice_is_used() {
+    fn every_case_has_advice_and_all_advice_is_used() {
         let files = [
             include_str!("../cli/doctor.rs"),
             include_str!("../cli/doctor/driver.rs"),
@@ -357,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn gpus_of_which_the_same_is_so_are_one_check() {
+    fn gpus_with_equal_results_share_one_check() {
         let gpu = |seen: &str| vec![Topic::GPU.ok(seen), check(CheckStatus::Ok, "on")];
         let merged = merge([(0, gpu("H100")), (1, gpu("H100")), (2, gpu("L4"))]);
         let shown: Vec<_> = merged.iter().map(|check| (name(check), check.seen.as_str())).collect();
@@ -373,7 +371,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_well_takes_a_line_and_what_is_not_shows_what_to_do() {
+    fn only_checks_that_need_attention_show_next_steps() {
         let report = DoctorReport {
             schema: SCHEMA,
             version: "1",

@@ -1,14 +1,14 @@
-//! The environment of a process, as a page for people.
+//! The environment of a process, as a page of text.
 
 use super::escape::{escape, wrap};
 use super::style::Style;
 
-/// The most lines of one value.
-const MOST_LINES: usize = 40;
-/// Indentation of a variable's further lines, in columns.
+/// Maximum number of lines of one value.
+const LINES_MAX: usize = 40;
+/// Indentation of a variable's continuation lines, in columns.
 const HANG: usize = 4;
 
-/// A page of the variables, in lines of at most `width` columns; `None` while they are being read.
+/// A page of the variables, in lines of at most `width` columns. `variables` is `None` while they are being read.
 pub fn page(
     title: &str,
     variables: Option<&Result<Vec<(String, String)>, String>>,
@@ -22,28 +22,28 @@ pub fn page(
     };
     put(&style.heading(title));
     match variables {
-        None => put("reading it"),
+        None => put("reading the environment"),
         Some(Err(error)) => {
-            for line in wrap(&escape(error), (width, width), MOST_LINES) {
+            for line in wrap(&escape(error), (width, width), LINES_MAX) {
                 put(&line);
             }
         }
         Some(Ok(variables)) => {
             let note = match variables.is_empty() {
-                true => "it has no variables",
+                true => "the process has no variables",
                 false => {
-                    "as of its start; values of names that are known to be harmless are shown, \
-                    all others are masked (***)"
+                    "as of the start of the process; values are masked (***), except those of \
+                    variables that are known to be harmless"
                 }
             };
-            for line in wrap(note, (width, width), MOST_LINES) {
+            for line in wrap(note, (width, width), LINES_MAX) {
                 put(&line);
             }
             put("");
             for (name, value) in variables {
                 let text = format!("{}={}", escape(name), escape(value));
                 let widths = (width, width.saturating_sub(HANG));
-                for (at, line) in wrap(&text, widths, MOST_LINES).iter().enumerate() {
+                for (at, line) in wrap(&text, widths, LINES_MAX).iter().enumerate() {
                     match at {
                         0 => put(line),
                         _ => put(&format!("{:HANG$}{line}", "")),
@@ -62,7 +62,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_line_fits_and_what_a_process_wrote_is_escaped() {
+    fn every_line_fits_and_untrusted_text_is_escaped() {
         let variables = Ok(vec![
             ("A".to_owned(), "x y ".repeat(60)),
             ("B\x1b".to_owned(), "\x1b[2J\n".to_owned()),

@@ -1,4 +1,4 @@
-//! Text for a terminal: escaped by [`escape`] if a process chose it, cut to a width, and broken into lines.
+//! Prepares text for a terminal: escapes untrusted text ([`escape`]), truncates it to a width, and wraps lines.
 
 use std::borrow::Cow;
 
@@ -6,8 +6,8 @@ use unicode_width::{UnicodeWidthChar as _, UnicodeWidthStr as _};
 
 pub use crate::model::escape::escape;
 
-/// A command line for people: arguments joined by spaces, empty ones and those with a space in quotes,
-/// all of it escaped.
+/// Formats a command line: escaped arguments, joined by spaces. Empty arguments and arguments with a space are
+/// quoted.
 pub fn command_line<S: AsRef<str>>(arguments: &[S]) -> String {
     let mut line = String::new();
     for argument in arguments {
@@ -26,8 +26,8 @@ pub fn command_line<S: AsRef<str>>(arguments: &[S]) -> String {
     line
 }
 
-/// A program without its directory. An argv of a single string may be a title of several words that the
-/// process set itself: only its first word is a path.
+/// A program without its directory. An argv of a single string can be a title of several words that the process set.
+/// Only the first word is then a path.
 pub fn without_folder(program: &str, has_arguments: bool) -> &str {
     if !program.starts_with('/') {
         return program;
@@ -42,14 +42,14 @@ pub fn without_folder(program: &str, has_arguments: bool) -> &str {
     }
 }
 
-/// What a process runs: its command line, or else its `comm` in brackets; escaped.
+/// The escaped command line of a process, or else its `comm` in brackets.
 pub fn program<S: AsRef<str>>(command: Option<&[S]>, comm: Option<&str>) -> Option<String> {
     command.map(command_line).or_else(|| comm.map(|comm| format!("[{}]", escape(comm))))
 }
 
-// Widths are columns, not characters. Text that a process chose is escaped before it is cut.
+// Widths are columns, not characters. Untrusted text is escaped before it is truncated.
 
-/// Cuts escaped text to a width in terminal columns; the last column is `…` if anything was cut.
+/// Truncates escaped text to a width in terminal columns; truncated text ends with `…`.
 pub fn fit(text: &str, columns: usize) -> Cow<'_, str> {
     if text.len() <= columns && text.is_ascii() {
         return Cow::Borrowed(text);
@@ -73,19 +73,19 @@ pub fn fit(text: &str, columns: usize) -> Cow<'_, str> {
     Cow::Borrowed(text)
 }
 
-/// Breaks escaped text into at most `most_lines` lines, the first of at most `first` columns and the
-/// others of at most `others`: between words, or within a word longer than a line. Text in backquotes
-/// is a command and counts as one word if it fits on a line. The last line ends with `…` if text was
-/// left out. Empty text has no lines, nor has text of which not even one character fits.
-pub fn wrap(text: &str, (first, others): (usize, usize), most_lines: usize) -> Vec<Cow<'_, str>> {
-    // Characters without any width could be without number.
-    let most = most_lines * first.max(others) * 4;
-    let end = text.char_indices().nth(most).map(|(at, _)| at);
+/// Wraps escaped text to at most `lines_max` lines: the first line has at most `first` columns, the others at most
+/// `others`. Lines are split between words, or within a word that is longer than a line. A command in backquotes is
+/// treated as one word if it fits on a line. If text is omitted, the last line ends with `…`. Returns no lines if the
+/// text is empty or its first character does not fit.
+pub fn wrap(text: &str, (first, others): (usize, usize), lines_max: usize) -> Vec<Cow<'_, str>> {
+    // Text can contain any number of characters without width.
+    let chars_max = lines_max * first.max(others) * 4;
+    let end = text.char_indices().nth(chars_max).map(|(at, _)| at);
     let mut rest = text[..end.unwrap_or(text.len())].trim_matches(' ');
     let mut lines: Vec<Cow<'_, str>> = Vec::new();
-    while !rest.is_empty() && lines.len() < most_lines {
+    while !rest.is_empty() && lines.len() < lines_max {
         let width = if lines.is_empty() { first } else { others };
-        if lines.len() + 1 == most_lines {
+        if lines.len() + 1 == lines_max {
             lines.push(fit(rest, width));
             break;
         }
@@ -102,11 +102,11 @@ pub fn wrap(text: &str, (first, others): (usize, usize), most_lines: usize) -> V
     lines
 }
 
-/// The byte at which a line of `width` columns ends: after the last word that fits, or where the line
-/// is full. Full lines have `most` columns.
-fn line_end(text: &str, width: usize, most: usize) -> usize {
+/// The byte offset at which a line of `width` columns ends: after the last word that fits, or where the line is full.
+/// Other lines have `full` columns.
+fn line_end(text: &str, width: usize, full: usize) -> usize {
     let (mut used, mut end) = (0, 0);
-    while let Some(length) = word(&text[end..], most) {
+    while let Some(length) = word(&text[end..], full) {
         used += text[end..end + length].width();
         if used > width {
             break;
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_to_be_typed_is_one_word_where_it_fits() {
+    fn a_command_in_backquotes_is_not_split_if_it_fits() {
         let command = "as root, `fuser -v /dev/nvidia0` lists them";
         assert_eq!(wrapped(command, 24), ["as root,", "`fuser -v /dev/nvidia0`", "lists them"]);
         assert_eq!(wrapped(command, 12), ["as root,", "`fuser -v", "/dev/nvidia0", "` lists them"]);

@@ -1,5 +1,5 @@
-//! The page of `gpumem explain` for people: labels in a column, text beside them broken at a width, and never
-//! wider; colour carries no meaning of its own. Nothing a process chose reaches it unescaped.
+//! The page of `gpumem explain` as text: labels in a column, with wrapped text beside them. Colour never carries
+//! information alone. Untrusted text is escaped.
 
 use std::fmt::Write as _;
 
@@ -10,18 +10,18 @@ use super::style::Style;
 use crate::explain::page::{ExplainPage, MemoryCurve, MemoryPoint, Row};
 use crate::units::Bytes;
 
-/// The narrowest page, in columns: a narrower one would cut commands in two.
-const LEAST_WIDTH: usize = 40;
-/// The widest page, in columns: longer lines are hard to read.
-const MOST_WIDTH: usize = 120;
-/// The column at which the text beside a label begins.
+/// Minimum width of a page, in columns. A narrower page would split commands.
+const WIDTH_MIN: usize = 40;
+/// Maximum width of a page, in columns. Longer lines are hard to read.
+const WIDTH_MAX: usize = 120;
+/// Column at which the text beside a label starts.
 const MARGIN: usize = 10;
-/// The most lines of text beside a label.
-const MOST_BESIDE: usize = 4;
-/// The fewest columns of an item's text, however long its mark is.
-const LEAST_ROOM: usize = 8;
-/// The most lines of a list item, which may contain names chosen by a process.
-const MOST_LINES: usize = 8;
+/// Maximum number of lines of text beside a label.
+const BESIDE_LINES_MAX: usize = 4;
+/// Minimum width of an item's text, in columns, even if its mark is long.
+const ITEM_COLUMNS_MIN: usize = 8;
+/// Maximum number of lines of a list item, which can contain untrusted names.
+const ITEM_LINES_MAX: usize = 8;
 
 /// Appearance of a page.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -34,13 +34,12 @@ pub struct PageStyle {
     pub ascii: bool,
 }
 
-/// The page as text. Lines are at most as wide as the look's width, which is limited to 40 to 120
-/// columns.
-pub fn text(page: &ExplainPage, look: PageStyle) -> String {
-    let look = PageStyle { width: look.width.clamp(LEAST_WIDTH, MOST_WIDTH), ..look };
-    let mut sheet = PageText { out: String::new(), look };
-    for line in wrap(&escape(&page.title), (look.width, look.width), MOST_BESIDE) {
-        sheet.put(&look.style.heading(&line));
+/// The page as text. Lines have at most `options.width` columns, clamped to 40 to 120.
+pub fn text(page: &ExplainPage, options: PageStyle) -> String {
+    let options = PageStyle { width: options.width.clamp(WIDTH_MIN, WIDTH_MAX), ..options };
+    let mut sheet = PageText { out: String::new(), options };
+    for line in wrap(&escape(&page.title), (options.width, options.width), BESIDE_LINES_MAX) {
+        sheet.put(&options.style.heading(&line));
     }
     for section in &page.sections {
         sheet.heading(&section.heading);
@@ -62,20 +61,20 @@ pub fn text(page: &ExplainPage, look: PageStyle) -> String {
 /// The text written so far.
 struct PageText {
     out: String,
-    look: PageStyle,
+    options: PageStyle,
 }
 
 impl PageText {
     /// Width of the text beside a label, in columns.
     fn room(&self) -> usize {
-        self.look.width.saturating_sub(MARGIN)
+        self.options.width.saturating_sub(MARGIN)
     }
 
-    /// Writes a section's heading, after an empty line except for the first section.
+    /// Writes an empty line and a section's heading; nothing if the heading is empty.
     fn heading(&mut self, text: &str) {
         if !text.is_empty() {
             self.out.push('\n');
-            self.put(&self.look.style.heading(text));
+            self.put(&self.options.style.heading(text));
         }
     }
 
@@ -84,13 +83,14 @@ impl PageText {
             Row::Entry { label, text } => {
                 let text = escape(text);
                 for (at, line) in
-                    wrap(&text, (self.room(), self.room()), MOST_BESIDE).iter().enumerate()
+                    wrap(&text, (self.room(), self.room()), BESIDE_LINES_MAX).iter().enumerate()
                 {
                     self.beside(if at == 0 { label } else { "" }, line);
                 }
             }
             Row::Item { mark, text, severity } => {
-                let severity = severity.map(|it| (it.to_string(), self.look.style.severity(it)));
+                let severity = severity
+                    .map(|severity| (severity.to_string(), self.options.style.severity(severity)));
                 let shown = match severity {
                     Some((plain, coloured)) => mark.replacen(&plain, &coloured, 1),
                     None => mark.clone(),
@@ -98,8 +98,8 @@ impl PageText {
                 self.item(mark, &shown, text);
             }
             Row::Table(table) => {
-                let style = self.look.style;
-                let text = table.render(Some(self.look.width), |text| style.heading(text));
+                let style = self.options.style;
+                let text = table.render(Some(self.options.width), |text| style.heading(text));
                 text.lines().for_each(|line| self.put(line));
             }
             Row::Curve(curve) => self.chart(curve),
@@ -111,19 +111,19 @@ impl PageText {
         let padding = " ".repeat(MARGIN.saturating_sub(label.width()).max(1));
         let label = match label {
             "" => String::new(),
-            label => self.look.style.heading(label),
+            label => self.options.style.heading(label),
         };
         self.put(&format!("{label}{padding}{line}"));
     }
 
-    /// Writes a list item: its mark as shown, and its text, with further lines aligned below the first.
+    /// Writes a list item: its mark as `shown`, and its text, with continuation lines aligned below the first.
     fn item(&mut self, mark: &str, shown: &str, text: &str) {
         const INDENT: usize = 2;
         let columns = mark.width();
         let hang = INDENT + columns.min(8);
-        let room = |before| self.look.width.saturating_sub(before).max(LEAST_ROOM);
+        let room = |before| self.options.width.saturating_sub(before).max(ITEM_COLUMNS_MIN);
         let text = escape(text);
-        let lines = wrap(&text, (room(INDENT + columns), room(hang)), MOST_LINES);
+        let lines = wrap(&text, (room(INDENT + columns), room(hang)), ITEM_LINES_MAX);
         let mut lines = lines.into_iter();
         let first = lines.next().unwrap_or_default();
         self.put(&format!("{:INDENT$}{shown}{first}", ""));
@@ -135,7 +135,7 @@ impl PageText {
     fn chart(&mut self, curve: &MemoryCurve) {
         const SCALE: usize = 11;
         let columns = self.room().saturating_sub(SCALE).min(60);
-        let ascii = self.look.ascii;
+        let ascii = self.options.ascii;
         let Some(chart) = draw(curve, Size { columns, rows: curve.lines, ascii }) else {
             return;
         };
@@ -147,7 +147,7 @@ impl PageText {
                 at if at == last => Bytes(chart.bottom_bytes).to_string(),
                 _ => String::new(),
             };
-            let line = self.look.style.chart(line);
+            let line = self.options.style.chart(line);
             self.beside("", &format!("{scale:>9} {edge}{line}"));
         }
     }
@@ -158,10 +158,9 @@ impl PageText {
     }
 }
 
-// A small chart of how memory moved: columns of blocks, or of ASCII characters.
+// A small chart of memory over time: columns of blocks, or of ASCII characters.
 //
-// Each column is the most that was held in its share of the time, so that no peak is lost; a time
-// without samples is blank.
+// Each column shows the maximum memory in its time span, so that no peak is lost. Times without samples are blank.
 
 /// A space, and eighths of a cell from the bottom.
 const BLOCKS: [char; 9] = [' ', '▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
@@ -181,17 +180,17 @@ pub struct Size {
 /// A chart and its scale.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Chart {
-    /// The lines, from the top; all have the same width.
+    /// Lines from top to bottom, all with the same width.
     pub lines: Vec<String>,
     /// Value at the upper edge.
     top_bytes: u64,
-    /// Value at the lower edge: 0, or more if all values would otherwise lie near the upper edge.
+    /// Value at the lower edge: 0, or more if all values would otherwise be near the upper edge.
     bottom_bytes: u64,
 }
 
-/// Draws the points; `None` if there are fewer than two, or no room.
-pub fn draw(course: &MemoryCurve, size: Size) -> Option<Chart> {
-    let points = &course.points;
+/// Draws the points; `None` if there are fewer than two points, or no room.
+pub fn draw(curve: &MemoryCurve, size: Size) -> Option<Chart> {
+    let points = &curve.points;
     let (first, last) = (points.first()?, points.last()?);
     let length = last.until - first.since;
     if points.len() < 2 || length <= 0 || size.columns == 0 || size.rows == 0 {
@@ -200,15 +199,15 @@ pub fn draw(course: &MemoryCurve, size: Size) -> Option<Chart> {
     let high = points.iter().map(|point| point.high_bytes).max()?;
     let low = points.iter().map(|point| point.low_bytes).min()?;
     let bottom = if high - low < high / 4 { low.saturating_sub((high - low) / 4) } else { 0 };
-    let columns = fill(points, course.vouched_milliseconds, size.columns);
+    let columns = fill(points, curve.vouched_milliseconds, size.columns);
     let steps = EIGHTHS * size.rows as u64;
     let height = |bytes: u64| {
         let share = (bytes - bottom) as f64 / ((high - bottom).max(1)) as f64;
-        // What is held is never invisible.
-        let least = u64::from(bytes > 0);
-        ((share * steps as f64).round() as u64).clamp(least, steps)
+        // Any memory that is held is visible.
+        let min = u64::from(bytes > 0);
+        ((share * steps as f64).round() as u64).clamp(min, steps)
     };
-    let heights: Vec<Option<u64>> = columns.iter().map(|it| it.map(height)).collect();
+    let heights: Vec<Option<u64>> = columns.iter().map(|bytes| bytes.map(height)).collect();
     let cells = if size.ascii { ASCII } else { BLOCKS };
     let line = |row: usize| {
         let below = EIGHTHS * (size.rows - 1 - row) as u64;
@@ -221,18 +220,18 @@ pub fn draw(course: &MemoryCurve, size: Size) -> Option<Chart> {
     Some(Chart { lines: (0..size.rows).map(line).collect(), top_bytes: high, bottom_bytes: bottom })
 }
 
-/// The most memory held in each column's time; `None` if no sample was taken.
+/// Maximum memory in each column's time span; `None` without samples.
 fn fill(points: &[MemoryPoint], allowed: i64, columns: usize) -> Vec<Option<u64>> {
     let begin = points[0].since;
     let length = points[points.len() - 1].until - begin;
     let column = |time| {
-        let place = (time - begin) as i128 * columns as i128 / i128::from(length);
-        usize::try_from(place).unwrap_or(0).min(columns - 1)
+        let at = (time - begin) as i128 * columns as i128 / i128::from(length);
+        usize::try_from(at).unwrap_or(0).min(columns - 1)
     };
     let mut filled: Vec<Option<u64>> = vec![None; columns];
-    for (place, point) in points.iter().enumerate() {
-        // What was held at its last sample was held until the next one, unless that is long after.
-        let next = points.get(place + 1).map(|next| next.since);
+    for (at, point) in points.iter().enumerate() {
+        // A value holds from its last sample to the next one, unless the gap is long.
+        let next = points.get(at + 1).map(|next| next.since);
         let until = next.filter(|next| *next - point.until <= allowed);
         let (from, to) = (column(point.since), column(point.until));
         for cell in &mut filled[from..=to.max(from)] {
@@ -274,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn hardly_anything_makes_no_chart_and_nothing_overflows() {
+    fn too_few_points_make_no_chart_and_extremes_do_not_overflow() {
         assert_eq!(draw(&MemoryCurve::default(), size(9, 1)), None);
         assert_eq!(draw(&points(&[(0, 1)]), size(9, 1)), None);
         assert_eq!(draw(&points(&[(0, 1), (0, 2)]), size(9, 1)), None);
@@ -285,7 +284,7 @@ mod tests {
             assert!(lines.iter().all(|line| line.chars().count() == 40));
             assert!(!ascii || lines.iter().all(|line| line.is_ascii()));
         }
-        // Times that go back are drawn somewhere.
+        // Times that go backwards must not panic.
         let back = points(&[(0, 1), (5, 2), (3, 9), (10, 4)]);
         assert!(draw(&back, size(10, 1)).is_some());
     }

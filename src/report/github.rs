@@ -1,4 +1,4 @@
-//! GitHub's workflow commands: a line of output that a runner shows as an annotation of the job.
+//! GitHub workflow commands: output lines that a runner shows as annotations of the job.
 
 use super::escape::escape;
 
@@ -10,8 +10,8 @@ pub enum Level {
     Notice,
 }
 
-/// A line that annotates the job, including the newline. The message may have several lines; the runner
-/// finds no other command in it, whatever it contains.
+/// A line that annotates the job, including the newline. The message can have several lines. The runner never
+/// interprets text in it as another command.
 pub fn annotation(level: Level, title: &str, message: &str) -> String {
     let command = match level {
         Level::Error => "error",
@@ -23,7 +23,7 @@ pub fn annotation(level: Level, title: &str, message: &str) -> String {
     format!("::{command} title={title}::{}\n", lines.join("%0A"))
 }
 
-/// [`escape`] has left no line feed or carriage return.
+/// Escapes text. After [`escape`], it contains no line feeds or carriage returns.
 fn data(text: &str) -> String {
     escape(text).replace('%', "%25")
 }
@@ -37,7 +37,8 @@ mod tests {
     fn read(line: &str) -> Option<(String, String, String)> {
         let (info, message) = line.trim_start().strip_prefix("::")?.split_once("::")?;
         let (command, properties) = info.split_once(' ')?;
-        let mut properties = properties.split(',').map(|it| it.split_once('=').unwrap());
+        let mut properties =
+            properties.split(',').map(|property| property.split_once('=').unwrap());
         let ("title", title) = properties.next()? else { return None };
         assert_eq!(properties.next(), None);
         let plain = |text: &str| text.replace("%0D", "\r").replace("%0A", "\n");
@@ -46,7 +47,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_injects_no_command() {
+    fn untrusted_text_injects_no_command() {
         let words =
             ["::", ":", ",", "=", "%", "%0A", "\n", "\r\n", "##[", "::error::", "title", "ü", " "];
         let mut dice = Dice::new(7);

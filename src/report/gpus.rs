@@ -1,7 +1,6 @@
-//! `gpumem ps`'s table of GPUs: each with its MIG devices and its memory, and why a figure is not to
-//! be had.
+//! The GPU table of `gpumem ps`: GPUs with their MIG devices and memory, and why figures are missing.
 //!
-//! Who holds the memory is in `processes`.
+//! `processes` shows the processes that hold the memory.
 
 use std::cmp::Reverse;
 use std::fmt::Write as _;
@@ -42,7 +41,7 @@ pub(super) fn table(snapshot: &Snapshot, width: Option<usize>, style: Style) -> 
     giving_way.retain(|field| field.gives_way != STAYS);
     giving_way.sort_by_key(|field| field.gives_way);
     let mut giving_way: Vec<&str> = giving_way.iter().map(|field| field.title).collect();
-    // It is reckoned from those that stay.
+    // FULL can be derived from the remaining columns.
     giving_way.insert(0, "FULL");
     let mut table = Table::new(&columns).giving_way(&giving_way);
     for gpu in &snapshot.gpus {
@@ -72,7 +71,7 @@ fn gpu_row(gpu: &Gpu) -> Vec<String> {
     row
 }
 
-/// A MIG device has its own memory; other figures are its GPU's.
+/// Only memory is reported per MIG device; other figures belong to the GPU.
 fn mig_row(gpu: &Gpu, device: &MigDevice) -> Vec<String> {
     let profile = device.profile.as_deref().unwrap_or("device");
     let mut row = vec![device.name_on(gpu.index), format!("MIG {}", escape(profile))];
@@ -95,9 +94,8 @@ fn memory_cells(memory: Option<Memory>, free: Option<u64>, missing: &str) -> [St
     [free, used, total, known(full)]
 }
 
-/// `Free: GPU 2 32.8 GiB, GPU 1 30.1 GiB, …; largest unused: 38.0 GiB, ben's 398120`: where a job fits,
-/// for as many GPUs as fit on a line, and whose unused memory could be asked for. Claimed GPUs are left
-/// out.
+/// `Free: GPU 2 32.8 GiB, GPU 1 30.1 GiB, …; largest unused: 38.0 GiB, ben's 398120`: the GPUs by free memory, as
+/// many as fit on a line, and the process with the most unused memory. Claimed GPUs are omitted.
 pub(super) fn free(
     snapshot: &Snapshot,
     unused: Option<&ProcessRow<'_>>,
@@ -111,10 +109,10 @@ pub(super) fn free(
         .collect();
     free.sort_by_key(|&(bytes, index)| (Reverse(bytes), index));
     let unused = unused.and_then(|row| {
-        let what = if row.finding.is_some() { "largest unused" } else { "looks unused" };
-        let owner = row.process.ok().and_then(|it| it.user.as_deref());
-        let owner = owner.map_or_else(String::new, |it| format!("{}'s ", escape(it)));
-        Some(format!("; {what}: {}, {owner}{}", Bytes(row.used_bytes()?), row.pid()?))
+        let label = if row.finding.is_some() { "largest unused" } else { "looks unused" };
+        let owner = row.process.ok().and_then(|process| process.user.as_deref());
+        let owner = owner.map_or_else(String::new, |user| format!("{}'s ", escape(user)));
+        Some(format!("; {label}: {}, {owner}{}", Bytes(row.used_bytes()?), row.pid()?))
     });
     let line = |count: usize| {
         let gpus = free[..count].iter();
@@ -127,14 +125,14 @@ pub(super) fn free(
     (1..=free.len()).rev().map(line).find(fits).or_else(|| (!free.is_empty()).then(|| line(1)))
 }
 
-/// Why figures are missing, each reason once. If the rows are of `everyone`, also what they leave
-/// unexplained: memory without a listed process, and files that could not be read.
+/// Why figures are missing, each reason once. If the rows include `everyone`, also unattributed memory and files that
+/// could not be read.
 pub(super) fn notes(snapshot: &Snapshot, everyone: bool) -> String {
     let mut out = String::new();
-    let reasons = |of: fn(&Gpu) -> Option<&str>| {
+    let reasons = |reason_of: fn(&Gpu) -> Option<&str>| {
         let mut unavailable: Vec<(&str, Vec<u32>)> = Vec::new();
         for gpu in &snapshot.gpus {
-            let Some(reason) = of(gpu) else { continue };
+            let Some(reason) = reason_of(gpu) else { continue };
             match unavailable.iter_mut().find(|(other, _)| *other == reason) {
                 Some((_, gpus)) => gpus.push(gpu.index),
                 None => unavailable.push((reason, vec![gpu.index])),
@@ -142,11 +140,11 @@ pub(super) fn notes(snapshot: &Snapshot, everyone: bool) -> String {
         }
         unavailable
     };
-    let mut write_reason = |what: &str, (reason, gpus): (&str, Vec<u32>)| {
+    let mut write_reason = |figure: &str, (reason, gpus): (&str, Vec<u32>)| {
         let numbers: Vec<String> = gpus.iter().map(u32::to_string).collect();
         let word = if numbers.len() == 1 { "GPU" } else { "GPUs" };
         // Writing to a String cannot fail.
-        let _ = writeln!(out, "{word} {}: {what}: {}.", numbers.join(", "), escape(reason));
+        let _ = writeln!(out, "{word} {}: {figure}: {}.", numbers.join(", "), escape(reason));
     };
     for reason in reasons(|gpu| gpu.memory_unavailable.as_deref()) {
         write_reason("memory n/a", reason);
@@ -156,11 +154,11 @@ pub(super) fn notes(snapshot: &Snapshot, everyone: bool) -> String {
     }
     if everyone {
         for gpu in &snapshot.gpus {
-            let notable = snapshot.balance(gpu).and_then(|it| it.notable_bytes());
+            let notable = snapshot.balance(gpu).and_then(|balance| balance.notable_bytes());
             if let Some(bytes) = notable {
                 let _ = writeln!(
                     out,
-                    "GPU {}: {} are in use by no process that NVML lists.",
+                    "GPU {}: {} are unattributed: no listed process holds them.",
                     gpu.index,
                     Bytes(bytes)
                 );

@@ -1,4 +1,4 @@
-//! What several machines answered, as one document.
+//! The answers of several machines, as one document.
 
 use std::sync::Arc;
 
@@ -6,17 +6,17 @@ use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::Value;
 
-/// The `schema` that this version writes.
+/// Value of the field `schema`.
 pub const SCHEMA: &str = "gpumem.hosts/1";
 
-/// What `ps --json` and `check --json` print for other machines: one answer each, in the order in which
-/// the machines were named. Readers must ignore unknown fields.
+/// The output of `ps --json` and `check --json` for other machines: one answer per machine, in the order of the
+/// command line. Readers must ignore unknown fields.
 #[derive(Clone, PartialEq, Debug, JsonSchema, Serialize)]
 pub struct HostsReport {
     /// Format and major version.
     #[schemars(extend("const" = SCHEMA))]
     pub schema: &'static str,
-    /// The answers, one for each machine.
+    /// The answers, one per machine.
     pub hosts: Vec<HostAnswer>,
 }
 
@@ -25,7 +25,7 @@ pub struct HostsReport {
 pub struct HostAnswer {
     /// Name of the machine, as given on the command line.
     pub host: Arc<str>,
-    /// Why there is no answer, or only part of one; `null` if the answer is complete.
+    /// Why the answer is missing or incomplete; `null` if it is complete.
     pub error: Option<String>,
     /// The document that the command printed on the machine, in the format that its `schema` names;
     /// `null` if none arrived.

@@ -1,7 +1,8 @@
 //! JUnit XML, which CI servers show as a page of tests.
 //!
-//! No one owns the format. This is valid by the two schemas that are used: that of Jenkins' xUnit plugin
-//! (`junit-10.xsd`), and Windy Road's for Ant (`JUnit.xsd`), which requires every attribute and empty element here.
+//! The format has no official schema. The output is valid according to the two common ones: that of Jenkins' xUnit
+//! plugin (`junit-10.xsd`), and Windy Road's for Ant (`JUnit.xsd`). The latter requires all attributes and empty
+//! elements.
 
 use std::fmt::Write as _;
 
@@ -16,7 +17,7 @@ pub struct Suite {
     pub hostname: Option<String>,
     pub seconds: f64,
     pub cases: Vec<Case>,
-    /// The command's report for people.
+    /// The command's report as text.
     pub output: String,
 }
 
@@ -32,13 +33,13 @@ pub struct Case {
 #[derive(Clone, PartialEq, Debug)]
 pub enum CaseResult {
     Passed,
-    /// The case failed: the kind of failure, a summary in one line, and details of any number of lines.
+    /// The case failed: the kind of failure, a summary in one line, and details.
     Failed {
         kind: String,
         message: String,
         text: String,
     },
-    /// The case could not be measured; fields as above.
+    /// The case could not be measured. The fields are those of `Failed`.
     Error {
         kind: String,
         message: String,
@@ -52,7 +53,7 @@ impl Suite {
     /// The document.
     pub fn to_xml(&self) -> String {
         let count =
-            |of: fn(&CaseResult) -> bool| self.cases.iter().filter(|it| of(&it.result)).count();
+            |is: fn(&CaseResult) -> bool| self.cases.iter().filter(|case| is(&case.result)).count();
         let hostname = self.hostname.as_deref().filter(|name| !name.is_empty());
         let time = self.time.to_string();
         let mut out = String::from("<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<testsuites>\n");
@@ -61,13 +62,13 @@ impl Suite {
             out,
             "<testsuite name=\"{name}\" package=\"{name}\" id=\"0\" timestamp=\"{}\" hostname=\"{}\" \
              tests=\"{}\" failures=\"{}\" errors=\"{}\" skipped=\"{}\" time=\"{:.3}\">\n<properties/>",
-            // The schema has neither a fraction nor a zone.
+            // The schemas allow neither fractions of a second nor a time zone.
             time.get(..19).unwrap_or("1970-01-01T00:00:00"),
             attribute(hostname.unwrap_or("localhost")),
             self.cases.len(),
-            count(|it| matches!(it, CaseResult::Failed { .. })),
-            count(|it| matches!(it, CaseResult::Error { .. })),
-            count(|it| matches!(it, CaseResult::Skipped(_))),
+            count(|result| matches!(result, CaseResult::Failed { .. })),
+            count(|result| matches!(result, CaseResult::Error { .. })),
+            count(|result| matches!(result, CaseResult::Skipped(_))),
             self.seconds,
             name = attribute(&self.name),
         );
@@ -92,8 +93,8 @@ impl Case {
         );
         let (element, kind, message, text) = match &self.result {
             CaseResult::Passed => return out.push_str("/>\n"),
-            CaseResult::Skipped(why) => {
-                let _ = writeln!(out, "><skipped message=\"{}\"/></testcase>", attribute(why));
+            CaseResult::Skipped(reason) => {
+                let _ = writeln!(out, "><skipped message=\"{}\"/></testcase>", attribute(reason));
                 return;
             }
             CaseResult::Failed { kind, message, text } => ("failure", kind, message, text),
@@ -125,14 +126,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nothing_that_a_process_chose_is_markup_or_forbidden_in_xml() {
+    fn untrusted_text_becomes_valid_xml_without_markup() {
         let hostile: String = ('\0'..='\u{10ffff}').collect();
         for text in [attribute(&hostile), lines(&hostile)] {
             let is_allowed = |c: char| matches!(c, '\n' | ' '..='\u{d7ff}' | '\u{e000}'..='\u{fffd}' | '\u{10000}'..);
             assert!(text.chars().all(is_allowed));
             assert!(!text.contains(['<', '>', '"']));
             let entities = ["&amp;", "&lt;", "&gt;", "&quot;"];
-            let known: usize = entities.iter().map(|it| text.matches(it).count()).sum();
+            let known: usize = entities.iter().map(|entity| text.matches(entity).count()).sum();
             assert_eq!(text.matches('&').count(), known);
         }
         assert!(!attribute(&hostile).contains('\n'));

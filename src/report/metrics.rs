@@ -1,8 +1,8 @@
-//! The page that Prometheus scrapes: what one sample and the rules say of it.
+//! The page that Prometheus scrapes: series from one sample and its findings.
 //!
-//! Pure: a snapshot and what was found in it become series, which the `prometheus-client` crate encodes. What is
-//! not known has no series. No label holds a command line, a path or anything else of a process's own words: only the
-//! name of its program. Processes are bounded in number, the rest is summed.
+//! A pure conversion; the `prometheus-client` crate encodes the series. Unknown values have no series. Labels contain
+//! the name of a process's program, but no other text that the process controls, such as its command line. The number
+//! of processes with series is limited; the rest is summed.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -20,16 +20,16 @@ use crate::model::snapshot::Kubernetes;
 use crate::model::waste::{Reclaimed, Waste};
 use crate::model::{Gpu, GpuProcess, Identity, Process, Reclaimable, Snapshot, Time};
 
-/// The most processes with their own series: those with the most memory.
-pub const MOST_PROCESSES: usize = 512;
-/// The most findings with series: the most severe ones, and of those the ones with the most memory.
-const MOST_FINDINGS: usize = 512;
-/// The longest name of a program in a label, in bytes.
-const MOST_NAME_BYTES: usize = 64;
+/// Maximum number of processes with their own series. Those with the most memory are selected.
+pub const PROCESSES_MAX: usize = 512;
+/// Maximum number of findings with series. The most severe ones are selected, then those with the most memory.
+const FINDINGS_MAX: usize = 512;
+/// Maximum length of a program's name in a label, in bytes.
+const NAME_BYTES_MAX: usize = 64;
 /// Value of the label `user` for summed processes.
 const OTHERS: &str = "(others)";
 
-/// A metric, for the page, the manual and the tests.
+/// A metric. The page, the manual and the tests use these definitions.
 #[derive(Debug)]
 pub struct Metric {
     /// Name without a counter's `_total`.
@@ -191,7 +191,7 @@ pub const METRICS: [&Metric; 26] = [
     &RECLAIMS,
 ];
 
-/// The facts from one sample.
+/// One sample, its findings, and counters.
 pub struct MetricsInput<'a> {
     pub snapshot: &'a Snapshot,
     pub findings: &'a [Finding],
@@ -205,7 +205,7 @@ pub struct MetricsInput<'a> {
     pub is_live: bool,
 }
 
-/// Series, by metric as in [`METRICS`].
+/// Series: name of the metric, values of its labels, and value.
 #[derive(Debug, Default)]
 struct Page {
     series: Vec<(&'static str, Vec<String>, f64)>,
@@ -214,22 +214,22 @@ struct Page {
 /// The page as OpenMetrics.
 pub fn openmetrics(input: &MetricsInput<'_>) -> Result<String, fmt::Error> {
     let mut registry = Registry::default();
-    registry.register_collector(Box::new(Page::of(input)));
+    registry.register_collector(Box::new(Page::from_input(input)));
     let mut page = String::new();
     text::encode(&mut page, &registry)?;
     Ok(page)
 }
 
-/// The page in the older text format, the only one that node_exporter's textfile collector reads.
+/// The page in the older text format, the only format that node_exporter's textfile collector reads.
 pub fn classic(openmetrics: &str) -> String {
     let mut page = String::new();
     for line in openmetrics.lines().filter(|line| *line != "# EOF") {
-        // There a counter is declared by the name of its samples.
+        // The older format declares a counter by the name of its samples.
         let comment = line.strip_prefix("# ").and_then(|rest| {
-            let (what, rest) = rest.split_once(' ')?;
+            let (keyword, rest) = rest.split_once(' ')?;
             let (name, rest) = rest.split_once(' ')?;
-            let is_counter = METRICS.iter().any(|it| it.is_counter && it.name == name);
-            is_counter.then(|| format!("# {what} {name}_total {rest}"))
+            let is_counter = METRICS.iter().any(|metric| metric.is_counter && metric.name == name);
+            is_counter.then(|| format!("# {keyword} {name}_total {rest}"))
         });
         page.push_str(comment.as_deref().unwrap_or(line));
         page.push('\n');
@@ -240,7 +240,7 @@ pub fn classic(openmetrics: &str) -> String {
 impl Collector for Page {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
         for metric in METRICS {
-            // Of two that no label tells apart, the first: node_exporter drops a file with a series twice.
+            // Keep only the first series with the same labels: node_exporter rejects files with duplicates.
             let mut labelled = HashSet::new();
             let series = self.series.iter().filter(|(name, ..)| *name == metric.name);
             let mut series = series.filter(|(_, labels, _)| labelled.insert(labels)).peekable();
@@ -264,7 +264,7 @@ impl Collector for Page {
 }
 
 impl Page {
-    fn of(input: &MetricsInput<'_>) -> Self {
+    fn from_input(input: &MetricsInput<'_>) -> Self {
         let mut page = Self::default();
         let snapshot = input.snapshot;
         let driver = text_of(snapshot.driver.version.as_ref());
@@ -278,7 +278,8 @@ impl Page {
         }
         page.put_processes(input);
         page.put_findings(input);
-        let mut rules: Vec<&str> = input.undecided.iter().map(|it| &*it.rule).collect();
+        let mut rules: Vec<&str> =
+            input.undecided.iter().map(|undecided| &*undecided.rule).collect();
         rules.sort_unstable();
         for rules in rules.chunk_by(|a, b| a == b) {
             page.put(&UNDECIDED, [rules[0].to_owned()], rules.len() as f64);
@@ -322,7 +323,7 @@ impl Page {
     }
 
     fn put_errors(&mut self, snapshot: &Snapshot) {
-        let mut calls: Vec<&str> = snapshot.errors.iter().map(|it| &*it.call).collect();
+        let mut calls: Vec<&str> = snapshot.errors.iter().map(|error| &*error.call).collect();
         calls.sort_unstable();
         for calls in calls.chunk_by(|a, b| a == b) {
             self.put(&ERRORS, [calls[0].to_owned()], calls.len() as f64);
@@ -353,7 +354,11 @@ impl Page {
                 self.put_known(&MEMORY, &labels, bytes.map(|bytes| bytes as f64));
             }
         }
-        self.put_known(&UTILIZATION, &labels, gpu.gpu_percent.map(|it| f64::from(it) / 100.0));
+        self.put_known(
+            &UTILIZATION,
+            &labels,
+            gpu.gpu_percent.map(|percent| f64::from(percent) / 100.0),
+        );
         self.put_known(&POWER, &labels, gpu.power_watts);
         self.put_known(&TEMPERATURE, &labels, gpu.temperature_celsius.map(f64::from));
     }
@@ -367,7 +372,7 @@ impl Page {
         let mut rows: Vec<ProcessRow<'_>> =
             rows.filter(|row| row.entry.is_some() && is_current(row)).collect();
         rows.sort_by_key(|row| std::cmp::Reverse(row.used_bytes()));
-        let others = rows.split_off(rows.len().min(MOST_PROCESSES));
+        let others = rows.split_off(rows.len().min(PROCESSES_MAX));
         for row in &rows {
             let (Some(gpu), Some(pid)) = (row.gpu, row.pid()) else {
                 continue;
@@ -395,7 +400,7 @@ impl Page {
         self.put(&DROPPED, [], others.len() as f64);
         for gpu in &snapshot.gpus {
             let on_gpu =
-                others.iter().filter(|row| row.gpu.is_some_and(|it| it.index == gpu.index));
+                others.iter().filter(|row| row.gpu.is_some_and(|other| other.index == gpu.index));
             let bytes: Vec<u64> = on_gpu.filter_map(ProcessRow::used_bytes).collect();
             if !bytes.is_empty() {
                 let mut labels = [const { String::new() }; PROCESS.len()];
@@ -408,31 +413,33 @@ impl Page {
     }
 
     fn put_findings(&mut self, input: &MetricsInput<'_>) {
-        let active = input.findings.iter().filter(|it| it.resolved_at.is_none());
+        let active = input.findings.iter().filter(|finding| finding.resolved_at.is_none());
         let mut active: Vec<&Finding> = active.collect();
-        active.sort_by_key(|it| std::cmp::Reverse((it.severity, it.memory_bytes)));
-        for finding in active.iter().take(MOST_FINDINGS) {
+        active.sort_by_key(|finding| std::cmp::Reverse((finding.severity, finding.memory_bytes)));
+        for finding in active.iter().take(FINDINGS_MAX) {
             self.put_finding(input.snapshot, finding);
         }
-        self.put(&UNLISTED, [], active.len().saturating_sub(MOST_FINDINGS) as f64);
+        self.put(&UNLISTED, [], active.len().saturating_sub(FINDINGS_MAX) as f64);
     }
 
     fn put_finding(&mut self, snapshot: &Snapshot, finding: &Finding) {
         let process = finding.process.as_ref();
-        let observed = process
-            .and_then(|it| snapshot.process(it.pid).filter(|seen| seen.identity() == it.identity));
-        let who = |on: &FindingGpu| {
+        let observed = process.and_then(|process| {
+            let observed = snapshot.process(process.pid);
+            observed.filter(|observed| observed.identity() == process.identity)
+        });
+        let process_labels = |gpu: &FindingGpu| {
             [
-                on.index.to_string(),
-                text_of(on.uuid.as_ref()),
-                process.map(|it| it.pid.to_string()).unwrap_or_default(),
-                user_label(process.and_then(|it| it.user.as_ref()), observed),
+                gpu.index.to_string(),
+                text_of(gpu.uuid.as_ref()),
+                process.map(|process| process.pid.to_string()).unwrap_or_default(),
+                user_label(process.and_then(|process| process.user.as_ref()), observed),
                 observed.map(program).unwrap_or_default(),
             ]
         };
         let growth = || serde_json::to_value(&finding.evidence).ok()?["bytes_per_second"].as_f64();
-        for on in &finding.gpus {
-            let [gpu, uuid, pid, user, command] = who(on);
+        for finding_gpu in &finding.gpus {
+            let [gpu, uuid, pid, user, command] = process_labels(finding_gpu);
             let [pod, namespace, container] = pod_labels(observed);
             let labels = [
                 finding.kind.name().to_owned(),
@@ -448,15 +455,16 @@ impl Page {
                 container,
             ];
             self.put(&ACTIVE, labels.clone(), 1.0);
-            let bytes = if process.is_some() { on.used_bytes } else { finding.memory_bytes };
+            let bytes =
+                if process.is_some() { finding_gpu.used_bytes } else { finding.memory_bytes };
             self.put_known(&FOUND, &labels, bytes.map(|bytes| bytes as f64));
             self.put(&AGE, labels, finding.duration_seconds);
         }
-        // Of several GPUs the evidence is about one, and does not say which.
+        // With several GPUs, the evidence does not name the one that it describes.
         if let [only] = &finding.gpus[..] {
             let forecast = finding.evidence.forecast();
-            self.put_known(&FULL, &who(only), forecast.map(|forecast| forecast.seconds));
-            self.put_known(&GROWTH, &who(only), growth());
+            self.put_known(&FULL, &process_labels(only), forecast.map(|forecast| forecast.seconds));
+            self.put_known(&GROWTH, &process_labels(only), growth());
         }
     }
 }
@@ -465,13 +473,13 @@ fn text_of(text: Option<&Arc<str>>) -> String {
     text.map(ToString::to_string).unwrap_or_default()
 }
 
-/// The user's name, or the user ID if there is no name here: a container has its own names.
+/// The user's name, or the user ID if the name is unknown on the host, as for a user of a container.
 fn user_label(name: Option<&Arc<str>>, process: Option<&Process>) -> String {
     let number = || Some(process?.uid?.to_string());
     name.map(ToString::to_string).or_else(number).unwrap_or_default()
 }
 
-/// A process's pod, its namespace and the container in it.
+/// Names of a process's pod, namespace and container.
 fn pod_labels(process: Option<&Process>) -> [String; 3] {
     let pod = process.and_then(|process| process.kubernetes.as_deref());
     let text = |name: fn(&Kubernetes) -> &Option<Arc<str>>| {
@@ -480,20 +488,18 @@ fn pod_labels(process: Option<&Process>) -> [String; 3] {
     [text(|pod| &pod.pod_name), text(|pod| &pod.namespace), text(|pod| &pod.container_name)]
 }
 
-/// The MIG instance of a row: GPU instance and compute instance. A process may be in several of one
-/// GPU.
+/// The MIG instance of a row: GPU instance and compute instance. A process can use several instances of one GPU.
 fn mig(row: &GpuProcess) -> Option<String> {
     let compute = row.compute_instance_id.map(|id| format!("/{id}"));
     Some(format!("{}{}", row.gpu_instance_id?, compute.unwrap_or_default()))
 }
 
-/// Name of the program that a process runs: of its executable, or its `comm`. Its arguments are not
-/// used, because the process can choose them.
+/// Name of a process's executable, or else its `comm`. Arguments are not used: they can contain secrets.
 fn program(process: &Process) -> String {
     let executable = process.executable.as_deref().map(file_name);
     let name = executable.or(process.comm.as_deref()).unwrap_or_default();
     name.char_indices()
-        .take_while(|(at, letter)| at + letter.len_utf8() <= MOST_NAME_BYTES)
+        .take_while(|(at, letter)| at + letter.len_utf8() <= NAME_BYTES_MAX)
         .map(|(_, letter)| letter)
         .collect()
 }

@@ -1,12 +1,13 @@
-//! Writers: tables, JSON, escaping for terminals.
+//! Writers of tables, JSON documents and other output formats.
 //!
-//! Each takes what was observed or concluded and writes it out; none knows where it came from.
-//! [`processes`] is `gpumem ps` for people, with the tables of `gpus` before its own, and [`totals`] its sums; [`check`]
-//! the verdict for people and as JSON; [`reap`] and [`release`] plans and their results, and [`refusal`] why something is
-//! skipped; [`explain`] the page about one process or GPU, and [`environment`] the variables of a process; [`doctor`]
-//! what works on this machine. [`junit`] and [`github`] are for CI servers, [`metrics`] is for Prometheus. [`table`]
-//! aligns columns by their width on a terminal, [`escape`] makes hostile text harmless, and [`schema`] has the JSON
-//! Schema of each document.
+//! Each writer formats observations or conclusions that it receives; none reads them itself.
+//!
+//! - [`processes`]: `gpumem ps` as text, with the GPU tables of `gpus`; [`totals`]: its totals
+//! - [`check`]: the verdict as text and JSON; [`junit`] and [`github`]: for CI servers
+//! - [`reap`] and [`release`]: plans and their results; [`refusal`]: why something is skipped
+//! - [`explain`]: the page about a process or GPU; [`environment`]: the variables of a process
+//! - [`doctor`]: what works on this machine; [`metrics`]: for Prometheus
+//! - [`table`]: aligns columns; [`escape`]: escapes untrusted text; [`schema`]: the JSON Schema of each document
 
 pub mod check;
 pub mod doctor;

@@ -1,7 +1,6 @@
-//! `gpumem ps` for people: the tables of GPUs, and one of who holds their memory.
+//! `gpumem ps` as text: the GPU tables, and a table of the processes that hold GPU memory.
 //!
-//! A process that holds a GPU's device file and is not listed by NVML is a row with that as its
-//! evidence and no bytes. It is what was seen, and no accusation.
+//! A process that holds a GPU's device file but is not listed by NVML is a row with this evidence and without bytes.
 
 use std::cmp::Ordering;
 use std::collections::HashMap;
@@ -16,12 +15,12 @@ use crate::model::row::{ProcessRow, places};
 use crate::model::snapshot::{LastKnown, ProcessType};
 use crate::model::{Finding, Identity, Snapshot, Suspect};
 
-/// The most columns of an owner on a terminal: a daemon's long name must not push out other columns.
+/// Maximum width of an owner on a terminal, in columns. A daemon's long name must not displace other columns.
 const OWNER_MAX: usize = 12;
-/// The most columns of a place, on a narrow terminal and elsewhere.
+/// Maximum width of a place, in columns, on a narrow terminal and otherwise.
 const PLACE_MAX_NARROW: usize = 16;
 const PLACE_MAX: usize = 32;
-/// Width from which a terminal is not narrow, in columns.
+/// Terminals with fewer columns are narrow.
 const WIDE: usize = 120;
 
 /// Options of the tables of `ps`.
@@ -29,11 +28,10 @@ const WIDE: usize = 120;
 pub struct ProcessesOptions {
     /// The field to sort by, one of [`SORTED`](crate::model::field::SORTED).
     pub sort: Field,
-    /// Width of the terminal in columns; `None` cuts nothing.
+    /// Width of the terminal in columns; `None` disables truncation.
     pub width: Option<usize>,
     pub style: Style,
-    /// Whether the rows include all processes; if not, they cannot show who holds the rest of the
-    /// memory.
+    /// Whether the rows include all processes. If not, they do not show all holders of the memory.
     pub everyone: bool,
 }
 
@@ -42,11 +40,11 @@ pub struct ProcessesOptions {
 pub struct RuleResults<'a> {
     pub findings: &'a [Finding],
     pub suspects: &'a [Suspect],
-    /// The line that says how much is reclaimable; `None` if unknown.
+    /// The line about reclaimable memory; `None` if unknown.
     pub headline: Option<&'a str>,
 }
 
-/// The page: free and reclaimable memory, the GPUs, their processes, and what is unknown.
+/// The page: free and reclaimable memory, the GPUs, their processes, and missing data.
 pub fn write(snapshot: &Snapshot, results: RuleResults<'_>, options: ProcessesOptions) -> String {
     let ProcessesOptions { width, style, .. } = options;
     let table = gpus::table(snapshot, width, style);
@@ -82,7 +80,7 @@ pub fn write(snapshot: &Snapshot, results: RuleResults<'_>, options: ProcessesOp
     out
 }
 
-/// The text that says why there are no rows.
+/// The text that explains why there are no rows.
 pub fn no_rows(snapshot: &Snapshot, everyone: bool) -> String {
     let unread = snapshot.gpus.iter().filter(|gpu| gpu.processes.is_none());
     let unread: Vec<String> = unread.map(|gpu| gpu.index.to_string()).collect();
@@ -102,21 +100,21 @@ fn processes(
     width: Option<usize>,
     style: Style,
 ) -> String {
-    let columns: Vec<&FieldSpec> = FIELDS.iter().filter(|it| it.gives_way > 0).collect();
+    let columns: Vec<&FieldSpec> = FIELDS.iter().filter(|column| column.gives_way > 0).collect();
     let headings: Vec<_> = columns
         .iter()
-        .map(|it| match it.right {
-            true => (it.title, Align::Right),
-            false => (it.title, Align::Left),
+        .map(|column| match column.right {
+            true => (column.title, Align::Right),
+            false => (column.title, Align::Left),
         })
         .collect();
     let mut by_need = columns.clone();
-    by_need.retain(|it| it.gives_way != STAYS);
-    by_need.sort_by_key(|it| it.gives_way);
-    let giving_way: Vec<&'static str> = by_need.iter().map(|it| it.title).collect();
+    by_need.retain(|column| column.gives_way != STAYS);
+    by_need.sort_by_key(|column| column.gives_way);
+    let giving_way: Vec<&'static str> = by_need.iter().map(|column| column.title).collect();
     let mut table = Table::new(&headings).giving_way(&giving_way);
     for row in rows {
-        let cells = columns.iter().map(|it| cell(it.field, row, snapshot, width));
+        let cells = columns.iter().map(|column| cell(column.field, row, snapshot, width));
         table.row(cells.collect());
     }
     table.render(width, |text| style.heading(text))
@@ -129,32 +127,32 @@ fn cell(field: Field, row: &ProcessRow<'_>, snapshot: &Snapshot, width: Option<u
     };
     let text = field.text(row).map(|text| escape(&text).into_owned());
     match (field, text) {
-        (Field::Command, _) => what(row, snapshot, width),
+        (Field::Command, _) => describe(row, snapshot, width),
         (Field::User, Some(owner)) if width.is_some() => fit(&owner, OWNER_MAX).into_owned(),
         (Field::Place, Some(place)) => {
-            let most = match width {
+            let max = match width {
                 Some(0..WIDE) => PLACE_MAX_NARROW,
                 _ => PLACE_MAX,
             };
-            fit(&place, most).into_owned()
+            fit(&place, max).into_owned()
         }
         (Field::Memory, None) if is_unavailable() => NOT_AVAILABLE.to_owned(),
         (_, Some(text)) => text,
-        // Most have none.
+        // Most rows have no value in these columns.
         (Field::Framework | Field::Place | Field::Finding, None) => String::new(),
         (_, None) => UNKNOWN.to_owned(),
     }
 }
 
 /// Description of a process that has exited.
-fn what_ended(ended: &LastKnown) -> String {
-    let was = program(ended.command.as_deref(), ended.comm.as_deref());
-    was.unwrap_or_else(|| "not known".to_owned())
+fn describe_ended(ended: &LastKnown) -> String {
+    let command = program(ended.command.as_deref(), ended.comm.as_deref());
+    command.unwrap_or_else(|| "unknown".to_owned())
 }
 
-/// Description of a process, with the words that tell most first. On a terminal the program's directory
-/// is left out, and on a narrow one a notebook is shown only by its path, to leave room for the script.
-fn what(row: &ProcessRow<'_>, snapshot: &Snapshot, width: Option<usize>) -> String {
+/// Description of a process, most informative words first. On a terminal, the program's directory is omitted, to
+/// leave room for the script. On a narrow terminal, a notebook is described only by its path.
+fn describe(row: &ProcessRow<'_>, snapshot: &Snapshot, width: Option<usize>) -> String {
     let Some(process) = row.pid().and_then(|pid| snapshot.process(pid)) else {
         return "(not looked up)".to_owned();
     };
@@ -163,7 +161,7 @@ fn what(row: &ProcessRow<'_>, snapshot: &Snapshot, width: Option<usize>) -> Stri
     }
     if !process.identity().is_certain() {
         return match process.ended() {
-            Some(ended) => format!("(ended: {})", what_ended(ended)),
+            Some(ended) => format!("(ended: {})", describe_ended(ended)),
             None => "(no such process)".to_owned(),
         };
     }
@@ -206,7 +204,7 @@ fn what(row: &ProcessRow<'_>, snapshot: &Snapshot, width: Option<usize>) -> Stri
 }
 
 fn order(a: &ProcessRow<'_>, b: &ProcessRow<'_>, sort: Field) -> Ordering {
-    // Processes that are listed on no GPU come last.
+    // Unlisted processes are last.
     let by_gpu = |row: &ProcessRow<'_>| {
         let (gpu_instance, compute_instance) = row.instance();
         let gpu = row.gpu.map_or(u32::MAX, |gpu| gpu.index);
@@ -286,14 +284,14 @@ mod tests {
         write(snapshot, RuleResults::default(), ProcessesOptions { width, ..OPTIONS })
     }
 
-    /// The process table and what follows it.
+    /// The process table and the notes below it.
     fn below_gpus(snapshot: &Snapshot, width: Option<usize>) -> String {
         let text = text(snapshot, width);
         text.splitn(3, "\n\n").nth(2).unwrap().to_owned()
     }
 
     #[test]
-    fn a_hidden_holder_is_a_row_with_its_evidence() {
+    fn an_unlisted_holder_is_a_row_with_its_evidence() {
         let mut holder = process(900, "python worker.py");
         let files = ["/dev/nvidia-uvm", "/dev/nvidia1", "/dev/nvidia0"];
         holder.gpu_files = Some(files.iter().map(|&file| file.into()).collect());
@@ -308,18 +306,18 @@ mod tests {
   0  800  ann   5.0 GiB    -         -         -  sleeping        -  python train.py
 0-1  900  ann         -    -         -         -  sleeping        -  [holds /dev/nvidia1, /dev/nvidia0, not listed by NVML] python worker.py
 
-GPU 0: 15.0 GiB are in use by no process that NVML lists.
+GPU 0: 15.0 GiB are unattributed: no listed process holds them.
 312 processes' files could not be read; only root on the host can see hidden holders.
 "
         );
-        // From some users' processes it does not follow what no process holds.
+        // From some users' processes alone, unattributed memory cannot be determined.
         let options = ProcessesOptions { sort: Field::Pid, everyone: false, ..OPTIONS };
-        let some = write(&snapshot, RuleResults::default(), options);
-        assert!(!some.contains("are in use by no process"));
+        let partial = write(&snapshot, RuleResults::default(), options);
+        assert!(!partial.contains("unattributed"));
     }
 
     #[test]
-    fn what_is_not_known_is_neither_none_nor_zero() {
+    fn unknown_values_are_shown_as_unknown_not_zero() {
         let mut unread = gpu(0, 20 * GIB, Vec::new());
         unread.processes = None;
         let mut snapshot = snapshot(vec![unread, gpu(1, GIB, vec![row(7, None)])], Vec::new());
@@ -338,7 +336,7 @@ GPU 0: 15.0 GiB are in use by no process that NVML lists.
     }
 
     #[test]
-    fn the_first_line_says_where_memory_is_free_to_take() {
+    fn the_first_line_lists_gpus_by_free_memory() {
         let gpus = (0..16).map(|at| gpu(at, u64::from(at) * GIB, Vec::new())).collect();
         let mut snapshot = snapshot(gpus, Vec::new());
         snapshot.gpus[1].memory_limit_free_bytes = Some(GIB);

@@ -1,4 +1,4 @@
-//! Plans of `gpumem reap` and `gpumem kill`, their results and past acts: as JSON documents, and as text for people. Pure.
+//! Plans of `gpumem reap` and `gpumem kill`, their results and past actions, as JSON documents and as text.
 
 use std::fmt::{self, Write as _};
 use std::sync::Arc;
@@ -22,29 +22,28 @@ use crate::units::Bytes;
 pub const SCHEMA: &str = "gpumem.reap/1";
 /// The `schema` of a [`ReapHistory`].
 pub const HISTORY: &str = "gpumem.history/1";
-/// The most columns of a command; the JSON has all of it.
+/// Maximum width of a command, in columns. JSON contains the whole command.
 const NAME_COLUMNS: usize = 100;
 
 /// Result of `gpumem reap` or `gpumem release`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, JsonSchema, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ReapStatus {
-    /// There is a plan, and nothing was sent.
+    /// A plan was made, and nothing was sent.
     #[default]
     Planned,
     /// Everything requested was done, and its memory is free.
     Done,
     /// Part of what was requested was not done.
     Incomplete,
-    /// A signal interrupted it.
+    /// A signal interrupted gpumem.
     Interrupted,
-    /// It failed; `errors` says why.
+    /// The command failed; `errors` contains the reason.
     Error,
 }
 
-/// The plan that `gpumem reap --json` prints and, with --yes, its result: one document, even on
-/// failure. Units are part of the field names. Unknown values are absent or `null`, never 0. Readers
-/// must ignore unknown fields.
+/// The plan that `gpumem reap --json` prints and, with --yes, its result: one document, even on failure. Units are
+/// part of the field names. Unknown values are absent or `null`, never 0. Readers must ignore unknown fields.
 #[derive(Clone, PartialEq, Debug, Default, JsonSchema, Serialize)]
 pub struct ReapReport {
     /// Format and major version.
@@ -52,23 +51,23 @@ pub struct ReapReport {
     pub schema: &'static str,
     /// Time of the snapshot that the plan was made from: RFC 3339, UTC; `null` if there was none.
     pub time: Option<Time>,
-    /// Whether the snapshot is from a recording, in which nothing can be killed.
+    /// Whether the snapshot is from a recording. Nothing can be killed then.
     pub is_replay: bool,
-    /// `planned`: nothing was sent, exit code 0; `done`: every target was killed and its memory freed, exit
-    /// code 0; `incomplete`: exit code 1; `interrupted`: a signal interrupted and ended gpumem; `error`: exit
-    /// code 1, 2 or 3, and errors says why.
+    /// `planned`: nothing was sent, exit code 0; `done`: every target was killed and its memory freed, exit code 0;
+    /// `incomplete`: exit code 1; `interrupted`: a signal interrupted and ended gpumem; `error`: exit code 1, 2 or 3,
+    /// and errors contains the reason.
     pub status: ReapStatus,
-    /// Memory that all targets together should free, in bytes; `null` if it is unknown for one of them.
+    /// Memory that all targets together should free, in bytes; `null` if unknown for any of them.
     pub expected_bytes: Option<u64>,
     /// Memory that was freed, in bytes; `null` if nothing was carried out.
     pub freed_bytes: Option<u64>,
     /// The targets, most memory first.
     pub targets: Vec<Planned>,
-    /// What was requested or found, but is left alone.
+    /// Processes that were requested or found, but are skipped.
     pub refused: Vec<Refused>,
     /// Requested rules that could not be decided; they produce no findings.
     pub undecided: Vec<Undecided>,
-    /// Read errors, and why it failed.
+    /// Read errors, and the reason for a failure.
     pub errors: Vec<ReadError>,
 }
 
@@ -78,7 +77,7 @@ pub struct Planned {
     /// The target.
     #[serde(flatten)]
     pub target: Target,
-    /// Outcome of the target; `None` if the plan was not carried out for it, or not to the end.
+    /// Outcome of the target; `null` if the plan was not carried out for it, or not completed.
     pub outcome: Option<Outcome>,
 }
 
@@ -111,7 +110,7 @@ impl ReapReport {
         report
     }
 
-    /// Records that it failed, and why.
+    /// Records a failure with its reason.
     pub fn fail(&mut self, error: &str) {
         self.status = ReapStatus::Error;
         self.errors.push(ReadError { gpu: None, call: "reap".into(), error: error.into() });
@@ -119,19 +118,20 @@ impl ReapReport {
 
     /// Bytes freed so far.
     pub fn freed(&self) -> u64 {
-        let outcomes = self.targets.iter().filter_map(|it| it.outcome.as_ref());
+        let outcomes = self.targets.iter().filter_map(|planned| planned.outcome.as_ref());
         outcomes.map(Outcome::freed_bytes).sum()
     }
 
-    /// Number of targets that were killed and their memory freed.
+    /// Number of targets that were killed and whose memory was freed.
     pub fn ended(&self) -> usize {
-        let is_ended = |it: &&Planned| it.outcome.as_ref().is_some_and(Outcome::is_success);
+        let is_ended =
+            |planned: &&Planned| planned.outcome.as_ref().is_some_and(Outcome::is_success);
         self.targets.iter().filter(is_ended).count()
     }
 }
 
-/// What `gpumem reap --history --json` prints: past acts, from the audit log. Units are part of the
-/// field names. Unknown values are absent or `null`, never 0. Readers must ignore unknown fields.
+/// The output of `gpumem reap --history --json`: past actions, from the audit log. Units are part of the field names.
+/// Unknown values are absent or `null`, never 0. Readers must ignore unknown fields.
 #[derive(Clone, PartialEq, Debug, JsonSchema, Serialize)]
 pub struct ReapHistory {
     /// Format and major version.
@@ -139,16 +139,15 @@ pub struct ReapHistory {
     pub schema: &'static str,
     /// Path of the audit log.
     pub ledger: Arc<str>,
-    /// Whether the audit log has earlier acts that are not listed.
+    /// Whether the audit log contains earlier actions that are not listed.
     pub is_cut: bool,
-    /// Number of lines of the audit log that are torn, or from a later version.
+    /// Number of lines of the audit log that are incomplete or from a later version.
     pub unread_lines: usize,
-    /// The acts, oldest first.
+    /// The actions, oldest first.
     pub acts: Vec<PastAct>,
 }
 
 impl ReapHistory {
-    /// The document for what the audit log has.
     pub fn new(ledger: Arc<str>, past: LedgerSummary) -> Self {
         Self {
             schema: HISTORY,
@@ -182,16 +181,16 @@ fn write_plan(
         writeln!(out, "{} {words}", style.faint("skipped:"))?;
     }
     for undecided in &report.undecided {
-        let (rule, why) = (escape(&undecided.rule), escape(&undecided.reason));
-        writeln!(out, "undecided: {rule}: {why}")?;
+        let (rule, reason) = (escape(&undecided.rule), escape(&undecided.reason));
+        writeln!(out, "undecided: {rule}: {reason}")?;
     }
     for error in &report.errors {
         let gpu = error.gpu.map(|gpu| format!("GPU {gpu}: "));
-        let (call, why) = (escape(&error.call), escape(&error.error));
-        writeln!(out, "error: {}{call}: {why}", gpu.unwrap_or_default())?;
+        let (call, error) = (escape(&error.call), escape(&error.error));
+        writeln!(out, "error: {}{call}: {error}", gpu.unwrap_or_default())?;
     }
     let (advised, others): (Vec<&Target>, Vec<&Target>) =
-        report.targets.iter().map(|it| &it.target).partition(|target| target.is_advice());
+        report.targets.iter().map(|planned| &planned.target).partition(|target| target.is_advice());
     let (asked, ended): (Vec<&Target>, Vec<&Target>) =
         others.into_iter().partition(|target| target.is_release());
     let mut words = Vec::new();
@@ -228,9 +227,9 @@ pub fn question(targets: &[&Target]) -> String {
     }
 }
 
-/// How many processes of the targets receive something, and if that differs, of how many jobs.
+/// Number of processes that receive a signal or request, and the number of jobs if it differs.
 pub fn count(targets: &[&Target]) -> String {
-    let processes: usize = targets.iter().map(|it| receivers(it).count()).sum();
+    let processes: usize = targets.iter().map(|target| receivers(target).count()).sum();
     match (processes, targets.len()) {
         (1, _) => "1 process".to_owned(),
         (processes, jobs) if processes == jobs => format!("{processes} processes"),
@@ -239,23 +238,23 @@ pub fn count(targets: &[&Target]) -> String {
     }
 }
 
-/// The processes that receive something: the launcher first, then the members.
+/// The processes that receive a signal or request: the launcher first, then the members.
 fn receivers(target: &Target) -> impl Iterator<Item = &TargetProcess> {
     target.launcher.iter().chain(&target.members)
 }
 
 /// Memory that the targets should free together, as far as known.
 pub fn expected(targets: &[&Target]) -> String {
-    let known: u64 = targets.iter().filter_map(|target| target.bytes).sum();
-    let unknown = targets.iter().filter(|it| it.bytes.is_none()).count();
-    match (known, unknown) {
-        (_, 0) => Bytes(known).to_string(),
+    let known_bytes: u64 = targets.iter().filter_map(|target| target.bytes).sum();
+    let unknown_count = targets.iter().filter(|target| target.bytes.is_none()).count();
+    match (known_bytes, unknown_count) {
+        (_, 0) => Bytes(known_bytes).to_string(),
         (0, _) => "memory that NVML does not report".to_owned(),
-        (_, _) => format!("{} or more", Bytes(known)),
+        (_, _) => format!("{} or more", Bytes(known_bytes)),
     }
 }
 
-/// The target, the memory that should be freed and the GPUs, in a line.
+/// A line with the target, the memory that should be freed, and the GPUs.
 pub fn title(target: &Target, style: Style) -> String {
     let Some(leader) = lead(target) else {
         return String::new();
@@ -290,7 +289,7 @@ fn write_target(
         }
     }
     if !target.dead.is_empty() {
-        writeln!(out, "    holding what {} took, dead since", numbers(&target.dead))?;
+        writeln!(out, "    holding memory allocated by {}, which exited", numbers(&target.dead))?;
     }
     match &target.reason {
         Reason::Named => writeln!(out, "    selected by you")?,
@@ -307,19 +306,19 @@ fn write_target(
     if let Some(owner) = &target.owner {
         writeln!(out, "    first: {}", escape(owner))?;
     }
-    for (place, step) in target.steps.iter().enumerate() {
-        writeln!(out, "    {}. {}", place + 1, in_words(step, target, reader))?;
+    for (at, step) in target.steps.iter().enumerate() {
+        writeln!(out, "    {}. {}", at + 1, step_text(step, target, reader))?;
     }
     Ok(())
 }
 
-/// One of several receiving processes: its name, and the memory it holds itself.
+/// A line for one of several receiving processes: its name and the memory that it holds.
 fn receiver(member: &TargetProcess, target: &Target) -> String {
     let is_launcher = target.launcher.as_ref() == Some(member);
     let bytes: Option<u64> = member.gpus.iter().map(|gpu| gpu.used_bytes).sum();
     let holds = match bytes {
         _ if is_launcher => "the launcher".to_owned(),
-        _ if !member.is_listed => "on no GPU's list".to_owned(),
+        _ if !member.is_listed => "not listed by NVML".to_owned(),
         Some(bytes) => Bytes(bytes).to_string(),
         None => "memory that NVML does not report".to_owned(),
     };
@@ -327,12 +326,12 @@ fn receiver(member: &TargetProcess, target: &Target) -> String {
     format!("kills {pid} {owner}: {holds}: {name}")
 }
 
-/// The reason for a target, in a word.
+/// The reason for a target, in one or a few words.
 pub fn why(target: &Target) -> String {
     match &target.reason {
         Reason::Named => "named".to_owned(),
         Reason::Found { findings } => {
-            let mut kinds: Vec<&str> = findings.iter().map(|it| it.kind.name()).collect();
+            let mut kinds: Vec<&str> = findings.iter().map(|finding| finding.kind.name()).collect();
             kinds.dedup();
             kinds.join(", ")
         }
@@ -341,7 +340,7 @@ pub fn why(target: &Target) -> String {
 
 /// The member that represents the others.
 pub fn lead(target: &Target) -> Option<&TargetProcess> {
-    let leader = target.members.iter().find(|it| it.pid == target.leader);
+    let leader = target.members.iter().find(|member| member.pid == target.leader);
     leader.or(target.members.first())
 }
 
@@ -361,8 +360,8 @@ pub fn numbers(numbers: &[u32]) -> String {
     words.join(", ")
 }
 
-/// A step, in words.
-fn in_words(step: &Step, target: &Target, reader: RefusalReader) -> String {
+/// Describes a step.
+fn step_text(step: &Step, target: &Target, reader: RefusalReader) -> String {
     match step.advice() {
         Some(command) => {
             let command = Arc::clone(command);
@@ -372,12 +371,12 @@ fn in_words(step: &Step, target: &Target, reader: RefusalReader) -> String {
     }
 }
 
-/// An upcoming action, in words.
+/// Describes an upcoming action.
 pub fn deed(deed: &Deed) -> String {
     escape(&deed.to_string()).into_owned()
 }
 
-/// Failed parts of an action.
+/// Describes the failed parts of an action.
 pub fn failures(failures: &[Failure]) -> String {
     let words: Vec<String> = failures
         .iter()
@@ -389,12 +388,12 @@ pub fn failures(failures: &[Failure]) -> String {
     words.join("; ")
 }
 
-/// Outcome of a target, in a line.
+/// A line with the outcome of a target.
 pub fn outcome(target: &Target, outcome: &Outcome, reader: RefusalReader) -> String {
     format!("{}: {}\n", target.leader, refusal::outcome(outcome, reader))
 }
 
-/// Overall result, in a line.
+/// A line with the overall result.
 pub fn total(report: &ReapReport) -> String {
     let freed = Bytes(report.freed());
     let (ended, all) = (report.ended(), report.targets.len());

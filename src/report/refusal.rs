@@ -1,5 +1,4 @@
-//! Why something is skipped, and what its reader can do about it: a flag where there is one, a key on the
-//! screen. Pure.
+//! Explains why something is skipped and what the reader can do about it: a flag, or a key on the screen.
 
 use rustix::process::geteuid;
 
@@ -39,25 +38,25 @@ impl RefusalReader {
     }
 }
 
-/// What is skipped, and why, in a line.
+/// A line with the skipped process or finding, and the reason.
 pub fn refusal(refused: &Refused, reader: RefusalReader) -> String {
     let mut words = Vec::new();
     if let Some(pid) = refused.pid {
-        let mut who = pid.to_string();
+        let mut process = pid.to_string();
         if let Some(user) = &refused.user {
-            who = format!("{who} {}", escape(user));
+            process = format!("{process} {}", escape(user));
         }
         if let Some(name) = &refused.name {
-            who = format!("{who} ({})", short(name));
+            process = format!("{process} ({})", short(name));
         }
-        words.push(who);
+        words.push(process);
     }
     words.extend(refused.kind.map(|kind| kind.to_string()));
     words.push(why(refused, reader));
     words.join(": ")
 }
 
-/// Why it is skipped, without naming it.
+/// Only the reason.
 pub fn why(refused: &Refused, reader: RefusalReader) -> String {
     match &refused.why {
         Why::Protected { pid, protection } if Some(*pid) == refused.pid => {
@@ -72,7 +71,7 @@ pub fn why(refused: &Refused, reader: RefusalReader) -> String {
     let words = escape(&words);
     let is_flagged =
         matches!(refused.why, Why::OnlyWhenAsked { .. } | Why::OnlyNotified | Why::Family { .. });
-    // Its flag is for who types commands.
+    // The text after `; ` names a flag, which helps only a user who types commands.
     let fact = words.split("; ").next().unwrap_or_default();
     match reader.place {
         RefusalPlace::Screen if is_flagged => {
@@ -83,7 +82,7 @@ pub fn why(refused: &Refused, reader: RefusalReader) -> String {
     }
 }
 
-/// What protects a process of this owner, and what can be done about it.
+/// Describes the protection of a process with this owner, and what the reader can do about it.
 pub fn protected(protection: &Protection, owner: Option<&str>, reader: RefusalReader) -> String {
     let fact = match (protection, owner) {
         (Protection::OtherUser { .. } | Protection::NotPermitted { .. }, Some(owner)) => {
@@ -97,7 +96,7 @@ pub fn protected(protection: &Protection, owner: Option<&str>, reader: RefusalRe
     }
 }
 
-/// Outcome of a target, with what can be done about it.
+/// Describes the outcome of a target, and what the reader can do about it.
 pub fn outcome(outcome: &Outcome, reader: RefusalReader) -> String {
     match outcome {
         Outcome::Protected { why } => format!("skipped: {}", protected(why, None, reader)),
@@ -107,18 +106,18 @@ pub fn outcome(outcome: &Outcome, reader: RefusalReader) -> String {
 
 /// What the reader can do about a protection.
 fn remedy(protection: &Protection, reader: RefusalReader) -> Option<&'static str> {
-    let of = |flag, key, service| match reader.place {
+    let by_place = |flag, key, service| match reader.place {
         RefusalPlace::Reap | RefusalPlace::Kill | RefusalPlace::Release => Some(flag),
         RefusalPlace::Screen => Some(key),
         RefusalPlace::Service => service,
     };
     match protection {
-        Protection::Graphics => of(
+        Protection::Graphics => by_place(
             "add --graphics",
             "gpumem kill --graphics kills it",
             Some("the service kills it with --graphics"),
         ),
-        Protection::OtherUser { .. } => of(
+        Protection::OtherUser { .. } => by_place(
             "add --all-users",
             "press a to include other users",
             Some("the service kills it with --all-users"),
@@ -128,13 +127,15 @@ fn remedy(protection: &Protection, reader: RefusalReader) -> Option<&'static str
         Protection::KeptByOwner { .. } | Protection::KeptByConfiguration { .. }
             if reader.place != RefusalPlace::Reap =>
         {
-            of("add --kept", "gpumem kill --kept kills it", None)
+            by_place("add --kept", "gpumem kill --kept kills it", None)
         }
-        Protection::Server => of("add --servers", "select it and press x to kill it by name", None),
+        Protection::Server => {
+            by_place("add --servers", "select it and press x to kill it by name", None)
+        }
         Protection::Unknown { .. } if !reader.is_root => Some("run as root"),
-        Protection::Owned { .. } => of(
-            "add --direct to signal it all the same",
-            "press d to signal it all the same",
+        Protection::Owned { .. } => by_place(
+            "add --direct to signal it anyway",
+            "press d to signal it anyway",
             Some("the service signals it with --direct"),
         ),
         _ => None,

@@ -1,4 +1,4 @@
-//! Plans of `gpumem release` and their results: as JSON, and as text for people. Pure.
+//! Plans of `gpumem release` and their results, as JSON and as text.
 
 use std::fmt::Write as _;
 
@@ -20,9 +20,8 @@ use crate::units::Bytes;
 /// The `schema` of a [`ReleaseDocument`].
 pub const SCHEMA: &str = "gpumem.release/1";
 
-/// The plan that `gpumem release --json` prints and, with --yes, its result: one document, even on
-/// failure. Units are part of the field names. Unknown values are absent or `null`, never 0. Readers
-/// must ignore unknown fields.
+/// The plan that `gpumem release --json` prints and, with --yes, its result: one document, even on failure. Units are
+/// part of the field names. Unknown values are absent or `null`, never 0. Readers must ignore unknown fields.
 #[derive(Clone, PartialEq, Debug, Default, JsonSchema, Serialize)]
 pub struct ReleaseDocument {
     /// Format and major version.
@@ -30,17 +29,17 @@ pub struct ReleaseDocument {
     pub schema: &'static str,
     /// Time of the snapshot that the plan was made from: RFC 3339, UTC; `null` if there was none.
     pub time: Option<Time>,
-    /// `planned`: nothing was sent, exit code 0; `done`: every target has released memory, exit code 0;
-    /// `incomplete`: exit code 1; `interrupted`: a signal interrupted and ended gpumem; `error`: exit
-    /// code 1, 2 or 3, and errors says why.
+    /// `planned`: nothing was sent, exit code 0; `done`: every target has released memory, exit code 0; `incomplete`:
+    /// exit code 1; `interrupted`: a signal interrupted and ended gpumem; `error`: exit code 1, 2 or 3, and errors
+    /// contains the reason.
     pub status: ReapStatus,
     /// Memory that was released according to NVML, in bytes; `null` if nothing was sent.
     pub released_bytes: Option<u64>,
     /// The targets, most memory first.
     pub targets: Vec<ProbedTarget>,
-    /// What was requested, but is left alone.
+    /// Processes that were requested, but are skipped.
     pub refused: Vec<Refused>,
-    /// Read errors, and why it failed.
+    /// Read errors, and the reason for a failure.
     pub errors: Vec<ReadError>,
 }
 
@@ -57,7 +56,7 @@ impl ReleaseDocument {
         document
     }
 
-    /// Records that it failed, and why.
+    /// Records a failure with its reason.
     pub fn fail(&mut self, error: &str) {
         self.status = ReapStatus::Error;
         self.errors.push(ReadError { gpu: None, call: "release".into(), error: error.into() });
@@ -65,19 +64,20 @@ impl ReleaseDocument {
 
     /// Bytes released so far.
     pub fn released(&self) -> u64 {
-        let outcomes = self.targets.iter().filter_map(|it| it.outcome.as_ref());
+        let outcomes = self.targets.iter().filter_map(|probed| probed.outcome.as_ref());
         outcomes.map(Outcome::freed_bytes).sum()
     }
 
     /// Whether everything requested has released memory.
     pub fn is_all(&self) -> bool {
-        let is_released = |it: &ProbedTarget| it.outcome.as_ref().is_some_and(Outcome::is_success);
+        let is_released =
+            |probed: &ProbedTarget| probed.outcome.as_ref().is_some_and(Outcome::is_success);
         self.refused.is_empty() && !self.targets.is_empty() && self.targets.iter().all(is_released)
     }
 }
 
-/// The plan: who would be asked, how, and what was verified; who would not, why, and what to do
-/// instead.
+/// The plan as text: the processes to ask, the steps and what was verified; then the skipped processes, the reasons
+/// and the alternatives.
 pub fn plan(
     document: &ReleaseDocument,
     snapshot: &Snapshot,
@@ -98,19 +98,19 @@ pub fn plan(
             (None, None) => Ok(()),
         };
         if matches!(probed.outcome, Some(Outcome::NoWayIn { .. })) {
-            out.push_str(&instead(probed.target.leader, snapshot));
+            out.push_str(&alternative(probed.target.leader, snapshot));
         }
         out.push('\n');
     }
     for refused in &document.refused {
         let words = refusal(refused, reader);
         let _ = writeln!(out, "{} {words}", style.faint("skipped:"));
-        out.push_str(&instead_of(refused, snapshot));
+        out.push_str(&alternative_for(refused, snapshot));
     }
     for error in &document.errors {
         let gpu = error.gpu.map(|gpu| format!("GPU {gpu}: "));
-        let (call, why) = (escape(&error.call), escape(&error.error));
-        let _ = writeln!(out, "error: {}{call}: {why}", gpu.unwrap_or_default());
+        let (call, error) = (escape(&error.call), escape(&error.error));
+        let _ = writeln!(out, "error: {}{call}: {error}", gpu.unwrap_or_default());
     }
     let due = due(document);
     let mut words = vec![match due.len() {
@@ -125,21 +125,21 @@ pub fn plan(
     out
 }
 
-/// Targets that will be asked.
+/// Targets that would be asked.
 pub fn due(document: &ReleaseDocument) -> Vec<&Target> {
-    let due = document.targets.iter().filter(|it| it.is_due());
-    due.map(|it| &it.target).collect()
+    let due = document.targets.iter().filter(|probed| probed.is_due());
+    due.map(|probed| &probed.target).collect()
 }
 
-/// What frees the memory of a process that cannot be asked.
-fn instead_of(refused: &Refused, snapshot: &Snapshot) -> String {
+/// How to free the memory of a process that cannot be asked.
+fn alternative_for(refused: &Refused, snapshot: &Snapshot) -> String {
     match (&refused.why, refused.pid) {
-        (Why::NoWayIn { .. }, Some(pid)) => instead(pid, snapshot),
+        (Why::NoWayIn { .. }, Some(pid)) => alternative(pid, snapshot),
         _ => String::new(),
     }
 }
 
-fn instead(pid: u32, snapshot: &Snapshot) -> String {
+fn alternative(pid: u32, snapshot: &Snapshot) -> String {
     let Some(process) = snapshot.process(pid) else {
         return String::new();
     };
@@ -151,7 +151,7 @@ fn instead(pid: u32, snapshot: &Snapshot) -> String {
     out
 }
 
-/// Outcome of a target; the last line says how to wake it.
+/// Outcome of a target. The last line shows how to wake the process.
 pub fn outcome(leader: u32, outcome: &Outcome) -> String {
     let mut out = format!("{leader}: {}\n", escape(&outcome.to_string()));
     for reference in references(outcome) {

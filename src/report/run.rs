@@ -1,4 +1,4 @@
-//! What `gpumem run` reports of a command: for people, as JSON, as JUnit XML, as Markdown, as annotations.
+//! The report of `gpumem run` on a command, as text, JSON, JUnit XML, Markdown and annotations.
 
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -15,14 +15,13 @@ use crate::model::finding::{Finding, FindingProcess};
 use crate::model::{Kind, Time};
 use crate::units::{Bytes, Span, number_of};
 
-/// The `schema` that this version writes.
+/// Value of the field `schema`.
 pub const SCHEMA: &str = "gpumem.run/1";
-/// GPUs and processes that a line of text names.
+/// Maximum number of GPUs or processes that a line of text names.
 const NAMED: usize = 4;
 
-/// What `gpumem run --report FILE.json` writes: GPU use of a command and its descendants. Units are
-/// part of the field names. Unknown values are absent or `null`, never 0. Readers must ignore unknown
-/// fields.
+/// The file that `gpumem run --report FILE.json` writes: GPU use of a command and its descendants. Units are part of
+/// the field names. Unknown values are absent or `null`, never 0. Readers must ignore unknown fields.
 #[skip_serializing_none]
 #[derive(Clone, PartialEq, Debug, JsonSchema, Serialize)]
 pub struct RunReport {
@@ -33,8 +32,7 @@ pub struct RunReport {
     pub time: Time,
     /// Run time of the command, in seconds.
     pub seconds: f64,
-    /// Time spent waiting for GPUs before the start, in seconds; absent if gpumem did not have to
-    /// choose GPUs.
+    /// Time spent waiting for GPUs before the start, in seconds; absent if gpumem did not choose GPUs.
     pub waited_seconds: Option<f64>,
     /// The command and its arguments. Secrets are masked (`***`).
     pub command: Arc<[Arc<str>]>,
@@ -47,18 +45,18 @@ pub struct RunReport {
     pub status: RunStatus,
     /// Number of samples of the GPUs while the command ran.
     pub samples: u64,
-    /// What the command and its descendants used together, for each of their GPUs.
+    /// For each GPU, the total use by the command and its descendants.
     pub gpus: Vec<RunGpu>,
-    /// What each of these processes used on each GPU, most memory first.
+    /// For each process and GPU, the use by the process, most memory first.
     pub processes: Vec<RunProcess>,
-    /// Whether the run was long enough to rule out leaks in processes for which none was found.
+    /// Whether the run was long enough to rule out leaks where none was found.
     pub leaks_decided: bool,
     /// Leaks of the command and its descendants.
     pub leaks: Vec<Finding>,
     /// Processes of the run that still held memory five seconds after its end; absent if unknown.
     pub held: Option<Vec<HeldMemory>>,
-    /// Least free memory of each GPU that the command could see or used, the fullest GPU first; absent
-    /// if the command succeeded.
+    /// Minimum free memory of each GPU that the command could see or used, fullest GPU first; absent if the command
+    /// succeeded.
     pub least_free: Option<Vec<LeastFree>>,
     /// Results of the assertions (`--max-peak`, `--fail-on`).
     pub assertions: Vec<RunAssertion>,
@@ -84,7 +82,7 @@ pub enum RunStatus {
 #[skip_serializing_none]
 #[derive(Clone, Copy, PartialEq, Debug, Default, JsonSchema, Serialize)]
 pub struct RunFigures {
-    /// Peak memory in a sample, in bytes; absent if it was never known.
+    /// Peak memory in a sample, in bytes; absent if unknown in all samples.
     pub peak_bytes: Option<u64>,
     /// Time of the first sample with the peak.
     pub peak_time: Option<Time>,
@@ -92,11 +90,11 @@ pub struct RunFigures {
     pub mean_bytes: Option<u64>,
     /// Memory in the last sample before the end, in bytes.
     pub last_bytes: Option<u64>,
-    /// Highest SM utilization, in percent.
+    /// Maximum SM utilization, in percent.
     pub sm_percent_max: Option<u32>,
     /// Mean SM utilization over the samples, in percent.
     pub sm_percent_mean: Option<f64>,
-    /// Whether memory was unknown in some sample.
+    /// Whether memory was unknown in any sample.
     #[serde(skip)]
     pub has_unknown: bool,
     /// Sum and number of the known values, for the means: bytes, and SM utilization.
@@ -169,11 +167,11 @@ pub struct HeldMemory {
     pub gpu: u32,
     /// Memory that the process holds there, in bytes.
     pub used_bytes: Option<u64>,
-    /// Command that gets the memory back, or shows more.
+    /// Command that frees the memory, or shows details.
     pub command: String,
 }
 
-/// The latest sample in which a GPU had its least free memory during a run.
+/// The last sample of a run in which the free memory of a GPU was at its minimum.
 #[skip_serializing_none]
 #[derive(Clone, PartialEq, Debug, JsonSchema, Serialize)]
 pub struct LeastFree {
@@ -187,7 +185,7 @@ pub struct LeastFree {
     pub free_bytes: u64,
     /// Processes outside the run that held memory on the GPU, largest first; absent if unknown.
     pub others: Option<Vec<OtherHolder>>,
-    /// Memory in use without a listed process, in bytes; absent if unknown.
+    /// Unattributed memory, in bytes; absent if unknown.
     pub unattributed_bytes: Option<u64>,
 }
 
@@ -201,9 +199,9 @@ pub struct OtherHolder {
     pub name: String,
     /// Memory that the process held on the GPU, in bytes; absent if unknown.
     pub used_bytes: Option<u64>,
-    /// Kind of the finding that this memory was unused; absent if there was none.
+    /// Kind of the finding about this unused memory; absent if there was none.
     pub finding: Option<Kind>,
-    /// Kind of the suspicion, not yet proved, that this memory was unused; absent if there was none.
+    /// Suspected kind, if the memory was suspected to be unused; otherwise absent.
     pub suspect: Option<Kind>,
 }
 
@@ -222,7 +220,7 @@ pub struct RunAssertion {
 impl RunReport {
     /// `exit code 0 after 12m 03s`.
     fn end(&self) -> String {
-        let how = match (self.exit_code, self.signal) {
+        let outcome = match (self.exit_code, self.signal) {
             (Some(code), _) => format!("exit code {code}"),
             (None, Some(signal)) => match signal_hook::low_level::signal_name(signal) {
                 Some(name) => format!("ended by {name}"),
@@ -230,13 +228,13 @@ impl RunReport {
             },
             (None, None) => "not started".to_owned(),
         };
-        format!("{how} after {}", Span::from_seconds(self.seconds))
+        format!("{outcome} after {}", Span::from_seconds(self.seconds))
     }
 
-    fn use_of(&self, gpu: &RunGpu) -> String {
+    fn gpu_text(&self, gpu: &RunGpu) -> String {
         let figures = &gpu.figures;
         let Some(peak) = figures.peak_bytes else {
-            return format!("GPU {}: memory not known", gpu.index);
+            return format!("GPU {}: memory unknown", gpu.index);
         };
         let mut text = format!("GPU {}: peak {}", gpu.index, Bytes(peak));
         // Writing to a String cannot fail.
@@ -249,8 +247,8 @@ impl RunReport {
                 let _ = write!(text, ", {word} {}", Bytes(bytes));
             }
         }
-        if let (Some(most), Some(mean)) = (figures.sm_percent_max, figures.sm_percent_mean) {
-            let _ = write!(text, ", SM up to {most}%, mean {mean:.0}%");
+        if let (Some(max), Some(mean)) = (figures.sm_percent_max, figures.sm_percent_mean) {
+            let _ = write!(text, ", SM up to {max}%, mean {mean:.0}%");
         }
         text
     }
@@ -264,34 +262,34 @@ impl RunReport {
             return format!("no GPU memory held in {samples}");
         }
         let mut named: Vec<String> =
-            self.gpus.iter().take(NAMED).map(|it| self.use_of(it)).collect();
+            self.gpus.iter().take(NAMED).map(|gpu| self.gpu_text(gpu)).collect();
         if let more @ 1.. = self.gpus.len().saturating_sub(NAMED) {
             named.push(format!("{more} more"));
         }
         format!("{} ({samples})", named.join("; "))
     }
 
-    /// Whether the run leaked, and what it left behind.
+    /// Describes leaks of the run, and memory that is still held.
     pub fn afterwards(&self) -> String {
         let leaks = match (self.leaks.len(), self.leaks_decided) {
             (0, true) => "no leak found".to_owned(),
-            (0, false) if self.samples == 0 => "leaks not looked for".to_owned(),
-            (0, false) => "too short to tell a leak".to_owned(),
+            (0, false) if self.samples == 0 => "leaks not measured".to_owned(),
+            (0, false) => "too short to detect leaks".to_owned(),
             (count, _) => number_of(count, "leak"),
         };
         let held = match self.held.as_deref() {
-            None => "what is still held is not known".to_owned(),
+            None => "memory still held is unknown".to_owned(),
             Some([]) => "nothing left on a GPU".to_owned(),
             Some(held) => {
-                let bytes = held.iter().filter_map(|it| it.used_bytes).sum();
+                let bytes = held.iter().filter_map(|held| held.used_bytes).sum();
                 format!("{} still held after the end", Bytes(bytes))
             }
         };
         format!("{leaks}; {held}")
     }
 
-    /// Three lines, and one for each leak, process left behind, failed assertion and read error; after a failure also
-    /// one for each of the fullest GPUs.
+    /// Three lines, then one for each leak, remaining process, failed assertion and read error. If the command
+    /// failed, also one for each of the fullest GPUs.
     pub fn lines(&self) -> Vec<String> {
         let mut lines = vec![self.end(), self.memory(), self.afterwards()];
         lines.extend(self.details());
@@ -299,12 +297,12 @@ impl RunReport {
     }
 
     fn details(&self) -> impl Iterator<Item = String> {
-        let leaks = self.leaks.iter().map(|it| format!("leak: {}", it.message));
+        let leaks = self.leaks.iter().map(|leak| format!("leak: {}", leak.message));
         let held = self.held.iter().flatten().map(HeldMemory::text);
-        let failed = self.assertions.iter().filter(|it| it.passed != Some(true));
-        let failed = failed.map(|it| format!("{}: {}", it.name, it.message));
+        let failed = self.assertions.iter().filter(|assertion| assertion.passed != Some(true));
+        let failed = failed.map(|assertion| format!("{}: {}", assertion.name, assertion.message));
         let fullest = self.least_free.iter().flatten().take(NAMED);
-        let fullest = fullest.map(|it| it.text(self.time));
+        let fullest = fullest.map(|gpu| gpu.text(self.time));
         fullest.chain(leaks).chain(held).chain(failed).chain(self.errors.iter().cloned())
     }
 
@@ -322,16 +320,17 @@ impl RunReport {
         } else {
             out += "| GPU | process | peak | mean | last | SM max |\n|---|---|---|---|---|---|\n";
         }
-        let bytes = |bytes: Option<u64>| bytes.map_or("-".to_owned(), |it| Bytes(it).to_string());
+        let bytes =
+            |bytes: Option<u64>| bytes.map_or("-".to_owned(), |bytes| Bytes(bytes).to_string());
         let mut row = |gpu: u32, name: &str, figures: &RunFigures| {
-            let sm = figures.sm_percent_max.map_or("-".to_owned(), |it| format!("{it}%"));
+            let sm = figures.sm_percent_max.map_or("-".to_owned(), |percent| format!("{percent}%"));
             let [peak, mean, last] =
                 [figures.peak_bytes, figures.mean_bytes, figures.last_bytes].map(bytes);
             let _ = writeln!(out, "| {gpu} | {name} | {peak} | {mean} | {last} | {sm} |");
         };
         for gpu in &self.gpus {
             row(gpu.index, "**all**", &gpu.figures);
-            for process in self.processes.iter().filter(|it| it.gpu == gpu.index) {
+            for process in self.processes.iter().filter(|process| process.gpu == gpu.index) {
                 row(gpu.index, &cell(&process.name), &process.figures);
             }
         }
@@ -342,7 +341,7 @@ impl RunReport {
         out
     }
 
-    /// The report as JUnit tests: the command, and each assertion.
+    /// The report as JUnit test cases: the command, and each assertion.
     pub fn to_junit(&self) -> String {
         let case = |name: &str, result: CaseResult| Case {
             class: "gpumem.run".to_owned(),
@@ -360,14 +359,14 @@ impl RunReport {
             _ => failed("command", self.end()),
         };
         let mut cases = vec![case("command", command)];
-        cases.extend(self.assertions.iter().map(|it| {
-            let (kind, message) = ("assertion".to_owned(), it.message.clone());
-            let result = match it.passed {
+        cases.extend(self.assertions.iter().map(|assertion| {
+            let (kind, message) = ("assertion".to_owned(), assertion.message.clone());
+            let result = match assertion.passed {
                 Some(true) => CaseResult::Passed,
                 Some(false) => failed("assertion", message),
                 None => CaseResult::Error { kind, text: self.lines().join("\n"), message },
             };
-            case(&it.name, result)
+            case(&assertion.name, result)
         }));
         let suite = Suite {
             name: "gpumem run".to_owned(),
@@ -380,13 +379,16 @@ impl RunReport {
         suite.to_xml()
     }
 
-    /// Annotations for a GitHub workflow step: leaks, leftovers, failed assertions.
+    /// Annotations for a GitHub workflow step: leaks, memory that is still held, and failed assertions.
     pub fn to_annotations(&self) -> String {
         let level = |passed| if passed == Some(false) { Level::Error } else { Level::Warning };
-        let leaks = self.leaks.iter().map(|it| (Level::Warning, "leak", it.message.to_string()));
-        let held = self.held.iter().flatten().map(|it| (Level::Warning, "held", it.text()));
-        let failed = self.assertions.iter().filter(|it| it.passed != Some(true));
-        let failed = failed.map(|it| (level(it.passed), &*it.name, it.message.clone()));
+        let leaks =
+            self.leaks.iter().map(|leak| (Level::Warning, "leak", leak.message.to_string()));
+        let held = self.held.iter().flatten().map(|held| (Level::Warning, "held", held.text()));
+        let failed = self.assertions.iter().filter(|assertion| assertion.passed != Some(true));
+        let failed = failed.map(|assertion| {
+            (level(assertion.passed), &*assertion.name, assertion.message.clone())
+        });
         let all = leaks.chain(held).chain(failed);
         all.map(|(level, title, text)| annotation(level, &format!("gpumem: {title}"), &text))
             .collect()
@@ -395,25 +397,25 @@ impl RunReport {
 
 impl LeastFree {
     /// `GPU 0: least free 8.0 GiB, after 3s; others held 70.0 GiB, of which 70.0 GiB unused: 70.0 GiB ana's …`.
-    fn text(&self, begun: Time) -> String {
-        let after = Span::from_seconds(self.time.seconds_since(begun));
+    fn text(&self, start: Time) -> String {
+        let after = Span::from_seconds(self.time.seconds_since(start));
         let mut text =
             format!("GPU {}: least free {}, after {after}; ", self.gpu, Bytes(self.free_bytes));
         // Writing to a String cannot fail.
         match self.others.as_deref() {
-            None => text.push_str("who held the rest is not known"),
+            None => text.push_str("the holders of the rest are unknown"),
             Some([]) => text.push_str("no other process held memory"),
             Some(others) => {
-                let sum = |is_meant: fn(&OtherHolder) -> bool| {
-                    let meant = others.iter().filter(|it| is_meant(it));
-                    Bytes(meant.filter_map(|it| it.used_bytes).sum())
+                let sum = |is_counted: fn(&OtherHolder) -> bool| {
+                    let counted = others.iter().filter(|holder| is_counted(holder));
+                    Bytes(counted.filter_map(|holder| holder.used_bytes).sum())
                 };
                 let (unused, suspected) =
-                    (sum(|it| it.finding.is_some()), sum(OtherHolder::is_suspected));
-                let is_known = others.iter().all(|it| it.used_bytes.is_some());
-                let least = if is_known { "" } else { "at least " };
+                    (sum(|holder| holder.finding.is_some()), sum(OtherHolder::is_suspected));
+                let is_known = others.iter().all(|holder| holder.used_bytes.is_some());
+                let prefix = if is_known { "" } else { "at least " };
                 let all = sum(|_| true);
-                let _ = write!(text, "others held {least}{all}, of which {unused} unused");
+                let _ = write!(text, "others held {prefix}{all}, of which {unused} unused");
                 if suspected.0 > 0 {
                     let _ = write!(text, ", {suspected} suspected to be unused");
                 }
@@ -426,8 +428,10 @@ impl LeastFree {
                 text.push_str(&named.join("; "));
             }
         }
-        if let Some(bytes) = self.unattributed_bytes.filter(|&it| it >= WORTH_MENTIONING_BYTES) {
-            let _ = write!(text, "; {} in no listed process", Bytes(bytes));
+        if let Some(bytes) =
+            self.unattributed_bytes.filter(|&bytes| bytes >= WORTH_MENTIONING_BYTES)
+        {
+            let _ = write!(text, "; {} unattributed", Bytes(bytes));
         }
         text
     }
@@ -440,7 +444,7 @@ impl OtherHolder {
 
     /// `70.0 GiB ana's python train.py (4242), idle`.
     fn text(&self) -> String {
-        let bytes = self.used_bytes.map_or("unknown".to_owned(), |it| Bytes(it).to_string());
+        let bytes = self.used_bytes.map_or("unknown".to_owned(), |bytes| Bytes(bytes).to_string());
         let user = self.process.user.as_deref().unwrap_or("?");
         let mut text = format!("{bytes} {user}'s {} ({})", self.name, self.process.pid);
         match (self.finding, self.suspect) {

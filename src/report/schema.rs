@@ -1,27 +1,26 @@
-//! The formats that gpumem writes, as JSON Schema (draft 2020-12), derived from the types that are written.
+//! JSON Schemas (draft 2020-12) of the formats that gpumem writes, derived from the serialized types.
 //!
-//! A field's meaning is its type's documentation. The files beside this one are generated from the types
-//! and committed, so that a change of a format shows: `tests/it/schema/derived.rs` knows which type is which
-//! format and derives its schema, and `tests/it/schema.rs` proves that they name exactly the fields that are
-//! written, and that they promise all that was ever promised.
+//! Field descriptions are the doc comments of the types. The files in `schema/` are generated and committed, so
+//! that every change of a format is visible. `tests/it/schema/derived.rs` derives the schemas. `tests/it/schema.rs`
+//! checks that they contain exactly the fields that are written, and that they stay compatible with earlier versions.
 
-/// `gpumem.check/1`: what `check --json` prints.
+/// `gpumem.check/1`, printed by `check --json`.
 pub const CHECK: &str = include_str!("schema/check.json");
-/// `gpumem.doctor/1`: what `doctor --json` prints.
+/// `gpumem.doctor/1`, printed by `doctor --json`.
 pub const DOCTOR: &str = include_str!("schema/doctor.json");
-/// `gpumem.explain/1`: what `explain --json` prints.
+/// `gpumem.explain/1`, printed by `explain --json`.
 pub const EXPLAIN: &str = include_str!("schema/explain.json");
-/// `gpumem.history/1`: what `reap --history --json` prints.
+/// `gpumem.history/1`, printed by `reap --history --json`.
 pub const HISTORY: &str = include_str!("schema/history.json");
-/// `gpumem.hosts/1`: what `ps --json` and `check --json` print of other machines.
+/// `gpumem.hosts/1`, printed by `ps --json` and `check --json` for other machines.
 pub const HOSTS: &str = include_str!("schema/hosts.json");
-/// `gpumem.reap/1`: what `reap --json` prints.
+/// `gpumem.reap/1`, printed by `reap --json`.
 pub const REAP: &str = include_str!("schema/reap.json");
-/// `gpumem.release/1`: what `release --json` prints.
+/// `gpumem.release/1`, printed by `release --json`.
 pub const RELEASE: &str = include_str!("schema/release.json");
-/// `gpumem.run/1`: what `run --report FILE.json` writes.
+/// `gpumem.run/1`, written by `run --report FILE.json`.
 pub const RUN: &str = include_str!("schema/run.json");
-/// `gpumem.totals/1`: what `ps --by --json` prints.
+/// `gpumem.totals/1`, printed by `ps --by --json`.
 pub const TOTALS: &str = include_str!("schema/totals.json");
-/// `gpumem.snapshot/1`: what `ps --json` prints, and each line of a recording.
+/// `gpumem.snapshot/1`, printed by `ps --json`, and each line of a recording.
 pub const SNAPSHOT: &str = include_str!("schema/snapshot.json");

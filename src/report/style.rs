@@ -1,4 +1,4 @@
-//! Colour, where the reader wants it; never the only carrier of a meaning.
+//! Colours of text. Colour never carries information alone.
 
 use std::fmt::Write as _;
 
@@ -8,7 +8,7 @@ use super::doctor::CheckStatus;
 use super::escape::wrap;
 use crate::model::Severity;
 
-/// Whether and how text is coloured.
+/// Whether text is coloured.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Style {
     /// Write SGR escape sequences.
@@ -42,15 +42,14 @@ fn code(severity: Severity) -> &'static str {
     }
 }
 
-/// The most lines that one line is broken into.
-const MOST_LINES: usize = 64;
-/// The fewest columns of a broken line, even on the narrowest terminal.
-const LEAST_ROOM: usize = 8;
+/// Maximum number of lines that one line is wrapped to.
+const LINES_MAX: usize = 64;
+/// Minimum columns of a wrapped line, on a terminal of any width.
+const COLUMNS_MIN: usize = 8;
 /// Indentation of continuation lines, in columns.
 const HANG: usize = 4;
 
-/// Breaks lines that are wider than the terminal between words; colours may stand only at the head of a
-/// line.
+/// Wraps lines that are wider than the terminal, between words. Only the start of a line can be coloured.
 pub fn broken(text: &str, width: usize) -> String {
     let wide = |text: &str| -> usize { pieces(text).map(|(_, piece)| piece.width()).sum() };
     let mut out = String::new();
@@ -64,9 +63,9 @@ pub fn broken(text: &str, width: usize) -> String {
         let colours = line.rfind(END).map_or(0, |at| at + END.len());
         let rest = line[colours..].trim_start_matches(' ');
         let head = &line[..line.len() - rest.len()];
-        let room = |before: usize| width.saturating_sub(before).max(LEAST_ROOM);
+        let room = |before: usize| width.saturating_sub(before).max(COLUMNS_MIN);
         let widths = (room(wide(head)), room(hang));
-        let mut lines = wrap(rest, widths, MOST_LINES).into_iter();
+        let mut lines = wrap(rest, widths, LINES_MAX).into_iter();
         out.push_str(head);
         out.push_str(&lines.next().unwrap_or_default());
         out.push('\n');
@@ -78,8 +77,7 @@ pub fn broken(text: &str, width: usize) -> String {
     out
 }
 
-/// Splits text coloured by a [`Style`] into pieces, for a screen with its own colours; no escape
-/// character remains.
+/// Splits text coloured by a [`Style`] into pieces, for a screen with its own colours; no escape character remains.
 pub fn pieces(text: &str) -> impl Iterator<Item = (Emphasis, &str)> {
     let parts = text.split('\x1b').enumerate();
     let pieces = parts.map(|(at, part)| {
@@ -94,7 +92,7 @@ pub fn pieces(text: &str) -> impl Iterator<Item = (Emphasis, &str)> {
 
 fn mark_of(written: &str) -> Emphasis {
     let severities = [Severity::Info, Severity::Warning, Severity::Critical];
-    let severity = severities.into_iter().find(|it| code(*it) == written);
+    let severity = severities.into_iter().find(|severity| code(*severity) == written);
     match severity {
         Some(severity) => Emphasis::Severity(severity),
         None if written == HEADING => Emphasis::Heading,

@@ -1,4 +1,4 @@
-//! Columns, aligned by their width on a terminal.
+//! Tables with columns that are aligned by their width on a terminal.
 
 use std::fmt::Write as _;
 
@@ -18,7 +18,7 @@ pub enum Align {
     Right,
 }
 
-/// The fewest columns of text left to the last column, while others can give way.
+/// Minimum width of the last column, while other columns can be dropped.
 const LAST_COLUMN_MIN: usize = 16;
 
 /// A table whose last column takes the remaining room.
@@ -56,8 +56,8 @@ impl Table {
         self.rows.is_empty()
     }
 
-    /// The table as lines. The last column is cut so that lines have at most `width` columns, if given.
-    /// Columns without any text are left out.
+    /// The table as lines of at most `width` columns, if given; the last column is truncated. Columns without text
+    /// are omitted.
     pub fn render(&self, width: Option<usize>, heading: impl Fn(&str) -> String) -> String {
         let mut widths: Vec<usize> = (0..self.columns.len())
             .map(|column| {

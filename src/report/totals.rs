@@ -1,5 +1,4 @@
-//! Totals: what each user, job, container or framework holds together, as `gpumem ps --by` prints it and the
-//! screen shows it.
+//! Total memory of each user, job, container or framework, for `gpumem ps --by` and the screen.
 
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -14,14 +13,14 @@ use crate::model::totals::Total;
 use crate::model::{Snapshot, Time};
 use crate::units::Bytes;
 
-/// The `schema` that this version writes.
+/// Value of the field `schema`.
 pub const SCHEMA: &str = "gpumem.totals/1";
 
 /// Prefix of a sum that lacks unknown amounts.
 const AT_LEAST: &str = ">=";
 
-/// The totals that `gpumem ps --by --json` prints. Units are part of the field names. Unknown values
-/// are `null`, never 0. Readers must ignore unknown fields.
+/// The totals that `gpumem ps --by --json` prints. Units are part of the field names. Unknown values are `null`,
+/// never 0. Readers must ignore unknown fields.
 #[derive(Clone, PartialEq, Debug, JsonSchema, Serialize)]
 pub struct TotalsReport {
     /// Format and major version.
@@ -29,7 +28,7 @@ pub struct TotalsReport {
     pub schema: &'static str,
     /// Time of the snapshot: RFC 3339, UTC.
     pub time: Time,
-    /// What the totals are grouped by: `user`, `job`, `container` or `framework`.
+    /// Field that the totals are grouped by: `user`, `job`, `container` or `framework`.
     pub by: &'static str,
     /// One total for each group, most memory first.
     pub totals: Vec<GroupTotal>,
@@ -40,18 +39,18 @@ pub struct TotalsReport {
 /// Total of the processes of one user, job, container or framework.
 #[derive(Clone, PartialEq, Eq, Debug, JsonSchema, Serialize)]
 pub struct GroupTotal {
-    /// Name of the group; `null` for processes that belong to none, or if that is unknown. Contains
-    /// names chosen by others: escape it for a terminal.
+    /// Name of the group; `null` for processes without a group, or if the group is unknown. The name is untrusted:
+    /// escape it for a terminal.
     pub name: Option<String>,
-    /// Whether it is known which group the processes belong to; belonging to none counts as known.
+    /// Whether the group of the processes is known; `true` for processes without a group.
     pub is_known: bool,
-    /// Memory that the processes hold, in bytes, as far as known; `null` if none of it is known.
+    /// Known memory of the processes, in bytes; `null` if unknown for all of them.
     pub memory_bytes: Option<u64>,
-    /// Number of (process, GPU) pairs that hold an unknown amount of memory. If it is not 0, the
-    /// processes hold more than `memory_bytes`.
+    /// Number of (process, GPU) pairs with an unknown amount of memory. If it is not 0, the processes hold more than
+    /// `memory_bytes`.
     pub unknown_rows: usize,
-    /// Part of the memory that `gpumem reap --all-users` would target by default, in bytes, before a
-    /// plan checks what protects a process; `null` if unknown, for example in a first sample.
+    /// Part of the memory that `gpumem reap --all-users` would target by default, in bytes, before a plan checks the
+    /// protection of processes; `null` if unknown, for example in the first sample.
     pub reclaimable_bytes: Option<u64>,
     /// Number of processes.
     pub processes: usize,
@@ -60,8 +59,7 @@ pub struct GroupTotal {
 }
 
 impl TotalsReport {
-    /// The totals of a snapshot's rows by this field. If no rules were applied, it is unknown which
-    /// memory is reclaimable.
+    /// The totals of a snapshot's rows by this field. If no rules were applied, reclaimable memory is unknown.
     pub fn new(snapshot: &Snapshot, by: Field, totals: Vec<Total>, is_judged: bool) -> Self {
         let total = |total: Total| GroupTotal {
             is_known: total.of != GroupName::Unknown,
@@ -85,8 +83,8 @@ impl TotalsReport {
     }
 }
 
-/// One line for each total, in order, at most `width` columns wide if given; empty if there are none.
-/// Without applied rules, the column of reclaimable memory is left out.
+/// One line per total, in order, with at most `width` columns if given; empty without totals. If no rules were
+/// applied, the column of reclaimable memory is omitted.
 pub fn table(
     by: Field,
     totals: &[Total],
@@ -111,7 +109,7 @@ pub fn table(
             },
             match is_judged {
                 true => bytes(total.reclaimable_bytes),
-                // A column without any text is left out.
+                // A column without text is omitted.
                 false => String::new(),
             },
             total.processes.to_string(),
@@ -125,7 +123,7 @@ pub fn table(
     }
 }
 
-/// A page of totals by several fields; fields that no row has are left out.
+/// A page of totals by several fields. Fields that no row has are omitted.
 pub fn page(title: &str, groups: &[(Field, Vec<Total>)], width: usize, style: Style) -> String {
     let mut out = String::new();
     for line in wrap(&escape(title), (width, width), 2) {
@@ -140,12 +138,12 @@ pub fn page(title: &str, groups: &[(Field, Vec<Total>)], width: usize, style: St
         }
     }
     if groups.iter().all(|(_, totals)| totals.is_empty()) {
-        out.push_str("\nthere is no process\n");
+        out.push_str("\nno processes\n");
     }
     out
 }
 
-/// What the rows are grouped by, as a heading.
+/// Heading of the column of groups.
 fn heading(by: Field) -> &'static str {
     match by {
         Field::Job => "JOB",
@@ -155,8 +153,8 @@ fn heading(by: Field) -> &'static str {
 }
 
 /// The name of a group, escaped.
-fn name(by: Field, of: &GroupName) -> String {
-    match of {
+fn name(by: Field, group: &GroupName) -> String {
+    match group {
         GroupName::Named(name) => escape(name).into_owned(),
         GroupName::None => format!("(no {})", by.spec().names[0]),
         GroupName::Unknown => UNKNOWN.to_owned(),

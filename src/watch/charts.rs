@@ -1,4 +1,4 @@
-//! Charts below the table, of each GPU or (below cards) of one process, and the charts of a page.
+//! Charts below the table and on pages. Below GPU cards, they show one process; otherwise, every GPU.
 //!
 //! A cell contains two charts side by side: memory and utilization. All charts on a screen cover the same time
 //! span, so that they can be compared. `plot` draws a chart with its labels.
@@ -56,13 +56,13 @@ pub fn draw(app: &App, styles: Styles, layout: &Layout, canvas: &mut Buffer) {
     };
     let courses = &app.judged.courses;
     let window = window(courses, &screenful.snapshot);
-    let seen = |course| Seen::new(course, window, styles);
+    let charts = |series| HistoryCharts::new(series, window, styles);
     if let Some(subject) = process(app, layout) {
-        seen(subject.course(courses)).draw_process(&subject, layout.charts, canvas);
+        charts(subject.memory_series(courses)).draw_process(&subject, layout.charts, canvas);
     } else if let Some(grid) = gpu_grid(app, layout) {
         for (at, gpu) in app.shown_gpus().into_iter().enumerate() {
             let title = format!("GPU {} ", gpu.index);
-            seen(courses.gpu(gpu)).draw_gpu(gpu, &title, grid.cell(at), canvas);
+            charts(courses.gpu(gpu)).draw_gpu(gpu, &title, grid.cell(at), canvas);
         }
     }
 }
@@ -81,12 +81,12 @@ pub fn page_rows(about: About, (width, height): (u16, u16)) -> u16 {
 pub fn draw_gpu_page(app: &App, gpu: &Gpu, styles: Styles, area: Rect, canvas: &mut Buffer) {
     let Some(screenful) = &app.screenful else { return };
     let courses = &app.judged.courses;
-    let seen = Seen::new(courses.gpu(gpu), window(courses, &screenful.snapshot), styles);
-    seen.draw_gpu(gpu, &format!("GPU {} ", gpu.index), area, canvas);
+    let charts = HistoryCharts::new(courses.gpu(gpu), window(courses, &screenful.snapshot), styles);
+    charts.draw_gpu(gpu, &format!("GPU {} ", gpu.index), area, canvas);
 }
 
-/// Draws the charts of a process's page: its memory and utilization on the GPU, then its use of the host from
-/// `host`. Findings are marked on each chart.
+/// Draws the charts of a process's page: its memory and utilization on the GPU, then on the host (`host`). A finding
+/// is marked on each chart.
 pub fn draw_process_page(
     app: &App,
     subject: &Subject<'_>,
@@ -97,7 +97,7 @@ pub fn draw_process_page(
 ) {
     let courses = &app.judged.courses;
     let window = window(courses, subject.snapshot);
-    let finding = subject.finding.filter(|it| it.resolved_at.is_none());
+    let finding = subject.finding.filter(|finding| finding.resolved_at.is_none());
     let settings = finding.zip(subject.gpu).and_then(|(finding, gpu)| {
         let mut rules = app.judged.engine.settings().rules().iter();
         let rule = rules.find(|rule| rule.name == finding.rule)?;
@@ -109,11 +109,12 @@ pub fn draw_process_page(
         })
     });
     let mark = |threshold: Option<f64>| FindingMark {
-        since: finding.map(|it| it.since),
-        threshold: threshold.filter(|it| *it > 0.0),
+        since: finding.map(|finding| finding.since),
+        threshold: threshold.filter(|threshold| *threshold > 0.0),
     };
-    let least = mark(settings.map(|it| it.min_memory.0 as f64));
-    let cpu = settings.map(|it| it.max_cpu_percent.0).filter(|percent| *percent < 100.0);
+    let min_memory = mark(settings.map(|settings| settings.min_memory.0 as f64));
+    let cpu =
+        settings.map(|settings| settings.max_cpu_percent.0).filter(|percent| *percent < 100.0);
     let cells = match area.width < PAGE_BESIDE {
         true => {
             let height = area.height / 2;
@@ -121,28 +122,28 @@ pub fn draw_process_page(
         }
         false => beside(area),
     };
-    let seen = |course, marks| Seen { course, window, styles, marks };
-    let gpu = seen(subject.course(courses), [least, mark(None)]);
+    let charts = |series, marks| HistoryCharts { series, window, styles, marks };
+    let gpu = charts(subject.memory_series(courses), [min_memory, mark(None)]);
     gpu.draw_process(subject, cells[0], canvas);
-    seen(Some(host), [mark(None), mark(cpu)]).draw_host(subject, cells[1], canvas);
+    charts(Some(host), [mark(None), mark(cpu)]).draw_host(subject, cells[1], canvas);
 }
 
 /// The time span of all charts, from the first sample to the displayed one.
 pub fn window(courses: &Courses, snapshot: &Snapshot) -> ChartWindow {
     let gpus = snapshot.gpus.iter();
     let firsts = gpus.filter_map(|gpu| {
-        let course = courses.gpu(gpu)?;
-        let held = course.buckets().first().map(|bucket| bucket.since);
-        let used = course.loads().first().map(|load| load.since);
+        let series = courses.gpu(gpu)?;
+        let held = series.buckets().first().map(|bucket| bucket.since);
+        let used = series.loads().first().map(|load| load.since);
         held.into_iter().chain(used).min()
     });
     ChartWindow::new(firsts.min(), snapshot.time)
 }
 
 /// History of a GPU or process, drawn as two charts.
-pub struct Seen<'a> {
+pub struct HistoryCharts<'a> {
     /// Memory and utilization over time; `None` without history.
-    pub course: Option<&'a MemorySeries>,
+    pub series: Option<&'a MemorySeries>,
     pub window: ChartWindow,
     pub styles: Styles,
     /// Marks of a finding on the memory and the utilization chart.
@@ -151,22 +152,26 @@ pub struct Seen<'a> {
 
 type Words = (Vec<String>, Option<String>);
 
-impl<'a> Seen<'a> {
-    pub fn new(course: Option<&'a MemorySeries>, window: ChartWindow, styles: Styles) -> Self {
-        Self { course, window, styles, marks: [FindingMark::default(); 2] }
+impl<'a> HistoryCharts<'a> {
+    pub fn new(series: Option<&'a MemorySeries>, window: ChartWindow, styles: Styles) -> Self {
+        Self { series, window, styles, marks: [FindingMark::default(); 2] }
     }
 
     pub fn draw_gpu(&self, gpu: &Gpu, title: &str, area: Rect, canvas: &mut Buffer) {
         let total = gpu.memory.map(|memory| memory.total_bytes);
-        let top = total.or_else(|| self.most_bytes());
+        let top = total.or_else(|| self.max_bytes());
         let state = match (top, &gpu.memory_unavailable) {
             _ if is_lost(gpu) => " lost".to_owned(),
             (Some(_), _) => String::new(),
             (None, Some(_)) => format!(" {NOT_AVAILABLE}"),
             (None, None) => format!(" {UNKNOWN}"),
         };
-        let captions = |what: &str, short: &str| {
-            vec![format!("{title}{what}"), format!("{title}{short}"), title.trim_end().to_owned()]
+        let captions = |quantity: &str, short: &str| {
+            vec![
+                format!("{title}{quantity}"),
+                format!("{title}{short}"),
+                title.trim_end().to_owned(),
+            ]
         };
         let memory = |width| {
             let now = gpu.memory.map(|memory| {
@@ -184,13 +189,13 @@ impl<'a> Seen<'a> {
         self.draw(scales, memory, gpu.gpu_percent.is_some(), work, area, canvas);
     }
 
-    /// Draws a process's charts on one GPU. A leak finding adds when the GPU will be full.
+    /// Draws a process's charts on one GPU. If the process leaks, the caption says when the GPU will be full.
     fn draw_process(&self, subject: &Subject<'_>, area: Rect, canvas: &mut Buffer) {
         let used = subject.entry.and_then(|entry| entry.used_bytes);
         let sm = subject.entry.and_then(|entry| entry.sm_percent);
-        let will = exhaustion(subject).map(|will| Span::from_seconds(will.seconds));
+        let exhausted_in = exhaustion(subject).map(|forecast| Span::from_seconds(forecast.seconds));
         let idle = subject.idle_seconds.filter(|seconds| *seconds >= UNUSED_SECONDS);
-        let words = |what: &str, width, now: Option<String>, more: Option<String>| {
+        let words = |quantity: &str, width, now: Option<String>, more: Option<String>| {
             let now = match (now, more) {
                 (Some(now), Some(more)) => {
                     let both = format!("{now}, {more}");
@@ -199,30 +204,30 @@ impl<'a> Seen<'a> {
                 (now, _) => now,
             };
             let room = width.saturating_sub(now.as_deref().map_or(0, columns) + 2);
-            (process_captions(subject, what, room), now)
+            (process_captions(subject, quantity, room), now)
         };
         let memory = |width| {
-            let full = will.map(|span| format!("the GPU is full in {span}"));
+            let full = exhausted_in.map(|span| format!("GPU full in {span}"));
             words("memory", width, used.map(|used| Bytes(used).to_string()), full)
         };
         let work = |width| {
             let unused = idle.map(|idle| format!("unused for {}", Span::from_seconds(idle)));
             words("SM", width, sm.map(|percent| format!("{percent}%")), unused)
         };
-        let scale = self.most_bytes().max(used).map(Scale::above);
+        let scale = self.max_bytes().max(used).map(Scale::above);
         self.draw([scale, Some(Scale::percent())], memory, sm.is_some(), work, area, canvas);
     }
 
     fn draw_host(&self, subject: &Subject<'_>, area: Rect, canvas: &mut Buffer) {
         let process = subject.process.ok();
         let captions = |words: [&str; 2]| words.map(str::to_owned).to_vec();
-        let rss = process.and_then(|it| it.rss_bytes);
+        let rss = process.and_then(|process| process.rss_bytes);
         let memory =
             |_| (captions(["host memory", "host"]), rss.map(|bytes| Bytes(bytes).to_string()));
-        let cpu = process.and_then(|it| it.cpu_percent);
+        let cpu = process.and_then(|process| process.cpu_percent);
         let work = |_| (captions(["CPU", "CPU"]), cpu.map(|percent| format!("{percent:.0}%")));
-        let most = self.loads().iter().map(Bucket::mean).fold(0.0, f64::max);
-        let scales = [self.most_bytes().map(Scale::above), Some(Scale::cores(most))];
+        let max_load = self.loads().iter().map(Bucket::mean).fold(0.0, f64::max);
+        let scales = [self.max_bytes().map(Scale::above), Some(Scale::cores(max_load))];
         self.draw(scales, memory, cpu.is_some(), work, area, canvas);
     }
 
@@ -254,37 +259,37 @@ impl<'a> Seen<'a> {
     }
 
     fn loads(&self) -> &[Bucket] {
-        chart::past(self.course.map_or(&[], MemorySeries::loads), self.window)
+        chart::past(self.series.map_or(&[], MemorySeries::loads), self.window)
     }
 
     fn held(&self) -> &[Bucket] {
-        chart::past(self.course.map_or(&[], MemorySeries::buckets), self.window)
+        chart::past(self.series.map_or(&[], MemorySeries::buckets), self.window)
     }
 
-    fn most_bytes(&self) -> Option<u64> {
+    fn max_bytes(&self) -> Option<u64> {
         self.held().iter().map(|bucket| bucket.high).max()
     }
 }
 
-/// Captions that name the process and its GPU, for this width.
-fn process_captions(subject: &Subject<'_>, what: &str, width: u16) -> Vec<String> {
+/// Candidate captions for this width, longest first.
+fn process_captions(subject: &Subject<'_>, quantity: &str, width: u16) -> Vec<String> {
     let pid = subject.row.key.identity.pid;
     let gpu = subject.place_on_gpus().unwrap_or_default();
-    let named = format!("{pid} {what} on GPU {gpu}");
+    let named = format!("{pid} {quantity} on GPU {gpu}");
     let room = width.saturating_sub(columns(&named) + 2);
     let mut captions = Vec::new();
     if room >= COMMAND_MIN {
         let command = text::row_command(subject, room);
         captions.push(format!("{named}  {}", fit(&command, usize::from(room))));
     }
-    captions.extend([named, format!("{pid} {what}"), what.to_owned()]);
+    captions.extend([named, format!("{pid} {quantity}"), quantity.to_owned()]);
     captions
 }
 
-/// When the GPU will be full because of this row. With several GPUs, the evidence names the one concerned. Under
-/// MIG, the GPU's free memory says nothing about its instances.
+/// When this row's leak will fill the GPU. `None` if the finding concerns several GPUs. Also `None` under MIG,
+/// because a GPU's free memory says nothing about its instances.
 fn exhaustion(subject: &Subject<'_>) -> Option<Exhaustion> {
-    let finding = subject.finding.filter(|it| it.resolved_at.is_none())?;
+    let finding = subject.finding.filter(|finding| finding.resolved_at.is_none())?;
     let gpu = subject.gpu.filter(|_| subject.row.key.instance.0.is_none())?;
     match &finding.gpus[..] {
         [only] if only.index == gpu.index => finding.evidence.forecast(),

@@ -1,5 +1,5 @@
-//! Columns of the process table, from the table of [fields](crate::model::field), and the order in which they are
-//! dropped.
+//! Columns of the process table, taken from the table of [fields](crate::model::field), and their priority on a
+//! narrow screen.
 
 pub use crate::model::field::Field as Column;
 use crate::model::field::{BY_NEED, ON_SCREEN};
@@ -8,7 +8,7 @@ impl Column {
     /// All columns, left to right.
     pub const ALL: [Self; ON_SCREEN.len()] = ON_SCREEN;
 
-    /// Last dropped to first dropped on a narrow screen.
+    /// Most important first: a narrow screen drops the last columns first.
     pub const BY_NEED: [Self; ON_SCREEN.len()] = BY_NEED;
 
     pub fn by_title(title: &str) -> Option<Self> {
@@ -64,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_column_has_a_letter_of_its_own_and_a_place() {
+    fn every_column_has_a_unique_letter_and_a_priority() {
         for column in Column::ALL {
             assert_eq!(Column::by_letter(column.spec().letter), Some(column));
             assert!(Column::BY_NEED.contains(&column), "{column:?}");
@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn a_choice_has_each_column_once_and_one_at_least() {
+    fn chosen_columns_are_unique_and_not_empty() {
         let some = [Column::Pid, Column::Memory, Column::Pid];
         let chosen: Vec<Column> = Columns::new(some).unwrap().iter().collect();
         assert_eq!(chosen, [Column::Pid, Column::Memory]);

@@ -1,4 +1,4 @@
-//! The list for choosing the table's columns. Changes apply to the table next to it at once.
+//! The list for choosing the table's columns. Changes apply to the table immediately.
 
 use ratatui::buffer::Buffer;
 use ratatui::layout::{Position, Rect};
@@ -49,24 +49,25 @@ impl ColumnList {
         self.cursor = to;
     }
 
-    /// The list's area along the right edge, between the first and the last line, and the first visible entry.
-    fn place(&self, area: Rect) -> (Rect, usize) {
-        let width = WIDTH.min(area.width);
+    /// Returns the list's area along the right edge of `screen`, and the first visible entry. The first and last
+    /// screen lines stay free.
+    fn visible_area(&self, screen: Rect) -> (Rect, usize) {
+        let width = WIDTH.min(screen.width);
         let count = self.entries.len();
-        let place = Rect {
-            x: area.right() - width,
-            y: area.y + 1.min(area.height),
+        let area = Rect {
+            x: screen.right() - width,
+            y: screen.y + 1.min(screen.height),
             width,
-            height: area.height.saturating_sub(2).min(count as u16 + 1),
+            height: screen.height.saturating_sub(2).min(count as u16 + 1),
         };
-        let height = usize::from(place.height.saturating_sub(1));
+        let height = usize::from(area.height.saturating_sub(1));
         // The cursor stays in the middle of a long list.
-        (place, self.cursor.saturating_sub(height / 2).min(count - height))
+        (area, self.cursor.saturating_sub(height / 2).min(count - height))
     }
 
-    fn entry_at(&self, area: Rect, at: Position) -> Option<usize> {
-        let (place, first) = self.place(area);
-        let line = at.y.checked_sub(place.y + 1).filter(|_| place.contains(at))?;
+    fn entry_at(&self, screen: Rect, at: Position) -> Option<usize> {
+        let (area, first) = self.visible_area(screen);
+        let line = at.y.checked_sub(area.y + 1).filter(|_| area.contains(at))?;
         Some(first + usize::from(line))
     }
 }
@@ -124,16 +125,16 @@ pub fn click(app: &mut App, at: Position) -> Option<Effect> {
     on_key(app, Some(KeyAction::SwitchColumn))
 }
 
-pub fn draw(list: &ColumnList, styles: Styles, area: Rect, canvas: &mut Buffer) {
-    let (place, first) = list.place(area);
-    clear(canvas, place);
+pub fn draw(list: &ColumnList, styles: Styles, screen: Rect, canvas: &mut Buffer) {
+    let (area, first) = list.visible_area(screen);
+    clear(canvas, area);
     let shown = list.entries.iter().filter(|(_, is_shown)| *is_shown).count();
     let title = format!("columns: {shown} of {}", list.entries.len());
-    LineWriter::new(canvas, place, 0).rule(&title, styles.strong(), styles.faint());
+    LineWriter::new(canvas, area, 0).rule(&title, styles.strong(), styles.faint());
     let entries = list.entries.iter().enumerate().skip(first);
-    for (line, (at, (column, is_shown))) in (1..place.height).zip(entries) {
+    for (line, (at, (column, is_shown))) in (1..area.height).zip(entries) {
         if at == list.cursor {
-            let row = Rect { y: place.y + line, height: 1, ..place };
+            let row = Rect { y: area.y + line, height: 1, ..area };
             canvas.set_style(row, styles.selected());
         }
         let spec = column.spec();
@@ -141,7 +142,7 @@ pub fn draw(list: &ColumnList, styles: Styles, area: Rect, canvas: &mut Buffer) 
             true => ("[x]", styles.plain()),
             false => ("[ ]", styles.faint()),
         };
-        let mut writer = LineWriter::new(canvas, place, line);
+        let mut writer = LineWriter::new(canvas, area, line);
         writer.text("│", styles.faint()).skip(1).text(mark, style).skip(1);
         writer.left(spec.title, TITLE, style).skip(1).text(spec.meaning, styles.faint());
     }
@@ -152,7 +153,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_column_is_in_the_list_once_and_hidden_ones_keep_their_place() {
+    fn the_list_has_every_column_once_and_keeps_hidden_positions() {
         for shown in [&Column::ALL[..], &[Column::Command, Column::Gpu], &[Column::Finding]] {
             let columns = Columns::new(shown.iter().copied()).unwrap();
             let list = ColumnList::new(&columns);
@@ -170,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn a_column_moves_with_the_cursor_and_not_past_an_end() {
+    fn a_column_moves_with_the_cursor_and_stops_at_the_ends() {
         let mut list = ColumnList::new(&Columns::default());
         let (first, _) = list.entries[0];
         for (steps, to) in [(-1, 0), (1, 1), (1, 2), (-1, 1)] {
@@ -183,21 +184,21 @@ mod tests {
     }
 
     #[test]
-    fn the_cursor_is_in_sight_on_every_screen() {
+    fn the_cursor_is_visible_on_every_screen_size() {
         let mut list = ColumnList::new(&Columns::default());
         for (width, height) in [(40, 10), (80, 24), (200, 60)] {
-            let area = Rect::new(0, 0, width, height);
+            let screen = Rect::new(0, 0, width, height);
             for at in 0..list.entries.len() {
                 list.cursor = at;
-                let (place, first) = list.place(area);
-                let there = Position::new(place.x, place.y + 1 + (at - first) as u16);
-                assert_eq!(list.entry_at(area, there), Some(at), "{width}x{height}");
-                assert!(place.bottom() < height, "the keys stay in sight");
+                let (area, first) = list.visible_area(screen);
+                let position = Position::new(area.x, area.y + 1 + (at - first) as u16);
+                assert_eq!(list.entry_at(screen, position), Some(at), "{width}x{height}");
+                assert!(area.bottom() < height, "the hints stay visible");
             }
         }
         for (width, height) in [(0, 0), (1, 1), (3, 2)] {
-            let (place, _) = list.place(Rect::new(0, 0, width, height));
-            assert!(place.right() <= width && place.bottom() <= height.max(1));
+            let (area, _) = list.visible_area(Rect::new(0, 0, width, height));
+            assert!(area.right() <= width && area.bottom() <= height.max(1));
         }
     }
 }

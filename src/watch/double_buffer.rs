@@ -43,8 +43,8 @@ impl<W: Write> DoubleBuffer<W> {
         self.is_unknown = true;
     }
 
-    /// Calls `paint` for the whole frame and writes the changes, if any. Synchronized output makes them visible at
-    /// once (DEC private mode 2026); terminals without it ignore the sequence.
+    /// Calls `paint` for the whole frame and writes the changes, if any. Synchronized output (DEC private
+    /// mode 2026) makes them visible together; terminals without it ignore the sequence.
     pub fn draw(&mut self, paint: impl FnOnce(&mut Buffer)) -> io::Result<()> {
         paint(&mut self.next);
         let mut changes = self.shown.diff_iter(&self.next).peekable();
@@ -91,7 +91,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_has_changed_is_written() {
+    fn only_changed_cells_are_written() {
         let mut out = Vec::new();
         let mut frames = DoubleBuffer::new(&mut out, Rect::new(0, 0, 20, 3));
         let paint = |text: &'static str| {
@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn after_a_new_size_all_of_it_is_written() {
+    fn a_resize_rewrites_every_cell() {
         let mut out = Vec::new();
         let mut frames = DoubleBuffer::new(&mut out, Rect::new(0, 0, 20, 3));
         for _ in 0..2 {
@@ -128,8 +128,8 @@ mod tests {
         }
         drop(frames);
         let text = String::from_utf8(out).unwrap();
-        let at_once = "\x1b[?2026h\x1b[2J";
-        assert_eq!(text.matches(at_once).count(), 2, "{text:?}");
+        let clear_frame = "\x1b[?2026h\x1b[2J";
+        assert_eq!(text.matches(clear_frame).count(), 2, "{text:?}");
         assert_eq!(text.matches("whole").count(), 2, "{text:?}");
     }
 }

@@ -20,7 +20,7 @@ use crate::report::escape::escape;
 use crate::units::Bytes;
 use crate::watch::state::findings::NextCommands;
 
-/// From this width on, a finding's message may be on a second line, below its evidence.
+/// At this width or more, a finding can use a second line for its message.
 const WIDE: u16 = 72;
 /// A panel with fewer lines has no title.
 const TITLED: u16 = 4;
@@ -51,7 +51,7 @@ pub fn visible(app: &App, layout: &Layout) -> Option<VisibleFindings> {
         let room = area.height.saturating_sub(used).min(limit);
         used += wrap(&text, area.width, usize::from(room)).len() as u16;
     }
-    // Keep one line for the notes, unless only one is left.
+    // Reserve one line for the notes, unless only one line is left.
     let room = usize::from(area.height.saturating_sub(used));
     let has_notes = notes(screenful, layout.gpu_form).next().is_some();
     let kept = usize::from(has_notes && room > 1);
@@ -88,15 +88,15 @@ fn notes(screenful: &Screenful, form: Form) -> impl Iterator<Item = (NoteKind, S
     let errors = &screenful.snapshot.errors;
     let unread = errors.first().map(|error| {
         let call = clean(&error.call, 200);
-        // The error precedes the name of the call, which few users know. The end of the line is cut first.
-        let place =
+        // The end of a line is truncated first, so the call, which few users know, follows the error.
+        let source =
             error.gpu.map_or_else(|| call.clone().into_owned(), |index| format!("GPU {index}"));
         let call = error.gpu.map_or_else(String::new, |_| format!(" ({call})"));
         let more = match errors.len() {
             1 => String::new(),
             count => format!(" (and {} more)", count - 1),
         };
-        format!("could not read {place}: {}{call}{more}", clean(&error.error, 400))
+        format!("could not read {source}: {}{call}{more}", clean(&error.error, 400))
     });
     let undecided = screenful.undecided.iter().map(|undecided| {
         format!(
@@ -117,10 +117,10 @@ fn notes(screenful: &Screenful, form: Form) -> impl Iterator<Item = (NoteKind, S
     missing.chain(suspects).chain(undecided)
 }
 
-/// From this width on, severities have their own column.
+/// At this width or more, severities have their own column.
 const WIDEST: u16 = 100;
-/// If the finding's text would be narrower than this, the command is omitted.
-const LEAST_TEXT: u16 = 24;
+/// Minimum width of a finding's text. If it would be narrower, the command is omitted.
+const TEXT_MIN: u16 = 24;
 /// The title, such as `findings 3-7 of 12: 2 critical, 9 warnings, 1 info`. It also reports that there are no
 /// findings, or that a GPU does not answer.
 pub fn title(app: &App, layout: &Layout) -> String {
@@ -131,11 +131,11 @@ pub fn title(app: &App, layout: &Layout) -> String {
     let counts: Vec<String> = [Severity::Critical, Severity::Warning, Severity::Info]
         .into_iter()
         .filter_map(|severity| {
-            let count = findings.iter().filter(|it| it.severity == severity).count();
+            let count = findings.iter().filter(|finding| finding.severity == severity).count();
             (count > 0).then(|| counted(count, severity))
         })
         .collect();
-    let place = match visible(app, layout) {
+    let range = match visible(app, layout) {
         Some(visible) if visible.shown < findings.len() => format!(
             " {}-{} of {}",
             visible.first + 1,
@@ -153,7 +153,7 @@ pub fn title(app: &App, layout: &Layout) -> String {
                 count => format!("findings: none so far, {count} suspected"),
             },
         },
-        (false, _) => format!("findings{place}: {}", counts.join(", ")),
+        (false, _) => format!("findings{range}: {}", counts.join(", ")),
     }
 }
 
@@ -161,9 +161,9 @@ fn unread(screenful: &Screenful) -> Option<String> {
     let mut unread = screenful.snapshot.gpus.iter().filter(|gpu| gpu.is_unread());
     let first = unread.next()?;
     Some(match unread.count() {
-        0 if screenful.snapshot.gpus.len() == 1 => "the GPU is not read".to_owned(),
-        0 => format!("GPU {} is not read", first.index),
-        others => format!("{} GPUs are not read", others + 1),
+        0 if screenful.snapshot.gpus.len() == 1 => "the GPU could not be read".to_owned(),
+        0 => format!("GPU {} could not be read", first.index),
+        others => format!("{} GPUs could not be read", others + 1),
     })
 }
 
@@ -175,12 +175,12 @@ pub fn draw(app: &App, layout: &Layout, lines: &mut PanelWriter<'_>) {
     let Some(visible) = visible(app, layout) else {
         return;
     };
-    let seen = visible.first..visible.first + visible.shown;
+    let range = visible.first..visible.first + visible.shown;
     let commands = &app.next_commands;
-    let columns = FindingColumns::new(&screenful.findings[seen], commands, lines.area.width);
+    let columns = FindingColumns::new(&screenful.findings[range], commands, lines.area.width);
     let selected = app.selected_finding().filter(|_| app.focus == Focus::Findings);
-    let seen = screenful.findings.iter().enumerate();
-    for (at, finding) in seen.skip(visible.first).take(visible.shown) {
+    let findings = screenful.findings.iter().enumerate();
+    for (at, finding) in findings.skip(visible.first).take(visible.shown) {
         let is_last = at + 1 == visible.first + visible.shown;
         let is_selected = selected.is_some_and(|(selected, _)| selected == at);
         // If consecutive findings have the same command, only the last one shows it.
@@ -199,7 +199,7 @@ pub fn draw(app: &App, layout: &Layout, lines: &mut PanelWriter<'_>) {
         }
     }
     let room = usize::from(lines.left());
-    // There may be as many suspects as processes.
+    // Every process can be a suspect, so format only what fits.
     let mut notes: Vec<(NoteKind, String)> =
         notes(screenful, layout.gpu_form).take(room + 1).collect();
     if notes.len() > room && screenful.undecided.len() > 1 {
@@ -222,9 +222,10 @@ fn note_style(kind: NoteKind, styles: Styles) -> Style {
 }
 
 fn undecided_rules(screenful: &Screenful) -> String {
-    let mut rules: Vec<&str> = screenful.undecided.iter().map(|it| &*it.rule).collect();
-    let mut seen = HashSet::new();
-    rules.retain(|rule| seen.insert(*rule));
+    let mut rules: Vec<&str> =
+        screenful.undecided.iter().map(|undecided| &*undecided.rule).collect();
+    let mut unique = HashSet::new();
+    rules.retain(|rule| unique.insert(*rule));
     format!("not decided yet: {}", clean(&rules.join(", "), 400))
 }
 
@@ -232,26 +233,26 @@ struct FindingColumns {
     width: u16,
     badge: u16,
     memory: u16,
-    who: u16,
+    subject: u16,
     user: u16,
     command: u16,
 }
 
 impl FindingColumns {
     fn new(findings: &[Finding], commands: &NextCommands, width: u16) -> Self {
-        let typed = findings.iter().filter_map(|it| commands.first(it));
+        let typed = findings.iter().filter_map(|finding| commands.first(finding));
         let typed = typed.map(|command| columns(&clean(command, MESSAGE_CHARS)));
         // A truncated command is useless, so long commands are omitted.
         let typed = typed.filter(|command| *command <= width / 3);
         let widest = |text: fn(&Finding) -> String| {
-            let texts = findings.iter().map(|it| columns(&text(it)));
+            let texts = findings.iter().map(|finding| columns(&text(finding)));
             texts.max().unwrap_or(0)
         };
         Self {
             width,
             badge: widest(badge).min(22),
             memory: widest(memory).min(12),
-            who: widest(who).min(12),
+            subject: widest(subject).min(12),
             user: widest(user).min(12),
             command: typed.max().unwrap_or(0),
         }
@@ -260,7 +261,7 @@ impl FindingColumns {
     /// Draws the finding's text and, if both fit, its command at the end of the line.
     fn end(&self, writer: &mut LineWriter<'_>, text: &str, command: &str, styles: Styles) {
         let room = writer.room();
-        if self.command == 0 || self.command + LEAST_TEXT > room {
+        if self.command == 0 || self.command + TEXT_MIN > room {
             writer.left(text, room, styles.plain());
             return;
         }
@@ -288,7 +289,7 @@ impl FindingColumns {
             writer.left(&severity, 8, severity_style(styles, finding)).skip(1);
         }
         writer.left(&badge(finding), self.badge, style).skip(1);
-        for (text, width) in [(memory(finding), self.memory), (who(finding), self.who)] {
+        for (text, width) in [(memory(finding), self.memory), (subject(finding), self.subject)] {
             writer.right(&text, width, styles.plain()).skip(1);
         }
         if self.user > 0 {
@@ -316,7 +317,7 @@ fn memory(finding: &Finding) -> String {
 }
 
 /// The PID, or the GPUs of a finding that is not about a process.
-fn who(finding: &Finding) -> String {
+fn subject(finding: &Finding) -> String {
     match (&finding.process, &finding.gpus[..]) {
         (Some(process), _) => process.pid.to_string(),
         (None, []) => String::new(),

@@ -7,7 +7,7 @@ use ratatui::buffer::Buffer;
 use ratatui::layout::{Position, Rect};
 use ratatui::style::Style;
 
-use super::charts::{Seen, gpu_grid, window};
+use super::charts::{HistoryCharts, gpu_grid, window};
 use super::layout::gpus::card_area;
 use super::layout::{Form, Layout};
 use super::memory_shares::{GpuShares, MemoryShare, MemoryShares};
@@ -58,7 +58,7 @@ fn in_panel(gpus: &[&Gpu], layout: &Layout, at: Position) -> Option<usize> {
     }
 }
 
-/// Whether MIG devices get lines. Either all do or none: some of them would look like all.
+/// Whether MIG devices get lines: all or none, because a partial list would look complete.
 fn has_room_for_parts(gpus: &[&Gpu], area: Rect) -> bool {
     let parts: usize = gpus.iter().map(|gpu| gpu.mig_devices.len()).sum();
     gpus.len() + parts <= usize::from(area.height)
@@ -84,11 +84,10 @@ pub fn draw(app: &App, styles: Styles, layout: &Layout, canvas: &mut Buffer) {
                     snapshot,
                     gpu,
                     shares,
-                    seen: Seen::new(app.judged.courses.gpu(gpu), window, styles),
+                    charts: HistoryCharts::new(app.judged.courses.gpu(gpu), window, styles),
                     styles,
                 };
-                let place = card_area(area, shown.len(), at);
-                card.draw(place, canvas);
+                card.draw(card_area(area, shown.len(), at), canvas);
             }
         }
         Form::Lines => {
@@ -99,9 +98,9 @@ pub fn draw(app: &App, styles: Styles, layout: &Layout, canvas: &mut Buffer) {
             let has_parts = has_room_for_parts(&gpus, area);
             let mut line = 0;
             for &(gpu, shares) in &shown {
-                let course = (app.judged.courses.gpu(gpu), window);
+                let series = (app.judged.courses.gpu(gpu), window);
                 let mut writer = LineWriter::new(canvas, area, line);
-                columns.line(snapshot, (gpu, shares), course, styles, &mut writer);
+                columns.line(snapshot, (gpu, shares), series, styles, &mut writer);
                 line += 1;
                 let devices = gpu.mig_devices.iter().zip(&shares.devices);
                 for device in devices.filter(|_| has_parts) {
@@ -166,16 +165,16 @@ impl GpuColumns {
         };
         let (judged, faint): (Vec<_>, Vec<_>) =
             gpu::on_screen().into_iter().partition(|field| field.from_columns == 0);
-        // Most informative first: each column gets room before those after it.
+        // Most informative first: if room is short, the last columns are dropped.
         let mut columns = vec![(Part::Index, index), (Part::Memory, memory), (Part::Bar, BAR_MIN)];
         columns.extend(judged.into_iter().map(figure));
         columns.push((Part::Name, name));
-        // The bar already shows current memory, so the utilization chart comes before the memory chart.
+        // The bar already shows current memory, so utilization has priority over the memory chart.
         columns.push((Part::Chart(ChartColor::Work), chart));
         columns.push((Part::Chart(ChartColor::Memory), if width >= 140 { chart } else { 0 }));
         let faint = faint.into_iter().filter(|field| width >= field.from_columns);
         columns.extend(faint.map(figure));
-        // The blank after the last column may be cut off.
+        // The blank after the last column can be omitted.
         let mut room = width + 1;
         columns.retain(|&(_, wide)| {
             let fits = wide > 0 && wide < room;
@@ -225,7 +224,7 @@ impl GpuColumns {
         &self,
         snapshot: &Snapshot,
         (gpu, shares): (&Gpu, &GpuShares),
-        (course, window): (Option<&MemorySeries>, ChartWindow),
+        (series, window): (Option<&MemorySeries>, ChartWindow),
         styles: Styles,
         writer: &mut LineWriter<'_>,
     ) {
@@ -254,20 +253,20 @@ impl GpuColumns {
                     writer.skip(width);
                 }
                 Part::Memory => used(gpu.memory, shares.whole.as_ref(), width, styles, writer),
-                Part::Chart(of) => {
-                    let (place, canvas) = writer.place(width);
-                    if let Some(course) = course {
+                Part::Chart(color) => {
+                    let (area, canvas) = writer.reserve(width);
+                    if let Some(series) = series {
                         let total = gpu.memory.map_or(0, |memory| memory.total_bytes) as f64;
-                        let (values, top) = match of {
+                        let (values, top) = match color {
                             ChartColor::Memory => {
-                                (chart::memory(course.buckets(), window, width), total)
+                                (chart::memory(series.buckets(), window, width), total)
                             }
                             ChartColor::Work => {
-                                (chart::utilization(course.loads(), window, width), 100.0)
+                                (chart::utilization(series.loads(), window, width), 100.0)
                             }
                         };
-                        let style = |is_line| styles.chart(of, is_line);
-                        chart::draw_values(&values, top, style, place, canvas);
+                        let style = |is_line| styles.chart(color, is_line);
+                        chart::draw_values(&values, top, style, area, canvas);
                     }
                 }
                 Part::Figure(_) if is_stale => {
@@ -288,7 +287,7 @@ impl GpuColumns {
         }
     }
 
-    /// Draws a MIG device's line. Only the memory is the device's own; the rest belongs to the GPU.
+    /// Draws a MIG device's line. Only memory is reported per device; other figures belong to the GPU.
     fn device(
         &self,
         gpu: &Gpu,
@@ -321,7 +320,7 @@ fn used(
     styles: Styles,
     writer: &mut LineWriter<'_>,
 ) {
-    let style = shares.map_or(styles.plain(), |it| styles.strain(it.level()));
+    let style = shares.map_or(styles.plain(), |shares| styles.strain(shares.level()));
     writer.right(&memory_text(memory), width, style);
 }
 
@@ -334,11 +333,11 @@ fn figure_style(field: &GpuField, gpu: &Gpu, styles: Styles) -> Style {
     }
 }
 
-/// Shares that appear in any bar, in order. Free memory needs no legend.
+/// Shares that appear in any bar, in order. Free memory has no legend.
 fn drawn_shares(shown: &[(&Gpu, &GpuShares)]) -> Vec<MemoryShare> {
     let mut shares = MemoryShare::ALL.to_vec();
     shares.retain(|&share| {
-        let has = |it: &GpuShares| it.whole.is_some_and(|whole| whole.has(share));
+        let has = |shares: &GpuShares| shares.whole.is_some_and(|whole| whole.has(share));
         share != MemoryShare::Free && shown.iter().any(|(_, shares)| has(shares))
     });
     shares
@@ -354,7 +353,7 @@ struct Card<'a> {
     snapshot: &'a Snapshot,
     gpu: &'a Gpu,
     shares: &'a GpuShares,
-    seen: Seen<'a>,
+    charts: HistoryCharts<'a>,
     styles: Styles,
 }
 
@@ -387,8 +386,8 @@ impl Card<'_> {
             None if is_lost(gpu) => Vec::new(),
             None => figures(gpu, is_wide, styles),
         };
-        let name_least = if is_wide { columns(&name).max(NAME_MIN) } else { NAME_MIN };
-        let mut room = writer.room().saturating_sub(columns(&index) + 1 + name_least);
+        let name_min = if is_wide { columns(&name).max(NAME_MIN) } else { NAME_MIN };
+        let mut room = writer.room().saturating_sub(columns(&index) + 1 + name_min);
         figures.retain(|(figure, _)| {
             let width = 2 + columns(figure);
             let fits = width <= room;
@@ -396,7 +395,7 @@ impl Card<'_> {
             fits
         });
         writer.text(&index, styles.strong()).skip(1);
-        writer.left(&name, name_least + room, styles.strong());
+        writer.left(&name, name_min + room, styles.strong());
         for (figure, style) in figures {
             writer.skip(2).text(&figure, style);
         }
@@ -416,7 +415,7 @@ impl Card<'_> {
         self.bar(gpu.memory, self.shares.whole.as_ref(), writer);
     }
 
-    /// Draws the bar in the columns that the text next to it leaves free.
+    /// Draws the bar and, to its right, the memory as text.
     fn bar(
         &self,
         memory: Option<Memory>,
@@ -434,7 +433,7 @@ impl Card<'_> {
         let width = writer.room().saturating_sub(columns(&text) + 1);
         let is_stale = self.gpu.stale_seconds.is_some();
         bar(shares, is_stale, width, styles, writer);
-        let style = shares.map_or(styles.plain(), |it| styles.strain(it.level()));
+        let style = shares.map_or(styles.plain(), |shares| styles.strain(shares.level()));
         writer.skip(1).text(&text, style);
     }
 
@@ -479,7 +478,7 @@ impl Card<'_> {
         if area.height < CHARTS_ROWS_MIN {
             return;
         }
-        self.seen.draw_gpu(self.gpu, "", area, canvas);
+        self.charts.draw_gpu(self.gpu, "", area, canvas);
     }
 }
 
@@ -495,11 +494,11 @@ fn figures(gpu: &Gpu, is_wide: bool, styles: Styles) -> Vec<(String, Style)> {
 pub fn sum(gpus: &[&Gpu]) -> String {
     let count = gpus.len();
     let mut text = format!("{count} GPU{}", if count == 1 { "" } else { "s" });
-    let known = || gpus.iter().filter_map(|gpu| gpu.memory);
-    let used = known().fold(0u64, |sum, memory| sum.saturating_add(memory.used_bytes));
-    let total = known().fold(0u64, |sum, memory| sum.saturating_add(memory.total_bytes));
+    let memories = || gpus.iter().filter_map(|gpu| gpu.memory);
+    let used = memories().fold(0u64, |sum, memory| sum.saturating_add(memory.used_bytes));
+    let total = memories().fold(0u64, |sum, memory| sum.saturating_add(memory.total_bytes));
     if total > 0 {
-        text.push_str(&format!("  {} ({:.0}%)", of(used, total), percent(used, total)));
+        text.push_str(&format!("  {} ({:.0}%)", used_of_total(used, total), percent(used, total)));
     }
     let count = |is: fn(&Gpu) -> bool| gpus.iter().filter(|gpu| is(gpu)).count();
     let stale = count(|gpu| gpu.stale_seconds.is_some());
@@ -517,7 +516,7 @@ fn reason(gpu: &Gpu) -> Option<String> {
 }
 
 /// `8.1/45.0 GiB`; both units if they differ.
-fn of(used: u64, total: u64) -> String {
+fn used_of_total(used: u64, total: u64) -> String {
     let (used, total) = (Bytes(used).to_string(), Bytes(total).to_string());
     match (used.split_once(' '), total.split_once(' ')) {
         (Some((number, unit)), Some((_, whole))) if unit == whole => format!("{number}/{total}"),
@@ -526,7 +525,10 @@ fn of(used: u64, total: u64) -> String {
 }
 
 pub fn memory_text(memory: Option<Memory>) -> String {
-    memory.map_or_else(|| UNKNOWN.to_owned(), |memory| of(memory.used_bytes, memory.total_bytes))
+    memory.map_or_else(
+        || UNKNOWN.to_owned(),
+        |memory| used_of_total(memory.used_bytes, memory.total_bytes),
+    )
 }
 
 fn name(gpu: &Gpu) -> String {
@@ -553,7 +555,7 @@ fn lost_text(snapshot: &Snapshot, gpu: &Gpu, width: u16) -> String {
     let error = snapshot.errors.iter().find(|error| error.gpu == Some(gpu.index));
     match error {
         Some(error) => format!("lost: {}", clean(&error.error, width)),
-        None => "lost: nothing of it could be read".to_owned(),
+        None => "lost: no data could be read".to_owned(),
     }
 }
 

@@ -1,7 +1,7 @@
 //! Several machines: one screen per machine, and a list to choose from. A single machine has no list.
 //!
 //! Every screen keeps judging its machine's samples, even when it is not shown. A hanging machine raises an alarm
-//! on its own screen and delays no other.
+//! on its own screen and does not delay the others.
 
 use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
@@ -32,7 +32,7 @@ const BAR: (u16, u16) = (8, 40);
 const FOUND: u16 = 16;
 const SUM: &str = "GPUS AND MEMORY USED";
 const RECLAIMABLE: u16 = 24;
-/// Lines above the first host and below the last one.
+/// Lines outside the list: two above it and one below.
 const AROUND: u16 = 3;
 
 pub(super) struct AppScreen {
@@ -74,19 +74,19 @@ impl Stage {
     }
 
     /// Whether the terminal shows this screen or its line in the list.
-    pub(super) fn shows(&self, of: usize) -> bool {
-        self.is_list || of == self.selected
+    pub(super) fn shows(&self, screen: usize) -> bool {
+        self.is_list || screen == self.selected
     }
 
     pub(super) fn show_list(&mut self) {
         self.is_list = self.screens.len() > 1;
     }
 
-    pub(super) fn update_of(&mut self, of: usize, event: Event) -> Option<Effect> {
-        update(&mut self.screens[of].app, event)
+    pub(super) fn update_screen(&mut self, screen: usize, event: Event) -> Option<Effect> {
+        update(&mut self.screens[screen].app, event)
     }
 
-    /// Handles an event from the terminal or one for all screens. Returns the effect and the index of its screen.
+    /// Handles a terminal event, or an event for all screens. Returns the effect and the index of its screen.
     pub(super) fn update(&mut self, event: Event) -> (usize, Option<Effect>) {
         let shown = self.selected;
         match event {
@@ -138,7 +138,7 @@ impl Stage {
         }
     }
 
-    /// When text on any screen next changes by itself.
+    /// Time until text on any screen changes without an event.
     pub(super) fn next_tick(&self) -> Option<Duration> {
         self.screens.iter().filter_map(|screen| screen.app.next_tick()).min()
     }
@@ -205,8 +205,8 @@ impl Stage {
     fn scroll(&mut self) {
         let lines = self.lines();
         let last = self.screens.len().saturating_sub(lines);
-        let least = (self.selected + 1).saturating_sub(lines);
-        self.first = self.first.clamp(least, self.selected).min(last.max(least));
+        let first_min = (self.selected + 1).saturating_sub(lines);
+        self.first = self.first.clamp(first_min, self.selected).min(last.max(first_min));
     }
 
     pub(super) fn draw(&self, canvas: &mut Buffer) {
@@ -269,10 +269,10 @@ impl Stage {
         if silent > 0 {
             writer.text(&format!("{silent} not answering"), styles.alarm()).skip(2);
         }
-        let all: Vec<_> = screenfuls().flat_map(|it| &it.snapshot.gpus).collect();
+        let all: Vec<_> = screenfuls().flat_map(|screenful| &screenful.snapshot.gpus).collect();
         writer.text(&gpus::sum(&all), styles.plain()).skip(2);
-        let bytes = screenfuls().map(|it| it.reclaimable.bytes).sum();
-        let processes: usize = screenfuls().map(|it| it.reclaimable.processes).sum();
+        let bytes = screenfuls().map(|screenful| screenful.reclaimable.bytes).sum();
+        let processes: usize = screenfuls().map(|screenful| screenful.reclaimable.processes).sum();
         if processes > 0 {
             let text = format!("{} reclaimable: {processes} processes", Bytes(bytes));
             writer.text(&text, styles.reclaimable());
@@ -281,16 +281,16 @@ impl Stage {
 
     fn draw_host(&self, app: &App, (bars, sum): (u16, u16), writer: &mut LineWriter<'_>) {
         let styles = self.styles;
-        let trouble = app.trouble.as_deref().map(|why| clean(why, MESSAGE_CHARS));
+        let trouble = app.trouble.as_deref().map(|reason| clean(reason, MESSAGE_CHARS));
         let Some(screenful) = &app.screenful else {
             match &trouble {
-                Some(why) => writer.text(why, styles.alarm()),
+                Some(reason) => writer.text(reason, styles.alarm()),
                 None => writer.text("waiting for its first sample", styles.faint()),
             };
             return;
         };
         if bars > 0 {
-            let shares = screenful.shares.iter().filter_map(|it| it.whole.as_ref());
+            let shares = screenful.shares.iter().filter_map(|gpu| gpu.whole.as_ref());
             let shares = MemoryShares::sum(shares);
             bar(shares.as_ref(), !is_answering(app), bars - 2, styles, writer);
             writer.skip(2);
@@ -298,13 +298,13 @@ impl Stage {
         writer.left(&host_sum(app), sum, styles.plain());
         if !is_answering(app) {
             let age = Span::from_seconds(app.age_seconds().unwrap_or_default() as f64);
-            let why = trouble.unwrap_or_default();
-            writer.text(&format!("no answer for {age}  {why}"), styles.alarm());
+            let reason = trouble.unwrap_or_default();
+            writer.text(&format!("no answer for {age}  {reason}"), styles.alarm());
             return;
         }
-        let fits = |it: &Headline| columns(&it.text(self.ascii)) < RECLAIMABLE;
+        let fits = |headline: &Headline| columns(&headline.text(self.ascii)) < RECLAIMABLE;
         let headline = screenful.reclaimable.headlines().into_iter().find(fits);
-        let text = headline.map_or_else(String::new, |it| it.text(self.ascii));
+        let text = headline.map_or_else(String::new, |headline| headline.text(self.ascii));
         let style = match screenful.reclaimable.processes {
             0 => styles.faint(),
             _ => styles.reclaimable(),
@@ -317,7 +317,7 @@ impl Stage {
     }
 }
 
-/// Whether the newest sample is recent, or the first one may still arrive.
+/// Whether the newest sample is recent, or the first one is still expected.
 fn is_answering(app: &App) -> bool {
     !app.is_overdue() && (app.screenful.is_some() || app.trouble.is_none())
 }
@@ -330,7 +330,8 @@ fn worst(app: &App) -> Option<&Finding> {
 /// Totals of a host's GPUs: `8 GPUs  512.1/640.0 GiB (80%)`.
 fn host_sum(app: &App) -> String {
     let screenful = app.screenful.as_ref();
-    screenful.map_or_else(String::new, |it| gpus::sum(&Vec::from_iter(&it.snapshot.gpus)))
+    screenful
+        .map_or_else(String::new, |screenful| gpus::sum(&Vec::from_iter(&screenful.snapshot.gpus)))
 }
 
 fn host_name(app: &App) -> String {
@@ -347,11 +348,11 @@ mod tests {
     use crate::rules::{Engine, RuleSet};
     use crate::source::remote::RemoteHost;
     use crate::watch::Past;
-    use crate::watch::testing::{lines, see};
+    use crate::watch::testing::{lines, show_sample};
     use crate::watch::tests::sample;
     use crate::watch::theme::Theme;
 
-    /// A list of hosts, numbered from 1. Each has as many GPUs as its number, and the last one has not answered.
+    /// A list of hosts, numbered from 1. Host N has N GPUs; the last host has not answered.
     fn stage(count: u32, (width, height): (u16, u16)) -> Stage {
         let options = Options {
             me: crate::model::row::Me::default(),
@@ -372,7 +373,7 @@ mod tests {
             let mut app = options.clone().start(None, Some(host), past, width, height);
             match number == count {
                 true => app.trouble = Some("ssh failed: no route".to_owned()),
-                false => drop(see(&mut app, 0, sample::snapshot(number, 2))),
+                false => drop(show_sample(&mut app, 0, sample::snapshot(number, 2))),
             }
             stage.screens.push(AppScreen { app, controls: channel().0, reclaim: mailbox().0 });
         }
@@ -394,20 +395,20 @@ mod tests {
     }
 
     #[test]
-    fn the_list_names_each_host_and_what_it_holds_on_any_screen() {
-        let mut begun = stage(4, (120, 10));
-        let list = drawn(&begun);
+    fn the_host_list_shows_names_and_totals_at_any_size() {
+        let mut hosts = stage(4, (120, 10));
+        let list = drawn(&hosts);
         assert!(list[0].starts_with("4 hosts  1 not answering  6 GPUs  "), "{list:#?}");
-        for (line, (name, what)) in (2..).zip([
+        for (line, (name, content)) in (2..).zip([
             ("gpu01", "1 GPU "),
             ("gpu02", "2 GPUs "),
             ("gpu03", "3 GPUs "),
             ("gpu04", "ssh failed: no route"),
         ]) {
-            assert!(list[line].starts_with(name) && list[line].contains(what), "{list:#?}");
+            assert!(list[line].starts_with(name) && list[line].contains(content), "{list:#?}");
         }
-        begun.screens[3].app.trouble = None;
-        let list = drawn(&begun);
+        hosts.screens[3].app.trouble = None;
+        let list = drawn(&hosts);
         assert!(
             list[0].starts_with("4 hosts  6 GPUs  ") && list[5].contains("waiting"),
             "{list:#?}"
@@ -422,7 +423,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_lead_through_the_list_into_a_screen_and_back() {
+    fn keys_move_in_the_list_and_open_and_leave_a_host() {
         let mut stage = stage(30, (100, 12));
         for (keys, selected) in [("k", 0), ("jj", 2), ("<PgDn>", 11), ("G", 29), ("<PgUp>k", 19)] {
             press(&mut stage, keys);
@@ -439,7 +440,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_on_a_host_is_named_by_its_identity() {
+    fn a_command_for_a_remote_process_uses_its_exact_name() {
         let mut stage = stage(2, (100, 30));
         press(&mut stage, "<Enter>");
         // Without the boot ID, only a bare PID would remain, which another process may use by then.
@@ -448,7 +449,7 @@ mod tests {
             assert!(stage.app().note.as_deref().is_some_and(|note| note.contains("is not known")));
             let mut snapshot = sample::later(1, 2, at as f64);
             snapshot.host.boot_id = Some(Arc::from(boot_id));
-            see(&mut stage.screens[0].app, at, snapshot);
+            show_sample(&mut stage.screens[0].app, at, snapshot);
             if boot_id != "b00t" {
                 assert_eq!(press(&mut stage, "x"), Some(Effect::Draw), "{boot_id:?}");
             }
@@ -456,8 +457,8 @@ mod tests {
         let Some(Effect::OnHost(command)) = press(&mut stage, "x") else {
             panic!("{:?}", stage.app().note);
         };
-        let who = stage.app().subject().unwrap().row.key.identity;
-        let name = who.exact_name("b00t").unwrap();
+        let identity = stage.app().subject().unwrap().row.key.identity;
+        let name = identity.exact_name("b00t").unwrap();
         assert_eq!(command, format!("gpumem kill --all-users {name}"));
         let release = format!("gpumem release --all-users {name}");
         assert_eq!(press(&mut stage, "R"), Some(Effect::OnHost(release)));

@@ -1,4 +1,4 @@
-//! Turns keys, clicks, pastes and resizes of the terminal into events.
+//! Converts keys, clicks, pastes and resizes of the terminal into events.
 
 use std::sync::mpsc::SyncSender;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
@@ -39,7 +39,7 @@ impl Pausing {
         changed.notify_all();
     }
 
-    fn stand_by(&self) {
+    fn wait_for_turn(&self) {
         let (keys, changed) = &*self.0;
         let mut keys = keys.lock().unwrap_or_else(PoisonError::into_inner);
         while *keys != KeysFor::Screen {
@@ -56,7 +56,7 @@ pub(super) fn read(start: Instant, sender: &SyncSender<ThreadMessage>, pausing: 
     let mut is_last_try = false;
     loop {
         if let Some(pausing) = pausing {
-            pausing.stand_by();
+            pausing.wait_for_turn();
             if let Ok(false) = crossterm::event::poll(POLL) {
                 continue;
             }
@@ -66,8 +66,8 @@ pub(super) fn read(start: Instant, sender: &SyncSender<ThreadMessage>, pausing: 
             && terminal::is_gone(error)
             && !is_last_try
         {
-            // Reading fails in the background. In the foreground, gpumem has just returned, or the terminal is
-            // gone.
+            // Reading fails in the background. In the foreground, either gpumem has just returned or the terminal
+            // is gone.
             is_last_try = terminal::is_foreground();
             thread::sleep(TRY_AGAIN);
             continue;
@@ -128,7 +128,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn esc_and_a_key_that_come_at_once_are_two_keys() {
+    fn alt_with_a_character_is_split_into_two_keys() {
         let keys = |code, modifiers| pressed(KeyEvent::new(code, modifiers)).collect::<Vec<_>>();
         let q = KeyEvent::from(KeyCode::Char('q'));
         let alt = KeyModifiers::ALT;

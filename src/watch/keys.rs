@@ -1,7 +1,7 @@
-//! Key bindings: the context and action of each key, and its line in the help.
+//! Key bindings: the context, action and help text of each key.
 //!
-//! [`action`] looks keys up in this table, the help prints it, and clicking a hint presses its key. Keys follow
-//! nvitop, nvtop, htop and vi where those agree. No single key kills a process. `update/key.rs` carries out the
+//! [`action`] looks keys up in this table, the help prints it, and a click on a hint presses its key. Keys follow
+//! nvitop, nvtop, htop and vi where these agree. No single key kills a process. `update/key.rs` carries out the
 //! actions.
 
 use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
@@ -97,12 +97,12 @@ pub type Group = (Context, &'static str, &'static [Binding]);
 /// All keys, in the order of the help. Table keys work everywhere, unless a context binds the same key to another
 /// action.
 pub const GROUPS: &[Group] = &[
-    (Context::Main, "Look around", LOOK),
-    (Context::Main, "Get memory back", RECLAIM),
-    (Context::Main, "Which processes, in which order", CHOOSE),
+    (Context::Main, "Navigation", LOOK),
+    (Context::Main, "Free memory", RECLAIM),
+    (Context::Main, "Filter and sort", CHOOSE),
     (Context::Main, "Time", TIME),
-    (Context::Main, "The screen", SCREEN),
-    (Context::Page, "On a page of explanation", PAGE),
+    (Context::Main, "Screen", SCREEN),
+    (Context::Page, "On an explanation page", PAGE),
     (Context::Plan, "On a plan", PLAN),
     (Context::Columns, "In the list of columns (F2)", COLUMNS),
 ];
@@ -110,36 +110,36 @@ pub const GROUPS: &[Group] = &[
 const LOOK: &[Binding] = &[
     ("j Down", "select the next process", Do::Down),
     ("k Up", "select the previous process", Do::Up),
-    ("PgDn Ctrl-F", "a screenful down", Do::PageDown),
-    ("PgUp Ctrl-B", "a screenful up", Do::PageUp),
-    ("Home g", "the first", Do::First),
-    ("End G", "the last", Do::Last),
-    ("Left ^", "back to the beginning of the commands", Do::Left),
-    ("Right l", "more of the commands", Do::Right),
-    ("Tab", "to the findings, and back to the table", Do::SwitchFocus),
+    ("PgDn Ctrl-F", "one screen down", Do::PageDown),
+    ("PgUp Ctrl-B", "one screen up", Do::PageUp),
+    ("Home g", "select the first process", Do::First),
+    ("End G", "select the last process", Do::Last),
+    ("Left ^", "scroll the commands back to their start", Do::Left),
+    ("Right l", "scroll the commands to the right", Do::Right),
+    ("Tab", "switch between table and findings", Do::SwitchFocus),
     ("Enter", "explain the selected process or finding", Do::Open),
-    ("i F8", "the page of the GPU; there again: the next GPU's", Do::GpuPage),
-    ("s F7", "totals by user, job, container and framework", Do::Totals),
-    ("e", "environment of the process, secrets masked", Do::Environment),
+    ("i F8", "show the page of the GPU; again: the next GPU", Do::GpuPage),
+    ("s F7", "show totals by user, job, container and framework", Do::Totals),
+    ("e", "show the environment of the process, secrets masked", Do::Environment),
 ];
 
 const RECLAIM: &[Binding] = &[
-    ("Space", "mark the process, and select the next", Do::Tag),
+    ("Space", "mark the process and select the next", Do::Tag),
     ("U", "clear all marks", Do::UntagAll),
-    ("x K F9 Del", "show the plan to kill the marked, or the selected", Do::Reap),
-    ("X", "show the plan to kill all that the rules found", Do::ReapFindings),
+    ("x K F9 Del", "show the plan to kill the marked or selected processes", Do::Reap),
+    ("X", "show the plan to kill all processes with findings", Do::ReapFindings),
     ("R", "free memory, keep running", Do::Release),
 ];
 
 const CHOOSE: &[Binding] = &[
     ("/ \\ F4", "filter: words, or user:ann gpu:0 idle>10m mem>4GiB", Do::Filter),
-    ("F3", "search: select the next row that fits; F3 again: one more", Do::Search),
-    ("t F5", "families as trees", Do::Tree),
-    (DIGITS, "only the GPU of this number, of one or two digits; again: all", Do::Gpu(0)),
-    ("u", "only my own", Do::Mine),
-    ("f", "only those with findings", Do::OnlyFindings),
+    ("F3", "search: select the next match; F3 again: the one after", Do::Search),
+    ("t F5", "show families as trees", Do::Tree),
+    (DIGITS, "only the GPU with this number (one or two digits); again: all", Do::Gpu(0)),
+    ("u", "only my processes", Do::Mine),
+    ("f", "only processes with findings", Do::OnlyFindings),
     ("z", "hide small processes", Do::HideSmall),
-    ("o F6", "sort by a column: its letter, or arrows", Do::ChooseSort),
+    ("o F6", "sort by a column: press its letter, or use arrows", Do::ChooseSort),
     ("< ,", "sort by the column to the left", Do::SortLeft),
     ("> .", "sort by the column to the right", Do::SortRight),
     ("M", "sort by GPU memory", Do::SortBy(Column::Memory)),
@@ -150,29 +150,29 @@ const CHOOSE: &[Binding] = &[
 
 const TIME: &[Binding] = &[
     ("p Z", "pause; again: resume", Do::Pause),
-    ("[", "the sample before", Do::StepBack),
-    ("]", "the sample after", Do::StepOn),
+    ("[", "previous sample", Do::StepBack),
+    ("]", "next sample", Do::StepOn),
     ("{", "a minute back", Do::LeapBack),
-    ("}", "a minute on", Do::LeapOn),
-    ("n", "to where the next finding begins", Do::NextFinding),
-    ("N", "to where the previous finding began", Do::PreviousFinding),
-    ("@", "to a time: 10:04, -5m, +1h", Do::Seek),
-    ("L", "to the newest sample", Do::Now),
+    ("}", "a minute forward", Do::LeapOn),
+    ("n", "start of the next finding", Do::NextFinding),
+    ("N", "start of the previous finding", Do::PreviousFinding),
+    ("@", "go to a time: 10:04, -5m, +1h", Do::Seek),
+    ("L", "go to the newest sample", Do::Now),
     ("+ =", "sample more often; play faster", Do::Faster),
     ("-", "sample less often; play slower", Do::Slower),
 ];
 
 const SCREEN: &[Binding] = &[
-    ("? h F1", "this help", Do::Help),
+    ("? h F1", "show this help", Do::Help),
     ("F2", "choose the table's columns", Do::Columns),
-    ("v", "change the form of the GPUs", Do::NextForm),
-    ("C", "the next theme", Do::NextTheme),
-    ("H", "the list of hosts (--host)", Do::Hosts),
-    ("Ctrl-L Ctrl-R", "draw the screen again", Do::Repaint),
-    ("Ctrl-Z", "back to the shell; fg returns", Do::Suspend),
-    ("Esc", "one step back: what is open, the selection, marks, filters", Do::Back),
+    ("v", "change the form of the GPU panel", Do::NextForm),
+    ("C", "next theme", Do::NextTheme),
+    ("H", "show the list of hosts (--host)", Do::Hosts),
+    ("Ctrl-L Ctrl-R", "redraw the screen", Do::Repaint),
+    ("Ctrl-Z", "suspend gpumem; fg resumes it", Do::Suspend),
+    ("Esc", "one step back: close, deselect, unmark, remove filters", Do::Back),
     ("q Q F10", "quit", Do::Quit),
-    ("Ctrl-C", "quit, whatever is open", Do::QuitAtOnce),
+    ("Ctrl-C", "quit immediately", Do::QuitAtOnce),
 ];
 
 const PAGE: &[Binding] = &[
@@ -184,26 +184,26 @@ const PAGE: &[Binding] = &[
 ];
 
 const PLAN: &[Binding] = &[
-    ("y", "yes: carry out the plan after a few seconds", Do::Confirm),
-    ("u", "undo, until the first signal; then stop", Do::Undo),
+    ("y", "yes: carry out the plan after a countdown", Do::Confirm),
+    ("u", "undo before the first signal, stop after it", Do::Undo),
     ("s F9", "the next signal", Do::NextSignal),
-    ("Tab", "the selected, their families, all findings", Do::SwitchFocus),
-    ("a", "processes of other users, too", Do::EveryUser),
-    ("d", "what a scheduler or service owns, too", Do::Direct),
+    ("Tab", "scope: selected, their families, all findings", Do::SwitchFocus),
+    ("a", "include processes of other users", Do::EveryUser),
+    ("d", "include processes of schedulers and services", Do::Direct),
     ("r F5", "refresh the plan", Do::PlanAgain),
     ("j Down", "a line down", Do::Down),
     ("k Up", "a line up", Do::Up),
-    ("Esc Enter n q x", "no; leave the plan", Do::Back),
+    ("Esc Enter n q x", "no: close the plan", Do::Back),
 ];
 
 const COLUMNS: &[Binding] = &[
     ("j Down", "the next column", Do::Down),
-    ("k Up", "the one before", Do::Up),
-    ("Space", "show the column, or hide it", Do::SwitchColumn),
-    ("Left < F7", "move it to the left in the table", Do::ColumnLeft),
-    ("Right > F8", "move it to the right", Do::ColumnRight),
-    ("r", "all columns, in their usual order", Do::DefaultColumns),
-    ("Enter F2", "keep them, also for later sessions", Do::Open),
+    ("k Up", "the previous column", Do::Up),
+    ("Space", "show or hide the column", Do::SwitchColumn),
+    ("Left < F7", "move the column to the left", Do::ColumnLeft),
+    ("Right > F8", "move the column to the right", Do::ColumnRight),
+    ("r", "show all columns, in the default order", Do::DefaultColumns),
+    ("Enter F2", "keep the columns, also for later sessions", Do::Open),
     ("Esc q F10", "discard the changes", Do::Back),
 ];
 
@@ -331,7 +331,9 @@ pub fn action(context: Context, event: &KeyEvent) -> Option<KeyAction> {
     let find = |context: Context| {
         let groups = GROUPS.iter().filter(|group| group.0 == context);
         let mut bindings = groups.flat_map(|group| group.2);
-        bindings.find(|binding| events(binding.0).any(|it| it == key)).map(|binding| binding.2)
+        bindings
+            .find(|binding| events(binding.0).any(|event| event == key))
+            .map(|binding| binding.2)
     };
     find(context).or_else(|| find(Context::Main))
 }

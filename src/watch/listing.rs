@@ -1,7 +1,7 @@
-//! Which rows of a [`Screenful`] the table shows, and in which order: sorted, filtered or as process trees.
+//! Selects and orders the table's rows from a [`Screenful`]: sorted, filtered or as process trees.
 //!
-//! Pure, and built once per sample or choice, not per frame. A line refers to a row by index; `view/table.rs`
-//! formats its text.
+//! A pure computation, done once per sample or choice, not per frame. A line refers to a row by index;
+//! `view/table.rs` formats its text.
 //!
 //! In a tree, families are sorted by their first members. Within a family, parents come before their children, and
 //! older processes before younger ones. A process whose parent is hidden is attached to its nearest shown ancestor.
@@ -15,9 +15,9 @@ use crate::model::row::Me;
 use crate::model::{Process, Selector};
 use crate::units::{Bytes, MIB};
 
-/// A process that holds less is small. On most GPUs even an empty context holds more.
+/// A process that holds less memory is small. On most GPUs, even an empty context holds more.
 const SMALL_BYTES: u64 = 64 * MIB;
-/// Generations that a tree shows; bounded by the bits in [`ListingLine::rails`].
+/// Maximum generations in a tree; limited by the bits in [`ListingLine::rails`].
 const DEEPEST: usize = 31;
 
 #[derive(Clone, PartialEq, Debug, Default)]
@@ -38,7 +38,7 @@ impl Choice {
     }
 
     /// Shows all rows again.
-    pub fn lift(&mut self) {
+    pub fn clear_limits(&mut self) {
         self.mine = false;
         self.only_findings = false;
         self.hide_small = false;
@@ -59,7 +59,7 @@ impl Choice {
         (!parts.is_empty()).then(|| parts.join(", "))
     }
 
-    fn wants(&self, subject: &Subject<'_>, me: &Me) -> bool {
+    fn matches(&self, subject: &Subject<'_>, me: &Me) -> bool {
         (!self.mine || subject.is_of(me) == Some(true))
             && (!self.only_findings || subject.finding.is_some())
             && !(self.hide_small && is_small(subject))
@@ -109,7 +109,7 @@ impl Listing {
         if choice.is_limited() {
             order.retain(|&row| {
                 let subject = screenful.subject(row);
-                subject.is_some_and(|subject| choice.wants(&subject, me))
+                subject.is_some_and(|subject| choice.matches(&subject, me))
             });
         }
         let hidden = screenful.rows.len() - order.len();
@@ -121,10 +121,10 @@ impl Listing {
 
     /// The line of a row. The key may come from another snapshot.
     pub fn position(&self, screenful: &Screenful, key: &RowKey) -> Option<usize> {
-        let is_it = |line: &ListingLine| {
+        let is_match = |line: &ListingLine| {
             screenful.rows.get(line.row).is_some_and(|row| row.key.may_be(key))
         };
-        self.lines.iter().position(is_it)
+        self.lines.iter().position(is_match)
     }
 }
 
@@ -149,7 +149,7 @@ impl<'a> Trees<'a> {
             let pid = screenful.rows[row].key.identity.pid;
             rows_of.entry(pid).or_default().push(row);
         }
-        // If several processes share a PID, the first one counts, as in `Snapshot::process`.
+        // If several processes share a PID, the first one is used, as in `Snapshot::process`.
         let processes = screenful.snapshot.processes.iter().rev();
         let process_of = processes.map(|process| (process.pid, process)).collect();
         Self { screenful, families, family_of, rows_of, process_of }
@@ -178,7 +178,7 @@ impl<'a> Trees<'a> {
         if let [pid] = family.members[..] {
             let rows = self.rows_of.get(&pid).into_iter().flatten();
             lines.extend(rows.map(|&row| root(row, 0)));
-            hang(&mut lines[start..]);
+            connect(&mut lines[start..]);
             return;
         }
         let tree = family.tree_of(|pid| self.process_of.get(&pid).copied());
@@ -194,12 +194,12 @@ impl<'a> Trees<'a> {
             lines.extend(rows.iter().map(|&row| root(row, depth)));
             above.push(branch.depth);
         }
-        hang(&mut lines[start..]);
+        connect(&mut lines[start..]);
     }
 }
 
 /// Connects the lines of a family. Several roots are siblings.
-fn hang(lines: &mut [ListingLine]) {
+fn connect(lines: &mut [ListingLine]) {
     let roots = lines.iter().filter(|line| line.depth == 0).count();
     if roots > 1 {
         for line in &mut *lines {

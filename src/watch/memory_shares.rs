@@ -1,7 +1,7 @@
-//! What a GPU's memory is used for, in the order of its bar: in use, suspected, reclaimable, unattributed, reserved
-//! by the driver, free.
+//! Divides a GPU's memory into shares, in the order of its bar: in use, suspected, reclaimable, unattributed,
+//! reserved by the driver, free.
 //!
-//! Pure, and summed once per sample, not per frame; `view/bar.rs` draws the bar.
+//! A pure computation, done once per sample, not per frame; `view/bar.rs` draws the bar.
 
 use crate::model::Snapshot;
 use crate::model::balance::WORTH_MENTIONING_BYTES;
@@ -13,7 +13,7 @@ use crate::model::snapshot::{Gpu, GpuProcess, Memory};
 pub enum UseVerdict {
     /// No rule reports it as reclaimable.
     InUse,
-    /// It looks unused, which is not proved yet.
+    /// It looks unused, but that is not proved yet.
     Suspected,
     /// The process has a finding that `gpumem reap` selects by default.
     Reclaimable,
@@ -65,8 +65,8 @@ impl MemoryShare {
             Self::Reclaimable => {
                 ("■", "reclaimable", "held, and found unused: gpumem reap takes it")
             }
-            Self::Unattributed => ("▒", "unattributed", "used, but by no process that can be seen"),
-            Self::Unknown => ("▚", "unknown", "in use; the process is not known"),
+            Self::Unattributed => ("▒", "unattributed", "used, but not by a visible process"),
+            Self::Unknown => ("▚", "unknown", "in use by an unknown process"),
             Self::Reserved => ("░", "reserved", "reserved by the driver"),
             Self::Free => ("·", "free", "free"),
         }
@@ -85,8 +85,8 @@ impl MemoryShare {
     }
 }
 
-/// On a shorter bar, one cell is a large part of the bar. Only memory held by processes then gets a cell however
-/// small it is.
+/// Minimum width at which every share gets a cell. On a shorter bar, only memory that processes hold is sure to get
+/// one.
 const ROOMY_CELLS: u16 = 20;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -112,7 +112,7 @@ impl MemoryShares {
             let bytes = &mut held[verdict as usize];
             *bytes = bytes.saturating_add(row.used_bytes.unwrap_or(0));
         }
-        // By NVML's numbers, processes can hold more than is in use. Reclaimable memory is then cut first.
+        // NVML can report more process memory than used memory. Reclaimable memory is then reduced first.
         let mut rest = memory.used_bytes.min(total_bytes);
         let [in_use, suspected, reclaimable] = held.map(|bytes| take_up_to(&mut rest, bytes));
         let (unattributed, unknown) = match is_rest_attributable {
@@ -128,9 +128,9 @@ impl MemoryShares {
     }
 
     pub fn sum<'a>(all: impl Iterator<Item = &'a Self>) -> Option<Self> {
-        all.copied().reduce(|mut sum, one| {
-            sum.total_bytes = sum.total_bytes.saturating_add(one.total_bytes);
-            for (part, bytes) in sum.bytes.iter_mut().zip(one.bytes) {
+        all.copied().reduce(|mut sum, shares| {
+            sum.total_bytes = sum.total_bytes.saturating_add(shares.total_bytes);
+            for (part, bytes) in sum.bytes.iter_mut().zip(shares.bytes) {
                 *part = part.saturating_add(bytes);
             }
             sum
@@ -145,7 +145,7 @@ impl MemoryShares {
     pub fn has(&self, share: MemoryShare) -> bool {
         let bytes = self.bytes(share);
         match share {
-            // Contexts and rounding leave a little on every machine.
+            // Contexts and rounding leave a little unattributed memory on every machine.
             MemoryShare::Unattributed => bytes >= WORTH_MENTIONING_BYTES,
             _ => bytes > 0,
         }
@@ -157,8 +157,8 @@ impl MemoryShares {
         FillLevel::of_memory(percent(used, self.total_bytes))
     }
 
-    /// Number of cells for each share, `width` in total. Boundaries are rounded one by one. A share that rounds to
-    /// no cell takes one from the largest share, if there is room.
+    /// Number of cells for each share, `width` in total. Each boundary is rounded. A share that rounds to no cell
+    /// takes one from the largest share, if there is room.
     pub fn cells(&self, width: u16) -> [u16; SHARES] {
         let (mut bytes, mut drawn) = (0u64, 0);
         let mut cells = self.bytes.map(|part| {
@@ -168,10 +168,10 @@ impl MemoryShares {
             end - std::mem::replace(&mut drawn, end)
         });
         for part in MemoryShare::BY_NEED {
-            if cells[part as usize] > 0 || !self.is_sure_of_a_cell(part, width) {
+            if cells[part as usize] > 0 || !self.needs_a_cell(part, width) {
                 continue;
             }
-            // If several are largest, the last one gives up a cell: free memory before used memory.
+            // If several shares are largest, the last one loses a cell: free memory before used memory.
             let largest = (0..SHARES).max_by_key(|&at| cells[at]);
             if let Some(largest) = largest.filter(|&at| cells[at] > 1) {
                 cells[largest] -= 1;
@@ -181,17 +181,17 @@ impl MemoryShares {
         cells
     }
 
-    fn is_sure_of_a_cell(&self, share: MemoryShare, width: u16) -> bool {
+    fn needs_a_cell(&self, share: MemoryShare, width: u16) -> bool {
         let is_held =
             matches!(share, MemoryShare::InUse | MemoryShare::Suspected | MemoryShare::Reclaimable);
         self.has(share) && (is_held || width >= ROOMY_CELLS)
     }
 }
 
-/// Takes at most `wanted` out of `there`.
-fn take_up_to(there: &mut u64, wanted: u64) -> u64 {
-    let taken = wanted.min(*there);
-    *there -= taken;
+/// Takes at most `wanted` from `available`.
+fn take_up_to(available: &mut u64, wanted: u64) -> u64 {
+    let taken = wanted.min(*available);
+    *available -= taken;
     taken
 }
 
@@ -206,12 +206,12 @@ impl GpuShares {
         // The rest cannot be attributed if a process's memory is unknown, or if `used` includes reserved memory
         // (memory info v1).
         let balance = snapshot.balance(gpu);
-        let is_rest_attributable = balance.is_some_and(|it| it.unattributed.is_ok());
+        let is_rest_attributable = balance.is_some_and(|balance| balance.unattributed.is_ok());
         let rows = || rows.iter().copied();
         let devices = gpu.mig_devices.iter().map(|device| {
             // Memory and processes belong to the GPU instance.
-            let own = rows().filter(|(row, _)| row.gpu_instance_id == device.gpu_instance_id);
-            MemoryShares::new(device.memory.as_ref()?, own, false)
+            let held = rows().filter(|(row, _)| row.gpu_instance_id == device.gpu_instance_id);
+            MemoryShares::new(device.memory.as_ref()?, held, false)
         });
         Self {
             whole: gpu
@@ -248,21 +248,21 @@ mod tests {
     #[test]
     fn contradicting_figures_reduce_reclaimable_memory_first() {
         use UseVerdict::{InUse, Reclaimable, Suspected};
-        let it = parts(&memory(100, 50, 5), &[(30, Reclaimable), (30, InUse), (15, Suspected)]);
-        assert_eq!(it.bytes, [30, 15, 5, 0, 0, 5, 45]);
-        let it = parts(&memory(100, u64::MAX, u64::MAX), &[(u64::MAX, Reclaimable)]);
-        assert_eq!(it.bytes, [0, 0, 100, 0, 0, 0, 0]);
+        let shares = parts(&memory(100, 50, 5), &[(30, Reclaimable), (30, InUse), (15, Suspected)]);
+        assert_eq!(shares.bytes, [30, 15, 5, 0, 0, 5, 45]);
+        let shares = parts(&memory(100, u64::MAX, u64::MAX), &[(u64::MAX, Reclaimable)]);
+        assert_eq!(shares.bytes, [0, 0, 100, 0, 0, 0, 0]);
         assert_eq!(MemoryShares::new(&memory(0, 0, 0), std::iter::empty(), true), None);
     }
 
     #[test]
-    fn a_part_has_a_cell_where_there_is_room_for_one() {
+    fn a_small_share_gets_a_cell_if_there_is_room() {
         use UseVerdict::{InUse, Reclaimable, Suspected};
         let rows = [(79 * GIB, InUse), (1, Suspected), (1, Reclaimable)];
-        let it = parts(&memory(80 * GIB, 79 * GIB + 2, GIB / 2), &rows);
-        assert_eq!(it.cells(64), [60, 1, 1, 0, 0, 1, 1]);
-        assert_eq!(it.cells(2), [1, 0, 1, 0, 0, 0, 0]);
-        // Every machine has a few MiB of contexts; those are not suspicious.
+        let shares = parts(&memory(80 * GIB, 79 * GIB + 2, GIB / 2), &rows);
+        assert_eq!(shares.cells(64), [60, 1, 1, 0, 0, 1, 1]);
+        assert_eq!(shares.cells(2), [1, 0, 1, 0, 0, 0, 0]);
+        // Every machine has a few MiB of contexts, which are not suspicious.
         let little = parts(&memory(80 * GIB, 9 << 20, 0), &[]);
         assert_eq!(little.cells(64), [0, 0, 0, 0, 0, 0, 64]);
         let much = parts(&memory(2000 * GIB, GIB, 0), &[]);
@@ -281,16 +281,16 @@ mod tests {
                 (figure(), UseVerdict::Suspected),
                 (figure(), UseVerdict::Reclaimable),
             ];
-            let it = parts(&memory, &rows);
-            let sum = it.bytes.iter().fold(0u128, |sum, &part| sum + u128::from(part));
+            let shares = parts(&memory, &rows);
+            let sum = shares.bytes.iter().fold(0u128, |sum, &part| sum + u128::from(part));
             assert_eq!(sum, u128::from(memory.total_bytes));
             for width in [0, 1, 2, 7, 20, 64, 300] {
-                let cells = it.cells(width);
-                assert_eq!(cells.iter().sum::<u16>(), width, "{it:?}");
-                for (cells, bytes) in cells.into_iter().zip(it.bytes) {
-                    assert!(cells == 0 || bytes > 0, "{it:?} {width}");
+                let cells = shares.cells(width);
+                assert_eq!(cells.iter().sum::<u16>(), width, "{shares:?}");
+                for (cells, bytes) in cells.into_iter().zip(shares.bytes) {
+                    assert!(cells == 0 || bytes > 0, "{shares:?} {width}");
                 }
-                let held = MemoryShare::ALL[..3].iter().filter(|it_is| it.bytes(**it_is) > 0);
+                let held = MemoryShare::ALL[..3].iter().filter(|share| shares.bytes(**share) > 0);
                 if usize::from(width) > SHARES {
                     assert!(held.clone().all(|part| cells[*part as usize] > 0));
                 }

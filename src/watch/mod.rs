@@ -2,15 +2,15 @@
 //!
 //! Threads for sampling, keys, signals and reclaiming send events to the main thread over one bounded channel. The
 //! main thread owns the state and the terminal, and redraws when something has changed. A hanging driver therefore
-//! stalls only its own numbers.
+//! delays only its own figures.
 //!
 //! - [`state`]: the state; [`mod@update`]: how each event changes it, without side effects
 //! - [`layout`]: panel positions, for the mouse and for drawing
 //! - [`view`]: draws the state, one file per panel, in the styles of [`theme`]
 //! - [`gpus`], [`charts`], [`findings`]: one panel each, with its mouse handling and drawing
-//! - [`keys`]: key bindings; [`mod@column`]: table columns; [`text`]: text in them
+//! - [`keys`]: key bindings; [`mod@column`]: table columns; [`text`]: their text
 //! - [`view_model`]: a judged snapshot as rows; [`listing`]: which rows are shown, and their order;
-//!   [`memory_shares`]: what a GPU's memory is used for
+//!   [`memory_shares`]: a GPU's memory, divided by use
 //! - [`reaping`]: ends processes through the [worker](crate::reclaim::worker); [`page`]: explains a process or a
 //!   GPU; [`column_list`]: chooses the table's columns
 //! - `hosts`: the list of machines, and the screen of the selected one
@@ -80,9 +80,9 @@ use view_model::Sort;
 pub struct Options {
     pub me: Me,
     pub filter: Option<Selector>,
-    /// Sort column; `None` restores the last one, or sorts by memory.
+    /// Sort column; `None` restores the saved one, or sorts by memory.
     pub sort: Option<Column>,
-    /// Table columns; `None` restores the last choice, or shows all.
+    /// Table columns; `None` restores the saved ones, or shows all.
     pub columns: Option<Columns>,
     /// Sampling interval. An alarm is raised when the newest sample is older than three intervals.
     pub interval: Duration,
@@ -127,7 +127,7 @@ impl Options {
     }
 }
 
-/// State built before the screen starts, such as from the stored history.
+/// State from before the screen started, such as the stored history.
 #[derive(Debug)]
 pub struct Past {
     pub engine: Engine,
@@ -145,7 +145,7 @@ impl Past {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum WatchOutcome {
     Quit,
-    /// A signal, or the terminal closed (`SIGHUP`). The program should then exit by that signal:
+    /// A signal arrived, or the terminal closed (`SIGHUP`). The program should then exit by that signal:
     /// `signal_hook::low_level::emulate_default_handler`.
     Signal(i32),
 }
@@ -174,18 +174,18 @@ pub enum WatchError {
 }
 
 enum ThreadMessage {
-    /// For the screen that is shown.
+    /// For the displayed screen.
     Event(Event),
-    /// For the screen with this index, shown or not.
-    Of(usize, Event),
+    /// For the screen with this index, displayed or not.
+    ForScreen(usize, Event),
     Failed(WatchError),
 }
 
-/// Bound on queued messages. A source that is faster than the screen waits for it.
+/// Maximum number of queued messages. A source that is faster than the screen waits.
 const QUEUE: usize = 4;
 /// How long the worker may take to report its last actions after the screen has ended.
 const LEAVE: Duration = Duration::from_secs(5);
-/// How soon to retry a terminal that has not accepted a frame.
+/// Delay before a retry if the terminal has not accepted a frame.
 const TRY_AGAIN: Duration = Duration::from_millis(50);
 /// How long to collect messages before drawing again.
 const BATCH: Duration = Duration::from_millis(8);
@@ -202,9 +202,9 @@ pub struct Watched {
 /// Shows each source's snapshots until the user quits or a signal ends the screen. Several sources start with a
 /// list of machines.
 ///
-/// The screen starts with the settings in `ui_state`, which returns the ones that the user changed. Once the
-/// terminal is restored, each worker is told to [leave](ReclaimRequest::Leave); `warn` receives what a worker left
-/// unfinished.
+/// The screen starts with the settings in `ui_state`; on return, `ui_state` contains those that the user changed.
+/// After the terminal is restored, each worker receives [`ReclaimRequest::Leave`]. `warn` receives descriptions of
+/// unfinished actions.
 ///
 /// Threads that are blocked in a source or waiting for a key outlive this call. The program should exit soon after.
 ///
@@ -222,7 +222,7 @@ pub fn run(
         return Err(WatchError::NotATerminal);
     }
     let (columns, rows) = terminal::size();
-    let is_elsewhere = watched.iter().any(|it| it.host.is_some());
+    let has_remote = watched.iter().any(|watched| watched.host.is_some());
     let start = Instant::now();
     let (sender, messages) = sync_channel(QUEUE);
     let count = watched.len();
@@ -243,7 +243,7 @@ pub fn run(
         stage.screens.push(AppScreen { app, controls: control_sender, reclaim });
         sources.push((source, controls, worker, requests));
     }
-    let arranged = stage.app().ui_state();
+    let initial = stage.app().ui_state();
     let mut reclaiming = Vec::new();
 
     let outcome = terminal::with_screen(options.mouse, |screen| {
@@ -251,23 +251,23 @@ pub fn run(
         let signals = SignalWatch::start(&sender)?;
         for (at, (source, controls, worker, requests)) in sources.into_iter().enumerate() {
             spawn("sampling", &sender, move |sender| {
-                let send = |event| sender.send(ThreadMessage::Of(at, event)).is_ok();
+                let send = |event| sender.send(ThreadMessage::ForScreen(at, event)).is_ok();
                 sample(source, &controls, start, send);
             })?;
             reclaiming.push(spawn("reclaim", &sender, move |sender| {
-                let send = |event| sender.send(ThreadMessage::Of(at, event)).is_ok();
-                work(worker, &requests, send)
+                let send = |event| sender.send(ThreadMessage::ForScreen(at, event)).is_ok();
+                handle_requests(worker, &requests, send)
             })?);
         }
         let keys = Pausing::default();
         let keyboard = keys.clone();
         spawn("keyboard", &sender, move |sender| {
-            keyboard::read(start, sender, is_elsewhere.then_some(&keyboard));
+            keyboard::read(start, sender, has_remote.then_some(&keyboard));
         })?;
         drive(&mut stage, screen, &messages, &keys, &signals, start)
     });
     *ui_state = stage.app().ui_state();
-    ui_state.retain(|name, value| arranged.get(name) != Some(&*value));
+    ui_state.retain(|name, value| initial.get(name) != Some(&*value));
     // Sends fail without a receiver, so no worker can block on the channel.
     drop(messages);
     for screen in &stage.screens {
@@ -319,28 +319,28 @@ fn drive(
         let in_time = || Instant::now() < until;
         let more = std::iter::from_fn(|| in_time().then(|| messages.try_recv().ok())?);
         for message in std::iter::once(first).chain(more).flat_map(timed(start)).flatten() {
-            let (of, effect) = match message {
+            let (index, effect) = match message {
                 ThreadMessage::Event(event) => stage.update(event),
-                ThreadMessage::Of(at, event) => (at, stage.update_of(at, event)),
+                ThreadMessage::ForScreen(at, event) => (at, stage.update_screen(at, event)),
                 ThreadMessage::Failed(error) => return Err(error),
             };
             let Some(effect) = effect else {
                 continue;
             };
-            changed |= stage.shows(of);
+            changed |= stage.shows(index);
             match effect {
                 Effect::Draw => {}
                 Effect::Repaint => screen.resize(stage.app().area),
                 Effect::Suspend => suspend()?,
-                Effect::Stop if signals.is_to_stop() => stop()?,
+                Effect::Stop if signals.should_stop() => stop()?,
                 Effect::Stop => {}
                 Effect::Resume => {
-                    // In the background, the first terminal access would stop gpumem and keep it from exiting.
-                    let is_to_go_on = terminal::is_foreground() || signals.is_to_end();
-                    // gpumem may have moved to the foreground since.
+                    // In the background, the first terminal access would stop gpumem, so that it could not exit.
+                    let may_continue = terminal::is_foreground() || signals.must_exit_soon();
+                    // Check again: gpumem may have moved to the foreground.
                     if terminal::is_foreground() {
                         resume(stage, screen).map_err(WatchError::Terminal)?;
-                    } else if !is_to_go_on {
+                    } else if !may_continue {
                         stop_in_background()?;
                     }
                 }
@@ -348,15 +348,15 @@ fn drive(
                 Effect::Die(signal) => return Ok(WatchOutcome::Signal(signal)),
                 Effect::Fail(error) => return Err(WatchError::Source(error)),
                 // A failed source has no receiver.
-                Effect::Control(control) => drop(stage.screens[of].controls.send(control)),
-                Effect::Reclaim(ask) => stage.screens[of].reclaim.send(ask, Instant::now()),
+                Effect::Control(control) => drop(stage.screens[index].controls.send(control)),
+                Effect::Reclaim(ask) => stage.screens[index].reclaim.send(ask, Instant::now()),
                 Effect::Hosts => stage.show_list(),
                 Effect::OnHost(command) => {
                     keys.while_paused(|| {
-                        on_host(stage.app().setup.host.as_ref(), &command, signals);
+                        run_on_host(stage.app().setup.host.as_ref(), &command, signals);
                     });
                     // Otherwise the signal's event is already on its way.
-                    if !signals.is_asked() {
+                    if !signals.must_exit() {
                         resume(stage, screen).map_err(WatchError::Terminal)?;
                     }
                 }
@@ -367,32 +367,34 @@ fn drive(
 
 /// Runs a command on a remote host with this terminal. Returns when the user has read the command's output, or when
 /// gpumem must exit.
-fn on_host(host: Option<&RemoteHost>, command: &str, signals: &SignalWatch) {
+fn run_on_host(host: Option<&RemoteHost>, command: &str, signals: &SignalWatch) {
     let Some(host) = host else { return };
-    terminal::give_back();
+    terminal::restore();
     // If the terminal is gone, the next write to it reports the error.
-    let say = |text: &str| drop(io::stdout().write_all(text.as_bytes()));
-    say(&format!("{}\n", host.typed(command)));
+    let print = |text: &str| drop(io::stdout().write_all(text.as_bytes()));
+    print(&format!("{}\n", host.typed(command)));
     match host.on_terminal(command).spawn() {
         Ok(mut ssh) => {
             // Until ssh puts the terminal into raw mode, Ctrl-C and Ctrl-Z reach both processes.
             while let Ok(None) = ssh.try_wait() {
-                if signals.is_asked() {
+                if signals.must_exit() {
                     drop(ssh.kill().and_then(|()| ssh.wait()));
                     return;
                 }
-                signals.stop_if_told();
+                signals.stop_if_requested();
                 thread::sleep(TRY_AGAIN);
             }
         }
-        Err(error) => say(&format!("ssh cannot be started: {error}; install an OpenSSH client\n")),
+        Err(error) => {
+            print(&format!("ssh cannot be started: {error}; install an OpenSSH client\n"));
+        }
     }
-    if !signals.is_asked() {
-        say("\nEnter goes back to the screen.");
+    if !signals.must_exit() {
+        print("\nPress Enter to return to the screen.");
         let _ = io::stdout().flush();
     }
-    while !signals.is_asked() {
-        signals.stop_if_told();
+    while !signals.must_exit() {
+        signals.stop_if_requested();
         if terminal::has_input(TRY_AGAIN) {
             let _ = io::stdin().lines().next();
             return;
@@ -400,7 +402,7 @@ fn on_host(host: Option<&RemoteHost>, command: &str, signals: &SignalWatch) {
     }
 }
 
-/// Inserts the current time before each key: two digits in quick succession form one number.
+/// Inserts a tick with the current time before each key, because two digits in quick succession form one number.
 fn timed(start: Instant) -> impl Fn(ThreadMessage) -> [Option<ThreadMessage>; 2] {
     move |message| {
         let is_key = matches!(&message, ThreadMessage::Event(Event::Key(_)));
@@ -424,9 +426,9 @@ fn wait(
     start: Instant,
 ) -> ThreadMessage {
     const LONG: Duration = Duration::from_secs(3600);
-    let patience = tick.map_or(LONG, |tick| tick.saturating_sub(start.elapsed()));
+    let timeout = tick.map_or(LONG, |tick| tick.saturating_sub(start.elapsed()));
     messages
-        .recv_timeout(patience)
+        .recv_timeout(timeout)
         .unwrap_or_else(|_| ThreadMessage::Event(Event::Tick { now: start.elapsed() }))
 }
 
@@ -448,12 +450,12 @@ fn sample(
                 return Ok(false);
             }
         }
-        let told = match due {
+        let control = match due {
             NextSnapshot::In(wait) => controls.recv_timeout(wait),
             NextSnapshot::Ended if !send(Event::SourceEnded) => return Ok(false),
             NextSnapshot::OnRequest | NextSnapshot::Ended => controls.recv().map_err(Into::into),
         };
-        match told {
+        match control {
             Ok(control) => {
                 source.steer(control, Instant::now())?;
                 if control == Control::Rewind {
@@ -484,18 +486,19 @@ fn sample(
             Err(error) => break error,
         }
     };
-    send(Event::SourceFailed(in_full(&error)));
+    send(Event::SourceFailed(error_with_causes(&error)));
 }
 
-/// Handles requests until the mailbox closes or a request says to leave. Returns what leaving left unfinished.
-fn work(
+/// Handles requests until the mailbox closes or [`ReclaimRequest::Leave`] arrives. Returns a description of
+/// unfinished actions.
+fn handle_requests(
     mut worker: ReclaimWorker,
     requests: &MailboxReceiver,
     send: impl Fn(Event) -> bool,
 ) -> Option<String> {
-    let mut patience = None;
+    let mut timeout = None;
     loop {
-        let request = match requests.receive(patience) {
+        let request = match requests.receive(timeout) {
             Received::Request(request, at) => Some((request, at.elapsed())),
             Received::TimedOut => None,
             Received::Closed => return None,
@@ -503,14 +506,14 @@ fn work(
         if matches!(request, Some((ReclaimRequest::Leave, _))) {
             return worker.leave();
         }
-        patience = worker.handle(request, &mut |progress| {
-            // If the main thread has ended, the next request says to leave.
+        timeout = worker.handle(request, &mut |progress| {
+            // If the main thread has ended, the next request is `Leave`.
             send(Event::Reclaim(progress));
         });
     }
 }
 
-fn in_full(error: &dyn std::error::Error) -> String {
+fn error_with_causes(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
     while let Some(error) = cause {

@@ -1,7 +1,7 @@
 //! `gpumem watch --once`: draws one frame without a terminal.
 //!
-//! A [`Still`] is the normal screen, to which the caller passes samples and then [`Keys`]. It acts on nothing and
-//! does not move within a recording. `text` and `svg` write the frame.
+//! A [`Still`] is the normal screen. The caller passes samples to it, then [`Keys`]. It carries out no plan and does
+//! not seek in a recording. `text` and `svg` write the frame.
 
 mod svg;
 
@@ -25,7 +25,7 @@ use crate::watch::state::{App, Effect, Event};
 use crate::watch::text::columns;
 use crate::watch::update::update;
 
-/// Bound on the worst finding's message in a description.
+/// Maximum length of the worst finding's message in a description.
 const MESSAGE_CHARS: usize = 400;
 
 /// Keys to press before the frame is drawn: characters, and names like `<Enter>`.
@@ -34,7 +34,7 @@ pub struct Keys(pub(super) Vec<(String, KeyEvent)>);
 
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "{0} is no key; write characters, names like <Enter> <Esc> <Tab> <Space> <Down> <PgDn> <F6> \
+    "{0} is not a key; write characters, names like <Enter> <Esc> <Tab> <Space> <Down> <PgDn> <F6> \
      <Ctrl-F>, and <lt> for <"
 )]
 pub struct UnknownKey(String);
@@ -70,8 +70,8 @@ pub enum OnceError {
     #[error("{key} leaves the screen; leave it out of --keys")]
     Leaves { key: String },
     /// The key needs a terminal, playback or a worker that acts.
-    #[error("{key} asks for more than a picture does; leave it out of --keys")]
-    AsksMore { key: String },
+    #[error("{key} has no effect on a still frame; leave it out of --keys")]
+    NotStill { key: String },
 }
 
 /// A screen whose events the caller provides.
@@ -109,10 +109,10 @@ impl Still {
     }
 
     fn request_commands(&mut self, worker: &mut ReclaimWorker) {
-        if let Some(ask) = self.app.request_commands() {
+        if let Some(request) = self.app.request_commands() {
             let mut answer = None;
-            let ask = Some((ask, Duration::ZERO));
-            worker.handle(ask, &mut |progress| answer = Some(progress));
+            let request = Some((request, Duration::ZERO));
+            worker.handle(request, &mut |progress| answer = Some(progress));
             answer.and_then(|progress| update(&mut self.app, Event::Reclaim(progress)));
         }
     }
@@ -142,8 +142,8 @@ impl Still {
         worker: &mut ReclaimWorker,
     ) -> Result<(), OnceError> {
         let mut effects: VecDeque<Effect> = effect.into_iter().collect();
-        while let Some(asked) = effects.pop_front() {
-            let request = match asked {
+        while let Some(effect) = effects.pop_front() {
+            let request = match effect {
                 Effect::Reclaim(
                     request @ (ReclaimRequest::Plan(_) | ReclaimRequest::Environment(_)),
                 ) => request,
@@ -162,13 +162,13 @@ impl Still {
                     | ReclaimRequest::Leave,
                 ) => continue,
                 Effect::Quit => return Err(OnceError::Leaves { key: key.to_owned() }),
-                _ => return Err(OnceError::AsksMore { key: key.to_owned() }),
+                _ => return Err(OnceError::NotStill { key: key.to_owned() }),
             };
-            let mut came = Vec::new();
+            let mut received = Vec::new();
             let request = Some((request, Duration::ZERO));
-            worker.handle(request, &mut |progress| came.push(progress));
-            let came = came.into_iter().map(Event::Reclaim);
-            effects.extend(came.filter_map(|event| update(&mut self.app, event)));
+            worker.handle(request, &mut |progress| received.push(progress));
+            let events = received.into_iter().map(Event::Reclaim);
+            effects.extend(events.filter_map(|event| update(&mut self.app, event)));
         }
         self.request_commands(worker);
         Ok(())
@@ -242,11 +242,11 @@ pub fn write_text(buffer: &Buffer, has_styles: bool) -> String {
 }
 
 fn is_painted(cell: &Cell) -> bool {
-    let seen = Modifier::REVERSED | Modifier::UNDERLINED | Modifier::CROSSED_OUT;
-    cell.bg != Color::Reset || cell.modifier.intersects(seen)
+    let visible = Modifier::REVERSED | Modifier::UNDERLINED | Modifier::CROSSED_OUT;
+    cell.bg != Color::Reset || cell.modifier.intersects(visible)
 }
 
-/// SGR codes of a cell's style. They follow the 0 that resets the style.
+/// SGR codes of a cell's style, to be written after the code 0, which resets the style.
 pub(in crate::watch) fn codes(cell: &Cell) -> String {
     const MODIFIERS: [(Modifier, &str); 6] = [
         (Modifier::BOLD, ";1"),

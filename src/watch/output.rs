@@ -13,46 +13,47 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
-// As in `signals`, which explains why.
+// `signals` explains why these are not from rustix.
 use nix::unistd::{getpgrp, getsid};
 use rustix::termios::{Action, QueueSelector, tcflow, tcflush, tcgetpgrp, tcgetsid};
 
-/// How long writing a frame may take before the rest is deferred.
-const PATIENCE: Duration = Duration::from_millis(100);
-/// How long restoring the terminal may wait before unwritten output is discarded.
-const LAST_PATIENCE: Duration = Duration::from_millis(300);
+/// Time limit for writing a frame; the rest is deferred.
+const FRAME_TIMEOUT: Duration = Duration::from_millis(100);
+/// Time limit for restoring the terminal; unwritten output is then discarded.
+const RESTORE_TIMEOUT: Duration = Duration::from_millis(300);
 /// Maximum size of a write that may block: a terminal that polls as ready accepts this much.
 const SAFE_BYTES: usize = 256;
 
 #[derive(Clone, Debug)]
 pub(super) struct TerminalOutput {
     file: Arc<File>,
-    /// The terminal could not be reopened. Its flags are shared with the shell, so a write may block.
+    /// True if the terminal could not be reopened. Its flags are then shared with the shell, so a write may block.
     may_block: bool,
-    waiting: Arc<Mutex<Vec<u8>>>,
+    pending: Arc<Mutex<Vec<u8>>>,
 }
 
 impl TerminalOutput {
     /// Reopens the terminal of standard output, so that non-blocking mode affects no other process.
     pub(super) fn open() -> io::Result<Self> {
-        let anew = |path: &str| {
+        let reopen = |path: &str| {
             let flags = OFlags::WRONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
             let file = rustix::fs::open(path, flags, Mode::empty()).ok()?;
             rustix::termios::isatty(&file).then(|| File::from(file))
         };
-        // Another user's terminal, for example after su, may be writable but not open by name. Anyone can open
-        // /dev/tty.
+        // After su, for example, the terminal belongs to another user. It is then writable but cannot be opened by
+        // name. Anyone can open /dev/tty.
         let session = || getsid(None).map(nix::unistd::Pid::as_raw);
-        let is_own = || {
+        let is_own_session = || {
             tcgetsid(io::stdout()).is_ok_and(|owner| Ok(owner.as_raw_nonzero().get()) == session())
         };
-        let file = anew("/dev/stdout").or_else(|| is_own().then(|| anew("/dev/tty"))?);
+        let file =
+            reopen("/dev/stdout").or_else(|| is_own_session().then(|| reopen("/dev/tty"))?);
         let may_block = file.is_none();
         let file = match file {
             Some(file) => file,
             None => File::from(io::stdout().as_fd().try_clone_to_owned()?),
         };
-        Ok(Self { file: Arc::new(file), may_block, waiting: Arc::default() })
+        Ok(Self { file: Arc::new(file), may_block, pending: Arc::default() })
     }
 
     pub(super) fn is_behind(&self) -> bool {
@@ -63,25 +64,26 @@ impl TerminalOutput {
     /// terminal.
     pub(super) fn write_last(&self, bytes: &[u8]) {
         // A panicked thread, possibly this one, may hold the lock.
-        if let Ok(mut waiting) = self.waiting.try_lock() {
-            waiting.clear();
+        if let Ok(mut pending) = self.pending.try_lock() {
+            pending.clear();
         }
         // If the terminal is gone, the error cannot be shown.
-        if self.send(bytes, LAST_PATIENCE).is_ok_and(|sent| sent < bytes.len()) && is_foreground() {
+        if self.send(bytes, RESTORE_TIMEOUT).is_ok_and(|sent| sent < bytes.len()) && is_foreground()
+        {
             let _ = tcflush(&self.file, QueueSelector::OFlush);
             // Undo Ctrl-S, which would hold these bytes back.
             let _ = tcflow(&self.file, Action::OOn);
-            let _ = self.send(bytes, PATIENCE);
+            let _ = self.send(bytes, FRAME_TIMEOUT);
         }
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Vec<u8>> {
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+        self.pending.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Writes as much as the terminal accepts before the timeout; returns the number of bytes.
-    fn send(&self, bytes: &[u8], patience: Duration) -> io::Result<usize> {
-        let until = Instant::now() + patience;
+    fn send(&self, bytes: &[u8], timeout: Duration) -> io::Result<usize> {
+        let until = Instant::now() + timeout;
         let mut sent = 0;
         while sent < bytes.len() {
             let mut end = bytes.len();
@@ -126,16 +128,16 @@ impl Write for TerminalOutput {
         Ok(bytes.len())
     }
 
-    /// Writes as much pending output as the terminal accepts within `PATIENCE`.
+    /// Writes as much pending output as the terminal accepts within `FRAME_TIMEOUT`.
     fn flush(&mut self) -> io::Result<()> {
-        let mut waiting = self.lock();
-        let sent = self.send(&waiting, PATIENCE)?;
-        waiting.drain(..sent);
+        let mut pending = self.lock();
+        let sent = self.send(&pending, FRAME_TIMEOUT)?;
+        pending.drain(..sent);
         Ok(())
     }
 }
 
-/// Whether gpumem may change the terminal now. In the background it would be stopped for trying, and the shell has
+/// Whether gpumem may change the terminal now. In the background, an attempt would stop gpumem, and the shell has
 /// already set its own terminal modes.
 pub(super) fn is_foreground() -> bool {
     tcgetpgrp(io::stdout()).is_ok_and(|group| group.as_raw_nonzero().get() == getpgrp().as_raw())
@@ -157,13 +159,13 @@ mod tests {
         let output = TerminalOutput {
             file: Arc::new(File::from(OwnedFd::from(writer))),
             may_block,
-            waiting: Arc::default(),
+            pending: Arc::default(),
         };
         (output, reader)
     }
 
     #[test]
-    fn output_that_the_terminal_does_not_take_waits_and_blocks_nothing() {
+    fn output_that_the_terminal_rejects_is_kept_without_blocking() {
         for may_block in [false, true] {
             let (mut output, mut reader) = output(may_block);
             let bytes: Vec<u8> = (0..2_000_000u32).map(|n| n as u8).collect();
@@ -186,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reader_that_is_gone_is_an_error() {
+    fn writing_to_a_closed_terminal_fails() {
         let (mut output, reader) = output(false);
         drop(reader);
         output.write_all(b"x").unwrap();

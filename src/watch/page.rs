@@ -1,7 +1,7 @@
-//! The page that explains a finding, a process or a GPU. It covers all but the header and the key hints.
+//! The page that explains a finding, a process or a GPU. It covers everything except the header and the key hints.
 //!
-//! [`crate::explain`] makes the page, as for `gpumem explain`. Each sample updates it; it follows the process, not
-//! the PID. Process environments and totals are pages too.
+//! [`crate::explain`] builds the page, as for `gpumem explain`. Each sample updates it. The page follows the process,
+//! not the PID. Process environments and totals are pages too.
 
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
@@ -33,9 +33,8 @@ use crate::report::totals as report_totals;
 
 const MARGIN: u16 = 1;
 /// Minimum width of the text.
-const LEAST_WIDTH: u16 = 40;
+const WIDTH_MIN: u16 = 40;
 
-/// Why the environment cannot be shown.
 const GONE_PAGE: &str = "the process is gone; there is no environment to read";
 
 pub fn open(app: &mut App) -> Option<Effect> {
@@ -93,53 +92,54 @@ fn show(
 /// process; a recording contains only a few variables.
 pub fn open_environment(app: &mut App) -> Option<Effect> {
     let of_page = app.page.as_ref().map(|page| (page.about.process(), page.gone));
-    let who = match of_page {
+    let identity = match of_page {
         Some((_, Some(_))) => return app.refuse(GONE_PAGE),
-        Some((who, None)) => who,
+        Some((identity, None)) => identity,
         None => app.subject().map(|subject| subject.row.key.identity),
     };
-    let Some(who) = who else {
+    let Some(identity) = identity else {
         return app.refuse("no process is selected; j or k selects one");
     };
     let last = newest(app)?;
     let mut processes = last.processes.iter();
-    let process = processes.find(|process| process.identity() == who);
-    let is_known = who.is_certain() && process.is_some_and(|it| it.unresolved.is_none());
+    let process = processes.find(|process| process.identity() == identity);
+    let is_known =
+        identity.is_certain() && process.is_some_and(|process| process.unresolved.is_none());
     let Some(process) = process.filter(|_| is_known) else {
-        return app.refuse("it is not known which process this is");
+        return app.refuse("the process is not identified; its environment cannot be read");
     };
-    let (time, mut title) = (Some(last.time), format!("environment of {}", who.pid));
-    let (variables, effect) = if app.is_here() {
-        (None, Effect::Reclaim(ReclaimRequest::Environment(who)))
+    let (time, mut title) = (Some(last.time), format!("environment of {}", identity.pid));
+    let (variables, effect) = if app.is_local() {
+        (None, Effect::Reclaim(ReclaimRequest::Environment(identity)))
     } else {
         title.push_str(", as far as it was recorded");
-        let recorded = process.environment.iter().flat_map(|it| it.iter());
+        let recorded = process.environment.iter().flat_map(|variables| variables.iter());
         let recorded = recorded.map(|(name, value)| (name.to_string(), value.to_string()));
         (Some(Ok(recorded.collect())), Effect::Draw)
     };
     let content = PageContent::Environment { title, variables };
-    show(app, About::Environment(who), time, None, content);
+    show(app, About::Environment(identity), time, None, content);
     Some(effect)
 }
 
 pub fn fill_in_commands(app: &mut App) {
     let Some(page) = &app.page else { return };
-    let made = newest(app).and_then(|last| report(app, page.about, page.asked.as_ref(), last));
-    if let (Some(made), Some(page)) = (made, &mut app.page) {
-        page.time = made.time;
-        page.content = PageContent::Report(Box::new(made));
+    let updated = newest(app).and_then(|last| report(app, page.about, page.asked.as_ref(), last));
+    if let (Some(updated), Some(page)) = (updated, &mut app.page) {
+        page.time = updated.time;
+        page.content = PageContent::Report(Box::new(updated));
         lay_out(app);
     }
 }
 
 /// Shows the environment of a process, if its page is still open.
-pub fn take_environment(
+pub fn set_environment(
     app: &mut App,
-    of: Identity,
+    identity: Identity,
     read: Result<Vec<(String, String)>, String>,
 ) -> Option<Effect> {
     let page = app.page.as_mut()?;
-    if page.about != About::Environment(of) {
+    if page.about != About::Environment(identity) {
         return None;
     }
     if let PageContent::Environment { variables, .. } = &mut page.content {
@@ -192,7 +192,7 @@ pub fn renew(app: &mut App, newest: &Snapshot) -> Option<Effect> {
         // Totals are updated once the table has its new rows.
         About::Totals => return None,
         // An environment is read only once.
-        About::Environment(who) => Some(None).filter(|_| explain::is_there(who, newest)),
+        About::Environment(identity) => Some(None).filter(|_| explain::is_there(identity, newest)),
         about => report(app, about, page.asked.as_ref(), newest).map(Some),
     };
     let host = host(app, page.about);
@@ -215,25 +215,25 @@ pub fn renew(app: &mut App, newest: &Snapshot) -> Option<Effect> {
 
 /// Host memory and CPU of a page's process, from the kept samples.
 fn host(app: &App, about: About) -> MemorySeries {
-    let About::Process(who) = about else {
+    let About::Process(identity) = about else {
         return MemorySeries::default();
     };
-    let samples = app.timeline.of_process(who);
+    let samples = app.timeline.samples_of(identity);
     MemorySeries::of(samples.map(|(time, process)| {
         (time, process.rss_bytes, process.cpu_percent.map(|percent| percent.round() as u32))
     }))
 }
 
 /// The row whose charts a process's page shows: the selected row, if it belongs to the process.
-fn charted(app: &App, who: Identity) -> Option<Subject<'_>> {
+fn charted(app: &App, identity: Identity) -> Option<Subject<'_>> {
     let screenful = app.screenful.as_ref()?;
-    let selected = app.subject().filter(|it| it.row.key.identity == who);
-    let its = || screenful.rows.iter().position(|row| row.key.identity == who);
-    selected.or_else(|| screenful.subject(its()?))
+    let selected = app.subject().filter(|subject| subject.row.key.identity == identity);
+    let first = || screenful.rows.iter().position(|row| row.key.identity == identity);
+    selected.or_else(|| screenful.subject(first()?))
 }
 
 fn text_area(area: Rect) -> Rect {
-    let margin = if area.width >= LEAST_WIDTH + 2 * MARGIN { MARGIN } else { 0 };
+    let margin = if area.width >= WIDTH_MIN + 2 * MARGIN { MARGIN } else { 0 };
     Rect {
         x: area.x + margin,
         y: area.y.saturating_add(1),
@@ -247,7 +247,7 @@ fn parts(app: &App, area: Rect) -> [Rect; 2] {
     let above = text.height.min(notice(app).is_some().into());
     // A process that is gone has no charts, so the text gets their rows.
     let has_charts = |about| match about {
-        About::Process(who) => charted(app, who).is_some(),
+        About::Process(identity) => charted(app, identity).is_some(),
         _ => true,
     };
     let page = app.page.as_ref().filter(|page| has_charts(page.about));
@@ -261,19 +261,19 @@ fn body(app: &App, area: Rect) -> Rect {
     parts(app, area)[1]
 }
 
-/// Notice above the page: the process is gone, or the page and the screen show different times.
+/// Notice above the page, if the process is gone or the page and the screen show different times.
 fn notice(app: &App) -> Option<String> {
     let page = app.page.as_ref()?;
     if let Some(gone) = page.gone {
-        return Some(format!("gone since {}: as it was", clock(gone)));
+        return Some(format!("gone since {}; this is its last state", clock(gone)));
     }
-    let of = page.time?;
-    let differs = |other: Option<Time>| other.filter(|time| *time != of).map(clock);
+    let time = page.time?;
+    let differs = |other: Option<Time>| other.filter(|other| *other != time).map(clock);
     if let Some(judged) = differs(app.judged.engine.history().last_time()) {
-        return Some(format!("as of {}; findings of {judged}", clock(of)));
+        return Some(format!("as of {}; findings of {judged}", clock(time)));
     }
     let shown = differs(app.shown_time())?;
-    Some(format!("as of {}; the screen shows {shown}", clock(of)))
+    Some(format!("as of {}; the screen shows {shown}", clock(time)))
 }
 
 /// Range of visible lines; empty if all are visible.
@@ -326,7 +326,7 @@ pub fn on_key(app: &mut App, action: KeyAction) -> Option<Effect> {
     Some(Effect::Draw)
 }
 
-/// Changes the scroll offset. `change` receives the offset and the screen height less one line.
+/// Changes the scroll offset. `change` receives the offset and the page height minus one line.
 fn scroll_to(app: &mut App, change: impl FnOnce(usize, usize) -> usize) {
     let height = usize::from(body(app, app.area).height);
     if let Some(page) = &mut app.page {
@@ -342,10 +342,10 @@ fn close(app: &mut App) {
 
 fn reap_page(app: &mut App, release: bool) -> Option<Effect> {
     let page = app.page.as_ref()?;
-    let Some(who) = page.about.process() else {
-        return app.refuse("this page is about no process; select one to kill it");
+    let Some(identity) = page.about.process() else {
+        return app.refuse("this page is not about a process; select one to kill it");
     };
-    let Some(key) = app.row_of(who).filter(|_| page.gone.is_none()) else {
+    let Some(key) = app.row_of(identity).filter(|_| page.gone.is_none()) else {
         return app.refuse(GONE);
     };
     if !app.select_row(Some(key)) {
@@ -360,8 +360,10 @@ fn reap_page(app: &mut App, release: bool) -> Option<Effect> {
 /// The finding's process, or its GPU if the process is missing or uncertain.
 fn about_finding(app: &App, finding: &Finding) -> Option<About> {
     let process = finding.process.as_ref().map(|process| process.identity);
-    match process.filter(|who| newest(app).is_some_and(|last| explain::is_there(*who, last))) {
-        Some(who) => Some(About::Process(who)),
+    match process
+        .filter(|identity| newest(app).is_some_and(|last| explain::is_there(*identity, last)))
+    {
+        Some(identity) => Some(About::Process(identity)),
         None => finding.gpus.first().map(|gpu| About::Gpu(gpu.index)),
     }
 }
@@ -371,19 +373,19 @@ fn newest(app: &App) -> Option<&Snapshot> {
     app.screenful.as_ref().map(|screenful| &screenful.snapshot)
 }
 
-/// The page about something in `last`; `None` if it is not there.
+/// Builds the page about a process or a GPU in `last`; `None` if `last` does not contain it.
 fn report(
     app: &App,
     about: About,
     asked: Option<&Finding>,
     last: &Snapshot,
 ) -> Option<ExplainPage> {
-    let typist = match app.setup.me.uid.filter(|_| app.is_here()) {
+    let typist = match app.setup.me.uid.filter(|_| app.is_local()) {
         Some(uid) => Typist::User(uid),
         None if app.setup.host.is_some() => Typist::Elsewhere,
         None => Typist::Owner,
     };
-    let known = KnownSoFar {
+    let inputs = KnownSoFar {
         engine: &app.judged.engine,
         courses: &app.judged.courses,
         last,
@@ -394,23 +396,26 @@ fn report(
         },
         commands: &|findings, process| {
             app.next_commands.fill_in(findings.iter_mut());
-            let mut own = commands::own_commands(&app.judged.engine, process, last, typist);
+            let mut commands = commands::own_commands(&app.judged.engine, process, last, typist);
             if let Some(host) = &app.setup.host {
-                let there = |command: Option<String>| command.map(|it| host.typed(&it));
-                own = OwnCommands { release: there(own.release), kill: there(own.kill) };
+                let on_host = |command: Option<String>| command.map(|command| host.typed(&command));
+                commands = OwnCommands {
+                    release: on_host(commands.release),
+                    kill: on_host(commands.kill),
+                };
             }
-            own
+            commands
         },
     };
     match about {
-        About::Process(who) => {
-            explain::is_there(who, last).then(|| explain::process(known, who.pid, asked))
+        About::Process(identity) => {
+            explain::is_there(identity, last).then(|| explain::process(inputs, identity.pid, asked))
         }
         // `explain` does not make these pages.
         About::Environment(_) | About::Totals => None,
         About::Gpu(index) => {
-            let place = last.gpus.iter().position(|gpu| gpu.index == index)?;
-            Some(explain::gpu(known, place, asked))
+            let position = last.gpus.iter().position(|gpu| gpu.index == index)?;
+            Some(explain::gpu(inputs, position, asked))
         }
     }
 }
@@ -425,13 +430,13 @@ pub fn draw(app: &App, styles: Styles, area: Rect, canvas: &mut Buffer) {
     let [above, body] = parts(app, area);
     match page.about {
         _ if above.is_empty() => {}
-        About::Process(who) => {
-            if let Some(subject) = charted(app, who) {
+        About::Process(identity) => {
+            if let Some(subject) = charted(app, identity) {
                 charts::draw_process_page(app, &subject, &page.host, styles, above, canvas);
             }
         }
         About::Gpu(index) => {
-            let mut gpus = app.screenful.iter().flat_map(|it| &it.snapshot.gpus);
+            let mut gpus = app.screenful.iter().flat_map(|screenful| &screenful.snapshot.gpus);
             if let Some(gpu) = gpus.find(|gpu| gpu.index == index) {
                 charts::draw_gpu_page(app, gpu, styles, above, canvas);
             }

@@ -1,11 +1,11 @@
-//! Ends processes: the plan, its confirmation, and the batch that carries it out.
+//! Kills processes or frees their memory: plan, confirmation, and the batch that carries out the plan.
 //!
-//! Pure: the [worker](crate::reclaim::worker) makes plans and carries them out. Each answer repeats the number of
-//! its request, and newer samples do not change a displayed plan. The user therefore confirms exactly the plan on
-//! the screen, and only once it has been drawn.
+//! Nothing here has side effects: the [worker](crate::reclaim::worker) makes plans and carries them out. Each answer
+//! repeats the number of its request, and newer samples do not change a displayed plan. The user therefore confirms
+//! exactly the plan on the screen, and only after it has been drawn.
 //!
-//! After `y`, nothing is sent for [`UNDO`], and the user can undo the confirmation. It is undone automatically if
-//! the plan leaves the screen or gpumem is stopped in that time. A plan that is [`OLD`] cannot be confirmed.
+//! After `y`, nothing is sent for [`UNDO`], so that the user can undo the confirmation. It is undone automatically if
+//! the plan leaves the screen or gpumem is stopped during that time. A plan that is [`OLD`] cannot be confirmed.
 //! `panel.rs` draws the plan and the [`Batch`].
 
 pub mod panel;
@@ -29,15 +29,15 @@ use crate::units::Span;
 use crate::watch::state::reaping::Batch;
 use panel::lay_out;
 
-/// A plan of this age, in seconds, is renewed instead of confirmed.
+/// A plan of this age, in seconds, is made again instead of confirmed.
 pub const OLD: f64 = 300.0;
 /// How long a confirmation can be undone.
 pub const UNDO: Duration = Duration::from_secs(3);
-/// If a countdown ends later than this, it was not visible all the time: gpumem was stopped, or the terminal
-/// accepted no frames.
+/// Maximum delay of a countdown's end. After a longer delay, the countdown was not visible throughout: gpumem was
+/// stopped, or the terminal did not accept frames.
 const LATE: Duration = Duration::from_secs(3);
-/// Warning when the user quits while a plan is being carried out, which would leave it unfinished.
-pub const STILL_ENDING: &str = "still killing; q again leaves, and nothing more is sent";
+/// Warning when the user quits while a plan is being carried out. Quitting leaves the plan unfinished.
+pub const STILL_ENDING: &str = "still killing; q again quits, and nothing more is sent";
 
 /// Opens the plan for the marked processes, or for the selected one. The plan kills them or makes them release
 /// memory.
@@ -89,7 +89,7 @@ fn open(app: &mut App, scope: PlanScope, selected: Vec<RowKey>, release: bool) -
         _ => {}
     }
     if app.setup.host.is_some() {
-        return open_there(app, &scope, release);
+        return open_on_host(app, &scope, release);
     }
     app.mode = Mode::Plan;
     app.reaping.dialog = Some(Dialog {
@@ -107,15 +107,14 @@ fn open(app: &mut App, scope: PlanScope, selected: Vec<RowKey>, release: bool) -
 
 /// Runs `gpumem` on the remote host with this terminal: it makes the plan from its current state, asks, and carries
 /// the plan out. Processes are named by identity, so no other process can be selected.
-fn open_there(app: &mut App, scope: &PlanScope, release: bool) -> Option<Effect> {
+fn open_on_host(app: &mut App, scope: &PlanScope, release: bool) -> Option<Effect> {
     let (PlanScope::Processes(identities) | PlanScope::Families(identities)) = scope else {
         return Some(Effect::OnHost("gpumem reap".to_owned()));
     };
     let boot_id = app.screenful.as_ref()?.snapshot.host.boot_id.clone();
-    let name = |it: &Identity| it.exact_name(boot_id.as_deref()?);
+    let name = |identity: &Identity| identity.exact_name(boot_id.as_deref()?);
     let Some(mut names) = identities.iter().map(name).collect::<Option<Vec<_>>>() else {
-        return app
-            .refuse("when the process started is not known, and without that it has no name");
+        return app.refuse("the start time of the process is not known, so it cannot be named");
     };
     names.dedup();
     let command = if release { "release" } else { "kill" };
@@ -186,13 +185,13 @@ pub fn on_progress(app: &mut App, progress: ReclaimProgress) -> Option<Effect> {
 }
 
 pub fn drawn(app: &mut App) {
-    let is_shown = is_in_sight(app);
+    let is_shown = is_visible(app);
     if let Some(dialog) = &mut app.reaping.dialog {
         dialog.is_drawn = is_shown;
     }
 }
 
-fn is_in_sight(app: &App) -> bool {
+fn is_visible(app: &App) -> bool {
     app.mode == Mode::Plan && app.layout().is_some()
 }
 
@@ -205,7 +204,7 @@ fn undo(app: &mut App, why: &str) -> Option<Effect> {
 
 /// Undoes a confirmation whose countdown is no longer visible.
 pub fn on_screen_change(app: &mut App) {
-    if !is_in_sight(app) {
+    if !is_visible(app) {
         undo(app, "the plan was no longer on screen; nothing was sent");
     }
 }
@@ -217,18 +216,18 @@ pub fn on_suspend(app: &mut App) {
 
 /// Starts the plan if its countdown has ended and was visible to the end.
 pub fn tick(app: &mut App) -> Option<Effect> {
-    let Some(ends) = app.reaping.dialog.as_ref().and_then(|it| it.countdown) else {
+    let Some(ends) = app.reaping.dialog.as_ref().and_then(|dialog| dialog.countdown) else {
         // Redraw the age of the plan.
-        let reads_differently = app.reaping.is_running() || app.reaping.dialog.is_some();
-        return reads_differently.then_some(Effect::Draw);
+        let shows_age = app.reaping.is_running() || app.reaping.dialog.is_some();
+        return shows_age.then_some(Effect::Draw);
     };
     let now = app.judged.now();
-    if !is_in_sight(app) {
+    if !is_visible(app) {
         undo(app, "the plan was not on screen; nothing was sent")
     } else if now >= ends + LATE {
-        undo(app, "the screen was not updated meanwhile; nothing was sent")
+        undo(app, "the screen was not updated in time; nothing was sent")
     } else if now >= ends {
-        begin(app)
+        start_batch(app)
     } else {
         Some(Effect::Draw)
     }
@@ -256,7 +255,7 @@ fn confirm(app: &mut App) -> Option<Effect> {
     } else if dialog.ends() == 0 {
         "nothing to kill"
     } else if has_ended {
-        "no more samples come"
+        "no more samples arrive"
     } else {
         (dialog.note, dialog.countdown) = (None, Some(ends));
         return Some(Effect::Draw);
@@ -265,7 +264,7 @@ fn confirm(app: &mut App) -> Option<Effect> {
     Some(Effect::Draw)
 }
 
-fn begin(app: &mut App) -> Option<Effect> {
+fn start_batch(app: &mut App) -> Option<Effect> {
     let reaping = &mut app.reaping;
     let dialog = reaping.dialog.take()?;
     let Answer::Plan(proposal) = dialog.answer else {
@@ -283,7 +282,7 @@ fn begin(app: &mut App) -> Option<Effect> {
 
 pub fn on_key(app: &mut App, key: &KeyEvent, action: Option<KeyAction>) -> Option<Effect> {
     let action = action?;
-    let is_counting = app.reaping.dialog.as_ref().is_some_and(|it| it.countdown.is_some());
+    let is_counting = app.reaping.dialog.as_ref().is_some_and(|dialog| dialog.countdown.is_some());
     match action {
         KeyAction::Undo | KeyAction::Back | KeyAction::Quit if is_counting => {
             return undo(app, "nothing was sent");
@@ -303,20 +302,20 @@ pub fn on_key(app: &mut App, key: &KeyEvent, action: Option<KeyAction>) -> Optio
     let dialog = app.reaping.dialog.as_mut()?;
     match action {
         KeyAction::NextSignal if dialog.options.release => {
-            dialog.note = Some("a release kills nothing; x plans to kill with a signal".to_owned());
+            dialog.note = Some("a release sends no signal; press x to plan a kill".to_owned());
             return Some(Effect::Draw);
         }
         KeyAction::NextSignal => {
             let asked = dialog.options.signal;
-            let place = Signal::ASKED.iter().position(|&it| Some(it) == asked);
-            dialog.options.signal = Signal::ASKED.get(place.map_or(0, |place| place + 1)).copied();
+            let at = Signal::ASKED.iter().position(|&signal| Some(signal) == asked);
+            dialog.options.signal = Signal::ASKED.get(at.map_or(0, |at| at + 1)).copied();
         }
         KeyAction::SwitchFocus => {
             let rows = || identities(&dialog.selected);
             let scopes =
                 [PlanScope::Processes(rows()), PlanScope::Families(rows()), PlanScope::Findings];
-            let at = scopes.iter().position(|it| *it == dialog.options.scope);
-            // With three scopes, two steps forward are one step back.
+            let at = scopes.iter().position(|scope| *scope == dialog.options.scope);
+            // With three scopes, two steps forward equal one step back.
             let steps = if key.code == KeyCode::BackTab { 2 } else { 1 };
             let next = match dialog.selected.is_empty() {
                 true => 2,

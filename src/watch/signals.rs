@@ -1,4 +1,4 @@
-//! Turns signals sent to gpumem into events, and stops gpumem like a shell job.
+//! Converts signals into events, and stops gpumem like a shell job.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -16,9 +16,9 @@ use signal_hook::{SigId, flag, low_level};
 use super::{ThreadMessage, WatchError, spawn, terminal};
 use crate::watch::state::Event;
 
-/// How often, and how far apart, a job that was just continued checks for a signal that ends it.
-const LOOKS: usize = 20;
-const BETWEEN_LOOKS: Duration = Duration::from_millis(10);
+/// Number and interval of checks for a terminating signal after gpumem was continued.
+const CHECKS: usize = 20;
+const CHECK_INTERVAL: Duration = Duration::from_millis(10);
 
 pub(super) struct SignalWatch {
     handle: Handle,
@@ -36,9 +36,9 @@ impl SignalWatch {
         let mut flags = Vec::new();
         let mut all_asked = Vec::new();
         for signal in ends {
-            // A second signal terminates gpumem at once, because the main thread may be blocked on a terminal. The
-            // order of registration matters: the first signal only sets the flag. Each signal has its own flag,
-            // because the end of a session sends several different signals.
+            // The first signal only sets the flag. A second one terminates gpumem immediately, because the main
+            // thread may be blocked on the terminal. For this, the handlers must be registered in this order. Each
+            // signal has its own flag, because the end of a session sends several different signals.
             let asked = Arc::new(AtomicBool::new(false));
             let again = flag::register_conditional_default(signal, Arc::clone(&asked));
             flags.push(again.map_err(failed)?);
@@ -48,8 +48,9 @@ impl SignalWatch {
         // Events are handled after the signals arrive, and possibly in another order.
         let last_of_job = Arc::default();
         for signal in [SIGTSTP, SIGCONT] {
-            let came = flag::register_usize(signal, Arc::clone(&last_of_job), signal as usize);
-            flags.push(came.map_err(failed)?);
+            let registered =
+                flag::register_usize(signal, Arc::clone(&last_of_job), signal as usize);
+            flags.push(registered.map_err(failed)?);
         }
         let mut signals = Signals::new(ends.iter().chain(&[SIGTSTP, SIGCONT])).map_err(failed)?;
         let handle = signals.handle();
@@ -63,34 +64,34 @@ impl SignalWatch {
         Ok(Self { handle, flags, asked: all_asked, last_of_job })
     }
 
-    /// Whether gpumem should still stop. If the shell has already continued it, the shell assumes that it runs and
-    /// would wait.
-    pub(super) fn is_to_stop(&self) -> bool {
+    /// Whether gpumem should still stop. If the shell has already continued it, the shell would not continue it
+    /// again.
+    pub(super) fn should_stop(&self) -> bool {
         self.last_of_job.load(Ordering::SeqCst) != SIGCONT as usize
     }
 
-    /// Stops if SIGTSTP arrived while another program had the terminal; that program received it too.
-    pub(super) fn stop_if_told(&self) {
+    /// Stops if SIGTSTP arrived while another program used the terminal. That program also received the signal.
+    pub(super) fn stop_if_requested(&self) {
         if self.last_of_job.load(Ordering::SeqCst) == SIGTSTP as usize {
             // If stopping fails, gpumem continues.
             let _ = stop();
         }
     }
 
-    /// Whether gpumem was told to end, even if the event is still queued.
-    pub(super) fn is_asked(&self) -> bool {
+    /// Whether a terminating signal has arrived, even if its event is still queued.
+    pub(super) fn must_exit(&self) -> bool {
         self.asked.iter().any(|asked| asked.load(Ordering::SeqCst))
     }
 
-    /// Like [`is_asked`](Self::is_asked), but waits a moment for the signal. To end a stopped job, a shell sends
+    /// Like [`must_exit`](Self::must_exit), but waits briefly for the signal. To end a stopped job, a shell sends
     /// the signal and then SIGCONT, and different threads may handle the two.
-    pub(super) fn is_to_end(&self) -> bool {
-        (0..LOOKS).any(|_| {
-            let is_asked = self.is_asked();
-            if !is_asked {
-                thread::sleep(BETWEEN_LOOKS);
+    pub(super) fn must_exit_soon(&self) -> bool {
+        (0..CHECKS).any(|_| {
+            let must_exit = self.must_exit();
+            if !must_exit {
+                thread::sleep(CHECK_INTERVAL);
             }
-            is_asked
+            must_exit
         })
     }
 }
@@ -104,14 +105,14 @@ impl Drop for SignalWatch {
     }
 }
 
-/// Handles Ctrl-Z: stops all processes of this job, as the terminal would outside raw mode. The signal comes back
-/// as an event, which [`stop`]s gpumem itself. The terminal is restored first, because the shell takes it over as
+/// Handles Ctrl-Z: stops all processes of this job, as the terminal would outside raw mode. The signal returns as
+/// an event, which [`stop`]s gpumem itself. The terminal is restored first, because the shell takes it over as
 /// soon as any process of the job has stopped.
 pub(super) fn suspend() -> Result<(), WatchError> {
     if !can_be_continued() {
         return Ok(());
     }
-    terminal::give_back();
+    terminal::restore();
     kill_current_process_group(rustix::process::Signal::TSTP)
         .map_err(|errno| WatchError::Terminal(errno.into()))
 }
@@ -121,7 +122,7 @@ pub(super) fn stop() -> Result<(), WatchError> {
     if !can_be_continued() {
         return Ok(());
     }
-    terminal::give_back();
+    terminal::restore();
     low_level::emulate_default_handler(SIGTSTP).map_err(WatchError::Terminal)
 }
 

@@ -1,9 +1,9 @@
 //! Takes over the terminal and restores it.
 //!
 //! [`Screen`] sets raw mode, the alternate screen, a hidden cursor, bracketed paste and optionally mouse clicks.
-//! [`give_back`] undoes all of it before gpumem returns, fails, panics on any thread or is stopped. Later output
-//! then appears on a normal terminal. Signals arrive as events; `mod.rs` restores the terminal before it exits or
-//! stops. None of this blocks on a terminal that accepts no output (see `output.rs`).
+//! [`restore`] undoes this before gpumem returns, fails, panics on any thread or is stopped, so that later output
+//! appears on a normal terminal. Signals arrive as events; `mod.rs` restores the terminal before it exits or
+//! stops. None of this blocks if the terminal does not accept output (see `output.rs`).
 
 use std::io::{self, IsTerminal, Write as _};
 use std::panic;
@@ -30,7 +30,7 @@ use ratatui::buffer::Buffer;
 
 /// Whether the terminal is taken. Static, because a panic hook cannot reach other state.
 static TAKEN: AtomicBool = AtomicBool::new(false);
-/// The last terminal that was taken, for [`give_back`].
+/// The last terminal that was taken, for [`restore`].
 static TERMINAL: Mutex<Option<TerminalOutput>> = Mutex::new(None);
 
 /// Reports buttons and the wheel, on screens of any size (xterm modes 1000 and 1006). crossterm's
@@ -64,16 +64,16 @@ impl Screen {
             output,
             mouse,
         };
-        give_back_on_panic();
+        restore_on_panic();
         screen.retake()?;
         Ok(screen)
     }
 
-    /// Takes over the terminal again after `give_back`, or after a shell changed it while gpumem was stopped. Its
-    /// content is then unknown; [`Screen::resize`] clears it.
+    /// Takes over the terminal again after `restore`, or after a shell changed it while gpumem was stopped. The
+    /// terminal's content is then unknown; [`Screen::resize`] clears it.
     pub fn retake(&mut self) -> io::Result<()> {
         TAKEN.store(true, Ordering::SeqCst);
-        // crossterm believes that raw mode is still on, but a shell may have changed it.
+        // crossterm assumes that raw mode is still on, but a shell may have changed it.
         disable_raw_mode()?;
         enable_raw_mode()?;
         let output = self.frames.output();
@@ -111,25 +111,25 @@ impl Screen {
 
 impl Drop for Screen {
     fn drop(&mut self) {
-        give_back();
+        restore();
     }
 }
 
-/// Runs `work` with the terminal taken, and restores the terminal in every case.
+/// Runs `work` with the terminal taken, then restores the terminal, even after a panic.
 pub fn with_screen<T>(mouse: bool, work: impl FnOnce(&mut Screen) -> T) -> io::Result<T> {
     let mut screen = Screen::take(mouse)?;
     Ok(work(&mut screen))
 }
 
-/// Waits up to `patience` for input while the terminal is not taken.
-pub(super) fn has_input(patience: Duration) -> bool {
+/// Waits up to `timeout` for input while the terminal is not taken.
+pub(super) fn has_input(timeout: Duration) -> bool {
     let input = io::stdin();
     let mut polled = [PollFd::new(&input, PollFlags::IN)];
-    poll(&mut polled, Timespec::try_from(patience).ok().as_ref()).is_ok_and(|count| count > 0)
+    poll(&mut polled, Timespec::try_from(timeout).ok().as_ref()).is_ok_and(|count| count > 0)
 }
 
-/// Restores the terminal; does nothing if it is not taken.
-pub fn give_back() {
+/// Restores the terminal, if it is taken.
+pub fn restore() {
     if !TAKEN.swap(false, Ordering::SeqCst) {
         return;
     }
@@ -145,7 +145,7 @@ pub fn give_back() {
         Show
     );
     // Other threads hold the lock only to set or copy the value.
-    let output = TERMINAL.try_lock().ok().and_then(|it| it.clone());
+    let output = TERMINAL.try_lock().ok().and_then(|terminal| terminal.clone());
     if let Some(output) = output {
         output.write_last(&bytes);
     }
@@ -156,12 +156,12 @@ pub fn give_back() {
 }
 
 /// Makes every panic restore the terminal before it prints its message.
-fn give_back_on_panic() {
+fn restore_on_panic() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
         let report = panic::take_hook();
         panic::set_hook(Box::new(move |info| {
-            give_back();
+            restore();
             report(info);
         }));
     });

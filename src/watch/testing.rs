@@ -17,7 +17,7 @@ pub fn screen(columns: u16, rows: u16) -> App {
     screen_of(None, 2, (columns, rows))
 }
 
-/// The same for a recording, with `seconds` per sample.
+/// Like [`screen`], for a recording, with `seconds` per sample.
 pub fn screen_of(replay: Option<&str>, seconds: u64, (columns, rows): (u16, u16)) -> App {
     let setup = Setup {
         host: None,
@@ -55,7 +55,7 @@ pub fn events(line: &str) -> impl Iterator<Item = KeyEvent> {
     keys.into_iter().map(|(_, key)| key)
 }
 
-pub fn see(app: &mut App, seconds: u64, snapshot: Snapshot) -> Option<Effect> {
+pub fn show_sample(app: &mut App, seconds: u64, snapshot: Snapshot) -> Option<Effect> {
     let event = Event::Snapshot { now: Duration::from_secs(seconds), snapshot: Box::new(snapshot) };
     update(app, event)
 }

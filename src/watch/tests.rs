@@ -1,4 +1,4 @@
-//! Tests of the messages between the threads; and [`sample`], snapshots for tests of the screen.
+//! Tests of messages between threads. [`sample`] contains snapshots for tests of the screen.
 
 use super::*;
 
@@ -14,5 +14,5 @@ fn a_thread_that_panics_is_reported() {
     assert!(is_reported);
     spawn("sampling", &sender, |_| {}).unwrap();
     drop(sender);
-    assert!(messages.recv().is_err(), "an end is no panic");
+    assert!(messages.recv().is_err(), "a normal end is not reported");
 }

@@ -1,6 +1,6 @@
 //! Text on the screen: the mark for unknown values, widths, truncation and wrapping.
 //!
-//! Independent of terminal and style; `view/line_writer.rs` writes the text.
+//! Terminal and style do not matter here; `view/line_writer.rs` writes the text.
 
 use std::borrow::Cow;
 
@@ -13,7 +13,7 @@ use crate::model::snapshot::Process;
 use crate::report::escape::{command_line, escape, without_folder};
 use crate::watch::view_model::Subject;
 
-/// Longer texts of findings are cut, regardless of the rule or recording that they come from.
+/// Maximum length of a finding's text, from any rule or recording.
 pub const MESSAGE_CHARS: u16 = 1000;
 
 /// Formats a time of day: `10:04:05 CET`.
@@ -27,7 +27,7 @@ pub fn columns(text: &str) -> u16 {
     u16::try_from(columns).unwrap_or(u16::MAX)
 }
 
-/// Whether every byte is one character with a width of one, as in nearly all text. This is much cheaper than
+/// Whether every byte is a character with a width of one, as in nearly all text. This check is much cheaper than
 /// splitting text into graphemes.
 fn is_plain(text: &str) -> bool {
     text.bytes().all(is_plain_byte)
@@ -37,13 +37,13 @@ fn is_plain_byte(byte: u8) -> bool {
     matches!(byte, b' '..=b'~')
 }
 
-/// Escapes text that a process chose, and cuts it to what `width` columns can show.
+/// Escapes untrusted text and truncates it to about `width` columns.
 pub fn clean(text: &str, width: u16) -> Cow<'_, str> {
     escape(head(text, usize::from(width) + 1))
 }
 
-/// The first `count` characters. An escape is never shorter than its character, so the result fills as many
-/// columns, except for combining marks.
+/// The first `count` characters. An escape is never shorter than its character, so the escaped text fills at least
+/// `count` columns, except for combining marks.
 pub fn head(text: &str, count: usize) -> &str {
     text.char_indices().nth(count).map_or(text, |(at, _)| &text[..at])
 }
@@ -85,8 +85,8 @@ pub fn row_command(subject: &Subject<'_>, width: u16) -> String {
     }
 }
 
-/// A role that the row does not show otherwise: unlisted, or part of the Multi-Process Service. For an unlisted
-/// process, the evidence is shown if it fits next to the command.
+/// A role that no other column shows: unlisted, or part of the Multi-Process Service. For an unlisted process, the
+/// evidence is shown if it fits next to the command.
 fn row_role(subject: &Subject<'_>, width: u16) -> String {
     if let Some(holding) = subject.holding() {
         let evidence = format!("[{}] ", clean(&holding, width));
@@ -104,10 +104,9 @@ pub fn whole_command(process: &Process, width: u16) -> String {
     written_command(process, width, |program| program)
 }
 
-/// The command line without the program's directory. This leaves room for the arguments, which distinguish
-/// processes.
+/// The command line without the program's directory. This leaves room for the arguments, which distinguish processes.
 pub fn brief_command(process: &Process, width: u16) -> String {
-    let has_arguments = process.command.as_ref().is_some_and(|it| it.len() > 1);
+    let has_arguments = process.command.as_ref().is_some_and(|command| command.len() > 1);
     written_command(process, width, |program| without_folder(program, has_arguments))
 }
 
@@ -119,7 +118,7 @@ fn written_command(process: &Process, width: u16, program: impl Fn(&str) -> &str
     let enough = usize::from(width) + 1;
     let mut length = 0;
     let mut words: Vec<&str> = Vec::new();
-    for argument in process.command.iter().flat_map(|it| it.iter()) {
+    for argument in process.command.iter().flat_map(|command| command.iter()) {
         if length > enough {
             break;
         }
@@ -143,7 +142,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn text_is_wrapped_at_spaces_and_the_rest_is_cut() {
+    fn text_is_wrapped_at_spaces_and_truncated() {
         assert_eq!(wrap("one two three", 8, 5), ["one two", "three"]);
         assert_eq!(wrap("one two three", 8, 1), ["one two…"]);
         assert_eq!(wrap("abcdefghij", 4, 3), ["abcd", "efgh", "ij"]);
@@ -168,7 +167,7 @@ mod tests {
 
     fn process(command: &[&str]) -> Process {
         Process {
-            command: Some(command.iter().map(|it| (*it).into()).collect()),
+            command: Some(command.iter().map(|word| (*word).into()).collect()),
             ..Process::default()
         }
     }
@@ -183,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn a_row_has_the_program_without_its_folder_and_all_of_the_rest() {
+    fn a_row_omits_only_the_folder_of_the_program() {
         for (command, expected) in [
             (&["/opt/a b/bin/python3", "/srv/x.py"][..], "python3 /srv/x.py"),
             (&["/usr/lib/Xorg vt1 -auth /run/x"], "'Xorg vt1 -auth /run/x'"),

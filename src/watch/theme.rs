@@ -1,4 +1,4 @@
-//! Styles for each role, by theme. Colour never carries information alone; the text also says it.
+//! Styles for each role, by theme. Colour never carries information alone; text always repeats it.
 //!
 //! All themes use the terminal's sixteen named colours on the terminal's own background.
 
@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::model::Severity;
 pub use crate::model::field::gpu::FillLevel;
 
-/// A choice of colours for the roles.
+/// A set of colours for the roles.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Theme {
@@ -32,7 +32,7 @@ impl Theme {
         }
     }
 
-    /// The name, as in the options and the saved state.
+    /// The name in options and in saved settings.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Terminal => "terminal",
@@ -44,15 +44,15 @@ impl Theme {
     /// The theme for a terminal with this `COLORFGBG`. The last number is the background colour: as in vim, 7 and
     /// numbers above 8 are light.
     pub fn of_terminal(colorfgbg: &str) -> Self {
-        let ground = colorfgbg.rsplit(';').next();
-        match ground.and_then(|number| number.parse().ok()) {
+        let background = colorfgbg.rsplit(';').next();
+        match background.and_then(|number| number.parse().ok()) {
             Some(7u8 | 9..=15) => Self::Light,
             _ => Self::Terminal,
         }
     }
 }
 
-/// Whether the terminal supports colour, by its `TERM`.
+/// Whether the terminal supports colour, according to its `TERM`.
 pub fn has_colors(term: &str) -> bool {
     let is_mono = matches!(term, "" | "dumb" | "unknown" | "network")
         || term.starts_with("vt")
@@ -173,7 +173,7 @@ impl Styles {
         self.alarm().add_modifier(Modifier::REVERSED)
     }
 
-    /// A source of snapshots other than this machine.
+    /// Mark of a remote host or a recording.
     pub fn origin(self) -> Style {
         self.bold(Role::Origin).add_modifier(Modifier::REVERSED)
     }
@@ -204,8 +204,8 @@ impl Styles {
     }
 
     /// The top line of a chart, or the area below it.
-    pub fn chart(self, of: ChartColor, is_line: bool) -> Style {
-        let style = self.colored(match of {
+    pub fn chart(self, color: ChartColor, is_line: bool) -> Style {
+        let style = self.colored(match color {
             ChartColor::Memory => Role::Memory,
             ChartColor::Work => Role::Heading,
         });
@@ -247,15 +247,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn severities_and_strains_differ_in_every_theme_and_without_colours() {
+    fn severity_and_strain_styles_differ_in_every_theme() {
         use FillLevel::{Full, Ok, Warm};
         for theme in Theme::ALL {
             for has_color in [false, true] {
                 let styles = Styles { theme, has_color };
                 let badges = [Severity::Info, Severity::Warning, Severity::Critical];
                 let strains = [Ok, Warm, Full].map(|level| styles.strain(level));
-                for of in [badges.map(|severity| styles.badge(severity)), strains] {
-                    assert!(of[0] != of[1] && of[1] != of[2] && of[0] != of[2], "{styles:?}");
+                for [a, b, c] in [badges.map(|severity| styles.badge(severity)), strains] {
+                    assert!(a != b && b != c && a != c, "{styles:?}");
                 }
                 assert_ne!(styles.alarm(), styles.caution());
                 assert_ne!(styles.focused(), styles.heading());
@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn colours_and_a_light_background_are_read_from_the_environment() {
+    fn colour_support_and_background_are_read_from_variables() {
         for term in ["xterm-256color", "xterm", "screen", "linux", "rxvt", "tmux-direct"] {
             assert!(has_colors(term), "{term}");
         }

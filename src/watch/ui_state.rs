@@ -1,7 +1,7 @@
 //! Screen settings remembered between runs. Filters and selections are never saved.
 //!
-//! Settings are saved by name, so that a file from another version, or an edited one, is read as far as it is
-//! valid. `cli` knows the path of the file.
+//! Settings are saved by name. In a file from another version, or in an edited file, invalid entries are ignored.
+//! `cli` knows the path of the file.
 
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
@@ -13,7 +13,7 @@ use crate::watch::state::App;
 /// Screen settings, by name.
 pub type UiState = Map<String, Value>;
 
-/// Parses saved settings; invalid ones count as empty.
+/// Parses saved settings; returns no settings if the text is invalid.
 pub fn parse(text: &[u8]) -> UiState {
     serde_json::from_slice(text).unwrap_or_default()
 }

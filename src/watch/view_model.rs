@@ -1,7 +1,7 @@
 //! One snapshot prepared for display: verdicts, findings and rows.
 //!
-//! A row is a pair of process and GPU, or a process that holds GPU device files but is listed on no GPU. Rows
-//! contain indices and the few numbers that a snapshot lacks; `view` formats text for visible rows only. Sorting
+//! A row is a pair of process and GPU, or an unlisted process that holds GPU device files. Rows contain indices and
+//! the few numbers that a snapshot lacks; `view` formats text for visible rows only. Sorting
 //! compares values, never text, and puts unknown values last in either direction.
 
 use std::ops::Deref;
@@ -22,7 +22,7 @@ use crate::model::snapshot::ProcessesByPid;
 use crate::model::snapshot::{Gpu, GpuProcess, Process, Snapshot};
 use crate::model::{Identity, Reclaimable, Start, Suspect, Time};
 
-/// A row's history covers half an hour, because the slowest rules need about as much.
+/// A row's history covers half an hour, because the slowest rules need about that much.
 pub const WINDOW_SECONDS: f64 = 1800.0;
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -35,7 +35,7 @@ pub struct RowKey {
 }
 
 impl RowKey {
-    /// Whether both keys may identify the same row: a sample may lack a process's start time.
+    /// Whether both keys can identify the same row. A sample can lack a process's start time.
     pub fn may_be(&self, other: &Self) -> bool {
         let is_same_start = self.identity.start == other.identity.start
             || !self.is_certain()
@@ -81,18 +81,18 @@ impl<'a> Deref for Subject<'a> {
 }
 
 impl Subject<'_> {
-    /// The process's memory on this GPU over time; `None` if it was never seen there.
-    pub fn course<'c>(&self, courses: &'c Courses) -> Option<&'c MemorySeries> {
+    /// The process's memory on this GPU over time; `None` if it never held any.
+    pub fn memory_series<'c>(&self, courses: &'c Courses) -> Option<&'c MemorySeries> {
         courses.row(self.row.key.identity, self.gpu?, self.entry?)
     }
 
     /// Memory growth in bytes over the window that ends with this sample.
     pub fn growth_bytes(&self, courses: &Courses) -> Option<i64> {
-        growth_bytes(self.course(courses)?, self.snapshot.time)
+        growth_bytes(self.memory_series(courses)?, self.snapshot.time)
     }
 }
 
-/// Width of each column's widest text, in terminal columns. 0 means that no row has a value.
+/// Width of each column's widest text, in terminal columns; 0 if no row has a value.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Widths {
     pub gpu: u16,
@@ -128,10 +128,10 @@ pub struct JudgedSample {
     pub snapshot: Snapshot,
     pub findings: Vec<Finding>,
     pub undecided: Vec<Undecided>,
-    /// Processes that look unused, which no rule can prove yet.
+    /// Processes that look unused, but no rule can prove it yet.
     pub suspects: Arc<[Suspect]>,
     pub reclaimable: Reclaimable,
-    /// Since when each row's process has not used its GPU; see [`idle_times`].
+    /// When each row's process last used its GPU; see [`idle_times`].
     pub idle_since: Vec<Option<Time>>,
 }
 
@@ -140,7 +140,7 @@ pub struct Screenful {
     pub sample: Arc<JudgedSample>,
     pub rows: Vec<RowView>,
     pub widths: Widths,
-    /// What each GPU's memory is used for, in the snapshot's order of GPUs.
+    /// Memory shares of each GPU, in the snapshot's order of GPUs.
     pub shares: Vec<GpuShares>,
 }
 
@@ -153,7 +153,7 @@ impl Deref for Screenful {
 }
 
 impl Screenful {
-    /// A sample without suspects, for tests. `idle_since` returns since when a process has not used a GPU.
+    /// A sample without suspects, for tests. `idle_since` returns when a process last used a GPU.
     #[cfg(test)]
     pub fn new(
         snapshot: Snapshot,
@@ -166,17 +166,17 @@ impl Screenful {
         let suspects = Arc::default();
         let sample =
             JudgedSample { snapshot, findings, undecided, suspects, reclaimable, idle_since };
-        Self::of(Arc::new(sample))
+        Self::from_sample(Arc::new(sample))
     }
 
-    pub fn of(sample: Arc<JudgedSample>) -> Self {
+    pub fn from_sample(sample: Arc<JudgedSample>) -> Self {
         let (snapshot, findings) = (&sample.snapshot, &sample.findings);
         let suspects = sample.suspects.iter().enumerate();
         let suspects: HashMap<Identity, usize> =
-            suspects.map(|(at, it)| (it.process.identity, at)).collect();
+            suspects.map(|(at, suspect)| (suspect.process.identity, at)).collect();
         let places = places(snapshot, findings);
         let mut rows = Vec::with_capacity(places.len());
-        // Listed processes come first, in the order of `idle_since`.
+        // Listed processes are first, in the order of `idle_since`.
         let idle = sample.idle_since.iter().copied().chain(std::iter::repeat(None));
         rows.extend(places.into_iter().zip(idle).filter_map(|(place, since)| {
             let facts = ProcessRow::new(snapshot, findings, place).idle(|_, _| since);
@@ -212,8 +212,8 @@ impl Screenful {
             })
         }));
         let mut screenful = Self { sample, rows, widths: Widths::default(), shares: Vec::new() };
-        screenful.widths = screenful.measure();
-        screenful.shares = screenful.add_up();
+        screenful.widths = screenful.column_widths();
+        screenful.shares = screenful.gpu_shares();
         screenful
     }
 
@@ -221,7 +221,7 @@ impl Screenful {
         self.suspects.get(row.suspect?)
     }
 
-    fn add_up(&self) -> Vec<GpuShares> {
+    fn gpu_shares(&self) -> Vec<GpuShares> {
         let listed = |gpu: &Gpu| gpu.processes.as_ref().map_or(0, Vec::len);
         let gpus = self.snapshot.gpus.iter();
         let mut rows: Vec<_> = gpus.map(|gpu| Vec::with_capacity(listed(gpu))).collect();
@@ -253,7 +253,7 @@ impl Screenful {
         }
     }
 
-    /// Row indices in sorted order; ties are sorted by GPU and PID, so that rows do not move without a reason.
+    /// Row indices in sorted order. Ties are sorted by GPU and PID, so that rows do not move without a reason.
     /// `courses` contains memory over time.
     pub fn order(&self, sort: Sort, courses: &Courses) -> Vec<usize> {
         let value = |row| {
@@ -276,7 +276,7 @@ impl Screenful {
         order.into_iter().map(|(_, at)| at).collect()
     }
 
-    fn measure(&self) -> Widths {
+    fn column_widths(&self) -> Widths {
         let mut widths = Widths { gpu: 3, pid: 5, user: 5, ..Widths::default() };
         for row in &self.rows {
             let subject = self.parts(row);
@@ -295,7 +295,7 @@ impl Screenful {
                 let framework = process.framework_text().map_or(0, |text| columns(&text));
                 widths.framework = widths.framework.max(framework);
             }
-            let ended = subject.ended.and_then(|it| it.user.as_deref());
+            let ended = subject.ended.and_then(|ended| ended.user.as_deref());
             widths.user = widths.user.max(ended.map_or(0, columns));
             if let Some(finding) = subject.finding {
                 widths.finding = widths.finding.max(columns(&badge(finding)));
@@ -305,7 +305,7 @@ impl Screenful {
             }
         }
         // A column without known values gets no width.
-        let clamp = |width: u16, least, most| if width == 0 { 0 } else { width.clamp(least, most) };
+        let clamp = |width: u16, min, max| if width == 0 { 0 } else { width.clamp(min, max) };
         widths.user = widths.user.min(12);
         widths.framework = clamp(widths.framework, 10, 16);
         widths.gpu = widths.gpu.min(10);
@@ -315,15 +315,15 @@ impl Screenful {
     }
 }
 
-/// For each row that NVML lists, GPU by GPU: since when its process has not used the GPU. `since` looks this up by
-/// identity and GPU index.
+/// When the process of each row that NVML lists last used its GPU, GPU by GPU. `since` returns this time for an
+/// identity and a GPU index.
 pub fn idle_times(
     snapshot: &Snapshot,
     since: impl Fn(Identity, u32) -> Option<Time>,
 ) -> Vec<Option<Time>> {
     let processes = ProcessesByPid::new(snapshot);
     let mut times =
-        Vec::with_capacity(snapshot.gpus.iter().flat_map(|it| &it.processes).map(Vec::len).sum());
+        Vec::with_capacity(snapshot.gpus.iter().flat_map(|gpu| &gpu.processes).map(Vec::len).sum());
     for gpu in &snapshot.gpus {
         times.extend(gpu.processes.iter().flatten().map(|row| {
             let unknown = Identity { pid: row.pid, start: Start::Unknown };
@@ -335,8 +335,8 @@ pub fn idle_times(
 }
 
 /// Memory growth in bytes in the half hour before `end`. Negative if memory shrank, `None` without history.
-fn growth_bytes(course: &MemorySeries, end: Time) -> Option<i64> {
-    let past = seen_until(course.buckets(), end);
+fn growth_bytes(series: &MemorySeries, end: Time) -> Option<i64> {
+    let past = seen_until(series.buckets(), end);
     let start = end.plus_seconds(-WINDOW_SECONDS);
     let buckets = &past[past.partition_point(|bucket| bucket.until < start)..];
     let (first, last) = (buckets.first()?, buckets.last()?);
@@ -360,7 +360,7 @@ mod tests {
     }
 
     #[test]
-    fn unknown_values_come_last_in_either_order() {
+    fn unknown_values_are_last_in_either_order() {
         let mut snapshot = sample::snapshot(1, 3);
         sample::entry(&mut snapshot, 0, 1).used_bytes = None;
         let screenful = Screenful::new(snapshot, Vec::new(), Vec::new(), |_, _| None);
@@ -373,7 +373,7 @@ mod tests {
     }
 
     #[test]
-    fn every_column_sorts_and_turning_it_around_moves_known_rows() {
+    fn every_column_sorts_in_both_directions() {
         let courses = sample::courses(&sample::snapshot(2, 5), 8);
         let mut snapshot = sample::snapshot(2, 5);
         snapshot.processes[3].systemd_unit = Some("vllm.service".into());
@@ -383,16 +383,16 @@ mod tests {
         });
         for column in Column::ALL {
             let sorted = |reversed| pids(&screenful, Sort { column, reversed }, &courses);
-            let (there, back) = (sorted(false), sorted(true));
-            assert_eq!(there.len(), 10);
+            let (default, reversed) = (sorted(false), sorted(true));
+            assert_eq!(default.len(), 10);
             if column != Column::Finding {
-                assert_ne!(there, back, "{column:?}");
+                assert_ne!(default, reversed, "{column:?}");
             }
         }
     }
 
     #[test]
-    fn nothing_is_shown_of_another_process_with_the_same_pid() {
+    fn an_unresolved_pid_shows_no_process_data() {
         let mut snapshot = sample::snapshot(1, 2);
         snapshot.processes[0].unresolved = Some("started after NVML named the pid".into());
         snapshot.processes[1].start_ticks = None;
@@ -406,7 +406,7 @@ mod tests {
     }
 
     #[test]
-    fn a_finding_marks_the_rows_that_it_is_about() {
+    fn a_finding_marks_only_its_rows() {
         use crate::model::finding::Also;
         let snapshot = sample::snapshot(2, 2);
         let mut finding = sample::finding(&snapshot, 1, 0);
@@ -430,7 +430,7 @@ mod tests {
     }
 
     #[test]
-    fn growth_is_from_the_first_to_the_last_of_half_an_hour() {
+    fn growth_covers_the_last_half_hour() {
         let grown = |bytes: &[(f64, u64)]| {
             let mut snapshot = sample::snapshot(1, 1);
             let now = snapshot.time;

@@ -91,7 +91,7 @@ fn a_gpu_may_use_so_much_and_no_more() {
         lines,
         [
             "limit: GPU 1: 50.0 GiB in use, more than 20.0 GiB (--max-used)",
-            "limit: GPU 1: 5.0 GiB in use by no process that NVML lists, more than 1.0 GiB \
+            "limit: GPU 1: 5.0 GiB unattributed, more than 1.0 GiB \
              (--max-unattributed)",
         ]
     );
@@ -203,7 +203,7 @@ fn waiting_ends_when_so_much_is_free() {
     assert_eq!(text.code, 1);
     assert!(
         text.stdout.starts_with(
-            "not free: 50.0 GiB wanted, waited 2m 00s; the most was 40.0 GiB on GPU 1\n\
+            "not free: 50.0 GiB wanted, waited 2m 00s; at most 40.0 GiB was free on GPU 1\n\
              free: GPU 0: 30.0 GiB free, 8.0 GiB wanted, after 2m 00s\n"
         ),
         "{text:?}"

@@ -386,7 +386,7 @@ fn a_kill_from_the_screen_goes_to_its_host_and_asks_there() {
     assert!(plan.contains("should free 2.0 GiB") && plan.contains(&format!("{pid}@")), "{plan}");
     // No is no, and the keys were the plan's.
     terminal.press("n\r");
-    terminal.wait_for("the way back", |text| text.contains("Enter goes back"));
+    terminal.wait_for("the way back", |text| text.contains("Press Enter to return"));
     assert!(holder.is_alive() && stage.events().is_empty());
     terminal.press("\r");
     terminal.wait_for("the screen", |text| text.contains(&title));
@@ -395,7 +395,7 @@ fn a_kill_from_the_screen_goes_to_its_host_and_asks_there() {
     stage.release(&holder, Duration::ZERO);
     terminal.press("y\r");
     let text = terminal.wait_for("what came of it", |text| {
-        text.trim_end().ends_with("Enter goes back to the screen.")
+        text.trim_end().ends_with("Press Enter to return to the screen.")
             && text.contains("SIGTERM to")
             && text.contains("freed 2.0 GiB in")
     });

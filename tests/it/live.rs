@@ -69,7 +69,7 @@ fn it_shows_what_the_driver_reports() {
     assert!(text.stdout.contains("NVIDIA A100-SXM4-40GB") && text.stdout.contains("sleep 600"));
     // In a container NVML lists only who is visible there, and what is left says nothing.
     let is_host = snapshot.0["host"]["pid_namespace"] == "host";
-    let rest = "GPU 0: 3.0 GiB are in use by no process that NVML lists";
+    let rest = "GPU 0: 3.0 GiB are unattributed: no listed process holds them";
     assert_eq!(text.stdout.contains(rest), is_host, "{text:?}");
     let version = machine.run(&["--version"]);
     assert!(

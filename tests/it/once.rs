@@ -36,7 +36,7 @@ fn what_cannot_be_shown_is_wrong_usage() {
         (&["--size", "9999x9999"], "1000"),
         (&["--keys", "<Entr>"], "<Enter>"),
         (&["--keys", "q"], "q leaves the screen"),
-        (&["--keys", "<Ctrl-Z>"], "<Ctrl-Z> asks for more"),
+        (&["--keys", "<Ctrl-Z>"], "<Ctrl-Z> has no effect on a still frame"),
         (&["--theme", "pink"], "colour-blind"),
     ] {
         let output = demo(arguments);

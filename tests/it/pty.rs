@@ -357,7 +357,7 @@ fn it_draws_the_demo_and_q_leaves_the_terminal_as_it_was() {
     assert!(text.contains("nothing can be signalled"), "{text}");
     assert!(text.contains("IDLE"), "the idle notebook is marked:\n{text}");
     terminal.press("?");
-    terminal.wait_for("help", |text| text.contains("leaves this help"));
+    terminal.wait_for("help", |text| text.contains("closes this help"));
     terminal.press("q");
     // q may close the help first.
     thread::sleep(Duration::from_millis(100));
@@ -538,7 +538,7 @@ fn a_storm_of_keys_is_taken_in_to_the_last() {
         terminal.press(&"jkjkj\x1b[B\x1b[A><rI".repeat(10));
     }
     terminal.press("g?");
-    terminal.wait_for("help", |text| text.contains("leaves this help"));
+    terminal.wait_for("help", |text| text.contains("closes this help"));
     assert!(terminal.is_raw());
     assert_eq!(terminal.end_by_interrupt().code(), Some(0));
     terminal.assert_restored();
@@ -561,7 +561,7 @@ fn keys_answer_and_healthy_gpus_go_on_while_one_hangs() {
     machine.play(&grown);
     terminal.wait_for("news of the healthy GPU", |text| text.contains("7.0 GiB"));
     terminal.press("?");
-    terminal.wait_for("help", |text| text.contains("leaves this help"));
+    terminal.wait_for("help", |text| text.contains("closes this help"));
     terminal.press("\u{3}");
     assert_eq!(terminal.end().code(), Some(0));
     terminal.assert_restored();

@@ -50,7 +50,7 @@ fn a_yes_kills_it_and_the_screen_shows_what_was_freed() {
     let mut terminal = planned(&stage, &holder);
     stage.release(&holder, Duration::ZERO);
     terminal.press("y");
-    terminal.wait_for("countdown", |text| text.contains("nothing was sent so far"));
+    terminal.wait_for("countdown", |text| text.contains("nothing was sent yet"));
     assert!(holder.is_alive() && stage.lines().is_empty());
     let text = terminal.wait_for("outcome", |text| text.contains("done: freed"));
     for words in [
@@ -86,7 +86,7 @@ fn a_yes_has_it_release_memory_and_it_lives() {
     }
     assert!(!text.contains("signal: "), "{text}");
     terminal.press("y");
-    terminal.wait_for("countdown", |text| text.contains("nothing was sent so far"));
+    terminal.wait_for("countdown", |text| text.contains("nothing was sent yet"));
     assert!(stage.lines().is_empty());
     let text = terminal.wait_for("outcome", |text| text.contains("done: released"));
     let words = format!("{}: released 1.5 GiB in ", holder.pid);
@@ -126,7 +126,7 @@ fn what_is_undone_or_left_is_left_alive() {
     let holder = stage.holder(OBEYS);
     let mut terminal = planned(&stage, &holder);
     terminal.press("y");
-    terminal.wait_for("countdown", |text| text.contains("nothing was sent so far"));
+    terminal.wait_for("countdown", |text| text.contains("nothing was sent yet"));
     terminal.press("u");
     terminal.wait_for("undo", |text| text.contains("undone: nothing was sent"));
     terminal.press("\r");

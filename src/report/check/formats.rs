@@ -1,7 +1,7 @@
-//! The verdict in the formats besides text and JSON, for CI servers: JUnit XML, and annotations of a job.
+//! The verdict in formats for CI servers: JUnit XML and job annotations.
 //!
-//! A test is a rule that was applied, a limit on a GPU, a wait, a baseline; and one that everything could be
-//! measured. So a passing check and a failing one have the same tests, and none fails unless the exit code says so.
+//! Each applied rule, limit, wait and baseline is a test case. Another one checks that everything could be measured.
+//! Passing and failing checks therefore have the same test cases, and a case fails only if the exit code does.
 
 use super::{CheckOutcome, CheckReport, TextLook, error_line, fold, write_finding};
 use crate::model::finding::Finding;
@@ -15,7 +15,7 @@ use crate::units::{Bytes, number_of};
 const NAME: &str = "gpumem check";
 
 impl CheckReport {
-    /// The report as JUnit XML; `now` is the time if there was no snapshot.
+    /// The report as JUnit XML; `now` is its time if there was no snapshot.
     pub fn to_junit(&self, now: Time) -> String {
         let rules = self.rules.iter().filter(|_| self.fail_on.is_some());
         let suite = Suite {
@@ -32,9 +32,9 @@ impl CheckReport {
     /// The report as annotations, with the verdict in a last line.
     pub fn to_github(&self) -> String {
         let mut out = String::new();
-        for equal in fold(self.lasting()) {
+        for equal in fold(self.active_findings()) {
             let level = match equal[0].severity {
-                severity if self.fail_on.is_some_and(|on| severity >= on) => Level::Error,
+                severity if self.fail_on.is_some_and(|min| severity >= min) => Level::Error,
                 Severity::Info => Level::Notice,
                 Severity::Warning | Severity::Critical => Level::Warning,
             };
@@ -50,9 +50,10 @@ impl CheckReport {
     }
 
     fn rule(&self, rule: &str) -> Case {
-        let counts = |it: &&Finding| *it.rule == *rule && Some(it.severity) >= self.fail_on;
-        let found: Vec<&Finding> = self.lasting().filter(counts).collect();
-        let undecided = self.undecided.iter().find(|it| *it.rule == *rule);
+        let fails =
+            |finding: &&Finding| *finding.rule == *rule && Some(finding.severity) >= self.fail_on;
+        let found: Vec<&Finding> = self.active_findings().filter(fails).collect();
+        let undecided = self.undecided.iter().find(|undecided| *undecided.rule == *rule);
         let result = match (found.first(), undecided) {
             (Some(first), _) => CaseResult::Failed {
                 kind: first.kind.to_string(),
@@ -68,8 +69,7 @@ impl CheckReport {
         case("rule", rule.to_owned(), result)
     }
 
-    /// Test cases besides the rules: limits, waits, the baseline, and whether everything could be
-    /// measured.
+    /// Test cases other than rules: limits, waits, the baseline, and whether everything could be measured.
     fn gates(&self) -> Vec<Case> {
         let mut cases = Vec::new();
         for limit in &self.limits {
@@ -132,7 +132,7 @@ fn failed(kind: &str, message: String) -> CaseResult {
     CaseResult::Failed { kind: kind.to_owned(), text: message.clone(), message }
 }
 
-/// A paragraph about equal findings, as in the report for people.
+/// A paragraph about equal findings, as in the report as text.
 fn paragraph(equal: &[&Finding]) -> String {
     let mut out = String::new();
     // Writing to a String cannot fail.

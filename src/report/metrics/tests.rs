@@ -1,4 +1,4 @@
-//! What is on the page, and what is not.
+//! Tests of the series on the page.
 
 use super::*;
 use crate::model::finding::{Evidence, Kind, Severity};
@@ -35,12 +35,12 @@ fn page_with(snapshot: &Snapshot, findings: &[Finding]) -> String {
 fn samples<'p>(page: &'p str, metric: &str) -> Vec<&'p str> {
     page.lines()
         .filter_map(|line| line.strip_prefix(metric))
-        .filter(|it| !it.starts_with('_'))
+        .filter(|sample| !sample.starts_with('_'))
         .collect()
 }
 
 #[test]
-fn what_is_not_known_is_absent_and_a_lost_gpu_is_down() {
+fn unknown_values_are_absent_and_a_lost_gpu_is_down() {
     let snapshot = snapshot(
         r#"{"schema":"gpumem.snapshot/1","time":"2026-11-20T12:00:00Z","gpus":[
         {"index":0,"uuid":"GPU-a","memory":{"total_bytes":100,"used_bytes":40,"free_bytes":60},
@@ -52,11 +52,11 @@ fn what_is_not_known_is_absent_and_a_lost_gpu_is_down() {
     );
     let page = page(&snapshot);
     let up = samples(&page, "gpumem_gpu_up");
-    let ends: Vec<&str> = up.iter().map(|it| &it[it.len() - 3..]).collect();
+    let ends: Vec<&str> = up.iter().map(|sample| &sample[sample.len() - 3..]).collect();
     assert_eq!(ends, ["1.0", "0.0", "0.0"]);
     assert_eq!(samples(&page, "gpumem_gpu_memory_total_bytes").len(), 1);
     let parts = samples(&page, "gpumem_gpu_memory_bytes");
-    assert_eq!(parts.len(), 1, "neither reserved nor what processes hold is known: {parts:?}");
+    assert_eq!(parts.len(), 1, "reserved and process memory are unknown: {parts:?}");
     assert!(samples(&page, "gpumem_gpu_power_watts").is_empty());
     let held = samples(&page, "gpumem_process_memory_bytes");
     assert_eq!(held.len(), 1);
@@ -70,7 +70,7 @@ fn what_is_not_known_is_absent_and_a_lost_gpu_is_down() {
 }
 
 #[test]
-fn a_name_is_cut_and_escaped_and_no_argument_is_on_the_page() {
+fn names_are_truncated_and_escaped_without_arguments() {
     let name = "é\\\"\\n".repeat(20);
     let json = format!(
         r#"{{"schema":"gpumem.snapshot/1","time":"2026-11-20T12:00:00Z","gpus":[{{"index":0,
@@ -80,15 +80,15 @@ fn a_name_is_cut_and_escaped_and_no_argument_is_on_the_page() {
     );
     let page = page(&snapshot(&json));
     let held = samples(&page, "gpumem_process_memory_bytes");
-    assert_eq!(held.len(), 1, "a line break is escaped: {page}");
+    assert_eq!(held.len(), 1, "line breaks are escaped: {page}");
     assert!(held[0].contains(r#"command="é\"\né\"\n"#), "{held:?}");
     let command = held[0].split("command=\"").nth(1).unwrap().split("\",slurm_job").next().unwrap();
-    assert!(command.replace("\\n", "\n").replace("\\\"", "\"").len() <= MOST_NAME_BYTES);
+    assert!(command.replace("\\n", "\n").replace("\\\"", "\"").len() <= NAME_BYTES_MAX);
     assert!(!page.contains("hunter2"));
 }
 
 #[test]
-fn ten_thousand_processes_are_bounded_and_their_sum_is_right() {
+fn process_series_are_limited_and_the_rest_is_summed() {
     let mut snapshot = snapshot(
         r#"{"schema":"gpumem.snapshot/1","time":"2026-11-20T12:00:00Z","gpus":[{"index":0,
         "memory":{"total_bytes":100,"used_bytes":40,"free_bytes":60},"processes":[]}]}"#,
@@ -103,7 +103,7 @@ fn ten_thousand_processes_are_bounded_and_their_sum_is_right() {
     snapshot.gpus[0].processes = Some(rows.collect());
     let page = page(&snapshot);
     let held = samples(&page, "gpumem_process_memory_bytes");
-    assert_eq!(held.len(), MOST_PROCESSES + 1);
+    assert_eq!(held.len(), PROCESSES_MAX + 1);
     assert_eq!(samples(&page, "gpumem_process_series_dropped"), [" 9488.0"]);
     let value = |line: &&str| line.rsplit(' ').next().unwrap().parse::<f64>().unwrap();
     assert_eq!(held.iter().map(value).sum::<f64>(), (10_000.0 * 10_001.0) / 2.0);
@@ -125,7 +125,7 @@ fn a_process_in_two_mig_instances_has_two_series() {
 }
 
 #[test]
-fn what_is_in_a_pod_has_its_names_and_a_user_without_a_name_its_number() {
+fn labels_name_the_pod_and_use_the_uid_without_a_user_name() {
     let snapshot = snapshot(
         r#"{"schema":"gpumem.snapshot/1","time":"2026-11-20T12:00:00Z","gpus":[{"index":0,
         "memory":{"total_bytes":100,"used_bytes":40,"free_bytes":60},"processes":[
@@ -147,7 +147,7 @@ fn what_is_in_a_pod_has_its_names_and_a_user_without_a_name_its_number() {
 }
 
 #[test]
-fn ten_thousand_findings_are_bounded_and_the_worst_are_kept() {
+fn finding_series_are_limited_to_the_worst_findings() {
     let snapshot =
         snapshot(r#"{"schema":"gpumem.snapshot/1","time":"2026-11-20T12:00:00Z","gpus":[]}"#);
     let finding = |pid: u32| {
@@ -162,13 +162,13 @@ fn ten_thousand_findings_are_bounded_and_the_worst_are_kept() {
     findings[0].severity = Severity::Critical;
     let page = page_with(&snapshot, &findings);
     let active = samples(&page, "gpumem_finding_active");
-    assert_eq!(active.len(), MOST_FINDINGS);
+    assert_eq!(active.len(), FINDINGS_MAX);
     assert!(active[0].contains("pid=\"1\"") && active[1].contains("pid=\"10000\""));
     assert_eq!(samples(&page, "gpumem_finding_series_dropped"), [" 9488.0"]);
 }
 
 #[test]
-fn what_no_label_tells_apart_is_one_series_and_a_leak_on_two_gpus_has_no_rate() {
+fn equal_labels_are_one_series_and_a_two_gpu_leak_has_no_rate() {
     let snapshot =
         snapshot(r#"{"schema":"gpumem.snapshot/1","time":"2026-11-20T12:00:00Z","gpus":[]}"#);
     let mut leak = testing::finding(Kind::Leak, &Process { pid: 7, ..Process::default() });
@@ -191,7 +191,7 @@ fn what_no_label_tells_apart_is_one_series_and_a_leak_on_two_gpus_has_no_rate() 
 }
 
 #[test]
-fn a_counter_is_declared_by_the_name_of_its_samples() {
+fn the_classic_format_declares_counters_by_sample_name() {
     let page = "# HELP gpumem_waste_byte_seconds What it cost\n# TYPE gpumem_waste_byte_seconds counter\n\
                 gpumem_waste_byte_seconds_total{kind=\"idle\"} 1.0\n# TYPE gpumem_gpu_up gauge\n# EOF\n";
     assert_eq!(

@@ -1,4 +1,4 @@
-//! The words of a plan, on plans made by hand.
+//! Tests of the text of hand-made plans.
 
 use super::*;
 use crate::model::{Kind, Time};
@@ -40,7 +40,7 @@ fn because(kind: Kind) -> Reason {
 }
 
 #[test]
-fn a_plan_shows_targets_reasons_and_steps_and_nothing_that_a_terminal_obeys() {
+fn a_plan_shows_targets_reasons_and_steps_escaped() {
     let mut found = target(7, Some(1 << 30));
     found.reason = because(Kind::Idle);
     let refused = Refused {
@@ -67,7 +67,7 @@ will kill 1 process; should free 1.0 GiB; 1 skipped
 }
 
 #[test]
-fn every_process_that_gets_a_signal_has_a_line_and_is_counted() {
+fn every_signalled_process_has_a_line_and_is_counted() {
     let mut run = target(7, Some(1 << 30));
     for pid in [8, 9] {
         let mut member = run.members[0].clone();
@@ -87,7 +87,7 @@ fn every_process_that_gets_a_signal_has_a_line_and_is_counted() {
     kills 6 uid 1000: the launcher: torchrun run.py
     kills 7 ann\\e[2J: 1.0 GiB: evil\\n\\u{202e}name
     kills 8 ann\\e[2J: 2.0 GiB: python rank8.py
-    kills 9 ann\\e[2J: on no GPU's list: python rank9.py
+    kills 9 ann\\e[2J: not listed by NVML: python rank9.py
     selected by you
     1. SIGTERM to 7, 8, 9; wait 10s, longer while it works
 
@@ -99,8 +99,8 @@ will kill 4 processes of 1 job; should free 3.0 GiB
     assert_eq!(count(&[&one, &other]), "2 processes");
     assert_eq!(count(&[&run, &one]), "5 processes of 2 jobs");
     let json = serde_json::to_value(report(vec![run], Vec::new())).unwrap();
-    let pids = |of: &serde_json::Value| of["pid"].as_u64().unwrap();
+    let pid_of = |process: &serde_json::Value| process["pid"].as_u64().unwrap();
     let members = json["targets"][0]["members"].as_array().unwrap();
-    assert_eq!(members.iter().map(pids).collect::<Vec<_>>(), [7, 8, 9]);
-    assert_eq!(pids(&json["targets"][0]["launcher"]), 6);
+    assert_eq!(members.iter().map(pid_of).collect::<Vec<_>>(), [7, 8, 9]);
+    assert_eq!(pid_of(&json["targets"][0]["launcher"]), 6);
 }

@@ -5,7 +5,7 @@ fn event(code: KeyCode, modifiers: KeyModifiers) -> KeyEvent {
 }
 
 #[test]
-fn every_name_is_a_key_and_no_key_is_bound_twice_in_a_context() {
+fn key_names_parse_and_are_unique_in_a_context() {
     for context in [Context::Main, Context::Page, Context::Plan, Context::Columns] {
         let bindings = GROUPS.iter().filter(|group| group.0 == context).flat_map(|group| group.2);
         let names = bindings.flat_map(|binding| binding.0.split(' '));
@@ -23,7 +23,7 @@ fn every_name_is_a_key_and_no_key_is_bound_twice_in_a_context() {
 }
 
 #[test]
-fn a_key_counts_when_it_is_pressed_with_nothing_else_held() {
+fn a_key_with_an_unbound_modifier_does_nothing() {
     let main = |code, modifiers| action(Context::Main, &event(code, modifiers));
     let q = KeyCode::Char('q');
     assert_eq!(main(q, KeyModifiers::NONE), Some(KeyAction::Quit));
@@ -35,7 +35,7 @@ fn a_key_counts_when_it_is_pressed_with_nothing_else_held() {
 }
 
 #[test]
-fn a_context_has_its_own_keys_and_those_of_the_table() {
+fn a_context_adds_its_keys_to_those_of_the_table() {
     let space = event(KeyCode::Char(' '), KeyModifiers::NONE);
     assert_eq!(action(Context::Main, &space), Some(KeyAction::Tag));
     assert_eq!(action(Context::Page, &space), Some(KeyAction::PageDown));

@@ -1,4 +1,4 @@
-//! Columns of the process table: which ones fit, which one is under the mouse, and which rows and text are hidden.
+//! Columns of the process table: those that fit, the one under the mouse, and the text beyond the edges.
 
 use crate::watch::column::{Column, Columns};
 use crate::watch::layout::Layout;
@@ -9,7 +9,7 @@ use crate::watch::view_model::Widths;
 
 /// Columns for edges and marks, left of the first column.
 pub const GUTTER: u16 = 2;
-/// Bound on scrolling: a process chooses the length of its own command line.
+/// Maximum scroll offset. A process controls the length of its command line.
 const FARTHEST: u16 = 4096;
 
 /// Chosen columns that fit, left to right, with their widths.
@@ -96,11 +96,11 @@ pub fn scrolled_on(app: &App, layout: &Layout, steps: u16) -> u16 {
     app.table.scrolled.saturating_add(steps).min(farthest.max(app.table.scrolled))
 }
 
-/// The sort column, if it does not fit on the screen.
+/// Title of the sort column, if the column is not shown.
 pub fn hidden_sort(app: &App, width: u16) -> Option<&'static str> {
     let widths = app.screenful.as_ref()?.widths;
     let column = app.table.choice.sort.column;
-    let shown = chosen(&app.table.columns, widths, width).iter().any(|(it, _)| *it == column);
+    let shown = chosen(&app.table.columns, widths, width).iter().any(|(shown, _)| *shown == column);
     (!shown).then(|| column.spec().title)
 }
 
@@ -122,13 +122,13 @@ pub fn beyond(app: &App, height: u16) -> String {
 fn marked(app: &App) -> String {
     let rows = app.screenful.as_ref().map_or(&[][..], |screenful| &screenful.rows);
     let lines = app.table.listing.lines.iter();
-    let seen = lines
+    let visible = lines
         .filter_map(|line| rows.get(line.row))
         .filter(|row| app.table.tagged.contains(&row.key))
         .count();
     let count = app.table.tagged.len();
-    match count.saturating_sub(seen) {
+    match count.saturating_sub(visible) {
         0 => format!("{count} marked"),
-        unseen => format!("{count} marked, {unseen} not shown"),
+        hidden => format!("{count} marked, {hidden} not shown"),
     }
 }

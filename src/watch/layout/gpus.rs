@@ -1,4 +1,4 @@
-//! Layout of the GPU panel: the form in which all GPUs fit, its height, and the position of each card.
+//! Layout of the GPU panel: its form, its height, and the position of each card.
 
 use ratatui::layout::Rect;
 
@@ -14,7 +14,7 @@ const CHART_ROWS_MIN: u16 = 2;
 /// Maximum height of a card's chart.
 const CHART_ROWS_MAX: u16 = 12;
 /// With more GPUs, cards are shown only on request.
-const CARDS_MOST: usize = 2;
+const CARDS_MAX: usize = 2;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -27,7 +27,7 @@ pub enum Form {
 }
 
 impl Form {
-    /// The form that the key selects next; `None` is automatic.
+    /// The form that the next key press selects; `None` is automatic.
     pub fn after(form: Option<Self>) -> Option<Self> {
         match form {
             None => Some(Self::Cards),
@@ -39,23 +39,23 @@ impl Form {
 
     pub fn describe(form: Option<Self>) -> &'static str {
         match form {
-            None => "GPUs: as there is room",
-            Some(Self::Cards) => "GPUs: cards, where there is room",
-            Some(Self::Lines) => "GPUs: lines, where there is room",
+            None => "GPUs: automatic",
+            Some(Self::Cards) => "GPUs: cards, if they fit",
+            Some(Self::Lines) => "GPUs: lines, if they fit",
             Some(Self::Totals) => "GPUs: totals",
         }
     }
 }
 
-/// The first form in which all GPUs fit, and its rows: at most `usual`, or `most` if the user chose the form.
-pub fn gpu_form(area: Rect, most: u16, usual: u16, needs: &LayoutNeeds) -> (Form, u16) {
+/// Returns the first form in which all GPUs fit, and its rows: at most `usual`, or `max` if the user chose the form.
+pub fn gpu_form(area: Rect, max: u16, usual: u16, needs: &LayoutNeeds) -> (Form, u16) {
     let (cards, budget) = match needs.form {
-        // On a low screen, other panels need the lines more.
-        None if needs.gpus <= CARDS_MOST => (cards(area, usual.min(area.height / 3), needs), usual),
+        // On a short screen, other panels need the lines more.
+        None if needs.gpus <= CARDS_MAX => (cards(area, usual.min(area.height / 3), needs), usual),
         None => (None, usual),
-        // Cards that do not fit in the usual rows get only the rows that the lowest cards need.
-        Some(Form::Cards) => ((usual..=most).find_map(|rows| cards(area, rows, needs)), most),
-        Some(Form::Lines) => (None, most),
+        // If cards do not fit in the usual rows, they get the minimum number of rows that they need.
+        Some(Form::Cards) => ((usual..=max).find_map(|rows| cards(area, rows, needs)), max),
+        Some(Form::Lines) => (None, max),
         Some(Form::Totals) => return (Form::Totals, 1),
     };
     if let Some(rows) = cards {
@@ -69,20 +69,19 @@ pub fn gpu_form(area: Rect, most: u16, usual: u16, needs: &LayoutNeeds) -> (Form
     }
 }
 
-/// Rows for the cards of all GPUs, with charts as high as `budget` allows; `None` if even the lowest cards do not
-/// fit.
+/// Rows for the cards of all GPUs, with charts as tall as `budget` allows; `None` if the cards do not fit.
 fn cards(area: Rect, budget: u16, needs: &LayoutNeeds) -> Option<u16> {
     let count = u16::try_from(needs.gpus).ok().filter(|&count| count > 0)?;
     let down = count.div_ceil(cards_across(area.width, count));
-    let lines = CARD_LINES.saturating_add(u16::try_from(needs.parts_most).ok()?);
+    let lines = CARD_LINES.saturating_add(u16::try_from(needs.parts_max).ok()?);
     let chart = (budget / down).checked_sub(lines)?;
     (chart >= CHART_ROWS_MIN).then_some((lines + chart.min(CHART_ROWS_MAX)) * down)
 }
 
-/// Number of cards side by side: the fewest that need no more lines.
+/// Number of cards side by side: the minimum that does not add a line of cards.
 fn cards_across(width: u16, count: u16) -> u16 {
-    let most = ((width + CARD_GAP) / (CARD + CARD_GAP)).clamp(1, count.max(1));
-    count.div_ceil(count.div_ceil(most).max(1)).max(1)
+    let max = ((width + CARD_GAP) / (CARD + CARD_GAP)).clamp(1, count.max(1));
+    count.div_ceil(count.div_ceil(max).max(1)).max(1)
 }
 
 pub fn card_area(area: Rect, count: usize, at: usize) -> Rect {

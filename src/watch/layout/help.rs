@@ -16,27 +16,27 @@ use crate::watch::text::wrap;
 pub const FILTER: [(&str, &str); 5] = [
     ("train.py", "a word: pid, user, command, notebook, finding"),
     ("user:ann gpu:0", "all terms must match"),
-    ("user:ann,bob", "one of them must match"),
+    ("user:ann,bob", "one of the values must match"),
     ("idle>10m mem>4GiB", "figures; unknown never matches"),
-    ("!gpu:0", "what does not match"),
+    ("!gpu:0", "rows that do not match"),
 ];
 
 pub const MOUSE: [(&str, &str); 6] = [
     ("heading", "sort by it; again reverses the order"),
     ("row", "select; twice explains"),
     ("GPU", "filter by it; again shows all"),
-    ("key below", "does what the key does"),
-    ("wheel", "scrolls what is under it"),
+    ("key below", "same as pressing the key"),
+    ("wheel", "scrolls the panel under it"),
     ("Shift", "held, the terminal selects text"),
 ];
 
 /// Marks on the screen; [`MemoryShare`] defines those of bars.
 pub const MARKS: [(&str, &str); 6] = [
-    ("-", "not known; 0 is an observed zero"),
+    ("-", "unknown; 0 is an observed zero"),
     ("n/a", "this GPU or driver does not report it"),
     ("0:3", "device 3 of GPU 0, under MIG"),
     ("unlisted", "holds a GPU's file; NVML does not list it"),
-    ("~ stale 7s", "last known; no answer for so long"),
+    ("~ stale 7s", "last known; no answer for 7s"),
     ("unresolved", "no process could be matched to this pid"),
 ];
 
@@ -45,10 +45,10 @@ pub const LABEL: u16 = 17;
 const TEXT: u16 = 30;
 /// Blanks before and after each column of the help.
 pub const GAP: u16 = 1;
-/// Bound on the lines of one entry.
+/// Maximum number of lines of one entry.
 const LINES: usize = 64;
-/// More columns are harder to read than to scroll.
-const MOST_COLUMNS: u16 = 4;
+/// More columns would be harder to read than scrolling.
+const COLUMNS_MAX: u16 = 4;
 
 #[derive(Debug)]
 pub struct HelpLine {
@@ -66,7 +66,7 @@ pub struct HelpPage {
 
 impl HelpPage {
     pub fn new(context: Context, width: u16) -> Self {
-        let count = (width / (GAP + LABEL + 1 + TEXT)).clamp(1, MOST_COLUMNS);
+        let count = (width / (GAP + LABEL + 1 + TEXT)).clamp(1, COLUMNS_MAX);
         let width = width / count;
         let blocks = blocks(context, width.saturating_sub(2 * GAP + LABEL + 1));
         Self { columns: flow(blocks, usize::from(count)), width }
@@ -77,7 +77,7 @@ impl HelpPage {
     }
 }
 
-/// Sections of the help, wrapped to this width, each with a heading and a final blank line. The open context comes
+/// Sections of the help, wrapped to this width, each with a heading and a final blank line. The current context is
 /// first.
 fn blocks(context: Context, width: u16) -> Vec<Vec<HelpLine>> {
     let mut blocks = Vec::new();
@@ -93,9 +93,9 @@ fn blocks(context: Context, width: u16) -> Vec<Vec<HelpLine>> {
         block.push(HelpLine { label: String::new(), text: None });
         blocks.push(block);
     };
-    let (own, others): (Vec<&Group>, Vec<&Group>) =
+    let (current, others): (Vec<&Group>, Vec<&Group>) =
         GROUPS.iter().partition(|group| group.0 == context);
-    for (_, title, bindings) in own.into_iter().chain(others) {
+    for (_, title, bindings) in current.into_iter().chain(others) {
         let mut lines = bindings.iter().map(|(keys, does, _)| ((*keys).to_owned(), *does));
         block(title, &mut lines);
     }
@@ -104,15 +104,15 @@ fn blocks(context: Context, width: u16) -> Vec<Vec<HelpLine>> {
         (spec.letter.to_string(), spec.title)
     });
     block("After o: sort by (capitals: reversed)", &mut letters);
-    let terms: Vec<_> = selectable().map(|it| (it.example, it.meaning)).collect();
+    let terms: Vec<_> = selectable().map(|field| (field.example, field.meaning)).collect();
     let filter = [&FILTER[..], &terms].concat();
-    let mut kinds = KINDS.iter().map(|it| (it.kind.to_string(), it.meaning));
-    block("What is found (FINDING)", &mut kinds);
+    let mut kinds = KINDS.iter().map(|rule| (rule.kind.to_string(), rule.meaning));
+    block("Findings (column FINDING)", &mut kinds);
     let shares = MemoryShare::ALL.map(|share| (share.glyph(), share.meaning()));
     for (title, table) in [
         ("After /: show only", &filter[..]),
-        ("The mouse", &MOUSE),
-        ("When the screen is small", &FOLDS),
+        ("Mouse", &MOUSE),
+        ("On a small screen", &FOLDS),
         ("Marks", &[&shares[..], &MARKS].concat()),
     ] {
         let mut lines = table.iter().map(|(mark, text)| ((*mark).to_owned(), *text));
@@ -123,23 +123,23 @@ fn blocks(context: Context, width: u16) -> Vec<Vec<HelpLine>> {
 
 /// Distributes the sections over at most `count` columns with minimal height. Sections stay whole and in order.
 fn flow(blocks: Vec<Vec<HelpLine>>, count: usize) -> Vec<Vec<HelpLine>> {
-    // The column of each section, if no column may be higher than `height`.
+    // The column of each section, if columns have at most `height` lines.
     let places = |height: usize| -> Vec<usize> {
         let (mut column, mut used) = (0, 0);
-        let place = |block: &Vec<HelpLine>| {
+        let column_of = |block: &Vec<HelpLine>| {
             if used > 0 && used + block.len() > height {
                 (column, used) = (column + 1, 0);
             }
             used += block.len();
             column
         };
-        blocks.iter().map(place).collect()
+        blocks.iter().map(column_of).collect()
     };
     let mut heights = 0..=blocks.iter().map(Vec::len).sum::<usize>();
-    let least =
-        heights.find_map(|height| Some(places(height)).filter(|it| it.last() < Some(&count)));
+    let columns_of = heights
+        .find_map(|height| Some(places(height)).filter(|places| places.last() < Some(&count)));
     let mut columns: Vec<Vec<HelpLine>> = Vec::new();
-    for (at, block) in least.unwrap_or_default().into_iter().zip(blocks) {
+    for (at, block) in columns_of.unwrap_or_default().into_iter().zip(blocks) {
         if at == columns.len() {
             columns.push(Vec::new());
         }
@@ -152,7 +152,7 @@ fn flow(blocks: Vec<Vec<HelpLine>>, count: usize) -> Vec<Vec<HelpLine>> {
     columns
 }
 
-/// The screen without the line that says how to leave the help.
+/// The screen area above the line that shows how to close the help.
 pub fn body(area: Rect) -> Rect {
     let foot = u16::from(area.height > 1);
     Rect { height: area.height - foot, ..area }

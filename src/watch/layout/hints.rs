@@ -19,7 +19,7 @@ const SORT_SHOWN: u16 = 56;
 #[derive(Clone, Copy, Debug)]
 pub struct Spot {
     pub from: u16,
-    /// The column after its last one.
+    /// The first column after the hint.
     pub to: u16,
     pub hint: Hint,
 }
@@ -30,19 +30,19 @@ pub fn shown(app: &App, layout: Option<&Layout>, width: u16) -> Vec<Spot> {
         (Context::Plan | Context::Columns, _) | (_, 0) => 0,
         (_, after) => after + ASIDE,
     };
-    let begin = before(app).map_or(0, |text| columns(&text) + ASIDE);
+    let start = before(app).map_or(0, |text| columns(&text) + ASIDE);
     let context = app.context();
-    // A finding without a process has nothing to kill.
-    let is_of_use = |hint: &Hint| {
+    // A page that is not about a process offers nothing to kill.
+    let applies = |hint: &Hint| {
         context != Context::Page
             || hint.word != "Kill"
             || app.page.as_ref().is_some_and(Page::has_subject)
     };
-    let hints = keys::hints(context).filter(is_of_use).collect();
-    let mut spots = spots(hints, width.saturating_sub(kept + begin));
+    let hints = keys::hints(context).filter(applies).collect();
+    let mut spots = spots(hints, width.saturating_sub(kept + start));
     for spot in &mut spots {
-        spot.from += begin;
-        spot.to += begin;
+        spot.from += start;
+        spot.to += start;
     }
     spots
 }
@@ -95,7 +95,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_hint_that_closes_stays_longest() {
+    fn the_hint_that_closes_is_dropped_last() {
         let line = |context, width| {
             let spots = spots(keys::hints(context).collect(), width);
             assert!(spots.iter().all(|spot| spot.to <= width), "{width}");

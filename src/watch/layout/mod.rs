@@ -1,7 +1,7 @@
-//! Sizes and positions of the panels, and what is dropped first on a small screen.
+//! Sizes and positions of the panels, and the order in which a small screen drops them.
 //!
-//! A pure function of the screen size, the amount of content and the user's choices. The files here, one per panel,
-//! give positions inside a panel; the mouse and the view both use them. Dropped in this order:
+//! The layout is a pure function of the screen size, the amount of content and the user's choices. Each submodule
+//! computes positions inside one panel, for both the mouse and the view. Panels are dropped in this order:
 //!
 //! | when | what is dropped |
 //! |---|---|
@@ -14,7 +14,7 @@
 //! | below 20 rows | the GPU heading, and the line with the table's filters |
 //! | below [`ROWS_MIN`] rows or [`COLUMNS_MIN`] columns | all panels: a short text remains |
 //!
-//! While there are panels, the header, the table heading with [`TABLE_ROWS_MIN`] rows, one line of findings and the
+//! On larger screens, the header, the table heading with [`TABLE_ROWS_MIN`] rows, one line of findings and the
 //! key hints remain. The GPUs get at most half of the other rows, unless the user chose a form that needs more.
 //! [`FOLDS`] is the summary for the help.
 //!
@@ -31,7 +31,7 @@ pub use gpus::Form;
 use gpus::gpu_form;
 use ratatui::layout::Rect;
 
-/// What is dropped on a small screen, as the help describes it.
+/// What a small screen drops, as described in the help.
 pub const FOLDS: [(&str, &str); 5] = [
     ("findings", "from 9 lines to one"),
     ("charts", "before the table becomes shorter than they are"),
@@ -40,20 +40,20 @@ pub const FOLDS: [(&str, &str); 5] = [
     ("below 40x10", "the essentials in words"),
 ];
 
-/// On a screen smaller than these, only a short text is shown.
+/// A smaller screen shows only a short text.
 pub const COLUMNS_MIN: u16 = 40;
 pub const ROWS_MIN: u16 = 10;
 /// Rows that the table keeps, regardless of the number of GPUs.
 pub const TABLE_ROWS_MIN: u16 = 5;
 /// Rows that the table keeps while the findings have the focus.
 const TABLE_ROWS_ASIDE: u16 = 3;
-/// Rows that the table keeps next to the charts' share.
+/// Rows that the table keeps when charts claim their share.
 const TABLE_ROWS_BESIDE: u16 = 6;
-/// Largest share of the rows for table and charts that charts of one-line GPUs can claim.
+/// Maximum share of the table and chart rows for charts of one-line GPUs.
 const CHARTS_SHARE: (u16, u16) = (3, 5);
 /// The findings take at most one third of the screen.
 const FINDINGS_PART: u16 = 3;
-/// Lines that are enough for most selected processes.
+/// Enough lines for most selected processes.
 const DETAILS: usize = 8;
 /// Rows that move between panels at a time.
 const STEP: usize = 2;
@@ -63,8 +63,8 @@ pub struct LayoutNeeds {
     pub gpus: usize,
     /// MIG devices on all GPUs.
     pub parts: usize,
-    /// MIG devices on the GPU that has the most.
-    pub parts_most: usize,
+    /// Maximum number of MIG devices on one GPU.
+    pub parts_max: usize,
     /// Lines in the table; `None` before the first sample.
     pub table: Option<usize>,
     pub is_limited: bool,
@@ -78,11 +78,11 @@ pub struct LayoutNeeds {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Layout {
     pub header: Rect,
-    /// Heading of the GPU panel; empty on a low screen and above cards.
+    /// Heading of the GPU panel; empty on a short screen and above cards.
     pub gpu_heading: Rect,
     pub gpus: Rect,
     pub gpu_form: Form,
-    /// The line with the table's filters; empty without filters and on a low screen.
+    /// The line with the table's filters; empty without filters and on a short screen.
     pub table_limits: Rect,
     pub table_heading: Rect,
     pub table: Rect,
@@ -102,21 +102,21 @@ impl Layout {
         // Header, table heading and hints are always shown.
         let rest = area.height - 3 - status;
         let limits = u16::from(roomy && needs.is_limited);
-        let most = rest.saturating_sub(TABLE_ROWS_MIN + u16::from(roomy) + limits).max(1);
-        let (gpu_form, gpu_rows) = gpu_form(area, most, most.min(rest / 2).max(1), needs);
+        let max = rest.saturating_sub(TABLE_ROWS_MIN + u16::from(roomy) + limits).max(1);
+        let (gpu_form, gpu_rows) = gpu_form(area, max, max.min(rest / 2).max(1), needs);
         let heading = match gpu_form {
             Form::Lines => roomy,
             Form::Cards | Form::Totals => false,
         };
         let heading = u16::from(heading);
-        let kept = |most| match gpu_form {
+        let kept = |max| match gpu_form {
             // Cards contain their charts.
             Form::Cards => 0,
-            Form::Lines | Form::Totals => rows_kept(area.width, most, needs.gpus),
+            Form::Lines | Form::Totals => rows_kept(area.width, max, needs.gpus),
         };
         let rest = area.height - 3 - heading - gpu_rows - limits;
-        let most = area.height / FINDINGS_PART;
-        let (status, charts) = shared(rest, (status, most), kept, needs);
+        let max = area.height / FINDINGS_PART;
+        let (status, charts) = divide_rows(rest, (status, max), kept, needs);
 
         let mut top = area.y;
         // From top to bottom, like the fields below.
@@ -152,11 +152,11 @@ fn status_rows(height: u16) -> u16 {
 }
 
 /// Divides `rest` rows between table, charts and findings; returns the rows of findings and charts. Findings get
-/// `usual` rows if the table is short of rows, and never more than the larger of `usual` and `most`. `kept` returns
-/// how many of the given rows the charts can claim.
-fn shared(
+/// `usual` rows if the table is short of rows, and at most the larger of `usual` and `max`. `kept` returns how many
+/// of the given rows the charts can claim.
+fn divide_rows(
     rest: u16,
-    (usual, most): (u16, u16),
+    (usual, max): (u16, u16),
     kept: impl Fn(u16) -> u16,
     needs: &LayoutNeeds,
 ) -> (u16, u16) {
@@ -167,29 +167,29 @@ fn shared(
         (_, false) => stepped(wanted),
         (_, true) => stepped(wanted).max(DETAILS),
     };
-    let wanted = at_most(wanted, most.max(usual));
-    let least = match needs.findings {
+    let wanted = at_most(wanted, max.max(usual));
+    let min = match needs.findings {
         // A selected process is guaranteed only about half of the usual rows.
         0 => wanted.min(usual / 2 + 1),
         _ => wanted,
     };
-    let (least, table) = match needs.is_in_findings {
+    let (min, table) = match needs.is_in_findings {
         true => (wanted, TABLE_ROWS_ASIDE),
-        false => (least.min(usual), TABLE_ROWS_MIN),
+        false => (min.min(usual), TABLE_ROWS_MIN),
     };
-    let least = least.min(rest.saturating_sub(table)).max(1);
+    let min = min.min(rest.saturating_sub(table)).max(1);
     let is_known = needs.gpus > 0 && needs.table.is_some();
     let (part, of) = CHARTS_SHARE;
-    let most = (rest - least) * part / of;
-    let most = most.min((rest - least).saturating_sub(TABLE_ROWS_BESIDE));
-    let sure = if is_known { kept(most) } else { 0 };
+    let max = (rest - min) * part / of;
+    let max = max.min((rest - min).saturating_sub(TABLE_ROWS_BESIDE));
+    let sure = if is_known { kept(max) } else { 0 };
     let used = match needs.table.unwrap_or(usize::MAX) {
-        // One line says that there are no rows.
+        // One line reports that there are no rows.
         0 => 1,
         lines => stepped(lines).max(usize::from(TABLE_ROWS_MIN)),
     };
-    let used = at_most(used, rest - least - sure);
-    let status = wanted.min(rest - used - sure).max(least);
+    let used = at_most(used, rest - min - sure);
+    let status = wanted.min(rest - used - sure).max(min);
     let free = rest - status - used;
     let charts = if is_known && free >= CHARTS_ROWS_MIN { free } else { 0 };
     (status, charts)
@@ -199,11 +199,11 @@ fn stepped(lines: usize) -> usize {
     lines.div_ceil(STEP).saturating_mul(STEP)
 }
 
-fn at_most(wanted: usize, most: u16) -> u16 {
-    wanted.min(usize::from(most)) as u16
+fn at_most(wanted: usize, max: u16) -> u16 {
+    wanted.min(usize::from(max)) as u16
 }
 
-/// Rows of the lowest chart with time labels: caption, two rows of blocks, labels.
+/// Minimum rows of a chart with time labels: caption, two rows of blocks, labels.
 pub const CHARTS_ROWS_MIN: u16 = 4;
 const GAP: u16 = 2;
 /// Minimum width of a GPU's cell.
@@ -222,11 +222,11 @@ impl ChartGrid {
     /// Arranges `count` cells in as few columns as the rows allow; `None` if they do not fit.
     pub fn new(area: Rect, count: usize) -> Option<Self> {
         let count = u16::try_from(count).ok().filter(|count| *count > 0)?;
-        let most = cells_across(area.width).clamp(1, count);
+        let max = cells_across(area.width).clamp(1, count);
         let rows = |across: u16| area.height / count.div_ceil(across);
-        // If rows are scarce, use the fewest columns that need no more rows.
-        let fewest = || count.div_ceil(count.div_ceil(most));
-        let across = (1..=most).find(|across| rows(*across) >= CELL_ROWS).unwrap_or_else(fewest);
+        // If rows are scarce, use the minimum number of columns that does not add a row.
+        let fewest = || count.div_ceil(count.div_ceil(max));
+        let across = (1..=max).find(|across| rows(*across) >= CELL_ROWS).unwrap_or_else(fewest);
         let rows = rows(across);
         (rows >= CHARTS_ROWS_MIN).then_some(Self { area, across, rows })
     }
@@ -245,12 +245,12 @@ impl ChartGrid {
     }
 }
 
-/// Rows kept for the charts of `gpus` GPUs, at most `most`; 0 if charts with time labels do not fit.
-pub fn rows_kept(width: u16, most: u16, gpus: usize) -> u16 {
+/// Rows kept for the charts of `gpus` GPUs, at most `max`; 0 if charts with time labels do not fit.
+pub fn rows_kept(width: u16, max: u16, gpus: usize) -> u16 {
     let across = usize::from(cells_across(width)).max(1);
     let down = u16::try_from(gpus.div_ceil(across)).unwrap_or(u16::MAX);
     let heights = (CHARTS_ROWS_MIN..=CELL_ROWS).rev().map(|rows| down.saturating_mul(rows));
-    heights.filter(|rows| *rows <= most).max().unwrap_or(0)
+    heights.filter(|rows| *rows <= max).max().unwrap_or(0)
 }
 
 fn cells_across(width: u16) -> u16 {
@@ -299,16 +299,16 @@ mod tests {
             top = panel.bottom();
         }
         assert_eq!(top, height, "{layout:?}");
-        let least = match needs.is_in_findings {
+        let min = match needs.is_in_findings {
             _ if needs.table == Some(0) => 1,
             true => TABLE_ROWS_ASIDE,
             false => TABLE_ROWS_MIN,
         };
-        assert!(layout.table.height >= least, "{layout:?} {needs:?}");
+        assert!(layout.table.height >= min, "{layout:?} {needs:?}");
         assert!(layout.status.height <= (height / FINDINGS_PART).max(1), "{layout:?} {needs:?}");
         assert!(layout.status.height >= 1 && layout.gpus.height >= 1);
         if layout.gpu_form == Form::Cards {
-            assert!(layout.gpus.height >= 6 + needs.parts_most as u16);
+            assert!(layout.gpus.height >= 6 + needs.parts_max as u16);
         }
     }
 
@@ -323,7 +323,7 @@ mod tests {
                     let needs = LayoutNeeds {
                         gpus,
                         parts,
-                        parts_most: parts.min(7),
+                        parts_max: parts.min(7),
                         table: [None, Some(0), Some(9), Some(1000)][seed % 4],
                         is_limited: seed % 7 == 0,
                         findings: [0, 1, 40, usize::MAX][seed / 4 % 4],
@@ -338,7 +338,7 @@ mod tests {
     }
 
     #[test]
-    fn a_few_gpus_have_cards_and_many_compact_before_the_table_suffers() {
+    fn few_gpus_get_cards_and_many_gpus_get_shorter_forms() {
         use Form::{Cards, Lines, Totals};
         for (width, height, count, parts, asked, expected) in [
             (80, 24, 1, 0, None, (Cards, 8)),
@@ -357,20 +357,23 @@ mod tests {
             (80, 24, 8, 0, Some(Cards), (Lines, 8)),
             (120, 40, 1, 0, Some(Lines), (Lines, 1)),
             (80, 24, 1, 2, Some(Lines), (Lines, 3)),
-            // MIG devices are dropped before the table is.
+            // MIG devices are dropped before table rows.
             (80, 15, 1, 7, Some(Lines), (Lines, 1)),
             (80, 24, 1, 0, Some(Totals), (Totals, 1)),
         ] {
-            let needs = LayoutNeeds { form: asked, parts, parts_most: parts, ..gpus(count) };
+            let needs = LayoutNeeds { form: asked, parts, parts_max: parts, ..gpus(count) };
             let layout = layout(width, height, needs).unwrap();
-            let is = (layout.gpu_form, layout.gpus.height);
-            assert_eq!(is, expected, "{count} of {parts} parts at {width}x{height} as {asked:?}");
+            let actual = (layout.gpu_form, layout.gpus.height);
+            assert_eq!(
+                actual, expected,
+                "{count} of {parts} parts at {width}x{height} as {asked:?}"
+            );
         }
         assert_eq!(layout(39, 60, gpus(1)), None);
     }
 
     #[test]
-    fn findings_grow_into_blank_rows_and_shrink_where_they_need_less() {
+    fn findings_take_blank_rows_but_only_as_many_as_needed() {
         let rows = |height, lines, findings, is_in_findings| {
             let needs = LayoutNeeds { table: Some(lines), findings, is_in_findings, ..gpus(8) };
             layout(80, height, needs).map(|layout| layout.status.height)
@@ -378,16 +381,16 @@ mod tests {
         assert_eq!(rows(24, 100, 3, false), Some(4));
         assert_eq!(rows(24, 100, 0, false), Some(1));
         assert_eq!(rows(30, 3, 3, false), Some(4));
-        assert_eq!(rows(40, 3, 20, false), Some(13), "a third");
-        assert_eq!(rows(10, 100, 8, true), Some(3), "while the keys move in them");
+        assert_eq!(rows(40, 3, 20, false), Some(13), "a third of the screen");
+        assert_eq!(rows(10, 100, 8, true), Some(3), "with the focus");
         for height in ROWS_MIN..70 {
             for lines in [0, 5, 17, 100] {
                 for asked in [false, true] {
                     let grown = (0..60).map(|findings| rows(height, lines, findings, asked));
-                    assert!(grown.is_sorted(), "more to say, more room");
+                    assert!(grown.is_sorted(), "more findings never get fewer rows");
                 }
                 let free = |lines| rows(height, lines, 9, false);
-                assert!(free(lines + 1) <= free(lines), "less blank, less room");
+                assert!(free(lines + 1) <= free(lines), "fewer blank rows never add finding rows");
                 let asked = |findings| rows(height, lines, findings, true);
                 assert!(rows(height, lines, 9, false) <= asked(9));
             }
@@ -395,7 +398,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_more_or_less_moves_no_panel() {
+    fn panels_move_in_steps_of_several_rows() {
         let at = |lines| {
             let needs = LayoutNeeds { table: Some(lines), findings: 20, ..gpus(4) };
             layout(120, 40, needs)
@@ -407,7 +410,7 @@ mod tests {
     }
 
     #[test]
-    fn cells_stay_in_their_area_and_do_not_overlap() {
+    fn chart_cells_stay_in_their_area_and_do_not_overlap() {
         for width in (40..=220).step_by(7) {
             for height in CHARTS_ROWS_MIN..=50 {
                 for count in [0, 1, 2, 3, 5, 8, 13, 64, 100_000] {

@@ -1,9 +1,8 @@
 //! Writes a frame as a self-contained SVG document.
 //!
-//! A cell is [`CELL`] pixels. Text is written in runs of one style. Each run has an explicit position and length,
-//! so that columns stay aligned in any font. A character that may come from another font, or is written right to
-//! left, is a run of its own. Bars and charts are drawn as shapes, because block characters do not touch in most
-//! fonts.
+//! A cell is [`CELL`] pixels. Text is written in runs of one style. Each run has an explicit position and length, so
+//! that columns stay aligned in any font. A character from another font, or one that is written right to left, is a
+//! separate run. Bars and charts are drawn as shapes, because block characters do not touch in most fonts.
 
 use std::fmt::Write as _;
 
@@ -13,7 +12,7 @@ use ratatui::style::{Color, Modifier};
 use crate::watch::once::{number, visible};
 use crate::watch::theme::Theme;
 
-/// Width and height of a cell. Most monospaced fonts are 0.6 times as wide as their size.
+/// Width and height of a cell. In most monospaced fonts, a character is 0.6 times as wide as the font size.
 const CELL: (usize, usize) = (8, 16);
 const FONT_PIXELS: &str = "13.33";
 /// Distance from the top of a cell to the baseline.
@@ -49,11 +48,11 @@ fn plain(theme: Theme) -> (Rgb, Rgb) {
 /// Writes a frame with its theme's background. `description` is the alternative text.
 pub fn write(buffer: &Buffer, theme: Theme, description: &str) -> String {
     let mut out = String::with_capacity(buffer.content.len() * 16);
-    begin(buffer, theme, description, &mut out);
+    write_header(buffer, theme, description, &mut out);
     let width = usize::from(buffer.area.width).max(1);
     for (at, line) in buffer.content.chunks(width).enumerate() {
         let y = at * CELL.1;
-        grounds(line, y, theme, &mut out);
+        paint_backgrounds(line, y, theme, &mut out);
         for run in runs(line, theme) {
             run.write(y, theme, &mut out);
         }
@@ -62,7 +61,7 @@ pub fn write(buffer: &Buffer, theme: Theme, description: &str) -> String {
     out
 }
 
-fn begin(buffer: &Buffer, theme: Theme, description: &str, out: &mut String) {
+fn write_header(buffer: &Buffer, theme: Theme, description: &str, out: &mut String) {
     let (columns, rows) = (buffer.area.width, buffer.area.height);
     let width = usize::from(columns) * CELL.0 + 2 * MARGIN;
     let height = usize::from(rows) * CELL.1 + 2 * MARGIN;
@@ -85,19 +84,19 @@ fn begin(buffer: &Buffer, theme: Theme, description: &str, out: &mut String) {
 }
 
 fn colors(cell: &Cell, theme: Theme) -> (Rgb, Rgb) {
-    let (text, ground) = plain(theme);
-    let (text, ground) =
-        (rgb(cell.fg, theme).unwrap_or(text), rgb(cell.bg, theme).unwrap_or(ground));
-    if cell.modifier.contains(Modifier::REVERSED) { (ground, text) } else { (text, ground) }
+    let (text, background) = plain(theme);
+    let (text, background) =
+        (rgb(cell.fg, theme).unwrap_or(text), rgb(cell.bg, theme).unwrap_or(background));
+    if cell.modifier.contains(Modifier::REVERSED) { (background, text) } else { (text, background) }
 }
 
 /// Paints backgrounds that differ from the theme's.
-fn grounds(line: &[Cell], y: usize, theme: Theme, out: &mut String) {
+fn paint_backgrounds(line: &[Cell], y: usize, theme: Theme, out: &mut String) {
     let mut from = 0;
     for same in line.chunk_by(|one, other| colors(one, theme).1 == colors(other, theme).1) {
-        let ground = same.first().map(|cell| colors(cell, theme).1);
-        if let Some(ground) = ground.filter(|&ground| ground != plain(theme).1) {
-            rectangle(from, same.len(), (y, CELL.1), ground, out);
+        let background = same.first().map(|cell| colors(cell, theme).1);
+        if let Some(background) = background.filter(|&background| background != plain(theme).1) {
+            rectangle(from, same.len(), (y, CELL.1), background, out);
         }
         from += same.len();
     }
@@ -128,7 +127,7 @@ enum SymbolKind {
 }
 
 impl SymbolKind {
-    fn of(symbol: &str) -> Self {
+    fn from_symbol(symbol: &str) -> Self {
         let mut chars = symbol.chars();
         match (chars.next(), chars.next()) {
             (Some(' '..='~'), None) => Self::Ascii,
@@ -155,27 +154,27 @@ fn runs(line: &[Cell], theme: Theme) -> Vec<Run> {
         let is_underlined = cell.modifier.contains(Modifier::UNDERLINED);
         if cell.symbol() == " " && !is_underlined {
             // A run may contain single blanks; two blanks end it.
-            let touched = runs.last_mut().filter(|run| {
+            let adjacent = runs.last_mut().filter(|run| {
                 run.column + run.columns == column
                     && run.kind == SymbolKind::Ascii
                     && !run.text.ends_with(' ')
                     && !run.modifier.contains(Modifier::UNDERLINED)
             });
-            if let Some(run) = touched {
+            if let Some(run) = adjacent {
                 run.text.push(' ');
                 run.columns += 1;
             }
             continue;
         }
         let color = colors(cell, theme).0;
-        let kind = SymbolKind::of(cell.symbol());
+        let kind = SymbolKind::from_symbol(cell.symbol());
         let modifier = cell.modifier - Modifier::REVERSED;
-        let fitting = runs.last_mut().filter(|run| {
+        let same_style = runs.last_mut().filter(|run| {
             run.column + run.columns == column
                 && (run.color, run.modifier, run.kind) == (color, modifier, kind)
                 && kind != SymbolKind::Other
         });
-        match fitting {
+        match same_style {
             Some(run) => {
                 run.text.push_str(cell.symbol());
                 run.columns += columns;
@@ -244,7 +243,7 @@ fn hex(color: Rgb) -> String {
     format!("#{color:06x}")
 }
 
-/// Escapes text for XML 1.0; characters that it does not allow become U+FFFD.
+/// Escapes text for XML 1.0; forbidden characters become U+FFFD.
 fn escaped(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {
@@ -293,7 +292,7 @@ pub fn shape(c: char) -> Option<Vec<Part>> {
     Some(match c {
         '·' => vec![part(MIDDLE.0, MIDDLE.1, 2, 2)],
         '█' => vec![part(0, 0, WIDTH, HEIGHT)],
-        // Adjacent squares do not touch, as in most fonts.
+        // As in most fonts, adjacent squares do not touch.
         '■' => vec![part(0, 3, WIDTH - 1, HEIGHT - 6)],
         '▬' => vec![part(0, HEIGHT / 2 - 2, WIDTH - 1, 4)],
         '□' => vec![

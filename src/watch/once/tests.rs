@@ -44,7 +44,7 @@ fn press(still: &mut Still, keys: &str) -> Result<(), OnceError> {
 }
 
 #[test]
-fn keys_are_read_as_they_are_written() {
+fn typed_keys_are_parsed() {
     let keys = |text: &str| -> Vec<KeyEvent> {
         let Keys(keys) = text.parse().unwrap();
         assert_eq!(keys.iter().map(|(name, _)| name.as_str()).collect::<String>(), text);
@@ -83,7 +83,7 @@ fn keys_are_read_as_they_are_written() {
 }
 
 #[test]
-fn text_with_styles_shows_on_a_terminal_what_the_screen_shows() {
+fn styled_text_looks_like_the_screen_on_a_terminal() {
     for theme in Theme::ALL {
         let mut still = still(theme, true, (100, 30));
         press(&mut still, "gj").unwrap();
@@ -101,8 +101,8 @@ fn text_with_styles_shows_on_a_terminal_what_the_screen_shows() {
                     let bold = cell.modifier.contains(Modifier::BOLD);
                     let reversed = cell.modifier.contains(Modifier::REVERSED);
                     assert_eq!((shown.bold(), shown.inverse()), (bold, reversed), "{x} {y}");
-                    let is_own = shown.fgcolor() == vt100::Color::Default;
-                    assert_eq!(is_own, cell.fg == Color::Reset, "{x} {y}");
+                    let is_default = shown.fgcolor() == vt100::Color::Default;
+                    assert_eq!(is_default, cell.fg == Color::Reset, "{x} {y}");
                 }
             }
         }
@@ -115,7 +115,7 @@ fn elements<'a>(svg: &'a str, begin: &'a str) -> impl Iterator<Item = &'a str> {
 }
 
 #[test]
-fn an_svg_is_whole_in_every_theme_and_size() {
+fn an_svg_is_well_formed_in_every_theme_and_size() {
     for theme in Theme::ALL {
         for size in [(1, 1), (40, 10), (120, 40)] {
             let mut still = still(theme, true, size);
@@ -142,7 +142,7 @@ fn an_svg_is_whole_in_every_theme_and_size() {
 }
 
 #[test]
-fn the_first_frame_has_charts_of_the_past() {
+fn the_first_frame_has_charts_of_the_stored_history() {
     let first_frame = |hours_before: u32| {
         let mut past = Past::new(Engine::new(RuleSet::default()));
         let mut snapshot = sample::snapshot(1, 1);

@@ -9,7 +9,7 @@ use crate::units::GIB;
 use crate::watch::findings;
 use crate::watch::sample;
 use crate::watch::state::Event;
-use crate::watch::testing::{keys, note, screen_of, see, selected_pid};
+use crate::watch::testing::{keys, note, screen_of, selected_pid, show_sample};
 use crate::watch::text::clock;
 use crate::watch::update::findings::select;
 use crate::watch::update::update;
@@ -19,7 +19,7 @@ fn app() -> App {
     screen_of(None, 10, (80, 24))
 }
 
-/// On GPU 0, process 7 has been idle for long and process 8 works. 11 GiB on GPU 1 are unattributed.
+/// On GPU 0, process 7 is idle and process 8 is working. 11 GiB on GPU 1 are unattributed.
 fn machine() -> Scene {
     let mut scene = Scene::new(2, 10.0);
     scene.memory(0, 22 * GIB, 80 * GIB);
@@ -32,16 +32,16 @@ fn machine() -> Scene {
     scene
 }
 
-fn watching(scene: &mut Scene) -> App {
+fn app_after_300_samples(scene: &mut Scene) -> App {
     let mut app = app();
     for _ in 0..300 {
-        see(&mut app, 0, scene.step().clone());
+        show_sample(&mut app, 0, scene.step().clone());
     }
     app
 }
 
-fn reading(scene: &mut Scene) -> App {
-    let mut app = watching(scene);
+fn app_with_open_page(scene: &mut Scene) -> App {
+    let mut app = app_after_300_samples(scene);
     keys(&mut app, "g<Enter>");
     assert_eq!(app.mode, Mode::Page);
     app
@@ -67,7 +67,7 @@ fn selected(app: &App) -> Option<usize> {
 }
 
 #[test]
-fn tab_goes_to_the_findings_and_back() {
+fn tab_switches_between_table_and_findings() {
     let mut app = finding(3);
     for leave in ["<Tab>", "<BackTab>", "<Esc>"] {
         assert_eq!(keys(&mut app, "<Tab>"), Some(Effect::Draw));
@@ -82,7 +82,7 @@ fn tab_goes_to_the_findings_and_back() {
 }
 
 #[test]
-fn without_findings_the_keys_stay_in_the_table() {
+fn tab_without_findings_keeps_the_focus_on_the_table() {
     for mut app in [app(), finding(0)] {
         keys(&mut app, "<Tab>");
         assert_eq!(app.focus, Focus::Table);
@@ -91,7 +91,7 @@ fn without_findings_the_keys_stay_in_the_table() {
 }
 
 #[test]
-fn the_selection_moves_in_the_list_and_its_row_with_it() {
+fn selecting_a_finding_selects_its_row() {
     let mut app = finding(40);
     keys(&mut app, "<Tab>");
     let window = |app: &App| findings::visible(app, &app.layout().unwrap()).unwrap();
@@ -111,13 +111,13 @@ fn the_selection_moves_in_the_list_and_its_row_with_it() {
         assert_eq!(selected(&app), Some(at), "{line}");
         assert_eq!(selected_pid(&app), Some(sample::pid(0, at as u32)));
         let window = window(&app);
-        let seen = window.first..window.first + window.shown;
-        assert!(seen.contains(&at), "{at} in {seen:?}");
+        let visible = window.first..window.first + window.shown;
+        assert!(visible.contains(&at), "{at} in {visible:?}");
     }
 }
 
 #[test]
-fn a_row_of_the_screen_is_the_finding_that_is_drawn_there() {
+fn at_row_returns_the_finding_drawn_on_that_row() {
     let mut app = finding(40);
     keys(&mut app, "<Tab>jjjjjj");
     let layout = app.layout().unwrap();
@@ -131,7 +131,7 @@ fn a_row_of_the_screen_is_the_finding_that_is_drawn_there() {
 }
 
 #[test]
-fn the_selection_follows_the_finding_and_no_other_takes_its_place() {
+fn the_selection_follows_the_finding_and_ends_with_it() {
     let mut app = finding(3);
     keys(&mut app, "<Tab>j");
     let id = app.findings.selected.clone();
@@ -149,7 +149,7 @@ fn the_selection_follows_the_finding_and_no_other_takes_its_place() {
 }
 
 #[test]
-fn x_on_a_finding_is_about_its_process_or_does_nothing() {
+fn x_on_a_finding_plans_for_its_process_or_does_nothing() {
     let mut app = finding(3);
     keys(&mut app, "<Tab>jj");
     app.select(0);
@@ -169,8 +169,8 @@ fn x_on_a_finding_is_about_its_process_or_does_nothing() {
 }
 
 #[test]
-fn enter_opens_the_page_of_explain_and_three_keys_leave_it() {
-    let mut app = watching(&mut machine());
+fn enter_opens_the_explain_page_and_three_keys_close_it() {
+    let mut app = app_after_300_samples(&mut machine());
     for leave in ["<Esc>", "q", "<Enter>"] {
         assert_eq!(keys(&mut app, "<Enter>"), Some(Effect::Draw));
         assert_eq!(app.mode, Mode::Page);
@@ -182,29 +182,29 @@ fn enter_opens_the_page_of_explain_and_three_keys_leave_it() {
 }
 
 #[test]
-fn a_page_without_a_finding_names_the_way_to_release_memory() {
+fn a_page_without_a_finding_shows_the_release_command() {
     let mut scene = machine();
     let environment = [("GPUMEM_RELEASE_SIGNAL".into(), "USR2".into())];
     scene.process(8).environment = Some(Arc::new(environment.into()));
     scene.process(8).uid = Some(1000);
-    let mut app = watching(&mut scene);
-    let names_a_way = |app: &App, pid| {
-        let who = newest(app).unwrap().process(pid).unwrap().identity();
-        let page = report(app, About::Process(who), None, newest(app).unwrap()).unwrap();
+    let mut app = app_after_300_samples(&mut scene);
+    let shows_release_command = |app: &App, pid| {
+        let identity = newest(app).unwrap().process(pid).unwrap().identity();
+        let page = report(app, About::Process(identity), None, newest(app).unwrap()).unwrap();
         let style = PageStyle { width: 100, style: Style::default(), ascii: false };
         explain_text(&page, style).contains("to free what it caches: `gpumem release 8`")
     };
     // The command of a finding on the page is not repeated.
-    assert!(names_a_way(&app, 8) && !names_a_way(&app, 7));
+    assert!(shows_release_command(&app, 8) && !shows_release_command(&app, 7));
     // Processes of other users get no command.
     app.setup.me.uid = Some(4242);
-    see(&mut app, 0, scene.step().clone());
-    assert!(!names_a_way(&app, 8));
+    show_sample(&mut app, 0, scene.step().clone());
+    assert!(!shows_release_command(&app, 8));
 }
 
 #[test]
-fn a_page_scrolls_to_its_end_and_no_further() {
-    let mut app = reading(&mut machine());
+fn a_page_scrolls_to_its_end_and_stops_there() {
+    let mut app = app_with_open_page(&mut machine());
     update(&mut app, Event::Resize(80, 12));
     let lines = app.page.as_ref().unwrap().lines.len();
     let height = usize::from(body(&app, app.area).height);
@@ -226,7 +226,7 @@ fn a_page_scrolls_to_its_end_and_no_further() {
         assert_eq!(keys(&mut app, line), Some(Effect::Draw));
         assert_eq!(app.page.as_ref().unwrap().offset, at, "{line}");
     }
-    // A higher screen leaves no blank below the end, and a narrower one wraps lines again.
+    // A taller screen shows no blank lines below the end; a narrower one wraps lines again.
     update(&mut app, Event::Resize(40, 60));
     let page = app.page.as_ref().unwrap();
     let height = usize::from(body(&app, app.area).height);
@@ -237,31 +237,31 @@ fn a_page_scrolls_to_its_end_and_no_further() {
 }
 
 #[test]
-fn an_open_page_goes_on_with_the_samples_until_its_process_is_gone() {
+fn an_open_page_is_updated_until_its_process_is_gone() {
     let mut scene = machine();
-    let mut app = reading(&mut scene);
+    let mut app = app_with_open_page(&mut scene);
     assert!(text(&app).contains("(300 samples)"));
-    see(&mut app, 0, scene.step().clone());
+    show_sample(&mut app, 0, scene.step().clone());
     assert!(text(&app).contains("(301 samples)"));
     assert_eq!(notice(&app), None);
     // A process with the same PID but another start time is a different one.
     scene.process(7).start_ticks = Some(1);
-    see(&mut app, 0, scene.step().clone());
+    show_sample(&mut app, 0, scene.step().clone());
     let since = app.screenful.as_ref().unwrap().snapshot.time;
-    see(&mut app, 0, scene.step().clone());
+    show_sample(&mut app, 0, scene.step().clone());
     assert!(text(&app).contains("(301 samples)"));
-    assert_eq!(notice(&app), Some(format!("gone since {}: as it was", clock(since))));
+    assert_eq!(notice(&app), Some(format!("gone since {}; this is its last state", clock(since))));
     keys(&mut app, "x");
     assert_eq!(note(&app), "the process is gone; there is nothing to kill");
     assert_eq!(app.mode, Mode::Page);
     assert_eq!(keys(&mut app, "t"), Some(Effect::Draw));
-    assert_eq!(note(&app), "", "until the next key");
+    assert_eq!(note(&app), "", "the next key clears the note");
 }
 
 #[test]
-fn x_on_a_page_asks_for_the_plan_of_its_process_and_of_no_other() {
+fn x_on_a_page_plans_only_for_its_process() {
     let mut scene = machine();
-    let mut app = reading(&mut scene);
+    let mut app = app_with_open_page(&mut scene);
     app.select(1);
     keys(&mut app, "x");
     assert_eq!(app.page, None);
@@ -275,9 +275,9 @@ fn x_on_a_page_asks_for_the_plan_of_its_process_and_of_no_other() {
 }
 
 #[test]
-fn a_finding_about_a_gpu_opens_the_page_of_the_gpu() {
+fn a_finding_about_a_gpu_opens_the_gpu_page() {
     let mut scene = machine();
-    let mut app = watching(&mut scene);
+    let mut app = app_after_300_samples(&mut scene);
     keys(&mut app, "<Tab>");
     let findings = &app.screenful.as_ref().unwrap().findings;
     let at = findings.iter().position(|finding| finding.process.is_none());
@@ -288,7 +288,7 @@ fn a_finding_about_a_gpu_opens_the_page_of_the_gpu() {
     assert!(text(&app).starts_with("GPU 1: "), "{}", text(&app));
     assert!(text(&app).contains("unattributed"), "{}", text(&app));
     keys(&mut app, "x");
-    assert!(note(&app).contains("about no process"));
+    assert!(note(&app).contains("not about a process"));
     // A finding whose process cannot be shown opens the GPU's page.
     let mut app = finding(1);
     let screenful = app.screenful.as_mut().unwrap();
@@ -300,12 +300,12 @@ fn a_finding_about_a_gpu_opens_the_page_of_the_gpu() {
 }
 
 #[test]
-fn a_page_notes_where_it_is_of_another_time_than_the_screen() {
+fn a_page_notes_a_time_that_differs_from_the_screen() {
     let mut scene = machine();
-    let mut app = watching(&mut scene);
+    let mut app = app_after_300_samples(&mut scene);
     let past = app.screenful.as_ref().unwrap().snapshot.clone();
     keys(&mut app, "g<Enter>");
-    see(&mut app, 0, scene.step().clone());
+    show_sample(&mut app, 0, scene.step().clone());
     assert_eq!(notice(&app), None);
     // The screen was stepped back while the page was open.
     app.show(Screenful::new(past.clone(), Vec::new(), Vec::new(), |_, _| None));

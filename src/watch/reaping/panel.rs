@@ -1,4 +1,4 @@
-//! The panel for a plan or a batch, with its keys. Its width is limited; its lines scroll, the rest does not.
+//! The panel for a plan or a batch, with its keys. Only the lines of the plan or batch scroll.
 
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
@@ -18,12 +18,12 @@ use crate::watch::view_model::RowKey;
 
 /// Maximum width of the panel.
 const WIDTH: u16 = 110;
-/// A line of a plan is cut after this many screen lines.
-const MOST_LINES: usize = 12;
-/// Age in seconds from which the panel shows the age of a plan.
+/// Maximum number of screen lines for one line of a plan.
+const LINES_MAX: usize = 12;
+/// Minimum age, in seconds, of a plan whose age is shown.
 const SHOWN_AGE: f64 = 60.0;
-/// Lines of a plan that stay visible on the lowest screen.
-const LEAST_LINES: usize = 3;
+/// Minimum number of visible plan lines, on a screen of any height.
+const LINES_MIN: usize = 3;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Tone {
@@ -35,7 +35,7 @@ pub enum Tone {
 
 impl Tone {
     /// The style of a line printed by `gpumem reap`.
-    fn of(line: &str) -> Self {
+    fn of_line(line: &str) -> Self {
         if line.starts_with("skipped:") || line.starts_with("undecided:") {
             Self::Faint
         } else if line.starts_with("error:") {
@@ -64,9 +64,9 @@ pub struct Content {
     /// Lines scrolled out of sight.
     offset: usize,
     pub note: Vec<(String, Tone)>,
-    /// Options of the plan: each key, and what it changes.
+    /// Options of the plan: each key and the option that it changes.
     choices: Vec<(&'static str, String)>,
-    /// Keys that confirm, undo or close the plan, and what they do.
+    /// Keys that confirm, undo or close the plan, with descriptions.
     ways_out: Vec<(&'static str, String)>,
 }
 
@@ -101,15 +101,15 @@ pub fn lay_out(app: &App, area: Rect) -> Option<Panel> {
     let inner = width - 2 * margin;
     let body = content.body.iter();
     let lines: Vec<(String, Tone)> =
-        body.flat_map(|(line, tone)| fold(line, inner).map(|it| (it, *tone))).collect();
+        body.flat_map(|(line, tone)| fold(line, inner).map(|line| (line, *tone))).collect();
     let notes = content.note.iter();
     let notes: Vec<(String, Tone)> = notes
-        .flat_map(|(note, tone)| wrap(note, inner, 2).into_iter().map(|it| (it.into(), *tone)))
+        .flat_map(|(note, tone)| wrap(note, inner, 2).into_iter().map(|line| (line.into(), *tone)))
         .collect();
     let mut keys = rows(&content.choices, inner);
     // Lines of the plan take precedence over the options.
-    let most = usize::from(area.height).saturating_sub(1 + LEAST_LINES);
-    keys.truncate(most.saturating_sub(2 + notes.len()));
+    let keys_max = usize::from(area.height).saturating_sub(1 + LINES_MIN);
+    keys.truncate(keys_max.saturating_sub(2 + notes.len()));
     keys.push(content.ways_out.clone());
 
     let edge = u16::from(is_framed);
@@ -168,7 +168,7 @@ pub fn of_plan(app: &App, dialog: &Dialog) -> Content {
                 note.push((last.clone(), Tone::Strong));
                 let end = lines.iter().rposition(|line| !line.is_empty()).map_or(0, |at| at + 1);
                 let lines = lines[..end].iter();
-                content.body.extend(lines.map(|line| (line.clone(), Tone::of(line))));
+                content.body.extend(lines.map(|line| (line.clone(), Tone::of_line(line))));
             }
             if let Some(age) = app.plan_age_seconds().filter(|age| *age >= SHOWN_AGE) {
                 let age = Span::from_seconds(age);
@@ -183,7 +183,7 @@ pub fn of_plan(app: &App, dialog: &Dialog) -> Content {
     }
     if let Some(ends) = dialog.countdown {
         let left = seconds_left(ends, app.judged.now());
-        note.push((format!("nothing was sent so far; it begins in {left}s"), Tone::Alarm));
+        note.push((format!("nothing was sent yet; it begins in {left}s"), Tone::Alarm));
         content.ways_out = vec![("u", "undo".to_owned())];
     } else {
         content.choices = choices(app, dialog);
@@ -221,13 +221,13 @@ fn choices(app: &App, dialog: &Dialog) -> Vec<(&'static str, String)> {
     choices
 }
 
-/// What the plan covers, and whether marked rows are hidden in the table.
+/// Describes the plan's scope, and how many marked processes the table hides.
 pub fn scope_text(app: &App, dialog: &Dialog) -> String {
     let is_shown = |key: &RowKey| {
         let screenful = app.screenful.as_ref();
         screenful.is_some_and(|screenful| app.table.listing.position(screenful, key).is_some())
     };
-    let of = match &dialog.options.scope {
+    let prefix = match &dialog.options.scope {
         PlanScope::Findings => return "what the rules found".to_owned(),
         PlanScope::Processes(_) => "",
         PlanScope::Families(_) => "the family of ",
@@ -242,8 +242,8 @@ pub fn scope_text(app: &App, dialog: &Dialog) -> String {
         (hidden, _) => format!(", {hidden} not in the table"),
     };
     match &pids[..] {
-        [pid] => format!("{of}{pid}{hidden}"),
-        pids => format!("{of}{} marked processes{hidden}", pids.len()),
+        [pid] => format!("{prefix}{pid}{hidden}"),
+        pids => format!("{prefix}{} marked processes{hidden}", pids.len()),
     }
 }
 
@@ -258,11 +258,11 @@ fn of_batch(app: &App) -> Option<Content> {
     let mut ways_out = vec![("Esc", "leave".to_owned())];
     if batch.over.is_none() {
         let undo = if batch.has_sent() { "stop" } else { "undo" };
-        ways_out = vec![("Esc", "leave it going".to_owned()), ("u", undo.to_owned())];
+        ways_out = vec![("Esc", "leave it running".to_owned()), ("u", undo.to_owned())];
     }
     Some(Content {
         title: title.to_owned(),
-        body: lines.map(|line| (line.clone(), Tone::of(&line))).collect(),
+        body: lines.map(|line| (line.clone(), Tone::of_line(&line))).collect(),
         offset: batch.offset,
         note: vec![(batch.summary(), tone)],
         choices: Vec::new(),
@@ -277,7 +277,7 @@ fn fold(line: &str, width: u16) -> impl Iterator<Item = String> {
     let more = if width >= 30 { indent + 2 } else { indent };
     let mut parts = wrap(text, width - indent, 2);
     if parts.len() > 1 {
-        parts = wrap(text, width - more, MOST_LINES);
+        parts = wrap(text, width - more, LINES_MAX);
     } else if parts.is_empty() {
         parts.push("".into());
     }

@@ -1,4 +1,4 @@
-//! Tests of plans and batches, key by key, with made-up reports of the worker.
+//! Tests of plans and batches, key by key, with simulated progress of the worker.
 
 use super::*;
 use crate::model::Time;
@@ -9,16 +9,16 @@ use crate::reclaim::{Outcome, Plan, Refused, Target};
 use crate::units::GIB;
 use crate::watch::sample::{self, proposal, target};
 use crate::watch::state::Event;
-use crate::watch::testing::{ctrl, keys, note, press, screen_of, see, tick};
+use crate::watch::testing::{ctrl, keys, note, press, screen_of, show_sample, tick};
 use crate::watch::update::update;
 
 mod batch;
 mod countdown;
 
-fn showing(replay: Option<&str>) -> App {
+fn app_with_sample(replay: Option<&str>) -> App {
     let mut app = screen_of(replay, 2, (80, 24));
     app.setup.has_color = false;
-    see(&mut app, 1, sample::snapshot(1, 2));
+    show_sample(&mut app, 1, sample::snapshot(1, 2));
     app
 }
 
@@ -34,10 +34,10 @@ fn draw(app: &mut App) {
     assert_eq!(update(app, Event::Drawn), None);
 }
 
-fn ask(app: &mut App, line: &str) -> Box<PlanRequest> {
+fn request_plan_for(app: &mut App, line: &str) -> Box<PlanRequest> {
     match keys(app, line) {
-        Some(Effect::Reclaim(ReclaimRequest::Plan(question))) => question,
-        other => panic!("{line}: no plan is asked for: {other:?}"),
+        Some(Effect::Reclaim(ReclaimRequest::Plan(request))) => request,
+        other => panic!("{line}: no plan was requested: {other:?}"),
     }
 }
 
@@ -47,19 +47,21 @@ fn answer(app: &mut App, number: u64, proposal: Proposal) {
     draw(app);
 }
 
-fn planned(app: &mut App, targets: Vec<Target>) -> u64 {
-    let number = ask(app, "gx").number;
+fn show_plan(app: &mut App, targets: Vec<Target>) -> u64 {
+    let number = request_plan_for(app, "gx").number;
     answer(app, number, proposal(targets));
     number
 }
 
-/// Like [`planned`], then confirms the plan and waits for the countdown.
-fn begun(app: &mut App) -> u64 {
-    let number = planned(app, vec![target(sample::pid(0, 1)), target(7)]);
+/// Like [`show_plan`], then confirms the plan and waits for the countdown.
+fn begin_plan(app: &mut App) -> u64 {
+    let number = show_plan(app, vec![target(sample::pid(0, 1)), target(7)]);
     keys(app, "y");
     tick(app, 1_100);
     match tick(app, 4_100) {
-        Some(Effect::Reclaim(ReclaimRequest::Begin { number: of, .. })) if of == number => number,
+        Some(Effect::Reclaim(ReclaimRequest::Begin { number: begun, .. })) if begun == number => {
+            number
+        }
         other => panic!("{other:?}"),
     }
 }
@@ -68,40 +70,40 @@ fn dialog(app: &App) -> &Dialog {
     app.reaping.dialog.as_ref().unwrap()
 }
 
-fn told(app: &App) -> &str {
+fn dialog_note(app: &App) -> &str {
     dialog(app).note.as_deref().unwrap_or_default()
 }
 
 #[test]
-fn after_the_last_sample_no_plan_is_started() {
-    let mut app = showing(None);
+fn a_plan_cannot_start_after_the_last_sample() {
+    let mut app = app_with_sample(None);
     update(&mut app, Event::SourceFailed("the driver is gone".to_owned()));
-    planned(&mut app, vec![target(7)]);
+    show_plan(&mut app, vec![target(7)]);
     keys(&mut app, "y");
     assert_eq!(dialog(&app).countdown, None);
-    assert_eq!(told(&app), "nothing was sent: no more samples come");
+    assert_eq!(dialog_note(&app), "nothing was sent: no more samples arrive");
 }
 
 #[test]
-fn a_plan_is_about_now_whatever_time_is_shown() {
-    let mut app = showing(None);
-    see(&mut app, 3, later(2.0));
+fn a_plan_uses_the_newest_sample_at_any_shown_time() {
+    let mut app = app_with_sample(None);
+    show_sample(&mut app, 3, later(2.0));
     keys(&mut app, "g[");
-    see(&mut app, 5, later(4.0));
+    show_sample(&mut app, 5, later(4.0));
     assert_eq!(app.shown_time(), Some(later(0.0).time));
-    assert_eq!(*ask(&mut app, "x").snapshot, later(4.0));
+    assert_eq!(*request_plan_for(&mut app, "x").snapshot, later(4.0));
 }
 
 #[test]
 fn a_plan_never_changes_by_itself() {
-    let mut app = showing(None);
-    let number = planned(&mut app, vec![target(7)]);
+    let mut app = app_with_sample(None);
+    let number = show_plan(&mut app, vec![target(7)]);
     let before = app.reaping.clone();
     // A newer sample without the process does not change the plan.
     let mut gone = later(2.0);
     gone.gpus[0].processes = Some(Vec::new());
     gone.processes.clear();
-    assert_eq!(see(&mut app, 3, gone), Some(Effect::Draw));
+    assert_eq!(show_sample(&mut app, 3, gone), Some(Effect::Draw));
     update(&mut app, Event::Resize(100, 40));
     // Answers to earlier requests are ignored, and so are second answers.
     for number in [number - 1, number] {
@@ -110,31 +112,31 @@ fn a_plan_never_changes_by_itself() {
     }
     assert_eq!(app.reaping, before);
     // Requesting another plan asks about the same process.
-    let question = ask(&mut app, "r");
-    assert_eq!(question.number, number + 1);
-    assert_eq!(question.snapshot.time, later(2.0).time);
-    let PlanScope::Processes(rows) = question.options.scope else { panic!("another scope") };
+    let request = request_plan_for(&mut app, "r");
+    assert_eq!(request.number, number + 1);
+    assert_eq!(request.snapshot.time, later(2.0).time);
+    let PlanScope::Processes(rows) = request.options.scope else { panic!("another scope") };
     let pid = Some(sample::pid(0, 1));
     assert_eq!(Some(rows[0].pid), pid);
     let (user, name, finding, kind, why) = (None, None, None, None, Why::Gone);
     let refused = vec![Refused { pid, user, name, finding, kind, why }];
     let plan = Arc::new(Plan { time: Time::default(), targets: Vec::new(), refused });
-    answer(&mut app, question.number, Proposal { plan, ..proposal(Vec::new()) });
+    answer(&mut app, request.number, Proposal { plan, ..proposal(Vec::new()) });
     keys(&mut app, "y");
     assert_eq!(dialog(&app).countdown, None, "no target is left");
-    assert_ne!(told(&app), "");
+    assert_ne!(dialog_note(&app), "");
 }
 
 #[test]
-fn an_error_is_shown_and_cannot_be_confirmed() {
-    let mut app = showing(None);
-    let number = ask(&mut app, "gx").number;
+fn a_failed_plan_is_shown_and_cannot_be_confirmed() {
+    let mut app = app_with_sample(None);
+    let number = request_plan_for(&mut app, "gx").number;
     let plan = Err("cannot read /proc".to_owned());
     on_progress(&mut app, ReclaimProgress::Planned { number, plan });
     draw(&mut app);
     assert_eq!(keys(&mut app, "y"), None);
     assert_eq!(dialog(&app).answer, Answer::Failed("cannot read /proc".to_owned()));
-    let mut none = showing(None);
+    let mut none = app_with_sample(None);
     keys(&mut none, "/nothing<Enter>x");
     assert!(note(&none).starts_with("no process is selected"), "{}", note(&none));
     assert_eq!((&none.mode, none.reaping.dialog), (&Mode::Main, None));
@@ -142,64 +144,64 @@ fn an_error_is_shown_and_cannot_be_confirmed() {
 
 #[test]
 fn changing_scope_or_signal_requests_a_new_plan() {
-    let mut app = showing(None);
-    let number = planned(&mut app, vec![target(7)]);
-    let mut scope = || ask(&mut app, "<Tab>").options.scope;
+    let mut app = app_with_sample(None);
+    let number = show_plan(&mut app, vec![target(7)]);
+    let mut scope = || request_plan_for(&mut app, "<Tab>").options.scope;
     assert!(matches!(scope(), PlanScope::Families(_)));
     assert!(matches!(scope(), PlanScope::Findings));
     assert!(matches!(scope(), PlanScope::Processes(_)));
-    let back = ask(&mut app, "<BackTab>");
+    let back = request_plan_for(&mut app, "<BackTab>");
     assert_eq!((back.options.scope, back.number), (PlanScope::Findings, number + 4));
-    assert!(ask(&mut app, "a").options.all_users);
+    assert!(request_plan_for(&mut app, "a").options.all_users);
     keys(&mut app, "d");
-    assert!(!dialog(&app).options.direct && !told(&app).is_empty());
-    let mut signals = || ask(&mut app, "s").options;
+    assert!(!dialog(&app).options.direct && !dialog_note(&app).is_empty());
+    let mut signals = || request_plan_for(&mut app, "s").options;
     let first = signals();
     assert_eq!((first.signal, first.all_users), (Some(Signal::Term), true));
     let rest: Vec<Option<Signal>> = (0..Signal::ASKED.len()).map(|_| signals().signal).collect();
     assert_eq!(rest[0], Some(Signal::Int));
-    assert_eq!(rest.last(), Some(&None), "and again from the beginning");
+    assert_eq!(rest.last(), Some(&None), "then back to the default");
 }
 
 #[test]
 fn an_owned_process_is_signalled_only_on_request() {
-    let mut app = showing(None);
+    let mut app = app_with_sample(None);
     let steps = vec![Step::Advise { command: "scancel 7".into() }];
-    planned(&mut app, vec![Target { steps, ..target(7) }]);
+    show_plan(&mut app, vec![Target { steps, ..target(7) }]);
     keys(&mut app, "y");
     assert_eq!(dialog(&app).countdown, None);
-    assert!(ask(&mut app, "d").options.direct);
-    assert!(!ask(&mut app, "d").options.direct);
+    assert!(request_plan_for(&mut app, "d").options.direct);
+    assert!(!request_plan_for(&mut app, "d").options.direct);
 }
 
 #[test]
 fn a_plan_covers_the_marked_processes_or_all_findings() {
-    let mut app = showing(None);
-    let scope = ask(&mut app, "  x").options.scope;
+    let mut app = app_with_sample(None);
+    let scope = request_plan_for(&mut app, "  x").options.scope;
     let PlanScope::Processes(rows) = scope else { panic!("another scope") };
-    let pids: Vec<u32> = rows.iter().map(|it| it.pid).collect();
+    let pids: Vec<u32> = rows.iter().map(|row| row.pid).collect();
     assert_eq!(pids, [sample::pid(0, 0), sample::pid(0, 1)]);
-    assert_eq!(ask(&mut app, "<Esc>X").options.scope, PlanScope::Findings);
+    assert_eq!(request_plan_for(&mut app, "<Esc>X").options.scope, PlanScope::Findings);
 }
 
 #[test]
-fn a_recording_has_a_plan_of_the_shown_time_and_sends_nothing() {
-    let mut app = showing(Some("demo"));
+fn a_plan_for_a_recording_uses_the_shown_time_and_sends_nothing() {
+    let mut app = app_with_sample(Some("demo"));
     app.judged.engine.observe(&later(2.0));
-    let question = ask(&mut app, "gx");
-    assert_eq!(question.snapshot.time, later(0.0).time);
-    answer(&mut app, question.number, proposal(vec![target(7)]));
+    let request = request_plan_for(&mut app, "gx");
+    assert_eq!(request.snapshot.time, later(0.0).time);
+    answer(&mut app, request.number, proposal(vec![target(7)]));
     for _ in 0..3 {
         assert_eq!(keys(&mut app, "y"), Some(Effect::Draw));
     }
     assert!(dialog(&app).countdown.is_none());
-    assert!(told(&app).contains("nothing was sent"));
+    assert!(dialog_note(&app).contains("nothing was sent"));
 }
 
 #[test]
-fn a_long_plan_scrolls_to_its_end_and_no_further() {
-    let mut app = showing(None);
-    let number = ask(&mut app, "gx").number;
+fn a_long_plan_scrolls_to_its_end_and_stops_there() {
+    let mut app = app_with_sample(None);
+    let number = request_plan_for(&mut app, "gx").number;
     let lines = (0..100).map(|at| format!("line {at}")).collect();
     answer(&mut app, number, Proposal { lines, ..proposal(vec![target(7)]) });
     keys(&mut app, "<End>");

@@ -11,7 +11,7 @@ use crate::watch::state::page::About;
 use crate::watch::text::clean;
 use crate::watch::view_model::Screenful;
 
-/// Lines that the list requests for suspects; more are listed if there is room. The table marks every suspect.
+/// Lines that the list requests for suspects. More suspects are listed if there is room.
 const SUSPECTS_WANTED: usize = 2;
 
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -50,20 +50,21 @@ pub fn lines_wanted(screenful: &Screenful, alarms: usize) -> usize {
     screenful.findings.len() + notes + alarms
 }
 
-/// Why figures are unavailable, each reason once. Also names processes that could not be read, if held memory is
-/// unattributed. `has_words`: the GPU's own line explains unavailable memory.
-pub fn unavailable(snapshot: &Snapshot, has_words: bool) -> Vec<String> {
+/// Why figures are unavailable, each reason once. If memory is unattributed, also reports processes that could not be
+/// read. `is_memory_explained`: the GPU's own line explains unavailable memory.
+pub fn unavailable(snapshot: &Snapshot, is_memory_explained: bool) -> Vec<String> {
     let mut notes: Vec<String> = Vec::new();
     for gpu in &snapshot.gpus {
-        for (what, reason) in [
+        for (figure, reason) in [
             ("memory", &gpu.memory_unavailable),
             ("memory of processes", &gpu.process_memory_unavailable),
         ] {
-            // The GPU's own line already says so.
-            let Some(reason) = reason.as_ref().filter(|_| !has_words || what != "memory") else {
+            let Some(reason) =
+                reason.as_ref().filter(|_| !is_memory_explained || figure != "memory")
+            else {
                 continue;
             };
-            let text = format!("{what} n/a: {}", clean(reason, 400));
+            let text = format!("{figure} n/a: {}", clean(reason, 400));
             if !notes.iter().any(|note| note.ends_with(&text)) {
                 notes.push(format!("GPU {}: {text}", gpu.index));
             }
@@ -77,27 +78,27 @@ pub fn unavailable(snapshot: &Snapshot, has_words: bool) -> Vec<String> {
     notes
 }
 
-/// Commands for the same findings are requested again after this many seconds of sample time.
-const AGAIN_SECONDS: f64 = 60.0;
+/// After this many seconds of sample time, commands for the same findings are requested again.
+const REFRESH_SECONDS: f64 = 60.0;
 
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct NextCommands {
     /// IDs of the findings in the last request, the open page, and the time.
     asked: Option<(Vec<Arc<str>>, Option<About>, Time)>,
-    known: HashMap<Arc<str>, NextSteps>,
+    steps: HashMap<Arc<str>, NextSteps>,
 }
 
 impl NextCommands {
     pub fn fill_in<'f>(&self, findings: impl Iterator<Item = &'f mut Finding>) {
         for finding in findings.filter(|finding| finding.resolved_at.is_none()) {
-            if let Some(steps) = self.known.get(&finding.id) {
+            if let Some(steps) = self.steps.get(&finding.id) {
                 steps.put(finding);
             }
         }
     }
 
     pub fn first(&self, finding: &Finding) -> Option<&str> {
-        let steps = self.known.get(&finding.id)?;
+        let steps = self.steps.get(&finding.id)?;
         steps.commands.first().map(String::as_str)
     }
 
@@ -110,11 +111,11 @@ impl NextCommands {
         let findings = screenful.findings.iter().filter(|finding| finding.resolved_at.is_none());
         let ids: Vec<Arc<str>> = findings.map(|finding| Arc::clone(&finding.id)).collect();
         let now = screenful.snapshot.time;
-        let is_known = self.asked.as_ref().is_some_and(|(asked, on, at)| {
-            let is_recent = now.seconds_since(*at).abs() < AGAIN_SECONDS;
-            is_recent && *asked == ids && (page.is_none() || *on == page)
+        let is_current = self.asked.as_ref().is_some_and(|(asked, asked_page, at)| {
+            let is_recent = now.seconds_since(*at).abs() < REFRESH_SECONDS;
+            is_recent && *asked == ids && (page.is_none() || *asked_page == page)
         });
-        if is_known || ids.is_empty() {
+        if is_current || ids.is_empty() {
             return None;
         }
         self.asked = Some((ids, page, now));
@@ -125,6 +126,6 @@ impl NextCommands {
     }
 
     pub fn receive(&mut self, steps: Vec<(Arc<str>, NextSteps)>) {
-        self.known = steps.into_iter().collect();
+        self.steps = steps.into_iter().collect();
     }
 }

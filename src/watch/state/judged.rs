@@ -1,4 +1,4 @@
-//! Judged history, and the current time by the screen's clock and by the samples' clock.
+//! The judged history, and the current time on the screen's clock and on the samples' clock.
 
 use std::time::Duration;
 
@@ -10,14 +10,14 @@ use crate::rules::Engine;
 #[derive(Debug)]
 pub struct JudgedState {
     pub engine: Engine,
-    /// Memory over the time that the engine has judged.
+    /// Memory over the period that the engine has judged.
     pub courses: Courses,
     sampled_at: Duration,
     now: Duration,
 }
 
 impl JudgedState {
-    /// Starts without a sample, except those that the engine already knows.
+    /// Starts with the samples that the engine already contains.
     pub fn new(engine: Engine) -> Self {
         Self {
             engine,
@@ -45,7 +45,7 @@ impl JudgedState {
         self.courses.forget();
     }
 
-    /// Time since the screen started, from the last event that carried it.
+    /// Time since the screen started, according to the last event with a time.
     pub fn now(&self) -> Duration {
         self.now
     }
@@ -60,7 +60,7 @@ impl JudgedState {
         self.now.saturating_sub(self.sampled_at)
     }
 
-    /// Current time by the samples' clock; `None` before the first sample.
+    /// Current time on the samples' clock; `None` before the first sample.
     pub fn clock(&self) -> Option<Time> {
         let last = self.engine.history().last_time()?;
         Some(last.plus_seconds(self.age().as_secs_f64()))
@@ -74,7 +74,7 @@ mod tests {
     use crate::watch::sample;
 
     #[test]
-    fn the_samples_clock_goes_on_between_samples_and_time_never_goes_back() {
+    fn the_samples_clock_advances_between_samples_and_is_monotonic() {
         let seconds = Duration::from_secs;
         let mut judged = JudgedState::new(Engine::new(RuleSet::default()));
         judged.advance(seconds(3));

@@ -2,7 +2,7 @@
 //!
 //! Pure data: nothing here draws, reads the clock or starts work. Time arrives in [`Event`]s, and requests to the
 //! main loop are returned as [`Effect`]s. `update/` handles events, `layout/` positions the panels, and `view/`
-//! draws. Each feature's key handling and drawing are in a module one level up, which nothing here imports.
+//! draws. Each feature's key handling and drawing are in a module one level up; nothing here imports those modules.
 
 pub mod findings;
 pub mod judged;
@@ -22,7 +22,7 @@ use self::findings::{FindingsState, lines_wanted};
 use self::judged::JudgedState;
 use self::page::{Page, PageContent};
 use self::playback::Playback;
-use self::prompt::{Former, Prompt};
+use self::prompt::{Prompt, PromptHistory};
 use self::reaping::Reaping;
 use self::table::{ColumnList, TableState};
 use self::timeline::Timeline;
@@ -43,8 +43,8 @@ use crate::rules::Engine;
 use crate::source::remote::RemoteHost;
 use crate::watch::state::findings::NextCommands;
 
-/// Shown when a key needs a sample and none has arrived yet.
-pub(super) const NOTHING_SEEN: &str = "there is no sample so far";
+/// Note for a key that needs a sample before the first one has arrived.
+pub(super) const NOTHING_SEEN: &str = "there is no sample yet";
 pub(super) const NOTHING_FOUND: &str = "nothing was found";
 pub(super) const NO_FINDING: &str = "no finding is selected; j or k selects one";
 pub(super) const GONE: &str = "the process is gone; there is nothing to kill";
@@ -70,7 +70,7 @@ pub enum Event {
     SourceRewound,
     SourceRead(u8),
     SourceEnded,
-    /// The source stopped for good, with this error.
+    /// The source failed permanently with this error.
     SourceFailed(String),
     /// Why the source is temporarily not delivering samples; `None` once it recovers.
     SourceTrouble(Option<String>),
@@ -89,7 +89,7 @@ pub enum Effect {
     Draw,
     /// Redraw every cell.
     Repaint,
-    /// Stop the terminal's whole job, as Ctrl-Z does outside raw mode.
+    /// Stop all processes of the terminal's job, as Ctrl-Z does outside raw mode.
     Suspend,
     /// Restore the terminal and stop this process.
     Stop,
@@ -108,11 +108,11 @@ pub enum Effect {
     Hosts,
 }
 
-/// What keyboard input applies to.
+/// The part of the screen that receives keyboard input.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Mode {
     Main,
-    /// The help, scrolled by this many lines and opened over [`App::help_over`].
+    /// The help, scrolled by this many lines and opened over [`App::help_context`].
     Help(u16),
     /// Waiting for the letter of a sort column.
     ChooseSort,
@@ -167,17 +167,17 @@ pub struct App {
     pub table: TableState,
     pub findings: FindingsState,
     /// Prompt history.
-    pub former: Former,
+    pub prompt_history: PromptHistory,
     pub digits: Option<TypedDigits>,
     pub focus: Focus,
     pub mode: Mode,
     /// Context that the help was opened from.
-    pub help_over: Context,
+    pub help_context: Context,
     pub page: Option<Page>,
     pub next_commands: NextCommands,
     pub reaping: Reaping,
     pub playback: Playback,
-    /// Why the last key did nothing, or what it did if the screen does not show that. The next key clears it.
+    /// Why the last key had no effect, or an effect that the screen does not show. The next key clears it.
     pub note: Option<String>,
     /// Kept samples, for stepping back.
     pub timeline: Timeline,
@@ -201,11 +201,11 @@ impl App {
             screenful: None,
             table: TableState::default(),
             findings: FindingsState::default(),
-            former: Former::default(),
+            prompt_history: PromptHistory::default(),
             digits: None,
             focus: Focus::Table,
             mode: Mode::Main,
-            help_over: Context::Main,
+            help_context: Context::Main,
             page: None,
             next_commands: NextCommands::default(),
             reaping: Reaping::default(),
@@ -225,7 +225,7 @@ impl App {
         match self.mode {
             Mode::Page => Context::Page,
             Mode::Plan => Context::Plan,
-            Mode::Help(_) => self.help_over,
+            Mode::Help(_) => self.help_context,
             Mode::Columns(_) => Context::Columns,
             Mode::Main | Mode::ChooseSort | Mode::Prompt(_) => Context::Main,
         }
@@ -235,7 +235,7 @@ impl App {
         self.subject_at(self.table.selected()?)
     }
 
-    /// The row on `line` of the table. Lines count from the first line of the list, visible or not.
+    /// The row on `line` of the table, counted from the first line of the list, visible or not.
     pub fn subject_at(&self, line: usize) -> Option<Subject<'_>> {
         let line = self.table.listing.lines.get(line)?;
         self.screenful.as_ref()?.subject(line.row)
@@ -255,7 +255,7 @@ impl App {
 
     /// Whether the newest sample is older than three intervals.
     pub fn is_overdue(&self) -> bool {
-        self.age_seconds().is_some_and(|age| Duration::from_secs(age) > self.playback.patience())
+        self.age_seconds().is_some_and(|age| Duration::from_secs(age) > self.playback.alarm_age())
     }
 
     /// Alarms about the samples themselves, each with its maximum number of lines.
@@ -270,14 +270,14 @@ impl App {
         }
         if let (Some(screenful), true) = (&self.screenful, self.is_overdue()) {
             let time = clock(screenful.snapshot.time);
-            let who = self.setup.host.as_ref().map_or("the driver", |host| &host.name);
-            let text = format!("{who} does not answer; all of this is from {time}");
+            let source = self.setup.host.as_ref().map_or("the driver", |host| &host.name);
+            let text = format!("{source} does not answer; the last sample is from {time}");
             alarms.push((text, 1));
         }
         alarms
     }
 
-    /// When text on the screen next changes by itself, as time since the start.
+    /// When text on the screen changes without an event, as time since the start.
     pub fn next_tick(&self) -> Option<Duration> {
         let late = self.age_seconds().map(|age| {
             let age = (age + 1).max(self.playback.late_from_seconds());
@@ -292,7 +292,7 @@ impl App {
         self.setup.replay.is_none()
     }
 
-    pub fn is_here(&self) -> bool {
+    pub fn is_local(&self) -> bool {
         self.is_live() && self.setup.host.is_none()
     }
 
@@ -320,13 +320,13 @@ impl App {
         self.end.is_some() && !self.is_behind()
     }
 
-    /// Whether samples come from the timeline: the user went back, and playback has not caught up with the source.
+    /// Whether playback shows samples from the timeline: the user stepped back, and playback has not caught up yet.
     pub fn plays_timeline(&self) -> bool {
         let playback = &self.playback;
         !self.is_live() && !playback.is_paused && !playback.is_seeking() && self.is_behind()
     }
 
-    /// When the next sample on the timeline is due; `None` if not known yet.
+    /// When the next sample on the timeline is due; `None` if unknown.
     fn next_played(&self) -> Option<Duration> {
         let next = self.timeline.after(self.playback.shown?)?;
         let now = self.judged.now();
@@ -367,12 +367,12 @@ impl App {
     }
 
     /// The first row of a process, preferring visible rows.
-    pub fn row_of(&self, who: Identity) -> Option<RowKey> {
+    pub fn row_of(&self, identity: Identity) -> Option<RowKey> {
         let rows = &self.screenful.as_ref()?.rows;
         let shown = self.table.listing.lines.iter();
         let shown = shown.filter_map(|line| rows.get(line.row));
         let mut rows = shown.chain(rows);
-        rows.find(|row| row.key.identity == who).map(|row| row.key)
+        rows.find(|row| row.key.identity == identity).map(|row| row.key)
     }
 
     /// Shown GPUs, in order: those that the filter names, or all.
@@ -412,7 +412,7 @@ impl App {
             needs.gpus = gpus.len();
             for gpu in gpus {
                 needs.parts += gpu.mig_devices.len();
-                needs.parts_most = needs.parts_most.max(gpu.mig_devices.len());
+                needs.parts_max = needs.parts_max.max(gpu.mig_devices.len());
             }
             let lines = &self.table.listing.lines;
             // A filter without matches must not move the panels.
@@ -423,7 +423,7 @@ impl App {
         Layout::new(area, &needs)
     }
 
-    /// Shows in the bottom line why a key did nothing.
+    /// Shows in the bottom line why a key had no effect.
     pub(super) fn refuse(&mut self, why: &str) -> Option<Effect> {
         self.note = Some(why.to_owned());
         Some(Effect::Draw)
@@ -486,12 +486,12 @@ impl App {
     /// Changes which rows the table lists, and in which order.
     pub(super) fn choose(&mut self, change: impl FnOnce(&mut Choice)) {
         change(&mut self.table.choice);
-        self.table.begin();
+        self.table.reset_selection();
         self.list();
     }
 
-    /// Toggles the mark on the selected row and selects the next. If the selected process is gone, the row that
-    /// took its place is not marked.
+    /// Toggles the mark on the selected row and selects the next one. If the selected process is gone, no other row
+    /// is marked.
     pub(super) fn tag(&mut self) {
         self.table.toggle_tag();
         self.move_by(1);

@@ -9,7 +9,7 @@ use crate::model::{Identity, Time};
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum About {
-    /// A process by identity, so that a reused PID does not match.
+    /// A process, by identity: a reused PID does not match.
     Process(Identity),
     Gpu(u32),
     Environment(Identity),
@@ -19,7 +19,7 @@ pub enum About {
 impl About {
     pub fn process(self) -> Option<Identity> {
         match self {
-            Self::Process(who) | Self::Environment(who) => Some(who),
+            Self::Process(identity) | Self::Environment(identity) => Some(identity),
             Self::Gpu(_) | Self::Totals => None,
         }
     }
@@ -46,9 +46,9 @@ pub struct Page {
     pub offset: usize,
     /// Time of the sample that the page describes.
     pub time: Option<Time>,
-    /// Time of the first sample without the subject; the page is no longer updated.
+    /// Time of the first sample without the subject. After it, the page is not updated.
     pub gone: Option<Time>,
-    /// The finding that the page was opened from, which comes first.
+    /// The finding that the page was opened from. The page shows it first.
     pub asked: Option<Finding>,
     pub content: PageContent,
     pub host: MemorySeries,

@@ -6,8 +6,8 @@ use super::timeline::FrameRef;
 use crate::model::Time;
 use crate::watch::{Control, PlaybackClock};
 
-/// Samples are never reported as late before this.
-const LEAST_SILENCE: Duration = Duration::from_secs(3);
+/// Minimum age of the newest sample for an alarm.
+const ALARM_AGE_MIN: Duration = Duration::from_secs(3);
 
 #[derive(Clone, PartialEq, Debug)]
 pub struct Playback {
@@ -26,7 +26,7 @@ pub struct Playback {
     pub shown: Option<u64>,
     /// Clock for playing the timeline; `None` until the first tick.
     pub clock: Option<PlaybackClock>,
-    /// The interval that the next sample may take.
+    /// Expected interval until the next sample.
     pub awaited: Duration,
     pub drawn: Duration,
 }
@@ -35,8 +35,8 @@ pub struct Playback {
 pub enum SeekTarget {
     Next,
     Time(Time),
-    /// The first sample at or after the first time. A sample before the second time also counts: the clock was set
-    /// back.
+    /// The first sample at or after the first time. A sample before the second time also matches, because the clock
+    /// was then set back.
     Leap(Time, Time),
     Number(u64),
     /// The next sample in which a finding begins.
@@ -97,12 +97,12 @@ impl Playback {
         self.rewinds > 0 || !matches!(self.seek_target, None | Some(SeekTarget::Next))
     }
 
-    /// An alarm is raised once the newest sample is older than this.
-    pub fn patience(&self) -> Duration {
-        LEAST_SILENCE.max(self.awaited.max(self.interval).saturating_mul(3))
+    /// Age of the newest sample above which an alarm is raised.
+    pub fn alarm_age(&self) -> Duration {
+        ALARM_AGE_MIN.max(self.awaited.max(self.interval).saturating_mul(3))
     }
 
-    /// Age in whole seconds from which the screen shows it, because the next sample is late.
+    /// Minimum age, in whole seconds, of a sample whose age is shown because the next one is late.
     pub fn late_from_seconds(&self) -> u64 {
         let late = self.awaited.max(self.interval) + Duration::from_secs(1);
         late.as_secs() + u64::from(late.subsec_nanos() > 0)

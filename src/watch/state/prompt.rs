@@ -5,9 +5,9 @@ use unicode_width::UnicodeWidthChar;
 
 use crate::watch::view_model::RowKey;
 
-/// Maximum input length; longer pastes are cut.
-pub const MOST_CHARS: usize = 1000;
-const MOST_FORMER: usize = 50;
+/// Maximum input length; longer pastes are truncated.
+pub const CHARS_MAX: usize = 1000;
+const HISTORY_MAX: usize = 50;
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Prompt {
@@ -17,14 +17,14 @@ pub struct Prompt {
     pub cursor: usize,
     /// Why the text is invalid.
     pub error: Option<String>,
-    /// The filter when the prompt was opened, as text.
+    /// Text of the filter that was active when the prompt was opened.
     pub before: String,
     /// The row that was selected when the prompt was opened.
     pub selected: Option<RowKey>,
-    /// The history line shown, counted from the newest; 0 is the user's own text.
+    /// The shown history line, counted from the newest; 0 is the typed text.
     recalled: usize,
-    /// The user's own text while a history line is shown.
-    own: String,
+    /// The typed text while a history line is shown.
+    typed: String,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -36,23 +36,23 @@ pub enum Purpose {
 
 /// Prompt history, oldest first.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Former(Vec<(Purpose, String)>);
+pub struct PromptHistory(Vec<(Purpose, String)>);
 
-impl Former {
-    fn of(&self, purpose: Purpose) -> Vec<&str> {
+impl PromptHistory {
+    fn lines_for(&self, purpose: Purpose) -> Vec<&str> {
         let lines = self.0.iter().filter(|line| line.0 == purpose);
         lines.map(|line| line.1.as_str()).collect()
     }
 
-    /// Adds a line as the newest.
+    /// Adds a line as the newest one.
     pub fn add(&mut self, purpose: Purpose, text: &str) {
         let line = (purpose, text.to_owned());
         if text.trim().is_empty() {
             return;
         }
-        self.0.retain(|former| *former != line);
+        self.0.retain(|prompt_history| *prompt_history != line);
         self.0.push(line);
-        if self.0.len() > MOST_FORMER {
+        if self.0.len() > HISTORY_MAX {
             self.0.remove(0);
         }
     }
@@ -67,7 +67,7 @@ impl Prompt {
             before: text.clone(),
             selected,
             recalled: 0,
-            own: String::new(),
+            typed: String::new(),
             text,
         }
     }
@@ -79,7 +79,7 @@ impl Prompt {
                 if c.is_control() {
                     return false;
                 }
-                if self.text.chars().count() < MOST_CHARS {
+                if self.text.chars().count() < CHARS_MAX {
                     self.text.insert(self.cursor, c);
                     self.cursor += c.len_utf8();
                 }
@@ -124,18 +124,18 @@ impl Prompt {
     }
 
     /// Shows the history line `steps` further back; returns whether the text changed.
-    pub fn recall(&mut self, former: &Former, steps: isize) -> bool {
-        let lines = former.of(self.purpose);
+    pub fn recall(&mut self, history: &PromptHistory, steps: isize) -> bool {
+        let lines = history.lines_for(self.purpose);
         let to = self.recalled.saturating_add_signed(steps).min(lines.len());
         if to == self.recalled {
             return false;
         }
         if self.recalled == 0 {
-            self.own = std::mem::take(&mut self.text);
+            self.typed = std::mem::take(&mut self.text);
         }
         self.recalled = to;
         self.text = match to {
-            0 => std::mem::take(&mut self.own),
+            0 => std::mem::take(&mut self.typed),
             back => lines[lines.len() - back].to_owned(),
         };
         self.cursor = self.text.len();
@@ -143,7 +143,7 @@ impl Prompt {
     }
 }
 
-/// Whether a character has no width of its own.
+/// Whether a character has no width, like a combining mark.
 fn is_mark(c: char) -> bool {
     c.width().unwrap_or(0) == 0
 }

@@ -1,4 +1,4 @@
-//! State of the open plan and of the batch that carries one out.
+//! State of the open plan and of the batch that carries out a plan.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -30,7 +30,7 @@ pub struct Dialog {
     pub countdown: Option<Duration>,
     /// Result of the last key.
     pub note: Option<String>,
-    /// When the plan was requested, by the clock of the samples.
+    /// When the plan was requested, on the samples' clock.
     pub asked: Option<Time>,
     pub is_drawn: bool,
 }
@@ -48,9 +48,9 @@ impl Reaping {
         batch.is_some_and(|batch| batch.over.is_none())
     }
 
-    /// When text in the dialog or batch next changes by itself, as time since the start.
+    /// When text in the dialog or batch changes without an event, as time since the start.
     pub fn next_tick(&self, now: Duration) -> Option<Duration> {
-        if let Some(ends) = self.dialog.as_ref().and_then(|it| it.countdown) {
+        if let Some(ends) = self.dialog.as_ref().and_then(|dialog| dialog.countdown) {
             let next = seconds_left(ends, now).saturating_sub(1);
             return Some(ends.saturating_sub(Duration::from_secs(next)));
         }
@@ -67,18 +67,18 @@ impl Dialog {
     }
 
     fn targets(&self) -> &[Target] {
-        self.proposal().map_or(&[], |it| &it.plan.targets)
+        self.proposal().map_or(&[], |proposal| &proposal.plan.targets)
     }
 
-    /// Number of targets that gpumem itself would kill.
+    /// Number of targets that gpumem would kill itself.
     pub fn ends(&self) -> usize {
-        self.targets().iter().filter(|it| !it.is_advice()).count()
+        self.targets().iter().filter(|target| !target.is_advice()).count()
     }
 
     /// Number of processes that gpumem would signal.
     pub fn receivers(&self) -> usize {
-        let ended = self.targets().iter().filter(|it| !it.is_advice());
-        ended.map(|it| it.members.len() + usize::from(it.launcher.is_some())).sum()
+        let ended = self.targets().iter().filter(|target| !target.is_advice());
+        ended.map(|target| target.members.len() + usize::from(target.launcher.is_some())).sum()
     }
 
     /// Whether the `direct` option would change anything.
@@ -92,8 +92,8 @@ pub fn seconds_left(ends: Duration, now: Duration) -> u64 {
     ends.saturating_sub(now).as_millis().div_ceil(1000) as u64
 }
 
-/// Bound on recorded steps per target; a plan needs only a few.
-const MOST_SENT: usize = 16;
+/// Maximum number of recorded steps per target; a plan has only a few.
+const SENT_MAX: usize = 16;
 
 /// A plan that is being or has been carried out.
 #[derive(Clone, PartialEq, Debug)]
@@ -129,11 +129,11 @@ impl TargetProgress {
 
 impl Batch {
     pub fn new(number: u64, proposal: Proposal) -> Self {
-        let mark = |title| TargetProgress { title, stage: None, sent: Vec::new() };
+        let progress = |title| TargetProgress { title, stage: None, sent: Vec::new() };
         Self {
             number,
             plan: proposal.plan,
-            targets: proposal.titles.into_iter().map(mark).collect(),
+            targets: proposal.titles.into_iter().map(progress).collect(),
             over: None,
             is_stopping: false,
             offset: 0,
@@ -141,32 +141,32 @@ impl Batch {
     }
 
     pub fn set_stage(&mut self, place: usize, stage: TargetStage) {
-        if let Some(mark) = self.targets.get_mut(place) {
-            mark.stage = Some(stage);
+        if let Some(target) = self.targets.get_mut(place) {
+            target.stage = Some(stage);
         }
     }
 
     pub fn add_sent(&mut self, place: usize, words: String) {
-        if let Some(mark) = self.targets.get_mut(place)
-            && mark.sent.len() < MOST_SENT
+        if let Some(target) = self.targets.get_mut(place)
+            && target.sent.len() < SENT_MAX
         {
-            mark.sent.push(words);
+            target.sent.push(words);
         }
     }
 
-    /// Lines of the panel. `now` is by the clock of the samples.
+    /// Lines of the panel. `now` is the time on the samples' clock.
     pub fn lines(&self, now: Option<Time>) -> Vec<String> {
         let mut lines = Vec::new();
-        for mark in &self.targets {
-            lines.push(mark.title.clone());
-            lines.extend(mark.sent.iter().map(|words| format!("    done: {words}")));
-            lines.push(format!("    {}", self.state(mark, now)));
+        for target in &self.targets {
+            lines.push(target.title.clone());
+            lines.extend(target.sent.iter().map(|words| format!("    done: {words}")));
+            lines.push(format!("    {}", self.state(target, now)));
         }
         lines
     }
 
-    fn state(&self, mark: &TargetProgress, now: Option<Time>) -> String {
-        let until = match &mark.stage {
+    fn state(&self, target: &TargetProgress, now: Option<Time>) -> String {
+        let until = match &target.stage {
             Some(TargetStage::Ended { words, .. }) => return words.clone(),
             // The batch has ended before this target was finished.
             _ if self.over.is_some() => return "nothing more is sent".to_owned(),
@@ -175,7 +175,7 @@ impl Batch {
             Some(TargetStage::Waiting { until, saving: None }) => *until,
         };
         let left = now.map_or_else(String::new, |now| format!(", {} left", left(until, now)));
-        match mark.sent.is_empty() {
+        match target.sent.is_empty() {
             true => format!("checking it{left}"),
             false => format!("waiting for its memory{left}"),
         }
@@ -188,20 +188,20 @@ impl Batch {
         }
     }
 
-    /// Whether the plan kills nothing and only asks for memory.
+    /// Whether the plan kills nothing and only asks processes to release memory.
     fn is_release(&self) -> bool {
         let targets = &self.plan.targets;
         !targets.is_empty() && targets.iter().all(Target::is_release)
     }
 
     pub fn has_sent(&self) -> bool {
-        self.targets.iter().any(|mark| !mark.sent.is_empty())
+        self.targets.iter().any(|target| !target.sent.is_empty())
     }
 
     pub fn summary(&self) -> String {
         let outcomes = || self.targets.iter().filter_map(TargetProgress::outcome);
         let freed: u64 = outcomes().map(Outcome::freed_bytes).sum();
-        let ended = outcomes().filter(|it| it.is_success()).count();
+        let ended = outcomes().filter(|outcome| outcome.is_success()).count();
         let all = self.targets.len();
         let word = match self.is_release() {
             true => "released",
@@ -224,16 +224,16 @@ impl Batch {
             return format!("{} (x)", self.summary());
         }
         let all = self.targets.len();
-        let is_open = |mark: &TargetProgress| mark.outcome().is_none();
+        let is_open = |target: &TargetProgress| target.outcome().is_none();
         let Some(place) = self.targets.iter().position(is_open) else {
             return self.summary();
         };
-        let mark = &self.targets[place];
+        let target = &self.targets[place];
         let mut text = format!("{} {} of {all}", self.verb(), place + 1);
-        if let Some(words) = mark.sent.last() {
+        if let Some(words) = target.sent.last() {
             text.push_str(&format!(": {words}"));
         }
-        if let (Some(TargetStage::Waiting { until, .. }), Some(now)) = (&mark.stage, now) {
+        if let (Some(TargetStage::Waiting { until, .. }), Some(now)) = (&target.stage, now) {
             text.push_str(&format!(", {}", left(*until, now)));
         }
         text

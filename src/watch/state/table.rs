@@ -1,6 +1,6 @@
 //! State of the process table: rows and their order, selected and marked rows, and the scroll position.
 //!
-//! The number of visible rows comes from the layout, and callers pass it in.
+//! The layout determines the number of visible rows; callers pass it in.
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -17,13 +17,13 @@ pub struct TableState {
     pub columns: Columns,
     pub listing: Listing,
     pub offset: usize,
-    /// Columns by which commands are scrolled to the left.
+    /// Number of columns that commands are scrolled to the left.
     pub scrolled: u16,
     pub tagged: HashSet<RowKey>,
-    /// The row that was clicked last, and when.
+    /// The last clicked row, and the time of the click.
     pub clicked: Option<(RowKey, Duration)>,
     selected: Option<RowKey>,
-    // The selected row that a new sample lacked, and whether the user had selected it.
+    // The selected row that is missing in the new sample, and whether the user had selected it.
     missed: Option<(RowKey, bool)>,
     // Line of the selected row, or its last line if its process disappeared.
     cursor: usize,
@@ -50,19 +50,20 @@ impl TableState {
         self.selected
     }
 
-    /// Whether the user selected the row, rather than the table itself.
+    /// Whether the user selected the row; otherwise, the table did.
     pub fn is_chosen(&self) -> bool {
         self.is_chosen
     }
 
-    /// Selects the first row after the next rebuild if the selected row is gone: the user asked for other rows.
-    pub(super) fn begin(&mut self) {
+    /// If the selected row is gone after the next rebuild, selects the first row, because the user changed the choice
+    /// of rows.
+    pub(super) fn reset_selection(&mut self) {
         self.has_begun = false;
     }
 
     /// Rebuilds the rows after a new sample or choice, and selects the same process again. If it is gone, nothing
-    /// is selected until it returns, because a key must not act on the row that took its place. The first row is
-    /// selected if there never was a selection, or if the user has just asked for other rows.
+    /// is selected until it returns, because a key must not act on another process. The first row is selected if no
+    /// row was ever selected, or if the user has just changed the choice of rows.
     pub(super) fn list(&mut self, screenful: &Screenful, courses: &Courses, me: &Me) {
         self.listing = Listing::new(screenful, courses, &self.choice, me);
         let missed = self.missed.take();
@@ -70,7 +71,7 @@ impl TableState {
         match key.and_then(|key| self.listing.position(screenful, &key)) {
             Some(at) => {
                 self.cursor = at;
-                // Once the identity is known, no other process can match it.
+                // With a complete identity, no other process can match the key.
                 let row = self.row(at, screenful).filter(RowKey::is_certain);
                 self.selected = row.or(key);
                 self.is_chosen |= missed.is_some_and(|(_, is_chosen)| is_chosen);
@@ -114,9 +115,9 @@ impl TableState {
         (self.is_chosen, self.has_begun) = (false, true);
     }
 
-    /// Treats the selected row as selected by the table itself, so that findings are shown again. Returns whether
-    /// the user had selected it.
-    pub(in crate::watch) fn release(&mut self) -> bool {
+    /// Treats the selected row as selected by the table, so that findings are shown again. Returns whether the user
+    /// had selected it.
+    pub(in crate::watch) fn clear_chosen(&mut self) -> bool {
         std::mem::take(&mut self.is_chosen)
     }
 

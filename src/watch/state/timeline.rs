@@ -1,7 +1,7 @@
 //! Judged samples for stepping back, bounded in bytes.
 //!
-//! When room is short, older samples of a live machine are thinned out, and then the oldest are dropped. A
-//! recording is not thinned, because it can be read again. A sample keeps its number when a recording starts over.
+//! If the limit is exceeded, older samples of a live machine are thinned out, and then the oldest are dropped. A
+//! recording is not thinned, because it can be read again. Rewinding a recording does not change sample numbers.
 
 use std::collections::{HashSet, VecDeque};
 use std::mem::size_of;
@@ -12,27 +12,27 @@ use crate::model::{Identity, Time};
 use crate::units::MIB;
 use crate::watch::view_model::{JudgedSample, Screenful};
 
-/// Bound on the samples of one machine: an hour with a few dozen processes. A smaller bound would shorten the CPU
+/// Maximum size of one machine's samples: an hour with a few dozen processes. A smaller limit would shorten the CPU
 /// and host memory charts, which are drawn from these samples.
-const MOST_BYTES: usize = 10 * MIB as usize;
-/// Bound for all machines together.
+const BYTES_MAX: usize = 10 * MIB as usize;
+/// Maximum size of all machines' samples.
 const ALL_BYTES: usize = 64 * MIB as usize;
-/// Estimated size of a finding with its sentences and evidence.
+/// Estimated size of a finding with its texts and evidence.
 const FINDING_BYTES: usize = 4096;
-/// Estimated size of the sentence of an undecided rule.
+/// Estimated size of the text of an undecided rule.
 const UNDECIDED_BYTES: usize = 512;
-/// In the older half, every tenth sample is kept, and those in which a finding began.
+/// The older half keeps every tenth sample, and every sample in which a finding began.
 const THINNED: u64 = 10;
-/// Bound on remembered beginnings of findings, which outlive their samples.
-const MOST_BEGINNINGS: usize = 4096;
+/// Maximum number of remembered beginnings of findings. They outlive their samples.
+const BEGINNINGS_MAX: usize = 4096;
 
 #[derive(Debug)]
 pub struct Timeline {
-    most_bytes: usize,
+    bytes_max: usize,
     entries: VecDeque<TimelineEntry>,
     count: u64,
     bytes: usize,
-    /// Number of samples at the front that were left after thinning.
+    /// Number of samples at the front that thinning has already processed.
     thinned: usize,
     /// Numbers of the samples in which findings began.
     beginnings: VecDeque<u64>,
@@ -55,15 +55,15 @@ struct TimelineEntry {
 
 impl Default for Timeline {
     fn default() -> Self {
-        Self::of(MOST_BYTES)
+        Self::with_limit(BYTES_MAX)
     }
 }
 
 impl Timeline {
-    /// An empty timeline with this bound; the newest sample is always kept.
-    pub fn of(most_bytes: usize) -> Self {
+    /// An empty timeline with this limit. The newest sample is always kept.
+    pub fn with_limit(bytes_max: usize) -> Self {
         Self {
-            most_bytes,
+            bytes_max,
             entries: VecDeque::new(),
             count: 0,
             bytes: 0,
@@ -73,20 +73,20 @@ impl Timeline {
     }
 
     pub fn one_of(count: usize) -> Self {
-        Self::of(MOST_BYTES.min(ALL_BYTES / count.max(1)))
+        Self::with_limit(BYTES_MAX.min(ALL_BYTES / count.max(1)))
     }
 
-    /// Adds a judged sample. Live samples cannot be read again, so a long reach is worth more than detail.
+    /// Adds a judged sample. Live samples cannot be read again, so a long history is more useful than a dense one.
     pub fn push(&mut self, sample: Arc<JudgedSample>, is_live: bool) -> FrameRef {
         let before = self.entries.back().into_iter().flat_map(|entry| &entry.sample.findings);
         let before: HashSet<&str> = before.map(|finding| &*finding.id).collect();
-        let has_beginning = sample.findings.iter().any(|it| !before.contains(&*it.id));
+        let has_beginning = sample.findings.iter().any(|finding| !before.contains(&*finding.id));
         let time = sample.snapshot.time;
         let frame = FrameRef { number: self.count, time, has_beginning };
         self.count += 1;
         if has_beginning {
             self.beginnings.push_back(frame.number);
-            if self.beginnings.len() > MOST_BEGINNINGS {
+            if self.beginnings.len() > BEGINNINGS_MAX {
                 self.beginnings.pop_front();
             }
         }
@@ -98,7 +98,7 @@ impl Timeline {
     }
 
     fn make_room(&mut self, is_live: bool) {
-        while self.bytes > self.most_bytes && self.entries.len() > 1 {
+        while self.bytes > self.bytes_max && self.entries.len() > 1 {
             let dense = self.entries.len() - self.thinned;
             let is_thinning = is_live && dense > self.thinned;
             let oldest_dense = self.entries.get(self.thinned).map(|entry| entry.reference);
@@ -123,7 +123,7 @@ impl Timeline {
     }
 
     pub fn clear(&mut self) {
-        *self = Self::of(self.most_bytes);
+        *self = Self::with_limit(self.bytes_max);
     }
 
     pub fn oldest(&self) -> Option<FrameRef> {
@@ -150,8 +150,8 @@ impl Timeline {
         frames.find(|frame| frame.time >= time)
     }
 
-    /// The first sample after `number` that is at or after `time`. A sample before `from` also counts: the clock
-    /// was set back, and `time` may be far away.
+    /// The first sample after `number` that is at or after `time`. A sample before `from` also matches: the clock
+    /// was then set back, and `time` can be far away.
     pub fn leap_on(&self, number: u64, from: Time, time: Time) -> Option<FrameRef> {
         let after = self.index_of(number.saturating_add(1));
         let mut frames = self.entries.range(after..).map(|entry| entry.reference);
@@ -159,19 +159,19 @@ impl Timeline {
     }
 
     /// The first sample before `number` that is at or after `time`, unless the clock was set back in between. Goes
-    /// back at least one sample if there is one. Also returns whether the timeline reaches back far enough to be
-    /// certain.
+    /// back at least one sample if there is one. Also returns false if an older sample, no longer kept, could be the
+    /// right one.
     pub fn leap_back(&self, number: u64, from: Time, time: Time) -> (Option<FrameRef>, bool) {
         let frames = self.entries.range(..self.index_of(number)).rev();
-        let (mut last, mut then): (Option<FrameRef>, Time) = (None, from);
+        let (mut last, mut later): (Option<FrameRef>, Time) = (None, from);
         for frame in frames.map(|entry| entry.reference) {
-            if frame.time > then {
+            if frame.time > later {
                 return (last.or(Some(frame)), true);
             }
             if frame.time < time {
                 return (last.or(Some(frame)), true);
             }
-            (last, then) = (Some(frame), frame.time);
+            (last, later) = (Some(frame), frame.time);
         }
         (last, last.is_some_and(|frame| frame.time <= time))
     }
@@ -184,7 +184,7 @@ impl Timeline {
 
     /// Number of the last sample before `number` in which a finding began, kept or not.
     pub fn beginning_before(&self, number: u64) -> Option<u64> {
-        let at = self.beginnings.partition_point(|&it| it < number);
+        let at = self.beginnings.partition_point(|&beginning| beginning < number);
         self.beginnings.get(at.checked_sub(1)?).copied()
     }
 
@@ -198,14 +198,14 @@ impl Timeline {
         if entry.reference.number != number {
             return None;
         }
-        Some(Screenful::of(Arc::clone(&entry.sample)))
+        Some(Screenful::from_sample(Arc::clone(&entry.sample)))
     }
 
     /// A process in each kept sample, oldest first.
-    pub fn of_process(&self, who: Identity) -> impl Iterator<Item = (Time, &Process)> {
+    pub fn samples_of(&self, identity: Identity) -> impl Iterator<Item = (Time, &Process)> {
         self.entries.iter().filter_map(move |entry| {
-            let process = entry.sample.snapshot.process(who.pid)?;
-            (process.identity() == who).then_some((entry.reference.time, process))
+            let process = entry.sample.snapshot.process(identity.pid)?;
+            (process.identity() == identity).then_some((entry.reference.time, process))
         })
     }
 
@@ -214,13 +214,14 @@ impl Timeline {
     }
 }
 
-/// Estimated size of a sample: its rows and findings. Texts of processes are shared with the previous sample, so
-/// only command lines count, which can be long.
+/// Estimated size of a sample. The previous sample shares the texts of processes; of these, only command lines are
+/// included, because they can be long.
 fn bytes(sample: &JudgedSample) -> usize {
     let snapshot = &sample.snapshot;
     let rows: usize = snapshot.gpus.iter().flat_map(|gpu| &gpu.processes).map(Vec::len).sum();
-    let arguments = snapshot.processes.iter().filter_map(|it| it.command.as_ref());
-    let arguments: usize = arguments.flat_map(|it| it.iter()).map(|it| it.len()).sum();
+    let arguments = snapshot.processes.iter().filter_map(|process| process.command.as_ref());
+    let arguments: usize =
+        arguments.flat_map(|command| command.iter()).map(|word| word.len()).sum();
     size_of::<JudgedSample>()
         + rows * size_of::<GpuProcess>()
         + snapshot.processes.len() * size_of::<Process>()

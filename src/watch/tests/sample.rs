@@ -149,7 +149,7 @@ pub fn divide(snapshot: &mut Snapshot, gpu: usize) {
         vec![device(0, 7, 40, "3g.40gb", held[0]), device(2, 9, 20, "1c.2g.20gb", held[1])];
 }
 
-/// Adds a worker forked from a trainer that holds the device files of two GPUs.
+/// Adds a forked worker that holds the device files of two GPUs and that NVML does not list.
 pub fn hide(snapshot: &mut Snapshot) -> u32 {
     let files = ["/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia0", "/dev/nvidia1"];
     let worker = Process {
@@ -207,8 +207,7 @@ pub fn finding(snapshot: &Snapshot, gpu: u32, at: u32) -> Finding {
     }
 }
 
-/// Memory over this many minutes up to a snapshot. The second process of each GPU leaks, and the third started
-/// late.
+/// Memory over this many minutes up to a snapshot. The second process of each GPU leaks, and the third started late.
 pub fn courses(snapshot: &Snapshot, minutes: u32) -> Courses {
     let mut courses = Courses::default();
     let seconds = minutes * 60;
@@ -262,12 +261,12 @@ pub fn target(pid: u32) -> Target {
     }
 }
 
-/// A plan with text that differs from that of `gpumem reap`.
+/// A plan with made-up text.
 pub fn proposal(targets: Vec<Target>) -> Proposal {
     let titles: Vec<String> =
-        targets.iter().map(|it| format!("{} ann: 6.0 GiB: python", it.leader)).collect();
+        targets.iter().map(|target| format!("{} ann: 6.0 GiB: python", target.leader)).collect();
     let mut lines = titles.clone();
-    lines.push("so much to end".to_owned());
+    lines.push("summary".to_owned());
     Proposal {
         plan: Arc::new(Plan { time: Time::default(), targets, refused: Vec::new() }),
         lines,

@@ -7,7 +7,7 @@ fn app() -> App {
 }
 
 #[test]
-fn an_arrangement_comes_back() {
+fn saved_settings_are_restored() {
     for form in [None, Some(Form::Cards), Some(Form::Lines), Some(Form::Totals)] {
         for column in Column::ALL {
             let mut app = app();
@@ -30,8 +30,8 @@ fn an_arrangement_comes_back() {
 }
 
 #[test]
-fn garbage_changes_nothing_and_what_makes_sense_counts() {
-    let usual = app().ui_state();
+fn invalid_settings_are_ignored_one_by_one() {
+    let default = app().ui_state();
     for text in [
         "",
         "null",
@@ -47,7 +47,7 @@ fn garbage_changes_nothing_and_what_makes_sense_counts() {
     ] {
         let mut app = app();
         app.restore(&parse(text.as_bytes()));
-        assert_eq!(app.ui_state(), usual, "{text}");
+        assert_eq!(app.ui_state(), default, "{text}");
     }
     let mut app = app();
     app.restore(&parse(br#"{"sort":["PID",false],"theme":"plaid","tree":true,"new":1}"#));

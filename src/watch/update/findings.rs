@@ -14,8 +14,9 @@ pub fn enter(app: &mut App) -> Option<Effect> {
     };
     let findings = &screenful.findings;
     let chosen = app.table.is_chosen().then(|| app.subject()).flatten();
-    let own = chosen.and_then(|subject| subject.finding);
-    let at = own.and_then(|own| findings.iter().position(|it| it.id == own.id));
+    let selected = chosen.and_then(|subject| subject.finding);
+    let at =
+        selected.and_then(|selected| findings.iter().position(|finding| finding.id == selected.id));
     let at = at.or_else(|| app.selected_finding().map(|(at, _)| at));
     if findings.is_empty() {
         return app.refuse(NOTHING_FOUND);
@@ -44,7 +45,7 @@ pub fn act(app: &mut App, action: KeyAction) -> Option<Effect> {
             // If the finding has no process, the previously selected row must not be killed.
             let key = app.subject_of_finding();
             let is_listed = app.select_row(key);
-            let is_about_gpu = app.selected_finding().map(|(_, it)| it.process.is_none());
+            let is_about_gpu = app.selected_finding().map(|(_, finding)| finding.process.is_none());
             return match (key, is_about_gpu) {
                 (Some(key), _) if is_listed => {
                     reaping::open_row(app, key, action == KeyAction::Release)

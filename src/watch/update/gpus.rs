@@ -10,29 +10,29 @@ use crate::watch::state::{App, Effect, Mode, NOTHING_SEEN, TypedDigits};
 /// A second digit within this time belongs to the same number.
 const SECOND_DIGIT: Duration = Duration::from_secs(1);
 
-/// Handles a digit: selects the GPU with this number. If another digit came just before, and a GPU with both digits
-/// exists, that one is selected.
+/// Handles a digit: selects the GPU with this number. If another digit was typed just before and a GPU with both
+/// digits exists, selects that GPU.
 pub fn on_digit(app: &mut App, digit: u8) -> Option<Effect> {
     let Some(screenful) = &app.screenful else {
         return app.refuse(NOTHING_SEEN);
     };
     let gpus = &screenful.snapshot.gpus;
-    let is_there = |number: u32| gpus.iter().any(|gpu| gpu.index == number);
+    let exists = |number: u32| gpus.iter().any(|gpu| gpu.index == number);
     let now = app.judged.now();
     let digit = u32::from(digit);
     let typed = app.digits.take();
     let typed = typed.filter(|typed| now.saturating_sub(typed.at) <= SECOND_DIGIT);
     let both = typed.and_then(|typed| typed.number.checked_mul(10)?.checked_add(digit));
     // 00 is 0 again.
-    let both = both.filter(|both| *both >= 10 && is_there(*both));
+    let both = both.filter(|both| *both >= 10 && exists(*both));
     let number = both.unwrap_or(digit);
-    if !is_there(number) {
-        let most = gpus.iter().map(|gpu| gpu.index).max();
-        let there_are = match most {
-            Some(most) => format!("there is no GPU {number}; the last is GPU {most}"),
+    if !exists(number) {
+        let last = gpus.iter().map(|gpu| gpu.index).max();
+        let message = match last {
+            Some(last) => format!("there is no GPU {number}; the last is GPU {last}"),
             None => "there is no GPU".to_owned(),
         };
-        return app.refuse(&there_are);
+        return app.refuse(&message);
     }
     app.digits = Some(TypedDigits { number, at: now });
     if app.mode == Mode::Page {
@@ -48,8 +48,8 @@ pub fn on_digit(app: &mut App, digit: u8) -> Option<Effect> {
 /// Filters the table by a GPU, like a typed filter. If that filter is already active, removes it.
 pub fn toggle_filter(app: &mut App, index: u32) -> Option<Effect> {
     let filter = filter_of(index);
-    let is_lifted = app.table.choice.filter == filter;
-    set_filter(app, filter.filter(|_| !is_lifted))
+    let is_active = app.table.choice.filter == filter;
+    set_filter(app, filter.filter(|_| !is_active))
 }
 
 fn set_filter(app: &mut App, filter: Option<Selector>) -> Option<Effect> {
@@ -71,17 +71,17 @@ pub fn note_missing(app: &mut App) {
     let Some(missing) = named.find(|named| named.gpus.is_empty()) else {
         return;
     };
-    let known: Vec<String> = gpus.iter().map(|gpu| gpu.index.to_string()).collect();
-    let known = match known.is_empty() {
+    let existing: Vec<String> = gpus.iter().map(|gpu| gpu.index.to_string()).collect();
+    let existing = match existing.is_empty() {
         true => "none".to_owned(),
-        false => known.join(", "),
+        false => existing.join(", "),
     };
     let typed = missing.typed;
-    app.note = Some(format!("gpu:{typed}: there is no such GPU; there are {known}"));
+    app.note = Some(format!("gpu:{typed}: there is no such GPU; there are {existing}"));
 }
 
-/// Opens the page of the GPU that the selected row, the selected finding or the filter is about, or else of the
-/// first GPU. On a GPU's page, opens the next GPU's page.
+/// Opens the page of a GPU: that of the selected row, the selected finding or the filter, or else the first one. On a
+/// GPU's page, opens the next GPU's page.
 pub fn open_page(app: &mut App) -> Option<Effect> {
     let Some(screenful) = &app.screenful else {
         return app.refuse(NOTHING_SEEN);

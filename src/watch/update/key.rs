@@ -15,7 +15,7 @@ use crate::watch::state::{App, Effect, Focus, Mode, NOTHING_SEEN};
 use crate::watch::view_model::Sort;
 use crate::watch::{column_list, page, reaping};
 
-/// Columns by which one key press scrolls the commands.
+/// Number of columns that one key press scrolls the commands.
 const SIDE_STEP: u16 = 8;
 
 pub(super) fn on_key(app: &mut App, key: &KeyEvent) -> Option<Effect> {
@@ -29,7 +29,7 @@ pub(super) fn on_key(app: &mut App, key: &KeyEvent) -> Option<Effect> {
     press(app, key, is_warned).or(noted)
 }
 
-/// `is_warned`: the previous key also asked to quit, and was answered with the warning about the running batch.
+/// `is_warned`: the previous key also requested to quit, and showed the warning about the running batch.
 fn press(app: &mut App, key: &KeyEvent, is_warned: bool) -> Option<Effect> {
     let action = match app.mode {
         Mode::Help(_) => keys::action(Context::Main, key),
@@ -50,14 +50,14 @@ fn press(app: &mut App, key: &KeyEvent, is_warned: bool) -> Option<Effect> {
         },
         Mode::Columns(_) => column_list::on_key(app, action),
         Mode::Help(line) => {
-            let last = help::last_line(app.help_over, app.area);
+            let last = help::last_line(app.help_context, app.area);
             app.mode = match action {
                 Some(KeyAction::Down) => Mode::Help(last.min(line + 1)),
                 Some(KeyAction::Up) => Mode::Help(line.saturating_sub(1)),
                 Some(KeyAction::PageDown | KeyAction::Last) => Mode::Help(last),
                 Some(KeyAction::PageUp | KeyAction::First) => Mode::Help(0),
                 // Any other key only closes the help.
-                _ => match app.help_over {
+                _ => match app.help_context {
                     Context::Main | Context::Columns => Mode::Main,
                     Context::Page => Mode::Page,
                     Context::Plan => Mode::Plan,
@@ -67,7 +67,7 @@ fn press(app: &mut App, key: &KeyEvent, is_warned: bool) -> Option<Effect> {
         }
         Mode::ChooseSort => {
             let Sort { column, reversed } = app.table.choice.sort;
-            // Arrow keys apply each column at once; any other key accepts the last one.
+            // Arrow keys apply each column immediately; any other key accepts the last one.
             let steps = match key.code {
                 KeyCode::Right | KeyCode::Down => 1,
                 KeyCode::Left | KeyCode::Up => -1,
@@ -94,7 +94,7 @@ fn press(app: &mut App, key: &KeyEvent, is_warned: bool) -> Option<Effect> {
         Mode::Page => match action? {
             KeyAction::Gpu(digit) => gpus::on_digit(app, digit),
             KeyAction::GpuPage => gpus::open_page(app),
-            // The user may pause so that the page stays as it is.
+            // Pausing keeps the page unchanged.
             KeyAction::Pause => playback::act(app, KeyAction::Pause),
             action => page::on_key(app, action),
         },
@@ -103,7 +103,7 @@ fn press(app: &mut App, key: &KeyEvent, is_warned: bool) -> Option<Effect> {
 }
 
 fn open_help(app: &mut App) -> Option<Effect> {
-    app.help_over = app.context();
+    app.help_context = app.context();
     app.mode = Mode::Help(0);
     reaping::on_screen_change(app);
     Some(Effect::Draw)
@@ -173,13 +173,16 @@ fn act(app: &mut App, action: KeyAction) -> Option<Effect> {
         }
         KeyAction::Help => return open_help(app),
         KeyAction::Hosts if app.setup.host.is_some() => return Some(Effect::Hosts),
-        KeyAction::Hosts => return app.refuse("no other hosts are watched; --host names them"),
+        KeyAction::Hosts => {
+            return app
+                .refuse("no other hosts are watched; start gpumem with --host to watch several");
+        }
         KeyAction::Back if app.playback.is_seeking() => return playback::interrupt(app),
-        KeyAction::Back if app.table.release() => {}
+        KeyAction::Back if app.table.clear_chosen() => {}
         KeyAction::Back if !app.table.tagged.is_empty() => app.table.tagged.clear(),
-        KeyAction::Back if app.table.choice.is_limited() => app.choose(Choice::lift),
-        // Esc does not quit: one Esc too many would lose a day's history. On a slow line, arrow keys may also
-        // arrive as Esc and more keys.
+        KeyAction::Back if app.table.choice.is_limited() => app.choose(Choice::clear_limits),
+        // Esc does not quit: one Esc too many would lose a day's history. On a slow line, an arrow key can also
+        // arrive as Esc and other keys.
         KeyAction::Back => playback::note(app, "nothing is open; q quits"),
         KeyAction::Quit if app.reaping.is_running() => return app.refuse(reaping::STILL_ENDING),
         KeyAction::Quit | KeyAction::QuitAtOnce => return Some(Effect::Quit),

@@ -1,6 +1,6 @@
 //! The effect of each event on the state.
 //!
-//! [`update`] is a pure function: it draws nothing, reads no clock and starts no work. Time arrives with the
+//! [`update`] is a pure function: it does not draw, read a clock or start work. Time arrives with the
 //! events, and requests to the loop in `watch/mod.rs` are returned as [`Effect`]s. [`key`] carries out key actions,
 //! [`mouse`] handles clicks, [`findings`] the list of findings, [`gpus`] GPU numbers, [`mod@prompt`] typed text,
 //! and [`playback`] time. Page, plan and column list are modules next to this one.
@@ -21,19 +21,19 @@ use crate::reclaim::worker::ReclaimProgress;
 
 /// Handles an event; returns a request to the main loop, if any.
 pub fn update(app: &mut App, event: Event) -> Option<Effect> {
-    let effect = take_in(app, event);
-    // The event may have changed the number of rows, or the panels.
+    let effect = handle(app, event);
+    // The event may have changed the number of rows or the size of a panel.
     app.scroll();
     effect
 }
 
-fn take_in(app: &mut App, event: Event) -> Option<Effect> {
+fn handle(app: &mut App, event: Event) -> Option<Effect> {
     match event {
         Event::Key(key) => key::on_key(app, &key),
         Event::Paste(text) => prompt::on_paste(app, &text),
         Event::Mouse { now, event } => mouse::on_mouse(app, event, now),
         Event::Reclaim(ReclaimProgress::Environment { of, variables }) => {
-            page::take_environment(app, of, variables)
+            page::set_environment(app, of, variables)
         }
         Event::Reclaim(ReclaimProgress::Commands(steps)) => {
             app.next_commands.receive(steps);
@@ -53,15 +53,15 @@ fn take_in(app: &mut App, event: Event) -> Option<Effect> {
                 true => None,
                 false => page::renew(app, &snapshot),
             };
-            let asked = reaping::on_snapshot(app, &snapshot);
+            let observed = reaping::on_snapshot(app, &snapshot);
             let is_first = app.screenful.is_none();
             let shown = playback::receive(app, *snapshot);
             if is_first {
                 gpus::note_missing(app);
             }
-            // The table has its new rows by now.
+            // The table already has its new rows.
             let renewed = renewed.or(page::renew_totals(app));
-            both(both(asked, shown), renewed)
+            either(either(observed, shown), renewed)
         }
         Event::SourceRewound => playback::rewound(app),
         Event::SourceRead(percent) => {
@@ -88,7 +88,7 @@ fn take_in(app: &mut App, event: Event) -> Option<Effect> {
             app.judged.advance(now);
             let aged = (app.late_seconds() != before).then_some(Effect::Draw);
             let (reaped, played) = (reaping::tick(app), playback::tick(app));
-            both(both(reaped, played), aged)
+            either(either(reaped, played), aged)
         }
         Event::Drawn => {
             reaping::drawn(app);
@@ -103,17 +103,17 @@ fn take_in(app: &mut App, event: Event) -> Option<Effect> {
     }
 }
 
-/// Combines two effects of one event. Every other effect includes drawing. A request to the worker takes precedence
-/// over a control: only a live machine has a working worker, and a live source continues without controls.
-fn both(one: Option<Effect>, other: Option<Effect>) -> Option<Effect> {
-    match (one, other) {
+/// Returns the more important of two effects of one event. Every other effect includes drawing. A request to the
+/// worker takes precedence over a control: only a live machine has a worker, and a live source needs no controls.
+fn either(first: Option<Effect>, second: Option<Effect>) -> Option<Effect> {
+    match (first, second) {
         (None | Some(Effect::Draw), Some(more)) => Some(more),
-        (one, None | Some(Effect::Draw)) => one,
-        (Some(Effect::Control(_)), Some(asked @ Effect::Reclaim(_)))
-        | (Some(asked @ Effect::Reclaim(_)), Some(Effect::Control(_))) => Some(asked),
-        (Some(one), Some(other)) => {
-            debug_assert!(false, "two effects at once: {one:?} and {other:?}");
-            Some(one)
+        (first, None | Some(Effect::Draw)) => first,
+        (Some(Effect::Control(_)), Some(request @ Effect::Reclaim(_)))
+        | (Some(request @ Effect::Reclaim(_)), Some(Effect::Control(_))) => Some(request),
+        (Some(first), Some(second)) => {
+            debug_assert!(false, "two effects of one event: {first:?} and {second:?}");
+            Some(first)
         }
     }
 }

@@ -1,6 +1,7 @@
 //! The mouse: the target of a click or of the wheel, and its action.
 //!
-//! A click has the same effect as a key, so nothing requires the mouse. Pure: the time is passed in with the click.
+//! Every click has the same effect as a key, so the mouse is optional. Nothing here has side effects; a click
+//! includes its time.
 
 use std::time::Duration;
 
@@ -25,7 +26,7 @@ pub fn on_mouse(app: &mut App, event: MouseEvent, now: Duration) -> Option<Effec
     let at = Position::new(event.column, event.row);
     match event.kind {
         MouseEventKind::Down(MouseButton::Left) => {
-            // A click must not hit what the note hides.
+            // A click on the note must not act on the hint that the note hides.
             let noted = app.note.take().map(|_| Effect::Draw);
             match noted {
                 Some(_) if at.y + 1 == app.area.bottom() => noted,
@@ -74,9 +75,9 @@ fn on_click(app: &mut App, at: Position, now: Duration) -> Option<Effect> {
         Mode::Main | Mode::ChooseSort => {}
     }
     let layout = &layout?;
-    let was_asked = app.mode == Mode::ChooseSort;
+    let was_choosing = app.mode == Mode::ChooseSort;
     app.mode = Mode::Main;
-    let effect = if was_asked && !layout.table_heading.contains(at) {
+    let effect = if was_choosing && !layout.table_heading.contains(at) {
         None
     } else if layout.hints.contains(at) {
         on_hint(app, Some(layout), at)
@@ -96,8 +97,8 @@ fn on_click(app: &mut App, at: Position, now: Duration) -> Option<Effect> {
     } else {
         None
     };
-    // Any click ends the choice of a sort column, so redraw.
-    effect.or_else(|| was_asked.then_some(Effect::Draw))
+    // Any click ends the choice of a sort column, which requires a redraw.
+    effect.or_else(|| was_choosing.then_some(Effect::Draw))
 }
 
 /// Clicking a heading sorts by its column, or reverses the order.
@@ -113,7 +114,7 @@ fn on_gpu(app: &mut App, layout: &Layout, at: Position) -> Option<Effect> {
     toggle_filter(app, index)
 }
 
-/// A click selects a row, and a second click opens it. If another process has moved under the mouse in between, the
+/// A click selects a row, and a second click opens it. If another process moved under the mouse in between, the
 /// second click only selects that process.
 fn on_row(
     app: &mut App,
@@ -125,7 +126,7 @@ fn on_row(
     let key = app.subject_at(at)?.row.key;
     app.focus = Focus::Table;
     app.select(at);
-    if last.is_some_and(|(row, then)| row == key && now.saturating_sub(then) <= DOUBLE) {
+    if last.is_some_and(|(row, time)| row == key && now.saturating_sub(time) <= DOUBLE) {
         return press(app, KeyCode::Enter).or(Some(Effect::Draw));
     }
     app.table.clicked = Some((key, now));

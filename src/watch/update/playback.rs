@@ -1,10 +1,10 @@
 //! Playback: pausing, stepping back and forth, and the sampling rate or speed.
 //!
 //! Every sample is judged and added to the timeline as it arrives, shown or not. The screen shows the newest sample
-//! or one that the user went back to. If the timeline does not reach far enough, a recording is read again at full
-//! speed up to the target.
+//! or the one that the user stepped back to. If the timeline does not reach back far enough, a recording is read
+//! again at full speed up to the target.
 //!
-//! Pure: instructions to the source are returned as a [`Control`].
+//! Nothing here has side effects: instructions to the source are returned as a [`Control`].
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,7 +20,7 @@ use crate::watch::state::{App, Effect, NOTHING_SEEN};
 use crate::watch::view_model::{JudgedSample, idle_times};
 
 const LEAP: f64 = 60.0;
-/// How often progress is drawn during a seek.
+/// Minimum time between two frames during a seek.
 const PROGRESS: Duration = Duration::from_millis(100);
 
 /// Handles a sample that the engine has judged.
@@ -51,7 +51,7 @@ pub fn receive(app: &mut App, snapshot: Snapshot) -> Option<Effect> {
             Some(Effect::Control(Control::Playing(!app.playback.is_paused)))
         }
         Some(_) => progress(app),
-        // A live screen shows how far behind it is, and that has grown.
+        // A live screen shows how far it is behind, which has increased.
         None if app.playback.is_paused || was_behind => app.is_live().then_some(Effect::Draw),
         None => {
             show(app, frame);
@@ -87,7 +87,7 @@ pub fn rewound(app: &mut App) -> Option<Effect> {
     if app.playback.rewinds > 0 {
         return None;
     }
-    // If the seek was cancelled meanwhile, show the first sample.
+    // If the seek was cancelled since, show the first sample.
     let seek_target = *app.playback.seek_target.get_or_insert(SeekTarget::Next);
     Some(Effect::Control(seek_target.control()))
 }
@@ -131,8 +131,8 @@ pub fn tick(app: &mut App) -> Option<Effect> {
     if !is_due(next) {
         return None;
     }
-    // Several samples may be due by now; show only the last.
-    while let Some(after) = app.timeline.after(next.number).filter(|it| is_due(*it)) {
+    // If several samples are due, show only the last.
+    while let Some(after) = app.timeline.after(next.number).filter(|frame| is_due(*frame)) {
         next = after;
     }
     show(app, next);
@@ -168,8 +168,8 @@ pub fn act(app: &mut App, action: KeyAction) -> Option<Effect> {
             let from = app.shown_time()?;
             let time = from.plus_seconds(-LEAP);
             let oldest = app.timeline.oldest()?;
-            let (frame, is_it) = app.timeline.leap_back(shown, from, time);
-            let frame = frame.filter(|_| is_it || !can_rewind_before(app, oldest));
+            let (frame, is_certain) = app.timeline.leap_back(shown, from, time);
+            let frame = frame.filter(|_| is_certain || !can_rewind_before(app, oldest));
             older(app, frame, SeekTarget::Time(time))
         }
         (KeyAction::LeapOn, Some(shown)) => {
@@ -211,15 +211,15 @@ pub fn seek(app: &mut App, text: &str) -> Result<Option<Effect>, String> {
     let to = match typed {
         TypedTime::End if app.is_live() => return Ok(now(app)),
         TypedTime::End if app.end.is_some() => {
-            return Ok(app.timeline.newest().and_then(|frame| go(app, frame)));
+            return Ok(app.timeline.newest().and_then(|frame| go_to(app, frame)));
         }
-        TypedTime::End => return Ok(set_out(app, SeekTarget::End)),
+        TypedTime::End => return Ok(seek_forward(app, SeekTarget::End)),
         TypedTime::Start => match oldest {
             Some(oldest) if !can_rewind_before(app, oldest) => {
                 if oldest.number > 0 {
-                    note(app, &oldest_why(app, oldest));
+                    note(app, &oldest_reason(app, oldest));
                 }
-                return Ok(go(app, oldest));
+                return Ok(go_to(app, oldest));
             }
             _ => return Ok(rewind(app, SeekTarget::Number(0))),
         },
@@ -232,10 +232,10 @@ pub fn seek(app: &mut App, text: &str) -> Result<Option<Effect>, String> {
         if app.end.is_some() {
             return Err(format!("the recording ends at {}", time_text(newest)));
         }
-        return Ok(set_out(app, SeekTarget::Time(to)));
+        return Ok(seek_forward(app, SeekTarget::Time(to)));
     }
     match oldest.filter(|oldest| oldest.time > to) {
-        None => Ok(app.timeline.at(to).and_then(|frame| go(app, frame))),
+        None => Ok(app.timeline.at(to).and_then(|frame| go_to(app, frame))),
         Some(oldest) if can_rewind_before(app, oldest) => Ok(rewind(app, SeekTarget::Time(to))),
         Some(oldest) if oldest.number == 0 && !app.is_live() => Err(format!(
             "the recording begins at {}; type start to go there",
@@ -284,7 +284,7 @@ fn now(app: &mut App) -> Option<Effect> {
 }
 
 /// Shows a sample from the timeline; a live screen pauses there.
-fn go(app: &mut App, frame: FrameRef) -> Option<Effect> {
+fn go_to(app: &mut App, frame: FrameRef) -> Option<Effect> {
     app.playback.is_paused |= app.is_live();
     show(app, frame);
     steer_source(app)
@@ -296,23 +296,23 @@ fn steer_source(app: &mut App) -> Option<Effect> {
     if app.is_live() || app.end.is_some() {
         return Some(Effect::Draw);
     }
-    // Stop waiting for a pending step.
+    // Cancel a pending step.
     app.playback.seek_target = None;
     let plays = !app.playback.is_paused && !app.is_behind();
     Some(Effect::Control(Control::Playing(plays)))
 }
 
-/// Shows a later sample from the timeline, or seeks beyond its end.
+/// Shows a later sample from the timeline, or seeks past the end of the timeline.
 fn newer(app: &mut App, frame: Option<FrameRef>, seek_target: SeekTarget) -> Option<Effect> {
     if let Some(frame) = frame {
-        return go(app, frame);
+        return go_to(app, frame);
     }
     if !app.is_live() && app.end.is_none() {
         if app.playback.seek_target.is_some() {
             // One step at a time; redraw to show the pause.
             return Some(Effect::Draw);
         }
-        return set_out(app, seek_target);
+        return seek_forward(app, seek_target);
     }
     // A recording that is being rewound has no samples yet; redraw to show the pause.
     let Some(newest) = app.timeline.newest() else {
@@ -332,7 +332,7 @@ fn newer(app: &mut App, frame: Option<FrameRef>, seek_target: SeekTarget) -> Opt
 /// Shows an earlier sample from the timeline, or reads the recording again.
 fn older(app: &mut App, frame: Option<FrameRef>, seek_target: SeekTarget) -> Option<Effect> {
     if let Some(frame) = frame {
-        return go(app, frame);
+        return go_to(app, frame);
     }
     let Some(oldest) = app.timeline.oldest() else {
         return Some(Effect::Draw);
@@ -340,11 +340,11 @@ fn older(app: &mut App, frame: Option<FrameRef>, seek_target: SeekTarget) -> Opt
     if can_rewind_before(app, oldest) {
         return rewind(app, seek_target);
     }
-    note(app, &oldest_why(app, oldest));
+    note(app, &oldest_reason(app, oldest));
     steer_source(app)
 }
 
-fn oldest_why(app: &App, oldest: FrameRef) -> String {
+fn oldest_reason(app: &App, oldest: FrameRef) -> String {
     match &app.setup.replay {
         Some(_) if oldest.number == 0 => "this is the beginning of the recording".to_owned(),
         Some(name) => format!("nothing older is kept, and {name} cannot be read again"),
@@ -368,7 +368,7 @@ fn rewind(app: &mut App, seek_target: SeekTarget) -> Option<Effect> {
 }
 
 /// Seeks to `seek_target` from the source's current position.
-fn set_out(app: &mut App, seek_target: SeekTarget) -> Option<Effect> {
+fn seek_forward(app: &mut App, seek_target: SeekTarget) -> Option<Effect> {
     app.playback.clock = None;
     app.playback.seek_target = Some(seek_target);
     app.playback.drawn = app.judged.now();
@@ -398,17 +398,17 @@ fn faster(app: &mut App, is_faster: bool) -> Option<Effect> {
     let play = &mut app.playback;
     if app.setup.host.is_some() {
         return app
-            .refuse("how often a host is sampled is said when gpumem is started: --interval");
+            .refuse("the sampling interval of a host is fixed; start gpumem with --interval");
     }
     if app.setup.replay.is_none() {
         let interval = play.interval;
         let mut intervals = INTERVALS.map(Duration::from_millis).into_iter();
         let next = match is_faster {
-            true => intervals.rfind(|it| *it < interval),
-            false => intervals.find(|it| *it > interval),
+            true => intervals.rfind(|shorter| *shorter < interval),
+            false => intervals.find(|longer| *longer > interval),
         };
         let Some(next) = next else {
-            let text = format!("a sample every {} is as far as it goes", Span(interval));
+            let text = format!("the interval {} is the limit", Span(interval));
             return app.refuse(&text);
         };
         // The next sample may still arrive after the old interval.
@@ -416,10 +416,10 @@ fn faster(app: &mut App, is_faster: bool) -> Option<Effect> {
         play.interval = next;
         return Some(Effect::Control(Control::Interval(next)));
     }
-    let (least, most) = SPEEDS;
+    let (slowest, fastest) = SPEEDS;
     let next = if is_faster { play.speed * 2.0 } else { play.speed / 2.0 };
-    if !(least..=most).contains(&next) {
-        let text = format!("{} is as far as it goes", speed_text(play.speed));
+    if !(slowest..=fastest).contains(&next) {
+        let text = format!("the speed {} is the limit", speed_text(play.speed));
         return app.refuse(&text);
     }
     play.speed = next;

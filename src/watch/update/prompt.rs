@@ -1,17 +1,16 @@
 //! The prompt in the bottom line: a filter, a search or a time.
 //!
-//! A search uses the filter's language. As in htop, the selection jumps during typing, F3 goes to the next match,
-//! and Esc goes back. A filter applies during typing. Its last term is ignored while it is invalid, or while it is
-//! the start of a term's name and matches no row. If earlier terms are invalid too, the last valid filter stays
-//! active.
+//! A search uses the filter's language. As in htop, the selection jumps during typing, F3 goes to the next match, and
+//! Esc goes back. A filter applies during typing. Its last term is ignored while it is invalid, or while it is the
+//! start of a term's name and no row matches. If earlier terms are invalid too, the last valid filter stays active.
 //!
-//! Pure. The line editor is in `state/prompt.rs`; `view/prompt.rs` draws it.
+//! Nothing here has side effects. The line editor is in `state/prompt.rs`; `view/prompt.rs` draws it.
 
 use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
 use super::playback;
 use crate::model::selector::{self, Selector};
-use crate::watch::state::prompt::{MOST_CHARS, Prompt, Purpose};
+use crate::watch::state::prompt::{CHARS_MAX, Prompt, Purpose};
 use crate::watch::state::{App, Effect, Focus, Mode};
 
 pub fn open(app: &mut App, purpose: Purpose) {
@@ -35,7 +34,7 @@ pub fn on_key(app: &mut App, key: &KeyEvent) -> Option<Effect> {
         (_, KeyModifiers::NONE) => None,
         _ => return None,
     };
-    let was = prompt.text.len();
+    let length = prompt.text.len();
     let mut is_changed = false;
     match (control, key.code) {
         (Some('c'), _) | (None, KeyCode::Esc) => {
@@ -47,22 +46,22 @@ pub fn on_key(app: &mut App, key: &KeyEvent) -> Option<Effect> {
         (None, KeyCode::F(3)) if prompt.purpose == Purpose::Search => {
             // An empty search repeats the previous one.
             if prompt.text.is_empty() {
-                prompt.recall(&app.former, 1);
+                prompt.recall(&app.prompt_history, 1);
             }
             let is_back = key.modifiers.contains(KeyModifiers::SHIFT);
             jump(&mut prompt, app, if is_back { -1 } else { 1 });
             app.mode = Mode::Prompt(prompt);
             return Some(Effect::Draw);
         }
-        (None, KeyCode::Up) => is_changed = prompt.recall(&app.former, 1),
-        (None, KeyCode::Down) => is_changed = prompt.recall(&app.former, -1),
+        (None, KeyCode::Up) => is_changed = prompt.recall(&app.prompt_history, 1),
+        (None, KeyCode::Down) => is_changed = prompt.recall(&app.prompt_history, -1),
         (control, code) => {
             if !prompt.edit(control, code) {
                 return None;
             }
         }
     }
-    if is_changed || prompt.text.len() != was {
+    if is_changed || prompt.text.len() != length {
         apply(&mut prompt, app);
     }
     app.mode = Mode::Prompt(prompt);
@@ -72,12 +71,12 @@ pub fn on_key(app: &mut App, key: &KeyEvent) -> Option<Effect> {
 /// Adds pasted text to the prompt. Without a prompt, it is rejected, because its letters must not act as keys.
 pub fn on_paste(app: &mut App, text: &str) -> Option<Effect> {
     let Mode::Prompt(prompt) = &app.mode else {
-        return app.refuse("pasted text presses no keys; / or F3 first takes it");
+        return app.refuse("pasted text does not act as keys; press / or F3 first");
     };
     let mut prompt = prompt.clone();
     // A newline does not submit: all control characters become blanks.
     let is_text = |c: char| if c.is_control() { ' ' } else { c };
-    for c in text.trim().chars().take(MOST_CHARS).map(is_text) {
+    for c in text.trim().chars().take(CHARS_MAX).map(is_text) {
         prompt.edit(None, KeyCode::Char(c));
     }
     apply(&mut prompt, app);
@@ -111,14 +110,14 @@ fn apply(prompt: &mut Prompt, app: &mut App) {
 
 /// Selects the first matching row, starting from the row that was selected before.
 fn search(prompt: &mut Prompt, app: &mut App) {
-    select_former(prompt, app);
+    restore_selection(prompt, app);
     if !prompt.text.trim().is_empty() {
         jump(prompt, app, 0);
     }
 }
 
-/// Selects the next matching row from `step` rows away; wraps around. Without a match, it reports that and moves
-/// nothing.
+/// Selects the first matching row from `step` rows away; wraps around. Without a match, shows an error and keeps the
+/// selection.
 fn jump(prompt: &mut Prompt, app: &mut App, step: isize) {
     prompt.error = None;
     let selector = match Selector::parse(&prompt.text) {
@@ -137,18 +136,18 @@ fn jump(prompt: &mut Prompt, app: &mut App, step: isize) {
     let count = app.table.listing.lines.len() as isize;
     let me = &app.setup.me;
     let fits = |at: &usize| app.subject_at(*at).is_some_and(|subject| selector.fits(&subject, me));
-    let mut places = (0..count).map(|steps| (start + steps * direction).rem_euclid(count) as usize);
-    match places.find(fits) {
+    let mut lines = (0..count).map(|steps| (start + steps * direction).rem_euclid(count) as usize);
+    match lines.find(fits) {
         Some(at) => app.select(at),
-        None => prompt.error = Some("no row fits".to_owned()),
+        None => prompt.error = Some("no row matches".to_owned()),
     }
 }
 
 /// Selects the row that was selected before the prompt opened, or else the first row.
-fn select_former(prompt: &Prompt, app: &mut App) {
+fn restore_selection(prompt: &Prompt, app: &mut App) {
     if prompt.selected.is_none() {
         app.select(0);
-        app.table.release();
+        app.table.clear_chosen();
     } else {
         app.select_row(prompt.selected);
     }
@@ -166,7 +165,7 @@ fn reselect(prompt: &Prompt, app: &mut App) {
 
 fn cancel(prompt: &Prompt, app: &mut App) {
     if prompt.purpose == Purpose::Search {
-        select_former(prompt, app);
+        restore_selection(prompt, app);
     }
     if prompt.purpose == Purpose::Filter {
         // The text came from a valid filter, so it parses.
@@ -178,7 +177,7 @@ fn cancel(prompt: &Prompt, app: &mut App) {
 
 /// Accepts the text if it is valid; otherwise the prompt stays open and shows the error.
 fn accept(mut prompt: Prompt, app: &mut App) -> Option<Effect> {
-    let done = match prompt.purpose {
+    let result = match prompt.purpose {
         Purpose::Seek if prompt.text.trim().is_empty() => Ok(None),
         Purpose::Seek => playback::seek(app, &prompt.text),
         purpose => Selector::parse(&prompt.text).map_err(|error| error.to_string()).map(|filter| {
@@ -190,10 +189,10 @@ fn accept(mut prompt: Prompt, app: &mut App) -> Option<Effect> {
             None
         }),
     };
-    match done {
+    match result {
         Ok(effect) => {
             app.mode = Mode::Main;
-            app.former.add(prompt.purpose, &prompt.text);
+            app.prompt_history.add(prompt.purpose, &prompt.text);
             effect.or(Some(Effect::Draw))
         }
         Err(error) => {

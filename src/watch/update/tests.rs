@@ -1,5 +1,5 @@
-//! Tests of the state, event by event and key by key. [`every_key`] tests each table key, [`chance`] random keys
-//! and events, and [`habits`] habits from other monitors.
+//! Tests of the state, event by event and key by key. [`every_key`] tests every binding, [`chance`] random keys and
+//! events, and [`habits`] keys that users of other monitors expect.
 
 mod chance;
 mod every_key;
@@ -17,19 +17,21 @@ use crate::watch::Control;
 use crate::watch::column::Column;
 use crate::watch::sample;
 use crate::watch::state::{Focus, Mode};
-use crate::watch::testing::{ctrl, filter, keys, note, press, screen, see, selected_pid, tick};
+use crate::watch::testing::{
+    ctrl, filter, keys, note, press, screen, selected_pid, show_sample, tick,
+};
 use crate::watch::theme::Theme;
 use crate::watch::view_model::Sort;
 
-fn showing(snapshot: Snapshot) -> App {
+fn app_with(snapshot: Snapshot) -> App {
     let mut app = screen(80, 24);
-    assert_eq!(see(&mut app, 1, snapshot), Some(Effect::Draw));
+    assert_eq!(show_sample(&mut app, 1, snapshot), Some(Effect::Draw));
     app
 }
 
 #[test]
 fn escape_goes_one_step_back() {
-    let mut app = showing(sample::snapshot(1, 2));
+    let mut app = app_with(sample::snapshot(1, 2));
     keys(&mut app, "g?");
     assert_eq!(app.mode, Mode::Help(0));
     keys(&mut app, "<Esc>");
@@ -43,8 +45,8 @@ fn escape_goes_one_step_back() {
 }
 
 #[test]
-fn arrows_choose_the_column_to_sort_by_until_another_key() {
-    let mut app = showing(sample::snapshot(1, 3));
+fn arrows_choose_the_sort_column_until_another_key() {
+    let mut app = app_with(sample::snapshot(1, 3));
     let column = |app: &App| app.table.choice.sort.column;
     let before = column(&app);
     keys(&mut app, "<F6>");
@@ -54,13 +56,13 @@ fn arrows_choose_the_column_to_sort_by_until_another_key() {
     }
     keys(&mut app, "<Enter>");
     assert_eq!((column(&app), &app.mode), (before.step(-1), &Mode::Main));
-    assert!(!app.table.is_chosen(), "the arrows moved nothing else");
+    assert!(!app.table.is_chosen(), "the arrows did not move the selection");
 }
 
 #[test]
 fn keys_without_a_binding_and_releases_do_nothing() {
-    let mut app = showing(sample::snapshot(1, 2));
-    assert_eq!(keys(&mut app, "y"), Some(Effect::Draw), "it is said that it does nothing");
+    let mut app = app_with(sample::snapshot(1, 2));
+    assert_eq!(keys(&mut app, "y"), Some(Effect::Draw), "a note reports that the key does nothing");
     let mut release = KeyEvent::from(KeyCode::Char('q'));
     release.kind = KeyEventKind::Release;
     for (line, mode) in [("", Mode::Main), ("?", Mode::Help(0)), ("yo", Mode::ChooseSort)] {
@@ -70,7 +72,7 @@ fn keys_without_a_binding_and_releases_do_nothing() {
 }
 
 #[test]
-fn the_help_scrolls_to_its_end_and_any_other_key_leaves_it() {
+fn the_help_scrolls_to_its_end_and_other_keys_close_it() {
     let mut app = screen(80, 24);
     for open in ["?", "h", "<F1>"] {
         for (line, mode) in [(open, Mode::Help(0)), ("jjk", Mode::Help(1))] {
@@ -88,7 +90,7 @@ fn the_help_scrolls_to_its_end_and_any_other_key_leaves_it() {
 
 #[test]
 fn the_selection_moves_and_stays_within_the_table() {
-    let mut app = showing(sample::snapshot(1, 30));
+    let mut app = app_with(sample::snapshot(1, 30));
     assert_eq!((app.table.selected(), app.table.is_chosen()), (Some(0), false));
     let table = usize::from(app.layout().unwrap().table.height);
     for (line, at, offset) in [
@@ -109,7 +111,7 @@ fn the_selection_moves_and_stays_within_the_table() {
 #[test]
 fn moving_in_an_empty_table_selects_nothing() {
     let waiting = screen(80, 24);
-    for mut app in [waiting, showing(sample::snapshot(0, 0)), showing(sample::snapshot(2, 0))] {
+    for mut app in [waiting, app_with(sample::snapshot(0, 0)), app_with(sample::snapshot(2, 0))] {
         keys(&mut app, "jkgG<PgDn>");
         assert_eq!(app.table.selected(), None);
     }
@@ -117,56 +119,56 @@ fn moving_in_an_empty_table_selects_nothing() {
 
 #[test]
 fn the_selection_follows_the_process_not_the_row() {
-    let mut app = showing(sample::snapshot(1, 4));
+    let mut app = app_with(sample::snapshot(1, 4));
     let pid = Some(sample::pid(0, 3));
     assert_eq!(selected_pid(&app), pid);
     let mut next = sample::snapshot(1, 4);
     sample::entry(&mut next, 0, 3).used_bytes = Some(1);
-    see(&mut app, 2, next);
+    show_sample(&mut app, 2, next);
     assert_eq!((selected_pid(&app), app.table.selected()), (pid, Some(3)));
     keys(&mut app, "r");
     assert_eq!((selected_pid(&app), app.table.selected()), (pid, Some(0)));
 }
 
 #[test]
-fn the_first_row_is_selected_whenever_it_comes_and_whatever_was_pressed_before() {
+fn the_first_row_is_selected_when_it_appears() {
     let mut empty = sample::snapshot(1, 4);
     empty.processes.clear();
     empty.gpus[0].processes = Some([].into());
     for pressed in ["", "j", "k", "G"] {
-        let mut app = showing(empty.clone());
+        let mut app = app_with(empty.clone());
         keys(&mut app, pressed);
-        see(&mut app, 2, empty.clone());
+        show_sample(&mut app, 2, empty.clone());
         assert_eq!(selected_pid(&app), None);
-        see(&mut app, 3, sample::snapshot(1, 4));
+        show_sample(&mut app, 3, sample::snapshot(1, 4));
         assert_eq!((app.table.selected(), app.table.is_chosen()), (Some(0), false), "{pressed}");
     }
 }
 
 #[test]
-fn no_row_moves_into_the_selection_of_a_process_that_is_gone() {
-    // Selected by the table itself, and by the user.
+fn no_row_takes_the_selection_of_a_process_that_is_gone() {
+    // The row was selected by the table, or by the user.
     for (line, at) in [("", 0), ("j", 1)] {
-        let mut app = showing(sample::snapshot(1, 4));
+        let mut app = app_with(sample::snapshot(1, 4));
         keys(&mut app, line);
         let gone = selected_pid(&app).unwrap();
         // The same PID, but another process.
         let mut next = sample::snapshot(1, 4);
-        let same = next.processes.iter_mut().find(|it| it.pid == gone);
+        let same = next.processes.iter_mut().find(|process| process.pid == gone);
         same.unwrap().start_ticks = Some(99_999);
         for second in [2, 3] {
-            see(&mut app, second, next.clone());
+            show_sample(&mut app, second, next.clone());
             assert_eq!(selected_pid(&app), None);
         }
         keys(&mut app, "x");
-        assert_eq!(app.mode, Mode::Main, "there is no one to kill");
+        assert_eq!(app.mode, Mode::Main, "there is nothing to kill");
         keys(&mut app, "j");
         assert_eq!(app.table.selected(), Some(at));
     }
 }
 
 #[test]
-fn a_selection_comes_back_with_its_process_unless_another_row_was_selected() {
+fn a_selection_returns_with_its_process() {
     let all = sample::snapshot(1, 4);
     let (mut without, mut empty) = (all.clone(), all.clone());
     without.gpus[0].processes.as_mut().unwrap().retain(|row| row.pid != sample::pid(0, 1));
@@ -174,34 +176,34 @@ fn a_selection_comes_back_with_its_process_unless_another_row_was_selected() {
     for (between, pressed, expected) in
         [(&without, "", 1), (&without, "k", 0), (&empty, "", 1), (&empty, "jk", 1)]
     {
-        let mut app = showing(all.clone());
+        let mut app = app_with(all.clone());
         keys(&mut app, "G<Up>");
         let selected = selected_pid(&app);
         assert_eq!(selected, Some(sample::pid(0, 1)));
-        see(&mut app, 2, between.clone());
+        show_sample(&mut app, 2, between.clone());
         assert_eq!(selected_pid(&app), None);
         keys(&mut app, pressed);
-        see(&mut app, 3, all.clone());
+        show_sample(&mut app, 3, all.clone());
         let expected = Some(sample::pid(0, expected));
         assert!(app.table.is_chosen(), "{pressed}");
         assert_eq!(selected_pid(&app), expected, "{pressed}");
-        see(&mut app, 4, all.clone());
+        show_sample(&mut app, 4, all.clone());
         assert_eq!(selected_pid(&app), expected, "{pressed}");
     }
 }
 
 #[test]
-fn a_selection_survives_a_sample_without_its_identity_and_never_moves_to_another_process() {
-    let known = |start_ticks| {
+fn a_selection_survives_an_unknown_identity_but_not_a_new_one() {
+    let with_identity = |start_ticks| {
         let mut next = sample::snapshot(1, 4);
         next.processes[1].start_ticks = start_ticks;
         next
     };
-    let mut unknown = known(None);
+    let mut unknown = with_identity(None);
     unknown.processes[1].start_time = None;
     let mut absent = unknown.clone();
     absent.processes.remove(1);
-    let (mine, pid) = (known(Some(5)), Some(sample::pid(0, 1)));
+    let (mine, pid) = (with_identity(Some(5)), Some(sample::pid(0, 1)));
     // The identity is unknown at first, in between, or at the end; then the PID belongs to another process.
     for samples in [
         [&unknown, &unknown, &mine, &mine],
@@ -210,7 +212,7 @@ fn a_selection_survives_a_sample_without_its_identity_and_never_moves_to_another
         [&mine, &mine, &mine, &unknown],
         [&mine, &absent, &unknown, &absent],
     ] {
-        let mut app = showing(samples[0].clone());
+        let mut app = app_with(samples[0].clone());
         let at = app
             .screenful
             .as_ref()
@@ -220,33 +222,33 @@ fn a_selection_survives_a_sample_without_its_identity_and_never_moves_to_another
             .position(|row| Some(row.key.identity.pid) == pid);
         app.select_row(Some(app.screenful.as_ref().unwrap().rows[at.unwrap()].key));
         for (second, sample) in (2..).zip(&samples[1..]) {
-            see(&mut app, second, (*sample).clone());
+            show_sample(&mut app, second, (*sample).clone());
             assert_eq!(selected_pid(&app), pid);
         }
-        see(&mut app, 9, known(Some(6)));
-        assert_eq!(selected_pid(&app), None, "it is not who was selected");
+        show_sample(&mut app, 9, with_identity(Some(6)));
+        assert_eq!(selected_pid(&app), None, "this is another process");
     }
 }
 
 #[test]
-fn x_and_enter_work_at_once_at_the_start_and_after_a_filter() {
+fn x_and_enter_act_on_the_first_row_by_default() {
     for line in ["x", "/pid:4001<Enter>x", "/nothing<Enter><Esc>x"] {
-        let mut app = showing(sample::snapshot(1, 4));
+        let mut app = app_with(sample::snapshot(1, 4));
         keys(&mut app, line);
         assert_eq!(app.mode, Mode::Plan, "{line}");
     }
-    let mut app = showing(sample::snapshot(1, 4));
+    let mut app = app_with(sample::snapshot(1, 4));
     keys(&mut app, "<Enter>");
     assert_eq!(app.mode, Mode::Page);
     // x does not act on a process that a filter hides.
-    let mut app = showing(sample::snapshot(1, 4));
+    let mut app = app_with(sample::snapshot(1, 4));
     keys(&mut app, "G/pid:4002<Enter>");
     assert_eq!(selected_pid(&app), Some(4002));
 }
 
 #[test]
 fn every_letter_after_o_sorts_by_its_column() {
-    let mut app = showing(sample::snapshot(2, 3));
+    let mut app = app_with(sample::snapshot(2, 3));
     for column in Column::ALL {
         let letter = column.spec().letter;
         for (letter, reversed) in [(letter, false), (letter.to_ascii_uppercase(), true)] {
@@ -263,9 +265,9 @@ fn every_letter_after_o_sorts_by_its_column() {
 }
 
 #[test]
-fn a_redraw_and_a_suspension_are_asked_for_in_every_mode() {
+fn ctrl_l_and_ctrl_z_work_in_every_mode() {
     for (line, mode) in [("", Mode::Main), ("?", Mode::Help(0)), ("o", Mode::ChooseSort)] {
-        let mut app = showing(sample::snapshot(1, 1));
+        let mut app = app_with(sample::snapshot(1, 1));
         keys(&mut app, line);
         for (letter, effect) in [('l', Effect::Repaint), ('z', Effect::Suspend)] {
             assert_eq!(press(&mut app, ctrl(letter)), Some(effect));
@@ -275,7 +277,7 @@ fn a_redraw_and_a_suspension_are_asked_for_in_every_mode() {
 }
 
 #[test]
-fn signals_stop_resume_and_end() {
+fn signals_stop_resume_and_exit() {
     for (signal, effect) in
         [(SIGTSTP, Effect::Stop), (SIGCONT, Effect::Resume), (SIGTERM, Effect::Die(SIGTERM))]
     {
@@ -285,7 +287,7 @@ fn signals_stop_resume_and_end() {
 
 #[test]
 fn the_age_is_shown_when_a_sample_is_late_and_alarms_after_three_intervals() {
-    let mut app = showing(sample::snapshot(1, 1));
+    let mut app = app_with(sample::snapshot(1, 1));
     // Nothing needs drawing before the next sample is due, in two seconds.
     assert_eq!(app.next_tick(), Some(Duration::from_secs(4)));
     assert_eq!(tick(&mut app, 3_900), None);
@@ -296,13 +298,13 @@ fn the_age_is_shown_when_a_sample_is_late_and_alarms_after_three_intervals() {
         tick(&mut app, milliseconds);
         assert_eq!(app.is_overdue(), is_overdue);
     }
-    see(&mut app, 8, sample::snapshot(1, 1));
+    show_sample(&mut app, 8, sample::snapshot(1, 1));
     assert_eq!((app.age_seconds(), app.is_overdue()), (Some(0), false));
 }
 
 #[test]
 fn a_recording_has_no_age() {
-    let mut app = showing(sample::snapshot(1, 1));
+    let mut app = app_with(sample::snapshot(1, 1));
     app.setup.replay = Some("old.jsonl".to_owned());
     assert_eq!((app.age_seconds(), app.next_tick()), (None, None));
     assert_eq!(tick(&mut app, 60_000), None);
@@ -311,11 +313,11 @@ fn a_recording_has_no_age() {
 }
 
 #[test]
-fn a_source_that_fails_ends_the_screen_only_if_nothing_was_seen() {
+fn a_failed_source_ends_the_screen_only_before_a_sample() {
     let failed = || Event::SourceFailed("no driver".to_owned());
     let fail = Effect::Fail("no driver".to_owned());
     assert_eq!(update(&mut screen(80, 24), failed()), Some(fail));
-    let mut app = showing(sample::snapshot(1, 1));
+    let mut app = app_with(sample::snapshot(1, 1));
     assert_eq!(update(&mut app, failed()), Some(Effect::Draw));
     assert_eq!(app.end, Some(End::Failed("no driver".to_owned())));
     assert_eq!(app.next_tick(), None);
@@ -323,7 +325,7 @@ fn a_source_that_fails_ends_the_screen_only_if_nothing_was_seen() {
 
 #[test]
 fn a_resize_keeps_the_selection_in_view() {
-    let mut app = showing(sample::snapshot(1, 30));
+    let mut app = app_with(sample::snapshot(1, 30));
     keys(&mut app, "G");
     for (columns, rows) in [(80, 12), (200, 60), (1, 1), (0, 0), (80, 24)] {
         assert_eq!(update(&mut app, Event::Resize(columns, rows)), Some(Effect::Repaint));

@@ -6,13 +6,13 @@ use ratatui::buffer::Buffer;
 pub(in crate::watch) fn replace(canvas: &mut Buffer) {
     for cell in &mut canvas.content {
         if !cell.symbol().is_ascii() {
-            cell.set_symbol(likeness(cell.symbol()));
+            cell.set_symbol(ascii_for(cell.symbol()));
         }
     }
 }
 
 /// An ASCII character similar to the cell's, or `?`.
-fn likeness(symbol: &str) -> &'static str {
+fn ascii_for(symbol: &str) -> &'static str {
     match symbol {
         "▁" => "_",
         "▂" => ".",
@@ -62,15 +62,15 @@ mod tests {
     #[test]
     fn every_drawn_character_has_an_ascii_replacement() {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/screens");
-        let mut seen = BTreeSet::new();
+        let mut characters = BTreeSet::new();
         for file in fs::read_dir(folder).unwrap() {
             let path = file.unwrap().path();
-            seen.extend(fs::read_to_string(path).unwrap().chars());
+            characters.extend(fs::read_to_string(path).unwrap().chars());
         }
-        assert!(seen.contains(&'▸') && seen.contains(&'█'), "{seen:?}");
-        seen.retain(|c| !c.is_alphanumeric() && !c.is_control() && c.width() == Some(1));
-        let strange = |c: &char| !c.is_ascii() && likeness(&c.to_string()) == "?";
-        let strange: Vec<char> = seen.into_iter().filter(strange).collect();
-        assert_eq!(strange, [] as [char; 0]);
+        assert!(characters.contains(&'▸') && characters.contains(&'█'), "{characters:?}");
+        characters.retain(|c| !c.is_alphanumeric() && !c.is_control() && c.width() == Some(1));
+        let missing = |c: &char| !c.is_ascii() && ascii_for(&c.to_string()) == "?";
+        let missing: Vec<char> = characters.into_iter().filter(missing).collect();
+        assert_eq!(missing, [] as [char; 0]);
     }
 }

@@ -1,7 +1,7 @@
 //! The memory bar: shares in the order of [`MemoryShare::ALL`], distinguished by glyph and colour.
 //!
 //! Reclaimable memory is solid in the strongest colour, suspected memory is an outline, and memory in use is muted.
-//! Glyphs are lower than the line, so that bars on consecutive lines do not touch.
+//! Glyphs do not fill the height of the line, so that bars on consecutive lines do not touch.
 
 use ratatui::style::Style;
 
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn unknown_memory_is_not_called_unattributed() {
+    fn unknown_memory_is_not_drawn_as_unattributed() {
         let (known, unknown) = ((Some(40), UseVerdict::InUse), (None, UseVerdict::InUse));
         let some = drawn(gpu(60, Some(10)), &[known, unknown]);
         assert_eq!(some, "▬▬▬▬▚▚░···");
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn each_share_has_a_glyph_and_an_ascii_replacement_of_its_own() {
+    fn every_share_has_a_unique_glyph_and_ascii_replacement() {
         let glyphs = MemoryShare::ALL.map(MemoryShare::glyph);
         assert_eq!(BTreeSet::from(glyphs).len(), glyphs.len());
         let mut canvas = Buffer::empty(Rect::new(0, 0, glyphs.len() as u16, 1));

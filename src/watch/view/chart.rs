@@ -1,8 +1,8 @@
 //! Small charts over time: filled areas with a line on top.
 //!
-//! Each column shows the highest value in its time span, so that no peak is lost. The top cell is the line; the
-//! cells below are fainter. A value of 0 is a line at the bottom, and any larger value is higher. Times without
-//! samples are blank. The numbers come from [`history::memory_series`](crate::history::memory_series).
+//! Each column shows the highest value in its time span, so that no peak is lost. The top cell is the line; the cells
+//! below are fainter. A value of 0 is a line at the bottom, and any larger value is higher. Times without samples are
+//! blank. [`history::memory_series`](crate::history::memory_series) provides the values.
 
 use ratatui::layout::Rect;
 use ratatui::style::Style;
@@ -13,7 +13,7 @@ use crate::model::Time;
 use ratatui::buffer::Buffer;
 
 const BLOCKS: [char; 9] = [' ', '▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
-/// Time spans of charts, in milliseconds. There are few, so that the scale seldom changes.
+/// Time spans of charts, in milliseconds. There are only a few, so that the scale rarely changes.
 const SPANS: [(i64, &str); 10] = [
     (60_000, "1m"),
     (2 * 60_000, "2m"),
@@ -84,19 +84,19 @@ pub fn draw_values(
     area: Rect,
     canvas: &mut Buffer,
 ) {
-    // A chart that is partly off the screen would end at a wrong time.
+    // A chart that is partly off the screen would end at the wrong time.
     if area.is_empty() || area.intersection(canvas.area) != area {
         return;
     }
     // A chart of one line leaves a gap at the top, so that charts on consecutive lines do not touch.
-    let most = if area.height == 1 { 7 } else { area.height * 8 };
+    let level_max = if area.height == 1 { 7 } else { area.height * 8 };
     let (line, below) = (style(true), style(false));
     for (value, x) in values.iter().zip(area.left()..area.right()) {
         let mut level = match value {
             None => continue,
             Some(value) if *value > 0.0 => {
                 let share = (value / top).clamp(0.0, 1.0);
-                1 + (share * f64::from(most - 1)).ceil() as u16
+                1 + (share * f64::from(level_max - 1)).ceil() as u16
             }
             Some(_) => 1,
         };
@@ -112,46 +112,46 @@ pub fn draw_values(
     }
 }
 
-pub fn past(seen: &[Bucket], window: ChartWindow) -> &[Bucket] {
-    seen_until(seen, window.end)
+pub fn past(buckets: &[Bucket], window: ChartWindow) -> &[Bucket] {
+    seen_until(buckets, window.end)
 }
 
 /// Maximum memory per column; `None` without samples.
-pub fn memory(seen: &[Bucket], window: ChartWindow, columns: u16) -> Vec<Option<f64>> {
-    values(seen, window, columns, |bucket| [bucket.high as f64, bucket.last as f64])
+pub fn memory(buckets: &[Bucket], window: ChartWindow, columns: u16) -> Vec<Option<f64>> {
+    values(buckets, window, columns, |bucket| [bucket.high as f64, bucket.last as f64])
 }
 
 /// Maximum mean utilization per column; `None` without samples.
-pub fn utilization(seen: &[Bucket], window: ChartWindow, columns: u16) -> Vec<Option<f64>> {
-    values(seen, window, columns, |bucket| [bucket.mean(); 2])
+pub fn utilization(buckets: &[Bucket], window: ChartWindow, columns: u16) -> Vec<Option<f64>> {
+    values(buckets, window, columns, |bucket| [bucket.mean(); 2])
 }
 
-/// Maximum value per column. `of` returns a bucket's value and the value that holds after it.
+/// Maximum value per column. `values_of` returns a bucket's value, and the value that holds after the bucket.
 fn values(
-    seen: &[Bucket],
+    buckets: &[Bucket],
     window: ChartWindow,
     columns: u16,
-    of: impl Fn(&Bucket) -> [f64; 2],
+    values_of: impl Fn(&Bucket) -> [f64; 2],
 ) -> Vec<Option<f64>> {
-    let seen = past(seen, window);
+    let buckets = past(buckets, window);
     let first = window.first_column(columns);
     let column = |time: Time| window.number(time.min(window.end), columns).saturating_sub(first);
     let mut values: Vec<Option<f64>> = vec![None; usize::from(columns)];
-    // Values from before the window are cut off.
+    // Values from before the window are omitted.
     let mut raise = |from: i64, to: i64, value: f64| {
         let (from, end) = (usize::try_from(from.max(0)), usize::try_from(to + 1));
         if let (Ok(from), Ok(end)) = (from, end) {
             for cell in values.get_mut(from..end).unwrap_or_default() {
-                *cell = Some(cell.map_or(value, |known| known.max(value)));
+                *cell = Some(cell.map_or(value, |highest| highest.max(value)));
             }
         }
     };
-    for (at, bucket) in seen.iter().enumerate() {
+    for (at, bucket) in buckets.iter().enumerate() {
         let (from, to) = (column(bucket.since), column(bucket.until));
-        let [value, value_after] = of(bucket);
+        let [value, value_after] = values_of(bucket);
         raise(from, to, value);
         // A value holds from its last sample to the next one, unless the gap is long.
-        let next = seen.get(at + 1).map(|next| next.since);
+        let next = buckets.get(at + 1).map(|next| next.since);
         let until = next.unwrap_or(window.end);
         if bucket.is_seen_until(until) {
             let last = column(until) - i64::from(next.is_some());
@@ -172,8 +172,8 @@ mod tests {
         Time::from_unix_milliseconds(seconds * 1000)
     }
 
-    fn draw(seen: &[Bucket], window: ChartWindow, top: f64, area: Rect, canvas: &mut Buffer) {
-        draw_values(&memory(seen, window, area.width), top, |_| Style::new(), area, canvas);
+    fn draw(buckets: &[Bucket], window: ChartWindow, top: f64, area: Rect, canvas: &mut Buffer) {
+        draw_values(&memory(buckets, window, area.width), top, |_| Style::new(), area, canvas);
     }
 
     fn held(values: &[(i64, u64)]) -> Vec<Bucket> {
@@ -194,7 +194,7 @@ mod tests {
     fn a_time_without_samples_is_blank() {
         assert_eq!(drawn(&[], 59, 3, 2), ["   ", "   "]);
         assert_eq!(drawn(&[(59, 0)], 59, 3, 2), ["   ", "  ▁"]);
-        assert_eq!(drawn(&[(30, 0)], 59, 3, 2), ["   ", " ▁▁"], "and holds until now");
+        assert_eq!(drawn(&[(30, 0)], 59, 3, 2), ["   ", " ▁▁"], "the value holds until the end");
         assert_eq!(drawn(&[(30, 60)], 59, 3, 2), [" ▂▂", " ██"]);
         // In a ten-minute span, half a minute is not a gap, but five minutes are.
         let area = Rect::new(0, 0, 10, 1);
@@ -208,20 +208,21 @@ mod tests {
     #[test]
     fn a_peak_is_not_lost_among_many_samples() {
         let values: Vec<(i64, u64)> =
-            (0..60).map(|it| (it, if it == 33 { 100 } else { 0 })).collect();
+            (0..60).map(|second| (second, if second == 33 { 100 } else { 0 })).collect();
         assert_eq!(drawn(&values, 59, 6, 1), ["▁▁▁▇▁▁"]);
     }
 
     #[test]
-    fn a_chart_ends_at_the_time_that_is_shown() {
-        let values: Vec<(i64, u64)> = (0..600).map(|it| (it, 100 * (it as u64 / 300))).collect();
+    fn a_chart_ends_at_the_displayed_time() {
+        let values: Vec<(i64, u64)> =
+            (0..600).map(|second| (second, 100 * (second as u64 / 300))).collect();
         assert_eq!(drawn(&values, 599, 3, 1), ["▇▇▇"]);
-        assert_eq!(drawn(&values, 319, 3, 1), ["▁▁▇"], "what came later is not drawn");
+        assert_eq!(drawn(&values, 319, 3, 1), ["▁▁▇"], "later values are not drawn");
         assert_eq!(drawn(&values, -1, 3, 1), ["   "]);
     }
 
     #[test]
-    fn a_window_has_a_round_length_whatever_the_times_are() {
+    fn a_window_has_a_round_length_for_any_times() {
         let label = |first, end| ChartWindow::new(first, end).label();
         assert_eq!(label(None, at(0)), "1m");
         assert_eq!(label(Some(at(100)), at(0)), "1m", "the past is shown");

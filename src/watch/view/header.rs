@@ -1,7 +1,7 @@
 //! The first line: host, reclaimable memory, versions and source, then the clock. A paused clock shows the
 //! displayed time and the key that returns to now.
 //!
-//! Clock and reclaimable memory use their longest form that fits. The host's name is dropped before them.
+//! The clock and the reclaimable memory each use the longest form that fits. The host's name is dropped before them.
 
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
@@ -16,7 +16,7 @@ use crate::watch::state::{App, End};
 use crate::watch::text::{clean, columns};
 use crate::watch::theme::Styles;
 
-/// Typical width of a host's name with the blanks after it.
+/// Typical width of a host's name and the blanks after it.
 const HOST: u16 = 9;
 const REPLAY: u16 = 10;
 
@@ -33,7 +33,7 @@ pub fn draw(app: &App, styles: Styles, area: Rect, canvas: &mut Buffer) {
         let name = clean(name, area.width);
         let badges =
             [format!(" REPLAY {name}: nothing can be signalled "), format!(" REPLAY {name} ")];
-        let beside = HOST + least_headline(app);
+        let beside = HOST + headline_min(app);
         let badge = badges.iter().find(|badge| columns(badge) + beside <= left.width);
         writer.text(badge.map_or(" REPLAY ", String::as_str), styles.origin()).skip(2);
     }
@@ -45,9 +45,9 @@ pub fn draw(app: &App, styles: Styles, area: Rect, canvas: &mut Buffer) {
     let host = screenful.snapshot.host.hostname.as_deref();
     let driver = &screenful.snapshot.driver;
     let host = host.map(|host| clean(host, area.width));
-    let least = least_headline(app);
-    // A part is shown only whole, and only after all more important parts.
-    if let Some(host) = host.filter(|host| columns(host) + least <= writer.room()) {
+    let reserved = headline_min(app);
+    // A part is shown only if it and all more important parts fit.
+    if let Some(host) = host.filter(|host| columns(host) + reserved <= writer.room()) {
         writer.text(&host, styles.strong()).skip(2);
     }
     if draw_headline(app, styles, &mut writer) {
@@ -75,8 +75,8 @@ fn clock(app: &App, styles: Styles, width: u16) -> (String, Style) {
         Some(_) => replay(app, styles),
     };
     let badge = if app.setup.replay.is_some() { REPLAY } else { 0 };
-    let most = width.saturating_sub(HOST + badge + least_headline(app) + 1);
-    let text = texts.iter().find(|text| columns(text) <= most).or(texts.last());
+    let room = width.saturating_sub(HOST + badge + headline_min(app) + 1);
+    let text = texts.iter().find(|text| columns(text) <= room).or(texts.last());
     (text.cloned().unwrap_or_default(), style)
 }
 
@@ -123,8 +123,8 @@ fn live(app: &App, styles: Styles) -> (Vec<String>, Style) {
     (vec![format!("{long}, {state}"), format!("{short}, {state}"), time], styles.plain())
 }
 
-/// For how long no GPU has answered; `None` if any does. Samples still arrive with data about the host, and their
-/// time must not be mistaken for the time of the GPU figures.
+/// Seconds since any GPU answered; `None` if one answers now. Samples with data about the host still arrive, and
+/// their time must not be mistaken for the time of the GPU figures.
 fn silent_seconds(snapshot: &Snapshot) -> Option<f64> {
     let ages: Option<Vec<f64>> = snapshot.gpus.iter().map(|gpu| gpu.stale_seconds).collect();
     ages?.into_iter().reduce(f64::min)
@@ -134,7 +134,7 @@ fn replay(app: &App, styles: Styles) -> (Vec<String>, Style) {
     let read = app.playback.percent.map(|percent| format!(" {percent}%"));
     let read = read.unwrap_or_default();
     if app.playback.is_seeking() {
-        let reached = app.timeline.newest().map(|mark| mark.time.local());
+        let reached = app.timeline.newest().map(|frame| frame.time.local());
         let reached = reached.map(|time| time.to_string()).unwrap_or_default();
         let texts =
             vec![format!("seeking, {reached}{read}, Esc to stop"), format!("seeking{read}")];
@@ -172,13 +172,13 @@ fn reclaimable(app: &App) -> Option<Reclaimable> {
 }
 
 /// Whether any memory is reclaimable or suspected.
-pub fn is_waste(app: &App) -> bool {
-    reclaimable(app).is_some_and(|it| it.processes > 0 || it.suspected_processes > 0)
+pub fn has_waste(app: &App) -> bool {
+    reclaimable(app).is_some_and(|sum| sum.processes > 0 || sum.suspected_processes > 0)
 }
 
-pub fn least_headline(app: &App) -> u16 {
-    let [.., least] = reclaimable(app).unwrap_or_default().headlines();
-    if is_waste(app) { columns(&least.text(app.setup.ascii)) + 2 } else { 0 }
+pub fn headline_min(app: &App) -> u16 {
+    let [.., shortest] = reclaimable(app).unwrap_or_default().headlines();
+    if has_waste(app) { columns(&shortest.text(app.setup.ascii)) + 2 } else { 0 }
 }
 
 /// Writes the longest form that fits; returns whether one did.
@@ -200,7 +200,7 @@ pub fn draw_headline(app: &App, styles: Styles, writer: &mut LineWriter<'_>) -> 
 /// The longest form that fits, and its style.
 pub fn headline_within(app: &App, styles: Styles, room: u16) -> Option<(Headline, Style)> {
     let reclaimable = reclaimable(app)?;
-    let fits = |it: &Headline| columns(&it.text(app.setup.ascii)) <= room;
+    let fits = |headline: &Headline| columns(&headline.text(app.setup.ascii)) <= room;
     let headline = reclaimable.headlines().into_iter().find(fits)?;
     let style = match (reclaimable.processes, &headline.suspected) {
         (0, Some(_)) if headline.found.is_empty() => styles.suspected(),

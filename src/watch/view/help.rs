@@ -32,11 +32,11 @@ pub fn draw(context: Context, styles: Styles, first: u16, area: Rect, canvas: &m
     if body.height < area.height {
         let more = match (first > 0, first < last) {
             (false, false) => "",
-            (false, true) => "j k scrolls, more below; ",
-            (true, false) => "j k scrolls, the end; ",
-            (true, true) => "j k scrolls; ",
+            (false, true) => "j k scroll, more below; ",
+            (true, false) => "j k scroll, end; ",
+            (true, true) => "j k scroll; ",
         };
-        let text = format!("{more}any other key leaves this help");
+        let text = format!("{more}any other key closes this help");
         LineWriter::new(canvas, area, body.height).skip(GAP).text(&text, styles.faint());
     }
 }
@@ -73,7 +73,7 @@ mod tests {
     }
 
     #[test]
-    fn every_key_mark_and_kind_can_be_scrolled_to_at_the_smallest_size() {
+    fn all_help_entries_are_reachable_at_the_smallest_size() {
         for context in [Context::Main, Context::Page, Context::Plan] {
             let words = whole(context, 40, 10);
             assert!(!words.contains('…'), "nothing is cut: {words}");
@@ -85,7 +85,7 @@ mod tests {
                     assert!(words.contains(&line), "{line} in {words}");
                 }
             }
-            let kinds = crate::rules::KINDS.map(|it| (it.kind.name(), it.meaning));
+            let kinds = crate::rules::KINDS.map(|rule| (rule.kind.name(), rule.meaning));
             for (mark, meaning) in [
                 &MARKS[..],
                 &kinds,
@@ -93,7 +93,7 @@ mod tests {
                 &FILTER,
                 &MOUSE,
                 &FOLDS,
-                &selectable().map(|it| (it.example, it.meaning)).collect::<Vec<_>>(),
+                &selectable().map(|field| (field.example, field.meaning)).collect::<Vec<_>>(),
             ]
             .concat()
             {
@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn the_keys_of_what_is_open_come_first() {
+    fn the_keys_of_the_current_context_are_first() {
         let area = Rect::new(0, 0, 80, 24);
         for (context, ..) in GROUPS {
             let first = GROUPS.iter().find(|group| group.0 == *context);

@@ -1,5 +1,4 @@
-//! Draws the bottom line: the hints that fit, and how much of the table is hidden. `layout/hints.rs` positions
-//! them.
+//! Draws the bottom line: the hints that fit, and how much of the table is hidden. `layout/hints.rs` positions them.
 
 use ratatui::layout::Rect;
 
@@ -48,10 +47,10 @@ fn letters(chosen: Column, styles: Styles, area: Rect, canvas: &mut Buffer) {
         lines.last_mut().into_iter().for_each(|line| line.push(column));
     }
     let above = (lines.len() as u16 - 1).min(area.y - canvas.area.y);
-    let place = Rect { y: area.y - above, height: above + 1, ..area };
-    clear(canvas, place);
+    let letters_area = Rect { y: area.y - above, height: above + 1, ..area };
+    clear(canvas, letters_area);
     for (at, line) in (0..).zip(lines) {
-        let mut writer = LineWriter::new(canvas, place, at);
+        let mut writer = LineWriter::new(canvas, letters_area, at);
         match at {
             0 => writer.text(SORT_BY, styles.strong()),
             _ => writer.skip(columns(SORT_BY)),
@@ -93,7 +92,7 @@ mod tests {
     use crate::watch::theme::Theme;
 
     #[test]
-    fn every_column_and_its_letter_are_seen_at_any_width() {
+    fn every_column_letter_is_shown_at_any_width() {
         let styles = Styles { theme: Theme::default(), has_color: false };
         for width in [40, 80, 200] {
             let mut canvas = Buffer::empty(Rect::new(0, 0, width, 10));

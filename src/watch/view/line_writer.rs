@@ -1,7 +1,7 @@
 //! Writes a screen line from left to right.
 //!
-//! A writer cannot leave its line: text that does not fit is cut, and cells outside the screen are ignored. Text
-//! chosen by a process must be escaped first with [`clean`](crate::watch::text::clean).
+//! A writer stays on its line: text that does not fit is truncated, and cells outside the screen are ignored.
+//! Untrusted text must be escaped first with [`clean`](crate::watch::text::clean).
 
 use std::borrow::Cow;
 
@@ -47,12 +47,12 @@ impl<'a> LineWriter<'a> {
         self.end.saturating_sub(self.x)
     }
 
-    /// Reserves the next `width` columns for other drawing; empty if they do not fit.
-    pub fn place(&mut self, width: u16) -> (Rect, &mut Buffer) {
+    /// Reserves the next `width` columns for other drawing. The area is empty if they do not fit.
+    pub fn reserve(&mut self, width: u16) -> (Rect, &mut Buffer) {
         let width = if width <= self.room() { width } else { 0 };
-        let place = Rect::new(self.x, self.y, width, 1);
+        let area = Rect::new(self.x, self.y, width, 1);
         self.x += width;
-        (place, self.canvas)
+        (area, self.canvas)
     }
 
     pub fn skip(&mut self, columns: u16) -> &mut Self {
@@ -103,7 +103,7 @@ impl<'a> LineWriter<'a> {
         self
     }
 
-    /// Draws a horizontal line to the end of the line, with a title in it unless that is empty.
+    /// Draws a horizontal rule up to the end of the line, with the title in it unless the title is empty.
     pub fn rule(&mut self, title: &str, style: Style, faint: Style) {
         self.fill("─", 2, faint);
         if !title.is_empty() {
@@ -124,7 +124,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_writer_stays_on_its_line_and_wide_characters_in_their_column() {
+    fn text_is_truncated_to_its_columns_and_stays_on_its_line() {
         let mut canvas = Buffer::empty(Rect::new(0, 0, 10, 2));
         LineWriter::new(&mut canvas, Rect::new(2, 0, 6, 1), 0)
             .left("日本語", 4, Style::new())

@@ -15,7 +15,7 @@ use crate::watch::view_model::badge;
 pub struct PanelWriter<'a> {
     pub styles: Styles,
     pub area: Rect,
-    /// Whether nothing but the title line has been written.
+    /// Whether only the title line has been written.
     pub is_blank: bool,
     canvas: &'a mut Buffer,
     used: u16,
@@ -43,7 +43,7 @@ impl<'a> PanelWriter<'a> {
         self.is_blank = true;
     }
 
-    /// Reverses the line written last.
+    /// Highlights the last written line.
     pub fn select(&mut self) {
         let line = self.used.saturating_sub(1);
         let row = Rect { y: self.area.y.saturating_add(line), height: 1, ..self.area };

@@ -38,7 +38,7 @@ pub fn draw(app: &App, canvas: &mut Buffer) {
 fn panels(app: &App, styles: Styles, canvas: &mut Buffer) {
     let area = canvas.area;
     match (&app.mode, app.layout_of(area)) {
-        (Mode::Help(line), _) => help::draw(app.help_over, styles, *line, area, canvas),
+        (Mode::Help(line), _) => help::draw(app.help_context, styles, *line, area, canvas),
         (mode, None) => {
             small::draw(app, styles, area, canvas);
             if let Mode::Prompt(prompt) = mode {

@@ -15,9 +15,9 @@ use crate::watch::layout::CHARTS_ROWS_MIN;
 use crate::watch::text::columns;
 use crate::watch::theme::{ChartColor, Styles};
 
-/// Below this width, a chart has no scale; the caption contains the upper limit.
+/// Minimum width of a chart with a scale.
 const SCALE_FROM: u16 = 16;
-/// From this height on, the scale also has a label in the middle.
+/// Minimum height of a scale with a label in the middle.
 const MIDDLE_FROM: u16 = 3;
 /// Minimum width of the scale's labels: `79.6`.
 const LABEL: u16 = 4;
@@ -47,27 +47,27 @@ impl Scale {
         Self { top: top as f64, labels: [whole(number), whole(&half), "0".to_owned()] }
     }
 
-    /// A scale for memory, up to a round number above `most`.
-    pub fn above(most: u64) -> Self {
+    /// A scale for memory, up to a round number above `max`.
+    pub fn above(max: u64) -> Self {
         /// Round numbers, in quarters of a power of two.
         const PARTS: [u64; 4] = [2, 3, 4, 6];
-        let power = most.max(4).checked_next_power_of_two().unwrap_or(1 << 63);
+        let power = max.max(4).checked_next_power_of_two().unwrap_or(1 << 63);
         let quarter = power / 4;
         let round = PARTS.into_iter().map(|parts| quarter.saturating_mul(parts));
-        // The highest value must stay below the edge.
-        let top = round.into_iter().find(|top| *top - *top / 16 >= most);
+        // The maximum must stay below the edge.
+        let top = round.into_iter().find(|top| *top - *top / 16 >= max);
         Self::bytes(top.unwrap_or(power.saturating_mul(2)))
     }
 
     /// A scale for CPU time, where each core is 100 percent.
-    pub fn cores(most: f64) -> Self {
-        let top = (most / 100.0).ceil().max(1.0) * 100.0;
-        Self { top, labels: [top, top / 2.0, 0.0].map(|it| format!("{it:.0}")) }
+    pub fn cores(max: f64) -> Self {
+        let top = (max / 100.0).ceil().max(1.0) * 100.0;
+        Self { top, labels: [top, top / 2.0, 0.0].map(|value| format!("{value:.0}")) }
     }
 
     /// The width is the same for all charts, so that stacked charts align.
     fn width(&self) -> u16 {
-        let widest = self.labels.iter().map(|it| columns(it)).max();
+        let widest = self.labels.iter().map(|label| columns(label)).max();
         widest.unwrap_or(0).max(LABEL)
     }
 }
@@ -75,7 +75,7 @@ impl Scale {
 /// Marks of a finding on a chart.
 #[derive(Clone, Copy, Default)]
 pub struct FindingMark {
-    /// Since when the finding's condition has held.
+    /// Start of the finding's condition.
     pub since: Option<Time>,
     pub threshold: Option<f64>,
 }
@@ -105,7 +105,7 @@ impl Plot {
         let has_times = area.height >= CHARTS_ROWS_MIN;
         let height = area.height.saturating_sub(1 + u16::from(has_times));
         let body = Rect { y: area.y + 1, height, ..area }.intersection(canvas.area);
-        let dots = self.scale_beside(scale, body, canvas);
+        let dots = self.draw_scale(scale, body, canvas);
         if dots.width < body.width {
             self.grid(dots, canvas);
         }
@@ -136,7 +136,7 @@ impl Plot {
     }
 
     /// Writes the scale on the left, if there is room; returns the remaining area.
-    fn scale_beside(&self, scale: &Scale, body: Rect, canvas: &mut Buffer) -> Rect {
+    fn draw_scale(&self, scale: &Scale, body: Rect, canvas: &mut Buffer) -> Rect {
         if body.width < SCALE_FROM {
             return body;
         }
@@ -158,7 +158,7 @@ impl Plot {
         Rect { x: body.x + width + 1, width: body.width - width - 1, ..body }
     }
 
-    /// Draws faint lines at the top, the middle and, in a high chart, in between, so that low values can be read.
+    /// Draws faint lines at the top, in the middle and, on a tall chart, in between, so that low values can be read.
     fn grid(&self, dots: Rect, canvas: &mut Buffer) {
         if dots.height < MIDDLE_FROM {
             return;
@@ -174,10 +174,12 @@ impl Plot {
     }
 
     /// Draws the finding's marks: a horizontal line at the threshold and a vertical line at the start. An arrow
-    /// points to the start in the line of time labels, if that is free. Blocks keep their shape.
+    /// points to the start in the line of time labels, if that cell is free. Blocks keep their shape.
     fn mark(&self, scale: &Scale, dots: Rect, times: Option<Rect>, canvas: &mut Buffer) {
         let style = self.styles.reclaimable();
-        if let Some(share) = self.mark.threshold.map(|it| it / scale.top).filter(|it| *it < 1.0) {
+        if let Some(share) =
+            self.mark.threshold.map(|value| value / scale.top).filter(|share| *share < 1.0)
+        {
             let above = (share * f64::from(dots.height)) as u16;
             let y = dots.bottom().saturating_sub(above + 1);
             for x in dots.left()..dots.right() {
@@ -204,7 +206,7 @@ impl Plot {
     }
 }
 
-/// Writes a character over a blank or the grid. Other graphics only take the style, and text stays unchanged.
+/// Writes a character over a blank or the grid. Other graphics only get the style; text stays unchanged.
 fn put_on_grid(canvas: &mut Buffer, at: (u16, u16), symbol: char, style: Style) {
     match canvas.cell_mut(at) {
         Some(cell) if matches!(cell.symbol(), " " | "·") => cell.set_char(symbol).set_style(style),

@@ -14,7 +14,7 @@ use crate::watch::state::prompt::{Prompt, Purpose};
 use crate::watch::text::columns;
 use crate::watch::theme::Styles;
 
-/// Columns for the text next to an error.
+/// Minimum columns for the text next to an error.
 const TYPED_MIN: u16 = 16;
 
 pub fn draw(app: &App, prompt: &Prompt, styles: Styles, area: Rect, canvas: &mut Buffer) {
@@ -50,7 +50,7 @@ pub fn draw(app: &App, prompt: &Prompt, styles: Styles, area: Rect, canvas: &mut
         0 => 0,
         width => (width + 2).min(room - kept),
     };
-    // If the text is too long, its end before the cursor is shown.
+    // If the text is too long, only the part just before the cursor is shown.
     let typed_width = room - note_width;
     let (under, rest) = split_first(&after);
     let under_width = columns(under).max(1);
@@ -72,7 +72,7 @@ fn split_first(text: &str) -> (&str, &str) {
     text.split_at(end.map_or(text.len(), |(at, _)| at))
 }
 
-/// The longest end of a text that fits.
+/// The longest suffix of a text that fits.
 fn tail(text: &str, width: u16) -> &str {
     let mut used = 0;
     let mut start = text.len();
@@ -91,7 +91,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_long_line_shows_its_end_and_no_half_character() {
+    fn a_long_line_shows_its_end_without_half_characters() {
         assert_eq!(tail("abcdef", 3), "def");
         assert_eq!(tail("ab日本", 3), "本");
         assert_eq!(tail("日", 1), "");

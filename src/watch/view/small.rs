@@ -1,4 +1,4 @@
-//! A screen too small for panels: a short text, and a line with the required size.
+//! Draws a screen that is too small for panels: a short text, and a line with the required size.
 
 use crate::watch::view::header;
 use ratatui::layout::Rect;
@@ -14,11 +14,11 @@ use crate::watch::text::{clean, columns};
 use crate::watch::theme::Styles;
 use crate::watch::view_model::badge;
 
-/// Draws the most important parts first. A part that does not fit goes to the next line, if there is one. The last
-/// line says why there are no panels.
+/// Draws the parts, most important first. A part that does not fit moves to the next line, if there is one. The last
+/// line explains why there are no panels.
 pub fn draw(app: &App, styles: Styles, area: Rect, canvas: &mut Buffer) {
     let mut parts = Vec::new();
-    // Without a bottom line, the note is shown here.
+    // A small screen has no bottom line for the note.
     if let Some(note) = &app.note {
         parts.push((clean(note, area.width).to_string(), styles.caution()));
     }
@@ -29,8 +29,8 @@ pub fn draw(app: &App, styles: Styles, area: Rect, canvas: &mut Buffer) {
     match &app.screenful {
         None => parts.push(("waiting for the first sample".to_owned(), styles.plain())),
         Some(screenful) => {
-            let waste = header::headline_within(app, styles, area.width);
-            if let Some((headline, style)) = waste.filter(|_| header::is_waste(app)) {
+            let headline = header::headline_within(app, styles, area.width);
+            if let Some((headline, style)) = headline.filter(|_| header::has_waste(app)) {
                 parts.push((headline.text(app.setup.ascii), style));
             }
             if let Some(worst) = screenful.findings.first() {

@@ -18,10 +18,11 @@ pub fn draw(app: &App, styles: Styles, layout: &Layout, canvas: &mut Buffer) {
     let area = layout.status;
     let mut lines = PanelWriter::new(styles, area, canvas);
     let are_findings = are_shown(app);
-    let wanted = app.screenful.as_ref().map(|it| lines_wanted(it, app.alarms().len()));
-    let is_silent = are_findings && wanted == Some(0);
+    let wanted =
+        app.screenful.as_ref().map(|screenful| lines_wanted(screenful, app.alarms().len()));
+    let is_empty = are_findings && wanted == Some(0);
     // Without content, the panel has only its title.
-    if area.height >= 4 || is_silent {
+    if area.height >= 4 || is_empty {
         let style = match app.focus {
             Focus::Findings => styles.focused(),
             Focus::Table => styles.heading(),
@@ -38,7 +39,7 @@ pub fn draw(app: &App, styles: Styles, layout: &Layout, canvas: &mut Buffer) {
         Some(subject) => selected(app, &subject, &mut lines),
         None => findings::draw(app, layout, &mut lines),
     }
-    // Silence from the source does not mean that all is well.
+    // If the source does not answer, there may be something to report.
     if lines.is_blank && !app.is_overdue() {
         lines.write("nothing to report", 1, styles.faint());
     }
@@ -66,7 +67,7 @@ fn profile(subject: &Subject<'_>) -> String {
     profile.map_or_else(String::new, |profile| format!(" ({})", clean(profile, 40)))
 }
 
-/// Writes the selected process: its suspicion or its finding with advice, and other facts.
+/// Writes the selected process: why it is suspected or its finding with advice, and other facts.
 fn selected(app: &App, subject: &Subject<'_>, lines: &mut PanelWriter<'_>) {
     let styles = lines.styles;
     if let Some(suspect) = subject.suspect {
@@ -74,7 +75,7 @@ fn selected(app: &App, subject: &Subject<'_>, lines: &mut PanelWriter<'_>) {
         lines.write(&clean(&message, MESSAGE_CHARS), 2, styles.plain());
         let host = app.setup.host.as_ref();
         let command =
-            host.map_or_else(|| suspect.command.to_string(), |it| it.typed(&suspect.command));
+            host.map_or_else(|| suspect.command.to_string(), |host| host.typed(&suspect.command));
         let command = format!("> {}", clean(&command, MESSAGE_CHARS));
         lines.write(&command, 1, styles.strong());
     }
@@ -103,7 +104,7 @@ fn selected(app: &App, subject: &Subject<'_>, lines: &mut PanelWriter<'_>) {
         }
         Err(reason) => match subject.ended {
             Some(ended) => {
-                let text = "the process has ended, and NVML still lists it; it was:";
+                let text = "the process has exited, but NVML still lists it; it was:";
                 lines.write(text, 1, styles.caution());
                 let room = lines.area.width.saturating_mul(lines.left().clamp(1, 3));
                 lines.write(&text::whole_command(&ended.as_named(), room), 3, styles.plain());

@@ -29,8 +29,8 @@ const TAGGED: &str = "*";
 const BOTH: &str = "◆";
 /// Maximum indentation of a tree, in generations.
 const INDENTED: u16 = 8;
-const LEAST_SPAN_DIVISOR: f64 = 4.0;
-/// Blocks by height. None is full, so that rows do not touch.
+const SPAN_MIN_DIVISOR: f64 = 4.0;
+/// Blocks by height. The full block is omitted, so that rows do not touch.
 const BLOCKS: [&str; 7] = ["▁", "▂", "▃", "▄", "▅", "▆", "▇"];
 
 /// Draws the filters, the heading and the visible rows.
@@ -68,12 +68,12 @@ pub fn draw(app: &App, styles: Styles, layout: &Layout, canvas: &mut Buffer) {
     let table =
         TableView { app, columns: &columns, styles, window: ChartWindow::between(first, end) };
     let lines = app.table.listing.lines.iter().enumerate().skip(app.table.offset);
-    for (line, (at, of_tree)) in (0..area.height).zip(lines) {
-        let Some(subject) = screenful.subject(of_tree.row) else {
+    for (line, (at, entry)) in (0..area.height).zip(lines) {
+        let Some(subject) = screenful.subject(entry.row) else {
             break;
         };
         let row = Rect::new(area.x, area.y + line, area.width, 1);
-        table.draw_row(of_tree, &subject, row, canvas);
+        table.draw_row(entry, &subject, row, canvas);
         let (edge, style) = match (subject.finding, subject.suspect) {
             (Some(finding), _) => (FOUND, styles.edge(finding.severity)),
             (None, Some(_)) => (SUSPECTED, styles.suspected()),
@@ -126,7 +126,7 @@ fn draw_heading(
     canvas: &mut Buffer,
 ) {
     let sort = app.table.choice.sort;
-    // If the filters have no line of their own, show them here.
+    // If the filters have no separate line, show them here.
     let limited = limited(app).filter(|_| layout.table_limits.is_empty());
     let mut writer = LineWriter::new(canvas, layout.table_heading, 0);
     writer.skip(GUTTER);
@@ -184,7 +184,7 @@ impl TableView<'_> {
         let styles = self.styles;
         let mut writer = LineWriter::new(canvas, area, 0);
         writer.skip(GUTTER);
-        let has_state_column = self.columns.iter().any(|(it, _)| *it == Column::State);
+        let has_state_column = self.columns.iter().any(|(column, _)| *column == Column::State);
         for &(column, width) in self.columns {
             match column {
                 Column::Command => {
@@ -219,13 +219,13 @@ impl TableView<'_> {
     }
 
     fn draw_history(&self, subject: &Subject<'_>, width: u16, writer: &mut LineWriter<'_>) {
-        let course = subject.course(&self.app.judged.courses);
-        let values = course.map(|course| chart::memory(course.buckets(), self.window, width));
+        let series = subject.memory_series(&self.app.judged.courses);
+        let values = series.map(|series| chart::memory(series.buckets(), self.window, width));
         let Some(heights) = values.and_then(|values| heights(&values)) else {
             writer.right(UNKNOWN, width, self.styles.faint());
             return;
         };
-        // A rise or fall should stand out. Level memory is faint, as high as its share of the GPU.
+        // A rise or fall must be noticeable. Level memory is faint; its height is its share of the GPU.
         let is_level = heights.iter().flatten().all(|height| *height == 0);
         let style = if is_level { self.styles.faint() } else { self.styles.held() };
         let share = subject.memory_percent().filter(|_| is_level).unwrap_or(0.0) / 100.0;
@@ -243,12 +243,12 @@ impl TableView<'_> {
     }
 }
 
-/// Heights of the values above the lowest one. Another column shows the amount; these cells only show changes.
+/// Heights of the values above the minimum. Another column shows the amount; these cells only show changes.
 fn heights(values: &[Option<f64>]) -> Option<Vec<Option<usize>>> {
-    let known = || values.iter().flatten().copied();
-    let (low, high) = (known().reduce(f64::min)?, known().reduce(f64::max)?);
+    let present = || values.iter().flatten().copied();
+    let (low, high) = (present().reduce(f64::min)?, present().reduce(f64::max)?);
     // A small change does not fill the scale, so that noise does not look like growth.
-    let span = (high - low).max(high / LEAST_SPAN_DIVISOR).max(1.0);
+    let span = (high - low).max(high / SPAN_MIN_DIVISOR).max(1.0);
     let height = |value: f64| ((value - low) / span * BLOCKS.len() as f64) as usize;
     Some(values.iter().map(|value| value.map(height)).collect())
 }
@@ -294,7 +294,7 @@ fn cell<'a>(
             let mark = if stale { "~" } else { "" };
             plain(column.text(subject).map(|text| format!("{mark}{text}")))
         }
-        Column::State => match subject.process.ok().and_then(|it| it.state) {
+        Column::State => match subject.process.ok().and_then(|process| process.state) {
             Some(state) => state_word(state, styles),
             None => plain(None),
         },
@@ -324,7 +324,7 @@ fn cleaned<'a>(text: String, width: u16) -> Cow<'a, str> {
     })
 }
 
-/// The command, after the state of a halted process: even without a state column, a zombie must not look alive.
+/// The command, preceded by the state if the process is halted. Without a state column, a zombie would look alive.
 fn command_with_state<'a>(
     width: u16,
     subject: &Subject<'a>,
@@ -341,8 +341,8 @@ fn command_with_state<'a>(
     }
 }
 
-/// Whether a process stays in this state until someone acts: stopped, traced, defunct. `D` is excluded, because it
-/// changes with every disk read and would flicker.
+/// Whether a process stays in this state until another process acts: stopped, traced, defunct. `D` is excluded,
+/// because it changes with every disk read and would flicker.
 pub fn is_halted(state: char) -> bool {
     matches!(state, 'T' | 't' | 'Z' | 'X')
 }

@@ -15,7 +15,7 @@ use crate::watch::findings;
 use crate::watch::reaping::STILL_ENDING;
 use crate::watch::sample;
 use crate::watch::state::Event;
-use crate::watch::testing::{events, keys, press, screen as app, see};
+use crate::watch::testing::{events, keys, press, screen as app, show_sample};
 use crate::watch::theme::Theme;
 use crate::watch::update::update;
 use crate::watch::view_model::Screenful;
@@ -24,7 +24,7 @@ mod charts;
 mod gpus;
 mod waste;
 
-/// From the smallest screen with panels to a large one.
+/// Screen sizes, from the smallest one with panels to a large one.
 pub(super) const SIZES: [(u16, u16); 3] = [(40, 10), (80, 24), (200, 60)];
 
 /// A screen of `snapshot`, where the first process of GPU 0 is idle.
@@ -62,11 +62,11 @@ fn compare(name: &str, actual: &str) {
         return;
     }
     let expected = std::fs::read_to_string(&path).unwrap_or_else(|error| {
-        panic!("{}: {error}; write it with GPUMEM_BLESS=1", path.display())
+        panic!("{}: {error}; run the test with GPUMEM_BLESS=1 to write it", path.display())
     });
     assert!(
         actual == expected,
-        "{name} has changed; if that is right, GPUMEM_BLESS=1 writes it anew\n{actual}"
+        "{name} has changed; if this is intended, run the test with GPUMEM_BLESS=1\n{actual}"
     );
 }
 
@@ -79,14 +79,14 @@ fn screens_with_any_number_of_gpus() {
 }
 
 #[test]
-fn a_selected_process_shows_its_finding_and_itself() {
+fn a_selected_process_shows_its_finding_and_facts() {
     let mut app = showing(sample::snapshot(4, 4), 120, 40);
     keys(&mut app, "oxg");
     check("selected-120x40", &app);
 }
 
 #[test]
-fn a_half_broken_machine() {
+fn a_machine_with_errors() {
     let mut snapshot = sample::snapshot(4, 2);
     sample::lose(&mut snapshot, 1);
     snapshot.gpus[2].stale_seconds = Some(7.2);
@@ -105,7 +105,7 @@ fn a_half_broken_machine() {
 }
 
 #[test]
-fn mig_devices_hidden_holders_and_what_is_not_available() {
+fn mig_devices_unlisted_processes_and_missing_figures() {
     let mut divided = sample::snapshot(2, 3);
     sample::divide(&mut divided, 0);
     check("mig-80x24", &showing(divided, 80, 24));
@@ -117,7 +117,7 @@ fn mig_devices_hidden_holders_and_what_is_not_available() {
     let mut app = showing(hidden, 120, 40);
     let at = app.screenful.as_ref().unwrap().rows.len() - 1;
     let subject = app.screenful.as_ref().unwrap().subject(at).unwrap();
-    assert_eq!(subject.row.key.identity.pid, worker, "the unknown comes last");
+    assert_eq!(subject.row.key.identity.pid, worker, "rows with unknown memory are last");
     keys(&mut app, "G");
     check("hidden-selected-120x40", &app);
 
@@ -136,7 +136,7 @@ fn mig_devices_hidden_holders_and_what_is_not_available() {
 
 /// Covers each form of the GPU panel, the findings and their pages, a tree, scrolled commands and a prompt.
 #[test]
-fn hostile_names_are_shown_and_move_nothing() {
+fn hostile_names_are_escaped_in_every_panel() {
     check("hostile-80x24", &showing(hostile(), 80, 24));
     let mut snapshot = Snapshot { gpus: sample::snapshot(4, 7).gpus, ..hostile() };
     let names = [
@@ -177,7 +177,7 @@ fn is_hostile(c: char) -> bool {
 }
 
 #[test]
-fn other_screens() {
+fn waiting_small_help_replay_failed_and_ascii_screens() {
     let snapshot = || sample::snapshot(2, 3);
     check("waiting-80x24", &app(80, 24));
     check("small-39x9", &showing(snapshot(), 39, 9));
@@ -256,17 +256,17 @@ fn findings_of_an_unread_gpu_are_unknown() {
     app.show(Screenful::new(lost.clone(), Vec::new(), vec![reason.clone()], |_, _| None));
     let title = findings::title(&app, &app.layout().unwrap());
     assert!(title.starts_with("findings: none known, "), "{title}");
-    assert!(title.ends_with(" not read"), "{title}");
+    assert!(title.ends_with(" not be read"), "{title}");
     for gpu in &mut lost.gpus {
         gpu.stale_seconds = Some(9.0);
     }
     app.show(Screenful::new(lost, Vec::new(), vec![reason], |_, _| None));
     let title = findings::title(&app, &app.layout().unwrap());
-    assert_eq!(title.contains(&format!("{count} GPUs are")), count > 1, "{title}");
+    assert_eq!(title.contains(&format!("{count} GPUs could")), count > 1, "{title}");
 }
 
 #[test]
-fn without_colour_there_is_none_and_a_theme_changes_no_word() {
+fn themes_change_no_text_and_colour_can_be_disabled() {
     let mut snapshot = sample::snapshot(4, 2);
     sample::lose(&mut snapshot, 1);
     let mut app = showing(snapshot, 120, 40);

@@ -1,4 +1,4 @@
-//! Tests of the panel's look, with hand-made plans.
+//! Tests of the panel with hand-made plans.
 
 use super::*;
 use crate::reclaim::Outcome;
@@ -6,7 +6,7 @@ use crate::reclaim::worker::{Proposal, ReclaimProgress, TargetStage};
 use crate::units::GIB;
 use crate::watch::sample;
 use crate::watch::state::Event;
-use crate::watch::testing::{keys, screen, see, tick};
+use crate::watch::testing::{keys, screen, show_sample, tick};
 use crate::watch::update::update;
 use crate::watch::view::tests::check;
 
@@ -31,7 +31,7 @@ const LINES: &[&str] = &[
 
 fn app() -> App {
     let mut app = screen(80, 24);
-    see(&mut app, 1, sample::snapshot(2, 3));
+    show_sample(&mut app, 1, sample::snapshot(2, 3));
     app
 }
 
@@ -49,7 +49,7 @@ fn plan(app: &mut App) {
 }
 
 #[test]
-fn a_plan_its_countdown_and_what_is_carried_out() {
+fn a_plan_its_countdown_and_its_batch_are_drawn() {
     let mut app = app();
     plan(&mut app);
     check("plan-80x24", &app);
@@ -74,7 +74,7 @@ fn a_plan_its_countdown_and_what_is_carried_out() {
 }
 
 #[test]
-fn marks_that_the_table_does_not_show_and_an_old_plan_are_noted() {
+fn hidden_marks_and_the_age_of_a_plan_are_noted() {
     let title = |app: &App| scope_text(app, app.reaping.dialog.as_ref().unwrap());
     let mut app = app();
     keys(&mut app, "  x");
@@ -88,19 +88,19 @@ fn marks_that_the_table_does_not_show_and_an_old_plan_are_noted() {
     let plan = Ok(sample::proposal(vec![sample::target(4001)]));
     update(&mut app, Event::Reclaim(ReclaimProgress::Planned { number, plan }));
     let notes = |app: &App| of_plan(app, app.reaping.dialog.as_ref().unwrap()).note;
-    assert_eq!(notes(&app).len(), 1, "the sum");
+    assert_eq!(notes(&app).len(), 1, "the summary");
     tick(&mut app, 121_000);
     let (note, _) = &notes(&app)[1];
     assert_eq!(note, "made 2m 00s ago; r refreshes it");
 }
 
 #[test]
-fn a_line_is_folded_where_it_began_and_cut_in_the_end() {
+fn a_long_line_is_wrapped_with_its_indentation_and_truncated() {
     let fold = |line: &str, width| fold(line, width).collect::<Vec<_>>();
     let line = format!("    {}", "word ".repeat(20));
     let folded = fold(&line, 40);
     assert!(folded[0].starts_with("    word") && folded[1].starts_with("      word"));
-    assert_eq!(fold(&"x".repeat(100_000), 40).len(), MOST_LINES);
+    assert_eq!(fold(&"x".repeat(100_000), 40).len(), LINES_MAX);
     assert_eq!(fold("", 10), [""]);
     for width in 0..20 {
         for line in ["    日本語日本語", "        deep", "x"] {

@@ -6,14 +6,14 @@ use crate::watch::layout::hints;
 
 #[test]
 fn a_batch_can_be_undone_and_stopped() {
-    let mut app = showing(None);
-    let number = begun(&mut app);
+    let mut app = app_with_sample(None);
+    let number = begin_plan(&mut app);
     on_progress(&mut app, ReclaimProgress::Begun { number });
     let stop = Some(Effect::Reclaim(ReclaimRequest::Stop { number }));
     assert_eq!(keys(&mut app, "u"), stop);
     let batch = app.reaping.batch.as_ref().unwrap();
     assert_eq!(batch.summary(), "freed 0 B; 0 of 2 done; stopping");
-    assert!(app.reaping.is_running(), "not before the worker says so");
+    assert!(app.reaping.is_running(), "until the worker confirms");
     let error = Some("undone: nothing was sent".to_owned());
     let effect = on_progress(&mut app, ReclaimProgress::Finished { number, error });
     assert_eq!(effect, Some(Effect::Control(Control::Fast(false))));
@@ -23,26 +23,26 @@ fn a_batch_can_be_undone_and_stopped() {
 }
 
 #[test]
-fn marks_go_with_the_plan_that_was_begun() {
-    let mut app = showing(None);
+fn starting_a_plan_clears_its_marks() {
+    let mut app = app_with_sample(None);
     keys(&mut app, "g ");
     assert_eq!(app.table.tagged.len(), 1);
-    begun(&mut app);
-    assert!(app.table.tagged.is_empty(), "who is marked was dealt with");
-    let mut app = showing(None);
+    begin_plan(&mut app);
+    assert!(app.table.tagged.is_empty(), "the plan covered the marked process");
+    let mut app = app_with_sample(None);
     keys(&mut app, "g ");
-    ask(&mut app, "X");
+    request_plan_for(&mut app, "X");
     keys(&mut app, "<Esc>");
-    assert_eq!(app.table.tagged.len(), 1, "nothing was begun");
+    assert_eq!(app.table.tagged.len(), 1, "no plan was started");
 }
 
 #[test]
-fn a_running_plan_is_checked_and_shown_with_every_sample() {
-    let mut app = showing(None);
-    let number = begun(&mut app);
+fn a_running_plan_receives_every_sample_and_shows_progress() {
+    let mut app = app_with_sample(None);
+    let number = begin_plan(&mut app);
     let effect = on_progress(&mut app, ReclaimProgress::Begun { number });
     assert_eq!(effect, Some(Effect::Control(Control::Fast(true))));
-    let effect = see(&mut app, 5, later(2.0));
+    let effect = show_sample(&mut app, 5, later(2.0));
     assert!(
         matches!(&effect, Some(Effect::Reclaim(ReclaimRequest::Observe(sample))) if sample.snapshot.time == later(2.0).time),
         "{effect:?}"
@@ -72,7 +72,7 @@ fn a_running_plan_is_checked_and_shown_with_every_sample() {
     keys(&mut app, "[");
     assert_eq!(app.shown_time(), Some(later(0.0).time));
     assert_eq!(app.batch_hint().unwrap(), "killing 1 of 2: SIGTERM to 4001, 7s");
-    let effect = see(&mut app, 8, later(5.0));
+    let effect = show_sample(&mut app, 8, later(5.0));
     assert!(
         matches!(&effect, Some(Effect::Reclaim(ReclaimRequest::Observe(sample))) if sample.snapshot.time == later(5.0).time),
         "{effect:?}"
@@ -93,18 +93,18 @@ fn a_running_plan_is_checked_and_shown_with_every_sample() {
     let effect = on_progress(&mut app, ReclaimProgress::Finished { number, error: None });
     assert_eq!(effect, Some(Effect::Control(Control::Fast(false))));
     assert_eq!(app.batch_hint().unwrap(), "done: freed 6.0 GiB; 1 of 2 succeeded (x)");
-    assert_eq!(see(&mut app, 9, later(8.0)), Some(Effect::Draw));
+    assert_eq!(show_sample(&mut app, 9, later(8.0)), Some(Effect::Draw));
     keys(&mut app, "x");
     assert_eq!(app.mode, Mode::Plan);
     keys(&mut app, "<Esc>");
     assert_eq!((app.batch_hint(), &app.reaping.batch), (None, &None));
-    ask(&mut app, "x");
+    request_plan_for(&mut app, "x");
 }
 
 #[test]
 fn a_batch_that_cannot_start_gives_the_reason() {
-    let mut app = showing(None);
-    let number = begun(&mut app);
+    let mut app = app_with_sample(None);
+    let number = begin_plan(&mut app);
     let error = Some("nothing was sent: another reaper is running".to_owned());
     let stranger = ReclaimProgress::Finished { number: number + 1, error: None };
     assert_eq!(on_progress(&mut app, stranger), None);
@@ -117,9 +117,9 @@ fn a_batch_that_cannot_start_gives_the_reason() {
     assert_eq!((&app.mode, &app.reaping.batch), (&Mode::Main, &None));
 }
 
-fn behind() -> (App, u64) {
-    let mut app = showing(None);
-    let number = begun(&mut app);
+fn app_with_hidden_batch() -> (App, u64) {
+    let mut app = app_with_sample(None);
+    let number = begin_plan(&mut app);
     on_progress(&mut app, ReclaimProgress::Begun { number });
     keys(&mut app, "<Esc>");
     assert_eq!(app.mode, Mode::Main);
@@ -127,25 +127,25 @@ fn behind() -> (App, u64) {
 }
 
 /// Checks that the key only warns about the running batch.
-fn is_warned(app: &mut App, key: &str) {
+fn assert_quit_warning(app: &mut App, key: &str) {
     assert_eq!(keys(app, key), Some(Effect::Draw), "{key}");
     assert_eq!(note(app), STILL_ENDING, "{key}");
-    assert!(app.reaping.is_running(), "it goes on");
+    assert!(app.reaping.is_running(), "the batch continues");
 }
 
 #[test]
-fn quitting_meanwhile_warns_and_the_same_key_again_quits() {
+fn quitting_during_a_batch_needs_a_second_key_press() {
     const QUIT: [&str; 3] = ["q", "Q", "<F10>"];
     for (first, second) in QUIT.iter().flat_map(|first| QUIT.map(|second| (first, second))) {
-        let (mut app, _) = behind();
-        is_warned(&mut app, first);
+        let (mut app, _) = app_with_hidden_batch();
+        assert_quit_warning(&mut app, first);
         assert_eq!(keys(&mut app, second), Some(Effect::Quit));
     }
-    // Events in between neither answer nor cancel the warning.
-    let (mut app, number) = behind();
-    is_warned(&mut app, "q");
+    // Other events neither confirm nor cancel the warning.
+    let (mut app, number) = app_with_hidden_batch();
+    assert_quit_warning(&mut app, "q");
     tick(&mut app, 6_000);
-    see(&mut app, 7, later(4.0));
+    show_sample(&mut app, 7, later(4.0));
     let (place, words) = (0, "SIGTERM to 4001".to_owned());
     on_progress(&mut app, ReclaimProgress::Sent { number, place, words });
     assert_eq!(note(&app), STILL_ENDING);
@@ -155,16 +155,16 @@ fn quitting_meanwhile_warns_and_the_same_key_again_quits() {
 #[test]
 fn another_key_after_the_first_q_cancels_quitting() {
     for key in ["j", "?", "/", "s", "x", "p"] {
-        let (mut app, _) = behind();
-        is_warned(&mut app, "q");
+        let (mut app, _) = app_with_hidden_batch();
+        assert_quit_warning(&mut app, "q");
         assert_ne!(keys(&mut app, key), Some(Effect::Quit), "{key}");
         assert_ne!(note(&app), STILL_ENDING, "{key}");
         keys(&mut app, "<Esc>");
         assert_eq!(app.mode, Mode::Main, "{key}");
-        is_warned(&mut app, "q");
+        assert_quit_warning(&mut app, "q");
     }
-    let (mut app, _) = behind();
-    is_warned(&mut app, "q");
+    let (mut app, _) = app_with_hidden_batch();
+    assert_quit_warning(&mut app, "q");
     for _ in 0..5 {
         assert_eq!(keys(&mut app, "<Esc>"), Some(Effect::Draw));
     }
@@ -172,13 +172,13 @@ fn another_key_after_the_first_q_cancels_quitting() {
     keys(&mut app, "x");
     assert_eq!(keys(&mut app, "q"), Some(Effect::Draw));
     assert_eq!((&app.mode, &app.note), (&Mode::Main, &None));
-    is_warned(&mut app, "q");
+    assert_quit_warning(&mut app, "q");
 }
 
 #[test]
-fn ctrl_c_leaves_at_once_whatever_is_being_ended() {
+fn ctrl_c_quits_immediately_during_a_batch() {
     for (before, mode) in [("", Mode::Main), ("q", Mode::Main), ("x", Mode::Plan)] {
-        let (mut app, _) = behind();
+        let (mut app, _) = app_with_hidden_batch();
         keys(&mut app, before);
         assert_eq!(app.mode, mode);
         assert_eq!(press(&mut app, ctrl('c')), Some(Effect::Quit));
@@ -188,9 +188,9 @@ fn ctrl_c_leaves_at_once_whatever_is_being_ended() {
 #[test]
 fn a_finished_batch_does_not_prevent_quitting() {
     for is_warned_before in [false, true] {
-        let (mut app, number) = behind();
+        let (mut app, number) = app_with_hidden_batch();
         if is_warned_before {
-            is_warned(&mut app, "q");
+            assert_quit_warning(&mut app, "q");
         }
         let error = None;
         on_progress(&mut app, ReclaimProgress::Finished { number, error });
@@ -201,7 +201,7 @@ fn a_finished_batch_does_not_prevent_quitting() {
 #[test]
 fn every_key_offered_by_a_running_batch_does_something() {
     let running = |is_open: bool| {
-        let (mut app, _) = behind();
+        let (mut app, _) = app_with_hidden_batch();
         if is_open {
             keys(&mut app, "x");
         }

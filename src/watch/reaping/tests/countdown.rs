@@ -5,9 +5,9 @@ use signal_hook::consts::{SIGCONT, SIGTSTP};
 use super::*;
 
 #[test]
-fn y_starts_exactly_the_shown_plan_after_the_time_to_undo() {
-    let mut app = showing(None);
-    let number = planned(&mut app, vec![target(sample::pid(0, 1))]);
+fn y_starts_exactly_the_shown_plan_after_the_countdown() {
+    let mut app = app_with_sample(None);
+    let number = show_plan(&mut app, vec![target(sample::pid(0, 1))]);
     let shown = Arc::clone(&dialog(&app).proposal().unwrap().plan);
     assert_eq!(keys(&mut app, "y"), Some(Effect::Draw));
     for next in [2_000, 3_000, 4_000] {
@@ -20,7 +20,9 @@ fn y_starts_exactly_the_shown_plan_after_the_time_to_undo() {
         }
     }
     let plan = match tick(&mut app, 4_000) {
-        Some(Effect::Reclaim(ReclaimRequest::Begin { number: of, plan })) if of == number => plan,
+        Some(Effect::Reclaim(ReclaimRequest::Begin { number: begun, plan })) if begun == number => {
+            plan
+        }
         other => panic!("{other:?}"),
     };
     assert!(Arc::ptr_eq(&plan, &shown));
@@ -30,12 +32,12 @@ fn y_starts_exactly_the_shown_plan_after_the_time_to_undo() {
 #[test]
 fn y_can_be_undone_and_nothing_is_sent() {
     for key in ["u", "n", "q", "<Esc>"] {
-        let mut app = showing(None);
-        planned(&mut app, vec![target(7)]);
+        let mut app = app_with_sample(None);
+        show_plan(&mut app, vec![target(7)]);
         keys(&mut app, "y");
         tick(&mut app, 2_000);
         assert_eq!(keys(&mut app, key), Some(Effect::Draw));
-        assert_eq!(told(&app), "undone: nothing was sent");
+        assert_eq!(dialog_note(&app), "undone: nothing was sent");
         assert_eq!(dialog(&app).countdown, None);
         for at in [5_000, 6_000, 60_000] {
             assert!(!matches!(tick(&mut app, at), Some(Effect::Reclaim(_))));
@@ -45,16 +47,16 @@ fn y_can_be_undone_and_nothing_is_sent() {
 }
 
 /// Confirms a plan; the countdown ends 4 s after the start.
-fn counting(app: &mut App) {
-    planned(app, vec![target(7)]);
+fn confirm_plan(app: &mut App) {
+    show_plan(app, vec![target(7)]);
     keys(app, "y");
     tick(app, 2_000);
 }
 
 /// Checks that the confirmation was cancelled for this reason, and that nothing starts later.
-fn is_void(app: &mut App, reason: &str) {
+fn assert_cancelled(app: &mut App, reason: &str) {
     assert_eq!(dialog(app).countdown, None, "{reason}");
-    assert_eq!(told(app), format!("undone: {reason}; nothing was sent"));
+    assert_eq!(dialog_note(app), format!("undone: {reason}; nothing was sent"));
     for at in [5_000, 6_000, 60_000, 4_000_000] {
         assert!(!matches!(tick(app, at), Some(Effect::Reclaim(_))), "{reason}");
     }
@@ -63,13 +65,13 @@ fn is_void(app: &mut App, reason: &str) {
 #[test]
 fn an_unseen_or_interrupted_countdown_cancels() {
     let after = |events: [Event; 2], reason: &str| {
-        let mut app = showing(None);
-        counting(&mut app);
+        let mut app = app_with_sample(None);
+        confirm_plan(&mut app);
         for event in events {
             update(&mut app, event);
         }
         assert_eq!(app.mode, Mode::Plan);
-        is_void(&mut app, reason);
+        assert_cancelled(&mut app, reason);
     };
     // Enlarging the screen again does not restore it.
     let resized = [Event::Resize(20, 5), Event::Resize(80, 24)];
@@ -78,60 +80,60 @@ fn an_unseen_or_interrupted_countdown_cancels() {
     after(helped, "the plan was no longer on screen");
     let suspended = [SIGTSTP, SIGCONT].map(Event::Signal);
     after(suspended, "gpumem was suspended");
-    // SIGSTOP stopped gpumem without notice, or the terminal accepted no output. The next tick is then much too
-    // late, with or without a sample before it.
+    // SIGSTOP stopped gpumem, or the terminal did not accept output. The next tick is then much too late, with or
+    // without a sample before it.
     for has_sample in [false, true] {
-        let mut app = showing(None);
-        counting(&mut app);
+        let mut app = app_with_sample(None);
+        confirm_plan(&mut app);
         if has_sample {
-            see(&mut app, 3_600, later(3_600.0));
+            show_sample(&mut app, 3_600, later(3_600.0));
         }
         assert_eq!(tick(&mut app, 3_600_000), Some(Effect::Draw));
-        is_void(&mut app, "the screen was not updated meanwhile");
+        assert_cancelled(&mut app, "the screen was not updated in time");
     }
 }
 
 #[test]
 fn an_old_plan_is_renewed_instead_of_confirmed() {
-    let mut app = showing(None);
-    let number = planned(&mut app, vec![target(7)]);
-    see(&mut app, 300, later(299.0));
+    let mut app = app_with_sample(None);
+    let number = show_plan(&mut app, vec![target(7)]);
+    show_sample(&mut app, 300, later(299.0));
     draw(&mut app);
     keys(&mut app, "y");
     assert!(dialog(&app).countdown.is_some(), "old, but not too old");
     keys(&mut app, "u");
     // The machine was suspended: its clock advanced, but the screen's clock did not.
-    see(&mut app, 301, later(30_000.0));
+    show_sample(&mut app, 301, later(30_000.0));
     draw(&mut app);
-    let question = ask(&mut app, "y");
-    assert_eq!((question.number, question.snapshot.time), (number + 1, later(30_000.0).time));
+    let request = request_plan_for(&mut app, "y");
+    assert_eq!((request.number, request.snapshot.time), (number + 1, later(30_000.0).time));
     assert_eq!(dialog(&app).countdown, None);
-    assert!(told(&app).contains("8h"));
-    answer(&mut app, question.number, proposal(vec![target(7)]));
+    assert!(dialog_note(&app).contains("8h"));
+    answer(&mut app, request.number, proposal(vec![target(7)]));
     keys(&mut app, "y");
     assert!(dialog(&app).countdown.is_some());
 }
 
 #[test]
-fn a_plan_that_came_late_is_as_old_as_its_question() {
-    let mut app = showing(None);
-    let number = ask(&mut app, "gx").number;
+fn the_age_of_a_plan_starts_with_its_request() {
+    let mut app = app_with_sample(None);
+    let number = request_plan_for(&mut app, "gx").number;
     // /proc hung for an hour.
-    see(&mut app, 3_600, later(3_600.0));
+    show_sample(&mut app, 3_600, later(3_600.0));
     answer(&mut app, number, proposal(vec![target(7)]));
-    assert_eq!(ask(&mut app, "y").number, number + 1);
+    assert_eq!(request_plan_for(&mut app, "y").number, number + 1);
 }
 
 #[test]
 fn keys_before_the_plan_is_drawn_confirm_nothing() {
-    let mut app = showing(None);
-    let number = ask(&mut app, "gx").number;
-    assert_eq!(keys(&mut app, "y"), None, "there is no plan");
+    let mut app = app_with_sample(None);
+    let number = request_plan_for(&mut app, "gx").number;
+    assert_eq!(keys(&mut app, "y"), None, "there is no plan yet");
     draw(&mut app);
-    assert_eq!(keys(&mut app, "y"), None, "what was drawn was no plan");
+    assert_eq!(keys(&mut app, "y"), None, "the frame had no plan");
     let plan = Ok(proposal(vec![target(7)]));
     on_progress(&mut app, ReclaimProgress::Planned { number, plan });
-    assert_eq!(keys(&mut app, "y"), None, "it was not drawn");
+    assert_eq!(keys(&mut app, "y"), None, "the plan was not drawn");
     draw(&mut app);
     assert_eq!(keys(&mut app, "y"), Some(Effect::Draw));
     assert!(dialog(&app).countdown.is_some());
@@ -139,8 +141,8 @@ fn keys_before_the_plan_is_drawn_confirm_nothing() {
 
 #[test]
 fn a_screen_too_small_for_the_plan_confirms_nothing() {
-    let mut app = showing(None);
-    planned(&mut app, vec![target(7)]);
+    let mut app = app_with_sample(None);
+    show_plan(&mut app, vec![target(7)]);
     update(&mut app, Event::Resize(20, 5));
     draw(&mut app);
     assert_eq!(keys(&mut app, "y"), None);
@@ -152,8 +154,8 @@ fn a_screen_too_small_for_the_plan_confirms_nothing() {
 #[test]
 fn esc_enter_f10_and_n_close_the_plan() {
     for key in ["<Esc>", "<Enter>", "<F10>", "n"] {
-        let mut app = showing(None);
-        planned(&mut app, vec![target(7)]);
+        let mut app = app_with_sample(None);
+        show_plan(&mut app, vec![target(7)]);
         assert_eq!(keys(&mut app, key), Some(Effect::Draw));
         assert_eq!((&app.mode, &app.reaping.dialog), (&Mode::Main, &None));
     }

@@ -1,4 +1,4 @@
-//! Tests of the timeline by number and by time, and of its bound.
+//! Tests of the timeline: access by number and time, and its limit.
 
 use super::*;
 use crate::model::finding::{Finding, Undecided};
@@ -7,8 +7,8 @@ use crate::watch::sample;
 
 const KIBIBYTES: usize = 1024;
 
-/// A machine at `second`: some processes work, most are idle, and from second 10 on one has a finding.
-fn scene(second: u32, gpus: u32, processes: u32) -> (Snapshot, Vec<Finding>, Vec<Undecided>) {
+/// A machine at `second`. A quarter of the processes are active; from second 10 on, one has a finding.
+fn sample_at(second: u32, gpus: u32, processes: u32) -> (Snapshot, Vec<Finding>, Vec<Undecided>) {
     let mut snapshot = sample::snapshot(gpus, processes);
     snapshot.time = snapshot.time.plus_seconds(f64::from(second));
     for (at, process) in snapshot.processes.iter_mut().enumerate() {
@@ -49,21 +49,21 @@ fn sample_of(
 }
 
 fn push(timeline: &mut Timeline, second: u32, processes: u32, is_live: bool) -> FrameRef {
-    let (snapshot, findings, undecided) = scene(second, 2, processes);
+    let (snapshot, findings, undecided) = sample_at(second, 2, processes);
     timeline.push(sample_of(snapshot, findings, undecided), is_live)
 }
 
-fn marks(timeline: &Timeline) -> Vec<u64> {
+fn numbers(timeline: &Timeline) -> Vec<u64> {
     timeline.entries.iter().map(|entry| entry.reference.number).collect()
 }
 
 #[test]
-fn it_is_asked_by_number_and_by_time() {
+fn frames_are_found_by_number_and_by_time() {
     let mut timeline = Timeline::default();
     for second in 0..5 {
         push(&mut timeline, second * 10, 2, true);
     }
-    let number = |mark: Option<FrameRef>| mark.map(|mark| mark.number);
+    let number = |frame: Option<FrameRef>| frame.map(|frame| frame.number);
     let first = timeline.oldest().unwrap().time;
     assert_eq!(number(timeline.before(0)), None);
     assert_eq!(number(timeline.before(3)), Some(2));
@@ -77,59 +77,59 @@ fn it_is_asked_by_number_and_by_time() {
 }
 
 #[test]
-fn a_recording_loses_the_oldest_first_and_keeps_the_rest_whole() {
-    let mut timeline = Timeline::of(640 * KIBIBYTES);
+fn a_recording_drops_its_oldest_samples_without_thinning() {
+    let mut timeline = Timeline::with_limit(640 * KIBIBYTES);
     for second in 0..400 {
-        let mark = push(&mut timeline, second, 8, false);
-        assert_eq!(mark.number, u64::from(second));
+        let frame = push(&mut timeline, second, 8, false);
+        assert_eq!(frame.number, u64::from(second));
         assert!(timeline.bytes <= 640 * KIBIBYTES);
     }
-    let marks = marks(&timeline);
-    assert!(marks.len() > 5 && marks[0] > 0, "{}", marks.len());
-    assert!(marks.windows(2).all(|two| two[1] == two[0] + 1));
-    assert_eq!(marks.last(), Some(&399));
-    assert_eq!(timeline.beginning_before(399), Some(10), "it is remembered");
+    let numbers = numbers(&timeline);
+    assert!(numbers.len() > 5 && numbers[0] > 0, "{}", numbers.len());
+    assert!(numbers.windows(2).all(|two| two[1] == two[0] + 1));
+    assert_eq!(numbers.last(), Some(&399));
+    assert_eq!(timeline.beginning_before(399), Some(10), "the beginning is remembered");
     timeline.clear();
     assert_eq!((timeline.oldest(), timeline.bytes), (None, 0));
     assert_eq!(push(&mut timeline, 0, 8, false).number, 0);
 }
 
 #[test]
-fn on_a_live_machine_old_samples_are_thinned_before_the_oldest_are_dropped() {
-    let mut timeline = Timeline::of(410 * KIBIBYTES);
+fn live_samples_are_thinned_before_they_are_dropped() {
+    let mut timeline = Timeline::with_limit(410 * KIBIBYTES);
     for second in 0..1000 {
         push(&mut timeline, second, 8, true);
         assert!(timeline.bytes <= 410 * KIBIBYTES);
     }
-    let marks = marks(&timeline);
-    let dense = marks.windows(2).filter(|two| two[1] == two[0] + 1).count();
-    let thin = marks.windows(2).filter(|two| two[1] == two[0] + 10).count();
-    // There may be a gap where the thinned samples end.
-    assert!(dense + thin + 2 >= marks.len(), "{marks:?}");
+    let numbers = numbers(&timeline);
+    let dense = numbers.windows(2).filter(|two| two[1] == two[0] + 1).count();
+    let thin = numbers.windows(2).filter(|two| two[1] == two[0] + 10).count();
+    // A gap can separate thinned and dense samples.
+    assert!(dense + thin + 2 >= numbers.len(), "{numbers:?}");
     assert!(dense.abs_diff(thin) < 5, "{dense} and {thin}");
-    assert_eq!(marks.last(), Some(&999));
+    assert_eq!(numbers.last(), Some(&999));
 }
 
 #[test]
-fn it_is_bounded_whatever_comes() {
+fn the_timeline_is_bounded_for_any_samples() {
     const SMALL: u32 = 6000;
     // A thousand busy processes for minutes, then small samples for hours.
     let mut timeline = Timeline::default();
     for second in 0..40 {
-        let (snapshot, ..) = scene(second, 8, 125);
+        let (snapshot, ..) = sample_at(second, 8, 125);
         timeline.push(sample_of(snapshot, Vec::new(), Vec::new()), true);
-        assert!(timeline.bytes <= MOST_BYTES);
+        assert!(timeline.bytes <= BYTES_MAX);
     }
     assert!(timeline.entries.len() > 5, "{}", timeline.entries.len());
     for second in 0..SMALL {
-        let (snapshot, ..) = scene(second, 1, 2);
+        let (snapshot, ..) = sample_at(second, 1, 2);
         timeline.push(sample_of(snapshot, Vec::new(), Vec::new()), true);
     }
-    assert!(timeline.bytes <= MOST_BYTES && timeline.entries.len() < SMALL as usize);
+    assert!(timeline.bytes <= BYTES_MAX && timeline.entries.len() < SMALL as usize);
     assert_eq!(timeline.bytes, timeline.entries.iter().map(|entry| entry.bytes).sum::<usize>());
-    // A single sample is kept, however large.
-    let mut tiny = Timeline::of(1);
+    // The newest sample is kept, even if it exceeds the limit.
+    let mut tiny = Timeline::with_limit(1);
     push(&mut tiny, 0, 30, true);
     push(&mut tiny, 1, 30, true);
-    assert_eq!(marks(&tiny), [1]);
+    assert_eq!(numbers(&tiny), [1]);
 }

@@ -1,4 +1,4 @@
-//! Random snapshots, to check that none of them causes harm.
+//! Random snapshots for robustness tests.
 
 use std::sync::Arc;
 
@@ -34,7 +34,7 @@ impl Dice {
             .into()
     }
 
-    /// A host where any value may be unknown, absurd or malicious.
+    /// A host with unknown, impossible and malicious values.
     pub fn snapshot(&mut self) -> Snapshot {
         let (gpus, processes) = (self.roll(20) as u32, self.roll(12) as u32);
         let mut snapshot = sample::snapshot(gpus, processes);

@@ -1,4 +1,4 @@
-//! Tests of clicks and the wheel, by place.
+//! Tests of clicks and the wheel, by position.
 
 use crossterm::event::KeyModifiers;
 
@@ -8,11 +8,11 @@ use crate::watch::charts::gpu_grid;
 use crate::watch::keys::Context;
 use crate::watch::sample;
 use crate::watch::state::Event;
-use crate::watch::testing::{filter, keys as type_in, screen};
+use crate::watch::testing::{filter, keys as press_keys, screen};
 use crate::watch::update::update;
 use crate::watch::view_model::Screenful;
 
-fn showing(snapshot: Snapshot) -> App {
+fn app_with(snapshot: Snapshot) -> App {
     let mut app = screen(120, 40);
     app.show(Screenful::new(snapshot, Vec::new(), Vec::new(), |_, _| None));
     app
@@ -51,8 +51,8 @@ fn hint(context: Context, word: &str) -> (u16, u16) {
 }
 
 #[test]
-fn a_click_on_a_heading_sorts_and_a_second_one_reverses() {
-    let mut app = showing(sample::snapshot(2, 4));
+fn clicks_on_a_heading_sort_and_reverse() {
+    let mut app = app_with(sample::snapshot(2, 4));
     let mut shown = 0;
     for column in Column::ALL {
         let Some(at) = heading(&app, column) else {
@@ -69,30 +69,30 @@ fn a_click_on_a_heading_sorts_and_a_second_one_reverses() {
     }
     assert!(shown > 8, "{shown}");
     let y = app.layout().unwrap().table_heading.y;
-    assert_eq!(click(&mut app, (0, y), 0), None, "the gutter is no column");
+    assert_eq!(click(&mut app, (0, y), 0), None, "the gutter is not a column");
 }
 
 #[test]
-fn a_heading_answers_the_question_for_a_column() {
-    let mut app = showing(sample::snapshot(1, 2));
-    type_in(&mut app, "o");
+fn a_click_on_a_heading_answers_the_sort_prompt() {
+    let mut app = app_with(sample::snapshot(1, 2));
+    press_keys(&mut app, "o");
     let at = heading(&app, Column::Pid).unwrap();
     click(&mut app, at, 0);
     assert_eq!((&app.mode, app.table.choice.sort.column), (&Mode::Main, Column::Pid));
 }
 
 #[test]
-fn a_row_is_selected_where_it_is_and_nothing_below_the_last() {
-    let mut app = showing(sample::snapshot(1, 60));
-    type_in(&mut app, "G");
+fn a_click_selects_the_row_under_it_or_nothing() {
+    let mut app = app_with(sample::snapshot(1, 60));
+    press_keys(&mut app, "G");
     let offset = app.table.offset;
     assert!(offset > 0);
     let at = row(&app, 2);
     assert_eq!(click(&mut app, at, 0), Some(Effect::Draw));
     assert_eq!(app.table.selected(), Some(offset + 2));
-    assert_eq!(app.table.offset, offset, "nothing moves under the finger");
+    assert_eq!(app.table.offset, offset, "the table does not scroll");
 
-    let mut app = showing(sample::snapshot(1, 2));
+    let mut app = app_with(sample::snapshot(1, 2));
     let below = row(&app, 2);
     assert_eq!(click(&mut app, below, 0), None);
     assert!(!app.table.is_chosen());
@@ -103,43 +103,43 @@ fn a_row_is_selected_where_it_is_and_nothing_below_the_last() {
 }
 
 #[test]
-fn only_two_clicks_on_one_process_in_time_open_it() {
-    // Whether the next click would count as the second one.
-    let waits = |app: &App| app.table.clicked.is_some();
-    let mut app = showing(sample::snapshot(1, 4));
+fn only_a_double_click_on_one_process_opens_it() {
+    // Whether the next click can complete a double click.
+    let is_pending = |app: &App| app.table.clicked.is_some();
+    let mut app = app_with(sample::snapshot(1, 4));
     let (first, second) = (row(&app, 0), row(&app, 1));
     click(&mut app, first, 1_000);
-    assert!(waits(&app));
+    assert!(is_pending(&app));
     click(&mut app, first, 1_400);
     assert_eq!(app.mode, Mode::Page);
-    type_in(&mut app, "<Esc>");
+    press_keys(&mut app, "<Esc>");
     click(&mut app, first, 2_000);
     click(&mut app, first, 2_401);
-    assert!(waits(&app), "too late");
+    assert!(is_pending(&app), "too late");
     click(&mut app, second, 2_402);
-    assert!(waits(&app), "another row");
-    type_in(&mut app, "r");
+    assert!(is_pending(&app), "another row");
+    press_keys(&mut app, "r");
     click(&mut app, second, 2_403);
-    assert!(waits(&app), "another process");
+    assert!(is_pending(&app), "another process");
     let pid = heading(&app, Column::Pid).unwrap();
     click(&mut app, pid, 2_404);
-    assert!(!waits(&app), "something else was clicked");
+    assert!(!is_pending(&app), "the heading was clicked");
 }
 
 #[test]
-fn a_click_on_a_gpu_filters_and_a_second_one_removes_the_filter() {
+fn clicks_on_a_gpu_set_and_remove_the_filter() {
     let mut snapshot = sample::snapshot(3, 4);
     // The filter uses the GPU's index, not its position.
     snapshot.gpus[2].index = 7;
-    let mut app = showing(snapshot);
+    let mut app = app_with(snapshot);
     let y = app.layout().unwrap().gpus.y;
     assert_eq!(click(&mut app, (3, y), 0), Some(Effect::Draw));
     assert_eq!(filter(&app), "gpu:0");
     assert_eq!((app.table.listing.lines.len(), app.table.listing.hidden), (4, 8));
-    // It is the only GPU shown now.
+    // Now only this GPU is shown.
     click(&mut app, (3, y + 2), 0);
-    assert_eq!(filter(&app), "", "it was on the same card");
-    // A click on a GPU's charts has the same effect as one on its line.
+    assert_eq!(filter(&app), "", "the only GPU shown was clicked");
+    // A click on a GPU's charts has the same effect as a click on its line.
     let grid = gpu_grid(&app, &app.layout().unwrap()).unwrap();
     let charts = grid.cell(1);
     click(&mut app, (charts.x + 1, charts.bottom() - 1), 0);
@@ -151,19 +151,19 @@ fn a_click_on_a_gpu_filters_and_a_second_one_removes_the_filter() {
     assert_eq!((filter(&app).as_str(), app.table.listing.hidden), ("", 0));
 
     // As with a typed filter, the same GPU removes it, another GPU replaces it, and other limits stay.
-    type_in(&mut app, "u/gpu:1<Enter>");
+    press_keys(&mut app, "u/gpu:1<Enter>");
     assert_eq!(filter(&app), "gpu:1");
     click(&mut app, (3, y + 1), 0);
     assert_eq!((filter(&app).as_str(), app.table.choice.mine), ("", true));
 
-    assert_eq!(click(&mut app, (3, y - 1), 0), None, "the heading is no GPU");
-    let mut app = showing(sample::snapshot(64, 1));
+    assert_eq!(click(&mut app, (3, y - 1), 0), None, "the heading is not a GPU");
+    let mut app = app_with(sample::snapshot(64, 1));
     update(&mut app, Event::Resize(40, 10));
-    assert_eq!(click(&mut app, (3, 1), 0), None, "all of them are no GPU");
+    assert_eq!(click(&mut app, (3, 1), 0), None, "the totals are not a GPU");
 }
 
 #[test]
-fn every_key_in_the_bar_can_be_clicked_at_every_width() {
+fn every_hint_can_be_clicked_at_every_width() {
     for (width, words) in [
         (40, &["Help", "Filter", "Kill", "Quit"][..]),
         (60, &["Help", "Columns", "Filter", "Sort", "Kill", "Quit"]),
@@ -172,7 +172,7 @@ fn every_key_in_the_bar_can_be_clicked_at_every_width() {
     ] {
         for word in words {
             let opened = || {
-                let mut app = showing(sample::snapshot(1, 2));
+                let mut app = app_with(sample::snapshot(1, 2));
                 update(&mut app, Event::Resize(width, 24));
                 app.select(0);
                 app
@@ -196,9 +196,9 @@ fn every_key_in_the_bar_can_be_clicked_at_every_width() {
 }
 
 #[test]
-fn an_entry_of_the_list_of_columns_is_switched_by_a_click() {
-    let mut app = showing(sample::snapshot(1, 2));
-    type_in(&mut app, "<F2>");
+fn a_click_toggles_an_entry_of_the_column_list() {
+    let mut app = app_with(sample::snapshot(1, 2));
+    press_keys(&mut app, "<F2>");
     let Mode::Columns(list) = &app.mode else { panic!("{:?}", app.mode) };
     let (third, _) = list.entries[2];
     let at = (app.area.width - 40, 4);
@@ -213,8 +213,8 @@ fn an_entry_of_the_list_of_columns_is_switched_by_a_click() {
 }
 
 #[test]
-fn the_wheel_scrolls_what_lies_under_it() {
-    let mut app = showing(sample::snapshot(1, 60));
+fn the_wheel_scrolls_the_panel_under_it() {
+    let mut app = app_with(sample::snapshot(1, 60));
     let over = row(&app, 3);
     wheel(&mut app, over);
     wheel(&mut app, over);
@@ -230,8 +230,8 @@ fn the_wheel_scrolls_what_lies_under_it() {
 }
 
 #[test]
-fn clicks_do_not_disturb_a_prompt_and_other_buttons_do_nothing() {
-    let mut app = showing(sample::snapshot(1, 2));
+fn a_prompt_ignores_clicks_and_other_buttons_do_nothing() {
+    let mut app = app_with(sample::snapshot(1, 2));
     let at = row(&app, 1);
     for kind in [
         MouseEventKind::Up(MouseButton::Left),
@@ -242,7 +242,7 @@ fn clicks_do_not_disturb_a_prompt_and_other_buttons_do_nothing() {
     ] {
         assert_eq!(send(&mut app, kind, at, 0), None, "{kind:?}");
     }
-    type_in(&mut app, "/us");
+    press_keys(&mut app, "/us");
     let before = app.mode.clone();
     let (typed_over, heading) = (row(&app, 0), heading(&app, Column::Pid).unwrap());
     for at in [typed_over, heading, hint(Context::Main, "Quit")] {

@@ -5,16 +5,16 @@ use crossterm::event::KeyCode;
 use super::*;
 use crate::watch::sample;
 use crate::watch::state::{End, Event};
-use crate::watch::testing::{keys, note, press, screen_of, see, tick};
+use crate::watch::testing::{keys, note, press, screen_of, show_sample, tick};
 use crate::watch::update::update;
 
 mod recordings;
 
 fn live(app: &mut App, second: u64) {
-    assert_eq!(see(app, second, sample::later(1, 2, second as f64)), Some(Effect::Draw));
+    assert_eq!(show_sample(app, second, sample::later(1, 2, second as f64)), Some(Effect::Draw));
 }
 
-fn watching(seconds: u64) -> App {
+fn app_after(seconds: u64) -> App {
     let mut app = screen_of(None, 1, (80, 24));
     for second in 0..seconds {
         live(&mut app, second);
@@ -29,9 +29,9 @@ fn second(app: &App) -> i64 {
 }
 
 #[test]
-fn a_paused_screen_does_not_change_while_samples_come_and_are_judged() {
+fn a_paused_screen_is_unchanged_while_samples_are_judged() {
     for key in ["p", "L"] {
-        let mut app = watching(5);
+        let mut app = app_after(5);
         keys(&mut app, "p");
         assert_eq!((second(&app), app.behind_seconds()), (4, None));
         for now in 5..9 {
@@ -49,8 +49,8 @@ fn a_paused_screen_does_not_change_while_samples_come_and_are_judged() {
 }
 
 #[test]
-fn keys_go_back_and_forth_through_the_past_of_a_live_machine() {
-    let mut app = watching(200);
+fn keys_step_through_the_past_of_a_live_machine() {
+    let mut app = app_after(200);
     for (line, at) in [
         ("[", 198),
         ("[", 197),
@@ -72,8 +72,8 @@ fn keys_go_back_and_forth_through_the_past_of_a_live_machine() {
 }
 
 #[test]
-fn a_note_says_why_a_key_did_nothing_until_the_next_key() {
-    let mut app = watching(3);
+fn a_note_explains_a_key_without_effect_until_the_next_key() {
+    let mut app = app_after(3);
     for (line, expected) in [("[[[", "nothing older"), ("n", "since"), ("N", "before")] {
         keys(&mut app, line);
         assert!(note(&app).contains(expected), "{line}: {}", note(&app));
@@ -88,9 +88,9 @@ fn a_note_says_why_a_key_did_nothing_until_the_next_key() {
 }
 
 #[test]
-fn a_time_is_gone_to_where_it_is_kept() {
-    assert!(seek(&mut watching(0), "10:05").is_err());
-    let mut app = watching(120);
+fn seeking_finds_a_kept_time() {
+    assert!(seek(&mut app_after(0), "10:05").is_err());
+    let mut app = app_after(120);
     // 10:04:05.123 is second 0.
     for (text, at) in [
         ("10:05", 55),
@@ -103,26 +103,26 @@ fn a_time_is_gone_to_where_it_is_kept() {
         assert_eq!(seek(&mut app, text), Ok(Some(Effect::Draw)), "{text}");
         assert_eq!(second(&app), at, "{text}");
     }
-    for (text, why) in [
+    for (text, reason) in [
         ("10:00", "nothing before 2026-11-21 10:04:05 is kept"),
         ("+1h", "in the future"),
         ("soon", "not a time"),
     ] {
         let error = seek(&mut app, text).unwrap_err();
-        assert!(error.contains(why), "{error}");
+        assert!(error.contains(reason), "{error}");
         assert_eq!(second(&app), 119);
     }
 }
 
 #[test]
 fn plus_and_minus_step_through_the_intervals() {
-    let mut app = watching(1);
-    let mut asked = Vec::new();
+    let mut app = app_after(1);
+    let mut intervals = Vec::new();
     for key in "++++----------".chars() {
         match keys(&mut app, &key.to_string()) {
             Some(Effect::Control(Control::Interval(interval))) => {
                 assert_eq!(interval, app.playback.interval);
-                asked.push(interval.as_millis());
+                intervals.push(interval.as_millis());
             }
             effect => {
                 assert_eq!(effect, Some(Effect::Draw));
@@ -130,12 +130,12 @@ fn plus_and_minus_step_through_the_intervals() {
             }
         }
     }
-    assert_eq!(asked, [500, 250, 100, 250, 500, 1000, 2000, 5000, 10_000, 30_000, 60_000]);
+    assert_eq!(intervals, [500, 250, 100, 250, 500, 1000, 2000, 5000, 10_000, 30_000, 60_000]);
 }
 
 #[test]
-fn a_longer_wait_that_has_begun_is_no_silence() {
-    let mut app = watching(1);
+fn a_shorter_interval_does_not_raise_an_early_alarm() {
+    let mut app = app_after(1);
     app.playback.interval = Duration::from_secs(60);
     live(&mut app, 1);
     keys(&mut app, "+");
@@ -149,8 +149,8 @@ fn a_longer_wait_that_has_begun_is_no_silence() {
 }
 
 #[test]
-fn a_driver_that_hangs_is_an_alarm_while_the_screen_is_paused_too() {
-    let mut app = watching(5);
+fn a_hanging_driver_raises_an_alarm_on_a_paused_screen() {
+    let mut app = app_after(5);
     keys(&mut app, "p");
     assert_eq!(tick(&mut app, 9_000), Some(Effect::Draw));
     assert!(app.is_overdue() && app.playback.is_paused);

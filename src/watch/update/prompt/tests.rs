@@ -33,7 +33,7 @@ fn listed(app: &App) -> (usize, String) {
 }
 
 #[test]
-fn a_line_is_edited_as_in_readline_and_combining_marks_go_with_their_base() {
+fn the_line_editor_has_readline_keys_and_keeps_marks_together() {
     let mut app = app();
     for (line_of_keys, expected) in [
         ("/ab cd", "ab cd|"),
@@ -71,10 +71,10 @@ fn a_line_is_edited_as_in_readline_and_combining_marks_go_with_their_base() {
 }
 
 #[test]
-fn a_filter_holds_while_it_is_typed_and_enter_keeps_it() {
+fn a_filter_applies_while_typed_and_enter_keeps_it() {
     let mut app = app();
     keys(&mut app, "/user:");
-    assert_eq!(app.table.listing.lines.len(), 4, "it is not finished");
+    assert_eq!(app.table.listing.lines.len(), 4, "the term is incomplete");
     assert!(prompt(&app).error.as_deref().unwrap().contains("needs a value"));
     keys(&mut app, "ann");
     assert_eq!((app.table.listing.lines.len(), app.table.listing.hidden), (2, 2));
@@ -83,7 +83,7 @@ fn a_filter_holds_while_it_is_typed_and_enter_keeps_it() {
     keys(&mut app, " mem>");
     assert_eq!(filter(&app), "user:ann");
     assert!(keys(&mut app, "<Enter>").is_some());
-    assert!(prompt(&app).error.is_some(), "it stays open and says why");
+    assert!(prompt(&app).error.is_some(), "the prompt stays open with an error");
     keys(&mut app, "4GiB<Enter>");
     assert_eq!(app.mode, Mode::Main);
     assert_eq!(filter(&app), "user:ann mem>4GiB");
@@ -103,7 +103,7 @@ fn a_size_without_a_unit_hides_nothing_and_gives_the_reason() {
     let expected = "mem: \"20\" has no unit; write 20GiB, 20MiB or 20%";
     assert_eq!(prompt(&app).error.as_deref(), Some(expected));
     keys(&mut app, "<Enter>");
-    assert_eq!(prompt(&app).error.as_deref(), Some(expected), "it stays open");
+    assert_eq!(prompt(&app).error.as_deref(), Some(expected), "the prompt stays open");
     keys(&mut app, "%");
     assert_eq!(prompt(&app).error, None);
 }
@@ -119,7 +119,7 @@ fn the_beginning_of_a_terms_name_filters_only_after_enter() {
     press(&mut app, ctrl('u'));
     keys(&mut app, "runti<Enter>");
     assert_eq!(listed(&app), (0, "runti".to_owned()));
-    // A word that starts no term's name filters at once.
+    // A word that is not the start of a term's name filters immediately.
     keys(&mut app, "<Esc>/nowhere");
     assert_eq!(app.table.listing.lines.len(), 0);
 }
@@ -139,7 +139,7 @@ fn escape_and_ctrl_c_restore_the_filter_and_the_selection() {
 }
 
 #[test]
-fn the_selection_comes_back_with_its_row_while_one_types() {
+fn the_selection_returns_with_its_row_during_typing() {
     let mut app = app();
     keys(&mut app, "j");
     let selected = app.subject().unwrap().row.key;
@@ -150,7 +150,7 @@ fn the_selection_comes_back_with_its_row_while_one_types() {
 }
 
 #[test]
-fn former_filters_are_called_back() {
+fn previous_filters_are_recalled() {
     let mut app = app();
     for line in ["/ann<Enter>", "/bob<Enter>", "/bob<Enter>"] {
         keys(&mut app, line);
@@ -189,7 +189,7 @@ fn a_time_is_typed_without_touching_the_filter() {
 }
 
 #[test]
-fn keys_that_are_not_text_do_nothing_and_a_storm_is_bounded() {
+fn keys_without_text_do_nothing_and_input_is_bounded() {
     let mut app = app();
     keys(&mut app, "/");
     for code in [KeyCode::F(2), KeyCode::Tab, KeyCode::PageUp, KeyCode::Char('\u{1b}')] {
@@ -202,11 +202,11 @@ fn keys_that_are_not_text_do_nothing_and_a_storm_is_bounded() {
     for _ in 0..2000 {
         press(&mut app, KeyCode::Char('日'));
     }
-    assert_eq!(prompt(&app).text.chars().count(), MOST_CHARS);
+    assert_eq!(prompt(&app).text.chars().count(), CHARS_MAX);
 }
 
 #[test]
-fn pasted_text_is_typed_and_never_acts_as_keys() {
+fn pasted_text_is_inserted_and_never_acts_as_keys() {
     let paste = |app: &mut App, text: &str| update(app, Event::Paste(text.to_owned()));
     let mut app = app();
     keys(&mut app, "j");
@@ -214,7 +214,7 @@ fn pasted_text_is_typed_and_never_acts_as_keys() {
     for text in ["xy\nq", "\u{3}", "/mem>4GiB\n", ""] {
         assert_eq!(paste(&mut app, text), Some(Effect::Draw), "{text:?}");
         assert_eq!(app.mode, Mode::Main, "{text:?}");
-        assert!(note(&app).contains("presses no keys"), "{}", note(&app));
+        assert!(note(&app).contains("does not act as keys"), "{}", note(&app));
     }
     assert_eq!((app.table.selected(), app.table.choice.sort), (table, sort));
     for (key, open) in [("?", Mode::Help(0)), ("o", Mode::ChooseSort)] {
@@ -229,8 +229,8 @@ fn pasted_text_is_typed_and_never_acts_as_keys() {
     assert_eq!(line(&app), "user:ann   gpu:0  |", "one line");
     assert_eq!(filter(&app), "user:ann   gpu:0");
     keys(&mut app, "<Home>");
-    paste(&mut app, &"x".repeat(2 * MOST_CHARS));
+    paste(&mut app, &"x".repeat(2 * CHARS_MAX));
     let prompt = prompt(&app);
-    assert_eq!(prompt.text.chars().count(), MOST_CHARS);
+    assert_eq!(prompt.text.chars().count(), CHARS_MAX);
     assert!(prompt.text.ends_with("xuser:ann   gpu:0  "));
 }

@@ -29,39 +29,39 @@ use crate::watch::testing::events;
 use crate::watch::view::draw;
 use crate::watch::view_model::{RowKey, Screenful};
 
-/// Default number of runs. With [`ROUNDS_FOR_ALL`], as in CI, the runs reach every place.
+/// Default number of runs. With [`ROUNDS_FOR_ALL`], as in CI, the runs reach every state in [`Run::states`].
 const ROUNDS: u64 = 24;
 const ROUNDS_FOR_ALL: u64 = 480;
-/// Most runs start with keys that lead to a state that random keys seldom reach.
+/// Most runs start with keys that lead to a state that random keys rarely reach.
 const BEGINNINGS: &str = "j<Space><Enter> je <F2><Space> s j<Enter> jx j<Space><Space><Enter> <Space>jx / t? \
                           [[[ [jx <Tab> v n j<Enter>G <Tab>g<Enter>G <F2>jj ?G iG sG gxjjG @now o";
 const FORMS: [Option<Form>; 4] = [None, Some(Form::Cards), Some(Form::Lines), Some(Form::Totals)];
 
 #[test]
-fn nothing_that_happens_breaks_the_screen() {
+fn random_events_never_break_the_screen() {
     let rounds = rounds(ROUNDS);
     let mut dice = Dice(0x2545_f491_4f6c_dd1d);
-    let mut places = BTreeMap::new();
+    let mut states = BTreeMap::new();
     let mut themes = BTreeSet::new();
     for beginning in BEGINNINGS.split(' ').cycle().take(rounds as usize) {
         let mut run = Run::new(&mut dice);
         for key in events(beginning) {
-            run.happen(Event::Key(key), &mut dice);
+            run.handle(Event::Key(key), &mut dice);
         }
         for _ in 0..24 {
-            let purposeful = run.on_purpose(&mut dice);
-            let event = purposeful.unwrap_or_else(|| run.event(&mut dice));
-            run.happen(event, &mut dice);
-            for (place, is_there) in run.places() {
-                *places.entry(place).or_insert(false) |= is_there;
+            let next = run.next_towards_kill(&mut dice);
+            let event = next.unwrap_or_else(|| run.event(&mut dice));
+            run.handle(event, &mut dice);
+            for (state, is_reached) in run.states() {
+                *states.entry(state).or_insert(false) |= is_reached;
             }
             themes.insert(run.app.theme.name());
         }
-        run.show_absurd(&mut dice);
+        run.show_impossible_values(&mut dice);
     }
     if rounds >= ROUNDS_FOR_ALL {
-        places.retain(|_, is_seen| !*is_seen);
-        assert!(places.is_empty(), "the dice never came to {places:?}");
+        states.retain(|_, is_reached| !*is_reached);
+        assert!(states.is_empty(), "no run reached {states:?}");
         assert_eq!(themes.len(), Theme::ALL.len());
     }
 }
@@ -101,21 +101,21 @@ impl Run {
         };
         run.draw();
         for _ in 0..3 {
-            run.live_on(dice);
+            run.advance(dice);
             let event = run.sample();
-            run.happen(event, dice);
+            run.handle(event, dice);
         }
         run
     }
 
     /// Handles an event and checks all invariants.
-    fn happen(&mut self, event: Event, dice: &mut Dice) {
-        let what = match &event {
+    fn handle(&mut self, event: Event, dice: &mut Dice) {
+        let context = match &event {
             // A whole snapshot would fill screens.
             Event::Snapshot { now, .. } => format!("a snapshot at {now:?}"),
             event => format!("{event:?}"),
         };
-        let what = format!("{what} in {:?}", self.app.mode);
+        let context = format!("{context} in {:?}", self.app.mode);
         let is_sample = matches!(event, Event::Snapshot { .. });
         // The row before the event, or before its process went missing.
         let selected = self.app.table.selected_key().or(self.selected);
@@ -124,15 +124,15 @@ impl Run {
         let shown = self.app.reaping.dialog.clone();
         let effect = update(&mut self.app, event);
 
-        self.look_at_selection(&what);
+        self.check_selection(&context);
         if is_sample {
             let now = self.app.table.selected_key();
             // Without a row before, the first one is selected.
             let is_first = !had_row && !self.app.table.is_chosen();
             let is_same = now.is_none()
                 || is_first
-                || now.zip(selected).is_some_and(|(now, was)| now.may_be(&was));
-            assert!(is_same, "a sample selected somebody: {what}");
+                || now.zip(selected).is_some_and(|(now, before)| now.may_be(&before));
+            assert!(is_same, "a sample selected another process: {context}");
             if let (Some(before), Some(now)) = (shown, &self.app.reaping.dialog)
                 && before.proposal().is_some()
             {
@@ -141,7 +141,7 @@ impl Run {
         }
         match &effect {
             Some(Effect::Repaint) => self.frames.resize(self.app.area),
-            Some(Effect::Reclaim(ReclaimRequest::Plan(question))) => self.asked = question.number,
+            Some(Effect::Reclaim(ReclaimRequest::Plan(request))) => self.asked = request.number,
             Some(Effect::Reclaim(ReclaimRequest::Begin { number, plan })) => {
                 self.begun = Some((*number, plan.targets.len()));
             }
@@ -152,16 +152,16 @@ impl Run {
         let is_passing = is_sample && self.app.playback.is_seeking();
         assert!(
             effect.is_some() || is_passing || written == 0,
-            "not drawn, though it shows: {what}"
+            "no redraw, although the frame changed: {context}"
         );
         if dice.chance() {
-            assert_eq!(self.draw(), 0, "another frame of the same: {what}");
+            assert_eq!(self.draw(), 0, "the same frame was written twice: {context}");
         }
         assert_eq!(update(&mut self.app, Event::Drawn), None);
     }
 
-    /// The keys of a user who is about to kill a process; random keys never get that far.
-    fn on_purpose(&mut self, dice: &mut Dice) -> Option<Event> {
+    /// The keys of a user who kills a process. Random keys almost never get that far.
+    fn next_towards_kill(&mut self, dice: &mut Dice) -> Option<Event> {
         if self.app.mode != Mode::Plan || dice.roll(6) == 0 {
             return None;
         }
@@ -189,17 +189,18 @@ impl Run {
         }
     }
 
-    fn places(&self) -> [(&'static str, bool); 32] {
+    fn states(&self) -> [(&'static str, bool); 32] {
         let app = &self.app;
         let (dialog, batch) = (&app.reaping.dialog, &app.reaping.batch);
-        let answer = dialog.as_ref().map(|it| &it.answer);
+        let answer = dialog.as_ref().map(|dialog| &dialog.answer);
         let is_on = |mode: &Mode| app.mode == *mode;
-        let is_prompt = |wanted| matches!(&app.mode, Mode::Prompt(it) if it.purpose == wanted);
-        let is_help = |over| matches!(app.mode, Mode::Help(_)) && app.help_over == over;
+        let is_prompt =
+            |wanted| matches!(&app.mode, Mode::Prompt(prompt) if prompt.purpose == wanted);
+        let is_help = |over| matches!(app.mode, Mode::Help(_)) && app.help_context == over;
         let is_about =
-            |so: &dyn Fn(About) -> bool| app.page.as_ref().is_some_and(|page| so(page.about));
+            |test: &dyn Fn(About) -> bool| app.page.as_ref().is_some_and(|page| test(page.about));
         let has_marks = !app.table.tagged.is_empty();
-        let is_over = |it: &Batch| it.over.is_some();
+        let is_over = |batch: &Batch| batch.over.is_some();
         let past = app.playback.is_paused && app.behind_seconds().is_some();
         [
             ("findings", !app.judged.engine.findings().is_empty()),
@@ -214,14 +215,17 @@ impl Run {
             ("environment", is_about(&|about| matches!(about, About::Environment(_)))),
             ("filter", is_prompt(Purpose::Filter)),
             ("search", is_prompt(Purpose::Search)),
-            ("prompt of a time", is_prompt(Purpose::Seek)),
+            ("prompt for a time", is_prompt(Purpose::Seek)),
             ("page", is_on(&Mode::Page)),
-            ("page of one who is gone", app.page.as_ref().is_some_and(|it| it.gone.is_some())),
-            ("plan that is asked for", answer == Some(&Answer::Asked)),
+            (
+                "page of a process that is gone",
+                app.page.as_ref().is_some_and(|page| page.gone.is_some()),
+            ),
+            ("requested plan", answer == Some(&Answer::Asked)),
             ("plan", matches!(answer, Some(Answer::Plan(_)))),
             ("plan that failed", matches!(answer, Some(Answer::Failed(_)))),
-            ("yes", dialog.as_ref().is_some_and(|it| it.countdown.is_some())),
-            ("batch", is_on(&Mode::Plan) && batch.as_ref().is_some_and(|it| !is_over(it))),
+            ("countdown", dialog.as_ref().is_some_and(|dialog| dialog.countdown.is_some())),
+            ("batch", is_on(&Mode::Plan) && batch.as_ref().is_some_and(|batch| !is_over(batch))),
             ("batch that is over", batch.as_ref().is_some_and(is_over)),
             ("batch behind the table", is_on(&Mode::Main) && batch.is_some()),
             ("marks", has_marks),
@@ -237,7 +241,7 @@ impl Run {
         ]
     }
 
-    /// Any report of the worker, whether it was requested or not.
+    /// Any progress of the worker, requested or not.
     fn progress(&self, dice: &mut Dice) -> ReclaimProgress {
         let (begun, count) = self.begun.unwrap_or((dice.roll(3), 3));
         let number = if dice.chance() { dice.roll(5) } else { begun };
@@ -280,7 +284,7 @@ impl Run {
         match dice.roll(28) {
             // A source that has ended sends no more samples.
             0..6 if self.app.end.is_none() => {
-                self.live_on(dice);
+                self.advance(dice);
                 self.sample()
             }
             0..17 => Event::Key(key(dice)),
@@ -315,7 +319,7 @@ impl Run {
     }
 
     /// Shows times and findings that no rule produces, in every form of the GPU panel.
-    fn show_absurd(&mut self, dice: &mut Dice) {
+    fn show_impossible_values(&mut self, dice: &mut Dice) {
         let mut snapshot = dice.snapshot();
         snapshot.time = Time::from_unix_milliseconds(dice.bytes().unwrap_or(7) as i64);
         for gpu in &mut snapshot.gpus {
@@ -323,7 +327,7 @@ impl Run {
         }
         let mut findings = Vec::new();
         if snapshot.gpus.first().is_some_and(|gpu| gpu.processes.is_some())
-            && snapshot.processes.first().is_some_and(|it| it.pid == sample::pid(0, 0))
+            && snapshot.processes.first().is_some_and(|process| process.pid == sample::pid(0, 0))
         {
             findings = vec![sample::finding(&snapshot, 0, 0); dice.roll(12) as usize];
             for finding in &mut findings {
@@ -348,7 +352,7 @@ impl Run {
         Event::Snapshot { now: self.now, snapshot: Box::new(self.snapshot.clone()) }
     }
 
-    fn live_on(&mut self, dice: &mut Dice) {
+    fn advance(&mut self, dice: &mut Dice) {
         let seconds = dice.roll(120);
         self.now += Duration::from_secs(seconds);
         let time = self.snapshot.time.plus_seconds(seconds as f64);
@@ -375,25 +379,25 @@ impl Run {
     }
 
     /// Checks that the selected row exists exactly once and is visible.
-    fn look_at_selection(&self, what: &str) {
+    fn check_selection(&self, context: &str) {
         let app = &self.app;
-        let rows = app.screenful.as_ref().map_or(0, |it| it.rows.len());
+        let rows = app.screenful.as_ref().map_or(0, |screenful| screenful.rows.len());
         let mut shown: Vec<usize> = app.table.listing.lines.iter().map(|line| line.row).collect();
         let count = shown.len();
         shown.sort_unstable();
         shown.dedup();
-        assert_eq!(shown.len(), count, "a row is listed twice: {what}");
-        assert!(shown.iter().all(|&row| row < rows), "{what}");
-        assert!(app.table.offset <= count, "{what}");
+        assert_eq!(shown.len(), count, "a row is listed twice: {context}");
+        assert!(shown.iter().all(|&row| row < rows), "{context}");
+        assert!(app.table.offset <= count, "{context}");
         let Some(at) = app.table.selected() else {
             return;
         };
-        let subject = app.subject().expect(what);
+        let subject = app.subject().expect(context);
         let selected = app.table.selected_key();
-        assert!(selected.is_some_and(|it| it.may_be(&subject.row.key)), "{what}");
+        assert!(selected.is_some_and(|key| key.may_be(&subject.row.key)), "{context}");
         if app.layout().is_some() {
             let visible = app.table.offset..app.table.offset + app.page_rows();
-            assert!(visible.contains(&at), "{at} is not in {visible:?}: {what}");
+            assert!(visible.contains(&at), "{at} is not in {visible:?}: {context}");
         }
     }
 
@@ -402,8 +406,8 @@ impl Run {
         self.frames
             .draw(|canvas| {
                 draw(app, canvas);
-                whole(canvas);
-                // The previous frame must leave no trace.
+                check_cells(canvas);
+                // Nothing of the previous frame must remain.
                 let mut blank = Buffer::empty(app.area);
                 draw(app, &mut blank);
                 assert_eq!(*canvas, blank);
@@ -449,7 +453,7 @@ impl Write for Sink {
 }
 
 /// Checks that no cell contains a control character or reaches beyond its line.
-fn whole(buffer: &Buffer) {
+fn check_cells(buffer: &Buffer) {
     let width = usize::from(buffer.area.width).max(1);
     for line in buffer.content.chunks(width) {
         for (at, cell) in line.iter().enumerate() {
@@ -460,7 +464,7 @@ fn whole(buffer: &Buffer) {
     }
 }
 
-/// Sizes from empty to large; most are medium, and some are at the limits of the layout.
+/// A random size. Most sizes are medium; some are at the limits of the layout.
 fn size(dice: &mut Dice) -> Rect {
     let edges = [0, 1, 9, 10, 11, 24, 39, 40, 41, 70, 220];
     let (columns, rows) = match dice.roll(7) {

@@ -1,4 +1,4 @@
-//! Each table key does what its line in the help says, in each context.
+//! Tests that every key does what the help describes, in each context.
 
 use super::*;
 use crate::reclaim::Target;
@@ -12,15 +12,15 @@ use crate::watch::state::prompt::Purpose;
 use crate::watch::state::reaping::Dialog;
 use crate::watch::state::table::ColumnList;
 
-/// Processes on the only GPU; more than the table has lines.
+/// Number of processes on the only GPU; more than the table has lines.
 const PROCESSES: u32 = 12;
-/// Seconds of the last sample and of the start of a finding: by then the smallest process has been idle long
+/// Seconds of the last sample and of the start of a finding. By the latter, the smallest process has been idle long
 /// enough.
 const LAST: i64 = 740;
 const FOUND: i64 = 600;
 const STEP: i64 = 20;
 
-/// The keys pressed before, and a check of the tested key's effect.
+/// Keys to press first, and a check of the tested key's effect.
 type Case = (&'static str, fn(&App, Option<&Effect>) -> bool);
 
 #[test]
@@ -35,7 +35,7 @@ fn every_key_does_what_the_help_describes() {
             }
             .unwrap_or_else(|| panic!("no case for {names}"));
             for key in crate::watch::keys::events(names) {
-                let mut app = opened(*context);
+                let mut app = app_in(*context);
                 keys(&mut app, before);
                 let effect = press(&mut app, key);
                 assert!(
@@ -48,17 +48,17 @@ fn every_key_does_what_the_help_describes() {
     }
 }
 
-fn opened(context: Context) -> App {
+fn app_in(context: Context) -> App {
     let mut app = screen(80, 16);
     for second in (0..=LAST).step_by(STEP as usize) {
         let mut snapshot = sample::later(1, PROCESSES, second as f64);
         for (at, process) in snapshot.processes.iter_mut().enumerate() {
             process.state = Some('S');
-            process.start_time = process.start_time.map(|it| it.plus_seconds(-86_400.0));
+            process.start_time = process.start_time.map(|time| time.plus_seconds(-86_400.0));
             process.cpu_percent = Some(if at == 0 { 0.0 } else { 90.0 });
             process.command = Some(vec!["python".into(), "x".repeat(200).into()].into());
         }
-        see(&mut app, second as u64, snapshot);
+        show_sample(&mut app, second as u64, snapshot);
     }
     match context {
         Context::Main => {}
@@ -70,13 +70,13 @@ fn opened(context: Context) -> App {
         }
         Context::Plan => {
             let effect = keys(&mut app, "gx");
-            let number = asked(effect.as_ref()).unwrap().number;
+            let number = requested_plan(effect.as_ref()).unwrap().number;
             let advice = Target {
                 steps: vec![Step::Advise { command: "scancel 7".into() }],
                 ..sample::target(7)
             };
-            let own = (0..20).map(|at| sample::target(4000 + at));
-            let plan = Ok(sample::proposal(own.chain([advice]).collect()));
+            let targets = (0..20).map(|at| sample::target(4000 + at));
+            let plan = Ok(sample::proposal(targets.chain([advice]).collect()));
             update(&mut app, Event::Reclaim(ReclaimProgress::Planned { number, plan }));
             update(&mut app, Event::Drawn);
         }
@@ -84,9 +84,9 @@ fn opened(context: Context) -> App {
     app
 }
 
-fn asked(effect: Option<&Effect>) -> Option<&PlanRequest> {
+fn requested_plan(effect: Option<&Effect>) -> Option<&PlanRequest> {
     match effect {
-        Some(Effect::Reclaim(ReclaimRequest::Plan(question))) => Some(question),
+        Some(Effect::Reclaim(ReclaimRequest::Plan(request))) => Some(request),
         _ => None,
     }
 }
@@ -97,10 +97,11 @@ fn second(app: &App) -> i64 {
 }
 
 /// Whether the requested plan kills one process, in row `at` of the table.
-fn is_asked_for(app: &App, effect: Option<&Effect>, at: usize) -> bool {
+fn plans_to_kill(app: &App, effect: Option<&Effect>, at: usize) -> bool {
     let row = app.subject_at(at).unwrap().row.key.identity;
     let wanted = PlanScope::Processes(vec![row]);
-    app.mode == Mode::Plan && asked(effect).is_some_and(|question| question.options.scope == wanted)
+    app.mode == Mode::Plan
+        && requested_plan(effect).is_some_and(|request| request.options.scope == wanted)
 }
 
 fn offset(app: &App) -> usize {
@@ -112,7 +113,7 @@ fn offset(app: &App) -> usize {
 }
 
 fn is_help(app: &App, over: Context) -> bool {
-    app.mode == Mode::Help(0) && app.help_over == over
+    app.mode == Mode::Help(0) && app.help_context == over
 }
 
 fn is_page(app: &App, about: About) -> bool {
@@ -120,7 +121,7 @@ fn is_page(app: &App, about: About) -> bool {
 }
 
 fn is_prompt(app: &App, purpose: Purpose) -> bool {
-    matches!(&app.mode, Mode::Prompt(it) if it.purpose == purpose)
+    matches!(&app.mode, Mode::Prompt(prompt) if prompt.purpose == purpose)
 }
 
 fn at(app: &App) -> (Option<usize>, usize) {
@@ -132,7 +133,7 @@ fn is_sorted_by(app: &App, column: Column) -> bool {
 }
 
 /// Whether the screen is paused at this second.
-fn stands_at(app: &App, at: i64) -> bool {
+fn is_paused_at(app: &App, at: i64) -> bool {
     app.playback.is_paused && second(app) == at
 }
 
@@ -165,24 +166,24 @@ fn on_the_table(action: KeyAction) -> Option<Case> {
         KeyAction::GpuPage => ("", |app, _| is_page(app, About::Gpu(0))),
         KeyAction::Totals => ("", |app, _| is_page(app, About::Totals)),
         KeyAction::Environment => ("g", |app, effect| {
-            let who = app.subject().unwrap().row.key.identity;
-            is_page(app, About::Environment(who))
-                && effect == Some(&Effect::Reclaim(ReclaimRequest::Environment(who)))
+            let identity = app.subject().unwrap().row.key.identity;
+            is_page(app, About::Environment(identity))
+                && effect == Some(&Effect::Reclaim(ReclaimRequest::Environment(identity)))
         }),
         KeyAction::Columns => ("", |app, _| matches!(app.mode, Mode::Columns(_))),
         KeyAction::Tag => ("g", |app, _| app.table.tagged.len() == 1 && at(app).0 == Some(1)),
         KeyAction::UntagAll => ("g  ", |app, _| app.table.tagged.is_empty()),
         KeyAction::Reap => ("gjj", |app, effect| {
-            is_asked_for(app, effect, 2) && !asked(effect).unwrap().options.release
+            plans_to_kill(app, effect, 2) && !requested_plan(effect).unwrap().options.release
         }),
         KeyAction::Release => ("gjj", |app, effect| {
-            is_asked_for(app, effect, 2) && asked(effect).unwrap().options.release
+            plans_to_kill(app, effect, 2) && requested_plan(effect).unwrap().options.release
         }),
         KeyAction::ReapFindings => ("g", |app, effect| {
-            let question = asked(effect).unwrap();
+            let request = requested_plan(effect).unwrap();
             app.mode == Mode::Plan
-                && question.options.scope == PlanScope::Findings
-                && !question.findings.is_empty()
+                && request.options.scope == PlanScope::Findings
+                && !request.findings.is_empty()
         }),
         KeyAction::Filter => ("", |app, _| is_prompt(app, Purpose::Filter)),
         KeyAction::Search => ("", |app, _| is_prompt(app, Purpose::Search)),
@@ -206,13 +207,13 @@ fn on_the_table(action: KeyAction) -> Option<Case> {
         KeyAction::Reverse => {
             ("g", |app, _| app.table.choice.sort.reversed && at(app).0 == Some(END))
         }
-        KeyAction::Pause => ("", |app, _| stands_at(app, LAST)),
-        KeyAction::StepBack => ("", |app, _| stands_at(app, LAST - STEP)),
-        KeyAction::StepOn => ("[[[", |app, _| stands_at(app, LAST - 2 * STEP)),
-        KeyAction::LeapBack => ("", |app, _| stands_at(app, LAST - 60)),
-        KeyAction::LeapOn => ("{{{", |app, _| stands_at(app, LAST - 120)),
-        KeyAction::NextFinding => ("{{{{", |app, _| stands_at(app, FOUND)),
-        KeyAction::PreviousFinding => ("", |app, _| stands_at(app, FOUND)),
+        KeyAction::Pause => ("", |app, _| is_paused_at(app, LAST)),
+        KeyAction::StepBack => ("", |app, _| is_paused_at(app, LAST - STEP)),
+        KeyAction::StepOn => ("[[[", |app, _| is_paused_at(app, LAST - 2 * STEP)),
+        KeyAction::LeapBack => ("", |app, _| is_paused_at(app, LAST - 60)),
+        KeyAction::LeapOn => ("{{{", |app, _| is_paused_at(app, LAST - 120)),
+        KeyAction::NextFinding => ("{{{{", |app, _| is_paused_at(app, FOUND)),
+        KeyAction::PreviousFinding => ("", |app, _| is_paused_at(app, FOUND)),
         KeyAction::Now => ("{[", |app, _| !app.playback.is_paused && second(app) == LAST),
         KeyAction::Faster => ("", |app, effect| interval(app, effect) < 2.0),
         KeyAction::Slower => ("", |app, effect| interval(app, effect) > 2.0),
@@ -234,7 +235,7 @@ fn on_the_table(action: KeyAction) -> Option<Case> {
     })
 }
 
-/// The list starts with the columns of GPU and PID.
+/// The first columns of the list are GPU and PID.
 fn on_columns(action: KeyAction) -> Option<Case> {
     fn list(app: &App) -> &ColumnList {
         match &app.mode {
@@ -277,9 +278,9 @@ fn on_a_page(action: KeyAction) -> Option<Case> {
             let page = app.page.as_ref().unwrap();
             offset(app) > 1 && page.lines.len() - offset(app) <= 14
         }),
-        KeyAction::Reap => ("", |app, effect| is_asked_for(app, effect, 0)),
+        KeyAction::Reap => ("", |app, effect| plans_to_kill(app, effect, 0)),
         KeyAction::Release => ("", |app, effect| {
-            is_asked_for(app, effect, 0) && asked(effect).unwrap().options.release
+            plans_to_kill(app, effect, 0) && requested_plan(effect).unwrap().options.release
         }),
         KeyAction::Pause => ("", |app, _| app.playback.is_paused && app.mode == Mode::Page),
         KeyAction::Help => ("", |app, _| is_help(app, Context::Page)),
@@ -299,19 +300,22 @@ fn on_a_plan(action: KeyAction) -> Option<Case> {
             let is_noted = dialog.note.as_deref() == Some("undone: nothing was sent");
             dialog.countdown.is_none() && is_noted
         }),
-        KeyAction::NextSignal => {
-            ("", |_, effect| asked(effect).is_some_and(|it| it.options.signal.is_some()))
-        }
-        KeyAction::SwitchFocus => ("", |_, effect| {
-            asked(effect).is_some_and(|it| !matches!(it.options.scope, PlanScope::Processes(_)))
+        KeyAction::NextSignal => ("", |_, effect| {
+            requested_plan(effect).is_some_and(|request| request.options.signal.is_some())
         }),
-        KeyAction::EveryUser => {
-            ("", |_, effect| asked(effect).is_some_and(|it| it.options.all_users))
+        KeyAction::SwitchFocus => ("", |_, effect| {
+            requested_plan(effect)
+                .is_some_and(|request| !matches!(request.options.scope, PlanScope::Processes(_)))
+        }),
+        KeyAction::EveryUser => ("", |_, effect| {
+            requested_plan(effect).is_some_and(|request| request.options.all_users)
+        }),
+        KeyAction::Direct => {
+            ("", |_, effect| requested_plan(effect).is_some_and(|request| request.options.direct))
         }
-        KeyAction::Direct => ("", |_, effect| asked(effect).is_some_and(|it| it.options.direct)),
-        KeyAction::PlanAgain => {
-            ("", |app, effect| asked(effect).is_some_and(|it| it.options == dialog(app).options))
-        }
+        KeyAction::PlanAgain => ("", |app, effect| {
+            requested_plan(effect).is_some_and(|request| request.options == dialog(app).options)
+        }),
         KeyAction::Down => ("", |app, _| offset(app) == 1),
         KeyAction::Up => ("jj", |app, _| offset(app) == 1),
         KeyAction::Help => ("", |app, _| is_help(app, Context::Plan)),

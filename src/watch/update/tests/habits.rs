@@ -1,4 +1,4 @@
-//! Habits from other monitors: typing a GPU's number, Space first, the pages behind one key.
+//! Tests of keys that users of other monitors expect: GPU numbers, Space, F3, and one key per page.
 
 use std::collections::BTreeSet;
 
@@ -8,12 +8,12 @@ use crate::watch::state::page::{About, PageContent};
 
 fn gpus(count: u32) -> App {
     let mut app = screen(120, 40);
-    see(&mut app, 0, sample::snapshot(count, 3));
+    show_sample(&mut app, 0, sample::snapshot(count, 3));
     app
 }
 
 #[test]
-fn a_digit_filters_by_its_gpu_and_again_removes_the_filter() {
+fn a_digit_sets_and_removes_the_filter_for_its_gpu() {
     let mut app = gpus(4);
     for (line, expected, rows) in
         [("2", "gpu:2", 3), ("0", "gpu:0", 3), ("0", "", 12), ("7", "", 12)]
@@ -30,7 +30,7 @@ fn only_the_gpus_of_the_filter_are_shown() {
     let rows = app.layout().unwrap().gpus.height;
     keys(&mut app, "2");
     assert_ne!(app.layout().unwrap().gpus.height, rows, "one GPU has a card");
-    // A filter that names no GPU, or one that does not exist, leaves all of them.
+    // A filter that names no existing GPU shows all GPUs.
     for (filter, expected) in [
         ("gpu:2", &[2][..]),
         ("", &[0, 1, 2, 3]),
@@ -45,24 +45,24 @@ fn only_the_gpus_of_the_filter_are_shown() {
 }
 
 #[test]
-fn f3_selects_the_next_row_that_fits_and_again_the_one_after_as_in_htop() {
+fn f3_selects_the_next_matching_row_as_in_htop() {
     let mut app = gpus(4);
     let is_eval = |app: &App| {
-        let subject = app.subject().expect("something is selected");
+        let subject = app.subject().expect("a row is selected");
         subject.process.unwrap().command.clone().unwrap().contains(&"eval.py".into())
     };
     let rows = app.table.listing.lines.len();
     keys(&mut app, "<F3>eval");
     assert_eq!(app.table.listing.lines.len(), rows, "no row is hidden");
-    let mut seen = vec![app.table.selected().unwrap()];
+    let mut selected = vec![app.table.selected().unwrap()];
     for _ in 0..rows {
         keys(&mut app, "<F3>");
         assert!(is_eval(&app));
-        seen.push(app.table.selected().unwrap());
+        selected.push(app.table.selected().unwrap());
     }
-    let places: BTreeSet<usize> = seen.iter().copied().collect();
-    assert!(places.len() > 1, "{seen:?}");
-    assert_eq!(seen[0], seen[places.len()], "the table's ends meet");
+    let distinct: BTreeSet<usize> = selected.iter().copied().collect();
+    assert!(distinct.len() > 1, "{selected:?}");
+    assert_eq!(selected[0], selected[distinct.len()], "the search wraps around");
     let at = app.table.selected();
     press(&mut app, KeyEvent::new(KeyCode::F(3), KeyModifiers::SHIFT));
     keys(&mut app, "<F3>");
@@ -74,17 +74,17 @@ fn f3_selects_the_next_row_that_fits_and_again_the_one_after_as_in_htop() {
     keys(&mut app, "<F3><F3>");
     assert!(is_eval(&app) && app.table.selected() != at);
     keys(&mut app, "<Esc>");
-    assert_eq!(app.table.selected(), at, "Esc leads back");
+    assert_eq!(app.table.selected(), at, "Esc restores the selection");
 
     keys(&mut app, "<F3>nothing of the kind");
     let Mode::Prompt(prompt) = &app.mode else { panic!("{:?}", app.mode) };
-    assert_eq!(prompt.error.as_deref(), Some("no row fits"));
+    assert_eq!(prompt.error.as_deref(), Some("no row matches"));
     assert_eq!(app.table.selected(), at);
     keys(&mut gpus(0), "<F3>x<F3>");
 }
 
 #[test]
-fn two_quick_digits_are_one_number_if_there_is_such_a_gpu() {
+fn two_quick_digits_form_one_number_if_that_gpu_exists() {
     let mut app = gpus(16);
     for (milliseconds, digits, expected) in [
         (5_000, "1", "gpu:1"),
@@ -104,7 +104,7 @@ fn two_quick_digits_are_one_number_if_there_is_such_a_gpu() {
 }
 
 #[test]
-fn the_first_space_marks_and_none_marks_a_row_that_moved_up() {
+fn space_marks_the_first_row_but_never_a_row_that_moved_up() {
     let mut app = gpus(1);
     keys(&mut app, " ");
     assert_eq!((app.table.tagged.len(), app.table.selected()), (1, Some(1)));
@@ -113,14 +113,14 @@ fn the_first_space_marks_and_none_marks_a_row_that_moved_up() {
     keys(&mut app, "k ");
     assert!(app.table.tagged.is_empty());
     keys(&mut app, "k ");
-    // The selected process ends; the row that takes its place was not meant.
+    // The selected process ends; Space must not mark the row that moves up.
     let gone = selected_pid(&app).unwrap();
     let mut snapshot = sample::later(1, 3, 2.0);
     snapshot.gpus[0].processes.as_mut().unwrap().retain(|row| row.pid != gone);
-    see(&mut app, 2, snapshot);
+    show_sample(&mut app, 2, snapshot);
     assert_eq!(app.table.selected(), None);
     keys(&mut app, " ");
-    assert_eq!(app.table.tagged.len(), 1, "it only selects");
+    assert_eq!(app.table.tagged.len(), 1, "the key only selects a row");
     assert!(app.table.selected().is_some());
     keys(&mut app, " ");
     assert_eq!(app.table.tagged.len(), 2);
@@ -130,7 +130,7 @@ fn the_first_space_marks_and_none_marks_a_row_that_moved_up() {
 fn i_shows_the_selected_gpu_and_then_the_next_one() {
     let about = |app: &App| app.page.as_ref().map(|page| page.about);
     let mut app = gpus(3);
-    // The GPU of the filter comes first.
+    // The first page is that of the filter's GPU.
     for (line, gpu) in [("1i", 1), ("i", 2), ("i", 0), ("2", 2)] {
         keys(&mut app, line);
         assert_eq!(about(&app), Some(About::Gpu(gpu)), "{line}");
@@ -145,13 +145,13 @@ fn i_shows_the_selected_gpu_and_then_the_next_one() {
 }
 
 #[test]
-fn the_environment_comes_from_the_worker_and_only_to_its_page() {
+fn the_environment_is_shown_only_on_its_page() {
     let mut app = gpus(1);
-    let who = app.subject().unwrap().row.key.identity;
+    let identity = app.subject().unwrap().row.key.identity;
     let effect = keys(&mut app, "e");
-    assert_eq!(effect, Some(Effect::Reclaim(ReclaimRequest::Environment(who))));
+    assert_eq!(effect, Some(Effect::Reclaim(ReclaimRequest::Environment(identity))));
     let answer = |text: &str| ReclaimProgress::Environment {
-        of: who,
+        of: identity,
         variables: Ok(vec![("HF_HOME".to_owned(), text.to_owned())]),
     };
     update(&mut app, Event::Reclaim(answer("/a\x1b[2J")));
@@ -163,16 +163,16 @@ fn the_environment_comes_from_the_worker_and_only_to_its_page() {
 }
 
 #[test]
-fn totals_are_of_the_rows_that_are_shown_and_follow_them() {
+fn totals_cover_the_shown_rows_and_are_updated() {
     let mut app = gpus(2);
     keys(&mut app, "1s");
     let total = |app: &App| match &app.page.as_ref().unwrap().content {
-        PageContent::Totals { groups, .. } => groups[0].1.iter().map(|it| it.processes).sum(),
+        PageContent::Totals { groups, .. } => groups[0].1.iter().map(|total| total.processes).sum(),
         content => panic!("{content:?}"),
     };
     let before: usize = total(&app);
-    assert_eq!(before, 3, "those of GPU 1");
-    see(&mut app, 2, sample::later(2, 1, 2.0));
+    assert_eq!(before, 3, "the processes of GPU 1");
+    show_sample(&mut app, 2, sample::later(2, 1, 2.0));
     assert_eq!(total(&app), 1);
     assert_eq!(app.mode, Mode::Page);
 }
@@ -198,7 +198,7 @@ fn a_missing_gpu_in_the_initial_filter_is_noted() {
     {
         let mut app = screen(80, 24);
         app.table.choice.filter = Selector::parse(typed).unwrap();
-        see(&mut app, 0, sample::snapshot(2, 1));
+        show_sample(&mut app, 0, sample::snapshot(2, 1));
         assert_eq!(note(&app), expected, "{typed}");
     }
 }

@@ -7,16 +7,16 @@ use crate::watch::theme::Theme;
 
 fn app(samples: u64) -> App {
     let mut app = screen_of(None, 1, (80, 24));
-    (0..samples).for_each(|second| see(&mut app, second));
+    (0..samples).for_each(|second| show_sample(&mut app, second));
     app
 }
 
-fn see(app: &mut App, second: u64) {
-    testing::see(app, second, sample::later(1, 1, second as f64));
+fn show_sample(app: &mut App, second: u64) {
+    testing::show_sample(app, second, sample::later(1, 1, second as f64));
 }
 
 #[track_caller]
-fn ends(app: &App, expected: &str) {
+fn assert_end(app: &App, expected: &str) {
     let mut buffer = Buffer::empty(Rect::new(0, 0, 80, 1));
     draw(app, Styles { theme: Theme::default(), has_color: false }, buffer.area, &mut buffer);
     let line = testing::lines(&buffer).concat();
@@ -26,17 +26,17 @@ fn ends(app: &App, expected: &str) {
 #[test]
 fn paused_late_and_silent_are_distinguished() {
     let mut app = app(3);
-    ends(&app, " 10:04:07 UTC, every 1s");
+    assert_end(&app, " 10:04:07 UTC, every 1s");
     tick(&mut app, 4_000);
-    ends(&app, " 10:04:07 UTC, 2s ago");
+    assert_end(&app, " 10:04:07 UTC, 2s ago");
     tick(&mut app, 9_000);
-    ends(&app, " no answer for 7s");
+    assert_end(&app, " no answer for 7s");
     keys(&mut app, "p");
-    ends(&app, "PAUSED, no answer for 7s");
+    assert_end(&app, "PAUSED, no answer for 7s");
     for second in 10..210 {
-        see(&mut app, second);
+        show_sample(&mut app, second);
     }
-    ends(&app, " behind, L: now");
+    assert_end(&app, " behind, L: now");
 }
 
 #[test]
@@ -49,7 +49,7 @@ fn samples_without_any_gpu_raise_an_alarm() {
         for (gpu, age) in snapshot.gpus.iter_mut().zip(ages) {
             gpu.stale_seconds = age;
         }
-        testing::see(&mut app, 1, snapshot);
-        ends(&app, end);
+        testing::show_sample(&mut app, 1, snapshot);
+        assert_end(&app, end);
     }
 }

@@ -1,4 +1,4 @@
-//! Tests of the table's columns, and of its look with a tree, a filter, marks, a history and a prompt.
+//! Tests of the table's columns, and of its screens with a tree, a filter, marks, a history and a prompt.
 
 use std::sync::Arc;
 
@@ -57,7 +57,7 @@ fn job() -> App {
 }
 
 #[test]
-fn trees_filters_prompts_and_marks() {
+fn screens_with_a_tree_a_filter_a_prompt_and_marks() {
     for (name, line, columns, rows) in [
         ("tree", "t", 80, 24),
         ("filter", "/mem>4GiB<Enter>", 80, 24),
@@ -72,7 +72,7 @@ fn trees_filters_prompts_and_marks() {
 }
 
 #[test]
-fn names_of_any_width_leave_the_columns_where_they_are() {
+fn names_of_any_width_do_not_move_columns() {
     let app = showing(hostile(), 120, 40);
     let screen = text(&render(&app));
     let lines: Vec<&str> = screen.lines().collect();
@@ -103,7 +103,7 @@ fn commands_scroll_to_their_end_and_back() {
 }
 
 #[test]
-fn a_heading_is_hit_where_it_is_drawn() {
+fn hit_column_matches_the_drawn_heading() {
     let app = job();
     let screen = text(&render(&app));
     let line = screen.lines().find(|line| line.contains("MEMORY▼")).unwrap();
@@ -125,7 +125,7 @@ fn a_heading_is_hit_where_it_is_drawn() {
 }
 
 #[test]
-fn columns_leave_in_order_of_need_and_never_overflow() {
+fn columns_are_dropped_by_priority_and_never_overflow() {
     let widths = Widths { gpu: 4, pid: 7, user: 8, framework: 10, place: 12, finding: 8 };
     for width in 0..=220u16 {
         let columns = chosen(&Columns::default(), widths, width);
@@ -133,14 +133,14 @@ fn columns_leave_in_order_of_need_and_never_overflow() {
         assert!(used <= width.max(1) + 1, "{width}: {columns:?}");
         let count = columns.len();
         let mut kept = Column::BY_NEED[..count].to_vec();
-        kept.retain(|it| !columns.iter().any(|(shown, _)| shown == it));
+        kept.retain(|column| !columns.iter().any(|(shown, _)| shown == column));
         assert_eq!(kept, [], "{width}");
     }
     assert_eq!(chosen(&Columns::default(), widths, 220).len(), Column::ALL.len());
 }
 
 #[test]
-fn chosen_columns_keep_their_order_and_the_command_takes_what_is_left() {
+fn chosen_columns_keep_their_order_and_fill_the_width() {
     let widths = Widths { gpu: 4, pid: 7, ..Widths::default() };
     let order = [Column::Command, Column::Pid, Column::Memory];
     let columns = Columns::new(order).unwrap();
@@ -149,7 +149,7 @@ fn chosen_columns_keep_their_order_and_the_command_takes_what_is_left() {
         let names: Vec<Column> = shown.iter().map(|(column, _)| *column).collect();
         assert_eq!(names, order, "{width}");
         let used: u16 = shown.iter().map(|(_, width)| width + 1).sum();
-        assert_eq!(used, width - GUTTER, "{width}: all of the room is used");
+        assert_eq!(used, width - GUTTER, "{width}: the columns fill the width");
     }
     let without = Columns::new([Column::Pid, Column::Memory]).unwrap();
     assert_eq!(chosen(&without, widths, 200).len(), 2);

@@ -34,15 +34,15 @@ fn selected(found: impl FnOnce(&Snapshot) -> Finding, idle: f64) -> App {
 }
 
 #[test]
-fn the_charts_of_the_selected_process_have_its_forecast_and_its_idleness() {
+fn process_charts_show_the_forecast_and_the_idle_time() {
     let app = selected(|snapshot| leak(snapshot, 36_000.0), 300.0);
     check("charts-leak-200x60", &app);
-    let moment = text(&render(&selected(|snapshot| leak(snapshot, 300.0), 30.0)));
-    assert!(!moment.contains("unused for"), "a moment is not told: {moment}");
+    let short_idle = text(&render(&selected(|snapshot| leak(snapshot, 300.0), 30.0)));
+    assert!(!short_idle.contains("unused for"), "{short_idle}");
 }
 
 #[test]
-fn a_selection_moves_no_row_of_the_table() {
+fn selecting_a_row_does_not_move_the_table() {
     for (columns, rows) in SIZES {
         for gpus in [1, 2, 4, 8] {
             let mut app = gpus::watched(sample::snapshot(gpus, 1), columns, rows);

@@ -1,4 +1,4 @@
-//! Screens with findings, and with the page that explains one.
+//! Screens with findings, and pages that explain them.
 
 use super::*;
 use crate::history::testing::Scene;
@@ -53,7 +53,7 @@ fn lists_of_findings() {
 }
 
 #[test]
-fn the_marked_line_is_the_selected_finding() {
+fn the_highlighted_line_is_the_selected_finding() {
     let mut app = finding(40, 120, 40);
     keys(&mut app, "<Tab>");
     for key in ["<Down>", "<End>", "<Up>", "<Home>"] {
@@ -84,22 +84,22 @@ fn leaking(columns: u16, rows: u16) -> (App, Scene) {
     let mut app = app(columns, rows);
     for step in 0..120 {
         scene.row(0, 7).used_bytes = Some(GIB + step * GIB / 4);
-        see(&mut app, 0, scene.step().clone());
+        show_sample(&mut app, 0, scene.step().clone());
     }
     (app, scene)
 }
 
 #[test]
-fn pages_of_explanation() {
+fn explain_pages() {
     let (mut app, mut scene) = leaking(80, 24);
     keys(&mut app, "<Down><Enter>");
     check("page-80x24", &app);
     let before = text(&render(&app));
     scene.now.processes.clear();
     scene.rows(0).clear();
-    see(&mut app, 0, scene.step().clone());
+    show_sample(&mut app, 0, scene.step().clone());
     let gone = text(&render(&app));
-    assert_ne!(gone, before, "it says that the process is gone");
+    assert_ne!(gone, before, "the page reports that the process is gone");
 
     let (mut app, _) = leaking(120, 40);
     keys(&mut app, "<Tab><End><Enter>");
@@ -108,7 +108,7 @@ fn pages_of_explanation() {
 }
 
 #[test]
-fn a_page_keeps_its_words_without_colour_and_without_unicode() {
+fn a_page_is_readable_without_colour_and_unicode() {
     let (mut app, _) = leaking(120, 40);
     app.setup.has_color = false;
     app.setup.ascii = true;
@@ -118,5 +118,5 @@ fn a_page_keeps_its_words_without_colour_and_without_unicode() {
     assert!(buffer.content.iter().all(plain));
     let text = text(&buffer);
     assert!(text.contains("critical: leak:") && text.contains('#'), "{text}");
-    assert!(!text.contains('?'), "a chart of ASCII from the first: {text}");
+    assert!(!text.contains('?'), "the chart is ASCII: {text}");
 }

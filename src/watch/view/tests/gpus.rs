@@ -8,8 +8,7 @@ use crate::watch::layout::Form;
 pub(super) const FORMS: [Option<Form>; 4] =
     [None, Some(Form::Cards), Some(Form::Lines), Some(Form::Totals)];
 
-/// A screen that watched `snapshot` for ten minutes with a gap of two: memory grows, and utilization comes and
-/// goes.
+/// A screen after ten minutes of samples with a gap of two minutes: memory grows, and utilization varies.
 pub(super) fn watched(snapshot: Snapshot, columns: u16, rows: u16) -> App {
     let mut app = showing(snapshot.clone(), columns, rows);
     for second in (0..=540).rev().step_by(5) {
@@ -39,7 +38,7 @@ fn gpus_with_a_history() {
 }
 
 #[test]
-fn cards_of_gpus_that_are_divided_lost_silent_or_have_few_values() {
+fn cards_of_divided_lost_stale_and_unreadable_gpus() {
     let mut snapshot = sample::snapshot(4, 3);
     sample::divide(&mut snapshot, 0);
     sample::lose(&mut snapshot, 1);
@@ -53,7 +52,7 @@ fn cards_of_gpus_that_are_divided_lost_silent_or_have_few_values() {
 }
 
 #[test]
-fn a_click_finds_the_gpu_under_it() {
+fn hit_returns_the_gpu_at_a_position() {
     for (columns, rows) in SIZES {
         for count in [0, 1, 3, 8, 64] {
             for form in FORMS {
@@ -65,21 +64,21 @@ fn a_click_finds_the_gpu_under_it() {
                 app.form = form;
                 let layout = app.layout().unwrap();
                 let area = layout.gpus;
-                let mut seen = std::collections::BTreeSet::new();
+                let mut hits = std::collections::BTreeSet::new();
                 for y in 0..rows {
                     for x in 0..columns {
                         let found = crate::watch::gpus::hit(&app, &layout, x, y);
                         let at = ratatui::layout::Position { x, y };
                         let is_inside = area.contains(at) || layout.charts.contains(at);
                         assert!(found.is_none() || is_inside && found < Some(count));
-                        seen.extend(found);
+                        hits.extend(found);
                     }
                 }
                 let all = match layout.gpu_form {
                     Form::Totals if gpu_grid(&app, &layout).is_none() => 0,
                     _ => count as usize,
                 };
-                assert_eq!(seen.len(), all, "{layout:?}");
+                assert_eq!(hits.len(), all, "{layout:?}");
             }
         }
     }
@@ -88,5 +87,5 @@ fn a_click_finds_the_gpu_under_it() {
     let layout = app.layout().unwrap();
     let hit = |x, y| crate::watch::gpus::hit(&app, &layout, x, y);
     assert_eq!((hit(0, 1), hit(119, 1), hit(0, 8)), (Some(0), Some(1), Some(2)));
-    assert_eq!(hit(119, 8), Some(2), "there is no fourth, and the third has its place");
+    assert_eq!(hit(119, 8), Some(2), "the third card also covers the fourth position");
 }

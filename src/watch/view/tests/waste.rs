@@ -1,9 +1,9 @@
-//! Tests of reclaimable and suspected memory: in the header, in bars, in rows and in words.
+//! Tests of reclaimable and suspected memory in the header, bars and rows.
 
 use super::*;
 
 /// Two GPUs, watched for some seconds. The first process of the first GPU has hardly worked since it started; the
-/// others work.
+/// others are active.
 fn watched(seconds: u32, columns: u16, rows: u16) -> App {
     let mut app = app(columns, rows);
     for second in (0..=seconds).step_by(2) {
@@ -23,13 +23,13 @@ fn watched(seconds: u32, columns: u16, rows: u16) -> App {
             process.cpu_percent = Some(0.0);
             process.cpu_seconds = Some(100.0);
         }
-        see(&mut app, u64::from(second), snapshot);
+        show_sample(&mut app, u64::from(second), snapshot);
     }
     app
 }
 
 #[test]
-fn a_suspect_is_marked_and_is_no_finding() {
+fn a_suspect_is_marked_but_is_not_a_finding() {
     let app = watched(12, 120, 40);
     check("suspects-120x40", &app);
     let screenful = app.screenful.as_ref().unwrap();
@@ -41,9 +41,10 @@ fn a_suspect_is_marked_and_is_no_finding() {
 fn a_finding_replaces_the_suspicion() {
     let app = watched(700, 120, 40);
     let screenful = app.screenful.as_ref().unwrap();
-    let of_processes = screenful.findings.iter();
-    let of_processes: Vec<_> = of_processes.filter(|it| it.process.is_some()).collect();
-    assert_eq!(of_processes.len(), 1, "{of_processes:?}");
+    let process_findings = screenful.findings.iter();
+    let process_findings: Vec<_> =
+        process_findings.filter(|finding| finding.process.is_some()).collect();
+    assert_eq!(process_findings.len(), 1, "{process_findings:?}");
     assert!(screenful.suspects.is_empty());
     let shown = text(&render(&app));
     let first = shown.lines().next().unwrap();

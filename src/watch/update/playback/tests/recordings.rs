@@ -13,7 +13,7 @@ use crate::watch::testing::events;
 
 const LEAK: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/corpus/leak_linear-100.jsonl");
 
-/// A recording as the screen plays it; controls take effect at once.
+/// A recording played on the screen. Controls take effect immediately.
 struct Reel {
     app: App,
     source: Replay,
@@ -38,25 +38,25 @@ impl Reel {
     }
 
     /// The recording of a leak in `tests/data`.
-    fn whole() -> Self {
-        Self::on(Timeline::default())
+    fn with_all_samples() -> Self {
+        Self::with_timeline(Timeline::default())
     }
 
     /// The same recording, with a timeline of a few samples.
-    fn short() -> Self {
-        Self::on(Timeline::of(200 << 10))
+    fn with_short_timeline() -> Self {
+        Self::with_timeline(Timeline::with_limit(200 << 10))
     }
 
-    fn on(timeline: Timeline) -> Self {
+    fn with_timeline(timeline: Timeline) -> Self {
         Self::new(RecordingReader::open(Path::new(LEAK)).unwrap(), timeline)
     }
 
     fn send(&mut self, event: Event) {
         let effect = update(&mut self.app, event);
-        self.obey(effect);
+        self.apply(effect);
     }
 
-    fn obey(&mut self, effect: Option<Effect>) {
+    fn apply(&mut self, effect: Option<Effect>) {
         if let Some(Effect::Control(control)) = effect {
             self.source.steer(control, self.start + self.now).unwrap();
             self.has_ended = false;
@@ -90,14 +90,14 @@ impl Reel {
     fn press(&mut self, line: &str) {
         for key in events(line) {
             let effect = press(&mut self.app, key);
-            self.obey(effect);
+            self.apply(effect);
             self.deliver();
         }
     }
 
     fn seek(&mut self, text: &str) {
         let effect = seek(&mut self.app, text).unwrap();
-        self.obey(effect);
+        self.apply(effect);
         self.deliver();
     }
 
@@ -120,8 +120,8 @@ impl Reel {
 }
 
 /// Every frame of the leak, played without interruption.
-fn straight() -> Vec<String> {
-    let mut reel = Reel::whole();
+fn all_frames() -> Vec<String> {
+    let mut reel = Reel::with_all_samples();
     let mut shown = vec![reel.shown()];
     reel.press("p");
     while reel.app.end.is_none() {
@@ -135,27 +135,27 @@ fn straight() -> Vec<String> {
 
 #[test]
 fn going_back_and_forth_shows_the_same_frames() {
-    let straight = straight();
-    let count = straight.len();
+    let all_frames = all_frames();
+    let count = all_frames.len();
     assert!(count > 50, "{count}");
-    assert_eq!(straight.iter().collect::<HashSet<_>>().len(), count);
-    let mut reel = Reel::whole();
+    assert_eq!(all_frames.iter().collect::<HashSet<_>>().len(), count);
+    let mut reel = Reel::with_all_samples();
     reel.seek("end");
     assert_eq!(reel.app.end, Some(End::Complete));
     for number in (0..count).rev() {
-        assert_eq!(reel.shown(), straight[number], "{number}");
+        assert_eq!(reel.shown(), all_frames[number], "{number}");
         reel.press("[");
     }
     assert!(note(&reel.app).contains("beginning"), "{}", note(&reel.app));
-    for screenful in &straight {
+    for screenful in &all_frames {
         assert_eq!(&reel.shown(), screenful);
         reel.press("]");
     }
 }
 
-/// A sample every ten seconds, from two boots. During the first, the clock is set back by an hour; the clock of the
-/// second is a day off. One line in between is damaged.
-fn crooked() -> Vec<u8> {
+/// A sample every ten seconds, from two boots. During the first boot, the clock is set back by an hour. The second
+/// boot's clock is a day late. One line is damaged.
+fn recording_with_clock_changes() -> Vec<u8> {
     let mut bytes = Vec::new();
     for (at, (boot, second)) in (0..20)
         .map(|at| ("a", 200_000 + at * 10))
@@ -174,22 +174,22 @@ fn crooked() -> Vec<u8> {
 }
 
 #[test]
-fn every_sample_is_reached_although_the_clock_was_set_back() {
+fn every_sample_is_reached_despite_clock_changes() {
     let reel = |timeline| {
-        let bytes = std::io::Cursor::new(crooked());
+        let bytes = std::io::Cursor::new(recording_with_clock_changes());
         let mut reel = Reel::new(RecordingReader::from_read(bytes, "r.jsonl").unwrap(), timeline);
         reel.press("p");
         reel
     };
-    let mut straight = Vec::new();
+    let mut all_frames = Vec::new();
     let mut on = reel(Timeline::default());
     while on.app.end.is_none() {
-        straight.push(on.shown());
+        all_frames.push(on.shown());
         on.press("]");
     }
-    assert_eq!(straight.len(), 60);
+    assert_eq!(all_frames.len(), 60);
     for number in (0..60).rev() {
-        assert_eq!(on.shown(), straight[number], "{number}");
+        assert_eq!(on.shown(), all_frames[number], "{number}");
         on.press("[");
     }
 
@@ -207,7 +207,7 @@ fn every_sample_is_reached_although_the_clock_was_set_back() {
         back.push(leaps.number());
     }
     assert_eq!(back[..], [53, 47, 41, 40, 39, 33, 27, 21, 20, 19, 13, 7, 1, 0]);
-    // The same when the timeline contains all samples.
+    // The timeline now contains all samples; the leaps stay the same.
     on.remove(0);
     for number in on {
         leaps.press("}");
@@ -216,32 +216,32 @@ fn every_sample_is_reached_although_the_clock_was_set_back() {
 }
 
 #[test]
-fn beyond_the_timeline_a_recording_is_read_again() {
-    let straight = straight();
-    let last = straight.len() - 1;
-    let mut reel = Reel::short();
+fn a_recording_is_read_again_beyond_the_timeline() {
+    let all_frames = all_frames();
+    let last = all_frames.len() - 1;
+    let mut reel = Reel::with_short_timeline();
     reel.seek("end");
     assert!(reel.app.timeline.oldest().unwrap().number > 20);
     for number in (last - 30..last).rev() {
         reel.press("[");
-        assert_eq!(reel.shown(), straight[number], "{number}");
+        assert_eq!(reel.shown(), all_frames[number], "{number}");
     }
     reel.seek("start");
-    assert_eq!((reel.number(), &reel.shown()), (0, &straight[0]));
+    assert_eq!((reel.number(), &reel.shown()), (0, &all_frames[0]));
     assert!(reel.app.playback.is_paused);
     let first = reel.app.shown_time().unwrap();
     reel.seek("end");
-    assert_eq!(reel.shown(), straight[last]);
+    assert_eq!(reel.shown(), all_frames[last]);
     reel.seek(&first.plus_seconds(90.0).to_string());
     let at = usize::try_from(reel.number()).unwrap();
-    assert_eq!(reel.shown(), straight[at]);
+    assert_eq!(reel.shown(), all_frames[at]);
     assert!(reel.app.shown_time().unwrap() >= first.plus_seconds(90.0));
     assert!(at > 0 && at < last);
 }
 
 #[test]
-fn findings_are_found_one_after_the_other_and_back_again() {
-    let mut reel = Reel::short();
+fn n_and_shift_n_visit_every_beginning_of_a_finding() {
+    let mut reel = Reel::with_short_timeline();
     let mut found = Vec::new();
     loop {
         reel.press("n");
@@ -263,8 +263,8 @@ fn findings_are_found_one_after_the_other_and_back_again() {
 }
 
 #[test]
-fn a_recording_plays_on_from_where_a_person_went_back_to() {
-    let mut reel = Reel::whole();
+fn playback_resumes_from_an_earlier_sample() {
+    let mut reel = Reel::with_all_samples();
     reel.press("p");
     let still = reel.number();
     reel.wait(20);
@@ -274,11 +274,11 @@ fn a_recording_plays_on_from_where_a_person_went_back_to() {
     assert!(back < 10);
     reel.press("p");
     assert!(!reel.app.playback.is_paused);
-    let mut seen = vec![back];
+    let mut numbers = vec![back];
     for _ in 0..700 {
         reel.wait(1);
-        if seen.last() != Some(&reel.number()) {
-            seen.push(reel.number());
+        if numbers.last() != Some(&reel.number()) {
+            numbers.push(reel.number());
         }
         if reel.number() > 15 {
             break;
@@ -286,15 +286,15 @@ fn a_recording_plays_on_from_where_a_person_went_back_to() {
     }
     // From the timeline, then from the source, without gaps.
     let all: Vec<u64> = (back..=16).collect();
-    assert_eq!(seen, all);
+    assert_eq!(numbers, all);
 }
 
 #[test]
 fn a_time_key_cancels_a_seek() {
     for key in ["p", "[", "]", "{", "n", "L", "<Esc>"] {
-        let mut reel = Reel::whole();
+        let mut reel = Reel::with_all_samples();
         let effect = seek(&mut reel.app, "end").unwrap();
-        reel.obey(effect);
+        reel.apply(effect);
         for _ in 0..7 {
             reel.deliver_one();
         }
@@ -307,17 +307,17 @@ fn a_time_key_cancels_a_seek() {
 
 #[test]
 fn samples_sent_before_a_rewind_are_ignored() {
-    let mut reel = Reel::short();
+    let mut reel = Reel::with_short_timeline();
     reel.seek("end");
     let effect = seek(&mut reel.app, "start").unwrap();
     assert_eq!(effect, Some(Effect::Control(Control::Rewind)));
     let late = reel.app.screenful.as_ref().unwrap().snapshot.clone();
     let shown = reel.shown();
-    assert_eq!(see(&mut reel.app, 0, late), None);
+    assert_eq!(show_sample(&mut reel.app, 0, late), None);
     assert_eq!(reel.shown(), shown);
     // After a cancelled seek, the source is told to stop before the next control.
-    let given_up = keys(&mut reel.app, "p");
-    assert_eq!(given_up, Some(Effect::Control(Control::Playing(false))));
+    let effect = keys(&mut reel.app, "p");
+    assert_eq!(effect, Some(Effect::Control(Control::Playing(false))));
     for control in [Control::Rewind, Control::Playing(false)] {
         reel.source.steer(control, reel.start).unwrap();
     }
@@ -329,10 +329,10 @@ fn samples_sent_before_a_rewind_are_ignored() {
 }
 
 #[test]
-fn a_pipe_that_cannot_be_read_again_is_noted() {
+fn a_pipe_that_cannot_be_rewound_is_noted() {
     let bytes = std::fs::read(LEAK).unwrap();
     let reader = RecordingReader::from_read(std::io::Cursor::new(bytes), "standard input").unwrap();
-    let mut reel = Reel::new(reader, Timeline::of(200 << 10));
+    let mut reel = Reel::new(reader, Timeline::with_limit(200 << 10));
     reel.app.setup.replay = Some("standard input".to_owned());
     reel.app.playback.can_rewind = false;
     reel.seek("end");
@@ -347,7 +347,7 @@ fn a_pipe_that_cannot_be_read_again_is_noted() {
 
 #[test]
 fn plus_and_minus_double_and_halve_the_speed() {
-    let mut reel = Reel::whole();
+    let mut reel = Reel::with_all_samples();
     reel.press("++");
     assert_eq!(reel.app.playback.speed, 4.0);
     reel.press("----------");
@@ -356,8 +356,8 @@ fn plus_and_minus_double_and_halve_the_speed() {
 }
 
 #[test]
-fn a_paused_screen_has_nothing_to_wait_for() {
-    let mut reel = Reel::whole();
+fn a_paused_screen_needs_no_tick() {
+    let mut reel = Reel::with_all_samples();
     reel.press("p");
     assert_eq!(reel.app.next_tick(), None);
     reel.seek("end");
