@@ -272,9 +272,9 @@ impl Process {
     ///
     /// Applies to notebook kernels (their server), workers of inference servers (the front end), and workers that
     /// Python's `multiprocessing` spawned (the program); nothing else starts such processes. A starter that is its
-    /// container's first process also adopts orphans, but it leads its workers' group.
+    /// container's first process also adopts orphans, but it leads its workers' group or is recorded as their parent.
     pub fn has_lost_starter(&self) -> bool {
-        let group = self.process_group.filter(|group| *group != self.pid);
+        let group = self.process_group;
         let is_adopted = |ppid: Option<u32>, by_reaper: Option<bool>| {
             by_reaper == Some(true) && group.is_some() && ppid.is_some() && ppid != group
         };
@@ -287,9 +287,14 @@ impl Process {
             })
         };
         let is_adopted = is_adopted(self.ppid, self.parent_is_reaper);
+        let leads_its_group = group == Some(self.pid);
+        let may_be_below_its_starter = parent.is_some_and(|parent| Some(parent.pid) == self.ppid);
         self.has_lost_server()
-            || (is_adopted || with_parent()) && self.is_worker_of_a_server()
-            || is_adopted && is_spawned(self.command.as_deref().unwrap_or_default())
+            || (is_adopted && !may_be_below_its_starter || with_parent())
+                && self.is_worker_of_a_server()
+            || is_adopted
+                && !leads_its_group
+                && is_spawned(self.command.as_deref().unwrap_or_default())
     }
 }
 
@@ -321,7 +326,9 @@ impl LastKnown {
     }
 }
 
-/// The process that started another one: its parent, unless the parent only adopted it.
+/// The process that started another one: its parent, unless the parent only adopted it. For a worker of
+/// an inference server also its parent if that is the first process of a container and may have done
+/// either.
 #[skip_serializing_none]
 #[derive(Clone, PartialEq, Eq, Debug, Default, JsonSchema, Serialize, Deserialize)]
 pub struct Parent {
@@ -335,7 +342,7 @@ pub struct Parent {
     pub command: Option<Arc<[Arc<str>]>>,
     /// PID of its own parent, if it is a worker of an inference server.
     pub ppid: Option<u32>,
-    /// Whether that parent is PID 1 of the namespace or a child subreaper.
+    /// Whether that parent is an init program that adopts orphans.
     pub parent_is_reaper: Option<bool>,
 }
 

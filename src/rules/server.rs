@@ -12,7 +12,6 @@ use crate::advice;
 use crate::history::ProcessHistory;
 use crate::model::name_facts::NameFacts;
 use crate::model::server_name::is_kernel_command;
-use crate::model::snapshot::PidNamespace;
 use crate::model::unit::{Role, role};
 use crate::model::{Process, Snapshot};
 
@@ -49,9 +48,9 @@ fn is_server_by(process: &Process, names: &NameFacts, snapshot: &Snapshot) -> Op
     if is_worker {
         let parent = process.ppid.and_then(|ppid| snapshot.process(ppid));
         let has_front = !is_child_of_a_kernel(process, parent)
-            && !has_other_starter(process, snapshot)
+            && !has_other_starter(process)
             && parent.is_none_or(may_listen);
-        return Some(has_front);
+        return if has_front { Some(true) } else { family_clients };
     }
     let is_named = (names.looks_like_a_server
         && (may_listen(process) || family_listens(process, snapshot)))
@@ -84,14 +83,9 @@ fn is_child_of_a_kernel(process: &Process, parent: Option<&Process>) -> bool {
 }
 
 /// Whether the starter of an apparent worker is known not to be a server, because any process can set such a title.
-/// On the host, a reaper starts no workers.
-fn has_other_starter(process: &Process, snapshot: &Snapshot) -> bool {
+fn has_other_starter(process: &Process) -> bool {
     let Some(parent) = process.parent.as_deref() else {
-        let is_on_host = snapshot.host.pid_namespace == Some(PidNamespace::Host)
-            && process.container.is_none()
-            && process.kubernetes.is_none();
-        let is_in_its_group = process.process_group == process.ppid;
-        return process.parent_is_reaper == Some(true) && is_on_host && !is_in_its_group;
+        return false;
     };
     let starter = Process {
         comm: parent.comm.clone(),
@@ -325,12 +319,14 @@ mod tests {
         assert!(!alone(&orphaned(1, 7)), "its front end was killed");
         assert!(alone(&orphaned(5, 5)), "its front end is the first process of a container");
         let adopted = orphaned(1, 2);
-        assert!(alone(&adopted), "its front end may be a container's first process");
-        let mut on_host = Snapshot::new(Time::default());
-        on_host.host.pid_namespace = Some(PidNamespace::Host);
-        assert!(!serves(&adopted, &on_host), "the host's first process starts no engine");
-        let container = Some(Arc::default());
-        assert!(serves(&Process { container, ..adopted }, &on_host));
+        assert!(!alone(&adopted), "its front was killed, whatever its own group");
+        let first_process = Parent {
+            pid: 1,
+            command: Some(["python".into(), "serve.py".into()].into()),
+            ..Parent::default()
+        };
+        let in_a_container = Process { parent: Some(Arc::new(first_process)), ..adopted };
+        assert!(alone(&in_a_container), "its front is the first process of a container");
         let parent = Parent {
             pid: 3,
             command: worker.command.clone(),

@@ -15,7 +15,7 @@ use crate::model::server_name::is_worker_command;
 #[derive(Clone, Debug)]
 pub(in crate::host) struct ReadParent {
     pub adopts: Option<bool>,
-    /// `None` if the parent adopts orphans, and so may not have started its children.
+    is_init: bool,
     parent: Option<Arc<Parent>>,
 }
 
@@ -23,14 +23,16 @@ impl ReadParent {
     pub(in crate::host) fn read(pid: u32, proc: &Path, content: &mut Vec<u8>) -> Self {
         Self {
             adopts: adopts(pid, proc, content),
+            is_init: is_init(pid, proc, content),
             parent: read_parent(proc, pid, content).map(Arc::new),
         }
     }
 
-    /// Records the parent as starter, unless it adopts orphans. A recorded starter is kept after the parent has
-    /// changed.
+    /// Records the parent as starter, unless it adopts orphans. The first process of a container may adopt orphans and
+    /// have started a server's worker. A recorded starter is kept after the parent has changed.
     pub(in crate::host) fn note(&self, process: &mut Process) {
-        let is_starter = process.parent_is_reaper == Some(false);
+        let is_starter = process.parent_is_reaper == Some(false)
+            || !self.is_init && process.is_worker_of_a_server();
         // A parent that started later has reused the pid of the real parent.
         let parent = self.parent.as_ref().filter(|it| it.start_ticks <= process.start_ticks);
         if let Some(parent) = parent.filter(|_| is_starter)
@@ -69,7 +71,7 @@ fn read_parent(proc: &Path, pid: u32, content: &mut Vec<u8>) -> Option<Parent> {
         && is_worker_command(command)
     {
         parent.ppid = stat_ppid;
-        parent.parent_is_reaper = stat_ppid.and_then(|pid| adopts(pid, proc, content));
+        parent.parent_is_reaper = stat_ppid.map(|pid| is_init(pid, proc, content));
     }
     Some(parent)
 }
@@ -108,6 +110,13 @@ pub fn adopts(pid: u32, proc: &Path, content: &mut Vec<u8>) -> Option<bool> {
     let folder = Folder::open(proc, pid).ok()?;
     folder.read(c"status", content, STATUS_BYTES).ok()?;
     is_reaper(&parse_status(content))
+}
+
+/// Whether the process with this pid has the name of a program that adopts orphans and starts no workers of its own.
+fn is_init(pid: u32, proc: &Path, content: &mut Vec<u8>) -> bool {
+    let folder = Folder::open(proc, pid).ok();
+    let read = folder.and_then(|folder| folder.read(c"status", content, STATUS_BYTES).ok());
+    read.and_then(|()| parse_status(content).name).is_some_and(|name| NAMES.contains(&name))
 }
 
 /// Whether a process adopts orphans, from its status; `None` if the status is incomplete.

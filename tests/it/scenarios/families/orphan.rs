@@ -158,8 +158,10 @@ pub const FAMILIES: &[Family] = &[
                 s.random.chance(0.7).then(|| [format!("tcp:[::]:{port}").into()].into());
             let engine = s.child(&server);
             let script = s.random.whole(3_000, 400_000) as u32;
+            let leads_its_group = s.random.chance(0.3);
+            let group = if has_a_script { Some(script) } else { engine.process_group };
             let engine = Process {
-                process_group: if has_a_script { Some(script) } else { engine.process_group },
+                process_group: if leads_its_group { Some(engine.pid) } else { group },
                 command: argv(engine_name),
                 listening: Some(listening_on.is_some()),
                 listening_on,

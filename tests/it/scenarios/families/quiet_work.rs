@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use gpumem::api::model::{Descendants, Process, ProcessType};
+use gpumem::api::model::{Descendants, Parent, Process, ProcessType, Relation, Relative};
 
 use super::super::doing::{during, gone, resting, until, working};
 use super::super::people::argv;
@@ -204,11 +204,24 @@ pub const FAMILIES: &[Family] = &[
             let front = s.server(words, Some("vllm"));
             let front = s.contain(Process { namespace_pid: Some(1), ..front });
             let bytes = s.share(0.3, 0.9);
+            let (leads_its_group, child) = (s.random.chance(0.5), s.child(&front));
+            let starter = Parent { pid: front.pid, command: argv(words), ..Parent::default() };
+            let listener = Relative {
+                pid: front.pid,
+                start_ticks: front.start_ticks,
+                relation: Relation::Cgroup,
+                command: argv(words),
+                listening_on: ["tcp:0.0.0.0:8000".into()].into(),
+                client_addresses: Some([].into()),
+            };
             let engine = Process {
-                command: argv("VLLM::EngineCore"),
+                command: argv(s.random.pick(&["VLLM::EngineCore", "sglang::scheduler"])),
+                process_group: if leads_its_group { Some(child.pid) } else { child.process_group },
+                parent: leads_its_group.then(|| Arc::new(starter)),
+                listening_relatives: Some([listener].into()),
                 parent_is_reaper: Some(true),
                 namespace_pid: Some(s.random.whole(40, 900) as u32),
-                ..s.child(&front)
+                ..child
             };
             s.act(engine, move |_, _| resting(bytes));
             s.act(front, move |_, _| resting(0).unlisted());
