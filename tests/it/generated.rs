@@ -159,7 +159,7 @@ fn readme_installs_what_the_services_run_and_every_page() {
         let unit = fs::read_to_string(unit).unwrap();
         let starts = unit.lines().find_map(|line| line.strip_prefix("ExecStart=")).unwrap();
         let program = starts.split(' ').next().unwrap();
-        assert!(installs.contains(&format!(" ~/.cargo/bin/gpumem {program} ")), "{program}");
+        assert!(installs.contains(&format!(" target/release/gpumem {program}\n")), "{program}");
     }
     for page in fs::read_dir(root.join("man")).unwrap() {
         let section = page.unwrap().path().extension().unwrap().to_str().unwrap().to_owned();
