@@ -1,12 +1,16 @@
 //! The owner of a process, and the command that ends the process through it, for findings and plans.
 //!
-//! An owner runs a process and would restart or miss it: a Slurm job, a pod, a container, a systemd-nspawn machine,
-//! a unit. A shared service is never stopped for one of its processes (`model::unit`). Claims that a process makes
-//! about itself prove no owner, nor does a container run by the process's own user. Names come from processes, so
-//! they are quoted for a shell; a name that cannot be typed as shown is omitted with its command.
+//! An owner runs a process and would restart or miss it: a job, a pod, a container, a systemd unit, a supervisor.
+//! `model::owners` has the table of owners. This module collects the facts about a process that the table's texts
+//! name. A shared service is never stopped for one of its processes (`model::unit`). Claims that a process makes about
+//! itself prove no owner, nor does a container run by the process's own user. Names come from processes, so they are
+//! quoted for a shell; a name that cannot be typed as shown is omitted with its command.
+
+use std::collections::BTreeMap;
 
 use super::place::{self, quote};
 use crate::model::Process;
+use crate::model::owners::{OwnerEntry, OwnerPlace};
 use crate::model::process::{Container, Slurm};
 use crate::model::unit::{Role, role};
 
@@ -34,11 +38,6 @@ impl Owner {
         Self { name, command, line, is_by_user: false, is_asked_first: false, is_claimed: false }
     }
 
-    fn typed(name: impl Into<String>, command: String, words: &str) -> Self {
-        let line = format!("{words}: `{command}`");
-        Self::new(name, Some(command), line)
-    }
-
     pub fn way(&self, is_own: bool) -> &str {
         self.command_for(is_own).unwrap_or(&self.line)
     }
@@ -48,6 +47,9 @@ impl Owner {
         self.command.as_deref().filter(|_| is_own || !self.is_claimed)
     }
 }
+
+/// Facts about a process, by their names in `owners.toml`.
+type Facts = BTreeMap<&'static str, String>;
 
 /// The owner of a process: of nested owners, the innermost one with a name that people know. `None` if there is no
 /// owner, in which case signals are safe.
@@ -61,17 +63,17 @@ pub fn owner_of(process: &Process, job: &[&Process]) -> Option<Owner> {
     if place::is_notebook(process) {
         return notebook(process);
     }
-    // A pid namespace alone shows only that someone created it.
-    let is_known = |it: &Container| it.id.is_some() || it.runtime.is_some();
-    let is_bare = !process.container.as_deref().is_some_and(is_known);
-    if let Some(owner) = slurm(process).or_else(|| pod(process)) {
+    let in_place = |place, facts: Option<Facts>| owner_in(place, process, &facts?);
+    let slurm = in_place(OwnerPlace::Slurm, slurm(process));
+    if let Some(owner) = slurm.or_else(|| in_place(OwnerPlace::Pod, pod(process))) {
         return Some(owner);
     }
-    let unit = || {
-        let unit = unit(process, job).filter(|_| is_bare)?;
-        Some(Owner { is_by_user: is_in_users_tree(process), ..unit })
-    };
-    let around = unit().or_else(|| container(process, job));
+    // A pid namespace alone shows only that someone created it.
+    let is_known = |container: &Container| container.id.is_some() || container.runtime.is_some();
+    let is_bare = !process.container.as_deref().is_some_and(is_known);
+    let unit = unit(process, job).filter(|_| is_bare);
+    let unit = unit.map(|unit| Owner { is_by_user: is_in_users_tree(process), ..unit });
+    let around = unit.or_else(|| in_place(OwnerPlace::Container, container(process, job)));
     let Some(inner) = program_owner(process) else {
         return around;
     };
@@ -86,13 +88,51 @@ pub fn owner_of(process: &Process, job: &[&Process]) -> Option<Owner> {
     })
 }
 
+/// The owner from the first entry for this place whose facts are all known.
+fn owner_in(place: OwnerPlace, process: &Process, facts: &Facts) -> Option<Owner> {
+    let fill = |text: &String| fill(text, &|name| facts.get(name).cloned());
+    OwnerEntry::in_place(place, process.container.as_deref()).find_map(|entry| {
+        let name = entry.shows.as_ref().and_then(fill)?;
+        let stop = entry.stop.as_ref().and_then(fill);
+        if stop.is_some() != entry.stop.is_some() {
+            return None;
+        }
+        if let Some(says) = &entry.says {
+            let line = fill(says)?;
+            return Some(match entry.check.iter().find_map(fill) {
+                None => Owner::new(name, stop, line),
+                Some(check) => Owner::new(name, None, format!("see that {check}, then {line}")),
+            });
+        }
+        let kind = name.split(' ').next().unwrap_or_default();
+        let by = match &entry.by {
+            Some(by) => format!(", {}", fill(by)?),
+            None => String::new(),
+        };
+        let also = entry.also.as_ref().and_then(fill).unwrap_or_default();
+        let stop = stop?;
+        let whole = format!("stop its {kind}, and all that runs in it{by}: `{stop}`{also}");
+        let inside =
+            || Some(format!("{} kill {}", fill(entry.exec.as_ref()?)?, facts.get("inner")?));
+        let outside = || facts.get("pids").map(|pids| format!("kill {pids}"));
+        Some(match inside().or_else(outside) {
+            None => Owner::new(name, Some(stop), whole),
+            Some(alone) => {
+                let line = format!("end it alone in its {kind}{by}: `{alone}`; or {whole}");
+                Owner::new(name, Some(alone), line)
+            }
+        })
+    })
+}
+
 /// The program that restarts the process or runs it as a job, from the table in `model::owners`.
 fn program_owner(process: &Process) -> Option<Owner> {
     let found = process.program_owner()?;
     let owner = found.owner;
-    let fill = |text: &Option<String>| fill(text.as_deref()?, &|name| found.value(name));
+    let fill = |text: &String| fill(text, &|name| found.value(name));
     let mut by = owner.name.clone();
-    let shown = fill(&owner.shows).map_or_else(String::new, |shown| format!(" {shown}"));
+    let shown =
+        owner.shows.as_ref().and_then(fill).map_or_else(String::new, |shown| format!(" {shown}"));
     let name = format!("{by}{shown}");
     if let Some(ancestor) = found.ancestor {
         by.push_str(&format!(" (pid {})", ancestor.pid));
@@ -102,12 +142,12 @@ fn program_owner(process: &Process) -> Option<Owner> {
         false => format!("{by} runs it as a job"),
     };
     let inside = within(process);
-    let stop = fill(&owner.stop).map(|stop| format!("{inside}{stop}"));
-    let check = fill(&owner.check).filter(|_| owner.is_claimed());
+    let stop = owner.stop.as_ref().and_then(fill).map(|stop| format!("{inside}{stop}"));
+    let check = owner.check.iter().find_map(fill);
     // Root's supervisor may manage a program of the same name as the user's own supervisor.
     let user = if found.is_roots() { "" } else { ", as its user" };
     let end = match (&stop, check) {
-        (None, _) => owner.unnamed.clone(),
+        (None, _) => owner.unnamed.clone()?,
         (Some(stop), None) => format!("end{shown} there{user}: `{stop}`"),
         (Some(stop), Some(check)) => {
             format!("end{shown} there{user}: `{stop}`, after you have seen that {check}")
@@ -123,10 +163,15 @@ fn program_owner(process: &Process) -> Option<Owner> {
 
 /// The prefix that runs a command in the process's container: `docker exec train `; empty without a container.
 fn within(process: &Process) -> String {
-    let around = process.container.is_some().then(|| container(process, &[process])).flatten();
-    let command = around.and_then(|it| it.command).unwrap_or_default();
-    let exec = command.split_once(" kill ").filter(|(exec, _)| exec.contains(" exec "));
-    exec.map_or_else(String::new, |(exec, _)| format!("{exec} "))
+    let facts = container(process, &[process]).unwrap_or_default();
+    let mut entries = OwnerEntry::in_place(OwnerPlace::Container, process.container.as_deref());
+    let fill = |text: &String| fill(text, &|name| facts.get(name).cloned());
+    // The first entry that applies has the command.
+    let entry = entries.find(|entry| {
+        [&entry.shows, &entry.stop].into_iter().flatten().all(|text| fill(text).is_some())
+    });
+    let exec = entry.and_then(|entry| fill(entry.exec.as_ref()?));
+    exec.map_or_else(String::new, |exec| format!("{exec} "))
 }
 
 /// Fills in a template, and quotes each word for a shell. `None` if a name is unknown, masked or cannot be typed.
@@ -145,20 +190,13 @@ fn fill(template: &str, value: &dyn Fn(&str) -> Option<String>) -> Option<String
             return Some(word.to_owned());
         }
         // A backquote of the template encloses a command; one in a value is quoted.
-        let (open, end) = (word.starts_with('`'), rest.ends_with('`'));
-        filled.push_str(rest);
-        let bare = filled.get(usize::from(open)..filled.len() - usize::from(end))?;
-        let quoted = quote(bare)?;
-        Some(format!("{}{quoted}{}", if open { "`" } else { "" }, if end { "`" } else { "" }))
+        let open = usize::from(word.starts_with('`'));
+        let (before, after) = rest.split_at(rest.find(['`', ',', ';']).unwrap_or(rest.len()));
+        filled.push_str(before);
+        let quoted = quote(filled.get(open..)?)?;
+        Some(format!("{}{quoted}{after}", word.get(..open)?))
     };
     template.split(' ').map(word).collect::<Option<Vec<String>>>().map(|words| words.join(" "))
-}
-
-/// The pids of a job, for `kill`. `None` if one of them is a first process, whose end also kills the others.
-fn pids(job: &[&Process], number: impl Fn(&Process) -> Option<u32>) -> Option<String> {
-    let pids: Option<Vec<String>> =
-        job.iter().map(|process| number(process).map(|pid| pid.to_string())).collect();
-    pids.map(|pids| pids.join(" "))
 }
 
 /// The container or job around a kernel belongs to the notebook server, which runs other kernels, too.
@@ -170,190 +208,96 @@ fn notebook(process: &Process) -> Option<Owner> {
         .then(|| Owner::new("its notebook's server", None, place::notebook(process)))
 }
 
-fn slurm(process: &Process) -> Option<Owner> {
-    let slurm = process.slurm.as_deref()?;
-    if slurm.over == Some(true) {
-        return None;
-    }
+/// The facts that are known.
+fn known<const N: usize>(facts: [(&'static str, Option<String>); N]) -> Facts {
+    facts.into_iter().filter_map(|(name, value)| Some((name, value?))).collect()
+}
+
+/// The pids of a job, for `kill`. `None` if one of them is unknown, or its end would end other processes, too.
+fn pids(job: &[&Process], pid_of: impl Fn(&Process) -> Option<u32>) -> Option<String> {
+    let pids: Option<Vec<String>> =
+        job.iter().map(|process| pid_of(process).map(|pid| pid.to_string())).collect();
+    pids.map(|pids| pids.join(" "))
+}
+
+fn slurm(process: &Process) -> Option<Facts> {
+    let slurm = process.slurm.as_deref().filter(|slurm| slurm.over != Some(true))?;
     // The ids of the array and the task come from the environment, which can be forged. They are used only if the
     // array's id is the job's own: the job's id alone would then cancel all tasks.
     let is_own_array = slurm.array_job_id.is_some() && slurm.array_job_id == slurm.job_id;
-    let id = if is_own_array { slurm.id() } else { slurm.job_id.as_deref().map(Into::into) };
-    let Some(job) = id.as_deref().and_then(quote) else {
-        let line = "end its Slurm job with `scancel`; its number is not known";
-        return Some(Owner::new("a Slurm job", None, line));
-    };
-    let name = format!("Slurm job {job}");
+    let id = if is_own_array { slurm.id() } else { slurm.job_id.as_deref().map(str::to_owned) };
+    let step = slurm.step_id.as_deref();
+    let is_number = |step: &str| step.bytes().all(|byte| byte.is_ascii_digit());
     // Started from an allocation's shell, so the allocation must not end with it.
-    if matches!(slurm.step_id.as_deref(), Some("interactive" | "extern")) {
-        let line = format!(
-            "end it where it was typed; `scancel {job}` would end all of the allocation, with its shell"
-        );
-        return Some(Owner::new(name, None, line));
-    }
-    let step = slurm.step_id.as_deref().filter(|step| is_number(step));
-    let check = check_first(process, slurm, &job);
-    let (whole, ends) = match step {
-        Some(step) => (
-            format!("scancel {job}.{step}"),
-            format!(
-                "end its Slurm step: `scancel {job}.{step}`; or all of its job: `scancel {job}`"
-            ),
-        ),
-        None => (format!("scancel {job}"), format!("end its Slurm job: `scancel {job}`")),
-    };
-    Some(match check {
-        None => Owner::new(name, Some(whole), ends),
-        Some(check) => Owner::new(name, None, format!("{check}, then {ends}")),
-    })
+    let is_typed = matches!(step, Some("interactive" | "extern"));
+    let doubt = slurm.job_id.as_deref().and_then(|job| doubt(process, slurm, job));
+    let facts = known([
+        ("allocation", id.clone().filter(|_| is_typed)),
+        ("job", id.clone().filter(|_| !is_typed)),
+        ("step", step.filter(|step| is_number(step)).map(str::to_owned)),
+    ]);
+    let doubt = doubt.zip(id);
+    Some(facts.into_iter().chain(doubt).collect())
 }
 
-/// What to check before typing a job's id; `None` if the id is certain.
-fn check_first(process: &Process, slurm: &Slurm, job: &str) -> Option<String> {
-    let number = slurm.job_id.as_deref()?;
+/// Why a job's id must be checked before it is typed; `None` if it is certain.
+fn doubt(process: &Process, slurm: &Slurm, job: &str) -> Option<&'static str> {
     // Newer Slurm names cgroups differently, so only the process reports its job.
     let is_named_otherwise = process.cgroup.as_deref().is_some_and(|cgroup| {
         let mut parts = cgroup.split('/');
         parts.any(|part| part.ends_with("slurmstepd.scope"))
-            && !cgroup.split('/').any(|part| part == format!("job_{number}"))
+            && !cgroup.split('/').any(|part| part == format!("job_{job}"))
     });
-    if is_named_otherwise && !number.starts_with('s') {
-        return Some(format!(
-            "see that it is of the job that it names (`scontrol listpids {job}`)"
-        ));
+    if is_named_otherwise && !job.starts_with('s') {
+        return Some("claimed");
     }
     // The last task of an array has the array's id as its own job id, and `scancel` with that id cancels all tasks.
     let environment = process.environment.as_deref();
-    let claimed = environment.and_then(|it| it.get("SLURM_JOB_ID"));
+    let claimed = environment.and_then(|variables| variables.get("SLURM_JOB_ID"));
     let is_confirmed =
-        slurm.array_task_id.is_some() || claimed.is_some_and(|claimed| **claimed == *number);
-    (!is_confirmed).then(|| {
-        format!("see that its job is not an array's task, which has another id (`squeue -j {job}`)")
-    })
+        slurm.array_task_id.is_some() || claimed.is_some_and(|claimed| **claimed == *job);
+    (!is_confirmed).then_some("array")
 }
 
-fn pod(process: &Process) -> Option<Owner> {
+fn pod(process: &Process) -> Option<Facts> {
     let pod = process.kubernetes.as_deref()?;
-    let name = pod.pod_name.as_deref().and_then(quote);
-    let space = pod.namespace.as_deref().and_then(quote);
-    let uid = pod.pod_uid.as_deref().and_then(quote);
-    Some(match (name, space, uid) {
-        (Some(name), Some(space), _) => {
-            let command = format!("kubectl delete pod -n {space} {name}");
-            let line =
-                format!("scale down what owns its pod; a pod that nothing owns: `{command}`");
-            Owner::new(format!("pod {space}/{name}"), Some(command), line)
-        }
-        (_, _, Some(uid)) => Owner::new(
-            format!("pod {uid}"),
-            None,
-            format!(
-                "find its pod: `kubectl get pods -A -o \
-                 custom-columns=UID:.metadata.uid,NS:.metadata.namespace,NAME:.metadata.name | grep \
-                 {uid}`, and scale down what owns it, or delete it"
-            ),
-        ),
-        _ => Owner::new("a pod", None, "scale down what owns its pod, or delete the pod"),
-    })
+    let [name, namespace, uid] = [&pod.pod_name, &pod.namespace, &pod.pod_uid]
+        .map(|name| name.as_deref().map(str::to_owned));
+    Some(known([("pod", name), ("namespace", namespace), ("uid", uid)]))
 }
 
-/// The pid inside the container, unless the process is the first one there.
-fn inner_pid(process: &Process) -> Option<u32> {
-    Some(process.namespace_pid.unwrap_or(process.pid)).filter(|&pid| pid != 1)
-}
-
-fn container(process: &Process, job: &[&Process]) -> Option<Owner> {
+/// `None` without a container, and for a container that the process's own user runs.
+fn container(process: &Process, job: &[&Process]) -> Option<Facts> {
     let container = process.container.as_deref()?;
-    let id = container.id.as_deref().and_then(short_id).and_then(quote);
-    let called = container.name.as_deref().and_then(quote);
-    let which = called.or_else(|| id.clone());
-    let runtime = container.runtime.as_deref();
-    let space = container.namespace.as_deref();
-    let is_unnamed = which.is_none() && is_in_users_tree(process);
+    let [called, id, space, runtime] =
+        [&container.name, &container.id, &container.namespace, &container.runtime]
+            .map(|name| name.as_deref().map(str::to_owned));
+    let short = id.as_deref().map(short_id).map(str::to_owned);
+    let which = called.clone().filter(|name| quote(name).is_some()).or_else(|| short.clone());
+    let is_unnamed = which.as_deref().and_then(quote).is_none() && is_in_users_tree(process);
     if container.user.is_some() || is_unnamed {
         return None;
     }
-    let Some(command) = stop(runtime, space, which.as_deref(), container) else {
-        return Some(unnamed(which, runtime, process));
+    // The end of a container's first process ends the container.
+    let inner_pid = |process: &Process| {
+        Some(process.namespace_pid.unwrap_or(process.pid)).filter(|&pid| pid != 1)
     };
-    let kind = if runtime == Some("nspawn") { "machine" } else { "container" };
-    let name = format!("{kind} {}", which.as_deref().unwrap_or_default());
-    let user = if runtime == Some("docker") { "" } else { ", as root" };
-    let stop = format!("stop its {kind}, and all that runs in it{user}");
-    let job: Vec<&Process> =
-        job.iter().copied().filter(|it| it.container == process.container).collect();
-    let mut owner = match pids(&job, inner_pid) {
-        None => Owner::typed(name, command, &stop),
-        Some(inner) => {
-            let alone = match command.split_once(" stop ") {
-                Some((program, which)) => format!("{program} exec {which} kill {inner}"),
-                None => format!("kill {}", pids(&job, |it| Some(it.pid)).unwrap_or_default()),
-            };
-            let words = format!("end it alone in its {kind}{user}");
-            let mut owner = Owner::typed(name, alone, &words);
-            owner.line.push_str(&format!("; or {stop}: `{command}`"));
-            owner
-        }
-    };
-    if runtime == Some("lxc")
-        && let Some(which) = which
-    {
-        owner.line.push_str(&format!(
-            ", or `lxc stop {which}` under LXD, `incus stop {which}` under Incus"
-        ));
-    }
-    Some(owner)
-}
-
-/// The command that stops a container; `None` if the runtime or the name is unknown.
-fn stop(
-    runtime: Option<&str>,
-    space: Option<&str>,
-    which: Option<&str>,
-    container: &Container,
-) -> Option<String> {
-    let which = which?;
-    let id = || container.id.as_deref().and_then(short_id).and_then(quote);
-    let whole = || container.id.as_deref().and_then(quote);
-    Some(match (runtime?, space) {
-        ("docker", _) | (_, Some("moby")) => format!("docker stop {which}"),
-        ("podman", _) => format!("podman stop {which}"),
-        ("cri-o", _) | (_, Some("k8s.io")) | ("containerd", None) => {
-            format!("crictl stop {}", id()?)
-        }
-        ("nerdctl", None) => format!("nerdctl stop {which}"),
-        ("nerdctl", Some(space)) => format!("nerdctl -n {} stop {which}", quote(space)?),
-        // Containers run by containerd directly; those started by nerdctl have a name.
-        ("containerd", Some(space)) if container.name.is_some() => {
-            format!("nerdctl -n {} stop {which}", quote(space)?)
-        }
-        ("containerd", Some(space)) => {
-            format!("ctr -n {} tasks kill {}", quote(space)?, whole()?)
-        }
-        (runtime @ ("runc" | "crun"), _) => format!("{runtime} kill {} TERM", whole()?),
-        ("lxc", _) => format!("lxc-stop -n {which}"),
-        ("nspawn", _) => format!("machinectl poweroff {which}"),
-        _ => return None,
-    })
-}
-
-/// A container whose runtime has no known command.
-fn unnamed(which: Option<String>, runtime: Option<&str>, process: &Process) -> Owner {
-    let which = which.map_or_else(String::new, |which| format!(" {which},"));
-    let name = match runtime.and_then(quote) {
-        Some(runtime) => format!("a container of {runtime}"),
-        None => "a container".to_owned(),
-    };
-    let by = starter(process)
-        .map_or_else(|| "what started it".to_owned(), |it| format!("what started it: {it}"));
-    Owner::new(name, None, format!("stop its container,{which} and all that runs in it, with {by}"))
-}
-
-/// The program that started this process, if it is the first one of a container.
-fn starter(process: &Process) -> Option<String> {
-    let parent = process.parent.as_deref().filter(|_| process.namespace_pid == Some(1))?;
-    let name = parent.comm.as_deref().and_then(quote)?;
-    Some(format!("{name} ({})", parent.pid))
+    let job = job.iter().copied().filter(|other| other.container == process.container);
+    let job: Vec<&Process> = job.collect();
+    let inner = pids(&job, inner_pid);
+    let starter = process.parent.as_deref().filter(|_| process.namespace_pid == Some(1));
+    Some(known([
+        ("called", called),
+        ("container", which),
+        ("id", id),
+        ("short", short),
+        ("space", space),
+        ("runtime", runtime),
+        ("starter", starter.and_then(|parent| Some(parent.comm.as_deref()?.to_owned()))),
+        ("starter_pid", starter.map(|parent| parent.pid.to_string())),
+        ("pids", inner.as_ref().and_then(|_| pids(&job, |process| Some(process.pid)))),
+        ("inner", inner),
+    ]))
 }
 
 /// Whether a user's own systemd manages the process, rather than the machine's.
@@ -369,9 +313,9 @@ fn is_in_users_tree(process: &Process) -> bool {
 }
 
 /// The short form that container programs print: twelve of 64 digits. Other ids are names.
-fn short_id(id: &str) -> Option<&str> {
+fn short_id(id: &str) -> &str {
     let is_digest = id.len() == 64 && id.bytes().all(|byte| byte.is_ascii_hexdigit());
-    if is_digest { id.get(..12) } else { Some(id) }
+    id.get(..12).filter(|_| is_digest).unwrap_or(id)
 }
 
 fn unit(process: &Process, job: &[&Process]) -> Option<Owner> {
@@ -379,47 +323,29 @@ fn unit(process: &Process, job: &[&Process]) -> Option<Owner> {
     match role(unit) {
         Role::Work => {}
         // The daemon no longer manages a process that outlived its job.
-        Role::Host { way: Some(way) } if !process.is_left_behind() => {
-            return Some(Owner::new(&*way.by, None, &*way.words));
+        Role::Host { owner } => {
+            let is_over = process.slurm.as_deref().is_some_and(|slurm| slurm.over == Some(true));
+            let words = owner.unnamed.clone().filter(|_| !is_over && !process.is_left_behind());
+            return words.map(|words| Owner::new(owner.name.clone(), None, words));
         }
-        Role::Host { .. } | Role::Starter | Role::Login => return None,
+        Role::Starter | Role::Login => return None,
     }
-    let Some(unit) = quote(unit) else {
-        return Some(Owner::new("a unit", None, "stop its unit with `systemctl`"));
-    };
-    let name = format!("unit {unit}");
-    let (stop, by) = match process.user.as_deref().and_then(quote) {
-        _ if !is_rootless(process) => (format!("systemctl stop {unit}"), "as root".to_owned()),
-        // A user's own unit: `--machine` names the user, and works for root and for that user.
-        Some(user) => (
-            format!("systemctl --user --machine={user}@ stop {unit}"),
-            format!("as root or as {user}"),
-        ),
-        None => {
-            let line = format!("stop its unit, as its user: `systemctl --user stop {unit}`");
-            return Some(Owner::new(name, None, line));
-        }
-    };
     // A unit's main process leads a session and is a child of systemd.
-    let is_main = |it: &Process| it.session == Some(it.pid) && it.parent_is_reaper == Some(true);
-    let known = |it: &Process| (it.session.is_some() && !is_main(it)).then_some(it.pid);
-    let job: Vec<&Process> = job.iter().copied().filter(|it| it.cgroup == process.cgroup).collect();
-    Some(match pids(&job, known) {
-        None => Owner::typed(name, stop, &format!("stop its unit, {by}")),
-        Some(pids) => {
-            let mut owner = Owner::typed(
-                name,
-                format!("kill {pids}"),
-                &format!("end it alone in its unit, {by}"),
-            );
-            owner.line.push_str(&format!("; or stop the unit, and all that runs in it: `{stop}`"));
-            owner
-        }
-    })
-}
-
-fn is_number(text: &str) -> bool {
-    !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit())
+    let is_main = |process: &Process| {
+        process.session == Some(process.pid) && process.parent_is_reaper == Some(true)
+    };
+    let pid_of =
+        |process: &Process| (process.session.is_some() && !is_main(process)).then_some(process.pid);
+    let job = job.iter().copied().filter(|other| other.cgroup == process.cgroup);
+    let job: Vec<&Process> = job.collect();
+    let facts = known([
+        ("unit", Some(unit.to_owned())),
+        ("user", process.user.as_deref().map(str::to_owned)),
+        ("pids", pids(&job, pid_of)),
+    ]);
+    let is_users = is_rootless(process);
+    let place = if is_users { OwnerPlace::UserUnit } else { OwnerPlace::Unit };
+    owner_in(place, process, &facts)
 }
 
 #[cfg(test)]

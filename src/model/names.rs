@@ -1,10 +1,8 @@
-//! The names of known programs, units and servers: `names.toml`, read once.
+//! The names of known programs and servers, from `names.toml`.
 
 use std::sync::LazyLock;
 
 use serde::Deserialize;
-
-use super::unit::Way;
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -12,17 +10,13 @@ pub struct Names {
     pub monitors: Vec<String>,
     pub displays: Vec<String>,
     pub never_killed: Vec<String>,
-    pub never_killed_families: Vec<String>,
     pub server_frameworks: Vec<String>,
     pub server_programs: Vec<String>,
     pub server_modules: Vec<String>,
     pub server_workers: Vec<String>,
     pub server_words: Vec<String>,
     pub attendants: Vec<String>,
-    pub hosts: Vec<String>,
-    pub starters: Vec<String>,
     pub hypervisors: Vec<Hypervisor>,
-    pub runners: Vec<Way>,
 }
 
 #[derive(PartialEq, Eq, Debug, Deserialize)]
@@ -37,7 +31,7 @@ pub struct Hypervisor {
 
 impl Hypervisor {
     pub fn of_program(name: &str) -> Option<&'static Self> {
-        NAMES.hypervisors.iter().find(|it| is_on(&it.programs, name))
+        NAMES.hypervisors.iter().find(|hypervisor| is_on(&hypervisor.programs, name))
     }
 
     /// Describes a process of this hypervisor and how to end it.
@@ -54,7 +48,7 @@ fn parse() -> Result<Names, toml::de::Error> {
 }
 
 pub fn is_on(list: &[String], name: &str) -> bool {
-    list.iter().any(|it| it == name)
+    list.iter().any(|listed| listed == name)
 }
 
 #[cfg(test)]
@@ -62,24 +56,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_list_is_lost() {
+    fn every_list_is_read_and_has_names() {
         let names = parse().unwrap();
         for list in [
             &names.monitors,
             &names.displays,
             &names.never_killed,
-            &names.never_killed_families,
             &names.server_frameworks,
             &names.server_programs,
             &names.server_modules,
             &names.server_workers,
             &names.server_words,
             &names.attendants,
-            &names.hosts,
-            &names.starters,
         ] {
             assert!(!list.is_empty() && list.iter().all(|name| !name.is_empty()), "{list:?}");
         }
-        assert!(!names.runners.is_empty() && !names.hypervisors.is_empty());
+        assert!(!names.hypervisors.is_empty());
     }
 }

@@ -1,69 +1,86 @@
-//! Owners of programs other than Slurm, pods, containers, units and pools: `owners.toml`, read once.
+//! Owners of processes, from `owners.toml`: what restarts a process or runs it as a job, and how it is ended there.
 //!
-//! An owner restarts a program that ended, or runs it as a job. It is recognised by the program of a living
-//! ancestor, or by environment variables. Rules leave a process alone only if its ancestor is proved to belong to
-//! root.
+//! An owner is recognised by the program of a living ancestor, by environment variables, by the systemd unit, or by
+//! the kernel's facts (`OwnerPlace`). Rules leave a process alone only if the kernel names the owner, or if the
+//! ancestor is proved to belong to root.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::LazyLock;
+use std::sync::{Arc, LazyLock};
 
 use serde::Deserialize;
 
 use super::Process;
 use super::names::is_on;
 use super::pool::tool;
-use super::process::Parent;
+use super::process::{Container, Parent};
 use super::program::is_interpreter;
 
 /// The kernel's limit for a short name, in bytes.
 const COMM_BYTES: usize = 15;
 
+/// Where the kernel shows that a process runs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum OwnerPlace {
+    Slurm,
+    Pod,
+    Container,
+    Unit,
+    UserUnit,
+}
+
 /// An entry; the header of `owners.toml` explains each key.
-#[derive(PartialEq, Eq, Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct ProgramOwner {
+#[derive(PartialEq, Eq, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct OwnerEntry {
     pub name: String,
-    #[serde(default)]
     parents: Vec<String>,
-    #[serde(default)]
     titles: Vec<String>,
-    #[serde(default)]
     variables: Vec<String>,
-    #[serde(default)]
+    units: Vec<String>,
+    place: Option<OwnerPlace>,
+    runtimes: Vec<String>,
+    namespaces: Vec<String>,
     needs: Vec<String>,
-    #[serde(default)]
     unless: BTreeMap<String, String>,
     pub shows: Option<String>,
     pub stop: Option<String>,
-    pub check: Option<String>,
-    pub unnamed: String,
-    #[serde(default)]
+    pub exec: Option<String>,
+    pub by: Option<String>,
+    pub says: Option<String>,
+    pub also: Option<String>,
+    pub check: Vec<String>,
+    pub unnamed: Option<String>,
     pub restarts: bool,
-    #[serde(default)]
     pub is_batch: bool,
+    is_way_in: bool,
+    pub starts_services: bool,
+    daemons: Vec<String>,
+    cgroups: Vec<String>,
+    folders: Vec<String>,
 }
 
 #[derive(Default, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Owners {
-    ways_in: Vec<String>,
-    owner: Vec<ProgramOwner>,
+struct OwnerTable {
+    owner: Vec<OwnerEntry>,
 }
 
-static OWNERS: LazyLock<Owners> = LazyLock::new(|| parse().unwrap_or_default());
+static OWNERS: LazyLock<Vec<OwnerEntry>> = LazyLock::new(|| parse().unwrap_or_default().owner);
 
-fn parse() -> Result<Owners, toml::de::Error> {
+fn parse() -> Result<OwnerTable, toml::de::Error> {
     toml::from_str(include_str!("owners.toml"))
 }
 
+/// The environment variables that entries read.
 pub fn variables() -> BTreeSet<&'static str> {
-    let of = |owner: &'static ProgramOwner| {
-        let texts = [&owner.shows, &owner.stop, &owner.check].into_iter().flatten();
+    let variables_of = |owner: &'static OwnerEntry| {
+        let texts = [&owner.shows, &owner.stop].into_iter().flatten().chain(&owner.check);
         let named = texts.flat_map(|text| placeholders(text)).filter(|name| is_variable(name));
         let listed = owner.variables.iter().chain(&owner.needs).map(String::as_str);
         named.chain(listed).collect::<Vec<&str>>()
     };
-    OWNERS.owner.iter().flat_map(of).collect()
+    OWNERS.iter().filter(|owner| owner.place.is_none()).flat_map(variables_of).collect()
 }
 
 fn placeholders(text: &str) -> impl Iterator<Item = &str> {
@@ -74,35 +91,109 @@ fn is_variable(name: &str) -> bool {
     name != "PID" && name.parse::<usize>().is_err()
 }
 
+/// Whether a name is the listed one, which may end with `*` for any text.
+pub(super) fn is_named(listed: &str, name: &str) -> bool {
+    match listed.strip_suffix('*') {
+        Some(start) => name.starts_with(start),
+        None => name == listed,
+    }
+}
+
+/// The same for a short name, of which the kernel keeps only the beginning.
+pub(super) fn is_cut(listed: &str, comm: &str) -> bool {
+    match listed.strip_suffix('*') {
+        Some(start) => comm.starts_with(start.get(..COMM_BYTES).unwrap_or(start)),
+        None => comm == listed.get(..COMM_BYTES).unwrap_or(listed),
+    }
+}
+
 /// Whether an ancestor with this short name may be an owner, so that its argv is worth reading.
 pub fn may_be_owner(comm: &str) -> bool {
-    let is_cut = |name: &String| {
-        let name = name.split(' ').next().unwrap_or_default();
-        name.get(..COMM_BYTES).unwrap_or(name) == comm
-    };
+    let is_program = |name: &String| is_cut(name.split(' ').next().unwrap_or_default(), comm);
     let is_titled = |title: &String| comm.starts_with(title.get(..COMM_BYTES).unwrap_or(title));
-    let is_it =
-        |it: &ProgramOwner| it.parents.iter().any(is_cut) || it.titles.iter().any(is_titled);
-    is_interpreter(comm) || OWNERS.owner.iter().any(is_it)
+    let may_be = |owner: &OwnerEntry| {
+        owner.parents.iter().any(is_program) || owner.titles.iter().any(is_titled)
+    };
+    is_interpreter(comm) || OWNERS.iter().any(may_be)
 }
 
 /// Whether people or unrelated programs start the processes below this ancestor.
 pub fn is_way_in(ancestor: &Parent) -> bool {
-    let is_cut =
-        |name: &String| ancestor.comm.as_deref() == Some(name.get(..COMM_BYTES).unwrap_or(name));
-    OWNERS.ways_in.iter().any(is_cut)
-        || tool(ancestor.command.as_deref().unwrap_or_default())
-            .is_some_and(|(tool, _)| is_on(&OWNERS.ways_in, tool))
+    let comm = ancestor.comm.as_deref().unwrap_or_default();
+    let tool = tool(ancestor.command.as_deref().unwrap_or_default()).map(|(tool, _)| tool);
+    OWNERS.iter().filter(|owner| owner.is_way_in).any(|owner| {
+        owner.programs().any(|name| is_cut(name, comm))
+            || tool.is_some_and(|it| owner.is_run_as(it))
+    })
 }
 
-impl ProgramOwner {
-    pub fn of(ancestor: &Parent) -> Option<&'static Self> {
-        OWNERS.owner.iter().find(|it| it.is_run_by(ancestor))
+/// Whether a program of this name owns processes, or lets people start them.
+pub fn is_owners_program(name: &str) -> bool {
+    OWNERS.iter().any(|owner| owner.is_run_as(name))
+}
+
+/// Names of programs that are never killed. They may end with `*`.
+pub fn daemons() -> impl Iterator<Item = &'static str> {
+    OWNERS.iter().flat_map(|owner| &owner.daemons).map(String::as_str)
+}
+
+/// The container runtime that begins cgroup names with this prefix.
+pub fn runtime_of_cgroup(prefix: &str) -> Option<&'static str> {
+    let owner = OWNERS.iter().find(|owner| is_on(&owner.cgroups, prefix))?;
+    owner.runtimes.first().map(String::as_str)
+}
+
+/// The container runtime that keeps its containers' cgroups in a folder of this name.
+pub fn runtime_of_folder(folder: &str) -> Option<&'static str> {
+    let owner = OWNERS.iter().find(|owner| is_on(&owner.folders, folder))?;
+    owner.runtimes.first().map(String::as_str)
+}
+
+impl OwnerEntry {
+    pub fn of_ancestor(ancestor: &Parent) -> Option<&'static Self> {
+        OWNERS.iter().find(|owner| owner.is_run_by(ancestor))
+    }
+
+    /// The owner that runs other people's programs in a unit, by the unit's name without `@...` and `.service`.
+    pub fn of_unit(name: &str) -> Option<&'static Self> {
+        OWNERS.iter().find(|owner| owner.units.iter().any(|unit| is_named(unit, name)))
+    }
+
+    /// The entries for a place, in the order in which they count.
+    pub fn in_place(
+        place: OwnerPlace,
+        container: Option<&Container>,
+    ) -> impl Iterator<Item = &'static Self> {
+        let is_listed = |list: &[String], name: &Option<Arc<str>>| {
+            name.as_deref().is_some_and(|name| is_on(list, name))
+        };
+        OWNERS.iter().filter(move |owner| {
+            owner.place == Some(place)
+                && (owner.runtimes.is_empty()
+                    || container.is_some_and(|container| {
+                        is_listed(&owner.runtimes, &container.runtime)
+                            || is_listed(&owner.namespaces, &container.namespace)
+                    }))
+        })
+    }
+
+    fn programs(&self) -> impl Iterator<Item = &str> {
+        self.parents.iter().chain(&self.daemons).map(String::as_str)
+    }
+
+    fn is_run_as(&self, name: &str) -> bool {
+        self.programs().any(|program| is_named(program, name))
+    }
+
+    /// Whether the owner restarts programs or runs jobs. The others let people start programs, or are places.
+    fn owns_programs(&self) -> bool {
+        self.place.is_none() && (self.restarts || self.is_batch)
     }
 
     /// Whether a program file with this name is the owner's program, or an interpreter for its script.
     pub fn may_run_from(&self, file: &str) -> bool {
-        is_interpreter(file) || self.parents.iter().any(|it| it.split(' ').next() == Some(file))
+        let is_program = |name: &String| name.split(' ').next() == Some(file);
+        is_interpreter(file) || self.parents.iter().any(is_program)
     }
 
     fn is_run_by(&self, ancestor: &Parent) -> bool {
@@ -113,7 +204,8 @@ impl ProgramOwner {
             words.next().is_some_and(|name| ancestor.runs(name)) && words.all(has)
         };
         let title = command.first().map_or("", |title| title);
-        self.parents.iter().any(runs) || self.titles.iter().any(|it| title.starts_with(&**it))
+        let is_titled = |beginning: &String| title.starts_with(&**beginning);
+        self.owns_programs() && (self.parents.iter().any(runs) || self.titles.iter().any(is_titled))
     }
 
     fn applies(&self, process: &Process) -> bool {
@@ -142,7 +234,7 @@ fn variable<'a>(process: &'a Process, name: &str) -> Option<&'a str> {
 /// The owner of a process, and the evidence for it.
 #[derive(Clone, Copy, Debug)]
 pub struct OwnedProgram<'a> {
-    pub owner: &'static ProgramOwner,
+    pub owner: &'static OwnerEntry,
     /// The ancestor; `None` if only the environment names the owner.
     pub ancestor: Option<&'a Parent>,
     process: &'a Process,
@@ -154,20 +246,16 @@ impl Process {
         if self.is_left_behind() {
             return None;
         }
-        let owner = |fits: &dyn Fn(&ProgramOwner) -> bool| {
-            OWNERS.owner.iter().find(|it| fits(it) && it.applies(self))
+        let find = |fits: &dyn Fn(&OwnerEntry) -> bool| {
+            OWNERS.iter().find(|owner| fits(owner) && owner.applies(self))
         };
         // Recordings of earlier versions contain only the parent.
         let ancestor = self.supervisor.as_deref().or(self.parent.as_deref());
-        let by_ancestor = ancestor.and_then(|it| Some((owner(&|entry| entry.is_run_by(it))?, it)));
-        match by_ancestor {
-            Some((owner, it)) => Some(OwnedProgram { owner, ancestor: Some(it), process: self }),
-            None => owner(&|entry| entry.is_named_by_environment(self)).map(|owner| OwnedProgram {
-                owner,
-                ancestor: None,
-                process: self,
-            }),
-        }
+        let by_ancestor = ancestor
+            .and_then(|ancestor| Some((find(&|owner| owner.is_run_by(ancestor))?, Some(ancestor))));
+        let by_environment = || Some((find(&|owner| owner.is_named_by_environment(self))?, None));
+        let (owner, ancestor) = by_ancestor.or_else(by_environment)?;
+        Some(OwnedProgram { owner, ancestor, process: self })
     }
 }
 
@@ -182,7 +270,7 @@ impl OwnedProgram<'_> {
             return Some(self.process.pid.to_string());
         }
         match name.parse::<usize>() {
-            Ok(place) => Some(self.ancestor?.command.as_deref()?.get(place)?.to_string()),
+            Ok(index) => Some(self.ancestor?.command.as_deref()?.get(index)?.to_string()),
             Err(_) => variable(self.process, name).map(str::to_owned),
         }
     }
@@ -193,20 +281,55 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_entry_can_be_recognised_and_ends_something() {
-        let owners = parse().unwrap();
-        assert!(owners.owner.len() > 20 && !owners.ways_in.is_empty());
-        for it in &owners.owner {
-            assert!(!it.parents.is_empty() || !it.variables.is_empty(), "{}", it.name);
-            assert!(it.restarts || it.is_batch, "{}", it.name);
-            assert_eq!(it.unnamed.matches('`').count() % 2, 0, "{}", it.name);
-            assert!(!it.unnamed.ends_with('.'), "{}", it.name);
-            // People must be able to check a name that the process itself supplied.
-            assert!(!it.is_claimed() || it.check.is_some(), "{}", it.name);
-            for parent in it.parents.iter().filter(|it| !it.contains('.')) {
-                let name = parent.split(' ').next().unwrap();
-                assert!(may_be_owner(name.get(..COMM_BYTES).unwrap_or(name)), "{parent}");
+    fn every_entry_is_recognised_and_says_how_to_end_a_program() {
+        let owners = parse().unwrap().owner;
+        assert!(owners.len() > 60);
+        for owner in &owners {
+            let name = &owner.name;
+            let is_recognised = !owner.parents.is_empty()
+                || !owner.units.is_empty()
+                || !owner.variables.is_empty()
+                || owner.place.is_some();
+            assert!(is_recognised, "{name}");
+            if owner.place.is_some() {
+                assert!(
+                    owner.shows.is_some() && (owner.stop.is_some() || owner.says.is_some()),
+                    "{name}"
+                );
+            } else if !owner.is_way_in && !owner.starts_services {
+                assert!(owner.owns_programs() && owner.unnamed.is_some(), "{name}");
             }
+            for text in [&owner.says, &owner.also, &owner.unnamed].into_iter().flatten() {
+                assert_eq!(text.matches('`').count() % 2, 0, "{name}");
+                assert!(!text.ends_with('.'), "{name}");
+                // A command with a fact is the one to be checked and quoted.
+                let command = owner.stop.as_deref().filter(|_| owner.says.as_ref() == Some(text));
+                assert!(command.is_none_or(|stop| text.contains(stop)), "{name}");
+            }
+            // People must be able to check a name that the process itself supplied.
+            assert!(
+                owner.place.is_some() || !owner.is_claimed() || !owner.check.is_empty(),
+                "{name}"
+            );
+            for parent in owner.parents.iter().filter(|parent| !parent.contains('.')) {
+                let program = parent.split(' ').next().unwrap();
+                assert!(may_be_owner(program.get(..COMM_BYTES).unwrap_or(program)), "{parent}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_listed_name_may_end_with_a_star() {
+        for (listed, name, is_listed) in [
+            ("tmux", "tmux", true),
+            ("tmux", "tmux2", false),
+            ("containerd-shim*", "containerd-shim", true),
+            ("containerd-shim*", "containerd-shim-runc-v2", true),
+            ("containerd-shim*", "containerd", false),
+        ] {
+            assert_eq!(is_named(listed, name), is_listed, "{name}");
+            let comm = name.get(..COMM_BYTES).unwrap_or(name);
+            assert_eq!(is_cut(listed, comm), is_listed, "{name}");
         }
     }
 }

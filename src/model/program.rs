@@ -12,6 +12,7 @@ use std::sync::Arc;
 
 use super::Process;
 use super::names::{Hypervisor, NAMES, is_on};
+use super::owners;
 
 /// The kernel's limit for a short name, in bytes.
 const COMM_BYTES: usize = 15;
@@ -86,23 +87,19 @@ pub fn never_killed<'a>(
     configured: &[Arc<str>],
 ) -> Option<&'a str> {
     let machines = NAMES.hypervisors.iter().flat_map(|hypervisor| &hypervisor.programs);
-    let built_in = NAMES.never_killed.iter().chain(&NAMES.displays).chain(machines);
-    let built_in = built_in.map(String::as_str);
-    let built_in = built_in.filter(|_| is_roots != Some(false));
-    let names = || built_in.clone().chain(configured.iter().map(|name| &**name));
-    let families = &NAMES.never_killed_families;
-    let is_family = |name: &str| {
-        is_roots != Some(false) && families.iter().any(|family| name.starts_with(&**family))
+    let known = NAMES.never_killed.iter().chain(&NAMES.displays).chain(machines);
+    let known = known.map(String::as_str).chain(owners::daemons());
+    let mut known = known.filter(|_| is_roots != Some(false));
+    let mut is_listed = |fits: fn(&str, &str) -> bool, name: &str| {
+        known.any(|listed| fits(listed, name)) || configured.iter().any(|listed| fits(listed, name))
     };
     match executable {
         Some(path) => {
             let path = path.strip_suffix(" (deleted)").unwrap_or(path);
             let name = path.rsplit('/').next().unwrap_or(path);
-            (names().any(|listed| listed == name) || is_family(name)).then_some(name)
+            is_listed(owners::is_named, name).then_some(name)
         }
-        None => comm.filter(|comm| {
-            names().any(|name| name.get(..COMM_BYTES).unwrap_or(name) == *comm) || is_family(comm)
-        }),
+        None => comm.filter(|comm| is_listed(owners::is_cut, comm)),
     }
 }
 

@@ -3,9 +3,7 @@
 //! `family` uses the role to decide whether a unit's processes belong together, the rule `orphan` whether an orphan
 //! may be the unit's own daemon, and `advice::owner` whether the unit may be stopped for one of its processes.
 
-use serde::Deserialize;
-
-use super::names::{NAMES, is_on};
+use super::owners::OwnerEntry;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Role {
@@ -13,24 +11,11 @@ pub enum Role {
     Work,
     /// A daemon that runs many people's programs: logins, timers, jobs, notebooks, containers. Stopping it would
     /// end them all, or lock people out. A process that it started and left behind is not part of the daemon.
-    Host {
-        /// How to end one of those programs through the daemon; `None` if no special way is needed.
-        way: Option<&'static Way>,
-    },
+    Host { owner: &'static OwnerEntry },
     /// The unit starts daemons at boot and exits. Processes in it were meant to stay.
     Starter,
     /// Not a service: a login, a terminal, a slice, or a user's service manager.
     Login,
-}
-
-/// How to end a program through the daemon that runs it.
-#[derive(PartialEq, Eq, Debug, Deserialize)]
-pub struct Way {
-    units: Vec<String>,
-    /// The daemon in words: `GitLab's runner`.
-    pub by: String,
-    /// An imperative: `cancel its job in GitLab`.
-    pub words: String,
 }
 
 /// The role of a unit by its name: `llm.service`, `session-3.scope`.
@@ -42,13 +27,9 @@ pub fn role(unit: &str) -> Role {
     if name == "user" {
         return Role::Login;
     }
-    if is_on(&NAMES.starters, name) {
-        return Role::Starter;
+    match OwnerEntry::of_unit(name) {
+        Some(owner) if owner.starts_services => Role::Starter,
+        Some(owner) => Role::Host { owner },
+        None => Role::Work,
     }
-    let fits = |pattern: &String| match pattern.strip_suffix('*') {
-        Some(start) => name.starts_with(start),
-        None => name == pattern,
-    };
-    let way = NAMES.runners.iter().find(|way| way.units.iter().any(fits));
-    if way.is_some() || NAMES.hosts.iter().any(fits) { Role::Host { way } } else { Role::Work }
 }

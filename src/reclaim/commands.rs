@@ -17,7 +17,7 @@ use super::prepare::{
 use super::release::{self, ReleaseBy, ReleaseOptions};
 use super::target::{Reason, Step, Target};
 use crate::advice;
-use crate::model::finding::{Finding, Kind, OwnCommands};
+use crate::model::finding::{Action, Finding, Kind, OwnCommands};
 use crate::model::{Process, Snapshot};
 use crate::rules::{Engine, RuleSet};
 use crate::source::remote::RemoteHost;
@@ -60,6 +60,8 @@ pub struct NextSteps {
     pub commands: Vec<String>,
     /// Advice to ask the owner, if gpumem only lacks permission.
     ask_owner: Option<String>,
+    /// The plan ends nothing itself: it names the owner, whose command comes first.
+    is_left_to_owner: bool,
 }
 
 impl NextSteps {
@@ -79,11 +81,18 @@ impl NextSteps {
             Some(_) => None,
             None => release_command(finding, target, snapshot, typist),
         };
-        Self { commands: release.into_iter().chain(command).collect(), ask_owner }
+        Self {
+            commands: release.into_iter().chain(command).collect(),
+            ask_owner,
+            is_left_to_owner: target.is_some_and(Target::is_advice),
+        }
     }
 
-    /// Adds the commands to a finding.
+    /// Adds the commands to a finding, and removes the actions that the plan leaves to the owner.
     pub fn put(&self, finding: &mut Finding) {
+        if self.is_left_to_owner {
+            finding.actions.retain(|action| *action == Action::Notify);
+        }
         finding.commands.clone_from(&self.commands);
         let is_new = |words: &&String| !finding.advice.contains(words);
         let words = self.ask_owner.as_ref().filter(is_new).cloned();

@@ -12,6 +12,7 @@ use std::sync::{Arc, LazyLock};
 use serde::Deserialize;
 
 use crate::model::names::{NAMES, is_on};
+use crate::model::owners::is_owners_program;
 use crate::model::pool::{self, tool};
 use crate::model::process::Relative;
 use crate::model::program::file_name;
@@ -157,7 +158,7 @@ fn is_attendant<T: AsRef<str>>(command: &[T]) -> bool {
     let Some(title) = command.first().map(AsRef::as_ref) else {
         return false;
     };
-    let is_known = |name: &str| is_on(&NAMES.attendants, name);
+    let is_known = |name: &str| is_on(&NAMES.attendants, name) || is_owners_program(name);
     // A process title begins with the program's name: `sshd: ann@pts/1`, `wandb-service(2-…)`.
     let end = title.find([':', '(']).unwrap_or(title.len());
     is_known(file_name(title))

@@ -18,7 +18,7 @@ use crate::host::proc::folder::{Folder, ProcEntry, is_gone};
 use crate::host::proc::stat::{STAT_BYTES, parse_stat};
 use crate::host::proc::status::{STATUS_BYTES, parse_status};
 use crate::model::Process;
-use crate::model::owners::{self, ProgramOwner, may_be_owner};
+use crate::model::owners::{self, OwnerEntry, may_be_owner};
 use crate::model::process::Parent;
 use crate::model::program::file_name;
 use crate::model::snapshot::{Container, PidNamespace};
@@ -104,31 +104,32 @@ impl Ancestor {
         is_within: bool,
         content: &mut Vec<u8>,
     ) -> Option<Supervisor> {
-        let owner = ProgramOwner::of(&parent)?;
+        let owner = OwnerEntry::of_ancestor(&parent)?;
         let read = self.folder.read(c"status", content, STATUS_BYTES);
         let uid = read.ok().and_then(|()| parse_status(content).uid);
-        let file = self.program();
-        let file = file.as_deref().map(|it| it.strip_suffix(" (deleted)").unwrap_or(it));
-        let is_its = file.is_some_and(|file| owner.may_run_from(file));
+        let is_its = self.program().is_some_and(|file| owner.may_run_from(&file));
         let is_roots = !is_within && uid == Some(0) && self.folder.owner() == Ok(0) && is_its;
         Some(Supervisor { parent: Arc::new(parent), uid, is_roots })
     }
 
-    /// The name of the program file; `None` if it may not be read, or the program was run from memory, like some
-    /// container runtimes. Root does not run files that a user has named.
+    /// The name of the program file; `None` if it may not be read. Root does not run files that a user has named.
     fn program(&self) -> Option<String> {
-        let name = |path: &[u8]| {
-            let path = String::from_utf8_lossy(path);
-            (!path.starts_with("/memfd:")).then(|| file_name(&path).to_owned())
-        };
-        self.folder.link(c"exe", name).ok().flatten()
+        let name = |path: &[u8]| file_name(&String::from_utf8_lossy(path)).to_owned();
+        self.folder.link(c"exe", name).ok()
     }
 
+    /// Whether the process is proved to be a step daemon. The folder shows only the effective user, which is also root
+    /// for a set-uid program, and any user can run one under the daemon's name through a link. So the program's file
+    /// must be known, which only root can read. Debian's is `slurmstepd-wlm`.
     fn is_step_daemon(&self) -> bool {
+        self.may_be_step_daemon() && self.program().is_some()
+    }
+
+    /// Whether the process is a step daemon, or may be one whose program's file cannot be read.
+    fn may_be_step_daemon(&self) -> bool {
         // `comm` is the cheapest check.
         self.comm.as_deref() == Some(STEP_DAEMON)
             && self.folder.owner() == Ok(0)
-            // Debian's daemon is `slurmstepd-wlm`.
             && self.program().is_none_or(|program| program.starts_with(STEP_DAEMON))
     }
 }
@@ -168,10 +169,11 @@ pub(in crate::host) fn look_above(process: &Process, proc: &Path, content: &mut 
         }
         if !is_way_in && let Some(parent) = ancestor.named(pid, content) {
             is_way_in = owners::is_way_in(&parent);
-            let is_settled = above.supervisor.as_ref().is_some_and(|it| it.is_roots);
+            let is_settled =
+                above.supervisor.as_ref().is_some_and(|supervisor| supervisor.is_roots);
             let found = ancestor
                 .supervisor(parent, is_within, content)
-                .filter(|it| above.supervisor.is_none() || (it.is_roots && !is_settled));
+                .filter(|found| above.supervisor.is_none() || (found.is_roots && !is_settled));
             above.supervisor = found.or(above.supervisor);
         }
         // A container's root may give any name to a program.
@@ -235,9 +237,12 @@ pub(in crate::host) fn array_in(
     is_its.then_some(array)
 }
 
-/// Reads the container from the parent of its first process, if that parent belongs to root.
+/// Reads the container from the parent of its first process, if that parent belongs to root. A set-uid program has
+/// root's folder, but its real user is the one who started it.
 fn watcher(parent: &Ancestor, above: &mut Above, content: &mut Vec<u8>) {
-    above.user = parent.folder.owner().ok().filter(|&uid| uid != 0);
+    let status = parent.folder.read(c"status", content, STATUS_BYTES);
+    let uids = [status.ok().and_then(|()| parse_status(content).uid), parent.folder.owner().ok()];
+    above.user = uids.into_iter().flatten().find(|&uid| uid != 0);
     if above.user.is_some() {
         return;
     }
@@ -247,8 +252,14 @@ fn watcher(parent: &Ancestor, above: &mut Above, content: &mut Vec<u8>) {
     let Some(command) = parse_cmdline(content) else {
         return;
     };
-    let program = parent.program();
-    above.container = watched(program.as_deref(), &command);
+    let file = parent.folder.link(c"exe", |path| String::from_utf8_lossy(path).into_owned());
+    // Any set-uid program may have a monitor's name, so its file must be known.
+    let Ok(file) = file else {
+        return;
+    };
+    // Some runtimes run from a copy in memory.
+    let program = (!file.starts_with("/memfd:")).then(|| file_name(&file));
+    above.container = watched(program, &command);
 }
 
 /// The container that `program` monitors, from its arguments: `conmon` (Podman, CRI-O), `containerd-shim-runc-v2`
@@ -262,7 +273,7 @@ fn watched(program: Option<&str>, command: &[Arc<str>]) -> Option<Container> {
             if names.contains(&&**word) {
                 return name(words.next()?);
             }
-            let joined = names.iter().find_map(|it| word.strip_prefix(it)?.strip_prefix('='));
+            let joined = names.iter().find_map(|name| word.strip_prefix(name)?.strip_prefix('='));
             if let Some(joined) = joined {
                 return name(joined);
             }
@@ -318,7 +329,7 @@ impl Jobs {
     pub(in crate::host) fn is_over(&mut self, job: &str, proc: &Path, now_ns: u64) -> Option<bool> {
         let has = |jobs: &Option<Vec<Arc<str>>>| {
             let jobs = jobs.as_ref()?;
-            Some(jobs.iter().any(|it| **it == *job))
+            Some(jobs.iter().any(|running| **running == *job))
         };
         let age_ns = self.read_ns.map(|read_ns| now_ns.saturating_sub(read_ns));
         // A missing job counts only if it was read in this sample, because a job may have started since an earlier
@@ -352,7 +363,8 @@ fn read_jobs(proc: &Path) -> Option<Vec<Arc<str>>> {
             Err(errno) if is_gone(errno) => continue,
             Err(_) => return None,
         };
-        if process.is_step_daemon() {
+        // A daemon that is not proved may belong to the job, too.
+        if process.may_be_step_daemon() {
             match step(&process, &mut content) {
                 Some(step) => jobs.push(step.job),
                 // This daemon keeps the parent cgroup of all steps (slurm: `slurmstepd infinity`).
@@ -366,7 +378,7 @@ fn read_jobs(proc: &Path) -> Option<Vec<Arc<str>>> {
 }
 
 fn has_word(command: &[u8], word: &[u8]) -> bool {
-    command.split(|&byte| byte == 0).any(|it| it == word)
+    command.split(|&byte| byte == 0).any(|part| part == word)
 }
 
 #[cfg(test)]
@@ -378,8 +390,9 @@ mod tests {
 
     #[test]
     fn a_step_daemon_names_its_job() {
-        let of =
-            |title: &str| parse_title(title.as_bytes()).map(|it| format!("{} {}", it.job, it.step));
+        let of = |title: &str| {
+            parse_title(title.as_bytes()).map(|step| format!("{} {}", step.job, step.step))
+        };
         assert_eq!(of("slurmstepd: [7.batch]\0\0\0").as_deref(), Some("7 batch"));
         assert_eq!(of("slurmstepd: [12.0]").as_deref(), Some("12 0"));
         assert_eq!(of("slurmstepd: [12.extern]").as_deref(), Some("12 extern"));
@@ -390,7 +403,7 @@ mod tests {
     }
 
     #[test]
-    fn an_array_is_believed_of_its_own_job_only() {
+    fn an_array_is_used_only_for_its_own_job() {
         let of = |environ: &str| array_in(&parse_environ(environ.as_bytes()), "8");
         let array = "SLURM_ARRAY_JOB_ID=3\0SLURM_ARRAY_TASK_ID=4\0";
         let is = of(&format!("SLURM_JOB_ID=8\0{array}"));
@@ -401,12 +414,12 @@ mod tests {
     }
 
     #[test]
-    fn what_watches_over_a_container_names_it() {
+    fn a_monitor_names_its_container() {
         let of = |line: &str| {
             let command: Vec<Arc<str>> = line.split(' ').map(Arc::from).collect();
-            watched(None, &command).map(|it| {
-                let all = [it.runtime, it.namespace, it.id, it.name];
-                all.map(|it| it.as_deref().unwrap_or("-").to_owned()).join(" ")
+            watched(None, &command).map(|found| {
+                let all = [found.runtime, found.namespace, found.id, found.name];
+                all.map(|name| name.as_deref().unwrap_or("-").to_owned()).join(" ")
             })
         };
         for (line, expected) in [
@@ -442,7 +455,7 @@ mod tests {
         }
     }
 
-    fn seen(processes: &[(u32, &'static str, &str)]) -> FakeProc {
+    fn proc_with(processes: &[(u32, &'static str, &str)]) -> FakeProc {
         let fake = FakeProc::new();
         std::fs::remove_dir(fake.folder(1)).unwrap();
         for &(pid, comm, command) in processes {
@@ -460,14 +473,15 @@ mod tests {
     }
 
     #[test]
-    fn a_job_is_over_where_all_is_seen_and_no_daemon_of_it() {
+    fn a_job_without_a_step_daemon_is_over_if_all_are_visible() {
         if !is_root() {
             return;
         }
         let init = (1, "systemd", "/sbin/init");
         let keeper = (5, "slurmstepd", "/usr/sbin/slurmstepd infinity");
         let title = |pid| (pid, "slurmstepd", "slurmstepd: [7.batch]");
-        let is_over = |processes: &[_], job| Jobs::default().is_over(job, &seen(processes).proc, 1);
+        let is_over =
+            |processes: &[_], job| Jobs::default().is_over(job, &proc_with(processes).proc, 1);
         assert_eq!(is_over(&[init, keeper, title(6)], "7"), Some(false));
         assert_eq!(is_over(&[init, keeper, title(6)], "8"), Some(true));
         // Hidden processes, or a daemon without a job in its title.
@@ -475,7 +489,7 @@ mod tests {
         let mute = (6, "slurmstepd", "/usr/sbin/slurmstepd");
         assert_eq!(is_over(&[init, mute], "8"), None);
         // A container does not show the host's daemons.
-        let inside = seen(&[init]);
+        let inside = proc_with(&[init]);
         let namespace = inside.proc.join("self/ns/pid");
         std::fs::remove_file(&namespace).unwrap();
         symlink("pid:[4026532000]", namespace).unwrap();
@@ -483,12 +497,12 @@ mod tests {
     }
 
     #[test]
-    fn that_a_daemon_is_gone_is_not_remembered() {
+    fn a_missing_step_daemon_is_read_again() {
         if !is_root() {
             return;
         }
-        let none = seen(&[(1, "init", "init")]);
-        let one = seen(&[(1, "init", "init"), (6, "slurmstepd", "[7.0]")]);
+        let none = proc_with(&[(1, "init", "init")]);
+        let one = proc_with(&[(1, "init", "init"), (6, "slurmstepd", "[7.0]")]);
         let mut jobs = Jobs::default();
         assert_eq!(jobs.is_over("7", &none.proc, 1), Some(true));
         assert_eq!(jobs.is_over("7", &one.proc, 2), Some(false));

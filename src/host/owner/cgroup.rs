@@ -8,6 +8,7 @@
 
 use std::sync::Arc;
 
+use crate::model::owners;
 use crate::model::snapshot::{Container, Kubernetes, Slurm};
 
 /// The maximum part of the file that is read: a dozen hierarchies with a path each.
@@ -152,7 +153,9 @@ impl<'a> FoundOwner<'a> {
         self.take_pod(component, before);
         self.take_slurm(component, before);
         if let Some((runtime, id)) = container(component) {
-            let runtime = runtime.or_else(|| runtime_of_folder(before));
+            // A container named only by its id; a pod's folder may belong to any runtime.
+            let of_folder = || owners::runtime_of_folder(str::from_utf8(before).ok()?);
+            let runtime = runtime.or_else(of_folder);
             self.container = Some((runtime, id));
             // Podman was configured to create this cgroup inside the service that started it.
             self.unit_is_its_own = component.starts_with(b"libpod-payload-");
@@ -226,17 +229,6 @@ impl<'a> FoundOwner<'a> {
     }
 }
 
-/// The prefix of each runtime's cgroups.
-const RUNTIMES: [(&[u8], &str); 7] = [
-    (b"docker", "docker"),
-    (b"cri-containerd", "containerd"),
-    (b"containerd", "containerd"),
-    (b"crio", "cri-o"),
-    (b"libpod", "podman"),
-    (b"libpod-payload", "podman"),
-    (b"nerdctl", "nerdctl"),
-];
-
 /// The container named by a component, and its runtime if known: `ID`, `docker-ID.scope`,
 /// `….slice:cri-containerd:ID`. The cgroup of a monitor (`crio-conmon-ID`) is excluded.
 fn container(component: &[u8]) -> Option<(Option<&'static str>, &[u8])> {
@@ -249,18 +241,8 @@ fn container(component: &[u8]) -> Option<(Option<&'static str>, &[u8])> {
         return before.is_empty().then_some((None, id));
     };
     let prefix = before.rsplit(|&byte| byte == b':').next()?;
-    let (_, runtime) = RUNTIMES.iter().find(|(name, _)| *name == prefix)?;
-    Some((Some(*runtime), id))
-}
-
-/// The runtime of a container named only by its id, from the parent folder. Docker and nerdctl (in namespace
-/// `default`) have their own folders; a pod's folder may belong to any runtime.
-fn runtime_of_folder(folder: &[u8]) -> Option<&'static str> {
-    match folder {
-        b"docker" => Some("docker"),
-        b"default" => Some("nerdctl"),
-        _ => None,
-    }
+    let runtime = owners::runtime_of_cgroup(str::from_utf8(prefix).ok()?)?;
+    Some((Some(runtime), id))
 }
 
 /// An LXC container's name: `lxc/NAME`, `lxc.payload/NAME`, `lxc.payload.NAME`.

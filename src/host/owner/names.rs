@@ -51,7 +51,7 @@ impl NameQuestion {
             runtime: container.and_then(|container| container.runtime.clone()),
             // For these runtimes the id is the name.
             id: container
-                .filter(|it| !matches!(it.runtime.as_deref(), Some("lxc" | "nspawn")))
+                .filter(|container| !matches!(container.runtime.as_deref(), Some("lxc" | "nspawn")))
                 .and_then(|container| container.id.clone()),
             pod_uid: place.kubernetes.as_ref().and_then(|pod| pod.pod_uid.clone()),
             first: first.filter(|_| is_unnamed),
@@ -346,7 +346,7 @@ mod tests {
     }
 
     #[test]
-    fn docker_names_its_containers() {
+    fn dockers_files_name_its_containers() {
         let file = "var/lib/docker/containers/{ID}/config.v2.json";
         let expected = ContainerNames { container: some("trainer"), ..ContainerNames::default() };
         let config = r#"{"ID":"{ID}","Name":"/trainer","Config":{"Labels":{}}}"#;
@@ -360,7 +360,7 @@ mod tests {
     }
 
     #[test]
-    fn kubernetes_names_its_containers_of_docker() {
+    fn labels_name_the_pod_of_a_docker_container() {
         let labels = r#"{"io.kubernetes.container.name":"main","io.kubernetes.pod.name":"train-0",
             "io.kubernetes.pod.namespace":"research"}"#;
         let config = format!(r#"{{"Name":"/k8s_main_train-0","Config":{{"Labels":{labels}}}}}"#);
@@ -373,7 +373,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_and_its_container_are_named_by_their_logs() {
+    fn log_folders_name_a_pod_and_its_container() {
         let log = "var/log/pods/research_train-0_{UID}/main/0.log";
         let link = "var/log/containers/train-0_research_main-{ID}.log";
         let others = [
@@ -402,7 +402,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_bounded_and_files_are_files() {
+    fn names_are_bounded_and_only_regular_files_are_read() {
         let file = "var/lib/docker/containers/{ID}/config.v2.json";
         let config = format!(r#"{{"Name":"/{}"}}"#, "é".repeat(1000));
         let found = names("/docker/{ID}", &[(file, &config)]);
@@ -446,7 +446,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_other_name_is_not_asked_for() {
+    fn a_place_without_a_container_asks_no_question() {
         for path in ["/lxc/web", "/system.slice/a.service", "/"] {
             let place = parse_cgroup(format!("0::{path}\n").as_bytes());
             assert_eq!(NameQuestion::about(&place, None), None, "{path}");

@@ -52,7 +52,7 @@ impl Whereabouts {
         around: &mut Around<'_>,
         content: &mut Vec<u8>,
     ) {
-        let new = cgroup.filter(|it| *it != self.cgroup);
+        let new = cgroup.filter(|cgroup| *cgroup != self.cgroup);
         let is_new = new.is_some();
         if let Some(cgroup) = new {
             self.place = parse_cgroup(&cgroup);
@@ -141,9 +141,9 @@ fn complete(process: &mut Process, known: &Whereabouts, names: Option<&Container
     });
     let slurm = slurm(process, known);
     let supervisor = known.above.supervisor.as_ref();
-    let supervisor = supervisor.filter(|it| it.uid == Some(0) || it.uid == process.uid);
-    set(&mut process.supervisor, supervisor.map(|it| (*it.parent).clone()));
-    process.supervisor_is_roots = supervisor.map(|it| it.is_roots);
+    let supervisor = supervisor.filter(|found| found.uid == Some(0) || found.uid == process.uid);
+    set(&mut process.supervisor, supervisor.map(|found| (*found.parent).clone()));
+    process.supervisor_is_roots = supervisor.map(|found| found.is_roots);
     // Without Slurm's own cgroups, a job runs in the daemon's unit, which must not be reported as its own.
     let is_job_of_daemon = place.slurm.is_none() && known.above.step.is_some();
     let unit = place.systemd_unit.as_ref().filter(|_| !is_job_of_daemon);
@@ -164,7 +164,8 @@ fn container(
     let watched = known.above.container.as_ref();
     let known_place = known.place.container.as_deref();
     let is_it =
-        |watched: &&Container| match (known_place.and_then(|it| it.id.as_ref()), &watched.id) {
+        |watched: &&Container| match (known_place.and_then(|place| place.id.as_ref()), &watched.id)
+        {
             (Some(known_place), Some(watched)) => known_place == watched,
             // The monitor of a pod names the pod.
             _ => true,
@@ -229,7 +230,7 @@ fn slurm(process: &Process, known: &Whereabouts) -> Option<Slurm> {
     if slurm.step_id.is_none() {
         slurm.step_id = step.map(|step| Arc::clone(&step.step));
     }
-    slurm.job_name = environment.and_then(|it| name(it.get("SLURM_JOB_NAME")?));
+    slurm.job_name = environment.and_then(|variables| name(variables.get("SLURM_JOB_NAME")?));
     slurm.over = over;
     let array = step.and_then(|step| step.array.clone());
     let own = || array_of(process, slurm.job_id.as_deref()?);
@@ -278,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_is_named_by_files_and_not_by_what_the_process_claims() {
+    fn files_name_a_pod_and_the_environment_does_not() {
         let path = "/kubepods/burstable/pod8f7e6d5c-4b3a-4210-8fed-cba987654321/{ID}";
         let names = ContainerNames {
             pod: Some("train-0".into()),
@@ -299,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn a_job_has_the_number_that_people_type() {
+    fn a_job_is_named_by_the_number_that_users_type() {
         let environ = "SLURM_JOB_ID=77\0SLURM_JOB_NAME=train\0SLURM_STEP_ID=4\0";
         let newer = "/system.slice/slurmstepd.scope/s0123456789ABC/step_0/user/task_0";
         let slurm = completed(newer, environ, None).slurm.unwrap();
@@ -326,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn what_stays_the_same_is_shared() {
+    fn unchanged_values_are_shared_between_samples() {
         let mut process = completed("/docker/{ID}", "", None);
         let before = process.container.clone().unwrap();
         complete(&mut process, &within(&format!("/docker/{ID}")), None);
@@ -350,10 +351,10 @@ mod tests {
     }
 
     #[test]
-    fn a_step_daemon_above_is_proof_and_the_environment_is_not() {
+    fn a_step_daemon_proves_a_job_and_the_environment_does_not() {
         let unit = "/system.slice/slurmd.service";
-        let process = below(unit, "SLURM_JOB_ID=9\0", |it| {
-            it.above.step = step(Some(("3", "4")));
+        let process = below(unit, "SLURM_JOB_ID=9\0", |place| {
+            place.above.step = step(Some(("3", "4")));
         });
         let slurm = process.slurm.unwrap();
         assert_eq!(slurm.id().as_deref(), Some("3_4"));
@@ -361,19 +362,19 @@ mod tests {
         assert_eq!(process.systemd_unit, None);
         // An array in another job's environment does not belong to this job.
         let other = "SLURM_JOB_ID=9\0SLURM_ARRAY_JOB_ID=3\0SLURM_ARRAY_TASK_ID=4\0";
-        let slurm = below(unit, other, |it| it.above.step = step(None)).slurm;
+        let slurm = below(unit, other, |place| place.above.step = step(None)).slurm;
         assert_eq!(slurm.unwrap().id().as_deref(), Some("8"));
         let own = other.replace("=9", "=8");
-        let slurm = below(unit, &own, |it| it.above.step = step(None)).slurm;
+        let slurm = below(unit, &own, |place| place.above.step = step(None)).slurm;
         assert_eq!(slurm.unwrap().id().as_deref(), Some("3_4"));
     }
 
     #[test]
-    fn a_job_is_over_where_no_step_of_it_is_left() {
+    fn a_job_without_a_step_on_this_machine_is_over() {
         let unit = "/system.slice/slurmd.service";
         let over = |path: &str, environ: &str, over| {
-            let process = below(path, environ, |it| it.over = over);
-            process.slurm.as_deref().and_then(|it| it.over)
+            let process = below(path, environ, |place| place.over = over);
+            process.slurm.as_deref().and_then(|slurm| slurm.over)
         };
         assert_eq!(over(unit, "SLURM_JOB_ID=9\0", Some(true)), Some(true));
         assert_eq!(over(unit, "SLURM_JOB_ID=9\0", Some(false)), None);
@@ -390,7 +391,7 @@ mod tests {
     }
 
     #[test]
-    fn pids_of_its_own_are_a_container_whatever_the_cgroup_is() {
+    fn a_pid_namespace_is_a_container_in_any_cgroup() {
         let process = |known: &Whereabouts| {
             let mut process = Process { namespace_pid: Some(1), ..Process::default() };
             complete(&mut process, known, None);

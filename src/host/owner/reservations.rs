@@ -86,7 +86,7 @@ impl Reservations {
         let mut changed = Vec::new();
         let mut content = [0; STAT_BYTES];
         for listed in proc.processes()? {
-            let known = before.remove(&listed.pid).filter(|it| it.listed == listed);
+            let known = before.remove(&listed.pid).filter(|known| known.listed == listed);
             let new = KnownReservation { listed, start_stack: 0, names: None };
             let known = known.unwrap_or(new);
             let length = proc.stat_of(listed.pid, &mut content).unwrap_or(0);
@@ -122,15 +122,15 @@ impl Reservations {
         processes: &ProcessesByPid<'_>,
     ) -> io::Result<Option<ReservationHolder>> {
         let of_snapshot = processes.get(pid);
-        let of_snapshot = of_snapshot.filter(|it| it.start_ticks == Some(start_ticks));
-        let known = of_snapshot.and_then(|it| it.environment.clone());
+        let of_snapshot = of_snapshot.filter(|process| process.start_ticks == Some(start_ticks));
+        let known = of_snapshot.and_then(|process| process.environment.clone());
         if known.as_deref().is_some_and(|environment| !names_gpus(environment)) {
             return Ok(None);
         }
         let folder = Folder::open(&self.roots.proc, pid)?;
         let read = folder.read(c"cgroup", content, CGROUP_BYTES);
         let place = read.map(|()| parse_cgroup(content)).unwrap_or_default();
-        let container = place.container.as_ref().and_then(|it| it.id.clone());
+        let container = place.container.as_ref().and_then(|container| container.id.clone());
         if container.is_none() && place.slurm.is_none() && !has_steps {
             return Ok(None);
         }
@@ -159,13 +159,13 @@ impl Reservations {
         let mut asked: Vec<Vec<u32>> = Vec::new();
         for mut processes in by_key.into_values().take(MOST) {
             processes.sort_unstable();
-            asked.push(processes.into_iter().take(ASKED_EACH).map(|it| it.1).collect());
+            asked.push(processes.into_iter().take(ASKED_EACH).map(|(_, pid)| pid).collect());
         }
         let pids: Vec<u32> = asked.iter().flatten().copied().collect();
         let sample = self.processes.sample(&pids, now_ns);
         let found = asked.iter().filter_map(|pids| {
             pids.iter().find_map(|pid| {
-                let process = sample.processes.iter().find(|it| it.pid == *pid)?;
+                let process = sample.processes.iter().find(|process| process.pid == *pid)?;
                 Reservation::of(process)
             })
         });
@@ -183,7 +183,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_names_gpus_is_asked_for_its_job_or_container() {
+    fn a_process_that_names_gpus_is_read_for_its_owner() {
         let proc = tempfile::tempdir().unwrap();
         let roots = Roots { proc: proc.path().to_owned(), ..Roots::default() };
         let id = "0123456789abcdef".repeat(4);

@@ -289,7 +289,7 @@ fn protection_is_checked_before_each_signal() {
     let cases: [(Protection, Change); 2] = [
         (Protection::OomProtected, |facts| facts.oom_score_adj = Some(-1000)),
         (Protection::Program { name: tmux() }, |facts| {
-            facts.executable = Some("/usr/bin/tmux".into())
+            facts.executable = Some("/usr/bin/tmux".into());
         }),
     ];
     for (why, change) in cases {

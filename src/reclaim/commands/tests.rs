@@ -115,8 +115,16 @@ fn an_owned_process_gets_the_owners_command() {
         environment: Some(Arc::new([(Arc::from("SLURM_JOB_ID"), Arc::from("812"))].into())),
         ..process(70, "python train.py")
     };
-    let snapshot = on_gpu(std::slice::from_ref(&job));
-    assert_eq!(commands(&[(Kind::Idle, &job)], &snapshot), [["scancel 812.0"]]);
+    let seen = on_gpu(std::slice::from_ref(&job));
+    let found = with_commands(&[(Kind::Idle, &job)], &seen, &guard());
+    assert_eq!(
+        (&*found[0].commands, &*found[0].actions),
+        (&["scancel 812.0".to_owned()][..], &[Action::Notify][..])
+    );
+    let bare = process(70, "python train.py");
+    let found =
+        with_commands(&[(Kind::Idle, &bare)], &on_gpu(std::slice::from_ref(&bare)), &guard());
+    assert!(found[0].actions.contains(&Action::Terminate));
 }
 
 #[test]

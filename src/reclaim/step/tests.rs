@@ -65,7 +65,7 @@ fn an_owned_process_gets_its_owners_command() {
         (Process { systemd_unit: unit(), ..python() }, "kill 70"),
         (
             Process { systemd_unit: unit(), cgroup: Some(cgroup.into()), ..main() },
-            "systemctl --user --machine=ann@ stop train.service",
+            "systemctl --user -M ann@ stop train.service",
         ),
         (in_container(Some("docker"), Some("lab")), "docker exec lab kill 70"),
         (in_container(Some("docker"), None), "docker exec 0123456789abcdef0123 kill 70"),

@@ -270,7 +270,7 @@ fn units_are_those_of_this_systemd() {
 }
 
 #[test]
-fn a_machine_of_nspawn_is_a_container_and_a_virtual_one_is_not() {
+fn an_nspawn_machine_is_a_container_and_a_vm_is_not() {
     for (path, name) in [
         (r"/machine.slice/machine-my\x2dbox.scope/payload/system.slice/a.service", Some("my-box")),
         ("/machine.slice/systemd-nspawn@box.service/payload", Some("box")),
@@ -279,14 +279,15 @@ fn a_machine_of_nspawn_is_a_container_and_a_virtual_one_is_not() {
     ] {
         let place = unified(path);
         let container = place.container.as_deref();
-        let of_nspawn = container.filter(|it| it.runtime.as_deref() == Some("nspawn"));
-        assert_eq!(of_nspawn.and_then(|it| it.id.as_deref()), name, "{path}");
+        let of_nspawn =
+            container.filter(|container| container.runtime.as_deref() == Some("nspawn"));
+        assert_eq!(of_nspawn.and_then(|container| container.id.as_deref()), name, "{path}");
         assert_eq!(place.systemd_unit.is_none(), name.is_some(), "{path}");
     }
 }
 
 #[test]
-fn who_watches_a_container_is_not_in_it() {
+fn a_monitor_is_not_in_its_container() {
     for (path, unit) in [
         ("/machine.slice/libpod-conmon-{A}.scope", Some("libpod-conmon-{A}.scope")),
         (
@@ -305,7 +306,7 @@ fn who_watches_a_container_is_not_in_it() {
 }
 
 #[test]
-fn the_hierarchy_that_shows_more_is_used() {
+fn the_more_informative_hierarchy_is_used() {
     let v1 = filled(
         "12:pids:/docker/{A}\n11:memory:/docker/{A}\n1:name=systemd:/docker/{A}\n0::/system.slice/containerd.service\n",
     );
@@ -332,7 +333,7 @@ fn the_hierarchy_that_shows_more_is_used() {
 }
 
 #[test]
-fn a_namespace_that_hides_all_is_unknown() {
+fn a_cgroup_namespace_that_hides_all_is_unknown() {
     for path in ["/", "/../..", "/..", ""] {
         assert_eq!(unified(path), CgroupPlace::default(), "{path}");
     }
@@ -345,7 +346,7 @@ fn removed_cgroups_are_named_as_they_were() {
 }
 
 #[test]
-fn what_is_hostile_is_bounded_and_valid() {
+fn hostile_paths_are_bounded_and_valid() {
     for bytes in [
         &b""[..],
         b"\n",

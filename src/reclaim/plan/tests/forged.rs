@@ -51,7 +51,10 @@ fn add_process(fake: &FakeProc, process: &FakeProcess<'_>) {
     fake.put(process.pid, "status", status);
     fake.put(process.pid, "cmdline", process.argv.replace(' ', "\0"));
     fake.put(process.pid, "oom_score_adj", "0\n");
-    fake.link(process.pid, "exe", process.exe);
+    // Without a link, the program's file cannot be read.
+    if !process.exe.is_empty() {
+        fake.link(process.pid, "exe", process.exe);
+    }
     chown(fake.folder(process.pid), Some(uid), Some(uid)).unwrap();
 }
 
@@ -108,7 +111,7 @@ fn forger(dice: &mut Dice, folder: &std::path::Path) -> (FakeProc, String) {
         _ => forged_cgroup(dice),
     };
     // The user's own program, or a root-owned one that users may start under any name.
-    let (owner, file) = [(FORGER, exe), (0, "/usr/bin/su")][dice.place(2)];
+    let (owner, file) = [(FORGER, exe), (0, "/usr/bin/su"), (0, "")][dice.place(3)];
     let conmon = format!("conmon -c {ID} -n trainer");
     let shim = format!("containerd-shim -namespace moby -id {ID}");
     let (comm, argv) = [
@@ -158,8 +161,7 @@ fn forged_facts_neither_blame_others_nor_protect() {
         let ObservedProcess { process, facts } = read_process(&fake);
         for line in advice::place_lines(&process) {
             // The line may name a unit of the user's own systemd, or a program of the user's own supervisor.
-            let is_own = line.contains("systemctl --user --machine=")
-                || line.contains(", as its user: `sv down");
+            let is_own = line.contains("systemctl --user -M ") || line.contains(", as its user: `");
             let is_innocent = INNOCENT.iter().any(|name| line.contains(name));
             assert!(is_own || !is_innocent, "{seed}: {line}: {forgery}");
         }
@@ -261,5 +263,100 @@ fn only_root_supervisors_are_named_instead_of_signalling() {
         // A target that may be signalled names its supervisor, so the user knows that it may be restarted.
         let is_named = snapshot.processes[0].supervisor.is_some();
         assert_eq!(target.owner.is_some(), is_named && !is_left, "{target:?}");
+    }
+}
+
+/// The programs of owners: short name, program file and command line.
+const OWNERS: [(&str, &str, &str); 8] = [
+    ("supervisord", "/usr/bin/python3.11", "/usr/bin/python3 /usr/bin/supervisord -n"),
+    ("runsv", "/usr/bin/runsv", "runsv trainer"),
+    ("pbs_mom", "/opt/pbs/sbin/pbs_mom", "/opt/pbs/sbin/pbs_mom"),
+    ("sge_shepherd", "/sge/sge_shepherd", "sge_shepherd -bg"),
+    ("condor_starter", "/usr/sbin/condor_starter", "condor_starter -f"),
+    ("nomad", "/usr/bin/nomad", "/usr/bin/nomad executor {}"),
+    ("gitlab-runner", "/usr/bin/gitlab-runner", "gitlab-runner run"),
+    ("slurmstepd", "/usr/sbin/slurmstepd", "slurmstepd:"),
+];
+
+/// Programs that no entry names.
+const OTHERS: [(&str, &str, &str); 4] = [
+    ("bash", "/usr/bin/bash", "-bash"),
+    ("python3", "/usr/bin/python3.11", "python3 launch.py"),
+    ("newsupervisor", "/usr/bin/newsupervisor", "newsupervisor run"),
+    ("tmux", "/usr/bin/tmux", "tmux"),
+];
+
+#[test]
+fn a_forged_owner_changes_only_the_advice_about_its_author() {
+    if !geteuid().is_root() {
+        return;
+    }
+    for seed in 1..=rounds(20) {
+        let mut dice = Dice::new(seed);
+        let fake = FakeProc::new();
+        let put = |pid: u32, ppid, uid, (comm, exe, argv): (&'static str, &str, &str)| {
+            let numbers = &*pid.to_string();
+            add_process(&fake, &FakeProcess { pid, ppid, uid, comm, exe, argv, numbers });
+        };
+        put(1, 0, 0, ("systemd", "/usr/lib/systemd/systemd", "/sbin/init"));
+        let train = ("python3", "/usr/bin/python3.11", "python3 train.py");
+        let mut is_roots = Vec::new();
+        for index in 0..5 {
+            let (parent, pid, uid) = (61 + index, 81 + index, 2000 + index);
+            let (by, program) = match dice.roll(3) {
+                0 => (0, OWNERS[dice.place(OWNERS.len())]),
+                1 => (uid, OWNERS[dice.place(OWNERS.len())]),
+                _ => (0, OTHERS[dice.place(OTHERS.len())]),
+            };
+            put(parent, 1, by, program);
+            put(pid, parent, uid, train);
+            is_roots.push((pid, by == 0 && OWNERS.contains(&program)));
+        }
+        // The forger's parent has an owner's name, and the forger the innocents' variables.
+        let (comm, file, argv) = OWNERS[dice.place(OWNERS.len())];
+        let (by, file) = [(FORGER, file), (0, "/usr/bin/su"), (0, "")][dice.place(3)];
+        put(60, 1, by, (comm, file, argv));
+        put(70, 60, FORGER, train);
+        let names =
+            ["SUPERVISOR_PROCESS_NAME", "PBS_JOBID", "SLURM_JOB_ID", "_CONDOR_SLOT", "pm_id"];
+        for pid in [70, 81, 82, 83, 84, 85] {
+            let set = |name: &&str| format!("{name}={}\0", 80 + name.len());
+            let environ: String = names.iter().filter(|_| dice.roll(2) == 0).map(set).collect();
+            fake.put(pid, "environ", environ);
+            fake.put(pid, "cgroup", "0::/user.slice/user-1000.slice/session-3.scope\n");
+        }
+        let pids = [70, 81, 82, 83, 84, 85];
+        let steps_of = |pids: &[u32]| {
+            let mut processes = Processes::new(fake.roots.clone()).sample(pids, 1).processes;
+            let gpu_files = process(70, "x").gpu_files;
+            processes.iter_mut().for_each(|process| process.gpu_files.clone_from(&gpu_files));
+            let rows: Vec<(u32, u64)> = pids.iter().map(|&pid| (pid, GIB)).collect();
+            let facts = pids.iter().map(|&pid| (pid, read_guarded(&fake, pid).unwrap().unwrap()));
+            let facts = facts.collect();
+            let seen = snapshot(at(0.0), &processes, vec![gpu(0, &rows, 0)]);
+            let mut guard = guard_naming(pids);
+            (guard.ourselves.uid, guard.ourselves.may_signal_others) = (0, true);
+            guard.policy.all_users = true;
+            let plan = plan_with(&[], &seen, &[], &facts, &guard);
+            let mut steps: Vec<_> = plan
+                .targets
+                .into_iter()
+                .map(|target| (target.leader, target.steps, target.owner))
+                .collect();
+            steps.sort_by_key(|(leader, ..)| *leader);
+            assert_eq!(steps.len(), pids.len(), "{seed}");
+            steps
+        };
+        let with = steps_of(&pids);
+        assert!(matches!(with[0].1[..], [Step::Signal { .. }, ..]), "{seed}: {with:?}");
+        assert_eq!(with[1..], steps_of(&pids[1..]), "{seed}");
+        for (pid, is_left) in is_roots {
+            let (_, steps, _) = with.iter().find(|(leader, ..)| *leader == pid).unwrap();
+            assert_eq!(
+                matches!(steps[..], [Step::Advise { .. }]),
+                is_left,
+                "{seed}: {pid} {steps:?}"
+            );
+        }
     }
 }

@@ -245,7 +245,7 @@ impl<'a, C: ServerChannel> Conversation<'a, C> {
             match done.check_done(&answer, &mut self.known) {
                 Ok(()) => return Ok(()),
                 Err(AnswerVerdict::NotYet | AnswerVerdict::Busy(_)) => {
-                    self.channel.pause(POLL_INTERVAL)
+                    self.channel.pause(POLL_INTERVAL);
                 }
                 Err(verdict) => return Err(self.to_error(verdict, Some(&request))),
             }
