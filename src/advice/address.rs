@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use super::unload::{server_of, unload_servers, values};
+use super::unload::{UnloadServer, server_of, unload_servers, values};
 use super::{Remark, of};
 use crate::model::Process;
 
@@ -59,7 +59,9 @@ fn server_address(process: &Process) -> Option<(bool, u16, String)> {
 fn typed_port(process: &Process) -> Option<(bool, u16, String)> {
     let command = process.command.as_deref()?;
     let name = process.framework.as_deref()?;
-    let row = unload_servers().iter().find(|row| row.name == name && row.runs(command, &[]))?;
+    let working_directory = process.working_directory.as_deref();
+    let runs = |row: &&UnloadServer| row.runs(command, working_directory, &[]);
+    let row = unload_servers().iter().find(|row| row.name == name && runs(row))?;
     let port = row.typed_port(command)?;
     let host = if process.container.is_some() { "HOST" } else { "localhost" };
     Some((row.is_secure(command), row.port, format!("{host}:{port}")))
@@ -96,6 +98,7 @@ mod tests {
             pid: 7,
             relation: Relation::Ancestor,
             command: Some(command.split(' ').map(Arc::from).collect()),
+            working_directory: None,
             listening_on: [Arc::from(address)].into(),
             client_addresses: None,
         };

@@ -40,9 +40,10 @@ pub struct UnloadServer {
     /// Prefixes of its workers' process titles.
     titles: Vec<String>,
     arguments: Vec<String>,
-    /// Directories that contain the server's script.
+    /// Names of the directory that contains the scripts.
     folders: Vec<String>,
-    /// Script names that other programs also use. They match only if the process listens on the default port.
+    /// Script names that other programs also use. They match only in one of the folders, or if the process listens on
+    /// the default port.
     scripts: Vec<String>,
     pub port: u16,
     port_flags: Vec<String>,
@@ -178,6 +179,7 @@ pub struct ServerListener<'a> {
     pub pid: u32,
     pub start_ticks: u64,
     pub command: &'a [Arc<str>],
+    working_directory: Option<&'a str>,
     pub listening_on: &'a [Arc<str>],
 }
 
@@ -186,11 +188,14 @@ pub struct ServerListener<'a> {
 pub fn server_of(process: &Process) -> Option<(&'static UnloadServer, Option<ServerListener<'_>>)> {
     let listeners = listeners(process);
     let command = process.command.as_deref().unwrap_or_default();
+    let working_directory = process.working_directory.as_deref();
     unload_servers().iter().find_map(|row| {
-        let mut running =
-            listeners.iter().filter(|listener| row.runs(listener.command, listener.listening_on));
+        let mut running = listeners.iter().filter(|listener| {
+            row.runs(listener.command, listener.working_directory, listener.listening_on)
+        });
         let listener = running.next().copied();
-        let is_match = listener.is_some() || (row.advice.is_some() && row.runs(command, &[]));
+        let is_match = listener.is_some()
+            || (row.advice.is_some() && row.runs(command, working_directory, &[]));
         is_match.then_some((row, listener))
     })
 }
@@ -205,6 +210,7 @@ fn listeners(process: &Process) -> Vec<ServerListener<'_>> {
                 pid: relative.pid,
                 start_ticks: relative.start_ticks?,
                 command: relative.command.as_deref()?,
+                working_directory: relative.working_directory.as_deref(),
                 listening_on: &relative.listening_on,
             })
         })
@@ -215,6 +221,7 @@ fn listeners(process: &Process) -> Vec<ServerListener<'_>> {
         pid: process.pid,
         start_ticks,
         command: process.command.as_deref().unwrap_or_default(),
+        working_directory: process.working_directory.as_deref(),
         listening_on,
     });
     related(Relation::Ancestor)
@@ -232,8 +239,13 @@ pub(super) fn values<'a>(words: &'a [Arc<str>], flag: &'a str) -> impl Iterator<
 }
 
 impl UnloadServer {
-    /// Whether a process with this command line and these listening sockets belongs to this server.
-    pub fn runs(&self, command: &[Arc<str>], listening_on: &[Arc<str>]) -> bool {
+    /// Whether a process with this command line, working directory and these listening sockets belongs to this server.
+    pub fn runs(
+        &self,
+        command: &[Arc<str>],
+        working_directory: Option<&str>,
+        listening_on: &[Arc<str>],
+    ) -> bool {
         let has = |names: &[String], word: &str| names.iter().any(|name| name == word);
         let words = || command.iter().map(|word| &**word);
         let Some(title) = words().next() else {
@@ -248,13 +260,15 @@ impl UnloadServer {
             return false;
         };
         let package = run.split('.').next().unwrap_or(run);
-        // The script's path, if the command line contains it.
         let path = words().find(|word| file_name(word) == run).unwrap_or_default();
+        let is_in_folder = || {
+            let folder = folder_name(path, working_directory);
+            folder.is_some_and(|folder| has(&self.folders, folder))
+        };
+        let is_on_port = || listening_on.iter().any(|address| port_of(address) == Some(self.port));
         has(&self.programs, run)
             || has(&self.programs, package)
-            || path.split('/').any(|folder| has(&self.folders, folder))
-            || has(&self.scripts, run)
-                && listening_on.iter().any(|address| port_of(address) == Some(self.port))
+            || has(&self.scripts, run) && (is_in_folder() || is_on_port())
     }
 
     /// The address for requests: on the port from the command line, else on the default port, else the only address.
@@ -308,6 +322,14 @@ impl UnloadApi {
     pub fn key(&self) -> &str {
         self.key.as_deref().unwrap_or("Authorization: Bearer $KEY")
     }
+}
+
+/// The name of the directory that contains a script.
+fn folder_name<'a>(path: &'a str, working_directory: Option<&'a str>) -> Option<&'a str> {
+    let (folder, _) = path.rsplit_once('/').unwrap_or_default();
+    let base = working_directory.filter(|_| !path.starts_with('/')).unwrap_or_default();
+    let mut names = folder.rsplit('/').chain(base.rsplit('/'));
+    names.find(|name| !matches!(*name, "" | "."))
 }
 
 fn port_of(address: &str) -> Option<u16> {

@@ -79,6 +79,9 @@ pub struct Process {
     /// Whether the executable is owned by root and writable by no one else, and the environment preloads
     /// no library. Checked only if it has the name of a program that is never killed.
     pub executable_is_roots: Option<bool>,
+    /// Path of the working directory (`/proc/PID/cwd`), with secrets masked as in argv. Absent if it may
+    /// not be read.
+    pub working_directory: Option<Arc<str>>,
     /// CPU use since the last snapshot, in percent; one core is 100.
     #[schemars(range(min = 0))]
     pub cpu_percent: Option<f64>,
@@ -360,6 +363,8 @@ pub struct Relative {
     pub relation: Relation,
     /// argv, limited in length, with secrets masked; absent if it has none.
     pub command: Option<Arc<[Arc<str>]>>,
+    /// Path of its working directory, as in [`Process::working_directory`].
+    pub working_directory: Option<Arc<str>>,
     /// Addresses that it listens on, as in [`Process::listening_on`].
     pub listening_on: Arc<[Arc<str>]>,
     /// Those with clients, as in [`Process::client_addresses`].

@@ -382,6 +382,7 @@ mod tests {
                     pid: 60,
                     relation: Relation::Ancestor,
                     command: Some(words(command)),
+                    working_directory: None,
                     listening_on: addresses.iter().copied().map(Arc::from).collect(),
                     client_addresses: None,
                 }]

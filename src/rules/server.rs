@@ -214,6 +214,7 @@ mod tests {
                     pid: 9,
                     relation: Relation::Ancestor,
                     command: Some(["python".into(), "front.py".into()].into()),
+                    working_directory: None,
                     listening_on: [Arc::from(address)].into(),
                     client_addresses: Some([Arc::from(address)].into()),
                 }]

@@ -115,7 +115,12 @@ fn run(
         listens = format!("{port} {metrics}");
     }
     let mut command = Command::new(python);
-    command.arg(machine.path(program.file));
+    let file = machine.path(program.file);
+    // `cd ComfyUI; python main.py`: only the working directory shows which server it is.
+    match program.row {
+        "comfyui" => command.current_dir(file.parent().unwrap()).arg(file.file_name().unwrap()),
+        _ => command.arg(&file),
+    };
     command.args([program.row, manner]);
     for argument in program.arguments {
         let argument = argument.replace("PORT", &port.to_string());

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::advice;
+use crate::model::process::Relative;
 
 fn words(command: &str) -> Vec<Arc<str>> {
     command.split(' ').map(Arc::from).collect()
@@ -31,6 +32,8 @@ fn every_row_is_complete() {
         let name = &row.name;
         assert!(!name.is_empty() && !row.title.is_empty(), "{name}");
         assert!(row.advice.is_some() != row.unload.is_some(), "{name}");
+        // A script is recognised by its name together with its folder.
+        assert_eq!(row.folders.is_empty(), row.scripts.is_empty(), "{name}");
         let Some(api) = &row.unload else {
             continue;
         };
@@ -63,7 +66,7 @@ fn model_names_are_encoded_in_paths_and_bodies() {
 }
 
 #[test]
-fn servers_are_recognised_by_command_and_port() {
+fn servers_are_recognised_by_command_folder_and_port() {
     let none: &[&str] = &[];
     for (name, command, addresses) in [
         ("vllm", "vllm serve m", none),
@@ -78,26 +81,102 @@ fn servers_are_recognised_by_command_and_port() {
         ("comfyui", "python main.py --listen", &["tcp:0.0.0.0:8188"]),
         ("stable-diffusion-webui", "python launch.py", &["tcp:127.0.0.1:7860"]),
         ("tabbyapi", "python /srv/tabbyAPI/main.py", none),
+        ("fooocus", "python3 /srv/Fooocus/launch.py --port 6006", none),
+        ("fooocus", "python entry_with_update.py", none),
         ("tgi", "text-generation-launcher --model-id m", none),
         ("xinference", "/v/bin/python /v/bin/xinference-local", none),
     ] {
         let runs = unload_servers()
             .iter()
-            .filter(|row| row.runs(&words(command), &addresses_of(addresses)));
+            .filter(|row| row.runs(&words(command), None, &addresses_of(addresses)));
         assert_eq!(runs.map(|row| &*row.name).collect::<Vec<_>>(), [name], "{command}");
     }
     for (command, addresses) in [
         ("python main.py", &["tcp:0.0.0.0:80"] as &[&str]),
         ("python train.py --model vllm", none),
         ("python server.py", none),
+        ("python /srv/ComfyUI/train.py", none),
+        ("python /srv/ComfyUI/custom_nodes/x/main.py", none),
+        ("python ComfyUI/../main.py", none),
         ("python -c import#vllm", none),
         ("cat vllm", none),
         ("java -cp org.pytorch.serve.ModelServer2", none),
     ] {
         let mut rows = unload_servers().iter();
-        let found = rows.find(|row| row.runs(&words(command), &addresses_of(addresses)));
+        let found = rows.find(|row| row.runs(&words(command), None, &addresses_of(addresses)));
         assert!(found.is_none(), "{command}: {found:?}");
     }
+}
+
+/// The name of the row that a listening process belongs to.
+fn server_in(working_directory: Option<&str>, command: &str, port: u16) -> Option<&'static str> {
+    let process = Process {
+        start_ticks: Some(7),
+        command: Some(words(command).into()),
+        working_directory: working_directory.map(Arc::from),
+        listening: Some(true),
+        listening_on: Some([Arc::from(format!("tcp:127.0.0.1:{port}"))].into()),
+        ..Process::default()
+    };
+    server_of(&process).map(|(row, _)| &*row.name)
+}
+
+#[test]
+fn a_relative_script_is_in_the_working_directory() {
+    for (name, folder, command) in [
+        ("comfyui", "/home/ann/ComfyUI", "python main.py --port 3000"),
+        ("comfyui", "/home/ann/ComfyUI/", "python -u ./main.py --port 3000"),
+        ("comfyui", "/home/ann", "python ComfyUI/main.py --port 3000"),
+        ("tabbyapi", "/home/ann/tabbyAPI", "python main.py"),
+        ("tabbyapi", "/home/ann/tabbyAPI", "python3 start.py --gpu-lib cu12"),
+        ("text-generation-webui", "/opt/text-generation-webui", "python server.py --api"),
+        ("stable-diffusion-webui", "/srv/stable-diffusion-webui", "python -u launch.py --api"),
+        ("stable-diffusion-webui", "/srv/sdnext", "python webui.py"),
+        ("fooocus", "/root/Fooocus", "python launch.py --port 6006"),
+    ] {
+        assert_eq!(server_in(Some(folder), command, 3000), Some(name), "{folder}: {command}");
+        assert_eq!(server_in(None, command, 3000).is_some(), command.contains("UI/"), "{command}");
+    }
+    for (folder, command) in [
+        ("/home/ann/ComfyUI", "python train.py"),
+        ("/home/ann/ComfyUI", "python /home/ann/main.py"),
+        ("/home/ann/ComfyUI", "python /main.py"),
+        ("/home/ann/ComfyUI", "python scripts/main.py"),
+        ("/home/ann/ComfyUI", "python ../main.py"),
+        ("/home/ann/ComfyUI", "python -m http.server"),
+        ("/home/ann/ComfyUI", "main"),
+        ("/home/ann/ComfyUI/custom_nodes", "python main.py"),
+        ("/home/ann/ComfyUI2", "python main.py"),
+        ("/", "python main.py"),
+        ("", "python main.py"),
+    ] {
+        assert_eq!(server_in(Some(folder), command, 3000), None, "{folder}: {command}");
+    }
+    // On the default port, the script's name is sufficient.
+    assert_eq!(server_in(Some("/home/ann"), "python main.py", 8188), Some("comfyui"));
+}
+
+#[test]
+fn a_worker_belongs_to_the_server_whose_script_is_in_its_working_directory() {
+    let relative = Relative {
+        pid: 60,
+        start_ticks: Some(600),
+        relation: Relation::Ancestor,
+        command: Some(words("python server.py").into()),
+        working_directory: Some("/opt/text-generation-webui".into()),
+        listening_on: [Arc::from("tcp:127.0.0.1:5000")].into(),
+        client_addresses: None,
+    };
+    let worker = Process {
+        start_ticks: Some(700),
+        command: Some(words("llama-server --port 5005").into()),
+        listening_on: Some([Arc::from("tcp:127.0.0.1:5005")].into()),
+        listening_relatives: Some([relative].into()),
+        ..Process::default()
+    };
+    let (row, listener) = server_of(&worker).unwrap();
+    let listener = listener.map(|listener| listener.pid);
+    assert_eq!((&*row.name, listener), ("text-generation-webui", Some(60)));
 }
 
 #[test]

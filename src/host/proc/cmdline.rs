@@ -1,8 +1,11 @@
 //! Parses `/proc/PID/cmdline`: argv. It is in the process's own memory, so the process may overwrite it with any
-//! text of any length.
+//! text of any length. Also reads the working directory, to which the paths in argv are relative.
 
 use std::sync::Arc;
 
+use rustix::io;
+
+use crate::host::proc::folder::Folder;
 use crate::host::secrets;
 
 /// The maximum length of argv in every snapshot, recording and document. A process may have 4 MiB.
@@ -45,6 +48,15 @@ pub fn parse_cmdline(bytes: &[u8]) -> Option<Arc<[Arc<str>]>> {
     }
     secrets::hide(&mut arguments);
     Some(arguments.iter().map(|argument| Arc::from(&**argument)).collect())
+}
+
+/// Reads the path of a process's working directory. The kernel limits it to a page. Secrets become `***`.
+pub(super) fn read_working_directory(folder: &Folder) -> io::Result<String> {
+    folder.link(c"cwd", |path| {
+        let mut path = String::from_utf8_lossy(path);
+        secrets::hide_in_value(&mut path);
+        path.into_owned()
+    })
 }
 
 #[cfg(test)]

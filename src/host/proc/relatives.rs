@@ -17,7 +17,7 @@ use rustix::fs::{CWD, Mode, OFlags, openat};
 use rustix::io;
 
 use crate::host::gpu::gpu_files::read_held_within;
-use crate::host::proc::cmdline::{CMDLINE_BYTES, parse_cmdline};
+use crate::host::proc::cmdline::{CMDLINE_BYTES, parse_cmdline, read_working_directory};
 use crate::host::proc::entry::Surroundings;
 use crate::host::proc::folder::Folder;
 use crate::host::proc::stat::{STAT_BYTES, parse_stat};
@@ -56,6 +56,7 @@ struct SocketScan {
 struct RelativeSockets {
     start_ticks: u64,
     command: Option<Arc<[Arc<str>]>>,
+    working_directory: Option<Arc<str>>,
     on: Arc<[Arc<str>]>,
 }
 
@@ -158,6 +159,7 @@ impl Surroundings {
                     start_ticks: Some(listens.start_ticks),
                     relation,
                     command: listens.command,
+                    working_directory: listens.working_directory,
                     listening_on: listens.on,
                     client_addresses: None,
                 });
@@ -227,7 +229,8 @@ impl Surroundings {
             let read = folder.read(c"cmdline", &mut self.content, CMDLINE_BYTES + 1);
             command = read.ok().and_then(|()| parse_cmdline(&self.content));
         }
-        Ok((inodes, Some(RelativeSockets { start_ticks, command, on })))
+        let working_directory = read_working_directory(folder).ok().map(Arc::from);
+        Ok((inodes, Some(RelativeSockets { start_ticks, command, working_directory, on })))
     }
 }
 
@@ -296,6 +299,7 @@ mod tests {
         fn process(&self, pid: u32, ppid: u32, session: u32, socket: u64) {
             self.proc.stat(pid, &StatLine { ppid, session, ..StatLine::ASLEEP });
             self.proc.put(pid, "cmdline", format!("program{pid}\0-x\0"));
+            self.proc.link(pid, "cwd", format!("/srv/{pid}"));
             self.proc.link(pid, "ns/net", "net:[1]");
             self.proc.link(pid, "fd/3", format!("socket:[{socket}]"));
             let lines: String = [8, 9]
@@ -316,6 +320,8 @@ mod tests {
                 .iter()
                 .map(|it| {
                     assert_eq!(*it.command.as_ref().unwrap()[0], *format!("program{}", it.pid));
+                    let folder = format!("/srv/{}", it.pid);
+                    assert_eq!(it.working_directory.as_deref(), Some(&*folder));
                     (it.pid, it.relation, it.listening_on.join(" "))
                 })
                 .collect()

@@ -1,7 +1,7 @@
 //! A visit to a watched process, which reads everything except stat. `entry` decides when it is due.
 //!
-//! Open files, sockets, I/O and cgroup are read at each visit. Owner, program, argv, environment and libraries
-//! rarely change unless the process executes another program. They are read at the first visit after exec and at
+//! Open files, sockets, I/O and cgroup are read at each visit. Owner, program, working directory, argv, environment and
+//! libraries rarely change unless the process executes another program. They are read at the first visit after exec and at
 //! every tenth visit.
 
 use std::path::Path;
@@ -12,7 +12,7 @@ use rustix::io::{self, Errno};
 use crate::host::gpu::gpu_files::read_held_within;
 use crate::host::owner::cgroup::CGROUP_BYTES;
 use crate::host::owner::place::Around;
-use crate::host::proc::cmdline::{CMDLINE_BYTES, parse_cmdline};
+use crate::host::proc::cmdline::{CMDLINE_BYTES, parse_cmdline, read_working_directory};
 use crate::host::proc::entry::{ProcessEntry, REVISIT_NS, SECOND_NS, Surroundings};
 use crate::host::proc::environ::{ENVIRON_BYTES, parse_own_environ};
 use crate::host::proc::folder::{Folder, if_readable, is_gone};
@@ -145,7 +145,7 @@ impl Surroundings {
         Ok(())
     }
 
-    /// Reads the program file.
+    /// Reads the paths of the program file and of the working directory.
     fn read_program(&mut self, process: &mut Process, folder: &Folder) -> io::Result<()> {
         let path = |path: &[u8]| String::from_utf8_lossy(path).into_owned();
         match folder.link(c"exe", path) {
@@ -156,6 +156,10 @@ impl Surroundings {
                 let name = never_killed(process.executable.as_deref(), None, None, &[]);
                 process.executable_is_roots = name.and_then(|_| folder.leads_to_roots_file(c"exe"));
             }
+        }
+        match read_working_directory(folder) {
+            Err(errno) if is_gone(errno) => {}
+            read => set(&mut process.working_directory, if_readable(read)?.as_deref()),
         }
         Ok(())
     }

@@ -67,6 +67,7 @@ fn a_process_is_filled_as_far_as_proc_shows() {
         fake.link(70, &format!("fd/{number}"), dev(name));
     }
     fake.link(70, "fd/9", "socket:[123]");
+    fake.link(70, "cwd", "/home/ann/api_key=s3cret9");
     fake.put(60, "status", "Name:\tbash\nNSpid:\t60\n");
 
     let mut processes = table(&fake);
@@ -97,6 +98,7 @@ fn a_process_is_filled_as_far_as_proc_shows() {
             comm: Some("train".into()),
             command: Some(["python", "-m", "ipykernel"].map(Arc::from).into()),
             executable: Some("/usr/bin/python3".into()),
+            working_directory: Some("/home/ann/api_key=***".into()),
             cpu_seconds: Some(500.0 / ticks as f64),
             rss_bytes: Some(3 * rustix::param::page_size() as u64),
             threads: Some(4),
@@ -117,13 +119,14 @@ fn what_may_not_be_read_is_unknown() {
     fake.stat(70, &TRAIN);
     // A file in place of a folder, or the reverse, cannot be read either.
     fake.put(70, "fd", "");
-    for name in ["status", "cmdline", "maps", "exe"] {
+    for name in ["status", "cmdline", "maps", "exe", "cwd"] {
         fs::create_dir(fake.folder(70).join(name)).unwrap();
     }
     let process = only(table(&fake).sample(&[70], SECOND));
     assert_eq!(process.gpu_files, None);
     assert_eq!((process.uid, process.user), (None, None));
     assert_eq!((process.command, process.executable), (None, None));
+    assert_eq!(process.working_directory, None);
     assert_eq!((process.framework, process.jupyter), (None, None));
     assert_eq!(process.parent_is_reaper, None);
     assert_eq!(process.cpu_percent, None);
@@ -314,6 +317,7 @@ fn a_process_held_up_while_it_exits_is_known_as_it_was() {
     fake.link(70, "fd/0", fake.dev.join("nvidia0"));
     let folder = fake.folder(70);
     symlink("/usr/bin/train", folder.join("exe")).unwrap();
+    symlink("/home/ann", folder.join("cwd")).unwrap();
     let mut processes = table(&fake);
     let before = only(processes.sample(&[70], SECOND));
     assert_eq!(before.gpu_files.as_deref().map(<[_]>::len), Some(1));
@@ -325,12 +329,14 @@ fn a_process_held_up_while_it_exits_is_known_as_it_was() {
     fs::remove_dir_all(folder.join("fd")).unwrap();
     fs::create_dir(folder.join("fd")).unwrap();
     fs::remove_file(folder.join("exe")).unwrap();
+    fs::remove_file(folder.join("cwd")).unwrap();
     for (flags, state, now) in [(4, 'D', 60), (4, 'R', 120), (0, 'Z', 400)] {
         fake.stat(70, &StatLine { flags, state, stack: 0, ..TRAIN });
         let after = only(processes.sample(&[70], now * SECOND));
         assert_eq!(after.gpu_files, None, "which are open cannot be seen");
         assert_eq!(after.command, before.command);
         assert_eq!(after.executable, before.executable);
+        assert_eq!(after.working_directory.as_deref(), Some("/home/ann"));
         assert_eq!(after.framework, before.framework);
     }
 }
@@ -466,6 +472,8 @@ fn a_real_child_is_the_same_through_its_life() {
     assert!(first.user.is_some());
     assert_eq!(first.parent_is_reaper, Some(std::process::id() == 1));
     assert!(first.executable.as_deref().is_some_and(|path| path.starts_with('/')));
+    let folder = std::env::current_dir().unwrap();
+    assert_eq!(first.working_directory.as_deref(), folder.to_str());
     assert_eq!(first.threads, Some(1));
     // The child may already have used a tick.
     assert!(first.cpu_seconds.is_some_and(|seconds| seconds < 5.0), "{:?}", first.cpu_seconds);
@@ -501,7 +509,7 @@ fn a_real_child_is_the_same_through_its_life() {
     let mut fresh = Processes::new(Roots::default());
     let zombie = until(&mut fresh, pid, |_| true);
     assert_eq!((zombie.state, &zombie.command), (Some('Z'), &None));
-    assert_eq!((zombie.executable, zombie.gpu_files), (None, None));
+    assert_eq!((zombie.executable, zombie.working_directory, zombie.gpu_files), (None, None, None));
     assert_eq!(zombie.start_ticks, first.start_ticks);
 
     child.0.wait().unwrap();

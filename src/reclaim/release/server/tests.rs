@@ -320,6 +320,7 @@ fn with_ancestor(mut process: Process, command: &str, on: &str) -> Process {
         start_ticks: Some(600),
         relation: Relation::Ancestor,
         command: Some(command.split(' ').map(Arc::from).collect()),
+        working_directory: None,
         listening_on: [Arc::from(on)].into(),
         client_addresses: None,
     };

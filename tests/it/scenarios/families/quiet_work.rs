@@ -211,6 +211,7 @@ pub const FAMILIES: &[Family] = &[
                 start_ticks: front.start_ticks,
                 relation: Relation::Cgroup,
                 command: argv(words),
+                working_directory: None,
                 listening_on: ["tcp:0.0.0.0:8000".into()].into(),
                 client_addresses: Some([].into()),
             };
