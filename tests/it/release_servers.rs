@@ -355,6 +355,18 @@ fn a_server_at_work_is_not_touched() {
     });
 }
 
+/// With the answers outside the idle time of 20 s, the proof would take 31 s; it takes 23 s.
+#[test]
+fn a_slow_server_is_unloaded() {
+    let python = or_skip!(support::python_with(&["http.server"]));
+    let server = StandIn::start(&python, the("comfyui"), "slow");
+    let options = ReleaseOptions { idle_ms: 20_000, ..options(10_500) };
+    let answer = perform(&Roots::default(), &server.way(), &options);
+    assert!(answer.is_ok(), "{answer:?}");
+    assert_eq!(server.deeds(), 1, "{:?}", server.asked());
+    assert_eq!(server.held_bytes(), CONTEXT_BYTES);
+}
+
 /// It rests whenever it is looked at, and has completed a request since.
 #[test]
 fn a_server_in_use_is_not_touched() {

@@ -5,6 +5,7 @@ request to RECORD, who holds its memory to READY, listens on PORTS (on what --ud
 
 idle      rests; its context's 256 MiB stay, or its runner ends
 busy      works
+slow      rests, and takes half a second for each answer
 used      rests at each look, and completes a request each second
 lies      rests, answers as one that unloads, and frees nothing
 hangs     rests, and does not answer what would unload it
@@ -186,6 +187,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
         sound = host in ("127.0.0.1", "::1", "localhost") and not self.headers.get("Origin")
         with open(RECORD, "a") as file:
             file.write(f"{self.command} {self.path} {body.decode()}{'' if sound else ' FOREIGN'}\n")
+        if manner == "slow":
+            time.sleep(0.5)
         if manner == "garbage":
             return self.send(200, b"<html>\xff")
         if manner == "redirect":

@@ -16,8 +16,8 @@ use crate::model::release::ReleaseReport;
 use crate::reclaim::release::way::{NotReleased, ReleaseAnswer, ReleaseOptions};
 use crate::units::Bytes;
 
-/// The time limit for a query that changes nothing.
-const QUERY_TIME: Duration = Duration::from_secs(3);
+/// The time limit for a query that changes nothing. A loaded server takes seconds; a probe must end within 10 s.
+const QUERY_TIME: Duration = Duration::from_secs(8);
 /// Pause between two checks.
 const CHECK_INTERVAL: Duration = Duration::from_secs(2);
 /// Interval between checks whether the unload is complete.
@@ -52,6 +52,7 @@ pub struct Conversation<'a, C> {
     options: &'a ReleaseOptions,
     channel: &'a mut C,
     known: Known,
+    has_answered: bool,
 }
 
 type AskResult<T = ()> = Result<T, NotReleased>;
@@ -65,7 +66,16 @@ impl<'a, C: ServerChannel> Conversation<'a, C> {
         options: &'a ReleaseOptions,
         channel: &'a mut C,
     ) -> Self {
-        Self { row, api, base, held_bytes, options, channel, known: Known::default() }
+        Self {
+            row,
+            api,
+            base,
+            held_bytes,
+            options,
+            channel,
+            known: Known::default(),
+            has_answered: false,
+        }
     }
 
     /// Runs the conversation. A probe stops after the idleness checks.
@@ -123,17 +133,22 @@ impl<'a, C: ServerChannel> Conversation<'a, C> {
         }
     }
 
-    /// Checks for idleness: twice for a probe, or for the whole idle time before an unload.
+    /// Checks for idleness: twice for a probe, or for the whole idle time before an unload. The time that answers take
+    /// is part of the idle time, so a slow server is asked less often. The last check begins after the idle time.
     fn prove_idle(&mut self, is_deed: bool) -> AskResult {
         self.read_idle_answers()?;
         self.check_connections()?;
         let before = self.known.clone();
         let idle = Duration::from_millis(self.options.idle_ms);
-        let mut remaining = if is_deed { idle } else { idle.min(CHECK_INTERVAL) };
-        while !remaining.is_zero() {
-            let pause = remaining.min(CHECK_INTERVAL);
-            remaining -= pause;
-            self.channel.pause(pause);
+        let idle = if is_deed { idle } else { idle.min(CHECK_INTERVAL) };
+        let Some(left_at_end) = self.channel.left().checked_sub(idle) else {
+            return Err(self.too_slow());
+        };
+        let mut is_watched = idle.is_zero();
+        while !is_watched {
+            let remaining = self.channel.left().saturating_sub(left_at_end);
+            self.channel.pause(remaining.min(CHECK_INTERVAL));
+            is_watched = self.channel.left() <= left_at_end;
             self.read_idle_answers()?;
             self.check_connections()?;
             if (&before.marks, &before.models) != (&self.known.marks, &self.known.models) {
@@ -265,6 +280,7 @@ impl<'a, C: ServerChannel> Conversation<'a, C> {
 
     /// Falls back to the older version's request if the server does not know the newer one.
     fn ask(&mut self, request: &ServerRequest, limit: Duration) -> AskResult<UnloadAnswer> {
+        let limit = limit.min(self.channel.left());
         let answer = self.channel.ask(request, limit);
         let answer = match (&answer, request.as_older()) {
             (Ok(UnloadAnswer { status: 404 | 405, .. }), Some(older)) => {
@@ -272,13 +288,26 @@ impl<'a, C: ServerChannel> Conversation<'a, C> {
             }
             _ => answer,
         };
+        self.has_answered |= answer.is_ok();
         answer.map_err(|failed| match failed {
+            AskFailed::Late if self.has_answered => self.too_slow(),
             AskFailed::Late => NotReleased::TimedOut(format!(
-                "{} did not answer {} {} and was not asked to unload; see whether it hangs",
-                self.row.title, request.verb, request.path
+                "{} did not answer {} {} within {:.0} s and was not asked to unload; it hangs, or is too slow to be \
+                 proved idle",
+                self.row.title,
+                request.verb,
+                request.path,
+                limit.as_secs_f64()
             )),
             AskFailed::NotReached(why) => self.unreached(&why),
         })
+    }
+
+    fn too_slow(&self) -> NotReleased {
+        NotReleased::TimedOut(format!(
+            "{} answers too slowly to be proved idle in time, and was not asked to unload; give it longer (--wait)",
+            self.row.title
+        ))
     }
 
     fn ask_to_unload(&mut self, request: &ServerRequest) -> AskResult<UnloadAnswer> {

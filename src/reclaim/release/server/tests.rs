@@ -32,6 +32,8 @@ type Answers = fn(&ServerRequest, Load) -> UnloadAnswer;
 struct Simulated {
     now_us: u64,
     until_us: u64,
+    /// The time that each answer takes.
+    answer_us: u64,
     /// The start and end of each request.
     requests: Vec<(u64, u64)>,
     effect: Effect,
@@ -55,14 +57,19 @@ impl Simulated {
 }
 
 impl ServerChannel for Simulated {
-    fn ask(&mut self, ask: &ServerRequest, _: Duration) -> Result<UnloadAnswer, AskFailed> {
+    fn ask(&mut self, ask: &ServerRequest, limit: Duration) -> Result<UnloadAnswer, AskFailed> {
         self.asked.push(format!("{} {}", ask.verb, ask.path));
         if self.now_us >= self.until_us {
             return Err(AskFailed::Late);
         }
         let is_deed = is_deed(ask);
         if !is_deed {
-            self.now_us += 200 + self.dice.roll(3_000);
+            let limit_us = u64::try_from(limit.min(self.left()).as_micros()).unwrap();
+            let answer_us = self.answer_us + 200 + self.dice.roll(3_000);
+            self.now_us += answer_us.min(limit_us);
+            if answer_us > limit_us {
+                return Err(AskFailed::Late);
+            }
         }
         let running = self.running();
         let done = self.requests.iter().filter(|(_, to)| *to <= self.now_us).count();
@@ -197,6 +204,7 @@ fn an_unload_interrupts_no_client_request() {
             requests,
             now_us: dice.roll(2_000_000),
             until_us: 90_000_000,
+            answer_us: 0,
             effect,
             answers,
             command: Arc::from(vec![Arc::from("x"), Arc::from("--enable-sleep-mode")]),
@@ -241,6 +249,7 @@ fn idle_server(answers: Answers, until_us: u64) -> Simulated {
         requests: Vec::new(),
         now_us: 0,
         until_us,
+        answer_us: 0,
         effect: Effect::Ends,
         answers,
         command: Arc::from(vec![Arc::from("x"), Arc::from("--enable-sleep-mode")]),
@@ -270,6 +279,36 @@ fn requests_are_sent_in_order() {
     let mut server = idle_server(llama_cpp, 90_000_000);
     assert!(run("llama.cpp", &mut server, false).is_ok());
     assert_eq!(server.asked, ["GET /models", "GET /models"]);
+}
+
+/// ComfyUI gets two queries in each check. The default time limit is 70 s, and the idle time 60 s.
+#[test]
+fn a_slow_server_is_proved_idle_or_too_slow_and_never_hangs() {
+    for answer_ms in [0, 100, 500, 1_000] {
+        let mut server = idle_server(comfyui, 70_000_000);
+        server.answer_us = answer_ms * 1_000;
+        let answer = run("comfyui", &mut server, true);
+        assert!(answer.is_ok(), "{answer_ms}: {answer:?}");
+        assert_eq!(server.deeds, 1);
+        let watched_us = server.unload_us.unwrap() - server.queried_us.unwrap();
+        assert!(watched_us >= 60_000_000, "{answer_ms}: {watched_us}");
+        assert!(server.asked.len() >= 30, "{answer_ms}: {:?}", server.asked);
+    }
+    for (answer_ms, words) in [
+        (2_000, "answers too slowly to be proved idle"),
+        (3_000, "answers too slowly to be proved idle"),
+        (7_000, "answers too slowly to be proved idle"),
+        (9_000, "within 8 s and was not asked to unload; it hangs, or is too slow"),
+    ] {
+        let mut server = idle_server(comfyui, 70_000_000);
+        server.answer_us = answer_ms * 1_000;
+        let answer = run("comfyui", &mut server, true);
+        assert!(
+            matches!(&answer, Err(NotReleased::TimedOut(why)) if why.contains(words)),
+            "{answer_ms}: {answer:?}"
+        );
+        assert_eq!(server.deeds, 0);
+    }
 }
 
 #[test]
