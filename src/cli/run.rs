@@ -242,7 +242,17 @@ fn report(args: &RunArgs, shared: &Shared, run: Run) -> RunReport {
     let failures = args.fail_on.iter().map(|failure| match failure {
         RunFailure::Leak => {
             let leak = report.leaks.first().map(|leak| leak.message.to_string());
-            assertion("--fail-on leak".to_owned(), leak, is_measured.then_some(true))
+            let is_decided = report.leaks_decided && !usage.is_blind();
+            let assertion =
+                assertion("--fail-on leak".to_owned(), leak, is_decided.then_some(true));
+            match assertion.passed {
+                None if is_measured => RunAssertion {
+                    message: "undecided: too little evidence to rule out a leak".to_owned(),
+                    is_undecided: true,
+                    ..assertion
+                },
+                _ => assertion,
+            }
         }
         RunFailure::Held => {
             let held = report.held.as_deref().and_then(<[_]>::first).map(|_| report.afterwards());
@@ -251,10 +261,12 @@ fn report(args: &RunArgs, shared: &Shared, run: Run) -> RunReport {
         }
     });
     report.assertions = peak.into_iter().chain(failures).collect();
-    let passed = |passed| report.assertions.iter().any(|assertion| assertion.passed == passed);
+    let any = |is: fn(&RunAssertion) -> bool| report.assertions.iter().any(is);
+    let is_undecided = any(|assertion| assertion.is_undecided);
     report.status = match exit_code {
-        Some(0) if passed(Some(false)) => RunStatus::Findings,
-        Some(0) if passed(None) => RunStatus::Error,
+        Some(0) if any(|assertion| assertion.passed == Some(false)) => RunStatus::Findings,
+        Some(0) if any(|it| it.passed.is_none() && !it.is_undecided) => RunStatus::Error,
+        Some(0) if is_undecided && args.fail_on_undecided => RunStatus::Findings,
         Some(0) => RunStatus::Ok,
         _ => RunStatus::Failed,
     };
@@ -262,11 +274,12 @@ fn report(args: &RunArgs, shared: &Shared, run: Run) -> RunReport {
 }
 
 fn assertion(name: String, failure: Option<String>, passed: Option<bool>) -> RunAssertion {
-    match (failure, passed) {
-        (Some(message), _) => RunAssertion { name, passed: Some(false), message },
-        (None, Some(_)) => RunAssertion { name, passed, message: "passed".to_owned() },
-        (None, None) => RunAssertion { name, passed, message: "could not be measured".to_owned() },
-    }
+    let (passed, message) = match (failure, passed) {
+        (Some(message), _) => (Some(false), message),
+        (None, Some(_)) => (passed, "passed".to_owned()),
+        (None, None) => (None, "could not be measured".to_owned()),
+    };
+    RunAssertion { name, passed, message, is_undecided: false }
 }
 
 /// A command line with secrets masked.

@@ -211,10 +211,14 @@ pub struct OtherHolder {
 pub struct RunAssertion {
     /// The assertion as given on the command line: `--max-peak 20GiB`, `--fail-on leak`.
     pub name: String,
-    /// Whether it passed; absent if unknown.
+    /// Whether it passed; `null` if unknown.
+    #[serialize_always]
     pub passed: Option<bool>,
     /// Why it passed, failed, or is unknown.
     pub message: String,
+    /// Whether it was measured, but the evidence is insufficient. JUnit then counts it as skipped.
+    #[serde(skip)]
+    pub is_undecided: bool,
 }
 
 impl RunReport {
@@ -364,6 +368,7 @@ impl RunReport {
             let result = match assertion.passed {
                 Some(true) => CaseResult::Passed,
                 Some(false) => failed("assertion", message),
+                None if assertion.is_undecided => CaseResult::Skipped(message),
                 None => CaseResult::Error { kind, text: self.lines().join("\n"), message },
             };
             case(&assertion.name, result)

@@ -305,6 +305,43 @@ fn what_detaches_and_holds_memory_is_named_with_what_frees_it() {
     procs::kill_group(left);
 }
 
+/// The process that used the GPU is gone before the last sample.
+#[test]
+fn a_leak_in_a_short_run_is_undecided() {
+    for (more, code) in [(None, 0), (Some("--fail-on-undecided"), 1)] {
+        let machine = Machine::new(&one_gpu(&[]));
+        let paths = ["json", "xml"].map(|ending| machine.path(&format!("report.{ending}")));
+        let mut options = vec!["--fail-on", "leak", "--interval", "50ms"];
+        options.extend(more);
+        for path in &paths {
+            options.extend(["--report", path.to_str().unwrap()]);
+        }
+        let script = ["sh", "-c", "sleep 600 & echo $!; read line; kill $!; wait; read line; :"];
+        let mut command = run(&machine, &options, &script);
+        let mut talking = Talking::start(command.stderr(Stdio::piped()));
+        let pid: u32 = talking.line().parse().unwrap();
+        machine.play(&one_gpu(&[pid]));
+        wait_for_samples(&machine);
+        talking.say("kill it");
+        machine.play(&one_gpu(&[]));
+        wait_for_samples(&machine);
+        talking.say("end");
+        let mut stderr = String::new();
+        talking.running.0.stderr.as_mut().unwrap().read_to_string(&mut stderr).unwrap();
+        assert_eq!(talking.running.0.wait().unwrap().code(), Some(code), "{stderr}");
+        assert!(stderr.contains("--fail-on leak: undecided"), "{stderr}");
+        let document = read_json(&paths[0]);
+        assert_eq!(document["leaks_decided"], false);
+        assert_eq!(document["assertions"][0].get("passed"), Some(&Value::Null));
+        let xml = fs::read_to_string(&paths[1]).unwrap();
+        assert!(xml.contains("skipped=\"1\""), "{xml}");
+    }
+    // Without a process on a GPU, nothing can leak.
+    let machine = Machine::new(&one_gpu(&[]));
+    let options = ["--fail-on", "leak", "--fail-on-undecided"];
+    finish(&mut run(&machine, &options, &["sleep", "0.5"])).exits(0);
+}
+
 #[test]
 fn a_lost_gpu_makes_what_was_to_hold_unknown() {
     let machine = Machine::new(&one_gpu(&[]));

@@ -12,7 +12,7 @@ Exit codes:
   that of COMMAND (128+N for signal N, 127 not found, 126 not executable), or
   1  --max-peak or --fail-on failed, a report not written, or GPUs not free
   2  wrong usage or configuration
-  3  could not measure: no driver, or --max-peak or --fail-on is undecided";
+  3  could not measure: no driver, or --max-peak or --fail-on is unknown";
 
 /// Run a command, and report its GPU use, leaks, and processes left behind
 ///
@@ -27,7 +27,7 @@ Exit codes:
 /// COMMAND (a container, a Slurm step, a systemd unit) are not its descendants.
 ///
 /// If COMMAND succeeds, the exit code is 1 if --max-peak or --fail-on failed or a report could not be
-/// written, and 3 if it is unknown whether --max-peak or --fail-on passed. If the GPUs are not free in
+/// written, and 3 if --max-peak or --fail-on could not be measured. If the GPUs are not free in
 /// time (1), or there is no driver (3), COMMAND is not started.
 #[derive(Args, Debug)]
 #[command(after_help = EXIT_CODES)]
@@ -64,8 +64,15 @@ pub struct RunArgs {
     pub max_peak: Option<Amount>,
 
     /// Exit with 1 on a leak, or if memory is still held five seconds after the exit
+    ///
+    /// A leak takes at least 15 minutes to detect. In a shorter run, `leak` is undecided: neither passed
+    /// nor failed.
     #[arg(long, value_name = "WHAT", value_delimiter = ',')]
     pub fail_on: Vec<RunFailure>,
+
+    /// Exit with 1 if --fail-on is undecided, such as `leak` after a short run
+    #[arg(long, requires = "fail_on")]
+    pub fail_on_undecided: bool,
 
     /// Write a report: FILE.json (gpumem.run/1), FILE.xml (JUnit) or FILE.md
     ///

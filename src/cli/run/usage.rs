@@ -30,6 +30,8 @@ pub(super) struct Usage {
     /// Processes that could not be identified at the start. Later unidentified ones may be the command's.
     strangers: HashSet<u32>,
     has_unidentified: bool,
+    /// Processes of the command and their GPUs for which the leak rule was undecided when they were last seen there.
+    undecided: HashSet<(Identity, u32)>,
     pub(super) samples: u64,
     pub(super) last: Option<Snapshot>,
     pub(super) errors: Vec<String>,
@@ -54,6 +56,7 @@ impl Usage {
             least_free: BTreeMap::new(),
             strangers: HashSet::new(),
             has_unidentified: false,
+            undecided: HashSet::new(),
             samples: 0,
             last: None,
             errors: Vec::new(),
@@ -117,6 +120,19 @@ impl Usage {
             self.note(format!("{whose}{}: {}", error.call, error.error));
         }
         self.engine.observe(&snapshot);
+        let undecided = self.leaks_undecided();
+        for gpu in &snapshot.gpus {
+            for process in rows(gpu, &ours).filter_map(|row| snapshot.process(row.pid)) {
+                let is_undecided = undecided.iter().any(|undecided| {
+                    undecided.pid.is_none_or(|pid| pid == process.pid)
+                        && undecided.gpu.is_none_or(|index| index == gpu.index)
+                });
+                match (process.while_alive().identity(), gpu.index) {
+                    key if is_undecided => _ = self.undecided.insert(key),
+                    key => _ = self.undecided.remove(&key),
+                }
+            }
+        }
         for gpu in snapshot.gpus.iter().filter(|gpu| gpu.stale_seconds.is_none()) {
             let Some(free_bytes) = gpu.free_bytes() else { continue };
             if self.least_free.get(&gpu.index).is_none_or(|least| free_bytes <= least.free_bytes) {
@@ -269,16 +285,19 @@ impl Usage {
         self.engine.findings().iter().filter(is_ours).cloned().collect()
     }
 
-    /// Whether the leak rule is decided for the command. Without GPU memory, there is no leak.
-    pub(super) fn leaks_decided(&self) -> bool {
+    fn leaks_undecided(&self) -> Vec<Undecided> {
         let rules = self.engine.settings().rules().iter();
         let names: Vec<&str> =
             rules.filter(|rule| rule.kind() == Kind::Leak).map(|rule| &*rule.name).collect();
-        let is_open = |undecided: &Undecided| {
-            let is_ours = |pid: u32| self.ours.iter().any(|process| process.pid == pid);
-            names.contains(&&*undecided.rule) && undecided.pid.is_none_or(is_ours)
-        };
-        self.samples > 0 && (self.gpus.is_empty() || !self.engine.undecided().iter().any(is_open))
+        let mut undecided = self.engine.undecided();
+        undecided.retain(|undecided| names.contains(&&*undecided.rule));
+        undecided
+    }
+
+    /// Whether the leak rule is decided for the command, including its exited processes. Without GPU memory, there
+    /// is no leak.
+    pub(super) fn leaks_decided(&self) -> bool {
+        self.samples > 0 && self.undecided.is_empty()
     }
 }
 
@@ -430,6 +449,7 @@ mod tests {
                 let figures = process.figures;
                 assert!(figures.mean_bytes <= figures.peak_bytes && figures.last_bytes.is_some());
             }
+            assert!(usage.leaks_decided());
         }
     }
 }
