@@ -9,6 +9,14 @@ use crate::{config, recording, rules, source, watch};
 #[error("{0}")]
 pub struct UsageError(pub(super) String);
 
+/// Why `run` did not start the command.
+#[derive(Debug, thiserror::Error)]
+#[error("{reason}")]
+pub struct NotStarted {
+    pub(super) exit: Exit,
+    pub(super) reason: String,
+}
+
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Exit {
     /// 0: done, and nothing found.
@@ -49,6 +57,9 @@ impl Exit {
     /// The exit code of an error.
     pub fn of(error: &anyhow::Error) -> Self {
         for cause in error.chain() {
+            if let Some(NotStarted { exit, .. }) = cause.downcast_ref() {
+                return *exit;
+            }
             if cause.is::<UsageError>()
                 || cause.is::<config::ConfigError>()
                 || cause.is::<rules::UnknownRule>()

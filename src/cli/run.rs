@@ -27,7 +27,7 @@ use self::sampler::{HELD_AFTER, Shared};
 use self::usage::Usage;
 use super::args::{Global, RunArgs, RunFailure};
 use super::devices::{VISIBLE, callers_visible};
-use super::exit::{Exit, UsageError};
+use super::exit::{Exit, NotStarted, UsageError};
 use super::reap::observe;
 use super::{config, live, session, signals, warn};
 use crate::host::{self, KernelModule, OutputFile, Roots};
@@ -42,13 +42,28 @@ const PATIENCE: Duration = Duration::from_secs(10);
 
 pub(super) fn run(args: &RunArgs, global: &Global) -> anyhow::Result<Exit> {
     let signals = Signals::block()?;
+    let reports =
+        args.report.iter().map(|path| Report::open(path)).collect::<Result<Vec<_>, _>>()?;
+    // If gpumem is killed, this report remains instead of an older one. A summary is only appended to.
+    let interim = incomplete(args, "gpumem is still running, or a signal ended it".to_owned());
+    for file in reports.into_iter().filter(|file| !matches!(file.format, Format::StepSummary)) {
+        // If this fails, writing the final report fails, too, and that error is shown.
+        let _ = file.write(&interim);
+    }
+    let result = measure(args, global, &signals);
+    if let Err(error) = &result {
+        write_reports(args, &incomplete(args, format!("{error:#}")));
+    }
+    result
+}
+
+/// Runs the command and reports on it. Fails if the command could not be started.
+fn measure(args: &RunArgs, global: &Global, signals: &Signals) -> anyhow::Result<Exit> {
     let config = config::load(global)?;
     let mut rules = config.rules.clone();
     observe::switch_on(&mut rules, &[Kind::Leak]);
     let interval = args.interval.unwrap_or(config.sample.interval).0;
     session::live_options(global, interval)?;
-    let reports =
-        args.report.iter().map(|path| Report::open(path)).collect::<Result<Vec<_>, _>>()?;
     let shared = Shared::new(Usage::new(rules));
     let (mut opened, mut has_driver) = (None, true);
     if needs_driver(args) {
@@ -66,11 +81,11 @@ pub(super) fn run(args: &RunArgs, global: &Global) -> anyhow::Result<Exit> {
     if let Some(live) = opened.as_mut().filter(|_| choose::is_asked(args)) {
         chosen = choose::choose(args, global, live, (config.rules, interval))?;
         if chosen.is_none() {
-            warn(&format!(
+            let reason = format!(
                 "not free within {} (--timeout); the command was not started",
                 args.timeout
-            ));
-            return Ok(Exit::Findings);
+            );
+            return Err(NotStarted { exit: Exit::Findings, reason }.into());
         }
     }
     let (time, begun) = (host::read_time(), Instant::now());
@@ -82,12 +97,13 @@ pub(super) fn run(args: &RunArgs, global: &Global) -> anyhow::Result<Exit> {
     let child = match signals.start(&args.command, &given) {
         Ok(child) => child,
         Err(error) => {
-            warn(&format!("{}: {}", args.command[0].display(), error.desc()));
-            return Ok(Exit::Command(child::code_of_failure(error)));
+            let reason = format!("{}: {}", args.command[0].display(), error.desc());
+            let exit = Exit::Command(child::code_of_failure(error));
+            return Err(NotStarted { exit, reason }.into());
         }
     };
     let sampling = has_driver
-        .then(|| Sampling::start((global, interval, opened), &shared, &signals))
+        .then(|| Sampling::start((global, interval, opened), &shared, signals))
         .and_then(|started| started.map_err(|error| shared.lock().note(error.to_string())).ok());
     give_up_input_and_output();
     let ending = signals.wait(child)?;
@@ -102,7 +118,7 @@ pub(super) fn run(args: &RunArgs, global: &Global) -> anyhow::Result<Exit> {
     let visible = visible.or_else(callers_visible);
     let run = Run { time, seconds, ending, held, waited, visible };
     let report = report(args, &shared, run);
-    let is_written = publish_report(args, &report, reports);
+    let is_written = publish_report(args, &report);
     // The first process of a container cannot end itself by a signal.
     if let Some(signal) = report.signal.filter(|_| std::process::id() != 1) {
         // Die by the command's signal, so that the parent sees the same status, and write no second core dump.
@@ -111,7 +127,7 @@ pub(super) fn run(args: &RunArgs, global: &Global) -> anyhow::Result<Exit> {
         let _ = signals::end_as_by(signal);
     }
     Ok(match report.status {
-        RunStatus::Failed => {
+        RunStatus::Failed | RunStatus::Incomplete => {
             let code = report.exit_code.or(report.signal.map(|signal| 128 + signal));
             Exit::Command(code.and_then(|code| u8::try_from(code).ok()).unwrap_or(u8::MAX))
         }
@@ -209,24 +225,21 @@ fn report(args: &RunArgs, shared: &Shared, run: Run) -> RunReport {
     };
     let is_measured = usage.samples > 0;
     let mut report = RunReport {
-        schema: SCHEMA,
         time: run.time,
         seconds: run.seconds,
         waited_seconds: run.waited.map(|waited| waited.as_secs_f64()),
-        command: masked(&args.command),
         exit_code,
         signal,
-        status: RunStatus::Ok,
         samples: usage.samples,
         gpus: usage.gpus(),
         processes: usage.processes(),
         leaks_decided: usage.leaks_decided(),
         leaks: usage.leaks(),
         held: run.held,
-        assertions: Vec::new(),
         least_free: (run.ending != Ending::Exited(0))
             .then(|| usage.least_free(run.visible.as_deref())),
         errors: usage.errors.clone(),
+        ..incomplete(args, String::new())
     };
     let peak = args.max_peak.map(|limit| {
         let allowed = |gpu: &RunGpu| limit.of(gpu.total_bytes);
@@ -273,6 +286,17 @@ fn report(args: &RunArgs, shared: &Shared, run: Run) -> RunReport {
     report
 }
 
+/// The report if the end of the command is unknown.
+fn incomplete(args: &RunArgs, reason: String) -> RunReport {
+    RunReport {
+        schema: SCHEMA,
+        time: host::read_time(),
+        command: masked(&args.command),
+        errors: vec![reason],
+        ..RunReport::default()
+    }
+}
+
 fn assertion(name: String, failure: Option<String>, passed: Option<bool>) -> RunAssertion {
     let (passed, message) = match (failure, passed) {
         (Some(message), _) => (Some(false), message),
@@ -289,7 +313,7 @@ fn masked(command: &[OsString]) -> Arc<[Arc<str>]> {
 }
 
 /// Prints and writes the reports. Returns whether all of them were written.
-fn publish_report(args: &RunArgs, report: &RunReport, reports: Vec<Report>) -> bool {
+fn publish_report(args: &RunArgs, report: &RunReport) -> bool {
     if !args.quiet {
         for line in report.lines() {
             warn(&line);
@@ -298,9 +322,15 @@ fn publish_report(args: &RunArgs, report: &RunReport, reports: Vec<Report>) -> b
     if std::env::var_os("GITHUB_ACTIONS").is_some_and(|value| value == "true") {
         let _ = io::stderr().write_all(report.to_annotations().as_bytes());
     }
+    write_reports(args, report)
+}
+
+/// Writes the reports. Returns whether all of them were written.
+fn write_reports(args: &RunArgs, report: &RunReport) -> bool {
     let mut is_written = true;
-    for file in reports {
-        if let Err(error) = file.write(report) {
+    for path in &args.report {
+        let written = Report::open(path).map_err(Into::into).and_then(|file| file.write(report));
+        if let Err(error) = written {
             warn(&format!("{error:#}"));
             is_written = false;
         }
@@ -339,7 +369,6 @@ impl Report {
                 )));
             }
         };
-        // The file of an earlier run stays until the new report is complete.
         let file = match format {
             Format::StepSummary => OutputFile::summary(path),
             Format::Json | Format::Junit | Format::Markdown => OutputFile::document(path),

@@ -23,7 +23,7 @@ const NAMED: usize = 4;
 /// The file that `gpumem run --report FILE.json` writes: GPU use of a command and its descendants. Units are part of
 /// the field names. Unknown values are absent or `null`, never 0. Readers must ignore unknown fields.
 #[skip_serializing_none]
-#[derive(Clone, PartialEq, Debug, JsonSchema, Serialize)]
+#[derive(Clone, PartialEq, Debug, Default, JsonSchema, Serialize)]
 pub struct RunReport {
     /// Format and major version.
     #[schemars(extend("const" = SCHEMA))]
@@ -41,7 +41,8 @@ pub struct RunReport {
     /// Number of the signal that ended the command.
     pub signal: Option<i32>,
     /// `ok`; `failed`: the command failed; `findings`: the command succeeded, but an assertion failed;
-    /// `error`: the command succeeded, but an assertion could not be measured.
+    /// `error`: the command succeeded, but an assertion could not be measured; `incomplete`: the command was not
+    /// started, or gpumem ended before it. The reason is in `errors`.
     pub status: RunStatus,
     /// Number of samples of the GPUs while the command ran.
     pub samples: u64,
@@ -65,7 +66,7 @@ pub struct RunReport {
 }
 
 /// Result of a run.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, JsonSchema, Serialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, JsonSchema, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum RunStatus {
     /// The command succeeded, and all assertions passed.
@@ -76,6 +77,9 @@ pub enum RunStatus {
     Findings,
     /// The command succeeded, but an assertion could not be measured.
     Error,
+    /// The command was not started, or gpumem ended before it.
+    #[default]
+    Incomplete,
 }
 
 /// Figures over the samples of a run.
@@ -230,7 +234,7 @@ impl RunReport {
                 Some(name) => format!("ended by {name}"),
                 None => format!("ended by signal {signal}"),
             },
-            (None, None) => "not started".to_owned(),
+            (None, None) => return "incomplete".to_owned(),
         };
         format!("{outcome} after {}", Span::from_seconds(self.seconds))
     }
@@ -259,7 +263,7 @@ impl RunReport {
 
     fn memory(&self) -> String {
         if self.samples == 0 {
-            return "GPU memory not measured: no sample was taken before it ended".to_owned();
+            return "GPU memory not measured: no sample was taken".to_owned();
         }
         let samples = number_of(self.samples, "sample");
         if self.gpus.is_empty() {

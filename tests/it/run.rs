@@ -220,11 +220,50 @@ fn a_report_that_cannot_be_written_is_told_before_the_start() {
     let (folder, report) = (removed.to_str().unwrap(), removed.join("report.md"));
     for code in [0, 7] {
         fs::create_dir(&removed).unwrap();
-        let script = format!("rmdir {folder}; exit {code}");
+        let script = format!("rm -r {folder}; exit {code}");
         let options = ["--report", report.to_str().unwrap()];
         let output = finish(&mut run(&machine, &options, &["sh", "-c", &script]));
         assert!(output.stderr.contains("cannot write"), "{output:?}");
         output.exits(code.max(1));
+    }
+}
+
+#[test]
+fn a_report_says_that_the_command_did_not_run() {
+    let machine = Machine::new(&two_gpus([GIB, GIB]));
+    let path = machine.path("report.json");
+    let other = machine.path("report.xml");
+    let reports = ["--report", path.to_str().unwrap(), "--report", other.to_str().unwrap()];
+    let check = |reason: &str| {
+        let document = read_json(&path);
+        assert_eq!(document["status"], "incomplete", "{document}");
+        assert_eq!((&document["exit_code"], &document["signal"]), (&Value::Null, &Value::Null));
+        let error = document["errors"][0].as_str().unwrap();
+        assert!(error.contains(reason), "{error}");
+        let xml = fs::read_to_string(&other).unwrap();
+        assert!(xml.contains("tests=\"1\" failures=\"1\"") && xml.contains(reason), "{xml}");
+    };
+    for (options, program, code, reason) in [
+        (&[] as &[&str], "/no/such/program", 127, "/no/such/program: "),
+        (&["--wait-free", "3GiB", "--timeout", "50ms"], "true", 1, "--timeout"),
+        (&["--gpu", "7"], "true", 2, "--gpu 7"),
+    ] {
+        for file in [&path, &other] {
+            fs::write(file, "of an earlier run").unwrap();
+        }
+        finish(&mut run(&machine, &[&reports, options].concat(), &[program])).exits(code);
+        check(reason);
+    }
+    // gpumem is killed while it waits, and while the command runs.
+    for (options, program) in
+        [(&["--wait-free", "3GiB"] as &[&str], &["true"] as &[&str]), (&[], &["sleep", "600"])]
+    {
+        fs::write(&path, "of an earlier run").unwrap();
+        let mut killed = Running::start(&mut run(&machine, &[&reports, options].concat(), program));
+        wait_for_samples(&machine);
+        procs::kill_group(killed.pid());
+        killed.0.wait().unwrap();
+        check("a signal ended it");
     }
 }
 

@@ -76,7 +76,7 @@ pub struct RunArgs {
 
     /// Write a report: FILE.json (gpumem.run/1), FILE.xml (JUnit) or FILE.md
     ///
-    /// If FILE is $GITHUB_STEP_SUMMARY, Markdown is appended to it.
+    /// FILE is replaced at the start, so that no older report remains if COMMAND cannot be started. If FILE is $GITHUB_STEP_SUMMARY, Markdown is appended to it.
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub report: Vec<PathBuf>,
 
