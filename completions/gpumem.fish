@@ -322,8 +322,8 @@ always\t'Always'
 never\t'Never'"
 complete -c gpumem -n "__fish_gpumem_using_subcommand run" -l store-dir -d 'Directory of the stored history' -r -f -a "(__fish_complete_directories)"
 complete -c gpumem -n "__fish_gpumem_using_subcommand run" -l claim -d 'Reserve the GPUs against other `gpumem run`s until COMMAND exits; first come, first served'
-complete -c gpumem -n "__fish_gpumem_using_subcommand run" -l fail-on-undecided -d 'Exit with 1 if --fail-on is undecided, such as `leak` after a short run'
-complete -c gpumem -n "__fish_gpumem_using_subcommand run" -l allow-no-gpu -d 'Run COMMAND even without a driver, and report that'
+complete -c gpumem -n "__fish_gpumem_using_subcommand run" -l fail-on-undecided -d 'Exit with 1 if --fail-on leak is undecided after a short run, or any assertion without a driver'
+complete -c gpumem -n "__fish_gpumem_using_subcommand run" -l allow-no-gpu -d 'Run COMMAND even without a driver; --max-peak and --fail-on are then undecided'
 complete -c gpumem -n "__fish_gpumem_using_subcommand run" -s q -l quiet -d 'Print only errors'
 complete -c gpumem -n "__fish_gpumem_using_subcommand run" -s h -l help -d 'Print help; for details, see `gpumem man COMMAND`'
 complete -c gpumem -n "__fish_gpumem_using_subcommand run" -l utc -d 'Show times in UTC instead of local time, as JSON always does'

@@ -88,6 +88,11 @@ fn measure(args: &RunArgs, global: &Global, signals: &Signals) -> anyhow::Result
             return Err(NotStarted { exit: Exit::Findings, reason }.into());
         }
     }
+    // A command may end before the first sample of the sampling thread is complete.
+    if let Some(live) = opened.as_mut().filter(|_| has_assertions(args)) {
+        let snapshot = live.sample();
+        shared.lock().observe(snapshot, |_| false);
+    }
     let (time, begun) = (host::read_time(), Instant::now());
     let given = chosen.as_ref().map_or_else(Given::default, |chosen| Given {
         // If gpumem is killed, the command keeps the claims.
@@ -116,7 +121,7 @@ fn measure(args: &RunArgs, global: &Global, signals: &Signals) -> anyhow::Result
     let waited = chosen.as_ref().map(|chosen| chosen.waited);
     let visible = given.variable.map(|(_, value)| value);
     let visible = visible.or_else(callers_visible);
-    let run = Run { time, seconds, ending, held, waited, visible };
+    let run = Run { time, seconds, ending, held, waited, visible, has_driver };
     let report = report(args, &shared, run);
     let is_written = publish_report(args, &report);
     // The first process of a container cannot end itself by a signal.
@@ -151,9 +156,12 @@ fn give_up_input_and_output() {
 fn needs_driver(args: &RunArgs) -> bool {
     let module = || host::read_kernel_module(&Roots::default().proc);
     choose::is_asked(args)
-        || args.max_peak.is_some()
-        || !args.fail_on.is_empty()
+        || has_assertions(args)
         || !matches!(module(), KernelModule::Loaded { .. })
+}
+
+fn has_assertions(args: &RunArgs) -> bool {
+    args.max_peak.is_some() || !args.fail_on.is_empty()
 }
 
 #[derive(Debug)]
@@ -215,6 +223,7 @@ struct Run {
     held: Option<Vec<HeldMemory>>,
     waited: Option<Duration>,
     visible: Option<String>,
+    has_driver: bool,
 }
 
 fn report(args: &RunArgs, shared: &Shared, run: Run) -> RunReport {
@@ -274,6 +283,12 @@ fn report(args: &RunArgs, shared: &Shared, run: Run) -> RunReport {
         }
     });
     report.assertions = peak.into_iter().chain(failures).collect();
+    // With --allow-no-gpu, a machine without a GPU is not an error.
+    let unknown = report.assertions.iter_mut().filter(|assertion| assertion.passed.is_none());
+    for assertion in unknown.filter(|_| !run.has_driver) {
+        assertion.message = "undecided: there is no driver (--allow-no-gpu)".to_owned();
+        assertion.is_undecided = true;
+    }
     let any = |is: fn(&RunAssertion) -> bool| report.assertions.iter().any(is);
     let is_undecided = any(|assertion| assertion.is_undecided);
     report.status = match exit_code {

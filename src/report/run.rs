@@ -109,12 +109,10 @@ pub struct RunFigures {
 impl RunFigures {
     /// Adds a sample.
     pub fn add(&mut self, time: Time, bytes: Option<u64>, sm: Option<u32>) {
+        self.raise_peak(time, bytes);
         let [of_bytes, of_sm] = &mut self.sums;
         self.last_bytes = bytes;
         self.has_unknown |= bytes.is_none();
-        if bytes > self.peak_bytes {
-            (self.peak_bytes, self.peak_time) = (bytes, Some(time));
-        }
         if let Some(bytes) = bytes {
             *of_bytes = (of_bytes.0 + bytes, of_bytes.1 + 1);
             self.mean_bytes = of_bytes.0.checked_div(of_bytes.1);
@@ -123,6 +121,13 @@ impl RunFigures {
         if let Some(sm) = sm {
             *of_sm = (of_sm.0 + u64::from(sm), of_sm.1 + 1);
             self.sm_percent_mean = Some(of_sm.0 as f64 / of_sm.1 as f64);
+        }
+    }
+
+    /// Raises the peak to this memory, if it is larger.
+    pub fn raise_peak(&mut self, time: Time, bytes: Option<u64>) {
+        if bytes > self.peak_bytes {
+            (self.peak_bytes, self.peak_time) = (bytes, Some(time));
         }
     }
 }

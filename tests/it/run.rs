@@ -197,10 +197,24 @@ fn without_a_driver_nothing_is_started_unless_that_is_allowed() {
         let output = finish(&mut run(&machine, &["--allow-no-gpu", option, "0s"], &touch)).exits(2);
         assert!(output.stderr.contains(option) && !mark.exists(), "{output:?}");
     }
-    // What was to hold is not known to.
-    let options = ["--allow-no-gpu", "--max-peak", "1GiB"];
-    finish(&mut run(&machine, &options, &["true"])).exits(3);
+    // One Makefile serves machines with and without a GPU.
+    let options = ["--allow-no-gpu", "--max-peak", "1GiB", "--fail-on", "leak,held"];
+    let output = finish(&mut run(&machine, &options, &["true"])).exits(0);
+    assert!(output.stderr.contains("--max-peak 1.0 GiB: undecided"), "{output:?}");
     finish(&mut run(&machine, &options, &["false"])).exits(1);
+    let strict = [&options as &[&str], &["--fail-on-undecided"]].concat();
+    finish(&mut run(&machine, &strict, &["true"])).exits(1);
+}
+
+#[test]
+fn a_peak_of_a_short_command_is_measured() {
+    let machine = Machine::new(&one_gpu(&[]));
+    let report = machine.path("report.json");
+    let options = ["--max-peak", "1GiB", "--report", report.to_str().unwrap()];
+    for _ in 0..5 {
+        finish(&mut run(&machine, &options, &["true"])).exits(0);
+        assert_ne!(read_json(&report)["samples"], 0);
+    }
 }
 
 #[test]

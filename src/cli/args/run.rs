@@ -70,8 +70,8 @@ pub struct RunArgs {
     #[arg(long, value_name = "WHAT", value_delimiter = ',')]
     pub fail_on: Vec<RunFailure>,
 
-    /// Exit with 1 if --fail-on is undecided, such as `leak` after a short run
-    #[arg(long, requires = "fail_on")]
+    /// Exit with 1 if --fail-on leak is undecided after a short run, or any assertion without a driver
+    #[arg(long)]
     pub fail_on_undecided: bool,
 
     /// Write a report: FILE.json (gpumem.run/1), FILE.xml (JUnit) or FILE.md
@@ -82,11 +82,11 @@ pub struct RunArgs {
 
     /// Maximum time between samples [default: 1s, or the configuration's]
     ///
-    /// The first samples are 50ms apart, for short commands.
+    /// The first samples are 20ms apart, for short commands.
     #[arg(long, value_name = "DURATION")]
     pub interval: Option<Span>,
 
-    /// Run COMMAND even without a driver, and report that
+    /// Run COMMAND even without a driver; --max-peak and --fail-on are then undecided
     #[arg(long)]
     pub allow_no_gpu: bool,
 

@@ -11,9 +11,9 @@ use crate::model::Process;
 use crate::report::run::HeldMemory;
 use crate::source::live::Live;
 
-/// Interval of the first samples, for short commands. Later intervals are a tenth of the elapsed time.
-const FIRST_INTERVAL: Duration = Duration::from_millis(50);
-const INTERVAL_SHARE: u32 = 10;
+/// Interval of the first samples, for short commands. Later intervals are a twentieth of the elapsed time.
+const FIRST_INTERVAL: Duration = Duration::from_millis(20);
+const INTERVAL_SHARE: u32 = 20;
 /// Memory that is still held this long after the exit counts as left behind.
 pub(super) const HELD_AFTER: Duration = Duration::from_secs(5);
 /// Interval between samples after the exit.

@@ -161,6 +161,11 @@ impl Usage {
         let typist = Typist::User(rustix::process::geteuid().as_raw());
         let mut held = Vec::new();
         for gpu in &snapshot.gpus {
+            // Processes that a short command left behind may have allocated after the last sample.
+            if let Some(bytes) = sum(rows(gpu, &ours)).filter(|&bytes| bytes > 0) {
+                let entry = self.gpus.entry(gpu.index).or_insert_with(|| run_gpu(gpu));
+                entry.figures.raise_peak(snapshot.time, Some(bytes));
+            }
             for row in rows(gpu, &ours).filter(|row| row.used_bytes != Some(0)) {
                 let Some(process) = snapshot.process(row.pid) else { continue };
                 let commands_for =
@@ -383,6 +388,23 @@ mod tests {
         assert_eq!(held[0].command, "gpumem explain 7");
         // Another process with the same pid does not belong to the command.
         assert_eq!(usage.held(&ended(Some(2)), |_| false), Some(Vec::new()));
+    }
+
+    #[test]
+    fn memory_allocated_after_the_last_sample_raises_the_peak() {
+        let mut usage = Usage::new(Config::default().rules);
+        let row = GpuProcess { pid: 7, used_bytes: Some(5), ..GpuProcess::default() };
+        for rows in [Vec::new(), vec![row]] {
+            let mut snapshot = Snapshot::new(Time::default());
+            let start_ticks = Some(1);
+            snapshot.processes = vec![Process { pid: 7, start_ticks, ..Process::default() }];
+            snapshot.gpus = vec![Gpu { processes: Some(rows), ..Gpu::default() }];
+            match usage.samples {
+                0 => usage.observe(snapshot, |_| true),
+                _ => _ = usage.held(&snapshot, |_| true),
+            }
+        }
+        assert_eq!(usage.gpus()[0].figures.peak_bytes, Some(5));
     }
 
     #[test]
