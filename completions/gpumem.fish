@@ -140,7 +140,7 @@ complete -c gpumem -n "__fish_gpumem_using_subcommand check" -s h -l help -d 'Pr
 complete -c gpumem -n "__fish_gpumem_using_subcommand check" -l utc -d 'Show times in UTC instead of local time, as JSON always does'
 complete -c gpumem -n "__fish_gpumem_using_subcommand explain" -l framework -d 'Explain a framework, or without NAME list all known ones' -x -k -a "(__fish_gpumem_values)"
 complete -c gpumem -n "__fish_gpumem_using_subcommand explain" -l at -d 'Time for --oom: 10:04, 2026-11-21 10:04:30 or -5m [default: now, or the recording\'s end]' -x -k -a "(__fish_gpumem_values)"
-complete -c gpumem -n "__fish_gpumem_using_subcommand explain" -l gpu -d 'GPU for --oom, by index or UUID [default: the one with the least free memory]' -x -k -a "(__fish_gpumem_values)"
+complete -c gpumem -n "__fish_gpumem_using_subcommand explain" -l gpu -d 'GPU for --oom, by index or UUID [default: the fullest in CUDA_VISIBLE_DEVICES]' -x -k -a "(__fish_gpumem_values)"
 complete -c gpumem -n "__fish_gpumem_using_subcommand explain" -l asked -d 'Size of the failed allocation for --oom, as in the program\'s message' -x -k -a "(__fish_gpumem_values)"
 complete -c gpumem -n "__fish_gpumem_using_subcommand explain" -l window -d 'Sampling time [default: one sample; for a finding, up to 2s]' -x -k -a "(__fish_gpumem_values)"
 complete -c gpumem -n "__fish_gpumem_using_subcommand explain" -l replay -d 'Replay a recording (.jsonl, .jsonl.zst, or - for standard input)' -r -F
@@ -152,7 +152,7 @@ always\t'Always'
 never\t'Never'"
 complete -c gpumem -n "__fish_gpumem_using_subcommand explain" -l store-dir -d 'Directory of the stored history' -r -f -a "(__fish_complete_directories)"
 complete -c gpumem -n "__fish_gpumem_using_subcommand explain" -l snippet -d 'Print Python code for your own program that releases memory when `gpumem release` asks'
-complete -c gpumem -n "__fish_gpumem_using_subcommand explain" -l oom -d 'Explain why a GPU had no memory left'
+complete -c gpumem -n "__fish_gpumem_using_subcommand explain" -l oom -d 'Show what held the memory of the fullest GPU, after an out-of-memory error'
 complete -c gpumem -n "__fish_gpumem_using_subcommand explain" -l json -d 'Print the page as JSON (gpumem.explain/1)'
 complete -c gpumem -n "__fish_gpumem_using_subcommand explain" -l no-store -d 'Ignore the stored history of `gpumem record --store`'
 complete -c gpumem -n "__fish_gpumem_using_subcommand explain" -l demo -d 'Replay the built-in recording of four GPUs'

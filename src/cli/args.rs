@@ -791,7 +791,7 @@ fn address(typed: &str) -> Result<SocketAddr, String> {
 /// is running, its history is used. Otherwise, gpumem samples briefly, and the page lists what is
 /// missing. With --replay or --demo, the page describes the end of the recording.
 ///
-/// With --oom, the page explains why a GPU ran out of memory.
+/// With --oom, the page shows what held the memory of a full GPU, and when it was fullest.
 ///
 /// With --framework, the page explains how a framework allocates memory and what returns it to the
 /// driver; no GPU is needed. With --snippet, gpumem prints code that releases memory when asked, for use
@@ -828,9 +828,10 @@ pub struct Explain {
     #[arg(long, conflicts_with_all = ["target", "json", "window", "replay", "demo"])]
     pub snippet: bool,
 
-    /// Explain why a GPU had no memory left
+    /// Show what held the memory of the fullest GPU, after an out-of-memory error
     ///
-    /// Shows who held the memory, how much of it was unused, and what would have been enough.
+    /// Shows who held the memory, how much of it was unused, when it was fullest, and what would have been
+    /// enough. gpumem does not know whether an allocation failed.
     #[arg(long, conflicts_with_all = ["framework", "snippet", "window"])]
     pub oom: bool,
 
@@ -841,7 +842,7 @@ pub struct Explain {
     #[arg(long, value_name = "TIME", requires = "oom", conflicts_with_all = ["target", "framework", "snippet"], allow_hyphen_values = true)]
     pub at: Option<String>,
 
-    /// GPU for --oom, by index or UUID [default: the one with the least free memory]
+    /// GPU for --oom, by index or UUID [default: the fullest in CUDA_VISIBLE_DEVICES]
     #[arg(long, value_name = "GPU", requires = "oom", conflicts_with_all = ["target", "framework", "snippet"])]
     pub gpu: Option<String>,
 

@@ -1,16 +1,18 @@
-//! The page about a GPU that ran out of memory: the holders, the unused part, and the memory to free.
+//! The page about a shortage of memory on a GPU: the holders, the unused part, and the memory to free.
+//!
+//! Samples do not show failed allocations, so the page never says that one failed.
 
 use super::gpu::{Marks, held_by, holders, memory};
 use super::page::{ExplainPage, Section};
 use super::{KnownSoFar, who};
 use crate::model::finding::Finding;
-use crate::model::{Gpu, Identity, Suspect};
+use crate::model::{Gpu, Identity, Suspect, Time};
 use crate::units::Bytes;
 
 /// Known facts about the shortage.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Shortage<'s> {
-    /// Indices of the GPUs in question; empty means all. The page shows the fullest of them.
+    /// Indices of the GPUs in question; empty means all. The page shows the one whose memory was used the most.
     pub gpus: &'s [u32],
     pub asked_bytes: Option<u64>,
 }
@@ -33,14 +35,20 @@ pub fn out_of_memory(input: KnownSoFar<'_>, shortage: &Shortage<'_>) -> ExplainP
     let last = input.last;
     let is_asked = |gpu: &&Gpu| shortage.gpus.is_empty() || shortage.gpus.contains(&gpu.index);
     let asked = last.gpus.iter().filter(is_asked);
-    let Some(gpu) = asked.min_by_key(|gpu| gpu.free_bytes().unwrap_or(u64::MAX)) else {
-        return input.page("out of memory, on an unknown GPU".to_owned(), |_| true);
+    let least_free = |gpu: &&Gpu| {
+        let free_bytes = gpu.free_bytes().unwrap_or(u64::MAX);
+        let freed_bytes = fullest(input, gpu).map_or(0, |(_, bytes)| bytes);
+        free_bytes.saturating_sub(freed_bytes)
+    };
+    let Some(gpu) = asked.min_by_key(least_free) else {
+        return input.page("GPU memory: no such GPU in the sample".to_owned(), |_| true);
     };
     let mut findings: Vec<Finding> = input.engine.findings().to_vec();
     (input.commands)(&mut findings, None);
     let suspects = input.engine.suspects();
     let name = gpu.name.as_deref().unwrap_or("of an unknown name");
-    let title = format!("out of memory on GPU {}: {name}", gpu.index);
+    let free = gpu.free_bytes().map_or("unknown".to_owned(), |bytes| Bytes(bytes).to_string());
+    let title = format!("{free} free on GPU {}: {name}", gpu.index);
     let mut page = input.page(title, |index| index == gpu.index);
     let mut facts = Section::default();
     facts.entry("When", last.time.local().to_string());
@@ -48,6 +56,12 @@ pub fn out_of_memory(input: KnownSoFar<'_>, shortage: &Shortage<'_>) -> ExplainP
         facts.entry("Asked", Bytes(bytes).to_string());
     }
     memory(&mut facts, last, gpu);
+    if let Some((time, freed_bytes)) = fullest(input, gpu) {
+        let more = Bytes(freed_bytes);
+        facts.entry("Fullest", format!("{}: {more} more used than now", input.ago(time)));
+        page.notes.push("--at TIME shows an earlier sample, such as the fullest".to_owned());
+    }
+    page.notes.push("failed allocations are not visible in samples".to_owned());
     let holders = holders(last, gpu);
     let held = held_by(last, gpu, &holders, Marks { findings: &findings, suspects });
     let unused = unused(input, gpu, &findings);
@@ -60,6 +74,15 @@ pub fn out_of_memory(input: KnownSoFar<'_>, shortage: &Shortage<'_>) -> ExplainP
     page.findings = findings.iter().filter(|finding| is_unused(finding)).cloned().collect();
     page.gpu = Some(gpu.clone());
     page
+}
+
+/// When the GPU's memory was used the most, if more was used than in the last sample, and how much more.
+fn fullest(input: KnownSoFar<'_>, gpu: &Gpu) -> Option<(Time, u64)> {
+    let used_bytes = gpu.memory?.used_bytes;
+    let buckets = input.courses.gpu(gpu)?.buckets().iter();
+    let fullest = buckets.max_by_key(|bucket| bucket.high)?;
+    let more = fullest.high.checked_sub(used_bytes).filter(|&more| more > 0)?;
+    Some((fullest.since, more))
 }
 
 /// The processes that held memory on the GPU without using it: findings before suspects, then by size.

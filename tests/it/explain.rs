@@ -2,7 +2,9 @@
 
 use std::path::Path;
 
-use crate::machine::{Machine, Running, one_gpu};
+use mock_nvml::scene::{Gpu, Process, Scene};
+
+use crate::machine::{GIB, Machine, Running, one_gpu};
 use crate::support::{command, compare_or_bless, finish, run};
 
 /// A page of a recording, 80 columns wide.
@@ -126,6 +128,34 @@ fn who_held_a_full_gpu_and_did_not_use_it_would_have_sufficed() {
         let words = ["explain", "--demo", "398120"].into_iter().chain(alone.split(' '));
         assert_eq!(run(&words.collect::<Vec<&str>>()).code, 2, "{alone} is of --oom");
     }
+}
+
+#[test]
+fn no_failure_is_claimed_and_the_fullest_moment_is_named() {
+    let holder = Running::sleep();
+    let gpu = || Gpu::new("NVIDIA H100 80GB HBM3").total(80 * GIB);
+    let held = |bytes| gpu().process(Process::compute(holder.pid(), bytes));
+    let machine = Machine::new(&Scene::new().gpu(held(60 * GIB)).gpu(gpu()));
+    let store = machine.path("store");
+    let record = ["record", "--store", "--store-dir", store.to_str().unwrap()];
+    machine
+        .run(&[&record as &[&str], &["--interval", "100ms", "--duration", "1s"]].concat())
+        .exits(0);
+    // The memory is freed, and another GPU is fuller now, but not as full as the first one was.
+    machine.play(&Scene::new().gpu(held(10 * GIB)).gpu(held(20 * GIB)));
+    let explain = |visible: Option<&str>| {
+        let store = store.to_str().unwrap();
+        let mut command = machine.command(&["explain", "--oom", "--store-dir", store]);
+        command.envs(visible.map(|value| ("CUDA_VISIBLE_DEVICES", value)));
+        finish(&mut command)
+    };
+    let page = explain(None).exits(0).stdout;
+    assert!(page.contains("free on GPU 0") && !page.contains("out of memory"), "{page}");
+    assert!(page.contains("50.0 GiB more used than now"), "{page}");
+    let page = explain(Some("1")).exits(0).stdout;
+    assert!(page.contains("free on GPU 1") && !page.contains("Fullest"), "{page}");
+    let nothing = explain(Some("-1")).exits(2);
+    assert!(nothing.stderr.contains("CUDA_VISIBLE_DEVICES=-1 names no GPU"), "{nothing:?}");
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! `gpumem explain --oom`: finds the last sample before a GPU ran out of memory, in a recording or the store.
+//! `gpumem explain --oom`: finds the last sample before a time, in a recording or the store.
 
 use std::ops::ControlFlow;
 use std::time::Duration;
@@ -7,6 +7,7 @@ use anyhow::Context as _;
 
 use super::{PageStyle, SampledHistory, print_page};
 use crate::cli::args::{Explain, Global};
+use crate::cli::devices::{VISIBLE, callers_visible, visible as visible_devices};
 use crate::cli::exit::Exit;
 use crate::cli::selection::{is_gpu_named, no_such_gpu};
 use crate::cli::{UsageError, config, live, recorded, session, store, warn_of_damage};
@@ -29,10 +30,19 @@ pub(super) fn run(args: &Explain, global: &Global, page_style: PageStyle) -> any
     let page = history.page(&source, |_, known_so_far| {
         let is_requested =
             |gpu: &&Gpu| args.gpu.as_deref().is_none_or(|typed| is_gpu_named(typed, gpu));
-        let gpus: Vec<u32> =
+        let mut gpus: Vec<u32> =
             known_so_far.last.gpus.iter().filter(is_requested).map(|gpu| gpu.index).collect();
         if let (Some(typed), true) = (&args.gpu, gpus.is_empty()) {
             return Err(no_such_gpu(&format!("--gpu {typed}"), &known_so_far.last.gpus).into());
+        }
+        // Device numbers are ambiguous between different GPU models. Then every GPU is considered.
+        let visible = callers_visible().filter(|_| args.gpu.is_none() && args.recorded.is_live());
+        if let Ok(devices) = visible_devices(&known_so_far.last.gpus, visible.as_deref()) {
+            gpus.retain(|index| devices.iter().any(|device| device.gpu.index == *index));
+        }
+        if let (Some(value), true) = (visible, gpus.is_empty()) {
+            let why = format!("{VISIBLE}={value} names no GPU of this machine; use --gpu");
+            return Err(UsageError(why).into());
         }
         let asked_bytes = args.asked.map(|asked| asked.0);
         let shortage = Shortage { gpus: &gpus, asked_bytes };
